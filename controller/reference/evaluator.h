@@ -1,0 +1,108 @@
+#ifndef EGERIA_CONTROLLER_REFERENCE_EVALUATOR_H_
+#define EGERIA_CONTROLLER_REFERENCE_EVALUATOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/ids.h"
+#include "common/graph/graph.h"
+#include "common/tensor/wire_tensor.h"
+
+namespace egeria::reference {
+
+// What one evaluation of a sample gave.
+struct Evaluation {
+  double plasticity = 0;          // SP loss between the sample's Gram matrix and the reference's
+  std::string backend;            // "int8", "bf16", "prepacked", "aten"
+  absl::Duration compute;         // reference forward and SP loss
+};
+
+struct EvaluatorOptions {
+  int threads = 1;                       // intra-op threads of the reference
+  std::vector<int> cpus;                 // pin to these; empty: no pinning
+  double max_cpu_load = 0.5;             // of the machine; evaluate only under it (jobs that share no CPU)
+  size_t max_queue_bytes = size_t{256} << 20;
+  size_t max_samples_per_job = 4;        // the oldest is dropped
+  std::vector<std::string> backends = {"int8", "bf16", "prepacked", "aten"};  // allowed, by preference
+  // Tests inject these. cpu_load: share of the machine's CPU time in use, 0..1.
+  std::function<double()> cpu_load;
+};
+
+// How a job's samples are to be scheduled.
+struct JobTraits {
+  // Training computes on this machine's CPUs: run at idle priority, whatever the load; a sample that is
+  // deadline_steps old is then evaluated at normal priority, one twice as old is dropped.
+  bool shares_cpu = false;
+  int64_t deadline_steps = 0;
+};
+
+struct EvaluatorCounters {
+  int64_t evaluated = 0;
+  int64_t dropped_queue_full = 0;
+  int64_t dropped_late = 0;
+  int64_t snapshots = 0;
+  size_t queued_bytes = 0;
+};
+
+// The controller's reference engine behind a queue: holds each job's module graphs and the snapshots of
+// their weights, and turns samples into plasticity readings on one thread of its own, when the load gate
+// allows. The only part of the controller that links torch.
+//
+// Thread-safe. Callbacks run on the evaluator's thread without any lock held. Stop() is idempotent, drops
+// what is queued and waits for the evaluation that is running.
+class Evaluator {
+ public:
+  struct Result {
+    JobId job;
+    ModuleIndex module;
+    int64_t step = 0;             // of the sample
+    int64_t request_version = 0;  // of the sample
+    int64_t tag = 0;              // of SubmitSample
+    absl::StatusOr<Evaluation> evaluation;
+  };
+  using Callback = std::function<void(const Result&)>;
+
+  static absl::StatusOr<std::unique_ptr<Evaluator>> Start(EvaluatorOptions options, Callback on_result);
+  virtual ~Evaluator() = default;
+
+  // Takes over a job's modules (an empty graph: cannot be evaluated). Replaces what was known of the job,
+  // keeping references whose graph is unchanged. Returns one status per module: OK, or why it is refused:
+  // INVALID_ARGUMENT with a name of graph::Validate(), or [BAD_ARGUMENT] where the operator's schema
+  // disagrees; FAILED_PRECONDITION [NO_GRAPH].
+  virtual std::vector<absl::Status> SetJob(const JobId& job,
+                                           const std::vector<std::optional<graph::ModuleGraph>>& modules,
+                                           const JobTraits& traits) = 0;
+  virtual void RemoveJob(const JobId& job) = 0;
+
+  // Replaces the weights of one module's reference. Checked here, packed on the evaluator's thread.
+  // Errors: NOT_FOUND [UNKNOWN_MODULE]; INVALID_ARGUMENT [MISSING_WEIGHT], [BAD_SHAPE], [BAD_DTYPE],
+  // [SNAPSHOT_NOT_FINITE]; RESOURCE_EXHAUSTED [QUEUE_FULL].
+  virtual absl::Status SubmitSnapshot(const JobId& job, ModuleIndex module, int64_t version, int64_t step,
+                                      std::vector<WireTensor> weights) = 0;
+
+  // Queues a sample: the inputs of first_module, and last the Gram matrix (b x b, float32) of the training
+  // model's output of `module`. Modules first_module..module are run one after the other. `tag` comes back
+  // with the result. Errors: those of SubmitSnapshot, [SAMPLE_NOT_FINITE], and FAILED_PRECONDITION
+  // [NO_REFERENCE] where a module has no weights yet.
+  virtual absl::Status SubmitSample(const JobId& job, ModuleIndex first_module, ModuleIndex module,
+                                    int64_t step, int64_t request_version, int64_t tag,
+                                    std::vector<WireTensor> tensors) = 0;
+
+  // The job's newest step, for deadlines.
+  virtual void ReportStep(const JobId& job, int64_t step) = 0;
+
+  virtual EvaluatorCounters counters() const = 0;
+  virtual void Stop() = 0;
+};
+
+}  // namespace egeria::reference
+
+#endif  // EGERIA_CONTROLLER_REFERENCE_EVALUATOR_H_

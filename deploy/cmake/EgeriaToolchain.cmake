@@ -1,0 +1,32 @@
+# Language level, warnings, sanitizers, and the two accelerators of a build: ccache and mold.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH TRUE)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+
+find_program(EGERIA_CCACHE ccache)
+if(EGERIA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  # Precompiled headers need the two sloppiness flags; base_dir lets two checkouts share one cache.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+      CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+      ${EGERIA_CCACHE})
+endif()
+find_program(EGERIA_MOLD mold)
+if(EGERIA_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+add_library(egeria_options INTERFACE)
+target_compile_options(egeria_options INTERFACE -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers)
+if(EGERIA_SANITIZER STREQUAL "address")
+  target_compile_options(egeria_options INTERFACE -fsanitize=address,undefined -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+elseif(EGERIA_SANITIZER STREQUAL "thread")
+  target_compile_options(egeria_options INTERFACE -fsanitize=thread)
+  add_link_options(-fsanitize=thread)
+elseif(EGERIA_SANITIZER)
+  message(FATAL_ERROR "EGERIA_SANITIZER is '${EGERIA_SANITIZER}': use 'address', 'thread' or leave it empty")
+endif()

@@ -1,0 +1,138 @@
+#ifndef EGERIA_WORKER_AGENT_AGENT_H_
+#define EGERIA_WORKER_AGENT_AGENT_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/ids.h"
+#include "common/graph/graph.h"
+#include "common/tensor/wire_tensor.h"
+#include "worker/agent/plan_ledger.h"
+
+namespace egeria::worker {
+
+// One layer module as the controller needs to know it.
+struct ModuleDescription {
+  std::string name;
+  int64_t parameter_count = 0;
+  int64_t parameter_bytes = 0;
+  std::optional<graph::ModuleGraph> graph;
+  std::string graph_error;  // why there is none
+};
+
+// The job as this rank registers it. All ranks register the same but for `rank`.
+struct JobDescription {
+  JobId job_id;
+  Generation generation;
+  int rank = 0;
+  int world_size = 1;
+  std::string training_job;
+  std::vector<ModuleDescription> modules;
+  std::string policy_json;   // egeria.v1.PolicyConfig in protobuf's JSON: {"plasticity": {"window": 5}}
+  int64_t total_steps = 0;   // 0: unknown
+  std::string device_type = "cpu";
+  bool observe = false;
+  int64_t step = 0;          // restored from a checkpoint, with the next two
+  int frozen_prefix = 0;
+  PlanId applied_plan;
+};
+
+// What the training loop tells after each optimizer step.
+struct StepReport {
+  int64_t step = 0;  // optimizer steps done
+  std::optional<float> loss;
+  std::vector<double> learning_rates;
+  int frozen_prefix = 0;
+  PlanId applied_plan;
+};
+
+// "Probe this module at every step that is a multiple of interval_steps."
+struct SamplingRequest {
+  ModuleIndex module;
+  ModuleIndex first_module;  // differs from module only for the whole-prefix scope
+  int interval_steps = 1;
+  int batch_size = 2;
+  int64_t version = 0;
+};
+
+// "Send the weights of modules first_module..module, one Snapshot each, unless this version has been sent."
+struct SnapshotRequest {
+  ModuleIndex module;
+  ModuleIndex first_module;
+  int64_t version = 0;
+};
+
+// Inputs of first_module (first b samples), and last the b x b float32 Gram matrix of module's output, named
+// "gram".
+struct Sample {
+  ModuleIndex module;
+  ModuleIndex first_module;
+  int64_t step = 0;
+  int64_t request_version = 0;
+  std::vector<WireTensor> tensors;
+};
+
+struct Snapshot {
+  ModuleIndex module;
+  int64_t step = 0;
+  int64_t version = 0;
+  std::vector<WireTensor> tensors;
+};
+
+struct AgentCounters {
+  int64_t samples_sent = 0;
+  int64_t samples_dropped = 0;
+  int64_t snapshots_sent = 0;
+  int64_t reconnects = 0;
+  bool connected = false;
+};
+
+struct AgentOptions {
+  std::string controller;              // "unix:/path" or "host:port"
+  size_t queue_bytes = size_t{256} << 20;  // samples and snapshots waiting to be sent
+  size_t queue_samples = 8;
+  absl::Duration heartbeat_interval = absl::Seconds(1);  // until the controller names another
+  absl::Duration reconnect_backoff = absl::Seconds(1);
+};
+
+// A rank's line to the controller. One thread of its own keeps the stream open, reconnects, sends
+// heartbeats and queued uploads, and takes in what the controller wants. No method blocks on the network:
+// with no controller, samples are dropped and counted, one warning is logged, and nothing else changes.
+//
+// Thread-safe. Stop() is idempotent and bounded in time; the destructor calls it. In a forked child every
+// method does nothing.
+class Agent {
+ public:
+  // Never fails for want of a controller. INVALID_ARGUMENT for a description that no controller would take.
+  static absl::StatusOr<std::unique_ptr<Agent>> Start(AgentOptions options, JobDescription job);
+  virtual ~Agent() = default;
+
+  virtual void ReportStep(const StepReport& report) = 0;
+
+  virtual std::optional<SamplingRequest> sampling() const = 0;
+  virtual std::optional<SnapshotRequest> snapshot() const = 0;
+
+  // Plans received and not refused; see PlanLedger.
+  virtual PlanId watermark() const = 0;
+  virtual std::optional<Plan> plan(PlanId id) const = 0;
+
+  // Queues an upload. When the queue is full the oldest sample in it is dropped and counted; a snapshot
+  // takes the place of an older one. Returns false if this one was not queued.
+  virtual bool OfferSample(Sample sample) = 0;
+  virtual bool OfferSnapshot(Snapshot snapshot) = 0;
+
+  virtual AgentCounters counters() const = 0;
+
+  // `finished`: training has ended normally, and the controller may close the job. Waits for the last
+  // heartbeat to leave, at most two seconds.
+  virtual void Stop(bool finished) = 0;
+};
+
+}  // namespace egeria::worker
+
+#endif  // EGERIA_WORKER_AGENT_AGENT_H_
