@@ -1,0 +1,31 @@
+#include "common/rpc/channel.h"
+
+#include "common/base/status.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/support/channel_arguments.h"
+
+namespace egeria::rpc {
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const Address& address, const TlsFiles& tls) {
+  if (!address.is_unix() && address.port == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot connect to port 0 (", address.ToString(), ")"));
+  }
+  std::shared_ptr<grpc::ChannelCredentials> credentials;
+  EGERIA_ASSIGN_OR_RETURN(credentials, ChannelCredentialsFor(address, tls));
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  arguments.SetMaxSendMessageSize(kMaxMessageBytes);
+  // Without these the reconnect backoff grows to two minutes, and a stopped peer is never noticed.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 2000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 2000);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // A channel of its own connection: two agents of one process (tests, notebooks) do not share their fate.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return grpc::CreateCustomChannel(address.ToString(), credentials, arguments);
+}
+
+}  // namespace egeria::rpc

@@ -1,0 +1,86 @@
+#include "common/rpc/credentials.h"
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "common/base/status.h"
+
+namespace egeria::rpc {
+namespace {
+
+struct Pem {
+  std::string ca, certificate, key;
+};
+
+std::string FromEnvironment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+absl::StatusOr<std::string> ReadPem(const char* what, const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (file) text << file.rdbuf();
+  if (!file || text.str().empty()) {
+    return absl::NotFoundError(absl::StrCat("cannot read the TLS ", what, " file '", path, "'",
+                                            errno != 0 ? absl::StrCat(": ", std::strerror(errno)) : ""));
+  }
+  return text.str();
+}
+
+absl::StatusOr<Pem> ReadAll(const TlsFiles& tls) {
+  if (tls.ca.empty() || tls.certificate.empty() || tls.key.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "mutual TLS needs three files, and these are missing:", tls.ca.empty() ? " CA (EGERIA_TLS_CA)" : "",
+        tls.certificate.empty() ? " certificate (EGERIA_TLS_CERT)" : "",
+        tls.key.empty() ? " private key (EGERIA_TLS_KEY)" : ""));
+  }
+  Pem pem;
+  errno = 0;
+  EGERIA_ASSIGN_OR_RETURN(pem.ca, ReadPem("CA", tls.ca));
+  EGERIA_ASSIGN_OR_RETURN(pem.certificate, ReadPem("certificate", tls.certificate));
+  EGERIA_ASSIGN_OR_RETURN(pem.key, ReadPem("private key", tls.key));
+  return pem;
+}
+
+}  // namespace
+
+TlsFiles TlsFilesFromEnvironment() {
+  return TlsFiles{FromEnvironment("EGERIA_TLS_CA"), FromEnvironment("EGERIA_TLS_CERT"),
+                  FromEnvironment("EGERIA_TLS_KEY")};
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentialsFor(const Address& address,
+                                                                              const TlsFiles& tls,
+                                                                              bool insecure_allowed) {
+  if (address.is_unix()) return grpc::InsecureServerCredentials();
+  if (tls.empty()) {
+    if (address.IsLocal() || insecure_allowed) return grpc::InsecureServerCredentials();
+    return NamedError(absl::StatusCode::kFailedPrecondition, "INSECURE_ADDRESS", "other machines could reach ",
+                      address.ToString(),
+                      ": give certificates for mutual TLS (--tls-ca, --tls-cert, --tls-key, or EGERIA_TLS_CA, "
+                      "EGERIA_TLS_CERT, EGERIA_TLS_KEY), listen on a Unix socket or on 127.0.0.1, or say "
+                      "--insecure to let everybody on the network in");
+  }
+  EGERIA_ASSIGN_OR_RETURN(Pem pem, ReadAll(tls));
+  grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.pem_root_certs = std::move(pem.ca);
+  options.pem_key_cert_pairs.push_back({std::move(pem.key), std::move(pem.certificate)});
+  return grpc::SslServerCredentials(options);
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentialsFor(const Address& address,
+                                                                                const TlsFiles& tls) {
+  if (address.is_unix() || tls.empty()) return grpc::InsecureChannelCredentials();
+  EGERIA_ASSIGN_OR_RETURN(Pem pem, ReadAll(tls));
+  grpc::SslCredentialsOptions options;
+  options.pem_root_certs = std::move(pem.ca);
+  options.pem_cert_chain = std::move(pem.certificate);
+  options.pem_private_key = std::move(pem.key);
+  return grpc::SslCredentials(options);
+}
+
+}  // namespace egeria::rpc

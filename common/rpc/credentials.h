@@ -1,0 +1,45 @@
+#ifndef EGERIA_COMMON_RPC_CREDENTIALS_H_
+#define EGERIA_COMMON_RPC_CREDENTIALS_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/rpc/address.h"
+#include "grpcpp/security/credentials.h"
+#include "grpcpp/security/server_credentials.h"
+
+namespace egeria::rpc {
+
+// Paths of PEM files for mutual TLS: each side shows a certificate and demands one that `ca` has signed.
+struct TlsFiles {
+  std::string ca;           // certificates that the other side's certificate must be signed by
+  std::string certificate;  // this side's certificate chain
+  std::string key;          // and its private key
+
+  bool empty() const { return ca.empty() && certificate.empty() && key.empty(); }
+};
+
+// The files that EGERIA_TLS_CA, EGERIA_TLS_CERT and EGERIA_TLS_KEY name.
+TlsFiles TlsFilesFromEnvironment();
+
+// Who may connect to a server at `address`:
+//   a Unix socket: everybody whom the file's permissions let in; TLS is not used;
+//   with TLS files: whoever has a certificate of theirs;
+//   loopback without TLS files: every process of this machine;
+//   any other address without TLS files: everybody, and only if `insecure_allowed`.
+// Errors: FAILED_PRECONDITION [INSECURE_ADDRESS] saying what to do; INVALID_ARGUMENT where only some of the
+// files are given; NOT_FOUND where one cannot be read.
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentialsFor(const Address& address,
+                                                                              const TlsFiles& tls,
+                                                                              bool insecure_allowed);
+
+// The client's side of the same: TLS where files are given and the address is not a Unix socket. The
+// server's certificate must name `address.host`.
+// Errors: INVALID_ARGUMENT, NOT_FOUND as above.
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentialsFor(const Address& address,
+                                                                                const TlsFiles& tls);
+
+}  // namespace egeria::rpc
+
+#endif  // EGERIA_COMMON_RPC_CREDENTIALS_H_

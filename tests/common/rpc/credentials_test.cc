@@ -1,0 +1,133 @@
+#include "common/rpc/credentials.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "common/rpc/channel.h"
+#include "common/rpc/grpc_status.h"
+#include "common/rpc/server.h"
+#include "egeria/v1/admin.grpc.pb.h"
+#include "gmock/gmock.h"
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+
+namespace egeria::rpc {
+namespace {
+
+using ::testing::HasSubstr;
+
+class EmptyAdmin : public v1::Admin::Service {
+  grpc::Status ListJobs(grpc::ServerContext*, const v1::ListJobsRequest*, v1::ListJobsResponse*) override {
+    return grpc::Status::OK;
+  }
+};
+
+// A folder with two certificate authorities, and a certificate for 127.0.0.1 by each.
+class Certificates : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    std::string folder = (std::filesystem::temp_directory_path() / "egeria-tls-XXXXXX").string();
+    ASSERT_NE(mkdtemp(folder.data()), nullptr);
+    folder_ = folder;
+    for (const char* name : {"ours", "theirs"}) Make(name);
+  }
+  static void TearDownTestSuite() { std::filesystem::remove_all(folder_); }
+
+  static void Make(const std::string& name) {
+    const std::string at = folder_ + "/" + name;
+    std::ofstream(at + ".ext") << "subjectAltName=IP:127.0.0.1,DNS:localhost\n";
+    const std::string key = " -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes ";
+    const std::string command =
+        "{ openssl req -x509 -days 2 -subj /CN=ca-" + name + key + "-keyout " + at + "-ca.key -out " + at + "-ca.pem && " +
+        "openssl req -subj /CN=" + name + key + "-keyout " + at + ".key -out " + at + ".csr && " +
+        "openssl x509 -req -days 2 -CAcreateserial -in " + at + ".csr -CA " + at + "-ca.pem -CAkey " + at +
+        "-ca.key -extfile " + at + ".ext -out " + at + ".pem; } >" + at + ".log 2>&1";
+    ASSERT_EQ(std::system(command.c_str()), 0) << "see " << at << ".log (is openssl installed?)";
+  }
+
+  static TlsFiles Of(const std::string& ca, const std::string& identity) {
+    return TlsFiles{folder_ + "/" + ca + "-ca.pem", folder_ + "/" + identity + ".pem", folder_ + "/" + identity + ".key"};
+  }
+
+  // Calls a server that has `server` from a client that has `client`.
+  static absl::Status Call(const TlsFiles& server, const TlsFiles& client) {
+    Address address{"", "127.0.0.1", 0};
+    auto credentials = ServerCredentialsFor(address, server, false);
+    if (!credentials.ok()) return credentials.status();
+    EmptyAdmin admin;
+    grpc::ServerBuilder builder;
+    ConfigureServer(&builder);
+    builder.AddListeningPort(address.ToString(), *credentials, &address.port);
+    builder.RegisterService(&admin);
+    std::unique_ptr<grpc::Server> running = builder.BuildAndStart();
+    auto channel = MakeChannel(address, client);
+    if (!channel.ok()) return channel.status();
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    v1::ListJobsResponse response;
+    return FromGrpc(v1::Admin::NewStub(*channel)->ListJobs(&context, {}, &response));
+  }
+
+  static inline std::string folder_;
+};
+
+TEST_F(Certificates, LetTwoSidesOfOneAuthorityTalk) {
+  const absl::Status status = Call(Of("ours", "ours"), Of("ours", "ours"));
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST_F(Certificates, KeepOutAClientOfAnotherAuthority) {
+  EXPECT_EQ(Call(Of("ours", "ours"), Of("ours", "theirs")).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(Certificates, MakeAClientRefuseAServerOfAnotherAuthority) {
+  EXPECT_EQ(Call(Of("theirs", "ours"), Of("theirs", "theirs")).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(Certificates, KeepOutAClientWithoutAny) {
+  EXPECT_EQ(Call(Of("ours", "ours"), {}).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(Certificates, AreNotNeededOnLoopback) {
+  const absl::Status status = Call({}, {});
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST_F(Certificates, MustBeGivenAllThree) {
+  TlsFiles files = Of("ours", "ours");
+  files.key.clear();
+  const auto server = ServerCredentialsFor({"", "0.0.0.0", 1}, files, true);
+  ASSERT_FALSE(server.ok());
+  EXPECT_THAT(std::string(server.status().message()), HasSubstr("EGERIA_TLS_KEY"));
+  EXPECT_FALSE(ChannelCredentialsFor({"", "node", 1}, files).ok());
+}
+
+TEST_F(Certificates, ThatCannotBeReadAreNamed) {
+  TlsFiles files = Of("ours", "ours");
+  files.certificate = folder_ + "/absent.pem";
+  const auto server = ServerCredentialsFor({"", "0.0.0.0", 1}, files, true);
+  ASSERT_FALSE(server.ok());
+  EXPECT_EQ(server.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(server.status().message()), HasSubstr("absent.pem"));
+}
+
+TEST(ServerCredentials, AreNotNeededWhereOnlyThisMachineCanConnect) {
+  EXPECT_TRUE(ServerCredentialsFor({"/tmp/socket", "", 0}, {}, false).ok());
+  EXPECT_TRUE(ServerCredentialsFor({"", "127.0.0.1", 0}, {}, false).ok());
+}
+
+TEST(ServerCredentials, AreDemandedOfEveryOtherAddressUnlessInsecureIsSaid) {
+  const auto refused = ServerCredentialsFor({"", "0.0.0.0", 7433}, {}, false);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(ErrorName(refused.status()), "INSECURE_ADDRESS");
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("--insecure"));
+  EXPECT_TRUE(ServerCredentialsFor({"", "0.0.0.0", 7433}, {}, true).ok());
+}
+
+TEST(Channel, NeedsAPort) { EXPECT_FALSE(MakeChannel({"", "127.0.0.1", 0}, {}).ok()); }
+
+}  // namespace
+}  // namespace egeria::rpc
