@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "common/tensor/wire_tensor.h"
 
 // A layer module's computation as data, free of torch and of protobuf: the tracer and the Python package
@@ -37,6 +38,8 @@ struct Node {
   std::string overload;  // "" is the default overload
   std::vector<Argument> args;
   std::map<std::string, Argument> kwargs;
+  // Names of the results, in order; trailing results that nobody uses may be omitted, and a node without
+  // any is dead.
   std::vector<std::string> outputs;
   friend bool operator==(const Node&, const Node&) = default;
 };
@@ -64,14 +67,17 @@ struct GraphLimits {
 // Checks everything that can be checked without an operator schema: bounds, names, that each value is
 // defined once and before its use (so that there is no cycle), that operators are on the allowlist.
 // Errors, all INVALID_ARGUMENT: [GRAPH_TOO_LARGE], [BAD_NAME], [UNDEFINED_VALUE] (also for a cycle),
-// [DUPLICATE_VALUE], [UNKNOWN_OP], [BAD_SHAPE], [BAD_DTYPE], [NO_OUTPUT].
+// [DUPLICATE_VALUE], [UNKNOWN_OP], [BAD_SHAPE] (also for a graph without inputs), [BAD_DTYPE], [NO_OUTPUT].
 absl::Status Validate(const ModuleGraph& graph, const GraphLimits& limits = {});
 
 // True for operators that the reference engine will run: pure, without in-place, random or
 // memory-reinterpreting ones.
 bool IsAllowedOperator(absl::string_view op, absl::string_view overload);
 
-// The input named by the graph's own operators, which work on integers and lists:
+// The ATen operators of the allowlist, sorted: "name", or "name.overload".
+absl::Span<const absl::string_view> AllowedOperators();
+
+// True for the graph's own operators, which work on integers and lists and take two positional arguments:
 //   egeria::getitem(list or tuple, index)
 //   egeria::sym_add, sym_sub, sym_mul, sym_floordiv, sym_mod, sym_max, sym_min (integers)
 bool IsOwnOperator(absl::string_view op);
