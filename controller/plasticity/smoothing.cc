@@ -1,0 +1,40 @@
+#include "controller/plasticity/smoothing.h"
+
+#include "common/base/status.h"
+
+namespace egeria::plasticity {
+
+Window::Window(size_t capacity) : capacity_(capacity) { EGERIA_CHECK(capacity >= 1); }
+
+void Window::Add(double value) {
+  if (values_.size() == capacity_) values_.pop_front();
+  values_.push_back(value);
+}
+
+double Window::Mean() const {
+  EGERIA_CHECK(!values_.empty());
+  // Relative to the first value: a constant series has an exactly constant mean, so that its slope is 0 and
+  // not what rounding leaves.
+  const double first = values_.front();
+  double sum = 0;
+  for (const double value : values_) sum += value - first;
+  return first + sum / static_cast<double>(values_.size());
+}
+
+std::optional<double> Window::Slope() const {
+  const size_t count = values_.size();
+  if (count < 2) return std::nullopt;
+  // sum((x - mean x) y) / sum((x - mean x)^2), with the values paired from the ends, where the weights are
+  // opposite: exactly 0 for a constant series.
+  const double center = static_cast<double>(count - 1) / 2;
+  double numerator = 0;
+  double denominator = 0;
+  for (size_t low = 0, high = count - 1; low < high; ++low, --high) {
+    const double weight = static_cast<double>(high) - center;
+    numerator += weight * (values_[high] - values_[low]);
+    denominator += 2 * weight * weight;
+  }
+  return numerator / denominator;
+}
+
+}  // namespace egeria::plasticity

@@ -1,0 +1,59 @@
+#ifndef EGERIA_CONTROLLER_POLICY_PLASTICITY_POLICY_H_
+#define EGERIA_CONTROLLER_POLICY_PLASTICITY_POLICY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "controller/policy/bootstrapping.h"
+#include "controller/policy/learning_rate_watch.h"
+#include "controller/policy/module_history.h"
+#include "controller/policy/policy.h"
+#include "controller/policy/policy_config.h"
+
+namespace egeria::policy {
+
+// The paper's rule (section 4.2, Algorithm 1): freezes the frontmost active module when its plasticity has
+// become stationary, and unfreezes all when the learning rate has dropped. docs/rule.md has the equations and
+// settles what the paper leaves open.
+//
+// An observation is evaluated in the order learning rate, unfreeze steps, loss, plasticity. A number that is
+// not finite, or over 1e100 in magnitude (of which sums could become infinite), is as if not observed; so is
+// a negative learning rate. A plasticity without a module is the frontmost one's. Thread-compatible.
+class PlasticityPolicy : public Policy {
+ public:
+  // Requires a resolved config and modules >= 2.
+  PlasticityPolicy(const PlasticityConfig& config, int modules);
+
+  std::optional<Decision> Observe(const Observation& observation) override;
+  void Adopt(int64_t step, int frozen_prefix) override;
+  int frozen_prefix() const override { return frozen_prefix_; }
+  std::optional<Monitoring> monitoring() const override;
+  bool wants_loss() const override { return !bootstrapping_.over() && config_.bootstrap; }
+  PolicyStatus status() const override;
+
+ private:
+  bool bootstrapping() const { return wants_loss(); }
+  std::optional<Decision> ObserveLearningRate(double rate);
+  std::optional<Decision> PassUnfreezeSteps();
+  std::optional<Decision> ObservePlasticity(double plasticity);
+  Decision UnfreezeAll(std::string reason);
+  ModuleHistory FreshHistory() const;
+
+  const PlasticityConfig config_;
+  const int modules_;
+  int window_;                       // W, halved by each drop of the learning rate
+  int64_t step_ = 0;                 // newest
+  int frozen_prefix_ = 0;
+  Bootstrapping bootstrapping_;
+  LearningRateWatch learning_rate_;
+  size_t next_unfreeze_ = 0;         // index into config_.unfreeze_steps
+  std::optional<ModuleHistory> history_;    // of the frontmost module
+  std::vector<ModuleStatus> module_status_; // of the others: as they were when they were frozen
+};
+
+}  // namespace egeria::policy
+
+#endif  // EGERIA_CONTROLLER_POLICY_PLASTICITY_POLICY_H_

@@ -1,0 +1,58 @@
+#include "controller/policy/schedule_policy.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+
+namespace egeria::policy {
+namespace {
+
+PolicyStatus EmptyStatus(int modules) {
+  PolicyStatus status;
+  status.modules.resize(static_cast<size_t>(modules));
+  return status;
+}
+
+// The slack keeps 0.07 * 100, which is a little over 7 in floating point, at step 7.
+int64_t StepAt(double fraction, int64_t total_steps) {
+  const double exact = fraction * static_cast<double>(total_steps);
+  return static_cast<int64_t>(std::ceil(exact * (1 - 1e-12)));
+}
+
+}  // namespace
+
+SchedulePolicy::SchedulePolicy(const ScheduleConfig& config, const JobShape& shape)
+    : modules_(shape.modules), total_steps_(shape.total_steps) {
+  for (const ScheduleConfig::Entry& entry : config.entries) {
+    starts_.push_back({StepAt(entry.fraction, total_steps_), entry.fraction, entry.frozen_prefix});
+  }
+}
+
+std::optional<Decision> SchedulePolicy::Observe(const Observation& observation) {
+  step_ = std::max(step_, observation.step);
+  const Start* due = nullptr;
+  while (next_ < starts_.size() && starts_[next_].step <= step_) due = &starts_[next_++];
+  if (due == nullptr || due->frozen_prefix == frozen_prefix_) return std::nullopt;
+  Decision decision;
+  decision.step = step_;
+  decision.action = due->frozen_prefix > frozen_prefix_ ? Action::kFreeze : Action::kUnfreeze;
+  decision.frozen_prefix = frozen_prefix_ = due->frozen_prefix;
+  decision.reason = absl::StrFormat("the schedule freezes %d of %d modules from %g %% of %d steps on",
+                                    due->frozen_prefix, modules_, 100 * due->fraction, total_steps_);
+  return decision;
+}
+
+void SchedulePolicy::Adopt(int64_t step, int frozen_prefix) {
+  EGERIA_CHECK(frozen_prefix >= 0 && frozen_prefix < modules_);
+  if (step < step_) next_ = 0;  // resumed from an older checkpoint
+  step_ = step;
+  while (next_ < starts_.size() && starts_[next_].step < step_) ++next_;
+  frozen_prefix_ = frozen_prefix;
+}
+
+PolicyStatus SchedulePolicy::status() const { return EmptyStatus(modules_); }
+PolicyStatus NonePolicy::status() const { return EmptyStatus(modules_); }
+
+}  // namespace egeria::policy
