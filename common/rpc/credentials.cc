@@ -53,6 +53,8 @@ TlsFiles TlsFilesFromEnvironment() {
                   FromEnvironment("EGERIA_TLS_KEY")};
 }
 
+absl::Status CheckTlsFiles(const TlsFiles& tls) { return tls.empty() ? absl::OkStatus() : ReadAll(tls).status(); }
+
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentialsFor(const Address& address,
                                                                               const TlsFiles& tls,
                                                                               bool insecure_allowed) {

@@ -2,26 +2,14 @@
 #define EGERIA_COMMON_RPC_CREDENTIALS_H_
 
 #include <memory>
-#include <string>
 
 #include "absl/status/statusor.h"
 #include "common/rpc/address.h"
+#include "common/rpc/tls_files.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/security/server_credentials.h"
 
 namespace egeria::rpc {
-
-// Paths of PEM files for mutual TLS: each side shows a certificate and demands one that `ca` has signed.
-struct TlsFiles {
-  std::string ca;           // certificates that the other side's certificate must be signed by
-  std::string certificate;  // this side's certificate chain
-  std::string key;          // and its private key
-
-  bool empty() const { return ca.empty() && certificate.empty() && key.empty(); }
-};
-
-// The files that EGERIA_TLS_CA, EGERIA_TLS_CERT and EGERIA_TLS_KEY name.
-TlsFiles TlsFilesFromEnvironment();
 
 // Who may connect to a server at `address`:
 //   a Unix socket: everybody whom the file's permissions let in; TLS is not used;

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "common/graph/graph.h"
+#include "common/rpc/tls_files.h"
 #include "common/tensor/wire_tensor.h"
 #include "worker/agent/plan_ledger.h"
 
@@ -33,7 +34,8 @@ struct JobDescription {
   int world_size = 1;
   std::string training_job;
   std::vector<ModuleDescription> modules;
-  std::string policy_json;   // egeria.v1.PolicyConfig in protobuf's JSON: {"plasticity": {"window": 5}}
+  std::string policy_json;   // egeria.v1.PolicyConfig in protobuf's JSON: {"plasticity": {"window": 5}};
+                             // empty: plasticity with its defaults
   int64_t total_steps = 0;   // 0: unknown
   std::string device_type = "cpu";
   bool observe = false;
@@ -88,16 +90,20 @@ struct AgentCounters {
   int64_t samples_sent = 0;
   int64_t samples_dropped = 0;
   int64_t snapshots_sent = 0;
-  int64_t reconnects = 0;
-  bool connected = false;
+  int64_t uploads_refused = 0;  // sent, and of no use to the controller
+  int64_t plans_refused = 0;    // of another generation, contradictory or nonsense; not harmless duplicates
+  int64_t commits = 0;          // changes of StepReport::applied_plan
+  int64_t reconnects = 0;       // streams after the first
+  bool connected = false;       // the controller has answered on the present stream
 };
 
 struct AgentOptions {
   std::string controller;              // "unix:/path" or "host:port"
+  rpc::TlsFiles tls = rpc::TlsFilesFromEnvironment();  // for mutual TLS with a controller elsewhere
   size_t queue_bytes = size_t{256} << 20;  // samples and snapshots waiting to be sent
   size_t queue_samples = 8;
   absl::Duration heartbeat_interval = absl::Seconds(1);  // until the controller names another
-  absl::Duration reconnect_backoff = absl::Seconds(1);
+  absl::Duration reconnect_backoff = absl::Seconds(1);   // ten times as long where asking often is no use
 };
 
 // A rank's line to the controller. One thread of its own keeps the stream open, reconnects, sends

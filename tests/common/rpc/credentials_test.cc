@@ -103,6 +103,9 @@ TEST_F(Certificates, MustBeGivenAllThree) {
   ASSERT_FALSE(server.ok());
   EXPECT_THAT(std::string(server.status().message()), HasSubstr("EGERIA_TLS_KEY"));
   EXPECT_FALSE(ChannelCredentialsFor({"", "node", 1}, files).ok());
+  EXPECT_FALSE(CheckTlsFiles(files).ok());
+  EXPECT_TRUE(CheckTlsFiles(Of("ours", "ours")).ok());
+  EXPECT_TRUE(CheckTlsFiles({}).ok());
 }
 
 TEST_F(Certificates, ThatCannotBeReadAreNamed) {

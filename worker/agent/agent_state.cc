@@ -1,0 +1,262 @@
+#include "worker/agent/agent_state.h"
+
+#include <utility>
+#include <vector>
+
+#include "common/base/log.h"
+#include "common/rpc/grpc_status.h"
+
+namespace egeria::worker {
+namespace {
+
+constexpr int kMaxBatch = 65'536;
+
+}  // namespace
+
+AgentState::AgentState(const JobDescription& job, size_t queue_bytes, size_t queue_samples,
+                       std::shared_ptr<Wakeup> wakeup)
+    : generation_(job.generation),
+      rank_(job.rank),
+      module_count_(static_cast<int>(job.modules.size())),
+      wakeup_(std::move(wakeup)),
+      ledger_(job.generation, job.applied_plan, static_cast<int>(job.modules.size())),
+      uploads_(queue_bytes, queue_samples) {
+  report_.step = job.step;
+  report_.frozen_prefix = job.frozen_prefix;
+  report_.applied_plan = job.applied_plan;
+}
+
+void AgentState::ReportStep(const StepReport& report) {
+  bool wake = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (given_up_) return;
+    if (report.applied_plan != report_.applied_plan) {
+      ++counters_.commits;
+      ledger_.Forget(report.applied_plan);
+      wake = true;
+    }
+    wake = wake || report.frozen_prefix != report_.frozen_prefix;
+    if (rank_ == 0 && report.loss.has_value()) losses_.Add(report.step, *report.loss);
+    report_ = report;
+    urgent_ = urgent_ || wake;
+  }
+  if (wake) wakeup_->Notify();
+}
+
+std::optional<SamplingRequest> AgentState::sampling() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return sampling_;
+}
+
+std::optional<SnapshotRequest> AgentState::snapshot() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!snapshot_.has_value()) return std::nullopt;
+  if (snapshot_->version != answered_version_) return snapshot_;
+  for (ModuleIndex module = snapshot_->first_module; module <= snapshot_->module; module = module.next()) {
+    if (!answered_.contains(module)) return snapshot_;
+  }
+  return std::nullopt;
+}
+
+PlanId AgentState::watermark() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return ledger_.watermark();
+}
+
+std::optional<Plan> AgentState::plan(PlanId id) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return ledger_.Find(id);
+}
+
+bool AgentState::OfferSample(Sample sample) {
+  absl::StatusOr<Upload> upload = MakeUpload(std::move(sample));
+  if (!upload.ok()) {
+    LogError("A sample cannot be sent: ", upload.status().message());
+    std::lock_guard<std::mutex> lock(mutex_);
+    ++counters_.samples_dropped;
+    return false;
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (given_up_) {
+      ++counters_.samples_dropped;
+      return false;
+    }
+    if (!uploads_.AddSample(*std::move(upload))) return false;
+  }
+  wakeup_->Notify();
+  return true;
+}
+
+bool AgentState::OfferSnapshot(Snapshot snapshot) {
+  const ModuleIndex module = snapshot.module;
+  const int64_t version = snapshot.version;
+  absl::StatusOr<Upload> upload = MakeUpload(std::move(snapshot));
+  if (!upload.ok()) {
+    LogError("A snapshot cannot be sent: ", upload.status().message());
+    return false;
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (given_up_ || (snapshot_.has_value() && version < snapshot_->version)) return false;
+    if (!uploads_.AddSnapshot(*std::move(upload))) return false;
+    if (version != answered_version_) answered_.clear();
+    answered_version_ = version;
+    answered_.insert(module);
+  }
+  wakeup_->Notify();
+  return true;
+}
+
+AgentCounters AgentState::counters() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  AgentCounters counters = counters_;
+  counters.samples_dropped += uploads_.samples_dropped();
+  return counters;
+}
+
+void AgentState::FillProgress(v1::RegisterJobRequest* request) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  request->set_step(report_.step);
+  request->set_frozen_prefix(report_.frozen_prefix);
+  request->set_applied_plan(report_.applied_plan.value());
+}
+
+void AgentState::BeginStream() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (streams_++ > 0) ++counters_.reconnects;
+  losses_.Rewind();
+  snapshot_.reset();
+  // What a broken stream carried may not have arrived: only what is still here counts as answered.
+  std::erase_if(answered_, [this](ModuleIndex module) { return !uploads_.HoldsSnapshot(answered_version_, module); });
+  urgent_ = true;
+}
+
+void AgentState::EndStream(std::optional<Upload> unsent) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  counters_.connected = false;
+  if (unsent.has_value()) uploads_.Return(*std::move(unsent));
+}
+
+bool AgentState::HeartbeatIsUrgent() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return urgent_;
+}
+
+v1::Heartbeat AgentState::TakeHeartbeat() {
+  v1::Heartbeat heartbeat;
+  std::lock_guard<std::mutex> lock(mutex_);
+  heartbeat.set_step(report_.step);
+  heartbeat.set_frozen_prefix(report_.frozen_prefix);
+  heartbeat.set_applied_plan(report_.applied_plan.value());
+  heartbeat.set_plan_watermark(ledger_.watermark().value());
+  heartbeat.mutable_learning_rates()->Assign(report_.learning_rates.begin(), report_.learning_rates.end());
+  if (losses_.HasNext()) {
+    const LossRun run = losses_.Next();
+    heartbeat.mutable_losses()->set_first_step(run.first_step);
+    heartbeat.mutable_losses()->mutable_values()->Assign(run.values.begin(), run.values.end());
+  }
+  v1::Counters* counters = heartbeat.mutable_counters();
+  counters->set_samples_sent(counters_.samples_sent);
+  counters->set_samples_dropped(counters_.samples_dropped + uploads_.samples_dropped());
+  counters->set_snapshots_sent(counters_.snapshots_sent);
+  counters->set_commits(counters_.commits);
+  counters->set_reconnects(counters_.reconnects);
+  urgent_ = losses_.HasNext();
+  return heartbeat;
+}
+
+void AgentState::Apply(const v1::Directive& directive) {
+  if (directive.generation() != generation_.value()) {
+    LogOnce("generation", absl::StrCat("The controller sent a directive for generation ", directive.generation(),
+                                       " to generation ", generation_.value(), "; it is passed over"));
+    return;
+  }
+  std::optional<SamplingRequest> sampling;
+  if (directive.has_sampling()) sampling = Checked(directive.sampling());
+  std::optional<SnapshotRequest> snapshot;
+  if (directive.has_snapshot()) snapshot = Checked(directive.snapshot());
+
+  std::vector<absl::Status> refusals;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    counters_.connected = true;
+    sampling_ = sampling;
+    snapshot_ = snapshot;
+    uploads_.WantSnapshots(snapshot.has_value() ? std::optional(snapshot->version) : std::nullopt);
+    // A restarted controller counts from the beginning.
+    if (snapshot.has_value() && snapshot->version < answered_version_) answered_version_ = -1;
+    losses_.Forget(directive.loss_watermark());
+    const PlanId before = ledger_.watermark();
+    for (const v1::Plan& plan : directive.plans()) {
+      absl::Status status = ledger_.Deliver(
+          Plan{PlanId(plan.plan_id()), Generation(plan.generation()), plan.frozen_prefix(), plan.reason()});
+      // Plans are repeated until they are acknowledged.
+      if (!status.ok() && !absl::IsAlreadyExists(status)) refusals.push_back(std::move(status));
+    }
+    counters_.plans_refused += static_cast<int64_t>(refusals.size());
+    if (ledger_.watermark() != before) urgent_ = true;
+  }
+  for (const absl::Status& refusal : refusals) {
+    LogOnce(std::string(rpc::ErrorName(refusal)), absl::StrCat("A plan of the controller is refused: ", refusal.message()));
+  }
+}
+
+void AgentState::UploadRefused(const v1::UploadResult& result) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ++counters_.uploads_refused;
+  }
+  const absl::Status reason = absl::InvalidArgumentError(result.reason());
+  LogOnce(absl::StrCat("upload ", rpc::ErrorName(reason)),
+          absl::StrCat("The controller could not use an upload: ", result.reason()));
+}
+
+std::optional<Upload> AgentState::TakeUpload() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!counters_.connected) return std::nullopt;
+  return uploads_.Take();
+}
+
+void AgentState::UploadSent(const Upload& upload) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  uploads_.Done();
+  ++(upload.is_sample() ? counters_.samples_sent : counters_.snapshots_sent);
+}
+
+void AgentState::GiveUp() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  given_up_ = true;
+  sampling_.reset();
+  snapshot_.reset();
+  uploads_.Clear();
+}
+
+void AgentState::LogOnce(const std::string& key, const std::string& message) {
+  if (logged_.insert(key).second) LogWarning(message, " (said once)");
+}
+
+std::optional<SamplingRequest> AgentState::Checked(const v1::SamplingRequest& request) {
+  if (!ModulesAreValid(request.first_module(), request.module()) || request.interval_steps() < 1 ||
+      request.batch_size() < 1 || request.batch_size() > kMaxBatch) {
+    LogOnce("sampling", absl::StrCat("A sampling request of the controller is refused: ", request.ShortDebugString()));
+    return std::nullopt;
+  }
+  return SamplingRequest{ModuleIndex(request.module()), ModuleIndex(request.first_module()), request.interval_steps(),
+                         request.batch_size(), request.version()};
+}
+
+std::optional<SnapshotRequest> AgentState::Checked(const v1::SnapshotRequest& request) {
+  if (!ModulesAreValid(request.first_module(), request.module()) || request.version() < 0) {
+    LogOnce("snapshot", absl::StrCat("A snapshot request of the controller is refused: ", request.ShortDebugString()));
+    return std::nullopt;
+  }
+  return SnapshotRequest{ModuleIndex(request.module()), ModuleIndex(request.first_module()), request.version()};
+}
+
+bool AgentState::ModulesAreValid(int32_t first, int32_t last) const {
+  return 0 <= first && first <= last && last < module_count_;
+}
+
+}  // namespace egeria::worker

@@ -1,0 +1,93 @@
+#ifndef EGERIA_WORKER_AGENT_AGENT_STATE_H_
+#define EGERIA_WORKER_AGENT_AGENT_STATE_H_
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "egeria/v1/controller.pb.h"
+#include "worker/agent/agent.h"
+#include "worker/agent/loss_buffer.h"
+#include "worker/agent/upload_queue.h"
+#include "worker/agent/wakeup.h"
+
+namespace egeria::worker {
+
+// What the training loop has told and what the controller wants, between the two threads that meet here: the
+// training thread (first group) and the agent's own (second group). No method waits for anything but the
+// mutex, and none holds it longer than a copy takes. Thread-safe.
+class AgentState {
+ public:
+  AgentState(const JobDescription& job, size_t queue_bytes, size_t queue_samples, std::shared_ptr<Wakeup> wakeup);
+
+  // See Agent.
+  void ReportStep(const StepReport& report);
+  std::optional<SamplingRequest> sampling() const;
+  std::optional<SnapshotRequest> snapshot() const;
+  PlanId watermark() const;
+  std::optional<Plan> plan(PlanId id) const;
+  bool OfferSample(Sample sample);
+  bool OfferSnapshot(Snapshot snapshot);
+  AgentCounters counters() const;
+
+  // Puts the present step and plan into a registration.
+  void FillProgress(v1::RegisterJobRequest* request) const;
+
+  // A stream has been opened, and knows nothing yet: losses are sent from the oldest on, and what snapshot is
+  // wanted is open until the first directive. Uploads wait for that directive, too.
+  void BeginStream();
+  // The stream has ended, with `unsent` in mid-upload.
+  void EndStream(std::optional<Upload> unsent);
+
+  // True when something has changed that the controller should hear at once, or losses are left over.
+  bool HeartbeatIsUrgent() const;
+  // The next heartbeat; hands out the losses in it.
+  v1::Heartbeat TakeHeartbeat();
+
+  // Makes the directive's wishes the present ones, and delivers its plans. What breaks the contract is left
+  // out, counted, and logged once for each kind.
+  void Apply(const v1::Directive& directive);
+  void UploadRefused(const v1::UploadResult& result);
+
+  std::optional<Upload> TakeUpload();
+  void UploadSent(const Upload& upload);
+
+  // No controller will take this job: wants nothing and queues nothing any more.
+  void GiveUp();
+
+ private:
+  void LogOnce(const std::string& key, const std::string& message);
+  std::optional<SamplingRequest> Checked(const v1::SamplingRequest& request);
+  std::optional<SnapshotRequest> Checked(const v1::SnapshotRequest& request);
+  bool ModulesAreValid(int32_t first, int32_t last) const;
+
+  // Constant.
+  const Generation generation_;
+  const int rank_;
+  const int module_count_;
+  const std::shared_ptr<Wakeup> wakeup_;
+
+  // Of the agent's own thread.
+  std::set<std::string> logged_;
+  int64_t streams_ = 0;
+
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  StepReport report_;
+  LossBuffer losses_;
+  PlanLedger ledger_;
+  UploadQueue uploads_;
+  AgentCounters counters_;
+  std::optional<SamplingRequest> sampling_;
+  std::optional<SnapshotRequest> snapshot_;
+  int64_t answered_version_ = -1;   // of the snapshots in answered_
+  std::set<ModuleIndex> answered_;  // modules whose snapshot was queued, and not lost with a stream
+  bool urgent_ = true;
+  bool given_up_ = false;
+};
+
+}  // namespace egeria::worker
+
+#endif  // EGERIA_WORKER_AGENT_AGENT_STATE_H_

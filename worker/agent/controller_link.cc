@@ -1,0 +1,184 @@
+#include "worker/agent/controller_link.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/grpc_status.h"
+#include "common/thread/thread.h"
+#include "worker/agent/retry.h"
+
+namespace egeria::worker {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kStopTime(2);
+constexpr std::chrono::seconds kRegisterTime(10);
+constexpr int kSlowly = 10;
+
+uint64_t RandomIncarnation() {
+  std::random_device device;
+  return static_cast<uint64_t>(device()) << 32 | device();
+}
+
+std::chrono::nanoseconds HeartbeatInterval(const v1::RegisterJobResponse& response, absl::Duration otherwise) {
+  absl::Duration interval = otherwise;
+  if (response.has_heartbeat_interval()) {
+    interval = absl::Seconds(response.heartbeat_interval().seconds()) +
+               absl::Nanoseconds(response.heartbeat_interval().nanos());
+  }
+  return absl::ToChronoNanoseconds(std::clamp(interval, absl::Milliseconds(20), absl::Seconds(60)));
+}
+
+}  // namespace
+
+ControllerLink::ControllerLink(rpc::Address controller, AgentOptions options, int rank,
+                               v1::RegisterJobRequest registration, AgentState* state,
+                               std::shared_ptr<Wakeup> wakeup)
+    : controller_(std::move(controller)),
+      options_(std::move(options)),
+      state_(state),
+      wakeup_(std::move(wakeup)),
+      registration_(std::move(registration)) {
+  open_.set_job_id(registration_.job_id());
+  open_.set_generation(registration_.generation());
+  open_.set_rank(rank);
+  open_.set_incarnation(RandomIncarnation());
+  thread_ = StartThread("egeria-agent", [this] { Run(); });
+}
+
+ControllerLink::~ControllerLink() { Stop(false); }
+
+void ControllerLink::Stop(bool finished) {
+  std::call_once(joined_, [&] {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      stop_ = StopRequest{finished, steady_clock::now() + kStopTime};
+    }
+    wakeup_->Notify();
+    thread_.join();
+  });
+}
+
+std::optional<StopRequest> ControllerLink::stop_request() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return stop_;
+}
+
+void ControllerLink::Run() {
+  for (;;) {
+    // A stop that comes while the controller is away still makes one attempt, to say goodbye.
+    const bool last = stop_request().has_value();
+    const absl::Status status = ConnectOnce();
+    if (last || status.ok()) break;
+    const std::optional<std::chrono::nanoseconds> wait = Backoff(status);
+    if (!wait.has_value()) {
+      state_->GiveUp();
+      break;
+    }
+    SleepUntil(steady_clock::now() + *wait);
+  }
+  stub_.reset();
+}
+
+absl::Status ControllerLink::ConnectOnce() {
+  if (stub_ == nullptr) {
+    EGERIA_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, rpc::MakeChannel(controller_, options_.tls));
+    stub_ = v1::Controller::NewStub(channel);
+  }
+  EGERIA_ASSIGN_OR_RETURN(const v1::RegisterJobResponse response, Register());
+  for (const auto& error : response.module_errors()) {
+    if (!answered_before_) {
+      LogWarning("Layer module ", error.module(), " cannot be evaluated by the controller and will not freeze: ",
+                 error.reason());
+    }
+  }
+  StreamSession session(stub_.get(), state_, wakeup_,
+                        {.open = open_,
+                         .heartbeat_interval = HeartbeatInterval(response, options_.heartbeat_interval),
+                         .next_upload_id = &next_upload_id_,
+                         .stop_request = [this] { return stop_request(); },
+                         .on_first_directive = [this] { OnAnswer(); }});
+  absl::Status status = session.Run();
+  if (status.ok() && !stop_request().has_value()) {
+    return absl::UnavailableError("the controller has ended the stream");
+  }
+  return status;
+}
+
+absl::StatusOr<v1::RegisterJobResponse> ControllerLink::Register() {
+  struct Pending {
+    std::mutex mutex;
+    std::optional<absl::Status> result;  // guarded by mutex
+  };
+  // Shared with the callback, which may still be leaving when the result has been seen.
+  const auto pending = std::make_shared<Pending>();
+  const auto result = [&pending] {
+    std::lock_guard<std::mutex> lock(pending->mutex);
+    return pending->result;
+  };
+  state_->FillProgress(&registration_);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kRegisterTime);
+  v1::RegisterJobResponse response;
+  stub_->async()->RegisterJob(&context, &registration_, &response,
+                              [pending, wakeup = wakeup_](const grpc::Status& status) {
+                                {
+                                  std::lock_guard<std::mutex> lock(pending->mutex);
+                                  pending->result = rpc::FromGrpc(status);
+                                }
+                                wakeup->Notify();
+                              });
+  bool cancelled = false;
+  while (!result().has_value()) {
+    SteadyTime look = steady_clock::now() + std::chrono::seconds(1);
+    if (const auto stop = stop_request(); stop.has_value() && !cancelled) {
+      look = std::min(look, stop->deadline);
+      if (steady_clock::now() >= stop->deadline) {
+        context.TryCancel();
+        cancelled = true;
+        continue;
+      }
+    }
+    wakeup_->WaitUntil(look);
+  }
+  EGERIA_RETURN_IF_ERROR(*result());
+  return response;
+}
+
+void ControllerLink::SleepUntil(SteadyTime deadline) {
+  while (steady_clock::now() < deadline && !stop_request().has_value()) wakeup_->WaitUntil(deadline);
+}
+
+std::optional<std::chrono::nanoseconds> ControllerLink::Backoff(const absl::Status& failure) {
+  const Retry retry = RetryAfter(failure);
+  const std::string where = controller_.ToString();
+  if (retry == Retry::kNever) {
+    LogError("The controller at ", where, " refuses this job: ", failure.message(),
+             ". Training goes on without it, nothing more is frozen or unfrozen; ", Advice(failure), ".");
+    return std::nullopt;
+  }
+  // One line for each kind of trouble, however often it comes back before the controller answers.
+  const bool news = last_logged_.ok() || rpc::ErrorName(last_logged_) != rpc::ErrorName(failure);
+  if (news) {
+    LogWarning("No connection to the controller at ", where, ": ", failure.message(),
+               ". Training goes on; ", Advice(failure), ".");
+    last_logged_ = failure;
+  }
+  static thread_local std::minstd_rand random{std::random_device{}()};
+  const double jitter = std::uniform_real_distribution<double>(0.8, 1.2)(random);
+  return absl::ToChronoNanoseconds(options_.reconnect_backoff * (retry == Retry::kSlowly ? kSlowly : 1) * jitter);
+}
+
+void ControllerLink::OnAnswer() {
+  if (!answered_before_) LogInfo("Connected to the controller at ", controller_.ToString());
+  else if (!last_logged_.ok()) LogInfo("The controller at ", controller_.ToString(), " is back");
+  answered_before_ = true;
+  last_logged_ = absl::OkStatus();
+}
+
+}  // namespace egeria::worker

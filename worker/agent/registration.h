@@ -1,0 +1,24 @@
+#ifndef EGERIA_WORKER_AGENT_REGISTRATION_H_
+#define EGERIA_WORKER_AGENT_REGISTRATION_H_
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "egeria/v1/controller.pb.h"
+#include "worker/agent/agent.h"
+
+namespace egeria::worker {
+
+// Reads a policy in protobuf's JSON, e.g. {"plasticity": {"window": 5}}. Empty: the plasticity policy with
+// its defaults.
+// Errors: INVALID_ARGUMENT that says what is wrong and which policies and constants there are.
+absl::StatusOr<v1::PolicyConfig> ParsePolicy(absl::string_view json);
+
+// The registration of `job` as it is at its start. Graphs that would make it larger than a message may be
+// are left out, the largest first, and the reason given in their place.
+// Errors: INVALID_ARGUMENT for what no controller would take: an id that is not a UUID; a rank, a world size,
+// a number of modules, a name, a size or a prefix out of bounds; those of ParsePolicy.
+absl::StatusOr<v1::RegisterJobRequest> MakeRegistration(const JobDescription& job);
+
+}  // namespace egeria::worker
+
+#endif  // EGERIA_WORKER_AGENT_REGISTRATION_H_

@@ -1,0 +1,124 @@
+#include "worker/agent/upload_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/status.h"
+
+namespace egeria::worker {
+
+bool UploadQueue::AddSample(Upload sample) {
+  if (!MakeRoom(sample.bytes, /*another_sample=*/true)) {
+    ++samples_dropped_;
+    return false;
+  }
+  bytes_ += sample.bytes;
+  ++samples_;
+  queue_.push_back(std::move(sample));
+  return true;
+}
+
+bool UploadQueue::AddSnapshot(Upload upload) {
+  const auto& snapshot = std::get<Snapshot>(upload.content);
+  if (snapshot.version < newest_version_ || HoldsSnapshot(snapshot.version, snapshot.module)) return false;
+  newest_version_ = snapshot.version;
+  DropSnapshotsExcept(newest_version_);
+  if (!MakeRoom(upload.bytes, /*another_sample=*/false)) return false;
+  bytes_ += upload.bytes;
+  queue_.push_back(std::move(upload));
+  return true;
+}
+
+void UploadQueue::WantSnapshots(std::optional<int64_t> version) {
+  newest_version_ = version.value_or(-1);
+  DropSnapshotsExcept(newest_version_);
+}
+
+std::optional<Upload> UploadQueue::Take() {
+  EGERIA_CHECK(!out_bytes_.has_value());
+  if (queue_.empty()) return std::nullopt;
+  Upload upload = std::move(queue_.front());
+  queue_.pop_front();
+  out_bytes_ = upload.bytes;
+  if (upload.is_sample()) {
+    --samples_;
+  } else {
+    const auto& snapshot = std::get<Snapshot>(upload.content);
+    out_snapshot_ = Snapshot{snapshot.module, snapshot.step, snapshot.version, {}};
+  }
+  return upload;
+}
+
+void UploadQueue::Done() {
+  if (!out_bytes_.has_value()) return;
+  bytes_ -= *out_bytes_;
+  out_bytes_.reset();
+  out_snapshot_.reset();
+}
+
+void UploadQueue::Return(Upload upload) {
+  bool keep = out_bytes_.has_value();  // else the queue has been cleared meanwhile
+  Done();
+  if (upload.is_sample()) {
+    keep = keep && samples_ < max_samples_ && bytes_ + upload.bytes <= max_bytes_;
+    if (keep) ++samples_;
+    else ++samples_dropped_;
+  } else {
+    keep = keep && std::get<Snapshot>(upload.content).version == newest_version_;
+  }
+  if (!keep) return;
+  bytes_ += upload.bytes;
+  queue_.push_front(std::move(upload));
+}
+
+void UploadQueue::Clear() {
+  samples_dropped_ += static_cast<int64_t>(samples_);
+  queue_.clear();
+  samples_ = 0;
+  bytes_ = 0;
+  out_bytes_.reset();
+  out_snapshot_.reset();
+}
+
+bool UploadQueue::HoldsSnapshot(int64_t version, ModuleIndex module) const {
+  const auto matches = [&](const Snapshot& snapshot) {
+    return snapshot.version == version && snapshot.module == module;
+  };
+  if (out_snapshot_.has_value() && matches(*out_snapshot_)) return true;
+  return std::any_of(queue_.begin(), queue_.end(), [&](const Upload& queued) {
+    const auto* snapshot = std::get_if<Snapshot>(&queued.content);
+    return snapshot != nullptr && matches(*snapshot);
+  });
+}
+
+void UploadQueue::DropSnapshotsExcept(int64_t version) {
+  std::erase_if(queue_, [&](const Upload& queued) {
+    const auto* snapshot = std::get_if<Snapshot>(&queued.content);
+    const bool outdated = snapshot != nullptr && snapshot->version != version;
+    if (outdated) bytes_ -= queued.bytes;
+    return outdated;
+  });
+}
+
+bool UploadQueue::MakeRoom(size_t bytes, bool another_sample) {
+  // What could be freed is looked at first: samples are not thrown away for an upload that will not fit.
+  size_t droppable = 0;
+  for (const Upload& queued : queue_) droppable += queued.is_sample() ? queued.bytes : 0;
+  if (bytes > max_bytes_ || bytes_ - droppable > max_bytes_ - bytes || max_samples_ == 0) return false;
+  while (bytes_ + bytes > max_bytes_ || (another_sample && samples_ >= max_samples_)) {
+    if (!DropOldestSample()) return false;
+  }
+  return true;
+}
+
+bool UploadQueue::DropOldestSample() {
+  const auto oldest = std::find_if(queue_.begin(), queue_.end(), [](const Upload& u) { return u.is_sample(); });
+  if (oldest == queue_.end()) return false;
+  bytes_ -= oldest->bytes;
+  --samples_;
+  ++samples_dropped_;
+  queue_.erase(oldest);
+  return true;
+}
+
+}  // namespace egeria::worker
