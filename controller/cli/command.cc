@@ -1,0 +1,36 @@
+#include "controller/cli/command.h"
+
+#include <string>
+#include <utility>
+
+#include "CLI/CLI.hpp"
+
+namespace egeria::cli {
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kBadInput = 2;
+
+}  // namespace
+
+int Run(int argc, const char* const* argv, const std::vector<AddCommands>& commands, Streams streams) {
+  CLI::App app("Egeria: looks at training jobs and at what freezes them.", "egeria");
+  app.require_subcommand(1);
+  Action action;
+  const Select select = [&action](Action selected) { action = std::move(selected); };
+  for (const AddCommands add : commands) add(app, select);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error, streams.out, streams.err) == 0 ? 0 : kBadInput;  // 0: --help
+  }
+  if (!action) return 0;
+  const absl::Status status = action(streams);
+  streams.out.flush();
+  if (status.ok()) return 0;
+  streams.err << "egeria " << app.get_subcommands().front()->get_name() << ": "
+              << std::string(status.message()) << "\n";
+  return absl::IsInvalidArgument(status) ? kBadInput : kFailed;
+}
+
+}  // namespace egeria::cli

@@ -1,0 +1,143 @@
+#include "controller/cli/replay_command.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/status.h"
+#include "controller/policy/policy_config.h"
+#include "controller/policy/replay.h"
+
+namespace egeria::cli {
+namespace {
+
+struct Flags {
+  std::string file;
+  std::string policy = "plasticity";
+  std::string schedule;
+  std::string bootstrap = "on";
+  policy::PlasticityConfig plasticity;
+  policy::JobShape shape;
+};
+
+template <typename... Args>
+absl::Status BadFlag(const Args&... message) {
+  return absl::InvalidArgumentError(absl::StrCat(message...));
+}
+
+absl::StatusOr<policy::ScheduleConfig> ParseSchedule(const std::string& text) {
+  policy::ScheduleConfig config;
+  for (const std::string& item : std::vector<std::string>(absl::StrSplit(text, ',', absl::SkipWhitespace()))) {
+    const std::vector<std::string> parts = absl::StrSplit(item, ':');
+    policy::ScheduleConfig::Entry entry;
+    if (parts.size() != 2 || !absl::SimpleAtod(parts[0], &entry.fraction) ||
+        !absl::SimpleAtoi(parts[1], &entry.frozen_prefix)) {
+      return BadFlag("--schedule has \"", item, "\": write FRACTION:PREFIX, such as 0.5:2,0.75:4");
+    }
+    config.entries.push_back(entry);
+  }
+  return config;
+}
+
+absl::StatusOr<policy::PolicyConfig> ConfigOf(const Flags& flags) {
+  if (flags.policy == "none") return policy::NoneConfig();
+  if (flags.policy == "schedule") return ParseSchedule(flags.schedule);
+  policy::PlasticityConfig config = flags.plasticity;
+  config.bootstrap = flags.bootstrap == "on";
+  return config;
+}
+
+struct Recording {
+  std::vector<policy::Recorded> lines;
+  int array_length = 0;
+};
+
+absl::StatusOr<Recording> Read(std::istream& in, std::ostream& err) {
+  Recording recording;
+  policy::RecordingParser parser;
+  std::string line;
+  while (std::getline(in, line)) {
+    EGERIA_ASSIGN_OR_RETURN(std::optional<policy::Recorded> recorded, parser.ParseLine(line));
+    if (recorded) recording.lines.push_back(*std::move(recorded));
+  }
+  if (in.bad()) return absl::UnavailableError("the recording could not be read to its end");
+  for (const std::string& key : parser.unknown_keys()) {
+    err << "egeria replay: ignored the key \"" << key << "\", which a recording does not have\n";
+  }
+  recording.array_length = parser.array_length();
+  return recording;
+}
+
+absl::StatusOr<Recording> ReadFile(const std::string& file, Streams streams) {
+  if (file == "-") return Read(streams.in, streams.err);
+  std::ifstream in(file);
+  if (!in) return BadFlag("cannot read ", file, ": give a file of readings, or - for the standard input");
+  absl::StatusOr<Recording> recording = Read(in, streams.err);
+  if (recording.ok()) return recording;
+  return absl::Status(recording.status().code(), absl::StrCat(file, ": ", std::string(recording.status().message())));
+}
+
+absl::Status Replay(Flags flags, Streams streams) {
+  EGERIA_ASSIGN_OR_RETURN(const policy::PolicyConfig config, ConfigOf(flags));
+  EGERIA_ASSIGN_OR_RETURN(const Recording recording, ReadFile(flags.file, streams));
+  if (flags.shape.modules == 0) flags.shape.modules = recording.array_length;
+  if (flags.shape.modules == 0) {
+    return BadFlag("give --modules: the recording has no array that tells how many there are");
+  }
+  EGERIA_ASSIGN_OR_RETURN(const std::unique_ptr<policy::Policy> policy,
+                          policy::MakePolicy(config, flags.shape));
+  EGERIA_ASSIGN_OR_RETURN(const std::vector<policy::Decision> decisions,
+                          policy::Replay(recording.lines, flags.shape.modules, *policy));
+  for (const policy::Decision& decision : decisions) streams.out << policy::FormatDecision(decision) << "\n";
+  if (decisions.empty() && policy->status().bootstrapping) {
+    streams.err << "egeria replay: no decisions, since the loss never settled (or was not recorded): the "
+                   "bootstrapping stage did not end; --bootstrap off skips it\n";
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddReplayCommand(CLI::App& app, const Select& select) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand(
+      "replay", "Feed recorded readings to a policy and print its decisions, one JSON object a line.");
+  policy::PlasticityConfig& plasticity = flags->plasticity;
+  command->add_option("file", flags->file, "One JSON object a line, as `egeria export` writes; - for standard input")
+      ->required();
+  command->add_option("--policy", flags->policy, "The policy that decides")
+      ->check(CLI::IsMember({"plasticity", "schedule", "none"}))->capture_default_str();
+  command->add_option("--modules", flags->shape.modules, "Layer modules of the job; arrays in the recording tell too");
+  command->add_option("--total-steps", flags->shape.total_steps, "Steps of the training; 0 is unknown")
+      ->capture_default_str();
+  command->add_option("--interval", plasticity.interval_steps,
+                      "n, the steps between readings; 0: from --total-steps, else 50")->capture_default_str();
+  command->add_option("--window", plasticity.window, "W, readings to smooth over and to wait for")
+      ->capture_default_str();
+  command->add_option("--tolerance", plasticity.tolerance, "Threshold as a share of the largest initial slope")
+      ->capture_default_str();
+  command->add_option("--bootstrap", flags->bootstrap, "Wait for the loss to settle first")
+      ->check(CLI::IsMember({"on", "off"}))->capture_default_str();
+  command->add_flag("--signed", plasticity.signed_slope, "Compare the slope, not its magnitude");
+  command->add_option("--learning-rate-drop", plasticity.learning_rate_drop,
+                      "Unfreeze when the rate fell by this factor; 0: never")->capture_default_str();
+  command->add_option("--learning-rate-rise", plasticity.learning_rate_rise,
+                      "Unfreeze when the rate rose by this factor; 0: never")->capture_default_str();
+  command->add_option("--unfreeze-step", plasticity.unfreeze_steps, "Unfreeze at this step (repeatable)")
+      ->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command->add_option("--schedule", flags->schedule, "FRACTION:PREFIX,... for the policy `schedule`");
+  command->callback([flags, select] {
+    select([flags](Streams streams) { return Replay(*flags, streams); });
+  });
+}
+
+}  // namespace egeria::cli
