@@ -28,12 +28,14 @@ struct Evaluation {
 struct EvaluatorOptions {
   int threads = 1;                       // intra-op threads of the reference
   std::vector<int> cpus;                 // pin to these; empty: no pinning
-  double max_cpu_load = 0.5;             // of the machine; evaluate only under it (jobs that share no CPU)
+  double max_cpu_load = 0.5;             // of the machine, used by other processes; evaluate only under it
+                                         // (jobs that share no CPU)
   size_t max_queue_bytes = size_t{256} << 20;
   size_t max_samples_per_job = 4;        // the oldest is dropped
   std::vector<std::string> backends = {"int8", "bf16", "prepacked", "aten"};  // allowed, by preference
   // Tests inject these. cpu_load: share of the machine's CPU time in use, 0..1.
   std::function<double()> cpu_load;
+  absl::Duration load_poll = absl::Milliseconds(200);  // how often it is read while samples wait for it
 };
 
 // How a job's samples are to be scheduled.
@@ -56,8 +58,10 @@ struct EvaluatorCounters {
 // their weights, and turns samples into plasticity readings on one thread of its own, when the load gate
 // allows. The only part of the controller that links torch.
 //
-// Thread-safe. Callbacks run on the evaluator's thread without any lock held. Stop() is idempotent, drops
-// what is queued and waits for the evaluation that is running.
+// Thread-safe. Callbacks run on the evaluator's thread without any lock held, once for each sample that is
+// evaluated, also where that fails (INTERNAL [REFERENCE_FAILED], RESOURCE_EXHAUSTED [GRAPH_TOO_LARGE]); samples
+// that are dropped are only counted. A callback may submit, but not stop. Stop() is idempotent, drops what is
+// queued and waits for the evaluation that is running.
 class Evaluator {
  public:
   struct Result {
@@ -82,8 +86,9 @@ class Evaluator {
                                            const JobTraits& traits) = 0;
   virtual void RemoveJob(const JobId& job) = 0;
 
-  // Replaces the weights of one module's reference. Checked here, packed on the evaluator's thread.
-  // Errors: NOT_FOUND [UNKNOWN_MODULE]; INVALID_ARGUMENT [MISSING_WEIGHT], [BAD_SHAPE], [BAD_DTYPE],
+  // Replaces the weights of one module's reference for the samples that are submitted after it. Checked here,
+  // packed on the evaluator's thread. Tensors that the graph does not name are ignored.
+  // Errors: NOT_FOUND [UNKNOWN_JOB], [UNKNOWN_MODULE]; what SetJob() returned for a module that was refused; INVALID_ARGUMENT [MISSING_WEIGHT], [BAD_SHAPE], [BAD_DTYPE],
   // [SNAPSHOT_NOT_FINITE]; RESOURCE_EXHAUSTED [QUEUE_FULL].
   virtual absl::Status SubmitSnapshot(const JobId& job, ModuleIndex module, int64_t version, int64_t step,
                                       std::vector<WireTensor> weights) = 0;

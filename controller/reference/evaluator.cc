@@ -1,0 +1,404 @@
+#include "controller/reference/evaluator.h"
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/thread/thread.h"
+#include "controller/reference/load_gate.h"
+#include "controller/reference/reference_chain.h"
+#include "controller/reference/reference_module.h"
+#include "controller/reference/sample_queue.h"
+#include "controller/reference/tensor_bridge.h"
+#include "controller/reference/thread_priority.h"
+#include "controller/reference/wire_checks.h"
+
+namespace egeria::reference {
+namespace {
+
+// Immutable but for the lease, which the evaluator's thread lets go when the weights are in use.
+struct Snapshot {
+  int64_t version = 0;
+  std::vector<WireTensor> weights;
+  ByteLease lease;
+};
+
+// A module, and which snapshot it holds; the latter is the evaluator thread's.
+struct LoadedModule {
+  std::shared_ptr<ReferenceModule> module;
+  std::shared_ptr<Snapshot> loaded;
+};
+
+// A job's chains, by first and last module. The evaluator thread's.
+struct JobChains {
+  struct Entry {
+    std::unique_ptr<ReferenceChain> chain;
+    std::vector<std::shared_ptr<Snapshot>> snapshots;  // that it was calibrated with
+  };
+  std::map<std::pair<ModuleIndex, ModuleIndex>, Entry> entries;
+};
+
+// What a queued sample refers to: the modules and snapshots of the moment in which it came, so that a newer
+// snapshot does not change the meaning of an older sample.
+struct SampleContext {
+  std::shared_ptr<JobChains> chains;
+  std::vector<std::shared_ptr<LoadedModule>> modules;
+  std::vector<std::shared_ptr<Snapshot>> snapshots;
+};
+
+struct ModuleState {
+  absl::Status status;                   // OK, or why it cannot be evaluated
+  std::shared_ptr<LoadedModule> module;  // null unless OK
+  std::shared_ptr<Snapshot> latest;
+};
+
+struct JobState {
+  std::vector<ModuleState> modules;
+  std::shared_ptr<JobChains> chains;
+};
+
+size_t TotalBytes(const std::vector<WireTensor>& tensors) {
+  size_t bytes = 0;
+  for (const WireTensor& tensor : tensors) bytes += tensor.size();
+  return bytes;
+}
+
+class EvaluatorImpl final : public Evaluator {
+ public:
+  EvaluatorImpl(EvaluatorOptions options, std::vector<std::unique_ptr<Backend>> backends, bool idle_available,
+                Callback on_result)
+      : options_(std::move(options)),
+        backends_(std::move(backends)),
+        idle_available_(idle_available),
+        on_result_(std::move(on_result)),
+        queue_(options_.max_samples_per_job, options_.max_queue_bytes, idle_available) {}
+  ~EvaluatorImpl() override { Stop(); }
+
+  absl::Status StartThreadOfItsOwn() {
+    absl::Notification started;
+    absl::Status status;
+    thread_ = StartThread("evaluator", [&, this] {
+      if (!PinToCpus(options_.cpus)) status = absl::InvalidArgumentError("the evaluator cannot be bound to its CPUs");
+      at::set_num_threads(options_.threads);
+      thread_id_ = CurrentThreadId();
+      const bool ok = status.ok();
+      started.Notify();  // `status` is gone from here on
+      if (ok) Loop();
+    });
+    started.WaitForNotification();
+    return status;
+  }
+
+  std::vector<absl::Status> SetJob(const JobId& job, const std::vector<std::optional<graph::ModuleGraph>>& modules,
+                                   const JobTraits& traits) override;
+  void RemoveJob(const JobId& job) override;
+  absl::Status SubmitSnapshot(const JobId& job, ModuleIndex module, int64_t version, int64_t step,
+                              std::vector<WireTensor> weights) override;
+  absl::Status SubmitSample(const JobId& job, ModuleIndex first_module, ModuleIndex module, int64_t step,
+                            int64_t request_version, int64_t tag, std::vector<WireTensor> tensors) override;
+  void ReportStep(const JobId& job, int64_t step) override;
+
+  EvaluatorCounters counters() const override {
+    const absl::MutexLock lock(&mutex_);
+    return {.evaluated = evaluated_, .dropped_queue_full = queue_.dropped_full(),
+            .dropped_late = queue_.dropped_late(), .snapshots = snapshots_, .queued_bytes = queue_.bytes()};
+  }
+
+  void Stop() override {
+    std::call_once(stopped_, [this] {
+      {
+        const absl::MutexLock lock(&mutex_);
+        stopping_ = true;
+        changed_.Signal();
+      }
+      if (thread_.joinable()) thread_.join();
+    });
+  }
+
+ private:
+  struct Running {
+    JobId job;
+    int64_t step = 0;
+    JobTraits traits;
+  };
+
+  void Loop();
+  std::optional<SampleQueue::Next> WaitForNext();
+  void Run(SampleQueue::Next next);
+  absl::StatusOr<Evaluation> Evaluate(const QueuedSample& sample);
+  absl::StatusOr<ModuleState*> FindModule(const JobId& job, ModuleIndex module) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // Constant after construction.
+  const EvaluatorOptions options_;
+  const std::vector<std::unique_ptr<Backend>> backends_;
+  const bool idle_available_;
+  const Callback on_result_;
+  std::thread thread_;
+  std::atomic<pid_t> thread_id_{0};
+  std::once_flag stopped_;
+
+  mutable absl::Mutex mutex_;
+  absl::CondVar changed_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::map<JobId, JobState> jobs_ ABSL_GUARDED_BY(mutex_);
+  SampleQueue queue_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Running> running_ ABSL_GUARDED_BY(mutex_);  // at idle priority
+  int64_t evaluated_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t snapshots_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+std::vector<absl::Status> EvaluatorImpl::SetJob(const JobId& job,
+                                                const std::vector<std::optional<graph::ModuleGraph>>& modules,
+                                                const JobTraits& traits) {
+  JobState before;
+  {
+    const absl::MutexLock lock(&mutex_);
+    const auto found = jobs_.find(job);
+    if (found != jobs_.end()) before = found->second;
+  }
+  JobState state;
+  state.chains = before.modules.size() == modules.size() ? before.chains : nullptr;
+  std::vector<absl::Status> statuses;
+  for (size_t i = 0; i < modules.size(); ++i) {
+    ModuleState module;
+    if (!modules[i].has_value()) {
+      module.status = NamedError(absl::StatusCode::kFailedPrecondition, "NO_GRAPH", "the worker sent no graph");
+    } else if (i < before.modules.size() && before.modules[i].module != nullptr &&
+               before.modules[i].module->module->graph() == *modules[i]) {
+      module = before.modules[i];
+    } else {
+      state.chains = nullptr;
+      auto made = ReferenceModule::Create(*modules[i]);
+      module.status = made.status();
+      if (made.ok()) module.module = std::make_shared<LoadedModule>(LoadedModule{*std::move(made), nullptr});
+    }
+    statuses.push_back(module.status);
+    state.modules.push_back(std::move(module));
+  }
+  if (state.chains == nullptr) state.chains = std::make_shared<JobChains>();
+  const absl::MutexLock lock(&mutex_);
+  std::swap(jobs_[job], state);
+  queue_.SetJob(job, traits);
+  return statuses;
+}
+
+void EvaluatorImpl::RemoveJob(const JobId& job) {
+  std::vector<QueuedSample> dropped;  // destroyed after the lock
+  JobState state;
+  const absl::MutexLock lock(&mutex_);
+  dropped = queue_.RemoveJob(job);
+  const auto found = jobs_.find(job);
+  if (found == jobs_.end()) return;
+  state = std::move(found->second);
+  jobs_.erase(found);
+}
+
+absl::StatusOr<ModuleState*> EvaluatorImpl::FindModule(const JobId& job, ModuleIndex module) {
+  const auto found = jobs_.find(job);
+  if (found == jobs_.end()) return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_JOB", job.text());
+  std::vector<ModuleState>& modules = found->second.modules;
+  if (module.value() < 0 || module.value() >= static_cast<int64_t>(modules.size())) {
+    return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_MODULE", module.value(), " of ", modules.size());
+  }
+  ModuleState& state = modules[module.value()];
+  if (!state.status.ok()) return state.status;
+  return &state;
+}
+
+absl::Status EvaluatorImpl::SubmitSnapshot(const JobId& job, ModuleIndex module, int64_t version, int64_t step,
+                                           std::vector<WireTensor> weights) {
+  std::shared_ptr<LoadedModule> target;
+  {
+    const absl::MutexLock lock(&mutex_);
+    EGERIA_ASSIGN_OR_RETURN(const ModuleState* state, FindModule(job, module));
+    target = state->module;
+  }
+  EGERIA_ASSIGN_OR_RETURN(weights, MatchWeights(target->module->weight_specs(), std::move(weights)));
+  auto snapshot = std::make_shared<Snapshot>();
+  snapshot->version = version;
+  snapshot->weights = std::move(weights);
+  const size_t bytes = TotalBytes(snapshot->weights);
+
+  std::shared_ptr<Snapshot> replaced;  // destroyed after the lock
+  const absl::MutexLock lock(&mutex_);
+  EGERIA_ASSIGN_OR_RETURN(ModuleState * state, FindModule(job, module));
+  if (state->module != target) {
+    return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_MODULE", "the job was registered anew meanwhile");
+  }
+  if (state->latest != nullptr && state->latest.use_count() == 1) state->latest->lease.Release();  // not in use
+  if (!queue_.HasRoomFor(bytes)) {
+    return NamedError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL", "a snapshot of ", bytes, " bytes; ",
+                      queue_.bytes(), " of ", options_.max_queue_bytes, " are taken");
+  }
+  snapshot->lease = queue_.Lease(bytes);
+  replaced = std::exchange(state->latest, std::move(snapshot));
+  ++snapshots_;
+  return absl::OkStatus();
+}
+
+absl::Status EvaluatorImpl::SubmitSample(const JobId& job, ModuleIndex first_module, ModuleIndex module, int64_t step,
+                                         int64_t request_version, int64_t tag, std::vector<WireTensor> tensors) {
+  auto context = std::make_shared<SampleContext>();
+  {
+    const absl::MutexLock lock(&mutex_);
+    EGERIA_RETURN_IF_ERROR(FindModule(job, module).status());
+    if (first_module > module) {
+      return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_MODULE", "the first module comes after the last");
+    }
+    for (ModuleIndex i = first_module; i <= module; i = i.next()) {
+      EGERIA_ASSIGN_OR_RETURN(const ModuleState* state, FindModule(job, i));
+      if (state->latest == nullptr) {
+        return NamedError(absl::StatusCode::kFailedPrecondition, "NO_REFERENCE", "module ", i.value(),
+                          " has no snapshot yet");
+      }
+      context->modules.push_back(state->module);
+      context->snapshots.push_back(state->latest);
+    }
+    context->chains = jobs_.at(job).chains;
+  }
+  EGERIA_RETURN_IF_ERROR(CheckSample(context->modules.front()->module->input_specs(), tensors));
+  const size_t bytes = TotalBytes(tensors);
+  QueuedSample sample{.job = job, .first_module = first_module, .module = module, .step = step,
+                      .request_version = request_version, .tag = tag, .tensors = std::move(tensors),
+                      .context = std::move(context)};
+  std::vector<QueuedSample> dropped;  // destroyed after the lock
+  const absl::MutexLock lock(&mutex_);
+  EGERIA_RETURN_IF_ERROR(queue_.Push(std::move(sample), bytes, &dropped));
+  changed_.Signal();
+  return absl::OkStatus();
+}
+
+void EvaluatorImpl::ReportStep(const JobId& job, int64_t step) {
+  bool escalate = false;
+  {
+    const absl::MutexLock lock(&mutex_);
+    queue_.ReportStep(job, step);
+    if (running_.has_value() && running_->job == job) {
+      escalate = SampleQueue::IsDue(running_->traits, step - running_->step);
+    }
+    if (!queue_.empty()) changed_.Signal();
+  }
+  // From here, because the evaluator's thread may get no CPU at all. If it has just ended that sample and begun
+  // another one, the other runs at normal priority, once.
+  if (escalate) SetIdlePriority(thread_id_, false);
+}
+
+std::optional<SampleQueue::Next> EvaluatorImpl::WaitForNext() {
+  while (true) {
+    {
+      const absl::MutexLock lock(&mutex_);
+      while (!stopping_ && queue_.empty()) changed_.Wait(&mutex_);
+      if (stopping_) return std::nullopt;
+    }
+    const bool gate_open = options_.cpu_load() < options_.max_cpu_load;
+    std::vector<QueuedSample> dropped;  // destroyed after the lock
+    const absl::MutexLock lock(&mutex_);
+    if (stopping_) return std::nullopt;
+    std::optional<SampleQueue::Next> next = queue_.Pop(gate_open, &dropped);
+    if (next.has_value()) return next;
+    if (!queue_.empty()) changed_.WaitWithTimeout(&mutex_, options_.load_poll);
+  }
+}
+
+void EvaluatorImpl::Loop() {
+  while (std::optional<SampleQueue::Next> next = WaitForNext()) Run(*std::move(next));
+}
+
+void EvaluatorImpl::Run(SampleQueue::Next next) {
+  const QueuedSample& sample = next.sample;
+  const bool idle = next.traits.shares_cpu && !next.due && idle_available_;
+  if (idle) {
+    {
+      const absl::MutexLock lock(&mutex_);
+      running_ = Running{sample.job, sample.step, next.traits};
+    }
+    SetIdlePriority(thread_id_, true);  // never while holding a lock that others wait for
+  }
+  Result result{sample.job, sample.module, sample.step, sample.request_version, sample.tag, Evaluate(sample)};
+  if (idle) SetIdlePriority(thread_id_, false);
+  {
+    const absl::MutexLock lock(&mutex_);
+    running_.reset();
+    if (result.evaluation.ok()) ++evaluated_;
+    next.sample.lease.Release();
+  }
+  if (!result.evaluation.ok()) {
+    LogWarning("job ", sample.job.text(), ", module ", sample.module.value(), ", step ", sample.step, ": ",
+               std::string(result.evaluation.status().message()));
+  }
+  if (on_result_) on_result_(result);
+}
+
+absl::StatusOr<Evaluation> EvaluatorImpl::Evaluate(const QueuedSample& sample) {
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    const c10::InferenceMode inference;
+    auto* context = static_cast<SampleContext*>(sample.context.get());
+    JobChains::Entry& entry = context->chains->entries[{sample.first_module, sample.module}];
+    if (entry.chain == nullptr) {
+      std::vector<std::shared_ptr<ReferenceModule>> modules;
+      for (const auto& loaded : context->modules) modules.push_back(loaded->module);
+      entry.chain = std::make_unique<ReferenceChain>(std::move(modules), &backends_);
+    }
+    for (size_t i = 0; i < context->modules.size(); ++i) {
+      if (context->modules[i]->loaded == context->snapshots[i]) continue;
+      context->modules[i]->module->SetWeights(context->snapshots[i]->weights);
+      context->modules[i]->loaded = context->snapshots[i];
+      context->snapshots[i]->lease.Release();
+    }
+    if (entry.snapshots != context->snapshots) {
+      entry.chain->WeightsChanged();
+      entry.snapshots = context->snapshots;
+    }
+    std::vector<at::Tensor> inputs;
+    for (size_t i = 0; i + 1 < sample.tensors.size(); ++i) inputs.push_back(ToTensor(sample.tensors[i]));
+    const WireTensor& gram_bytes = sample.tensors.back();
+    std::vector<float> gram(gram_bytes.size() / sizeof(float));
+    std::memcpy(gram.data(), gram_bytes.data(), gram_bytes.size());
+    EGERIA_ASSIGN_OR_RETURN(const ChainReading reading, entry.chain->Evaluate(inputs, gram));
+    return Evaluation{.plasticity = reading.plasticity, .backend = reading.family,
+                      .compute = absl::FromChrono(std::chrono::steady_clock::now() - start)};
+  } catch (...) {
+    return StatusOfCurrentException("evaluation");
+  }
+}
+
+absl::Status CheckOptions(const EvaluatorOptions& options) {
+  if (options.threads < 1 || options.threads > 1024) return absl::InvalidArgumentError("threads must be 1..1024");
+  if (!(options.max_cpu_load > 0)) return absl::InvalidArgumentError("max_cpu_load must be over 0");
+  if (options.load_poll <= absl::ZeroDuration()) return absl::InvalidArgumentError("load_poll must be over 0");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Evaluator>> Evaluator::Start(EvaluatorOptions options, Callback on_result) {
+  EGERIA_RETURN_IF_ERROR(CheckOptions(options));
+  EGERIA_ASSIGN_OR_RETURN(auto backends, MakeBackends(options.backends));
+  if (options.cpu_load == nullptr) {
+    options.cpu_load = [meter = std::make_shared<CpuLoadMeter>()] { return meter->Read(); };
+  }
+  const bool idle_available = CanLeaveIdlePriority();
+  if (!idle_available) {
+    LogInfo("the evaluator may not leave idle priority (CAP_SYS_NICE, or LimitNICE=0): samples of jobs that share "
+            "its CPUs wait for the load gate or their deadline instead");
+  }
+  auto evaluator = std::make_unique<EvaluatorImpl>(std::move(options), std::move(backends), idle_available,
+                                                   std::move(on_result));
+  EGERIA_RETURN_IF_ERROR(evaluator->StartThreadOfItsOwn());
+  return evaluator;
+}
+
+}  // namespace egeria::reference

@@ -1,0 +1,165 @@
+#include "controller/reference/reference_chain.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include <c10/core/InferenceMode.h>
+
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "controller/plasticity/sp_loss.h"
+#include "controller/reference/tensor_bridge.h"
+
+namespace egeria::reference {
+namespace {
+
+// With this share of 8-bit values at the end of their range, the ranges are out of date.
+constexpr double kMaxSaturatedShare = 1e-3;
+
+double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+absl::Status Failed(const std::string& why) {
+  return NamedError(absl::StatusCode::kInternal, "REFERENCE_FAILED", why);
+}
+
+}  // namespace
+
+ReferenceChain::ReferenceChain(std::vector<std::shared_ptr<ReferenceModule>> modules,
+                               const std::vector<std::unique_ptr<Backend>>* backends, SelectionOptions options)
+    : modules_(std::move(modules)), backends_(backends), baseline_(MakeAtenBackend()), selector_(options) {}
+
+const Backend* ReferenceChain::Find(const std::string& name) const {
+  for (const auto& backend : *backends_) {
+    if (backend->name() == name) return backend.get();
+  }
+  return baseline_.get();
+}
+
+bool ReferenceChain::IsSaturated() const {
+  return std::any_of(modules_.begin(), modules_.end(),
+                     [](const auto& module) { return module->saturated_share() > kMaxSaturatedShare; });
+}
+
+namespace {
+
+absl::StatusOr<std::vector<float>> GramOf(const std::vector<at::Tensor>& outputs, size_t batch) {
+  try {
+    const c10::InferenceMode inference;
+    if (outputs[0].dim() < 1 || outputs[0].size(0) != static_cast<int64_t>(batch)) {
+      return Failed("the module's first output is not batched like its inputs");
+    }
+    if (!outputs[0].is_floating_point()) return Failed("the module's first output is not floating-point");
+    const at::Tensor gram = GramMatrix(outputs[0]);
+    const float* data = gram.const_data_ptr<float>();
+    std::vector<float> values(data, data + gram.numel());
+    if (!std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); })) {
+      return Failed("the reference's output is not finite");
+    }
+    return values;
+  } catch (...) {
+    return StatusOfCurrentException("Gram matrix");
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<float>> ReferenceChain::Gram(const Backend& backend, const std::vector<at::Tensor>& inputs,
+                                                        size_t batch) {
+  std::vector<at::Tensor> values = inputs;
+  for (const auto& module : modules_) {
+    EGERIA_ASSIGN_OR_RETURN(values, module->Run(backend, values));
+  }
+  return GramOf(values, batch);
+}
+
+absl::StatusOr<std::vector<float>> ReferenceChain::BaselineGram(const std::vector<at::Tensor>& inputs, size_t batch,
+                                                                bool calibrate) {
+  if (!calibrate) return Gram(*baseline_, inputs, batch);
+  std::vector<at::Tensor> values = inputs;
+  for (const auto& module : modules_) {
+    EGERIA_ASSIGN_OR_RETURN(values, module->Calibrate(values));
+  }
+  return GramOf(values, batch);
+}
+
+BackendMeasurement ReferenceChain::Measure(const Backend& backend, const std::vector<at::Tensor>& inputs,
+                                           std::span<const float> baseline, size_t batch) {
+  BackendMeasurement measurement{.name = backend.name()};
+  const auto refuse = [&](const absl::Status& status) {
+    measurement.refusal = std::string(status.message());
+    return measurement;
+  };
+  // The first run packs and compiles kernels; the shorter of two more is the time.
+  absl::StatusOr<std::vector<float>> gram = Gram(backend, inputs, batch);
+  if (!gram.ok()) return refuse(gram.status());
+  const absl::StatusOr<double> noise =
+      plasticity::SpLoss(*gram, baseline, static_cast<int64_t>(batch));
+  if (!noise.ok()) return refuse(noise.status());
+  measurement.noise = *noise;
+  measurement.seconds = 1e9;
+  for (int i = 0; i < 2; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    gram = Gram(backend, inputs, batch);
+    if (!gram.ok()) return refuse(gram.status());
+    measurement.seconds = std::min(measurement.seconds, SecondsSince(start));
+  }
+  return measurement;
+}
+
+absl::StatusOr<ChainReading> ReferenceChain::EvaluateAndCalibrate(const std::vector<at::Tensor>& inputs,
+                                                                  std::span<const float> gram, size_t batch) {
+  EGERIA_ASSIGN_OR_RETURN(const std::vector<float> baseline, BaselineGram(inputs, batch, /*calibrate=*/true));
+  EGERIA_ASSIGN_OR_RETURN(const double plasticity, plasticity::SpLoss(gram, baseline, static_cast<int64_t>(batch)));
+  calibrated_ = true;
+  if (selector_.NeedsMeasurement()) {
+    std::vector<BackendMeasurement> measurements;
+    for (const auto& backend : *backends_) {
+      if (backend->name() != baseline_->name()) measurements.push_back(Measure(*backend, inputs, baseline, batch));
+    }
+    measurements.push_back(Measure(*baseline_, inputs, baseline, batch));
+    selector_.SetMeasurements(std::move(measurements));
+    for (const BackendMeasurement& m : selector_.measurements()) {
+      LogDebug("reference backend ", m.name, ": ", m.seconds * 1e3, " ms, noise ", m.noise,
+               m.refusal.empty() ? "" : ", refused: ", m.refusal);
+    }
+  } else if (const std::string chosen = selector_.Choose(); chosen != baseline_->name()) {
+    const absl::StatusOr<std::vector<float>> quantised = Gram(*Find(chosen), inputs, batch);
+    const absl::StatusOr<double> noise =
+        quantised.ok() ? plasticity::SpLoss(*quantised, baseline, static_cast<int64_t>(batch)) : quantised.status();
+    if (noise.ok()) {
+      selector_.UpdateNoise(chosen, *noise);
+    } else {
+      selector_.Refuse(chosen, std::string(noise.status().message()));
+    }
+  }
+  return ChainReading{plasticity, baseline_->family()};
+}
+
+absl::StatusOr<ChainReading> ReferenceChain::Evaluate(const std::vector<at::Tensor>& inputs,
+                                                      std::span<const float> gram) {
+  const auto batch = static_cast<size_t>(std::llround(std::sqrt(static_cast<double>(gram.size()))));
+  if (!calibrated_ || selector_.NeedsMeasurement() || IsSaturated()) {
+    absl::StatusOr<ChainReading> reading = EvaluateAndCalibrate(inputs, gram, batch);
+    if (reading.ok()) selector_.AddReading(reading->plasticity);
+    return reading;
+  }
+  const Backend* backend = Find(selector_.Choose());
+  absl::StatusOr<std::vector<float>> reference = Gram(*backend, inputs, batch);
+  if (!reference.ok() && backend != baseline_.get()) {
+    // What one backend cannot do, the baseline may: fall back, and leave the backend until it is measured anew.
+    selector_.Refuse(backend->name(), std::string(reference.status().message()));
+    backend = baseline_.get();
+    reference = Gram(*backend, inputs, batch);
+  }
+  if (!reference.ok()) return reference.status();
+  EGERIA_ASSIGN_OR_RETURN(const double plasticity,
+                          plasticity::SpLoss(gram, *reference, static_cast<int64_t>(batch)));
+  selector_.AddReading(plasticity);
+  return ChainReading{plasticity, backend->family()};
+}
+
+}  // namespace egeria::reference

@@ -1,0 +1,63 @@
+#ifndef EGERIA_CONTROLLER_REFERENCE_REFERENCE_CHAIN_H_
+#define EGERIA_CONTROLLER_REFERENCE_REFERENCE_CHAIN_H_
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "absl/status/statusor.h"
+#include "controller/reference/reference_module.h"
+#include "controller/reference/selection.h"
+
+namespace egeria::reference {
+
+struct ChainReading {
+  double plasticity = 0;
+  std::string family;  // of the backend that was used
+};
+
+// Consecutive modules that are evaluated one after the other, usually one, and the choice of the backend that
+// they share. The first sample after a snapshot goes through the float32 baseline, which calibrates 8-bit
+// ranges and tells each candidate's noise on the job's own data; later ones go through the chosen backend.
+// Owned by the evaluator's thread.
+class ReferenceChain {
+ public:
+  // `backends` outlive the chain; they are candidates beside the baseline, which need not be among them.
+  ReferenceChain(std::vector<std::shared_ptr<ReferenceModule>> modules,
+                 const std::vector<std::unique_ptr<Backend>>* backends, SelectionOptions options = {});
+
+  // A module of the chain has new weights: the next sample recalibrates.
+  void WeightsChanged() { calibrated_ = false; }
+
+  // The SP loss between `gram` (b x b, row-major) and the Gram matrix of the chain's first output.
+  // Errors: those of ReferenceModule::Run(); INTERNAL [REFERENCE_FAILED] where the output has another batch
+  // or is not finite.
+  absl::StatusOr<ChainReading> Evaluate(const std::vector<at::Tensor>& inputs, std::span<const float> gram);
+
+  const BackendSelector& selector() const { return selector_; }
+  const std::vector<std::shared_ptr<ReferenceModule>>& modules() const { return modules_; }
+
+ private:
+  absl::StatusOr<std::vector<float>> Gram(const Backend& backend, const std::vector<at::Tensor>& inputs,
+                                          size_t batch);
+  absl::StatusOr<std::vector<float>> BaselineGram(const std::vector<at::Tensor>& inputs, size_t batch, bool calibrate);
+  BackendMeasurement Measure(const Backend& backend, const std::vector<at::Tensor>& inputs,
+                             std::span<const float> baseline, size_t batch);
+  absl::StatusOr<ChainReading> EvaluateAndCalibrate(const std::vector<at::Tensor>& inputs,
+                                                    std::span<const float> gram, size_t batch);
+  const Backend* Find(const std::string& name) const;
+  bool IsSaturated() const;
+
+  const std::vector<std::shared_ptr<ReferenceModule>> modules_;
+  const std::vector<std::unique_ptr<Backend>>* const backends_;
+  const std::unique_ptr<Backend> baseline_;
+  BackendSelector selector_;
+  bool calibrated_ = false;
+};
+
+}  // namespace egeria::reference
+
+#endif  // EGERIA_CONTROLLER_REFERENCE_REFERENCE_CHAIN_H_

@@ -1,0 +1,117 @@
+#ifndef EGERIA_CONTROLLER_REFERENCE_SAMPLE_QUEUE_H_
+#define EGERIA_CONTROLLER_REFERENCE_SAMPLE_QUEUE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/ids.h"
+#include "common/tensor/wire_tensor.h"
+#include "controller/reference/evaluator.h"
+
+namespace egeria::reference {
+
+// Counts bytes against a shared total for as long as it lives. Movable. Thread-compatible; the total is atomic.
+class ByteLease {
+ public:
+  ByteLease() = default;
+  ByteLease(std::shared_ptr<std::atomic<size_t>> total, size_t bytes) : total_(std::move(total)), bytes_(bytes) {
+    *total_ += bytes_;
+  }
+  ByteLease(ByteLease&& other) noexcept : total_(std::move(other.total_)), bytes_(other.bytes_) {}
+  ByteLease& operator=(ByteLease&& other) noexcept {
+    Release();
+    total_ = std::move(other.total_);
+    bytes_ = other.bytes_;
+    return *this;
+  }
+  ~ByteLease() { Release(); }
+  void Release() {
+    if (total_ != nullptr) *total_ -= bytes_;
+    total_.reset();
+  }
+  size_t bytes() const { return total_ == nullptr ? 0 : bytes_; }
+
+ private:
+  std::shared_ptr<std::atomic<size_t>> total_;
+  size_t bytes_ = 0;
+};
+
+struct QueuedSample {
+  JobId job;
+  ModuleIndex first_module, module;
+  int64_t step = 0;
+  int64_t request_version = 0;
+  int64_t tag = 0;
+  std::vector<WireTensor> tensors;
+  std::shared_ptr<void> context;  // whatever the evaluator needs beside
+  ByteLease lease;
+};
+
+// Samples that wait for the evaluator, and who is next: pure, without a clock or a lock. Thread-compatible.
+class SampleQueue {
+ public:
+  SampleQueue(size_t max_samples_per_job, size_t max_bytes, bool idle_priority_available);
+
+  // Samples of a job that is not set are refused. Setting it anew keeps its samples; removing it drops them.
+  void SetJob(const JobId& job, const JobTraits& traits);
+  std::vector<QueuedSample> RemoveJob(const JobId& job);
+
+  // Adds a sample of `bytes`, dropping the job's oldest ones where it has too many or the bytes do not suffice.
+  // The dropped ones come back, so that the caller may destroy them without its lock.
+  // Errors: NOT_FOUND [UNKNOWN_JOB]; RESOURCE_EXHAUSTED [QUEUE_FULL] where dropping does not help.
+  absl::Status Push(QueuedSample sample, size_t bytes, std::vector<QueuedSample>* dropped);
+
+  // The job's newest step; never goes back.
+  void ReportStep(const JobId& job, int64_t step);
+  int64_t StepsOld(const JobId& job, int64_t step) const;
+  // True where a sample of this age is to be evaluated at normal priority, or was to be dropped.
+  static bool IsDue(const JobTraits& traits, int64_t steps_old);
+  static bool IsLate(const JobTraits& traits, int64_t steps_old);
+
+  struct Next {
+    QueuedSample sample;
+    JobTraits traits;
+    bool due = false;  // run it at normal priority
+  };
+  // Drops what is late, then takes the oldest sample of the next job, in turn, whose sample may run now: at
+  // idle priority, because it is due, or because the load gate is open.
+  std::optional<Next> Pop(bool gate_open, std::vector<QueuedSample>* dropped);
+
+  bool empty() const;
+  size_t bytes() const { return *bytes_; }
+  // Leases on the same total, for what else waits.
+  ByteLease Lease(size_t bytes) { return ByteLease(bytes_, bytes); }
+  bool HasRoomFor(size_t bytes) const { return *bytes_ == 0 || *bytes_ + bytes <= max_bytes_; }
+  int64_t dropped_full() const { return dropped_full_; }
+  int64_t dropped_late() const { return dropped_late_; }
+  void CountDroppedFull() { ++dropped_full_; }
+
+ private:
+  struct Job {
+    JobTraits traits;
+    int64_t newest_step = 0;
+    std::deque<QueuedSample> samples;
+  };
+  void DropLate(Job* job, std::vector<QueuedSample>* dropped);
+
+  const size_t max_samples_per_job_;
+  const size_t max_bytes_;
+  const bool idle_priority_available_;
+  std::map<JobId, Job> jobs_;
+  std::string last_served_;  // text of the job's id: the turn goes to the next one
+  std::shared_ptr<std::atomic<size_t>> bytes_ = std::make_shared<std::atomic<size_t>>(0);
+  int64_t dropped_full_ = 0;
+  int64_t dropped_late_ = 0;
+};
+
+}  // namespace egeria::reference
+
+#endif  // EGERIA_CONTROLLER_REFERENCE_SAMPLE_QUEUE_H_
