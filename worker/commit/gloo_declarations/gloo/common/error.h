@@ -1,0 +1,4 @@
+#ifndef EGERIA_GLOO_DECLARATIONS_COMMON_ERROR_H_
+#define EGERIA_GLOO_DECLARATIONS_COMMON_ERROR_H_
+// Nothing of it is used by torch's header.
+#endif  // EGERIA_GLOO_DECLARATIONS_COMMON_ERROR_H_

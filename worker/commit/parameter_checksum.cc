@@ -1,0 +1,47 @@
+#include "worker/commit/parameter_checksum.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <memory>
+
+#include "ATen/ops/full.h"
+#include "ATen/ops/zeros.h"
+#include "common/base/status.h"
+#include "worker/commit/torch_status.h"
+#include "xxhash.h"
+
+namespace egeria::worker {
+
+uint64_t HashTensors(const std::vector<at::Tensor>& tensors) {
+  std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(), XXH3_freeState);
+  XXH3_64bits_reset(state.get());
+  for (const at::Tensor& tensor : tensors) {
+    const at::Tensor host = tensor.detach().to(at::kCPU).contiguous();
+    const int64_t type = static_cast<int64_t>(host.scalar_type());
+    XXH3_64bits_update(state.get(), &type, sizeof(type));
+    XXH3_64bits_update(state.get(), host.sizes().data(), host.sizes().size() * sizeof(int64_t));
+    if (host.numel() > 0) XXH3_64bits_update(state.get(), host.const_data_ptr(), host.nbytes());
+  }
+  return XXH3_64bits_digest(state.get());
+}
+
+absl::StatusOr<bool> IdenticalOnAllRanks(uint64_t hash, const ProcessGroupPtr& group) {
+  if (group == nullptr) return true;
+  int64_t own = 0;
+  std::memcpy(&own, &hash, sizeof(own));
+  try {
+    std::vector<at::Tensor> inputs = {at::full({1}, own, at::kLong)};
+    std::vector<std::vector<at::Tensor>> outputs(1);
+    for (int rank = 0; rank < group->getSize(); ++rank) outputs[0].push_back(at::zeros({1}, at::kLong));
+    group->allgather(outputs, inputs)->wait();
+    return std::all_of(outputs[0].begin(), outputs[0].end(), [own](const at::Tensor& theirs) {
+      return *theirs.const_data_ptr<int64_t>() == own;
+    });
+  } catch (const std::exception& error) {
+    return NamedError(absl::StatusCode::kUnavailable, "CHECKSUM_FAILED",
+                      "the ranks could not compare their parameters: ", MessageOf(error));
+  }
+}
+
+}  // namespace egeria::worker

@@ -1,0 +1,23 @@
+#ifndef EGERIA_WORKER_COMMIT_PARAMETER_CHECKSUM_H_
+#define EGERIA_WORKER_COMMIT_PARAMETER_CHECKSUM_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "absl/status/statusor.h"
+#include "worker/commit/process_group.h"
+
+namespace egeria::worker {
+
+// xxh3-64 over the element type, shape and bytes of each tensor, in order. Tensors on a device are copied to
+// the host first.
+uint64_t HashTensors(const std::vector<at::Tensor>& tensors);
+
+// True if every member of the group came with the same hash; null group: true. A collective: all members
+// call it at the same point. Errors: UNAVAILABLE [CHECKSUM_FAILED] a rank is gone.
+absl::StatusOr<bool> IdenticalOnAllRanks(uint64_t hash, const ProcessGroupPtr& group);
+
+}  // namespace egeria::worker
+
+#endif  // EGERIA_WORKER_COMMIT_PARAMETER_CHECKSUM_H_

@@ -1,0 +1,58 @@
+#ifndef EGERIA_WORKER_FREEZE_BLOCK_H_
+#define EGERIA_WORKER_FREEZE_BLOCK_H_
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "torch/nn/module.h"
+
+namespace egeria::worker {
+
+// The smallest unit of a model that can be frozen: a torch module with one tensor in and one out, whose mode
+// can be pinned. While pinned it stays in eval mode through any later train() of itself or of a module that
+// contains it, so that batch normalisation neither uses nor updates batch statistics and dropout is off;
+// what was asked for meanwhile comes into force when it is unpinned.
+//
+// Owned by the training thread.
+class Block : public torch::nn::Module {
+ public:
+  using torch::nn::Module::Module;
+
+  // Must not change `input` in place, nor use an in-place operator that would show in a trace.
+  virtual at::Tensor forward(at::Tensor input) = 0;
+
+  void train(bool on = true) override;
+
+  void Pin();
+  void Unpin();
+  bool pinned() const { return pinned_; }
+
+ private:
+  friend class EvalModeGuard;
+  bool pinned_ = false;
+  bool requested_ = true;  // the mode last asked for
+};
+
+// Puts blocks into eval mode for its lifetime and restores the mode of each of their submodules, whatever
+// mixture that was. Does not count as a train() of the blocks.
+class EvalModeGuard {
+ public:
+  explicit EvalModeGuard(const std::vector<std::shared_ptr<Block>>& blocks);
+  ~EvalModeGuard();
+  EvalModeGuard(const EvalModeGuard&) = delete;
+  EvalModeGuard& operator=(const EvalModeGuard&) = delete;
+
+ private:
+  struct Saved {
+    std::shared_ptr<Block> block;
+    bool own_mode;
+    std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> submodules;  // parents first
+  };
+  std::vector<Saved> saved_;
+};
+
+}  // namespace egeria::worker
+
+#endif  // EGERIA_WORKER_FREEZE_BLOCK_H_

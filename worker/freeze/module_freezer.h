@@ -1,0 +1,62 @@
+#ifndef EGERIA_WORKER_FREEZE_MODULE_FREEZER_H_
+#define EGERIA_WORKER_FREEZE_MODULE_FREEZER_H_
+
+#include <functional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/freeze/layer_module.h"
+
+namespace egeria::worker {
+
+// Freezes a prefix of a model's layer modules, and unfreezes it.
+//
+// Freezing a module: requires_grad off, gradients undefined (an optimizer then skips the parameters, which
+// stay in their groups: no weight decay, no momentum), modes pinned to eval. Unfreezing is the inverse:
+// parameters that never asked for a gradient still do not, and modes become what was last asked for.
+// The gradient reducer has to be rebuilt afterwards, from active_parameters().
+//
+// Owned by the training thread. To be used between steps only: after the optimizer's step and before the
+// next forward pass.
+class ModuleFreezer {
+ public:
+  struct Change {
+    int from = 0;
+    int to = 0;
+    bool changed() const { return from != to; }
+    bool unfreezes() const { return to < from; }
+  };
+
+  // Told of the parameters that train again after Apply(): the place to reset SGD's momentum, which would
+  // make the first step ten times too long. Adam's state is better kept.
+  using ThawHook = std::function<void(const std::vector<at::Tensor>&)>;
+
+  // `modules` are referred to and must outlive the freezer. All are active.
+  ModuleFreezer(const std::vector<LayerModule>* modules, ThawHook on_thaw);
+
+  // Makes modules 0..prefix-1 frozen and all others active.
+  // Errors: INVALID_ARGUMENT [BAD_PREFIX] negative, or would freeze the last module.
+  absl::StatusOr<Change> Apply(int prefix);
+
+  int frozen_prefix() const { return frozen_prefix_; }
+  const std::vector<LayerModule>& modules() const { return *modules_; }
+
+  // Share of the model's parameters that is frozen, 0..1.
+  double frozen_share() const;
+  // Those that are trained now, in forward order.
+  std::vector<at::Tensor> active_parameters() const;
+  std::vector<at::Tensor> active_buffers() const;
+
+ private:
+  void Freeze(size_t module);
+  void Unfreeze(size_t module, std::vector<at::Tensor>* thawed);
+
+  const std::vector<LayerModule>* const modules_;
+  const ThawHook on_thaw_;
+  std::vector<std::vector<bool>> trainable_;  // by module and parameter: asked for a gradient at the start
+  int frozen_prefix_ = 0;
+};
+
+}  // namespace egeria::worker
+
+#endif  // EGERIA_WORKER_FREEZE_MODULE_FREEZER_H_

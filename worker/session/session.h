@@ -1,0 +1,121 @@
+#ifndef EGERIA_WORKER_SESSION_SESSION_H_
+#define EGERIA_WORKER_SESSION_SESSION_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/ids.h"
+#include "worker/agent/agent.h"
+#include "worker/commit/committer.h"
+#include "worker/freeze/gradient_reducer.h"
+#include "worker/freeze/module_freezer.h"
+#include "worker/session/host_copier.h"
+#include "worker/session/plan_schedule.h"
+#include "worker/session/session_metrics.h"
+
+namespace egeria::worker {
+
+// One change of the frozen prefix.
+struct Switch {
+  int64_t step = 0;          // optimizer steps done when it took effect
+  bool unfreeze = false;
+  int frozen_prefix = 0;
+  bool ranks_identical = false;
+  PlanId plan;               // 0: of a PlanSchedule
+};
+
+// What a session is made of. `freezer` and `reducer` belong to the caller and outlive it.
+struct SessionParts {
+  ModuleFreezer* freezer = nullptr;
+  GradientReducer* reducer = nullptr;
+  std::unique_ptr<Agent> agent;    // null: no controller, no samples
+  PlanSchedule plans;              // used where there is no agent
+  ProcessGroupPtr commit_group;    // gloo, of its own; null for a world of one
+  // What a snapshot of each module consists of: the weights that its graph names.
+  std::vector<std::vector<NamedTensor>> snapshot_tensors;
+  c10::Device device = c10::kCPU;
+  SessionMetrics* metrics = nullptr;
+  // Restored from a checkpoint.
+  int64_t step = 0;
+  int frozen_prefix = 0;
+  PlanId applied_plan;
+};
+
+// Ties a training loop to Egeria: samples the frontmost active module, answers snapshot requests, and
+// applies plans at step boundaries, on all ranks at the same one.
+//
+//   for (;;) {
+//     session->BeginStep();
+//     loss = LossOf(session->Forward(input));
+//     session->BeforeBackward(loss); loss.backward(); optimizer.step();
+//     session->EndStep(loss, {learning_rate});   // optimizer.zero_grad() before or after
+//   }
+//
+// Owned by the training thread, which never waits here for the network, the controller or the disk; where it
+// waits it is for other ranks, as its own gradients do. Stop() ends it; the destructor calls it.
+class Session {
+ public:
+  // Freezes what the checkpoint had frozen and builds the reducer.
+  // Errors: those of ModuleFreezer::Apply() and GradientReducer::Rebuild().
+  static absl::StatusOr<std::unique_ptr<Session>> Start(SessionParts parts);
+  ~Session();
+
+  // Starts the step that will be number step() + 1: decides whether it is sampled.
+  void BeginStep();
+  // Runs all layer modules, frozen ones without recording gradients. Exceptions of torch pass through.
+  at::Tensor Forward(at::Tensor input);
+  void BeforeBackward(const at::Tensor& loss) { parts_.reducer->BeforeBackward(loss); }
+
+  // After the optimizer's step: probe, snapshot, commit, switch, report. `loss` is a scalar of any device.
+  // Errors: UNAVAILABLE [COMMIT_FAILED], [CHECKSUM_FAILED], [REDUCER_FAILED]: a rank is gone;
+  // INTERNAL [PLAN_LOST] a committed plan cannot be found.
+  absl::Status EndStep(const at::Tensor& loss, const std::vector<double>& learning_rates);
+
+  // Rebuilds the reducer as a switch would, so that what follows depends on no more than a checkpoint has.
+  absl::Status RebuildReducer();
+
+  // Waits for the collective in flight, and ends the agent; `finished` tells the controller that training
+  // has ended normally. Idempotent.
+  absl::Status Stop(bool finished);
+
+  int64_t step() const { return step_; }
+  PlanId applied_plan() const { return committer_.applied(); }
+  const std::vector<Switch>& switches() const { return switches_; }
+  SessionTotals totals() const;
+
+  // A hash of all parameters and of the frozen modules' buffers: what ranks must have in common between
+  // steps. (Buffers of active modules are equal only during a forward pass; see GradientReducer.)
+  uint64_t Hash() const;
+  // A collective. Errors: UNAVAILABLE [CHECKSUM_FAILED].
+  absl::StatusOr<bool> RanksIdentical() const;
+
+ private:
+  explicit Session(SessionParts parts);
+
+  void Probe();
+  void AnswerSnapshotRequest();
+  absl::Status CommitAndSwitch();
+  absl::Status SwitchTo(int prefix, PlanId plan);
+  void Report(const at::Tensor& loss, const std::vector<double>& learning_rates);
+
+  SessionParts parts_;
+  Committer committer_;
+  HostCopier copier_;
+  int64_t step_ = 0;
+  std::optional<SamplingRequest> sampling_;  // of the step under way
+  at::Tensor captured_;
+  int64_t answered_snapshot_ = 0;     // version
+  int64_t next_snapshot_attempt_ = 0; // step
+  std::vector<Switch> switches_;
+  SessionTotals counted_;
+  bool probe_failed_ = false;
+};
+
+}  // namespace egeria::worker
+
+#endif  // EGERIA_WORKER_SESSION_SESSION_H_

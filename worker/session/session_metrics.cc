@@ -1,0 +1,120 @@
+#include "worker/session/session_metrics.h"
+
+#include <exception>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "prometheus/counter.h"
+#include "prometheus/exposer.h"
+#include "prometheus/gauge.h"
+#include "prometheus/registry.h"
+#include "prometheus/text_serializer.h"
+
+namespace egeria::worker {
+
+struct SessionMetrics::Impl {
+  explicit Impl(std::string job) : training_job(std::move(job)) {}
+
+  prometheus::Counter* Counter(const std::string& name, const std::string& help,
+                               std::map<std::string, std::string> labels = {}) {
+    labels["training_job"] = training_job;
+    return &prometheus::BuildCounter().Name("egeria_worker_" + name).Help(help).Register(*registry).Add(labels);
+  }
+  prometheus::Gauge* Gauge(const std::string& name, const std::string& help) {
+    return &prometheus::BuildGauge()
+                .Name("egeria_worker_" + name)
+                .Help(help)
+                .Register(*registry)
+                .Add({{"training_job", training_job}});
+  }
+
+  const std::string training_job;
+  const std::shared_ptr<prometheus::Registry> registry = std::make_shared<prometheus::Registry>();
+  prometheus::Counter* const steps = Counter("steps_total", "Optimizer steps done, including restored ones.");
+  prometheus::Gauge* const frozen_prefix =
+      Gauge("frozen_prefix", "Layer modules that are frozen, counted from the input.");
+  prometheus::Gauge* const frozen_share =
+      Gauge("frozen_parameters_ratio", "Share of the model's parameters that is frozen, 0 to 1.");
+  prometheus::Counter* const freezes =
+      Counter("switches_total", "Changes of the frozen prefix that took effect.", {{"action", "freeze"}});
+  prometheus::Counter* const unfreezes =
+      Counter("switches_total", "Changes of the frozen prefix that took effect.", {{"action", "unfreeze"}});
+  prometheus::Counter* const commits =
+      Counter("commits_total", "Plans that all ranks agreed on and applied at the same step.");
+  prometheus::Counter* const mismatches = Counter(
+      "checksum_mismatches_total", "Switches after which the ranks' parameters differed. Anything but 0 is a fault.");
+  prometheus::Counter* const bytes_reduced =
+      Counter("allreduced_bytes_total", "Gradient bytes that this process handed to all_reduce.");
+  prometheus::Counter* const probe_seconds =
+      Counter("probe_seconds_total", "Time that the training thread spent on probing layer modules.");
+  prometheus::Counter* const samples_sent = Counter("samples_sent_total", "Samples sent to the controller.");
+  prometheus::Counter* const samples_dropped = Counter(
+      "samples_dropped_total", "Samples dropped because the controller was slow or away; training did not wait.");
+  prometheus::Counter* const snapshots_sent =
+      Counter("snapshots_sent_total", "Snapshots of a layer module sent to the controller.");
+  prometheus::Counter* const snapshot_bytes =
+      Counter("snapshot_bytes_total", "Bytes of the snapshots that were taken.");
+  prometheus::Counter* const reconnects =
+      Counter("reconnects_total", "Times that the stream to the controller was opened again.");
+  prometheus::Gauge* const connected =
+      Gauge("stream_connected", "1 while the stream to the controller is open, else 0.");
+  std::mutex update_mutex;  // one update at a time, so that counters only rise
+  std::unique_ptr<prometheus::Exposer> exposer;
+};
+
+SessionMetrics::SessionMetrics(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+SessionMetrics::~SessionMetrics() = default;
+
+absl::StatusOr<std::unique_ptr<SessionMetrics>> SessionMetrics::Serve(const std::string& address,
+                                                                      const std::string& training_job) {
+  const size_t colon = address.rfind(':');
+  const std::string host = colon == std::string::npos ? "127.0.0.1" : address.substr(0, colon);
+  const std::string port = colon == std::string::npos ? address : address.substr(colon + 1);
+  int number = 0;
+  if (host.empty() || !absl::SimpleAtoi(port, &number) || number < 0 || number > 65535) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_ADDRESS", "cannot serve metrics on '", address,
+                      "': give HOST:PORT or PORT");
+  }
+  auto impl = std::make_unique<Impl>(training_job);
+  try {
+    impl->exposer = std::make_unique<prometheus::Exposer>(absl::StrCat(host, ":", number), /*num_threads=*/1);
+    impl->exposer->RegisterCollectable(impl->registry);
+  } catch (const std::exception& error) {
+    return NamedError(absl::StatusCode::kUnavailable, "CANNOT_LISTEN", "cannot serve metrics on ", address, ": ",
+                      error.what());
+  }
+  return std::unique_ptr<SessionMetrics>(new SessionMetrics(std::move(impl)));
+}
+
+void SessionMetrics::Update(const SessionTotals& totals) {
+  const std::lock_guard<std::mutex> lock(impl_->update_mutex);
+  auto raise = [](prometheus::Counter* counter, double total) {
+    if (total > counter->Value()) counter->Increment(total - counter->Value());
+  };
+  raise(impl_->steps, totals.steps);
+  impl_->frozen_prefix->Set(totals.frozen_prefix);
+  impl_->frozen_share->Set(totals.frozen_share);
+  raise(impl_->freezes, totals.freezes);
+  raise(impl_->unfreezes, totals.unfreezes);
+  raise(impl_->commits, totals.commits);
+  raise(impl_->mismatches, totals.checksum_mismatches);
+  raise(impl_->bytes_reduced, totals.bytes_reduced);
+  raise(impl_->probe_seconds, totals.probe_seconds);
+  raise(impl_->samples_sent, totals.samples_sent);
+  raise(impl_->samples_dropped, totals.samples_dropped);
+  raise(impl_->snapshots_sent, totals.snapshots_sent);
+  raise(impl_->snapshot_bytes, totals.snapshot_bytes);
+  raise(impl_->reconnects, totals.reconnects);
+  impl_->connected->Set(totals.connected ? 1 : 0);
+}
+
+int SessionMetrics::port() const { return impl_->exposer->GetListeningPorts().front(); }
+
+std::string SessionMetrics::Text() const { return prometheus::TextSerializer().Serialize(impl_->registry->Collect()); }
+
+}  // namespace egeria::worker

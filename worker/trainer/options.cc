@@ -1,0 +1,185 @@
+#include "worker/trainer/options.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "common/base/status.h"
+#include "nlohmann/json.hpp"
+
+namespace egeria::trainer {
+namespace {
+
+constexpr const char* kDescription =
+    "Trains an image classifier, data-parallel under torchrun, and freezes layer modules as an Egeria controller "
+    "tells it to.\n"
+    "Example: torchrun --nproc-per-node 2 --no-python egeria-train --task resnet20 --data DIR --epochs 30";
+
+template <typename... Args>
+absl::Status BadFlag(const Args&... message) {
+  return NamedError(absl::StatusCode::kInvalidArgument, "BAD_FLAG", message...);
+}
+
+void AddTrainingFlags(CLI::App* app, Options* o) {
+  app->add_option("--task", o->task, "digits (8x8 digits), resnet20 or resnet56 (CIFAR-10)")
+      ->required()
+      ->check(CLI::IsMember({"digits", "resnet20", "resnet56"}));
+  app->add_option("--data", o->data,
+                  "CIFAR-10's folder of binary files, or the file that deploy/digits/export_digits.py wrote")
+      ->required();
+  app->add_option("--train-samples", o->train_samples, "Use only the first N training images (0: all)")
+      ->check(CLI::NonNegativeNumber);
+  app->add_option("--validation-samples", o->validation_samples, "Use only the first N validation images (0: all)")
+      ->check(CLI::NonNegativeNumber);
+  app->add_option("--epochs", o->epochs, "Passes over the data (digits 30, resnets 100)")->check(CLI::PositiveNumber);
+  app->add_option("--batch-size", o->batch_size, "Per rank (digits 32, resnets 64); the rest of an epoch is dropped")
+      ->check(CLI::PositiveNumber);
+  app->add_option("--lr", o->learning_rate, "Learning rate (digits 0.05, resnets 0.1)")->check(CLI::PositiveNumber);
+  app->add_option("--momentum", o->momentum, "Of SGD")->check(CLI::Range(0.0, 1.0))->capture_default_str();
+  app->add_option("--weight-decay", o->weight_decay, "Of SGD")->check(CLI::NonNegativeNumber)->capture_default_str();
+  app->add_option("--schedule", o->schedule, "Of the learning rate: constant, step or cosine")
+      ->check(CLI::IsMember({"constant", "step", "cosine"}))
+      ->capture_default_str();
+  app->add_option("--lr-milestones", o->milestones, "step: shares of the training at which the rate falls")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app->add_option("--lr-gamma", o->gamma, "step: by what factor it falls")->check(CLI::PositiveNumber)->capture_default_str();
+  app->add_option("--warmup-steps", o->warmup_steps, "Steps of linear warm-up")->check(CLI::NonNegativeNumber);
+  app->add_option("--seed", o->seed, "Of weights, order and augmentation")->capture_default_str();
+  app->add_option("--stop-after", o->stop_after, "Stop after this many steps, as if interrupted")
+      ->check(CLI::NonNegativeNumber);
+  app->add_option("--evaluate-every", o->evaluate_every, "Validate every N epochs (0: at the end only)")
+      ->check(CLI::NonNegativeNumber);
+  app->add_option("--threads", o->threads, "Compute threads per rank (torchrun's default is 1)")->check(CLI::NonNegativeNumber);
+  app->add_option("--device", o->device, "auto, cpu, cuda, ...")->capture_default_str();
+}
+
+void AddEgeriaFlags(CLI::App* app, Options* o) {
+  app->add_option("--controller", o->controller, "unix:/path or HOST:PORT of the controller; 'none' trains plainly")
+      ->envname("EGERIA_CONTROLLER");
+  app->add_option("--policy", o->policy, "What decides: none, plasticity or schedule")
+      ->check(CLI::IsMember({"none", "plasticity", "schedule"}));
+  app->add_option("--policy-json", o->policy_json,
+                  "The policy's constants as JSON, such as {\"plasticity\": {\"learning_rate_drop\": 5}}");
+  app->add_option("--interval", o->interval, "plasticity: steps between readings (n)")->check(CLI::PositiveNumber);
+  app->add_option("--window", o->window, "plasticity: readings in the window (W)")->check(CLI::PositiveNumber);
+  app->add_option("--tolerance", o->tolerance, "plasticity: T, as a share of the first slopes")->check(CLI::PositiveNumber);
+  app->add_option("--probe-batch", o->probe_batch, "plasticity: samples per reading (b)")->check(CLI::PositiveNumber);
+  app->add_option("--bootstrap", o->bootstrap, "plasticity: wait for the loss to settle: on or off")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, bool>{{"on", true}, {"off", false}}));
+  app->add_option("--freeze-at", o->freeze_at, "schedule: FRACTION:PREFIX, one or more, such as 0.5:2 0.75:4");
+  app->add_flag("--observe", o->observe, "Decide and report, but freeze nothing");
+  app->add_option("--modules", o->module_patterns,
+                  "One regular expression per layer module, matched against the names of the blocks");
+  app->add_option("--plans", o->plans, "Freeze at given steps, without a controller: JSON of {step, frozen_prefix}, or the "
+                                       "summary of another run");
+}
+
+void AddOutputFlags(CLI::App* app, Options* o) {
+  app->add_option("--checkpoint", o->checkpoint, "File to write checkpoints to, atomically");
+  app->add_option("--checkpoint-every", o->checkpoint_every, "Steps between checkpoints (0: at the end only)")
+      ->check(CLI::NonNegativeNumber);
+  app->add_flag("--resume", o->resume, "Go on from --checkpoint if it exists");
+  app->add_option("--summary", o->summary, "File to write a JSON summary to");
+  app->add_option("--training-job", o->training_job, "Name of the job for people and metrics (default: the task)");
+  app->add_option("--metrics-port", o->metrics, "Serve /metrics at HOST:PORT or PORT, plus the local rank (0: a free port)")
+      ->envname("EGERIA_WORKER_METRICS");
+  app->add_option("--log-level", o->log_level, "debug, info, warning or error")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
+      ->capture_default_str();
+}
+
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+}  // namespace
+
+CommandLine ParseCommandLine(int argc, char** argv) {
+  CommandLine line;
+  CLI::App app(kDescription, "egeria-train");
+  AddTrainingFlags(&app, &line.options);
+  AddEgeriaFlags(&app, &line.options);
+  AddOutputFlags(&app, &line.options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    line.exit_code = app.exit(error) == 0 ? 0 : 2;
+    return line;
+  }
+  line.options.job_id = Environment("EGERIA_JOB_ID");
+  if (!absl::SimpleAtoi(Environment("TORCHELASTIC_RESTART_COUNT"), &line.options.generation)) {
+    line.options.generation = 0;
+  }
+  if (const absl::Status status = ResolveOptions(&line.options); !status.ok()) {
+    std::fprintf(stderr, "egeria-train: %s\n", std::string(status.message()).c_str());
+    line.exit_code = 2;
+  }
+  return line;
+}
+
+absl::Status ResolveOptions(Options* o) {
+  const bool digits = o->task == "digits";
+  if (o->epochs == 0) o->epochs = digits ? 30 : 100;
+  if (o->batch_size == 0) o->batch_size = digits ? 32 : 64;
+  if (o->learning_rate == 0) o->learning_rate = digits ? 0.05 : 0.1;
+  if (o->training_job.empty()) o->training_job = o->task;
+  if (o->controller == "none") o->controller.clear();
+  if (o->policy.empty()) o->policy = o->controller.empty() ? "none" : "plasticity";
+  if (o->controller.empty() && o->policy != "none") {
+    return BadFlag("--policy ", o->policy,
+                   " needs a controller: start through egeria-run, or give --controller ADDRESS");
+  }
+  if (!o->controller.empty() && !o->plans.empty()) {
+    return BadFlag("--plans takes the place of a controller: add --controller none");
+  }
+  if (o->resume && o->checkpoint.empty()) return BadFlag("--resume needs --checkpoint FILE");
+  if (o->checkpoint_every > 0 && o->checkpoint.empty()) {
+    return BadFlag("--checkpoint-every needs --checkpoint FILE");
+  }
+  return BuildPolicyJson(*o).status();
+}
+
+std::string ModelName(const Options& options) { return options.task == "digits" ? "digitsnet" : options.task; }
+
+absl::StatusOr<std::string> BuildPolicyJson(const Options& o) {
+  nlohmann::json config = nlohmann::json::object();
+  if (!o.policy_json.empty()) {
+    config = nlohmann::json::parse(o.policy_json, nullptr, /*allow_exceptions=*/false);
+    if (!config.is_object()) return BadFlag("--policy-json is not a JSON object: ", o.policy_json);
+    for (const auto& [key, value] : config.items()) {
+      if (key != o.policy) {
+        return BadFlag("--policy-json speaks of '", key, "', but the policy is '", o.policy, "'");
+      }
+    }
+  }
+  nlohmann::json& constants = config[o.policy];
+  if (constants.is_null()) constants = nlohmann::json::object();
+  if (!constants.is_object()) return BadFlag("--policy-json: '", o.policy, "' must be an object");
+  const bool any = o.interval || o.window || o.tolerance || o.probe_batch || o.bootstrap;
+  if (any && o.policy == "schedule") return BadFlag("the policy schedule has none of the plasticity constants");
+  if (o.policy == "plasticity") {
+    if (o.interval) constants["interval_steps"] = *o.interval;
+    if (o.window) constants["window"] = *o.window;
+    if (o.tolerance) constants["tolerance"] = *o.tolerance;
+    if (o.probe_batch) constants["batch_size"] = *o.probe_batch;
+    if (o.bootstrap) constants["bootstrap"] = *o.bootstrap;
+  }
+  if (!o.freeze_at.empty() && o.policy != "schedule") return BadFlag("--freeze-at needs --policy schedule");
+  for (const std::string& text : o.freeze_at) {
+    const std::vector<std::string> parts = absl::StrSplit(text, ':');
+    double fraction = 0;
+    int prefix = 0;
+    if (parts.size() != 2 || !absl::SimpleAtod(parts[0], &fraction) || !absl::SimpleAtoi(parts[1], &prefix)) {
+      return BadFlag("--freeze-at '", text, "' is not FRACTION:PREFIX, such as 0.5:2");
+    }
+    constants["entries"].push_back({{"fraction", fraction}, {"frozen_prefix", prefix}});
+  }
+  return config.dump();
+}
+
+}  // namespace egeria::trainer

@@ -1,0 +1,32 @@
+#ifndef EGERIA_WORKER_TRAINER_SCHEDULE_H_
+#define EGERIA_WORKER_TRAINER_SCHEDULE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace egeria::trainer {
+
+enum class ScheduleKind { kConstant, kStep, kCosine };
+
+struct LearningRateOptions {
+  ScheduleKind kind = ScheduleKind::kStep;
+  double base = 0.1;
+  int64_t total_steps = 1;
+  int64_t warmup_steps = 0;               // linear from base / warmup_steps
+  std::vector<double> milestones = {0.5, 0.75};  // step: shares of the total at which it falls
+  double gamma = 0.1;                     // step: by this factor
+};
+
+// "constant", "step" or "cosine". Errors: INVALID_ARGUMENT [BAD_SCHEDULE].
+absl::StatusOr<ScheduleKind> ParseScheduleKind(const std::string& name);
+
+// The rate in force during step `step` (from 0). cosine falls from base at the end of the warm-up to 0 at the
+// total. A function of the step alone.
+double LearningRate(const LearningRateOptions& options, int64_t step);
+
+}  // namespace egeria::trainer
+
+#endif  // EGERIA_WORKER_TRAINER_SCHEDULE_H_
