@@ -1,0 +1,396 @@
+#include "worker/trainer/trainer.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "ATen/Context.h"
+#include "ATen/DeviceAccelerator.h"
+#include "ATen/Parallel.h"
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/argmax.h"
+#include "ATen/ops/cross_entropy_loss.h"
+#include "ATen/ops/eq.h"
+#include "ATen/ops/tensor.h"
+#include "absl/strings/str_format.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "worker/commit/torch_status.h"
+#include "worker/session/session.h"
+#include "worker/trainer/batch_loader.h"
+#include "worker/trainer/checkpoint.h"
+#include "worker/trainer/controller_link.h"
+#include "worker/trainer/data/sampler.h"
+#include "worker/trainer/progress.h"
+#include "worker/trainer/replica.h"
+#include "worker/trainer/schedule.h"
+
+namespace egeria::trainer {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kEvaluationBatch = 250;
+
+double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+struct Score {
+  double accuracy = 0;
+  double loss = 0;
+};
+
+// One run of the program on one rank. Owned by the main thread.
+class Run {
+ public:
+  Run(const Options& options, const Launch& launch, c10::Device device)
+      : options_(options), launch_(launch), device_(device) {}
+
+  absl::Status Prepare();
+  absl::StatusOr<RunSummary> Execute();
+
+ private:
+  bool leader() const { return launch_.member.rank == 0; }
+  int64_t end_step() const { return options_.stop_after > 0 ? std::min(options_.stop_after, total_steps_) : total_steps_; }
+
+  absl::Status LoadData();
+  absl::Status MakeReplica();
+  absl::Status StartSession(const std::optional<Checkpoint>& restored);
+  absl::StatusOr<std::optional<Checkpoint>> Restore();
+  absl::Status SaveCheckpoint();
+  std::string Identity() const;
+
+  absl::Status Step(Progress* progress);
+  void ShowSwitches(Progress* progress);
+  absl::StatusOr<Score> Evaluate();
+  absl::StatusOr<RunSummary> Summarise(const Score& score, double wall_seconds);
+
+  const Options& options_;
+  const Launch& launch_;
+  const c10::Device device_;
+  Task task_;
+  std::optional<Sampler> sampler_;
+  Augmentation augmentation_;
+  bool augment_ = false;
+  int64_t total_steps_ = 0;
+  LearningRateOptions rate_;
+  std::unique_ptr<Replica> replica_;
+  std::unique_ptr<worker::SessionMetrics> metrics_;
+  std::unique_ptr<worker::Session> session_;
+  int64_t saved_step_ = -1;
+  size_t switches_shown_ = 0;
+  std::vector<worker::Switch> earlier_switches_;  // of the run that was resumed
+  double seconds_ = 0;
+  double share_steps_ = 0;    // sum over steps of the frozen share
+  double share_seconds_ = 0;  // the same times the step's duration
+};
+
+absl::Status Run::LoadData() {
+  if (options_.task == "digits") {
+    EGERIA_ASSIGN_OR_RETURN(task_, LoadDigits(options_.data));
+  } else {
+    EGERIA_ASSIGN_OR_RETURN(task_, LoadCifar10(options_.data));
+    augment_ = true;
+    augmentation_ = {4, true, options_.seed};
+  }
+  Truncate(options_.train_samples, &task_.train);
+  Truncate(options_.validation_samples, &task_.validation);
+  EGERIA_ASSIGN_OR_RETURN(
+      sampler_, Sampler::Make(task_.train.size(), launch_.member.world_size, options_.batch_size, options_.seed));
+  total_steps_ = options_.epochs * sampler_->steps_per_epoch();
+  EGERIA_ASSIGN_OR_RETURN(rate_.kind, ParseScheduleKind(options_.schedule));
+  rate_.base = options_.learning_rate;
+  rate_.total_steps = total_steps_;
+  rate_.warmup_steps = options_.warmup_steps;
+  rate_.milestones = options_.milestones;
+  rate_.gamma = options_.gamma;
+  return absl::OkStatus();
+}
+
+absl::Status Run::MakeReplica() {
+  ReplicaOptions options;
+  options.model = ModelName(options_);
+  options.channels = task_.train.channels;
+  options.classes = task_.train.classes;
+  options.partition.patterns = options_.module_patterns;
+  options.momentum = options_.momentum;
+  options.weight_decay = options_.weight_decay;
+  options.seed = options_.seed;
+  options.device = device_;
+  EGERIA_ASSIGN_OR_RETURN(replica_, Replica::Make(options, launch_.training_group));
+  return absl::OkStatus();
+}
+
+// What two runs must have in common for one to continue the other.
+std::string Run::Identity() const {
+  std::string modules;
+  for (const worker::LayerModule& module : replica_->modules()) absl::StrAppend(&modules, " ", module.name());
+  return absl::StrCat("task ", options_.task, ", seed ", options_.seed, ", ranks ", launch_.member.world_size,
+                      ", batch ", options_.batch_size, ", samples ", task_.train.size(), ", modules", modules);
+}
+
+absl::StatusOr<std::optional<Checkpoint>> Run::Restore() {
+  if (!options_.resume) return std::nullopt;
+  EGERIA_ASSIGN_OR_RETURN(const std::optional<std::string> bytes,
+                          ReadOnRankZero(options_.checkpoint, launch_.member.rank, launch_.commit_group));
+  if (!bytes.has_value()) {
+    if (leader()) LogInfo("no checkpoint at ", options_.checkpoint, " yet: starting from the beginning");
+    return std::nullopt;
+  }
+  EGERIA_ASSIGN_OR_RETURN(Checkpoint checkpoint, Decode(*bytes));
+  if (checkpoint.run != Identity()) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "CHECKPOINT_MISMATCH", options_.checkpoint, " is of (",
+                      checkpoint.run, "), this run is (", Identity(), "): use the same flags, or another file");
+  }
+  if (checkpoint.random_states.size() != static_cast<size_t>(launch_.member.world_size)) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_CHECKPOINT", "random states of ",
+                      checkpoint.random_states.size(), " ranks");
+  }
+  at::NoGradGuard no_gradients;
+  EGERIA_RETURN_IF_ERROR(RestoreTensors(checkpoint.tensors, replica_.get()));
+  RestoreRandomState(checkpoint.random_states[launch_.member.rank], device_);
+  seconds_ = checkpoint.seconds;
+  share_steps_ = checkpoint.frozen_share_steps;
+  share_seconds_ = checkpoint.frozen_share_seconds;
+  for (size_t i = 0; i + 4 < checkpoint.switches.size(); i += 5) {
+    const int64_t* const s = &checkpoint.switches[i];
+    earlier_switches_.push_back({s[0], s[1] != 0, static_cast<int>(s[2]), s[3] != 0, PlanId(s[4])});
+  }
+  saved_step_ = checkpoint.step;
+  return checkpoint;
+}
+
+absl::Status Run::SaveCheckpoint() {
+  if (options_.checkpoint.empty() || saved_step_ == session_->step()) return absl::OkStatus();
+  Checkpoint checkpoint;
+  checkpoint.run = Identity();
+  checkpoint.step = session_->step();
+  checkpoint.frozen_prefix = replica_->freezer().frozen_prefix();
+  checkpoint.applied_plan = session_->applied_plan().value();
+  checkpoint.seconds = seconds_;
+  checkpoint.frozen_share_steps = share_steps_;
+  checkpoint.frozen_share_seconds = share_seconds_;
+  std::vector<worker::Switch> switches = earlier_switches_;
+  switches.insert(switches.end(), session_->switches().begin(), session_->switches().end());
+  for (const worker::Switch& s : switches) {
+    for (const int64_t value : {s.step, int64_t{s.unfreeze}, int64_t{s.frozen_prefix}, int64_t{s.ranks_identical},
+                                s.plan.value()}) {
+      checkpoint.switches.push_back(value);
+    }
+  }
+  EGERIA_ASSIGN_OR_RETURN(checkpoint.random_states, GatherRandomStates(device_, launch_.commit_group));
+  if (leader()) {
+    checkpoint.tensors = TensorsOf(replica_.get());
+    EGERIA_ASSIGN_OR_RETURN(const std::string bytes, Encode(checkpoint));
+    EGERIA_RETURN_IF_ERROR(WriteAtomically(options_.checkpoint, bytes));
+  }
+  saved_step_ = session_->step();
+  // A resumed run starts with a new reducer; with more than two ranks its buckets decide the order in which
+  // gradients are added up, so this run takes a new one as well.
+  return session_->RebuildReducer();
+}
+
+absl::Status Run::StartSession(const std::optional<Checkpoint>& restored) {
+  worker::SessionParts parts;
+  parts.freezer = &replica_->freezer();
+  parts.reducer = &replica_->reducer();
+  parts.commit_group = launch_.commit_group;
+  parts.device = device_;
+  parts.metrics = metrics_.get();
+  if (restored.has_value()) {
+    parts.step = restored->step;
+    parts.frozen_prefix = restored->frozen_prefix;
+    parts.applied_plan = PlanId(restored->applied_plan);
+  }
+  if (!options_.plans.empty()) {
+    EGERIA_ASSIGN_OR_RETURN(const std::vector<PlannedSwitch> plans, ReadPlans(options_.plans));
+    std::vector<worker::PlanSchedule::Entry> entries;
+    for (const PlannedSwitch& plan : plans) entries.push_back({plan.step, plan.frozen_prefix});
+    EGERIA_ASSIGN_OR_RETURN(parts.plans, worker::PlanSchedule::Make(std::move(entries),
+                                                                    static_cast<int>(replica_->modules().size())));
+  }
+  if (!options_.controller.empty()) {
+    LinkDescription link;
+    link.options = &options_;
+    link.member = &launch_.member;
+    link.modules = &replica_->modules();
+    link.image_shape = {task_.train.channels, task_.train.height, task_.train.width};
+    link.device = device_;
+    link.total_steps = total_steps_;
+    link.step = parts.step;
+    link.frozen_prefix = parts.frozen_prefix;
+    link.applied_plan = parts.applied_plan;
+    EGERIA_ASSIGN_OR_RETURN(ControllerLink controller, LinkController(link));
+    parts.agent = std::move(controller.agent);
+    parts.snapshot_tensors = std::move(controller.snapshot_tensors);
+  }
+  EGERIA_ASSIGN_OR_RETURN(session_, worker::Session::Start(std::move(parts)));
+  return absl::OkStatus();
+}
+
+absl::Status Run::Prepare() {
+  EGERIA_RETURN_IF_ERROR(LoadData());
+  EGERIA_RETURN_IF_ERROR(MakeReplica());
+  if (!options_.metrics.empty()) {
+    EGERIA_ASSIGN_OR_RETURN(
+        metrics_, worker::SessionMetrics::Serve(MetricsAddress(options_.metrics, launch_.local_rank), options_.training_job));
+    LogInfo("metrics of rank ", launch_.member.rank, " at port ", metrics_->port());
+  }
+  // What is random during training may differ between ranks; the weights above may not.
+  at::manual_seed(options_.seed * 1'000'003 + 1 + static_cast<uint64_t>(launch_.member.rank));
+  EGERIA_ASSIGN_OR_RETURN(const std::optional<Checkpoint> restored, Restore());
+  return StartSession(restored);
+}
+
+absl::Status Run::Step(Progress* progress) {
+  const int64_t step = session_->step();
+  const int64_t epoch = step / sampler_->steps_per_epoch();
+  const double rate = LearningRate(rate_, step);
+  const double share = replica_->freezer().frozen_share();
+  const auto start = Clock::now();
+  at::Tensor loss;
+  try {
+    const Batch batch = LoadBatch(task_.train, task_.normalisation, sampler_->Batch(step, launch_.member.rank),
+                                  augment_ ? &augmentation_ : nullptr, epoch, device_);
+    replica_->SetLearningRate(rate);
+    replica_->ZeroGrad();
+    session_->BeginStep();
+    loss = at::cross_entropy_loss(session_->Forward(batch.images), batch.labels);
+    session_->BeforeBackward(loss);
+    loss.backward();
+    replica_->optimizer().step();
+  } catch (const std::exception& error) {
+    return NamedError(absl::StatusCode::kInternal, "STEP_FAILED", "step ", step + 1, ": ", worker::MessageOf(error));
+  }
+  EGERIA_RETURN_IF_ERROR(session_->EndStep(loss, {rate}));
+  const double elapsed = Seconds(Clock::now() - start);
+  seconds_ += elapsed;
+  share_steps_ += share;
+  share_seconds_ += share * elapsed;
+  if (progress == nullptr) return absl::OkStatus();
+  ShowSwitches(progress);
+  if (const absl::Time now = absl::Now(); progress->Due(now)) {
+    Moment moment;
+    moment.step = step + 1;
+    moment.total_steps = total_steps_;
+    moment.epoch = epoch + 1;
+    moment.epochs = options_.epochs;
+    moment.loss = loss.item<double>();
+    moment.learning_rate = rate;
+    moment.frozen_prefix = replica_->freezer().frozen_prefix();
+    moment.modules = static_cast<int>(replica_->modules().size());
+    progress->Show(moment, now);
+  }
+  return absl::OkStatus();
+}
+
+void Run::ShowSwitches(Progress* progress) {
+  for (; switches_shown_ < session_->switches().size(); ++switches_shown_) {
+    const worker::Switch& s = session_->switches()[switches_shown_];
+    progress->Say(absl::StrFormat("step %d: %s, frozen prefix %d of %d, ranks identical: %s", s.step,
+                                  s.unfreeze ? "unfreeze" : "freeze", s.frozen_prefix, replica_->modules().size(),
+                                  s.ranks_identical ? "yes" : "NO"));
+  }
+}
+
+absl::StatusOr<Score> Run::Evaluate() {
+  const int64_t count = task_.validation.size();
+  at::Tensor sums = at::zeros({2}, at::kDouble);  // correct answers, loss
+  try {
+    at::NoGradGuard no_gradients;
+    replica_->reducer().SyncBuffers();  // as the next forward pass would
+    replica_->SetTraining(false);
+    const int64_t stride = kEvaluationBatch * launch_.member.world_size;
+    for (int64_t begin = launch_.member.rank * kEvaluationBatch; begin < count; begin += stride) {
+      std::vector<int64_t> indices;
+      for (int64_t i = begin; i < std::min(begin + kEvaluationBatch, count); ++i) indices.push_back(i);
+      const Batch batch = LoadBatch(task_.validation, task_.normalisation, indices, nullptr, 0, device_);
+      at::Tensor output = batch.images;
+      for (const worker::LayerModule& module : replica_->modules()) output = module.Run(output);
+      sums[0] += at::eq(at::argmax(output, 1), batch.labels).sum().item<double>();
+      sums[1] += at::cross_entropy_loss(output, batch.labels).item<double>() * static_cast<double>(indices.size());
+    }
+    replica_->SetTraining(true);
+    if (launch_.commit_group != nullptr) {
+      std::vector<at::Tensor> tensors = {sums};
+      launch_.commit_group->allreduce(tensors)->wait();
+    }
+  } catch (const std::exception& error) {
+    return NamedError(absl::StatusCode::kInternal, "EVALUATION_FAILED", worker::MessageOf(error));
+  }
+  return Score{sums[0].item<double>() / static_cast<double>(count), sums[1].item<double>() / static_cast<double>(count)};
+}
+
+absl::StatusOr<RunSummary> Run::Summarise(const Score& score, double wall_seconds) {
+  EGERIA_ASSIGN_OR_RETURN(bool identical, session_->RanksIdentical());
+  const worker::SessionTotals totals = session_->totals();
+  RunSummary summary;
+  summary.task = options_.task;
+  summary.policy = options_.plans.empty() ? options_.policy : "plans";
+  summary.mode = !options_.plans.empty() ? "plans" : options_.controller.empty() ? "plain" : options_.observe ? "observe" : "act";
+  summary.ranks = launch_.member.world_size;
+  summary.seconds = seconds_;
+  summary.wall_seconds = wall_seconds;
+  summary.accuracy = score.accuracy;
+  summary.validation_loss = score.loss;
+  summary.steps = session_->step();
+  summary.frozen_share = summary.steps > 0 ? share_steps_ / static_cast<double>(summary.steps) : 0;
+  summary.frozen_share_by_time = seconds_ > 0 ? share_seconds_ / seconds_ : 0;
+  std::vector<worker::Switch> switches = earlier_switches_;
+  switches.insert(switches.end(), session_->switches().begin(), session_->switches().end());
+  for (const worker::Switch& s : switches) {
+    summary.decisions.push_back({s.step, s.unfreeze ? "unfreeze" : "freeze", s.frozen_prefix, s.ranks_identical});
+    identical = identical && s.ranks_identical;
+  }
+  summary.ranks_identical = identical;
+  summary.epochs = options_.epochs;
+  summary.seed = options_.seed;
+  for (const worker::LayerModule& module : replica_->modules()) summary.modules.push_back(module.name());
+  summary.parameters_hash = absl::StrFormat("%016x", replica_->Hash());
+  summary.bytes_all_reduced = totals.bytes_reduced;
+  summary.samples_sent = totals.samples_sent;
+  summary.samples_dropped = totals.samples_dropped;
+  return summary;
+}
+
+absl::StatusOr<RunSummary> Run::Execute() {
+  std::optional<Progress> progress;
+  if (leader()) progress.emplace(stderr, ::isatty(STDERR_FILENO) == 1, absl::Now(), session_->step());
+  const auto start = Clock::now();
+  replica_->SetTraining(true);
+  while (session_->step() < end_step()) {
+    EGERIA_RETURN_IF_ERROR(Step(progress ? &*progress : nullptr));
+    const int64_t done = session_->step();
+    if (options_.checkpoint_every > 0 && done % options_.checkpoint_every == 0) EGERIA_RETURN_IF_ERROR(SaveCheckpoint());
+    const int64_t epoch_steps = options_.evaluate_every * sampler_->steps_per_epoch();
+    if (epoch_steps > 0 && done % epoch_steps == 0 && done < end_step()) {
+      EGERIA_ASSIGN_OR_RETURN(const Score score, Evaluate());
+      if (progress) {
+        progress->Say(absl::StrFormat("epoch %d: accuracy %.4f, validation loss %.4f",
+                                      done / sampler_->steps_per_epoch(), score.accuracy, score.loss));
+      }
+    }
+  }
+  if (progress) progress->Finish();
+  EGERIA_RETURN_IF_ERROR(SaveCheckpoint());
+  EGERIA_ASSIGN_OR_RETURN(const Score score, Evaluate());
+  EGERIA_ASSIGN_OR_RETURN(RunSummary summary, Summarise(score, Seconds(Clock::now() - start)));
+  EGERIA_RETURN_IF_ERROR(session_->Stop(/*finished=*/end_step() == total_steps_));
+  return summary;
+}
+
+}  // namespace
+
+absl::StatusOr<RunSummary> Train(const Options& options, const Launch& launch, c10::Device device) {
+  if (options.threads > 0) at::set_num_threads(options.threads);
+  Run run(options, launch, device);
+  EGERIA_RETURN_IF_ERROR(run.Prepare());
+  return run.Execute();
+}
+
+}  // namespace egeria::trainer
