@@ -69,7 +69,7 @@ absl::StatusOr<Recording> Read(std::istream& in, std::ostream& err) {
     EGERIA_ASSIGN_OR_RETURN(std::optional<policy::Recorded> recorded, parser.ParseLine(line));
     if (recorded) recording.lines.push_back(*std::move(recorded));
   }
-  if (in.bad()) return absl::UnavailableError("the recording could not be read to its end");
+  if (in.bad()) return BadFlag("the recording could not be read to its end");
   for (const std::string& key : parser.unknown_keys()) {
     err << "egeria replay: ignored the key \"" << key << "\", which a recording does not have\n";
   }

@@ -4,7 +4,7 @@
 
 namespace egeria::plasticity {
 
-Window::Window(size_t capacity) : capacity_(capacity) { EGERIA_CHECK(capacity >= 1); }
+Window::Window(size_t capacity) : capacity_(capacity) { EGERIA_CHECK(capacity >= 1 && capacity <= 1024); }
 
 void Window::Add(double value) {
   if (values_.size() == capacity_) values_.pop_front();
@@ -13,12 +13,12 @@ void Window::Add(double value) {
 
 double Window::Mean() const {
   EGERIA_CHECK(!values_.empty());
-  // Relative to the first value: a constant series has an exactly constant mean, so that its slope is 0 and
-  // not what rounding leaves.
-  const double first = values_.front();
-  double sum = 0;
-  for (const double value : values_) sum += value - first;
-  return first + sum / static_cast<double>(values_.size());
+  // The wider type makes the sum of most series exact: equal values have that very value as their mean, in
+  // whatever order equal sets come they have the same one, and where plasticity is constant the slope is 0
+  // and not what rounding leaves.
+  long double sum = 0;
+  for (const double value : values_) sum += value;
+  return static_cast<double>(sum / static_cast<long double>(values_.size()));
 }
 
 std::optional<double> Window::Slope() const {

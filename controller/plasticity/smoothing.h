@@ -11,7 +11,7 @@ namespace egeria::plasticity {
 // The newest `capacity` numbers of a series. Thread-compatible.
 class Window {
  public:
-  // Requires capacity >= 1.
+  // Requires 1 <= capacity <= 1024, for which the mean of equal values is exact.
   explicit Window(size_t capacity);
 
   void Add(double value);

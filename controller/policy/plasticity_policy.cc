@@ -121,6 +121,7 @@ void PlasticityPolicy::Adopt(int64_t step, int frozen_prefix) {
   while (next_unfreeze_ < config_.unfreeze_steps.size() && config_.unfreeze_steps[next_unfreeze_] < step_) {
     ++next_unfreeze_;
   }
+  module_status_[static_cast<size_t>(frozen_prefix_)] = history_->status();
   frozen_prefix_ = frozen_prefix;
   history_.emplace(FreshHistory());
   for (int module = frozen_prefix; module < modules_; ++module) {

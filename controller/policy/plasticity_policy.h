@@ -50,8 +50,8 @@ class PlasticityPolicy : public Policy {
   Bootstrapping bootstrapping_;
   LearningRateWatch learning_rate_;
   size_t next_unfreeze_ = 0;         // index into config_.unfreeze_steps
-  std::optional<ModuleHistory> history_;    // of the frontmost module
-  std::vector<ModuleStatus> module_status_; // of the others: as they were when they were frozen
+  std::optional<ModuleHistory> history_;     // of the frontmost module
+  std::vector<ModuleStatus> module_status_;  // of the frozen ones: as they were when they were frozen
 };
 
 }  // namespace egeria::policy

@@ -60,8 +60,9 @@ class Policy {
  public:
   virtual ~Policy() = default;
 
-  // Takes in one observation; observations come in the order of their steps. Returns a decision if this
-  // observation causes one: at most one, and never one that leaves the frozen prefix as it is.
+  // Takes in one observation; observations come in the order of their steps, so that a reading which comes
+  // late carries the step at which it comes. Returns a decision if this observation causes one: at most one,
+  // and never one that leaves the frozen prefix as it is.
   virtual std::optional<Decision> Observe(const Observation& observation) = 0;
 
   // Someone else has set the frozen prefix (an operator, a checkpoint). The policy goes on from there, with

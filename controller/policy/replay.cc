@@ -26,8 +26,11 @@ absl::StatusOr<json> ParseObject(int64_t line, absl::string_view text) {
   json value;
   try {
     value = json::parse(text.begin(), text.end());
-  } catch (const json::exception& error) {
-    return BadLine(line, "not JSON (", error.what(), "): write one object a line, and null for a missing number");
+  } catch (const json::parse_error& error) {
+    return BadLine(line, "not JSON from character ", error.byte,
+                   " on: write one object a line, and null for a missing number");
+  } catch (const json::exception&) {
+    return BadLine(line, "a number is out of range: write null for a missing number");
   }
   if (!value.is_object()) {
     return BadLine(line, "a JSON ", value.type_name(), ": write an object such as {\"step\":10,\"plasticity\":0.1}");
