@@ -1,0 +1,314 @@
+// The ranks' streams: what they tell, what they are told, and what they upload.
+#include <algorithm>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "controller/job/job.h"
+#include "controller/job/job_manager.h"
+#include "controller/job/proto_time.h"
+
+namespace egeria::controller {
+namespace {
+
+constexpr size_t kMaxPlansPerDirective = 64;
+
+// "STALE_REQUEST" of "[STALE_REQUEST] ...".
+std::string NameOf(const absl::Status& status) {
+  const std::string message(status.message());
+  const size_t end = message.find(']');
+  return message.empty() || message[0] != '[' || end == std::string::npos ? "OTHER" : message.substr(1, end - 1);
+}
+
+absl::Status BadMessage(const std::string& what) {
+  return NamedError(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", what);
+}
+
+absl::Status NoSession() { return absl::AbortedError("this stream was replaced or its job has gone"); }
+
+// The Gram matrix must be of exactly the batch that was asked for: SP values of different batch sizes do not
+// compare.
+absl::Status CheckGram(const v1::UploadBegin& begin, int batch_size) {
+  const v1::TensorSpec* gram = begin.tensors_size() > 0 ? &begin.tensors(begin.tensors_size() - 1) : nullptr;
+  if (gram == nullptr || begin.tensors_size() < 2 || gram->name() != "gram") {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_SHAPE",
+                      "a sample is the module's inputs and, last, 'gram'");
+  }
+  if (gram->dtype() != v1::DATA_TYPE_FLOAT32) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_DTYPE", "'gram' is to be float32");
+  }
+  if (gram->shape_size() != 2 || gram->shape(0) != batch_size || gram->shape(1) != batch_size) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_SHAPE", "'gram' is to be ", batch_size, " x ",
+                      batch_size);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<JobManager::Job*> JobManager::FindJob(const JobId& id) const {
+  auto found = jobs_.find(id);
+  if (found == jobs_.end()) {
+    return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_JOB", "no job has the id ", id.text());
+  }
+  return found->second.get();
+}
+
+std::optional<JobManager::Found> JobManager::Find(SessionId session) const {
+  auto entry = sessions_.find(session);
+  if (entry == sessions_.end()) return std::nullopt;
+  auto job = jobs_.find(entry->second.first);
+  if (job == jobs_.end()) return std::nullopt;
+  auto rank = job->second->ranks.find(entry->second.second);
+  if (rank == job->second->ranks.end() || rank->second.session != session) return std::nullopt;
+  return Found{job->second.get(), &rank->second, rank->first};
+}
+
+absl::StatusOr<SessionId> JobManager::OpenSession(const v1::Open& open,
+                                                  std::weak_ptr<SessionListener> listener) {
+  Effects effects;
+  absl::MutexLock lock(&mutex_);
+  if (stopped_) return absl::UnavailableError("the controller is going down");
+  auto found = jobs_.find(JobId(open.job_id()));
+  // A job known from the journal only has no graphs yet: its workers must register it again.
+  if (found == jobs_.end() || !found->second->registered_here ||
+      open.generation() > found->second->state.generation().value()) {
+    return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_JOB", "register this job and generation first");
+  }
+  Job& job = *found->second;
+  if (open.generation() < job.state.generation().value()) {
+    return NamedError(absl::StatusCode::kFailedPrecondition, "STALE_GENERATION", "generation ",
+                      job.state.generation().value(), " of this job has registered; this is ", open.generation());
+  }
+  if (open.rank() < 0 || open.rank() >= job.state.registration().world_size()) {
+    return BadMessage(absl::StrCat("rank ", open.rank(), " of ", job.state.registration().world_size()));
+  }
+  const int sampler_before = job.Sampler();
+  Rank& rank = job.ranks[open.rank()];
+  if (rank.session.value() != 0) {
+    if (rank.incarnation != open.incarnation()) {
+      return NamedError(absl::StatusCode::kAlreadyExists, "RANK_CONFLICT", "another live process is rank ",
+                        open.rank(), " of this job's generation ", open.generation());
+    }
+    sessions_.erase(rank.session);
+    effects.Tell(rank.listener, [](SessionListener& old) { old.OnClose(NoSession()); });
+  }
+  if (rank.incarnation != open.incarnation()) {
+    v1::Counters& before = job.counters_before;
+    before.set_samples_dropped(before.samples_dropped() + rank.counters.samples_dropped());
+    before.set_reconnects(before.reconnects() + rank.counters.reconnects());
+    rank.counters.Clear();
+  }
+  last_session_ = last_session_.next();
+  rank.session = last_session_;
+  rank.incarnation = open.incarnation();
+  rank.listener = std::move(listener);
+  rank.watermark = PlanId();  // until it says
+  sessions_[last_session_] = {job.id, open.rank()};
+  job.last_activity = options_.clock();
+  // Whatever the sampling rank was uploading went with its stream.
+  const bool lost_upload = job.Sampler() == open.rank() && job.requests.SamplerChanged(options_.clock());
+  if (lost_upload || job.Sampler() != sampler_before) PushDirectives(job, effects);
+  return last_session_;
+}
+
+void JobManager::CloseSession(SessionId session) {
+  Effects effects;
+  absl::MutexLock lock(&mutex_);
+  const std::optional<Found> found = Find(session);
+  sessions_.erase(session);
+  if (!found) return;
+  Job& job = *found->job;
+  const bool sampled = job.Sampler() == found->rank_number;
+  found->rank->session = SessionId();
+  found->rank->listener.reset();
+  job.last_activity = options_.clock();
+  if (sampled) {
+    job.requests.SamplerChanged(options_.clock());
+    PushDirectives(job, effects);
+  }
+}
+
+absl::Status JobManager::Heartbeat(SessionId session, const v1::Heartbeat& heartbeat) {
+  Effects effects;
+  absl::MutexLock lock(&mutex_);
+  const std::optional<Found> found = Find(session);
+  if (!found) return NoSession();
+  Job& job = *found->job;
+  Rank& rank = *found->rank;
+  EGERIA_RETURN_IF_ERROR(ValidateHeartbeat(heartbeat, job.state.module_count()));
+  rank.heard = true;
+  rank.step = heartbeat.step();
+  rank.frozen_prefix = heartbeat.frozen_prefix();
+  rank.watermark = PlanId(heartbeat.plan_watermark());
+  rank.counters = heartbeat.counters();
+  job.last_activity = job.last_heartbeat = options_.clock();
+  effects.Add([evaluator = evaluator_.get(), id = job.id, step = heartbeat.step()] {
+    evaluator->ReportStep(id, step);
+  });
+  if (job.state.finished()) return absl::OkStatus();
+  if (found->rank_number == 0) {
+    const ObservationFilter before = job.filter;
+    const std::vector<v1::Observation> observations = job.filter.Take(heartbeat, job.state);
+    // A journal that cannot be written is logged and counted there; the worker keeps its losses meanwhile.
+    if (!CommitObservations(job, observations, effects).ok()) job.filter = before;
+  }
+  if (heartbeat.finished() && job.state.pending_decisions().empty()) {
+    storage::v1::Fact fact;
+    *fact.mutable_time() = TimeToProto(options_.clock());
+    fact.mutable_finished()->set_step(heartbeat.step());
+    if (Commit(job, {fact}, /*sync=*/true, effects).ok()) {
+      LogInfo("job ", job.id.text(), ": finished at step ", heartbeat.step());
+      RefreshRequests(job, effects);
+      effects.Add([evaluator = evaluator_.get(), id = job.id] { evaluator->RemoveJob(id); });
+    }
+  }
+  if (job.requests.Tick(options_.clock())) PushDirectives(job, effects);
+  return absl::OkStatus();
+}
+
+std::optional<v1::Directive> JobManager::DirectiveFor(SessionId session) const {
+  v1::Directive directive;
+  absl::MutexLock lock(&mutex_);
+  const std::optional<Found> found = Find(session);
+  if (!found) return std::nullopt;
+  const Job& job = *found->job;
+  directive.set_generation(job.state.generation().value());
+  directive.set_mode(job.state.mode());
+  if (found->rank_number == job.Sampler()) {
+    if (auto sampling = job.requests.sampling()) *directive.mutable_sampling() = *sampling;
+    if (auto snapshot = job.requests.snapshot()) *directive.mutable_snapshot() = *snapshot;
+  }
+  for (const JobState::Plan& plan : job.state.PlansAbove(found->rank->watermark, kMaxPlansPerDirective)) {
+    v1::Plan* out = directive.add_plans();
+    out->set_plan_id(plan.id.value());
+    out->set_generation(plan.generation.value());
+    out->set_frozen_prefix(plan.frozen_prefix);
+    out->set_reason(plan.reason);
+  }
+  if (found->rank_number == 0) directive.set_loss_watermark(job.filter.LossWatermark(job.state));
+  return directive;
+}
+
+void JobManager::RefreshRequests(Job& job, Effects& effects) {
+  std::optional<StandingRequests::Subject> subject;
+  const auto monitoring = job.state.policy().monitoring();
+  if (monitoring && job.graphs_known && !job.state.finished()) {
+    subject = StandingRequests::Subject{*monitoring, monitoring->module, job.state.epoch(),
+                                        job.state.generation().value(), job.graph_version};
+    if (options_.scope == ReferenceScope::kPrefix) subject->first_module = 0;
+    std::string blocked;
+    for (int i = subject->first_module; i <= monitoring->module; ++i) {
+      if (job.module_status[i].ok()) continue;
+      blocked = absl::StrCat("module ", i, " ('", job.state.registration().modules(i).name(),
+                             "') cannot be evaluated: ", job.module_status[i].message());
+      subject.reset();
+      break;
+    }
+    if (!blocked.empty() && blocked != job.blocked) {
+      LogWarning("job ", job.id.text(), ": nothing more can freeze: ", blocked);
+    }
+    job.blocked = blocked;
+  }
+  if (job.requests.Update(subject, options_.clock())) PushDirectives(job, effects);
+}
+
+void JobManager::PushDirectives(const Job& job, Effects& effects) {
+  for (const auto& [number, rank] : job.ranks) {
+    if (rank.session.value() == 0) continue;
+    effects.Tell(rank.listener, [](SessionListener& listener) { listener.OnDirectiveChanged(); });
+  }
+}
+
+// --- Uploads ---
+
+absl::Status JobManager::CheckUploadLocked(const Found& found, const v1::UploadBegin& begin) const {
+  if (found.rank_number != found.job->Sampler()) {
+    return NamedError(absl::StatusCode::kFailedPrecondition, "STALE_REQUEST", "another rank samples for this job");
+  }
+  if (begin.has_snapshot()) return found.job->requests.CheckSnapshot(begin.snapshot());
+  EGERIA_RETURN_IF_ERROR(found.job->requests.CheckSample(begin.sample()));
+  return CheckGram(begin, found.job->requests.sampling()->batch_size());
+}
+
+absl::Status JobManager::CheckUpload(SessionId session, const v1::UploadBegin& begin) const {
+  absl::MutexLock lock(&mutex_);
+  const std::optional<Found> found = Find(session);
+  if (!found) return NoSession();
+  const int module = begin.has_snapshot() ? begin.snapshot().module() : begin.sample().module();
+  if (module < 0 || module >= found->job->state.module_count()) {
+    return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_MODULE", "module ", module, " of ",
+                      found->job->state.module_count());
+  }
+  return CheckUploadLocked(*found, begin);
+}
+
+absl::Status JobManager::FinishUpload(SessionId session, const v1::UploadBegin& begin,
+                                      std::vector<WireTensor> tensors) {
+  JobId id;
+  {
+    absl::MutexLock lock(&mutex_);
+    const std::optional<Found> found = Find(session);
+    if (!found) return NoSession();
+    if (absl::Status wanted = CheckUploadLocked(*found, begin); !wanted.ok()) {
+      ++found->job->totals.uploads_refused[NameOf(wanted)];
+      return wanted;
+    }
+    id = found->job->id;
+  }
+  int64_t bytes = 0;
+  for (const WireTensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.size());
+  absl::Status taken;
+  if (begin.has_snapshot()) {
+    const v1::SnapshotHeader& header = begin.snapshot();
+    taken = evaluator_->SubmitSnapshot(id, ModuleIndex(header.module()), header.version(), header.step(),
+                                       std::move(tensors));
+  } else {
+    const v1::SampleHeader& header = begin.sample();
+    taken = evaluator_->SubmitSample(id, ModuleIndex(header.first_module()), ModuleIndex(header.module()),
+                                     header.step(), header.request_version(), begin.upload_id(),
+                                     std::move(tensors));
+  }
+  BookUpload(session, begin, bytes, taken);
+  return taken;
+}
+
+void JobManager::BookUpload(SessionId session, const v1::UploadBegin& begin, int64_t bytes,
+                            const absl::Status& status) {
+  Effects effects;
+  absl::MutexLock lock(&mutex_);
+  const std::optional<Found> found = Find(session);
+  if (!found) return;
+  Job& job = *found->job;
+  const absl::Time now = options_.clock();
+  bool changed = false;
+  if (!status.ok()) {
+    const std::string name = NameOf(status);
+    const int64_t times = ++job.totals.uploads_refused[name];
+    // Stale ones are normal after every decision.
+    if (name != "STALE_REQUEST" && (times & (times - 1)) == 0) {
+      LogWarning("job ", job.id.text(), ": rank ", found->rank_number, "'s ",
+                 begin.has_snapshot() ? "snapshot" : "sample", " is refused: ", status.message());
+    }
+    if (begin.has_snapshot()) {
+      const bool wanted = job.requests.CheckSnapshot(begin.snapshot()).ok();
+      changed = wanted && job.requests.SnapshotRefused(now);
+    } else if (name == "NO_REFERENCE") {
+      changed = job.requests.ReferenceLost(now);
+    }
+  } else if (begin.has_snapshot()) {
+    ++job.totals.snapshots_received;
+    job.totals.snapshot_bytes += bytes;
+    changed = job.requests.SnapshotTaken(begin.snapshot(), now);
+  } else {
+    ++job.totals.samples_received;
+    job.requests.SampleTaken(begin.sample());
+  }
+  if (changed) PushDirectives(job, effects);
+}
+
+void JobManager::CountRefusedUpload(SessionId session, const v1::UploadBegin& begin, const absl::Status& reason) {
+  BookUpload(session, begin, 0, reason);
+}
+
+}  // namespace egeria::controller

@@ -1,0 +1,370 @@
+#include "controller/job/job_state.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "controller/job/policy_proto.h"
+#include "controller/job/proto_time.h"
+
+namespace egeria::controller {
+namespace {
+
+using storage::v1::Fact;
+
+template <typename... Args>
+absl::Status Impossible(const Args&... what) {
+  return absl::InternalError(absl::StrCat("impossible fact: ", what...));
+}
+
+const char* ActionFor(int from, int to) {
+  return policy::ActionName(to < from ? policy::Action::kUnfreeze : policy::Action::kFreeze);
+}
+
+bool Matches(const policy::Decision& decision, const v1::Decision& fact) {
+  return decision.step == fact.step() && decision.frozen_prefix == fact.frozen_prefix() &&
+         policy::ActionName(decision.action) == fact.action();
+}
+
+std::string Number(const std::optional<double>& value) {
+  return value ? absl::StrFormat("%.17g", *value) : "-";
+}
+
+}  // namespace
+
+absl::Status JobState::Check(const Fact& fact) const {
+  if (!registered() && fact.fact_case() != Fact::kRegistered) {
+    return Impossible("the first one is no registration");
+  }
+  const bool needs_empty_queue = fact.fact_case() != Fact::kObserved && fact.fact_case() != Fact::kDecided;
+  if (needs_empty_queue && !pending_.empty()) return Impossible("a decision of the policy is waiting");
+  switch (fact.fact_case()) {
+    case Fact::kRegistered:
+      return CheckRegistered(fact.registered());
+    case Fact::kGenerationStarted:
+      return CheckGeneration(fact.generation_started());
+    case Fact::kObserved:
+      return CheckObserved(fact.observed());
+    case Fact::kDecided:
+      return CheckDecided(fact.decided());
+    case Fact::kModeChanged:
+      if (fact.mode_changed().mode() != v1::MODE_ACT && fact.mode_changed().mode() != v1::MODE_OBSERVE) {
+        return Impossible("mode ", static_cast<int>(fact.mode_changed().mode()));
+      }
+      return absl::OkStatus();
+    case Fact::kPauseChanged:
+      return absl::OkStatus();
+    case Fact::kFinished:
+      return finished_ ? Impossible("finished twice") : absl::OkStatus();
+    case Fact::FACT_NOT_SET:
+      break;
+  }
+  return Impossible("of no kind that this version knows");
+}
+
+absl::Status JobState::CheckRegistered(const storage::v1::JobRegistered& fact) const {
+  const v1::RegisterJobRequest& request = fact.request();
+  if (registered()) return Impossible("registered twice");
+  if (request.modules_size() < 2) return Impossible("a job of ", request.modules_size(), " modules");
+  if (request.frozen_prefix() < 0 || request.frozen_prefix() >= request.modules_size()) {
+    return Impossible("registered with frozen prefix ", request.frozen_prefix());
+  }
+  if (request.generation() < 0 || request.step() < 0 || request.applied_plan() < 0) {
+    return Impossible("registered with a negative generation, step or plan");
+  }
+  const policy::JobShape shape{request.modules_size(), request.total_steps()};
+  auto policy = policy::MakePolicy(FromProto(request.policy()), shape);
+  if (!policy.ok()) return Impossible("registered with a policy that cannot be: ", policy.status().message());
+  return absl::OkStatus();
+}
+
+absl::Status JobState::CheckGeneration(const storage::v1::GenerationStarted& fact) const {
+  const bool newer = fact.generation() > generation_.value();
+  const bool knows_better =
+      fact.generation() == generation_.value() && fact.applied_plan() > newest_plan().value();
+  if (!newer && !knows_better) {
+    return Impossible("generation ", fact.generation(), " started after ", generation_.value());
+  }
+  if (fact.step() < 0 || fact.applied_plan() < 0) return Impossible("a negative step or plan");
+  if (fact.frozen_prefix() < 0 || fact.frozen_prefix() >= module_count()) {
+    return Impossible("a generation with frozen prefix ", fact.frozen_prefix());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JobState::CheckObserved(const v1::Observation& fact) const {
+  if (finished_) return Impossible("an observation after the job's end");
+  if (fact.step() < last_step_) return Impossible("observed step ", fact.step(), " after ", last_step_);
+  if (fact.has_plasticity() != fact.has_module()) return Impossible("a reading without its module");
+  if (fact.has_module() && (fact.module() < 0 || fact.module() >= module_count())) {
+    return Impossible("a reading of module ", fact.module());
+  }
+  const bool finite = std::isfinite(fact.plasticity()) && std::isfinite(fact.loss()) &&
+                      std::isfinite(fact.learning_rate());
+  return finite ? absl::OkStatus() : Impossible("an observation that is not finite");
+}
+
+absl::Status JobState::CheckDecided(const v1::Decision& fact) const {
+  if (finished_) return Impossible("a decision after the job's end");
+  if (fact.frozen_prefix() < 0 || fact.frozen_prefix() >= module_count()) {
+    return Impossible("decided frozen prefix ", fact.frozen_prefix());
+  }
+  switch (fact.origin()) {
+    case v1::DECISION_ORIGIN_POLICY:
+      break;
+    case v1::DECISION_ORIGIN_OPERATOR:
+      if (!pending_.empty()) return Impossible("an operator overtook a decision of the policy");
+      if (mode_ != v1::MODE_ACT) return Impossible("an operator's decision in observe mode");
+      if (fact.step() < last_step_) return Impossible("an operator's decision in the past");
+      break;
+    default:
+      return Impossible("a decision of origin ", static_cast<int>(fact.origin()));
+  }
+  const int64_t expected = mode_ == v1::MODE_ACT ? newest_plan().value() + 1 : 0;
+  if (fact.plan_id() != expected) return Impossible("plan ", fact.plan_id(), " where ", expected, " is due");
+  return absl::OkStatus();
+}
+
+absl::Status JobState::Apply(const Fact& fact) {
+  EGERIA_RETURN_IF_ERROR(Check(fact));
+  now_ = TimeFromProto(fact.time());
+  last_fact_time_ = std::max(last_fact_time_, now_);
+  switch (fact.fact_case()) {
+    case Fact::kRegistered:
+      ApplyRegistered(fact.registered());
+      break;
+    case Fact::kGenerationStarted:
+      ApplyGeneration(fact.generation_started());
+      break;
+    case Fact::kObserved:
+      ApplyObserved(fact.observed());
+      break;
+    case Fact::kDecided:
+      ApplyDecided(fact.decided());
+      break;
+    case Fact::kModeChanged:
+      ApplyMode(fact.mode_changed().mode());
+      break;
+    case Fact::kPauseChanged:
+      paused_ = fact.pause_changed().paused();
+      break;
+    case Fact::kFinished:
+      finished_ = true;
+      last_step_ = std::max(last_step_, fact.finished().step());
+      break;
+    case Fact::FACT_NOT_SET:
+      break;
+  }
+  return absl::OkStatus();
+}
+
+void JobState::ApplyRegistered(const storage::v1::JobRegistered& fact) {
+  registration_ = fact.request();
+  for (v1::LayerModule& module : *registration_.mutable_modules()) module.clear_graph();
+  policy_config_ = FromProto(registration_.policy());
+  policy_ = *policy::MakePolicy(policy_config_, {module_count(), registration_.total_steps()});
+  generation_ = Generation(registration_.generation());
+  mode_ = registration_.mode() == v1::MODE_OBSERVE ? v1::MODE_OBSERVE : v1::MODE_ACT;
+  last_step_ = registration_.step();
+  base_prefix_ = registration_.frozen_prefix();
+  base_plan_ = PlanId(registration_.applied_plan());
+  if (base_prefix_ != policy_->frozen_prefix()) {
+    AdoptFromWorker(last_step_, base_prefix_, absl::StrCat("registered at step ", last_step_, " with this prefix"));
+  }
+}
+
+void JobState::ApplyGeneration(const storage::v1::GenerationStarted& fact) {
+  RollBackTo(fact.step());
+  generation_ = Generation(fact.generation());
+  finished_ = false;
+  plans_.clear();
+  base_prefix_ = fact.frozen_prefix();
+  base_plan_ = PlanId(fact.applied_plan());
+  last_step_ = std::max(last_step_, fact.step());
+  // In observe mode training never had what the policy decided, so its checkpoint says nothing about that.
+  if (mode_ == v1::MODE_ACT && base_prefix_ != policy_->frozen_prefix()) {
+    AdoptFromWorker(fact.step(), base_prefix_,
+                    absl::StrCat("adopted from the checkpoint of step ", fact.step(), ", generation ",
+                                 fact.generation()));
+  }
+}
+
+void JobState::ApplyObserved(const v1::Observation& fact) {
+  Observed observed{FromProto(fact), !paused_};
+  RecordObservation(observed);
+  if (!observed.seen) return;
+  if (auto decision = policy_->Observe(observed.observation)) {
+    pending_.push_back(*std::move(decision));
+    ++epoch_;
+  }
+}
+
+void JobState::ApplyDecided(const v1::Decision& fact) {
+  if (fact.origin() == v1::DECISION_ORIGIN_OPERATOR) {
+    last_step_ = fact.step();
+    policy_->Adopt(fact.step(), fact.frozen_prefix());
+    ++epoch_;
+  } else if (!pending_.empty() && Matches(pending_.front(), fact)) {
+    pending_.pop_front();
+  } else {
+    // Only a journal of another version gets here. What was decided then has happened.
+    ++divergences_;
+    pending_.clear();
+    if (policy_->frozen_prefix() != fact.frozen_prefix()) policy_->Adopt(fact.step(), fact.frozen_prefix());
+    ++epoch_;
+  }
+  if (fact.plan_id() != 0) {
+    plans_.push_back({PlanId(fact.plan_id()), generation_, fact.frozen_prefix(), fact.reason()});
+  }
+  RecordDecision(fact);
+}
+
+void JobState::ApplyMode(v1::Mode mode) {
+  mode_ = mode;
+  if (mode == v1::MODE_OBSERVE || policy_->frozen_prefix() == planned_prefix()) return;
+  policy::Decision decision;
+  decision.step = last_step_;
+  decision.frozen_prefix = policy_->frozen_prefix();
+  decision.action =
+      decision.frozen_prefix < planned_prefix() ? policy::Action::kUnfreeze : policy::Action::kFreeze;
+  decision.reason = "decided in observe mode, a plan now that the job is in act mode";
+  pending_.push_back(std::move(decision));
+}
+
+void JobState::AdoptFromWorker(int64_t step, int frozen_prefix, const std::string& reason) {
+  v1::Decision decision;
+  decision.set_step(step);
+  decision.set_action(ActionFor(policy_->frozen_prefix(), frozen_prefix));
+  decision.set_frozen_prefix(frozen_prefix);
+  decision.set_reason(reason);
+  decision.set_origin(v1::DECISION_ORIGIN_WORKER);
+  decision.set_plan_id(base_plan_.value());
+  policy_->Adopt(step, frozen_prefix);
+  ++epoch_;
+  RecordDecision(std::move(decision));
+}
+
+void JobState::RecordObservation(const Observed& observed) {
+  const policy::Observation& observation = observed.observation;
+  last_step_ = observation.step;
+  if (observation.loss) last_loss_step_ = observation.step;
+  if (observation.learning_rate) last_learning_rate_ = observation.learning_rate;
+  if (observation.plasticity) ++readings_;
+  observations_.push_back(observed);
+}
+
+void JobState::RecordDecision(v1::Decision decision) {
+  *decision.mutable_time() = TimeToProto(now_);
+  decisions_.push_back(std::move(decision));
+  decision_after_.push_back(observations_.size());
+}
+
+void JobState::RollBackTo(int64_t step) {
+  ++epoch_;
+  policy_ = *policy::MakePolicy(policy_config_, {module_count(), registration_.total_steps()});
+  last_step_ = registration_.step();
+  last_loss_step_ = -1;
+  last_learning_rate_.reset();
+  readings_ = 0;
+  std::vector<v1::Decision> decisions = std::exchange(decisions_, {});
+  const std::vector<size_t> after = std::exchange(decision_after_, {});
+  const std::vector<Observed> observations = std::exchange(observations_, {});
+  size_t next = 0;
+  auto keep_observations_before = [&](size_t end) {
+    for (; next < end; ++next) {
+      const Observed& observed = observations[next];
+      if (observed.observation.step > step) continue;
+      RecordObservation(observed);
+      if (observed.seen) policy_->Observe(observed.observation);
+    }
+  };
+  for (size_t i = 0; i < decisions.size(); ++i) {
+    keep_observations_before(after[i]);
+    if (decisions[i].step() > step) continue;
+    // The policy's own decisions come out of the observations again.
+    if (decisions[i].origin() != v1::DECISION_ORIGIN_POLICY) {
+      policy_->Adopt(decisions[i].step(), decisions[i].frozen_prefix());
+    }
+    last_step_ = std::max(last_step_, decisions[i].step());
+    decisions_.push_back(std::move(decisions[i]));
+    decision_after_.push_back(observations_.size());
+  }
+  keep_observations_before(observations.size());
+}
+
+std::vector<JobState::Plan> JobState::PlansAbove(PlanId watermark, size_t limit) const {
+  const int64_t known = std::max<int64_t>(0, watermark.value() - base_plan_.value());
+  std::vector<Plan> plans;
+  for (size_t i = static_cast<size_t>(known); i < plans_.size() && plans.size() < limit; ++i) {
+    plans.push_back(plans_[i]);
+  }
+  return plans;
+}
+
+Fact JobState::FactFor(const policy::Decision& decision, v1::DecisionOrigin origin, absl::Time now) const {
+  Fact fact;
+  *fact.mutable_time() = TimeToProto(now);
+  v1::Decision* decided = fact.mutable_decided();
+  decided->set_step(decision.step);
+  decided->set_action(policy::ActionName(decision.action));
+  decided->set_frozen_prefix(decision.frozen_prefix);
+  decided->set_reason(decision.reason);
+  decided->set_origin(origin);
+  decided->set_plan_id(mode_ == v1::MODE_ACT ? newest_plan().value() + 1 : 0);
+  return fact;
+}
+
+void JobState::VisitHistory(const std::function<void(const v1::ExportRecord&)>& visit) const {
+  size_t next = 0;
+  v1::ExportRecord record;
+  auto visit_observations_before = [&](size_t end) {
+    for (; next < end; ++next) {
+      if (!observations_[next].seen) continue;
+      *record.mutable_observation() = ToProto(observations_[next].observation);
+      visit(record);
+    }
+  };
+  for (size_t i = 0; i < decisions_.size(); ++i) {
+    visit_observations_before(decision_after_[i]);
+    *record.mutable_decision() = decisions_[i];
+    visit(record);
+  }
+  visit_observations_before(observations_.size());
+}
+
+std::string JobState::DebugString() const {
+  if (!registered()) return "unregistered";
+  std::string text = absl::StrCat(
+      registration_.DebugString(), "generation ", generation_.value(), " mode ", static_cast<int>(mode_),
+      " paused ", paused_, " finished ", finished_, " step ", last_step_, " lr ", Number(last_learning_rate_),
+      " readings ", readings_, " epoch ", epoch_, " base plan ", base_plan_.value(), " prefix ", base_prefix_,
+      " decided ", decided_prefix(), "\n");
+  for (const Plan& plan : plans_) {
+    absl::StrAppend(&text, "plan ", plan.id.value(), " generation ", plan.generation.value(), " prefix ",
+                    plan.frozen_prefix, " ", plan.reason, "\n");
+  }
+  for (const policy::Decision& decision : pending_) {
+    absl::StrAppend(&text, "pending step ", decision.step, " prefix ", decision.frozen_prefix, "\n");
+  }
+  const policy::PolicyStatus status = policy_->status();
+  absl::StrAppend(&text, "bootstrapping ", status.bootstrapping, " wants loss ", policy_->wants_loss(), "\n");
+  for (const policy::ModuleStatus& module : status.modules) {
+    absl::StrAppend(&text, "module ", Number(module.plasticity), " ", Number(module.slope), " ",
+                    Number(module.threshold), " ", module.consecutive, " ", module.readings, "\n");
+  }
+  for (const Observed& observed : observations_) {
+    absl::StrAppend(&text, observed.seen ? "seen " : "unseen ", observed.observation.step, " ",
+                    observed.observation.module.value_or(-1), " ", Number(observed.observation.plasticity), " ",
+                    Number(observed.observation.loss), " ", Number(observed.observation.learning_rate), "\n");
+  }
+  for (size_t i = 0; i < decisions_.size(); ++i) {
+    absl::StrAppend(&text, "after ", decision_after_[i], ": ", decisions_[i].DebugString());
+  }
+  return text;
+}
+
+}  // namespace egeria::controller

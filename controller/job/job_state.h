@@ -1,0 +1,157 @@
+#ifndef EGERIA_CONTROLLER_JOB_JOB_STATE_H_
+#define EGERIA_CONTROLLER_JOB_JOB_STATE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/base/ids.h"
+#include "controller/policy/policy.h"
+#include "controller/policy/policy_config.h"
+#include "egeria/storage/v1/journal.pb.h"
+
+namespace egeria::controller {
+
+// Everything that the controller durably knows of one job: what its facts make of it. Apply() is the only
+// mutator, so that replaying the journal gives the same state; the rest answers. The state decides nothing
+// by itself but holds the policy, whose decisions wait in pending_decisions() until the owner has journaled
+// them. The owner's pattern, under its own lock:
+//
+//   state.Check(fact)  ->  journal.Append(fact)  ->  state.Apply(fact)
+//   while (state.pending_decisions()) the same with state.FactFor(the first of them)
+//
+// A crash between an observation and its decision loses nothing: the replayed observation makes the policy
+// decide again.
+//
+// Steps never go back within a generation: the owner books an observation that comes late at last_step().
+// While the job is paused, observations are recorded but not shown to the policy, now or in any replay.
+//
+// Pure (no clock, no I/O); thread-compatible.
+class JobState {
+ public:
+  // What all ranks are to have frozen from plan `id` on.
+  struct Plan {
+    PlanId id;
+    Generation generation;
+    int frozen_prefix = 0;
+    std::string reason;
+  };
+
+  JobState() = default;
+  JobState(JobState&&) = default;
+  JobState& operator=(JobState&&) = default;
+
+  // OK if Apply() would take the fact. INTERNAL, with what is impossible about it, otherwise.
+  absl::Status Check(const storage::v1::Fact& fact) const;
+
+  // Changes the state. INTERNAL as Check(); the state is then as before.
+  absl::Status Apply(const storage::v1::Fact& fact);
+
+  // --- Registration. Valid after the first fact. ---
+  bool registered() const { return policy_ != nullptr; }
+  const v1::RegisterJobRequest& registration() const { return registration_; }
+  const policy::PolicyConfig& policy_config() const { return policy_config_; }
+  int module_count() const { return registration_.modules_size(); }
+  Generation generation() const { return generation_; }
+  v1::Mode mode() const { return mode_; }
+  bool paused() const { return paused_; }
+  bool finished() const { return finished_; }
+  absl::Time last_fact_time() const { return last_fact_time_; }
+
+  // --- What is frozen ---
+  // The prefix that the policy (or an operator) has decided, in observe mode as in act mode.
+  int decided_prefix() const { return policy_->frozen_prefix(); }
+  // The prefix that training is to have: that of the newest plan, or of the checkpoint before the first one.
+  int planned_prefix() const { return plans_.empty() ? base_prefix_ : plans_.back().frozen_prefix; }
+  // The prefix that this generation started with.
+  int base_prefix() const { return base_prefix_; }
+  PlanId newest_plan() const { return PlanId(base_plan_.value() + static_cast<int64_t>(plans_.size())); }
+  // The plans of this generation with an id above `watermark`, oldest first, at most `limit`.
+  std::vector<Plan> PlansAbove(PlanId watermark, size_t limit) const;
+
+  // --- The policy ---
+  const policy::Policy& policy() const { return *policy_; }
+  // Decisions of the policy that no Decided fact has made official yet, oldest first.
+  const std::deque<policy::Decision>& pending_decisions() const { return pending_; }
+  // The fact that makes `decision` official: a plan in act mode, a mere report in observe mode.
+  storage::v1::Fact FactFor(const policy::Decision& decision, v1::DecisionOrigin origin, absl::Time now) const;
+  // Rises whenever the policy starts a fresh history: with every decision and every adoption.
+  int64_t epoch() const { return epoch_; }
+  // How often a replayed decision of the policy was not the one that it makes now (after an upgrade); the
+  // journal's was taken.
+  int64_t divergences() const { return divergences_; }
+
+  // --- History ---
+  int64_t last_step() const { return last_step_; }
+  int64_t last_loss_step() const { return last_loss_step_; }  // -1: no loss is recorded
+  std::optional<double> last_learning_rate() const { return last_learning_rate_; }
+  size_t observations() const { return observations_.size(); }
+  int64_t readings() const { return readings_; }
+  const std::vector<v1::Decision>& decisions() const { return decisions_; }
+  // Calls `visit` with every observation that the policy saw and every decision, in order.
+  void VisitHistory(const std::function<void(const v1::ExportRecord&)>& visit) const;
+
+  // Everything above as text, with all digits. Equal states have equal text.
+  std::string DebugString() const;
+
+ private:
+  struct Observed {
+    policy::Observation observation;
+    bool seen = false;  // by the policy
+  };
+
+  absl::Status CheckRegistered(const storage::v1::JobRegistered& fact) const;
+  absl::Status CheckGeneration(const storage::v1::GenerationStarted& fact) const;
+  absl::Status CheckObserved(const v1::Observation& fact) const;
+  absl::Status CheckDecided(const v1::Decision& fact) const;
+
+  void ApplyRegistered(const storage::v1::JobRegistered& fact);
+  void ApplyGeneration(const storage::v1::GenerationStarted& fact);
+  void ApplyObserved(const v1::Observation& fact);
+  void ApplyDecided(const v1::Decision& fact);
+  void ApplyMode(v1::Mode mode);
+
+  // Books an adoption of what a worker says is frozen.
+  void AdoptFromWorker(int64_t step, int frozen_prefix, const std::string& reason);
+  void RecordDecision(v1::Decision decision);
+  // Books an observation in the history and in what is derived from it.
+  void RecordObservation(const Observed& observed);
+  // Cuts the history after `step` and rebuilds the policy from what is left.
+  void RollBackTo(int64_t step);
+
+  v1::RegisterJobRequest registration_;
+  policy::PolicyConfig policy_config_;
+  std::unique_ptr<policy::Policy> policy_;
+  Generation generation_;
+  v1::Mode mode_ = v1::MODE_ACT;
+  bool paused_ = false;
+  bool finished_ = false;
+  absl::Time now_ = absl::InfinitePast();             // of the fact that is being applied
+  absl::Time last_fact_time_ = absl::InfinitePast();
+
+  int base_prefix_ = 0;  // frozen before the first plan of this generation
+  PlanId base_plan_;     // the last plan applied before this generation
+  std::vector<Plan> plans_;
+  std::deque<policy::Decision> pending_;
+  int64_t epoch_ = 0;
+  int64_t divergences_ = 0;
+
+  int64_t last_step_ = 0;
+  int64_t last_loss_step_ = -1;
+  std::optional<double> last_learning_rate_;
+  int64_t readings_ = 0;
+  std::vector<Observed> observations_;
+  std::vector<v1::Decision> decisions_;
+  std::vector<size_t> decision_after_;  // how many observations precede each decision
+};
+
+}  // namespace egeria::controller
+
+#endif  // EGERIA_CONTROLLER_JOB_JOB_STATE_H_

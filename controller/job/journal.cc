@@ -1,0 +1,213 @@
+#include "controller/job/journal.h"
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "rocksdb/db.h"
+#include "rocksdb/options.h"
+#include "rocksdb/write_batch.h"
+
+namespace egeria::controller {
+namespace {
+
+constexpr char kVersionKey[] = "v";
+constexpr char kVersion[] = "egeria-journal 1";
+constexpr char kFactPrefix = 'f';       // f <job id, 36 bytes> <sequence, 8 bytes big-endian>
+constexpr char kAsidePrefix = 'q';      // the same, set aside
+constexpr size_t kJobIdLength = 36;
+constexpr size_t kKeyLength = 1 + kJobIdLength + 8;
+
+std::string JobPrefix(char kind, const JobId& job) { return absl::StrCat(std::string(1, kind), job.text()); }
+
+std::string Key(char kind, const JobId& job, int64_t sequence) {
+  std::string key = JobPrefix(kind, job);
+  for (int shift = 56; shift >= 0; shift -= 8) {
+    key.push_back(static_cast<char>(static_cast<uint64_t>(sequence) >> shift & 0xff));
+  }
+  return key;
+}
+
+int64_t SequenceOf(const rocksdb::Slice& key) {
+  uint64_t sequence = 0;
+  for (size_t i = kKeyLength - 8; i < kKeyLength; ++i) sequence = sequence << 8 | static_cast<uint8_t>(key[i]);
+  return static_cast<int64_t>(sequence);
+}
+
+absl::Status ToStatus(const rocksdb::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  return NamedError(absl::StatusCode::kUnavailable, "JOURNAL", status.ToString());
+}
+
+absl::Status MakeFolder(const std::string& folder) {
+  std::error_code error;
+  const bool made = std::filesystem::create_directories(folder, error);
+  // What jobs are called and how they go is nobody else's business.
+  if (made) std::filesystem::permissions(folder, std::filesystem::perms::owner_all, error);
+  if (!error) return absl::OkStatus();
+  const auto code = error == std::errc::permission_denied ? absl::StatusCode::kPermissionDenied
+                                                          : absl::StatusCode::kUnavailable;
+  return NamedError(code, "JOURNAL", "cannot make the state folder ", folder, ": ", error.message());
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(const std::string& folder) {
+  EGERIA_RETURN_IF_ERROR(MakeFolder(folder));
+  rocksdb::Options options;
+  options.create_if_missing = true;
+  options.max_open_files = 64;
+  options.keep_log_file_num = 2;
+  options.max_total_wal_size = uint64_t{64} << 20;
+  options.write_buffer_size = size_t{8} << 20;
+  // The tail of the log that a machine's end has torn is dropped; everything synced lies before it.
+  options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  rocksdb::DB* db = nullptr;
+  const rocksdb::Status opened = rocksdb::DB::Open(options, folder, &db);
+  if (!opened.ok()) {
+    const std::string text = opened.ToString();
+    if (opened.IsIOError() && text.find("LOCK") != std::string::npos) {
+      return NamedError(absl::StatusCode::kFailedPrecondition, "STATE_DIR_IN_USE", "another controller uses ",
+                        folder, " (", text, "): stop it, or give this one another --state-dir");
+    }
+    return ToStatus(opened);
+  }
+  std::unique_ptr<Journal> journal(new Journal(std::unique_ptr<rocksdb::DB>(db)));
+  EGERIA_RETURN_IF_ERROR(journal->CheckVersion());
+  return journal;
+}
+
+Journal::Journal(std::unique_ptr<rocksdb::DB> db) : db_(std::move(db)) {}
+
+Journal::~Journal() {
+  if (absl::Status synced = Sync(); !synced.ok()) LogError("closing the journal: ", synced.ToString());
+  if (rocksdb::Status closed = db_->Close(); !closed.ok()) LogError("closing the journal: ", closed.ToString());
+}
+
+absl::Status Journal::CheckVersion() {
+  std::string version;
+  const rocksdb::Status found = db_->Get(rocksdb::ReadOptions(), kVersionKey, &version);
+  if (found.IsNotFound()) {
+    rocksdb::WriteOptions synced;
+    synced.sync = true;
+    return ToStatus(db_->Put(synced, kVersionKey, kVersion));
+  }
+  EGERIA_RETURN_IF_ERROR(ToStatus(found));
+  if (version == kVersion) return absl::OkStatus();
+  return NamedError(absl::StatusCode::kFailedPrecondition, "JOURNAL_VERSION", "the journal says '", version,
+                    "', this controller reads '", kVersion, "'");
+}
+
+absl::StatusOr<std::vector<Journal::Quarantined>> Journal::Replay(const Visitor& visit) {
+  std::vector<Quarantined> quarantined;
+  std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions()));
+  std::string resume(1, kFactPrefix);
+  std::optional<JobId> current;
+  int64_t expected = 1;
+  // Leaves the job that is being read and goes on behind its last record.
+  auto give_up = [&](const std::string& reason) {
+    quarantined.push_back({*current, reason, 0});
+    resume = Key(kFactPrefix, *current, -1);
+    it->Seek(resume);
+  };
+  for (it->Seek(resume);;) {
+    if (!it->Valid()) {
+      if (it->status().ok()) break;
+      // A damaged block hides the records behind it: the job that was being read cannot be trusted. The same
+      // place failing again means that the database, not a job, is damaged.
+      const bool again = !quarantined.empty() && current && quarantined.back().job == *current;
+      if (!current || again) return ToStatus(it->status());
+      give_up(it->status().ToString());
+      continue;
+    }
+    const rocksdb::Slice key = it->key();
+    if (key[0] != kFactPrefix) break;
+    if (key.size() != kKeyLength) {
+      LogError("the journal holds a key of ", key.size(), " bytes, which is none of its own; skipped");
+      it->Next();
+      continue;
+    }
+    JobId job(std::string(key.data() + 1, kJobIdLength));
+    if (!current || *current != job) {
+      current = job;
+      expected = 1;
+    }
+    const int64_t sequence = SequenceOf(key);
+    if (sequence != expected) {
+      give_up(absl::StrCat("record ", expected, " is missing (the next one is ", sequence, ")"));
+      continue;
+    }
+    storage::v1::Fact fact;
+    if (!fact.ParseFromArray(it->value().data(), static_cast<int>(it->value().size()))) {
+      give_up(absl::StrCat("record ", sequence, " cannot be parsed"));
+      continue;
+    }
+    if (absl::Status visited = visit(*current, sequence, fact); !visited.ok()) {
+      give_up(absl::StrCat("record ", sequence, ": ", visited.message()));
+      continue;
+    }
+    ++expected;
+    it->Next();
+  }
+  it.reset();
+  for (Quarantined& job : quarantined) {
+    EGERIA_ASSIGN_OR_RETURN(job.records, SetAside(job.job));
+  }
+  return quarantined;
+}
+
+absl::Status Journal::Append(const JobId& job, int64_t first_sequence,
+                             const std::vector<storage::v1::Fact>& facts, bool sync) {
+  if (facts.empty()) return sync ? Sync() : absl::OkStatus();
+  rocksdb::WriteBatch batch;
+  std::string value;
+  for (const storage::v1::Fact& fact : facts) {
+    value.clear();
+    if (!fact.SerializeToString(&value)) {
+      return NamedError(absl::StatusCode::kUnavailable, "JOURNAL", "a fact cannot be serialised");
+    }
+    EGERIA_RETURN_IF_ERROR(ToStatus(batch.Put(Key(kFactPrefix, job, first_sequence++), value)));
+  }
+  rocksdb::WriteOptions options;
+  options.sync = sync;
+  return ToStatus(db_->Write(options, &batch));
+}
+
+absl::Status Journal::Remove(const JobId& job) {
+  rocksdb::WriteOptions options;
+  options.sync = true;
+  return ToStatus(db_->DeleteRange(options, db_->DefaultColumnFamily(), Key(kFactPrefix, job, 0),
+                                   Key(kFactPrefix, job, -1)));
+}
+
+absl::StatusOr<int64_t> Journal::SetAside(const JobId& job) {
+  // Records of an earlier incident of the same job make room.
+  rocksdb::WriteBatch batch;
+  EGERIA_RETURN_IF_ERROR(ToStatus(batch.DeleteRange(Key(kAsidePrefix, job, 0), Key(kAsidePrefix, job, -1))));
+  int64_t records = 0;
+  std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions()));
+  const std::string prefix = JobPrefix(kFactPrefix, job);
+  for (it->Seek(prefix); it->Valid() && it->key().starts_with(prefix); it->Next()) {
+    std::string aside = it->key().ToString();
+    aside[0] = kAsidePrefix;
+    EGERIA_RETURN_IF_ERROR(ToStatus(batch.Put(aside, it->value())));
+    ++records;
+  }
+  it.reset();
+  EGERIA_RETURN_IF_ERROR(ToStatus(batch.DeleteRange(Key(kFactPrefix, job, 0), Key(kFactPrefix, job, -1))));
+  rocksdb::WriteOptions options;
+  options.sync = true;
+  EGERIA_RETURN_IF_ERROR(ToStatus(db_->Write(options, &batch)));
+  return records;
+}
+
+absl::Status Journal::Sync() { return ToStatus(db_->SyncWAL()); }
+
+std::string Journal::KeyForTest(const JobId& job, int64_t sequence) { return Key(kFactPrefix, job, sequence); }
+
+}  // namespace egeria::controller

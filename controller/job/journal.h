@@ -1,0 +1,86 @@
+#ifndef EGERIA_CONTROLLER_JOB_JOURNAL_H_
+#define EGERIA_CONTROLLER_JOB_JOURNAL_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/ids.h"
+#include "egeria/storage/v1/journal.pb.h"
+
+namespace rocksdb {
+class DB;
+}
+
+namespace egeria::controller {
+
+// The controller's durable memory: the facts of every job, in a RocksDB of its own folder.
+// docs/formats/journal.md describes the keys and values.
+//
+// Every append is in the write-ahead log when it returns, and so survives the end of this process, however
+// it ends. A synced append, and all before it, also survive the end of the machine. One process at a time
+// may hold a folder.
+//
+// Thread-compatible: its owner serialises the calls. The destructor syncs and closes.
+class Journal {
+ public:
+  // Called with each record while the journal is read. A status other than OK quarantines the job: none of
+  // its further records are read.
+  using Visitor = std::function<absl::Status(const JobId&, int64_t sequence, const storage::v1::Fact&)>;
+
+  // A job that could not be read back, and why. Its records are kept aside, under keys of their own, and the
+  // job id is free again.
+  struct Quarantined {
+    JobId job;
+    std::string reason;
+    int64_t records = 0;  // that were set aside
+  };
+
+  // Opens the journal in `folder`, which is made if it does not exist.
+  // Errors: FAILED_PRECONDITION [STATE_DIR_IN_USE] another process has it open; PERMISSION_DENIED,
+  // NOT_FOUND or UNAVAILABLE [JOURNAL] where the folder cannot be made, read or written; FAILED_PRECONDITION
+  // [JOURNAL_VERSION] it was written by a version with another format.
+  static absl::StatusOr<std::unique_ptr<Journal>> Open(const std::string& folder);
+
+  Journal(const Journal&) = delete;
+  Journal& operator=(const Journal&) = delete;
+  ~Journal();
+
+  // Reads every record, job by job in order of sequence. A job with a record that is corrupt, missing or
+  // refused by `visit` is set aside; the others are read all the same.
+  // Errors: UNAVAILABLE [JOURNAL] the database itself cannot be read.
+  absl::StatusOr<std::vector<Quarantined>> Replay(const Visitor& visit);
+
+  // Appends facts with sequence numbers first_sequence, first_sequence + 1, ...; all of them or none.
+  // Sequence numbers of a job start at 1 and have no gaps; the caller counts.
+  // Errors: UNAVAILABLE [JOURNAL].
+  absl::Status Append(const JobId& job, int64_t first_sequence, const std::vector<storage::v1::Fact>& facts,
+                      bool sync);
+
+  // Forgets all records of a job. Errors: UNAVAILABLE [JOURNAL].
+  absl::Status Remove(const JobId& job);
+
+  // Sets the records of a job aside, as Replay() does, and returns their number. Errors: UNAVAILABLE
+  // [JOURNAL].
+  absl::StatusOr<int64_t> SetAside(const JobId& job);
+
+  // Makes everything appended so far survive the end of the machine. Errors: UNAVAILABLE [JOURNAL].
+  absl::Status Sync();
+
+  // The key of a record, for tests that damage one.
+  static std::string KeyForTest(const JobId& job, int64_t sequence);
+
+ private:
+  explicit Journal(std::unique_ptr<rocksdb::DB> db);
+  absl::Status CheckVersion();
+
+  std::unique_ptr<rocksdb::DB> db_;
+};
+
+}  // namespace egeria::controller
+
+#endif  // EGERIA_CONTROLLER_JOB_JOURNAL_H_

@@ -1,0 +1,107 @@
+#include "controller/job/observation_filter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <variant>
+
+#include "common/base/status.h"
+
+namespace egeria::controller {
+namespace {
+
+constexpr double kLearningRateChange = 0.01;
+constexpr int64_t kTicksPerJob = 1'000;
+constexpr int64_t kTickStepsWhereTotalIsUnknown = 50;
+
+// Whether the policy acts on the mere passing of steps.
+bool ActsAtSteps(const policy::PolicyConfig& config) {
+  if (std::holds_alternative<policy::ScheduleConfig>(config)) return true;
+  const auto* plasticity = std::get_if<policy::PlasticityConfig>(&config);
+  return plasticity != nullptr && !plasticity->unfreeze_steps.empty();
+}
+
+int64_t TickSteps(const JobState& state) {
+  const int64_t total = state.registration().total_steps();
+  return total > 0 ? std::max<int64_t>(1, total / kTicksPerJob) : kTickStepsWhereTotalIsUnknown;
+}
+
+}  // namespace
+
+absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat, int modules) {
+  const v1::LossRun& losses = heartbeat.losses();
+  if (losses.values_size() > kMaxLossesPerHeartbeat ||
+      heartbeat.learning_rates_size() > kMaxLearningRatesPerHeartbeat) {
+    return NamedError(absl::StatusCode::kResourceExhausted, "HEARTBEAT_TOO_LARGE", losses.values_size(),
+                      " losses (at most ", kMaxLossesPerHeartbeat, "), ", heartbeat.learning_rates_size(),
+                      " learning rates (at most ", kMaxLearningRatesPerHeartbeat, ")");
+  }
+  auto bad = [](const auto&... what) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", "a heartbeat with ", what...);
+  };
+  if (heartbeat.step() < 0) return bad("step ", heartbeat.step());
+  if (heartbeat.plan_watermark() < 0 || heartbeat.applied_plan() < 0) return bad("a negative plan");
+  if (heartbeat.frozen_prefix() < 0 || heartbeat.frozen_prefix() >= modules) {
+    return bad("frozen prefix ", heartbeat.frozen_prefix(), " of ", modules, " modules");
+  }
+  if (losses.values_size() > 0 &&
+      (losses.first_step() < 0 || losses.first_step() > heartbeat.step() - losses.values_size() + 1)) {
+    return bad("losses of ", losses.values_size(), " steps from ", losses.first_step(), " on at step ",
+               heartbeat.step());
+  }
+  return absl::OkStatus();
+}
+
+void ObservationFilter::Reset() {
+  learning_rate_.reset();
+  last_loss_step_ = -1;
+  last_heartbeat_step_ = -1;
+}
+
+int64_t ObservationFilter::LossWatermark(const JobState& state) const {
+  const int64_t looked_at = std::max(last_loss_step_, state.last_loss_step());
+  const int64_t watermark = state.policy().wants_loss() ? looked_at : std::max(looked_at, last_heartbeat_step_);
+  return std::max<int64_t>(0, watermark);
+}
+
+bool ObservationFilter::LearningRateIsNews(double rate, const JobState& state) const {
+  const std::optional<double> recorded = state.last_learning_rate();
+  if (!recorded) return true;
+  if (rate == *recorded) return false;
+  if (std::abs(rate - *recorded) >= kLearningRateChange * std::abs(*recorded)) return true;
+  return learning_rate_ == rate;  // it has come to rest
+}
+
+std::vector<v1::Observation> ObservationFilter::Take(const v1::Heartbeat& heartbeat, const JobState& state) {
+  std::vector<v1::Observation> taken;
+  const int64_t floor = state.last_step();
+  last_heartbeat_step_ = std::max(last_heartbeat_step_, heartbeat.step());
+  if (state.policy().wants_loss() && heartbeat.losses().values_size() > 0) {
+    const int64_t seen = std::max(last_loss_step_, state.last_loss_step());
+    int64_t step = heartbeat.losses().first_step();
+    for (float loss : heartbeat.losses().values()) {
+      if (step > seen && std::isfinite(loss)) {
+        v1::Observation& observation = taken.emplace_back();
+        observation.set_step(std::max(step, floor));
+        observation.set_loss(loss);
+      }
+      ++step;
+    }
+    last_loss_step_ = std::max(seen, step - 1);
+  }
+  const int64_t now = std::max(heartbeat.step(), floor);
+  auto observation_of_now = [&]() -> v1::Observation& {
+    if (taken.empty() || taken.back().step() != now) taken.emplace_back().set_step(now);
+    return taken.back();
+  };
+  if (heartbeat.learning_rates_size() > 0 && std::isfinite(heartbeat.learning_rates(0))) {
+    const double rate = heartbeat.learning_rates(0);
+    if (LearningRateIsNews(rate, state)) observation_of_now().set_learning_rate(rate);
+    learning_rate_ = rate;
+  }
+  if (taken.empty() && ActsAtSteps(state.policy_config()) && now - floor >= TickSteps(state)) {
+    observation_of_now();
+  }
+  return taken;
+}
+
+}  // namespace egeria::controller

@@ -1,0 +1,22 @@
+#ifndef EGERIA_CONTROLLER_JOB_POLICY_PROTO_H_
+#define EGERIA_CONTROLLER_JOB_POLICY_PROTO_H_
+
+#include "controller/policy/policy.h"
+#include "controller/policy/policy_config.h"
+#include "egeria/v1/admin.pb.h"
+#include "egeria/v1/controller.pb.h"
+
+// Between the policies' structs and their wire and journal form.
+namespace egeria::controller {
+
+// Constants that are absent take the struct's defaults; no policy at all is the plasticity policy. Values
+// are not checked: policy::Resolve() does that.
+policy::PolicyConfig FromProto(const v1::PolicyConfig& proto);
+v1::PolicyConfig ToProto(const policy::PolicyConfig& config);
+
+policy::Observation FromProto(const v1::Observation& proto);
+v1::Observation ToProto(const policy::Observation& observation);
+
+}  // namespace egeria::controller
+
+#endif  // EGERIA_CONTROLLER_JOB_POLICY_PROTO_H_

@@ -1,0 +1,111 @@
+#include "controller/job/registration.h"
+
+#include <set>
+#include <string>
+
+#include "common/base/ids.h"
+#include "common/base/status.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "xxhash.h"
+
+namespace egeria::controller {
+namespace {
+
+template <typename... Args>
+absl::Status Bad(const Args&... what) {
+  return NamedError(absl::StatusCode::kInvalidArgument, "BAD_REGISTRATION", what...);
+}
+
+template <typename... Args>
+absl::Status Conflict(const Args&... what) {
+  return NamedError(absl::StatusCode::kAlreadyExists, "JOB_CONFLICT", what...,
+                    ": another job uses this id; give this one an id of its own");
+}
+
+absl::Status ValidateModules(const v1::RegisterJobRequest& request, const RegistrationLimits& limits) {
+  if (request.modules_size() < 2 || request.modules_size() > limits.max_modules) {
+    return Bad(request.modules_size(), " modules; 2 to ", limits.max_modules, " are possible");
+  }
+  std::set<std::string> names;
+  for (const v1::LayerModule& module : request.modules()) {
+    if (module.name().empty() || module.name().size() > limits.max_name_length) {
+      return Bad("a module's name has ", module.name().size(), " bytes; 1 to ", limits.max_name_length,
+                 " are possible");
+    }
+    if (!names.insert(module.name()).second) return Bad("two modules are named '", module.name(), "'");
+    if (module.parameter_count() < 0 || module.parameter_count() > limits.max_parameters ||
+        module.parameter_bytes() < 0 || module.parameter_bytes() > limits.max_parameters) {
+      return Bad("module '", module.name(), "' has an impossible size");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ValidateRegistration(const v1::RegisterJobRequest& request, const RegistrationLimits& limits) {
+  if (!JobId(request.job_id()).IsValid()) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_JOB_ID",
+                      "not a UUID in lower-case canonical form (8-4-4-4-12 hexadecimal digits)");
+  }
+  if (request.generation() < 0) return Bad("generation ", request.generation());
+  if (request.world_size() < 1 || request.world_size() > limits.max_world_size) {
+    return Bad("world size ", request.world_size(), "; 1 to ", limits.max_world_size, " are possible");
+  }
+  for (const std::string* text : {&request.training_job(), &request.host(), &request.device_type()}) {
+    if (text->size() > limits.max_name_length) {
+      return Bad("training_job, host and device_type have at most ", limits.max_name_length, " bytes");
+    }
+  }
+  EGERIA_RETURN_IF_ERROR(ValidateModules(request, limits));
+  if (request.total_steps() < 0) return Bad("total_steps ", request.total_steps());
+  if (request.step() < 0) return Bad("step ", request.step());
+  if (request.applied_plan() < 0) return Bad("applied_plan ", request.applied_plan());
+  if (request.frozen_prefix() < 0 || request.frozen_prefix() >= request.modules_size()) {
+    return Bad("frozen_prefix ", request.frozen_prefix(), " of ", request.modules_size(),
+               " modules (the last one never freezes)");
+  }
+  if (request.mode() != v1::MODE_UNSPECIFIED && request.mode() != v1::MODE_ACT &&
+      request.mode() != v1::MODE_OBSERVE) {
+    return Bad("mode ", static_cast<int>(request.mode()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CompareRegistrations(const v1::RegisterJobRequest& known, const v1::RegisterJobRequest& request) {
+  if (known.world_size() != request.world_size()) {
+    return Conflict("world size ", request.world_size(), " where ", known.world_size(), " is known");
+  }
+  if (known.modules_size() != request.modules_size()) {
+    return Conflict(request.modules_size(), " modules where ", known.modules_size(), " are known");
+  }
+  for (int i = 0; i < known.modules_size(); ++i) {
+    const v1::LayerModule& a = known.modules(i);
+    const v1::LayerModule& b = request.modules(i);
+    if (a.name() != b.name() || a.parameter_count() != b.parameter_count() ||
+        a.parameter_bytes() != b.parameter_bytes()) {
+      return Conflict("module ", i, " is '", b.name(), "' of ", b.parameter_count(), " parameters where '",
+                      a.name(), "' of ", a.parameter_count(), " is known");
+    }
+  }
+  return absl::OkStatus();
+}
+
+uint64_t GraphFingerprint(const v1::RegisterJobRequest& request) {
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream out(&stream);
+    out.SetSerializationDeterministic(true);  // keyword arguments are a map
+    for (const v1::LayerModule& module : request.modules()) {
+      out.WriteVarint32(module.has_graph() ? 1 : 0);
+      if (!module.has_graph()) continue;
+      out.WriteVarint64(module.graph().ByteSizeLong());
+      module.graph().SerializeToCodedStream(&out);
+    }
+  }
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+}  // namespace egeria::controller

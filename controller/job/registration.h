@@ -1,0 +1,32 @@
+#ifndef EGERIA_CONTROLLER_JOB_REGISTRATION_H_
+#define EGERIA_CONTROLLER_JOB_REGISTRATION_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "egeria/v1/controller.pb.h"
+
+namespace egeria::controller {
+
+// Bounds on a registration.
+struct RegistrationLimits {
+  int max_world_size = 65'536;
+  int max_modules = 512;
+  size_t max_name_length = 256;
+  int64_t max_parameters = int64_t{1} << 50;  // of one module, in numbers and in bytes
+};
+
+// Checks the form of a registration; the policy and the graphs are checked elsewhere.
+// Errors: INVALID_ARGUMENT [BAD_JOB_ID], [BAD_REGISTRATION] naming the field.
+absl::Status ValidateRegistration(const v1::RegisterJobRequest& request, const RegistrationLimits& limits);
+
+// OK if the two describe the same job: the same world size and modules (names and sizes).
+// Errors: ALREADY_EXISTS [JOB_CONFLICT] naming what differs.
+absl::Status CompareRegistrations(const v1::RegisterJobRequest& known, const v1::RegisterJobRequest& request);
+
+// A number that differs if any module's graph does; the same for the same graphs in every process.
+uint64_t GraphFingerprint(const v1::RegisterJobRequest& request);
+
+}  // namespace egeria::controller
+
+#endif  // EGERIA_CONTROLLER_JOB_REGISTRATION_H_

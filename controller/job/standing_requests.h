@@ -1,0 +1,95 @@
+#ifndef EGERIA_CONTROLLER_JOB_STANDING_REQUESTS_H_
+#define EGERIA_CONTROLLER_JOB_STANDING_REQUESTS_H_
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "controller/policy/policy.h"
+#include "egeria/v1/controller.pb.h"
+
+namespace egeria::controller {
+
+// What the controller wants one job's sampling rank to send: probes of the frontmost active module, and
+// snapshots for its reference. State, not events: Update() says what the policy wants now, and the requests
+// follow from it. Versions rise with the clock, so that they also rise over a restart of the controller,
+// after which a worker would otherwise take a request for one that it has answered.
+//
+// - A new subject (another module, interval or batch, a fresh history, a new generation) gets new versions:
+//   first a snapshot, and samples once it is there, so that none is sent in vain.
+// - After refresh_readings readings a new snapshot is asked for; samples go on meanwhile.
+// - A snapshot that is refused, or has not come after kSnapshotPatience, is asked for again.
+//
+// Pure; thread-compatible.
+class StandingRequests {
+ public:
+  static constexpr absl::Duration kSnapshotPatience = absl::Minutes(2);
+  static constexpr absl::Duration kSnapshotRetry = absl::Seconds(5);
+
+  // What a series of readings is about. Readings of different subjects must not be mixed.
+  struct Subject {
+    policy::Monitoring monitoring;
+    int first_module = 0;
+    int64_t epoch = 0;       // JobState::epoch()
+    int64_t generation = 0;
+    int64_t graphs = 0;      // rises when the reference engine was given other graphs
+  };
+
+  // Sets what is wanted now (empty: nothing). True if the requests changed.
+  bool Update(const std::optional<Subject>& subject, absl::Time now);
+
+  // Asks again for what is overdue. True if the requests changed.
+  bool Tick(absl::Time now);
+
+  // The sampling rank is another process now: whatever was under way is lost. True if the requests changed.
+  bool SamplerChanged(absl::Time now);
+
+  // The requests as they go into a directive; empty where nothing is wanted.
+  std::optional<v1::SamplingRequest> sampling() const;
+  std::optional<v1::SnapshotRequest> snapshot() const;
+
+  // Whether an upload with this header is wanted now. Errors: FAILED_PRECONDITION [STALE_REQUEST], for a
+  // sample also when it is not newer than the reference or than an earlier sample.
+  absl::Status CheckSample(const v1::SampleHeader& header) const;
+  absl::Status CheckSnapshot(const v1::SnapshotHeader& header) const;
+
+  // The reference engine took or refused the upload. True if the requests changed.
+  void SampleTaken(const v1::SampleHeader& header);
+  bool SnapshotTaken(const v1::SnapshotHeader& header, absl::Time now);
+  bool SnapshotRefused(absl::Time now);
+  // The engine says that it has no reference. True if the requests changed.
+  bool ReferenceLost(absl::Time now);
+
+  // Whether a reading of a sample of this version still counts, and that it has been counted. The latter is
+  // true if the requests changed.
+  bool IsCurrent(int module, int64_t request_version) const;
+  bool ReadingTaken(absl::Time now);
+
+  bool reference_ready() const { return reference_ready_; }
+
+ private:
+  int64_t NextVersion(absl::Time now);
+  void AskForSnapshot(absl::Time now);
+
+  std::optional<Subject> subject_;
+  int64_t last_version_ = 0;
+  int64_t sampling_version_ = 0;
+  int64_t last_sample_step_ = -1;
+
+  int64_t snapshot_version_ = 0;      // of the newest request
+  bool snapshot_wanted_ = false;
+  absl::Time snapshot_due_;           // ask again after this
+  bool snapshot_refused_ = false;     // nothing is asked for until snapshot_due_
+  std::set<int> snapshot_received_;   // modules of snapshot_version_
+
+  bool reference_ready_ = false;
+  int64_t reference_step_ = -1;
+  int readings_since_snapshot_ = 0;
+};
+
+}  // namespace egeria::controller
+
+#endif  // EGERIA_CONTROLLER_JOB_STANDING_REQUESTS_H_
