@@ -1,0 +1,80 @@
+#include "controller/service/admin_service.h"
+
+#include <utility>
+#include <vector>
+
+#include "common/rpc/grpc_status.h"
+
+namespace egeria::controller {
+namespace {
+
+grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(rpc::ToGrpc(status));
+  return reactor;
+}
+
+// Sends records one after the other. Owned by gRPC until OnDone().
+class ExportReactor final : public grpc::ServerWriteReactor<v1::ExportRecord> {
+ public:
+  explicit ExportReactor(absl::StatusOr<std::vector<v1::ExportRecord>> records)
+      : records_(std::move(records)) {
+    Next();
+  }
+  void OnWriteDone(bool ok) override {
+    if (ok) {
+      Next();
+    } else {
+      Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the caller has gone"));
+    }
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  void Next() {
+    if (!records_.ok() || next_ == records_->size()) {
+      Finish(rpc::ToGrpc(records_.status()));
+    } else {
+      StartWrite(&(*records_)[next_++]);
+    }
+  }
+
+  const absl::StatusOr<std::vector<v1::ExportRecord>> records_;
+  size_t next_ = 0;
+};
+
+}  // namespace
+
+grpc::ServerUnaryReactor* AdminService::ListJobs(grpc::CallbackServerContext* context,
+                                                 const v1::ListJobsRequest* request,
+                                                 v1::ListJobsResponse* response) {
+  *response = manager_->ListJobs();
+  return Answer(context, absl::OkStatus());
+}
+
+grpc::ServerWriteReactor<v1::ExportRecord>* AdminService::ExportJob(grpc::CallbackServerContext* context,
+                                                                    const v1::ExportJobRequest* request) {
+  return new ExportReactor(manager_->ExportJob(JobId(request->job_id())));
+}
+
+grpc::ServerUnaryReactor* AdminService::SetFrozenPrefix(grpc::CallbackServerContext* context,
+                                                        const v1::SetFrozenPrefixRequest* request,
+                                                        v1::SetFrozenPrefixResponse* response) {
+  auto plan = manager_->SetFrozenPrefix(JobId(request->job_id()), request->frozen_prefix(), request->reason());
+  if (plan.ok()) response->set_plan_id(plan->value());
+  return Answer(context, plan.status());
+}
+
+grpc::ServerUnaryReactor* AdminService::SetPaused(grpc::CallbackServerContext* context,
+                                                  const v1::SetPausedRequest* request,
+                                                  v1::SetPausedResponse* response) {
+  return Answer(context, manager_->SetPaused(JobId(request->job_id()), request->paused()));
+}
+
+grpc::ServerUnaryReactor* AdminService::SetMode(grpc::CallbackServerContext* context,
+                                                const v1::SetModeRequest* request,
+                                                v1::SetModeResponse* response) {
+  return Answer(context, manager_->SetMode(JobId(request->job_id()), request->mode()));
+}
+
+}  // namespace egeria::controller

@@ -1,0 +1,35 @@
+#include "controller/service/controller_service.h"
+
+#include "common/rpc/grpc_status.h"
+#include "controller/service/rank_stream.h"
+
+namespace egeria::controller {
+
+grpc::ServerUnaryReactor* ControllerService::RegisterJob(grpc::CallbackServerContext* context,
+                                                         const v1::RegisterJobRequest* request,
+                                                         v1::RegisterJobResponse* response) {
+  auto registered = manager_->RegisterJob(*request);
+  if (registered.ok()) *response = *std::move(registered);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(rpc::ToGrpc(registered.status()));
+  return reactor;
+}
+
+grpc::ServerBidiReactor<v1::WorkerMessage, v1::ControllerMessage>* ControllerService::Stream(
+    grpc::CallbackServerContext* context) {
+  {
+    absl::MutexLock lock(&mutex_);
+    ++streams_;
+  }
+  return RankStream::Start(manager_, limits_, &budget_, [this] {
+    absl::MutexLock lock(&mutex_);
+    --streams_;
+  });
+}
+
+void ControllerService::WaitForStreams() {
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(+[](int* streams) { return *streams == 0; }, &streams_));
+}
+
+}  // namespace egeria::controller

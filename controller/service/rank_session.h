@@ -1,0 +1,56 @@
+#ifndef EGERIA_CONTROLLER_SERVICE_RANK_SESSION_H_
+#define EGERIA_CONTROLLER_SERVICE_RANK_SESSION_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "controller/job/job_manager.h"
+#include "controller/service/upload_assembler.h"
+#include "egeria/v1/controller.pb.h"
+
+namespace egeria::controller {
+
+// The protocol of one rank's stream, free of gRPC: takes the worker's messages one after the other and says
+// what to answer. Everything durable or shared is the manager's.
+//
+// Thread-compatible: one message at a time. The destructor closes the session.
+class RankSession {
+ public:
+  struct Reply {
+    bool directive = false;                // answer with the newest directive
+    std::vector<v1::UploadResult> results; // and with these
+  };
+
+  // `manager` and `budget` must outlive the session.
+  RankSession(JobManager* manager, UploadLimits limits, UploadBudget* budget)
+      : manager_(manager), uploads_(limits, budget) {}
+  ~RankSession() { End(); }
+  RankSession(const RankSession&) = delete;
+  RankSession& operator=(const RankSession&) = delete;
+
+  // An error ends the stream; see Stream in controller.proto. `listener` is told what happens to the
+  // session without a message.
+  absl::Status Handle(const v1::WorkerMessage& message, const std::weak_ptr<SessionListener>& listener,
+                      Reply* reply);
+
+  // Idempotent.
+  void End();
+
+  // 0 before the first message.
+  SessionId id() const { return id_; }
+
+ private:
+  absl::Status HandleOpen(const v1::Open& open, const std::weak_ptr<SessionListener>& listener);
+  absl::Status HandleOutcome(UploadAssembler::Outcome outcome, Reply* reply);
+  absl::Status HandleUploadBegin(const v1::UploadBegin& begin, Reply* reply);
+
+  JobManager* const manager_;
+  UploadAssembler uploads_;
+  SessionId id_;
+  bool ended_ = false;
+};
+
+}  // namespace egeria::controller
+
+#endif  // EGERIA_CONTROLLER_SERVICE_RANK_SESSION_H_

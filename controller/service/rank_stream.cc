@@ -1,0 +1,134 @@
+#include "controller/service/rank_stream.h"
+
+#include <string>
+#include <utility>
+
+#include "common/rpc/grpc_status.h"
+
+namespace egeria::controller {
+
+RankStream* RankStream::Start(JobManager* manager, UploadLimits limits, UploadBudget* budget,
+                              std::function<void()> on_done) {
+  std::shared_ptr<RankStream> stream(new RankStream(manager, limits, budget, std::move(on_done)));
+  stream->self_ = stream;
+  stream->StartRead(&stream->in_);
+  return stream.get();
+}
+
+RankStream::RankStream(JobManager* manager, UploadLimits limits, UploadBudget* budget,
+                       std::function<void()> on_done)
+    : manager_(manager), on_done_(std::move(on_done)), session_(manager, limits, budget) {}
+
+void RankStream::OnReadDone(bool ok) {
+  {
+    absl::MutexLock lock(&mutex_);
+    ++reading_;
+  }
+  absl::Status status;
+  RankSession::Reply reply;
+  if (ok) status = session_.Handle(in_, self_, &reply);
+  bool read_on = ok && status.ok();
+  {
+    absl::MutexLock lock(&mutex_);
+    session_id_ = session_.id();
+    directive_due_ |= reply.directive;
+    for (v1::UploadResult& result : reply.results) {
+      if (results_.size() < kMaxResults) results_.push_back(std::move(result));
+    }
+    // The worker's half-close ends the stream well; gRPC turns that into CANCELLED where it was no half-close.
+    if (!read_on && !closing_) closing_ = status;
+    read_on = read_on && !closing_;
+  }
+  if (read_on) StartRead(&in_);
+  {
+    absl::MutexLock lock(&mutex_);
+    --reading_;
+  }
+  Pump();
+}
+
+void RankStream::OnWriteDone(bool ok) {
+  {
+    absl::MutexLock lock(&mutex_);
+    writing_ = false;
+    if (!ok && !closing_) closing_ = absl::CancelledError("the worker has gone");
+  }
+  Pump();
+}
+
+void RankStream::OnDirectiveChanged() {
+  {
+    absl::MutexLock lock(&mutex_);
+    directive_due_ = true;
+  }
+  Pump();
+}
+
+void RankStream::OnUploadRefused(int64_t upload_id, const absl::Status& reason) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (results_.size() >= kMaxResults) return;
+    v1::UploadResult& result = results_.emplace_back();
+    result.set_upload_id(upload_id);
+    result.set_reason(std::string(reason.message().substr(0, 1'024)));
+  }
+  Pump();
+}
+
+void RankStream::OnClose(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!closing_) closing_ = status;
+  }
+  Pump();
+}
+
+void RankStream::OnCancel() { OnClose(absl::CancelledError("the worker has gone")); }
+
+void RankStream::OnDone() {
+  session_.End();
+  const std::shared_ptr<RankStream> self = std::move(self_);
+  on_done_();
+}
+
+void RankStream::Pump() {
+  std::optional<absl::Status> finish;
+  SessionId session;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (writing_ || finished_) return;
+    if (closing_) {
+      if (reading_ > 0) return;  // that callback comes here again
+      finished_ = true;
+      finish = closing_;
+    } else if (!results_.empty()) {
+      writing_ = true;
+      *out_.mutable_upload_result() = std::move(results_.front());
+      results_.pop_front();
+    } else if (directive_due_ && session_id_.value() != 0) {
+      writing_ = true;
+      directive_due_ = false;
+      session = session_id_;
+    } else {
+      return;
+    }
+  }
+  if (finish) {
+    Finish(rpc::ToGrpc(*finish));
+    return;
+  }
+  if (session.value() != 0) {
+    std::optional<v1::Directive> directive = manager_->DirectiveFor(session);
+    if (!directive) {  // the session has just been closed; OnClose() says why
+      {
+        absl::MutexLock lock(&mutex_);
+        writing_ = false;
+      }
+      return Pump();
+    }
+    *out_.mutable_directive() = *std::move(directive);
+  }
+  StartWrite(&out_);
+}
+
+}  // namespace egeria::controller

@@ -1,0 +1,73 @@
+#ifndef EGERIA_CONTROLLER_SERVICE_RANK_STREAM_H_
+#define EGERIA_CONTROLLER_SERVICE_RANK_STREAM_H_
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "controller/job/job_manager.h"
+#include "controller/service/rank_session.h"
+#include "egeria/v1/controller.pb.h"
+#include "grpcpp/support/server_callback.h"
+
+namespace egeria::controller {
+
+// One rank's gRPC stream: moves messages between the wire and a RankSession.
+//
+// A reader that is slow or dead costs nothing but itself: at most one message is being written, the newest
+// directive is made only when it can be sent, and of refused uploads at most kMaxResults wait.
+//
+// Thread-safe; owns itself from Start() until gRPC is done with it.
+class RankStream final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::ControllerMessage>,
+                         public SessionListener {
+ public:
+  static constexpr size_t kMaxResults = 64;
+
+  // Returns a stream that is reading. `on_done` is called once, last.
+  static RankStream* Start(JobManager* manager, UploadLimits limits, UploadBudget* budget,
+                           std::function<void()> on_done);
+
+  // SessionListener
+  void OnDirectiveChanged() override ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnUploadRefused(int64_t upload_id, const absl::Status& reason) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnClose(const absl::Status& status) override ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // gRPC
+  void OnReadDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  RankStream(JobManager* manager, UploadLimits limits, UploadBudget* budget, std::function<void()> on_done);
+
+  // Starts the next write, or ends the stream, if either is due and possible.
+  void Pump() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  JobManager* const manager_;
+  const std::function<void()> on_done_;
+  std::shared_ptr<RankStream> self_;
+
+  // Of the read that is under way; touched by one callback at a time.
+  RankSession session_;
+  v1::WorkerMessage in_;
+  // Of the write that is under way: owned by whoever has set writing_.
+  v1::ControllerMessage out_;
+
+  absl::Mutex mutex_;
+  SessionId session_id_ ABSL_GUARDED_BY(mutex_);
+  int reading_ ABSL_GUARDED_BY(mutex_) = 0;  // callbacks that may start another read
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  bool directive_due_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<v1::UploadResult> results_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Status> closing_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace egeria::controller
+
+#endif  // EGERIA_CONTROLLER_SERVICE_RANK_STREAM_H_

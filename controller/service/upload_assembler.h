@@ -1,0 +1,104 @@
+#ifndef EGERIA_CONTROLLER_SERVICE_UPLOAD_ASSEMBLER_H_
+#define EGERIA_CONTROLLER_SERVICE_UPLOAD_ASSEMBLER_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/tensor/wire_tensor.h"
+#include "egeria/v1/controller.pb.h"
+
+namespace egeria::controller {
+
+struct UploadLimits {
+  size_t max_upload_bytes = size_t{4} << 30;
+  size_t max_chunk_bytes = (size_t{1} << 20) + (size_t{64} << 10);  // 1 MiB and some slack
+  int max_tensors = 4'096;
+  int max_dimensions = 16;
+  size_t max_name_length = 256;
+};
+
+// How many bytes of unfinished uploads all streams together may hold. Thread-safe.
+class UploadBudget {
+ public:
+  explicit UploadBudget(size_t bytes) : left_(static_cast<int64_t>(bytes)) {}
+  bool Take(size_t bytes) {
+    if (left_.fetch_sub(static_cast<int64_t>(bytes)) >= static_cast<int64_t>(bytes)) return true;
+    Return(bytes);
+    return false;
+  }
+  void Return(size_t bytes) { left_.fetch_add(static_cast<int64_t>(bytes)); }
+
+ private:
+  std::atomic<int64_t> left_;
+};
+
+// Puts the chunks of one stream's uploads together. Memory grows with the bytes that have come, never with
+// what was announced. Pure but for the shared budget; thread-compatible.
+//
+// What breaks the protocol is an error, and the stream ends with it. What is only unusable (see Outcome) is
+// refused while its chunks are passed over, and the stream goes on.
+class UploadAssembler {
+ public:
+  // What a message has led to. At most one of the two is set.
+  struct Outcome {
+    struct Upload {
+      v1::UploadBegin begin;
+      std::vector<WireTensor> tensors;
+    };
+    std::optional<Upload> complete;
+    // The upload is refused, for this reason: RESOURCE_EXHAUSTED [QUEUE_FULL] the budget is spent;
+    // INVALID_ARGUMENT [BAD_DTYPE], [BAD_SHAPE] of an announced tensor. Said once per upload.
+    absl::Status refused;
+  };
+
+  // `budget` must outlive the assembler.
+  UploadAssembler(UploadLimits limits, UploadBudget* budget) : limits_(limits), budget_(budget) {}
+  ~UploadAssembler() { Clear(); }
+  UploadAssembler(const UploadAssembler&) = delete;
+  UploadAssembler& operator=(const UploadAssembler&) = delete;
+
+  // Starts an upload. An upload of no bytes is complete at once.
+  // Errors: INVALID_ARGUMENT [BAD_MESSAGE] the one before is not complete, the id does not rise, there is no
+  // header, too many tensors or dimensions or too long a name; RESOURCE_EXHAUSTED [UPLOAD_TOO_LARGE].
+  absl::StatusOr<Outcome> Begin(const v1::UploadBegin& begin);
+
+  // Passes over the chunks of the upload that has just begun: nobody wants it.
+  void Discard();
+
+  // Errors: INVALID_ARGUMENT [BAD_MESSAGE] no such upload, a gap or a repetition, more bytes than announced;
+  // RESOURCE_EXHAUSTED [UPLOAD_TOO_LARGE] the chunk.
+  absl::StatusOr<Outcome> Add(const v1::UploadChunk& chunk);
+
+  // The header of the upload that began last.
+  const v1::UploadBegin& begin() const { return begin_; }
+
+ private:
+  void Clear();
+  absl::Status CheckForm(const v1::UploadBegin& begin) const;
+  Outcome Complete();
+
+  const UploadLimits limits_;
+  UploadBudget* const budget_;
+
+  int64_t last_id_ = 0;
+  v1::UploadBegin begin_;
+  bool open_ = false;
+  bool discarding_ = false;
+  bool total_known_ = false;
+  size_t total_ = 0;      // bytes announced
+  size_t received_ = 0;
+  size_t held_ = 0;       // bytes taken from the budget
+  std::vector<TensorSpec> specs_;
+  std::vector<size_t> sizes_;
+  std::vector<std::vector<std::byte>> data_;
+  size_t filling_ = 0;    // index of the tensor whose bytes come next
+};
+
+}  // namespace egeria::controller
+
+#endif  // EGERIA_CONTROLLER_SERVICE_UPLOAD_ASSEMBLER_H_
