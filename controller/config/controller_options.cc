@@ -1,0 +1,135 @@
+#include "controller/config/controller_options.h"
+
+#include "common/base/status.h"
+
+namespace egeria::controller {
+namespace {
+
+using config::ByteCount;
+using config::InRange;
+using config::OneOf;
+
+std::string CheckBytes(const ByteCount& bytes) {
+  return bytes.value >= (size_t{1} << 20) ? "" : "must be at least 1MiB";
+}
+
+std::string CheckInterval(const absl::Duration& interval) {
+  return interval >= absl::Milliseconds(50) && interval <= absl::Minutes(1) ? "" : "must be between 50ms and 1m";
+}
+
+std::string CheckRetention(const absl::Duration& kept) {
+  return kept >= absl::ZeroDuration() ? "" : "must not be negative";
+}
+
+std::string CheckCpus(const std::vector<int>& cpus) {
+  for (int cpu : cpus) {
+    if (cpu < 0 || cpu >= 4'096) return "must be numbers of CPUs, from 0";
+  }
+  return "";
+}
+
+std::string CheckBackends(const std::vector<std::string>& backends) {
+  if (backends.empty()) return "must name at least one";
+  return config::EachOneOf({"int8", "bf16", "prepacked", "aten"})(backends);
+}
+
+std::string CheckMetricsListen(const std::string& listen) {
+  if (listen == "none") return "";
+  const auto address = rpc::ParseAddress(listen);
+  if (!address.ok()) return std::string(address.status().message());
+  if (address->is_unix()) return "is host:port, or none";
+  return "";
+}
+
+absl::Status CheckTogether(const ControllerOptions& options) {
+  EGERIA_ASSIGN_OR_RETURN(const std::vector<rpc::Address> addresses, ListenAddresses(options));
+  const rpc::TlsFiles tls = TlsFilesOf(options);
+  for (const rpc::Address& address : addresses) {
+    EGERIA_RETURN_IF_ERROR(rpc::ServerCredentialsFor(address, tls, options.insecure).status());
+  }
+  return absl::OkStatus();
+}
+
+void AddGroups(ControllerOptions* options, config::OptionSet* set) {
+  set->Add("tls.ca", &options->tls.ca, "PEM file of the authority whose certificates clients must show")
+      .Add("tls.certificate", &options->tls.certificate, "PEM file of this controller's certificate chain")
+      .Add("tls.key", &options->tls.key, "PEM file of its private key")
+      .Add("metrics.listen", &options->metrics.listen, "host:port of the Prometheus endpoint; none: off",
+           config::ValueCheck<std::string>(CheckMetricsListen))
+      .Add("metrics.finished_jobs", &options->metrics.finished_jobs,
+           "how long the metrics of a job without streams stay", config::ValueCheck<absl::Duration>(CheckRetention))
+      .Add("reference.threads", &options->reference.threads, "threads of the reference engine",
+           InRange(1, 256))
+      .Add("reference.cpus", &options->reference.cpus, "CPUs that it is pinned to; empty: none",
+           config::ValueCheck<std::vector<int>>(CheckCpus))
+      .Add("reference.scope", &options->reference.scope,
+           "what is run for a reading: the frontmost active module, or the whole prefix up to it",
+           OneOf({"module", "prefix"}))
+      .Add("reference.backends", &options->reference.backends, "backends that may be used, by preference",
+           config::ValueCheck<std::vector<std::string>>(CheckBackends))
+      .Add("reference.queue_bytes", &options->reference.queue_bytes, "samples and snapshots that may wait",
+           config::ValueCheck<ByteCount>(CheckBytes))
+      .Add("reference.queue_samples_per_job", &options->reference.queue_samples_per_job,
+           "samples of one job that may wait; the oldest is dropped", InRange(1, 1'000))
+      .Add("limits.jobs", &options->limits.jobs, "jobs that have not finished", InRange(1, 1'000'000))
+      .Add("limits.observations_per_job", &options->limits.observations_per_job,
+           "losses, readings and learning rates that are kept of a job", InRange<int64_t>(1'000, 1'000'000'000))
+      .Add("limits.upload_bytes", &options->limits.upload_bytes, "size of one sample or snapshot",
+           config::ValueCheck<ByteCount>(CheckBytes))
+      .Add("limits.pending_upload_bytes", &options->limits.pending_upload_bytes,
+           "unfinished uploads of all streams together", config::ValueCheck<ByteCount>(CheckBytes))
+      .Add("retention.finished", &options->retention.finished, "how long a finished job is kept",
+           config::ValueCheck<absl::Duration>(CheckRetention))
+      .Add("retention.silent", &options->retention.silent,
+           "how long a job is kept that never finished and has no streams",
+           config::ValueCheck<absl::Duration>(CheckRetention));
+}
+
+}  // namespace
+
+std::string DefaultStateDir(const config::Environment& environment, bool root) {
+  if (root) return "/var/lib/egeria";
+  if (auto state = environment.find("XDG_STATE_HOME"); state != environment.end() && !state->second.empty()) {
+    return state->second + "/egeria";
+  }
+  auto home = environment.find("HOME");
+  return (home == environment.end() ? "" : home->second) + "/.local/state/egeria";
+}
+
+config::OptionSet ControllerOptionSet(ControllerOptions* options, const std::string& version) {
+  config::OptionSet set("egeria-controller", "EGERIA_CONTROLLER_",
+                        "decides which layers of training jobs to freeze, and when", version);
+  set.Add("listen", &options->listen,
+          "unix:/path or host:port, one or more; empty: unix:<state_dir>/controller.sock")
+      .Add("state_dir", &options->state_dir, "folder of the journal; one controller at a time")
+      .Add("insecure", &options->insecure, "listen on other machines' networks without TLS")
+      .Add("max_cpu_load", &options->max_cpu_load,
+           "the reference engine runs while the machine's CPU load is under this share", InRange(0.0, 1.0))
+      .Add("heartbeat_interval", &options->heartbeat_interval, "how often each rank reports",
+           config::ValueCheck<absl::Duration>(CheckInterval))
+      .Add("log_level", &options->log_level, "lowest level that is logged",
+           OneOf({"debug", "info", "warning", "error"}))
+      .Add("ready_fd", &options->ready_fd, "file descriptor that gets 'READY=1' once all is up; -1: none",
+           InRange(-1, 65'535));
+  AddGroups(options, &set);
+  set.AddCheck([options] { return CheckTogether(*options); });
+  return set;
+}
+
+absl::StatusOr<std::vector<rpc::Address>> ListenAddresses(const ControllerOptions& options) {
+  std::vector<std::string> texts = options.listen;
+  if (texts.empty()) texts.push_back(absl::StrCat("unix:", options.state_dir, "/controller.sock"));
+  std::vector<rpc::Address> addresses;
+  for (const std::string& text : texts) {
+    EGERIA_ASSIGN_OR_RETURN(rpc::Address address, rpc::ParseAddress(text));
+    addresses.push_back(std::move(address));
+  }
+  return addresses;
+}
+
+rpc::TlsFiles TlsFilesOf(const ControllerOptions& options) {
+  const rpc::TlsFiles files{options.tls.ca, options.tls.certificate, options.tls.key};
+  return files.empty() ? rpc::TlsFilesFromEnvironment() : files;
+}
+
+}  // namespace egeria::controller

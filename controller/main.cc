@@ -1,0 +1,138 @@
+// egeria-controller: serves training jobs until it is told to stop.
+//
+// Exit status: 0 after SIGTERM or SIGINT; 1 where it cannot run; 2 for options that are wrong.
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <iostream>
+#include <memory>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "controller/config/controller_options.h"
+#include "controller/job/job_manager.h"
+#include "controller/job/journal.h"
+#include "controller/notify.h"
+#include "controller/reference/evaluator.h"
+#include "controller/service/controller_server.h"
+#include "controller/web/metrics_server.h"
+
+namespace egeria::controller {
+namespace {
+
+std::string HostName() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
+}
+
+JobManagerOptions ManagerOptions(const ControllerOptions& options) {
+  JobManagerOptions manager;
+  manager.scope = options.reference.scope == "prefix" ? ReferenceScope::kPrefix : ReferenceScope::kModule;
+  manager.host = HostName();
+  manager.heartbeat_interval = options.heartbeat_interval;
+  manager.max_jobs = options.limits.jobs;
+  manager.max_observations_per_job = options.limits.observations_per_job;
+  manager.finished_retention = options.retention.finished;
+  manager.silent_retention = options.retention.silent;
+  return manager;
+}
+
+reference::EvaluatorOptions ReferenceOptions(const ControllerOptions& options) {
+  reference::EvaluatorOptions reference;
+  reference.threads = options.reference.threads;
+  reference.cpus = options.reference.cpus;
+  reference.max_cpu_load = options.max_cpu_load;
+  reference.max_queue_bytes = options.reference.queue_bytes.value;
+  reference.max_samples_per_job = static_cast<size_t>(options.reference.queue_samples_per_job);
+  reference.backends = options.reference.backends;
+  return reference;
+}
+
+absl::StatusOr<std::unique_ptr<ControllerServer>> StartServer(const ControllerOptions& options,
+                                                              JobManager* manager) {
+  ControllerServer::Options server;
+  EGERIA_ASSIGN_OR_RETURN(server.listen, ListenAddresses(options));
+  server.tls = TlsFilesOf(options);
+  server.insecure_allowed = options.insecure;
+  server.uploads.max_upload_bytes = options.limits.upload_bytes.value;
+  server.max_pending_upload_bytes = options.limits.pending_upload_bytes.value;
+  return ControllerServer::Start(std::move(server), manager);
+}
+
+// Returns when one of the signals comes; does the upkeep meanwhile.
+void ServeUntil(const sigset_t& signals, JobManager* manager) {
+  constexpr timespec kUpkeep = {60, 0};
+  for (;;) {
+    const int signal = sigtimedwait(&signals, nullptr, &kUpkeep);
+    if (signal > 0) {
+      LogInfo("received ", strsignal(signal), ", stopping");
+      return;
+    }
+    if (errno == EAGAIN) manager->Maintain();
+  }
+}
+
+absl::Status Run(const ControllerOptions& options, const std::string& version) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts, so that all inherit it
+  signal(SIGPIPE, SIG_IGN);
+
+  EGERIA_ASSIGN_OR_RETURN(auto journal, Journal::Open(options.state_dir + "/journal"));
+  EGERIA_ASSIGN_OR_RETURN(
+      auto manager, JobManager::Start(ManagerOptions(options), std::move(journal),
+                                      [&options](reference::Evaluator::Callback on_result) {
+                                        return reference::Evaluator::Start(ReferenceOptions(options),
+                                                                           std::move(on_result));
+                                      }));
+  manager->Maintain();
+  EGERIA_ASSIGN_OR_RETURN(auto server, StartServer(options, manager.get()));
+  MetricsServer::Options metrics_options;
+  metrics_options.listen = options.metrics.listen;
+  metrics_options.keep_silent_jobs = options.metrics.finished_jobs;
+  metrics_options.version = version;
+  EGERIA_ASSIGN_OR_RETURN(auto metrics, MetricsServer::Start(metrics_options, manager.get()));
+
+  for (const rpc::Address& address : server->addresses()) LogInfo("listening on ", address.ToString());
+  if (!metrics->url().empty()) LogInfo("metrics at ", metrics->url());
+  NotifyDescriptor(options.ready_fd);
+  NotifyServiceManager("READY=1");
+  ServeUntil(signals, manager.get());
+  NotifyServiceManager("STOPPING=1");
+  manager->Stop();  // first, so that the streams end with a reason
+  server->Stop();
+  metrics->Stop();
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  const std::string version = EGERIA_VERSION;
+  ControllerOptions options;
+  const config::Environment environment = config::ProcessEnvironment();
+  options.state_dir = DefaultStateDir(environment, geteuid() == 0);
+  auto outcome = ControllerOptionSet(&options, version).Load(argc, argv, environment, std::cout);
+  if (!outcome.ok()) {
+    std::cerr << "egeria-controller: " << outcome.status().message() << "\n";
+    return 2;
+  }
+  if (*outcome == config::OptionSet::Outcome::kExit) return 0;
+  LogLevel level = LogLevel::kInfo;
+  ParseLogLevel(options.log_level, &level);
+  ConfigureLogging("egeria-controller", level);
+  if (const absl::Status ran = Run(options, version); !ran.ok()) {
+    LogError(std::string(ran.message()));
+    return 1;
+  }
+  LogInfo("stopped");
+  return 0;
+}
+
+}  // namespace
+}  // namespace egeria::controller
+
+int main(int argc, char** argv) { return egeria::controller::Main(argc, argv); }

@@ -1,0 +1,38 @@
+#include "controller/notify.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+
+namespace egeria::controller {
+
+void NotifyServiceManager(const std::string& state) {
+  const char* path = std::getenv("NOTIFY_SOCKET");
+  sockaddr_un name = {};
+  if (path == nullptr || path[0] == '\0' || std::strlen(path) >= sizeof(name.sun_path)) return;
+  name.sun_family = AF_UNIX;
+  std::strcpy(name.sun_path, path);
+  if (path[0] == '@') name.sun_path[0] = '\0';  // an abstract socket
+  const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return;
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + std::strlen(path));
+  // What the manager misses it finds out by its own time limits.
+  (void)sendto(fd, state.data(), state.size(), MSG_NOSIGNAL | MSG_DONTWAIT,
+               reinterpret_cast<const sockaddr*>(&name), length);
+  close(fd);
+}
+
+void NotifyDescriptor(int fd) {
+  if (fd < 0) return;
+  constexpr char kReady[] = "READY=1\n";
+  if (write(fd, kReady, sizeof(kReady) - 1) < 0) {
+    // Whoever gave us the descriptor has gone; nobody is left to tell.
+  }
+  close(fd);
+}
+
+}  // namespace egeria::controller

@@ -1,0 +1,203 @@
+#include "controller/web/job_metrics.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/metrics/family.h"
+
+namespace egeria::controller {
+namespace {
+
+using metrics::Family;
+using metrics::Labels;
+
+const char* PhaseName(v1::JobPhase phase) {
+  switch (phase) {
+    case v1::JOB_PHASE_RUNNING:
+      return "running";
+    case v1::JOB_PHASE_FINISHED:
+      return "finished";
+    default:
+      return "silent";
+  }
+}
+
+// The metrics that have one series per job, in the order in which they are shown.
+struct JobFamilies {
+  Family step = Family::Gauge("egeria_job_step", "Optimizer steps that the job has done.");
+  Family ranks = Family::Gauge("egeria_job_ranks", "Ranks that the job has.");
+  Family connected = Family::Gauge("egeria_job_connected_ranks", "Ranks whose stream is open.");
+  Family bootstrapping =
+      Family::Gauge("egeria_job_bootstrapping", "1 while the loss has not settled yet, so that nothing freezes.");
+  Family paused = Family::Gauge("egeria_job_paused", "1 while an operator has paused the policy.");
+  Family observing = Family::Gauge("egeria_job_observing", "1 in observe mode: decisions are only reported.");
+  Family blocked = Family::Gauge("egeria_job_blocked",
+                                 "1 while the frontmost active module cannot be evaluated and so cannot freeze.");
+  Family decided = Family::Gauge("egeria_decided_frozen_modules", "Frozen prefix as decided.");
+  Family applied = Family::Gauge("egeria_applied_frozen_modules", "Frozen prefix as applied by all ranks.");
+  Family share = Family::Gauge("egeria_frozen_parameters_ratio", "Share of the parameters that is frozen.");
+  Family readings = Family::Counter("egeria_readings_total", "Plasticity readings that counted.");
+  Family plasticity = Family::Gauge("egeria_plasticity",
+                                    "Newest SP loss between a module of the training model and its reference.");
+  Family slope = Family::Gauge("egeria_plasticity_slope", "Slope of the smoothed plasticity, per reading.");
+  Family threshold =
+      Family::Gauge("egeria_plasticity_threshold", "A module whose |slope| stays under this freezes.");
+  Family consecutive =
+      Family::Gauge("egeria_plasticity_stationary_readings", "Slopes in a row that were under the threshold.");
+  Family decisions =
+      Family::Counter("egeria_decisions_total", "Decisions by what they do and by who made them.");
+  Family commits = Family::Counter("egeria_commits_total", "Plans that the ranks have applied together.");
+  Family samples = Family::Counter("egeria_samples_received_total", "Samples taken into the reference queue.");
+  Family dropped =
+      Family::Counter("egeria_samples_dropped_total", "Samples that the workers' queues have dropped.");
+  Family refused = Family::Counter("egeria_uploads_refused_total", "Samples and snapshots refused, by error.");
+  Family snapshots = Family::Counter("egeria_snapshots_received_total", "Snapshots taken for the reference.");
+  Family snapshot_bytes = Family::Counter("egeria_snapshot_received_bytes_total", "Bytes of those snapshots.");
+  Family seconds = Family::Counter("egeria_reference_seconds_total",
+                                   "Time that the reference engine has computed, by backend.");
+  Family evaluations =
+      Family::Counter("egeria_reference_evaluations_total", "Samples that it has evaluated, by backend.");
+  Family reconnects = Family::Counter("egeria_worker_reconnects_total", "Streams that ranks have opened again.");
+
+  void AddSummary(const Labels& job, const v1::JobSummary& summary);
+  void AddPolicy(const Labels& job, const JobView& view);
+  void AddTotals(const Labels& job, const JobTotals& totals);
+  void MoveTo(std::vector<prometheus::MetricFamily>* families) &&;
+};
+
+Labels With(Labels labels, const std::string& name, const std::string& value) {
+  labels.emplace_back(name, value);
+  return labels;
+}
+
+void JobFamilies::AddSummary(const Labels& job, const v1::JobSummary& summary) {
+  step.Add(job, static_cast<double>(summary.step()));
+  ranks.Add(job, summary.world_size());
+  connected.Add(job, summary.connected_ranks());
+  bootstrapping.Add(job, summary.bootstrapping() ? 1 : 0);
+  paused.Add(job, summary.paused() ? 1 : 0);
+  observing.Add(job, summary.mode() == v1::MODE_OBSERVE ? 1 : 0);
+  blocked.Add(job, summary.blocked().empty() ? 0 : 1);
+  decided.Add(job, summary.decided_prefix());
+  applied.Add(job, summary.applied_prefix());
+  share.Add(job, summary.frozen_parameter_share());
+}
+
+void JobFamilies::AddPolicy(const Labels& job, const JobView& view) {
+  for (size_t i = 0; i < view.policy.modules.size() && i < view.modules.size(); ++i) {
+    const policy::ModuleStatus& status = view.policy.modules[i];
+    const Labels module = With(job, "module", view.modules[i]);
+    if (status.plasticity) plasticity.Add(module, *status.plasticity);
+    if (status.slope) slope.Add(module, *status.slope);
+    if (status.threshold) {
+      threshold.Add(module, *status.threshold);
+      consecutive.Add(module, status.consecutive);
+    }
+  }
+}
+
+void JobFamilies::AddTotals(const Labels& job, const JobTotals& totals) {
+  readings.Add(job, static_cast<double>(totals.readings));
+  for (const auto& [what, count] : totals.decisions) {
+    decisions.Add(With(With(job, "action", what.first), "reason", what.second), static_cast<double>(count));
+  }
+  commits.Add(job, static_cast<double>(totals.commits));
+  samples.Add(job, static_cast<double>(totals.samples_received));
+  dropped.Add(job, static_cast<double>(totals.worker_samples_dropped));
+  for (const auto& [name, count] : totals.uploads_refused) {
+    refused.Add(With(job, "reason", absl::AsciiStrToLower(name)), static_cast<double>(count));
+  }
+  snapshots.Add(job, static_cast<double>(totals.snapshots_received));
+  snapshot_bytes.Add(job, static_cast<double>(totals.snapshot_bytes));
+  for (const auto& [backend, time] : totals.reference_seconds) seconds.Add(With(job, "backend", backend), time);
+  for (const auto& [backend, count] : totals.evaluations) {
+    evaluations.Add(With(job, "backend", backend), static_cast<double>(count));
+  }
+  reconnects.Add(job, static_cast<double>(totals.reconnects));
+}
+
+void JobFamilies::MoveTo(std::vector<prometheus::MetricFamily>* families) && {
+  for (Family* family : {&step, &ranks, &connected, &bootstrapping, &paused, &observing, &blocked, &decided,
+                         &applied, &share, &readings, &plasticity, &slope, &threshold, &consecutive, &decisions,
+                         &commits, &samples, &dropped, &refused, &snapshots, &snapshot_bytes, &seconds,
+                         &evaluations, &reconnects}) {
+    std::move(*family).MoveTo(families);
+  }
+}
+
+void AddTotalsOfAll(const ManagerView& view, std::vector<prometheus::MetricFamily>* families) {
+  Family jobs = Family::Gauge("egeria_jobs", "Jobs that the controller holds, by phase.");
+  double streams = 0;
+  for (v1::JobPhase phase : {v1::JOB_PHASE_RUNNING, v1::JOB_PHASE_SILENT, v1::JOB_PHASE_FINISHED}) {
+    jobs.Add({{"phase", PhaseName(phase)}},
+             static_cast<double>(std::count_if(view.jobs.begin(), view.jobs.end(), [phase](const JobView& job) {
+               return job.summary.phase() == phase;
+             })));
+  }
+  for (const JobView& job : view.jobs) streams += job.summary.connected_ranks();
+  std::move(jobs).MoveTo(families);
+  auto add = [families](Family family, double value) {
+    family.Add({}, value);
+    std::move(family).MoveTo(families);
+  };
+  add(Family::Gauge("egeria_connected_streams", "Open streams of all jobs."), streams);
+  add(Family::Gauge("egeria_reference_queue_bytes", "Samples and snapshots that wait for the reference engine."),
+      static_cast<double>(view.evaluator.queued_bytes));
+  Family dropped = Family::Counter("egeria_reference_samples_dropped_total",
+                                   "Samples dropped before they were evaluated, by reason.");
+  dropped.Add({{"reason", "queue_full"}}, static_cast<double>(view.evaluator.dropped_queue_full));
+  dropped.Add({{"reason", "late"}}, static_cast<double>(view.evaluator.dropped_late));
+  std::move(dropped).MoveTo(families);
+  add(Family::Gauge("egeria_quarantined_jobs", "Jobs set aside since the start, their journal being damaged."),
+      static_cast<double>(view.quarantined_jobs));
+  add(Family::Counter("egeria_journal_errors_total", "Writes that the journal has failed."),
+      static_cast<double>(view.journal_errors));
+}
+
+}  // namespace
+
+std::map<std::string, std::string> TrainingJobLabels(const std::vector<JobView>& jobs) {
+  std::map<std::string, const JobView*> holders;  // by bare label
+  auto bare = [](const JobView& job) {
+    return job.summary.training_job().empty() ? job.summary.job_id() : job.summary.training_job();
+  };
+  auto precedes = [](const JobView& a, const JobView& b) {
+    const bool a_runs = a.summary.phase() == v1::JOB_PHASE_RUNNING;
+    const bool b_runs = b.summary.phase() == v1::JOB_PHASE_RUNNING;
+    if (a_runs != b_runs) return a_runs;
+    if (!a_runs && a.last_activity != b.last_activity) return a.last_activity > b.last_activity;
+    return a.summary.job_id() < b.summary.job_id();
+  };
+  for (const JobView& job : jobs) {
+    const JobView*& holder = holders[bare(job)];
+    if (holder == nullptr || precedes(job, *holder)) holder = &job;
+  }
+  std::map<std::string, std::string> labels;
+  for (const JobView& job : jobs) {
+    const std::string& id = job.summary.job_id();
+    labels[id] = holders[bare(job)] == &job ? bare(job) : absl::StrCat(bare(job), "-", id.substr(0, 8));
+  }
+  return labels;
+}
+
+std::vector<prometheus::MetricFamily> JobMetrics(const ManagerView& view, absl::Time now,
+                                                 absl::Duration keep_silent_jobs) {
+  std::vector<prometheus::MetricFamily> families;
+  AddTotalsOfAll(view, &families);
+  const std::map<std::string, std::string> labels = TrainingJobLabels(view.jobs);
+  JobFamilies of_jobs;
+  for (const JobView& job : view.jobs) {
+    if (job.summary.connected_ranks() == 0 && now - job.last_activity > keep_silent_jobs) continue;
+    const Labels label = {{"training_job", labels.at(job.summary.job_id())}};
+    of_jobs.AddSummary(label, job.summary);
+    of_jobs.AddPolicy(label, job);
+    of_jobs.AddTotals(label, job.totals);
+  }
+  std::move(of_jobs).MoveTo(&families);
+  return families;
+}
+
+}  // namespace egeria::controller
