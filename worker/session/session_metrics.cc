@@ -63,6 +63,11 @@ struct SessionMetrics::Impl {
       Counter("reconnects_total", "Times that the stream to the controller was opened again.");
   prometheus::Gauge* const connected =
       Gauge("stream_connected", "1 while the stream to the controller is open, else 0.");
+  prometheus::Gauge* const build_info = &prometheus::BuildGauge()
+                                             .Name("egeria_worker_build_info")
+                                             .Help("Always 1; the labels say which build this is.")
+                                             .Register(*registry)
+                                             .Add({{"training_job", training_job}, {"version", EGERIA_VERSION}});
   std::mutex update_mutex;  // one update at a time, so that counters only rise
   std::unique_ptr<prometheus::Exposer> exposer;
 };
@@ -81,6 +86,7 @@ absl::StatusOr<std::unique_ptr<SessionMetrics>> SessionMetrics::Serve(const std:
                       "': give HOST:PORT or PORT");
   }
   auto impl = std::make_unique<Impl>(training_job);
+  impl->build_info->Set(1);
   try {
     impl->exposer = std::make_unique<prometheus::Exposer>(absl::StrCat(host, ":", number), /*num_threads=*/1);
     impl->exposer->RegisterCollectable(impl->registry);

@@ -174,8 +174,9 @@ absl::StatusOr<Checkpoint> Decode(const std::string& bytes) {
     }
     return checkpoint;
   } catch (const std::exception& error) {
-    // torch's messages name its own source files; the first line is enough.
-    return Bad("not a whole checkpoint (" + worker::MessageOf(error).substr(0, 120) + ")");
+    // The first sentence says it; what follows is about torch's own files.
+    const std::string text = worker::MessageOf(error);
+    return Bad("not a whole checkpoint (" + text.substr(0, text.find_first_of(".\n")) + ")");
   }
 }
 

@@ -1,6 +1,7 @@
 #include "worker/trainer/replica.h"
 
 #include <exception>
+#include <mutex>
 #include <utility>
 
 #include "ATen/Context.h"
@@ -10,14 +11,24 @@
 #include "worker/trainer/model/models.h"
 
 namespace egeria::trainer {
+namespace {
+
+// torch's default generator is one per process: the seed and the draws that follow it belong together, also
+// where several ranks run as threads of one process.
+absl::StatusOr<std::vector<worker::StagedBlock>> MakeSeededModel(const ReplicaOptions& options) {
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
+  at::manual_seed(options.seed);
+  return MakeModel(options.model, options.channels, options.classes);
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Replica>> Replica::Make(const ReplicaOptions& options,
                                                        const worker::ProcessGroupPtr& group) {
   std::unique_ptr<Replica> replica(new Replica());
   try {
-    at::manual_seed(options.seed);
-    EGERIA_ASSIGN_OR_RETURN(const std::vector<worker::StagedBlock> blocks,
-                            MakeModel(options.model, options.channels, options.classes));
+    EGERIA_ASSIGN_OR_RETURN(const std::vector<worker::StagedBlock> blocks, MakeSeededModel(options));
     for (const worker::StagedBlock& block : blocks) block.block->to(options.device);
     EGERIA_ASSIGN_OR_RETURN(replica->modules_, worker::MakeLayerModules(blocks, options.partition));
     std::vector<at::Tensor> parameters, all;

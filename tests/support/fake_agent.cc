@@ -1,0 +1,107 @@
+#include "tests/support/fake_agent.h"
+
+#include <utility>
+
+namespace egeria::testing {
+
+using Lock = std::lock_guard<std::mutex>;
+
+void FakeLine::Want(std::optional<worker::SamplingRequest> sampling) {
+  const Lock lock(mutex_);
+  sampling_ = sampling;
+}
+
+void FakeLine::Want(std::optional<worker::SnapshotRequest> snapshot) {
+  const Lock lock(mutex_);
+  snapshot_ = snapshot;
+}
+
+absl::Status FakeLine::Deliver(const worker::Plan& plan) {
+  const Lock lock(mutex_);
+  return ledger_.Deliver(plan);
+}
+
+void FakeLine::TakeUploads(bool taken) {
+  const Lock lock(mutex_);
+  taken_ = taken;
+}
+
+std::vector<worker::StepReport> FakeLine::reports() const {
+  const Lock lock(mutex_);
+  return reports_;
+}
+
+std::vector<worker::Sample> FakeLine::samples() const {
+  const Lock lock(mutex_);
+  return samples_;
+}
+
+std::vector<worker::Snapshot> FakeLine::snapshots() const {
+  const Lock lock(mutex_);
+  return snapshots_;
+}
+
+int FakeLine::refused() const {
+  const Lock lock(mutex_);
+  return refused_;
+}
+
+std::optional<bool> FakeLine::stopped() const {
+  const Lock lock(mutex_);
+  return stopped_;
+}
+
+void FakeAgent::ReportStep(const worker::StepReport& report) {
+  const Lock lock(line_->mutex_);
+  line_->reports_.push_back(report);
+}
+
+std::optional<worker::SamplingRequest> FakeAgent::sampling() const {
+  const Lock lock(line_->mutex_);
+  return line_->sampling_;
+}
+
+std::optional<worker::SnapshotRequest> FakeAgent::snapshot() const {
+  const Lock lock(line_->mutex_);
+  return line_->snapshot_;
+}
+
+PlanId FakeAgent::watermark() const {
+  const Lock lock(line_->mutex_);
+  return line_->ledger_.watermark();
+}
+
+std::optional<worker::Plan> FakeAgent::plan(PlanId id) const {
+  const Lock lock(line_->mutex_);
+  return line_->ledger_.Find(id);
+}
+
+bool FakeAgent::OfferSample(worker::Sample sample) {
+  const Lock lock(line_->mutex_);
+  if (!line_->taken_) return ++line_->refused_, false;
+  line_->samples_.push_back(std::move(sample));
+  return true;
+}
+
+bool FakeAgent::OfferSnapshot(worker::Snapshot snapshot) {
+  const Lock lock(line_->mutex_);
+  if (!line_->taken_) return ++line_->refused_, false;
+  line_->snapshots_.push_back(std::move(snapshot));
+  return true;
+}
+
+worker::AgentCounters FakeAgent::counters() const {
+  const Lock lock(line_->mutex_);
+  worker::AgentCounters counters;
+  counters.samples_sent = static_cast<int64_t>(line_->samples_.size());
+  counters.samples_dropped = line_->refused_;
+  counters.snapshots_sent = static_cast<int64_t>(line_->snapshots_.size());
+  return counters;
+}
+
+void FakeAgent::Stop(bool finished) {
+  const Lock lock(line_->mutex_);
+  if (!line_->stopped_.has_value()) line_->stopped_ = finished;
+}
+
+}  // namespace egeria::testing

@@ -1,0 +1,67 @@
+#ifndef EGERIA_TESTS_SUPPORT_FAKE_AGENT_H_
+#define EGERIA_TESTS_SUPPORT_FAKE_AGENT_H_
+
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "worker/agent/agent.h"
+
+namespace egeria::testing {
+
+// What a FakeAgent has been told and what it is to answer; outlives the agent, so that a test can look at it
+// after the session has ended. Thread-safe.
+class FakeLine {
+ public:
+  FakeLine(Generation generation, PlanId applied, int modules) : ledger_(generation, applied, modules) {}
+
+  // What the controller wants.
+  void Want(std::optional<worker::SamplingRequest> sampling);
+  void Want(std::optional<worker::SnapshotRequest> snapshot);
+  absl::Status Deliver(const worker::Plan& plan);
+  // From now on uploads are refused (a full queue) or taken.
+  void TakeUploads(bool taken);
+
+  std::vector<worker::StepReport> reports() const;
+  std::vector<worker::Sample> samples() const;
+  std::vector<worker::Snapshot> snapshots() const;
+  int refused() const;
+  std::optional<bool> stopped() const;  // with this `finished`
+
+ private:
+  friend class FakeAgent;
+  mutable std::mutex mutex_;
+  worker::PlanLedger ledger_;
+  std::optional<worker::SamplingRequest> sampling_;
+  std::optional<worker::SnapshotRequest> snapshot_;
+  bool taken_ = true;
+  int refused_ = 0;
+  std::vector<worker::StepReport> reports_;
+  std::vector<worker::Sample> samples_;
+  std::vector<worker::Snapshot> snapshots_;
+  std::optional<bool> stopped_;
+};
+
+// An agent without a controller: a test plays that part through the FakeLine, and a real PlanLedger keeps the
+// watermark.
+class FakeAgent : public worker::Agent {
+ public:
+  explicit FakeAgent(FakeLine* line) : line_(line) {}
+
+  void ReportStep(const worker::StepReport& report) override;
+  std::optional<worker::SamplingRequest> sampling() const override;
+  std::optional<worker::SnapshotRequest> snapshot() const override;
+  PlanId watermark() const override;
+  std::optional<worker::Plan> plan(PlanId id) const override;
+  bool OfferSample(worker::Sample sample) override;
+  bool OfferSnapshot(worker::Snapshot snapshot) override;
+  worker::AgentCounters counters() const override;
+  void Stop(bool finished) override;
+
+ private:
+  FakeLine* const line_;
+};
+
+}  // namespace egeria::testing
+
+#endif  // EGERIA_TESTS_SUPPORT_FAKE_AGENT_H_

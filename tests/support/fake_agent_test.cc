@@ -1,0 +1,43 @@
+#include "tests/support/fake_agent.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace egeria::testing {
+namespace {
+
+worker::Plan PlanNumber(int64_t id, int prefix) { return {PlanId(id), Generation(0), prefix, "test"}; }
+
+TEST(FakeAgent, AdvertisesTheContiguousWatermark) {
+  FakeLine line(Generation(0), PlanId(0), 5);
+  FakeAgent agent(&line);
+  EXPECT_TRUE(line.Deliver(PlanNumber(2, 2)).ok());
+  EXPECT_EQ(agent.watermark(), PlanId(0));
+  EXPECT_TRUE(line.Deliver(PlanNumber(1, 1)).ok());
+  EXPECT_EQ(agent.watermark(), PlanId(2));
+  ASSERT_TRUE(agent.plan(PlanId(2)).has_value());
+  EXPECT_EQ(agent.plan(PlanId(2))->frozen_prefix, 2);
+}
+
+TEST(FakeAgent, CountsWhatItRefuses) {
+  FakeLine line(Generation(0), PlanId(0), 5);
+  FakeAgent agent(&line);
+  EXPECT_TRUE(agent.OfferSample({}));
+  line.TakeUploads(false);
+  EXPECT_FALSE(agent.OfferSample({}));
+  EXPECT_FALSE(agent.OfferSnapshot({}));
+  EXPECT_EQ(agent.counters().samples_sent, 1);
+  EXPECT_EQ(line.refused(), 2);
+}
+
+TEST(FakeAgent, RemembersTheFirstStop) {
+  FakeLine line(Generation(0), PlanId(0), 5);
+  FakeAgent agent(&line);
+  EXPECT_EQ(line.stopped(), std::nullopt);
+  agent.Stop(true);
+  agent.Stop(false);
+  EXPECT_EQ(line.stopped(), true);
+}
+
+}  // namespace
+}  // namespace egeria::testing
