@@ -1,0 +1,330 @@
+#include "worker/session/session.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "ATen/CPUGeneratorImpl.h"
+#include "common/base/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/fake_agent.h"
+#include "tests/support/ranks.h"
+#include "tests/support/toy_model.h"
+#include "worker/commit/parameter_checksum.h"
+
+namespace egeria::worker {
+namespace {
+
+using ::egeria::testing::BitEqual;
+using ::egeria::testing::FakeAgent;
+using ::egeria::testing::FakeLine;
+using ::egeria::testing::GlooGroup;
+using ::egeria::testing::MakeToyBatch;
+using ::egeria::testing::RunRanks;
+using ::egeria::testing::ToyBatch;
+using ::egeria::testing::ToyModel;
+
+constexpr int kBlocks = 3;
+constexpr int kModules = kBlocks + 1;
+
+Plan PlanNumber(int64_t id, int prefix) { return {PlanId(id), Generation(0), prefix, "test"}; }
+
+SamplingRequest Sampling(int module, int interval, int batch, int64_t version = 1, int first = -1) {
+  return {ModuleIndex(module), ModuleIndex(first < 0 ? module : first), interval, batch, version};
+}
+
+// One rank of a job: a toy model and a session around it.
+class Rank {
+ public:
+  Rank(const GroupMember& member, FakeLine* line, PlanSchedule plans = {}, double dropout = 0.1)
+      : member_(member), model_(ToyModel::Make(kBlocks, 3, dropout)) {
+    if (member.world_size > 1) {
+      training_ = GlooGroup(member, "training");
+      commit_ = GlooGroup(member, "commit");
+    }
+    reducer_ = std::make_unique<GradientReducer>(training_);
+    SessionParts parts;
+    parts.freezer = model_->freezer.get();
+    parts.reducer = reducer_.get();
+    if (line != nullptr) parts.agent = std::make_unique<FakeAgent>(line);
+    parts.plans = std::move(plans);
+    parts.commit_group = commit_;
+    for (const LayerModule& module : model_->modules) parts.snapshot_tensors.push_back(module.parameters());
+    auto session = Session::Start(std::move(parts));
+    EGERIA_CHECK(session.ok());
+    session_ = *std::move(session);
+  }
+
+  void Step(int64_t batch_size = 8) {
+    const ToyBatch batch = MakeToyBatch(batch_size, 100 * session_->step() + member_.rank);
+    for (const LayerModule& module : model_->modules) module.SetTraining(true);
+    model_->optimizer->zero_grad();
+    session_->BeginStep();
+    const at::Tensor loss = at::cross_entropy_loss(session_->Forward(batch.images), batch.labels);
+    session_->BeforeBackward(loss);
+    loss.backward();
+    model_->optimizer->step();
+    const absl::Status status = session_->EndStep(loss, {0.05});
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  void Steps(int count) {
+    for (int i = 0; i < count; ++i) Step();
+  }
+
+  Session& session() { return *session_; }
+  ToyModel& model() { return *model_; }
+  std::vector<at::Tensor> State() { return model_->State(0, kModules); }
+
+ private:
+  const GroupMember member_;
+  std::unique_ptr<ToyModel> model_;
+  ProcessGroupPtr training_, commit_;
+  std::unique_ptr<GradientReducer> reducer_;
+  std::unique_ptr<Session> session_;
+};
+
+GroupMember Alone() { return {nullptr, 0, 1}; }
+
+TEST(Session, SamplingChangesNothingInTraining) {
+  auto train = [](bool sampling) {
+    FakeLine line(Generation(0), PlanId(0), kModules);
+    Rank rank(Alone(), &line);
+    at::manual_seed(17);  // of dropout
+    if (sampling) line.Want(Sampling(1, 1, 4));
+    rank.Steps(10);
+    if (sampling) line.Want(Sampling(2, 3, 8, 2, 0));
+    rank.Steps(20);
+    EXPECT_EQ(line.samples().empty(), !sampling);
+    std::vector<at::Tensor> state = rank.State();
+    state.push_back(at::detail::getDefaultCPUGenerator().get_state());
+    return state;
+  };
+  EXPECT_TRUE(BitEqual(train(true), train(false)));
+}
+
+TEST(Session, SamplesAreOfTheRequestedModuleStepAndSize) {
+  FakeLine line(Generation(0), PlanId(0), kModules);
+  Rank rank(Alone(), &line);
+  line.Want(Sampling(1, 4, 6, /*version=*/9));
+  rank.Steps(9);
+  const std::vector<Sample> samples = line.samples();
+  ASSERT_EQ(samples.size(), 2u);
+  EXPECT_EQ(samples[0].step, 4);
+  EXPECT_EQ(samples[1].step, 8);
+  EXPECT_EQ(samples[1].module, ModuleIndex(1));
+  EXPECT_EQ(samples[1].request_version, 9);
+  ASSERT_EQ(samples[1].tensors.size(), 2u);
+  EXPECT_EQ(samples[1].tensors[0].spec.shape, (std::vector<int64_t>{6, 4, 6, 6}));
+  EXPECT_EQ(samples[1].tensors[1].spec.name, "gram");
+  EXPECT_EQ(samples[1].tensors[1].spec.shape, (std::vector<int64_t>{6, 6}));
+}
+
+TEST(Session, TheGramMatrixIsOfTheModuleInEvalModeOnTheSentInput) {
+  FakeLine line(Generation(0), PlanId(0), kModules);
+  Rank rank(Alone(), &line);
+  line.Want(Sampling(2, 1, 4, 1, /*first=*/1));
+  rank.Step();
+  const Sample sample = line.samples().at(0);
+  at::NoGradGuard no_gradients;
+  const at::Tensor input = at::from_blob(const_cast<std::byte*>(sample.tensors[0].data()), {4, 4, 6, 6}).clone();
+  for (const LayerModule& module : rank.model().modules) module.SetTraining(false);
+  const at::Tensor rows = rank.model().modules[2].Run(rank.model().modules[1].Run(input)).flatten(1);
+  const at::Tensor gram = at::from_blob(const_cast<std::byte*>(sample.tensors[1].data()), {4, 4});
+  EXPECT_TRUE(at::equal(gram, at::mm(rows, rows.t())));
+}
+
+TEST(Session, IgnoresRequestsThatCannotBeAnswered) {
+  FakeLine line(Generation(0), PlanId(0), kModules);
+  Rank rank(Alone(), &line);
+  ASSERT_TRUE(line.Deliver(PlanNumber(1, 2)).ok());
+  rank.Step();
+  for (const SamplingRequest& request :
+       {Sampling(1, 1, 4), Sampling(99, 1, 4), Sampling(-3, 1, 4), Sampling(2, 0, 4), Sampling(2, 1, 1),
+        Sampling(2, 1, 4, 1, 3), Sampling(2, 1, 9)}) {  // frozen, unknown, no interval, b of one, empty, too few
+    line.Want(request);
+    rank.Step();
+  }
+  EXPECT_TRUE(line.samples().empty());
+  line.Want(Sampling(2, 1, 8));
+  rank.Step();
+  EXPECT_EQ(line.samples().size(), 1u);
+}
+
+TEST(Session, AnswersASnapshotRequestOnceWithTheWeightsOfThatStep) {
+  FakeLine line(Generation(0), PlanId(0), kModules);
+  Rank rank(Alone(), &line);
+  line.Want(SnapshotRequest{ModuleIndex(1), ModuleIndex(0), 5});
+  rank.Step();
+  const at::Tensor then = rank.model().modules[1].parameters()[0].tensor.detach().clone();
+  rank.Steps(3);
+  const std::vector<Snapshot> snapshots = line.snapshots();
+  ASSERT_EQ(snapshots.size(), 2u);
+  EXPECT_EQ(snapshots[0].module, ModuleIndex(0));
+  EXPECT_EQ(snapshots[1].module, ModuleIndex(1));
+  EXPECT_EQ(snapshots[1].version, 5);
+  EXPECT_EQ(snapshots[1].step, 1);
+  EXPECT_EQ(snapshots[1].tensors[0].spec.name, "block1.conv.weight");
+  EXPECT_EQ(std::memcmp(snapshots[1].tensors[0].data(), then.const_data_ptr(), then.nbytes()), 0);
+  line.Want(SnapshotRequest{ModuleIndex(2), ModuleIndex(2), 6});
+  rank.Step();
+  EXPECT_EQ(line.snapshots().size(), 3u);
+}
+
+TEST(Session, TriesASnapshotAgainThatFoundNoRoom) {
+  FakeLine line(Generation(0), PlanId(0), kModules);
+  Rank rank(Alone(), &line);
+  line.TakeUploads(false);
+  line.Want(SnapshotRequest{ModuleIndex(1), ModuleIndex(1), 1});
+  rank.Steps(10);
+  EXPECT_EQ(line.refused(), 1) << "not at every step";
+  line.TakeUploads(true);
+  rank.Steps(10);
+  EXPECT_EQ(line.snapshots().size(), 1u);
+}
+
+TEST(Session, ReportsEveryStepWithItsLossAndWhatIsFrozen) {
+  FakeLine line(Generation(0), PlanId(0), kModules);
+  Rank rank(Alone(), &line);
+  rank.Step();
+  ASSERT_TRUE(line.Deliver(PlanNumber(1, 1)).ok());
+  rank.Steps(2);
+  const std::vector<StepReport> reports = line.reports();
+  ASSERT_EQ(reports.size(), 3u);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(reports[i].step, i + 1);
+    ASSERT_TRUE(reports[i].loss.has_value());
+    EXPECT_TRUE(std::isfinite(*reports[i].loss) && *reports[i].loss > 0);
+  }
+  EXPECT_EQ(reports[0].frozen_prefix, 0);
+  EXPECT_EQ(reports[1].frozen_prefix, 1);
+  EXPECT_EQ(reports[1].applied_plan, PlanId(1));
+}
+
+TEST(Session, TwoRanksApplyPlansAtTheSameStepAndStayIdentical) {
+  std::vector<Switch> switches[2];
+  RunRanks(2, [&](const GroupMember& member) {
+    FakeLine line(Generation(0), PlanId(0), kModules);
+    Rank rank(member, &line);
+    for (int step = 1; step <= 40; ++step) {
+      // The plans reach rank 1 three steps later than rank 0, the second one before the first.
+      const int late = 3 * member.rank;
+      if (step == 5 + late + member.rank) EXPECT_TRUE(line.Deliver(PlanNumber(1, 2)).ok());
+      if (step == 5 + late) EXPECT_TRUE(line.Deliver(PlanNumber(2, 3)).ok());
+      if (step == 20 + late) EXPECT_TRUE(line.Deliver(PlanNumber(3, 0)).ok());
+      rank.Step();
+    }
+    EXPECT_TRUE(*rank.session().RanksIdentical());
+    EXPECT_TRUE(rank.session().Stop(true).ok());
+    EXPECT_EQ(line.stopped(), true);
+    switches[member.rank] = rank.session().switches();
+  });
+  ASSERT_EQ(switches[0].size(), 2u);
+  ASSERT_EQ(switches[1].size(), 2u);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(switches[0][i].step, switches[1][i].step);
+    EXPECT_EQ(switches[0][i].frozen_prefix, switches[1][i].frozen_prefix);
+    EXPECT_TRUE(switches[0][i].ranks_identical);
+    EXPECT_TRUE(switches[1][i].ranks_identical);
+  }
+  EXPECT_EQ(switches[0][0].plan, PlanId(2)) << "the newest that both have, in one go";
+  EXPECT_EQ(switches[0][0].step, 10);
+  EXPECT_TRUE(switches[0][1].unfreeze);
+}
+
+TEST(Session, NobodyFreezesWhileOneRankLacksThePlan) {
+  RunRanks(2, [](const GroupMember& member) {
+    FakeLine line(Generation(0), PlanId(0), kModules);
+    Rank rank(member, &line);
+    if (member.rank == 0) EXPECT_TRUE(line.Deliver(PlanNumber(1, 2)).ok());
+    rank.Steps(15);
+    EXPECT_TRUE(rank.session().switches().empty());
+    if (member.rank == 1) EXPECT_TRUE(line.Deliver(PlanNumber(1, 2)).ok());
+    rank.Steps(2);
+    ASSERT_EQ(rank.session().switches().size(), 1u);
+    EXPECT_EQ(rank.session().switches()[0].step, 17);
+    EXPECT_TRUE(rank.session().Stop(true).ok());
+  });
+}
+
+TEST(Session, ARunUnderAControllerEqualsOneHandedTheSamePlans) {
+  std::vector<at::Tensor> controlled[2], handed[2];
+  std::vector<PlanSchedule::Entry> entries;
+  RunRanks(2, [&](const GroupMember& member) {
+    FakeLine line(Generation(0), PlanId(0), kModules);
+    Rank rank(member, &line, {}, /*dropout=*/0);
+    line.Want(Sampling(1, 2, 4));
+    for (int step = 1; step <= 30; ++step) {
+      if (step == 4) EXPECT_TRUE(line.Deliver(PlanNumber(1, 2)).ok());
+      if (step == 14) EXPECT_TRUE(line.Deliver(PlanNumber(2, 0)).ok());
+      if (step == 22) EXPECT_TRUE(line.Deliver(PlanNumber(3, 1)).ok());
+      rank.Step();
+    }
+    controlled[member.rank] = rank.State();
+    if (member.rank == 0) {
+      for (const Switch& s : rank.session().switches()) entries.push_back({s.step, s.frozen_prefix});
+    }
+    EXPECT_TRUE(rank.session().Stop(true).ok());
+  });
+  ASSERT_EQ(entries.size(), 3u);
+  RunRanks(2, [&](const GroupMember& member) {
+    Rank rank(member, nullptr, *PlanSchedule::Make(entries, kModules), /*dropout=*/0);
+    rank.Steps(30);
+    handed[member.rank] = rank.State();
+  });
+  for (int rank = 0; rank < 2; ++rank) EXPECT_TRUE(BitEqual(controlled[rank], handed[rank]));
+}
+
+TEST(Session, WithAControllerThatNeverSpeaksTrainingIsAsWithoutOne) {
+  std::vector<at::Tensor> with[2], without[2];
+  RunRanks(2, [&](const GroupMember& member) {
+    FakeLine line(Generation(0), PlanId(0), kModules);
+    Rank rank(member, &line, {}, /*dropout=*/0);
+    rank.Steps(20);
+    with[member.rank] = rank.State();
+    EXPECT_TRUE(rank.session().Stop(true).ok());
+  });
+  RunRanks(2, [&](const GroupMember& member) {
+    Rank rank(member, nullptr, {}, /*dropout=*/0);
+    rank.Steps(20);
+    without[member.rank] = rank.State();
+  });
+  for (int rank = 0; rank < 2; ++rank) EXPECT_TRUE(BitEqual(with[rank], without[rank]));
+}
+
+TEST(Session, NoticesRanksThatDiffer) {
+  RunRanks(2, [](const GroupMember& member) {
+    FakeLine line(Generation(0), PlanId(0), kModules);
+    Rank rank(member, &line);
+    rank.Step();
+    if (member.rank == 1) {
+      at::NoGradGuard no_gradients;
+      rank.model().modules[0].parameters()[0].tensor.mul_(1.001);
+    }
+    EXPECT_TRUE(line.Deliver(PlanNumber(1, 1)).ok());
+    rank.Steps(2);
+    ASSERT_EQ(rank.session().switches().size(), 1u);
+    EXPECT_FALSE(rank.session().switches()[0].ranks_identical);
+    EXPECT_EQ(rank.session().totals().checksum_mismatches, 1);
+    EXPECT_TRUE(rank.session().Stop(true).ok());
+  });
+}
+
+TEST(PlanSchedule, RefusesStepsThatDoNotRiseAndPrefixesOutOfRange) {
+  EXPECT_TRUE(PlanSchedule::Make({{1, 1}, {5, 0}}, 3).ok());
+  EXPECT_FALSE(PlanSchedule::Make({{5, 1}, {5, 0}}, 3).ok());
+  EXPECT_FALSE(PlanSchedule::Make({{0, 1}}, 3).ok());
+  EXPECT_FALSE(PlanSchedule::Make({{1, 3}}, 3).ok());
+  EXPECT_FALSE(PlanSchedule::Make({{1, -1}}, 3).ok());
+}
+
+TEST(PlanSchedule, SpeaksAtItsStepsOnly) {
+  const PlanSchedule plans = *PlanSchedule::Make({{3, 1}, {7, 0}}, 3);
+  EXPECT_EQ(plans.At(2), std::nullopt);
+  EXPECT_EQ(plans.At(3), 1);
+  EXPECT_EQ(plans.At(5), std::nullopt);
+  EXPECT_EQ(plans.At(7), 0);
+  EXPECT_EQ(plans.At(8), std::nullopt);
+}
+
+}  // namespace
+}  // namespace egeria::worker
