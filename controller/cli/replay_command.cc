@@ -83,7 +83,8 @@ absl::StatusOr<Recording> ReadFile(const std::string& file, Streams streams) {
   if (!in) return BadFlag("cannot read ", file, ": give a file of readings, or - for the standard input");
   absl::StatusOr<Recording> recording = Read(in, streams.err);
   if (recording.ok()) return recording;
-  return absl::Status(recording.status().code(), absl::StrCat(file, ": ", std::string(recording.status().message())));
+  return absl::Status(recording.status().code(),
+                      absl::StrCat(file, ": ", std::string(recording.status().message())));
 }
 
 absl::Status Replay(Flags flags, Streams streams) {
@@ -112,11 +113,12 @@ void AddReplayCommand(CLI::App& app, const Select& select) {
   CLI::App* command = app.add_subcommand(
       "replay", "Feed recorded readings to a policy and print its decisions, one JSON object a line.");
   policy::PlasticityConfig& plasticity = flags->plasticity;
-  command->add_option("file", flags->file, "One JSON object a line, as `egeria export` writes; - for standard input")
-      ->required();
+  command->add_option("file", flags->file,
+                      "One JSON object a line, as `egeria export` writes; - for standard input")->required();
   command->add_option("--policy", flags->policy, "The policy that decides")
       ->check(CLI::IsMember({"plasticity", "schedule", "none"}))->capture_default_str();
-  command->add_option("--modules", flags->shape.modules, "Layer modules of the job; arrays in the recording tell too");
+  command->add_option("--modules", flags->shape.modules,
+                      "Layer modules of the job; arrays in the recording tell too");
   command->add_option("--total-steps", flags->shape.total_steps, "Steps of the training; 0 is unknown")
       ->capture_default_str();
   command->add_option("--interval", plasticity.interval_steps,

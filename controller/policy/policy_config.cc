@@ -101,7 +101,9 @@ const char* PolicyName(const PolicyConfig& config) {
 
 absl::StatusOr<PolicyConfig> Resolve(const PolicyConfig& config, const JobShape& shape) {
   EGERIA_RETURN_IF_ERROR(CheckShape(shape));
-  if (const auto* plasticity = std::get_if<PlasticityConfig>(&config)) return ResolvePlasticity(*plasticity, shape);
+  if (const auto* plasticity = std::get_if<PlasticityConfig>(&config)) {
+    return ResolvePlasticity(*plasticity, shape);
+  }
   if (const auto* schedule = std::get_if<ScheduleConfig>(&config)) return ResolveSchedule(*schedule, shape);
   return config;
 }

@@ -33,7 +33,8 @@ absl::StatusOr<json> ParseObject(int64_t line, absl::string_view text) {
     return BadLine(line, "a number is out of range: write null for a missing number");
   }
   if (!value.is_object()) {
-    return BadLine(line, "a JSON ", value.type_name(), ": write an object such as {\"step\":10,\"plasticity\":0.1}");
+    return BadLine(line, "a JSON ", value.type_name(),
+                   ": write an object such as {\"step\":10,\"plasticity\":0.1}");
   }
   return value;
 }
@@ -77,7 +78,9 @@ absl::Status ParsePlasticity(int64_t line, const json& object, Recorded& recorde
     EGERIA_ASSIGN_OR_RETURN(recorded.observation.plasticity, NumberAt(line, object, "plasticity"));
     return absl::OkStatus();
   }
-  if (found->empty()) return BadLine(line, "\"plasticity\" is an empty array: write one number or null per module");
+  if (found->empty()) {
+    return BadLine(line, "\"plasticity\" is an empty array: write one number or null per module");
+  }
   for (const json& element : *found) {
     EGERIA_ASSIGN_OR_RETURN(std::optional<double> value, Number(line, element, "plasticity"));
     recorded.plasticity_by_module.push_back(value);

@@ -47,7 +47,8 @@ TEST(ReplayCommand, PrintsOneObjectADecision) {
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.err, IsEmpty());
   EXPECT_THAT(outcome.out, HasSubstr("\"action\":\"freeze\",\"frozen_prefix\":1,\"reason\":\"module 0: |slope|"));
-  EXPECT_THAT(outcome.out, HasSubstr("{\"step\":1200,\"action\":\"unfreeze\",\"frozen_prefix\":0,\"reason\":\"learning"));
+  EXPECT_THAT(outcome.out,
+              HasSubstr("{\"step\":1200,\"action\":\"unfreeze\",\"frozen_prefix\":0,\"reason\":\"learning"));
 }
 
 TEST(ReplayCommand, HandsItsFlagsToThePolicy) {
@@ -110,7 +111,8 @@ TEST(ReplayCommand, EndsWithTwoAtBadInput) {
 }
 
 TEST(ReplayCommand, WarnsOfKeysThatItIgnores) {
-  const Outcome outcome = RunReplay({"-", "--modules", "3", "--bootstrap", "off"}, "{\"step\":1,\"plastcity\":1}\n");
+  const Outcome outcome =
+      RunReplay({"-", "--modules", "3", "--bootstrap", "off"}, "{\"step\":1,\"plastcity\":1}\n");
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.err, HasSubstr("ignored the key \"plastcity\""));
 }

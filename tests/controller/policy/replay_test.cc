@@ -138,7 +138,8 @@ TEST(Replay, RefusesModulesThatTheJobDoesNotHave) {
 TEST(Replay, TakesTheFrontmostValueOfAnArrayAlsoInTheLineThatUnfreezes) {
   std::vector<std::string> lines;
   for (int i = 0; i < 7; ++i) {
-    lines.push_back("{\"step\":" + std::to_string(i) + ",\"lr\":1,\"plasticity\":[0.5," + std::to_string(i) + ",0]}");
+    const std::string number = std::to_string(i);
+    lines.push_back("{\"step\":" + number + ",\"lr\":1,\"plasticity\":[0.5," + number + ",0]}");
   }
   // Module 0 froze at the seventh reading; this line unfreezes it, and is the first of the next seven.
   lines.push_back(R"({"step":7,"lr":0.1,"plasticity":[0.5,7,0]})");
@@ -154,7 +155,9 @@ TEST(Replay, TakesTheFrontmostValueOfAnArrayAlsoInTheLineThatUnfreezes) {
 
 TEST(Replay, AdoptsWhatSomebodyElseFroze) {
   std::vector<std::string> lines = {R"({"step":1,"adopt":1})"};
-  for (int i = 1; i <= 7; ++i) lines.push_back("{\"step\":" + std::to_string(i) + ",\"module\":1,\"plasticity\":0}");
+  for (int i = 1; i <= 7; ++i) {
+    lines.push_back("{\"step\":" + std::to_string(i) + ",\"module\":1,\"plasticity\":0}");
+  }
   const std::vector<Decision> decisions = ReplayLines(lines, 3).value();
   ASSERT_EQ(decisions.size(), 1u);
   EXPECT_EQ(decisions[0].frozen_prefix, 2);

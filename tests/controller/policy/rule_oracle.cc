@@ -38,7 +38,9 @@ bool IsStationary(const std::vector<Real>& readings, const Rule& rule, int w) {
     smooth.push_back(sum / tail.size());
   }
   std::vector<Real> slopes;
-  for (size_t end = 2; end <= smooth.size(); ++end) slopes.push_back(Rise(Tail(smooth, end, static_cast<size_t>(w))));
+  for (size_t end = 2; end <= smooth.size(); ++end) {
+    slopes.push_back(Rise(Tail(smooth, end, static_cast<size_t>(w))));
+  }
   if (slopes.size() < static_cast<size_t>(3 + w)) return false;
   Real largest = 0;
   for (int i = 0; i < 3; ++i) largest = std::max(largest, std::fabs(slopes[static_cast<size_t>(i)]));

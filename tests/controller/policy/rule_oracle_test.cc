@@ -100,7 +100,8 @@ TEST(PlasticityRule, DecidesTheSameWhenItsExportIsReplayed) {
       observation.loss = live->wants_loss() ? line.loss : std::nullopt;
       observation.learning_rate = line.lr;
       observation.module = live->frozen_prefix();
-      observation.plasticity = line.all.empty() ? line.plasticity : line.all[static_cast<size_t>(live->frozen_prefix())];
+      observation.plasticity =
+          line.all.empty() ? line.plasticity : line.all[static_cast<size_t>(live->frozen_prefix())];
       exported.push_back(FormatObservation(observation));
       if (std::optional<Decision> decision = live->Observe(observation)) decisions.push_back(*decision);
     }
