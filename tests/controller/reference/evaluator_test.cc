@@ -3,13 +3,23 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
+#include <sched.h>
+
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <limits>
+#include <map>
 #include <string>
+#include <thread>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "controller/reference/backend.h"
+#include "controller/reference/reference_module.h"
+#include "controller/reference/tensor_bridge.h"
+#include "controller/reference/thread_priority.h"
 #include "tests/support/reference_graphs.h"
 
 namespace egeria::reference {
@@ -77,6 +87,20 @@ class EvaluatorTest : public ::testing::Test {
     std::mt19937_64 random(seed);
     return {RandomTensor("x", {kBatch, 8, 6, 6}, random), RandomTensor("gram", {kBatch, kBatch}, random)};
   }
+  // A sample with the Gram matrix that these modules, one after the other, give.
+  static std::vector<WireTensor> TrueSample(const std::vector<SampleModule>& modules) {
+    std::vector<WireTensor> sample = Sample();
+    std::vector<at::Tensor> values = {ToTensor(sample[0])};
+    for (const SampleModule& module : modules) {
+      const auto reference = *ReferenceModule::Create(module.graph);
+      reference->SetWeights(module.weights);
+      values = *reference->Run(*MakeAtenBackend(), values);
+    }
+    const at::Tensor gram = GramMatrix(values[0]);
+    sample[1] = MakeWireTensor(sample[1].spec, gram.const_data_ptr<float>());
+    return sample;
+  }
+
   absl::Status Submit(const JobId& job, int64_t step, std::vector<WireTensor> tensors) {
     return evaluator_->SubmitSample(job, ModuleIndex(0), ModuleIndex(0), step, 3, 100 + step, std::move(tensors));
   }
@@ -122,6 +146,283 @@ TEST_F(EvaluatorTest, RefusesASampleBeforeTheFirstSnapshot) {
   ExpectNamed(Submit(job, 1), absl::StatusCode::kFailedPrecondition, "NO_REFERENCE");
   ExpectNamed(evaluator_->SubmitSnapshot(job, ModuleIndex(1), 1, 0, {}), absl::StatusCode::kFailedPrecondition,
               "NO_GRAPH");
+}
+
+TEST_F(EvaluatorTest, NamesWhatIsWrongWithAGraph) {
+  Start();
+  graph::ModuleGraph unknown = module_.graph, cyclic = module_.graph, arguments = module_.graph, empty = module_.graph;
+  unknown.nodes[2].op = "aten::relu_";
+  cyclic.nodes[0].args[0] = testing::Ref(cyclic.nodes[3].outputs[0]);
+  arguments.nodes[2].args.push_back(testing::Int(1));
+  empty.outputs.clear();
+  const auto statuses =
+      evaluator_->SetJob(JobId::Random(), {unknown, cyclic, arguments, empty, std::nullopt, module_.graph}, {});
+  ASSERT_EQ(statuses.size(), 6u);
+  ExpectNamed(statuses[0], absl::StatusCode::kInvalidArgument, "UNKNOWN_OP");
+  ExpectNamed(statuses[1], absl::StatusCode::kInvalidArgument, "UNDEFINED_VALUE");
+  ExpectNamed(statuses[2], absl::StatusCode::kInvalidArgument, "BAD_ARGUMENT");
+  ExpectNamed(statuses[3], absl::StatusCode::kInvalidArgument, "NO_OUTPUT");
+  ExpectNamed(statuses[4], absl::StatusCode::kFailedPrecondition, "NO_GRAPH");
+  EXPECT_TRUE(statuses[5].ok()) << statuses[5];
+}
+
+TEST_F(EvaluatorTest, NamesWhatIsWrongWithASnapshot) {
+  Start();
+  const JobId job = AddJob();
+  const auto submit = [&](std::vector<WireTensor> weights, int64_t module = 0) {
+    return evaluator_->SubmitSnapshot(job, ModuleIndex(module), 2, 9, std::move(weights));
+  };
+  std::vector<WireTensor> missing = module_.weights, shape = missing, dtype = missing, nan = missing, cut = missing;
+  missing.pop_back();
+  shape[1].spec.shape.push_back(1);
+  dtype[0].spec.dtype = DataType::kInt32;
+  const std::vector<float> values(8, std::nanf(""));
+  nan[1] = MakeWireTensor(nan[1].spec, values.data());
+  cut[0].bytes = std::make_shared<std::vector<std::byte>>(cut[0].size() - 1);
+  ExpectNamed(submit(missing), absl::StatusCode::kInvalidArgument, "MISSING_WEIGHT");
+  ExpectNamed(submit(shape), absl::StatusCode::kInvalidArgument, "BAD_SHAPE");
+  ExpectNamed(submit(dtype), absl::StatusCode::kInvalidArgument, "BAD_DTYPE");
+  ExpectNamed(submit(nan), absl::StatusCode::kInvalidArgument, "SNAPSHOT_NOT_FINITE");
+  ExpectNamed(submit(cut), absl::StatusCode::kInvalidArgument, "BAD_SHAPE");
+  ExpectNamed(submit(module_.weights, 1), absl::StatusCode::kNotFound, "UNKNOWN_MODULE");
+  ExpectNamed(submit(module_.weights, -1), absl::StatusCode::kNotFound, "UNKNOWN_MODULE");
+  ExpectNamed(evaluator_->SubmitSnapshot(JobId::Random(), ModuleIndex(0), 1, 1, module_.weights),
+              absl::StatusCode::kNotFound, "UNKNOWN_JOB");
+  EXPECT_EQ(evaluator_->counters().snapshots, 1);
+}
+
+TEST_F(EvaluatorTest, NamesWhatIsWrongWithASample) {
+  Start();
+  const JobId job = AddJob();
+  std::vector<WireTensor> missing = Sample(), shape = Sample(), dtype = Sample(), nan = Sample(), cut = Sample();
+  missing.pop_back();
+  shape[0].spec.shape = {kBatch, 8, 36};
+  dtype[0].spec.dtype = DataType::kInt32;
+  const std::vector<float> values(kBatch * kBatch, std::numeric_limits<float>::infinity());
+  nan[1] = MakeWireTensor(nan[1].spec, values.data());
+  cut[0].bytes = std::make_shared<std::vector<std::byte>>(cut[0].size() / 2);
+  ExpectNamed(Submit(job, 1, missing), absl::StatusCode::kInvalidArgument, "BAD_SHAPE");
+  ExpectNamed(Submit(job, 1, shape), absl::StatusCode::kInvalidArgument, "BAD_SHAPE");
+  ExpectNamed(Submit(job, 1, dtype), absl::StatusCode::kInvalidArgument, "BAD_DTYPE");
+  ExpectNamed(Submit(job, 1, nan), absl::StatusCode::kInvalidArgument, "SAMPLE_NOT_FINITE");
+  ExpectNamed(Submit(job, 1, cut), absl::StatusCode::kInvalidArgument, "BAD_SHAPE");
+  ExpectNamed(Submit(JobId::Random(), 1), absl::StatusCode::kNotFound, "UNKNOWN_JOB");
+  ExpectNamed(evaluator_->SubmitSample(job, ModuleIndex(1), ModuleIndex(0), 1, 1, 1, Sample()),
+              absl::StatusCode::kNotFound, "UNKNOWN_MODULE");
+}
+
+TEST_F(EvaluatorTest, GoesOnWithOtherJobsAfterABadOne) {
+  Start();
+  SampleModule bad = module_;  // well-formed, and yet it cannot run
+  bad.graph.nodes.push_back({"aten::view", "", {testing::Ref(bad.graph.outputs[0]), testing::Ints({7, 7})}, {}, {"z"}});
+  bad.graph.outputs = {"z"};
+  SampleModule greedy = module_;
+  greedy.graph.nodes.push_back({"aten::zeros", "", {testing::Ints({int64_t{1} << 45})}, {}, {"z"}});
+  const JobId bad_job = JobId::Random(), greedy_job = JobId::Random(), good_job = AddJob();
+  for (const auto& [job, module] : {std::pair{bad_job, bad}, std::pair{greedy_job, greedy}}) {
+    ASSERT_TRUE(evaluator_->SetJob(job, {module.graph}, {})[0].ok());
+    ASSERT_TRUE(evaluator_->SubmitSnapshot(job, ModuleIndex(0), 1, 0, module.weights).ok());
+    ASSERT_TRUE(Submit(job, 1).ok());
+  }
+  WaitForResults(2);
+  ASSERT_TRUE(Submit(good_job, 2).ok());
+  const auto results = WaitForResults(3);
+  std::map<JobId, absl::Status> statuses;
+  for (const auto& result : results) statuses[result.job] = result.evaluation.status();
+  ExpectNamed(statuses[bad_job], absl::StatusCode::kInternal, "REFERENCE_FAILED");
+  ExpectNamed(statuses[greedy_job], absl::StatusCode::kResourceExhausted, "GRAPH_TOO_LARGE");
+  EXPECT_TRUE(statuses[good_job].ok()) << statuses[good_job];
+  EXPECT_EQ(evaluator_->counters().evaluated, 1);
+}
+
+TEST_F(EvaluatorTest, RunsOnlyWhileTheLoadIsUnderItsLimit) {
+  Start({.max_cpu_load = 0.5});
+  SetLoad(0.5);
+  const JobId job = AddJob();
+  ASSERT_TRUE(Submit(job, 1).ok());
+  WaitForLoadReads(3);
+  EXPECT_EQ(result_count(), 0u);
+  EXPECT_GT(evaluator_->counters().queued_bytes, 0u);
+  SetLoad(0.49);
+  EXPECT_TRUE(WaitForResults(1)[0].evaluation.ok());
+}
+
+TEST_F(EvaluatorTest, DropsAndCountsASampleThatWaitsForTwiceItsDeadline) {
+  Start();
+  SetLoad(1);
+  const JobId job = AddJob({.deadline_steps = 10});
+  ASSERT_TRUE(Submit(job, 1).ok());
+  evaluator_->ReportStep(job, 20);
+  WaitForLoadReads(2);
+  EXPECT_EQ(evaluator_->counters().dropped_late, 0);
+  evaluator_->ReportStep(job, 21);
+  SetLoad(0);
+  ASSERT_TRUE(Submit(job, 22).ok());
+  const auto results = WaitForResults(1);
+  EXPECT_EQ(results[0].step, 22);
+  EXPECT_EQ(evaluator_->counters().dropped_late, 1);
+}
+
+TEST_F(EvaluatorTest, KeepsOnlyTheNewestSamplesOfAJob) {
+  Start({.max_samples_per_job = 2});
+  SetLoad(1);
+  const JobId job = AddJob(), other = AddJob();
+  for (int64_t step = 1; step <= 5; ++step) ASSERT_TRUE(Submit(job, step).ok());
+  ASSERT_TRUE(Submit(other, 77).ok());
+  EXPECT_EQ(evaluator_->counters().dropped_queue_full, 3);
+  SetLoad(0);
+  std::vector<int64_t> steps;
+  for (const auto& result : WaitForResults(3)) steps.push_back(result.step);
+  EXPECT_THAT(steps, ::testing::UnorderedElementsAre(4, 5, 77));
+}
+
+TEST_F(EvaluatorTest, BoundsTheBytesThatWait) {
+  const size_t sample = (kBatch * 8 * 36 + kBatch * kBatch) * sizeof(float);
+  Start({.max_queue_bytes = 3 * sample, .max_samples_per_job = 100});
+  SetLoad(1);
+  const JobId job = AddJob();
+  for (int64_t step = 1; step <= 20; ++step) {
+    ASSERT_TRUE(Submit(job, step).ok());
+    EXPECT_LE(evaluator_->counters().queued_bytes, 3 * sample);
+  }
+  ExpectNamed(evaluator_->SubmitSnapshot(job, ModuleIndex(0), 2, 3, module_.weights),
+              absl::StatusCode::kResourceExhausted, "QUEUE_FULL");
+}
+
+TEST_F(EvaluatorTest, MeasuresZeroAgainstTheSameWeightsAndMoreAgainstOthers) {
+  Start();
+  const JobId job = AddJob();
+  ASSERT_TRUE(Submit(job, 1, TrueSample({module_})).ok());
+  const SampleModule other = BasicBlock(8, 6, testing::Spelling::kExported, /*seed=*/99);
+  WaitForResults(1);
+  ASSERT_TRUE(evaluator_->SubmitSnapshot(job, ModuleIndex(0), 2, 3, other.weights).ok());
+  ASSERT_TRUE(Submit(job, 2, TrueSample({module_})).ok());
+  const auto results = WaitForResults(2);
+  EXPECT_NEAR(results[0].evaluation->plasticity, 0, 1e-12);
+  EXPECT_GT(results[1].evaluation->plasticity, 1e-6);
+}
+
+TEST_F(EvaluatorTest, EvaluatesASampleWithTheSnapshotOfItsTime) {
+  Start();
+  SetLoad(1);
+  const JobId job = AddJob();
+  ASSERT_TRUE(Submit(job, 1, TrueSample({module_})).ok());
+  const SampleModule other = BasicBlock(8, 6, testing::Spelling::kExported, /*seed=*/99);
+  ASSERT_TRUE(evaluator_->SubmitSnapshot(job, ModuleIndex(0), 2, 3, other.weights).ok());
+  ASSERT_TRUE(Submit(job, 2, TrueSample({module_})).ok());
+  SetLoad(0);
+  const auto results = WaitForResults(2);
+  EXPECT_NEAR(results[0].evaluation->plasticity, 0, 1e-12);
+  EXPECT_GT(results[1].evaluation->plasticity, 1e-6);
+  EXPECT_EQ(evaluator_->counters().queued_bytes, 0u);
+}
+
+TEST_F(EvaluatorTest, RunsModulesOneAfterTheOther) {
+  Start();
+  const SampleModule second = BasicBlock(8, 6, testing::Spelling::kTraced, /*seed=*/2);
+  const JobId job = JobId::Random();
+  ASSERT_TRUE(evaluator_->SetJob(job, {module_.graph, second.graph}, {})[1].ok());
+  ASSERT_TRUE(evaluator_->SubmitSnapshot(job, ModuleIndex(0), 1, 0, module_.weights).ok());
+  const auto submit = [&](int64_t step) {
+    return evaluator_->SubmitSample(job, ModuleIndex(0), ModuleIndex(1), step, 0, 0, TrueSample({module_, second}));
+  };
+  ExpectNamed(submit(1), absl::StatusCode::kFailedPrecondition, "NO_REFERENCE");
+  ASSERT_TRUE(evaluator_->SubmitSnapshot(job, ModuleIndex(1), 1, 0, second.weights).ok());
+  ASSERT_TRUE(submit(2).ok());
+  const auto results = WaitForResults(1);
+  ASSERT_TRUE(results[0].evaluation.ok()) << results[0].evaluation.status();
+  EXPECT_NEAR(results[0].evaluation->plasticity, 0, 1e-12);
+  EXPECT_EQ(results[0].module, ModuleIndex(1));
+}
+
+TEST_F(EvaluatorTest, KeepsReferencesWhoseGraphIsUnchanged) {
+  Start();
+  const JobId job = AddJob();
+  ASSERT_TRUE(evaluator_->SetJob(job, {module_.graph, std::nullopt}, {})[0].ok());
+  EXPECT_TRUE(Submit(job, 1).ok());  // the weights are still there
+  graph::ModuleGraph changed = module_.graph;
+  changed.nodes.pop_back();
+  changed.outputs = {changed.nodes.back().outputs[0]};
+  ASSERT_TRUE(evaluator_->SetJob(job, {changed}, {})[0].ok());
+  ExpectNamed(Submit(job, 2), absl::StatusCode::kFailedPrecondition, "NO_REFERENCE");
+}
+
+TEST_F(EvaluatorTest, ForgetsARemovedJob) {
+  Start();
+  SetLoad(1);
+  const JobId job = AddJob();
+  ASSERT_TRUE(Submit(job, 1).ok());
+  evaluator_->RemoveJob(job);
+  EXPECT_EQ(evaluator_->counters().queued_bytes, 0u);
+  ExpectNamed(Submit(job, 2), absl::StatusCode::kNotFound, "UNKNOWN_JOB");
+  SetLoad(0);
+  const JobId next = AddJob();
+  ASSERT_TRUE(Submit(next, 5).ok());
+  EXPECT_EQ(WaitForResults(1)[0].job, next);
+}
+
+TEST_F(EvaluatorTest, StopsTwiceAndDropsWhatWaits) {
+  Start();
+  SetLoad(1);
+  const JobId job = AddJob();
+  ASSERT_TRUE(Submit(job, 1).ok());
+  evaluator_->Stop();
+  evaluator_->Stop();
+  EXPECT_EQ(result_count(), 0u);
+}
+
+TEST_F(EvaluatorTest, RefusesOptionsThatMakeNoSense) {
+  EXPECT_FALSE(Evaluator::Start({.threads = 0}, nullptr).ok());
+  EXPECT_FALSE(Evaluator::Start({.cpus = {-1}}, nullptr).ok());
+  EXPECT_FALSE(Evaluator::Start({.max_cpu_load = 0}, nullptr).ok());
+  EXPECT_FALSE(Evaluator::Start({.backends = {"int4"}}, nullptr).ok());
+}
+
+// The evaluator's kernel thread.
+pid_t FindEvaluatorThread() {
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream file(task.path() / "comm");
+    std::string name;
+    if (std::getline(file, name) && name == "evaluator") return std::stoi(task.path().filename());
+  }
+  return 0;
+}
+
+// About a second of multiplications.
+SampleModule SlowModule() {
+  testing::GraphBuilder builder("slow", {8}, 1, testing::Spelling::kExported);
+  std::string big = builder.Weight({1024, 1024}, 0.03f), product = big;
+  for (int i = 0; i < 60; ++i) product = builder.Node("aten::mm", "", {testing::Ref(product), testing::Ref(big)});
+  const std::string sum = builder.Node("aten::mean", "", {testing::Ref(product)});
+  return builder.Finish(builder.Node("aten::add", "Tensor", {testing::Ref(builder.input()), testing::Ref(sum)}));
+}
+
+TEST_F(EvaluatorTest, RaisesTheThreadsPriorityWhenTheDeadlinePassesInMidRun) {
+  Start();
+  SetLoad(1);  // does not matter to a job that shares the CPU and may run at idle priority
+  const SampleModule slow = SlowModule();
+  const JobId job = JobId::Random();
+  ASSERT_TRUE(evaluator_->SetJob(job, {slow.graph}, {.shares_cpu = true, .deadline_steps = 10})[0].ok());
+  ASSERT_TRUE(evaluator_->SubmitSnapshot(job, ModuleIndex(0), 1, 0, slow.weights).ok());
+  std::mt19937_64 random(1);
+  ASSERT_TRUE(evaluator_->SubmitSample(job, ModuleIndex(0), ModuleIndex(0), 100, 0, 0,
+                                       {RandomTensor("x", {4, 8}, random), RandomTensor("g", {4, 4}, random)}).ok());
+  const pid_t thread = FindEvaluatorThread();
+  ASSERT_GT(thread, 0);
+  if (CanLeaveIdlePriority()) {
+    while (sched_getscheduler(thread) != SCHED_IDLE) std::this_thread::yield();
+    evaluator_->ReportStep(job, 109);
+    EXPECT_EQ(sched_getscheduler(thread), SCHED_IDLE);
+    evaluator_->ReportStep(job, 110);
+    EXPECT_EQ(sched_getscheduler(thread), SCHED_OTHER);
+    EXPECT_EQ(result_count(), 0u);  // it was in mid-run
+  } else {
+    WaitForLoadReads(2);
+    EXPECT_EQ(result_count(), 0u);  // waits for the deadline, at normal priority
+    evaluator_->ReportStep(job, 110);
+  }
+  EXPECT_TRUE(WaitForResults(1)[0].evaluation.ok());
+  EXPECT_EQ(sched_getscheduler(thread), SCHED_OTHER);
 }
 
 }  // namespace
