@@ -1,12 +1,14 @@
 #include "common/rpc/channel.h"
 
 #include "common/base/status.h"
+#include "common/rpc/library.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/support/channel_arguments.h"
 
 namespace egeria::rpc {
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const Address& address, const TlsFiles& tls) {
+  KeepLibrary();
   if (!address.is_unix() && address.port == 0) {
     return absl::InvalidArgumentError(absl::StrCat("cannot connect to port 0 (", address.ToString(), ")"));
   }
@@ -22,6 +24,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const Address& addres
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 2000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 2000);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // A keepalive ping waits for the answer to a bandwidth probe under way, which a stopped peer never gives.
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // A channel of its own connection: two agents of one process (tests, notebooks) do not share their fate.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
