@@ -99,19 +99,24 @@ class Translator {
     }
     const c10::FunctionSchema* const schema = node.maybeSchema();
     if (schema == nullptr || !node.kind().is_aten()) return CannotTrace("no words for ", node.kind().toQualString());
-    std::vector<Argument> arguments;
+    graph::Node made;
+    made.op = schema->name();
+    made.overload = schema->overload_name();
     for (size_t i = 0; i < node.inputs().size(); ++i) {
-      const bool is_dtype = i < schema->arguments().size() &&
-                            schema->arguments()[i].real_type()->str().find("ScalarType") != std::string::npos;
+      const c10::Argument& formal = schema->arguments()[i];
+      const bool is_dtype = formal.real_type()->str().find("ScalarType") != std::string::npos;
       absl::StatusOr<Argument> argument = Convert(node.inputs()[i], is_dtype);
       if (!argument.ok()) return CannotTrace(schema->name(), ": ", argument.status().message());
-      arguments.push_back(*std::move(argument));
+      if (formal.kwarg_only()) {
+        made.kwargs[formal.name()] = *std::move(argument);
+      } else {
+        made.args.push_back(*std::move(argument));
+      }
     }
     if (IsIdentity(node)) {
-      names_[node.outputs()[0]] = std::get<ValueRef>(arguments[0].kind).name;
+      names_[node.outputs()[0]] = std::get<ValueRef>(made.args[0].kind).name;
       return absl::OkStatus();
     }
-    graph::Node made{schema->name(), schema->overload_name(), std::move(arguments), {}, {}};
     Canonicalise(node, &made);
     for (const jit::Value* value : node.outputs()) {
       made.outputs.push_back(absl::StrCat("v", next_value_++));

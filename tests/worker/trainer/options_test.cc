@@ -1,0 +1,204 @@
+#include "worker/trainer/options.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "worker/trainer/progress.h"
+#include "worker/trainer/schedule.h"
+#include "worker/trainer/summary.h"
+
+namespace egeria::trainer {
+namespace {
+
+using ::testing::HasSubstr;
+
+CommandLine Parse(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "egeria-train");
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  return ParseCommandLine(static_cast<int>(argv.size()), argv.data());
+}
+
+TEST(Options, FillsInTheTasksDefaults) {
+  const CommandLine digits = Parse({"--task", "digits", "--data", "x"});
+  ASSERT_FALSE(digits.exit_code.has_value());
+  EXPECT_EQ(digits.options.epochs, 30);
+  EXPECT_EQ(digits.options.policy, "none");
+  EXPECT_EQ(digits.options.training_job, "digits");
+  const CommandLine resnet = Parse({"--task", "resnet56", "--data", "x", "--controller", "unix:/c", "--epochs", "3"});
+  EXPECT_EQ(resnet.options.epochs, 3);
+  EXPECT_EQ(resnet.options.policy, "plasticity");
+  EXPECT_EQ(ModelName(resnet.options), "resnet56");
+}
+
+TEST(Options, BadFlagsEndWithTwo) {
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {},
+           {"--task", "digits"},
+           {"--task", "imagenet", "--data", "x"},
+           {"--task", "digits", "--data", "x", "--epochs", "-1"},
+           {"--task", "digits", "--data", "x", "--unknown"},
+           {"--task", "digits", "--data", "x", "--resume"},
+           {"--task", "digits", "--data", "x", "--policy", "plasticity"},
+           {"--task", "digits", "--data", "x", "--controller", "unix:/c", "--plans", "p"},
+           {"--task", "digits", "--data", "x", "--controller", "unix:/c", "--policy-json", "{"},
+           {"--task", "digits", "--data", "x", "--controller", "unix:/c", "--policy-json", "{\"none\": {}}"},
+           {"--task", "digits", "--data", "x", "--controller", "unix:/c", "--freeze-at", "0.5:2"},
+           {"--task", "digits", "--data", "x", "--bootstrap", "maybe"}}) {
+    EXPECT_EQ(Parse(arguments).exit_code, 2) << ::testing::PrintToString(arguments);
+  }
+}
+
+TEST(Options, HelpEndsWithZero) { EXPECT_EQ(Parse({"--help"}).exit_code, 0); }
+
+TEST(Options, ControllerNoneIsAPlainRunWhateverTheEnvironmentSays) {
+  ::setenv("EGERIA_CONTROLLER", "unix:/somewhere", 1);
+  EXPECT_EQ(Parse({"--task", "digits", "--data", "x"}).options.controller, "unix:/somewhere");
+  const Options options = Parse({"--task", "digits", "--data", "x", "--controller", "none"}).options;
+  ::unsetenv("EGERIA_CONTROLLER");
+  EXPECT_EQ(options.controller, "");
+  EXPECT_EQ(options.policy, "none");
+}
+
+TEST(Options, SingleConstantsWinOverThePolicyJson) {
+  const Options options =
+      Parse({"--task", "digits", "--data", "x", "--controller", "unix:/c", "--policy-json",
+             "{\"plasticity\": {\"window\": 7, \"learning_rate_drop\": 5}}", "--window", "4", "--interval", "20",
+             "--tolerance", "0.3", "--probe-batch", "16", "--bootstrap", "off"})
+          .options;
+  EXPECT_EQ(nlohmann::json::parse(*BuildPolicyJson(options)),
+            nlohmann::json::parse("{\"plasticity\": {\"window\": 4, \"learning_rate_drop\": 5, \"interval_steps\": 20, "
+                                  "\"tolerance\": 0.3, \"batch_size\": 16, \"bootstrap\": false}}"));
+}
+
+TEST(Options, ASchedulePolicyIsListedByFraction) {
+  const Options options = Parse({"--task", "digits", "--data", "x", "--controller", "unix:/c", "--policy", "schedule",
+                                 "--freeze-at", "0.5:2", "0.75:3"})
+                              .options;
+  EXPECT_EQ(nlohmann::json::parse(*BuildPolicyJson(options)),
+            nlohmann::json::parse("{\"schedule\": {\"entries\": [{\"fraction\": 0.5, \"frozen_prefix\": 2}, "
+                                  "{\"fraction\": 0.75, \"frozen_prefix\": 3}]}}"));
+}
+
+TEST(Schedule, StepFallsAtItsMilestones) {
+  const LearningRateOptions options{.kind = ScheduleKind::kStep, .base = 1, .total_steps = 100};
+  EXPECT_DOUBLE_EQ(LearningRate(options, 49), 1);
+  EXPECT_DOUBLE_EQ(LearningRate(options, 50), 0.1);
+  EXPECT_NEAR(LearningRate(options, 75), 0.01, 1e-15);
+}
+
+TEST(Schedule, CosineFallsFromBaseToZero) {
+  const LearningRateOptions options{.kind = ScheduleKind::kCosine, .base = 2, .total_steps = 110, .warmup_steps = 10};
+  EXPECT_DOUBLE_EQ(LearningRate(options, 10), 2);
+  EXPECT_NEAR(LearningRate(options, 60), 1, 1e-12);
+  EXPECT_NEAR(LearningRate(options, 110), 0, 1e-12);
+  for (int64_t step = 10; step < 109; ++step) EXPECT_GT(LearningRate(options, step), LearningRate(options, step + 1));
+}
+
+TEST(Schedule, WarmUpRisesInEqualStepsToTheBase) {
+  const LearningRateOptions options{.kind = ScheduleKind::kConstant, .base = 0.5, .total_steps = 100, .warmup_steps = 5};
+  for (int64_t step = 0; step < 5; ++step) EXPECT_DOUBLE_EQ(LearningRate(options, step), 0.1 * (step + 1));
+  EXPECT_DOUBLE_EQ(LearningRate(options, 5), 0.5);
+  EXPECT_DOUBLE_EQ(LearningRate(options, 99), 0.5);
+}
+
+TEST(Schedule, RefusesAnUnknownName) {
+  EXPECT_THAT(std::string(ParseScheduleKind("linear").status().message()), HasSubstr("[BAD_SCHEDULE]"));
+}
+
+std::string TemporaryFile(const std::string& content) {
+  std::string pattern = (std::filesystem::temp_directory_path() / "egeria-plans-XXXXXX").string();
+  const int file = ::mkstemp(pattern.data());
+  EXPECT_EQ(::write(file, content.data(), content.size()), static_cast<ssize_t>(content.size()));
+  ::close(file);
+  return pattern;
+}
+
+TEST(Plans, AreReadFromAListAndFromASummary) {
+  RunSummary summary;
+  summary.decisions = {{10, "freeze", 2, true}, {30, "unfreeze", 0, true}};
+  for (const std::string& content :
+       {ToJson(summary), std::string("[{\"step\": 10, \"frozen_prefix\": 2}, {\"step\": 30, \"frozen_prefix\": 0}]")}) {
+    const std::string path = TemporaryFile(content);
+    const auto plans = ReadPlans(path);
+    std::filesystem::remove(path);
+    ASSERT_TRUE(plans.ok()) << plans.status();
+    ASSERT_EQ(plans->size(), 2u);
+    EXPECT_EQ((*plans)[0].step, 10);
+    EXPECT_EQ((*plans)[0].frozen_prefix, 2);
+    EXPECT_EQ((*plans)[1].step, 30);
+  }
+}
+
+TEST(Plans, ThatAreNoneAreNamed) {
+  EXPECT_THAT(std::string(ReadPlans("/nonexistent").status().message()), HasSubstr("[NO_PLANS]"));
+  for (const char* content : {"", "{}", "{\"runs\": []}", "[1]", "[{\"step\": 1}]", "[{\"step\": 1.5, \"frozen_prefix\": 1}]"}) {
+    const std::string path = TemporaryFile(content);
+    EXPECT_THAT(std::string(ReadPlans(path).status().message()), HasSubstr("[BAD_PLANS]")) << content;
+    std::filesystem::remove(path);
+  }
+}
+
+TEST(Summary, HasTheFieldsThatToolsRead) {
+  RunSummary summary;
+  summary.task = "digits";
+  summary.decisions = {{10, "freeze", 2, true}};
+  const nlohmann::json run = nlohmann::json::parse(ToJson(summary))["runs"][0];
+  for (const char* field : {"task", "policy", "ranks", "seconds", "accuracy", "validation_loss", "frozen_share",
+                            "decisions", "ranks_identical", "parameters_hash", "bytes_all_reduced"}) {
+    EXPECT_TRUE(run.contains(field)) << field;
+  }
+  EXPECT_EQ(run["decisions"][0]["action"], "freeze");
+}
+
+TEST(Summary, ReplacesTheFileWholeAndLeavesNoOther) {
+  const std::string path = TemporaryFile("old");
+  ASSERT_TRUE(WriteAtomically(path, "new").ok());
+  std::string content;
+  std::ifstream(path) >> content;
+  EXPECT_EQ(content, "new");
+  std::filesystem::remove(path);
+  EXPECT_THAT(std::string(WriteAtomically("/nonexistent/folder/file", "x").message()), HasSubstr("[CANNOT_WRITE]"));
+}
+
+TEST(Progress, SaysWhatIsFrozenAndWhatIsLeft) {
+  Moment moment;
+  moment.step = 41;
+  moment.total_steps = 100;
+  moment.epoch = 2;
+  moment.epochs = 5;
+  moment.loss = 0.5;
+  moment.learning_rate = 0.1;
+  moment.frozen_prefix = 2;
+  moment.modules = 5;
+  moment.left = absl::Seconds(3725);
+  EXPECT_EQ(Describe(moment), " 41%  epoch 2/5  step 41/100  loss 0.5000  lr 0.1  frozen 2/5  left 1:02:05");
+}
+
+TEST(Progress, PrintsALineEverySecondsOffATerminal) {
+  char* text = nullptr;
+  size_t size = 0;
+  std::FILE* const out = ::open_memstream(&text, &size);
+  const absl::Time start = absl::FromUnixSeconds(1000);
+  Progress progress(out, /*terminal=*/false, start, /*first_step=*/0);
+  EXPECT_FALSE(progress.Due(start + absl::Seconds(1)));
+  ASSERT_TRUE(progress.Due(start + absl::Seconds(10)));
+  Moment moment;
+  moment.step = 10;
+  moment.total_steps = 40;
+  progress.Show(moment, start + absl::Seconds(10));
+  EXPECT_FALSE(progress.Due(start + absl::Seconds(11)));
+  progress.Finish();
+  std::fclose(out);
+  EXPECT_THAT(std::string(text, size), ::testing::AllOf(HasSubstr("step 10/40"), HasSubstr("left 0:30\n")));
+  std::free(text);
+}
+
+}  // namespace
+}  // namespace egeria::trainer

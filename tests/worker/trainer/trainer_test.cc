@@ -1,0 +1,197 @@
+#include "worker/trainer/trainer.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/ranks.h"
+#include "worker/trainer/checkpoint.h"
+#include "worker/trainer/data/random.h"
+
+namespace egeria::trainer {
+namespace {
+
+using ::egeria::testing::GlooGroup;
+using ::egeria::testing::RunRanks;
+using ::testing::HasSubstr;
+
+namespace fs = std::filesystem;
+
+// A digits file of two easily told classes, in a folder with room for checkpoints.
+class TrainerTest : public ::testing::Test {
+ protected:
+  TrainerTest() {
+    std::string pattern = (fs::temp_directory_path() / "egeria-trainer-XXXXXX").string();
+    folder_ = ::mkdtemp(pattern.data());
+    const uint32_t header[] = {1, 200, 160, 8, 8, 2, 16};
+    std::string file = "EGDIGITS", pixels, labels;
+    file.append(reinterpret_cast<const char*>(header), sizeof(header));
+    Random random({4});
+    for (int i = 0; i < 200; ++i) {
+      const int label = i % 2;
+      labels.push_back(static_cast<char>(label));
+      for (int p = 0; p < 64; ++p) pixels.push_back(static_cast<char>(random.Below(9) + ((p / 8 < 4) == (label == 1) ? 8 : 0)));
+    }
+    std::ofstream(folder_ / "digits.bin", std::ios::binary) << file << pixels << labels;
+    options_.task = "digits";
+    options_.data = folder_.string();
+    options_.epochs = 4;
+    options_.batch_size = 8;
+    options_.threads = 1;
+    EXPECT_TRUE(ResolveOptions(&options_).ok());
+  }
+  ~TrainerTest() override { fs::remove_all(folder_); }
+
+  std::string Path(const std::string& name) const { return (folder_ / name).string(); }
+  void WritePlans(const std::string& json) {
+    std::ofstream(folder_ / "plans.json") << json;
+    options_.plans = Path("plans.json");
+  }
+
+  // Rank 0's answer; all ranks must give the same kind.
+  static absl::StatusOr<RunSummary> TrainOn(int ranks, const Options& options) {
+    std::vector<absl::StatusOr<RunSummary>> answers(ranks, absl::UnknownError("did not run"));
+    RunRanks(ranks, [&](const worker::GroupMember& member) {
+      Launch launch;
+      launch.member = member;
+      if (ranks > 1) {
+        launch.training_group = GlooGroup(member, "training");
+        launch.commit_group = GlooGroup(member, "commit");
+      }
+      answers[member.rank] = Train(options, launch, c10::kCPU);
+    });
+    for (const auto& answer : answers) EXPECT_EQ(answer.status().code(), answers[0].status().code());
+    return answers[0];
+  }
+
+  fs::path folder_;
+  Options options_;
+};
+
+TEST_F(TrainerTest, LearnsOnTwoRanksWhichStayIdentical) {
+  const auto run = TrainOn(2, options_);
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->steps, 40);
+  EXPECT_GT(run->accuracy, 0.95);
+  EXPECT_LT(run->validation_loss, 0.3);
+  EXPECT_TRUE(run->ranks_identical);
+  EXPECT_EQ(run->mode, "plain");
+  EXPECT_EQ(run->frozen_share, 0);
+}
+
+TEST_F(TrainerTest, TheSameSeedGivesTheSameRun) {
+  const auto first = TrainOn(2, options_), again = TrainOn(2, options_);
+  options_.seed = 2;
+  const auto other = TrainOn(2, options_);
+  EXPECT_EQ(first->parameters_hash, again->parameters_hash);
+  EXPECT_NE(first->parameters_hash, other->parameters_hash);
+}
+
+TEST_F(TrainerTest, FollowsPlansAndCountsTheFrozenShareAndTheSavedBytes) {
+  const auto plain = TrainOn(2, options_);
+  WritePlans("[{\"step\": 10, \"frozen_prefix\": 4}, {\"step\": 30, \"frozen_prefix\": 0}]");
+  const auto run = TrainOn(2, options_);
+  ASSERT_TRUE(run.ok()) << run.status();
+  ASSERT_EQ(run->decisions.size(), 2u);
+  EXPECT_EQ(run->decisions[0].step, 10);
+  EXPECT_EQ(run->decisions[1].action, "unfreeze");
+  EXPECT_TRUE(run->ranks_identical);
+  // 20 of 40 steps train only the head: 64 x 2 weights and 2 biases.
+  const double parameters = plain->bytes_all_reduced / 40.0 / 4;
+  EXPECT_DOUBLE_EQ(run->frozen_share, 0.5 * (parameters - 130) / parameters);
+  EXPECT_EQ(run->bytes_all_reduced, plain->bytes_all_reduced / 2 + 20 * 130 * 4);
+}
+
+TEST_F(TrainerTest, AResumedRunEqualsTheUninterruptedOneInsideAFrozenPhase) {
+  WritePlans("[{\"step\": 6, \"frozen_prefix\": 3}, {\"step\": 26, \"frozen_prefix\": 1}, {\"step\": 33, \"frozen_prefix\": 2}]");
+  for (const int ranks : {1, 2}) {
+    options_.checkpoint_every = 5;
+    options_.checkpoint = Path("whole.ckpt");
+    const auto whole = TrainOn(ranks, options_);
+    ASSERT_TRUE(whole.ok()) << whole.status();
+    options_.checkpoint = Path("parts.ckpt");
+    for (const int64_t stop : {15, 20, 30, 0}) {  // frozen, frozen, after a partial thaw, to the end
+      options_.stop_after = stop;
+      options_.resume = stop != 15;
+      const auto part = TrainOn(ranks, options_);
+      ASSERT_TRUE(part.ok()) << part.status();
+      if (stop != 0) {
+        EXPECT_NE(part->parameters_hash, whole->parameters_hash);
+        continue;
+      }
+      EXPECT_EQ(part->parameters_hash, whole->parameters_hash) << ranks << " ranks";
+      EXPECT_EQ(part->decisions.size(), 3u) << "those before the checkpoint included";
+      EXPECT_DOUBLE_EQ(part->frozen_share, whole->frozen_share);
+      EXPECT_DOUBLE_EQ(part->validation_loss, whole->validation_loss);
+    }
+    options_.resume = false;
+    options_.stop_after = 0;
+    fs::remove(Path("parts.ckpt"));
+  }
+}
+
+TEST_F(TrainerTest, ResumingWithoutACheckpointStartsFromTheBeginning) {
+  options_.checkpoint = Path("none.ckpt");
+  options_.resume = true;
+  const auto run = TrainOn(1, options_);
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->steps, 80);
+  EXPECT_TRUE(fs::exists(Path("none.ckpt")));
+}
+
+TEST_F(TrainerTest, ACheckpointOfAnotherRunIsRefusedWithWhatDiffers) {
+  options_.checkpoint = Path("a.ckpt");
+  ASSERT_TRUE(TrainOn(1, options_).ok());
+  options_.resume = true;
+  options_.batch_size = 4;
+  const absl::Status status = TrainOn(1, options_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), ::testing::AllOf(HasSubstr("[CHECKPOINT_MISMATCH]"), HasSubstr("batch 8"), HasSubstr("batch 4")));
+}
+
+TEST_F(TrainerTest, ADamagedCheckpointIsNamed) {
+  options_.checkpoint = Path("a.ckpt");
+  options_.stop_after = 5;
+  ASSERT_TRUE(TrainOn(1, options_).ok());
+  std::ifstream in(Path("a.ckpt"), std::ios::binary);
+  const std::string whole(std::istreambuf_iterator<char>(in), {});
+  ASSERT_TRUE(Decode(whole).ok());
+  for (const double share : {0.0, 0.3, 0.9}) {
+    EXPECT_THAT(std::string(Decode(whole.substr(0, static_cast<size_t>(share * whole.size()))).status().message()),
+                HasSubstr("[BAD_CHECKPOINT]"));
+  }
+  EXPECT_THAT(std::string(Decode(std::string(whole.size(), 'x')).status().message()), HasSubstr("[BAD_CHECKPOINT]"));
+}
+
+TEST_F(TrainerTest, AControllerThatNeverStartedLeavesTheRunAsItWas) {
+  const auto plain = TrainOn(2, options_);
+  options_.controller = "unix:" + Path("nobody.sock");
+  options_.policy = "plasticity";
+  const auto run = TrainOn(2, options_);
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->parameters_hash, plain->parameters_hash);
+  EXPECT_EQ(run->mode, "act");
+  EXPECT_TRUE(run->decisions.empty());
+}
+
+TEST_F(TrainerTest, BadPlansAndPolicyAreTheUsersErrors) {
+  WritePlans("[{\"step\": 5, \"frozen_prefix\": 5}]");
+  EXPECT_THAT(std::string(TrainOn(1, options_).status().message()), HasSubstr("[BAD_PLANS]"));
+  options_.plans.clear();
+  options_.controller = "unix:" + Path("nobody.sock");
+  options_.policy = "plasticity";
+  options_.policy_json = "{\"plasticity\": {\"no_such_constant\": 1}}";
+  EXPECT_EQ(TrainOn(1, options_).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(TrainerTest, LayerModulesCanBeNamedByRegularExpressions) {
+  options_.module_patterns = {"stage[12].*", "stage3.*", "head"};
+  const auto run = TrainOn(1, options_);
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_THAT(run->modules, ::testing::ElementsAre("stage1.block0-stage2.block0", "stage3.block0-stage3.block1", "head"));
+}
+
+}  // namespace
+}  // namespace egeria::trainer
