@@ -1,0 +1,28 @@
+"""The main job, as a user starts it: egeria-run, two ranks, the paper's rule, the digits."""
+
+import json
+import os
+import pathlib
+import subprocess
+
+from harness import BIN, TORCHRUN
+
+JOB = ("--task", "digits", "--epochs", "60", "--schedule", "step", "--lr-milestones", "0.6",
+       "--policy", "plasticity", "--interval", "4", "--window", "4", "--seed", "0")
+
+
+def test_the_main_job_freezes_unfreezes_and_refreezes(tmp_path: pathlib.Path, digits: pathlib.Path):
+    summary = tmp_path / "summary.json"
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("EGERIA_")}
+    environment["PATH"] = f"{TORCHRUN.parent}:{environment['PATH']}"
+    done = subprocess.run([BIN / "egeria-run", "--nproc-per-node", "2", "--no-python", "egeria-train", *JOB,
+                           "--data", digits, "--summary", summary],
+                          env=environment, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    (run,) = json.loads(summary.read_text())["runs"]
+    assert run["ranks"] == 2 and run["ranks_identical"]
+    assert run["accuracy"] > 0.9
+    actions = [decision["action"] for decision in run["decisions"]]
+    assert actions[0] == "freeze" and "unfreeze" in actions
+    assert "freeze" in actions[actions.index("unfreeze"):]
+    assert 0 < run["frozen_share"] < 1

@@ -1,0 +1,38 @@
+"""One rank loses its line to the controller: nobody applies anything until it is back, then all at one step."""
+
+import pathlib
+import stat
+
+from harness import BIN, Controller, Job, metric, wait_until
+from proxy import CuttableProxy
+
+
+def test_no_rank_applies_a_plan_that_another_one_lacks(
+        tmp_path: pathlib.Path, digits: pathlib.Path, controller: Controller):
+    proxy = CuttableProxy(tmp_path / "rank1.sock", tmp_path / "controller.sock")
+    # torchrun gives all ranks the same environment; rank 1 is to reach the controller through the proxy.
+    wrapper = tmp_path / "train"
+    wrapper.write_text(f'#!/bin/sh\n[ "$RANK" = 1 ] && EGERIA_CONTROLLER={proxy.address}\n'
+                       f'export EGERIA_CONTROLLER\nexec {BIN}/egeria-train "$@"\n')
+    wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
+    job = Job(tmp_path, "job", "--task", "digits", "--data", str(digits), "--epochs", "800", "--policy", "none",
+              controller=controller.address, program=(str(wrapper),))
+    try:
+        wait_until(lambda: metric(controller.metrics(), "egeria_connected_ranks") == 2, 60, "both ranks")
+        proxy.cut()
+        wait_until(lambda: metric(controller.metrics(), "egeria_connected_ranks") == 1, 30, "the cut")
+        name = controller.egeria("list", "--quiet").strip()
+        controller.egeria("freeze", name, "2")
+        step = lambda: metric(controller.metrics(), "egeria_job_step")  # noqa: E731
+        frozen_at = step()
+        wait_until(lambda: step() > frozen_at + 200, 60, "200 more steps")
+        assert metric(controller.metrics(), "egeria_frozen_prefix", state="decided") == 2
+        assert metric(controller.metrics(), "egeria_frozen_prefix", state="applied") == 0
+        proxy.restore()
+        wait_until(lambda: metric(controller.metrics(), "egeria_frozen_prefix", state="applied") == 2, 30, "the freeze")
+        run = job.wait()
+        assert [(d["action"], d["frozen_prefix"]) for d in run["decisions"]] == [("freeze", 2)]
+        assert run["decisions"][0]["step"] > frozen_at + 200
+        assert run["ranks_identical"]
+    finally:
+        job.kill()
