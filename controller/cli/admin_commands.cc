@@ -1,0 +1,196 @@
+#include "controller/cli/admin_commands.h"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "controller/cli/admin_client.h"
+#include "controller/policy/policy_config.h"
+#include "controller/policy/replay.h"
+#include "google/protobuf/util/json_util.h"
+
+namespace egeria::cli {
+namespace {
+
+struct Flags {
+  std::string controller;
+  std::string job;
+  std::string reason;
+  std::string mode;
+  int prefix = 0;
+  bool json = false;
+  bool decisions = false;
+};
+
+const char* PhaseName(const v1::JobSummary& job) {
+  switch (job.phase()) {
+    case v1::JOB_PHASE_RUNNING:
+      return "running";
+    case v1::JOB_PHASE_FINISHED:
+      return "finished";
+    default:
+      return "silent";
+  }
+}
+
+std::string StateOf(const v1::JobSummary& job) {
+  std::string state = PhaseName(job);
+  if (job.mode() == v1::MODE_OBSERVE) state += ", observing";
+  if (job.paused()) state += ", paused";
+  if (job.bootstrapping()) state += ", bootstrapping";
+  if (!job.blocked().empty()) state += ", blocked";
+  return state;
+}
+
+std::vector<std::string> RowOf(const v1::JobSummary& job) {
+  return {job.job_id(),
+          job.training_job(),
+          StateOf(job),
+          job.total_steps() > 0 ? absl::StrCat(job.step(), "/", job.total_steps()) : absl::StrCat(job.step()),
+          absl::StrCat(job.connected_ranks(), "/", job.world_size()),
+          job.policy(),
+          absl::StrCat(job.decided_prefix(), "/", job.applied_prefix(), "/", job.module_count()),
+          absl::StrFormat("%.1f%%", 100 * job.frozen_parameter_share()),
+          absl::StrCat(job.readings())};
+}
+
+absl::Status WriteJson(const google::protobuf::Message& message, std::ostream& out) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  if (!google::protobuf::util::MessageToJsonString(message, &text, options).ok()) {
+    return absl::InternalError("a message cannot be written as JSON");
+  }
+  out << text << "\n";
+  return absl::OkStatus();
+}
+
+absl::Status List(const Flags& flags, AdminClient& client, Streams streams) {
+  EGERIA_ASSIGN_OR_RETURN(const v1::ListJobsResponse response, client.ListJobs());
+  if (flags.json) {
+    for (const v1::JobSummary& job : response.jobs()) EGERIA_RETURN_IF_ERROR(WriteJson(job, streams.out));
+    return absl::OkStatus();
+  }
+  std::vector<std::vector<std::string>> rows = {
+      {"JOB", "NAME", "STATE", "STEP", "RANKS", "POLICY", "FROZEN (decided/applied/modules)", "PARAMETERS", "READINGS"}};
+  for (const v1::JobSummary& job : response.jobs()) rows.push_back(RowOf(job));
+  std::vector<size_t> widths(rows[0].size());
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      const bool last = i + 1 == row.size();
+      streams.out << row[i] << (last ? "\n" : std::string(widths[i] - row[i].size() + 2, ' '));
+    }
+  }
+  return absl::OkStatus();
+}
+
+policy::Observation ObservationOf(const v1::Observation& proto) {
+  policy::Observation observation;
+  observation.step = proto.step();
+  if (proto.has_module()) observation.module = proto.module();
+  if (proto.has_plasticity()) observation.plasticity = proto.plasticity();
+  if (proto.has_loss()) observation.loss = proto.loss();
+  if (proto.has_learning_rate()) observation.learning_rate = proto.learning_rate();
+  return observation;
+}
+
+// A recording for `egeria replay`; with --decisions, what was decided instead.
+absl::Status Export(const Flags& flags, AdminClient& client, Streams streams) {
+  EGERIA_ASSIGN_OR_RETURN(const std::string job, client.ResolveJob(flags.job));
+  absl::Status written;
+  const absl::Status read = client.ExportJob(job, [&](const v1::ExportRecord& record) {
+    if (record.has_header()) {
+      streams.err << "egeria export: job " << job << ", " << record.header().modules_size() << " modules, policy "
+                  << record.header().policy().ShortDebugString() << "\n";
+    } else if (record.has_decision() && flags.decisions) {
+      if (absl::Status status = WriteJson(record.decision(), streams.out); !status.ok()) written = status;
+    } else if (record.has_decision() && record.decision().origin() != v1::DECISION_ORIGIN_POLICY) {
+      streams.out << policy::FormatAdoption(record.decision().step(), record.decision().frozen_prefix()) << "\n";
+    } else if (record.has_observation() && !flags.decisions) {
+      streams.out << policy::FormatObservation(ObservationOf(record.observation())) << "\n";
+    }
+  });
+  return read.ok() ? written : read;
+}
+
+absl::Status Freeze(const Flags& flags, AdminClient& client, Streams streams) {
+  EGERIA_ASSIGN_OR_RETURN(const std::string job, client.ResolveJob(flags.job));
+  EGERIA_ASSIGN_OR_RETURN(const int64_t plan, client.SetFrozenPrefix(job, flags.prefix, flags.reason));
+  streams.out << "plan " << plan << ": frozen prefix " << flags.prefix << "\n";
+  return absl::OkStatus();
+}
+
+absl::Status SetPaused(const Flags& flags, bool paused, AdminClient& client, Streams streams) {
+  EGERIA_ASSIGN_OR_RETURN(const std::string job, client.ResolveJob(flags.job));
+  EGERIA_RETURN_IF_ERROR(client.SetPaused(job, paused));
+  streams.out << "job " << job << (paused ? " is paused\n" : " goes on\n");
+  return absl::OkStatus();
+}
+
+absl::Status SetMode(const Flags& flags, AdminClient& client, Streams streams) {
+  EGERIA_ASSIGN_OR_RETURN(const std::string job, client.ResolveJob(flags.job));
+  EGERIA_RETURN_IF_ERROR(client.SetMode(job, flags.mode == "act" ? v1::MODE_ACT : v1::MODE_OBSERVE));
+  streams.out << "job " << job << " is in " << flags.mode << " mode\n";
+  return absl::OkStatus();
+}
+
+using Call = std::function<absl::Status(const Flags&, AdminClient&, Streams)>;
+
+// A subcommand with --controller and, where `takes_job`, the job.
+CLI::App* Add(CLI::App& app, const Select& select, const char* name, const char* help, bool takes_job,
+              const std::shared_ptr<Flags>& flags, Call call) {
+  CLI::App* command = app.add_subcommand(name, help);
+  command->add_option("--controller", flags->controller, "unix:/path or host:port of the controller")
+      ->envname("EGERIA_CONTROLLER");
+  if (takes_job) {
+    command->add_option("job", flags->job, "The job's id, the beginning of it, or the job's name")->required();
+  }
+  command->callback([flags, select, call = std::move(call)] {
+    select([flags, call](Streams streams) -> absl::Status {
+      EGERIA_ASSIGN_OR_RETURN(AdminClient client, AdminClient::Connect(flags->controller));
+      return call(*flags, client, streams);
+    });
+  });
+  return command;
+}
+
+}  // namespace
+
+void AddAdminCommands(CLI::App& app, const Select& select) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* list = Add(app, select, "list", "Show the controller's jobs.", false, flags, List);
+  list->add_flag("--json", flags->json, "One JSON object a job");
+
+  CLI::App* exported = Add(app, select, "export", "Write what a job's policy saw, for `egeria replay`.", true, flags, Export);
+  exported->add_flag("--decisions", flags->decisions, "Write the decisions with their reasons instead");
+
+  CLI::App* freeze = Add(app, select, "freeze", "Freeze a job's first modules, whatever its policy says.", true, flags, Freeze);
+  freeze->add_option("prefix", flags->prefix, "How many modules, from the first; 0 unfreezes all")->required();
+  freeze->add_option("--reason", flags->reason, "For the record");
+
+  CLI::App* unfreeze = Add(app, select, "unfreeze", "Unfreeze all modules of a job.", true, flags, Freeze);
+  unfreeze->add_option("--reason", flags->reason, "For the record");
+
+  Add(app, select, "pause", "Stop a job's policy from deciding; what is frozen stays frozen.", true, flags,
+      [](const Flags& f, AdminClient& client, Streams streams) { return SetPaused(f, true, client, streams); });
+  Add(app, select, "resume", "Let a job's policy decide again.", true, flags,
+      [](const Flags& f, AdminClient& client, Streams streams) { return SetPaused(f, false, client, streams); });
+
+  CLI::App* mode = Add(app, select, "mode", "Switch a job between act and observe.", true, flags, SetMode);
+  mode->add_option("mode", flags->mode, "act: decisions become plans; observe: they are only reported")
+      ->required()
+      ->check(CLI::IsMember({"act", "observe"}));
+}
+
+}  // namespace egeria::cli
