@@ -1,13 +1,7 @@
 #include "tests/support/job_fixtures.h"
 
-#include <stdlib.h>
-
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
-#include <system_error>
-
-#include "common/base/status.h"
 
 namespace egeria::testing {
 namespace {
@@ -27,17 +21,6 @@ void AddTensor(const std::string& name, std::vector<int64_t> shape, float value,
 }
 
 }  // namespace
-
-TempFolder::TempFolder() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "egeria-test-XXXXXX").string();
-  EGERIA_CHECK(mkdtemp(pattern.data()) != nullptr);
-  path_ = pattern;
-}
-
-TempFolder::~TempFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
 
 std::string TestJobId(int number) {
   char text[37];

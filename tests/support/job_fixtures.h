@@ -6,22 +6,10 @@
 #include <vector>
 
 #include "egeria/v1/controller.pb.h"
+#include "tests/support/temp_folder.h"
 
 // Small jobs and messages that tests of the controller share.
 namespace egeria::testing {
-
-// A folder that is removed with everything in it.
-class TempFolder {
- public:
-  TempFolder();
-  ~TempFolder();
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // A UUID that differs with `number`.
 std::string TestJobId(int number);

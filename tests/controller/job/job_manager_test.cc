@@ -1,0 +1,462 @@
+#include "controller/job/job_manager.h"
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "rocksdb/db.h"
+#include "tests/support/fake_evaluator.h"
+#include "tests/support/job_fixtures.h"
+
+namespace egeria::controller {
+namespace {
+
+using ::egeria::testing::FakeEvaluator;
+using ::egeria::testing::SampleUpload;
+using ::egeria::testing::SnapshotUpload;
+using ::egeria::testing::TempFolder;
+using ::egeria::testing::TestJobId;
+using ::egeria::testing::TestRegistration;
+using ::egeria::testing::TestUpload;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// A stream as the manager sees it; remembers what it is told.
+class Stream : public SessionListener {
+ public:
+  void OnDirectiveChanged() override { ++pushes; }
+  void OnUploadRefused(int64_t upload_id, const absl::Status& reason) override {
+    refused.emplace_back(upload_id, std::string(reason.message()));
+  }
+  void OnClose(const absl::Status& status) override { closed = status; }
+
+  int pushes = 0;
+  std::vector<std::pair<int64_t, std::string>> refused;
+  std::optional<absl::Status> closed;
+  SessionId id;
+};
+
+std::vector<WireTensor> TensorsOf(const TestUpload& upload) {
+  std::vector<WireTensor> tensors;
+  size_t at = 0;
+  for (const v1::TensorSpec& proto : upload.begin.tensors()) {
+    TensorSpec spec{proto.name(), DataType::kFloat32, {proto.shape().begin(), proto.shape().end()}};
+    const size_t size = *ByteSize(spec);
+    tensors.push_back(MakeWireTensor(std::move(spec), upload.bytes.data() + at));
+    at += size;
+  }
+  return tensors;
+}
+
+class JobManagerTest : public ::testing::Test {
+ protected:
+  void SetUp() override { Start(); }
+
+  void Start() {
+    auto journal = Journal::Open(folder_ / "journal");
+    ASSERT_TRUE(journal.ok()) << journal.status();
+    options_.clock = [this] { return now_; };
+    options_.host = "here";
+    auto manager = JobManager::Start(options_, *std::move(journal),
+                                     [this](reference::Evaluator::Callback on_result)
+                                         -> absl::StatusOr<std::unique_ptr<reference::Evaluator>> {
+                                       auto fake = std::make_unique<FakeEvaluator>(
+                                           std::move(on_result), [this](const JobId& job, int module, int64_t step) {
+                                             return script_(job, module, step);
+                                           });
+                                       evaluator_ = fake.get();
+                                       return std::unique_ptr<reference::Evaluator>(std::move(fake));
+                                     });
+    ASSERT_TRUE(manager.ok()) << manager.status();
+    manager_ = *std::move(manager);
+  }
+  void Restart() {
+    manager_.reset();
+    Start();
+  }
+
+  std::shared_ptr<Stream> Open(const v1::RegisterJobRequest& job, int rank = 0, uint64_t incarnation = 1) {
+    auto registered = manager_->RegisterJob(job);
+    EXPECT_TRUE(registered.ok()) << registered.status();
+    v1::Open open;
+    open.set_job_id(job.job_id());
+    open.set_generation(job.generation());
+    open.set_rank(rank);
+    open.set_incarnation(incarnation);
+    auto stream = std::make_shared<Stream>();
+    auto id = manager_->OpenSession(open, stream);
+    EXPECT_TRUE(id.ok()) << id.status();
+    stream->id = id.value_or(SessionId());
+    return stream;
+  }
+
+  v1::Directive Beat(const Stream& stream, int64_t step, double rate = 0.1, int frozen_prefix = 0) {
+    v1::Heartbeat heartbeat;
+    heartbeat.set_step(step);
+    heartbeat.add_learning_rates(rate);
+    heartbeat.set_frozen_prefix(frozen_prefix);
+    EXPECT_TRUE(manager_->Heartbeat(stream.id, heartbeat).ok());
+    return manager_->DirectiveFor(stream.id).value_or(v1::Directive());
+  }
+
+  absl::Status Upload(const Stream& stream, const TestUpload& upload) {
+    if (absl::Status wanted = manager_->CheckUpload(stream.id, upload.begin); !wanted.ok()) return wanted;
+    return manager_->FinishUpload(stream.id, upload.begin, TensorsOf(upload));
+  }
+
+  // Sends what the directive asks for at `step`: a snapshot, else a sample.
+  absl::Status Serve(const Stream& stream, int64_t step) {
+    const v1::Directive directive = *manager_->DirectiveFor(stream.id);
+    if (directive.has_snapshot()) {
+      for (int i = directive.snapshot().first_module(); i <= directive.snapshot().module(); ++i) {
+        if (absl::Status sent = Upload(stream, SnapshotUpload(++upload_, directive.snapshot(), i, step)); !sent.ok()) {
+          return sent;
+        }
+      }
+      return absl::OkStatus();
+    }
+    if (directive.has_sampling()) return Upload(stream, SampleUpload(++upload_, directive.sampling(), step));
+    return absl::OkStatus();
+  }
+
+  // Trains until a plan comes.
+  void TrainUntilPlan(const Stream& stream, int64_t* step, PlanId plan) {
+    for (int i = 0; i < 200 && Summary(stream).plan_id() < plan.value(); ++i) {
+      *step += 10;
+      Beat(stream, *step);
+      ASSERT_TRUE(Serve(stream, *step).ok());
+    }
+    ASSERT_EQ(Summary(stream).plan_id(), plan.value());
+  }
+
+  v1::JobSummary Summary(const std::string& id) {
+    const v1::ListJobsResponse jobs = manager_->ListJobs();
+    for (const v1::JobSummary& job : jobs.jobs()) {
+      if (job.job_id() == id) return job;
+    }
+    return {};
+  }
+  v1::JobSummary Summary(const Stream&) { return Summary(TestJobId(1)); }
+
+  TempFolder folder_;
+  absl::Time now_ = absl::FromUnixSeconds(1'700'000'000);
+  JobManagerOptions options_;
+  FakeEvaluator::Script script_ = [](const JobId&, int, int64_t step) {
+    return absl::StatusOr<double>(0.001 + 0.01 * std::exp(-static_cast<double>(step) / 20));
+  };
+  std::unique_ptr<JobManager> manager_;
+  FakeEvaluator* evaluator_ = nullptr;
+  int64_t upload_ = 0;
+};
+
+TEST_F(JobManagerTest, FillsInThePolicysDefaults) {
+  auto job = TestRegistration(1);
+  job.mutable_policy()->mutable_plasticity()->clear_batch_size();
+  const auto response = manager_->RegisterJob(job);
+  ASSERT_TRUE(response.ok());
+  EXPECT_EQ(response->policy().plasticity().batch_size(), 32);
+  EXPECT_EQ(response->policy().plasticity().window(), 3);
+  EXPECT_EQ(response->heartbeat_interval().seconds(), 1);
+}
+
+TEST_F(JobManagerTest, RefusesAPolicyThatCannotBe) {
+  auto job = TestRegistration(1);
+  job.mutable_policy()->mutable_plasticity()->set_window(1);
+  EXPECT_THAT(std::string(manager_->RegisterJob(job).status().message()), StartsWith("[BAD_POLICY]"));
+}
+
+TEST_F(JobManagerTest, HandsGraphsToTheEvaluatorOncePerGeneration) {
+  auto job = TestRegistration(1);
+  ASSERT_TRUE(manager_->RegisterJob(job).ok());
+  ASSERT_TRUE(manager_->RegisterJob(job).ok());
+  EXPECT_EQ(evaluator_->set_job_calls(), 1);
+  job.set_generation(1);
+  ASSERT_TRUE(manager_->RegisterJob(job).ok());
+  EXPECT_EQ(evaluator_->set_job_calls(), 2);
+}
+
+TEST_F(JobManagerTest, KnowsWhichJobsShareItsCpus) {
+  auto job = TestRegistration(1);
+  job.set_host("here");
+  ASSERT_TRUE(manager_->RegisterJob(job).ok());
+  EXPECT_TRUE(evaluator_->traits(JobId(TestJobId(1)))->shares_cpu);
+  EXPECT_EQ(evaluator_->traits(JobId(TestJobId(1)))->deadline_steps, 10);
+  ASSERT_TRUE(manager_->RegisterJob(TestRegistration(2)).ok());
+  EXPECT_FALSE(evaluator_->traits(JobId(TestJobId(2)))->shares_cpu) << "on another host";
+  auto gpu = TestRegistration(3);
+  gpu.set_host("here");
+  gpu.set_device_type("cuda");
+  ASSERT_TRUE(manager_->RegisterJob(gpu).ok());
+  EXPECT_FALSE(evaluator_->traits(JobId(TestJobId(3)))->shares_cpu);
+}
+
+TEST_F(JobManagerTest, LimitsUnfinishedJobs) {
+  options_.max_jobs = 2;
+  Restart();
+  auto stream = Open(TestRegistration(1));
+  ASSERT_TRUE(manager_->RegisterJob(TestRegistration(2)).ok());
+  EXPECT_THAT(std::string(manager_->RegisterJob(TestRegistration(3)).status().message()), StartsWith("[TOO_MANY_JOBS]"));
+  EXPECT_TRUE(manager_->RegisterJob(TestRegistration(2)).ok()) << "known already";
+  v1::Heartbeat finished;
+  finished.set_finished(true);
+  ASSERT_TRUE(manager_->Heartbeat(stream->id, finished).ok());
+  EXPECT_TRUE(manager_->RegisterJob(TestRegistration(3)).ok());
+}
+
+TEST_F(JobManagerTest, AsksOneRankForSnapshotsAndSamples) {
+  const auto job = TestRegistration(1);
+  auto rank1 = Open(job, 1), rank0 = Open(job, 0);
+  EXPECT_TRUE(manager_->DirectiveFor(rank0->id)->has_snapshot());
+  EXPECT_FALSE(manager_->DirectiveFor(rank1->id)->has_snapshot());
+  manager_->CloseSession(rank0->id);
+  EXPECT_GT(rank1->pushes, 0);
+  EXPECT_TRUE(manager_->DirectiveFor(rank1->id)->has_snapshot()) << "the next one steps in";
+  const auto stale = SnapshotUpload(1, manager_->DirectiveFor(rank1->id)->snapshot(), 0, 10);
+  auto back = Open(job, 0);
+  EXPECT_THAT(std::string(Upload(*rank1, stale).message()), StartsWith("[STALE_REQUEST]"));
+}
+
+TEST_F(JobManagerTest, RefreshesTheReferenceAfterEachWindowOfReadings) {
+  auto stream = Open(TestRegistration(1));
+  ASSERT_TRUE(Serve(*stream, 5).ok());  // the snapshot
+  for (int64_t step : {10, 20}) ASSERT_TRUE(Serve(*stream, step).ok());
+  EXPECT_FALSE(manager_->DirectiveFor(stream->id)->has_snapshot());
+  ASSERT_TRUE(Serve(*stream, 30).ok());
+  EXPECT_TRUE(manager_->DirectiveFor(stream->id)->has_snapshot());
+  EXPECT_TRUE(manager_->DirectiveFor(stream->id)->has_sampling());
+}
+
+TEST_F(JobManagerTest, GivesTheNextModuleAFreshReference) {
+  auto stream = Open(TestRegistration(1));
+  int64_t step = 0;
+  TrainUntilPlan(*stream, &step, PlanId(1));
+  const v1::Directive directive = *manager_->DirectiveFor(stream->id);
+  ASSERT_TRUE(directive.has_snapshot());
+  EXPECT_EQ(directive.snapshot().module(), 1);
+  EXPECT_FALSE(directive.has_sampling());
+}
+
+TEST_F(JobManagerTest, ScopePrefixAsksForEveryModuleUpToTheFrontmost) {
+  options_.scope = ReferenceScope::kPrefix;
+  Restart();
+  auto stream = Open(TestRegistration(1));
+  int64_t step = 0;
+  TrainUntilPlan(*stream, &step, PlanId(1));
+  EXPECT_EQ(manager_->DirectiveFor(stream->id)->snapshot().first_module(), 0);
+  EXPECT_EQ(manager_->DirectiveFor(stream->id)->snapshot().module(), 1);
+  TrainUntilPlan(*stream, &step, PlanId(2));
+}
+
+TEST_F(JobManagerTest, AReadingCarriesTheLearningRateInForceAndNeverGoesBack) {
+  auto stream = Open(TestRegistration(1));
+  Beat(*stream, 100, 0.1);
+  ASSERT_TRUE(Serve(*stream, 5).ok());
+  ASSERT_TRUE(Serve(*stream, 50).ok());  // evaluated late
+  const auto records = manager_->ExportJob(JobId(TestJobId(1)));
+  ASSERT_TRUE(records.ok());
+  const v1::Observation& reading = records->back().observation();
+  EXPECT_EQ(reading.step(), 100);
+  EXPECT_EQ(reading.learning_rate(), 0.1);
+}
+
+TEST_F(JobManagerTest, UnfreezesAtTheDropOfTheLearningRate) {
+  auto stream = Open(TestRegistration(1));
+  int64_t step = 0;
+  TrainUntilPlan(*stream, &step, PlanId(1));
+  const v1::Directive directive = Beat(*stream, step + 1, 0.01);
+  ASSERT_EQ(directive.plans_size(), 2);
+  EXPECT_EQ(directive.plans(1).frozen_prefix(), 0);
+  EXPECT_EQ(directive.snapshot().module(), 0);
+}
+
+TEST_F(JobManagerTest, TellsTheRankWhenTheReferenceFails) {
+  script_ = [](const JobId&, int, int64_t) { return absl::StatusOr<double>(absl::InternalError("[REFERENCE_FAILED] oh")); };
+  auto stream = Open(TestRegistration(1));
+  ASSERT_TRUE(Serve(*stream, 5).ok());
+  ASSERT_TRUE(Serve(*stream, 10).ok());
+  ASSERT_EQ(stream->refused.size(), 1u);
+  EXPECT_EQ(stream->refused[0].first, upload_);
+  EXPECT_THAT(stream->refused[0].second, StartsWith("[REFERENCE_FAILED]"));
+  EXPECT_EQ(Summary(*stream).readings(), 0);
+}
+
+TEST_F(JobManagerTest, AReadingThatIsNotFiniteDoesNotCount) {
+  script_ = [](const JobId&, int, int64_t) { return absl::StatusOr<double>(std::nan("")); };
+  auto stream = Open(TestRegistration(1));
+  ASSERT_TRUE(Serve(*stream, 5).ok());
+  ASSERT_TRUE(Serve(*stream, 10).ok());
+  EXPECT_EQ(stream->refused.size(), 1u);
+  EXPECT_EQ(Summary(*stream).readings(), 0);
+}
+
+TEST_F(JobManagerTest, RefusesSamplesOfAnotherBatchSize) {
+  auto stream = Open(TestRegistration(1));
+  ASSERT_TRUE(Serve(*stream, 5).ok());
+  v1::SamplingRequest request = manager_->DirectiveFor(stream->id)->sampling();
+  request.set_batch_size(3);
+  EXPECT_THAT(std::string(Upload(*stream, SampleUpload(9, request, 10)).message()), StartsWith("[BAD_SHAPE]"));
+}
+
+TEST_F(JobManagerTest, AsksAgainForASnapshotThatWasRefused) {
+  auto stream = Open(TestRegistration(1));
+  const v1::SnapshotRequest first = manager_->DirectiveFor(stream->id)->snapshot();
+  TestUpload empty = SnapshotUpload(1, first, 0, 5);
+  empty.begin.clear_tensors();
+  EXPECT_THAT(std::string(Upload(*stream, empty).message()), StartsWith("[MISSING_WEIGHT]"));
+  EXPECT_FALSE(manager_->DirectiveFor(stream->id)->has_snapshot());
+  now_ += absl::Seconds(10);
+  EXPECT_GT(Beat(*stream, 6).snapshot().version(), first.version());
+}
+
+TEST_F(JobManagerTest, PauseStopsDecidingAndResumeGoesOn) {
+  auto stream = Open(TestRegistration(1));
+  ASSERT_TRUE(manager_->SetPaused(JobId(TestJobId(1)), true).ok());
+  for (int64_t step = 10; step < 500; step += 10) ASSERT_TRUE(Serve(*stream, step).ok());
+  EXPECT_EQ(Summary(*stream).plan_id(), 0);
+  EXPECT_GT(Summary(*stream).readings(), 20);
+  EXPECT_TRUE(Summary(*stream).paused());
+  ASSERT_TRUE(manager_->SetPaused(JobId(TestJobId(1)), false).ok());
+  int64_t step = 500;
+  script_ = [](const JobId&, int, int64_t s) { return absl::StatusOr<double>(0.001 + std::exp(-static_cast<double>(s - 500) / 20)); };
+  TrainUntilPlan(*stream, &step, PlanId(1));
+}
+
+TEST_F(JobManagerTest, AnOperatorsPrefixIsAPlanOnce) {
+  auto stream = Open(TestRegistration(1));
+  const auto plan = manager_->SetFrozenPrefix(JobId(TestJobId(1)), 1, "");
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(*plan, PlanId(1));
+  EXPECT_GT(stream->pushes, 0);
+  EXPECT_EQ(*manager_->SetFrozenPrefix(JobId(TestJobId(1)), 1, ""), PlanId(1)) << "it is so already";
+  EXPECT_EQ(*manager_->SetFrozenPrefix(JobId(TestJobId(1)), 0, ""), PlanId(2));
+}
+
+TEST_F(JobManagerTest, SummarisesWhatTheRanksHaveApplied) {
+  const auto job = TestRegistration(1);  // 100 + 200 + 300 parameters
+  auto rank0 = Open(job, 0), rank1 = Open(job, 1);
+  Beat(*rank0, 10, 0.1, 2);
+  Beat(*rank1, 9, 0.1, 1);
+  const v1::JobSummary summary = Summary(*rank0);
+  EXPECT_EQ(summary.applied_prefix(), 1);
+  EXPECT_NEAR(summary.frozen_parameter_share(), 100.0 / 600, 1e-12);
+  EXPECT_EQ(summary.step(), 10);
+  EXPECT_EQ(summary.connected_ranks(), 2);
+  EXPECT_EQ(summary.phase(), v1::JOB_PHASE_RUNNING);
+  manager_->CloseSession(rank0->id);
+  manager_->CloseSession(rank1->id);
+  EXPECT_EQ(Summary(*rank0).phase(), v1::JOB_PHASE_SILENT);
+}
+
+TEST_F(JobManagerTest, AFinishedJobIsLetGoAndKeptForAWhile) {
+  auto stream = Open(TestRegistration(1));
+  v1::Heartbeat heartbeat;
+  heartbeat.set_step(90);
+  heartbeat.set_finished(true);
+  ASSERT_TRUE(manager_->Heartbeat(stream->id, heartbeat).ok());
+  ASSERT_TRUE(manager_->Heartbeat(stream->id, heartbeat).ok());
+  EXPECT_EQ(Summary(*stream).phase(), v1::JOB_PHASE_FINISHED);
+  EXPECT_FALSE(evaluator_->traits(JobId(TestJobId(1))).has_value());
+  EXPECT_FALSE(manager_->DirectiveFor(stream->id)->has_snapshot());
+  EXPECT_THAT(std::string(manager_->SetFrozenPrefix(JobId(TestJobId(1)), 1, "").status().message()),
+              StartsWith("[JOB_FINISHED]"));
+  manager_->CloseSession(stream->id);
+  now_ += absl::Hours(24 * 29);
+  manager_->Maintain();
+  Restart();
+  EXPECT_EQ(Summary(*stream).phase(), v1::JOB_PHASE_FINISHED);
+  now_ += absl::Hours(24 * 2);
+  manager_->Maintain();
+  EXPECT_EQ(Summary(*stream).job_id(), "");
+  Restart();
+  EXPECT_EQ(Summary(*stream).job_id(), "");
+}
+
+TEST_F(JobManagerTest, ASilentJobIsForgottenAfterItsRetentionOnly) {
+  auto stream = Open(TestRegistration(1));
+  now_ += absl::Hours(24 * 100);
+  manager_->Maintain();
+  EXPECT_EQ(Summary(*stream).job_id(), TestJobId(1)) << "its stream is open";
+  manager_->CloseSession(stream->id);
+  manager_->Maintain();
+  EXPECT_EQ(Summary(*stream).job_id(), TestJobId(1));
+  now_ += absl::Hours(24 * 8);
+  manager_->Maintain();
+  EXPECT_EQ(Summary(*stream).job_id(), "");
+}
+
+TEST_F(JobManagerTest, TakesNoMoreObservationsThanAllowed) {
+  options_.max_observations_per_job = 5;
+  Restart();
+  auto stream = Open(TestRegistration(1));
+  for (int64_t step = 5; step < 200; step += 10) ASSERT_TRUE(Serve(*stream, step).ok());
+  EXPECT_EQ(Summary(*stream).readings(), 5);
+}
+
+TEST_F(JobManagerTest, AJobWithADamagedJournalIsSetAsideAndRegistersAnew) {
+  auto stream = Open(TestRegistration(1));
+  auto other = Open(TestRegistration(2));
+  int64_t step = 0;
+  TrainUntilPlan(*stream, &step, PlanId(1));
+  manager_.reset();
+  {
+    rocksdb::DB* opened = nullptr;
+    ASSERT_TRUE(rocksdb::DB::Open(rocksdb::Options(), folder_ / "journal", &opened).ok());
+    std::unique_ptr<rocksdb::DB> db(opened);
+    ASSERT_TRUE(db->Put({}, Journal::KeyForTest(JobId(TestJobId(1)), 4), "garbage").ok());
+  }
+  Start();
+  EXPECT_EQ(manager_->View().quarantined_jobs, 1);
+  EXPECT_EQ(Summary(TestJobId(2)).job_id(), TestJobId(2));
+  EXPECT_EQ(Summary(TestJobId(1)).job_id(), "");
+  auto job = TestRegistration(1);
+  job.set_frozen_prefix(1);
+  job.set_applied_plan(1);
+  job.set_step(step);
+  auto again = Open(job);
+  EXPECT_EQ(Summary(TestJobId(1)).decided_prefix(), 1) << "the worker's word is what is left";
+  TrainUntilPlan(*again, &step, PlanId(2));
+}
+
+TEST_F(JobManagerTest, RecoversEveryJobExactly) {
+  auto stream = Open(TestRegistration(1));
+  int64_t step = 0;
+  TrainUntilPlan(*stream, &step, PlanId(1));
+  ASSERT_TRUE(manager_->SetPaused(JobId(TestJobId(1)), true).ok());
+  ASSERT_TRUE(manager_->SetMode(JobId(TestJobId(1)), v1::MODE_OBSERVE).ok());
+  Beat(*stream, step + 3, 0.05);
+  const std::string before = manager_->DebugString(JobId(TestJobId(1)));
+  const auto totals = manager_->View().jobs[0].totals;
+  Restart();
+  EXPECT_EQ(manager_->DebugString(JobId(TestJobId(1))), before);
+  EXPECT_EQ(manager_->View().jobs[0].totals.readings, totals.readings);
+  EXPECT_EQ(manager_->View().jobs[0].totals.decisions, totals.decisions);
+}
+
+TEST_F(JobManagerTest, StopClosesEverySessionAndTheEvaluator) {
+  auto stream = Open(TestRegistration(1));
+  manager_->Stop();
+  manager_->Stop();
+  ASSERT_TRUE(stream->closed.has_value());
+  EXPECT_EQ(stream->closed->code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(evaluator_->stopped());
+  EXPECT_EQ(manager_->RegisterJob(TestRegistration(2)).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(JobManagerTest, WorkersThatKnowMoreThanTheJournalAreBelieved) {
+  auto job = TestRegistration(1);
+  auto stream = Open(job);
+  job.set_applied_plan(5);
+  job.set_frozen_prefix(2);
+  job.set_step(300);
+  const auto response = manager_->RegisterJob(job);
+  ASSERT_TRUE(response.ok());
+  EXPECT_EQ(response->plan_id(), 5);
+  EXPECT_EQ(response->frozen_prefix(), 2);
+}
+
+}  // namespace
+}  // namespace egeria::controller

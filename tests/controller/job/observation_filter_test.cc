@@ -1,0 +1,155 @@
+#include "controller/job/observation_filter.h"
+
+#include <limits>
+
+#include "controller/job/policy_proto.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/controller/job/facts.h"
+
+namespace egeria::controller {
+namespace {
+
+using ::testing::StartsWith;
+
+class ObservationFilterTest : public ::testing::Test {
+ protected:
+  // A job under `policy`; none: the plasticity policy with bootstrapping.
+  void Register(const v1::PolicyConfig& policy = {}) {
+    storage::v1::Fact fact = RegisteredFact(1);
+    v1::RegisterJobRequest* request = fact.mutable_registered()->mutable_request();
+    *request->mutable_policy() = policy;
+    if (policy.policy_case() == v1::PolicyConfig::POLICY_NOT_SET) {
+      request->mutable_policy()->mutable_plasticity()->set_interval_steps(10);
+    }
+    const auto resolved = policy::Resolve(FromProto(request->policy()), {3, request->total_steps()});
+    ASSERT_TRUE(resolved.ok()) << resolved.status();
+    *request->mutable_policy() = ToProto(*resolved);
+    ASSERT_TRUE(state_.Apply(fact).ok());
+  }
+
+  // What is recorded of a heartbeat; the state has it afterwards.
+  std::vector<v1::Observation> Beat(int64_t step, std::vector<float> losses, std::optional<double> rate = {}) {
+    v1::Heartbeat heartbeat;
+    heartbeat.set_step(step);
+    heartbeat.mutable_losses()->set_first_step(step - static_cast<int64_t>(losses.size()) + 1);
+    for (float loss : losses) heartbeat.mutable_losses()->add_values(loss);
+    if (rate) heartbeat.add_learning_rates(*rate);
+    EXPECT_TRUE(ValidateHeartbeat(heartbeat, 3).ok());
+    const auto taken = filter_.Take(heartbeat, state_);
+    for (const v1::Observation& observation : taken) {
+      storage::v1::Fact fact;
+      *fact.mutable_observed() = observation;
+      EXPECT_TRUE(state_.Apply(fact).ok());
+    }
+    return taken;
+  }
+
+  JobState state_;
+  ObservationFilter filter_;
+};
+
+TEST_F(ObservationFilterTest, TakesEachStepsLossOnce) {
+  Register();
+  EXPECT_EQ(Beat(3, {3, 2, 1}).size(), 3u);
+  EXPECT_EQ(filter_.LossWatermark(state_), 3);
+  const auto taken = Beat(5, {3, 2, 1, 0.5f, 0.4f});  // a reconnected worker repeats itself
+  ASSERT_EQ(taken.size(), 2u);
+  EXPECT_EQ(taken[0].step(), 4);
+  EXPECT_EQ(taken[1].loss(), 0.4f);
+}
+
+TEST_F(ObservationFilterTest, KnowsAfterARestartWhichLossesTheJournalHas) {
+  Register();
+  Beat(3, {3, 2, 1});
+  filter_ = ObservationFilter();
+  EXPECT_EQ(filter_.LossWatermark(state_), 3);
+  EXPECT_EQ(Beat(4, {3, 2, 1, 0.5f}).size(), 1u);
+}
+
+TEST_F(ObservationFilterTest, PassesOverLossesThatAreNotFinite) {
+  Register();
+  EXPECT_EQ(Beat(3, {1, std::numeric_limits<float>::quiet_NaN(), 2}).size(), 2u);
+  EXPECT_EQ(filter_.LossWatermark(state_), 3);
+}
+
+TEST_F(ObservationFilterTest, TakesNoLossesThatNobodyWants) {
+  v1::PolicyConfig none;
+  none.mutable_none();
+  Register(none);
+  EXPECT_TRUE(Beat(3, {3, 2, 1}).empty());
+  EXPECT_EQ(filter_.LossWatermark(state_), 3) << "the worker can forget them";
+}
+
+TEST_F(ObservationFilterTest, RecordsALearningRateThatMovesByOnePercent) {
+  Register();
+  EXPECT_EQ(Beat(1, {}, 0.1).size(), 1u);
+  EXPECT_TRUE(Beat(2, {}, 0.1).empty());
+  EXPECT_TRUE(Beat(3, {}, 0.0995).empty());
+  EXPECT_EQ(Beat(4, {}, 0.0989).size(), 1u) << "slow changes add up";
+  EXPECT_EQ(Beat(5, {}, 0.01).size(), 1u);
+  EXPECT_EQ(Beat(6, {}, 0.1).size(), 1u);
+}
+
+TEST_F(ObservationFilterTest, MissesNoSmallDropThatStays) {
+  Register();
+  Beat(1, {}, 0.1);
+  EXPECT_TRUE(Beat(2, {}, 0.0999).empty());
+  const auto taken = Beat(3, {}, 0.0999);
+  ASSERT_EQ(taken.size(), 1u);
+  EXPECT_EQ(taken[0].learning_rate(), 0.0999);
+  EXPECT_TRUE(Beat(4, {}, 0.0999).empty());
+}
+
+TEST_F(ObservationFilterTest, BooksTheRateWithTheLossOfItsStep) {
+  Register();
+  const auto taken = Beat(2, {2, 1}, 0.1);
+  ASSERT_EQ(taken.size(), 2u);
+  EXPECT_FALSE(taken[0].has_learning_rate());
+  EXPECT_TRUE(taken[1].has_learning_rate());
+}
+
+TEST_F(ObservationFilterTest, NeverBooksBeforeTheNewestStep) {
+  Register();
+  ASSERT_TRUE(state_.Apply(ReadingFact(50, 0, 0.1)).ok());
+  for (const v1::Observation& observation : Beat(40, {1, 2}, 0.1)) EXPECT_GE(observation.step(), 50);
+}
+
+TEST_F(ObservationFilterTest, TellsASchedulePolicyThatTrainingGoesOn) {
+  v1::PolicyConfig schedule;
+  auto* entry = schedule.mutable_schedule()->add_entries();
+  entry->set_fraction(0.5);
+  entry->set_frozen_prefix(1);
+  Register(schedule);  // 10,000 steps: every 10 steps is enough
+  EXPECT_TRUE(Beat(5, {1, 1}).empty());
+  EXPECT_EQ(Beat(10, {1, 1}).size(), 1u);
+  EXPECT_TRUE(Beat(15, {}).empty());
+  Beat(5'000, {});
+  ASSERT_EQ(state_.pending_decisions().size(), 1u);
+  EXPECT_EQ(state_.pending_decisions().front().frozen_prefix, 1);
+}
+
+TEST(ValidateHeartbeat, NamesWhatIsWrong) {
+  auto why = [](const v1::Heartbeat& heartbeat) {
+    return std::string(ValidateHeartbeat(heartbeat, 3).message());
+  };
+  v1::Heartbeat heartbeat;
+  heartbeat.set_step(10);
+  EXPECT_EQ(why(heartbeat), "");
+  heartbeat.set_frozen_prefix(3);
+  EXPECT_THAT(why(heartbeat), StartsWith("[BAD_MESSAGE]"));
+  heartbeat.set_frozen_prefix(0);
+  heartbeat.mutable_losses()->set_first_step(10);
+  heartbeat.mutable_losses()->add_values(1);
+  EXPECT_EQ(why(heartbeat), "");
+  heartbeat.mutable_losses()->add_values(1);
+  EXPECT_THAT(why(heartbeat), StartsWith("[BAD_MESSAGE]")) << "a loss of a step that is not done";
+  heartbeat.mutable_losses()->set_first_step(std::numeric_limits<int64_t>::max());
+  EXPECT_THAT(why(heartbeat), StartsWith("[BAD_MESSAGE]"));
+  heartbeat.clear_losses();
+  for (int i = 0; i < kMaxLearningRatesPerHeartbeat + 1; ++i) heartbeat.add_learning_rates(1);
+  EXPECT_THAT(why(heartbeat), StartsWith("[HEARTBEAT_TOO_LARGE]"));
+}
+
+}  // namespace
+}  // namespace egeria::controller
