@@ -29,15 +29,15 @@ const char* PhaseName(v1::JobPhase phase) {
 struct JobFamilies {
   Family step = Family::Gauge("egeria_job_step", "Optimizer steps that the job has done.");
   Family ranks = Family::Gauge("egeria_job_ranks", "Ranks that the job has.");
-  Family connected = Family::Gauge("egeria_job_connected_ranks", "Ranks whose stream is open.");
+  Family connected = Family::Gauge("egeria_connected_ranks", "Ranks whose stream is open.");
   Family bootstrapping =
       Family::Gauge("egeria_job_bootstrapping", "1 while the loss has not settled yet, so that nothing freezes.");
   Family paused = Family::Gauge("egeria_job_paused", "1 while an operator has paused the policy.");
   Family observing = Family::Gauge("egeria_job_observing", "1 in observe mode: decisions are only reported.");
   Family blocked = Family::Gauge("egeria_job_blocked",
                                  "1 while the frontmost active module cannot be evaluated and so cannot freeze.");
-  Family decided = Family::Gauge("egeria_decided_frozen_modules", "Frozen prefix as decided.");
-  Family applied = Family::Gauge("egeria_applied_frozen_modules", "Frozen prefix as applied by all ranks.");
+  Family prefix = Family::Gauge("egeria_frozen_prefix",
+                                "Modules from the first that are frozen: as decided, and as applied by all ranks.");
   Family share = Family::Gauge("egeria_frozen_parameters_ratio", "Share of the parameters that is frozen.");
   Family readings = Family::Counter("egeria_readings_total", "Plasticity readings that counted.");
   Family plasticity = Family::Gauge("egeria_plasticity",
@@ -81,8 +81,8 @@ void JobFamilies::AddSummary(const Labels& job, const v1::JobSummary& summary) {
   paused.Add(job, summary.paused() ? 1 : 0);
   observing.Add(job, summary.mode() == v1::MODE_OBSERVE ? 1 : 0);
   blocked.Add(job, summary.blocked().empty() ? 0 : 1);
-  decided.Add(job, summary.decided_prefix());
-  applied.Add(job, summary.applied_prefix());
+  prefix.Add(With(job, "state", "decided"), summary.decided_prefix());
+  prefix.Add(With(job, "state", "applied"), summary.applied_prefix());
   share.Add(job, summary.frozen_parameter_share());
 }
 
@@ -120,8 +120,8 @@ void JobFamilies::AddTotals(const Labels& job, const JobTotals& totals) {
 }
 
 void JobFamilies::MoveTo(std::vector<prometheus::MetricFamily>* families) && {
-  for (Family* family : {&step, &ranks, &connected, &bootstrapping, &paused, &observing, &blocked, &decided,
-                         &applied, &share, &readings, &plasticity, &slope, &threshold, &consecutive, &decisions,
+  for (Family* family : {&step, &ranks, &connected, &bootstrapping, &paused, &observing, &blocked, &prefix,
+                         &share, &readings, &plasticity, &slope, &threshold, &consecutive, &decisions,
                          &commits, &samples, &dropped, &refused, &snapshots, &snapshot_bytes, &seconds,
                          &evaluations, &reconnects}) {
     std::move(*family).MoveTo(families);
@@ -178,7 +178,11 @@ std::map<std::string, std::string> TrainingJobLabels(const std::vector<JobView>&
   std::map<std::string, std::string> labels;
   for (const JobView& job : jobs) {
     const std::string& id = job.summary.job_id();
-    labels[id] = holders[bare(job)] == &job ? bare(job) : absl::StrCat(bare(job), "-", id.substr(0, 8));
+    std::string label = bare(job);
+    if (holders[label] != &job) label = absl::StrCat(bare(job), "-", id.substr(0, 8));
+    // Somebody may have called a job just that; no two series may be the same.
+    if (holders.count(label) > 0 && holders[label] != &job) label = absl::StrCat(bare(job), "-", id);
+    labels[id] = std::move(label);
   }
   return labels;
 }
