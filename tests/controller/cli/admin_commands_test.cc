@@ -1,0 +1,135 @@
+#include "controller/cli/admin_commands.h"
+
+#include <cmath>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "controller/cli/replay_command.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/cluster/test_cluster.h"
+
+namespace egeria::cli {
+namespace {
+
+using ::egeria::testing::SimulatedRank;
+using ::egeria::testing::TempFolder;
+using ::egeria::testing::TestCluster;
+using ::egeria::testing::TestJobId;
+using ::egeria::testing::TestRegistration;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// A controller with one connected job, and the command line against it.
+class AdminCommands : public ::testing::Test {
+ protected:
+  AdminCommands() : rank_(cluster_.Rank(TestRegistration(1), 0)) { rank_->Connect(); }
+
+  int Run(std::vector<std::string> words, bool with_controller = true) {
+    if (with_controller) words.insert(words.end(), {"--controller", cluster_.address()});
+    std::vector<const char*> argv = {"egeria"};
+    for (const std::string& word : words) argv.push_back(word.c_str());
+    in_.clear();
+    out_.str("");
+    err_.str("");
+    return cli::Run(static_cast<int>(argv.size()), argv.data(), {AddReplayCommand, AddAdminCommands},
+                    {in_, out_, err_});
+  }
+
+  TestCluster cluster_{[](const JobId&, int, int64_t step) -> absl::StatusOr<double> {
+    return 1e-3 + 1e-2 * std::exp(-static_cast<double>(step) / 20);
+  }};
+  std::unique_ptr<SimulatedRank> rank_;
+  std::istringstream in_;
+  std::ostringstream out_, err_;
+};
+
+TEST_F(AdminCommands, ListShowsTheJobs) {
+  EXPECT_EQ(Run({"list"}), 0) << err_.str();
+  EXPECT_THAT(out_.str(), AllOf(HasSubstr("NAME"), HasSubstr(TestJobId(1)), HasSubstr("job1"), HasSubstr("running"),
+                                HasSubstr("0/0/3")));
+  EXPECT_EQ(Run({"list", "--json"}), 0);
+  EXPECT_THAT(out_.str(), HasSubstr("\"training_job\":\"job1\""));
+}
+
+TEST_F(AdminCommands, FreezeAndUnfreezeMakePlans) {
+  EXPECT_EQ(Run({"freeze", "job1", "2", "--reason", "to see"}), 0) << err_.str();
+  EXPECT_EQ(out_.str(), "plan 1: frozen prefix 2\n");
+  EXPECT_EQ(Run({"unfreeze", TestJobId(1)}), 0) << err_.str();
+  EXPECT_EQ(out_.str(), "plan 2: frozen prefix 0\n");
+  EXPECT_EQ(Run({"export", TestJobId(1), "--decisions"}), 0);
+  EXPECT_THAT(out_.str(), AllOf(HasSubstr("\"reason\":\"to see\""), HasSubstr("\"action\":\"unfreeze\"")));
+  EXPECT_EQ(Run({"freeze", "job1", "3"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("[BAD_PREFIX]"));
+}
+
+TEST_F(AdminCommands, PauseResumeAndModeChangeTheJob) {
+  EXPECT_EQ(Run({"pause", "00000001"}), 0) << err_.str();
+  EXPECT_TRUE(cluster_.Summary(TestJobId(1)).paused());
+  EXPECT_EQ(Run({"resume", "job1"}), 0);
+  EXPECT_FALSE(cluster_.Summary(TestJobId(1)).paused());
+  EXPECT_EQ(Run({"mode", "job1", "observe"}), 0);
+  EXPECT_EQ(cluster_.Summary(TestJobId(1)).mode(), v1::MODE_OBSERVE);
+  EXPECT_EQ(Run({"list"}), 0);
+  EXPECT_THAT(out_.str(), HasSubstr("observing"));
+  EXPECT_EQ(Run({"freeze", "job1", "1"}), 1);
+  EXPECT_THAT(err_.str(), HasSubstr("[OBSERVE_MODE]"));
+  EXPECT_EQ(Run({"mode", "job1", "act"}), 0);
+  EXPECT_EQ(Run({"mode", "job1", "sideways"}), 2);
+}
+
+// What `egeria export` writes, `egeria replay` decides as the controller did.
+TEST_F(AdminCommands, ReplayOfAnExportGivesTheSameDecisions) {
+  int64_t step = 0;
+  for (v1::Directive directive = rank_->Beat(); cluster_.Summary(TestJobId(1)).plan_id() < 2 && step < 5'000;) {
+    step += 10;
+    rank_->Serve(directive, step);
+    directive = rank_->BeatAt(step);
+  }
+  ASSERT_EQ(Run({"export", "job1"}), 0) << err_.str();
+  const std::string recording = out_.str();
+  EXPECT_THAT(recording, Not(HasSubstr("reason")));
+  in_.str(recording);
+  ASSERT_EQ(Run({"replay", "-", "--modules", "3", "--interval", "10", "--window", "3", "--bootstrap", "off"}, false), 0)
+      << err_.str();
+  std::istringstream lines(out_.str());
+  const auto records = cluster_.manager()->ExportJob(JobId(TestJobId(1)));
+  ASSERT_TRUE(records.ok());
+  int decisions = 0;
+  for (const v1::ExportRecord& record : *records) {
+    if (!record.has_decision()) continue;
+    ++decisions;
+    std::string line;
+    ASSERT_TRUE(std::getline(lines, line));
+    EXPECT_THAT(line, HasSubstr(absl::StrCat("\"step\":", record.decision().step(), ",")));
+    EXPECT_THAT(line, HasSubstr(absl::StrCat("\"frozen_prefix\":", record.decision().frozen_prefix())));
+  }
+  EXPECT_EQ(decisions, 2);
+  std::string rest;
+  EXPECT_FALSE(std::getline(lines, rest)) << rest;
+}
+
+TEST_F(AdminCommands, SayWhichJobsAreMeantWhereItIsUnclear) {
+  auto twin = TestRegistration(2);
+  twin.set_training_job("job1");
+  auto rank = cluster_.Rank(twin, 0);
+  rank->Connect();
+  EXPECT_EQ(Run({"pause", "job1"}), 2);
+  EXPECT_THAT(err_.str(), AllOf(HasSubstr(TestJobId(1)), HasSubstr(TestJobId(2))));
+  EXPECT_EQ(Run({"pause", "nobody"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("no job is called 'nobody'"));
+  EXPECT_EQ(Run({"pause", TestJobId(9)}), 1);
+  EXPECT_THAT(err_.str(), HasSubstr("[UNKNOWN_JOB]"));
+}
+
+TEST_F(AdminCommands, SayThatNoControllerAnswers) {
+  const TempFolder folder;
+  EXPECT_EQ(Run({"list", "--controller", "unix:" + folder.path() + "/nobody"}, false), 1);
+  EXPECT_THAT(err_.str(), HasSubstr("no controller answers at unix:" + folder.path()));
+  EXPECT_EQ(Run({"list", "--controller", "nonsense"}, false), 2);
+}
+
+}  // namespace
+}  // namespace egeria::cli

@@ -1,0 +1,190 @@
+// The program egeria-controller as its users meet it: exit codes, messages, signals, kill -9.
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "common/rpc/address.h"
+#include "common/rpc/channel.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/cluster/test_cluster.h"
+#include "tests/support/child_process.h"
+#include "tests/support/temp_folder.h"
+
+namespace egeria::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::string FileText(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+class ControllerProcess : public ::testing::Test {
+ protected:
+  // Standard output is the descriptor that says READY=1.
+  ChildProcess Start(std::vector<std::string> flags = {}, const std::vector<std::string>& environment = {}) {
+    std::vector<std::string> command = {EGERIA_CONTROLLER_PROGRAM, "--state-dir", folder_ / "state",
+                                        "--metrics-listen", "none", "--ready-fd", "1"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    auto child = ChildProcess::Start(command, environment, log());
+    EXPECT_TRUE(child.ok()) << child.status();
+    return *std::move(child);
+  }
+  ChildProcess StartReady(std::vector<std::string> flags = {}) {
+    ChildProcess child = Start(std::move(flags));
+    EXPECT_EQ(child.ReadLine(), "READY=1") << FileText(log());
+    return child;
+  }
+  // Runs one that is expected to end by itself.
+  int Run(std::vector<std::string> flags, const std::vector<std::string>& environment = {}) {
+    ChildProcess child = Start(std::move(flags), environment);
+    return child.Wait();
+  }
+  std::unique_ptr<SimulatedRank> Rank(const v1::RegisterJobRequest& job, int rank) {
+    auto channel = rpc::MakeChannel(*rpc::ParseAddress("unix:" + folder_ / "state/controller.sock"), {});
+    return std::make_unique<SimulatedRank>(*channel, job, rank);
+  }
+  std::string log() const { return folder_ / "log"; }
+
+  TempFolder folder_;
+};
+
+TEST_F(ControllerProcess, EndsCleanlyOnSigtermAndSigint) {
+  for (int signal : {SIGTERM, SIGINT}) {
+    ChildProcess child = StartReady();
+    child.Signal(signal);
+    EXPECT_EQ(child.Wait(), 0);
+    EXPECT_THAT(FileText(log()), HasSubstr("stopped"));
+    EXPECT_NE(access((folder_ / "state/controller.sock").c_str(), F_OK), 0) << "the socket is taken away";
+  }
+}
+
+TEST_F(ControllerProcess, EndsInTimeWithClientsThatAreStuck) {
+  ChildProcess child = StartReady();
+  auto stuck = Rank(TestRegistration(1), 0);
+  stuck->Connect();
+  v1::WorkerMessage beat;
+  beat.mutable_heartbeat();
+  for (int i = 0; i < 5'000; ++i) ASSERT_TRUE(stuck->Send(beat));  // and never reads an answer
+  child.Signal(SIGTERM);
+  EXPECT_EQ(child.Wait(), 0);  // waits a minute at most, then kills
+}
+
+TEST_F(ControllerProcess, ASecondOneOnTheSameStateSaysSo) {
+  ChildProcess first = StartReady();
+  EXPECT_EQ(Run({}), 1);
+  EXPECT_THAT(FileText(log()), HasSubstr("[STATE_DIR_IN_USE]"));
+}
+
+TEST_F(ControllerProcess, ASecondOneOnTheSameSocketSaysSoAndLeavesItAlone) {
+  ChildProcess first = StartReady();
+  EXPECT_EQ(Run({"--state-dir", folder_ / "other", "--listen", "unix:" + folder_ / "state/controller.sock"}), 1);
+  EXPECT_THAT(FileText(log()), HasSubstr("[ADDRESS_IN_USE]"));
+  EXPECT_TRUE(Rank(TestRegistration(1), 0)->Register().ok()) << "the first one still answers";
+}
+
+TEST_F(ControllerProcess, APortInUseIsAClearError) {
+  ChildProcess first = StartReady({"--listen", "127.0.0.1:0"});
+  const std::string said = FileText(log());
+  const size_t at = said.find("listening on ") + std::strlen("listening on ");
+  const std::string address = said.substr(at, said.find('\n', at) - at);
+  ASSERT_THAT(address, StartsWith("127.0.0.1:"));
+  EXPECT_EQ(Run({"--state-dir", folder_ / "other", "--listen", address}), 1);
+  EXPECT_THAT(FileText(log()), AllOf(HasSubstr("[CANNOT_LISTEN]"), HasSubstr(address)));
+}
+
+TEST_F(ControllerProcess, ReplacesASocketThatAKilledOneHasLeft) {
+  {
+    ChildProcess killed = StartReady();
+    killed.Signal(SIGKILL);
+    killed.Wait();
+  }
+  ASSERT_EQ(access((folder_ / "state/controller.sock").c_str(), F_OK), 0);
+  ChildProcess next = StartReady();
+  EXPECT_TRUE(Rank(TestRegistration(1), 0)->Register().ok());
+}
+
+TEST_F(ControllerProcess, ReplacesNoFileThatIsNoSocket) {
+  std::ofstream(folder_ / "precious") << "data";
+  EXPECT_EQ(Run({"--listen", "unix:" + folder_ / "precious"}), 1);
+  EXPECT_EQ(FileText(folder_ / "precious"), "data");
+  EXPECT_THAT(FileText(log()), HasSubstr("is no socket"));
+}
+
+TEST_F(ControllerProcess, ChecksItsConfiguration) {
+  EXPECT_EQ(Run({"--check-config"}), 0);
+  EXPECT_EQ(Run({"--check-config", "--max-cpu-load", "7"}), 2);
+  EXPECT_THAT(FileText(log()), HasSubstr("--max-cpu-load"));
+  EXPECT_EQ(Run({"--check-config"}, {"EGERIA_CONTROLLER_LISTN=x"}), 2);
+  EXPECT_THAT(FileText(log()), HasSubstr("EGERIA_CONTROLLER_LISTEN"));
+  EXPECT_EQ(Run({"--listen", "0.0.0.0:0"}), 2);
+  EXPECT_THAT(FileText(log()), HasSubstr("[INSECURE_ADDRESS]"));
+}
+
+TEST_F(ControllerProcess, NotifiesAServiceManager) {
+  const std::string path = folder_ / "notify";
+  const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  sockaddr_un name = {};
+  name.sun_family = AF_UNIX;
+  std::strncpy(name.sun_path, path.c_str(), sizeof(name.sun_path) - 1);
+  ASSERT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&name), sizeof(name)), 0);
+  const timeval patience = {30, 0};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  auto receive = [fd] {
+    char buffer[64];
+    const ssize_t count = recv(fd, buffer, sizeof(buffer), 0);
+    return std::string(buffer, static_cast<size_t>(std::max<ssize_t>(0, count)));
+  };
+  ChildProcess child = Start({}, {"NOTIFY_SOCKET=" + path});
+  EXPECT_EQ(receive(), "READY=1");
+  child.Signal(SIGTERM);
+  EXPECT_EQ(receive(), "STOPPING=1");
+  EXPECT_EQ(child.Wait(), 0);
+  close(fd);
+}
+
+// The real reference engine, a job whose module is a ReLU, and kill -9 in the middle.
+TEST_F(ControllerProcess, GoesOnFromItsJournalAfterKillNine) {
+  auto job = TestRegistration(1);
+  auto plan_of = [](SimulatedRank& rank) {
+    return rank.BeatUntil([](const v1::Directive& d) { return d.plans_size() > 0; }).plans(0);
+  };
+  v1::Plan before;
+  auto rank = Rank(job, 0);
+  {
+    ChildProcess killed = StartReady();
+    rank->Connect();
+    auto admin = v1::Admin::NewStub(*rpc::MakeChannel(*rpc::ParseAddress("unix:" + folder_ / "state/controller.sock"), {}));
+    grpc::ClientContext context;
+    v1::SetFrozenPrefixRequest request;
+    v1::SetFrozenPrefixResponse response;
+    request.set_job_id(job.job_id());
+    request.set_frozen_prefix(1);
+    ASSERT_TRUE(admin->SetFrozenPrefix(&context, request, &response).ok());
+    before = plan_of(*rank);
+    killed.Signal(SIGKILL);
+    killed.Wait();
+    EXPECT_EQ(rank->Status().error_code(), grpc::StatusCode::UNAVAILABLE);
+  }
+  ChildProcess again = StartReady();
+  rank->Connect();
+  const v1::Plan after = plan_of(*rank);
+  EXPECT_EQ(after.SerializeAsString(), before.SerializeAsString());
+}
+
+}  // namespace
+}  // namespace egeria::testing
