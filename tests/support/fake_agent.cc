@@ -14,6 +14,12 @@ void FakeLine::Want(std::optional<worker::SamplingRequest> sampling) {
 void FakeLine::Want(std::optional<worker::SnapshotRequest> snapshot) {
   const Lock lock(mutex_);
   snapshot_ = snapshot;
+  answered_.clear();
+}
+
+void FakeLine::LoseSnapshots() {
+  const Lock lock(mutex_);
+  answered_.clear();
 }
 
 absl::Status FakeLine::Deliver(const worker::Plan& plan) {
@@ -63,6 +69,9 @@ std::optional<worker::SamplingRequest> FakeAgent::sampling() const {
 
 std::optional<worker::SnapshotRequest> FakeAgent::snapshot() const {
   const Lock lock(line_->mutex_);
+  if (!line_->snapshot_.has_value()) return std::nullopt;
+  const int64_t wanted = line_->snapshot_->module.value() - line_->snapshot_->first_module.value() + 1;
+  if (static_cast<int64_t>(line_->answered_.size()) >= wanted) return std::nullopt;
   return line_->snapshot_;
 }
 
@@ -86,6 +95,7 @@ bool FakeAgent::OfferSample(worker::Sample sample) {
 bool FakeAgent::OfferSnapshot(worker::Snapshot snapshot) {
   const Lock lock(line_->mutex_);
   if (!line_->taken_) return ++line_->refused_, false;
+  line_->answered_.insert(snapshot.module.value());
   line_->snapshots_.push_back(std::move(snapshot));
   return true;
 }

@@ -3,6 +3,7 @@
 
 #include <mutex>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "worker/agent/agent.h"
@@ -19,6 +20,8 @@ class FakeLine {
   void Want(std::optional<worker::SamplingRequest> sampling);
   void Want(std::optional<worker::SnapshotRequest> snapshot);
   absl::Status Deliver(const worker::Plan& plan);
+  // The stream broke after the last snapshots were queued: they are wanted again.
+  void LoseSnapshots();
   // From now on uploads are refused (a full queue) or taken.
   void TakeUploads(bool taken);
 
@@ -34,6 +37,7 @@ class FakeLine {
   worker::PlanLedger ledger_;
   std::optional<worker::SamplingRequest> sampling_;
   std::optional<worker::SnapshotRequest> snapshot_;
+  std::set<int64_t> answered_;  // modules whose snapshot has been queued for snapshot_
   bool taken_ = true;
   int refused_ = 0;
   std::vector<worker::StepReport> reports_;

@@ -30,6 +30,18 @@ TEST(FakeAgent, CountsWhatItRefuses) {
   EXPECT_EQ(line.refused(), 2);
 }
 
+TEST(FakeAgent, WantsASnapshotUntilEveryModuleIsQueuedAndAgainWhenItIsLost) {
+  FakeLine line(Generation(0), PlanId(0), 5);
+  FakeAgent agent(&line);
+  line.Want(worker::SnapshotRequest{ModuleIndex(1), ModuleIndex(0), 1});
+  agent.OfferSnapshot({.module = ModuleIndex(0)});
+  EXPECT_TRUE(agent.snapshot().has_value());
+  agent.OfferSnapshot({.module = ModuleIndex(1)});
+  EXPECT_FALSE(agent.snapshot().has_value());
+  line.LoseSnapshots();
+  EXPECT_TRUE(agent.snapshot().has_value());
+}
+
 TEST(FakeAgent, RemembersTheFirstStop) {
   FakeLine line(Generation(0), PlanId(0), 5);
   FakeAgent agent(&line);

@@ -45,7 +45,7 @@ class ToyHead : public worker::Block {
 std::unique_ptr<ToyModel> ToyModel::Make(int blocks, uint64_t seed, double dropout) {
   static std::mutex mutex;  // ranks that are threads share torch's default generator
   const std::lock_guard<std::mutex> lock(mutex);
-  at::set_num_threads(1);    // tensors this small are slower on more
+  at::set_num_threads(1);  // tensors this small are slower on more
   at::manual_seed(seed);
   auto model = std::make_unique<ToyModel>();
   int in = 3;

@@ -13,8 +13,8 @@ namespace egeria::worker {
 namespace {
 
 absl::Status Failed(const std::exception& error) {
-  return NamedError(absl::StatusCode::kUnavailable, "COMMIT_FAILED", "the ranks could not agree on a plan: ",
-                    MessageOf(error));
+  return NamedError(absl::StatusCode::kUnavailable, "COMMIT_FAILED",
+                    "the ranks could not agree on a plan: ", MessageOf(error));
 }
 
 }  // namespace

@@ -22,8 +22,8 @@ namespace egeria::worker {
 // The collective of the last Tick() is in flight until Stop(), so nothing else may be destroyed before it.
 class Committer {
  public:
-  // `group`: a gloo group used by nothing else while a tick is in flight, in the same order on all ranks;
-  // null for a world of one. `applied`: the plan in force now, the same on all ranks.
+  // `group`: a gloo group of its own; who else uses it must do so at the same point on all ranks, as
+  // collectives are told apart by their order. Null for a world of one. `applied`: the plan in force now, the same on all ranks.
   Committer(ProcessGroupPtr group, PlanId applied);
   ~Committer();
   Committer(const Committer&) = delete;
@@ -46,8 +46,8 @@ class Committer {
 
   const ProcessGroupPtr group_;
   PlanId applied_;
-  at::Tensor value_;                      // of the reduction in flight
-  c10::intrusive_ptr<c10d::Work> work_;   // null: none in flight
+  at::Tensor value_;                     // of the reduction in flight
+  c10::intrusive_ptr<c10d::Work> work_;  // null: none in flight
 };
 
 }  // namespace egeria::worker

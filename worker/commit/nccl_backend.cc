@@ -13,8 +13,8 @@ absl::StatusOr<c10::intrusive_ptr<c10d::Backend>> MakeNcclBackend(const GroupMem
   try {
     auto options = c10d::ProcessGroupNCCL::Options::create();
     options->timeout = timeout;
-    c10::intrusive_ptr<c10d::Backend> backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(
-        member.store, member.rank, member.world_size, options);
+    c10::intrusive_ptr<c10d::Backend> backend =
+        c10::make_intrusive<c10d::ProcessGroupNCCL>(member.store, member.rank, member.world_size, options);
     return backend;
   } catch (const std::exception& error) {
     return NamedError(absl::StatusCode::kUnavailable, "GROUP_FAILED", "NCCL: ", MessageOf(error));

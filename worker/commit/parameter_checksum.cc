@@ -35,9 +35,8 @@ absl::StatusOr<bool> IdenticalOnAllRanks(uint64_t hash, const ProcessGroupPtr& g
     std::vector<std::vector<at::Tensor>> outputs(1);
     for (int rank = 0; rank < group->getSize(); ++rank) outputs[0].push_back(at::zeros({1}, at::kLong));
     group->allgather(outputs, inputs)->wait();
-    return std::all_of(outputs[0].begin(), outputs[0].end(), [own](const at::Tensor& theirs) {
-      return *theirs.const_data_ptr<int64_t>() == own;
-    });
+    return std::all_of(outputs[0].begin(), outputs[0].end(),
+                       [own](const at::Tensor& theirs) { return *theirs.const_data_ptr<int64_t>() == own; });
   } catch (const std::exception& error) {
     return NamedError(absl::StatusCode::kUnavailable, "CHECKSUM_FAILED",
                       "the ranks could not compare their parameters: ", MessageOf(error));

@@ -51,7 +51,8 @@ absl::StatusOr<ProcessGroupPtr> MakeDeviceGroup(const GroupMember& member, const
   }
   GroupMember on_device = member;
   on_device.store = StoreOf(member, name + "/device");
-  EGERIA_ASSIGN_OR_RETURN(c10::intrusive_ptr<c10d::Backend> nccl, internal::MakeNcclBackend(on_device, timeout));
+  EGERIA_ASSIGN_OR_RETURN(c10::intrusive_ptr<c10d::Backend> nccl,
+                          internal::MakeNcclBackend(on_device, timeout));
   group->setBackend(device, ProcessGroup::BackendType::NCCL, nccl);
   return group;
 }

@@ -33,9 +33,8 @@ void CutStage(const std::vector<BlockInfo>& blocks, int begin, int end, int piec
     const double part = static_cast<double>(Parameters(blocks, begin, end)) / pieces;
     int stop = begin + 1;
     // Takes one more block as long as that brings the run closer to its part.
-    while (stop < end - (pieces - 1) &&
-           std::abs(Parameters(blocks, begin, stop + 1) - part) <=
-               std::abs(Parameters(blocks, begin, stop) - part)) {
+    while (stop < end - (pieces - 1) && std::abs(Parameters(blocks, begin, stop + 1) - part) <=
+                                            std::abs(Parameters(blocks, begin, stop) - part)) {
       ++stop;
     }
     if (pieces == 1) stop = end;
@@ -111,8 +110,8 @@ absl::StatusOr<std::vector<ModuleCut>> Partition(const std::vector<BlockInfo>& b
       if (head) {
         cuts.push_back({NameOf(blocks, begin, end), begin, end});
       } else {
-        const int pieces = std::clamp(static_cast<int>(std::lround(share / options.target_share)), 1,
-                                      end - carried);
+        const int pieces =
+            std::clamp(static_cast<int>(std::lround(share / options.target_share)), 1, end - carried);
         CutStage(blocks, carried, end, pieces, &cuts);
       }
       begin = carried = end;

@@ -15,7 +15,7 @@ namespace egeria::worker {
 class PlanSchedule {
  public:
   struct Entry {
-    int64_t step = 0;       // optimizer steps done when it takes effect
+    int64_t step = 0;  // optimizer steps done when it takes effect
     int frozen_prefix = 0;
   };
 

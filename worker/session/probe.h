@@ -16,7 +16,8 @@ namespace egeria::worker {
 // Why eval: between train and eval mode, batch normalisation changes the output more than a few steps of
 // training do, and the reference has to be run in the same mode.
 // Exceptions of torch pass through, with the modes restored.
-at::Tensor ProbeGram(const std::vector<LayerModule>& modules, size_t first, size_t last, const at::Tensor& input);
+at::Tensor ProbeGram(const std::vector<LayerModule>& modules, size_t first, size_t last,
+                     const at::Tensor& input);
 
 }  // namespace egeria::worker
 

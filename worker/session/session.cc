@@ -16,12 +16,12 @@
 namespace egeria::worker {
 namespace {
 
-// Between two attempts to hand a snapshot to an agent that has no room for it.
+// Between two attempts to answer one snapshot request: the agent had no room, or its stream was lost.
 constexpr int64_t kSnapshotRetrySteps = 16;
 
-size_t TotalBytes(const std::vector<NamedTensor>& tensors) {
-  size_t bytes = 0;
-  for (const NamedTensor& tensor : tensors) bytes += tensor.tensor.nbytes();
+int64_t TotalBytes(const std::vector<NamedTensor>& tensors) {
+  int64_t bytes = 0;
+  for (const NamedTensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.tensor.nbytes());
   return bytes;
 }
 
@@ -114,8 +114,8 @@ void Session::Probe() {
   } catch (const std::exception& error) {
     ++counted_.samples_dropped;
     if (!std::exchange(probe_failed_, true)) {
-      LogWarning("layer module ", sampling_->module.value(), " cannot be probed, so it will not freeze: ",
-                 MessageOf(error));
+      LogWarning("layer module ", sampling_->module.value(),
+                 " cannot be probed, so it will not freeze: ", MessageOf(error));
     }
   }
   counted_.probe_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -123,37 +123,31 @@ void Session::Probe() {
 
 void Session::AnswerSnapshotRequest() {
   const std::optional<SnapshotRequest> wanted = parts_.agent->snapshot();
-  if (!wanted.has_value() || wanted->version <= answered_snapshot_ || step_ < next_snapshot_attempt_) return;
+  if (!wanted.has_value() || snapshots_in_flight_ > 0) return;
+  if (wanted->version == snapshot_version_ && step_ < snapshot_step_ + kSnapshotRetrySteps) return;
   const int64_t first = wanted->first_module.value(), last = wanted->module.value();
   if (first < 0 || first > last || last >= static_cast<int64_t>(parts_.snapshot_tensors.size())) return;
-  const bool on_device = at::accelerator::isAccelerator(parts_.device.type());
-  bool all_queued = true;
-  for (int64_t module = first; module <= last && all_queued; ++module) {
+  snapshot_version_ = wanted->version;
+  snapshot_step_ = step_;
+  for (int64_t module = first; module <= last; ++module) {
     std::vector<NamedTensor> tensors = parts_.snapshot_tensors[module];
     // The next step changes the weights while the copy to the host may still be under way.
-    if (on_device) {
+    if (at::accelerator::isAccelerator(parts_.device.type())) {
       for (NamedTensor& tensor : tensors) tensor.tensor = tensor.tensor.detach().clone();
     }
     Snapshot header;
     header.module = ModuleIndex(module);
     header.step = step_;
     header.version = wanted->version;
-    counted_.snapshot_bytes += static_cast<int64_t>(TotalBytes(tensors));
-    Agent* const agent = parts_.agent.get();
-    bool queued = true;
-    bool* const answer = on_device ? nullptr : &queued;  // the device's copies are handed on after this call
-    queued = copier_.Copy(std::move(tensors), [agent, header, answer](std::vector<WireTensor> wire) {
+    const int64_t bytes = TotalBytes(tensors);
+    ++snapshots_in_flight_;
+    const bool copying = copier_.Copy(std::move(tensors), [this, header, bytes](std::vector<WireTensor> wire) {
+      --snapshots_in_flight_;
       Snapshot snapshot = header;
       snapshot.tensors = std::move(wire);
-      const bool taken = agent->OfferSnapshot(std::move(snapshot));
-      if (answer != nullptr) *answer = taken;
-    }) && queued;
-    all_queued = queued;
-  }
-  if (all_queued) {
-    answered_snapshot_ = wanted->version;
-  } else {
-    next_snapshot_attempt_ = step_ + kSnapshotRetrySteps;
+      if (parts_.agent->OfferSnapshot(std::move(snapshot))) counted_.snapshot_bytes += bytes;
+    });
+    if (!copying) --snapshots_in_flight_;
   }
 }
 
@@ -220,7 +214,9 @@ uint64_t Session::Hash() const {
   return HashTensors(tensors);
 }
 
-absl::StatusOr<bool> Session::RanksIdentical() const { return IdenticalOnAllRanks(Hash(), parts_.commit_group); }
+absl::StatusOr<bool> Session::RanksIdentical() const {
+  return IdenticalOnAllRanks(Hash(), parts_.commit_group);
+}
 
 SessionTotals Session::totals() const {
   SessionTotals totals = counted_;

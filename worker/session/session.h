@@ -22,20 +22,20 @@ namespace egeria::worker {
 
 // One change of the frozen prefix.
 struct Switch {
-  int64_t step = 0;          // optimizer steps done when it took effect
+  int64_t step = 0;  // optimizer steps done when it took effect
   bool unfreeze = false;
   int frozen_prefix = 0;
   bool ranks_identical = false;
-  PlanId plan;               // 0: of a PlanSchedule
+  PlanId plan;  // 0: of a PlanSchedule
 };
 
 // What a session is made of. `freezer` and `reducer` belong to the caller and outlive it.
 struct SessionParts {
   ModuleFreezer* freezer = nullptr;
   GradientReducer* reducer = nullptr;
-  std::unique_ptr<Agent> agent;    // null: no controller, no samples
-  PlanSchedule plans;              // used where there is no agent
-  ProcessGroupPtr commit_group;    // gloo, of its own; null for a world of one
+  std::unique_ptr<Agent> agent;  // null: no controller, no samples
+  PlanSchedule plans;            // used where there is no agent
+  ProcessGroupPtr commit_group;  // gloo, of its own; null for a world of one
   // What a snapshot of each module consists of: the weights that its graph names.
   std::vector<std::vector<NamedTensor>> snapshot_tensors;
   c10::Device device = c10::kCPU;
@@ -109,8 +109,10 @@ class Session {
   int64_t step_ = 0;
   std::optional<SamplingRequest> sampling_;  // of the step under way
   at::Tensor captured_;
-  int64_t answered_snapshot_ = 0;     // version
-  int64_t next_snapshot_attempt_ = 0; // step
+  // The last attempt to answer a snapshot request. The agent repeats a request whose answer was lost.
+  int64_t snapshot_version_ = -1;
+  int64_t snapshot_step_ = 0;
+  int snapshots_in_flight_ = 0;  // on their way from the device
   std::vector<Switch> switches_;
   SessionTotals counted_;
   bool probe_failed_ = false;

@@ -46,15 +46,17 @@ struct SessionMetrics::Impl {
       Counter("switches_total", "Changes of the frozen prefix that took effect.", {{"action", "unfreeze"}});
   prometheus::Counter* const commits =
       Counter("commits_total", "Plans that all ranks agreed on and applied at the same step.");
-  prometheus::Counter* const mismatches = Counter(
-      "checksum_mismatches_total", "Switches after which the ranks' parameters differed. Anything but 0 is a fault.");
+  prometheus::Counter* const mismatches =
+      Counter("checksum_mismatches_total",
+              "Switches after which the ranks' parameters differed. Anything but 0 is a fault.");
   prometheus::Counter* const bytes_reduced =
       Counter("allreduced_bytes_total", "Gradient bytes that this process handed to all_reduce.");
   prometheus::Counter* const probe_seconds =
       Counter("probe_seconds_total", "Time that the training thread spent on probing layer modules.");
   prometheus::Counter* const samples_sent = Counter("samples_sent_total", "Samples sent to the controller.");
-  prometheus::Counter* const samples_dropped = Counter(
-      "samples_dropped_total", "Samples dropped because the controller was slow or away; training did not wait.");
+  prometheus::Counter* const samples_dropped =
+      Counter("samples_dropped_total",
+              "Samples dropped because the controller was slow or away; training did not wait.");
   prometheus::Counter* const snapshots_sent =
       Counter("snapshots_sent_total", "Snapshots of a layer module sent to the controller.");
   prometheus::Counter* const snapshot_bytes =
@@ -63,11 +65,12 @@ struct SessionMetrics::Impl {
       Counter("reconnects_total", "Times that the stream to the controller was opened again.");
   prometheus::Gauge* const connected =
       Gauge("stream_connected", "1 while the stream to the controller is open, else 0.");
-  prometheus::Gauge* const build_info = &prometheus::BuildGauge()
-                                             .Name("egeria_worker_build_info")
-                                             .Help("Always 1; the labels say which build this is.")
-                                             .Register(*registry)
-                                             .Add({{"training_job", training_job}, {"version", EGERIA_VERSION}});
+  prometheus::Gauge* const build_info =
+      &prometheus::BuildGauge()
+           .Name("egeria_worker_build_info")
+           .Help("Always 1; the labels say which build this is.")
+           .Register(*registry)
+           .Add({{"training_job", training_job}, {"version", EGERIA_VERSION}});
   std::mutex update_mutex;  // one update at a time, so that counters only rise
   std::unique_ptr<prometheus::Exposer> exposer;
 };
@@ -91,8 +94,8 @@ absl::StatusOr<std::unique_ptr<SessionMetrics>> SessionMetrics::Serve(const std:
     impl->exposer = std::make_unique<prometheus::Exposer>(absl::StrCat(host, ":", number), /*num_threads=*/1);
     impl->exposer->RegisterCollectable(impl->registry);
   } catch (const std::exception& error) {
-    return NamedError(absl::StatusCode::kUnavailable, "CANNOT_LISTEN", "cannot serve metrics on ", address, ": ",
-                      error.what());
+    return NamedError(absl::StatusCode::kUnavailable, "CANNOT_LISTEN", "cannot serve metrics on ", address,
+                      ": ", error.what());
   }
   return std::unique_ptr<SessionMetrics>(new SessionMetrics(std::move(impl)));
 }
@@ -121,6 +124,8 @@ void SessionMetrics::Update(const SessionTotals& totals) {
 
 int SessionMetrics::port() const { return impl_->exposer->GetListeningPorts().front(); }
 
-std::string SessionMetrics::Text() const { return prometheus::TextSerializer().Serialize(impl_->registry->Collect()); }
+std::string SessionMetrics::Text() const {
+  return prometheus::TextSerializer().Serialize(impl_->registry->Collect());
+}
 
 }  // namespace egeria::worker

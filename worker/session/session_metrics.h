@@ -13,10 +13,10 @@ namespace egeria::worker {
 struct SessionTotals {
   int64_t steps = 0;
   int frozen_prefix = 0;
-  double frozen_share = 0;         // of the parameters
-  int64_t freezes = 0;             // switches, by direction
+  double frozen_share = 0;  // of the parameters
+  int64_t freezes = 0;      // switches, by direction
   int64_t unfreezes = 0;
-  int64_t commits = 0;             // plans that the ranks agreed on
+  int64_t commits = 0;  // plans that the ranks agreed on
   int64_t checksum_mismatches = 0;
   int64_t bytes_reduced = 0;
   double probe_seconds = 0;

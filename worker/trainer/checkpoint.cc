@@ -63,14 +63,17 @@ absl::Status CopyInto(const std::map<std::string, at::Tensor>& tensors, const st
 
 std::map<std::string, at::Tensor> TensorsOf(Replica* replica) {
   std::map<std::string, at::Tensor> tensors;
-  auto host = [](const at::Tensor& tensor) { return tensor.detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true); };
+  auto host = [](const at::Tensor& tensor) {
+    return tensor.detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+  };
   for (const worker::LayerModule& module : replica->modules()) {
     for (const worker::NamedTensor& parameter : module.parameters()) {
       tensors["parameter/" + parameter.name] = host(parameter.tensor);
       const at::Tensor momentum = replica->Momentum(parameter.tensor);
       if (momentum.defined()) tensors["momentum/" + parameter.name] = host(momentum);
     }
-    for (const worker::NamedTensor& buffer : module.buffers()) tensors["buffer/" + buffer.name] = host(buffer.tensor);
+    for (const worker::NamedTensor& buffer : module.buffers())
+      tensors["buffer/" + buffer.name] = host(buffer.tensor);
   }
   return tensors;
 }
@@ -123,10 +126,12 @@ absl::StatusOr<std::string> Encode(const Checkpoint& checkpoint) {
     Dictionary dictionary;
     dictionary.insert("version", at::full({1}, kVersion, at::kLong));
     dictionary.insert("run", BytesOf(checkpoint.run));
-    dictionary.insert("counters", at::tensor({checkpoint.step, int64_t{checkpoint.frozen_prefix},
-                                              checkpoint.applied_plan}, at::kLong));
-    dictionary.insert("sums", at::tensor({checkpoint.seconds, checkpoint.frozen_share_steps,
-                                          checkpoint.frozen_share_seconds}, at::kDouble));
+    dictionary.insert(
+        "counters",
+        at::tensor({checkpoint.step, int64_t{checkpoint.frozen_prefix}, checkpoint.applied_plan}, at::kLong));
+    dictionary.insert(
+        "sums", at::tensor({checkpoint.seconds, checkpoint.frozen_share_steps, checkpoint.frozen_share_seconds},
+                           at::kDouble));
     dictionary.insert("switches", at::tensor(checkpoint.switches, at::kLong));
     for (size_t rank = 0; rank < checkpoint.random_states.size(); ++rank) {
       dictionary.insert(kRandomPrefix + std::to_string(rank), checkpoint.random_states[rank]);

@@ -16,15 +16,15 @@ namespace egeria::trainer {
 // Everything that a run needs to go on as if it had not stopped. Data order and augmentation are functions
 // of seed, epoch and step, so that the step says all about them.
 struct Checkpoint {
-  std::string run;               // what has to be equal for a resume to make sense: RunIdentity()
+  std::string run;  // what has to be equal for a resume to make sense: RunIdentity()
   int64_t step = 0;
   int frozen_prefix = 0;
   int64_t applied_plan = 0;
-  double seconds = 0;            // sums of the summary, up to here
+  double seconds = 0;  // sums of the summary, up to here
   double frozen_share_steps = 0;
   double frozen_share_seconds = 0;
-  std::vector<int64_t> switches; // step, unfreeze, prefix, identical, plan; one after the other
-  std::vector<at::Tensor> random_states;  // of the default generator, by rank
+  std::vector<int64_t> switches;              // step, unfreeze, prefix, identical, plan; one after the other
+  std::vector<at::Tensor> random_states;      // of the default generator, by rank
   std::map<std::string, at::Tensor> tensors;  // parameters, buffers, momentum
 };
 
@@ -35,7 +35,8 @@ absl::Status RestoreTensors(const std::map<std::string, at::Tensor>& tensors, Re
 
 // The state of torch's default generator of each rank's device, on all ranks. A collective.
 // Errors: UNAVAILABLE [CHECKPOINT_FAILED].
-absl::StatusOr<std::vector<at::Tensor>> GatherRandomStates(c10::Device device, const worker::ProcessGroupPtr& group);
+absl::StatusOr<std::vector<at::Tensor>> GatherRandomStates(c10::Device device,
+                                                           const worker::ProcessGroupPtr& group);
 void RestoreRandomState(const at::Tensor& state, c10::Device device);
 
 // A zip file of torch's own making, which Python's torch.load() reads as well.

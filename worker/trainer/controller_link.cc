@@ -17,8 +17,8 @@ namespace {
 constexpr int64_t kTraceBatch = 4;
 
 // Describes every module and chooses what its snapshots hold: the weights that the graph names.
-std::vector<worker::ModuleDescription> Describe(const LinkDescription& description,
-                                                std::vector<std::vector<worker::NamedTensor>>* snapshot_tensors) {
+std::vector<worker::ModuleDescription> Describe(
+    const LinkDescription& description, std::vector<std::vector<worker::NamedTensor>>* snapshot_tensors) {
   at::NoGradGuard no_gradients;
   std::vector<worker::ModuleDescription> described;
   std::vector<int64_t> shape = description.image_shape;

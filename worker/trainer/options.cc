@@ -14,7 +14,8 @@ namespace egeria::trainer {
 namespace {
 
 constexpr const char* kDescription =
-    "Trains an image classifier, data-parallel under torchrun, and freezes layer modules as an Egeria controller "
+    "Trains an image classifier, data-parallel under torchrun, and freezes layer modules as an Egeria "
+    "controller "
     "tells it to.\n"
     "Example: torchrun --nproc-per-node 2 --no-python egeria-train --task resnet20 --data DIR --epochs 30";
 
@@ -32,50 +33,64 @@ void AddTrainingFlags(CLI::App* app, Options* o) {
       ->required();
   app->add_option("--train-samples", o->train_samples, "Use only the first N training images (0: all)")
       ->check(CLI::NonNegativeNumber);
-  app->add_option("--validation-samples", o->validation_samples, "Use only the first N validation images (0: all)")
+  app->add_option("--validation-samples", o->validation_samples,
+                  "Use only the first N validation images (0: all)")
       ->check(CLI::NonNegativeNumber);
-  app->add_option("--epochs", o->epochs, "Passes over the data (digits 30, resnets 100)")->check(CLI::PositiveNumber);
-  app->add_option("--batch-size", o->batch_size, "Per rank (digits 32, resnets 64); the rest of an epoch is dropped")
+  app->add_option("--epochs", o->epochs, "Passes over the data (digits 30, resnets 100)")
       ->check(CLI::PositiveNumber);
-  app->add_option("--lr", o->learning_rate, "Learning rate (digits 0.05, resnets 0.1)")->check(CLI::PositiveNumber);
+  app->add_option("--batch-size", o->batch_size,
+                  "Per rank (digits 32, resnets 64); the rest of an epoch is dropped")
+      ->check(CLI::PositiveNumber);
+  app->add_option("--lr", o->learning_rate, "Learning rate (digits 0.05, resnets 0.1)")
+      ->check(CLI::PositiveNumber);
   app->add_option("--momentum", o->momentum, "Of SGD")->check(CLI::Range(0.0, 1.0))->capture_default_str();
-  app->add_option("--weight-decay", o->weight_decay, "Of SGD")->check(CLI::NonNegativeNumber)->capture_default_str();
+  app->add_option("--weight-decay", o->weight_decay, "Of SGD")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app->add_option("--schedule", o->schedule, "Of the learning rate: constant, step or cosine")
       ->check(CLI::IsMember({"constant", "step", "cosine"}))
       ->capture_default_str();
   app->add_option("--lr-milestones", o->milestones, "step: shares of the training at which the rate falls")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  app->add_option("--lr-gamma", o->gamma, "step: by what factor it falls")->check(CLI::PositiveNumber)->capture_default_str();
+  app->add_option("--lr-gamma", o->gamma, "step: by what factor it falls")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app->add_option("--warmup-steps", o->warmup_steps, "Steps of linear warm-up")->check(CLI::NonNegativeNumber);
   app->add_option("--seed", o->seed, "Of weights, order and augmentation")->capture_default_str();
   app->add_option("--stop-after", o->stop_after, "Stop after this many steps, as if interrupted")
       ->check(CLI::NonNegativeNumber);
   app->add_option("--evaluate-every", o->evaluate_every, "Validate every N epochs (0: at the end only)")
       ->check(CLI::NonNegativeNumber);
-  app->add_option("--threads", o->threads, "Compute threads per rank (torchrun's default is 1)")->check(CLI::NonNegativeNumber);
+  app->add_option("--threads", o->threads, "Compute threads per rank (torchrun's default is 1)")
+      ->check(CLI::NonNegativeNumber);
   app->add_option("--device", o->device, "auto, cpu, cuda, ...")->capture_default_str();
 }
 
 void AddEgeriaFlags(CLI::App* app, Options* o) {
-  app->add_option("--controller", o->controller, "unix:/path or HOST:PORT of the controller; 'none' trains plainly")
+  app->add_option("--controller", o->controller,
+                  "unix:/path or HOST:PORT of the controller; 'none' trains plainly")
       ->envname("EGERIA_CONTROLLER");
   app->add_option("--policy", o->policy, "What decides: none, plasticity or schedule")
       ->check(CLI::IsMember({"none", "plasticity", "schedule"}));
   app->add_option("--policy-json", o->policy_json,
                   "The policy's constants as JSON, such as {\"plasticity\": {\"learning_rate_drop\": 5}}");
-  app->add_option("--interval", o->interval, "plasticity: steps between readings (n)")->check(CLI::PositiveNumber);
+  app->add_option("--interval", o->interval, "plasticity: steps between readings (n)")
+      ->check(CLI::PositiveNumber);
   app->add_option("--window", o->window, "plasticity: readings in the window (W)")->check(CLI::PositiveNumber);
-  app->add_option("--tolerance", o->tolerance, "plasticity: T, as a share of the first slopes")->check(CLI::PositiveNumber);
-  app->add_option("--probe-batch", o->probe_batch, "plasticity: samples per reading (b)")->check(CLI::PositiveNumber);
+  app->add_option("--tolerance", o->tolerance, "plasticity: T, as a share of the first slopes")
+      ->check(CLI::PositiveNumber);
+  app->add_option("--probe-batch", o->probe_batch, "plasticity: samples per reading (b)")
+      ->check(CLI::PositiveNumber);
   app->add_option("--bootstrap", o->bootstrap, "plasticity: wait for the loss to settle: on or off")
       ->transform(CLI::CheckedTransformer(std::map<std::string, bool>{{"on", true}, {"off", false}}));
   app->add_option("--freeze-at", o->freeze_at, "schedule: FRACTION:PREFIX, one or more, such as 0.5:2 0.75:4");
   app->add_flag("--observe", o->observe, "Decide and report, but freeze nothing");
   app->add_option("--modules", o->module_patterns,
                   "One regular expression per layer module, matched against the names of the blocks");
-  app->add_option("--plans", o->plans, "Freeze at given steps, without a controller: JSON of {step, frozen_prefix}, or the "
-                                       "summary of another run");
+  app->add_option("--plans", o->plans,
+                  "Freeze at given steps, without a controller: JSON of {step, frozen_prefix}, or the "
+                  "summary of another run");
 }
 
 void AddOutputFlags(CLI::App* app, Options* o) {
@@ -84,8 +99,10 @@ void AddOutputFlags(CLI::App* app, Options* o) {
       ->check(CLI::NonNegativeNumber);
   app->add_flag("--resume", o->resume, "Go on from --checkpoint if it exists");
   app->add_option("--summary", o->summary, "File to write a JSON summary to");
-  app->add_option("--training-job", o->training_job, "Name of the job for people and metrics (default: the task)");
-  app->add_option("--metrics-port", o->metrics, "Serve /metrics at HOST:PORT or PORT, plus the local rank (0: a free port)")
+  app->add_option("--training-job", o->training_job,
+                  "Name of the job for people and metrics (default: the task)");
+  app->add_option("--metrics-port", o->metrics,
+                  "Serve /metrics at HOST:PORT or PORT, plus the local rank (0: a free port)")
       ->envname("EGERIA_WORKER_METRICS");
   app->add_option("--log-level", o->log_level, "debug, info, warning or error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))

@@ -13,13 +13,13 @@ namespace egeria::trainer {
 
 // The command line of egeria-train, with what the environment adds.
 struct Options {
-  std::string task;              // "digits", "resnet20" or "resnet56"
+  std::string task;  // "digits", "resnet20" or "resnet56"
   std::string data;
-  int64_t train_samples = 0;     // 0: all
+  int64_t train_samples = 0;  // 0: all
   int64_t validation_samples = 0;
 
-  int64_t epochs = 0;            // 0: the task's default, as for the next two
-  int batch_size = 0;            // per rank
+  int64_t epochs = 0;  // 0: the task's default, as for the next two
+  int batch_size = 0;  // per rank
   double learning_rate = 0;
   double momentum = 0.9;
   double weight_decay = 5e-4;
@@ -28,13 +28,13 @@ struct Options {
   double gamma = 0.1;
   int64_t warmup_steps = 0;
   uint64_t seed = 1;
-  int64_t stop_after = 0;        // steps; 0: run to the end
-  int64_t evaluate_every = 0;    // epochs; 0: at the end only
-  int threads = 0;               // 0: torch's choice
+  int64_t stop_after = 0;      // steps; 0: run to the end
+  int64_t evaluate_every = 0;  // epochs; 0: at the end only
+  int threads = 0;             // 0: torch's choice
   std::string device = "auto";
 
   std::vector<std::string> module_patterns;
-  std::string policy;            // "" until resolved: "plasticity" with a controller, else "none"
+  std::string policy;  // "" until resolved: "plasticity" with a controller, else "none"
   std::string policy_json;
   std::optional<int> interval;
   std::optional<int> window;
@@ -43,19 +43,19 @@ struct Options {
   std::optional<bool> bootstrap;
   std::vector<std::string> freeze_at;  // "FRACTION:PREFIX", for the policy schedule
   bool observe = false;
-  std::string controller;        // "" is none
-  std::string plans;             // file
+  std::string controller;  // "" is none
+  std::string plans;       // file
 
   std::string checkpoint;
   int64_t checkpoint_every = 0;  // steps; 0: at the end only
   bool resume = false;
   std::string summary;
-  std::string training_job;      // "" is the task's name
-  std::string metrics;           // HOST:PORT or PORT; "" is none
+  std::string training_job;  // "" is the task's name
+  std::string metrics;       // HOST:PORT or PORT; "" is none
   std::string log_level = "info";
 
-  std::string job_id;            // EGERIA_JOB_ID; "" draws one
-  int64_t generation = 0;        // TORCHELASTIC_RESTART_COUNT
+  std::string job_id;      // EGERIA_JOB_ID; "" draws one
+  int64_t generation = 0;  // TORCHELASTIC_RESTART_COUNT
 };
 
 // What the command line leads to: options, or the status with which the program is to end at once (after

@@ -13,7 +13,7 @@ namespace egeria::trainer {
 struct Moment {
   int64_t step = 0;
   int64_t total_steps = 0;
-  int64_t epoch = 0;   // from 1
+  int64_t epoch = 0;  // from 1
   int64_t epochs = 0;
   double loss = 0;
   double learning_rate = 0;

@@ -15,9 +15,9 @@ struct LearningRateOptions {
   ScheduleKind kind = ScheduleKind::kStep;
   double base = 0.1;
   int64_t total_steps = 1;
-  int64_t warmup_steps = 0;               // linear from base / warmup_steps
+  int64_t warmup_steps = 0;                      // linear from base / warmup_steps
   std::vector<double> milestones = {0.5, 0.75};  // step: shares of the total at which it falls
-  double gamma = 0.1;                     // step: by this factor
+  double gamma = 0.1;                            // step: by this factor
 };
 
 // "constant", "step" or "cosine". Errors: INVALID_ARGUMENT [BAD_SCHEDULE].

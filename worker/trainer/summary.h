@@ -20,16 +20,16 @@ struct RunSummary {
   };
   std::string task;
   std::string policy;
-  std::string mode;               // "plain", "act", "observe" or "plans"
+  std::string mode;  // "plain", "act", "observe" or "plans"
   int ranks = 1;
-  double seconds = 0;             // of training steps, without evaluation
-  double wall_seconds = 0;        // from the first step to the last evaluation
-  double accuracy = 0;            // 0..1, on the validation images
+  double seconds = 0;       // of training steps, without evaluation
+  double wall_seconds = 0;  // from the first step to the last evaluation
+  double accuracy = 0;      // 0..1, on the validation images
   double validation_loss = 0;
-  double frozen_share = 0;        // of the parameters, averaged over the steps
+  double frozen_share = 0;          // of the parameters, averaged over the steps
   double frozen_share_by_time = 0;  // the same, each step weighted by its duration
   std::vector<Decision> decisions;
-  bool ranks_identical = true;    // after every switch and at the end
+  bool ranks_identical = true;  // after every switch and at the end
   int64_t steps = 0;
   int64_t epochs = 0;
   uint64_t seed = 0;

@@ -98,7 +98,8 @@ class Translator {
       return absl::OkStatus();  // taken in where they are used
     }
     const c10::FunctionSchema* const schema = node.maybeSchema();
-    if (schema == nullptr || !node.kind().is_aten()) return CannotTrace("no words for ", node.kind().toQualString());
+    if (schema == nullptr || !node.kind().is_aten())
+      return CannotTrace("no words for ", node.kind().toQualString());
     graph::Node made;
     made.op = schema->name();
     made.overload = schema->overload_name();
@@ -154,7 +155,8 @@ class Translator {
       return Argument{std::move(list)};
     }
     const std::optional<c10::IValue> constant = jit::toIValue(value);
-    if (!constant.has_value()) return CannotTrace("a value that comes from ", value->node()->kind().toQualString());
+    if (!constant.has_value())
+      return CannotTrace("a value that comes from ", value->node()->kind().toQualString());
     return ConvertConstant(*constant, is_dtype);
   }
 
@@ -212,8 +214,9 @@ absl::StatusOr<TracedModule> TraceModule(const LayerModule& module, const at::Te
     NoParameterGradients frozen(module);
     auto run = [&module](jit::Stack stack) { return jit::Stack{module.Run(stack[0].toTensor())}; };
     const std::shared_ptr<jit::Graph> traced =
-        jit::tracer::trace({c10::IValue(Ramp(input, input.size(0)))}, run,
-                           [](const at::Tensor&) { return std::string(); }, /*strict=*/true, /*force_outplace=*/true)
+        jit::tracer::trace(
+            {c10::IValue(Ramp(input, input.size(0)))}, run, [](const at::Tensor&) { return std::string(); },
+            /*strict=*/true, /*force_outplace=*/true)
             .first->graph;
     jit::EliminateDeadCode(traced);
     EGERIA_ASSIGN_OR_RETURN(TracedModule result, Translator(module).Translate(*traced, input));
@@ -224,8 +227,9 @@ absl::StatusOr<TracedModule> TraceModule(const LayerModule& module, const at::Te
     const at::Tensor expected = module.Run(other);
     const at::Tensor actual = stack[0].toTensor();
     if (actual.sizes() != expected.sizes() || !at::allclose(actual, expected, 1e-4, 1e-5)) {
-      return CannotTrace("it computes something else at another batch size: a size that it reads is a constant in "
-                         "the recording");
+      return CannotTrace(
+          "it computes something else at another batch size: a size that it reads is a constant in "
+          "the recording");
     }
     return result;
   } catch (const std::exception& error) {

@@ -56,7 +56,9 @@ class Run {
 
  private:
   bool leader() const { return launch_.member.rank == 0; }
-  int64_t end_step() const { return options_.stop_after > 0 ? std::min(options_.stop_after, total_steps_) : total_steps_; }
+  int64_t end_step() const {
+    return options_.stop_after > 0 ? std::min(options_.stop_after, total_steps_) : total_steps_;
+  }
 
   absl::Status LoadData();
   absl::Status MakeReplica();
@@ -100,8 +102,8 @@ absl::Status Run::LoadData() {
   }
   Truncate(options_.train_samples, &task_.train);
   Truncate(options_.validation_samples, &task_.validation);
-  EGERIA_ASSIGN_OR_RETURN(
-      sampler_, Sampler::Make(task_.train.size(), launch_.member.world_size, options_.batch_size, options_.seed));
+  EGERIA_ASSIGN_OR_RETURN(sampler_, Sampler::Make(task_.train.size(), launch_.member.world_size,
+                                                  options_.batch_size, options_.seed));
   total_steps_ = options_.epochs * sampler_->steps_per_epoch();
   EGERIA_ASSIGN_OR_RETURN(rate_.kind, ParseScheduleKind(options_.schedule));
   rate_.base = options_.learning_rate;
@@ -144,8 +146,9 @@ absl::StatusOr<std::optional<Checkpoint>> Run::Restore() {
   }
   EGERIA_ASSIGN_OR_RETURN(Checkpoint checkpoint, Decode(*bytes));
   if (checkpoint.run != Identity()) {
-    return NamedError(absl::StatusCode::kInvalidArgument, "CHECKPOINT_MISMATCH", options_.checkpoint, " is of (",
-                      checkpoint.run, "), this run is (", Identity(), "): use the same flags, or another file");
+    return NamedError(absl::StatusCode::kInvalidArgument, "CHECKPOINT_MISMATCH", options_.checkpoint,
+                      " is of (", checkpoint.run, "), this run is (", Identity(),
+                      "): use the same flags, or another file");
   }
   if (checkpoint.random_states.size() != static_cast<size_t>(launch_.member.world_size)) {
     return NamedError(absl::StatusCode::kInvalidArgument, "BAD_CHECKPOINT", "random states of ",
@@ -178,8 +181,8 @@ absl::Status Run::SaveCheckpoint() {
   std::vector<worker::Switch> switches = earlier_switches_;
   switches.insert(switches.end(), session_->switches().begin(), session_->switches().end());
   for (const worker::Switch& s : switches) {
-    for (const int64_t value : {s.step, int64_t{s.unfreeze}, int64_t{s.frozen_prefix}, int64_t{s.ranks_identical},
-                                s.plan.value()}) {
+    for (const int64_t value :
+         {s.step, int64_t{s.unfreeze}, int64_t{s.frozen_prefix}, int64_t{s.ranks_identical}, s.plan.value()}) {
       checkpoint.switches.push_back(value);
     }
   }
@@ -211,8 +214,8 @@ absl::Status Run::StartSession(const std::optional<Checkpoint>& restored) {
     EGERIA_ASSIGN_OR_RETURN(const std::vector<PlannedSwitch> plans, ReadPlans(options_.plans));
     std::vector<worker::PlanSchedule::Entry> entries;
     for (const PlannedSwitch& plan : plans) entries.push_back({plan.step, plan.frozen_prefix});
-    EGERIA_ASSIGN_OR_RETURN(parts.plans, worker::PlanSchedule::Make(std::move(entries),
-                                                                    static_cast<int>(replica_->modules().size())));
+    EGERIA_ASSIGN_OR_RETURN(parts.plans, worker::PlanSchedule::Make(
+                                             std::move(entries), static_cast<int>(replica_->modules().size())));
   }
   if (!options_.controller.empty()) {
     LinkDescription link;
@@ -237,8 +240,9 @@ absl::Status Run::Prepare() {
   EGERIA_RETURN_IF_ERROR(LoadData());
   EGERIA_RETURN_IF_ERROR(MakeReplica());
   if (!options_.metrics.empty()) {
-    EGERIA_ASSIGN_OR_RETURN(
-        metrics_, worker::SessionMetrics::Serve(MetricsAddress(options_.metrics, launch_.local_rank), options_.training_job));
+    EGERIA_ASSIGN_OR_RETURN(metrics_,
+                            worker::SessionMetrics::Serve(MetricsAddress(options_.metrics, launch_.local_rank),
+                                                          options_.training_job));
     LogInfo("metrics of rank ", launch_.member.rank, " at port ", metrics_->port());
   }
   // What is random during training may differ between ranks; the weights above may not.
@@ -265,7 +269,8 @@ absl::Status Run::Step(Progress* progress) {
     loss.backward();
     replica_->optimizer().step();
   } catch (const std::exception& error) {
-    return NamedError(absl::StatusCode::kInternal, "STEP_FAILED", "step ", step + 1, ": ", worker::MessageOf(error));
+    return NamedError(absl::StatusCode::kInternal, "STEP_FAILED", "step ", step + 1, ": ",
+                      worker::MessageOf(error));
   }
   EGERIA_RETURN_IF_ERROR(session_->EndStep(loss, {rate}));
   const double elapsed = Seconds(Clock::now() - start);
@@ -293,8 +298,8 @@ void Run::ShowSwitches(Progress* progress) {
   for (; switches_shown_ < session_->switches().size(); ++switches_shown_) {
     const worker::Switch& s = session_->switches()[switches_shown_];
     progress->Say(absl::StrFormat("step %d: %s, frozen prefix %d of %d, ranks identical: %s", s.step,
-                                  s.unfreeze ? "unfreeze" : "freeze", s.frozen_prefix, replica_->modules().size(),
-                                  s.ranks_identical ? "yes" : "NO"));
+                                  s.unfreeze ? "unfreeze" : "freeze", s.frozen_prefix,
+                                  replica_->modules().size(), s.ranks_identical ? "yes" : "NO"));
   }
 }
 
@@ -313,7 +318,8 @@ absl::StatusOr<Score> Run::Evaluate() {
       at::Tensor output = batch.images;
       for (const worker::LayerModule& module : replica_->modules()) output = module.Run(output);
       sums[0] += at::eq(at::argmax(output, 1), batch.labels).sum().item<double>();
-      sums[1] += at::cross_entropy_loss(output, batch.labels).item<double>() * static_cast<double>(indices.size());
+      sums[1] +=
+          at::cross_entropy_loss(output, batch.labels).item<double>() * static_cast<double>(indices.size());
     }
     replica_->SetTraining(true);
     if (launch_.commit_group != nullptr) {
@@ -323,7 +329,8 @@ absl::StatusOr<Score> Run::Evaluate() {
   } catch (const std::exception& error) {
     return NamedError(absl::StatusCode::kInternal, "EVALUATION_FAILED", worker::MessageOf(error));
   }
-  return Score{sums[0].item<double>() / static_cast<double>(count), sums[1].item<double>() / static_cast<double>(count)};
+  return Score{sums[0].item<double>() / static_cast<double>(count),
+               sums[1].item<double>() / static_cast<double>(count)};
 }
 
 absl::StatusOr<RunSummary> Run::Summarise(const Score& score, double wall_seconds) {
@@ -332,7 +339,10 @@ absl::StatusOr<RunSummary> Run::Summarise(const Score& score, double wall_second
   RunSummary summary;
   summary.task = options_.task;
   summary.policy = options_.plans.empty() ? options_.policy : "plans";
-  summary.mode = !options_.plans.empty() ? "plans" : options_.controller.empty() ? "plain" : options_.observe ? "observe" : "act";
+  summary.mode = !options_.plans.empty()       ? "plans"
+                 : options_.controller.empty() ? "plain"
+                 : options_.observe            ? "observe"
+                                               : "act";
   summary.ranks = launch_.member.world_size;
   summary.seconds = seconds_;
   summary.wall_seconds = wall_seconds;
@@ -344,7 +354,8 @@ absl::StatusOr<RunSummary> Run::Summarise(const Score& score, double wall_second
   std::vector<worker::Switch> switches = earlier_switches_;
   switches.insert(switches.end(), session_->switches().begin(), session_->switches().end());
   for (const worker::Switch& s : switches) {
-    summary.decisions.push_back({s.step, s.unfreeze ? "unfreeze" : "freeze", s.frozen_prefix, s.ranks_identical});
+    summary.decisions.push_back(
+        {s.step, s.unfreeze ? "unfreeze" : "freeze", s.frozen_prefix, s.ranks_identical});
     identical = identical && s.ranks_identical;
   }
   summary.ranks_identical = identical;
@@ -366,7 +377,8 @@ absl::StatusOr<RunSummary> Run::Execute() {
   while (session_->step() < end_step()) {
     EGERIA_RETURN_IF_ERROR(Step(progress ? &*progress : nullptr));
     const int64_t done = session_->step();
-    if (options_.checkpoint_every > 0 && done % options_.checkpoint_every == 0) EGERIA_RETURN_IF_ERROR(SaveCheckpoint());
+    if (options_.checkpoint_every > 0 && done % options_.checkpoint_every == 0)
+      EGERIA_RETURN_IF_ERROR(SaveCheckpoint());
     const int64_t epoch_steps = options_.evaluate_every * sampler_->steps_per_epoch();
     if (epoch_steps > 0 && done % epoch_steps == 0 && done < end_step()) {
       EGERIA_ASSIGN_OR_RETURN(const Score score, Evaluate());

@@ -22,9 +22,9 @@ using Applied = std::vector<std::pair<int, int64_t>>;
 
 // How plans reach one rank: plan i is sent at step i; the network decides when it arrives.
 struct Network {
-  int delay = 0;         // steps, uniformly up to this
-  double loss = 0;       // probability that a sending is lost; it is repeated at every following step
-  bool reorder = false;  // plans of one step arrive in any order
+  int delay = 0;            // steps, uniformly up to this
+  double loss = 0;          // probability that a sending is lost; it is repeated at every following step
+  bool reorder = false;     // plans of one step arrive in any order
   int deaf_from = 1 << 30;  // nothing arrives from this step on...
   int deaf_to = 1 << 30;    // ...until this one
 };
@@ -61,8 +61,9 @@ Applied PlayRank(const Scenario& scenario, const GroupMember& member) {
     if (!deaf) {
       std::erase_if(under_way, [&](const auto& message) {
         if (message.first > step) return false;
-        EXPECT_TRUE(ledger.Deliver({PlanId(message.second), Generation(0), static_cast<int>(message.second) % 90, ""})
-                        .ok());
+        EXPECT_TRUE(
+            ledger.Deliver({PlanId(message.second), Generation(0), static_cast<int>(message.second) % 90, ""})
+                .ok());
         return true;
       });
     }
@@ -80,7 +81,8 @@ Applied PlayRank(const Scenario& scenario, const GroupMember& member) {
 // What all ranks applied; fails unless they all applied the same at the same steps.
 Applied Play(const Scenario& scenario) {
   std::vector<Applied> applied(scenario.ranks);
-  RunRanks(scenario.ranks, [&](const GroupMember& member) { applied[member.rank] = PlayRank(scenario, member); });
+  RunRanks(scenario.ranks,
+           [&](const GroupMember& member) { applied[member.rank] = PlayRank(scenario, member); });
   for (const Applied& other : applied) EXPECT_EQ(other, applied[0]);
   return applied[0];
 }
@@ -102,7 +104,8 @@ TEST(Committer, AllRanksApplyTheSamePlansAtTheSameStepsUnderLoss) {
 }
 
 TEST(Committer, AllRanksApplyTheSamePlansAtTheSameStepsUnderReordering) {
-  const Applied applied = Play({.by_rank = {{.delay = 15, .reorder = true}, {.delay = 5, .loss = 0.3, .reorder = true},
+  const Applied applied = Play({.by_rank = {{.delay = 15, .reorder = true},
+                                            {.delay = 5, .loss = 0.3, .reorder = true},
                                             {.delay = 30, .reorder = true}},
                                 .ranks = 3});
   EXPECT_EQ(applied.back().second, 60);

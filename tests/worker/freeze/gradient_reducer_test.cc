@@ -64,7 +64,8 @@ TEST(GradientReducer, GradientsOfTwoRanksEqualThoseOfTheFullBatch) {
       for (const LayerModule& module : model->modules) module.SetTraining(false);
       GradientReducer reducer(GlooGroup(member, "training"));
       EXPECT_TRUE(RebuildFor(*model, &reducer).ok());
-      ForwardBackward(*model, &reducer, {batch.images.narrow(0, 8 * member.rank, 8), batch.labels.narrow(0, 8 * member.rank, 8)});
+      ForwardBackward(*model, &reducer,
+                      {batch.images.narrow(0, 8 * member.rank, 8), batch.labels.narrow(0, 8 * member.rank, 8)});
       const auto mine = model->freezer->active_parameters(), expected = whole->freezer->active_parameters();
       for (size_t i = 0; i < mine.size(); ++i) {
         const double difference = (mine[i].grad() - expected[i].grad()).norm().item<double>();

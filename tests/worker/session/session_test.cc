@@ -83,6 +83,8 @@ class Rank {
   std::unique_ptr<Session> session_;
 };
 
+void Deliver(const Plan& plan, FakeLine* line) { EXPECT_TRUE(line->Deliver(plan).ok()); }
+
 GroupMember Alone() { return {nullptr, 0, 1}; }
 
 TEST(Session, SamplingChangesNothingInTraining) {
@@ -126,7 +128,8 @@ TEST(Session, TheGramMatrixIsOfTheModuleInEvalModeOnTheSentInput) {
   rank.Step();
   const Sample sample = line.samples().at(0);
   at::NoGradGuard no_gradients;
-  const at::Tensor input = at::from_blob(const_cast<std::byte*>(sample.tensors[0].data()), {4, 4, 6, 6}).clone();
+  const at::Tensor input =
+      at::from_blob(const_cast<std::byte*>(sample.tensors[0].data()), {4, 4, 6, 6}).clone();
   for (const LayerModule& module : rank.model().modules) module.SetTraining(false);
   const at::Tensor rows = rank.model().modules[2].Run(rank.model().modules[1].Run(input)).flatten(1);
   const at::Tensor gram = at::from_blob(const_cast<std::byte*>(sample.tensors[1].data()), {4, 4});
@@ -140,7 +143,8 @@ TEST(Session, IgnoresRequestsThatCannotBeAnswered) {
   rank.Step();
   for (const SamplingRequest& request :
        {Sampling(1, 1, 4), Sampling(99, 1, 4), Sampling(-3, 1, 4), Sampling(2, 0, 4), Sampling(2, 1, 1),
-        Sampling(2, 1, 4, 1, 3), Sampling(2, 1, 9)}) {  // frozen, unknown, no interval, b of one, empty, too few
+        Sampling(2, 1, 4, 1, 3),
+        Sampling(2, 1, 9)}) {  // frozen, unknown, no interval, b of one, empty, too few
     line.Want(request);
     rank.Step();
   }
@@ -182,6 +186,20 @@ TEST(Session, TriesASnapshotAgainThatFoundNoRoom) {
   EXPECT_EQ(line.snapshots().size(), 1u);
 }
 
+TEST(Session, SendsASnapshotAgainThatWasLostWithItsStream) {
+  FakeLine line(Generation(0), PlanId(0), kModules);
+  Rank rank(Alone(), &line);
+  line.Want(SnapshotRequest{ModuleIndex(1), ModuleIndex(1), 3});
+  rank.Steps(2);
+  EXPECT_EQ(line.snapshots().size(), 1u);
+  line.LoseSnapshots();
+  rank.Steps(20);
+  EXPECT_EQ(line.snapshots().size(), 2u);
+  line.Want(SnapshotRequest{ModuleIndex(2), ModuleIndex(2), 1});  // a controller that lost its count starts anew
+  rank.Step();
+  EXPECT_EQ(line.snapshots().size(), 3u);
+}
+
 TEST(Session, ReportsEveryStepWithItsLossAndWhatIsFrozen) {
   FakeLine line(Generation(0), PlanId(0), kModules);
   Rank rank(Alone(), &line);
@@ -208,9 +226,9 @@ TEST(Session, TwoRanksApplyPlansAtTheSameStepAndStayIdentical) {
     for (int step = 1; step <= 40; ++step) {
       // The plans reach rank 1 three steps later than rank 0, the second one before the first.
       const int late = 3 * member.rank;
-      if (step == 5 + late + member.rank) EXPECT_TRUE(line.Deliver(PlanNumber(1, 2)).ok());
-      if (step == 5 + late) EXPECT_TRUE(line.Deliver(PlanNumber(2, 3)).ok());
-      if (step == 20 + late) EXPECT_TRUE(line.Deliver(PlanNumber(3, 0)).ok());
+      if (step == 5 + late + member.rank) Deliver(PlanNumber(1, 2), &line);
+      if (step == 5 + late) Deliver(PlanNumber(2, 3), &line);
+      if (step == 20 + late) Deliver(PlanNumber(3, 0), &line);
       rank.Step();
     }
     EXPECT_TRUE(*rank.session().RanksIdentical());
@@ -235,10 +253,10 @@ TEST(Session, NobodyFreezesWhileOneRankLacksThePlan) {
   RunRanks(2, [](const GroupMember& member) {
     FakeLine line(Generation(0), PlanId(0), kModules);
     Rank rank(member, &line);
-    if (member.rank == 0) EXPECT_TRUE(line.Deliver(PlanNumber(1, 2)).ok());
+    if (member.rank == 0) Deliver(PlanNumber(1, 2), &line);
     rank.Steps(15);
     EXPECT_TRUE(rank.session().switches().empty());
-    if (member.rank == 1) EXPECT_TRUE(line.Deliver(PlanNumber(1, 2)).ok());
+    if (member.rank == 1) Deliver(PlanNumber(1, 2), &line);
     rank.Steps(2);
     ASSERT_EQ(rank.session().switches().size(), 1u);
     EXPECT_EQ(rank.session().switches()[0].step, 17);
@@ -254,9 +272,9 @@ TEST(Session, ARunUnderAControllerEqualsOneHandedTheSamePlans) {
     Rank rank(member, &line, {}, /*dropout=*/0);
     line.Want(Sampling(1, 2, 4));
     for (int step = 1; step <= 30; ++step) {
-      if (step == 4) EXPECT_TRUE(line.Deliver(PlanNumber(1, 2)).ok());
-      if (step == 14) EXPECT_TRUE(line.Deliver(PlanNumber(2, 0)).ok());
-      if (step == 22) EXPECT_TRUE(line.Deliver(PlanNumber(3, 1)).ok());
+      if (step == 4) Deliver(PlanNumber(1, 2), &line);
+      if (step == 14) Deliver(PlanNumber(2, 0), &line);
+      if (step == 22) Deliver(PlanNumber(3, 1), &line);
       rank.Step();
     }
     controlled[member.rank] = rank.State();
@@ -300,7 +318,7 @@ TEST(Session, NoticesRanksThatDiffer) {
       at::NoGradGuard no_gradients;
       rank.model().modules[0].parameters()[0].tensor.mul_(1.001);
     }
-    EXPECT_TRUE(line.Deliver(PlanNumber(1, 1)).ok());
+    Deliver(PlanNumber(1, 1), &line);
     rank.Steps(2);
     ASSERT_EQ(rank.session().switches().size(), 1u);
     EXPECT_FALSE(rank.session().switches()[0].ranks_identical);

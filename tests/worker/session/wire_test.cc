@@ -47,7 +47,8 @@ TEST(HostCopier, CopiesWhatATensorIsAtTheCall) {
 TEST(HostCopier, RefusesATypeThatTheWireHasNot) {
   HostCopier copier(c10::kCPU);
   bool called = false;
-  EXPECT_FALSE(copier.Copy({{"a", at::zeros({1}, at::kComplexFloat)}}, [&](std::vector<WireTensor>) { called = true; }));
+  EXPECT_FALSE(
+      copier.Copy({{"a", at::zeros({1}, at::kComplexFloat)}}, [&](std::vector<WireTensor>) { called = true; }));
   EXPECT_FALSE(called);
 }
 

@@ -47,7 +47,8 @@ std::string CifarRecords(int count, int first) {
 }
 
 void WriteCifar(const TemporaryFolder& folder, const std::string& below) {
-  for (int b = 1; b <= 5; ++b) folder.Write(below + "data_batch_" + std::to_string(b) + ".bin", CifarRecords(2, 2 * b));
+  for (int b = 1; b <= 5; ++b)
+    folder.Write(below + "data_batch_" + std::to_string(b) + ".bin", CifarRecords(2, 2 * b));
   folder.Write(below + "test_batch.bin", CifarRecords(3, 100));
 }
 
@@ -70,7 +71,8 @@ TEST(Cifar10, NamesATruncatedFile) {
   folder.Write("data_batch_3.bin", CifarRecords(2, 0).substr(0, 5000));
   const absl::Status status = LoadCifar10(folder.path().string()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), ::testing::AllOf(HasSubstr("[TRUNCATED_DATA]"), HasSubstr("data_batch_3.bin")));
+  EXPECT_THAT(std::string(status.message()),
+              ::testing::AllOf(HasSubstr("[TRUNCATED_DATA]"), HasSubstr("data_batch_3.bin")));
 }
 
 TEST(Cifar10, NamesAMissingFileAndWhatToDo) {
@@ -128,6 +130,21 @@ TEST(Digits, RefusesWhatIsNotADigitsFile) {
   std::string bad_label = DigitsFile();
   bad_label.back() = 10;
   EXPECT_THAT(message(bad_label), HasSubstr("[BAD_LABEL]"));
+}
+
+TEST(Digits, TheExporterWritesWhatTheLoaderReads) {
+  TemporaryFolder folder;
+  const std::string file = (folder.path() / "new" / "digits.bin").string();
+  const std::string command =
+      std::string(EGERIA_PYTHON) + " " + EGERIA_SOURCE_DIR + "/deploy/digits/export_digits.py " + file;
+  ASSERT_EQ(std::system(command.c_str()), 0) << command;
+  const absl::StatusOr<Task> task = LoadDigits(file);
+  ASSERT_TRUE(task.ok()) << task.status();
+  EXPECT_EQ(task->train.size(), 1437);
+  EXPECT_EQ(task->validation.size(), 360);
+  EXPECT_EQ(task->train.classes, 10);
+  EXPECT_EQ(task->normalisation.scale, 16);
+  EXPECT_EQ(std::set<uint8_t>(task->validation.labels.begin(), task->validation.labels.end()).size(), 10u);
 }
 
 TEST(Digits, EveryTruncationIsAnError) {
@@ -218,7 +235,8 @@ TEST(FillBatch, AugmentationIsAFunctionOfSeedEpochAndImage) {
     const Augmentation augmentation{2, true, seed};
     std::vector<float> images(160);
     std::vector<int64_t> labels(10);
-    FillBatch(set, {1, {0.0f}, {1.0f}}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, &augmentation, epoch, images.data(), labels.data());
+    FillBatch(set, {1, {0.0f}, {1.0f}}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, &augmentation, epoch, images.data(),
+              labels.data());
     return images;
   };
   EXPECT_EQ(draw(1, 1), draw(1, 1));

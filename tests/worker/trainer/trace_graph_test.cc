@@ -5,6 +5,7 @@
 #include <set>
 
 #include "ATen/CPUGeneratorImpl.h"
+#include "ATen/Parallel.h"
 #include "controller/reference/evaluator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -20,6 +21,7 @@ using worker::Block;
 using worker::LayerModule;
 
 std::vector<LayerModule> ModulesOf(const std::string& model, int channels) {
+  at::set_num_threads(1);  // small tensors are slower on more
   at::manual_seed(11);
   const auto blocks = MakeModel(model, channels, 10);
   EXPECT_TRUE(blocks.ok());
@@ -52,7 +54,8 @@ TEST(TraceGraph, RecordsEveryModuleOfEveryModelInTheOperatorsOfTheReferenceEngin
     std::vector<int64_t> shape;
   };
   std::set<std::string> operators;
-  for (const Case& c : {Case{"digitsnet", {4, 1, 8, 8}}, Case{"resnet20", {4, 3, 32, 32}}, Case{"resnet56", {4, 3, 32, 32}}}) {
+  for (const Case& c :
+       {Case{"digitsnet", {4, 1, 8, 8}}, Case{"resnet20", {4, 3, 32, 32}}, Case{"resnet56", {4, 3, 32, 32}}}) {
     at::Tensor input = at::zeros(c.shape);
     for (const LayerModule& module : ModulesOf(c.model, static_cast<int>(c.shape[1]))) {
       const auto traced = TraceModule(module, input);
@@ -64,8 +67,9 @@ TEST(TraceGraph, RecordsEveryModuleOfEveryModelInTheOperatorsOfTheReferenceEngin
       input = OutputShapedLike(module, input);
     }
   }
-  EXPECT_THAT(operators, ::testing::UnorderedElementsAre("aten::conv2d.", "aten::batch_norm.", "aten::relu.", "aten::add.Tensor",
-                                                         "aten::adaptive_avg_pool2d.", "aten::flatten.using_ints", "aten::linear."));
+  EXPECT_THAT(operators, ::testing::UnorderedElementsAre("aten::conv2d.", "aten::batch_norm.", "aten::relu.",
+                                                         "aten::add.Tensor", "aten::adaptive_avg_pool2d.",
+                                                         "aten::flatten.using_ints", "aten::linear."));
 }
 
 TEST(TraceGraph, NamesEveryWeightOnceAndLeavesOutWhatIsNotUsed) {
@@ -74,10 +78,11 @@ TEST(TraceGraph, NamesEveryWeightOnceAndLeavesOutWhatIsNotUsed) {
   ASSERT_TRUE(traced.ok());
   std::vector<std::string> names;
   for (const TensorSpec& weight : traced->graph.weights) names.push_back(weight.name);
-  EXPECT_THAT(names, ::testing::ElementsAre("stage1.block0.conv.weight", "stage1.block0.norm.weight", "stage1.block0.norm.bias",
-                                            "stage1.block0.norm.running_mean", "stage1.block0.norm.running_var",
-                                            "stage1.block1.conv.weight", "stage1.block1.norm.weight", "stage1.block1.norm.bias",
-                                            "stage1.block1.norm.running_mean", "stage1.block1.norm.running_var"));
+  EXPECT_THAT(names, ::testing::ElementsAre(
+                         "stage1.block0.conv.weight", "stage1.block0.norm.weight", "stage1.block0.norm.bias",
+                         "stage1.block0.norm.running_mean", "stage1.block0.norm.running_var",
+                         "stage1.block1.conv.weight", "stage1.block1.norm.weight", "stage1.block1.norm.bias",
+                         "stage1.block1.norm.running_mean", "stage1.block1.norm.running_var"));
 }
 
 // The whole way of a reading but for the network: graph, snapshot and sample of a model give a plasticity of
@@ -119,8 +124,10 @@ TEST(TraceGraph, TheReferenceEngineComputesWhatTheModuleDoes) {
   for (const absl::Status& status : (*evaluator)->SetJob(job, graphs, {})) ASSERT_TRUE(status.ok()) << status;
   auto reading = [&](size_t m) {
     const at::Tensor gram = worker::ProbeGram(modules, m, m, inputs[m]);
-    const absl::Status status = (*evaluator)->SubmitSample(job, ModuleIndex(m), ModuleIndex(m), 1, 1, 0,
-                                                           {*worker::ToWire("input", inputs[m]), *worker::ToWire("gram", gram)});
+    const absl::Status status =
+        (*evaluator)
+            ->SubmitSample(job, ModuleIndex(m), ModuleIndex(m), 1, 1, 0,
+                           {*worker::ToWire("input", inputs[m]), *worker::ToWire("gram", gram)});
     EXPECT_TRUE(status.ok()) << status;
     std::unique_lock<std::mutex> lock(mutex);
     arrived.wait(lock, [&] { return !results.empty(); });
@@ -131,7 +138,8 @@ TEST(TraceGraph, TheReferenceEngineComputesWhatTheModuleDoes) {
   };
   for (size_t m = 0; m < modules.size(); ++m) {
     std::vector<WireTensor> snapshot;
-    for (const worker::NamedTensor& weight : weights[m]) snapshot.push_back(*worker::ToWire(weight.name, weight.tensor));
+    for (const worker::NamedTensor& weight : weights[m])
+      snapshot.push_back(*worker::ToWire(weight.name, weight.tensor));
     ASSERT_TRUE((*evaluator)->SubmitSnapshot(job, ModuleIndex(m), 1, 1, std::move(snapshot)).ok());
     EXPECT_NEAR(reading(m), 0, 1e-10) << modules[m].name();
     at::NoGradGuard no_gradients;
@@ -153,32 +161,38 @@ TEST(TraceGraph, LeavesModesGradientsAndRandomStateAlone) {
 }
 
 TEST(TraceGraph, RefusesABakedInBatchSize) {
-  EXPECT_THAT(ErrorOf(ModuleOf([](const at::Tensor& x) { return at::add(x, static_cast<double>(x.size(0))); }), at::zeros({4, 3})),
+  EXPECT_THAT(ErrorOf(ModuleOf([](const at::Tensor& x) { return at::add(x, static_cast<double>(x.size(0))); }),
+                      at::zeros({4, 3})),
               HasSubstr("another batch size"));
-  EXPECT_THAT(ErrorOf(ModuleOf([](const at::Tensor& x) { return x.view({x.size(0), 3, 1}); }), at::zeros({4, 3})),
-              HasSubstr("[CANNOT_TRACE]"));
+  EXPECT_THAT(
+      ErrorOf(ModuleOf([](const at::Tensor& x) { return x.view({x.size(0), 3, 1}); }), at::zeros({4, 3})),
+      HasSubstr("[CANNOT_TRACE]"));
 }
 
 TEST(TraceGraph, WritesInPlaceOperatorsOutOfPlace) {
-  const auto traced = TraceModule(ModuleOf([](const at::Tensor& x) { return at::add(x, x).relu_(); }), at::zeros({4, 3}));
+  const auto traced =
+      TraceModule(ModuleOf([](const at::Tensor& x) { return at::add(x, x).relu_(); }), at::zeros({4, 3}));
   ASSERT_TRUE(traced.ok()) << traced.status();
   EXPECT_EQ(traced->graph.nodes.back().op, "aten::relu");
 }
 
 TEST(TraceGraph, DropsDropout) {
-  const auto traced = TraceModule(ModuleOf([](const at::Tensor& x) { return at::relu(at::dropout(x, 0.5, false)); }), at::zeros({4, 3}));
+  const auto traced = TraceModule(
+      ModuleOf([](const at::Tensor& x) { return at::relu(at::dropout(x, 0.5, false)); }), at::zeros({4, 3}));
   ASSERT_TRUE(traced.ok()) << traced.status();
   ASSERT_EQ(traced->graph.nodes.size(), 1u);
   EXPECT_EQ(traced->graph.nodes[0].op, "aten::relu");
 }
 
 TEST(TraceGraph, SaysWhichOperatorOrConstantItHasNoWordsFor) {
-  EXPECT_THAT(ErrorOf(ModuleOf([](const at::Tensor& x) { return at::special_bessel_j0(x); }), at::zeros({4, 3})),
-              HasSubstr("[UNKNOWN_OP]"));
+  EXPECT_THAT(
+      ErrorOf(ModuleOf([](const at::Tensor& x) { return at::special_bessel_j0(x); }), at::zeros({4, 3})),
+      HasSubstr("[UNKNOWN_OP]"));
   const at::Tensor stray = at::ones({3});
   EXPECT_THAT(ErrorOf(ModuleOf([stray](const at::Tensor& x) { return at::mul(x, stray); }), at::zeros({4, 3})),
               HasSubstr("neither parameter nor buffer"));
-  EXPECT_THAT(ErrorOf(ModuleOf([](const at::Tensor& x) -> at::Tensor { throw std::runtime_error("broken"); }), at::zeros({4, 3})),
+  EXPECT_THAT(ErrorOf(ModuleOf([](const at::Tensor& x) -> at::Tensor { throw std::runtime_error("broken"); }),
+                      at::zeros({4, 3})),
               HasSubstr("broken"));
 }
 

@@ -32,7 +32,8 @@ class TrainerTest : public ::testing::Test {
     for (int i = 0; i < 200; ++i) {
       const int label = i % 2;
       labels.push_back(static_cast<char>(label));
-      for (int p = 0; p < 64; ++p) pixels.push_back(static_cast<char>(random.Below(9) + ((p / 8 < 4) == (label == 1) ? 8 : 0)));
+      for (int p = 0; p < 64; ++p)
+        pixels.push_back(static_cast<char>(random.Below(9) + ((p / 8 < 4) == (label == 1) ? 8 : 0)));
     }
     std::ofstream(folder_ / "digits.bin", std::ios::binary) << file << pixels << labels;
     options_.task = "digits";
@@ -105,7 +106,9 @@ TEST_F(TrainerTest, FollowsPlansAndCountsTheFrozenShareAndTheSavedBytes) {
 }
 
 TEST_F(TrainerTest, AResumedRunEqualsTheUninterruptedOneInsideAFrozenPhase) {
-  WritePlans("[{\"step\": 6, \"frozen_prefix\": 3}, {\"step\": 26, \"frozen_prefix\": 1}, {\"step\": 33, \"frozen_prefix\": 2}]");
+  WritePlans(
+      "[{\"step\": 6, \"frozen_prefix\": 3}, {\"step\": 26, \"frozen_prefix\": 1}, {\"step\": 33, "
+      "\"frozen_prefix\": 2}]");
   for (const int ranks : {1, 2}) {
     options_.checkpoint_every = 5;
     options_.checkpoint = Path("whole.ckpt");
@@ -148,7 +151,8 @@ TEST_F(TrainerTest, ACheckpointOfAnotherRunIsRefusedWithWhatDiffers) {
   options_.batch_size = 4;
   const absl::Status status = TrainOn(1, options_).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), ::testing::AllOf(HasSubstr("[CHECKPOINT_MISMATCH]"), HasSubstr("batch 8"), HasSubstr("batch 4")));
+  EXPECT_THAT(std::string(status.message()),
+              ::testing::AllOf(HasSubstr("[CHECKPOINT_MISMATCH]"), HasSubstr("batch 8"), HasSubstr("batch 4")));
 }
 
 TEST_F(TrainerTest, ADamagedCheckpointIsNamed) {
@@ -159,10 +163,12 @@ TEST_F(TrainerTest, ADamagedCheckpointIsNamed) {
   const std::string whole(std::istreambuf_iterator<char>(in), {});
   ASSERT_TRUE(Decode(whole).ok());
   for (const double share : {0.0, 0.3, 0.9}) {
-    EXPECT_THAT(std::string(Decode(whole.substr(0, static_cast<size_t>(share * whole.size()))).status().message()),
-                HasSubstr("[BAD_CHECKPOINT]"));
+    EXPECT_THAT(
+        std::string(Decode(whole.substr(0, static_cast<size_t>(share * whole.size()))).status().message()),
+        HasSubstr("[BAD_CHECKPOINT]"));
   }
-  EXPECT_THAT(std::string(Decode(std::string(whole.size(), 'x')).status().message()), HasSubstr("[BAD_CHECKPOINT]"));
+  EXPECT_THAT(std::string(Decode(std::string(whole.size(), 'x')).status().message()),
+              HasSubstr("[BAD_CHECKPOINT]"));
 }
 
 TEST_F(TrainerTest, AControllerThatNeverStartedLeavesTheRunAsItWas) {
@@ -190,7 +196,8 @@ TEST_F(TrainerTest, LayerModulesCanBeNamedByRegularExpressions) {
   options_.module_patterns = {"stage[12].*", "stage3.*", "head"};
   const auto run = TrainOn(1, options_);
   ASSERT_TRUE(run.ok()) << run.status();
-  EXPECT_THAT(run->modules, ::testing::ElementsAre("stage1.block0-stage2.block0", "stage3.block0-stage3.block1", "head"));
+  EXPECT_THAT(run->modules,
+              ::testing::ElementsAre("stage1.block0-stage2.block0", "stage3.block0-stage3.block1", "head"));
 }
 
 }  // namespace

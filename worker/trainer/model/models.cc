@@ -16,8 +16,8 @@ using worker::Block;
 using worker::StagedBlock;
 
 torch::nn::Conv2d Convolution(int in, int out, int kernel, int stride) {
-  torch::nn::Conv2d convolution(torch::nn::Conv2dOptions(in, out, kernel).stride(stride).padding(kernel / 2).bias(
-      false));
+  torch::nn::Conv2d convolution(
+      torch::nn::Conv2dOptions(in, out, kernel).stride(stride).padding(kernel / 2).bias(false));
   torch::nn::init::kaiming_normal_(convolution->weight, 0, torch::kFanOut, torch::kReLU);
   return convolution;
 }
@@ -105,8 +105,8 @@ std::vector<StagedBlock> MakeDigitsNet(int channels, int classes) {
     position = row.stage == stage ? position + 1 : 0;
     stage = row.stage;
     const std::string name = absl::StrCat("stage", stage);
-    blocks.push_back({absl::StrCat(name, ".block", position), name,
-                      std::make_shared<ConvBlock>(in, row.out, row.stride)});
+    blocks.push_back(
+        {absl::StrCat(name, ".block", position), name, std::make_shared<ConvBlock>(in, row.out, row.stride)});
     in = row.out;
   }
   blocks.push_back({"head", "head", std::make_shared<HeadBlock>(in, classes)});
