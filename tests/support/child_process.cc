@@ -35,8 +35,12 @@ std::vector<std::string> Environment(const std::vector<std::string>& changes) {
     for (const std::string& change : changes) changed = changed || name(change) == name(*entry);
     if (!changed) result.push_back(*entry);
   }
-  for (const std::string& change : changes) {
-    if (absl::StrContains(change, "=")) result.push_back(change);
+  for (size_t i = 0; i < changes.size(); ++i) {
+    bool overruled = !absl::StrContains(changes[i], "=");
+    for (size_t later = i + 1; later < changes.size(); ++later) {
+      overruled = overruled || name(changes[later]) == name(changes[i]);
+    }
+    if (!overruled) result.push_back(changes[i]);
   }
   return result;
 }

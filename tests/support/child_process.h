@@ -15,7 +15,8 @@ namespace egeria::testing {
 // Killed at the latest by the destructor. Thread-compatible.
 class ChildProcess {
  public:
-  // `environment` entries ("NAME=value", or "NAME" to unset it) change this process's own for the child.
+  // `environment` entries ("NAME=value", or "NAME" to unset it) change this process's own for the child; of
+  // several for one name the last one counts.
   // Standard error goes to the test's, or to `stderr_path` if it is not empty.
   static absl::StatusOr<ChildProcess> Start(const std::vector<std::string>& command,
                                             const std::vector<std::string>& environment = {},

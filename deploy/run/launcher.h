@@ -1,0 +1,15 @@
+#ifndef EGERIA_DEPLOY_RUN_LAUNCHER_H_
+#define EGERIA_DEPLOY_RUN_LAUNCHER_H_
+
+#include "deploy/run/arguments.h"
+
+namespace egeria::run {
+
+// Runs the job that `arguments` describe, from the controller's start to its end, and returns this program's
+// exit code: torchrun's, 128 + N where signal N ended it, 127 where torchrun cannot be found or started.
+// Called once, on the main thread, before any other thread is started.
+int Launch(const Arguments& arguments);
+
+}  // namespace egeria::run
+
+#endif  // EGERIA_DEPLOY_RUN_LAUNCHER_H_

@@ -1,0 +1,23 @@
+#ifndef EGERIA_DEPLOY_RUN_PROGRAMS_H_
+#define EGERIA_DEPLOY_RUN_PROGRAMS_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace egeria::run {
+
+// The folder that this program's file lies in.
+std::string OwnFolder();
+
+// The path of torchrun: $EGERIA_TORCHRUN, or the first that can be executed of this program's folder,
+// $VIRTUAL_ENV/bin, the folders of PATH and that of the Python which this was built with.
+// Errors: NOT_FOUND that says where it was looked for and what to do.
+absl::StatusOr<std::string> FindTorchrun();
+
+// The path of egeria-controller: in this program's folder, or in PATH. Errors: NOT_FOUND.
+absl::StatusOr<std::string> FindController();
+
+}  // namespace egeria::run
+
+#endif  // EGERIA_DEPLOY_RUN_PROGRAMS_H_
