@@ -34,6 +34,7 @@ const std::vector<Requirement>& Requirements() {
       {"aten::feature_dropout", "train", false},
       {"aten::batch_norm", "training", false},
       {"aten::scaled_dot_product_attention", "dropout_p", 0.0},
+      {"aten::scaled_dot_product_attention", "enable_gqa", false},
   };
   return *requirements;
 }
@@ -79,6 +80,7 @@ class Binder {
       return NamedError(absl::StatusCode::kInvalidArgument, "UNKNOWN_OP", node.op, ".", node.overload,
                         " is not in this build of torch");
     }
+    bound.guard = GuardOf(node.op);
     const c10::FunctionSchema& schema = bound.op->schema();
     size_t used = 0;
     for (size_t i = 0; i < schema.arguments().size(); ++i) {

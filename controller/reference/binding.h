@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/graph/graph.h"
+#include "controller/reference/operator_guards.h"
 #include "controller/reference/program.h"
 
 // A module graph tied to torch's operator schemas: names became slots, arguments became typed operands. All
@@ -40,6 +41,7 @@ struct BoundNode {
   std::string name;  // qualified, without the overload
   std::string overload;
   std::optional<c10::OperatorHandle> op;  // kOperator
+  OperatorGuard guard = nullptr;          // checks the arguments of each call
   std::vector<Operand> args;              // kOperator: one per argument of the schema
   std::vector<int> outputs;               // slots: one per result
   bool unpack = false;                    // the one result is a list, and `outputs` are its items

@@ -65,6 +65,7 @@ void CallOperator(const BoundNode& node, Frame& frame) {
   std::vector<IValue> stack;
   stack.reserve(node.args.size());
   for (const Operand& operand : node.args) stack.push_back(Evaluate(operand, frame));
+  if (node.guard != nullptr) node.guard(stack);
   node.op->callBoxed(stack);
   if (node.unpack) {
     const c10::List<IValue> list = stack.at(0).toList();

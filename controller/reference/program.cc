@@ -32,9 +32,6 @@ void CheckValue(const c10::IValue& value, const RunLimits& limits) {
     CheckTensor(value.toTensor(), limits);
   } else if (value.isTensorList()) {
     const c10::List<at::Tensor> list = value.toTensorList();
-    if (list.size() > limits.max_list_length) {
-      throw GraphTooLarge(absl::StrCat("a list of ", list.size(), " tensors, at most ", limits.max_list_length));
-    }
     for (size_t i = 0; i < list.size(); ++i) CheckTensor(list.get(i), limits);
   }
 }

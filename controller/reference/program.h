@@ -42,7 +42,6 @@ struct Program {
 // Bounds on one run; what exceeds them is refused with [GRAPH_TOO_LARGE].
 struct RunLimits {
   int64_t max_elements = int64_t{1} << 28;  // of one value, also of a view
-  size_t max_list_length = 4096;            // of a value that is a list of tensors
   size_t max_bytes = size_t{4} << 30;       // held at once
   absl::Duration max_cpu_time = absl::Seconds(60);
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include <c10/core/InferenceMode.h>
@@ -76,9 +77,8 @@ absl::StatusOr<std::vector<float>> ReferenceChain::Gram(const Backend& backend, 
   return GramOf(values, batch);
 }
 
-absl::StatusOr<std::vector<float>> ReferenceChain::BaselineGram(const std::vector<at::Tensor>& inputs, size_t batch,
-                                                                bool calibrate) {
-  if (!calibrate) return Gram(*baseline_, inputs, batch);
+absl::StatusOr<std::vector<float>> ReferenceChain::CalibratingGram(const std::vector<at::Tensor>& inputs,
+                                                                   size_t batch) {
   std::vector<at::Tensor> values = inputs;
   for (const auto& module : modules_) {
     EGERIA_ASSIGN_OR_RETURN(values, module->Calibrate(values));
@@ -100,7 +100,7 @@ BackendMeasurement ReferenceChain::Measure(const Backend& backend, const std::ve
       plasticity::SpLoss(*gram, baseline, static_cast<int64_t>(batch));
   if (!noise.ok()) return refuse(noise.status());
   measurement.noise = *noise;
-  measurement.seconds = 1e9;
+  measurement.seconds = std::numeric_limits<double>::infinity();
   for (int i = 0; i < 2; ++i) {
     const auto start = std::chrono::steady_clock::now();
     gram = Gram(backend, inputs, batch);
@@ -112,7 +112,7 @@ BackendMeasurement ReferenceChain::Measure(const Backend& backend, const std::ve
 
 absl::StatusOr<ChainReading> ReferenceChain::EvaluateAndCalibrate(const std::vector<at::Tensor>& inputs,
                                                                   std::span<const float> gram, size_t batch) {
-  EGERIA_ASSIGN_OR_RETURN(const std::vector<float> baseline, BaselineGram(inputs, batch, /*calibrate=*/true));
+  EGERIA_ASSIGN_OR_RETURN(const std::vector<float> baseline, CalibratingGram(inputs, batch));
   EGERIA_ASSIGN_OR_RETURN(const double plasticity, plasticity::SpLoss(gram, baseline, static_cast<int64_t>(batch)));
   calibrated_ = true;
   if (selector_.NeedsMeasurement()) {

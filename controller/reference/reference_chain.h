@@ -43,7 +43,7 @@ class ReferenceChain {
  private:
   absl::StatusOr<std::vector<float>> Gram(const Backend& backend, const std::vector<at::Tensor>& inputs,
                                           size_t batch);
-  absl::StatusOr<std::vector<float>> BaselineGram(const std::vector<at::Tensor>& inputs, size_t batch, bool calibrate);
+  absl::StatusOr<std::vector<float>> CalibratingGram(const std::vector<at::Tensor>& inputs, size_t batch);
   BackendMeasurement Measure(const Backend& backend, const std::vector<at::Tensor>& inputs,
                              std::span<const float> baseline, size_t batch);
   absl::StatusOr<ChainReading> EvaluateAndCalibrate(const std::vector<at::Tensor>& inputs,

@@ -330,6 +330,24 @@ TEST_F(Interpreter, RefusesGraphsThatAskForTooMuch) {
   }
 }
 
+TEST_F(Interpreter, RefusesWhatKernelsWouldReadBeyondTheirTensors) {
+  const at::Tensor x = at::ones({2, 6});
+  const std::vector<std::vector<graph::Node>> unchecked = {
+      {{"aten::ones", "", {Ints({2})}, {}, {"two"}},
+       {"aten::_native_batch_norm_legit_no_training", "",
+        {Ref("x"), None(), None(), Ref("two"), Ref("two"), Float(0.1), Float(1e-5)}, {}, {"y"}}},
+      {{"aten::ones", "", {Ints({1, 2, 5, 4})}, {}, {"k"}},
+       {"aten::ones", "", {Ints({1, 2, 3, 4})}, {}, {"v"}},
+       {"aten::scaled_dot_product_attention", "", {Ref("k"), Ref("k"), Ref("v")}, {}, {"y"}}},
+      {{"aten::ones", "", {Ints({1, 2, 5, 4})}, {}, {"k"}},
+       {"aten::ones", "", {Ints({5, 4})}, {}, {"mask"}},
+       {"aten::scaled_dot_product_attention", "", {Ref("k"), Ref("k"), Ref("k"), Ref("mask")}, {}, {"y"}}},
+  };
+  for (const auto& nodes : unchecked) {
+    ExpectNamed(RunGraph(GraphOf(nodes), {x}).status(), absl::StatusCode::kInternal, "REFERENCE_FAILED");
+  }
+}
+
 TEST_F(Interpreter, LetsGoOfValuesThatNobodyReadsAnyMore) {
   // A chain of sixteen values of 1 MiB in a budget of three.
   std::vector<graph::Node> nodes = {{"aten::ones", "", {Ints({1 << 18})}, {}, {"v0"}}};

@@ -392,7 +392,7 @@ pid_t FindEvaluatorThread() {
 SampleModule SlowModule() {
   testing::GraphBuilder builder("slow", {8}, 1, testing::Spelling::kExported);
   std::string big = builder.Weight({1024, 1024}, 0.03f), product = big;
-  for (int i = 0; i < 60; ++i) product = builder.Node("aten::mm", "", {testing::Ref(product), testing::Ref(big)});
+  for (int i = 0; i < 20; ++i) product = builder.Node("aten::mm", "", {testing::Ref(product), testing::Ref(big)});
   const std::string sum = builder.Node("aten::mean", "", {testing::Ref(product)});
   return builder.Finish(builder.Node("aten::add", "Tensor", {testing::Ref(builder.input()), testing::Ref(sum)}));
 }
