@@ -6,6 +6,8 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <mutex>
+#include <unordered_map>
 #include <vector>
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -28,30 +30,46 @@ using Random = std::mt19937_64;
 
 constexpr size_t kPage = 4096;
 
-struct GuardedBlock {
-  void* mapping;
+struct Mapping {
+  void* start;
   size_t size;
 };
 
-void FreeGuarded(void* context) {
-  auto* block = static_cast<GuardedBlock*>(context);
-  munmap(block->mapping, block->size);
-  delete block;
+// By the address that the tensor got: torch wants a block to be its own deleter's argument.
+std::mutex mappings_mutex;
+std::unordered_map<void*, Mapping>& Mappings() {
+  static auto* const mappings = new std::unordered_map<void*, Mapping>;
+  return *mappings;
+}
+
+void FreeGuarded(void* data) {
+  if (data == nullptr) return;
+  Mapping mapping;
+  {
+    const std::lock_guard lock(mappings_mutex);
+    const auto found = Mappings().find(data);
+    mapping = found->second;
+    Mappings().erase(found);
+  }
+  munmap(mapping.start, mapping.size);
 }
 
 class GuardAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes > size_t{16} << 20) throw GraphTooLarge("more than the fuzzer's allocator gives");
+    if (bytes == 0) return {nullptr, nullptr, &FreeGuarded, c10::Device(c10::kCPU)};
     const size_t rounded = (bytes + 15) / 16 * 16;  // as much alignment as vector loads may ask for
     const size_t size = (rounded + kPage - 1) / kPage * kPage + kPage;
     void* mapping = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapping == MAP_FAILED) throw std::bad_alloc();
     char* end = static_cast<char*>(mapping) + size - kPage;
     mprotect(end, kPage, PROT_NONE);
-    return {end - rounded, new GuardedBlock{mapping, size}, &FreeGuarded, c10::Device(c10::kCPU)};
+    const std::lock_guard lock(mappings_mutex);
+    Mappings()[end - rounded] = {mapping, size};
+    return {end - rounded, end - rounded, &FreeGuarded, c10::Device(c10::kCPU)};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  c10::DeleterFnPtr raw_deleter() const override { return &FreeGuarded; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
 };
 
