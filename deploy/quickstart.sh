@@ -73,10 +73,11 @@ cifar10() {
   EGERIA_CONTROLLER=none train "$out" plain "${job[@]}"
   train_and_export() {
     train "$out" plasticity "${job[@]}" --policy plasticity --interval 5 --window 5
-    egeria export "$(egeria list --quiet)" --decisions > "$out/export.jsonl"
+    egeria export resnet20 > "$out/readings.jsonl"
+    egeria export resnet20 --decisions > "$out/decisions.jsonl"
   }
   with_controller "$out" train_and_export
-  python deploy/report/plot_plasticity.py "$out/export.jsonl" "$out/plasticity.png" \
+  python deploy/report/plot_plasticity.py "$out/readings.jsonl" "$out/decisions.jsonl" "$out/plasticity.png" \
     --title "ResNet-20 on CIFAR-10, 2 ranks"
   echo
   python deploy/report/summarize.py "$out/summary.json" "$out/plain.json" "$out/plasticity.json"

@@ -1,9 +1,8 @@
 """Draws the plasticity of every layer module over the steps, with the decisions on it, as a PNG.
 
-usage: plot_plasticity.py EXPORT.jsonl OUTPUT.png [--title TITLE]
+usage: plot_plasticity.py READINGS.jsonl DECISIONS.jsonl OUTPUT.png [--title TITLE]
 
-EXPORT.jsonl is what `egeria export --decisions` wrote: a JSON object a line, readings
-{"step", "module", "plasticity", "loss", "lr"} and decisions {"step", "action", "frozen_prefix", "reason"}.
+READINGS.jsonl is what `egeria export JOB` wrote, DECISIONS.jsonl what `egeria export JOB --decisions` did.
 """
 
 import argparse
@@ -18,24 +17,23 @@ import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("export", type=pathlib.Path)
+    parser.add_argument("readings", type=pathlib.Path)
+    parser.add_argument("decisions", type=pathlib.Path)
     parser.add_argument("output", type=pathlib.Path)
     parser.add_argument("--title", default="Plasticity of the frontmost active module")
     arguments = parser.parse_args()
 
     readings: dict[int, list[tuple[int, float]]] = {}
     rates: list[tuple[int, float]] = []
-    decisions = []
-    for line in arguments.export.read_text().splitlines():
+    decisions = [json.loads(line) for line in arguments.decisions.read_text().splitlines()]
+    for line in arguments.readings.read_text().splitlines():
         record = json.loads(line)
-        if "action" in record:
-            decisions.append(record)
         if record.get("plasticity") is not None and "module" in record:
             readings.setdefault(record["module"], []).append((record["step"], record["plasticity"]))
         if record.get("lr") is not None:
             rates.append((record["step"], record["lr"]))
     if not readings:
-        parser.error(f"{arguments.export} holds no reading: was the job run with a policy that measures plasticity?")
+        parser.error(f"{arguments.readings} holds no reading: was the job run with a policy that measures plasticity?")
 
     figure, (top, bottom) = plt.subplots(
         2, 1, figsize=(11, 7), sharex=True, height_ratios=(4, 1), layout="constrained")
