@@ -3,7 +3,6 @@
 Everything lives in a temporary folder and on Unix sockets or port 0; nothing outlives the context managers.
 """
 
-import contextlib
 import json
 import os
 import pathlib
@@ -113,7 +112,7 @@ def metric(text: str, name: str, **labels: str) -> float | None:
 
 
 class Job:
-    """A training job under torchrun: `egeria-train` on two ranks, unless said otherwise."""
+    """A training job under torchrun: `egeria-train` on two ranks, unless said otherwise. Ends with its context."""
 
     def __init__(self, folder: pathlib.Path, name: str, *arguments: str, controller: str = "none",
                  ranks: int = 2, program: tuple[str, ...] = (), environment: dict[str, str] | None = None):
@@ -125,7 +124,7 @@ class Job:
                 [TORCHRUN, "--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0",
                  "--nproc-per-node", str(ranks), "--no-python",
                  *(program or (str(BIN / "egeria-train"),)), *arguments, "--summary", str(self.summary_path)],
-                stdout=log, stderr=log, env=env, start_new_session=True)
+                stdout=log, stderr=log, env=env)
 
     def wait(self, seconds: float = 300) -> dict:
         """The run's summary; fails where the job failed."""
@@ -138,6 +137,17 @@ class Job:
         return json.loads(self.summary_path.read_text())["runs"][0]
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        """Ends torchrun and, through it, the ranks, which it has put into sessions of their own."""
+        self.process.terminate()
+        try:
+            self.process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self.process.poll() is None:
+            self.kill()

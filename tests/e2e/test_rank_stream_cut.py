@@ -15,9 +15,8 @@ def test_no_rank_applies_a_plan_that_another_one_lacks(
     wrapper.write_text(f'#!/bin/sh\n[ "$RANK" = 1 ] && EGERIA_CONTROLLER={proxy.address}\n'
                        f'export EGERIA_CONTROLLER\nexec {BIN}/egeria-train "$@"\n')
     wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
-    job = Job(tmp_path, "job", "--task", "digits", "--data", str(digits), "--epochs", "800", "--policy", "none",
-              controller=controller.address, program=(str(wrapper),))
-    try:
+    with Job(tmp_path, "job", "--task", "digits", "--data", str(digits), "--epochs", "300", "--policy", "none",
+             controller=controller.address, program=(str(wrapper),)) as job:
         wait_until(lambda: metric(controller.metrics(), "egeria_connected_ranks") == 2, 60, "both ranks")
         proxy.cut()
         wait_until(lambda: metric(controller.metrics(), "egeria_connected_ranks") == 1, 30, "the cut")
@@ -33,5 +32,3 @@ def test_no_rank_applies_a_plan_that_another_one_lacks(
         assert [(d["action"], d["frozen_prefix"]) for d in run["decisions"]] == [("freeze", 2)]
         assert run["decisions"][0]["step"] > frozen_at + 200
         assert run["ranks_identical"]
-    finally:
-        job.kill()
