@@ -1,7 +1,10 @@
 #include "worker/commit/process_group.h"
 
+#include <cstdlib>
 #include <exception>
+#include <vector>
 
+#include "absl/strings/str_split.h"
 #include "common/base/status.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroupGloo.hpp"
@@ -17,11 +20,23 @@ c10::intrusive_ptr<c10d::Store> StoreOf(const GroupMember& member, const std::st
   return c10::make_intrusive<c10d::PrefixStore>(name, member.store);
 }
 
+// Over the network interfaces that GLOO_SOCKET_IFNAME names, separated by commas, as in Python; else over the
+// one that the host's name leads to.
+c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> GlooOptions(std::chrono::milliseconds timeout) {
+  using Gloo = c10d::ProcessGroupGloo;
+  const char* const interfaces = std::getenv("GLOO_SOCKET_IFNAME");
+  if (interfaces == nullptr || *interfaces == '\0') return Gloo::Options::create_default(timeout);
+  auto options = Gloo::Options::create(timeout);
+  std::vector<std::string> names = absl::StrSplit(interfaces, ',', absl::SkipEmpty());
+  for (const std::string& name : names) options->devices.push_back(Gloo::createDeviceForInterface(name));
+  return options;
+}
+
 ProcessGroupPtr GroupOverGloo(const GroupMember& member, const std::string& name,
                               std::chrono::milliseconds timeout) {
   const auto store = StoreOf(member, name);
-  auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(
-      store, member.rank, member.world_size, c10d::ProcessGroupGloo::Options::create_default(timeout));
+  auto gloo =
+      c10::make_intrusive<c10d::ProcessGroupGloo>(store, member.rank, member.world_size, GlooOptions(timeout));
   auto group = c10::make_intrusive<ProcessGroup>(store, member.rank, member.world_size);
   group->setBackend(c10::DeviceType::CPU, ProcessGroup::BackendType::GLOO, gloo);
   group->setDefaultBackend(ProcessGroup::BackendType::GLOO);

@@ -67,15 +67,23 @@ at::Tensor Session::Forward(at::Tensor input) {
   const std::vector<LayerModule>& modules = parts_.freezer->modules();
   const bool gradients = at::GradMode::is_enabled();
   for (size_t i = 0; i < modules.size(); ++i) {
-    if (sampling_.has_value() && sampling_->first_module.value() == static_cast<int64_t>(i) &&
-        input.size(0) >= sampling_->batch_size) {
-      // A copy: what follows may change its input in place, and the whole batch need not stay alive.
-      captured_ = input.detach().narrow(0, 0, sampling_->batch_size).clone();
-    }
+    if (sampling_.has_value() && sampling_->first_module.value() == static_cast<int64_t>(i)) Capture(input);
     at::AutoGradMode mode(gradients && static_cast<int>(i) >= parts_.freezer->frozen_prefix());
     input = modules[i].Run(std::move(input));
   }
   return input;
+}
+
+void Session::Capture(const at::Tensor& input) {
+  if (input.size(0) < sampling_->batch_size) {
+    if (!std::exchange(small_batch_told_, true)) {
+      LogWarning("a batch of ", input.size(0), " samples gives no reading: ", sampling_->batch_size,
+                 " are asked for");
+    }
+    return;
+  }
+  // A copy: what follows may change its input in place, and the whole batch need not stay alive.
+  captured_ = input.detach().narrow(0, 0, sampling_->batch_size).clone();
 }
 
 absl::Status Session::EndStep(const at::Tensor& loss, const std::vector<double>& learning_rates) {

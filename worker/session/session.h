@@ -97,6 +97,7 @@ class Session {
  private:
   explicit Session(SessionParts parts);
 
+  void Capture(const at::Tensor& input);
   void Probe();
   void AnswerSnapshotRequest();
   absl::Status CommitAndSwitch();
@@ -115,7 +116,8 @@ class Session {
   int snapshots_in_flight_ = 0;  // on their way from the device
   std::vector<Switch> switches_;
   SessionTotals counted_;
-  bool probe_failed_ = false;
+  bool probe_failed_ = false;  // said once, as the next
+  bool small_batch_told_ = false;
 };
 
 }  // namespace egeria::worker

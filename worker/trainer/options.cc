@@ -1,5 +1,6 @@
 #include "worker/trainer/options.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -18,6 +19,9 @@ constexpr const char* kDescription =
     "controller "
     "tells it to.\n"
     "Example: torchrun --nproc-per-node 2 --no-python egeria-train --task resnet20 --data DIR --epochs 30";
+
+// The rule's own default for b; see docs/rule.md.
+constexpr int kDefaultProbeBatch = 32;
 
 template <typename... Args>
 absl::Status BadFlag(const Args&... message) {
@@ -80,7 +84,8 @@ void AddEgeriaFlags(CLI::App* app, Options* o) {
   app->add_option("--window", o->window, "plasticity: readings in the window (W)")->check(CLI::PositiveNumber);
   app->add_option("--tolerance", o->tolerance, "plasticity: T, as a share of the first slopes")
       ->check(CLI::PositiveNumber);
-  app->add_option("--probe-batch", o->probe_batch, "plasticity: samples per reading (b)")
+  app->add_option("--probe-batch", o->probe_batch,
+                  "plasticity: samples per reading (b), at most --batch-size (32)")
       ->check(CLI::PositiveNumber);
   app->add_option("--bootstrap", o->bootstrap, "plasticity: wait for the loss to settle: on or off")
       ->transform(CLI::CheckedTransformer(std::map<std::string, bool>{{"on", true}, {"off", false}}));
@@ -112,6 +117,24 @@ void AddOutputFlags(CLI::App* app, Options* o) {
 std::string Environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
+}
+
+// The single constants, which win over those of --policy-json, and a probe batch that the ranks can fill.
+absl::Status AddPlasticityConstants(const Options& o, nlohmann::json* constants) {
+  if (o.interval) (*constants)["interval_steps"] = *o.interval;
+  if (o.window) (*constants)["window"] = *o.window;
+  if (o.tolerance) (*constants)["tolerance"] = *o.tolerance;
+  if (o.probe_batch) (*constants)["batch_size"] = *o.probe_batch;
+  if (o.bootstrap) (*constants)["bootstrap"] = *o.bootstrap;
+  const auto probe = constants->find("batch_size");
+  if (probe == constants->end()) {
+    (*constants)["batch_size"] = std::min(kDefaultProbeBatch, o.batch_size);
+  } else if (probe->is_number_integer() && probe->get<int64_t>() > o.batch_size) {
+    return BadFlag("a probe of ", probe->get<int64_t>(),
+                   " samples (--probe-batch) cannot be taken from batches of ", o.batch_size,
+                   " (--batch-size)");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -179,13 +202,7 @@ absl::StatusOr<std::string> BuildPolicyJson(const Options& o) {
   if (!constants.is_object()) return BadFlag("--policy-json: '", o.policy, "' must be an object");
   const bool any = o.interval || o.window || o.tolerance || o.probe_batch || o.bootstrap;
   if (any && o.policy == "schedule") return BadFlag("the policy schedule has none of the plasticity constants");
-  if (o.policy == "plasticity") {
-    if (o.interval) constants["interval_steps"] = *o.interval;
-    if (o.window) constants["window"] = *o.window;
-    if (o.tolerance) constants["tolerance"] = *o.tolerance;
-    if (o.probe_batch) constants["batch_size"] = *o.probe_batch;
-    if (o.bootstrap) constants["bootstrap"] = *o.bootstrap;
-  }
+  if (o.policy == "plasticity") EGERIA_RETURN_IF_ERROR(AddPlasticityConstants(o, &constants));
   if (!o.freeze_at.empty() && o.policy != "schedule") return BadFlag("--freeze-at needs --policy schedule");
   for (const std::string& text : o.freeze_at) {
     const std::vector<std::string> parts = absl::StrSplit(text, ':');

@@ -195,7 +195,8 @@ TEST(Session, SendsASnapshotAgainThatWasLostWithItsStream) {
   line.LoseSnapshots();
   rank.Steps(20);
   EXPECT_EQ(line.snapshots().size(), 2u);
-  line.Want(SnapshotRequest{ModuleIndex(2), ModuleIndex(2), 1});  // a controller that lost its count starts anew
+  line.Want(
+      SnapshotRequest{ModuleIndex(2), ModuleIndex(2), 1});  // a controller that lost its count starts anew
   rank.Step();
   EXPECT_EQ(line.snapshots().size(), 3u);
 }

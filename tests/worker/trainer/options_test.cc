@@ -79,6 +79,19 @@ TEST(Options, SingleConstantsWinOverThePolicyJson) {
                 "\"tolerance\": 0.3, \"batch_size\": 16, \"bootstrap\": false}}"));
 }
 
+TEST(Options, AProbeIsNoLargerThanTheBatch) {
+  auto parse = [](std::vector<std::string> more) {
+    std::vector<std::string> all = {"--task",       "digits",  "--data",       "x",
+                                    "--controller", "unix:/c", "--batch-size", "16"};
+    all.insert(all.end(), more.begin(), more.end());
+    return Parse(all);
+  };
+  EXPECT_EQ(nlohmann::json::parse(*BuildPolicyJson(parse({}).options))["plasticity"]["batch_size"], 16);
+  EXPECT_EQ(parse({"--probe-batch", "17"}).exit_code, 2);
+  EXPECT_EQ(parse({"--policy-json", "{\"plasticity\": {\"batch_size\": 32}}"}).exit_code, 2);
+  EXPECT_FALSE(parse({"--probe-batch", "8"}).exit_code.has_value());
+}
+
 TEST(Options, ASchedulePolicyIsListedByFraction) {
   const Options options = Parse({"--task", "digits", "--data", "x", "--controller", "unix:/c", "--policy",
                                  "schedule", "--freeze-at", "0.5:2", "0.75:3"})
