@@ -3,8 +3,11 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <iterator>
+#include <sstream>
 
 namespace egeria::metrics {
 
@@ -36,9 +39,26 @@ void Family::MoveTo(std::vector<prometheus::MetricFamily>* families) && {
   if (!family_.metric.empty()) families->push_back(std::move(family_));
 }
 
+namespace {
+
+// When this process started, in seconds since the Unix epoch; the kernel tells it in ticks since its own start.
+double ProcessStart() {
+  std::ifstream stat("/proc/self/stat");
+  std::string text((std::istreambuf_iterator<char>(stat)), std::istreambuf_iterator<char>());
+  std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));  // the name may hold blanks
+  std::string field;
+  for (int number = 3; number <= 21; ++number) fields >> field;
+  double ticks = 0, uptime = 0;
+  fields >> ticks;
+  std::ifstream("/proc/uptime") >> uptime;
+  const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return now - uptime + ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+}  // namespace
+
 std::vector<prometheus::MetricFamily> ProcessMetrics() {
-  static const double start = std::chrono::duration<double>(
-      std::chrono::system_clock::now().time_since_epoch()).count();
+  static const double start = ProcessStart();
   std::vector<prometheus::MetricFamily> families;
   auto add = [&families](Family family, double value) {
     family.Add({}, value);
@@ -53,7 +73,7 @@ std::vector<prometheus::MetricFamily> ProcessMetrics() {
       static_cast<double>(resident_pages) * static_cast<double>(sysconf(_SC_PAGESIZE)));
   add(Family::Counter("process_cpu_seconds_total", "Total user and system CPU time spent in seconds."),
       seconds(usage.ru_utime) + seconds(usage.ru_stime));
-  add(Family::Gauge("process_start_time_seconds", "When metrics were first asked for, since the Unix epoch."),
+  add(Family::Gauge("process_start_time_seconds", "Start time of the process since unix epoch in seconds."),
       start);
   return families;
 }

@@ -85,9 +85,10 @@ class JobManager {
   absl::Status Heartbeat(SessionId session, const v1::Heartbeat& heartbeat) ABSL_LOCKS_EXCLUDED(mutex_);
   // What this rank is to do now; empty where the session is over.
   std::optional<v1::Directive> DirectiveFor(SessionId session) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Whether the upload is wanted, before its bytes are taken in. An error is the UploadResult's reason.
+  // Whether the upload is wanted, before its bytes are taken in. An error is the UploadResult's reason, but
+  // for ABORTED: the session is over.
   absl::Status CheckUpload(SessionId session, const v1::UploadBegin& begin) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // A complete upload. An error is the UploadResult's reason.
+  // A complete upload. Errors as CheckUpload.
   absl::Status FinishUpload(SessionId session, const v1::UploadBegin& begin, std::vector<WireTensor> tensors)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // An upload was refused before it got here.

@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "rocksdb/db.h"
@@ -57,9 +58,19 @@ absl::Status MakeFolder(const std::string& folder) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(const std::string& folder) {
+absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(const std::string& folder, const JournalOptions& options) {
   EGERIA_RETURN_IF_ERROR(MakeFolder(folder));
+  std::unique_ptr<Journal> journal(new Journal(folder, options));
+  EGERIA_RETURN_IF_ERROR(journal->OpenDatabase());
+  EGERIA_RETURN_IF_ERROR(journal->CheckVersion());
+  return journal;
+}
+
+Journal::Journal(std::string folder, const JournalOptions& options) : folder_(std::move(folder)), options_(options) {}
+
+absl::Status Journal::OpenDatabase() {
   rocksdb::Options options;
+  if (options_.env != nullptr) options.env = options_.env;
   options.create_if_missing = true;
   options.max_open_files = 64;
   options.keep_log_file_num = 2;
@@ -68,23 +79,40 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(const std::string& folder
   // The tail of the log that a machine's end has torn is dropped; everything synced lies before it.
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   rocksdb::DB* db = nullptr;
-  const rocksdb::Status opened = rocksdb::DB::Open(options, folder, &db);
-  if (!opened.ok()) {
-    const std::string text = opened.ToString();
-    if (opened.IsIOError() && text.find("LOCK") != std::string::npos) {
-      return NamedError(absl::StatusCode::kFailedPrecondition, "STATE_DIR_IN_USE", "another controller uses ",
-                        folder, " (", text, "): stop it, or give this one another --state-dir");
-    }
-    return ToStatus(opened);
+  const rocksdb::Status opened = rocksdb::DB::Open(options, folder_, &db);
+  if (opened.ok()) {
+    db_.reset(db);
+    return absl::OkStatus();
   }
-  std::unique_ptr<Journal> journal(new Journal(std::unique_ptr<rocksdb::DB>(db)));
-  EGERIA_RETURN_IF_ERROR(journal->CheckVersion());
-  return journal;
+  const std::string text = opened.ToString();
+  if (opened.IsIOError() && text.find("LOCK") != std::string::npos) {
+    return NamedError(absl::StatusCode::kFailedPrecondition, "STATE_DIR_IN_USE", "another controller uses ",
+                      folder_, " (", text, "): stop it, or give this one another --state-dir");
+  }
+  return ToStatus(opened);
 }
 
-Journal::Journal(std::unique_ptr<rocksdb::DB> db) : db_(std::move(db)) {}
+absl::Status Journal::EnsureUsable() {
+  if (!doubtful_) return absl::OkStatus();
+  const absl::Time now = absl::Now();
+  if (now < next_attempt_) return last_error_;
+  next_attempt_ = now + options_.retry;
+  db_.reset();
+  last_error_ = OpenDatabase();
+  if (!last_error_.ok()) return last_error_;
+  rocksdb::WriteOptions synced;
+  synced.sync = true;
+  last_error_ = ToStatus(db_->DeleteRange(synced, db_->DefaultColumnFamily(),
+                                          Key(kFactPrefix, doubtful_->job, doubtful_->first_sequence),
+                                          Key(kFactPrefix, doubtful_->job, -1)));
+  if (!last_error_.ok()) return last_error_;
+  doubtful_.reset();
+  LogInfo("the journal can be written again");
+  return absl::OkStatus();
+}
 
 Journal::~Journal() {
+  if (db_ == nullptr) return;
   if (absl::Status synced = Sync(); !synced.ok()) LogError("closing the journal: ", synced.ToString());
   if (rocksdb::Status closed = db_->Close(); !closed.ok()) LogError("closing the journal: ", closed.ToString());
 }
@@ -163,7 +191,9 @@ absl::StatusOr<std::vector<Journal::Quarantined>> Journal::Replay(const Visitor&
 
 absl::Status Journal::Append(const JobId& job, int64_t first_sequence,
                              const std::vector<storage::v1::Fact>& facts, bool sync) {
+  EGERIA_RETURN_IF_ERROR(EnsureUsable());
   if (facts.empty()) return sync ? Sync() : absl::OkStatus();
+  const int64_t first = first_sequence;
   rocksdb::WriteBatch batch;
   std::string value;
   for (const storage::v1::Fact& fact : facts) {
@@ -175,10 +205,17 @@ absl::Status Journal::Append(const JobId& job, int64_t first_sequence,
   }
   rocksdb::WriteOptions options;
   options.sync = sync;
-  return ToStatus(db_->Write(options, &batch));
+  absl::Status written = ToStatus(db_->Write(options, &batch));
+  if (!written.ok()) {
+    doubtful_ = Doubtful{job, first};
+    last_error_ = written;
+    next_attempt_ = absl::Now() + options_.retry;
+  }
+  return written;
 }
 
 absl::Status Journal::Remove(const JobId& job) {
+  EGERIA_RETURN_IF_ERROR(EnsureUsable());
   rocksdb::WriteOptions options;
   options.sync = true;
   return ToStatus(db_->DeleteRange(options, db_->DefaultColumnFamily(), Key(kFactPrefix, job, 0),
@@ -186,6 +223,7 @@ absl::Status Journal::Remove(const JobId& job) {
 }
 
 absl::StatusOr<int64_t> Journal::SetAside(const JobId& job) {
+  EGERIA_RETURN_IF_ERROR(EnsureUsable());
   // Records of an earlier incident of the same job make room.
   rocksdb::WriteBatch batch;
   EGERIA_RETURN_IF_ERROR(ToStatus(batch.DeleteRange(Key(kAsidePrefix, job, 0), Key(kAsidePrefix, job, -1))));
@@ -206,7 +244,10 @@ absl::StatusOr<int64_t> Journal::SetAside(const JobId& job) {
   return records;
 }
 
-absl::Status Journal::Sync() { return ToStatus(db_->SyncWAL()); }
+absl::Status Journal::Sync() {
+  EGERIA_RETURN_IF_ERROR(EnsureUsable());
+  return ToStatus(db_->SyncWAL());
+}
 
 std::string Journal::KeyForTest(const JobId& job, int64_t sequence) { return Key(kFactPrefix, job, sequence); }
 

@@ -4,19 +4,28 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "egeria/storage/v1/journal.pb.h"
 
 namespace rocksdb {
 class DB;
+class Env;
 }
 
 namespace egeria::controller {
+
+struct JournalOptions {
+  rocksdb::Env* env = nullptr;              // null: the machine's own; tests let writes fail
+  absl::Duration retry = absl::Seconds(1);  // at most so often is a database that failed opened anew
+};
 
 // The controller's durable memory: the facts of every job, in a RocksDB of its own folder.
 // docs/formats/journal.md describes the keys and values.
@@ -43,8 +52,8 @@ class Journal {
   // Opens the journal in `folder`, which is made if it does not exist.
   // Errors: FAILED_PRECONDITION [STATE_DIR_IN_USE] another process has it open; PERMISSION_DENIED,
   // NOT_FOUND or UNAVAILABLE [JOURNAL] where the folder cannot be made, read or written; FAILED_PRECONDITION
-  // [JOURNAL_VERSION] it was written by a version with another format.
-  static absl::StatusOr<std::unique_ptr<Journal>> Open(const std::string& folder);
+  // [JOURNAL_VERSION] it was written by a version with another format. 
+  static absl::StatusOr<std::unique_ptr<Journal>> Open(const std::string& folder, const JournalOptions& options = {});
 
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
@@ -57,7 +66,8 @@ class Journal {
 
   // Appends facts with sequence numbers first_sequence, first_sequence + 1, ...; all of them or none.
   // Sequence numbers of a job start at 1 and have no gaps; the caller counts.
-  // Errors: UNAVAILABLE [JOURNAL].
+  // Errors: UNAVAILABLE [JOURNAL]; none of the facts is in the journal then, and a later append opens
+  // the database anew (a disk that was full may have room again).
   absl::Status Append(const JobId& job, int64_t first_sequence, const std::vector<storage::v1::Fact>& facts,
                       bool sync);
 
@@ -75,10 +85,24 @@ class Journal {
   static std::string KeyForTest(const JobId& job, int64_t sequence);
 
  private:
-  explicit Journal(std::unique_ptr<rocksdb::DB> db);
-  absl::Status CheckVersion();
+  // The facts of an append that failed. Part of them may have reached the log all the same.
+  struct Doubtful {
+    JobId job;
+    int64_t first_sequence = 0;
+  };
 
-  std::unique_ptr<rocksdb::DB> db_;
+  Journal(std::string folder, const JournalOptions& options);
+  absl::Status OpenDatabase();
+  absl::Status CheckVersion();
+  // OK where the database can be used. After a failed append: opens it anew and takes back what is doubtful.
+  absl::Status EnsureUsable();
+
+  const std::string folder_;
+  const JournalOptions options_;
+  std::unique_ptr<rocksdb::DB> db_;  // null where it could not be opened anew
+  std::optional<Doubtful> doubtful_;
+  absl::Status last_error_;          // while doubtful_
+  absl::Time next_attempt_ = absl::InfinitePast();
 };
 
 }  // namespace egeria::controller

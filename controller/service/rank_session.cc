@@ -53,6 +53,7 @@ absl::Status RankSession::HandleUploadBegin(const v1::UploadBegin& begin, Reply*
   if (outcome.complete || !outcome.refused.ok()) return HandleOutcome(std::move(outcome), reply);
   // What nobody wants is not taken in at all.
   if (absl::Status wanted = manager_->CheckUpload(id_, begin); !wanted.ok()) {
+    if (absl::IsAborted(wanted)) return wanted;  // the session is over
     uploads_.Discard();
     outcome.refused = std::move(wanted);
     return HandleOutcome(std::move(outcome), reply);
@@ -67,11 +68,13 @@ absl::Status RankSession::HandleOutcome(UploadAssembler::Outcome outcome, Reply*
     Refuse(upload_id, outcome.refused, reply);
   } else if (outcome.complete) {
     absl::Status taken = manager_->CheckUpload(id_, outcome.complete->begin);
+    if (absl::IsAborted(taken)) return taken;
     if (taken.ok()) {
       taken = manager_->FinishUpload(id_, outcome.complete->begin, std::move(outcome.complete->tensors));
     } else {
       manager_->CountRefusedUpload(id_, outcome.complete->begin, taken);
     }
+    if (absl::IsAborted(taken)) return taken;
     if (!taken.ok()) Refuse(upload_id, taken, reply);
   }
   return absl::OkStatus();

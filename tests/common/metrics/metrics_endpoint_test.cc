@@ -1,5 +1,6 @@
 #include "common/metrics/metrics_endpoint.h"
 
+#include <ctime>
 #include <memory>
 #include <string>
 #include <vector>
@@ -70,6 +71,9 @@ TEST(ProcessMetrics, AreThoseOfThisProcess) {
                                                                         : family.metric[0].gauge.value;
     EXPECT_GT(value, 0) << family.name;
   }
+  const double age = static_cast<double>(std::time(nullptr)) - families[2].metric[0].gauge.value;
+  EXPECT_GT(age, -2);
+  EXPECT_LT(age, 3'600);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "rocksdb/db.h"
 #include "tests/support/fake_evaluator.h"
+#include "tests/support/failing_env.h"
 #include "tests/support/job_fixtures.h"
 
 namespace egeria::controller {
@@ -57,7 +58,7 @@ class JobManagerTest : public ::testing::Test {
   void SetUp() override { Start(); }
 
   void Start() {
-    auto journal = Journal::Open(folder_ / "journal");
+    auto journal = Journal::Open(folder_ / "journal", {.env = &disk_, .retry = absl::ZeroDuration()});
     ASSERT_TRUE(journal.ok()) << journal.status();
     options_.clock = [this] { return now_; };
     options_.host = "here";
@@ -143,6 +144,7 @@ class JobManagerTest : public ::testing::Test {
   v1::JobSummary Summary(const Stream&) { return Summary(TestJobId(1)); }
 
   TempFolder folder_;
+  ::egeria::testing::FailingEnv disk_;
   absl::Time now_ = absl::FromUnixSeconds(1'700'000'000);
   JobManagerOptions options_;
   FakeEvaluator::Script script_ = [](const JobId&, int, int64_t step) {
@@ -434,6 +436,28 @@ TEST_F(JobManagerTest, RecoversEveryJobExactly) {
   EXPECT_EQ(manager_->DebugString(JobId(TestJobId(1))), before);
   EXPECT_EQ(manager_->View().jobs[0].totals.readings, totals.readings);
   EXPECT_EQ(manager_->View().jobs[0].totals.decisions, totals.decisions);
+}
+
+TEST_F(JobManagerTest, ChangesNothingThatTheJournalDidNotTake) {
+  auto stream = Open(TestRegistration(1));
+  int64_t step = 0;
+  TrainUntilPlan(*stream, &step, PlanId(1));
+  const JobId id(TestJobId(1));
+  const std::string before = manager_->DebugString(id);
+  disk_.failing = true;
+  EXPECT_THAT(std::string(manager_->SetFrozenPrefix(id, 2, "").status().message()), StartsWith("[JOURNAL]"));
+  EXPECT_THAT(std::string(manager_->SetPaused(id, true).message()), StartsWith("[JOURNAL]"));
+  EXPECT_THAT(std::string(manager_->SetMode(id, v1::MODE_OBSERVE).message()), StartsWith("[JOURNAL]"));
+  EXPECT_THAT(std::string(manager_->RegisterJob(TestRegistration(2)).status().message()), StartsWith("[JOURNAL]"));
+  Beat(*stream, step + 1, 0.01);  // the drop that unfreezes all
+  EXPECT_EQ(manager_->DebugString(id), before);
+  EXPECT_GT(manager_->View().journal_errors, 0);
+  disk_.failing = false;
+  EXPECT_EQ(Beat(*stream, step + 2, 0.01).plans_size(), 2) << "the drop is not lost";
+  EXPECT_TRUE(manager_->RegisterJob(TestRegistration(2)).ok());
+  const std::string after = manager_->DebugString(id);
+  Restart();
+  EXPECT_EQ(manager_->DebugString(id), after);
 }
 
 TEST_F(JobManagerTest, StopClosesEverySessionAndTheEvaluator) {

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "rocksdb/db.h"
 #include "tests/controller/job/facts.h"
+#include "tests/support/failing_env.h"
 #include "tests/support/job_fixtures.h"
 
 namespace egeria::controller {
@@ -169,6 +170,31 @@ TEST(Journal, RefusesAFormatThatItDoesNotKnow) {
 
 TEST(Journal, SaysWhyAFolderCannotBeMade) {
   EXPECT_THAT(std::string(Journal::Open("/proc/nowhere/journal").status().message()), StartsWith("[JOURNAL]"));
+}
+
+TEST(Journal, GoesOnWhenTheDiskThatFailedWorksAgain) {
+  TempFolder folder;
+  ::egeria::testing::FailingEnv disk;
+  {
+    auto journal = Journal::Open(folder / "journal", {.env = &disk, .retry = absl::ZeroDuration()});
+    ASSERT_TRUE(journal.ok()) << journal.status();
+    ASSERT_TRUE((*journal)->Append(JobId(TestJobId(1)), 1, Readings(1, 2), true).ok());
+    ASSERT_TRUE((*journal)->Append(JobId(TestJobId(2)), 1, Readings(1, 2), true).ok());
+    disk.failing = true;
+    for (int i = 0; i < 3; ++i) {
+      const absl::Status written = (*journal)->Append(JobId(TestJobId(1)), 3, Readings(30, 50), true);
+      EXPECT_EQ(written.code(), absl::StatusCode::kUnavailable);
+      EXPECT_THAT(std::string(written.message()), StartsWith("[JOURNAL]"));
+    }
+    disk.failing = false;
+    const absl::Status written = (*journal)->Append(JobId(TestJobId(1)), 3, Readings(3, 1), true);
+    ASSERT_TRUE(written.ok()) << written;
+    ASSERT_TRUE((*journal)->Append(JobId(TestJobId(2)), 3, Readings(3, 1), true).ok());
+  }
+  auto journal = OpenJournal(folder);
+  auto steps = ReplaySteps(*journal);
+  EXPECT_THAT(steps[TestJobId(1)], ElementsAre(1, 2, 3)) << "nothing of the failed appends";
+  EXPECT_THAT(steps[TestJobId(2)], ElementsAre(1, 2, 3));
 }
 
 // What Append() has returned from is there after kill -9, synced or not.
