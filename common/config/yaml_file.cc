@@ -32,7 +32,9 @@ absl::Status Flatten(const std::string& path, const std::string& prefix, const Y
     if (value.IsSequence()) {
       entry.is_list = true;
       for (const YAML::Node& element : value) {
-        if (!element.IsScalar()) return Wrong(path, line, absl::StrCat("'", entry.key, "' is a list of more than words"));
+        if (!element.IsScalar()) {
+          return Wrong(path, line, absl::StrCat("'", entry.key, "' is a list of more than words"));
+        }
         entry.words.push_back(element.Scalar());
       }
     } else if (value.IsScalar()) {

@@ -68,7 +68,9 @@ std::vector<prometheus::MetricFamily> ProcessMetrics() {
   std::ifstream("/proc/self/statm") >> total_pages >> resident_pages;
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
-  auto seconds = [](const timeval& time) { return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec); };
+  auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
   add(Family::Gauge("process_resident_memory_bytes", "Resident memory size in bytes."),
       static_cast<double>(resident_pages) * static_cast<double>(sysconf(_SC_PAGESIZE)));
   add(Family::Counter("process_cpu_seconds_total", "Total user and system CPU time spent in seconds."),

@@ -80,7 +80,8 @@ absl::Status List(const Flags& flags, AdminClient& client, Streams streams) {
     return absl::OkStatus();
   }
   std::vector<std::vector<std::string>> rows = {
-      {"JOB", "NAME", "STATE", "STEP", "RANKS", "POLICY", "FROZEN (decided/applied/modules)", "PARAMETERS", "READINGS"}};
+      {"JOB", "NAME", "STATE", "STEP", "RANKS", "POLICY", "FROZEN (decided/applied/modules)", "PARAMETERS",
+       "READINGS"}};
   for (const v1::JobSummary& job : response.jobs()) rows.push_back(RowOf(job));
   std::vector<size_t> widths(rows[0].size());
   for (const auto& row : rows) {
@@ -172,10 +173,12 @@ void AddAdminCommands(CLI::App& app, const Select& select) {
   CLI::App* list = Add(app, select, "list", "Show the controller's jobs.", false, flags, List);
   list->add_flag("--json", flags->json, "One JSON object a job");
 
-  CLI::App* exported = Add(app, select, "export", "Write what a job's policy saw, for `egeria replay`.", true, flags, Export);
+  CLI::App* exported =
+      Add(app, select, "export", "Write what a job's policy saw, for `egeria replay`.", true, flags, Export);
   exported->add_flag("--decisions", flags->decisions, "Write the decisions with their reasons instead");
 
-  CLI::App* freeze = Add(app, select, "freeze", "Freeze a job's first modules, whatever its policy says.", true, flags, Freeze);
+  CLI::App* freeze =
+      Add(app, select, "freeze", "Freeze a job's first modules, whatever its policy says.", true, flags, Freeze);
   freeze->add_option("prefix", flags->prefix, "How many modules, from the first; 0 unfreezes all")->required();
   freeze->add_option("--reason", flags->reason, "For the record");
 

@@ -201,7 +201,8 @@ TEST_F(JobManagerTest, LimitsUnfinishedJobs) {
   Restart();
   auto stream = Open(TestRegistration(1));
   ASSERT_TRUE(manager_->RegisterJob(TestRegistration(2)).ok());
-  EXPECT_THAT(std::string(manager_->RegisterJob(TestRegistration(3)).status().message()), StartsWith("[TOO_MANY_JOBS]"));
+  EXPECT_THAT(std::string(manager_->RegisterJob(TestRegistration(3)).status().message()),
+              StartsWith("[TOO_MANY_JOBS]"));
   EXPECT_TRUE(manager_->RegisterJob(TestRegistration(2)).ok()) << "known already";
   v1::Heartbeat finished;
   finished.set_finished(true);
@@ -276,7 +277,9 @@ TEST_F(JobManagerTest, UnfreezesAtTheDropOfTheLearningRate) {
 }
 
 TEST_F(JobManagerTest, TellsTheRankWhenTheReferenceFails) {
-  script_ = [](const JobId&, int, int64_t) { return absl::StatusOr<double>(absl::InternalError("[REFERENCE_FAILED] oh")); };
+  script_ = [](const JobId&, int, int64_t) -> absl::StatusOr<double> {
+    return absl::InternalError("[REFERENCE_FAILED] oh");
+  };
   auto stream = Open(TestRegistration(1));
   ASSERT_TRUE(Serve(*stream, 5).ok());
   ASSERT_TRUE(Serve(*stream, 10).ok());
@@ -323,7 +326,9 @@ TEST_F(JobManagerTest, PauseStopsDecidingAndResumeGoesOn) {
   EXPECT_TRUE(Summary(*stream).paused());
   ASSERT_TRUE(manager_->SetPaused(JobId(TestJobId(1)), false).ok());
   int64_t step = 500;
-  script_ = [](const JobId&, int, int64_t s) { return absl::StatusOr<double>(0.001 + std::exp(-static_cast<double>(s - 500) / 20)); };
+  script_ = [](const JobId&, int, int64_t s) -> absl::StatusOr<double> {
+    return 0.001 + std::exp(-static_cast<double>(s - 500) / 20);
+  };
   TrainUntilPlan(*stream, &step, PlanId(1));
 }
 

@@ -25,7 +25,8 @@ class Driver {
     ASSERT_TRUE(applied.ok()) << applied << fact.DebugString();
     journal.push_back(fact);
     while (!state.pending_decisions().empty() && official) {
-      const Fact decided = state.FactFor(state.pending_decisions().front(), v1::DECISION_ORIGIN_POLICY, absl::UnixEpoch());
+      const Fact decided =
+          state.FactFor(state.pending_decisions().front(), v1::DECISION_ORIGIN_POLICY, absl::UnixEpoch());
       ASSERT_TRUE(state.Apply(decided).ok());
       journal.push_back(decided);
     }
