@@ -30,7 +30,6 @@ namespace {
 
 // Immutable but for the lease, which the evaluator's thread lets go when the weights are in use.
 struct Snapshot {
-  int64_t version = 0;
   std::vector<WireTensor> weights;
   ByteLease lease;
 };
@@ -227,7 +226,6 @@ absl::Status EvaluatorImpl::SubmitSnapshot(const JobId& job, ModuleIndex module,
   }
   EGERIA_ASSIGN_OR_RETURN(weights, MatchWeights(target->module->weight_specs(), std::move(weights)));
   auto snapshot = std::make_shared<Snapshot>();
-  snapshot->version = version;
   snapshot->weights = std::move(weights);
   const size_t bytes = TotalBytes(snapshot->weights);
 
@@ -237,8 +235,9 @@ absl::Status EvaluatorImpl::SubmitSnapshot(const JobId& job, ModuleIndex module,
   if (state->module != target) {
     return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_MODULE", "the job was registered anew meanwhile");
   }
-  if (state->latest != nullptr && state->latest.use_count() == 1) state->latest->lease.Release();  // not in use
-  if (!queue_.HasRoomFor(bytes)) {
+  // The one that it replaces goes with it, unless a sample waits for it.
+  const bool unused = state->latest != nullptr && state->latest.use_count() == 1;
+  if (!queue_.HasRoomFor(bytes, unused ? state->latest->lease.bytes() : 0)) {
     return NamedError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL", "a snapshot of ", bytes, " bytes; ",
                       queue_.bytes(), " of ", options_.max_queue_bytes, " are taken");
   }

@@ -1,6 +1,7 @@
 #include "controller/reference/memory_budget.h"
 
 #include <atomic>
+#include <cstddef>
 #include <cstring>
 #include <limits>
 #include <new>
@@ -74,9 +75,10 @@ class BudgetAllocator final : public c10::Allocator {
 };
 
 void InstallOnce() {
+  // Never destroyed: tensors may outlive every scope, and static objects, too.
+  alignas(BudgetAllocator) static std::byte storage[sizeof(BudgetAllocator)];
   static const bool installed = [] {
-    // Never destroyed: tensors may outlive every scope. 1: over torch's default, 0.
-    c10::SetCPUAllocator(new BudgetAllocator, 1);
+    c10::SetCPUAllocator(new (storage) BudgetAllocator, 1);  // over torch's default, 0
     return true;
   }();
   (void)installed;

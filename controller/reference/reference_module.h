@@ -35,7 +35,6 @@ class ReferenceModule {
   // Takes weights that MatchWeights() has ordered; they stay alive while they are used. Programs are packed anew
   // when they are next used; activation ranges stay, since the next snapshot's are much the same.
   void SetWeights(std::vector<WireTensor> weights);
-  bool has_weights() const { return has_weights_; }
 
   // Runs the module. Errors: FAILED_PRECONDITION [NO_REFERENCE] without weights; those of Backend::Pack and
   // RunProgram; INTERNAL [REFERENCE_FAILED] where the inputs do not fit the graph's specs.

@@ -56,11 +56,6 @@ void SampleQueue::ReportStep(const JobId& job, int64_t step) {
   if (found != jobs_.end()) found->second.newest_step = std::max(found->second.newest_step, step);
 }
 
-int64_t SampleQueue::StepsOld(const JobId& job, int64_t step) const {
-  const auto found = jobs_.find(job);
-  return found == jobs_.end() ? 0 : found->second.newest_step - step;
-}
-
 bool SampleQueue::IsDue(const JobTraits& traits, int64_t steps_old) {
   return traits.shares_cpu && traits.deadline_steps > 0 && steps_old >= traits.deadline_steps;
 }

@@ -71,7 +71,6 @@ class SampleQueue {
 
   // The job's newest step; never goes back.
   void ReportStep(const JobId& job, int64_t step);
-  int64_t StepsOld(const JobId& job, int64_t step) const;
   // True where a sample of this age is to be evaluated at normal priority, or was to be dropped.
   static bool IsDue(const JobTraits& traits, int64_t steps_old);
   static bool IsLate(const JobTraits& traits, int64_t steps_old);
@@ -89,10 +88,12 @@ class SampleQueue {
   size_t bytes() const { return *bytes_; }
   // Leases on the same total, for what else waits.
   ByteLease Lease(size_t bytes) { return ByteLease(bytes_, bytes); }
-  bool HasRoomFor(size_t bytes) const { return *bytes_ == 0 || *bytes_ + bytes <= max_bytes_; }
+  // Whether so many more bytes may wait once `freed` are let go. One thing always may, whatever its size.
+  bool HasRoomFor(size_t bytes, size_t freed) const {
+    return *bytes_ == freed || *bytes_ - freed + bytes <= max_bytes_;
+  }
   int64_t dropped_full() const { return dropped_full_; }
   int64_t dropped_late() const { return dropped_late_; }
-  void CountDroppedFull() { ++dropped_full_; }
 
  private:
   struct Job {
