@@ -27,7 +27,7 @@ if(EGERIA_SANITIZER STREQUAL "address")
 elseif(EGERIA_SANITIZER STREQUAL "thread")
   # Protobuf's map fields have two members more where this macro is defined, and the system's libprotobuf does
   # not know them.
-  target_compile_options(egeria_options INTERFACE -fsanitize=thread -U__SANITIZE_THREAD__)
+  target_compile_options(egeria_options INTERFACE -fsanitize=thread -U__SANITIZE_THREAD__ -DEGERIA_THREAD_SANITIZER)
   add_link_options(-fsanitize=thread)
 elseif(EGERIA_SANITIZER)
   message(FATAL_ERROR "EGERIA_SANITIZER is '${EGERIA_SANITIZER}': use 'address', 'thread' or leave it empty")

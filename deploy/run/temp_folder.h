@@ -2,27 +2,30 @@
 #define EGERIA_DEPLOY_RUN_TEMP_FOLDER_H_
 
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 
 namespace egeria::run {
 
 // A new folder that only this user can enter, removed with all that is in it at the end. Its path leaves room
-// for a Unix socket's name. Thread-compatible.
+// for a Unix socket's name. While it is in use a file in it is locked; folders whose owner was killed, and so
+// left them behind unlocked, are removed by the next Make(). Thread-compatible.
 class TempFolder {
  public:
   // Below $TMPDIR, or below $XDG_RUNTIME_DIR or /tmp where that does not work or is too long.
   // Errors: UNAVAILABLE.
   static absl::StatusOr<TempFolder> Make();
-  TempFolder(TempFolder&& other) : path_(std::move(other.path_)) { other.path_.clear(); }
+  TempFolder(TempFolder&& other) : path_(std::exchange(other.path_, "")), lock_(std::exchange(other.lock_, -1)) {}
   TempFolder& operator=(TempFolder&&) = delete;
   ~TempFolder();
 
   const std::string& path() const { return path_; }
 
  private:
-  explicit TempFolder(std::string path) : path_(std::move(path)) {}
+  TempFolder(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}
   std::string path_;
+  int lock_;
 };
 
 }  // namespace egeria::run

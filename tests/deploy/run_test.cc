@@ -235,6 +235,27 @@ TEST_F(RunTest, LeavesNoProcessBehindWhenItIsKilled) {
   EXPECT_EQ(process->Wait(), 128 + SIGKILL);
   EXPECT_TRUE(WaitUntilGone(torchrun));
   EXPECT_TRUE(WaitUntilGone(controller));
+
+  EXPECT_FALSE(TmpIsEmpty());
+  std::filesystem::create_directories(folder_ / "tmp/egeria-run-other");  // without a lock file: not ours to judge
+  Script("bin/torchrun", "exit 0");
+  EXPECT_EQ(Run({"t.py"}).code, 0);
+  std::filesystem::remove(folder_ / "tmp/egeria-run-other");
+  EXPECT_TRUE(TmpIsEmpty()) << "the next one tidies up";
+}
+
+TEST_F(RunTest, LeavesTheFolderOfAnotherLivingOneAlone) {
+  Script("bin/egeria-controller", kController);
+  Script("bin/torchrun", kTorchrunThatWaits);
+  auto process = Start({"t.py"});
+  ASSERT_TRUE(process.ok()) << process.status();
+  ASSERT_THAT(process->ReadLine().value_or(""), HasSubstr("running"));
+  const std::string state = Contents("state");
+  Script("bin/torchrun", "exit 0");
+  EXPECT_EQ(Run({"t.py"}).code, 0);
+  EXPECT_TRUE(std::filesystem::exists(state.substr(0, state.size() - 1)));
+  process->Signal(SIGTERM);
+  EXPECT_EQ(process->Wait(), 3);
 }
 
 TEST_F(RunTest, EndsAControllerThatDoesNotListenToSigterm) {

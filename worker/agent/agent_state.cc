@@ -209,6 +209,8 @@ void AgentState::UploadRefused(const v1::UploadResult& result) {
     ++counters_.uploads_refused;
   }
   const absl::Status reason = absl::InvalidArgumentError(result.reason());
+  // The controller has changed its mind while the upload was on its way: nothing to tell a user.
+  if (rpc::ErrorName(reason) == "STALE_REQUEST") return;
   LogOnce(absl::StrCat("upload ", rpc::ErrorName(reason)),
           absl::StrCat("The controller could not use an upload: ", result.reason()));
 }

@@ -9,6 +9,7 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/grpc_status.h"
 #include "common/thread/thread.h"
+#include "worker/agent/register_call.h"
 #include "worker/agent/retry.h"
 
 namespace egeria::worker {
@@ -111,43 +112,22 @@ absl::Status ControllerLink::ConnectOnce() {
 }
 
 absl::StatusOr<v1::RegisterJobResponse> ControllerLink::Register() {
-  struct Pending {
-    std::mutex mutex;
-    std::optional<absl::Status> result;  // guarded by mutex
-  };
-  // Shared with the callback, which may still be leaving when the result has been seen.
-  const auto pending = std::make_shared<Pending>();
-  const auto result = [&pending] {
-    std::lock_guard<std::mutex> lock(pending->mutex);
-    return pending->result;
-  };
   state_->FillProgress(&registration_);
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kRegisterTime);
-  v1::RegisterJobResponse response;
-  stub_->async()->RegisterJob(&context, &registration_, &response,
-                              [pending, wakeup = wakeup_](const grpc::Status& status) {
-                                {
-                                  std::lock_guard<std::mutex> lock(pending->mutex);
-                                  pending->result = rpc::FromGrpc(status);
-                                }
-                                wakeup->Notify();
-                              });
+  RegisterCall call(stub_.get(), &registration_, kRegisterTime, wakeup_);
   bool cancelled = false;
-  while (!result().has_value()) {
+  for (;;) {
+    if (auto result = call.result()) return *std::move(result);
     SteadyTime look = steady_clock::now() + std::chrono::seconds(1);
     if (const auto stop = stop_request(); stop.has_value() && !cancelled) {
       look = std::min(look, stop->deadline);
       if (steady_clock::now() >= stop->deadline) {
-        context.TryCancel();
+        call.Cancel();
         cancelled = true;
         continue;
       }
     }
     wakeup_->WaitUntil(look);
   }
-  EGERIA_RETURN_IF_ERROR(*result());
-  return response;
 }
 
 void ControllerLink::SleepUntil(SteadyTime deadline) {
@@ -175,8 +155,11 @@ std::optional<std::chrono::nanoseconds> ControllerLink::Backoff(const absl::Stat
 }
 
 void ControllerLink::OnAnswer() {
-  if (!answered_before_) LogInfo("Connected to the controller at ", controller_.ToString());
-  else if (!last_logged_.ok()) LogInfo("The controller at ", controller_.ToString(), " is back");
+  if (!last_logged_.ok() && answered_before_) {
+    LogInfo("The controller at ", controller_.ToString(), " is back");
+  } else if (!answered_before_ && (open_.rank() == 0 || !last_logged_.ok())) {  // once a job, not once a rank
+    LogInfo("Connected to the controller at ", controller_.ToString());
+  }
   answered_before_ = true;
   last_logged_ = absl::OkStatus();
 }

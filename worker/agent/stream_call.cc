@@ -4,12 +4,14 @@
 
 #include "common/base/status.h"
 #include "common/rpc/grpc_status.h"
+#include "common/thread/handoff.h"
 
 namespace egeria::worker {
 
 StreamCall::StreamCall(v1::Controller::Stub* stub, std::shared_ptr<Wakeup> wakeup) : wakeup_(std::move(wakeup)) {
   stub->async()->Stream(&context_, this);
   AddHold();  // operations are started from the owner's thread, between reactions
+  HandOver(this);
   StartRead(&incoming_);
   StartCall();
 }
@@ -28,6 +30,7 @@ void StreamCall::Write(v1::WorkerMessage message) {
     std::lock_guard<std::mutex> lock(shared_->mutex);
     shared_->writing = true;
   }
+  HandOver(this);
   StartWrite(&outgoing_);
 }
 
@@ -50,6 +53,7 @@ std::optional<v1::ControllerMessage> StreamCall::Read() {
   }
   std::optional<v1::ControllerMessage> message(std::move(incoming_));
   incoming_.Clear();
+  HandOver(this);
   if (!released_) StartRead(&incoming_);
   return message;
 }
@@ -71,6 +75,7 @@ void StreamCall::Release() {
 }
 
 void StreamCall::OnReadDone(bool ok) {
+  TakeOver(this);
   {
     std::lock_guard<std::mutex> lock(shared_->mutex);
     shared_->has_message = ok;
@@ -80,6 +85,7 @@ void StreamCall::OnReadDone(bool ok) {
 }
 
 void StreamCall::OnWriteDone(bool ok) {
+  TakeOver(this);
   {
     std::lock_guard<std::mutex> lock(shared_->mutex);
     shared_->writing = false;  // if it failed, the stream is over, and reading says so
@@ -90,6 +96,7 @@ void StreamCall::OnWriteDone(bool ok) {
 void StreamCall::OnWritesDoneDone(bool ok) {}
 
 void StreamCall::OnDone(const grpc::Status& status) {
+  TakeOver(this);
   const std::shared_ptr<Shared> shared = shared_;
   const std::shared_ptr<Wakeup> wakeup = wakeup_;
   {

@@ -24,7 +24,8 @@ class AgentTest : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_TRUE(fake_.Start().ok()); }
   void TearDown() override {
-    for (const absl::Status& violation : fake_.record().violations) ADD_FAILURE() << violation;
+    const std::vector<absl::Status> violations = fake_.record().violations;
+    for (const absl::Status& violation : violations) ADD_FAILURE() << violation;
   }
 
   AgentOptions Options() const {
@@ -125,7 +126,8 @@ TEST_F(AgentTest, ReportsStepsLossesAndLearningRates) {
   }
   ASSERT_TRUE(WaitForHeartbeat([](const v1::Heartbeat& heartbeat) { return heartbeat.step() == 100; }));
   std::vector<float> losses;
-  for (const v1::Heartbeat& heartbeat : fake_.record().heartbeats[0]) {
+  const std::vector<v1::Heartbeat> heartbeats = fake_.record().heartbeats[0];
+  for (const v1::Heartbeat& heartbeat : heartbeats) {
     EXPECT_TRUE(!heartbeat.has_losses() || heartbeat.losses().first_step() == static_cast<int64_t>(losses.size()) + 1);
     losses.insert(losses.end(), heartbeat.losses().values().begin(), heartbeat.losses().values().end());
   }

@@ -1,0 +1,47 @@
+#ifndef EGERIA_WORKER_AGENT_REGISTER_CALL_H_
+#define EGERIA_WORKER_AGENT_REGISTER_CALL_H_
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "egeria/v1/controller.grpc.pb.h"
+#include "grpcpp/client_context.h"
+#include "worker/agent/wakeup.h"
+
+namespace egeria::worker {
+
+// One call of Controller.RegisterJob, polled by its owner like a StreamCall, which it resembles in its thread
+// rule: owned by one thread, which keeps polling until result() has a value before it destroys it.
+class RegisterCall : private grpc::ClientUnaryReactor {
+ public:
+  // Ends after `patience` at the latest. `request` must outlive the call.
+  RegisterCall(v1::Controller::Stub* stub, const v1::RegisterJobRequest* request, std::chrono::seconds patience,
+               std::shared_ptr<Wakeup> wakeup);
+  ~RegisterCall() override;
+  RegisterCall(const RegisterCall&) = delete;
+  RegisterCall& operator=(const RegisterCall&) = delete;
+
+  void Cancel() { context_.TryCancel(); }
+  std::optional<absl::StatusOr<v1::RegisterJobResponse>> result();
+
+ private:
+  // Outlives the call: a thread of gRPC may still be leaving OnDone when the owner has seen the result.
+  struct Shared {
+    std::mutex mutex;
+    std::optional<absl::Status> status;  // guarded by mutex
+  };
+
+  void OnDone(const grpc::Status& status) override;  // on a thread of gRPC
+
+  const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+  const std::shared_ptr<Wakeup> wakeup_;
+  grpc::ClientContext context_;
+  v1::RegisterJobResponse response_;  // of gRPC until the call is done
+};
+
+}  // namespace egeria::worker
+
+#endif  // EGERIA_WORKER_AGENT_REGISTER_CALL_H_
