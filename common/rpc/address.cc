@@ -64,7 +64,9 @@ absl::StatusOr<Address> ParseAddress(absl::string_view text) {
   if (absl::ConsumePrefix(&host, "[")) {
     if (!absl::ConsumeSuffix(&host, "]")) return Bad(text, "opens a bracket and does not close it");
     in6_addr ignored;
-    if (inet_pton(AF_INET6, std::string(host).c_str(), &ignored) != 1) return Bad(text, "has no IPv6 address in brackets");
+    if (inet_pton(AF_INET6, std::string(host).c_str(), &ignored) != 1) {
+      return Bad(text, "has no IPv6 address in brackets");
+    }
   } else if (absl::StrContains(host, ":")) {
     return Bad(text, "needs brackets around its IPv6 address");
   }

@@ -32,10 +32,10 @@ bool IsSet(const char* variable) {
 
 std::vector<std::string> Command(const std::string& program, const Arguments& arguments, const std::string& folder,
                                  int ready) {
-  std::vector<std::string> command = {program, "--listen", absl::StrCat("unix:", folder, "/controller.sock"),
-                                      "--state-dir",
-                                      arguments.state_dir.empty() ? absl::StrCat(folder, "/state") : arguments.state_dir,
-                                      "--ready-fd", absl::StrCat(ready)};
+  const std::string state = arguments.state_dir.empty() ? absl::StrCat(folder, "/state") : arguments.state_dir;
+  std::vector<std::string> command = {program,       "--listen", absl::StrCat("unix:", folder, "/controller.sock"),
+                                      "--state-dir", state,      "--ready-fd",
+                                      absl::StrCat(ready)};
   if (!arguments.config.empty()) command.insert(command.end(), {"--config", arguments.config});
   // Its defaults are a daemon's: two jobs on one machine would want the same port, and its log is ours.
   const bool free = arguments.config.empty();

@@ -13,8 +13,8 @@ namespace {
 
 int Milliseconds(absl::Duration timeout) {
   // Rounded up: a wait never ends before its time.
-  return static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(absl::Ceil(timeout, absl::Milliseconds(1))), 0,
-                                              1'000'000'000));
+  const int64_t milliseconds = absl::ToInt64Milliseconds(absl::Ceil(timeout, absl::Milliseconds(1)));
+  return static_cast<int>(std::clamp<int64_t>(milliseconds, 0, 1'000'000'000));
 }
 
 }  // namespace

@@ -199,7 +199,8 @@ void AgentState::Apply(const v1::Directive& directive) {
     if (ledger_.watermark() != before) urgent_ = true;
   }
   for (const absl::Status& refusal : refusals) {
-    LogOnce(std::string(rpc::ErrorName(refusal)), absl::StrCat("A plan of the controller is refused: ", refusal.message()));
+    LogOnce(std::string(rpc::ErrorName(refusal)),
+            absl::StrCat("A plan of the controller is refused: ", refusal.message()));
   }
 }
 
@@ -242,7 +243,8 @@ void AgentState::LogOnce(const std::string& key, const std::string& message) {
 std::optional<SamplingRequest> AgentState::Checked(const v1::SamplingRequest& request) {
   if (!ModulesAreValid(request.first_module(), request.module()) || request.interval_steps() < 1 ||
       request.batch_size() < 1 || request.batch_size() > kMaxBatch) {
-    LogOnce("sampling", absl::StrCat("A sampling request of the controller is refused: ", request.ShortDebugString()));
+    LogOnce("sampling",
+            absl::StrCat("A sampling request of the controller is refused: ", request.ShortDebugString()));
     return std::nullopt;
   }
   return SamplingRequest{ModuleIndex(request.module()), ModuleIndex(request.first_module()), request.interval_steps(),
@@ -251,7 +253,8 @@ std::optional<SamplingRequest> AgentState::Checked(const v1::SamplingRequest& re
 
 std::optional<SnapshotRequest> AgentState::Checked(const v1::SnapshotRequest& request) {
   if (!ModulesAreValid(request.first_module(), request.module()) || request.version() < 0) {
-    LogOnce("snapshot", absl::StrCat("A snapshot request of the controller is refused: ", request.ShortDebugString()));
+    LogOnce("snapshot",
+            absl::StrCat("A snapshot request of the controller is refused: ", request.ShortDebugString()));
     return std::nullopt;
   }
   return SnapshotRequest{ModuleIndex(request.module()), ModuleIndex(request.first_module()), request.version()};
