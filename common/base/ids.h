@@ -29,7 +29,7 @@ class Id {
   int64_t value_ = 0;
 };
 
-// Counts the restarts of a job's processes, from 0.
+// Rises with every restart of a job's processes.
 using Generation = Id<struct GenerationTag>;
 // Numbers a job's plans from 1 without gaps; 0 is "no plan".
 using PlanId = Id<struct PlanIdTag>;

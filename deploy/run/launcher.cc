@@ -11,6 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
@@ -68,6 +70,9 @@ std::map<std::string, std::string> Environment(const Arguments& arguments, const
   std::map<std::string, std::string> environment;
   environment["EGERIA_CONTROLLER"] = controller;
   environment["EGERIA_JOB_ID"] = arguments.job_id.empty() ? JobId::Random().text() : arguments.job_id;
+  // A job that is started again under its id must have a higher generation than it had: the clock gives one.
+  const int64_t generation = arguments.job_id.empty() ? 0 : absl::ToUnixSeconds(absl::Now());
+  environment["EGERIA_GENERATION"] = absl::StrCat(generation);
   if (!arguments.name.empty()) environment["EGERIA_TRAINING_JOB"] = arguments.name;
   char host[256] = "";
   gethostname(host, sizeof(host) - 1);

@@ -93,7 +93,7 @@ absl::Status ControllerLink::ConnectOnce() {
   }
   EGERIA_ASSIGN_OR_RETURN(const v1::RegisterJobResponse response, Register());
   for (const auto& error : response.module_errors()) {
-    if (!answered_before_) {
+    if (!answered_before_ && open_.rank() == 0) {  // once a job, not once a rank
       LogWarning("Layer module ", error.module(), " cannot be evaluated by the controller and will not freeze: ",
                  error.reason());
     }

@@ -53,7 +53,13 @@ absl::StatusOr<ControllerLink> LinkController(const LinkDescription& description
   const std::string own_id = options.job_id.empty() ? JobId::Random().text() : options.job_id;
   EGERIA_ASSIGN_OR_RETURN(const std::string job_id, ShareFromRankZero(*description.member, "job_id", own_id));
   job.job_id = JobId(job_id);
-  job.generation = Generation(options.generation);
+  // Nodes may have been started at different times; rank 0's speaks for all.
+  EGERIA_ASSIGN_OR_RETURN(const std::string generation,
+                          ShareFromRankZero(*description.member, "generation",
+                                            absl::StrCat(options.first_generation + options.restarts)));
+  int64_t number = 0;
+  EGERIA_CHECK(absl::SimpleAtoi(generation, &number));
+  job.generation = Generation(number);
   job.rank = description.member->rank;
   job.world_size = description.member->world_size;
   job.training_job = options.training_job;

@@ -60,7 +60,7 @@ absl::StatusOr<c10::intrusive_ptr<c10d::Store>> OpenStore(int rank, int world_si
 
 }  // namespace
 
-absl::StatusOr<Launch> JoinLaunch(int64_t generation, c10::Device device) {
+absl::StatusOr<Launch> JoinLaunch(int64_t restarts, c10::Device device) {
   Launch launch;
   if (Environment("RANK").empty() && Environment("WORLD_SIZE").empty()) {
     launch.member.store = c10::make_intrusive<c10d::HashStore>();
@@ -73,7 +73,7 @@ absl::StatusOr<Launch> JoinLaunch(int64_t generation, c10::Device device) {
   }
   EGERIA_ASSIGN_OR_RETURN(const c10::intrusive_ptr<c10d::Store> store,
                           OpenStore(launch.member.rank, launch.member.world_size));
-  launch.member.store = c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("egeria/", generation), store);
+  launch.member.store = c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("egeria/", restarts), store);
   if (launch.member.world_size == 1) return launch;
   EGERIA_ASSIGN_OR_RETURN(launch.training_group,
                           worker::MakeDeviceGroup(launch.member, "training", device.type(), kTrainingTimeout));

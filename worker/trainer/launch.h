@@ -19,10 +19,10 @@ struct Launch {
 };
 
 // Joins the job: the store that torchrun's agent hosts (or rank 0 does, under another launcher that sets
-// RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT), and two process groups. `generation` keeps the keys of
+// RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT), and two process groups. `restarts` keeps the keys of
 // restarted processes apart.
 // Errors: INVALID_ARGUMENT [BAD_ENVIRONMENT]; UNAVAILABLE [NO_STORE], [GROUP_FAILED].
-absl::StatusOr<Launch> JoinLaunch(int64_t generation, c10::Device device);
+absl::StatusOr<Launch> JoinLaunch(int64_t restarts, c10::Device device);
 
 // `value` of rank 0, on all ranks.
 // Errors: UNAVAILABLE [NO_STORE].

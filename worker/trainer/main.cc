@@ -16,7 +16,7 @@ namespace {
 
 absl::Status RunProgram(const Options& options) {
   EGERIA_ASSIGN_OR_RETURN(const c10::Device device, ChooseDevice(options.device));
-  EGERIA_ASSIGN_OR_RETURN(const Launch launch, JoinLaunch(options.generation, device));
+  EGERIA_ASSIGN_OR_RETURN(const Launch launch, JoinLaunch(options.restarts, device));
   EGERIA_ASSIGN_OR_RETURN(const RunSummary summary, Train(options, launch, device));
   if (launch.member.rank != 0) return absl::OkStatus();
   std::printf(

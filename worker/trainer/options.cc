@@ -8,6 +8,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
 
@@ -105,7 +106,8 @@ void AddOutputFlags(CLI::App* app, Options* o) {
   app->add_flag("--resume", o->resume, "Go on from --checkpoint if it exists");
   app->add_option("--summary", o->summary, "File to write a JSON summary to");
   app->add_option("--training-job", o->training_job,
-                  "Name of the job for people and metrics (default: the task)");
+                  "Name of the job for people and metrics (default: the task)")
+      ->envname("EGERIA_TRAINING_JOB");
   app->add_option("--metrics-port", o->metrics,
                   "Serve /metrics at HOST:PORT or PORT, plus the local rank (0: a free port)")
       ->envname("EGERIA_WORKER_METRICS");
@@ -117,6 +119,12 @@ void AddOutputFlags(CLI::App* app, Options* o) {
 std::string Environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
+}
+
+// 0 where it is not set, or is no number.
+int64_t IntegerFromEnvironment(const char* name) {
+  int64_t value = 0;
+  return absl::SimpleAtoi(Environment(name), &value) ? value : 0;
 }
 
 // The single constants, which win over those of --policy-json, and a probe batch that the ranks can fill.
@@ -152,9 +160,8 @@ CommandLine ParseCommandLine(int argc, char** argv) {
     return line;
   }
   line.options.job_id = Environment("EGERIA_JOB_ID");
-  if (!absl::SimpleAtoi(Environment("TORCHELASTIC_RESTART_COUNT"), &line.options.generation)) {
-    line.options.generation = 0;
-  }
+  line.options.restarts = IntegerFromEnvironment("TORCHELASTIC_RESTART_COUNT");
+  line.options.first_generation = IntegerFromEnvironment("EGERIA_GENERATION");
   if (const absl::Status status = ResolveOptions(&line.options); !status.ok()) {
     std::fprintf(stderr, "egeria-train: %s\n", std::string(status.message()).c_str());
     line.exit_code = 2;
@@ -171,8 +178,10 @@ absl::Status ResolveOptions(Options* o) {
   if (o->controller == "none") o->controller.clear();
   if (o->policy.empty()) o->policy = o->controller.empty() ? "none" : "plasticity";
   if (o->controller.empty() && o->policy != "none") {
-    return BadFlag("--policy ", o->policy,
-                   " needs a controller: start through egeria-run, or give --controller ADDRESS");
+    // Not an error: a job must train whether or not a controller could be had for it.
+    LogWarning("--policy ", o->policy, " has no effect without a controller: start through egeria-run, or give "
+               "--controller ADDRESS");
+    o->policy = "none";
   }
   if (!o->controller.empty() && !o->plans.empty()) {
     return BadFlag("--plans takes the place of a controller: add --controller none");

@@ -54,8 +54,9 @@ struct Options {
   std::string metrics;       // HOST:PORT or PORT; "" is none
   std::string log_level = "info";
 
-  std::string job_id;      // EGERIA_JOB_ID; "" draws one
-  int64_t generation = 0;  // TORCHELASTIC_RESTART_COUNT
+  std::string job_id;            // EGERIA_JOB_ID; "" draws one
+  int64_t first_generation = 0;  // EGERIA_GENERATION: that of the job before torchrun restarts any rank
+  int64_t restarts = 0;          // TORCHELASTIC_RESTART_COUNT
 };
 
 // What the command line leads to: options, or the status with which the program is to end at once (after

@@ -46,7 +46,6 @@ TEST(Options, BadFlagsEndWithTwo) {
            {"--task", "digits", "--data", "x", "--epochs", "-1"},
            {"--task", "digits", "--data", "x", "--unknown"},
            {"--task", "digits", "--data", "x", "--resume"},
-           {"--task", "digits", "--data", "x", "--policy", "plasticity"},
            {"--task", "digits", "--data", "x", "--controller", "unix:/c", "--plans", "p"},
            {"--task", "digits", "--data", "x", "--controller", "unix:/c", "--policy-json", "{"},
            {"--task", "digits", "--data", "x", "--controller", "unix:/c", "--policy-json", "{\"none\": {}}"},
@@ -54,6 +53,12 @@ TEST(Options, BadFlagsEndWithTwo) {
            {"--task", "digits", "--data", "x", "--bootstrap", "maybe"}}) {
     EXPECT_EQ(Parse(arguments).exit_code, 2) << ::testing::PrintToString(arguments);
   }
+}
+
+TEST(Options, APolicyWithoutAControllerTrainsPlainly) {
+  const CommandLine line = Parse({"--task", "digits", "--data", "x", "--controller", "none", "--policy", "plasticity"});
+  EXPECT_FALSE(line.exit_code.has_value());
+  EXPECT_EQ(line.options.policy, "none");
 }
 
 TEST(Options, HelpEndsWithZero) { EXPECT_EQ(Parse({"--help"}).exit_code, 0); }
