@@ -21,17 +21,17 @@ namespace {
 
 constexpr int64_t kGrain = 1 << 16;  // elements a thread takes at least
 
-// Compiled a second time for AVX-512, chosen at load; the loops are written so that they vectorise.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
-#define EGERIA_VECTORISED __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), optimize("O3")))
+// The loops are written so that they vectorise, and are compiled once for each instruction set below. Chosen by
+// hand when first used: compiler-made resolvers run before a sanitizer is ready for them.
+#if defined(__GNUC__)
+#define EGERIA_INLINE inline __attribute__((always_inline))
 #else
-#define EGERIA_VECTORISED
+#define EGERIA_INLINE inline
 #endif
 
 // Adding and subtracting 1.5 * 2^23 rounds to the nearest integer, as long as |x| < 2^22; the clamp before it
 // keeps to that, and turns what is not a number into 0. Returns how many values lay beyond the range.
-EGERIA_VECTORISED int64_t QuantizeRange(const float* in, uint8_t* out, int64_t count, float inverse, float zero) {
+EGERIA_INLINE int64_t QuantizeLoop(const float* in, uint8_t* out, int64_t count, float inverse, float zero) {
   constexpr float kRounder = 12582912.0f;
   int64_t saturated = 0;
   for (int64_t begin = 0; begin < count; begin += 4096) {
@@ -42,7 +42,8 @@ EGERIA_VECTORISED int64_t QuantizeRange(const float* in, uint8_t* out, int64_t c
       const float low = value > -1.0f ? value : -1.0f;
       const float clamped = low < 256.0f ? low : 256.0f;
       const float rounded = (clamped + kRounder) - kRounder;
-      const float inside = std::min(std::max(rounded, 0.0f), 255.0f);
+      const float positive = rounded > 0.0f ? rounded : 0.0f;
+      const float inside = positive < 255.0f ? positive : 255.0f;
       beyond += inside != rounded ? 1 : 0;
       out[i] = static_cast<uint8_t>(static_cast<int32_t>(inside));
     }
@@ -51,11 +52,11 @@ EGERIA_VECTORISED int64_t QuantizeRange(const float* in, uint8_t* out, int64_t c
   return saturated;
 }
 
-EGERIA_VECTORISED void DequantizeRange(const uint8_t* in, float* out, int64_t count, float scale, float zero) {
+EGERIA_INLINE void DequantizeLoop(const uint8_t* in, float* out, int64_t count, float scale, float zero) {
   for (int64_t i = 0; i < count; ++i) out[i] = (static_cast<float>(in[i]) - zero) * scale;
 }
 
-EGERIA_VECTORISED int64_t CountEnds(const uint8_t* bytes, int64_t count, uint8_t low, uint8_t high) {
+EGERIA_INLINE int64_t CountLoop(const uint8_t* bytes, int64_t count, uint8_t low, uint8_t high) {
   int64_t total = 0;
   for (int64_t begin = 0; begin < count; begin += 4096) {
     const int64_t end = std::min(begin + 4096, count);
@@ -65,6 +66,41 @@ EGERIA_VECTORISED int64_t CountEnds(const uint8_t* bytes, int64_t count, uint8_t
   }
   return total;
 }
+
+struct Kernels {
+  int64_t (*quantize)(const float*, uint8_t*, int64_t, float, float);
+  void (*dequantize)(const uint8_t*, float*, int64_t, float, float);
+  int64_t (*count_ends)(const uint8_t*, int64_t, uint8_t, uint8_t);
+};
+
+#define EGERIA_KERNELS(name, attributes)                                                                     \
+  attributes int64_t Quantize##name(const float* in, uint8_t* out, int64_t count, float inverse, float zero) { \
+    return QuantizeLoop(in, out, count, inverse, zero);                                                      \
+  }                                                                                                          \
+  attributes void Dequantize##name(const uint8_t* in, float* out, int64_t count, float scale, float zero) {   \
+    DequantizeLoop(in, out, count, scale, zero);                                                             \
+  }                                                                                                          \
+  attributes int64_t Count##name(const uint8_t* bytes, int64_t count, uint8_t low, uint8_t high) {            \
+    return CountLoop(bytes, count, low, high);                                                               \
+  }                                                                                                          \
+  constexpr Kernels k##name = {&Quantize##name, &Dequantize##name, &Count##name};
+
+EGERIA_KERNELS(Plain, )
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+EGERIA_KERNELS(Avx2, __attribute__((target("avx2,fma"), optimize("O3"))))
+EGERIA_KERNELS(Avx512, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"), optimize("O3"))))
+
+const Kernels& BestKernels() {
+  static const Kernels& best = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                                       __builtin_cpu_supports("avx512dq")
+                                   ? kAvx512
+                               : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? kAvx2
+                                                                                                 : kPlain;
+  return best;
+}
+#else
+const Kernels& BestKernels() { return kPlain; }
+#endif
 
 }  // namespace
 
@@ -86,7 +122,7 @@ at::Tensor Quantize(const at::Tensor& input, const QuantizationParameters& param
   const auto inverse = static_cast<float>(1 / parameters.scale);
   const auto zero = static_cast<float>(parameters.zero_point);
   at::parallel_for(0, dense.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    saturated += QuantizeRange(in + begin, out + begin, end - begin, inverse, zero);
+    saturated += BestKernels().quantize(in + begin, out + begin, end - begin, inverse, zero);
   });
   count->elements += dense.numel();
   count->saturated += saturated;
@@ -99,7 +135,7 @@ at::Tensor Dequantize(const at::Tensor& input, const QuantizationParameters& par
   const uint8_t* in = dense.const_data_ptr<uint8_t>();
   float* out = output.mutable_data_ptr<float>();
   at::parallel_for(0, dense.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    DequantizeRange(in + begin, out + begin, end - begin, static_cast<float>(parameters.scale),
+    BestKernels().dequantize(in + begin, out + begin, end - begin, static_cast<float>(parameters.scale),
                     static_cast<float>(parameters.zero_point));
   });
   return output;
@@ -109,7 +145,7 @@ void CountSaturated(const at::Tensor& bytes, const QuantizationParameters& param
   if (!bytes.is_non_overlapping_and_dense()) return;
   const uint8_t low = parameters.zero_point > 0 ? 0 : 255;
   count->elements += bytes.numel();
-  count->saturated += CountEnds(bytes.const_data_ptr<uint8_t>(), bytes.numel(), low, 255);
+  count->saturated += BestKernels().count_ends(bytes.const_data_ptr<uint8_t>(), bytes.numel(), low, 255);
 }
 
 QuantizedWeight QuantizeWeight(const at::Tensor& weight) {
