@@ -31,9 +31,9 @@ struct SaturationCount {
 // What a backend needs to pack a module.
 struct PackInput {
   const LoweredGraph* graph = nullptr;
-  std::vector<at::Tensor> weights;                           // in the graph's order
-  const std::vector<ActivationRange>* ranges = nullptr;      // by slot; for quantising backends
-  std::shared_ptr<SaturationCount> saturation;               // filled by programs of quantising backends
+  std::vector<at::Tensor> weights;                       // in the graph's order
+  const std::vector<ActivationRange>* ranges = nullptr;  // by slot; for quantising backends
+  std::shared_ptr<SaturationCount> saturation;           // filled by programs of quantising backends
 };
 
 // One way to run a module: packs its weights into a program. Thread-safe (stateless).

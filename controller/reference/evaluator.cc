@@ -89,7 +89,8 @@ class EvaluatorImpl final : public Evaluator {
     absl::Notification started;
     absl::Status status;
     thread_ = StartThread("evaluator", [&, this] {
-      if (!PinToCpus(options_.cpus)) status = absl::InvalidArgumentError("the evaluator cannot be bound to its CPUs");
+      if (!PinToCpus(options_.cpus))
+        status = absl::InvalidArgumentError("the evaluator cannot be bound to its CPUs");
       at::set_num_threads(options_.threads);
       thread_id_ = CurrentThreadId();
       const bool ok = status.ok();
@@ -100,7 +101,8 @@ class EvaluatorImpl final : public Evaluator {
     return status;
   }
 
-  std::vector<absl::Status> SetJob(const JobId& job, const std::vector<std::optional<graph::ModuleGraph>>& modules,
+  std::vector<absl::Status> SetJob(const JobId& job,
+                                   const std::vector<std::optional<graph::ModuleGraph>>& modules,
                                    const JobTraits& traits) override;
   void RemoveJob(const JobId& job) override;
   absl::Status SubmitSnapshot(const JobId& job, ModuleIndex module, int64_t version, int64_t step,
@@ -111,8 +113,11 @@ class EvaluatorImpl final : public Evaluator {
 
   EvaluatorCounters counters() const override {
     const absl::MutexLock lock(&mutex_);
-    return {.evaluated = evaluated_, .dropped_queue_full = queue_.dropped_full(),
-            .dropped_late = queue_.dropped_late(), .snapshots = snapshots_, .queued_bytes = queue_.bytes()};
+    return {.evaluated = evaluated_,
+            .dropped_queue_full = queue_.dropped_full(),
+            .dropped_late = queue_.dropped_late(),
+            .snapshots = snapshots_,
+            .queued_bytes = queue_.bytes()};
   }
 
   void Stop() override {
@@ -137,7 +142,8 @@ class EvaluatorImpl final : public Evaluator {
   std::optional<SampleQueue::Next> WaitForNext();
   void Run(SampleQueue::Next next);
   absl::StatusOr<Evaluation> Evaluate(const QueuedSample& sample);
-  absl::StatusOr<ModuleState*> FindModule(const JobId& job, ModuleIndex module) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<ModuleState*> FindModule(const JobId& job, ModuleIndex module)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Constant after construction.
   const EvaluatorOptions options_;
@@ -173,7 +179,8 @@ std::vector<absl::Status> EvaluatorImpl::SetJob(const JobId& job,
   for (size_t i = 0; i < modules.size(); ++i) {
     ModuleState module;
     if (!modules[i].has_value()) {
-      module.status = NamedError(absl::StatusCode::kFailedPrecondition, "NO_GRAPH", "the worker sent no graph");
+      module.status =
+          NamedError(absl::StatusCode::kFailedPrecondition, "NO_GRAPH", "the worker sent no graph");
     } else if (i < before.modules.size() && before.modules[i].module != nullptr &&
                before.modules[i].module->module->graph() == *modules[i]) {
       module = before.modules[i];
@@ -216,8 +223,8 @@ absl::StatusOr<ModuleState*> EvaluatorImpl::FindModule(const JobId& job, ModuleI
   return &state;
 }
 
-absl::Status EvaluatorImpl::SubmitSnapshot(const JobId& job, ModuleIndex module, int64_t version, int64_t step,
-                                           std::vector<WireTensor> weights) {
+absl::Status EvaluatorImpl::SubmitSnapshot(const JobId& job, ModuleIndex module, int64_t version,
+                                           int64_t step, std::vector<WireTensor> weights) {
   std::shared_ptr<LoadedModule> target;
   {
     const absl::MutexLock lock(&mutex_);
@@ -247,14 +254,16 @@ absl::Status EvaluatorImpl::SubmitSnapshot(const JobId& job, ModuleIndex module,
   return absl::OkStatus();
 }
 
-absl::Status EvaluatorImpl::SubmitSample(const JobId& job, ModuleIndex first_module, ModuleIndex module, int64_t step,
-                                         int64_t request_version, int64_t tag, std::vector<WireTensor> tensors) {
+absl::Status EvaluatorImpl::SubmitSample(const JobId& job, ModuleIndex first_module, ModuleIndex module,
+                                         int64_t step, int64_t request_version, int64_t tag,
+                                         std::vector<WireTensor> tensors) {
   auto context = std::make_shared<SampleContext>();
   {
     const absl::MutexLock lock(&mutex_);
     EGERIA_RETURN_IF_ERROR(FindModule(job, module).status());
     if (first_module > module) {
-      return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_MODULE", "the first module comes after the last");
+      return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_MODULE",
+                        "the first module comes after the last");
     }
     for (ModuleIndex i = first_module; i <= module; i = i.next()) {
       EGERIA_ASSIGN_OR_RETURN(const ModuleState* state, FindModule(job, i));
@@ -269,8 +278,13 @@ absl::Status EvaluatorImpl::SubmitSample(const JobId& job, ModuleIndex first_mod
   }
   EGERIA_RETURN_IF_ERROR(CheckSample(context->modules.front()->module->input_specs(), tensors));
   const size_t bytes = TotalBytes(tensors);
-  QueuedSample sample{.job = job, .first_module = first_module, .module = module, .step = step,
-                      .request_version = request_version, .tag = tag, .tensors = std::move(tensors),
+  QueuedSample sample{.job = job,
+                      .first_module = first_module,
+                      .module = module,
+                      .step = step,
+                      .request_version = request_version,
+                      .tag = tag,
+                      .tensors = std::move(tensors),
                       .context = std::move(context)};
   std::vector<QueuedSample> dropped;  // destroyed after the lock
   const absl::MutexLock lock(&mutex_);
@@ -289,8 +303,8 @@ void EvaluatorImpl::ReportStep(const JobId& job, int64_t step) {
     }
     if (!queue_.empty()) changed_.Signal();
   }
-  // From here, because the evaluator's thread may get no CPU at all. If it has just ended that sample and begun
-  // another one, the other runs at normal priority, once.
+  // From here, because the evaluator's thread may get no CPU at all. If it has just ended that sample and
+  // begun another one, the other runs at normal priority, once.
   if (escalate) SetIdlePriority(thread_id_, false);
 }
 
@@ -367,7 +381,8 @@ absl::StatusOr<Evaluation> EvaluatorImpl::Evaluate(const QueuedSample& sample) {
     std::vector<float> gram(gram_bytes.size() / sizeof(float));
     std::memcpy(gram.data(), gram_bytes.data(), gram_bytes.size());
     EGERIA_ASSIGN_OR_RETURN(const ChainReading reading, entry.chain->Evaluate(inputs, gram));
-    return Evaluation{.plasticity = reading.plasticity, .backend = reading.family,
+    return Evaluation{.plasticity = reading.plasticity,
+                      .backend = reading.family,
                       .compute = absl::FromChrono(std::chrono::steady_clock::now() - start)};
   } catch (...) {
     return StatusOfCurrentException("evaluation");
@@ -375,9 +390,11 @@ absl::StatusOr<Evaluation> EvaluatorImpl::Evaluate(const QueuedSample& sample) {
 }
 
 absl::Status CheckOptions(const EvaluatorOptions& options) {
-  if (options.threads < 1 || options.threads > 1024) return absl::InvalidArgumentError("threads must be 1..1024");
+  if (options.threads < 1 || options.threads > 1024)
+    return absl::InvalidArgumentError("threads must be 1..1024");
   if (!(options.max_cpu_load > 0)) return absl::InvalidArgumentError("max_cpu_load must be over 0");
-  if (options.load_poll <= absl::ZeroDuration()) return absl::InvalidArgumentError("load_poll must be over 0");
+  if (options.load_poll <= absl::ZeroDuration())
+    return absl::InvalidArgumentError("load_poll must be over 0");
   return absl::OkStatus();
 }
 
@@ -391,8 +408,10 @@ absl::StatusOr<std::unique_ptr<Evaluator>> Evaluator::Start(EvaluatorOptions opt
   }
   const bool idle_available = CanLeaveIdlePriority();
   if (!idle_available) {
-    LogInfo("the evaluator may not leave idle priority (CAP_SYS_NICE, or LimitNICE=0): samples of jobs that share "
-            "its CPUs wait for the load gate or their deadline instead");
+    LogInfo(
+        "the evaluator may not leave idle priority (CAP_SYS_NICE, or LimitNICE=0): samples of jobs that "
+        "share "
+        "its CPUs wait for the load gate or their deadline instead");
   }
   auto evaluator = std::make_unique<EvaluatorImpl>(std::move(options), std::move(backends), idle_available,
                                                    std::move(on_result));

@@ -20,18 +20,18 @@ namespace egeria::reference {
 
 // What one evaluation of a sample gave.
 struct Evaluation {
-  double plasticity = 0;          // SP loss between the sample's Gram matrix and the reference's
-  std::string backend;            // "int8", "bf16", "prepacked", "aten"
-  absl::Duration compute;         // reference forward and SP loss
+  double plasticity = 0;   // SP loss between the sample's Gram matrix and the reference's
+  std::string backend;     // "int8", "bf16", "prepacked", "aten"
+  absl::Duration compute;  // reference forward and SP loss
 };
 
 struct EvaluatorOptions {
-  int threads = 1;                       // intra-op threads of the reference
-  std::vector<int> cpus;                 // pin to these; empty: no pinning
-  double max_cpu_load = 0.5;             // of the machine, used by other processes; evaluate only under it
-                                         // (jobs that share no CPU)
+  int threads = 1;            // intra-op threads of the reference
+  std::vector<int> cpus;      // pin to these; empty: no pinning
+  double max_cpu_load = 0.5;  // of the machine, used by other processes; evaluate only under it
+                              // (jobs that share no CPU)
   size_t max_queue_bytes = size_t{256} << 20;
-  size_t max_samples_per_job = 4;        // the oldest is dropped
+  size_t max_samples_per_job = 4;                                             // the oldest is dropped
   std::vector<std::string> backends = {"int8", "bf16", "prepacked", "aten"};  // allowed, by preference
   // Tests inject these. cpu_load: share of the machine's CPU time in use, 0..1.
   std::function<double()> cpu_load;
@@ -59,9 +59,9 @@ struct EvaluatorCounters {
 // allows. The only part of the controller that links torch.
 //
 // Thread-safe. Callbacks run on the evaluator's thread without any lock held, once for each sample that is
-// evaluated, also where that fails (INTERNAL [REFERENCE_FAILED], RESOURCE_EXHAUSTED [GRAPH_TOO_LARGE]); samples
-// that are dropped are only counted. A callback may submit, but not stop. Stop() is idempotent, drops what is
-// queued and waits for the evaluation that is running.
+// evaluated, also where that fails (INTERNAL [REFERENCE_FAILED], RESOURCE_EXHAUSTED [GRAPH_TOO_LARGE]);
+// samples that are dropped are only counted. A callback may submit, but not stop. Stop() is idempotent, drops
+// what is queued and waits for the evaluation that is running.
 class Evaluator {
  public:
   struct Result {
@@ -88,8 +88,9 @@ class Evaluator {
 
   // Replaces the weights of one module's reference for the samples that are submitted after it. Checked here,
   // packed on the evaluator's thread. Tensors that the graph does not name are ignored.
-  // Errors: NOT_FOUND [UNKNOWN_JOB], [UNKNOWN_MODULE]; what SetJob() returned for a module that was refused; INVALID_ARGUMENT [MISSING_WEIGHT], [BAD_SHAPE], [BAD_DTYPE],
-  // [SNAPSHOT_NOT_FINITE]; RESOURCE_EXHAUSTED [QUEUE_FULL].
+  // Errors: NOT_FOUND [UNKNOWN_JOB], [UNKNOWN_MODULE]; what SetJob() returned for a module that was refused;
+  // INVALID_ARGUMENT [MISSING_WEIGHT], [BAD_SHAPE], [BAD_DTYPE], [SNAPSHOT_NOT_FINITE]; RESOURCE_EXHAUSTED
+  // [QUEUE_FULL].
   virtual absl::Status SubmitSnapshot(const JobId& job, ModuleIndex module, int64_t version, int64_t step,
                                       std::vector<WireTensor> weights) = 0;
 

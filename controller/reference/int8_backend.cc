@@ -43,10 +43,10 @@ struct PackedGroup {
   at::Tensor weight, scales, zero_points, bias;
   QuantizationParameters in, out, residual_parameters;
   int input = -1, output = -1, residual = -1;
-  bool byte_result = false;     // else float32
-  bool keep_residual = false;   // someone else may read it: the sum overwrites its accumulator
+  bool byte_result = false;    // else float32
+  bool keep_residual = false;  // someone else may read it: the sum overwrites its accumulator
   std::shared_ptr<SaturationCount> saturation;
-  mutable int64_t runs = 0;     // of the evaluator's thread
+  mutable int64_t runs = 0;  // of the evaluator's thread
 };
 
 c10::IValue ResultType(const PackedGroup& packed) {
@@ -58,7 +58,8 @@ int64_t ResultZero(const PackedGroup& packed) { return packed.byte_result ? pack
 at::Tensor Accumulator(const PackedGroup& packed, const Frame& frame, const std::vector<int64_t>& shape) {
   at::Tensor residual = frame[packed.residual].toTensor();
   TORCH_CHECK(residual.sizes() == shape, "an 8-bit sum does not broadcast ", residual.sizes());
-  TORCH_CHECK(residual.scalar_type() == (packed.byte_result ? at::kByte : at::kFloat), "an 8-bit sum of another type");
+  TORCH_CHECK(residual.scalar_type() == (packed.byte_result ? at::kByte : at::kFloat),
+              "an 8-bit sum of another type");
   if (!residual.is_contiguous(at::MemoryFormat::ChannelsLast)) {
     return residual.contiguous(at::MemoryFormat::ChannelsLast);
   }
@@ -78,24 +79,25 @@ at::Tensor Convolve(const PackedGroup& packed, const Frame& frame) {
                            ResultZero(packed), ResultType(packed), std::string(ActivationName(group)),
                            ScalarList(ActivationScalars(group)), c10::IValue());
   }
-  const QuantizationParameters sum = packed.byte_result ? packed.residual_parameters : QuantizationParameters{};
-  return ops.convolution_sum(input, packed.in.scale, packed.in.zero_point, packed.weight, packed.scales,
-                             packed.zero_points, Accumulator(packed, frame, shape), OptionalTensor(packed.bias),
-                             IntList(group.stride), IntList(group.padding), IntList(group.dilation), group.groups,
-                             ResultScale(packed), ResultZero(packed), ResultType(packed), sum.scale, sum.zero_point,
-                             std::string("sum"), c10::IValue(1.0),
-                             group.activation == Activation::kNone ? c10::IValue()
-                                                                   : c10::IValue(std::string("relu")),
-                             ScalarList({}), c10::IValue());
+  const QuantizationParameters sum =
+      packed.byte_result ? packed.residual_parameters : QuantizationParameters{};
+  return ops.convolution_sum(
+      input, packed.in.scale, packed.in.zero_point, packed.weight, packed.scales, packed.zero_points,
+      Accumulator(packed, frame, shape), OptionalTensor(packed.bias), IntList(group.stride),
+      IntList(group.padding), IntList(group.dilation), group.groups, ResultScale(packed), ResultZero(packed),
+      ResultType(packed), sum.scale, sum.zero_point, std::string("sum"), c10::IValue(1.0),
+      group.activation == Activation::kNone ? c10::IValue() : c10::IValue(std::string("relu")),
+      ScalarList({}), c10::IValue());
 }
 
 at::Tensor Linear(const PackedGroup& packed, const Frame& frame) {
   const at::Tensor input = frame[packed.input].toTensor();
   CheckLinearInput(packed.weight_shape, input);
   return Int8Ops::Get().linear(input.contiguous(), packed.in.scale, packed.in.zero_point, packed.weight,
-                               packed.scales, packed.zero_points, OptionalTensor(packed.bias), ResultScale(packed),
-                               ResultZero(packed), ResultType(packed), std::string(ActivationName(packed.group)),
-                               ScalarList({}), packed.group.gelu.empty() ? std::string("none") : packed.group.gelu);
+                               packed.scales, packed.zero_points, OptionalTensor(packed.bias),
+                               ResultScale(packed), ResultZero(packed), ResultType(packed),
+                               std::string(ActivationName(packed.group)), ScalarList({}),
+                               packed.group.gelu.empty() ? std::string("none") : packed.group.gelu);
 }
 
 void RunGroup(const PackedGroup& packed, Frame& frame) {
@@ -139,10 +141,10 @@ class Packer {
 
  private:
   struct Readers {
-    bool bytes = false;         // a group reads it as its input
-    bool floats = false;        // a plain node does, or it is an output
-    bool residual = false;      // a group adds it
-    size_t last = 0;            // the last item that reads it
+    bool bytes = false;     // a group reads it as its input
+    bool floats = false;    // a plain node does, or it is an output
+    bool residual = false;  // a group adds it
+    size_t last = 0;        // the last item that reads it
   };
 
   void FindReaders() {
@@ -177,7 +179,9 @@ class Packer {
     if (byte_slot_[slot] >= 0) return byte_slot_[slot];
     const int bytes = byte_slot_[slot] = program_.AddSlot();
     program_.steps.push_back(
-        {.label = "quantise", .reads = {slot}, .writes = {bytes},
+        {.label = "quantise",
+         .reads = {slot},
+         .writes = {bytes},
          .run = [slot, bytes, parameters = Parameters(slot), saturation = input_.saturation](Frame& frame) {
            frame[bytes] = Quantize(frame[slot].toTensor(), parameters, saturation.get());
          }});
@@ -187,10 +191,13 @@ class Packer {
   int FloatOf(int slot) {
     if (is_float_[slot]) return slot;
     is_float_[slot] = true;
-    program_.steps.push_back({.label = "dequantise", .reads = {byte_slot_[slot]}, .writes = {slot},
-                              .run = [slot, bytes = byte_slot_[slot], parameters = Parameters(slot)](Frame& frame) {
-                                frame[slot] = Dequantize(frame[bytes].toTensor(), parameters);
-                              }});
+    program_.steps.push_back(
+        {.label = "dequantise",
+         .reads = {byte_slot_[slot]},
+         .writes = {slot},
+         .run = [slot, bytes = byte_slot_[slot], parameters = Parameters(slot)](Frame& frame) {
+           frame[slot] = Dequantize(frame[bytes].toTensor(), parameters);
+         }});
     return slot;
   }
 
@@ -242,10 +249,10 @@ class Packer {
     packed->zero_points = quantized.zero_points;
     const Int8Ops& ops = Int8Ops::Get();
     if (group.convolution) {
-      packed->weight = ops.prepack_convolution(
-          quantized.values.contiguous(at::MemoryFormat::ChannelsLast), quantized.scales, packed->in.scale,
-          packed->in.zero_point, IntList(group.stride), IntList(group.padding), IntList(group.dilation), group.groups,
-          c10::IValue());
+      packed->weight = ops.prepack_convolution(quantized.values.contiguous(at::MemoryFormat::ChannelsLast),
+                                               quantized.scales, packed->in.scale, packed->in.zero_point,
+                                               IntList(group.stride), IntList(group.padding),
+                                               IntList(group.dilation), group.groups, c10::IValue());
     } else {
       packed->weight = ops.prepack_linear(quantized.values.contiguous(), c10::IValue());
     }
@@ -278,7 +285,8 @@ class Int8Backend final : public Backend {
   absl::StatusOr<Program> Pack(const PackInput& input) const override {
     EGERIA_RETURN_IF_ERROR(Int8Ops::Get().Check());
     if (input.graph->fused == 0) return absl::UnimplementedError("nothing in the module can be fused");
-    if (input.ranges == nullptr) return absl::FailedPreconditionError("8-bit programs need activation ranges");
+    if (input.ranges == nullptr)
+      return absl::FailedPreconditionError("8-bit programs need activation ranges");
     try {
       const c10::InferenceMode inference;
       return Packer(input, float_residual_).Run();
@@ -295,6 +303,8 @@ class Int8Backend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> MakeInt8Backend(bool float_residual) { return std::make_unique<Int8Backend>(float_residual); }
+std::unique_ptr<Backend> MakeInt8Backend(bool float_residual) {
+  return std::make_unique<Int8Backend>(float_residual);
+}
 
 }  // namespace egeria::reference

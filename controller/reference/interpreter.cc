@@ -69,7 +69,8 @@ void CallOperator(const BoundNode& node, Frame& frame) {
   node.op->callBoxed(stack);
   if (node.unpack) {
     const c10::List<IValue> list = stack.at(0).toList();
-    TORCH_CHECK(list.size() >= node.outputs.size(), "a list of ", list.size(), " for ", node.outputs.size(), " names");
+    TORCH_CHECK(list.size() >= node.outputs.size(), "a list of ", list.size(), " for ", node.outputs.size(),
+                " names");
     for (size_t i = 0; i < node.outputs.size(); ++i) frame[node.outputs[i]] = list.get(i);
     return;
   }
@@ -117,8 +118,8 @@ Step MakeStep(BoundNode bound) {
       break;
     case BoundNode::Kind::kInteger:
       step.run = [node](Frame& frame) {
-        frame[node->outputs[0]] =
-            Integer(node->name, Evaluate(node->args[0], frame).toInt(), Evaluate(node->args[1], frame).toInt());
+        frame[node->outputs[0]] = Integer(node->name, Evaluate(node->args[0], frame).toInt(),
+                                          Evaluate(node->args[1], frame).toInt());
       };
       break;
   }

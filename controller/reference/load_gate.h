@@ -15,7 +15,8 @@ struct CpuTimes {
   int64_t total = 0;
 };
 
-// The first line of /proc/stat. Waiting for disks counts as idle; a guest's time is part of user time already.
+// The first line of /proc/stat. Waiting for disks counts as idle; a guest's time is part of user time
+// already.
 std::optional<CpuTimes> ParseProcStat(absl::string_view text);
 
 // The share of the machine's CPU time, 0..1, that processes other than this one used since the previous call.

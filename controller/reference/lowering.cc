@@ -56,7 +56,9 @@ class Lowerer {
     const TensorSpec& spec = *spec_[operand.slot];
     return spec.dtype == DataType::kFloat32 && spec.shape.size() == rank ? operand.slot : -1;
   }
-  static bool IsNone(const Operand& operand) { return operand.kind == Kind::kConstant && operand.constant.isNone(); }
+  static bool IsNone(const Operand& operand) {
+    return operand.kind == Kind::kConstant && operand.constant.isNone();
+  }
 
   // A constant list of one or two integers, as two; false for anything else.
   static bool Pair(const Operand& operand, int64_t at_least, std::vector<int64_t>* pair) {
@@ -132,9 +134,12 @@ class Lowerer {
     for (size_t i = 1; i < node.outputs.size(); ++i) {  // batch statistics: nobody should want them
       if (is_output_[node.outputs[i]] || !users_[node.outputs[i]].empty()) return false;
     }
-    FusedGroup::BatchNorm norm{.weight = Weight(node.args[1], 1), .bias = Weight(node.args[2], 1),
-                               .mean = Weight(node.args[3], 1), .variance = Weight(node.args[4], 1)};
-    const bool affine = (norm.weight >= 0 || IsNone(node.args[1])) && (norm.bias >= 0 || IsNone(node.args[2]));
+    FusedGroup::BatchNorm norm{.weight = Weight(node.args[1], 1),
+                               .bias = Weight(node.args[2], 1),
+                               .mean = Weight(node.args[3], 1),
+                               .variance = Weight(node.args[4], 1)};
+    const bool affine =
+        (norm.weight >= 0 || IsNone(node.args[1])) && (norm.bias >= 0 || IsNone(node.args[2]));
     const Operand& epsilon = node.args[exported ? 6 : 7];
     if (!affine || norm.mean < 0 || norm.variance < 0 || !epsilon.constant.isDouble()) return false;
     const int64_t channels = spec_[group->weight]->shape[0];
@@ -162,7 +167,8 @@ class Lowerer {
       group->activation = Activation::kRelu;
       return true;
     }
-    if (group->convolution && group->residual < 0 && (node.name == "aten::hardtanh" || node.name == "aten::relu6")) {
+    if (group->convolution && group->residual < 0 &&
+        (node.name == "aten::hardtanh" || node.name == "aten::relu6")) {
       group->clamp_high = 6;
       if (node.name == "aten::hardtanh") {
         if (!node.args[1].constant.isScalar() || !node.args[2].constant.isScalar()) return false;

@@ -27,10 +27,10 @@ struct FusedGroup {
   int input = -1;
   int weight = -1, bias = -1;
   std::optional<BatchNorm> batch_norm;
-  int residual = -1;         // added to the convolution's result before the activation
+  int residual = -1;  // added to the convolution's result before the activation
   Activation activation = Activation::kNone;
   double clamp_low = 0, clamp_high = 0;
-  std::string gelu;          // "none" or "tanh"
+  std::string gelu;  // "none" or "tanh"
   int output = -1;
   std::vector<int64_t> stride, padding, dilation;  // two each; convolutions only
   int64_t groups = 1;

@@ -58,15 +58,17 @@ class BudgetAllocator final : public c10::Allocator {
     return {header + 1, header + 1, &Free, c10::Device(c10::kCPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &Free; }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    std::memcpy(to, from, bytes);
+  }
 
  private:
   static void Charge(MemoryBudget::Ledger& ledger, size_t bytes) {
     const size_t live = ledger.live.fetch_add(bytes) + bytes;
     if (live > ledger.limit) {
       ledger.live -= bytes;
-      throw GraphTooLarge(absl::StrCat("a tensor of ", bytes, " bytes on top of ", live - bytes, ", at most ",
-                                       ledger.limit));
+      throw GraphTooLarge(
+          absl::StrCat("a tensor of ", bytes, " bytes on top of ", live - bytes, ", at most ", ledger.limit));
     }
     size_t peak = ledger.peak.load();
     while (live > peak && !ledger.peak.compare_exchange_weak(peak, live)) {

@@ -23,7 +23,8 @@ absl::Duration ThreadCpuTime() {
 void CheckTensor(const at::Tensor& tensor, const RunLimits& limits) {
   TORCH_CHECK(tensor.defined(), "the operator gave no tensor");
   if (tensor.numel() > limits.max_elements) {
-    throw GraphTooLarge(absl::StrCat("a value of ", tensor.numel(), " elements, at most ", limits.max_elements));
+    throw GraphTooLarge(
+        absl::StrCat("a value of ", tensor.numel(), " elements, at most ", limits.max_elements));
   }
 }
 
@@ -48,7 +49,8 @@ void RunSteps(const Program& program, const RunLimits& limits, const Observer& o
     }
     for (int slot : step.dead) frame[slot] = c10::IValue();
     if (ThreadCpuTime() - start > limits.max_cpu_time) {
-      throw GraphTooLarge(absl::StrCat("the module takes more than ", absl::FormatDuration(limits.max_cpu_time)));
+      throw GraphTooLarge(
+          absl::StrCat("the module takes more than ", absl::FormatDuration(limits.max_cpu_time)));
     }
   }
 }
@@ -73,7 +75,8 @@ void Program::FindDeadValues() {
   }
 }
 
-absl::StatusOr<std::vector<at::Tensor>> RunProgram(const Program& program, const std::vector<at::Tensor>& inputs,
+absl::StatusOr<std::vector<at::Tensor>> RunProgram(const Program& program,
+                                                   const std::vector<at::Tensor>& inputs,
                                                    const RunLimits& limits, const Observer& observer) {
   const char* label = "inputs";
   try {

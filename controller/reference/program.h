@@ -19,10 +19,10 @@ namespace egeria::reference {
 using Frame = std::vector<c10::IValue>;
 
 struct Step {
-  std::string label;                 // for messages: the operator, or what was fused
-  std::vector<int> reads, writes;    // slots; `writes` are checked against the limits afterwards
-  std::function<void(Frame&)> run;   // may throw
-  std::vector<int> dead;             // slots that nobody reads after this step; see FindDeadValues()
+  std::string label;                // for messages: the operator, or what was fused
+  std::vector<int> reads, writes;   // slots; `writes` are checked against the limits afterwards
+  std::function<void(Frame&)> run;  // may throw
+  std::vector<int> dead;            // slots that nobody reads after this step; see FindDeadValues()
 };
 
 struct Program {
@@ -51,8 +51,10 @@ using Observer = std::function<void(int slot, const c10::IValue& value)>;
 
 // Runs the program in inference mode, without gradients. The caller has checked the inputs against the specs.
 // Errors: RESOURCE_EXHAUSTED [GRAPH_TOO_LARGE]; INTERNAL [REFERENCE_FAILED] whatever a step threw.
-absl::StatusOr<std::vector<at::Tensor>> RunProgram(const Program& program, const std::vector<at::Tensor>& inputs,
-                                                   const RunLimits& limits, const Observer& observer = nullptr);
+absl::StatusOr<std::vector<at::Tensor>> RunProgram(const Program& program,
+                                                   const std::vector<at::Tensor>& inputs,
+                                                   const RunLimits& limits,
+                                                   const Observer& observer = nullptr);
 
 }  // namespace egeria::reference
 

@@ -21,8 +21,8 @@ namespace {
 
 constexpr int64_t kGrain = 1 << 16;  // elements a thread takes at least
 
-// The loops are written so that they vectorise, and are compiled once for each instruction set below. Chosen by
-// hand when first used: compiler-made resolvers run before a sanitizer is ready for them.
+// The loops are written so that they vectorise, and are compiled once for each instruction set below. Chosen
+// by hand when first used: compiler-made resolvers run before a sanitizer is ready for them.
 #if defined(__GNUC__)
 #define EGERIA_INLINE inline __attribute__((always_inline))
 #else
@@ -73,16 +73,17 @@ struct Kernels {
   int64_t (*count_ends)(const uint8_t*, int64_t, uint8_t, uint8_t);
 };
 
-#define EGERIA_KERNELS(name, attributes)                                                                     \
-  attributes int64_t Quantize##name(const float* in, uint8_t* out, int64_t count, float inverse, float zero) { \
-    return QuantizeLoop(in, out, count, inverse, zero);                                                      \
-  }                                                                                                          \
-  attributes void Dequantize##name(const uint8_t* in, float* out, int64_t count, float scale, float zero) {   \
-    DequantizeLoop(in, out, count, scale, zero);                                                             \
-  }                                                                                                          \
-  attributes int64_t Count##name(const uint8_t* bytes, int64_t count, uint8_t low, uint8_t high) {            \
-    return CountLoop(bytes, count, low, high);                                                               \
-  }                                                                                                          \
+#define EGERIA_KERNELS(name, attributes)                                                                    \
+  attributes int64_t Quantize##name(const float* in, uint8_t* out, int64_t count, float inverse,            \
+                                    float zero) {                                                           \
+    return QuantizeLoop(in, out, count, inverse, zero);                                                     \
+  }                                                                                                         \
+  attributes void Dequantize##name(const uint8_t* in, float* out, int64_t count, float scale, float zero) { \
+    DequantizeLoop(in, out, count, scale, zero);                                                            \
+  }                                                                                                         \
+  attributes int64_t Count##name(const uint8_t* bytes, int64_t count, uint8_t low, uint8_t high) {          \
+    return CountLoop(bytes, count, low, high);                                                              \
+  }                                                                                                         \
   constexpr Kernels k##name = {&Quantize##name, &Dequantize##name, &Count##name};
 
 EGERIA_KERNELS(Plain, )
@@ -112,8 +113,10 @@ QuantizationParameters ChooseParameters(const ActivationRange& range, float marg
   return parameters;
 }
 
-at::Tensor Quantize(const at::Tensor& input, const QuantizationParameters& parameters, SaturationCount* count) {
-  TORCH_CHECK(input.scalar_type() == at::kFloat, "8-bit values are made from float32, not ", input.scalar_type());
+at::Tensor Quantize(const at::Tensor& input, const QuantizationParameters& parameters,
+                    SaturationCount* count) {
+  TORCH_CHECK(input.scalar_type() == at::kFloat, "8-bit values are made from float32, not ",
+              input.scalar_type());
   const at::Tensor dense = input.is_non_overlapping_and_dense() ? input : input.contiguous();
   at::Tensor output = at::empty_like(dense, dense.options().dtype(at::kByte));
   const float* in = dense.const_data_ptr<float>();
@@ -136,12 +139,13 @@ at::Tensor Dequantize(const at::Tensor& input, const QuantizationParameters& par
   float* out = output.mutable_data_ptr<float>();
   at::parallel_for(0, dense.numel(), kGrain, [&](int64_t begin, int64_t end) {
     BestKernels().dequantize(in + begin, out + begin, end - begin, static_cast<float>(parameters.scale),
-                    static_cast<float>(parameters.zero_point));
+                             static_cast<float>(parameters.zero_point));
   });
   return output;
 }
 
-void CountSaturated(const at::Tensor& bytes, const QuantizationParameters& parameters, SaturationCount* count) {
+void CountSaturated(const at::Tensor& bytes, const QuantizationParameters& parameters,
+                    SaturationCount* count) {
   if (!bytes.is_non_overlapping_and_dense()) return;
   const uint8_t low = parameters.zero_point > 0 ? 0 : 255;
   count->elements += bytes.numel();

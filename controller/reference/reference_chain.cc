@@ -33,7 +33,8 @@ absl::Status Failed(const std::string& why) {
 }  // namespace
 
 ReferenceChain::ReferenceChain(std::vector<std::shared_ptr<ReferenceModule>> modules,
-                               const std::vector<std::unique_ptr<Backend>>* backends, SelectionOptions options)
+                               const std::vector<std::unique_ptr<Backend>>* backends,
+                               SelectionOptions options)
     : modules_(std::move(modules)), backends_(backends), baseline_(MakeAtenBackend()), selector_(options) {}
 
 const Backend* ReferenceChain::Find(const std::string& name) const {
@@ -71,8 +72,8 @@ absl::StatusOr<std::vector<float>> GramOf(const std::vector<at::Tensor>& outputs
 
 }  // namespace
 
-absl::StatusOr<std::vector<float>> ReferenceChain::Gram(const Backend& backend, const std::vector<at::Tensor>& inputs,
-                                                        size_t batch) {
+absl::StatusOr<std::vector<float>> ReferenceChain::Gram(const Backend& backend,
+                                                        const std::vector<at::Tensor>& inputs, size_t batch) {
   std::vector<at::Tensor> values = inputs;
   for (const auto& module : modules_) {
     EGERIA_ASSIGN_OR_RETURN(values, module->Run(backend, values));
@@ -99,8 +100,7 @@ BackendMeasurement ReferenceChain::Measure(const Backend& backend, const std::ve
   // The first run packs and compiles kernels; the shorter of two more is the time.
   absl::StatusOr<std::vector<float>> gram = Gram(backend, inputs, batch);
   if (!gram.ok()) return refuse(gram.status());
-  const absl::StatusOr<double> noise =
-      plasticity::SpLoss(*gram, baseline, static_cast<int64_t>(batch));
+  const absl::StatusOr<double> noise = plasticity::SpLoss(*gram, baseline, static_cast<int64_t>(batch));
   if (!noise.ok()) return refuse(noise.status());
   measurement.noise = *noise;
   measurement.seconds = std::numeric_limits<double>::infinity();
@@ -116,12 +116,14 @@ BackendMeasurement ReferenceChain::Measure(const Backend& backend, const std::ve
 absl::StatusOr<ChainReading> ReferenceChain::EvaluateAndCalibrate(const std::vector<at::Tensor>& inputs,
                                                                   std::span<const float> gram, size_t batch) {
   EGERIA_ASSIGN_OR_RETURN(const std::vector<float> baseline, CalibratingGram(inputs, batch));
-  EGERIA_ASSIGN_OR_RETURN(const double plasticity, plasticity::SpLoss(gram, baseline, static_cast<int64_t>(batch)));
+  EGERIA_ASSIGN_OR_RETURN(const double plasticity,
+                          plasticity::SpLoss(gram, baseline, static_cast<int64_t>(batch)));
   calibrated_ = true;
   if (selector_.NeedsMeasurement()) {
     std::vector<BackendMeasurement> measurements;
     for (const auto& backend : *backends_) {
-      if (backend->name() != baseline_->name()) measurements.push_back(Measure(*backend, inputs, baseline, batch));
+      if (backend->name() != baseline_->name())
+        measurements.push_back(Measure(*backend, inputs, baseline, batch));
     }
     measurements.push_back(Measure(*baseline_, inputs, baseline, batch));
     selector_.SetMeasurements(std::move(measurements));
@@ -132,7 +134,8 @@ absl::StatusOr<ChainReading> ReferenceChain::EvaluateAndCalibrate(const std::vec
   } else if (const std::string chosen = selector_.Choose(); chosen != baseline_->name()) {
     const absl::StatusOr<std::vector<float>> quantised = Gram(*Find(chosen), inputs, batch);
     const absl::StatusOr<double> noise =
-        quantised.ok() ? plasticity::SpLoss(*quantised, baseline, static_cast<int64_t>(batch)) : quantised.status();
+        quantised.ok() ? plasticity::SpLoss(*quantised, baseline, static_cast<int64_t>(batch))
+                       : quantised.status();
     if (noise.ok()) {
       selector_.UpdateNoise(chosen, *noise);
     } else {
@@ -153,7 +156,8 @@ absl::StatusOr<ChainReading> ReferenceChain::Evaluate(const std::vector<at::Tens
   const Backend* backend = Find(selector_.Choose());
   absl::StatusOr<std::vector<float>> reference = Gram(*backend, inputs, batch);
   if (!reference.ok() && backend != baseline_.get()) {
-    // What one backend cannot do, the baseline may: fall back, and leave the backend until it is measured anew.
+    // What one backend cannot do, the baseline may: fall back, and leave the backend until it is measured
+    // anew.
     selector_.Refuse(backend->name(), std::string(reference.status().message()));
     backend = baseline_.get();
     reference = Gram(*backend, inputs, batch);

@@ -32,8 +32,8 @@ class ReferenceModule {
   const std::vector<TensorSpec>& input_specs() const { return graph_.inputs; }
   const std::vector<TensorSpec>& weight_specs() const { return graph_.weights; }
 
-  // Takes weights that MatchWeights() has ordered; they stay alive while they are used. Programs are packed anew
-  // when they are next used; activation ranges stay, since the next snapshot's are much the same.
+  // Takes weights that MatchWeights() has ordered; they stay alive while they are used. Programs are packed
+  // anew when they are next used; activation ranges stay, since the next snapshot's are much the same.
   void SetWeights(std::vector<WireTensor> weights);
 
   // Runs the module. Errors: FAILED_PRECONDITION [NO_REFERENCE] without weights; those of Backend::Pack and

@@ -36,8 +36,8 @@ absl::Status SampleQueue::Push(QueuedSample sample, size_t bytes, std::vector<Qu
   while (drop < job.samples.size() && !fits()) freed += job.samples[drop++].lease.bytes();
   if (!fits()) {  // keep what there is
     ++dropped_full_;
-    return NamedError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL", "a sample of ", bytes, " bytes; ", this->bytes(),
-                      " of ", max_bytes_, " are taken");
+    return NamedError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL", "a sample of ", bytes, " bytes; ",
+                      this->bytes(), " of ", max_bytes_, " are taken");
   }
   for (size_t i = 0; i < drop; ++i) {
     dropped->push_back(std::move(job.samples.front()));
@@ -92,7 +92,8 @@ std::optional<SampleQueue::Next> SampleQueue::Pop(bool gate_open, std::vector<Qu
 }
 
 bool SampleQueue::empty() const {
-  return std::all_of(jobs_.begin(), jobs_.end(), [](const auto& entry) { return entry.second.samples.empty(); });
+  return std::all_of(jobs_.begin(), jobs_.end(),
+                     [](const auto& entry) { return entry.second.samples.empty(); });
 }
 
 }  // namespace egeria::reference

@@ -18,11 +18,13 @@
 
 namespace egeria::reference {
 
-// Counts bytes against a shared total for as long as it lives. Movable. Thread-compatible; the total is atomic.
+// Counts bytes against a shared total for as long as it lives. Movable. Thread-compatible; the total is
+// atomic.
 class ByteLease {
  public:
   ByteLease() = default;
-  ByteLease(std::shared_ptr<std::atomic<size_t>> total, size_t bytes) : total_(std::move(total)), bytes_(bytes) {
+  ByteLease(std::shared_ptr<std::atomic<size_t>> total, size_t bytes)
+      : total_(std::move(total)), bytes_(bytes) {
     *total_ += bytes_;
   }
   ByteLease(ByteLease&& other) noexcept : total_(std::move(other.total_)), bytes_(other.bytes_) {}
@@ -64,9 +66,9 @@ class SampleQueue {
   void SetJob(const JobId& job, const JobTraits& traits);
   std::vector<QueuedSample> RemoveJob(const JobId& job);
 
-  // Adds a sample of `bytes`, dropping the job's oldest ones where it has too many or the bytes do not suffice.
-  // The dropped ones come back, so that the caller may destroy them without its lock.
-  // Errors: NOT_FOUND [UNKNOWN_JOB]; RESOURCE_EXHAUSTED [QUEUE_FULL] where dropping does not help.
+  // Adds a sample of `bytes`, dropping the job's oldest ones where it has too many or the bytes do not
+  // suffice. The dropped ones come back, so that the caller may destroy them without its lock. Errors:
+  // NOT_FOUND [UNKNOWN_JOB]; RESOURCE_EXHAUSTED [QUEUE_FULL] where dropping does not help.
   absl::Status Push(QueuedSample sample, size_t bytes, std::vector<QueuedSample>* dropped);
 
   // The job's newest step; never goes back.

@@ -14,8 +14,8 @@ namespace egeria::reference {
 struct BackendMeasurement {
   std::string name;
   double seconds = 0;
-  double noise = 0;      // SP loss between this backend's output and the float32 baseline's
-  std::string refusal;   // not empty: it cannot run this module, and why
+  double noise = 0;     // SP loss between this backend's output and the float32 baseline's
+  std::string refusal;  // not empty: it cannot run this module, and why
 };
 
 struct SelectionOptions {
@@ -29,8 +29,8 @@ struct SelectionOptions {
   double remeasure_at = 0.25;
 };
 
-// Chooses the fastest backend whose quantisation noise is well under the plasticity signal. The signal shrinks
-// as a module converges, so a backend may be refused later that was good before. Thread-compatible.
+// Chooses the fastest backend whose quantisation noise is well under the plasticity signal. The signal
+// shrinks as a module converges, so a backend may be refused later that was good before. Thread-compatible.
 class BackendSelector {
  public:
   explicit BackendSelector(SelectionOptions options = {}) : options_(options) {}

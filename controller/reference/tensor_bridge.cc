@@ -45,8 +45,8 @@ at::Tensor ToTensor(const WireTensor& tensor) {
   const at::ScalarType type = boolean ? at::kByte : ToScalarType(tensor.spec.dtype);
   auto keep = tensor.bytes;
   void* data = const_cast<std::byte*>(keep->data());  // nothing in the engine writes to a leaf
-  at::Tensor result = at::from_blob(data, tensor.spec.shape, [keep = std::move(keep)](void*) {},
-                                    at::TensorOptions().dtype(type));
+  at::Tensor result = at::from_blob(
+      data, tensor.spec.shape, [keep = std::move(keep)](void*) {}, at::TensorOptions().dtype(type));
   return boolean ? result.ne(0) : result;
 }
 

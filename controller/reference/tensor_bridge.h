@@ -19,7 +19,8 @@ at::ScalarType ToScalarType(DataType dtype);
 // wire tensor must have passed CheckWireTensor(). Nothing may write to the result.
 at::Tensor ToTensor(const WireTensor& tensor);
 
-// A number where a tensor is expected. As in Python, it takes part in type promotion more weakly than a tensor.
+// A number where a tensor is expected. As in Python, it takes part in type promotion more weakly than a
+// tensor.
 at::Tensor WrappedNumber(const at::Scalar& number);
 
 // The b x b matrix of inner products of the rows of `activation` (b x anything), float32, contiguous. Any

@@ -10,8 +10,8 @@ namespace egeria::reference {
 // The kernel's id of the calling thread.
 pid_t CurrentThreadId();
 
-// Runs the thread only where a CPU is otherwise idle (SCHED_IDLE), or as others do (SCHED_OTHER). Any thread of
-// the process may be named. False where the kernel refuses.
+// Runs the thread only where a CPU is otherwise idle (SCHED_IDLE), or as others do (SCHED_OTHER). Any thread
+// of the process may be named. False where the kernel refuses.
 bool SetIdlePriority(pid_t thread, bool idle);
 
 // True if a thread of this process may leave idle priority again: that takes CAP_SYS_NICE, or

@@ -29,7 +29,9 @@ bool ExponentsAreFinite(const WireTensor& tensor, Bits exponent) {
   return bad == 0;
 }
 
-std::string Shape(const std::vector<int64_t>& shape) { return absl::StrCat("[", absl::StrJoin(shape, ","), "]"); }
+std::string Shape(const std::vector<int64_t>& shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ","), "]");
+}
 
 }  // namespace
 

@@ -28,8 +28,8 @@ graph::Argument Text(std::string value);
 graph::Argument None();
 graph::Argument Ints(const std::vector<int64_t>& values);
 
-// How operators are spelled: as torch.export does (aten::conv2d, aten::_native_batch_norm_legit_no_training), or
-// as torch's C++ tracer does (aten::_convolution, aten::batch_norm).
+// How operators are spelled: as torch.export does (aten::conv2d, aten::_native_batch_norm_legit_no_training),
+// or as torch's C++ tracer does (aten::_convolution, aten::batch_norm).
 enum class Spelling { kExported, kTraced };
 
 // float32 values with this standard deviation, shifted by `mean`.
@@ -66,7 +66,8 @@ class GraphBuilder {
 };
 
 // conv-bn-relu-conv-bn, added to its input, relu.
-SampleModule BasicBlock(int64_t channels, int64_t size, Spelling spelling = Spelling::kExported, uint64_t seed = 1);
+SampleModule BasicBlock(int64_t channels, int64_t size, Spelling spelling = Spelling::kExported,
+                        uint64_t seed = 1);
 // CIFAR's ResNet-56, whole, with shortcuts that subsample and pad.
 SampleModule ResNet56(uint64_t seed = 1);
 // Its last third: nine blocks of 64 channels at 8x8, the first of which halves the images.

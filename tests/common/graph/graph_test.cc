@@ -16,11 +16,11 @@ Argument Int(int64_t value) { return Argument{value}; }
 
 // relu(linear(x, w))
 ModuleGraph SmallGraph() {
-  return ModuleGraph{
-      .inputs = {{"x", DataType::kFloat32, {-1, 4}}},
-      .weights = {{"w", DataType::kFloat32, {3, 4}}},
-      .nodes = {{"aten::linear", "", {Ref("x"), Ref("w")}, {}, {"y"}}, {"aten::relu", "", {Ref("y")}, {}, {"z"}}},
-      .outputs = {"z"}};
+  return ModuleGraph{.inputs = {{"x", DataType::kFloat32, {-1, 4}}},
+                     .weights = {{"w", DataType::kFloat32, {3, 4}}},
+                     .nodes = {{"aten::linear", "", {Ref("x"), Ref("w")}, {}, {"y"}},
+                               {"aten::relu", "", {Ref("y")}, {}, {"z"}}},
+                     .outputs = {"z"}};
 }
 
 void ExpectRefused(const ModuleGraph& graph, const std::string& name, const GraphLimits& limits = {}) {
@@ -32,7 +32,8 @@ void ExpectRefused(const ModuleGraph& graph, const std::string& name, const Grap
 TEST(ModuleGraph, AcceptsALinearLayer) { EXPECT_TRUE(Validate(SmallGraph()).ok()) << Validate(SmallGraph()); }
 
 TEST(ModuleGraph, RefusesAnUnknownOperator) {
-  for (const char* op : {"aten::relu_", "aten::set_", "aten::as_strided", "aten::rand", "prim::If", "", "egeria::run"}) {
+  for (const char* op :
+       {"aten::relu_", "aten::set_", "aten::as_strided", "aten::rand", "prim::If", "", "egeria::run"}) {
     ModuleGraph graph = SmallGraph();
     graph.nodes[1].op = op;
     ExpectRefused(graph, "UNKNOWN_OP");
@@ -120,7 +121,9 @@ TEST(ModuleGraph, RefusesWhatIsBeyondTheLimits) {
   ExpectRefused(graph, "GRAPH_TOO_LARGE", {.max_arguments_per_node = 1});
   ExpectRefused(graph, "GRAPH_TOO_LARGE", {.max_tensors = 1});
   ExpectRefused(graph, "GRAPH_TOO_LARGE", {.max_weight_bytes = 47});
-  EXPECT_TRUE(Validate(graph, {.max_nodes = 2, .max_arguments_per_node = 2, .max_tensors = 2, .max_weight_bytes = 48}).ok());
+  EXPECT_TRUE(
+      Validate(graph, {.max_nodes = 2, .max_arguments_per_node = 2, .max_tensors = 2, .max_weight_bytes = 48})
+          .ok());
 
   ModuleGraph deep = graph;
   Argument list = Int(1);

@@ -38,9 +38,9 @@ namespace {
 using graph::Argument;
 using graph::ArgumentList;
 using graph::ModuleGraph;
-using ::testing::HasSubstr;
 using testing::Bool;
 using testing::Float;
+using ::testing::HasSubstr;
 using testing::Int;
 using testing::Ints;
 using testing::None;
@@ -97,8 +97,8 @@ TEST_F(Interpreter, RunsAResidualBlockBitForBitLikeDirectCalls) {
   for (const WireTensor& weight : module.weights) w.push_back(ToTensor(weight));
   const at::Tensor x = at::randn({5, 8, 9, 9});
   const auto norm = [&](const at::Tensor& y, int first) {
-    return std::get<0>(at::_native_batch_norm_legit_no_training(y, w[first], w[first + 1], w[first + 2], w[first + 3],
-                                                                0.1, 1e-5));
+    return std::get<0>(at::_native_batch_norm_legit_no_training(y, w[first], w[first + 1], w[first + 2],
+                                                                w[first + 3], 0.1, 1e-5));
   };
   at::Tensor y = at::relu(norm(at::conv2d(x, w[0], {}, at::IntArrayRef{1, 1}, at::IntArrayRef{1, 1}), 1));
   y = norm(at::conv2d(y, w[5], {}, at::IntArrayRef{1, 1}, at::IntArrayRef{1, 1}), 6);
@@ -118,7 +118,8 @@ TEST_F(Interpreter, RunsTheTracersSpellingLikeDirectCalls) {
   for (const WireTensor& weight : module.weights) w.push_back(ToTensor(weight));
   const at::Tensor x = at::randn({3, 4, 5, 5});
   const auto convolve = [](const at::Tensor& y, const at::Tensor& weight) {
-    return at::_convolution(y, weight, {}, {1, 1}, {1, 1}, {1, 1}, false, {0, 0}, 1, false, false, true, true);
+    return at::_convolution(y, weight, {}, {1, 1}, {1, 1}, {1, 1}, false, {0, 0}, 1, false, false, true,
+                            true);
   };
   const auto norm = [&](const at::Tensor& y, int first) {
     return at::batch_norm(y, w[first], w[first + 1], w[first + 2], w[first + 3], false, 0.1, 1e-5, true);
@@ -134,7 +135,8 @@ TEST_F(Interpreter, RunsTheTracersSpellingLikeDirectCalls) {
 
 TEST_F(Interpreter, RunsLinearAndGelu) {
   std::mt19937_64 random(5);
-  const WireTensor weight = testing::RandomTensor("w", {4, 6}, random), bias = testing::RandomTensor("b", {4}, random);
+  const WireTensor weight = testing::RandomTensor("w", {4, 6}, random),
+                   bias = testing::RandomTensor("b", {4}, random);
   ModuleGraph graph = GraphOf({{"aten::linear", "", {Ref("x"), Ref("w")}, {{"bias", Ref("b")}}, {"y"}},
                                {"aten::gelu", "", {Ref("y")}, {{"approximate", Text("tanh")}}, {"z"}}});
   graph.weights = {weight.spec, bias.spec};
@@ -152,15 +154,18 @@ TEST_F(Interpreter, NamesSeveralResultsOneByOne) {
   const auto expected = at::native_layer_norm(x, {6}, {}, {}, 1e-5);
   const std::vector<Argument> args = {Ref("x"), Ints({6}), None(), None(), Float(1e-5)};
   ExpectEqual(RunGraph(GraphOf({{"aten::native_layer_norm", "", args, {}, {"y", "mean", "rstd"}},
-                                {"aten::add", "Tensor", {Ref("y"), Ref("rstd")}, {}, {"z"}}}), {x}),
+                                {"aten::add", "Tensor", {Ref("y"), Ref("rstd")}, {}, {"z"}}}),
+                       {x}),
               std::get<0>(expected) + std::get<2>(expected));
   // Trailing results that nobody uses may be omitted.
-  ExpectEqual(RunGraph(GraphOf({{"aten::native_layer_norm", "", args, {}, {"y"}}}), {x}), std::get<0>(expected));
+  ExpectEqual(RunGraph(GraphOf({{"aten::native_layer_norm", "", args, {}, {"y"}}}), {x}),
+              std::get<0>(expected));
   // One name for all of them, taken apart.
   ExpectEqual(RunGraph(GraphOf({{"aten::native_layer_norm", "", args, {}, {"y"}},
                                 {"egeria::getitem", "", {Ref("y"), Int(1)}, {}, {"mean"}},
                                 {"egeria::getitem", "", {Ref("y"), Int(0)}, {}, {"norm"}},
-                                {"aten::add", "Tensor", {Ref("norm"), Ref("mean")}, {}, {"z"}}}), {x}),
+                                {"aten::add", "Tensor", {Ref("norm"), Ref("mean")}, {}, {"z"}}}),
+                       {x}),
               std::get<0>(expected) + std::get<1>(expected));
 }
 
@@ -172,16 +177,19 @@ TEST_F(Interpreter, TakesListsApartAndBuildsThem) {
   ExpectEqual(RunGraph(GraphOf({split,
                                 {"egeria::getitem", "", {Ref("parts"), Int(-1)}, {}, {"last"}},
                                 {"egeria::getitem", "", {Ref("parts"), Int(0)}, {}, {"first"}},
-                                {"aten::cat", "", {List({Ref("last"), Ref("first")}), Int(1)}, {}, {"y"}}}), {x}),
+                                {"aten::cat", "", {List({Ref("last"), Ref("first")}), Int(1)}, {}, {"y"}}}),
+                       {x}),
               expected);
   graph::Node named = split;
   named.outputs = {"a", "b", "c"};
-  ExpectEqual(RunGraph(GraphOf({named, {"aten::cat", "", {List({Ref("c"), Ref("a")}), Int(1)}, {}, {"y"}}}), {x}),
-              expected);
+  ExpectEqual(
+      RunGraph(GraphOf({named, {"aten::cat", "", {List({Ref("c"), Ref("a")}), Int(1)}, {}, {"y"}}}), {x}),
+      expected);
   // A list as it comes, and one with optional items.
   ExpectEqual(RunGraph(GraphOf({split, {"aten::cat", "", {Ref("parts"), Int(1)}, {}, {"y"}}}), {x}), x);
   ExpectEqual(RunGraph(GraphOf({{"aten::arange", "", {Int(3)}, {}, {"i"}},
-                                {"aten::index", "Tensor", {Ref("x"), List({None(), Ref("i")})}, {}, {"y"}}}), {x}),
+                                {"aten::index", "Tensor", {Ref("x"), List({None(), Ref("i")})}, {}, {"y"}}}),
+                       {x}),
               x.slice(1, 0, 3));
 }
 
@@ -190,72 +198,98 @@ TEST_F(Interpreter, ComputesWithSizes) {
   const auto sym = [](const char* op, Argument a, Argument b, const char* out) {
     return graph::Node{std::string("egeria::sym_") + op, "", {std::move(a), std::move(b)}, {}, {out}};
   };
-  ExpectEqual(RunGraph(GraphOf({{"aten::sym_size", "int", {Ref("x"), Int(1)}, {}, {"n"}},
-                                sym("floordiv", Ref("n"), Int(2), "half"),
-                                sym("sub", Ref("n"), Ref("half"), "rest"),
-                                sym("mul", Ref("rest"), Int(1), "same"),
-                                sym("max", Ref("same"), Int(1), "width"),
-                                {"aten::view", "", {Ref("x"), List({Int(-1), Int(2), Ref("width")})}, {}, {"y"}}}), {x}),
-              x.view({-1, 2, 3}));
-  ExpectEqual(RunGraph(GraphOf({sym("floordiv", Int(-7), Int(2), "a"), sym("mod", Int(-7), Int(3), "b"),
-                                sym("add", Ref("a"), Ref("b"), "c"), sym("min", Ref("c"), Int(5), "d"),
-                                {"aten::mul", "Tensor", {Ref("x"), Ref("d")}, {}, {"y"}}}), {x}),
+  ExpectEqual(
+      RunGraph(GraphOf({{"aten::sym_size", "int", {Ref("x"), Int(1)}, {}, {"n"}},
+                        sym("floordiv", Ref("n"), Int(2), "half"),
+                        sym("sub", Ref("n"), Ref("half"), "rest"),
+                        sym("mul", Ref("rest"), Int(1), "same"),
+                        sym("max", Ref("same"), Int(1), "width"),
+                        {"aten::view", "", {Ref("x"), List({Int(-1), Int(2), Ref("width")})}, {}, {"y"}}}),
+               {x}),
+      x.view({-1, 2, 3}));
+  ExpectEqual(RunGraph(GraphOf({sym("floordiv", Int(-7), Int(2), "a"),
+                                sym("mod", Int(-7), Int(3), "b"),
+                                sym("add", Ref("a"), Ref("b"), "c"),
+                                sym("min", Ref("c"), Int(5), "d"),
+                                {"aten::mul", "Tensor", {Ref("x"), Ref("d")}, {}, {"y"}}}),
+                       {x}),
               x * -2);  // -4 + 2
 }
 
 TEST_F(Interpreter, WrapsNumbersSoThatTheyDoNotPromoteTypes) {
   const at::Tensor x = at::arange(6).view({1, 6}).to(at::kInt);
-  ExpectEqual(RunGraph(GraphOf({{"aten::add", "Tensor", {Ref("x"), Int(2)}, {}, {"y"}}}, {-1, 6}, DataType::kInt32), {x}),
-              (x + 2).to(at::kInt));
+  ExpectEqual(
+      RunGraph(GraphOf({{"aten::add", "Tensor", {Ref("x"), Int(2)}, {}, {"y"}}}, {-1, 6}, DataType::kInt32),
+               {x}),
+      (x + 2).to(at::kInt));
   const at::Tensor half = at::randn({2, 6}).to(at::kBFloat16);
   ExpectEqual(RunGraph(GraphOf({{"aten::mul", "Tensor", {Ref("x"), Float(0.3)}, {}, {"y"}}}, {-1, 6},
-                               DataType::kBFloat16), {half}),
+                               DataType::kBFloat16),
+                       {half}),
               half * 0.3);
 }
 
 TEST_F(Interpreter, TakesElementTypesDevicesLayoutsAndMemoryFormats) {
   const at::Tensor x = at::randn({2, 6});
-  ExpectEqual(RunGraph(GraphOf({{"aten::ones", "", {Ints({2, 6})},
-                                 {{"dtype", Argument{DataType::kFloat64}}, {"device", Text("cpu")}, {"layout", Int(0)},
-                                  {"pin_memory", Bool(false)}}, {"ones"}},
-                                {"aten::clone", "", {Ref("ones")}, {{"memory_format", Int(0)}}, {"y"}}}), {x}),
+  ExpectEqual(RunGraph(GraphOf({{"aten::ones",
+                                 "",
+                                 {Ints({2, 6})},
+                                 {{"dtype", Argument{DataType::kFloat64}},
+                                  {"device", Text("cpu")},
+                                  {"layout", Int(0)},
+                                  {"pin_memory", Bool(false)}},
+                                 {"ones"}},
+                                {"aten::clone", "", {Ref("ones")}, {{"memory_format", Int(0)}}, {"y"}}}),
+                       {x}),
               at::ones({2, 6}, at::kDouble));
 }
 
 TEST_F(Interpreter, SkipsNodesThatNameNoResult) {
   const at::Tensor x = at::randn({2, 6});
   ExpectEqual(RunGraph(GraphOf({{"aten::_assert_tensor_metadata", "", {Ref("x"), Ints({9, 9})}, {}, {}},
-                                {"aten::relu", "", {Ref("x")}, {}, {"y"}}}), {x}),
+                                {"aten::relu", "", {Ref("x")}, {}, {"y"}}}),
+                       {x}),
               at::relu(x));
 }
 
 TEST(Bind, RefusesArgumentsThatTheSchemaDoesNotTake) {
   const std::vector<graph::Node> bad = {
-      {"aten::relu", "", {Int(1), Int(2)}, {}, {"y"}},                                   // too many
-      {"aten::relu", "", {}, {}, {"y"}},                                                 // missing
-      {"aten::relu", "", {Ref("x")}, {{"nonsense", Int(1)}}, {"y"}},                     // unknown keyword
-      {"aten::relu", "", {Ref("x")}, {{"self", Ref("x")}}, {"y"}},                       // twice
-      {"aten::relu", "", {Text("x")}, {}, {"y"}},                                        // wrong kind
-      {"aten::relu", "", {None()}, {}, {"y"}},                                           // not optional
-      {"aten::relu", "", {Ref("x")}, {}, {"y", "z"}},                                    // more names than results
-      {"aten::native_layer_norm", "", {Ref("x"), Ints({6}), None(), None(), Float(1)}, {}, {"y", "a", "b", "c"}},
-      {"aten::softmax", "int", {Ref("x"), Float(1)}, {}, {"y"}},                         // float for int
-      {"aten::softmax", "int", {Ref("x"), Bool(true)}, {}, {"y"}},                       // boolean for int
-      {"aten::softmax", "int", {Ref("x"), Int(1), Text("float")}, {}, {"y"}},            // not an element type
-      {"aten::cat", "", {List({Text("x")}), Int(0)}, {}, {"y"}},                         // item of the wrong kind
+      {"aten::relu", "", {Int(1), Int(2)}, {}, {"y"}},                // too many
+      {"aten::relu", "", {}, {}, {"y"}},                              // missing
+      {"aten::relu", "", {Ref("x")}, {{"nonsense", Int(1)}}, {"y"}},  // unknown keyword
+      {"aten::relu", "", {Ref("x")}, {{"self", Ref("x")}}, {"y"}},    // twice
+      {"aten::relu", "", {Text("x")}, {}, {"y"}},                     // wrong kind
+      {"aten::relu", "", {None()}, {}, {"y"}},                        // not optional
+      {"aten::relu", "", {Ref("x")}, {}, {"y", "z"}},                 // more names than results
+      {"aten::native_layer_norm",
+       "",
+       {Ref("x"), Ints({6}), None(), None(), Float(1)},
+       {},
+       {"y", "a", "b", "c"}},
+      {"aten::softmax", "int", {Ref("x"), Float(1)}, {}, {"y"}},               // float for int
+      {"aten::softmax", "int", {Ref("x"), Bool(true)}, {}, {"y"}},             // boolean for int
+      {"aten::softmax", "int", {Ref("x"), Int(1), Text("float")}, {}, {"y"}},  // not an element type
+      {"aten::cat", "", {List({Text("x")}), Int(0)}, {}, {"y"}},               // item of the wrong kind
       {"aten::permute", "", {Ref("x"), List({Ref("x")})}, {}, {"y"}},
       {"aten::clone", "", {Ref("x")}, {{"memory_format", Int(17)}}, {"y"}},
       {"aten::ones", "", {Ints({2})}, {{"device", Text("cuda")}}, {"y"}},
       {"aten::ones", "", {Ints({2})}, {{"layout", Int(1)}}, {"y"}},
       {"aten::ones", "", {Ints({2})}, {{"pin_memory", Bool(true)}}, {"y"}},
-      {"aten::dropout", "", {Ref("x"), Float(0.5), Bool(true)}, {}, {"y"}},              // random
-      {"aten::scaled_dot_product_attention", "", {Ref("x"), Ref("x"), Ref("x"), None(), Float(0.1)}, {}, {"y"}},
-      {"aten::batch_norm", "", {Ref("x"), None(), None(), None(), None(), Bool(true), Float(0.1), Float(1e-5), Bool(true)},
-       {}, {"y"}},
-      {"egeria::getitem", "", {Ref("x"), Int(0)}, {}, {"y"}},                            // no list
+      {"aten::dropout", "", {Ref("x"), Float(0.5), Bool(true)}, {}, {"y"}},  // random
+      {"aten::scaled_dot_product_attention",
+       "",
+       {Ref("x"), Ref("x"), Ref("x"), None(), Float(0.1)},
+       {},
+       {"y"}},
+      {"aten::batch_norm",
+       "",
+       {Ref("x"), None(), None(), None(), None(), Bool(true), Float(0.1), Float(1e-5), Bool(true)},
+       {},
+       {"y"}},
+      {"egeria::getitem", "", {Ref("x"), Int(0)}, {}, {"y"}},  // no list
       {"egeria::sym_add", "", {Int(1)}, {}, {"y"}},
       {"egeria::sym_add", "", {Ref("x"), Int(1)}, {}, {"y"}},
-      {"aten::sym_size", "int", {Ref("x"), Int(0)}, {}, {"y"}},                          // an output that is no tensor
+      {"aten::sym_size", "int", {Ref("x"), Int(0)}, {}, {"y"}},  // an output that is no tensor
       {"aten::split", "Tensor", {Ref("x"), Int(2), Int(1)}, {}, {"y"}},
   };
   for (const graph::Node& node : bad) {
@@ -277,14 +311,20 @@ TEST_F(Interpreter, ReportsWhatAnOperatorThrows) {
   ExpectNamed(RunGraph(GraphOf({{"aten::view", "", {Ref("x"), Ints({5, 5})}, {}, {"y"}}}), {x}).status(),
               absl::StatusCode::kInternal, "REFERENCE_FAILED");
   ExpectNamed(RunGraph(GraphOf({{"egeria::sym_floordiv", "", {Int(1), Int(0)}, {}, {"n"}},
-                                {"aten::mul", "Tensor", {Ref("x"), Ref("n")}, {}, {"y"}}}), {x}).status(),
+                                {"aten::mul", "Tensor", {Ref("x"), Ref("n")}, {}, {"y"}}}),
+                       {x})
+                  .status(),
               absl::StatusCode::kInternal, "REFERENCE_FAILED");
   const int64_t most = std::numeric_limits<int64_t>::max();
   ExpectNamed(RunGraph(GraphOf({{"egeria::sym_mul", "", {Int(most), Int(2)}, {}, {"n"}},
-                                {"aten::mul", "Tensor", {Ref("x"), Ref("n")}, {}, {"y"}}}), {x}).status(),
+                                {"aten::mul", "Tensor", {Ref("x"), Ref("n")}, {}, {"y"}}}),
+                       {x})
+                  .status(),
               absl::StatusCode::kInternal, "REFERENCE_FAILED");
   ExpectNamed(RunGraph(GraphOf({{"aten::split", "Tensor", {Ref("x"), Int(3), Int(1)}, {}, {"p"}},
-                                {"egeria::getitem", "", {Ref("p"), Int(2)}, {}, {"y"}}}), {x}).status(),
+                                {"egeria::getitem", "", {Ref("p"), Int(2)}, {}, {"y"}}}),
+                       {x})
+                  .status(),
               absl::StatusCode::kInternal, "REFERENCE_FAILED");
 }
 
@@ -334,8 +374,11 @@ TEST_F(Interpreter, RefusesWhatKernelsWouldReadBeyondTheirTensors) {
   const at::Tensor x = at::ones({2, 6});
   const std::vector<std::vector<graph::Node>> unchecked = {
       {{"aten::ones", "", {Ints({2})}, {}, {"two"}},
-       {"aten::_native_batch_norm_legit_no_training", "",
-        {Ref("x"), None(), None(), Ref("two"), Ref("two"), Float(0.1), Float(1e-5)}, {}, {"y"}}},
+       {"aten::_native_batch_norm_legit_no_training",
+        "",
+        {Ref("x"), None(), None(), Ref("two"), Ref("two"), Float(0.1), Float(1e-5)},
+        {},
+        {"y"}}},
       {{"aten::ones", "", {Ints({1, 2, 5, 4})}, {}, {"k"}},
        {"aten::ones", "", {Ints({1, 2, 3, 4})}, {}, {"v"}},
        {"aten::scaled_dot_product_attention", "", {Ref("k"), Ref("k"), Ref("v")}, {}, {"y"}}},
@@ -352,7 +395,8 @@ TEST_F(Interpreter, LetsGoOfValuesThatNobodyReadsAnyMore) {
   // A chain of sixteen values of 1 MiB in a budget of three.
   std::vector<graph::Node> nodes = {{"aten::ones", "", {Ints({1 << 18})}, {}, {"v0"}}};
   for (int i = 1; i < 16; ++i) {
-    nodes.push_back({"aten::add", "Tensor", {Ref("v" + std::to_string(i - 1)), Int(1)}, {}, {"v" + std::to_string(i)}});
+    nodes.push_back(
+        {"aten::add", "Tensor", {Ref("v" + std::to_string(i - 1)), Int(1)}, {}, {"v" + std::to_string(i)}});
   }
   const auto result = RunGraph(GraphOf(nodes), {at::ones({2, 6})}, {.max_bytes = 3 << 20});
   ASSERT_TRUE(result.ok()) << result.status();

@@ -102,7 +102,9 @@ class MissingBackend final : public Backend {
  public:
   const std::string& name() const override { return name_; }
   const std::string& family() const override { return name_; }
-  absl::StatusOr<Program> Pack(const PackInput&) const override { return absl::UnimplementedError("not here"); }
+  absl::StatusOr<Program> Pack(const PackInput&) const override {
+    return absl::UnimplementedError("not here");
+  }
 
  private:
   const std::string name_ = "missing";
@@ -119,7 +121,9 @@ class FailingBackend final : public Backend {
     program.outputs = program.inputs;
     auto runs = std::make_shared<int>(0);
     const auto inner = std::make_shared<Program>(*MakeAtenBackend()->Pack(input));
-    program.steps.push_back({.label = "failing", .reads = program.inputs, .writes = program.inputs,
+    program.steps.push_back({.label = "failing",
+                             .reads = program.inputs,
+                             .writes = program.inputs,
                              .run = [runs, inner](Frame& frame) {
                                TORCH_CHECK(++*runs <= 3, "worn out");
                                frame[0] = (*RunProgram(*inner, {frame[0].toTensor()}, {}))[0];

@@ -1,6 +1,6 @@
-// Random and mutated graphs through everything that a graph from the network goes through: parsing, conversion,
-// validation, binding, lowering and a run on small inputs. Nothing may crash, and every refusal has a name.
-// EGERIA_FUZZ_SECONDS sets how long each test runs (default 5), EGERIA_FUZZ_SEED where it starts.
+// Random and mutated graphs through everything that a graph from the network goes through: parsing,
+// conversion, validation, binding, lowering and a run on small inputs. Nothing may crash, and every refusal
+// has a name. EGERIA_FUZZ_SECONDS sets how long each test runs (default 5), EGERIA_FUZZ_SEED where it starts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -52,8 +52,8 @@ int64_t EnvironmentNumber(const char* name, int64_t otherwise) {
 
 const std::vector<std::string>& KnownNames() {
   static const auto* const names = new std::vector<std::string>{
-      "OK", "NOT_PARSED", "GRAPH_TOO_LARGE", "BAD_NAME", "UNDEFINED_VALUE", "DUPLICATE_VALUE", "UNKNOWN_OP", "BAD_SHAPE", "BAD_DTYPE",
-      "NO_OUTPUT", "BAD_ARGUMENT", "REFERENCE_FAILED"};
+      "OK",         "NOT_PARSED", "GRAPH_TOO_LARGE", "BAD_NAME",  "UNDEFINED_VALUE", "DUPLICATE_VALUE",
+      "UNKNOWN_OP", "BAD_SHAPE",  "BAD_DTYPE",       "NO_OUTPUT", "BAD_ARGUMENT",    "REFERENCE_FAILED"};
   return *names;
 }
 
@@ -68,7 +68,8 @@ class GraphFuzz : public ::testing::Test {
 
   // Calls `body` with a generator of a new seed until the time is over; counts what it returns.
   void Repeat(const std::function<std::string(Random&)>& body) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(EnvironmentNumber("EGERIA_FUZZ_SECONDS", 5));
+    const auto end =
+        std::chrono::steady_clock::now() + std::chrono::seconds(EnvironmentNumber("EGERIA_FUZZ_SECONDS", 5));
     const bool one = std::getenv("EGERIA_FUZZ_ONE") != nullptr;  // only the seed that is given
     uint64_t seed = static_cast<uint64_t>(EnvironmentNumber("EGERIA_FUZZ_SEED", 1));
     int64_t rounds = 0;
@@ -144,7 +145,9 @@ void MutateGraph(Random& random, graph::ModuleGraph* graph) {
         if (!spec.shape.empty()) spec.shape[Below(random, spec.shape.size())] = OddInteger(random);
       }
       break;
-    case 6: graph->inputs[0].shape[Below(random, graph->inputs[0].shape.size())] = 1 + Below(random, 9); break;
+    case 6:
+      graph->inputs[0].shape[Below(random, graph->inputs[0].shape.size())] = 1 + Below(random, 9);
+      break;
     default: node.kwargs["dim"] = RandomArgument(random, *graph); break;
   }
 }

@@ -70,23 +70,62 @@ class GuardAllocator final : public c10::Allocator {
     return {end - rounded, end - rounded, &FreeGuarded, c10::Device(c10::kCPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &FreeGuarded; }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    std::memcpy(to, from, bytes);
+  }
 };
 
-int64_t Below(Random& random, int64_t bound) { return static_cast<int64_t>(random() % static_cast<uint64_t>(bound)); }
+int64_t Below(Random& random, int64_t bound) {
+  return static_cast<int64_t>(random() % static_cast<uint64_t>(bound));
+}
 bool OneIn(Random& random, int64_t n) { return Below(random, n) == 0; }
 
 int64_t OddInteger(Random& random) {
-  static constexpr int64_t kOdd[] = {-1, 0, 0, 1, 1, 1, 2, 2, 2, 3, 4, 5, 6, 7, 8, 16, -2, -3, 63, 64, 255, 1024, 65537,
-                                     1 << 20, std::numeric_limits<int32_t>::max(), int64_t{1} << 33,
-                                     std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min()};
+  static constexpr int64_t kOdd[] = {-1,
+                                     0,
+                                     0,
+                                     1,
+                                     1,
+                                     1,
+                                     2,
+                                     2,
+                                     2,
+                                     3,
+                                     4,
+                                     5,
+                                     6,
+                                     7,
+                                     8,
+                                     16,
+                                     -2,
+                                     -3,
+                                     63,
+                                     64,
+                                     255,
+                                     1024,
+                                     65537,
+                                     1 << 20,
+                                     std::numeric_limits<int32_t>::max(),
+                                     int64_t{1} << 33,
+                                     std::numeric_limits<int64_t>::max(),
+                                     std::numeric_limits<int64_t>::min()};
   // Mostly small ones, that let the operator run.
   return kOdd[Below(random, OneIn(random, 8) ? std::size(kOdd) : 14)];
 }
 
 double OddNumber(Random& random) {
-  static constexpr double kOdd[] = {0, 1, -1, 0.5, 2, 1e-5, 1e-12, 1e30, -1e300, 6,
-                                    std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()};
+  static constexpr double kOdd[] = {0,
+                                    1,
+                                    -1,
+                                    0.5,
+                                    2,
+                                    1e-5,
+                                    1e-12,
+                                    1e30,
+                                    -1e300,
+                                    6,
+                                    std::numeric_limits<double>::infinity(),
+                                    std::numeric_limits<double>::quiet_NaN()};
   return kOdd[Below(random, std::size(kOdd))];
 }
 
@@ -100,18 +139,22 @@ class GraphMaker {
         {-1, 8}, {-1, 4, 6, 6}, {-1, 3, 8}, {-1, 2, 5, 8}, {-1, 1}, {-1, 4, 4, 4}, {-1}, {-1, 0, 3}};
     const int64_t inputs = 1 + Below(random_, 3);
     for (int64_t i = 0; i < inputs; ++i) {
-      const DataType types[] = {DataType::kFloat32, DataType::kFloat32, DataType::kFloat32, DataType::kInt64, DataType::kBool,
-                                DataType::kBFloat16, DataType::kUInt8};
+      const DataType types[] = {DataType::kFloat32, DataType::kFloat32,  DataType::kFloat32, DataType::kInt64,
+                                DataType::kBool,    DataType::kBFloat16, DataType::kUInt8};
       AddTensor({"x" + std::to_string(i), types[Below(random_, std::size(types))],
-                 kShapes[Below(random_, kShapes.size())]}, &graph_.inputs);
+                 kShapes[Below(random_, kShapes.size())]},
+                &graph_.inputs);
     }
-    static const std::vector<std::vector<int64_t>> kWeights = {{4}, {8}, {8, 8}, {4, 4, 3, 3}, {4, 1, 3, 3}, {6}, {}, {0}};
+    static const std::vector<std::vector<int64_t>> kWeights = {{4},          {8}, {8, 8}, {4, 4, 3, 3},
+                                                               {4, 1, 3, 3}, {6}, {},     {0}};
     for (int64_t i = Below(random_, 5); i > 0; --i) {
       AddTensor({"w" + std::to_string(i), OneIn(random_, 6) ? DataType::kInt64 : DataType::kFloat32,
-                 kWeights[Below(random_, kWeights.size())]}, &graph_.weights);
+                 kWeights[Below(random_, kWeights.size())]},
+                &graph_.weights);
     }
     for (int64_t i = 1 + Below(random_, 6); i > 0; --i) AddNode();
-    graph_.outputs = {tensors_[Below(random_, 3) == 0 ? Below(random_, tensors_.size()) : tensors_.size() - 1]};
+    graph_.outputs = {
+        tensors_[Below(random_, 3) == 0 ? Below(random_, tensors_.size()) : tensors_.size() - 1]};
     return std::move(graph_);
   }
 
@@ -128,7 +171,8 @@ class GraphMaker {
       overload = name.substr(dot + 1);
       name.resize(dot);
     }
-    const c10::FunctionSchema& schema = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str()).schema();
+    const c10::FunctionSchema& schema =
+        c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str()).schema();
     graph::Node node{name, overload, {}, {}, {}};
     bool positional = true;
     for (const c10::Argument& argument : schema.arguments()) {
@@ -154,7 +198,11 @@ class GraphMaker {
       if (kind == c10::TypeKind::IntType || kind == c10::TypeKind::SymIntType) integers_.push_back(name);
       if (kind != c10::TypeKind::ListType) continue;
       const std::string item = "v" + std::to_string(values_++);
-      pending_.push_back({"egeria::getitem", "", {Argument{graph::ValueRef{name}}, Argument{Below(random_, 3)}}, {}, {item}});
+      pending_.push_back({"egeria::getitem",
+                          "",
+                          {Argument{graph::ValueRef{name}}, Argument{Below(random_, 3)}},
+                          {},
+                          {item}});
     }
   }
 
@@ -168,11 +216,11 @@ class GraphMaker {
       case c10::TypeKind::TensorType:
         if (OneIn(random_, 12)) return Argument{OddNumber(random_)};
         return Argument{graph::ValueRef{tensors_[Below(random_, tensors_.size())]}};
-      case c10::TypeKind::FloatType:
-        return Argument{name == "dropout_p" ? 0.0 : OddNumber(random_)};
+      case c10::TypeKind::FloatType: return Argument{name == "dropout_p" ? 0.0 : OddNumber(random_)};
       case c10::TypeKind::NumberType:
         return OneIn(random_, 2) ? Argument{OddNumber(random_)} : Argument{OddInteger(random_)};
-      case c10::TypeKind::BoolType: return Argument{name != "train" && name != "training" && OneIn(random_, 2)};
+      case c10::TypeKind::BoolType:
+        return Argument{name != "train" && name != "training" && OneIn(random_, 2)};
       case c10::TypeKind::StringType: return Text(name);
       case c10::TypeKind::ScalarTypeType: return Argument{static_cast<DataType>(1 + Below(random_, 9))};
       case c10::TypeKind::DeviceObjType: return Argument{std::string("cpu")};
@@ -193,8 +241,8 @@ class GraphMaker {
   }
 
   Argument Text(const std::string& name) {
-    static const char* const kTexts[] = {"none", "tanh", "constant", "reflect", "replicate", "circular", "same", "valid",
-                                         "floor", "trunc", "nonsense"};
+    static const char* const kTexts[] = {"none", "tanh",  "constant", "reflect", "replicate", "circular",
+                                         "same", "valid", "floor",    "trunc",   "nonsense"};
     return Argument{std::string(kTexts[Below(random_, std::size(kTexts))])};
   }
 
@@ -256,7 +304,8 @@ graph::ModuleGraph RandomGraph(Random& random) { return GraphMaker(random).Make(
 
 std::string BindAndRun(const graph::ModuleGraph& graph, Random& random) {
   const c10::InferenceMode inference;
-  const RunLimits limits{.max_elements = 1 << 20, .max_bytes = size_t{32} << 20, .max_cpu_time = absl::Seconds(5)};
+  const RunLimits limits{
+      .max_elements = 1 << 20, .max_bytes = size_t{32} << 20, .max_cpu_time = absl::Seconds(5)};
   auto module = ReferenceModule::Create(graph, limits);
   if (!module.ok()) return NameOf(module.status());
   // A graph may ask for more than this test wants to give.

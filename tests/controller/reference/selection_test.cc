@@ -6,7 +6,9 @@ namespace egeria::reference {
 namespace {
 
 std::vector<BackendMeasurement> Measured(double int8_noise, double bf16_noise) {
-  return {{"int8", 0.1, int8_noise, ""}, {"bf16", 0.3, bf16_noise, ""}, {"prepacked", 0.5, 1e-14, ""},
+  return {{"int8", 0.1, int8_noise, ""},
+          {"bf16", 0.3, bf16_noise, ""},
+          {"prepacked", 0.5, 1e-14, ""},
           {"aten", 1.0, 0, ""}};
 }
 
