@@ -12,6 +12,8 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "controller/cli/admin_client.h"
+#include "controller/job/job_phase.h"
+#include "controller/job/policy_proto.h"
 #include "controller/policy/policy_config.h"
 #include "controller/policy/replay.h"
 #include "google/protobuf/util/json_util.h"
@@ -29,19 +31,8 @@ struct Flags {
   bool decisions = false;
 };
 
-const char* PhaseName(const v1::JobSummary& job) {
-  switch (job.phase()) {
-    case v1::JOB_PHASE_RUNNING:
-      return "running";
-    case v1::JOB_PHASE_FINISHED:
-      return "finished";
-    default:
-      return "silent";
-  }
-}
-
 std::string StateOf(const v1::JobSummary& job) {
-  std::string state = PhaseName(job);
+  std::string state = controller::PhaseName(job.phase());
   if (job.mode() == v1::MODE_OBSERVE) state += ", observing";
   if (job.paused()) state += ", paused";
   if (job.bootstrapping()) state += ", bootstrapping";
@@ -96,17 +87,6 @@ absl::Status List(const Flags& flags, AdminClient& client, Streams streams) {
   return absl::OkStatus();
 }
 
-policy::Observation ObservationOf(const v1::Observation& proto) {
-  policy::Observation observation;
-  observation.step = proto.step();
-  if (proto.has_module()) observation.module = proto.module();
-  if (proto.has_plasticity()) observation.plasticity = proto.plasticity();
-  if (proto.has_loss()) observation.loss = proto.loss();
-  if (proto.has_learning_rate()) observation.learning_rate = proto.learning_rate();
-  return observation;
-}
-
-// A recording for `egeria replay`; with --decisions, what was decided instead.
 absl::Status Export(const Flags& flags, AdminClient& client, Streams streams) {
   EGERIA_ASSIGN_OR_RETURN(const std::string job, client.ResolveJob(flags.job));
   absl::Status written;
@@ -119,7 +99,7 @@ absl::Status Export(const Flags& flags, AdminClient& client, Streams streams) {
     } else if (record.has_decision() && record.decision().origin() != v1::DECISION_ORIGIN_POLICY) {
       streams.out << policy::FormatAdoption(record.decision().step(), record.decision().frozen_prefix()) << "\n";
     } else if (record.has_observation() && !flags.decisions) {
-      streams.out << policy::FormatObservation(ObservationOf(record.observation())) << "\n";
+      streams.out << policy::FormatObservation(controller::FromProto(record.observation())) << "\n";
     }
   });
   return read.ok() ? written : read;

@@ -7,23 +7,13 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/metrics/family.h"
+#include "controller/job/job_phase.h"
 
 namespace egeria::controller {
 namespace {
 
 using metrics::Family;
 using metrics::Labels;
-
-const char* PhaseName(v1::JobPhase phase) {
-  switch (phase) {
-    case v1::JOB_PHASE_RUNNING:
-      return "running";
-    case v1::JOB_PHASE_FINISHED:
-      return "finished";
-    default:
-      return "silent";
-  }
-}
 
 // The metrics that have one series per job, in the order in which they are shown.
 struct JobFamilies {
