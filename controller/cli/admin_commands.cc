@@ -17,6 +17,7 @@
 #include "controller/policy/policy_config.h"
 #include "controller/policy/replay.h"
 #include "google/protobuf/util/json_util.h"
+#include "nlohmann/json.hpp"
 
 namespace egeria::cli {
 namespace {
@@ -60,7 +61,16 @@ absl::Status WriteJson(const google::protobuf::Message& message, std::ostream& o
   if (!google::protobuf::util::MessageToJsonString(message, &text, options).ok()) {
     return absl::InternalError("a message cannot be written as JSON");
   }
-  out << text << "\n";
+  // Protobuf writes 64-bit integers as strings; whoever reads this expects numbers.
+  nlohmann::ordered_json json = nlohmann::ordered_json::parse(text);
+  const google::protobuf::Descriptor& descriptor = *message.GetDescriptor();
+  for (int i = 0; i < descriptor.field_count(); ++i) {
+    const google::protobuf::FieldDescriptor* field = descriptor.field(i);
+    if (field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_INT64 && !field->is_repeated()) {
+      json[field->name()] = message.GetReflection()->GetInt64(message, field);
+    }
+  }
+  out << json.dump() << "\n";
   return absl::OkStatus();
 }
 

@@ -6,6 +6,7 @@ READINGS.jsonl is what `egeria export JOB` wrote, DECISIONS.jsonl what `egeria e
 """
 
 import argparse
+import bisect
 import json
 import pathlib
 
@@ -13,6 +14,14 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first)
+
+
+def stretches(points: list[tuple[int, float]], cuts: list[int]):
+    """The (steps, values) of a module between decisions: a line across one would claim readings that are not there."""
+    by_stretch: dict[int, list[tuple[int, float]]] = {}
+    for point in points:
+        by_stretch.setdefault(bisect.bisect_left(cuts, point[0]), []).append(point)
+    return [tuple(zip(*stretch)) for stretch in by_stretch.values()]
 
 
 def main() -> None:
@@ -39,8 +48,10 @@ def main() -> None:
         2, 1, figsize=(11, 7), sharex=True, height_ratios=(4, 1), layout="constrained")
     colours = plt.get_cmap("viridis", max(readings) + 1)
     for module, points in sorted(readings.items()):
-        steps, values = zip(*points)
-        top.plot(steps, values, ".-", color=colours(module), linewidth=1, markersize=3, label=f"module {module}")
+        label = f"module {module}"
+        for steps, values in stretches(points, [decision["step"] for decision in decisions]):
+            top.plot(steps, values, ".-", color=colours(module), linewidth=1, markersize=3, label=label)
+            label = None
     top.set_yscale("log")
     top.set_ylabel("plasticity (SP loss)")
     top.set_title(arguments.title)
