@@ -42,6 +42,11 @@ std::vector<worker::Sample> FakeLine::samples() const {
   return samples_;
 }
 
+std::vector<worker::Reading> FakeLine::readings() const {
+  const Lock lock(mutex_);
+  return readings_;
+}
+
 std::vector<worker::Snapshot> FakeLine::snapshots() const {
   const Lock lock(mutex_);
   return snapshots_;
@@ -92,6 +97,13 @@ bool FakeAgent::OfferSample(worker::Sample sample) {
   return true;
 }
 
+bool FakeAgent::OfferReading(const worker::Reading& reading) {
+  const Lock lock(line_->mutex_);
+  if (!line_->taken_) return ++line_->refused_, false;
+  line_->readings_.push_back(reading);
+  return true;
+}
+
 bool FakeAgent::OfferSnapshot(worker::Snapshot snapshot) {
   const Lock lock(line_->mutex_);
   if (!line_->taken_) return ++line_->refused_, false;
@@ -103,7 +115,7 @@ bool FakeAgent::OfferSnapshot(worker::Snapshot snapshot) {
 worker::AgentCounters FakeAgent::counters() const {
   const Lock lock(line_->mutex_);
   worker::AgentCounters counters;
-  counters.samples_sent = static_cast<int64_t>(line_->samples_.size());
+  counters.samples_sent = static_cast<int64_t>(line_->samples_.size() + line_->readings_.size());
   counters.samples_dropped = line_->refused_;
   counters.snapshots_sent = static_cast<int64_t>(line_->snapshots_.size());
   return counters;

@@ -27,6 +27,7 @@ class FakeLine {
 
   std::vector<worker::StepReport> reports() const;
   std::vector<worker::Sample> samples() const;
+  std::vector<worker::Reading> readings() const;
   std::vector<worker::Snapshot> snapshots() const;
   int refused() const;
   std::optional<bool> stopped() const;  // with this `finished`
@@ -42,6 +43,7 @@ class FakeLine {
   int refused_ = 0;
   std::vector<worker::StepReport> reports_;
   std::vector<worker::Sample> samples_;
+  std::vector<worker::Reading> readings_;
   std::vector<worker::Snapshot> snapshots_;
   std::optional<bool> stopped_;
 };
@@ -58,6 +60,7 @@ class FakeAgent : public worker::Agent {
   PlanId watermark() const override;
   std::optional<worker::Plan> plan(PlanId id) const override;
   bool OfferSample(worker::Sample sample) override;
+  bool OfferReading(const worker::Reading& reading) override;
   bool OfferSnapshot(worker::Snapshot snapshot) override;
   worker::AgentCounters counters() const override;
   void Stop(bool finished) override;

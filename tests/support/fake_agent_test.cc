@@ -19,6 +19,16 @@ TEST(FakeAgent, AdvertisesTheContiguousWatermark) {
   EXPECT_EQ(agent.plan(PlanId(2))->frozen_prefix, 2);
 }
 
+TEST(FakeAgent, RemembersReadings) {
+  FakeLine line(Generation(0), PlanId(0), 2);
+  FakeAgent agent(&line);
+  EXPECT_TRUE(agent.OfferReading(worker::Reading{ModuleIndex(0), 3, 1, 0.5}));
+  line.TakeUploads(false);
+  EXPECT_FALSE(agent.OfferReading(worker::Reading{ModuleIndex(0), 4, 1, 0.5}));
+  ASSERT_EQ(line.readings().size(), 1u);
+  EXPECT_EQ(line.readings()[0].step, 3);
+}
+
 TEST(FakeAgent, CountsWhatItRefuses) {
   FakeLine line(Generation(0), PlanId(0), 5);
   FakeAgent agent(&line);

@@ -208,6 +208,8 @@ void FakeController::HandleMessage(const std::shared_ptr<Client>& client, const 
         record_.uploads.push_back(unfinished_[id]);
         unfinished_.erase(id);
       }
+    } else if (message.has_reading()) {
+      record_.readings.push_back(message.reading());
     } else if (message.has_upload_chunk()) {
       HandleChunk(message.upload_chunk(), &unfinished_);
     }

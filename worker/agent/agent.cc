@@ -45,6 +45,7 @@ class GrpcAgent final : public Agent {
   PlanId watermark() const override { return InChild() ? PlanId() : state_->watermark(); }
   std::optional<Plan> plan(PlanId id) const override { return InChild() ? std::nullopt : state_->plan(id); }
   bool OfferSample(Sample sample) override { return !InChild() && state_->OfferSample(std::move(sample)); }
+  bool OfferReading(const Reading& reading) override { return !InChild() && state_->OfferReading(reading); }
   bool OfferSnapshot(Snapshot snapshot) override { return !InChild() && state_->OfferSnapshot(std::move(snapshot)); }
   AgentCounters counters() const override { return InChild() ? AgentCounters() : state_->counters(); }
   void Stop(bool finished) override {

@@ -23,7 +23,8 @@ struct ModuleDescription {
   int64_t parameter_count = 0;
   int64_t parameter_bytes = 0;
   std::optional<graph::ModuleGraph> graph;
-  std::string graph_error;  // why there is none
+  std::string graph_error;       // why there is none
+  bool local_reference = false;  // this process evaluates the reference itself, and offers readings; no graph
 };
 
 // The job as this rank registers it. All ranks register the same but for `rank`.
@@ -39,6 +40,7 @@ struct JobDescription {
   int64_t total_steps = 0;   // 0: unknown
   std::string device_type = "cpu";
   bool observe = false;
+  bool losses_reported = true;  // false: no StepReport will ever have a loss, on no rank
   int64_t step = 0;          // restored from a checkpoint, with the next two
   int frozen_prefix = 0;
   PlanId applied_plan;
@@ -53,7 +55,8 @@ struct StepReport {
   PlanId applied_plan;
 };
 
-// "Probe this module at every step that is a multiple of interval_steps."
+// "Probe this module at every step that is a multiple of interval_steps": offer a Sample, or of a module with
+// local_reference a Reading.
 struct SamplingRequest {
   ModuleIndex module;
   ModuleIndex first_module;  // differs from module only for the whole-prefix scope
@@ -62,7 +65,9 @@ struct SamplingRequest {
   int64_t version = 0;
 };
 
-// "Send the weights of modules first_module..module, one Snapshot each, unless this version has been sent."
+// "Send the weights of modules first_module..module, one Snapshot each, unless this version has been sent." Of a
+// module with local_reference: take them as the reference of the readings that follow, and offer a Snapshot
+// without tensors.
 struct SnapshotRequest {
   ModuleIndex module;
   ModuleIndex first_module;
@@ -86,8 +91,16 @@ struct Snapshot {
   std::vector<WireTensor> tensors;
 };
 
+// What a probe gave where the process evaluates the reference itself.
+struct Reading {
+  ModuleIndex module;
+  int64_t step = 0;
+  int64_t request_version = 0;  // of the SamplingRequest
+  double plasticity = 0;        // SP loss against the newest snapshot; finite and at least 0, or it is refused
+};
+
 struct AgentCounters {
-  int64_t samples_sent = 0;
+  int64_t samples_sent = 0;     // with readings, here and in the next
   int64_t samples_dropped = 0;
   int64_t snapshots_sent = 0;
   int64_t uploads_refused = 0;  // sent, and of no use to the controller
@@ -128,8 +141,10 @@ class Agent {
   virtual std::optional<Plan> plan(PlanId id) const = 0;
 
   // Queues an upload. When the queue is full the oldest sample in it is dropped and counted; a snapshot
-  // takes the place of an older one. Returns false if this one was not queued.
+  // takes the place of an older one. A reading takes the place of a sample. Returns false if this one was not
+  // queued.
   virtual bool OfferSample(Sample sample) = 0;
+  virtual bool OfferReading(const Reading& reading) = 0;
   virtual bool OfferSnapshot(Snapshot snapshot) = 0;
 
   virtual AgentCounters counters() const = 0;

@@ -69,8 +69,11 @@ std::optional<Plan> AgentState::plan(PlanId id) const {
   return ledger_.Find(id);
 }
 
-bool AgentState::OfferSample(Sample sample) {
-  absl::StatusOr<Upload> upload = MakeUpload(std::move(sample));
+bool AgentState::OfferSample(Sample sample) { return Offer(MakeUpload(std::move(sample))); }
+
+bool AgentState::OfferReading(const Reading& reading) { return Offer(MakeUpload(reading)); }
+
+bool AgentState::Offer(absl::StatusOr<Upload> upload) {
   if (!upload.ok()) {
     LogError("A sample cannot be sent: ", upload.status().message());
     std::lock_guard<std::mutex> lock(mutex_);

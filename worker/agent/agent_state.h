@@ -29,6 +29,7 @@ class AgentState {
   PlanId watermark() const;
   std::optional<Plan> plan(PlanId id) const;
   bool OfferSample(Sample sample);
+  bool OfferReading(const Reading& reading);
   bool OfferSnapshot(Snapshot snapshot);
   AgentCounters counters() const;
 
@@ -58,6 +59,8 @@ class AgentState {
   void GiveUp();
 
  private:
+  // Queues what a probe gave, or counts it as dropped.
+  bool Offer(absl::StatusOr<Upload> sample_or_reading);
   void LogOnce(const std::string& key, const std::string& message);
   std::optional<SamplingRequest> Checked(const v1::SamplingRequest& request);
   std::optional<SnapshotRequest> Checked(const v1::SnapshotRequest& request);

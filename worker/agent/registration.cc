@@ -53,6 +53,9 @@ absl::Status CheckModules(const std::vector<ModuleDescription>& modules) {
     if (module.parameter_count < 0 || module.parameter_bytes < 0) {
       return Bad("layer module '", module.name, "' has a negative size");
     }
+    if (module.local_reference && module.graph.has_value()) {
+      return Bad("layer module '", module.name, "' has a local reference and a graph");
+    }
   }
   return absl::OkStatus();
 }
@@ -120,6 +123,7 @@ absl::StatusOr<v1::RegisterJobRequest> MakeRegistration(const JobDescription& jo
   request.set_training_job(job.training_job);
   request.set_total_steps(job.total_steps);
   request.set_device_type(job.device_type);
+  request.set_losses_unreported(!job.losses_reported);
   request.set_mode(job.observe ? v1::MODE_OBSERVE : v1::MODE_ACT);
   request.set_step(job.step);
   request.set_frozen_prefix(job.frozen_prefix);
@@ -133,6 +137,7 @@ absl::StatusOr<v1::RegisterJobRequest> MakeRegistration(const JobDescription& jo
     proto->set_parameter_count(module.parameter_count);
     proto->set_parameter_bytes(module.parameter_bytes);
     proto->set_graph_error(module.graph_error);
+    proto->set_local_reference(module.local_reference);
     if (module.graph.has_value()) graph::ToProto(*module.graph, proto->mutable_graph());
   }
   LeaveOutGraphsThatDoNotFit(&request);

@@ -16,7 +16,8 @@ absl::StatusOr<v1::PolicyConfig> ParsePolicy(absl::string_view json);
 // The registration of `job` as it is at its start. Graphs that would make it larger than a message may be
 // are left out, the largest first, and the reason given in their place.
 // Errors: INVALID_ARGUMENT for what no controller would take: an id that is not a UUID; a rank, a world size,
-// a number of modules, a name, a size or a prefix out of bounds; those of ParsePolicy.
+// a number of modules, a name, a size or a prefix out of bounds; a graph beside a local reference; those of
+// ParsePolicy.
 absl::StatusOr<v1::RegisterJobRequest> MakeRegistration(const JobDescription& job);
 
 }  // namespace egeria::worker

@@ -11,10 +11,13 @@
 namespace egeria::worker {
 
 const std::vector<WireTensor>& Upload::tensors() const {
-  return std::visit([](const auto& of) -> const std::vector<WireTensor>& { return of.tensors; }, content);
+  static const std::vector<WireTensor>* const kNone = new std::vector<WireTensor>();
+  if (const auto* sample = std::get_if<Sample>(&content)) return sample->tensors;
+  if (const auto* snapshot = std::get_if<Snapshot>(&content)) return snapshot->tensors;
+  return *kNone;
 }
 
-absl::StatusOr<Upload> MakeUpload(std::variant<Sample, Snapshot> content) {
+absl::StatusOr<Upload> MakeUpload(std::variant<Sample, Snapshot, Reading> content) {
   Upload upload{std::move(content), 0};
   for (const WireTensor& tensor : upload.tensors()) {
     EGERIA_ASSIGN_OR_RETURN(const size_t expected, ByteSize(tensor.spec));
@@ -31,7 +34,11 @@ bool UploadCutter::Next(v1::WorkerMessage* message) {
   message->Clear();
   if (!begun_) {
     begun_ = true;
-    FillHeader(message->mutable_upload_begin());
+    if (const auto* reading = std::get_if<Reading>(&upload_->content)) {
+      FillReading(*reading, message->mutable_reading());
+    } else {
+      FillHeader(message->mutable_upload_begin());
+    }
     return true;
   }
   if (sent_ == upload_->bytes) return false;
@@ -53,6 +60,14 @@ bool UploadCutter::Next(v1::WorkerMessage* message) {
   }
   sent_ += data->size();
   return true;
+}
+
+void UploadCutter::FillReading(const Reading& reading, v1::Reading* message) const {
+  message->set_upload_id(upload_id_);
+  message->set_module(static_cast<int32_t>(reading.module.value()));
+  message->set_step(reading.step);
+  message->set_request_version(reading.request_version);
+  message->set_plasticity(reading.plasticity);
 }
 
 void UploadCutter::FillHeader(v1::UploadBegin* begin) const {

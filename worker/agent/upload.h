@@ -13,21 +13,22 @@
 
 namespace egeria::worker {
 
-// A sample or a snapshot on its way to the controller.
+// A sample, a reading or a snapshot on its way to the controller.
 struct Upload {
-  std::variant<Sample, Snapshot> content;
+  std::variant<Sample, Snapshot, Reading> content;
   size_t bytes = 0;  // of all its tensors
 
-  bool is_sample() const { return std::holds_alternative<Sample>(content); }
-  const std::vector<WireTensor>& tensors() const;
+  // Also of a reading, which takes a sample's place in all respects but its form.
+  bool is_sample() const { return !std::holds_alternative<Snapshot>(content); }
+  const std::vector<WireTensor>& tensors() const;  // a reading has none
 };
 
 // Checks that every tensor holds as many bytes as its type and shape say.
 // Errors: INVALID_ARGUMENT naming the tensor.
-absl::StatusOr<Upload> MakeUpload(std::variant<Sample, Snapshot> content);
+absl::StatusOr<Upload> MakeUpload(std::variant<Sample, Snapshot, Reading> content);
 
 // Cuts an upload into the messages of the stream: a header, then chunks of at most rpc::kMaxChunkBytes that
-// run on across tensors. The upload must outlive it. Thread-compatible.
+// run on across tensors. A reading is one message. The upload must outlive it. Thread-compatible.
 class UploadCutter {
  public:
   UploadCutter(const Upload* upload, int64_t upload_id) : upload_(upload), upload_id_(upload_id) {}
@@ -36,6 +37,7 @@ class UploadCutter {
   bool Next(v1::WorkerMessage* message);
 
  private:
+  void FillReading(const Reading& reading, v1::Reading* message) const;
   void FillHeader(v1::UploadBegin* begin) const;
 
   const Upload* const upload_;

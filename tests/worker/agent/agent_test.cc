@@ -167,6 +167,31 @@ TEST_F(AgentTest, SendsSamplesByteForByteInChunks) {
   EXPECT_EQ(agent->counters().samples_dropped, 0);
 }
 
+TEST_F(AgentTest, SendsReadingsAndEmptySnapshotsOfAReferenceOfItsOwn) {
+  fake_.SetDirective(Wishes());
+  const std::unique_ptr<Agent> agent = StartAgent();
+  ASSERT_TRUE(Eventually([&] { return agent->snapshot().has_value(); }));
+  EXPECT_TRUE(agent->OfferSnapshot(Snapshot{ModuleIndex(1), 4, 2, {}}));
+  EXPECT_TRUE(agent->OfferReading(Reading{ModuleIndex(1), 5, 1, 0.25}));
+  ASSERT_TRUE(fake_.WaitUntil([](const auto& record) { return record.readings.size() == 1; }));
+  const FakeControllerRecord record = fake_.record();
+  ASSERT_EQ(record.uploads.size(), 1u);
+  EXPECT_EQ(record.uploads[0].begin.snapshot().version(), 2);
+  EXPECT_EQ(record.uploads[0].begin.tensors_size(), 0);
+  EXPECT_EQ(record.readings[0].plasticity(), 0.25);
+  EXPECT_GT(record.readings[0].upload_id(), record.uploads[0].begin.upload_id());
+  EXPECT_TRUE(WaitForHeartbeat([](const v1::Heartbeat& beat) { return beat.counters().samples_sent() == 1; }));
+}
+
+TEST_F(AgentTest, DropsTheOldestReadingsWhileNoControllerAnswers) {
+  AgentOptions options = Options();
+  options.controller = "unix:" + (folder_ / "nobody");
+  options.queue_samples = 2;
+  const std::unique_ptr<Agent> agent = StartAgent(options, TestJob());
+  for (int64_t step = 1; step <= 5; ++step) EXPECT_TRUE(agent->OfferReading(Reading{ModuleIndex(0), step, 1, 0.5}));
+  EXPECT_EQ(agent->counters().samples_dropped, 3);
+}
+
 TEST_F(AgentTest, AnswersARequestForSeveralModulesWithOneSnapshotEach) {
   fake_.SetDirective(Wishes());
   const std::unique_ptr<Agent> agent = StartAgent();

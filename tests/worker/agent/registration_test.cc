@@ -69,6 +69,23 @@ TEST(MakeRegistration, CarriesTheWholeJob) {
   EXPECT_EQ(request->modules(3).parameter_bytes(), 400);
 }
 
+TEST(MakeRegistration, SaysThatLossesAreReportedUnlessTheyNeverAre) {
+  JobDescription job = TestJob();
+  EXPECT_FALSE(MakeRegistration(job)->losses_unreported());
+  job.losses_reported = false;
+  EXPECT_TRUE(MakeRegistration(job)->losses_unreported());
+}
+
+TEST(MakeRegistration, NamesTheModulesThatThisProcessEvaluatesItself) {
+  JobDescription job = TestJob();
+  job.modules[1].local_reference = true;
+  const auto request = MakeRegistration(job);
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_FALSE(request->modules(0).local_reference());
+  EXPECT_TRUE(request->modules(1).local_reference());
+  EXPECT_EQ(request->modules(1).graph_error(), "not traceable");
+}
+
 TEST(MakeRegistration, RefusesWhatNoControllerWouldTake) {
   const std::vector<std::pair<const char*, std::function<void(JobDescription&)>>> cases = {
       {"id", [](auto& job) { job.job_id = JobId("x"); }},
@@ -82,6 +99,7 @@ TEST(MakeRegistration, RefusesWhatNoControllerWouldTake) {
       {"same name", [](auto& job) { job.modules[2].name = "layer1"; }},
       {"long name", [](auto& job) { job.modules[2].name.assign(257, 'x'); }},
       {"negative size", [](auto& job) { job.modules[2].parameter_bytes = -1; }},
+      {"graph and local reference", [](auto& job) { job.modules[0].local_reference = true; }},
       {"whole model frozen", [](auto& job) { job.frozen_prefix = 4; }},
       {"negative prefix", [](auto& job) { job.frozen_prefix = -1; }},
       {"plan", [](auto& job) { job.applied_plan = PlanId(-1); }},

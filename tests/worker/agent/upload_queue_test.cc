@@ -15,6 +15,7 @@ using ::testing::ElementsAre;
 Upload SampleOf(int64_t step, size_t bytes = 10) {
   return Upload{Sample{ModuleIndex(0), ModuleIndex(0), step, 1, {}}, bytes};
 }
+Upload ReadingOf(int64_t step) { return Upload{Reading{ModuleIndex(0), step, 1, 0.5}, 0}; }
 Upload SnapshotOf(int64_t version, int module = 0, size_t bytes = 10) {
   return Upload{Snapshot{ModuleIndex(module), 1, version, {}}, bytes};
 }
@@ -25,6 +26,8 @@ std::vector<std::string> Drain(UploadQueue& queue) {
   while (std::optional<Upload> upload = queue.Take()) {
     if (const auto* sample = std::get_if<Sample>(&upload->content)) {
       names.push_back("s" + std::to_string(sample->step));
+    } else if (const auto* reading = std::get_if<Reading>(&upload->content)) {
+      names.push_back("r" + std::to_string(reading->step));
     } else {
       const auto& snapshot = std::get<Snapshot>(upload->content);
       names.push_back("v" + std::to_string(snapshot.version) + "m" + std::to_string(snapshot.module.value()));
@@ -57,6 +60,18 @@ TEST(UploadQueue, DropsAsManyOldSamplesAsTheBytesOfANewOneNeed) {
   EXPECT_TRUE(queue.AddSample(SampleOf(5, 50)));
   EXPECT_EQ(queue.samples_dropped(), 2);
   EXPECT_THAT(Drain(queue), ElementsAre("s3", "s4", "s5"));
+}
+
+TEST(UploadQueue, CountsReadingsAsSamplesAndKeepsTheirOrderWithSnapshots) {
+  UploadQueue queue(1000, 3);
+  for (int64_t step = 1; step <= 4; ++step) EXPECT_TRUE(queue.AddSample(ReadingOf(step)));
+  EXPECT_TRUE(queue.AddSnapshot(SnapshotOf(1, 0, /*bytes=*/0)));
+  EXPECT_TRUE(queue.AddSample(ReadingOf(5)));
+  EXPECT_EQ(queue.samples_dropped(), 2);
+  std::optional<Upload> out = queue.Take();
+  queue.Return(*std::move(out));  // the stream broke under it
+  EXPECT_THAT(Drain(queue), ElementsAre("r3", "r4", "v1m0", "r5"));
+  EXPECT_EQ(queue.samples_dropped(), 2);
 }
 
 TEST(UploadQueue, RefusesASampleThatNeverFitsAndKeepsTheOthers) {

@@ -77,6 +77,21 @@ TEST(UploadCutter, SendsOnlyAHeaderForNothing) {
   EXPECT_FALSE(cutter.Next(&message));
 }
 
+TEST(UploadCutter, WritesAReadingAsOneMessage) {
+  const auto upload = MakeUpload(Reading{ModuleIndex(2), 50, 7, 0.125});
+  ASSERT_TRUE(upload.ok());
+  EXPECT_TRUE(upload->tensors().empty());
+  UploadCutter cutter(&*upload, 11);
+  v1::WorkerMessage message;
+  ASSERT_TRUE(cutter.Next(&message));
+  EXPECT_EQ(message.reading().upload_id(), 11);
+  EXPECT_EQ(message.reading().module(), 2);
+  EXPECT_EQ(message.reading().step(), 50);
+  EXPECT_EQ(message.reading().request_version(), 7);
+  EXPECT_EQ(message.reading().plasticity(), 0.125);
+  EXPECT_FALSE(cutter.Next(&message));
+}
+
 TEST(MakeUpload, RefusesTensorsThatDoNotHoldWhatTheySay) {
   WireTensor tensor = Bytes("x", 4, 0);
   tensor.spec.shape = {5};
