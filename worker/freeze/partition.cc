@@ -110,8 +110,9 @@ absl::StatusOr<std::vector<ModuleCut>> Partition(const std::vector<BlockInfo>& b
       if (head) {
         cuts.push_back({NameOf(blocks, begin, end), begin, end});
       } else {
+        // Not more than the stage itself has blocks, or the tiny ones before it would become pieces again.
         const int pieces =
-            std::clamp(static_cast<int>(std::lround(share / options.target_share)), 1, end - carried);
+            std::clamp(static_cast<int>(std::lround(share / options.target_share)), 1, end - begin);
         CutStage(blocks, carried, end, pieces, &cuts);
       }
       begin = carried = end;

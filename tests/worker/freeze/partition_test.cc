@@ -64,6 +64,19 @@ TEST(Partition, NeverJoinsTheHeadToAnything) {
   EXPECT_THAT(Names(*cuts), ::testing::ElementsAre("a", "b", "head"));
 }
 
+TEST(Partition, TinyStagesJoinTheNextOneHoweverFineThatIsCut) {
+  // A language model: two embeddings, blocks each of which is as large as a piece, a head.
+  const auto cuts = Partition({{"tokens", "tokens", 2},
+                               {"positions", "positions", 2},
+                               {"blocks.0", "blocks", 330},
+                               {"blocks.1", "blocks", 330},
+                               {"blocks.2", "blocks", 330},
+                               {"head", "head", 6}},
+                              {});
+  ASSERT_TRUE(cuts.ok());
+  EXPECT_THAT(Names(*cuts), ::testing::ElementsAre("tokens-blocks.0", "blocks.1", "blocks.2", "head"));
+}
+
 TEST(Partition, CoversEveryBlockForEveryTarget) {
   for (const double target : {0.01, 0.05, 0.1, 0.3, 0.9, 5.0}) {
     for (const int size : {1, 2, 3, 9, 18}) {

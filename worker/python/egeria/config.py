@@ -1,0 +1,207 @@
+"""What a user can say about a session."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from egeria.errors import EgeriaError
+
+
+def _integer(low: int, high: int) -> tuple[Callable[[Any], bool], str]:
+    return (lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high,
+            f"an integer from {low:,} to {high:,}")
+
+
+def _number(low: float, high: float, zero_too: bool = False) -> tuple[Callable[[Any], bool], str]:
+    def fits(value: Any) -> bool:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            return False
+        return low < value <= high or (zero_too and value == 0)
+
+    upper = f" and at most {high:g}" if high < math.inf else ""
+    return fits, f"a number over {low:g}{upper}" + (", or 0 for never" if zero_too else "")
+
+
+def _steps(value: Any) -> bool:
+    return (isinstance(value, (list, tuple)) and len(value) <= 1024
+            and all(isinstance(step, int) and not isinstance(step, bool) and step >= 1 for step in value))
+
+
+def _entries(value: Any) -> bool:
+    def fits(entry: Any) -> bool:
+        return (isinstance(entry, Mapping) and set(entry) == {"fraction", "frozen_prefix"}
+                and isinstance(entry["fraction"], (int, float)) and 0 <= entry["fraction"] <= 1
+                and isinstance(entry["frozen_prefix"], int) and entry["frozen_prefix"] >= 0)
+
+    return isinstance(value, (list, tuple)) and len(value) > 0 and all(fits(entry) for entry in value)
+
+
+_BOOLEAN = (lambda value: isinstance(value, bool), "True or False")
+
+# Constants of each policy: the names of egeria.v1.PolicyConfig, and what fits (docs/rule.md).
+_CONSTANTS: dict[str, dict[str, tuple[Callable[[Any], bool], str]]] = {
+    "plasticity": {
+        "interval_steps": _integer(1, 100_000),
+        "window": _integer(3, 1_000),
+        "tolerance": _number(0, 1),
+        "batch_size": _integer(2, 4_096),
+        "signed_slope": _BOOLEAN,
+        "bootstrap": _BOOLEAN,
+        "learning_rate_drop": _number(1, math.inf, zero_too=True),
+        "learning_rate_rise": _number(1, math.inf, zero_too=True),
+        "unfreeze_steps": (_steps, "a list of at most 1,024 steps"),
+    },
+    "schedule": {
+        "entries": (_entries, 'a list of {"fraction": 0.5, "frozen_prefix": 2}'),
+    },
+    "none": {},
+}
+
+_TRUE = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+@dataclasses.dataclass
+class Config:
+    """How a session is to behave. Everything has a default that works.
+
+    Attributes:
+      controller: address of egeria-controller ("host:port" or "unix:/path"). None: the environment's
+        EGERIA_CONTROLLER, which `egeria-run` sets. "none": no controller, so that nothing is measured or frozen.
+      policy: "plasticity", "schedule" or "none" (docs/rule.md).
+      options: the policy's constants, such as {"interval_steps": 50, "window": 10}; what is missing takes the default.
+      observe: decisions are made and reported, but nothing changes.
+      total_steps: optimizer steps of the whole training, where known: it sets how often readings are taken.
+      training_job: a name for people and for the metrics. None: EGERIA_TRAINING_JOB, or the model's class.
+      plans: switches (step, frozen prefix) without a controller, the same on all ranks.
+      reference: who runs the reference model: "controller", "local" (this process, in idle moments), or "auto": the
+        controller for every layer module that it can run, this process for the others.
+      metrics: "host:port" on which each rank serves Prometheus metrics; rank r of a node serves port + r.
+      batch_size: samples of a reading (the policy constant of this name; 32 where neither is given).
+      enabled: False makes a session that does nothing.
+    """
+
+    controller: str | None = None
+    policy: str = "plasticity"
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    observe: bool = False
+    total_steps: int | None = None
+    training_job: str | None = None
+    plans: Sequence[tuple[int, int]] = ()
+    reference: str = "auto"
+    metrics: str | None = None
+    batch_size: int | None = None
+    enabled: bool = True
+
+    def __post_init__(self) -> None:
+        self.validate()
+
+    @classmethod
+    def from_env(cls, **overrides: Any) -> Config:
+        """A Config whose fields come from the environment where `overrides` does not give them.
+
+        EGERIA_CONTROLLER, EGERIA_TRAINING_JOB, EGERIA_METRICS, EGERIA_OBSERVE (1 or 0), EGERIA_ENABLED (1 or 0),
+        EGERIA_POLICY, EGERIA_POLICY_OPTIONS (a JSON object), EGERIA_TOTAL_STEPS, EGERIA_REFERENCE.
+        """
+        values: dict[str, Any] = {}
+        for field, convert in (("controller", str), ("training_job", str), ("metrics", str), ("policy", str),
+                               ("reference", str), ("observe", _boolean), ("enabled", _boolean),
+                               ("total_steps", _whole)):
+            variable = f"EGERIA_{field.upper()}"
+            if os.environ.get(variable):
+                values[field] = convert(variable, os.environ[variable]) if convert is not str else os.environ[variable]
+        if os.environ.get("EGERIA_POLICY_OPTIONS"):
+            values["options"] = _object("EGERIA_POLICY_OPTIONS", os.environ["EGERIA_POLICY_OPTIONS"])
+        return cls(**{**values, **overrides})
+
+    def address(self) -> str | None:
+        """The controller's address; None where there is to be none."""
+        address = self.controller if self.controller is not None else os.environ.get("EGERIA_CONTROLLER", "")
+        return None if address in ("", "none") or self.plans else address
+
+    def probe_batch(self) -> int:
+        """Samples of a reading."""
+        return int(self.batch_size or self.options.get("batch_size") or 32)
+
+    def policy_json(self, batch_size: int | None = None) -> str:
+        """egeria.v1.PolicyConfig as JSON; `batch_size` replaces the number of samples of a reading."""
+        constants = dict(self.options)
+        if self.policy == "plasticity":
+            constants["batch_size"] = batch_size or self.probe_batch()
+        return json.dumps({self.policy: constants})
+
+    def validate(self) -> None:
+        """Raises EgeriaError [BAD_CONFIG] for an unknown or contradictory value, saying what would fit."""
+        if self.policy not in _CONSTANTS:
+            raise _bad(f"policy is {self.policy!r}; it is one of {', '.join(map(repr, _CONSTANTS))}")
+        if self.reference not in ("auto", "controller", "local"):
+            raise _bad(f"reference is {self.reference!r}; it is one of 'auto', 'controller', 'local'")
+        if not isinstance(self.options, Mapping):
+            raise _bad(f"options is a {type(self.options).__name__}; give a dict of the policy's constants")
+        known = _CONSTANTS[self.policy]
+        for name, value in self.options.items():
+            if name not in known:
+                have = ", ".join(known) if known else "none"
+                raise _bad(f"the policy '{self.policy}' has no constant {name!r}; it has: {have}")
+            fits, wanted = known[name]
+            if not fits(value):
+                raise _bad(f"options[{name!r}] is {value!r}; it must be {wanted}")
+        if self.policy == "schedule" and "entries" not in self.options:
+            raise _bad("the policy 'schedule' needs options={'entries': [{'fraction': 0.5, 'frozen_prefix': 2}]}")
+        self._validate_numbers()
+        self._validate_plans()
+
+    def _validate_numbers(self) -> None:
+        fits, wanted = _integer(2, 4_096)
+        if self.batch_size is not None and not fits(self.batch_size):
+            raise _bad(f"batch_size is {self.batch_size!r}; it must be {wanted}")
+        if None not in (self.batch_size, self.options.get("batch_size")) \
+                and self.batch_size != self.options["batch_size"]:
+            raise _bad("batch_size and options['batch_size'] differ; give one of them")
+        fits, wanted = _integer(1, 2**53)
+        if self.total_steps is not None and not fits(self.total_steps):
+            raise _bad(f"total_steps is {self.total_steps!r}; it must be {wanted}, or None where it is not known")
+        if self.metrics is not None and not self.metrics.rpartition(":")[2].isdigit():
+            raise _bad(f"metrics is {self.metrics!r}; it must be 'host:port', such as '127.0.0.1:9400'")
+
+    def _validate_plans(self) -> None:
+        last = 0
+        for plan in self.plans:
+            if (not isinstance(plan, (list, tuple)) or len(plan) != 2 or not all(isinstance(x, int) for x in plan)
+                    or plan[0] <= last or plan[1] < 0):
+                raise _bad(f"plans has {plan!r}; its entries are (step, frozen prefix), in the order of rising steps")
+            last = plan[0]
+        if self.plans and self.controller not in (None, "none"):
+            raise _bad("plans are for runs without a controller; leave one of the two out")
+        if self.plans and self.observe:
+            raise _bad("plans switch at given steps, observe switches nothing; leave one of the two out")
+
+
+def _bad(text: str) -> EgeriaError:
+    return EgeriaError("BAD_CONFIG", text)
+
+
+def _boolean(variable: str, text: str) -> bool:
+    if text.lower() not in _TRUE:
+        raise _bad(f"{variable} is {text!r}; it must be 1 or 0")
+    return _TRUE[text.lower()]
+
+
+def _whole(variable: str, text: str) -> int:
+    if not text.isdigit():
+        raise _bad(f"{variable} is {text!r}; it must be a number of steps")
+    return int(text)
+
+
+def _object(variable: str, text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise _bad(f"{variable} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise _bad(f"{variable} must be a JSON object, such as '{{\"window\": 10}}'")
+    return value
