@@ -1,10 +1,10 @@
 #include "worker/commit/committer.h"
 
+#include <algorithm>
 #include <exception>
 #include <utility>
-#include <vector>
 
-#include "ATen/ops/full.h"
+#include "ATen/ops/empty.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "worker/commit/torch_status.h"
@@ -12,46 +12,58 @@
 namespace egeria::worker {
 namespace {
 
-absl::Status Failed(const std::exception& error) {
-  return NamedError(absl::StatusCode::kUnavailable, "COMMIT_FAILED",
-                    "the ranks could not agree on a plan: ", MessageOf(error));
+template <typename... Args>
+absl::Status Failed(const Args&... reason) {
+  return NamedError(absl::StatusCode::kUnavailable, "COMMIT_FAILED", "the ranks could not agree on a plan: ",
+                    reason...);
+}
+
+at::Tensor ToTensor(PlanId watermark, const std::vector<int64_t>& values) {
+  at::Tensor tensor = at::empty({static_cast<int64_t>(values.size()) + 1}, at::kLong);
+  int64_t* out = tensor.mutable_data_ptr<int64_t>();
+  *out++ = watermark.value();
+  std::copy(values.begin(), values.end(), out);
+  return tensor;
 }
 
 }  // namespace
 
-Committer::Committer(ProcessGroupPtr group, PlanId applied) : group_(std::move(group)), applied_(applied) {}
+Committer::Committer(ProcessGroupPtr group, PlanId applied, WaitLimits limits)
+    : group_(std::move(group)), limits_(std::move(limits)), applied_(applied) {}
 
 Committer::~Committer() {
   if (const absl::Status status = Stop(); !status.ok()) LogWarning(status.message());
 }
 
-absl::StatusOr<PlanId> Committer::Finish() {
-  const auto work = std::exchange(work_, nullptr);
-  try {
-    work->wait();
-    return PlanId(*value_.const_data_ptr<int64_t>());
-  } catch (const std::exception& error) {
-    return Failed(error);
+absl::StatusOr<PlanId> Committer::Finish(const WaitLimits& limits) {
+  if (const absl::Status status = WaitFor(work_.get(), limits); !status.ok()) {
+    if (!absl::IsUnavailable(status)) return status;
+    work_ = nullptr;
+    return Failed(absl::string_view(status.message()));
   }
+  work_ = nullptr;
+  const int64_t* const results = value_.const_data_ptr<int64_t>();
+  minima_.assign(results + 1, results + value_.numel());
+  return PlanId(*results);
 }
 
-absl::StatusOr<std::optional<PlanId>> Committer::Tick(PlanId watermark) {
+absl::StatusOr<std::optional<PlanId>> Committer::Tick(PlanId watermark, const Riders& riders) {
   PlanId agreed = applied_;
   if (group_ == nullptr) {
     agreed = watermark;
   } else {
     if (work_ != nullptr) {
-      EGERIA_ASSIGN_OR_RETURN(agreed, Finish());
+      EGERIA_ASSIGN_OR_RETURN(agreed, Finish(limits_));
     }
     try {
-      value_ = at::full({1}, watermark.value(), at::kLong);
+      value_ = ToTensor(watermark, riders ? riders(minima_) : std::vector<int64_t>());
       std::vector<at::Tensor> tensors = {value_};
       c10d::AllreduceOptions options;
       options.reduceOp = c10d::ReduceOp::MIN;
       work_ = group_->allreduce(tensors, options);
     } catch (const std::exception& error) {
       work_ = nullptr;
-      return Failed(error);
+      return Failed(MessageOf(error));
     }
   }
   if (agreed <= applied_) return std::nullopt;
@@ -59,9 +71,14 @@ absl::StatusOr<std::optional<PlanId>> Committer::Tick(PlanId watermark) {
   return agreed;
 }
 
-absl::Status Committer::Stop() {
+absl::Status Committer::Stop(std::chrono::milliseconds patience) {
   if (work_ == nullptr) return absl::OkStatus();
-  return Finish().status();
+  const absl::Status status = Finish({limits_.interrupted, patience}).status();
+  if (work_ != nullptr) {
+    work_ = nullptr;
+    new ProcessGroupPtr(group_);  // never destroyed
+  }
+  return status;
 }
 
 }  // namespace egeria::worker

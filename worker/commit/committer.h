@@ -2,12 +2,15 @@
 #define EGERIA_WORKER_COMMIT_COMMITTER_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
 #include "worker/commit/process_group.h"
+#include "worker/commit/wait.h"
 
 namespace egeria::worker {
 
@@ -17,35 +20,46 @@ namespace egeria::worker {
 // the result is taken at the next boundary. As the reduced value is the same everywhere and every rank
 // reads it at the same boundary, all ranks apply the same plan at the same step. While one rank lacks a plan,
 // the minimum stays under it and nobody applies it. A world of one needs no group and applies at once.
+// Other numbers may ride along; every rank learns their minima over all ranks.
 //
 // Owned by the training thread; every rank must call Tick() once per step and Stop() once at the end.
 // The collective of the last Tick() is in flight until Stop(), so nothing else may be destroyed before it.
 class Committer {
  public:
   // `group`: a gloo group of its own; who else uses it must do so at the same point on all ranks, as
-  // collectives are told apart by their order. Null for a world of one. `applied`: the plan in force now, the same on all ranks.
-  Committer(ProcessGroupPtr group, PlanId applied);
+  // collectives are told apart by their order. Null for a world of one. `applied`: the plan in force now, the
+  // same on all ranks. `limits` bound each wait for other ranks.
+  Committer(ProcessGroupPtr group, PlanId applied, WaitLimits limits = {});
   ~Committer();
   Committer(const Committer&) = delete;
   Committer& operator=(const Committer&) = delete;
 
-  // Takes the result of the previous tick and starts the next one. Returns the plan that every rank is to
-  // apply at this boundary, if there is one; it is then counted as applied.
+  // Given the minima of the numbers that rode along with the previous tick (empty at the first one), returns
+  // the numbers for the next: as many at every tick and on every rank. Not called in a world of one.
+  using Riders = std::function<std::vector<int64_t>(const std::vector<int64_t>& minima)>;
+
+  // Takes the result of the previous tick and starts the next one, with what `riders` gives. Returns the plan
+  // that every rank is to apply at this boundary, if there is one; it is then counted as applied.
   // Errors: UNAVAILABLE [COMMIT_FAILED] a rank is gone or the group's timeout has passed: the collectives of
   // training fail for the same reason. No plan is applied any more.
-  absl::StatusOr<std::optional<PlanId>> Tick(PlanId watermark);
+  // CANCELLED [INTERRUPTED], DEADLINE_EXCEEDED [OTHER_RANKS_LATE]: as the limits say; nothing was started,
+  // and the same call may be made again.
+  absl::StatusOr<std::optional<PlanId>> Tick(PlanId watermark, const Riders& riders = {});
 
   // The plan in force.
   PlanId applied() const { return applied_; }
 
-  // Waits for the tick in flight, which every rank has started. Idempotent. Errors: as Tick().
-  absl::Status Stop();
+  // Waits for the tick in flight, which every rank has started, at most for `patience`. One that does not end
+  // is left behind, with its group: the group's destructor would wait for it. Idempotent. Errors: as Tick().
+  absl::Status Stop(std::chrono::milliseconds patience = std::chrono::milliseconds::max());
 
  private:
-  absl::StatusOr<PlanId> Finish();
+  absl::StatusOr<PlanId> Finish(const WaitLimits& limits);
 
   const ProcessGroupPtr group_;
+  const WaitLimits limits_;
   PlanId applied_;
+  std::vector<int64_t> minima_;          // of the last tick that ended
   at::Tensor value_;                     // of the reduction in flight
   c10::intrusive_ptr<c10d::Work> work_;  // null: none in flight
 };

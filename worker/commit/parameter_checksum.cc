@@ -26,21 +26,28 @@ uint64_t HashTensors(const std::vector<at::Tensor>& tensors) {
   return XXH3_64bits_digest(state.get());
 }
 
-absl::StatusOr<bool> IdenticalOnAllRanks(uint64_t hash, const ProcessGroupPtr& group) {
+absl::StatusOr<bool> IdenticalOnAllRanks(uint64_t hash, const ProcessGroupPtr& group,
+                                         const WaitLimits& limits) {
   if (group == nullptr) return true;
   int64_t own = 0;
   std::memcpy(&own, &hash, sizeof(own));
+  constexpr const char* kWhat = "the ranks could not compare their parameters: ";
+  std::vector<std::vector<at::Tensor>> outputs(1);
+  c10::intrusive_ptr<c10d::Work> work;
   try {
     std::vector<at::Tensor> inputs = {at::full({1}, own, at::kLong)};
-    std::vector<std::vector<at::Tensor>> outputs(1);
     for (int rank = 0; rank < group->getSize(); ++rank) outputs[0].push_back(at::zeros({1}, at::kLong));
-    group->allgather(outputs, inputs)->wait();
-    return std::all_of(outputs[0].begin(), outputs[0].end(),
-                       [own](const at::Tensor& theirs) { return *theirs.const_data_ptr<int64_t>() == own; });
+    work = group->allgather(outputs, inputs);
   } catch (const std::exception& error) {
-    return NamedError(absl::StatusCode::kUnavailable, "CHECKSUM_FAILED",
-                      "the ranks could not compare their parameters: ", MessageOf(error));
+    return NamedError(absl::StatusCode::kUnavailable, "CHECKSUM_FAILED", kWhat, MessageOf(error));
   }
+  if (const absl::Status status = WaitFor(work.get(), limits); !status.ok()) {
+    if (!absl::IsUnavailable(status)) return status;
+    return NamedError(absl::StatusCode::kUnavailable, "CHECKSUM_FAILED", kWhat,
+                      absl::string_view(status.message()));
+  }
+  return std::all_of(outputs[0].begin(), outputs[0].end(),
+                     [own](const at::Tensor& theirs) { return *theirs.const_data_ptr<int64_t>() == own; });
 }
 
 }  // namespace egeria::worker

@@ -7,6 +7,7 @@
 #include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
 #include "worker/commit/process_group.h"
+#include "worker/commit/wait.h"
 
 namespace egeria::worker {
 
@@ -15,8 +16,9 @@ namespace egeria::worker {
 uint64_t HashTensors(const std::vector<at::Tensor>& tensors);
 
 // True if every member of the group came with the same hash; null group: true. A collective: all members
-// call it at the same point. Errors: UNAVAILABLE [CHECKSUM_FAILED] a rank is gone.
-absl::StatusOr<bool> IdenticalOnAllRanks(uint64_t hash, const ProcessGroupPtr& group);
+// call it at the same point. Errors: UNAVAILABLE [CHECKSUM_FAILED] a rank is gone; those of WaitFor().
+absl::StatusOr<bool> IdenticalOnAllRanks(uint64_t hash, const ProcessGroupPtr& group,
+                                         const WaitLimits& limits = {});
 
 }  // namespace egeria::worker
 
