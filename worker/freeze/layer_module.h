@@ -9,14 +9,10 @@
 #include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
 #include "worker/freeze/block.h"
+#include "worker/freeze/named_tensor.h"
 #include "worker/freeze/partition.h"
 
 namespace egeria::worker {
-
-struct NamedTensor {
-  std::string name;
-  at::Tensor tensor;
-};
 
 // One layer module: consecutive blocks of a model, frozen and unfrozen together. Holds its blocks alive;
 // the tensors are those of the model, not copies. Owned by the training thread.

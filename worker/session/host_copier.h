@@ -4,13 +4,14 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "c10/core/Device.h"
 #include "c10/core/Event.h"
 #include "c10/core/Stream.h"
 #include "common/tensor/wire_tensor.h"
-#include "worker/freeze/layer_module.h"
+#include "worker/freeze/named_tensor.h"
 
 namespace egeria::worker {
 

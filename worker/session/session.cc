@@ -1,11 +1,9 @@
 #include "worker/session/session.h"
 
 #include <chrono>
-#include <cstring>
 #include <exception>
 #include <utility>
 
-#include "ATen/DeviceAccelerator.h"
 #include "ATen/core/grad_mode.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
@@ -16,21 +14,30 @@
 namespace egeria::worker {
 namespace {
 
-// Between two attempts to answer one snapshot request: the agent had no room, or its stream was lost.
-constexpr int64_t kSnapshotRetrySteps = 16;
-
-int64_t TotalBytes(const std::vector<NamedTensor>& tensors) {
-  int64_t bytes = 0;
-  for (const NamedTensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.tensor.nbytes());
-  return bytes;
+RankLinkParts LinkParts(SessionParts* parts) {
+  RankLinkParts link;
+  link.agent = std::move(parts->agent);
+  link.plans = std::move(parts->plans);
+  link.commit_group = parts->commit_group;
+  link.device = parts->device;
+  link.module_count = static_cast<int>(parts->freezer->modules().size());
+  link.metrics = parts->metrics;
+  link.step = parts->step;
+  link.frozen_prefix = parts->frozen_prefix;
+  link.applied_plan = parts->applied_plan;
+  return link;
 }
 
 }  // namespace
 
 Session::Session(SessionParts parts)
-    : parts_(std::move(parts)), committer_(parts_.commit_group, parts_.applied_plan), copier_(parts_.device) {
-  step_ = parts_.step;
-}
+    : freezer_(parts.freezer),
+      reducer_(parts.reducer),
+      group_(parts.commit_group),
+      snapshot_tensors_(std::move(parts.snapshot_tensors)),
+      link_(LinkParts(&parts)),
+      step_(parts.step),
+      restored_prefix_(parts.frozen_prefix) {}
 
 Session::~Session() {
   if (const absl::Status status = Stop(/*finished=*/false); !status.ok()) LogWarning(status.message());
@@ -38,37 +45,29 @@ Session::~Session() {
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Start(SessionParts parts) {
   std::unique_ptr<Session> session(new Session(std::move(parts)));
-  EGERIA_RETURN_IF_ERROR(session->parts_.freezer->Apply(session->parts_.frozen_prefix).status());
+  EGERIA_RETURN_IF_ERROR(session->freezer_->Apply(session->restored_prefix_).status());
   EGERIA_RETURN_IF_ERROR(session->RebuildReducer());
   return session;
 }
 
 absl::Status Session::RebuildReducer() {
-  return parts_.reducer->Rebuild(parts_.freezer->active_parameters(), parts_.freezer->active_buffers());
+  return reducer_->Rebuild(freezer_->active_parameters(), freezer_->active_buffers());
 }
 
 void Session::BeginStep() {
-  parts_.reducer->BeforeForward();
-  sampling_.reset();
+  reducer_->BeforeForward();
   captured_.reset();
-  if (parts_.agent == nullptr) return;
-  const std::optional<SamplingRequest> wanted = parts_.agent->sampling();
-  if (!wanted.has_value() || wanted->interval_steps < 1 || (step_ + 1) % wanted->interval_steps != 0) return;
-  // A request for a module that has been frozen since tells nothing, nor does one for a module unknown here.
-  const int64_t module = wanted->module.value(), first = wanted->first_module.value();
-  if (first < 0 || first > module || module < parts_.freezer->frozen_prefix() ||
-      module >= static_cast<int64_t>(parts_.freezer->modules().size()) || wanted->batch_size < 2) {
-    return;
-  }
-  sampling_ = wanted;
+  sampling_ = link_.SamplingFor(step_ + 1);
+  // Its probe is no collective: those who are not asked for it need not take part.
+  if (sampling_.has_value() && !link_.IsAsked(*sampling_)) sampling_.reset();
 }
 
 at::Tensor Session::Forward(at::Tensor input) {
-  const std::vector<LayerModule>& modules = parts_.freezer->modules();
+  const std::vector<LayerModule>& modules = freezer_->modules();
   const bool gradients = at::GradMode::is_enabled();
   for (size_t i = 0; i < modules.size(); ++i) {
     if (sampling_.has_value() && sampling_->first_module.value() == static_cast<int64_t>(i)) Capture(input);
-    at::AutoGradMode mode(gradients && static_cast<int>(i) >= parts_.freezer->frozen_prefix());
+    at::AutoGradMode mode(gradients && static_cast<int>(i) >= freezer_->frozen_prefix());
     input = modules[i].Run(std::move(input));
   }
   return input;
@@ -88,14 +87,12 @@ void Session::Capture(const at::Tensor& input) {
 
 absl::Status Session::EndStep(const at::Tensor& loss, const std::vector<double>& learning_rates) {
   ++step_;
-  if (parts_.agent != nullptr) {
-    copier_.Poll();
-    Probe();
-    AnswerSnapshotRequest();
-  }
+  link_.Poll();
+  Probe();
+  AnswerSnapshotRequest();
   EGERIA_RETURN_IF_ERROR(CommitAndSwitch());
-  if (parts_.agent != nullptr) Report(loss, learning_rates);
-  if (parts_.metrics != nullptr) parts_.metrics->Update(totals());
+  link_.SetModelTotals(freezer_->frozen_share(), reducer_->bytes_reduced());
+  link_.Report(step_, loss, learning_rates, freezer_->frozen_prefix());
   return absl::OkStatus();
 }
 
@@ -105,151 +102,72 @@ void Session::Probe() {
   const at::Tensor input = std::exchange(captured_, at::Tensor());
   try {
     const at::Tensor gram =
-        ProbeGram(parts_.freezer->modules(), sampling_->first_module.value(), sampling_->module.value(), input);
-    Sample header;
-    header.module = sampling_->module;
-    header.first_module = sampling_->first_module;
-    header.step = step_;
-    header.request_version = sampling_->version;
-    Agent* const agent = parts_.agent.get();
-    if (!copier_.Copy({{"input", input}, {"gram", gram}}, [agent, header](std::vector<WireTensor> tensors) {
-          Sample sample = header;
-          sample.tensors = std::move(tensors);
-          agent->OfferSample(std::move(sample));
-        })) {
-      ++counted_.samples_dropped;
-    }
+        ProbeGram(freezer_->modules(), sampling_->first_module.value(), sampling_->module.value(), input);
+    link_.OfferSample(*sampling_, step_, {{"input", input}}, gram);
   } catch (const std::exception& error) {
-    ++counted_.samples_dropped;
+    link_.RecordDroppedSample();
     if (!std::exchange(probe_failed_, true)) {
       LogWarning("layer module ", sampling_->module.value(),
                  " cannot be probed, so it will not freeze: ", MessageOf(error));
     }
   }
-  counted_.probe_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  link_.RecordProbe(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
 }
 
 void Session::AnswerSnapshotRequest() {
-  const std::optional<SnapshotRequest> wanted = parts_.agent->snapshot();
-  if (!wanted.has_value() || snapshots_in_flight_ > 0) return;
-  if (wanted->version == snapshot_version_ && step_ < snapshot_step_ + kSnapshotRetrySteps) return;
-  const int64_t first = wanted->first_module.value(), last = wanted->module.value();
-  if (first < 0 || first > last || last >= static_cast<int64_t>(parts_.snapshot_tensors.size())) return;
-  snapshot_version_ = wanted->version;
-  snapshot_step_ = step_;
-  for (int64_t module = first; module <= last; ++module) {
-    std::vector<NamedTensor> tensors = parts_.snapshot_tensors[module];
-    // The next step changes the weights while the copy to the host may still be under way.
-    if (at::accelerator::isAccelerator(parts_.device.type())) {
-      for (NamedTensor& tensor : tensors) tensor.tensor = tensor.tensor.detach().clone();
-    }
-    Snapshot header;
-    header.module = ModuleIndex(module);
-    header.step = step_;
-    header.version = wanted->version;
-    const int64_t bytes = TotalBytes(tensors);
-    ++snapshots_in_flight_;
-    const bool copying = copier_.Copy(std::move(tensors), [this, header, bytes](std::vector<WireTensor> wire) {
-      --snapshots_in_flight_;
-      Snapshot snapshot = header;
-      snapshot.tensors = std::move(wire);
-      if (parts_.agent->OfferSnapshot(std::move(snapshot))) counted_.snapshot_bytes += bytes;
-    });
-    if (!copying) --snapshots_in_flight_;
+  const std::optional<SnapshotRequest> wanted = link_.SnapshotWanted(step_);
+  if (!wanted.has_value() || wanted->module.value() >= static_cast<int64_t>(snapshot_tensors_.size())) return;
+  for (ModuleIndex module = wanted->first_module; module <= wanted->module; module = module.next()) {
+    link_.OfferSnapshot(*wanted, module, step_, snapshot_tensors_[module.value()]);
   }
 }
 
 absl::Status Session::CommitAndSwitch() {
-  if (parts_.agent == nullptr) {
-    const std::optional<int> prefix = parts_.plans.At(step_);
-    return prefix.has_value() ? SwitchTo(*prefix, PlanId()) : absl::OkStatus();
-  }
-  EGERIA_ASSIGN_OR_RETURN(const std::optional<PlanId> id, committer_.Tick(parts_.agent->watermark()));
-  if (!id.has_value()) return absl::OkStatus();
-  const std::optional<Plan> plan = parts_.agent->plan(*id);
-  if (!plan.has_value()) {
-    return NamedError(absl::StatusCode::kInternal, "PLAN_LOST", "plan ", id->value(),
-                      " is committed, but this rank does not have it");
-  }
-  ++counted_.commits;
-  return SwitchTo(plan->frozen_prefix, *id);
+  EGERIA_ASSIGN_OR_RETURN(const std::optional<Plan> plan, link_.Commit(step_));
+  return plan.has_value() ? SwitchTo(plan->frozen_prefix, plan->id) : absl::OkStatus();
 }
 
 absl::Status Session::SwitchTo(int prefix, PlanId plan) {
-  if (prefix == parts_.freezer->frozen_prefix()) return absl::OkStatus();
+  if (prefix == freezer_->frozen_prefix()) return absl::OkStatus();
   try {
-    parts_.reducer->SyncBuffers();  // what freezes now is to be the same everywhere
+    reducer_->SyncBuffers();  // what freezes now is to be the same everywhere
   } catch (const std::exception& error) {
     return NamedError(absl::StatusCode::kUnavailable, "REDUCER_FAILED", MessageOf(error));
   }
-  EGERIA_ASSIGN_OR_RETURN(const ModuleFreezer::Change change, parts_.freezer->Apply(prefix));
+  EGERIA_ASSIGN_OR_RETURN(const ModuleFreezer::Change change, freezer_->Apply(prefix));
   EGERIA_RETURN_IF_ERROR(RebuildReducer());
   EGERIA_ASSIGN_OR_RETURN(const bool identical, RanksIdentical());
-  ++(change.unfreezes() ? counted_.unfreezes : counted_.freezes);
+  link_.RecordSwitch(change.unfreezes(), identical);
   if (!identical) {
-    ++counted_.checksum_mismatches;
     LogError("step ", step_, ": the ranks' parameters differ after a switch to frozen prefix ", prefix);
   }
   switches_.push_back({step_, change.unfreezes(), prefix, identical, plan});
   return absl::OkStatus();
 }
 
-void Session::Report(const at::Tensor& loss, const std::vector<double>& learning_rates) {
-  StepReport report;
-  report.step = step_;
-  report.learning_rates = learning_rates;
-  report.frozen_prefix = parts_.freezer->frozen_prefix();
-  report.applied_plan = committer_.applied();
-  Agent* const agent = parts_.agent.get();
-  // The loss may not have been computed yet; the report waits for it, the training thread does not.
-  const bool copying =
-      copier_.Copy({{"loss", loss.detach().to(at::kFloat)}}, [agent, report](std::vector<WireTensor> tensors) {
-        StepReport with_loss = report;
-        std::memcpy(&with_loss.loss.emplace(), tensors[0].data(), sizeof(float));
-        agent->ReportStep(with_loss);
-      });
-  if (!copying) agent->ReportStep(report);
-}
-
 uint64_t Session::Hash() const {
   std::vector<at::Tensor> tensors;
-  const std::vector<LayerModule>& modules = parts_.freezer->modules();
+  const std::vector<LayerModule>& modules = freezer_->modules();
   for (size_t i = 0; i < modules.size(); ++i) {
     for (const NamedTensor& parameter : modules[i].parameters()) tensors.push_back(parameter.tensor);
-    if (static_cast<int>(i) >= parts_.freezer->frozen_prefix()) continue;
+    if (static_cast<int>(i) >= freezer_->frozen_prefix()) continue;
     for (const NamedTensor& buffer : modules[i].buffers()) tensors.push_back(buffer.tensor);
   }
   return HashTensors(tensors);
 }
 
 absl::StatusOr<bool> Session::RanksIdentical() const {
-  return IdenticalOnAllRanks(Hash(), parts_.commit_group);
+  return IdenticalOnAllRanks(Hash(), group_);
 }
 
 SessionTotals Session::totals() const {
-  SessionTotals totals = counted_;
-  totals.steps = step_;
-  totals.frozen_prefix = parts_.freezer->frozen_prefix();
-  totals.frozen_share = parts_.freezer->frozen_share();
-  totals.bytes_reduced = parts_.reducer->bytes_reduced();
-  if (parts_.agent != nullptr) {
-    const AgentCounters counters = parts_.agent->counters();
-    totals.samples_sent = counters.samples_sent;
-    totals.samples_dropped += counters.samples_dropped;
-    totals.snapshots_sent = counters.snapshots_sent;
-    totals.reconnects = counters.reconnects;
-    totals.connected = counters.connected;
-  }
+  SessionTotals totals = link_.totals();
+  totals.frozen_prefix = freezer_->frozen_prefix();
+  totals.frozen_share = freezer_->frozen_share();
+  totals.bytes_reduced = reducer_->bytes_reduced();
   return totals;
 }
 
-absl::Status Session::Stop(bool finished) {
-  const absl::Status status = committer_.Stop();
-  if (parts_.agent != nullptr) {
-    copier_.Drain();
-    parts_.agent->Stop(finished);
-  }
-  return status;
-}
+absl::Status Session::Stop(bool finished) { return link_.Stop(finished); }
 
 }  // namespace egeria::worker

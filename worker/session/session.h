@@ -11,11 +11,10 @@
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
 #include "worker/agent/agent.h"
-#include "worker/commit/committer.h"
 #include "worker/freeze/gradient_reducer.h"
 #include "worker/freeze/module_freezer.h"
-#include "worker/session/host_copier.h"
 #include "worker/session/plan_schedule.h"
+#include "worker/session/rank_link.h"
 #include "worker/session/session_metrics.h"
 
 namespace egeria::worker {
@@ -69,7 +68,7 @@ class Session {
   void BeginStep();
   // Runs all layer modules, frozen ones without recording gradients. Exceptions of torch pass through.
   at::Tensor Forward(at::Tensor input);
-  void BeforeBackward(const at::Tensor& loss) { parts_.reducer->BeforeBackward(loss); }
+  void BeforeBackward(const at::Tensor& loss) { reducer_->BeforeBackward(loss); }
 
   // After the optimizer's step: probe, snapshot, commit, switch, report. `loss` is a scalar of any device.
   // Errors: UNAVAILABLE [COMMIT_FAILED], [CHECKSUM_FAILED], [REDUCER_FAILED]: a rank is gone;
@@ -84,7 +83,7 @@ class Session {
   absl::Status Stop(bool finished);
 
   int64_t step() const { return step_; }
-  PlanId applied_plan() const { return committer_.applied(); }
+  PlanId applied_plan() const { return link_.applied_plan(); }
   const std::vector<Switch>& switches() const { return switches_; }
   SessionTotals totals() const;
 
@@ -102,20 +101,17 @@ class Session {
   void AnswerSnapshotRequest();
   absl::Status CommitAndSwitch();
   absl::Status SwitchTo(int prefix, PlanId plan);
-  void Report(const at::Tensor& loss, const std::vector<double>& learning_rates);
 
-  SessionParts parts_;
-  Committer committer_;
-  HostCopier copier_;
-  int64_t step_ = 0;
+  ModuleFreezer* const freezer_;
+  GradientReducer* const reducer_;
+  const ProcessGroupPtr group_;
+  const std::vector<std::vector<NamedTensor>> snapshot_tensors_;
+  RankLink link_;
+  int64_t step_;
+  int restored_prefix_;
   std::optional<SamplingRequest> sampling_;  // of the step under way
   at::Tensor captured_;
-  // The last attempt to answer a snapshot request. The agent repeats a request whose answer was lost.
-  int64_t snapshot_version_ = -1;
-  int64_t snapshot_step_ = 0;
-  int snapshots_in_flight_ = 0;  // on their way from the device
   std::vector<Switch> switches_;
-  SessionTotals counted_;
   bool probe_failed_ = false;  // said once, as the next
   bool small_batch_told_ = false;
 };

@@ -1,0 +1,239 @@
+#include "worker/session/rank_link.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <map>
+#include <utility>
+
+#include "ATen/ops/ones.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/fake_agent.h"
+#include "tests/support/ranks.h"
+#include "worker/session/request_agreement.h"
+
+namespace egeria::worker {
+namespace {
+
+using ::egeria::testing::FakeAgent;
+using ::egeria::testing::FakeLine;
+using ::egeria::testing::GlooGroup;
+using ::egeria::testing::RunRanks;
+
+constexpr int kModules = 4;
+
+SamplingRequest Sampling(int module, int interval, int64_t version) {
+  return {ModuleIndex(module), ModuleIndex(module), interval, 4, version};
+}
+
+SnapshotRequest SnapshotOf(int module, int64_t version) {
+  return {ModuleIndex(module), ModuleIndex(module), version};
+}
+
+// One rank without a model: steps through its link and notes what it is told to do.
+class Rank {
+ public:
+  explicit Rank(const GroupMember& member, WaitLimits limits = {})
+      : line(Generation(0), PlanId(0), kModules), link_(Parts(member, &line, std::move(limits))) {}
+
+  void Step() {
+    ++step_;
+    if (const auto sampling = link_.SamplingFor(step_)) {
+      sampled[step_] = sampling->version;
+      link_.OfferSample(*sampling, step_, {{"input", at::ones({4, 3})}}, at::ones({4, 4}));
+    }
+    link_.Poll();
+    if (const auto wanted = link_.SnapshotWanted(step_)) {
+      snapshots[step_] = wanted->version;
+      for (ModuleIndex module = wanted->first_module; module <= wanted->module; module = module.next()) {
+        link_.OfferSnapshot(*wanted, module, step_, {{"weight", at::ones({2})}});
+      }
+    }
+    const absl::StatusOr<std::optional<Plan>> plan = link_.Commit(step_);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    if (plan.ok() && plan->has_value()) plans[step_] = (*plan)->frozen_prefix;
+    link_.Report(step_, at::ones({}), {0.1}, plans.empty() ? 0 : plans.rbegin()->second);
+  }
+  void Steps(int count) {
+    for (int i = 0; i < count; ++i) Step();
+  }
+  RankLink& link() { return link_; }
+
+  FakeLine line;
+  std::map<int64_t, int64_t> sampled, snapshots;  // step -> version
+  std::map<int64_t, int> plans;                   // step -> frozen prefix
+
+ private:
+  static RankLinkParts Parts(const GroupMember& member, FakeLine* line, WaitLimits limits) {
+    RankLinkParts parts;
+    parts.agent = std::make_unique<FakeAgent>(line);
+    if (member.world_size > 1) parts.commit_group = GlooGroup(member, "commit");
+    parts.module_count = kModules;
+    parts.limits = std::move(limits);
+    return parts;
+  }
+
+  RankLink link_;
+  int64_t step_ = 0;
+};
+
+TEST(RankLink, AllRanksSampleAtTheSameStepsWhatOneIsAskedAndThatOneSends) {
+  std::map<int64_t, int64_t> sampled[2];
+  RunRanks(2, [&](const GroupMember& member) {
+    Rank rank(member);
+    for (int step = 1; step <= 60; ++step) {
+      if (step == 3 && member.rank == 0) rank.line.Want(Sampling(1, 2, 100));
+      if (step == 20 && member.rank == 0) rank.line.Want(Sampling(2, 3, 200));
+      if (step == 40 && member.rank == 0) rank.line.Want(std::optional<SamplingRequest>());
+      rank.Step();
+    }
+    EXPECT_TRUE(rank.link().Stop(true).ok());
+    sampled[member.rank] = rank.sampled;
+    EXPECT_EQ(rank.line.samples().empty(), member.rank == 1);
+    for (const Sample& sample : rank.line.samples()) {
+      EXPECT_EQ(sample.step % (sample.request_version == 100 ? 2 : 3), 0);
+      EXPECT_EQ(sample.module, ModuleIndex(sample.request_version == 100 ? 1 : 2));
+    }
+  });
+  EXPECT_EQ(sampled[0], sampled[1]);
+  EXPECT_EQ(sampled[0].begin()->first, 6) << "two boundaries after it was asked";
+  EXPECT_EQ(sampled[0].rbegin()->second, 200);
+  EXPECT_LE(sampled[0].rbegin()->first, 42);
+}
+
+TEST(RankLink, AllRanksAnswerASnapshotRequestAtTheSameStepOnceAndTheAskedOneSends) {
+  std::map<int64_t, int64_t> snapshots[3];
+  RunRanks(3, [&](const GroupMember& member) {
+    Rank rank(member);
+    for (int step = 1; step <= 60; ++step) {
+      if (step == 5 && member.rank == 1) rank.line.Want(SnapshotOf(1, 7));
+      if (step == 30 && member.rank == 1) rank.line.LoseSnapshots();
+      rank.Step();
+    }
+    EXPECT_TRUE(rank.link().Stop(true).ok());
+    snapshots[member.rank] = rank.snapshots;
+    EXPECT_EQ(rank.line.snapshots().size(), member.rank == 1 ? 2u : 0u);
+  });
+  EXPECT_EQ(snapshots[0], snapshots[1]);
+  EXPECT_EQ(snapshots[0], snapshots[2]);
+  EXPECT_EQ(snapshots[0].size(), 2u) << "once, and once more after it was lost";
+}
+
+TEST(RankLink, ARankThatIsCutOffWithAnOlderRequestDoesNotStandInTheWay) {
+  std::map<int64_t, int64_t> sampled[2];
+  RunRanks(2, [&](const GroupMember& member) {
+    Rank rank(member);
+    if (member.rank == 0) rank.line.Want(Sampling(1, 2, 100));
+    rank.Steps(10);
+    if (member.rank == 1) rank.line.Want(Sampling(2, 5, 200));  // rank 0 still holds the old one
+    rank.Steps(20);
+    EXPECT_TRUE(rank.link().Stop(true).ok());
+    sampled[member.rank] = rank.sampled;
+    if (member.rank == 1) {
+      ASSERT_FALSE(rank.line.samples().empty());
+      EXPECT_EQ(rank.line.samples().back().module, ModuleIndex(2));
+    }
+  });
+  EXPECT_EQ(sampled[0], sampled[1]);
+  EXPECT_EQ(sampled[0].rbegin()->second, 200);
+}
+
+TEST(RankLink, NobodySamplesAModuleThatAPlanHasFrozen) {
+  RunRanks(2, [](const GroupMember& member) {
+    Rank rank(member);
+    if (member.rank == 0) rank.line.Want(Sampling(1, 1, 100));
+    rank.Steps(6);
+    EXPECT_FALSE(rank.sampled.empty());
+    EXPECT_TRUE(rank.line.Deliver({PlanId(1), Generation(0), 2, ""}).ok());
+    rank.Steps(2);
+    EXPECT_EQ(rank.plans.size(), 1u);
+    rank.sampled.clear();
+    rank.Steps(5);
+    EXPECT_TRUE(rank.sampled.empty());
+    EXPECT_TRUE(rank.link().Stop(true).ok());
+  });
+}
+
+TEST(RankLink, AScheduleTakesThePlaceOfAController) {
+  RankLinkParts parts;
+  parts.plans = *PlanSchedule::Make({{2, 1}, {4, 0}}, kModules);
+  parts.module_count = kModules;
+  RankLink link(std::move(parts));
+  EXPECT_FALSE(link.Commit(1)->has_value());
+  EXPECT_EQ((*link.Commit(2))->frozen_prefix, 1);
+  EXPECT_FALSE(link.SamplingFor(3).has_value());
+  EXPECT_EQ((*link.Commit(4))->frozen_prefix, 0);
+  link.Report(4, at::Tensor(), {}, 0);
+  EXPECT_EQ(link.totals().steps, 4);
+}
+
+TEST(RankLink, AReportWithoutALossIsAReport) {
+  Rank rank({nullptr, 0, 1});
+  rank.link().Report(1, at::Tensor(), {0.5}, 0);
+  ASSERT_EQ(rank.line.reports().size(), 1u);
+  EXPECT_FALSE(rank.line.reports()[0].loss.has_value());
+}
+
+TEST(RankLink, AnInterruptEndsTheWaitAndTheStepCanBeRepeated) {
+  RunRanks(2, [](const GroupMember& member) {
+    const ProcessGroupPtr signals = GlooGroup(member, "signals");
+    bool interrupt = member.rank == 0;
+    Rank rank(member, {[&interrupt] { return std::exchange(interrupt, false); }});
+    if (member.rank == 0) {
+      EXPECT_TRUE(rank.link().Commit(1).ok());
+      EXPECT_TRUE(absl::IsCancelled(rank.link().Commit(2).status()));
+    }
+    signals->barrier()->wait();  // rank 1 comes to its first step boundary only after the interrupt
+    if (member.rank == 1) {
+      EXPECT_TRUE(rank.link().Commit(1).ok());
+    }
+    EXPECT_TRUE(rank.link().Commit(2).ok());
+    EXPECT_TRUE(rank.link().Stop(true).ok());
+  });
+}
+
+TEST(RankLink, StopDoesNotWaitForARankThatNeverComes) {
+  RunRanks(2, [](const GroupMember& member) {
+    const ProcessGroupPtr done = GlooGroup(member, "done");
+    FakeLine line(Generation(0), PlanId(0), kModules);
+    RankLinkParts parts;
+    parts.agent = std::make_unique<FakeAgent>(&line);
+    parts.commit_group = GlooGroup(member, "commit");
+    parts.module_count = kModules;
+    parts.stop_patience = std::chrono::milliseconds(50);
+    RankLink link(std::move(parts));
+    if (member.rank == 0) {
+      EXPECT_TRUE(link.Commit(1).ok());
+      EXPECT_TRUE(absl::IsDeadlineExceeded(link.Stop(false)));
+      EXPECT_EQ(line.stopped(), false) << "the agent is stopped all the same";
+    }
+    done->barrier()->wait();
+  });
+}
+
+TEST(RankLink, DoesNothingInAForkedChild) {
+  Rank rank({nullptr, 0, 1});
+  rank.line.Want(Sampling(1, 1, 1));
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    RankLink& link = rank.link();
+    const bool nothing = !link.SamplingFor(1).has_value() && !link.SnapshotWanted(1).has_value() &&
+                         !link.Commit(1)->has_value() && link.Stop(true).ok() && !link.has_controller();
+    _exit(nothing && !rank.line.stopped().has_value() ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(rank.link().SamplingFor(1).has_value());
+}
+
+TEST(RequestAgreement, KeepsAHostileVersionOut) {
+  RequestAgreement agreement;
+  const std::vector<int64_t> none = agreement.Advertise(std::nullopt, std::nullopt);
+  EXPECT_EQ(agreement.Advertise(Sampling(1, 1, INT64_MIN), SnapshotOf(1, -5)), none);
+}
+
+}  // namespace
+}  // namespace egeria::worker

@@ -1,0 +1,269 @@
+#include "worker/session/rank_link.h"
+
+#include <unistd.h>
+
+#include <cstring>
+#include <utility>
+
+#include "ATen/DeviceAccelerator.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "worker/commit/committer.h"
+#include "worker/session/host_copier.h"
+#include "worker/session/request_agreement.h"
+
+namespace egeria::worker {
+namespace {
+
+// Between two attempts to answer one snapshot request: the agent had no room, or its stream was lost.
+constexpr int64_t kSnapshotRetrySteps = 16;
+
+int64_t TotalBytes(const std::vector<NamedTensor>& tensors) {
+  int64_t bytes = 0;
+  for (const NamedTensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.tensor.nbytes());
+  return bytes;
+}
+
+}  // namespace
+
+struct RankLink::State {
+  explicit State(RankLinkParts given)
+      : parts(std::move(given)),
+        committer(parts.commit_group, parts.applied_plan, parts.limits),
+        step(parts.step),
+        frozen_prefix(parts.frozen_prefix),
+        copier(parts.device) {}
+
+  // Alone, this rank need not hear itself.
+  bool alone() const { return parts.commit_group == nullptr; }
+  std::optional<SamplingRequest> sampling() const {
+    if (parts.agent == nullptr) return std::nullopt;
+    return alone() ? parts.agent->sampling() : agreement.sampling();
+  }
+  std::optional<SnapshotRequest> snapshot() const {
+    if (parts.agent == nullptr) return std::nullopt;
+    return alone() ? parts.agent->snapshot() : agreement.snapshot();
+  }
+
+  RankLinkParts parts;
+  Committer committer;
+  RequestAgreement agreement;
+  SessionTotals counted;
+  int64_t step;
+  int frozen_prefix;
+  // The last attempt to answer a snapshot request: the same on all ranks, but for what is still on its way
+  // from the device.
+  int64_t snapshot_version = -1;
+  int64_t snapshot_step = 0;
+  int snapshots_in_flight = 0;
+  bool snapshot_open = false;  // the present attempt may send
+  HostCopier copier;  // last: it hands on to the above
+};
+
+RankLink::RankLink(RankLinkParts parts)
+    : pid_(getpid()), state_(std::make_unique<State>(std::move(parts))) {}
+
+RankLink::~RankLink() {
+  if (InChild()) {
+    (void)state_.release();
+    return;
+  }
+  if (const absl::Status status = Stop(/*finished=*/false); !status.ok()) LogWarning(status.message());
+}
+
+bool RankLink::InChild() const { return getpid() != pid_; }
+
+bool RankLink::has_controller() const { return !InChild() && state_->parts.agent != nullptr; }
+
+std::optional<SamplingRequest> RankLink::SamplingFor(int64_t step) const {
+  if (InChild()) return std::nullopt;
+  const std::optional<SamplingRequest> wanted = state_->sampling();
+  if (!wanted.has_value() || wanted->interval_steps < 1 || step % wanted->interval_steps != 0) return std::nullopt;
+  // A request for a module that has been frozen since tells nothing, nor does one for a module unknown here.
+  const int64_t module = wanted->module.value(), first = wanted->first_module.value();
+  if (first < 0 || first > module || module < state_->frozen_prefix || module >= state_->parts.module_count ||
+      wanted->batch_size < 2) {
+    return std::nullopt;
+  }
+  return wanted;
+}
+
+std::optional<SnapshotRequest> RankLink::SnapshotWanted(int64_t step) {
+  if (InChild()) return std::nullopt;
+  State& state = *state_;
+  const std::optional<SnapshotRequest> wanted = state.snapshot();
+  if (!wanted.has_value()) return std::nullopt;
+  if (wanted->version == state.snapshot_version && step < state.snapshot_step + kSnapshotRetrySteps) {
+    return std::nullopt;
+  }
+  const int64_t first = wanted->first_module.value(), last = wanted->module.value();
+  if (first < 0 || first > last || last >= state.parts.module_count) return std::nullopt;
+  state.snapshot_version = wanted->version;
+  state.snapshot_step = step;
+  state.snapshot_open = state.snapshots_in_flight == 0;
+  return wanted;
+}
+
+bool RankLink::IsAsked(const SamplingRequest& request) const {
+  if (!has_controller()) return false;
+  const std::optional<SamplingRequest> own = state_->parts.agent->sampling();
+  return own.has_value() && own->version == request.version;
+}
+
+bool RankLink::IsAsked(const SnapshotRequest& request) const {
+  if (!has_controller()) return false;
+  const std::optional<SnapshotRequest> own = state_->parts.agent->snapshot();
+  return own.has_value() && own->version == request.version;
+}
+
+bool RankLink::OfferSample(const SamplingRequest& request, int64_t step, std::vector<NamedTensor> inputs,
+                           const at::Tensor& gram) {
+  if (!IsAsked(request)) return false;
+  Sample header;
+  header.module = request.module;
+  header.first_module = request.first_module;
+  header.step = step;
+  header.request_version = request.version;
+  inputs.push_back({"gram", gram});
+  Agent* const agent = state_->parts.agent.get();
+  const bool copying = state_->copier.Copy(std::move(inputs), [agent, header](std::vector<WireTensor> tensors) {
+    Sample sample = header;
+    sample.tensors = std::move(tensors);
+    agent->OfferSample(std::move(sample));
+  });
+  if (!copying) ++state_->counted.samples_dropped;
+  return copying;
+}
+
+bool RankLink::OfferSnapshot(const SnapshotRequest& request, ModuleIndex module, int64_t step,
+                             std::vector<NamedTensor> tensors) {
+  if (!IsAsked(request) || !state_->snapshot_open) return false;
+  // The next step changes the weights while the copy to the host may still be under way.
+  if (at::accelerator::isAccelerator(state_->parts.device.type())) {
+    for (NamedTensor& tensor : tensors) tensor.tensor = tensor.tensor.detach().clone();
+  }
+  Snapshot header;
+  header.module = module;
+  header.step = step;
+  header.version = request.version;
+  const int64_t bytes = TotalBytes(tensors);
+  State* const state = state_.get();
+  ++state->snapshots_in_flight;
+  const bool copying =
+      state->copier.Copy(std::move(tensors), [state, header, bytes](std::vector<WireTensor> wire) {
+        --state->snapshots_in_flight;
+        Snapshot snapshot = header;
+        snapshot.tensors = std::move(wire);
+        if (state->parts.agent->OfferSnapshot(std::move(snapshot))) state->counted.snapshot_bytes += bytes;
+      });
+  if (!copying) --state->snapshots_in_flight;
+  return copying;
+}
+
+void RankLink::Poll() {
+  if (!InChild()) state_->copier.Poll();
+}
+
+absl::StatusOr<std::optional<Plan>> RankLink::Commit(int64_t step) {
+  if (InChild()) return std::nullopt;
+  State& state = *state_;
+  state.step = step;
+  const Agent* const agent = state.parts.agent.get();
+  if (agent == nullptr) {
+    const std::optional<int> prefix = state.parts.plans.At(step);
+    if (!prefix.has_value()) return std::nullopt;
+    state.frozen_prefix = *prefix;
+    return Plan{.frozen_prefix = *prefix, .reason = "plan schedule"};
+  }
+  const auto requests = [&](const std::vector<int64_t>& minima) {
+    state.agreement.Hear(minima);
+    return state.agreement.Advertise(agent->sampling(), agent->snapshot());
+  };
+  EGERIA_ASSIGN_OR_RETURN(const std::optional<PlanId> id, state.committer.Tick(agent->watermark(), requests));
+  if (!id.has_value()) return std::nullopt;
+  std::optional<Plan> plan = agent->plan(*id);
+  if (!plan.has_value()) {
+    return NamedError(absl::StatusCode::kInternal, "PLAN_LOST", "plan ", id->value(),
+                      " is committed, but this rank does not have it");
+  }
+  ++state.counted.commits;
+  state.frozen_prefix = plan->frozen_prefix;
+  return plan;
+}
+
+PlanId RankLink::applied_plan() const { return InChild() ? PlanId() : state_->committer.applied(); }
+
+void RankLink::Report(int64_t step, const at::Tensor& loss, const std::vector<double>& learning_rates,
+                      int frozen_prefix) {
+  if (InChild()) return;
+  State& state = *state_;
+  state.step = step;
+  state.frozen_prefix = frozen_prefix;
+  if (Agent* const agent = state.parts.agent.get(); agent != nullptr) {
+    StepReport report;
+    report.step = step;
+    report.learning_rates = learning_rates;
+    report.frozen_prefix = frozen_prefix;
+    report.applied_plan = state.committer.applied();
+    // The loss may not have been computed yet; the report waits for it, the training thread does not.
+    const bool copying =
+        loss.defined() &&
+        state.copier.Copy({{"loss", loss.detach().to(at::kFloat)}}, [agent, report](std::vector<WireTensor> tensors) {
+          StepReport with_loss = report;
+          std::memcpy(&with_loss.loss.emplace(), tensors[0].data(), sizeof(float));
+          agent->ReportStep(with_loss);
+        });
+    if (!copying) agent->ReportStep(report);
+  }
+  if (state.parts.metrics != nullptr) state.parts.metrics->Update(totals());
+}
+
+void RankLink::RecordSwitch(bool unfreeze, bool identical) {
+  if (InChild()) return;
+  ++(unfreeze ? state_->counted.unfreezes : state_->counted.freezes);
+  if (!identical) ++state_->counted.checksum_mismatches;
+}
+
+void RankLink::RecordProbe(double seconds) {
+  if (!InChild()) state_->counted.probe_seconds += seconds;
+}
+
+void RankLink::RecordDroppedSample() {
+  if (!InChild()) ++state_->counted.samples_dropped;
+}
+
+void RankLink::SetModelTotals(double frozen_share, int64_t bytes_reduced) {
+  if (InChild()) return;
+  state_->counted.frozen_share = frozen_share;
+  state_->counted.bytes_reduced = bytes_reduced;
+}
+
+AgentCounters RankLink::counters() const {
+  return has_controller() ? state_->parts.agent->counters() : AgentCounters();
+}
+
+SessionTotals RankLink::totals() const {
+  if (InChild()) return {};
+  SessionTotals totals = state_->counted;
+  totals.steps = state_->step;
+  totals.frozen_prefix = state_->frozen_prefix;
+  const AgentCounters counters = this->counters();
+  totals.samples_sent = counters.samples_sent;
+  totals.samples_dropped += counters.samples_dropped;
+  totals.snapshots_sent = counters.snapshots_sent;
+  totals.reconnects = counters.reconnects;
+  totals.connected = counters.connected;
+  return totals;
+}
+
+absl::Status RankLink::Stop(bool finished) {
+  if (InChild()) return absl::OkStatus();
+  const absl::Status status = state_->committer.Stop(state_->parts.stop_patience);
+  if (state_->parts.agent != nullptr) {
+    state_->copier.Drain();
+    state_->parts.agent->Stop(finished);
+  }
+  return status;
+}
+
+}  // namespace egeria::worker
