@@ -59,6 +59,7 @@ absl::StatusOr<policy::PolicyConfig> ConfigOf(const Flags& flags) {
 struct Recording {
   std::vector<policy::Recorded> lines;
   int array_length = 0;
+  bool has_loss = false;
 };
 
 absl::StatusOr<Recording> Read(std::istream& in, std::ostream& err) {
@@ -67,7 +68,9 @@ absl::StatusOr<Recording> Read(std::istream& in, std::ostream& err) {
   std::string line;
   while (std::getline(in, line)) {
     EGERIA_ASSIGN_OR_RETURN(std::optional<policy::Recorded> recorded, parser.ParseLine(line));
-    if (recorded) recording.lines.push_back(*std::move(recorded));
+    if (!recorded) continue;
+    recording.has_loss = recording.has_loss || recorded->observation.loss.has_value();
+    recording.lines.push_back(*std::move(recorded));
   }
   if (in.bad()) return BadFlag("the recording could not be read to its end");
   for (const std::string& key : parser.unknown_keys()) {
@@ -94,14 +97,16 @@ absl::Status Replay(Flags flags, Streams streams) {
   if (flags.shape.modules == 0) {
     return BadFlag("give --modules: the recording has no array that tells how many there are");
   }
+  flags.shape.losses_reported = recording.has_loss;
   EGERIA_ASSIGN_OR_RETURN(const std::unique_ptr<policy::Policy> policy,
                           policy::MakePolicy(config, flags.shape));
   EGERIA_ASSIGN_OR_RETURN(const std::vector<policy::Decision> decisions,
                           policy::Replay(recording.lines, flags.shape.modules, *policy));
   for (const policy::Decision& decision : decisions) streams.out << policy::FormatDecision(decision) << "\n";
   if (decisions.empty() && policy->status().bootstrapping) {
-    streams.err << "egeria replay: no decisions, since the loss never settled (or was not recorded): the "
-                   "bootstrapping stage did not end; --bootstrap off skips it\n";
+    streams.err << "egeria replay: no decisions, since the bootstrapping stage did not end: "
+                << (recording.has_loss ? "the loss never settled" : "without a loss it lasts 6 n steps")
+                << "; --bootstrap off skips it\n";
   }
   return absl::OkStatus();
 }
@@ -127,7 +132,8 @@ void AddReplayCommand(CLI::App& app, const Select& select) {
       ->capture_default_str();
   command->add_option("--tolerance", plasticity.tolerance, "Threshold as a share of the largest initial slope")
       ->capture_default_str();
-  command->add_option("--bootstrap", flags->bootstrap, "Wait for the loss to settle first")
+  command->add_option("--bootstrap", flags->bootstrap,
+                      "Wait for the loss to settle first; without any in the file, for 6 n steps")
       ->check(CLI::IsMember({"on", "off"}))->capture_default_str();
   command->add_flag("--signed", plasticity.signed_slope, "Compare the slope, not its magnitude");
   command->add_option("--learning-rate-drop", plasticity.learning_rate_drop,

@@ -19,6 +19,9 @@
 // The inside of JobManager, shared by its source files and by nobody else.
 namespace egeria::controller {
 
+// For messages that a fault could repeat without end: true for the 1st, 2nd, 4th, 8th, ...
+inline bool WorthSaying(int64_t count) { return (count & (count - 1)) == 0; }
+
 // One rank of the current generation: what it told last, and its stream while it has one.
 struct JobManager::Rank {
   SessionId session;  // 0: not connected
@@ -42,6 +45,7 @@ struct JobManager::Job {
   uint64_t graph_fingerprint = 0;
   int64_t graph_version = 0;
   std::vector<absl::Status> module_status;  // whether each module can be evaluated
+  std::vector<bool> local_reference;        // whether its worker evaluates it; as the graphs, not durable
   std::string blocked;                      // why the frontmost module cannot be, said once
 
   std::map<int, Rank> ranks;
@@ -53,6 +57,10 @@ struct JobManager::Job {
   bool evaluation_failed = false;  // said once
   JobTotals totals;
   v1::Counters counters_before;    // of processes that have gone
+
+  bool IsLocal(int module) const {
+    return static_cast<size_t>(module) < local_reference.size() && local_reference[static_cast<size_t>(module)];
+  }
 
   // The lowest connected rank, which samples for all; -1 for none. Readings of one rank make a steadier
   // series than those of several, whose batches differ.

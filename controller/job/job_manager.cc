@@ -34,9 +34,6 @@ Fact FactAt(absl::Time time) {
   return fact;
 }
 
-// For messages that a fault could repeat without end: true for the 1st, 2nd, 4th, 8th, ...
-bool WorthSaying(int64_t count) { return (count & (count - 1)) == 0; }
-
 void AddCounters(const v1::Counters& from, v1::Counters* to) {
   to->set_samples_sent(to->samples_sent() + from.samples_sent());
   to->set_samples_dropped(to->samples_dropped() + from.samples_dropped());
@@ -198,6 +195,7 @@ absl::Status JobManager::RenewJob(Job& job, const v1::RegisterJobRequest& reques
   started->set_step(request.step());
   started->set_frozen_prefix(request.frozen_prefix());
   started->set_applied_plan(request.applied_plan());
+  started->set_losses_unreported(request.losses_unreported());
   const size_t decisions_before = job.state.decisions().size();
   EGERIA_RETURN_IF_ERROR(Commit(job, {fact}, /*sync=*/true, effects));
   LogInfo("job ", job.id.text(), ": generation ", request.generation(), " starts at step ", request.step(),
@@ -221,9 +219,12 @@ absl::Status JobManager::RenewJob(Job& job, const v1::RegisterJobRequest& reques
 void JobManager::TakeGraphs(const v1::RegisterJobRequest& request, uint64_t fingerprint) {
   std::vector<std::optional<graph::ModuleGraph>> graphs;
   std::vector<absl::Status> form;
+  std::vector<bool> local;
   for (const v1::LayerModule& module : request.modules()) {
     graphs.emplace_back();
     form.emplace_back();
+    local.push_back(module.local_reference());
+    if (module.local_reference()) continue;
     if (!module.has_graph()) {
       const std::string& why = module.graph_error();
       form.back() = NamedError(absl::StatusCode::kFailedPrecondition, "NO_GRAPH",
@@ -251,6 +252,7 @@ void JobManager::TakeGraphs(const v1::RegisterJobRequest& request, uint64_t fing
   accepted.resize(graphs.size());
   for (size_t i = 0; i < form.size(); ++i) {
     if (!form[i].ok()) accepted[i] = form[i];
+    if (local[i]) accepted[i] = absl::OkStatus();  // not the evaluator's to judge
   }
   Effects effects;
   absl::MutexLock lock(&mutex_);
@@ -261,6 +263,7 @@ void JobManager::TakeGraphs(const v1::RegisterJobRequest& request, uint64_t fing
   job.graphs_known = true;
   job.graph_fingerprint = fingerprint;
   job.module_status = std::move(accepted);
+  job.local_reference = std::move(local);
   RefreshRequests(job, effects);
 }
 
@@ -366,20 +369,27 @@ void JobManager::OnEvaluation(const reference::Evaluator::Result& result) {
   job.totals.reference_seconds[result.evaluation->backend] += absl::ToDoubleSeconds(result.evaluation->compute);
   ++job.totals.evaluations[result.evaluation->backend];
   if (job.state.finished() || !job.requests.IsCurrent(module, result.request_version)) return;
+  // A loss is logged there, and the worker has nothing that it could send again.
+  CommitReading(job, module, result.step, result.evaluation->plasticity, effects).IgnoreError();
+}
+
+absl::Status JobManager::CommitReading(Job& job, int module, int64_t step, double plasticity,
+                                       Effects& effects) {
   v1::Observation observation;
-  observation.set_step(std::max(result.step, job.state.last_step()));
+  observation.set_step(std::max(step, job.state.last_step()));
   observation.set_module(module);
-  observation.set_plasticity(result.evaluation->plasticity);
+  observation.set_plasticity(plasticity);
   const std::optional<double> told = job.filter.learning_rate();
   if (const auto rate = told ? told : job.state.last_learning_rate()) observation.set_learning_rate(*rate);
   const bool refresh = job.requests.ReadingTaken(options_.clock());
   const absl::Status committed = CommitObservations(job, {observation}, effects);
+  if (refresh) PushDirectives(job, effects);
   if (!committed.ok()) {
     LogWarning("job ", job.id.text(), ": a reading is lost: ", committed.message());
-  } else {
-    ++job.totals.readings;
+    return NamedError(absl::StatusCode::kUnavailable, "JOURNAL", "the reading could not be recorded");
   }
-  if (refresh) PushDirectives(job, effects);
+  ++job.totals.readings;
+  return absl::OkStatus();
 }
 
 void JobManager::Quarantine(const JobId& id, const absl::Status& why) {

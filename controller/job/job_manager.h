@@ -91,6 +91,9 @@ class JobManager {
   // A complete upload. Errors as CheckUpload.
   absl::Status FinishUpload(SessionId session, const v1::UploadBegin& begin, std::vector<WireTensor> tensors)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // A reading of a module with a local reference. An error is the UploadResult's reason, but for ABORTED: the
+  // session is over.
+  absl::Status TakeReading(SessionId session, const v1::Reading& reading) ABSL_LOCKS_EXCLUDED(mutex_);
   // An upload was refused before it got here.
   void CountRefusedUpload(SessionId session, const v1::UploadBegin& begin, const absl::Status& reason)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -140,6 +143,9 @@ class JobManager {
   absl::Status CommitPendingDecisions(Job& job, Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CommitObservations(Job& job, const std::vector<v1::Observation>& observations, Effects& effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A reading of the frontmost module that the policy is to see. Errors: UNAVAILABLE [JOURNAL], logged.
+  absl::Status CommitReading(Job& job, int module, int64_t step, double plasticity, Effects& effects)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Sets a job aside whose journal and state disagree.
   void Quarantine(const JobId& id, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends the sessions of all ranks and forgets the ranks, but not their counters.
@@ -155,6 +161,8 @@ class JobManager {
   std::optional<Found> Find(SessionId session) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Job*> FindJob(const JobId& id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckUploadLocked(const Found& found, const v1::UploadBegin& begin) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckReading(const Found& found, const v1::Reading& reading) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BookUpload(SessionId session, const v1::UploadBegin& begin, int64_t bytes, const absl::Status& status)
       ABSL_LOCKS_EXCLUDED(mutex_);

@@ -1,5 +1,6 @@
 // The ranks' streams: what they tell, what they are told, and what they upload.
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "common/base/log.h"
@@ -24,7 +25,35 @@ absl::Status BadMessage(const std::string& what) {
   return NamedError(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", what);
 }
 
+// A module outside the job's. Errors: NOT_FOUND [UNKNOWN_MODULE].
+absl::Status CheckModule(int module, int count) {
+  if (module >= 0 && module < count) return absl::OkStatus();
+  return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_MODULE", "module ", module, " of ", count);
+}
+
+// Counts what a rank sent in vain, and logs it now and then. Returns the error's name.
+std::string CountRefusal(const JobId& job, int rank, const char* what, const absl::Status& why,
+                         JobTotals* totals) {
+  std::string name = NameOf(why);
+  const int64_t times = ++totals->uploads_refused[name];
+  // Stale ones are normal after every decision.
+  if (name != "STALE_REQUEST" && WorthSaying(times)) {
+    LogWarning("job ", job.text(), ": rank ", rank, "'s ", what, " is refused: ", why.message());
+  }
+  return name;
+}
+
 absl::Status NoSession() { return absl::AbortedError("this stream was replaced or its job has gone"); }
+
+// The sample that a reading stands for.
+v1::SampleHeader HeaderOf(const v1::Reading& reading) {
+  v1::SampleHeader header;
+  header.set_module(reading.module());
+  header.set_first_module(reading.module());
+  header.set_step(reading.step());
+  header.set_request_version(reading.request_version());
+  return header;
+}
 
 // The Gram matrix must be of exactly the batch that was asked for: SP values of different batch sizes do not
 // compare.
@@ -196,12 +225,19 @@ void JobManager::RefreshRequests(Job& job, Effects& effects) {
   if (monitoring && job.graphs_known && !job.state.finished()) {
     subject = StandingRequests::Subject{*monitoring, monitoring->module, job.state.epoch(),
                                         job.state.generation().value(), job.graph_version};
-    if (options_.scope == ReferenceScope::kPrefix) subject->first_module = 0;
+    subject->local = job.IsLocal(monitoring->module);
+    // A worker evaluates the one module; the prefix before it is frozen and the same for both models.
+    if (options_.scope == ReferenceScope::kPrefix && !subject->local) subject->first_module = 0;
     std::string blocked;
     for (int i = subject->first_module; i <= monitoring->module; ++i) {
-      if (job.module_status[i].ok()) continue;
+      absl::Status usable = job.module_status[i];
+      if (usable.ok() && !subject->local && job.IsLocal(i)) {
+        usable = NamedError(absl::StatusCode::kFailedPrecondition, "LOCAL_REFERENCE",
+                            "its worker holds the reference, which no prefix of the controller's can use");
+      }
+      if (usable.ok()) continue;
       blocked = absl::StrCat("module ", i, " ('", job.state.registration().modules(i).name(),
-                             "') cannot be evaluated: ", job.module_status[i].message());
+                             "') cannot be evaluated: ", usable.message());
       subject.reset();
       break;
     }
@@ -226,8 +262,17 @@ absl::Status JobManager::CheckUploadLocked(const Found& found, const v1::UploadB
   if (found.rank_number != found.job->Sampler()) {
     return NamedError(absl::StatusCode::kFailedPrecondition, "STALE_REQUEST", "another rank samples for this job");
   }
-  if (begin.has_snapshot()) return found.job->requests.CheckSnapshot(begin.snapshot());
+  const auto local = [](const char* what) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "LOCAL_REFERENCE",
+                      "its worker evaluates this module's reference: ", what);
+  };
+  if (begin.has_snapshot()) {
+    EGERIA_RETURN_IF_ERROR(found.job->requests.CheckSnapshot(begin.snapshot()));
+    if (!found.job->IsLocal(begin.snapshot().module()) || begin.tensors_size() == 0) return absl::OkStatus();
+    return local("a snapshot of it has no tensors");
+  }
   EGERIA_RETURN_IF_ERROR(found.job->requests.CheckSample(begin.sample()));
+  if (found.job->IsLocal(begin.sample().module())) return local("it sends readings, not samples");
   return CheckGram(begin, found.job->requests.sampling()->batch_size());
 }
 
@@ -236,20 +281,19 @@ absl::Status JobManager::CheckUpload(SessionId session, const v1::UploadBegin& b
   const std::optional<Found> found = Find(session);
   if (!found) return NoSession();
   const int module = begin.has_snapshot() ? begin.snapshot().module() : begin.sample().module();
-  if (module < 0 || module >= found->job->state.module_count()) {
-    return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_MODULE", "module ", module, " of ",
-                      found->job->state.module_count());
-  }
+  EGERIA_RETURN_IF_ERROR(CheckModule(module, found->job->state.module_count()));
   return CheckUploadLocked(*found, begin);
 }
 
 absl::Status JobManager::FinishUpload(SessionId session, const v1::UploadBegin& begin,
                                       std::vector<WireTensor> tensors) {
   JobId id;
+  bool local_snapshot = false;
   {
     absl::MutexLock lock(&mutex_);
     const std::optional<Found> found = Find(session);
     if (!found) return NoSession();
+    local_snapshot = begin.has_snapshot() && found->job->IsLocal(begin.snapshot().module());
     if (absl::Status wanted = CheckUploadLocked(*found, begin); !wanted.ok()) {
       ++found->job->totals.uploads_refused[NameOf(wanted)];
       return wanted;
@@ -259,7 +303,9 @@ absl::Status JobManager::FinishUpload(SessionId session, const v1::UploadBegin& 
   int64_t bytes = 0;
   for (const WireTensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.size());
   absl::Status taken;
-  if (begin.has_snapshot()) {
+  if (local_snapshot) {
+    // The worker has it; that it has been taken is all there is to know.
+  } else if (begin.has_snapshot()) {
     const v1::SnapshotHeader& header = begin.snapshot();
     taken = evaluator_->SubmitSnapshot(id, ModuleIndex(header.module()), header.version(), header.step(),
                                        std::move(tensors));
@@ -283,13 +329,8 @@ void JobManager::BookUpload(SessionId session, const v1::UploadBegin& begin, int
   const absl::Time now = options_.clock();
   bool changed = false;
   if (!status.ok()) {
-    const std::string name = NameOf(status);
-    const int64_t times = ++job.totals.uploads_refused[name];
-    // Stale ones are normal after every decision.
-    if (name != "STALE_REQUEST" && (times & (times - 1)) == 0) {
-      LogWarning("job ", job.id.text(), ": rank ", found->rank_number, "'s ",
-                 begin.has_snapshot() ? "snapshot" : "sample", " is refused: ", status.message());
-    }
+    const std::string name = CountRefusal(job.id, found->rank_number, begin.has_snapshot() ? "snapshot" : "sample",
+                                          status, &job.totals);
     if (begin.has_snapshot()) {
       const bool wanted = job.requests.CheckSnapshot(begin.snapshot()).ok();
       changed = wanted && job.requests.SnapshotRefused(now);
@@ -305,6 +346,42 @@ void JobManager::BookUpload(SessionId session, const v1::UploadBegin& begin, int
     job.requests.SampleTaken(begin.sample());
   }
   if (changed) PushDirectives(job, effects);
+}
+
+absl::Status JobManager::CheckReading(const Found& found, const v1::Reading& reading) const {
+  EGERIA_RETURN_IF_ERROR(CheckModule(reading.module(), found.job->state.module_count()));
+  if (!std::isfinite(reading.plasticity())) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "READING_NOT_FINITE", "a plasticity of ",
+                      reading.plasticity());
+  }
+  if (reading.plasticity() < 0) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "READING_NEGATIVE", "a plasticity of ",
+                      reading.plasticity());
+  }
+  if (!found.job->IsLocal(reading.module())) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "NOT_LOCAL", "module ", reading.module(),
+                      " is evaluated here: its worker sends samples, not readings");
+  }
+  if (found.rank_number != found.job->Sampler()) {
+    return NamedError(absl::StatusCode::kFailedPrecondition, "STALE_REQUEST", "another rank samples for this job");
+  }
+  return found.job->requests.CheckSample(HeaderOf(reading));
+}
+
+absl::Status JobManager::TakeReading(SessionId session, const v1::Reading& reading) {
+  Effects effects;
+  absl::MutexLock lock(&mutex_);
+  const std::optional<Found> found = Find(session);
+  if (!found) return NoSession();
+  Job& job = *found->job;
+  absl::Status taken = CheckReading(*found, reading);
+  if (taken.ok()) {
+    job.requests.SampleTaken(HeaderOf(reading));
+    ++job.totals.evaluations["local"];
+    taken = CommitReading(job, reading.module(), reading.step(), reading.plasticity(), effects);
+  }
+  if (!taken.ok()) CountRefusal(job.id, found->rank_number, "reading", taken, &job.totals);
+  return taken;
 }
 
 void JobManager::CountRefusedUpload(SessionId session, const v1::UploadBegin& begin, const absl::Status& reason) {

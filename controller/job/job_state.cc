@@ -76,7 +76,8 @@ absl::Status JobState::CheckRegistered(const storage::v1::JobRegistered& fact) c
   if (request.generation() < 0 || request.step() < 0 || request.applied_plan() < 0) {
     return Impossible("registered with a negative generation, step or plan");
   }
-  const policy::JobShape shape{request.modules_size(), request.total_steps()};
+  const policy::JobShape shape{request.modules_size(), request.total_steps(), !request.losses_unreported(),
+                               request.step()};
   auto policy = policy::MakePolicy(FromProto(request.policy()), shape);
   if (!policy.ok()) return Impossible("registered with a policy that cannot be: ", policy.status().message());
   return absl::OkStatus();
@@ -166,7 +167,8 @@ void JobState::ApplyRegistered(const storage::v1::JobRegistered& fact) {
   registration_ = fact.request();
   for (v1::LayerModule& module : *registration_.mutable_modules()) module.clear_graph();
   policy_config_ = FromProto(registration_.policy());
-  policy_ = *policy::MakePolicy(policy_config_, {module_count(), registration_.total_steps()});
+  losses_reported_ = !registration_.losses_unreported();
+  policy_ = FreshPolicy();
   generation_ = Generation(registration_.generation());
   mode_ = registration_.mode() == v1::MODE_OBSERVE ? v1::MODE_OBSERVE : v1::MODE_ACT;
   last_step_ = registration_.step();
@@ -178,6 +180,8 @@ void JobState::ApplyRegistered(const storage::v1::JobRegistered& fact) {
 }
 
 void JobState::ApplyGeneration(const storage::v1::GenerationStarted& fact) {
+  // Never the other way round: readings that counted without losses must count when the policy is rebuilt.
+  losses_reported_ = losses_reported_ && !fact.losses_unreported();
   RollBackTo(fact.step());
   generation_ = Generation(fact.generation());
   finished_ = false;
@@ -263,9 +267,15 @@ void JobState::RecordDecision(v1::Decision decision) {
   decision_after_.push_back(observations_.size());
 }
 
+std::unique_ptr<policy::Policy> JobState::FreshPolicy() const {
+  const policy::JobShape shape{module_count(), registration_.total_steps(), losses_reported_,
+                               registration_.step()};
+  return *policy::MakePolicy(policy_config_, shape);
+}
+
 void JobState::RollBackTo(int64_t step) {
   ++epoch_;
-  policy_ = *policy::MakePolicy(policy_config_, {module_count(), registration_.total_steps()});
+  policy_ = FreshPolicy();
   last_step_ = registration_.step();
   last_loss_step_ = -1;
   last_learning_rate_.reset();
@@ -351,7 +361,8 @@ std::string JobState::DebugString() const {
     absl::StrAppend(&text, "pending step ", decision.step, " prefix ", decision.frozen_prefix, "\n");
   }
   const policy::PolicyStatus status = policy_->status();
-  absl::StrAppend(&text, "bootstrapping ", status.bootstrapping, " wants loss ", policy_->wants_loss(), "\n");
+  absl::StrAppend(&text, "losses reported ", losses_reported_, " bootstrapping ", status.bootstrapping,
+                  " wants loss ", policy_->wants_loss(), "\n");
   for (const policy::ModuleStatus& module : status.modules) {
     absl::StrAppend(&text, "module ", Number(module.plasticity), " ", Number(module.slope), " ",
                     Number(module.threshold), " ", module.consecutive, " ", module.readings, "\n");

@@ -125,6 +125,8 @@ class JobState {
   void RecordObservation(const Observed& observed);
   // Cuts the history after `step` and rebuilds the policy from what is left.
   void RollBackTo(int64_t step);
+  // A policy that has observed nothing.
+  std::unique_ptr<policy::Policy> FreshPolicy() const;
 
   v1::RegisterJobRequest registration_;
   policy::PolicyConfig policy_config_;
@@ -133,6 +135,7 @@ class JobState {
   v1::Mode mode_ = v1::MODE_ACT;
   bool paused_ = false;
   bool finished_ = false;
+  bool losses_reported_ = true;  // by every generation so far
   absl::Time now_ = absl::InfinitePast();             // of the fact that is being applied
   absl::Time last_fact_time_ = absl::InfinitePast();
 

@@ -101,6 +101,9 @@ std::vector<v1::Observation> ObservationFilter::Take(const v1::Heartbeat& heartb
   if (taken.empty() && ActsAtSteps(state.policy_config()) && now - floor >= TickSteps(state)) {
     observation_of_now();
   }
+  // A paused policy would not see it, and await it still.
+  const std::optional<int64_t> awaited = state.policy().awaited_step();
+  if (awaited && now >= *awaited && !state.paused()) observation_of_now();
   return taken;
 }
 

@@ -38,6 +38,9 @@ absl::Status ValidateModules(const v1::RegisterJobRequest& request, const Regist
         module.parameter_bytes() < 0 || module.parameter_bytes() > limits.max_parameters) {
       return Bad("module '", module.name(), "' has an impossible size");
     }
+    if (module.local_reference() && module.has_graph()) {
+      return Bad("module '", module.name(), "' has a local reference and a graph; it may have one of them");
+    }
   }
   return absl::OkStatus();
 }
@@ -99,7 +102,7 @@ uint64_t GraphFingerprint(const v1::RegisterJobRequest& request) {
     google::protobuf::io::CodedOutputStream out(&stream);
     out.SetSerializationDeterministic(true);  // keyword arguments are a map
     for (const v1::LayerModule& module : request.modules()) {
-      out.WriteVarint32(module.has_graph() ? 1 : 0);
+      out.WriteVarint32(module.has_graph() ? 1 : module.local_reference() ? 2 : 0);
       if (!module.has_graph()) continue;
       out.WriteVarint64(module.graph().ByteSizeLong());
       module.graph().SerializeToCodedStream(&out);

@@ -24,7 +24,8 @@ absl::Status ValidateRegistration(const v1::RegisterJobRequest& request, const R
 // Errors: ALREADY_EXISTS [JOB_CONFLICT] naming what differs.
 absl::Status CompareRegistrations(const v1::RegisterJobRequest& known, const v1::RegisterJobRequest& request);
 
-// A number that differs if any module's graph does; the same for the same graphs in every process.
+// A number that differs if any module's graph does, or where its reference is evaluated; the same for the same
+// graphs in every process.
 uint64_t GraphFingerprint(const v1::RegisterJobRequest& request);
 
 }  // namespace egeria::controller

@@ -11,7 +11,7 @@ bool SameSubject(const StandingRequests::Subject& a, const StandingRequests::Sub
   return a.monitoring.module == b.monitoring.module &&
          a.monitoring.interval_steps == b.monitoring.interval_steps &&
          a.monitoring.batch_size == b.monitoring.batch_size && a.first_module == b.first_module &&
-         a.epoch == b.epoch && a.generation == b.generation && a.graphs == b.graphs;
+         a.epoch == b.epoch && a.generation == b.generation && a.graphs == b.graphs && a.local == b.local;
 }
 
 template <typename... Args>
@@ -59,7 +59,8 @@ bool StandingRequests::Tick(absl::Time now) {
 }
 
 bool StandingRequests::SamplerChanged(absl::Time now) {
-  if (!subject_ || !snapshot_wanted_) return false;
+  if (!subject_ || !(snapshot_wanted_ || subject_->local)) return false;
+  if (subject_->local) reference_ready_ = false;
   AskForSnapshot(now);
   return true;
 }

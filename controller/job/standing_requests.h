@@ -36,6 +36,7 @@ class StandingRequests {
     int64_t epoch = 0;       // JobState::epoch()
     int64_t generation = 0;
     int64_t graphs = 0;      // rises when the reference engine was given other graphs
+    bool local = false;      // the sampling rank evaluates the reference itself; first_module is the module
   };
 
   // Sets what is wanted now (empty: nothing). True if the requests changed.
@@ -44,15 +45,17 @@ class StandingRequests {
   // Asks again for what is overdue. True if the requests changed.
   bool Tick(absl::Time now);
 
-  // The sampling rank is another process now: whatever was under way is lost. True if the requests changed.
+  // The sampling rank is another process now, or may be: whatever was under way is lost, and a local reference
+  // is the former one's. True if the requests changed.
   bool SamplerChanged(absl::Time now);
 
   // The requests as they go into a directive; empty where nothing is wanted.
   std::optional<v1::SamplingRequest> sampling() const;
   std::optional<v1::SnapshotRequest> snapshot() const;
 
-  // Whether an upload with this header is wanted now. Errors: FAILED_PRECONDITION [STALE_REQUEST], for a
-  // sample also when it is not newer than the reference or than an earlier sample.
+  // Whether an upload with this header is wanted now; a reading counts as the sample that it stands for. Errors:
+  // FAILED_PRECONDITION [STALE_REQUEST], for a sample also when it is not newer than the reference or than an
+  // earlier sample.
   absl::Status CheckSample(const v1::SampleHeader& header) const;
   absl::Status CheckSnapshot(const v1::SnapshotHeader& header) const;
 

@@ -1,6 +1,7 @@
 #include "controller/policy/bootstrapping.h"
 
 #include <cmath>
+#include <limits>
 
 #include "common/base/status.h"
 
@@ -21,8 +22,27 @@ Bootstrapping::Bootstrapping(int64_t interval_steps) : half_(3 * interval_steps)
   EGERIA_CHECK(interval_steps >= 1);
 }
 
+Bootstrapping Bootstrapping::WithoutLosses(int64_t interval_steps, int64_t first_step) {
+  EGERIA_CHECK(first_step >= 0);
+  Bootstrapping stage(interval_steps);
+  stage.blind_from_ = first_step;
+  return stage;
+}
+
+void Bootstrapping::Pass(int64_t step) {
+  const std::optional<int64_t> awaited = awaited_step();
+  if (awaited && step >= *awaited) over_ = true;
+}
+
+std::optional<int64_t> Bootstrapping::awaited_step() const {
+  if (over_ || !blind_from_) return std::nullopt;
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  return *blind_from_ > most - 2 * half_ ? most : *blind_from_ + 2 * half_;
+}
+
 bool Bootstrapping::Observe(int64_t step, double loss) {
   if (over_) return true;
+  if (blind_from_) return false;
   if (!losses_.empty() && step < losses_.back().step) return false;
   if (!first_step_) first_step_ = step;
   if (losses_.empty() || losses_.back().step != step) losses_.push_back({step, 0, 0});

@@ -20,15 +20,17 @@ bool IsUsable(const std::optional<double>& value) {
 
 }  // namespace
 
-PlasticityPolicy::PlasticityPolicy(const PlasticityConfig& config, int modules)
+PlasticityPolicy::PlasticityPolicy(const PlasticityConfig& config, const JobShape& shape)
     : config_(config),
-      modules_(modules),
+      modules_(shape.modules),
       window_(config.window),
-      bootstrapping_(config.interval_steps),
+      bootstrapping_(shape.losses_reported
+                         ? Bootstrapping(config.interval_steps)
+                         : Bootstrapping::WithoutLosses(config.interval_steps, shape.first_step)),
       learning_rate_(config.learning_rate_drop, config.learning_rate_rise),
       history_(FreshHistory()),
-      module_status_(static_cast<size_t>(modules)) {
-  EGERIA_CHECK(modules >= 2);
+      module_status_(static_cast<size_t>(shape.modules)) {
+  EGERIA_CHECK(modules_ >= 2);
 }
 
 std::optional<Decision> PlasticityPolicy::Observe(const Observation& observation) {
@@ -38,9 +40,10 @@ std::optional<Decision> PlasticityPolicy::Observe(const Observation& observation
     decision = ObserveLearningRate(*observation.learning_rate);
   }
   if (std::optional<Decision> passed = PassUnfreezeSteps()) decision = std::move(passed);
-  if (IsUsable(observation.loss) && observation.step >= 0 && bootstrapping()) {
+  if (IsUsable(observation.loss) && observation.step >= 0 && wants_loss()) {
     bootstrapping_.Observe(observation.step, *observation.loss);
   }
+  bootstrapping_.Pass(observation.step);
   if (IsUsable(observation.plasticity) && observation.module.value_or(frozen_prefix_) == frozen_prefix_ &&
       !bootstrapping()) {
     // After an unfreeze this is the first reading of a fresh history, which cannot freeze.

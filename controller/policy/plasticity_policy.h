@@ -19,23 +19,27 @@ namespace egeria::policy {
 // become stationary, and unfreezes all when the learning rate has dropped. docs/rule.md has the equations and
 // settles what the paper leaves open.
 //
-// An observation is evaluated in the order learning rate, unfreeze steps, loss, plasticity. A number that is
+// An observation is evaluated in the order learning rate, unfreeze steps, loss (or, in a job that reports none,
+// the step), plasticity. A number that is
 // not finite, or over 1e100 in magnitude (of which sums could become infinite), is as if not observed; so is
 // a negative learning rate. A plasticity without a module is the frontmost one's. Thread-compatible.
 class PlasticityPolicy : public Policy {
  public:
-  // Requires a resolved config and modules >= 2.
-  PlasticityPolicy(const PlasticityConfig& config, int modules);
+  // Requires a resolved config and a shape that Resolve() takes.
+  PlasticityPolicy(const PlasticityConfig& config, const JobShape& shape);
 
   std::optional<Decision> Observe(const Observation& observation) override;
   void Adopt(int64_t step, int frozen_prefix) override;
   int frozen_prefix() const override { return frozen_prefix_; }
   std::optional<Monitoring> monitoring() const override;
-  bool wants_loss() const override { return !bootstrapping_.over() && config_.bootstrap; }
+  bool wants_loss() const override { return config_.bootstrap && bootstrapping_.wants_loss(); }
+  std::optional<int64_t> awaited_step() const override {
+    return config_.bootstrap ? bootstrapping_.awaited_step() : std::nullopt;
+  }
   PolicyStatus status() const override;
 
  private:
-  bool bootstrapping() const { return wants_loss(); }
+  bool bootstrapping() const { return config_.bootstrap && !bootstrapping_.over(); }
   std::optional<Decision> ObserveLearningRate(double rate);
   std::optional<Decision> PassUnfreezeSteps();
   std::optional<Decision> ObservePlasticity(double plasticity);

@@ -78,6 +78,10 @@ class Policy {
   // False when losses are of no further use to it, so that nobody needs to record them.
   virtual bool wants_loss() const = 0;
 
+  // The step of which it is to be told that training has got there, by an observation of that step or a later
+  // one that may hold nothing else. Empty: none.
+  virtual std::optional<int64_t> awaited_step() const { return std::nullopt; }
+
   virtual PolicyStatus status() const = 0;
 };
 

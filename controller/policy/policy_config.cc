@@ -88,6 +88,7 @@ absl::Status CheckShape(const JobShape& shape) {
     return BadPolicy("modules is ", shape.modules, ", must be at least 2: the last layer module never freezes");
   }
   if (shape.total_steps < 0) return BadPolicy("total_steps is ", shape.total_steps, ", must be at least 0");
+  if (shape.first_step < 0) return BadPolicy("the first step is ", shape.first_step, ", must be at least 0");
   return absl::OkStatus();
 }
 
@@ -111,7 +112,7 @@ absl::StatusOr<PolicyConfig> Resolve(const PolicyConfig& config, const JobShape&
 absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(const PolicyConfig& config, const JobShape& shape) {
   EGERIA_ASSIGN_OR_RETURN(const PolicyConfig resolved, Resolve(config, shape));
   if (const auto* plasticity = std::get_if<PlasticityConfig>(&resolved)) {
-    return std::make_unique<PlasticityPolicy>(*plasticity, shape.modules);
+    return std::make_unique<PlasticityPolicy>(*plasticity, shape);
   }
   if (const auto* schedule = std::get_if<ScheduleConfig>(&resolved)) {
     return std::make_unique<SchedulePolicy>(*schedule, shape);

@@ -45,6 +45,8 @@ const char* PolicyName(const PolicyConfig& config);
 struct JobShape {
   int modules = 0;           // at least 2
   int64_t total_steps = 0;   // 0: unknown
+  bool losses_reported = true;  // false: no observation will ever have a loss
+  int64_t first_step = 0;       // optimizer steps done when the job began, e.g. from a checkpoint
 };
 
 // The config with every default filled in: n = max(1, total steps / (2 W) / modules / 1.75) where the total

@@ -38,6 +38,8 @@ absl::Status RankSession::Handle(const v1::WorkerMessage& message,
       EGERIA_ASSIGN_OR_RETURN(UploadAssembler::Outcome outcome, uploads_.Add(message.upload_chunk()));
       return HandleOutcome(std::move(outcome), reply);
     }
+    case v1::WorkerMessage::kReading:
+      return HandleReading(message.reading(), reply);
     default:
       return bad("a message of no kind that this version knows");
   }
@@ -45,6 +47,13 @@ absl::Status RankSession::Handle(const v1::WorkerMessage& message,
 
 absl::Status RankSession::HandleOpen(const v1::Open& open, const std::weak_ptr<SessionListener>& listener) {
   EGERIA_ASSIGN_OR_RETURN(id_, manager_->OpenSession(open, listener));
+  return absl::OkStatus();
+}
+
+absl::Status RankSession::HandleReading(const v1::Reading& reading, Reply* reply) {
+  const absl::Status taken = manager_->TakeReading(id_, reading);
+  if (absl::IsAborted(taken)) return taken;  // the session is over
+  if (!taken.ok()) Refuse(reading.upload_id(), taken, reply);
   return absl::OkStatus();
 }
 

@@ -94,6 +94,30 @@ TestUpload SnapshotUpload(int64_t upload_id, const v1::SnapshotRequest& request,
   return upload;
 }
 
+TestUpload EmptySnapshot(int64_t upload_id, const v1::SnapshotRequest& request, int64_t step) {
+  TestUpload upload = SnapshotUpload(upload_id, request, request.module(), step);
+  upload.begin.clear_tensors();
+  upload.bytes.clear();
+  return upload;
+}
+
+v1::Reading ReadingFor(int64_t upload_id, const v1::SamplingRequest& request, int64_t step, double plasticity) {
+  v1::Reading reading;
+  reading.set_upload_id(upload_id);
+  reading.set_module(request.module());
+  reading.set_request_version(request.version());
+  reading.set_step(step);
+  reading.set_plasticity(plasticity);
+  return reading;
+}
+
+void MakeLocal(v1::RegisterJobRequest* request) {
+  for (int i = 0; i + 1 < request->modules_size(); ++i) {
+    request->mutable_modules(i)->clear_graph();
+    request->mutable_modules(i)->set_local_reference(true);
+  }
+}
+
 std::vector<v1::WorkerMessage> MessagesOf(const TestUpload& upload, size_t chunk) {
   std::vector<v1::WorkerMessage> messages(1);
   *messages[0].mutable_upload_begin() = upload.begin;

@@ -29,6 +29,12 @@ struct TestUpload {
 TestUpload SampleUpload(int64_t upload_id, const v1::SamplingRequest& request, int64_t step,
                         float gram_value = 1.0f);
 TestUpload SnapshotUpload(int64_t upload_id, const v1::SnapshotRequest& request, int module, int64_t step);
+// The same of modules whose reference the worker evaluates.
+v1::Reading ReadingFor(int64_t upload_id, const v1::SamplingRequest& request, int64_t step, double plasticity);
+TestUpload EmptySnapshot(int64_t upload_id, const v1::SnapshotRequest& request, int64_t step);
+
+// Makes the worker evaluate all modules but the last.
+void MakeLocal(v1::RegisterJobRequest* request);
 
 // The messages that carry an upload, in chunks of at most `chunk` bytes.
 std::vector<v1::WorkerMessage> MessagesOf(const TestUpload& upload, size_t chunk = size_t{1} << 20);

@@ -37,13 +37,13 @@ void UploadQueue::WantSnapshots(std::optional<int64_t> version) {
 std::optional<Upload> UploadQueue::Take() {
   EGERIA_CHECK(!out_bytes_.has_value());
   if (queue_.empty()) return std::nullopt;
-  Upload upload = std::move(queue_.front());
+  std::optional<Upload> upload(std::move(queue_.front()));
   queue_.pop_front();
-  out_bytes_ = upload.bytes;
-  if (upload.is_sample()) {
+  out_bytes_ = upload->bytes;
+  if (upload->is_sample()) {
     --samples_;
   } else {
-    const auto& snapshot = std::get<Snapshot>(upload.content);
+    const auto& snapshot = std::get<Snapshot>(upload->content);
     out_snapshot_ = Snapshot{snapshot.module, snapshot.step, snapshot.version, {}};
   }
   return upload;

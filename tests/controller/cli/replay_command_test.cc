@@ -51,6 +51,22 @@ TEST(ReplayCommand, PrintsOneObjectADecision) {
               HasSubstr("{\"step\":1200,\"action\":\"unfreeze\",\"frozen_prefix\":0,\"reason\":\"learning"));
 }
 
+TEST(ReplayCommand, TakesARecordingWithoutAnyLossForAJobThatReportsNone) {
+  std::string lines = Recording();
+  for (size_t at; (at = lines.find(",\"loss\":1")) != std::string::npos;) lines.erase(at, 9);
+  const Outcome outcome = RunReplay({"-", "--interval", "10"}, lines);
+  const std::string after = lines.substr(lines.find("{\"step\":60,"));
+  EXPECT_THAT(outcome.out, HasSubstr("freeze"));
+  EXPECT_EQ(outcome.out, RunReplay({"-", "--bootstrap", "off"}, after).out) << "readings count from step 6 n on";
+  const Outcome shorter = RunReplay({"-", "--interval", "1000"}, lines);
+  EXPECT_THAT(shorter.out, IsEmpty());
+  EXPECT_THAT(shorter.err, HasSubstr("without a loss it lasts 6 n steps"));
+  // One loss, and the others are missed.
+  const Outcome one = RunReplay({"-", "--interval", "10"}, "{\"step\":0,\"loss\":1}\n" + lines);
+  EXPECT_THAT(one.out, IsEmpty());
+  EXPECT_THAT(one.err, HasSubstr("the loss never settled"));
+}
+
 TEST(ReplayCommand, HandsItsFlagsToThePolicy) {
   const std::string plain = RunReplay({"-", "--bootstrap", "off"}, Recording()).out;
   for (const std::vector<const char*>& flags : std::vector<std::vector<const char*>>{

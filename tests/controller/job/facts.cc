@@ -64,7 +64,14 @@ Fact GenerationFact(int64_t generation, int64_t step, int frozen_prefix, int64_t
 }
 
 Fact RandomFact(const JobState& state, std::mt19937& random) {
-  if (!state.registered()) return random() % 4 == 0 ? ReadingFact(1, 0, 0.1) : RegisteredFact(1);
+  if (!state.registered()) {
+    if (random() % 4 == 0) return ReadingFact(1, 0, 0.1);
+    Fact registered = RegisteredFact(1);
+    v1::RegisterJobRequest* request = registered.mutable_registered()->mutable_request();
+    request->mutable_policy()->mutable_plasticity()->set_bootstrap(random() % 4 == 0);
+    request->set_losses_unreported(random() % 2 == 0);
+    return registered;
+  }
   Fact fact;
   const unsigned kind = random() % 64;
   if (kind == 0) return RegisteredFact(2);
@@ -76,9 +83,11 @@ Fact RandomFact(const JobState& state, std::mt19937& random) {
     fact.mutable_finished()->set_step(state.last_step());
   } else if (kind < 7) {
     const int64_t back = static_cast<int64_t>(random() % 60);
-    return GenerationFact(state.generation().value() + static_cast<int64_t>(random() % 3) - 1,
+    fact = GenerationFact(state.generation().value() + static_cast<int64_t>(random() % 3) - 1,
                           state.last_step() - back, static_cast<int>(random() % 5) - 1,
                           static_cast<int64_t>(random() % 4));
+    fact.mutable_generation_started()->set_losses_unreported(random() % 4 == 0);
+    return fact;
   } else if (kind < 10) {
     v1::Decision* decision = fact.mutable_decided();
     decision->set_step(state.last_step());

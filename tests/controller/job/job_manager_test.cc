@@ -16,7 +16,10 @@
 namespace egeria::controller {
 namespace {
 
+using ::egeria::testing::EmptySnapshot;
 using ::egeria::testing::FakeEvaluator;
+using ::egeria::testing::MakeLocal;
+using ::egeria::testing::ReadingFor;
 using ::egeria::testing::SampleUpload;
 using ::egeria::testing::SnapshotUpload;
 using ::egeria::testing::TempFolder;
@@ -264,6 +267,124 @@ TEST_F(JobManagerTest, AReadingCarriesTheLearningRateInForceAndNeverGoesBack) {
   const v1::Observation& reading = records->back().observation();
   EXPECT_EQ(reading.step(), 100);
   EXPECT_EQ(reading.learning_rate(), 0.1);
+}
+
+TEST_F(JobManagerTest, TakesReadingsOfALocalReferenceAsTheEvaluators) {
+  auto job = TestRegistration(1);
+  MakeLocal(&job);
+  const auto response = manager_->RegisterJob(job);
+  ASSERT_TRUE(response.ok());
+  EXPECT_EQ(response->module_errors_size(), 0) << "nothing is missing";
+  auto stream = Open(job);
+  Beat(*stream, 4, 0.1);
+  const auto read = [&](int64_t step, double plasticity) {
+    return manager_->TakeReading(
+        stream->id, ReadingFor(++upload_, manager_->DirectiveFor(stream->id)->sampling(), step, plasticity));
+  };
+  EXPECT_FALSE(manager_->DirectiveFor(stream->id)->has_sampling());
+  EXPECT_THAT(std::string(read(4, 0.5).message()), StartsWith("[STALE_REQUEST]")) << "no snapshot yet";
+  ASSERT_TRUE(Upload(*stream, EmptySnapshot(++upload_, manager_->DirectiveFor(stream->id)->snapshot(), 5)).ok());
+  EXPECT_TRUE(read(10, 0.5).ok());
+  EXPECT_THAT(std::string(read(10, 0.5).message()), StartsWith("[STALE_REQUEST]")) << "once a step";
+  EXPECT_THAT(std::string(read(5, 0.5).message()), StartsWith("[STALE_REQUEST]")) << "not before the reference";
+  EXPECT_TRUE(read(20, 0).ok()) << "0 is a reading";
+  EXPECT_TRUE(read(30, 0.2).ok());
+  EXPECT_TRUE(manager_->DirectiveFor(stream->id)->has_snapshot()) << "a window is over";
+  const auto records = manager_->ExportJob(JobId(TestJobId(1)));
+  EXPECT_EQ(records->back().observation().step(), 30);
+  EXPECT_EQ(records->back().observation().plasticity(), 0.2);
+  EXPECT_EQ(records->back().observation().learning_rate(), 0.1);
+  EXPECT_EQ(manager_->View().jobs[0].totals.evaluations.at("local"), 3);
+  EXPECT_EQ(evaluator_->counters().snapshots, 0);
+}
+
+TEST_F(JobManagerTest, RefusesSamplesAndWeightsOfAModuleThatItsWorkerEvaluates) {
+  auto job = TestRegistration(1);
+  MakeLocal(&job);
+  auto stream = Open(job);
+  const v1::SnapshotRequest wanted = manager_->DirectiveFor(stream->id)->snapshot();
+  EXPECT_THAT(std::string(Upload(*stream, SnapshotUpload(1, wanted, 0, 5)).message()),
+              StartsWith("[LOCAL_REFERENCE]"));
+  ASSERT_TRUE(Upload(*stream, EmptySnapshot(2, wanted, 5)).ok());
+  const v1::SamplingRequest request = manager_->DirectiveFor(stream->id)->sampling();
+  EXPECT_THAT(std::string(Upload(*stream, SampleUpload(3, request, 10)).message()), StartsWith("[LOCAL_REFERENCE]"));
+}
+
+TEST_F(JobManagerTest, RefusesReadingsByName) {
+  auto job = TestRegistration(1);
+  MakeLocal(&job);
+  auto stream = Open(job, 0), second = Open(job, 1);
+  ASSERT_TRUE(Upload(*stream, EmptySnapshot(1, manager_->DirectiveFor(stream->id)->snapshot(), 5)).ok());
+  const v1::Reading good = ReadingFor(2, manager_->DirectiveFor(stream->id)->sampling(), 10, 0.5);
+  const auto why = [&](const Stream& from, auto change) {
+    v1::Reading reading = good;
+    change(reading);
+    return std::string(manager_->TakeReading(from.id, reading).message());
+  };
+  EXPECT_THAT(why(*stream, [](auto& r) { r.set_plasticity(std::nan("")); }), StartsWith("[READING_NOT_FINITE]"));
+  EXPECT_THAT(why(*stream, [](auto& r) { r.set_plasticity(-HUGE_VAL); }), StartsWith("[READING_NOT_FINITE]"));
+  EXPECT_THAT(why(*stream, [](auto& r) { r.set_plasticity(-0.1); }), StartsWith("[READING_NEGATIVE]"));
+  EXPECT_THAT(why(*stream, [](auto& r) { r.set_module(-1); }), StartsWith("[UNKNOWN_MODULE]"));
+  EXPECT_THAT(why(*stream, [](auto& r) { r.set_module(3); }), StartsWith("[UNKNOWN_MODULE]"));
+  EXPECT_THAT(why(*stream, [](auto& r) { r.set_module(2); }), StartsWith("[NOT_LOCAL]"));
+  EXPECT_THAT(why(*stream, [](auto& r) { r.set_module(1); }), StartsWith("[STALE_REQUEST]"));
+  EXPECT_THAT(why(*stream, [](auto& r) { r.set_request_version(1); }), StartsWith("[STALE_REQUEST]"));
+  EXPECT_THAT(why(*second, [](auto&) {}), StartsWith("[STALE_REQUEST]")) << "rank 0 samples";
+  disk_.failing = true;
+  EXPECT_THAT(why(*stream, [](auto&) {}), StartsWith("[JOURNAL]"));
+  disk_.failing = false;
+  const auto refused = manager_->View().jobs[0].totals.uploads_refused;
+  EXPECT_EQ(refused.at("READING_NOT_FINITE"), 2);
+  EXPECT_EQ(refused.at("STALE_REQUEST"), 3);
+  EXPECT_EQ(refused.at("JOURNAL"), 1);
+  EXPECT_EQ(Summary(*stream).readings(), 0);
+  EXPECT_EQ(why(*stream, [](auto& r) { r.set_step(20); }), "");
+  job.set_generation(1);
+  Open(job, 0, 2);
+  EXPECT_EQ(manager_->TakeReading(stream->id, good).code(), absl::StatusCode::kAborted) << "an older generation";
+}
+
+TEST_F(JobManagerTest, AGenerationMayEvaluateElsewhereThanTheOneBefore) {
+  auto job = TestRegistration(1);
+  MakeLocal(&job);
+  Open(job);
+  job = TestRegistration(1);
+  job.set_generation(1);
+  auto stream = Open(job, 0, 2);
+  ASSERT_TRUE(Serve(*stream, 5).ok()) << "the snapshot, with its weights";
+  ASSERT_TRUE(Serve(*stream, 10).ok());
+  EXPECT_EQ(Summary(*stream).readings(), 1);
+  EXPECT_EQ(evaluator_->counters().evaluated, 1);
+}
+
+TEST_F(JobManagerTest, ScopePrefixDoesNotReachAcrossALocalReference) {
+  options_.scope = ReferenceScope::kPrefix;
+  Restart();
+  auto job = TestRegistration(1, 4);
+  MakeLocal(&job);
+  *job.mutable_modules(2) = TestRegistration(1, 4).modules(2);
+  auto stream = Open(job);
+  EXPECT_EQ(manager_->DirectiveFor(stream->id)->snapshot().module(), 0);
+  ASSERT_TRUE(manager_->SetFrozenPrefix(JobId(TestJobId(1)), 1, "").ok());
+  EXPECT_EQ(manager_->DirectiveFor(stream->id)->snapshot().first_module(), 1) << "a worker evaluates one module";
+  ASSERT_TRUE(manager_->SetFrozenPrefix(JobId(TestJobId(1)), 2, "").ok());
+  EXPECT_FALSE(manager_->DirectiveFor(stream->id)->has_snapshot());
+  EXPECT_THAT(Summary(*stream).blocked(), AllOf(HasSubstr("module 0"), HasSubstr("[LOCAL_REFERENCE]")));
+}
+
+TEST_F(JobManagerTest, WithoutLossesAsksForASnapshotAfterSixIntervals) {
+  auto job = TestRegistration(1);
+  job.mutable_policy()->mutable_plasticity()->set_bootstrap(true);
+  job.set_losses_unreported(true);
+  auto stream = Open(job);
+  EXPECT_FALSE(Beat(*stream, 59).has_snapshot());
+  EXPECT_TRUE(Summary(*stream).bootstrapping());
+  EXPECT_TRUE(Beat(*stream, 61).has_snapshot());
+  EXPECT_FALSE(Summary(*stream).bootstrapping());
+  const std::string before = manager_->DebugString(JobId(TestJobId(1)));
+  Restart();
+  EXPECT_EQ(manager_->DebugString(JobId(TestJobId(1))), before);
+  EXPECT_FALSE(Summary(*stream).bootstrapping());
 }
 
 TEST_F(JobManagerTest, UnfreezesAtTheDropOfTheLearningRate) {

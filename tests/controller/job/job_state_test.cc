@@ -248,6 +248,50 @@ TEST(JobState, ADecisionOfAnotherVersionStandsAndIsCounted) {
   EXPECT_EQ(job.state.planned_prefix(), 1);
 }
 
+Fact WithBootstrapping(bool losses_reported) {
+  Fact fact = RegisteredFact(1);
+  v1::RegisterJobRequest* request = fact.mutable_registered()->mutable_request();
+  request->mutable_policy()->mutable_plasticity()->set_bootstrap(true);
+  request->set_losses_unreported(!losses_reported);
+  request->set_step(100);
+  return fact;
+}
+
+Fact StepFact(int64_t step) {
+  Fact fact;
+  fact.mutable_observed()->set_step(step);
+  return fact;
+}
+
+TEST(JobState, WithoutLossesBootstrappingLastsSixIntervalsFromTheJobsStart) {
+  Driver job(WithBootstrapping(false));  // n = 10
+  job.Apply(StepFact(159));
+  EXPECT_TRUE(job.state.policy().status().bootstrapping);
+  job.Apply(StepFact(160));
+  EXPECT_FALSE(job.state.policy().status().bootstrapping);
+  job.ReadUntilDecided();
+  EXPECT_EQ(job.state.planned_prefix(), 1);
+  EXPECT_EQ(job.Replayed(), job.state.DebugString());
+}
+
+TEST(JobState, AGenerationMaySayThatLossesEndButNotThatTheyBegin) {
+  Driver job(WithBootstrapping(true));
+  job.Apply(StepFact(200));
+  EXPECT_TRUE(job.state.policy().wants_loss());
+  Fact silent = GenerationFact(1, 200, 0, 0);
+  silent.mutable_generation_started()->set_losses_unreported(true);
+  job.Apply(silent);
+  EXPECT_FALSE(job.state.policy().status().bootstrapping) << "step 200 was seen";
+  job.ReadUntilDecided();
+  const int prefix = job.state.planned_prefix();
+  EXPECT_EQ(prefix, 1);
+  job.Apply(GenerationFact(2, job.state.last_step(), prefix, 1));
+  EXPECT_FALSE(job.state.policy().wants_loss());
+  EXPECT_EQ(job.state.decided_prefix(), prefix) << "what counted without losses counts still";
+  EXPECT_EQ(job.state.decisions().back().origin(), v1::DECISION_ORIGIN_POLICY);
+  EXPECT_EQ(job.Replayed(), job.state.DebugString());
+}
+
 TEST(JobState, NamesWhatIsImpossible) {
   Driver job(RegisteredFact(1));
   EXPECT_THAT(std::string(job.state.Check(GenerationFact(0, 0, 0, 0)).message()), HasSubstr("generation 0"));

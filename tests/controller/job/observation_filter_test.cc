@@ -15,10 +15,11 @@ using ::testing::StartsWith;
 class ObservationFilterTest : public ::testing::Test {
  protected:
   // A job under `policy`; none: the plasticity policy with bootstrapping.
-  void Register(const v1::PolicyConfig& policy = {}) {
+  void Register(const v1::PolicyConfig& policy = {}, bool losses_reported = true) {
     storage::v1::Fact fact = RegisteredFact(1);
     v1::RegisterJobRequest* request = fact.mutable_registered()->mutable_request();
     *request->mutable_policy() = policy;
+    request->set_losses_unreported(!losses_reported);
     if (policy.policy_case() == v1::PolicyConfig::POLICY_NOT_SET) {
       request->mutable_policy()->mutable_plasticity()->set_interval_steps(10);
     }
@@ -127,6 +128,25 @@ TEST_F(ObservationFilterTest, TellsASchedulePolicyThatTrainingGoesOn) {
   Beat(5'000, {});
   ASSERT_EQ(state_.pending_decisions().size(), 1u);
   EXPECT_EQ(state_.pending_decisions().front().frozen_prefix, 1);
+}
+
+TEST_F(ObservationFilterTest, TellsAPolicyWithoutLossesOnceThatTheAwaitedStepIsThere) {
+  Register({}, /*losses_reported=*/false);  // n = 10
+  EXPECT_TRUE(Beat(30, {1, 1}).empty()) << "losses that nobody wants";
+  EXPECT_TRUE(Beat(59, {}).empty());
+  const auto taken = Beat(64, {});
+  ASSERT_EQ(taken.size(), 1u);
+  EXPECT_EQ(taken[0].step(), 64);
+  EXPECT_FALSE(state_.policy().status().bootstrapping);
+  EXPECT_TRUE(Beat(70, {}).empty());
+}
+
+TEST_F(ObservationFilterTest, DoesNotRepeatTheAwaitedStepToAPausedPolicy) {
+  Register({}, /*losses_reported=*/false);
+  ASSERT_TRUE(state_.Apply(PauseFact(true)).ok());
+  EXPECT_TRUE(Beat(64, {}).empty());
+  ASSERT_TRUE(state_.Apply(PauseFact(false)).ok());
+  EXPECT_EQ(Beat(65, {}).size(), 1u);
 }
 
 TEST(ValidateHeartbeat, NamesWhatIsWrong) {

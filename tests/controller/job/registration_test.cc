@@ -31,6 +31,7 @@ TEST(Registration, NamesTheFieldThatIsWrong) {
       {[](auto& r) { r.mutable_modules(1)->set_name(""); }, "[BAD_REGISTRATION] a module's name"},
       {[](auto& r) { r.mutable_modules(1)->set_name(std::string(300, 'x')); }, "[BAD_REGISTRATION] a module's name"},
       {[](auto& r) { r.mutable_modules(1)->set_parameter_count(-1); }, "[BAD_REGISTRATION] module 'layer1'"},
+      {[](auto& r) { r.mutable_modules(1)->set_local_reference(true); }, "[BAD_REGISTRATION] module 'layer1' has a"},
       {[](auto& r) { r.set_training_job(std::string(300, 'x')); }, "[BAD_REGISTRATION] training_job"},
       {[](auto& r) { r.set_total_steps(-1); }, "[BAD_REGISTRATION] total_steps"},
       {[](auto& r) { r.set_step(-1); }, "[BAD_REGISTRATION] step"},
@@ -45,6 +46,17 @@ TEST(Registration, NamesTheFieldThatIsWrong) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()), StartsWith(expected));
   }
+}
+
+TEST(Registration, FingerprintsWhereAReferenceIsEvaluated) {
+  auto none = TestRegistration(1);
+  none.mutable_modules(1)->clear_graph();
+  auto local = none;
+  local.mutable_modules(1)->set_local_reference(true);
+  EXPECT_TRUE(ValidateRegistration(local, {}).ok());
+  EXPECT_TRUE(CompareRegistrations(none, local).ok()) << "a restarted worker may do it the other way";
+  EXPECT_NE(GraphFingerprint(none), GraphFingerprint(local));
+  EXPECT_NE(GraphFingerprint(TestRegistration(1)), GraphFingerprint(local));
 }
 
 TEST(Registration, OfAnotherJobUnderTheSameIdConflicts) {

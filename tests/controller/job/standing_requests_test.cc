@@ -120,6 +120,30 @@ TEST(StandingRequests, AskTheNextSamplerAgain) {
   EXPECT_FALSE(requests.SamplerChanged(kStart)) << "the reference is here";
 }
 
+TEST(StandingRequests, AskAnotherSamplerForALocalReferenceOfItsOwn) {
+  StandingRequests requests;
+  auto subject = Subject(0);
+  subject.local = true;
+  requests.Update(subject, kStart);
+  requests.SnapshotTaken(Snapshot(requests, 0, 40), kStart);
+  const v1::SampleHeader before = Sample(requests, 50);
+  EXPECT_TRUE(requests.SamplerChanged(kStart));
+  EXPECT_FALSE(requests.sampling().has_value());
+  EXPECT_THAT(Why(requests.CheckSample(before)), StartsWith("[STALE_REQUEST]"));
+  ASSERT_TRUE(requests.snapshot().has_value());
+  requests.SnapshotTaken(Snapshot(requests, 0, 60), kStart);
+  EXPECT_FALSE(requests.CheckSample(before).ok()) << "of the former reference";
+  EXPECT_TRUE(requests.CheckSample(Sample(requests, 70)).ok()) << "the history goes on";
+}
+
+TEST(StandingRequests, StartAnewWhenAModuleBecomesLocal) {
+  StandingRequests requests;
+  auto subject = Subject(0);
+  requests.Update(subject, kStart);
+  subject.local = true;
+  EXPECT_TRUE(requests.Update(subject, kStart));
+}
+
 TEST(StandingRequests, WantEverySnapshotOfAPrefixBeforeSampling) {
   StandingRequests requests;
   auto subject = Subject(2);

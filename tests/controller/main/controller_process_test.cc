@@ -16,6 +16,7 @@
 #include "common/rpc/channel.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/cluster/local_trainer.h"
 #include "tests/cluster/test_cluster.h"
 #include "tests/support/child_process.h"
 #include "tests/support/temp_folder.h"
@@ -184,6 +185,33 @@ TEST_F(ControllerProcess, GoesOnFromItsJournalAfterKillNine) {
   rank->Connect();
   const v1::Plan after = plan_of(*rank);
   EXPECT_EQ(after.SerializeAsString(), before.SerializeAsString());
+}
+
+// The worker's own readings, real agents, and kill -9 in the middle.
+TEST_F(ControllerProcess, KeepsWhatLocalReferencesDecidedAfterKillNine) {
+  const std::string address = "unix:" + folder_ / "state/controller.sock";
+  const auto prefix = [&] {
+    grpc::ClientContext context;
+    v1::ListJobsResponse response;
+    auto admin = v1::Admin::NewStub(*rpc::MakeChannel(*rpc::ParseAddress(address), {}));
+    context.set_wait_for_ready(true);
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+    EXPECT_TRUE(admin->ListJobs(&context, {}, &response).ok());
+    return response.jobs_size() == 1 ? response.jobs(0).decided_prefix() : -1;
+  };
+  std::unique_ptr<LocalTrainer> trainer;
+  {
+    ChildProcess killed = StartReady();
+    trainer = std::make_unique<LocalTrainer>(address, LocalJob(1));
+    ASSERT_TRUE(trainer->TrainUntilPlan(1));
+    killed.Signal(SIGKILL);
+    killed.Wait();
+  }
+  ChildProcess again = StartReady();
+  EXPECT_GE(prefix(), 1) << "from the journal, whatever the workers say";
+  EXPECT_EQ(trainer->frozen_prefix(), 1);
+  ASSERT_TRUE(trainer->TrainUntilPlan(3)) << "and the next modules follow";
+  EXPECT_EQ(trainer->frozen_prefix(), 3);
 }
 
 }  // namespace

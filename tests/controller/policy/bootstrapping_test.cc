@@ -89,5 +89,47 @@ TEST(Bootstrapping, StartsAnewWhenRestarted) {
   EXPECT_TRUE(stage.Observe(55, 1));
 }
 
+TEST(Bootstrapping, WithoutLossesEndsSixIntervalsAfterTheJobsFirstStep) {
+  Bootstrapping stage = Bootstrapping::WithoutLosses(10, 500);
+  EXPECT_FALSE(stage.wants_loss());
+  EXPECT_EQ(stage.awaited_step(), 560);
+  stage.Pass(559);
+  EXPECT_FALSE(stage.over());
+  stage.Pass(560);
+  EXPECT_TRUE(stage.over());
+  EXPECT_FALSE(stage.awaited_step().has_value());
+  stage.Pass(0);
+  EXPECT_TRUE(stage.over()) << "once ended it stays ended";
+}
+
+// The first step of a job is its loss's: the earliest end is the same with losses and without.
+TEST(Bootstrapping, WithoutLossesEndsWhenConstantLossesWouldEndIt) {
+  Bootstrapping blind = Bootstrapping::WithoutLosses(7, 0), seeing(7);
+  for (int64_t step = 1; step <= 100; ++step) {
+    blind.Pass(step);
+    EXPECT_EQ(seeing.Observe(step, 2.0), blind.over()) << step;
+  }
+}
+
+TEST(Bootstrapping, WithoutLossesIgnoresLossesThatComeAllTheSame) {
+  Bootstrapping stage = Bootstrapping::WithoutLosses(1, 100);
+  for (int64_t step = 0; step < 50; ++step) EXPECT_FALSE(stage.Observe(step, 1));
+}
+
+TEST(Bootstrapping, WithLossesIsNotEndedByThePassingOfSteps) {
+  Bootstrapping stage(1);
+  stage.Pass(1'000'000);
+  EXPECT_FALSE(stage.over());
+  EXPECT_FALSE(stage.awaited_step().has_value());
+}
+
+TEST(Bootstrapping, WithoutLossesWorksAtHugeSteps) {
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  Bootstrapping stage = Bootstrapping::WithoutLosses(100'000, most - 10);
+  EXPECT_EQ(stage.awaited_step(), most);
+  stage.Pass(most - 1);
+  EXPECT_FALSE(stage.over());
+}
+
 }  // namespace
 }  // namespace egeria::policy

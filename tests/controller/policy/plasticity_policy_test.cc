@@ -21,9 +21,9 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 // A job of three modules whose steps count up by one, n = 1, W = 3, no bootstrapping unless asked for.
 class Job {
  public:
-  explicit Job(PlasticityConfig config = NoBootstrap()) {
+  explicit Job(PlasticityConfig config = NoBootstrap(), bool losses_reported = true) {
     if (config.interval_steps == 0) config.interval_steps = 1;
-    policy_ = MakePolicy(config, JobShape{3, 0}).value();
+    policy_ = MakePolicy(config, JobShape{3, 0, losses_reported}).value();
   }
   static PlasticityConfig NoBootstrap() {
     PlasticityConfig config;
@@ -57,6 +57,29 @@ class Job {
   std::unique_ptr<Policy> policy_;
   int64_t step_ = 0;
 };
+
+TEST(PlasticityPolicy, MeasuresAfterSixIntervalsWhereNoLossIsReported) {
+  PlasticityConfig config = Job::NoBootstrap();
+  config.bootstrap = true;
+  config.interval_steps = 2;
+  Job job(config, /*losses_reported=*/false);
+  EXPECT_FALSE(job.policy().wants_loss());
+  EXPECT_EQ(job.policy().awaited_step(), 12);
+  while (job.step() < 11) job.Read(1.0 / static_cast<double>(1 + job.step()));
+  EXPECT_TRUE(job.policy().status().bootstrapping);
+  EXPECT_FALSE(job.policy().monitoring().has_value());
+  EXPECT_EQ(job.policy().status().modules[0].readings, 0) << "no reading counts before";
+  job.Observe({});
+  EXPECT_FALSE(job.policy().status().bootstrapping);
+  EXPECT_TRUE(job.policy().monitoring().has_value());
+  EXPECT_FALSE(job.policy().awaited_step().has_value());
+  EXPECT_GT(job.ReadUntilFrozen(), 0);
+}
+
+TEST(PlasticityPolicy, AwaitsNoStepWithLossesOrWithoutBootstrapping) {
+  EXPECT_FALSE(Job(PlasticityConfig()).policy().awaited_step().has_value());
+  EXPECT_FALSE(Job(Job::NoBootstrap(), false).policy().awaited_step().has_value());
+}
 
 TEST(PlasticityPolicy, FreezesAfterThreeSlopesAndAWindowUnderTheThreshold) {
   // W = 3, readings 8, 4, 2, 1 and then 1: smoothed 8, 6, 14/3, 7/3, 4/3, 1, 1, 1, ...

@@ -134,6 +134,12 @@ Case RandomCase(uint64_t seed) {
     result.lines.push_back(line);
     step += dice.Chance(0.9) ? stride : dice.Int(0, 3 * stride);
   }
+  result.rule.losses_reported = dice.Chance(0.75);
+  result.rule.first_step = start;
+  const bool silent = !result.rule.losses_reported && dice.Chance(0.5);
+  for (Line& line : result.lines) {
+    if (silent) line.loss.reset();
+  }
   return result;
 }
 

@@ -124,7 +124,8 @@ std::vector<Verdict> Decide(const Rule& rule, const std::vector<Line>& lines) {
       readings.clear();
       verdicts.push_back({line.step, false, 0});
     }
-    settled = settled || IsSettled(lines, now, rule.n);
+    settled = settled || (rule.losses_reported ? IsSettled(lines, now, rule.n)
+                                               : line.step - rule.first_step >= 6LL * rule.n);
     previous_step = line.step;
     std::optional<double> reading;
     if (!line.all.empty()) {

@@ -26,6 +26,8 @@ struct Rule {
   double tolerance = 0.2;
   bool is_signed = false;
   bool bootstrap = true;
+  bool losses_reported = true;
+  long long first_step = 0;  // of the job
   double drop = 10;
   double rise = 0;
   std::vector<long long> unfreeze_steps;

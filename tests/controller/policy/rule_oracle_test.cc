@@ -25,7 +25,7 @@ std::unique_ptr<Policy> MakeFor(const oracle::Rule& rule) {
   config.learning_rate_drop = rule.drop;
   config.learning_rate_rise = rule.rise;
   config.unfreeze_steps.assign(rule.unfreeze_steps.begin(), rule.unfreeze_steps.end());
-  return MakePolicy(config, JobShape{rule.modules, 0}).value();
+  return MakePolicy(config, JobShape{rule.modules, 0, rule.losses_reported, rule.first_step}).value();
 }
 
 std::vector<oracle::Verdict> Verdicts(const std::vector<Decision>& decisions) {
@@ -48,7 +48,7 @@ std::vector<Recorded> Parse(const std::vector<std::string>& lines) {
 }
 
 TEST(PlasticityRule, DecidesAsTheSecondImplementationOnThousandsOfRandomSeries) {
-  int64_t freezes = 0, unfreezes = 0, halvings = 0, silent = 0, with_signed = 0;
+  int64_t freezes = 0, unfreezes = 0, halvings = 0, silent = 0, with_signed = 0, blind = 0;
   for (uint64_t seed = 1; seed <= kCases; ++seed) {
     const oracle::Case test = oracle::RandomCase(seed);
     const std::vector<oracle::Verdict> expected = oracle::Decide(test.rule, test.lines);
@@ -60,6 +60,7 @@ TEST(PlasticityRule, DecidesAsTheSecondImplementationOnThousandsOfRandomSeries) 
 
     silent += expected.empty();
     with_signed += test.rule.is_signed && !expected.empty();
+    blind += test.rule.bootstrap && !test.rule.losses_reported && !expected.empty();
     for (const Decision& decision : decisions) {
       (decision.action == Action::kFreeze ? freezes : unfreezes) += 1;
       halvings += decision.reason.find("window") != std::string::npos;
@@ -68,15 +69,17 @@ TEST(PlasticityRule, DecidesAsTheSecondImplementationOnThousandsOfRandomSeries) 
   // The series must exercise the rule, or agreement means nothing.
   RecordProperty("freezes", std::to_string(freezes));
   std::printf("%llu series: %lld freezes, %lld unfreezes (%lld by a drop), %lld series without a decision, "
-              "%lld signed ones with\n",
+              "%lld signed ones with, %lld without losses with\n",
               static_cast<unsigned long long>(kCases), static_cast<long long>(freezes),
               static_cast<long long>(unfreezes), static_cast<long long>(halvings),
-              static_cast<long long>(silent), static_cast<long long>(with_signed));
+              static_cast<long long>(silent), static_cast<long long>(with_signed),
+              static_cast<long long>(blind));
   EXPECT_GT(freezes, static_cast<int64_t>(kCases));
   EXPECT_GT(unfreezes, static_cast<int64_t>(kCases) / 10);
   EXPECT_GT(halvings, static_cast<int64_t>(kCases) / 20);
   EXPECT_GT(with_signed, static_cast<int64_t>(kCases) / 20);
   EXPECT_GT(silent, static_cast<int64_t>(kCases) / 100);
+  EXPECT_GT(blind, static_cast<int64_t>(kCases) / 20);
 }
 
 // What a controller sees and writes down, one observation after the other, replayed from the text.

@@ -19,8 +19,11 @@
 namespace egeria::controller {
 namespace {
 
+using ::egeria::testing::EmptySnapshot;
 using ::egeria::testing::FakeEvaluator;
+using ::egeria::testing::MakeLocal;
 using ::egeria::testing::MessagesOf;
+using ::egeria::testing::ReadingFor;
 using ::egeria::testing::SampleUpload;
 using ::egeria::testing::SnapshotUpload;
 using ::egeria::testing::TempFolder;
@@ -50,6 +53,9 @@ class Fuzzer {
     // jobs all the time.
     const int job = static_cast<int>(seed_ / kSessionsPerGroup * 4 + random_() % 4);
     v1::RegisterJobRequest registration = TestRegistration(job);
+    if (job % 2 == 0) MakeLocal(&registration);
+    registration.set_losses_unreported(job % 3 == 0);
+    registration.mutable_policy()->mutable_plasticity()->set_bootstrap(job % 5 == 0);
     if (random_() % 8 == 0) registration.set_generation(static_cast<int64_t>(random_() % 3));
     if (random_() % 4 == 0) Mutate(&registration);
     ++outcomes[CodeOf(manager_->RegisterJob(registration).status())];
@@ -97,6 +103,17 @@ class Fuzzer {
     std::vector<v1::WorkerMessage> messages(1);
     const auto directive = manager_->DirectiveFor(session.id());
     step_ += static_cast<int64_t>(random_() % 20);
+    const bool local = random_() % 2 == 0;  // right for half of the jobs
+    if (local && directive && directive->has_snapshot()) {
+      return MessagesOf(EmptySnapshot(++upload_, directive->snapshot(), step_));
+    }
+    if (local && directive && directive->has_sampling()) {
+      const double bad[] = {-0.5, std::numeric_limits<double>::quiet_NaN(), 1e300, 0};
+      const double good = 0.001 + 0.1 / static_cast<double>(1 + step_);
+      const double plasticity = random_() % 8 == 0 ? bad[random_() % 4] : good;
+      *messages[0].mutable_reading() = ReadingFor(++upload_, directive->sampling(), step_, plasticity);
+      return messages;
+    }
     if (directive && directive->has_snapshot() && random_() % 2 == 0) {
       return MessagesOf(SnapshotUpload(++upload_, directive->snapshot(), directive->snapshot().module(), step_), 1 + random_() % 64);
     }
@@ -187,6 +204,8 @@ TEST(StreamFuzz, NoMessageBreaksTheController) {
   std::printf("%lld sessions:%s\n", static_cast<long long>(seed - first_seed), summary.c_str());
   EXPECT_GT(Fuzzer::outcomes["OK"], 0);
   EXPECT_GT(Fuzzer::outcomes["INVALID_ARGUMENT"], 0);
+  EXPECT_GT(Fuzzer::outcomes["[READING_NEGATIVE]"], 0);
+  EXPECT_GT(Fuzzer::outcomes["[NOT_LOCAL]"], 0);
 
   // Whatever they have done, it can be recovered.
   std::map<std::string, std::string> before;
