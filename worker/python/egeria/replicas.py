@@ -1,0 +1,329 @@
+"""The wrapper around a model that trains on several ranks, kept right when layers freeze and unfreeze."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import hashlib
+import inspect
+import logging
+import sys
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from egeria.errors import EgeriaError
+from egeria.modules import LayerModule, unwrap
+
+_logger = logging.getLogger("egeria")
+
+# What DistributedDataParallel._ddp_init_helper takes where a reducer can be rebuilt in place.
+_INIT_HELPER = ["parameters", "expect_sparse_gradient", "param_to_name_mapping", "static_graph"]
+# State of a DistributedDataParallel that belongs to its user, besides that of every nn.Module.
+_KEPT = {"require_backward_grad_sync", "require_forward_param_sync", "broadcast_bucket_size", "_join_config",
+         "_ddp_sink_clone"}
+
+
+class Replicas:
+    """Knows how a model is wrapped and keeps the wrapper right.
+
+    DistributedDataParallel builds its gradient reducer for the parameters that require a gradient at that moment.
+    Without a rebuild a freeze raises, and an unfreeze lets the ranks drift apart silently. The rebuild happens
+    inside the user's object, so that every reference to it stays valid; communication hooks, static_graph and all
+    other options are kept. FSDP2 needs nothing.
+
+    Every rank must call the methods at the same step, with the same frozen layers. Owned by the training thread.
+
+    Attributes:
+      root: the user's own module, unwrapped.
+      ddp: its DistributedDataParallel, if there is one and it is known by now.
+    """
+
+    def __init__(self, model: nn.Module, *, rebuild: str = "auto"):
+        """
+        Args:
+          model: as the user has it: plain, DistributedDataParallel, torch.compile around or inside it, FSDP2.
+          rebuild: how to rebuild a reducer: "in_place" by torch's private functions, "replace" by what the public
+            constructor makes, "auto" in place where this torch can.
+        """
+        self.root = unwrap(model)
+        self.ddp = _ddp_of(model)
+        self._rebuild = rebuild
+
+    @property
+    def kind(self) -> str:
+        """"plain", "ddp" or "fsdp2"."""
+        if self.ddp is not None:
+            return "ddp"
+        return "fsdp2" if any(is_fully_sharded(module) for module in self.root.modules()) else "plain"
+
+    @property
+    def process_group(self) -> dist.ProcessGroup | None:
+        """The ranks that train this model; None for one process. Plain models of several processes are taken to
+        be averaged by hand, over all ranks."""
+        if not dist.is_available() or not dist.is_initialized():
+            return None
+        group = self.ddp.process_group if self.ddp is not None else self._mesh_group()
+        return group if dist.get_world_size(group) > 1 else None
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of gradients that a backward pass yields on this rank, with what is frozen now."""
+        local = (_local(parameter) for parameter in self.root.parameters() if parameter.requires_grad)
+        return sum(tensor.numel() * tensor.element_size() for tensor in local)
+
+    def discover(self) -> bool:
+        """Finds a DistributedDataParallel that was made after attach(). To be called inside a forward pass.
+
+        Returns:
+          Whether one was found now.
+        """
+        active = DistributedDataParallel._active_ddp_module
+        if active is None or active is self.ddp or unwrap(active) is not self.root:
+            return False
+        self.ddp = active
+        return True
+
+    def allow_recompiles(self, modules: int) -> None:
+        """Lets torch.compile keep code for every frozen prefix of `modules` layer modules, in training and in
+        evaluation: beyond its limit it would silently run uncompiled."""
+        import torch._dynamo  # pylint: disable=import-outside-toplevel
+
+        config = torch._dynamo.config
+        config.recompile_limit = max(config.recompile_limit, 4 * modules + 8)
+        config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 64 * modules)
+
+    def before_switch(self, freezing: Sequence[LayerModule]) -> None:
+        """Gives rank 0's buffers of the layers that are about to freeze to all ranks. A collective.
+
+        Between steps they differ: each rank updates running statistics with its own batch.
+        """
+        group = self.process_group
+        if group is None:
+            return
+        ignored = self.ddp.parameters_to_ignore if self.ddp is not None else ()
+        buffers = [_local(buffer).detach() for module in freezing for name, buffer in module.buffers()
+                   if name not in ignored]
+        _broadcast_from_first(buffers, group)
+
+    def rebuild(self) -> None:
+        """Makes the wrapper right for what requires a gradient now. No collective.
+
+        Raises:
+          EgeriaError: [NOTHING_TRAINABLE] no parameter requires a gradient.
+        """
+        if self.kind == "plain":
+            self.ddp = _search(self.root)
+        if self.ddp is None:
+            return
+        if not any(parameter.requires_grad for parameter in self.ddp.parameters()):
+            raise EgeriaError("NOTHING_TRAINABLE", "no parameter requires a gradient; the last layer module "
+                              "must have trainable parameters: say with `modules` where the model is to be cut")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # remarks on the user's options, made when the wrapper was
+            if self._rebuild == "replace" or (self._rebuild == "auto" and not _can_rebuild_in_place(self.ddp)):
+                _replace(self.ddp)
+            else:
+                _rebuild_in_place(self.ddp)
+
+    def hash(self, frozen: Sequence[LayerModule] = ()) -> int:
+        """Hash of all parameters, and of the buffers of `frozen` layers; sharded tensors: this rank's shard."""
+        buffers = [buffer for module in frozen for _, buffer in module.buffers()]
+        return _hash([_local(tensor).detach() for tensor in (*self.root.parameters(), *buffers)])
+
+    def identical_on_all_ranks(self, frozen: Sequence[LayerModule] = (),
+                               group: dist.ProcessGroup | None = None) -> bool:
+        """Whether every rank has the same parameters, and the same buffers of `frozen` layers. A collective.
+
+        What is sharded cannot be compared: of a sharded model the rest is, and which of it requires a gradient.
+
+        Args:
+          frozen: layers that are frozen.
+          group: of the same ranks, for the comparison; None: that of the training.
+        """
+        group = group if group is not None else self.process_group
+        if group is None:
+            return True
+        if self.kind == "fsdp2":
+            buffers = [buffer for module in frozen for _, buffer in module.buffers()]
+            whole = [tensor.detach() for tensor in (*self.root.parameters(), *buffers) if _local(tensor) is tensor]
+            flags = torch.tensor([parameter.requires_grad for parameter in self.root.parameters()])
+            value = _hash([*whole, flags])
+        else:
+            value = self.hash(frozen)
+        value = (value & (2**64 - 1)) - (2**64 if value >> 63 & 1 else 0)  # as a signed number
+        lowest_and_highest = torch.tensor([value, ~value], device=_device_of(group))
+        dist.all_reduce(lowest_and_highest, op=dist.ReduceOp.MIN, group=group)
+        low, high = lowest_and_highest.tolist()
+        return low == ~high
+
+    def _mesh_group(self) -> dist.ProcessGroup:
+        meshes = {mesh for parameter in self.root.parameters()
+                  if (mesh := getattr(parameter, "device_mesh", None)) is not None}
+        if len(meshes) == 1 and (mesh := meshes.pop()).ndim == 1:
+            return mesh.get_group()
+        return dist.group.WORLD
+
+
+def is_fully_sharded(module: nn.Module) -> bool:
+    """True for what torch's fully_shard() (FSDP2) was applied to."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and isinstance(module, getattr(fsdp, "FSDPModule", ()))
+
+
+def _ddp_of(model: nn.Module) -> DistributedDataParallel | None:
+    """The DistributedDataParallel among the wrappers around the user's module."""
+    while isinstance(getattr(model, "_orig_mod", None), nn.Module):
+        model = model._orig_mod
+    return model if isinstance(model, DistributedDataParallel) else None
+
+
+def _search(root: nn.Module) -> DistributedDataParallel | None:
+    """A DistributedDataParallel around `root` that has not run yet, found among all objects: for a switch before
+    the first step, when a checkpoint is loaded. One that is made later needs no rebuild."""
+    if not dist.is_available() or not dist.is_initialized():
+        return None
+    return next((found for found in gc.get_objects()
+                 if issubclass(type(found), DistributedDataParallel) and "module" in found._modules
+                 and unwrap(found) is root), None)
+
+
+# Rebuilding a reducer.
+
+
+def _can_rebuild_in_place(ddp: DistributedDataParallel) -> bool:
+    """Whether this torch has the private functions that a rebuild in place needs."""
+    functions = ("_build_params_for_reducer", "_build_debug_param_to_name_mapping", "_set_static_graph")
+    return (all(callable(getattr(ddp, name, None)) for name in functions)
+            and hasattr(ddp, "_ddp_init_helper")
+            and list(inspect.signature(ddp._ddp_init_helper).parameters) == _INIT_HELPER
+            and all(name in ddp.__dict__ for name in ("_comm_hooks", "_has_rebuilt_buckets", "static_graph"))
+            and hasattr(ddp.reducer, "_remove_autograd_hooks"))
+
+
+def _rebuild_in_place(ddp: DistributedDataParallel) -> None:
+    hook = _builtin_hook(ddp)
+    ddp.reducer._remove_autograd_hooks()
+    parameters, sparse = ddp._build_params_for_reducer()
+    names = ddp._build_debug_param_to_name_mapping(parameters)
+    ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)
+    ddp._has_rebuilt_buckets = False
+    if ddp.static_graph:
+        ddp.static_graph = False  # or it would not be set on the new reducer
+        ddp._set_static_graph()
+    hooks, ddp._comm_hooks = ddp._comm_hooks, []
+    _register_hooks(ddp, hooks, hook)
+
+
+def _replace(ddp: DistributedDataParallel) -> None:
+    """Moves the inside of a new DistributedDataParallel with the same options into `ddp`."""
+    hook = _builtin_hook(ddp)
+    ddp.reducer._remove_autograd_hooks()
+    made = DistributedDataParallel(ddp.module, **_options(ddp))
+    kept = _KEPT | set(nn.Module().__dict__)
+    state = {name: value for name, value in made.__dict__.items() if name not in kept}
+    hooks = list(ddp._comm_hooks)
+    ddp.__dict__.update(state)
+    _register_hooks(ddp, hooks, hook)
+
+
+def _options(ddp: DistributedDataParallel) -> dict[str, Any]:
+    """Arguments that make a DistributedDataParallel like `ddp`, as far as this torch's constructor has them."""
+    limits = list(getattr(ddp, "bucket_bytes_cap_list", ()))
+    is_default = getattr(ddp, "bucket_bytes_cap_default", False)
+    options = {
+        "device_ids": ddp.device_ids,
+        "output_device": ddp.output_device,
+        "dim": ddp.dim,
+        "process_group": ddp.process_group,
+        "bucket_cap_mb": None if is_default else ddp.bucket_bytes_cap / 2**20,
+        "bucket_cap_mb_list": [size / 2**20 for size in limits] or None,
+        "find_unused_parameters": ddp.find_unused_parameters,
+        "gradient_as_bucket_view": ddp.gradient_as_bucket_view,
+        "static_graph": ddp.static_graph,
+        "skip_all_reduce_unused_params": getattr(ddp, "skip_all_reduce_unused_params", False),
+        "batched_grad_copy": getattr(ddp, "batched_grad_copy", False),
+        "init_sync": False,
+    }
+    known = inspect.signature(DistributedDataParallel.__init__).parameters
+    broadcast = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    options[broadcast] = getattr(ddp, broadcast)
+    return {name: value for name, value in options.items() if name in known}
+
+
+def _builtin_hook(ddp: DistributedDataParallel) -> Any | None:
+    """The communication hook that torch implements in C++, if one is registered: only the log tells."""
+    name = str(ddp._get_ddp_logging_data().get("comm_hook", ""))
+    kinds = getattr(dist, "BuiltinCommHookType", None)
+    return getattr(kinds, name.rpartition(".")[2], None) if name.startswith("BuiltinCommHookType.") else None
+
+
+def _register_hooks(ddp: DistributedDataParallel, hooks: Iterable[tuple[Any, Any]], builtin: Any | None) -> None:
+    if builtin is not None:
+        ddp._register_builtin_comm_hook(builtin)
+    for hook, state in hooks:
+        _forget_buckets(state)
+        ddp.register_comm_hook(state, hook)
+
+
+def _forget_buckets(state: Any) -> None:
+    """PowerSGD keeps tensors per bucket, and buckets have other sizes now. Like at the start of the training, it
+    begins two steps later: torch orders the buckets anew after the first."""
+    if type(state).__name__ == "PowerSGDState":
+        for memory in (state.error_dict, state.p_memory_dict, state.q_memory_dict):
+            memory.clear()
+        state.iter = max(0, min(state.iter, state.start_powerSGD_iter - 2))
+
+
+# Comparing ranks.
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """This rank's part of a sharded tensor; any other as it is."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def _device_of(group: dist.ProcessGroup) -> torch.device:
+    """Where tensors for a collective of `group` have to be."""
+    if "gloo" in dist.get_backend(group):
+        return torch.device("cpu")
+    return torch.accelerator.current_accelerator() or torch.device("cpu")
+
+
+@torch.no_grad()
+def _broadcast_from_first(tensors: list[Tensor], group: dist.ProcessGroup) -> None:
+    """Makes `tensors` equal to those of the group's first rank, in one message per type."""
+    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for tensor in {id(tensor): tensor for tensor in tensors}.values():
+        kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    for (_, device), alike in kinds.items():
+        message = torch.cat([tensor.reshape(-1) for tensor in alike])
+        where = _device_of(group)
+        sent = message if device.type == where.type else message.to(where)
+        dist.broadcast(sent, src=dist.get_global_rank(group, 0), group=group)
+        for tensor, part in zip(alike, sent.split([tensor.numel() for tensor in alike])):
+            tensor.copy_(part.view_as(tensor))
+
+
+def _hash(tensors: list[Tensor]) -> int:
+    """64 bits over the element type, shape and bytes of each tensor, in order."""
+    try:
+        from egeria import _native  # pylint: disable=import-outside-toplevel
+    except ImportError:
+        return _hash_in_python(tensors)
+    return _native.hash_tensors(tensors)
+
+
+def _hash_in_python(tensors: list[Tensor]) -> int:
+    digest = hashlib.blake2b(digest_size=8)
+    for tensor in tensors:
+        host = tensor.detach().cpu().contiguous()
+        digest.update(f"{host.dtype}{tuple(host.shape)}".encode())
+        if host.numel() > 0:
+            digest.update((ctypes.c_char * (host.numel() * host.element_size())).from_address(host.data_ptr()))
+    return int.from_bytes(digest.digest(), "little")
