@@ -1,6 +1,6 @@
 # The order matters: Python, Protobuf, Torch, gRPC, then the rest. find_package(Torch) defines a hollow
 # protobuf::libprotobuf if Protobuf was not found before it.
-find_package(Python 3.10 REQUIRED COMPONENTS Interpreter)
+find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
 find_package(Protobuf REQUIRED)
 
 if(NOT Torch_DIR)
@@ -14,6 +14,7 @@ if(NOT Torch_DIR)
   list(PREPEND CMAKE_PREFIX_PATH ${torch_prefix})
 endif()
 find_package(Torch REQUIRED)
+string(REGEX MATCH "^[0-9]+[.][0-9]+" EGERIA_TORCH_MINOR "${Torch_VERSION}")
 find_package(gRPC CONFIG REQUIRED)
 find_package(absl CONFIG REQUIRED)
 find_package(prometheus-cpp CONFIG REQUIRED)

@@ -135,6 +135,16 @@ bool RankLink::OfferSample(const SamplingRequest& request, int64_t step, std::ve
   return copying;
 }
 
+bool RankLink::OfferReading(const SamplingRequest& request, int64_t step, double plasticity) {
+  if (!IsAsked(request)) return false;
+  Reading reading;
+  reading.module = request.module;
+  reading.step = step;
+  reading.request_version = request.version;
+  reading.plasticity = plasticity;
+  return state_->parts.agent->OfferReading(reading);
+}
+
 bool RankLink::OfferSnapshot(const SnapshotRequest& request, ModuleIndex module, int64_t step,
                              std::vector<NamedTensor> tensors) {
   if (!IsAsked(request) || !state_->snapshot_open) return false;
@@ -256,9 +266,9 @@ SessionTotals RankLink::totals() const {
   return totals;
 }
 
-absl::Status RankLink::Stop(bool finished) {
+absl::Status RankLink::Stop(bool finished, std::chrono::milliseconds patience) {
   if (InChild()) return absl::OkStatus();
-  const absl::Status status = state_->committer.Stop(state_->parts.stop_patience);
+  const absl::Status status = state_->committer.Stop(patience);
   if (state_->parts.agent != nullptr) {
     state_->copier.Drain();
     state_->parts.agent->Stop(finished);

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -33,9 +34,7 @@ struct RankLinkParts {
   int64_t step = 0;
   int frozen_prefix = 0;
   PlanId applied_plan;
-  // Of every wait for other ranks, and of the one in Stop().
-  WaitLimits limits;
-  std::chrono::milliseconds stop_patience = std::chrono::milliseconds::max();
+  WaitLimits limits;  // of every wait for other ranks
 };
 
 // One rank's tie to the controller and to the other ranks, whatever its model is made of: what to sample and
@@ -73,8 +72,12 @@ class RankLink {
   // dropped, if there is no room now; false for a rank that is not asked.
   bool OfferSample(const SamplingRequest& request, int64_t step, std::vector<NamedTensor> inputs,
                    const at::Tensor& gram);
+  // Sends what a probe of a module with a local reference gave: the SP loss. False if there is no room now, and
+  // for a rank that is not asked.
+  bool OfferReading(const SamplingRequest& request, int64_t step, double plasticity);
   // Sends the weights of one module, as they are at this point of the current stream; they may be changed
-  // afterwards. False if it cannot be sent, or an earlier attempt is still on its way from the device.
+  // afterwards. None of a module with a local reference. False if it cannot be sent, or an earlier attempt is
+  // still on its way from the device.
   bool OfferSnapshot(const SnapshotRequest& request, ModuleIndex module, int64_t step,
                      std::vector<NamedTensor> tensors);
   // Hands on what has arrived from the device; never waits. Once a step.
@@ -98,9 +101,10 @@ class RankLink {
   SessionTotals totals() const;
   AgentCounters counters() const;
 
-  // Waits for the collective in flight, for the copies, and ends the agent; `finished` tells the controller
-  // that training has ended normally. Idempotent. Errors: those of Committer::Stop().
-  absl::Status Stop(bool finished);
+  // Waits for the collective in flight (for `patience` at most), for the copies, and ends the agent; `finished`
+  // tells the controller that training has ended normally. Idempotent. Errors: those of Committer::Stop(), after
+  // which the agent has been ended all the same.
+  absl::Status Stop(bool finished, std::chrono::milliseconds patience = std::chrono::milliseconds::max());
 
  private:
   struct State;

@@ -139,6 +139,25 @@ TEST(RankLink, ARankThatIsCutOffWithAnOlderRequestDoesNotStandInTheWay) {
   EXPECT_EQ(sampled[0].rbegin()->second, 200);
 }
 
+TEST(RankLink, ReadingsComeFromTheAskedRankOnly) {
+  RunRanks(2, [](const GroupMember& member) {
+    Rank rank(member);
+    if (member.rank == 1) rank.line.Want(Sampling(1, 1, 100));
+    rank.Steps(4);
+    const auto sampling = rank.link().SamplingFor(5);
+    ASSERT_TRUE(sampling.has_value());
+    EXPECT_EQ(rank.link().OfferReading(*sampling, 5, 0.25), member.rank == 1);
+    rank.Step();
+    EXPECT_TRUE(rank.link().Stop(true).ok());
+    ASSERT_EQ(rank.line.readings().size(), member.rank == 1 ? 1u : 0u);
+    if (member.rank == 1) {
+      EXPECT_EQ(rank.line.readings()[0].step, 5);
+      EXPECT_EQ(rank.line.readings()[0].request_version, 100);
+      EXPECT_EQ(rank.line.readings()[0].plasticity, 0.25);
+    }
+  });
+}
+
 TEST(RankLink, NobodySamplesAModuleThatAPlanHasFrozen) {
   RunRanks(2, [](const GroupMember& member) {
     Rank rank(member);
@@ -201,11 +220,10 @@ TEST(RankLink, StopDoesNotWaitForARankThatNeverComes) {
     parts.agent = std::make_unique<FakeAgent>(&line);
     parts.commit_group = GlooGroup(member, "commit");
     parts.module_count = kModules;
-    parts.stop_patience = std::chrono::milliseconds(50);
     RankLink link(std::move(parts));
     if (member.rank == 0) {
       EXPECT_TRUE(link.Commit(1).ok());
-      EXPECT_TRUE(absl::IsDeadlineExceeded(link.Stop(false)));
+      EXPECT_TRUE(absl::IsDeadlineExceeded(link.Stop(false, std::chrono::milliseconds(50))));
       EXPECT_EQ(line.stopped(), false) << "the agent is stopped all the same";
     }
     done->barrier()->wait();

@@ -1,6 +1,7 @@
 """Egeria: layers that have stopped learning are frozen while a model trains."""
 
+from egeria._library import __version__  # first: it refuses a torch that does not fit
 from egeria.config import Config
 from egeria.errors import EgeriaError
 
-__all__ = ["Config", "EgeriaError"]
+__all__ = ["Config", "EgeriaError", "__version__"]

@@ -1,0 +1,268 @@
+// egeria._native: what the Python package runs on. Every call that may wait releases the interpreter's lock.
+#include "torch/csrc/utils/pybind.h"
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/ids.h"
+#include "common/base/log.h"
+#include "common/graph/graph_json.h"
+#include "torch/headeronly/version.h"
+#include "worker/commit/parameter_checksum.h"
+#include "worker/freeze/partition.h"
+#include "worker/python/native/job_dict.h"
+#include "worker/python/native/python_link.h"
+
+namespace egeria::python {
+namespace {
+
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+using Release = py::gil_scoped_release;
+
+// For stop(): what other ranks may take for their last step.
+constexpr std::chrono::seconds kStopPatience{5};
+
+// Whether a signal's handler has raised. The exception stays set until Raise().
+bool SignalRaised() {
+  const py::gil_scoped_acquire acquire;
+  return PyErr_CheckSignals() != 0;
+}
+
+// Raises what a signal's handler has raised, else egeria.EgeriaError.
+[[noreturn]] void Raise(const absl::Status& status) {
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+  const std::string text(status.message());
+  const size_t end = text.rfind('[', 0) == 0 ? text.find("] ") : std::string::npos;
+  const std::string name =
+      end == std::string::npos ? absl::StatusCodeToString(status.code()) : text.substr(1, end - 1);
+  const std::string what = end == std::string::npos ? text : text.substr(end + 2);
+  const py::object error = py::module_::import("egeria.errors").attr("EgeriaError");
+  PyErr_SetObject(error.ptr(), error(name, what).ptr());
+  throw py::error_already_set();
+}
+
+template <typename T>
+T ValueOrRaise(absl::StatusOr<T> result) {
+  if (!result.ok()) Raise(result.status());
+  return *std::move(result);
+}
+
+std::vector<worker::NamedTensor> ToNamedTensors(NamedTensors tensors) {
+  std::vector<worker::NamedTensor> named;
+  named.reserve(tensors.size());
+  for (auto& [name, tensor] : tensors) named.push_back({std::move(name), std::move(tensor)});
+  return named;
+}
+
+// An object that Python may drop with the interpreter's lock in hand, though its end may take a while.
+std::shared_ptr<PythonLink> DroppedWithoutLock(std::shared_ptr<PythonLink> link) {
+  PythonLink* const raw = link.get();
+  return {raw, [link = std::move(link)](PythonLink*) mutable {
+            if (PyGILState_Check() == 0) return link.reset();
+            const Release release;
+            link.reset();
+          }};
+}
+
+std::shared_ptr<PythonLink> StartLink(const py::dict& job, const std::optional<std::string>& controller,
+                                      const std::optional<std::string>& commit_group, const std::string& device,
+                                      std::vector<std::pair<int64_t, int>> plans,
+                                      const std::optional<std::string>& metrics) {
+  LinkOptions options;
+  options.job = ReadJob(job);
+  options.controller = controller.value_or("none") == "none" ? "" : *controller;
+  options.commit_group = commit_group.value_or("");
+  options.device = device;
+  options.plans = std::move(plans);
+  options.metrics = metrics.value_or("");
+  options.interrupted = SignalRaised;
+  absl::StatusOr<std::shared_ptr<PythonLink>> link;
+  {
+    const Release release;
+    link = PythonLink::Start(std::move(options));
+  }
+  return DroppedWithoutLock(ValueOrRaise(std::move(link)));
+}
+
+py::dict CountersOf(PythonLink& link) {
+  PythonLink::Counters counters;
+  {
+    const Release release;
+    counters = link.counters();
+  }
+  const worker::SessionTotals& totals = counters.totals;
+  py::dict out;
+  out["steps"] = totals.steps;
+  out["frozen_prefix"] = totals.frozen_prefix;
+  out["frozen_share"] = totals.frozen_share;
+  out["freezes"] = totals.freezes;
+  out["unfreezes"] = totals.unfreezes;
+  out["commits"] = totals.commits;
+  out["applied_plan"] = counters.applied_plan;
+  out["checksum_mismatches"] = totals.checksum_mismatches;
+  out["bytes_reduced"] = totals.bytes_reduced;
+  out["probe_seconds"] = totals.probe_seconds;
+  out["samples_sent"] = totals.samples_sent;
+  out["samples_dropped"] = totals.samples_dropped;
+  out["snapshots_sent"] = totals.snapshots_sent;
+  out["snapshot_bytes"] = totals.snapshot_bytes;
+  out["uploads_refused"] = counters.agent.uploads_refused;
+  out["plans_refused"] = counters.agent.plans_refused;
+  out["reconnects"] = totals.reconnects;
+  out["connected"] = totals.connected;
+  out["metrics_port"] = counters.metrics_port;
+  return out;
+}
+
+std::optional<worker::Plan> Commit(PythonLink& link, int64_t step) {
+  absl::StatusOr<std::optional<worker::Plan>> plan;
+  {
+    const Release release;
+    plan = link.Commit(step);
+  }
+  return ValueOrRaise(std::move(plan));
+}
+
+void Stop(PythonLink& link, bool finished) {
+  absl::Status status;
+  {
+    const Release release;
+    status = link.Stop(finished, kStopPatience);
+  }
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+  // The link has ended all the same: ranks that are gone are no news at the end.
+  if (!status.ok()) LogWarning(absl::string_view(status.message()));
+}
+
+bool IdenticalOnAllRanks(uint64_t hash, const std::optional<std::string>& group_name) {
+  absl::StatusOr<bool> identical = true;
+  {
+    const Release release;
+    const absl::StatusOr<worker::ProcessGroupPtr> group = FindGroup(group_name.value_or(""));
+    identical = group.ok() ? worker::IdenticalOnAllRanks(hash, *group, {SignalRaised}) : group.status();
+  }
+  return ValueOrRaise(std::move(identical));
+}
+
+std::vector<std::tuple<std::string, int, int>> Partition(
+    const std::vector<std::tuple<std::string, std::string, int64_t>>& blocks, std::vector<std::string> patterns) {
+  std::vector<worker::BlockInfo> infos;
+  for (const auto& [name, stage, count] : blocks) infos.push_back({name, stage, count});
+  worker::PartitionOptions options;
+  options.patterns = std::move(patterns);
+  std::vector<std::tuple<std::string, int, int>> cuts;
+  for (const worker::ModuleCut& cut : ValueOrRaise(worker::Partition(infos, options))) {
+    cuts.emplace_back(cut.name, cut.begin, cut.end);
+  }
+  return cuts;
+}
+
+std::optional<std::string> CheckGraph(const std::string& json) {
+  const absl::Status status = graph::ParseGraphJson(json).status();
+  if (status.ok()) return std::nullopt;
+  return std::string(status.message());
+}
+
+void SetLogLevel(const std::string& text) {
+  LogLevel level = LogLevel::kInfo;
+  if (!ParseLogLevel(text, &level)) throw py::value_error("the level is debug, info, warning or error");
+  ConfigureLogging("egeria", level);
+}
+
+void DefineRequests(py::module_& module) {
+  using Sampling = PythonLink::Asked<worker::SamplingRequest>;
+  py::class_<Sampling>(module, "SamplingRequest",
+                       "Probe layer modules first_module..module on the first batch_size samples. All ranks get it "
+                       "at the same steps; `asked` says whether the controller waits for this rank's result.")
+      .def_property_readonly("module", [](const Sampling& self) { return self.request.module.value(); })
+      .def_property_readonly("first_module", [](const Sampling& self) { return self.request.first_module.value(); })
+      .def_property_readonly("interval_steps", [](const Sampling& self) { return self.request.interval_steps; })
+      .def_property_readonly("batch_size", [](const Sampling& self) { return self.request.batch_size; })
+      .def_property_readonly("version", [](const Sampling& self) { return self.request.version; })
+      .def_readonly("asked", &Sampling::asked);
+  using Snapshot = PythonLink::Asked<worker::SnapshotRequest>;
+  py::class_<Snapshot>(module, "SnapshotRequest",
+                       "Take the weights of layer modules first_module..module, now. All ranks get it at the same "
+                       "step; `asked` says whether the controller waits for this rank's.")
+      .def_property_readonly("module", [](const Snapshot& self) { return self.request.module.value(); })
+      .def_property_readonly("first_module", [](const Snapshot& self) { return self.request.first_module.value(); })
+      .def_property_readonly("version", [](const Snapshot& self) { return self.request.version; })
+      .def_readonly("asked", &Snapshot::asked);
+  py::class_<worker::Plan>(module, "Plan", "From now on modules 0..frozen_prefix-1 are frozen.")
+      .def_readonly("frozen_prefix", &worker::Plan::frozen_prefix)
+      .def_property_readonly("plan_id", [](const worker::Plan& self) { return self.id.value(); })
+      .def_readonly("reason", &worker::Plan::reason);
+}
+
+void DefineLink(py::module_& module) {
+  using Sampling = PythonLink::Asked<worker::SamplingRequest>;
+  using Snapshot = PythonLink::Asked<worker::SnapshotRequest>;
+  using namespace pybind11::literals;
+  using Unlocked = py::call_guard<Release>;
+  py::class_<PythonLink, std::shared_ptr<PythonLink>>(
+      module, "RankLink",
+      "One rank's tie to the controller and to the other ranks. Used from the training thread. In a forked child "
+      "every method does nothing.")
+      .def(py::init(&StartLink), "job"_a, "controller"_a = py::none(), "commit_group"_a = py::none(),
+           "device"_a = "cpu", "plans"_a = std::vector<std::pair<int64_t, int>>(), "metrics"_a = py::none())
+      .def("sampling_for", &PythonLink::SamplingFor, "step"_a, Unlocked())
+      .def("snapshot_wanted", &PythonLink::SnapshotWanted, "step"_a, Unlocked())
+      .def("offer_sample",
+           [](PythonLink& link, const Sampling& request, int64_t step, NamedTensors inputs, const at::Tensor& gram) {
+             return link.OfferSample(request.request, step, ToNamedTensors(std::move(inputs)), gram);
+           }, "request"_a, "step"_a, "inputs"_a, "gram"_a, Unlocked())
+      .def("offer_reading",
+           [](PythonLink& link, const Sampling& request, int64_t step, double plasticity) {
+             return link.OfferReading(request.request, step, plasticity);
+           }, "request"_a, "step"_a, "plasticity"_a, Unlocked())
+      .def("offer_snapshot",
+           [](PythonLink& link, const Snapshot& request, int64_t layer_module, int64_t step, NamedTensors tensors) {
+             return link.OfferSnapshot(request.request, layer_module, step, ToNamedTensors(std::move(tensors)));
+           }, "request"_a, "module"_a, "step"_a, "tensors"_a, Unlocked())
+      .def("commit", &Commit, "step"_a)
+      .def("report",
+           [](PythonLink& link, int64_t step, const std::optional<at::Tensor>& loss,
+              const std::vector<double>& learning_rates, int frozen_prefix) {
+             link.Report(step, loss.value_or(at::Tensor()), learning_rates, frozen_prefix);
+           }, "step"_a, "loss"_a, "learning_rates"_a, "frozen_prefix"_a, Unlocked())
+      .def("record_switch", &PythonLink::RecordSwitch, "unfreeze"_a, "identical"_a, Unlocked())
+      .def("record_probe", &PythonLink::RecordProbe, "seconds"_a, Unlocked())
+      .def("record_dropped_sample", &PythonLink::RecordDroppedSample, Unlocked())
+      .def("set_totals", &PythonLink::SetModelTotals, "frozen_share"_a = 0.0, "bytes_reduced"_a = 0, Unlocked())
+      .def("counters", &CountersOf)
+      .def("stop", &Stop, "finished"_a);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_native, module) {
+  ConfigureLogging("egeria", LogLevel::kInfo);
+  module.doc() = "What the Python package runs on: the agent, the agreement of the ranks, the partition.";
+  module.attr("built_for_torch") = std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR);
+  DefineRequests(module);
+  DefineLink(module);
+  using namespace pybind11::literals;
+  module.def("hash_tensors", &worker::HashTensors, "tensors"_a, py::call_guard<Release>(),
+             "xxh3-64 over the element type, shape and bytes of each tensor, in order.");
+  module.def("identical_on_all_ranks", &IdenticalOnAllRanks, "hash"_a, "group_name"_a = py::none(),
+             "Whether every member of the group (over gloo) came with the same hash. A collective.");
+  module.def("partition", &Partition, "blocks"_a, "patterns"_a = std::vector<std::string>(),
+             "Cuts blocks (name, stage, parameter count) into layer modules (name, begin, end).");
+  module.def("check_graph", &CheckGraph, "graph_json"_a,
+             "Why the reference engine would refuse the graph, as far as can be told here; None if it would not.");
+  module.def("random_job_id", [] { return JobId::Random().text(); }, "A new job's UUID.");
+  module.def("set_log_level", &SetLogLevel, "level"_a, "debug, info, warning or error; for what C++ logs.");
+  py::module_::import("atexit").attr("register")(py::cpp_function([] {
+    const Release release;
+    PythonLink::StopAll();
+  }));
+}
+
+}  // namespace egeria::python
