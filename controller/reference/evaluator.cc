@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -11,9 +12,6 @@
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/thread/thread.h"
@@ -86,19 +84,23 @@ class EvaluatorImpl final : public Evaluator {
   ~EvaluatorImpl() override { Stop(); }
 
   absl::Status StartThreadOfItsOwn() {
-    absl::Notification started;
-    absl::Status status;
-    thread_ = StartThread("evaluator", [&, this] {
+    thread_ = StartThread("evaluator", [this] {
+      absl::Status status;
       if (!PinToCpus(options_.cpus))
         status = absl::InvalidArgumentError("the evaluator cannot be bound to its CPUs");
       at::set_num_threads(options_.threads);
       thread_id_ = CurrentThreadId();
       const bool ok = status.ok();
-      started.Notify();  // `status` is gone from here on
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        started_ = std::move(status);
+      }
+      changed_.notify_all();
       if (ok) Loop();
     });
-    started.WaitForNotification();
-    return status;
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return started_.has_value(); });
+    return *started_;
   }
 
   std::vector<absl::Status> SetJob(const JobId& job,
@@ -112,7 +114,7 @@ class EvaluatorImpl final : public Evaluator {
   void ReportStep(const JobId& job, int64_t step) override;
 
   EvaluatorCounters counters() const override {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     return {.evaluated = evaluated_,
             .dropped_queue_full = queue_.dropped_full(),
             .dropped_late = queue_.dropped_late(),
@@ -123,10 +125,10 @@ class EvaluatorImpl final : public Evaluator {
   void Stop() override {
     std::call_once(stopped_, [this] {
       {
-        const absl::MutexLock lock(&mutex_);
+        const std::lock_guard<std::mutex> lock(mutex_);
         stopping_ = true;
-        changed_.Signal();
       }
+      changed_.notify_all();
       if (thread_.joinable()) thread_.join();
     });
   }
@@ -142,8 +144,7 @@ class EvaluatorImpl final : public Evaluator {
   std::optional<SampleQueue::Next> WaitForNext();
   void Run(SampleQueue::Next next);
   absl::StatusOr<Evaluation> Evaluate(const QueuedSample& sample);
-  absl::StatusOr<ModuleState*> FindModule(const JobId& job, ModuleIndex module)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<ModuleState*> FindModule(const JobId& job, ModuleIndex module);  // with mutex_ held
 
   // Constant after construction.
   const EvaluatorOptions options_;
@@ -154,14 +155,17 @@ class EvaluatorImpl final : public Evaluator {
   std::atomic<pid_t> thread_id_{0};
   std::once_flag stopped_;
 
-  mutable absl::Mutex mutex_;
-  absl::CondVar changed_;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::map<JobId, JobState> jobs_ ABSL_GUARDED_BY(mutex_);
-  SampleQueue queue_ ABSL_GUARDED_BY(mutex_);
-  std::optional<Running> running_ ABSL_GUARDED_BY(mutex_);  // at idle priority
-  int64_t evaluated_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t snapshots_ ABSL_GUARDED_BY(mutex_) = 0;
+  // std::mutex, since the system's absl::Mutex is opaque to the thread sanitizer.
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  std::optional<absl::Status> started_;
+  bool stopping_ = false;
+  std::map<JobId, JobState> jobs_;
+  SampleQueue queue_;
+  std::optional<Running> running_;  // at idle priority
+  int64_t evaluated_ = 0;
+  int64_t snapshots_ = 0;
 };
 
 std::vector<absl::Status> EvaluatorImpl::SetJob(const JobId& job,
@@ -169,7 +173,7 @@ std::vector<absl::Status> EvaluatorImpl::SetJob(const JobId& job,
                                                 const JobTraits& traits) {
   JobState before;
   {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = jobs_.find(job);
     if (found != jobs_.end()) before = found->second;
   }
@@ -194,7 +198,7 @@ std::vector<absl::Status> EvaluatorImpl::SetJob(const JobId& job,
     state.modules.push_back(std::move(module));
   }
   if (state.chains == nullptr) state.chains = std::make_shared<JobChains>();
-  const absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   std::swap(jobs_[job], state);
   queue_.SetJob(job, traits);
   return statuses;
@@ -203,7 +207,7 @@ std::vector<absl::Status> EvaluatorImpl::SetJob(const JobId& job,
 void EvaluatorImpl::RemoveJob(const JobId& job) {
   std::vector<QueuedSample> dropped;  // destroyed after the lock
   JobState state;
-  const absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   dropped = queue_.RemoveJob(job);
   const auto found = jobs_.find(job);
   if (found == jobs_.end()) return;
@@ -227,7 +231,7 @@ absl::Status EvaluatorImpl::SubmitSnapshot(const JobId& job, ModuleIndex module,
                                            int64_t step, std::vector<WireTensor> weights) {
   std::shared_ptr<LoadedModule> target;
   {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     EGERIA_ASSIGN_OR_RETURN(const ModuleState* state, FindModule(job, module));
     target = state->module;
   }
@@ -237,7 +241,7 @@ absl::Status EvaluatorImpl::SubmitSnapshot(const JobId& job, ModuleIndex module,
   const size_t bytes = TotalBytes(snapshot->weights);
 
   std::shared_ptr<Snapshot> replaced;  // destroyed after the lock
-  const absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   EGERIA_ASSIGN_OR_RETURN(ModuleState * state, FindModule(job, module));
   if (state->module != target) {
     return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_MODULE", "the job was registered anew meanwhile");
@@ -259,7 +263,7 @@ absl::Status EvaluatorImpl::SubmitSample(const JobId& job, ModuleIndex first_mod
                                          std::vector<WireTensor> tensors) {
   auto context = std::make_shared<SampleContext>();
   {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     EGERIA_RETURN_IF_ERROR(FindModule(job, module).status());
     if (first_module > module) {
       return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_MODULE",
@@ -287,21 +291,21 @@ absl::Status EvaluatorImpl::SubmitSample(const JobId& job, ModuleIndex first_mod
                       .tensors = std::move(tensors),
                       .context = std::move(context)};
   std::vector<QueuedSample> dropped;  // destroyed after the lock
-  const absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   EGERIA_RETURN_IF_ERROR(queue_.Push(std::move(sample), bytes, &dropped));
-  changed_.Signal();
+  changed_.notify_one();
   return absl::OkStatus();
 }
 
 void EvaluatorImpl::ReportStep(const JobId& job, int64_t step) {
   bool escalate = false;
   {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     queue_.ReportStep(job, step);
     if (running_.has_value() && running_->job == job) {
       escalate = SampleQueue::IsDue(running_->traits, step - running_->step);
     }
-    if (!queue_.empty()) changed_.Signal();
+    if (!queue_.empty()) changed_.notify_one();
   }
   // From here, because the evaluator's thread may get no CPU at all. If it has just ended that sample and
   // begun another one, the other runs at normal priority, once.
@@ -311,17 +315,17 @@ void EvaluatorImpl::ReportStep(const JobId& job, int64_t step) {
 std::optional<SampleQueue::Next> EvaluatorImpl::WaitForNext() {
   while (true) {
     {
-      const absl::MutexLock lock(&mutex_);
-      while (!stopping_ && queue_.empty()) changed_.Wait(&mutex_);
+      std::unique_lock<std::mutex> lock(mutex_);
+      changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
       if (stopping_) return std::nullopt;
     }
     const bool gate_open = options_.cpu_load() < options_.max_cpu_load;
     std::vector<QueuedSample> dropped;  // destroyed after the lock
-    const absl::MutexLock lock(&mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
     if (stopping_) return std::nullopt;
     std::optional<SampleQueue::Next> next = queue_.Pop(gate_open, &dropped);
     if (next.has_value()) return next;
-    if (!queue_.empty()) changed_.WaitWithTimeout(&mutex_, options_.load_poll);
+    if (!queue_.empty()) changed_.wait_for(lock, absl::ToChronoNanoseconds(options_.load_poll));
   }
 }
 
@@ -334,7 +338,7 @@ void EvaluatorImpl::Run(SampleQueue::Next next) {
   const bool idle = next.traits.shares_cpu && !next.due && idle_available_;
   if (idle) {
     {
-      const absl::MutexLock lock(&mutex_);
+      const std::lock_guard<std::mutex> lock(mutex_);
       running_ = Running{sample.job, sample.step, next.traits};
     }
     SetIdlePriority(thread_id_, true);  // never while holding a lock that others wait for
@@ -342,7 +346,7 @@ void EvaluatorImpl::Run(SampleQueue::Next next) {
   Result result{sample.job, sample.module, sample.step, sample.request_version, sample.tag, Evaluate(sample)};
   if (idle) SetIdlePriority(thread_id_, false);
   {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     running_.reset();
     if (result.evaluation.ok()) ++evaluated_;
     next.sample.lease.Release();

@@ -5,17 +5,18 @@
 
 #include <sched.h>
 
+#include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <map>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "controller/reference/backend.h"
 #include "controller/reference/reference_module.h"
 #include "controller/reference/tensor_bridge.h"
@@ -30,7 +31,7 @@ using ::testing::HasSubstr;
 using testing::RandomTensor;
 using testing::SampleModule;
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr std::chrono::seconds kPatience(60);
 constexpr int64_t kBatch = 4;
 
 // A load that a test sets, and results that it waits for.
@@ -38,40 +39,38 @@ class EvaluatorTest : public ::testing::Test {
  protected:
   void Start(EvaluatorOptions options = {}) {
     options.cpu_load = [this] {
-      const absl::MutexLock lock(&mutex_);
+      const std::lock_guard<std::mutex> lock(mutex_);
       ++load_reads_;
+      changed_.notify_all();
       return load_;
     };
     options.load_poll = absl::Milliseconds(1);
     auto evaluator = Evaluator::Start(std::move(options), [this](const Evaluator::Result& result) {
-      const absl::MutexLock lock(&mutex_);
+      const std::lock_guard<std::mutex> lock(mutex_);
       results_.push_back(result);
+      changed_.notify_all();
     });
     ASSERT_TRUE(evaluator.ok()) << evaluator.status();
     evaluator_ = *std::move(evaluator);
   }
 
   void SetLoad(double load) {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     load_ = load;
   }
   // Until the gate was asked `count` more times.
   void WaitForLoadReads(int count) {
-    const absl::MutexLock lock(&mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
     const int target = load_reads_ + count;
-    const auto reached = [this, target]()
-                             ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return load_reads_ >= target; };
-    ASSERT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&reached), kPatience));
+    ASSERT_TRUE(changed_.wait_for(lock, kPatience, [&] { return load_reads_ >= target; }));
   }
   std::vector<Evaluator::Result> WaitForResults(size_t count) {
-    const absl::MutexLock lock(&mutex_);
-    const auto reached = [this, count]()
-                             ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return results_.size() >= count; };
-    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&reached), kPatience));
+    std::unique_lock<std::mutex> lock(mutex_);
+    EXPECT_TRUE(changed_.wait_for(lock, kPatience, [&] { return results_.size() >= count; }));
     return results_;
   }
   size_t result_count() {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     return results_.size();
   }
 
@@ -110,10 +109,13 @@ class EvaluatorTest : public ::testing::Test {
   absl::Status Submit(const JobId& job, int64_t step) { return Submit(job, step, Sample()); }
 
   const SampleModule module_ = BasicBlock(8, 6);
-  absl::Mutex mutex_;
-  double load_ ABSL_GUARDED_BY(mutex_) = 0;
-  int load_reads_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<Evaluator::Result> results_ ABSL_GUARDED_BY(mutex_);
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  double load_ = 0;
+  int load_reads_ = 0;
+  std::vector<Evaluator::Result> results_;
+
   std::unique_ptr<Evaluator> evaluator_;
 };
 
