@@ -36,8 +36,10 @@ void GuardSplit(const Arguments& arguments) {
 
 void GuardUnbind(const Arguments& arguments) { LimitList(SizeAlong(arguments[0], arguments[1])); }
 
+// A dimension of size 0 gives as many chunks as are asked for.
 void GuardChunk(const Arguments& arguments) {
-  LimitList(std::min(arguments[1].toInt(), SizeAlong(arguments[0], arguments[2])));
+  const int64_t chunks = arguments[1].toInt(), size = SizeAlong(arguments[0], arguments[2]);
+  LimitList(size == 0 ? chunks : std::min(chunks, size));
 }
 
 // aten::_native_batch_norm_legit_no_training reads as many statistics as the input has channels.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -368,6 +369,40 @@ TEST_F(Interpreter, RefusesGraphsThatAskForTooMuch) {
     ExpectNamed(RunGraph(GraphOf(nodes), {x}, limits).status(), absl::StatusCode::kResourceExhausted,
                 "GRAPH_TOO_LARGE");
   }
+}
+
+TEST_F(Interpreter, RefusesListsThatAreTooLong) {
+  const at::Tensor x = at::ones({2, 6});
+  const graph::Node most{"aten::ones", "", {Ints({2, 4096})}, {}, {"a"}},
+      more{"aten::ones", "", {Ints({2, 4097})}, {}, {"a"}}, none{"aten::ones", "", {Ints({2, 0})}, {}, {"a"}};
+  const auto run = [&](const graph::Node& tensor, const char* op, const char* overload,
+                       std::vector<Argument> arguments, std::map<std::string, Argument> keywords = {}) {
+    return RunGraph(GraphOf({tensor,
+                             {op, overload, std::move(arguments), std::move(keywords), {"list"}},
+                             {"egeria::getitem", "", {Ref("list"), Int(0)}, {}, {"y"}}}),
+                    {x})
+        .status();
+  };
+  const auto too_large = [](const absl::Status& status) {
+    ExpectNamed(status, absl::StatusCode::kResourceExhausted, "GRAPH_TOO_LARGE");
+  };
+  EXPECT_TRUE(run(more, "aten::unbind", "int", {Ref("a")}).ok());  // along the first dimension, of two
+  EXPECT_TRUE(run(most, "aten::unbind", "int", {Ref("a"), Int(1)}).ok());
+  too_large(run(more, "aten::unbind", "int", {Ref("a"), Int(1)}));
+  too_large(run(more, "aten::unbind", "int", {Ref("a")}, {{"dim", Int(-1)}}));
+  EXPECT_TRUE(run(more, "aten::chunk", "", {Ref("a"), Int(int64_t{1} << 40)}).ok());
+  EXPECT_TRUE(run(more, "aten::chunk", "", {Ref("a"), Int(4096), Int(1)}).ok());
+  EXPECT_TRUE(run(most, "aten::chunk", "", {Ref("a"), Int(int64_t{1} << 40), Int(1)}).ok());
+  too_large(run(more, "aten::chunk", "", {Ref("a"), Int(4097), Int(1)}));
+  too_large(run(more, "aten::chunk", "", {Ref("a"), Int(int64_t{1} << 40)}, {{"dim", Int(-1)}}));
+  // A dimension of size 0 is the one that can be cut into any number of pieces.
+  EXPECT_TRUE(run(none, "aten::chunk", "", {Ref("a"), Int(4096), Int(1)}).ok());
+  too_large(run(none, "aten::chunk", "", {Ref("a"), Int(4097), Int(1)}));
+  // What is no dimension is the operator's own to refuse.
+  ExpectNamed(run(most, "aten::unbind", "int", {Ref("a"), Int(2)}), absl::StatusCode::kInternal,
+              "REFERENCE_FAILED");
+  ExpectNamed(run(most, "aten::chunk", "", {Ref("a"), Int(2), Int(-3)}), absl::StatusCode::kInternal,
+              "REFERENCE_FAILED");
 }
 
 TEST_F(Interpreter, RefusesWhatKernelsWouldReadBeyondTheirTensors) {
