@@ -6,6 +6,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "absl/strings/match.h"
 #include "common/base/status.h"
 
 namespace egeria::rpc {
@@ -83,6 +84,27 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentialsFor(
   options.pem_cert_chain = std::move(pem.certificate);
   options.pem_private_key = std::move(pem.key);
   return grpc::SslCredentials(options);
+}
+
+absl::Status ExplainRefusal(const absl::Status& failure, const Address& address, const TlsFiles& tls) {
+  const absl::string_view message = failure.message();
+  if (!absl::IsUnavailable(failure) || address.is_unix() || !absl::StrContains(message, "failed to connect")) {
+    return failure;
+  }
+  std::string why;
+  if (absl::StrContains(message, "wrong version number")) {
+    why = "the controller has no certificates; give it some (--tls-ca, --tls-cert, --tls-key), or unset "
+          "EGERIA_TLS_CA, EGERIA_TLS_CERT and EGERIA_TLS_KEY here";
+  } else if (absl::StrContains(message, "certificate verify failed")) {
+    why = absl::StrCat("the controller's certificate is not signed by an authority in ", tls.ca, " (EGERIA_TLS_CA)");
+  } else if (!absl::StrContains(message, "Socket closed") && !absl::StrContains(message, "Connection reset")) {
+    return failure;
+  } else if (tls.empty()) {
+    why = "it may take only those who show a certificate: set EGERIA_TLS_CA, EGERIA_TLS_CERT and EGERIA_TLS_KEY";
+  } else {
+    why = absl::StrCat("it may not trust ", tls.certificate, " (EGERIA_TLS_CERT): its --tls-ca must have signed it");
+  }
+  return absl::Status(failure.code(), absl::StrCat(message, "; ", why));
 }
 
 }  // namespace egeria::rpc

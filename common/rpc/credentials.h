@@ -28,6 +28,11 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentialsFor(co
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentialsFor(const Address& address,
                                                                                 const TlsFiles& tls);
 
+// `failure`, of a call to a server at `address` with these files, its message ending in what certificates may
+// have to do with it: a server that turns a client away just closes the connection, which is all that gRPC says.
+// Unchanged where the connection was not broken off while it was made.
+absl::Status ExplainRefusal(const absl::Status& failure, const Address& address, const TlsFiles& tls);
+
 }  // namespace egeria::rpc
 
 #endif  // EGERIA_COMMON_RPC_CREDENTIALS_H_

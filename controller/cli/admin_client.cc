@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/ids.h"
 #include "common/base/status.h"
-#include "common/rpc/address.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/credentials.h"
 #include "common/rpc/grpc_status.h"
@@ -28,15 +27,17 @@ absl::StatusOr<AdminClient> AdminClient::Connect(const std::string& address) {
                                       "EGERIA_CONTROLLER");
   }
   EGERIA_ASSIGN_OR_RETURN(const rpc::Address parsed, rpc::ParseAddress(address));
-  EGERIA_ASSIGN_OR_RETURN(auto channel, rpc::MakeChannel(parsed, rpc::TlsFilesFromEnvironment()));
-  return AdminClient(address, v1::Admin::NewStub(channel));
+  const rpc::TlsFiles tls = rpc::TlsFilesFromEnvironment();
+  EGERIA_ASSIGN_OR_RETURN(auto channel, rpc::MakeChannel(parsed, tls));
+  return AdminClient(parsed, tls, v1::Admin::NewStub(channel));
 }
 
 absl::Status AdminClient::Explain(const grpc::Status& status) const {
   const absl::Status error = rpc::FromGrpc(status);
   if (!absl::IsUnavailable(error) || !rpc::ErrorName(error).empty()) return error;
-  return absl::UnavailableError(absl::StrCat("no controller answers at ", address_, " (",
-                                             std::string(error.message()), ")"));
+  const absl::Status explained = rpc::ExplainRefusal(error, address_, tls_);
+  return absl::UnavailableError(absl::StrCat("no controller answers at ", address_.ToString(), " (",
+                                             std::string(explained.message()), ")"));
 }
 
 absl::StatusOr<v1::ListJobsResponse> AdminClient::ListJobs() {

@@ -4,9 +4,12 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/rpc/address.h"
+#include "common/rpc/tls_files.h"
 #include "egeria/v1/admin.grpc.pb.h"
 
 namespace egeria::cli {
@@ -30,11 +33,12 @@ class AdminClient {
   absl::StatusOr<std::string> ResolveJob(const std::string& text);
 
  private:
-  AdminClient(std::string address, std::unique_ptr<v1::Admin::Stub> stub)
-      : address_(std::move(address)), stub_(std::move(stub)) {}
+  AdminClient(rpc::Address address, rpc::TlsFiles tls, std::unique_ptr<v1::Admin::Stub> stub)
+      : address_(std::move(address)), tls_(std::move(tls)), stub_(std::move(stub)) {}
   absl::Status Explain(const grpc::Status& status) const;
 
-  std::string address_;
+  rpc::Address address_;
+  rpc::TlsFiles tls_;
   std::unique_ptr<v1::Admin::Stub> stub_;
 };
 

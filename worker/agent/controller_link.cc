@@ -7,6 +7,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/credentials.h"
 #include "common/rpc/grpc_status.h"
 #include "common/thread/thread.h"
 #include "worker/agent/register_call.h"
@@ -91,7 +92,9 @@ absl::Status ControllerLink::ConnectOnce() {
     EGERIA_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, rpc::MakeChannel(controller_, options_.tls));
     stub_ = v1::Controller::NewStub(channel);
   }
-  EGERIA_ASSIGN_OR_RETURN(const v1::RegisterJobResponse response, Register());
+  const absl::StatusOr<v1::RegisterJobResponse> registered = Register();
+  if (!registered.ok()) return rpc::ExplainRefusal(registered.status(), controller_, options_.tls);
+  const v1::RegisterJobResponse& response = *registered;
   for (const auto& error : response.module_errors()) {
     if (!answered_before_ && open_.rank() == 0) {  // once a job, not once a rank
       LogWarning("Layer module ", error.module(), " cannot be evaluated by the controller and will not freeze: ",

@@ -1,10 +1,9 @@
 #include "common/rpc/credentials.h"
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
+#include <chrono>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "common/rpc/channel.h"
 #include "common/rpc/grpc_status.h"
@@ -13,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "tests/support/certificates.h"
 
 namespace egeria::rpc {
 namespace {
@@ -25,32 +25,17 @@ class EmptyAdmin : public v1::Admin::Service {
   }
 };
 
-// A folder with two certificate authorities, and a certificate for 127.0.0.1 by each.
+// Named after what the tests are about.
 class Certificates : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    std::string folder = (std::filesystem::temp_directory_path() / "egeria-tls-XXXXXX").string();
-    ASSERT_NE(mkdtemp(folder.data()), nullptr);
-    folder_ = folder;
-    for (const char* name : {"ours", "theirs"}) Make(name);
+    auto made = egeria::testing::Certificates::Make();
+    ASSERT_TRUE(made.ok()) << made.status();
+    made_ = *std::move(made);
   }
-  static void TearDownTestSuite() { std::filesystem::remove_all(folder_); }
+  static void TearDownTestSuite() { made_.reset(); }
 
-  static void Make(const std::string& name) {
-    const std::string at = folder_ + "/" + name;
-    std::ofstream(at + ".ext") << "subjectAltName=IP:127.0.0.1,DNS:localhost\n";
-    const std::string key = " -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes ";
-    const std::string command =
-        "{ openssl req -x509 -days 2 -subj /CN=ca-" + name + key + "-keyout " + at + "-ca.key -out " + at + "-ca.pem && " +
-        "openssl req -subj /CN=" + name + key + "-keyout " + at + ".key -out " + at + ".csr && " +
-        "openssl x509 -req -days 2 -CAcreateserial -in " + at + ".csr -CA " + at + "-ca.pem -CAkey " + at +
-        "-ca.key -extfile " + at + ".ext -out " + at + ".pem; } >" + at + ".log 2>&1";
-    ASSERT_EQ(std::system(command.c_str()), 0) << "see " << at << ".log (is openssl installed?)";
-  }
-
-  static TlsFiles Of(const std::string& ca, const std::string& identity) {
-    return TlsFiles{folder_ + "/" + ca + "-ca.pem", folder_ + "/" + identity + ".pem", folder_ + "/" + identity + ".key"};
-  }
+  static TlsFiles Of(const std::string& ca, const std::string& identity) { return made_->Of(ca, identity); }
 
   // Calls a server that has `server` from a client that has `client`.
   static absl::Status Call(const TlsFiles& server, const TlsFiles& client) {
@@ -71,7 +56,7 @@ class Certificates : public ::testing::Test {
     return FromGrpc(v1::Admin::NewStub(*channel)->ListJobs(&context, {}, &response));
   }
 
-  static inline std::string folder_;
+  static inline std::unique_ptr<egeria::testing::Certificates> made_;
 };
 
 TEST_F(Certificates, LetTwoSidesOfOneAuthorityTalk) {
@@ -110,7 +95,7 @@ TEST_F(Certificates, MustBeGivenAllThree) {
 
 TEST_F(Certificates, ThatCannotBeReadAreNamed) {
   TlsFiles files = Of("ours", "ours");
-  files.certificate = folder_ + "/absent.pem";
+  files.certificate = made_->Path("absent.pem");
   const auto server = ServerCredentialsFor({"", "0.0.0.0", 1}, files, true);
   ASSERT_FALSE(server.ok());
   EXPECT_EQ(server.status().code(), absl::StatusCode::kNotFound);
