@@ -1,0 +1,52 @@
+"""Starts Python programs of these tests, alone or on two ranks, and brings them to their end."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+TORCHRUN = pathlib.Path(sys.executable).parent / "torchrun"
+
+
+class Program:
+    """A Python program of this folder under way; ends with its context."""
+
+    def __init__(self, folder: pathlib.Path, script: str, *arguments: object, ranks: int = 1,
+                 environment: dict[str, str] | None = None):
+        self.log = folder / f"{script}.log"
+        self.folder = folder
+        command = [str(TORCHRUN), "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d", "--rdzv-endpoint",
+                   "127.0.0.1:0"] if ranks > 1 else [sys.executable]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen([*command, str(HERE / script), *map(str, arguments)], stdout=log,
+                                            stderr=subprocess.STDOUT,
+                                            env=dict(os.environ, OMP_NUM_THREADS="1", **(environment or {})))
+
+    def wait(self, seconds: float = 120) -> int:
+        """The exit code; fails, with the log, if it does not come in time."""
+        try:
+            return self.process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"no end within {seconds} s:\n{self.text()}") from None
+
+    def succeed(self, seconds: float = 120) -> None:
+        code = self.wait(seconds)
+        assert code == 0, f"exit code {code}:\n{self.text()}"
+
+    def text(self) -> str:
+        return self.log.read_text()[-6000:]
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()  # torchrun ends its ranks
+            try:
+                self.process.wait(timeout=40)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
