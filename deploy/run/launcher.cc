@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "common/base/log.h"
+#include "common/base/program_path.h"
 #include "common/base/status.h"
 #include "deploy/run/controller_process.h"
 #include "deploy/run/programs.h"

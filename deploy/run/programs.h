@@ -7,9 +7,6 @@
 
 namespace egeria::run {
 
-// The folder that this program's file lies in.
-std::string OwnFolder();
-
 // The path of torchrun: $EGERIA_TORCHRUN, or the first that can be executed of this program's folder,
 // $VIRTUAL_ENV/bin, the folders of PATH and that of the Python which this was built with.
 // Errors: NOT_FOUND that says where it was looked for and what to do.

@@ -1,0 +1,74 @@
+#include "controller/cli/doctor_command.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/program_path.h"
+#include "common/base/status.h"
+
+namespace egeria::cli {
+namespace {
+
+absl::StatusOr<std::string> FindPython() {
+  const char* given = std::getenv("EGERIA_PYTHON");
+  if (given != nullptr && given[0] != '\0') {
+    if (IsProgram(given)) return std::string(given);
+    return absl::NotFoundError(absl::StrCat("EGERIA_PYTHON is '", given, "', which is no program"));
+  }
+  std::vector<std::string> folders = EnvironmentFolders();
+  folders.push_back(EGERIA_PYTHON_FOLDER);  // before PATH, where every system has a Python without the package
+  for (std::string& folder : PathFolders()) folders.push_back(std::move(folder));
+  absl::StatusOr<std::string> found = FindProgram(folders, "python3");
+  if (found.ok()) return found;
+  return absl::NotFoundError(absl::StrCat(found.status().message(),
+                                          "; activate the environment that has the package egeria, or name its "
+                                          "Python in EGERIA_PYTHON"));
+}
+
+// In a build tree the package is not installed: it lies beside the folder of the programs.
+void FindPackageInBuildTree() {
+  const std::string package_folder = absl::StrCat(OwnFolder(), "/../python");
+  std::error_code error;
+  if (!std::filesystem::exists(absl::StrCat(package_folder, "/egeria/_version.py"), error)) return;
+  const char* path = std::getenv("PYTHONPATH");
+  const bool set = path != nullptr && path[0] != '\0';
+  setenv("PYTHONPATH", (set ? absl::StrCat(package_folder, ":", path) : package_folder).c_str(), 1);
+}
+
+// Returns only if it fails.
+absl::Status BecomeDoctor(const std::vector<std::string>& arguments) {
+  EGERIA_ASSIGN_OR_RETURN(const std::string python, FindPython());
+  FindPackageInBuildTree();
+  std::vector<std::string> words = {python, "-m", "egeria.doctor"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  execv(python.c_str(), pointers.data());
+  return absl::InternalError(absl::StrCat("cannot start ", python, ": ", std::strerror(errno)));
+}
+
+}  // namespace
+
+void AddDoctorCommand(CLI::App& app, const Select& select) {
+  CLI::App* command = app.add_subcommand("doctor", "Says what Egeria would make of a model");
+  command->prefix_command();  // all that follows, --help too, is for the Python side
+  command->set_help_flag();
+  command->callback([command, select] {
+    select([arguments = command->remaining()](Streams) { return BecomeDoctor(arguments); });
+  });
+}
+
+}  // namespace egeria::cli

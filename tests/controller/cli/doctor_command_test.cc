@@ -1,0 +1,49 @@
+#include "controller/cli/doctor_command.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "controller/cli/command.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace egeria::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+// `egeria doctor` with `arguments` and $EGERIA_PYTHON set to `python`; what it prints on its error stream.
+std::string ErrorsWith(const std::string& python, int* code) {
+  setenv("EGERIA_PYTHON", python.c_str(), 1);
+  std::vector<const char*> words = {"egeria", "doctor", "model.py:build", "--json"};
+  std::istringstream in;
+  std::ostringstream out, err;
+  *code = cli::Run(static_cast<int>(words.size()), words.data(), {AddDoctorCommand}, {in, out, err});
+  unsetenv("EGERIA_PYTHON");
+  return err.str();
+}
+
+TEST(DoctorCommand, SaysThatTheGivenPythonIsNoProgram) {
+  int code = 0;
+  EXPECT_THAT(ErrorsWith("/no/such/python", &code), HasSubstr("'/no/such/python', which is no program"));
+  EXPECT_EQ(code, 1);
+}
+
+TEST(DoctorCommand, HandsItsArgumentsToPython) {
+  // In a child process, since the command becomes another program: here one that prints what it is told.
+  EXPECT_EXIT(
+      {
+        int code = 0;
+        dup2(2, 1);
+        ErrorsWith("/bin/echo", &code);
+        std::exit(99);  // not reached
+      },
+      ::testing::ExitedWithCode(0), "-m egeria.doctor model.py:build --json");
+}
+
+}  // namespace
+}  // namespace egeria::cli
