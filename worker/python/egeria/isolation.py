@@ -1,0 +1,119 @@
+"""Running a training model on the side without training noticing."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@contextlib.contextmanager
+def plain_evaluation(device: torch.device) -> Iterator[None]:
+    """No gradients, no autocast: how probes run a graph of operators."""
+    with torch.no_grad(), contextlib.ExitStack() as stack:
+        for kind in {"cpu", device.type}:
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
+
+
+@contextlib.contextmanager
+def undisturbed(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
+    """Evaluation mode for a training model's own forward, with everything afterwards as it was.
+
+    Put back, to the bit: all random states (torch's on every device in use, Python's, numpy's), the modes of all
+    submodules, whatever submodules assign to their attributes, the contents of buffers (`keep_buffers`), gradient
+    and autocast mode, the default dtype. Compiled code is not entered, compiled or invalidated; the fused attention
+    kernels of nn.TransformerEncoder, which no graph shows, are off meanwhile.
+    """
+    device = device_of(model)
+    attributes = [_Attributes(module) for module in model.modules()]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()] if keep_buffers else []
+    default_dtype = torch.get_default_dtype()
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    with _RandomStates(device), plain_evaluation(device), _uncompiled():
+        try:
+            for entry in attributes:
+                entry.module.__dict__["training"] = False
+            torch.backends.mha.set_fastpath_enabled(False)
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast_path)
+            torch.set_default_dtype(default_dtype)
+            for entry in attributes:
+                entry.restore()
+            for buffer, value in buffers:
+                if not torch.equal(buffer, value):
+                    buffer.copy_(value)
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where the model's first parameter is; the CPU for a model without any."""
+    parameter = next(model.parameters(), None)
+    return torch.device("cpu") if parameter is None else parameter.device
+
+
+class _Attributes:
+    """What a module refers to, one level deep."""
+
+    _TABLES = ("_parameters", "_buffers", "_modules")
+
+    def __init__(self, module: nn.Module):
+        self.module = module
+        self._saved = dict(module.__dict__)
+        self._tables = {name: dict(module.__dict__[name]) for name in self._TABLES}
+
+    def restore(self) -> None:
+        _put_back(self.module.__dict__, self._saved)
+        for name, saved in self._tables.items():
+            _put_back(self.module.__dict__[name], saved)
+
+
+def _put_back(current: dict[str, Any], saved: dict[str, Any]) -> None:
+    if len(current) == len(saved) and all(current.get(name) is value for name, value in saved.items()):
+        return
+    for name in [name for name in current if name not in saved]:
+        del current[name]
+    for name, value in saved.items():
+        if current.get(name, saved) is not value:
+            current[name] = value
+
+
+class _RandomStates:
+    """Restores every generator that a forward pass may draw from."""
+
+    def __init__(self, device: torch.device):
+        self._module = getattr(torch, device.type, None) if device.type != "cpu" else None
+        self._device = device
+
+    def __enter__(self) -> None:
+        self._python = random.getstate()
+        numpy = sys.modules.get("numpy.random")
+        self._numpy = (numpy, numpy.get_state()) if numpy is not None else None
+        self._torch = torch.get_rng_state()
+        self._accelerator: Tensor | None = None
+        if self._module is not None and hasattr(self._module, "get_rng_state"):
+            self._accelerator = self._module.get_rng_state(self._device)
+
+    def __exit__(self, *_: object) -> None:
+        random.setstate(self._python)
+        if self._numpy is not None:
+            self._numpy[0].set_state(self._numpy[1])
+        torch.set_rng_state(self._torch)
+        if self._accelerator is not None:
+            self._module.set_rng_state(self._accelerator, self._device)
+
+
+@contextlib.contextmanager
+def _uncompiled() -> Iterator[None]:
+    """Submodules that the user has compiled run as they are written; no compiled code is touched."""
+    if "torch._dynamo" not in sys.modules:  # nothing has been compiled
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
