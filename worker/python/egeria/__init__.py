@@ -3,5 +3,6 @@
 from egeria._library import __version__  # first: it refuses a torch that does not fit
 from egeria.config import Config
 from egeria.errors import EgeriaError
+from egeria.session import Session, attach
 
-__all__ = ["Config", "EgeriaError", "__version__"]
+__all__ = ["Config", "EgeriaError", "Session", "__version__", "attach"]

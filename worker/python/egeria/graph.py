@@ -9,6 +9,7 @@ that depend on the model's inputs only (attention masks) are computed anew in ea
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import io
 import json
@@ -84,19 +85,27 @@ class RootInputs:
     positions) stay whole. Tensors are copies, so that a training step may change its own in place.
     """
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], samples: int, clone: bool = True):
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], samples: int):
         leaves, self._structure = pytree.tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
         self.batch = _batch_of(leaves)
         self.samples = min(samples, self.batch)
-        self.leaves = [self._cut(leaf, clone) for leaf in leaves]
+        self.batched = tuple(leaf.dim() >= 1 and leaf.size(0) == self.batch for leaf in leaves
+                             if isinstance(leaf, Tensor))
+        self.leaves = leaves
+        self._cut()
+        self.leaves = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
 
-    def _cut(self, leaf: Any, clone: bool) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        leaf = leaf.detach()
-        if leaf.dim() >= 1 and leaf.size(0) == self.batch:
-            leaf = leaf.narrow(0, 0, self.samples)
-        return leaf.clone() if clone else leaf
+    def narrowed(self, samples: int) -> RootInputs:
+        """The same inputs with fewer samples."""
+        other = copy.copy(self)
+        other.samples = min(samples, self.samples)
+        other._cut()
+        return other
+
+    def _cut(self) -> None:
+        batched = iter(self.batched)
+        self.leaves = [leaf.detach().narrow(0, 0, self.samples) if isinstance(leaf, Tensor) and next(batched) else leaf
+                       for leaf in self.leaves]
 
     def tensors(self) -> list[Tensor]:
         return [leaf for leaf in self.leaves if isinstance(leaf, Tensor)]

@@ -85,7 +85,8 @@ def unwrap(model: nn.Module) -> nn.Module:
             return model
 
 
-def partition(model: nn.Module, modules: ModuleSpec = None) -> list[LayerModule]:
+def partition(model: nn.Module, modules: ModuleSpec = None,
+              calls: Sequence[nn.Module] | None = None) -> list[LayerModule]:
     """Cuts a model into layer modules; every parameter belongs to exactly one.
 
     Args:
@@ -94,6 +95,8 @@ def partition(model: nn.Module, modules: ModuleSpec = None) -> list[LayerModule]
         regular expressions for whole names (each pattern is one layer module). One regular expression: its
         first group, or without a group the name, tells which layer module a submodule is of. A callable: called
         with the unwrapped model, returns such a list.
+      calls: the submodules in the order in which a forward pass calls them, one entry per call, where that is known:
+        it replaces the order of definition where `modules` is None.
 
     Raises:
       EgeriaError: [BAD_PARTITION] fewer than two layer modules, a parameter in none or in two of them, a name or
@@ -101,7 +104,7 @@ def partition(model: nn.Module, modules: ModuleSpec = None) -> list[LayerModule]
     """
     model = unwrap(model)
     if modules is None:
-        return _by_structure(model)
+        return _by_structure(model, calls)
     if not isinstance(modules, (str, nn.Module)) and callable(modules):
         modules = modules(model)
     if isinstance(modules, str):
@@ -184,11 +187,41 @@ def _in_lists(module: nn.Module) -> int:
     return sum(_in_lists(child) for child in module.children())
 
 
-class _Blocks:
-    """Collects the blocks of a model, in the order of their definition."""
+class _Order:
+    """Sorts submodules by the calls of a forward pass."""
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, calls: Sequence[nn.Module]):
+        self._first: dict[int, int] = {}
+        self._last: dict[int, int] = {}
+        for position, module in enumerate(calls):
+            self._first.setdefault(id(module), position)
+            self._last[id(module)] = position
+
+    def sort(self, children: list[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
+        """What has weights goes where it is called first; what has none (an activation, a dropout) where it is
+        called last, so that it does not freeze while something active still calls it. What is not called stays
+        behind the one that it is defined after, or goes to the end if it has no weights."""
+        keyed = []
+        position = -1.0
+        for index, (name, child) in enumerate(children):
+            with_weights = has_parameters(child)
+            table = self._first if with_weights else self._last
+            found = [table[id(inner)] for inner in child.modules() if id(inner) in table]
+            if found:
+                position = min(found) if with_weights else max(found)
+            elif not with_weights:
+                keyed.append((float("inf"), index, (name, child)))
+                continue
+            keyed.append((position, index, (name, child)))
+        return [entry for _, _, entry in sorted(keyed, key=lambda item: item[:2])]
+
+
+class _Blocks:
+    """Collects the blocks of a model, in the order of their calls or, where that is not known, their definition."""
+
+    def __init__(self, model: nn.Module, calls: Sequence[nn.Module] | None):
         self.total = max(1, _count([model]))
+        self._order = None if calls is None else _Order(calls)
         self.blocks: list[_Block] = []
         self._waiting: list[tuple[str, nn.Module]] = []  # light ones before the first heavy one
         self._add_children(model, "", stage=None)
@@ -196,7 +229,8 @@ class _Blocks:
             self.blocks[-1].units += self._waiting
 
     def _add_children(self, module: nn.Module, prefix: str, stage: str | None) -> None:
-        for name, child in _children(module, prefix):
+        children = _children(module, prefix)
+        for name, child in children if self._order is None else self._order.sort(children):
             self._add(name, child, stage)
 
     def _add(self, name: str, module: nn.Module, stage: str | None) -> None:
@@ -219,10 +253,10 @@ class _Blocks:
         return count >= _ENTERED_SHARE * self.total and _in_lists(module) >= 0.5 * count
 
 
-def _by_structure(model: nn.Module) -> list[LayerModule]:
+def _by_structure(model: nn.Module, calls: Sequence[nn.Module] | None) -> list[LayerModule]:
     from egeria import _native  # pylint: disable=import-outside-toplevel
 
-    blocks = _Blocks(model).blocks
+    blocks = _Blocks(model, calls).blocks
     if len(blocks) < 2:
         raise _bad(f"the model has {len(blocks)} block(s) with weights, and the last never freezes; say with "
                    "`modules` where it can be cut")

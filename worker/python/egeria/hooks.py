@@ -1,0 +1,59 @@
+"""The two hooks by which a session follows a training: before the model's forward pass, after the optimizer's step.
+
+Neither keeps its session alive, and copies of a hooked model or optimizer (an average of the weights, a pickle, what a
+forked or spawned process inherits) carry hooks that do nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from egeria.session import Session
+
+# What copies become: whatever it is called with, it does nothing and returns None. A pickle with it can be read where
+# this package is not installed.
+_NO_HOOK = contextlib.nullcontext().__exit__
+
+
+class _Hook:
+    """Refers to a session of this process, if it is still there."""
+
+    def __init__(self, session: Session):
+        self._session = weakref.ref(session)
+        self._pid = os.getpid()
+
+    def session(self) -> Session | None:
+        return self._session() if os.getpid() == self._pid else None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return _NO_HOOK
+
+    def __reduce__(self) -> Any:
+        return getattr, (contextlib.nullcontext(), "__exit__")  # which is _NO_HOOK
+
+
+class ForwardHook(_Hook):
+    """Forward pre-hook (with keywords) of the outermost module that is known."""
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if torch.compiler.is_compiling() or not module.training or not torch.is_grad_enabled():
+            return
+        session = self.session()
+        if session is not None:
+            session._on_forward(args, kwargs)
+
+
+class StepHook(_Hook):
+    """Post-hook of an optimizer's step()."""
+
+    def __call__(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        session = self.session()
+        if session is not None:
+            session._on_step()

@@ -1,0 +1,555 @@
+"""attach() and Session: Egeria in a training loop."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import gc
+import itertools
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from egeria.checks import check
+from egeria.config import Config
+from egeria.errors import EgeriaError
+from egeria.freezing import Freezer
+from egeria.graph import GraphError, RootInputs
+from egeria.hooks import ForwardHook, StepHook
+from egeria.linking import Link, Subject, commit_group, start_link
+from egeria.modules import LayerModule, ModuleSpec, from_unit_names, partition, unwrap
+from egeria.replicas import Replicas
+from egeria.reports import Reports, total_steps_of
+from egeria.timing import StepClock
+
+_logger = logging.getLogger("egeria")
+
+# The link starts at the end of this step, when sizes that vary have had a chance to show, and is tried again at twice
+# as many steps where the model's inputs have not been seen.
+_FIRST_START = 2
+_LAST_START = 64
+# How often the ranks ask each other whether one of them needs a new recording of the model.
+_RECORD_ANEW_EVERY = 256
+_MOST_RECORDINGS = 4
+_STATE_VERSION = 1
+
+_numbers = itertools.count()  # of the sessions of this process
+_open: dict[int, Session] = {}  # of this process, by number; a session lives until it is closed
+
+
+@dataclasses.dataclass(frozen=True)
+class Switch:
+    """One change of what is frozen.
+
+    Attributes:
+      step: optimizer steps done when it took effect.
+      frozen_prefix: layer modules 0..frozen_prefix-1 are frozen since.
+      unfreeze: there are fewer frozen than before.
+      ranks_identical: all ranks had the same parameters after it.
+    """
+
+    step: int
+    frozen_prefix: int
+    unfreeze: bool
+    ranks_identical: bool
+
+
+def attach(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], *, modules: ModuleSpec = None,
+           scheduler: Any = None, config: Config | None = None) -> Session:
+    """Lets Egeria watch and freeze the layers of `model` while `optimizer` trains it.
+
+        session = egeria.attach(model, optimizer)
+        for batch in loader:
+            loss = ...; loss.backward(); optimizer.step(); optimizer.zero_grad()
+            session.step(loss)
+
+    Args:
+      model: plain, DistributedDataParallel, torch.compile around or inside it, FSDP2; or plain and wrapped in
+        DistributedDataParallel later. Every rank attaches, in the same order.
+      optimizer: the one whose step() ends a training step, first, where there are several.
+      modules: how to cut the model into layer modules; see egeria.modules.partition(). None: by structure and size.
+      scheduler: a learning-rate scheduler, from which the number of steps is taken where it knows it.
+      config: None: from the environment (EGERIA_CONTROLLER and so on, as egeria-run sets them).
+
+    Raises:
+      EgeriaError: what is not supported or contradictory, before the first step, with what to do instead.
+    """
+    config = Config.from_env() if config is None else config
+    config.validate()
+    optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+    if not optimizers or not all(isinstance(entry, Optimizer) for entry in optimizers):
+        raise EgeriaError("BAD_OPTIMIZER", "attach() takes a torch.optim.Optimizer, or a list of them; give it the one "
+                          "whose step() is called")
+    for session in list(_open.values()):
+        if session._model is unwrap(model):  # attached anew, in a notebook say
+            session.close(finished=False)
+    return Session(model, optimizers, modules, scheduler, config)
+
+
+class Session:
+    """Ties a training to Egeria: from attach() until close(), the end of a `with` block, or of the process.
+
+    Everything happens in the optimizer's step(): probes of the frontmost active layer module, snapshots, the agreement
+    of the ranks, switches. The training waits here for other ranks only, as its gradients do. No error of Egeria's
+    reaches the training: it is logged once, and the training goes on with what is frozen.
+
+    Owned by the training thread. In a forked child it does nothing.
+
+    Attributes:
+      modules: the layer modules, in forward order.
+      switches: the changes of what is frozen so far, those before a resumed checkpoint included.
+    """
+
+    def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer], spec: ModuleSpec, scheduler: Any,
+                 config: Config):
+        self._config = config
+        self._enabled = config.enabled
+        self._pid = os.getpid()
+        self._model = unwrap(model)
+        self._outer = model
+        self._optimizers = [getattr(entry, "optimizer", entry) for entry in optimizers]
+        self._spec = spec
+        self._scheduler = scheduler
+        self._number = next(_numbers) if self._enabled else 0
+        self._step = 0
+        self._switches: list[Switch] = []
+        self._clock = StepClock()
+        self._closed = False
+        self._reports = Reports()
+        self._link: Link | None = None
+        self._group: dist.ProcessGroup | None = None
+        self._applied_plan = 0
+        self._start_at = _FIRST_START
+        self._start_tried = False
+        self._recordings = 0
+        self._failed = False  # of switching: what is frozen stays
+        self._probing = True
+        self._sampling: Any = None
+        self._wants_inputs = config.address() is not None
+        self._inputs: list[RootInputs] = []
+        self._captured = False  # in the step under way
+        self._bytes_reduced = 0
+        self._gradient_bytes = 0
+        self._final: dict[str, Any] | None = None
+        self._handles: list[Any] = []
+        self.modules: list[LayerModule] = []
+        if not self._enabled:
+            return
+        self._fixed = spec is not None
+        self.modules = partition(self._model, spec)
+        self._replicas = Replicas(model)
+        check(model, self._optimizers, self.modules, self._replicas)
+        self._check_plans()
+        self._freezer = Freezer(self.modules, self._optimizers)
+        if "torch._dynamo" in sys.modules:
+            self._replicas.allow_recompiles(len(self.modules))
+        self._handles.append(model.register_forward_pre_hook(ForwardHook(self), with_kwargs=True))
+        self._handles.append(self._optimizers[0].register_step_post_hook(StepHook(self)))
+        _open[self._number] = self
+
+    # For the user.
+
+    def step(self, loss: Tensor | float | None = None) -> None:
+        """Reports the loss of a step, before or after its optimizer.step(); of several in a step, the mean counts.
+
+        Optional: without losses the bootstrapping stage lasts a fixed number of steps.
+        """
+        if not self._enabled or self._closed or os.getpid() != self._pid:
+            return
+        try:
+            self._reports.add_loss(loss, self._link, self._freezer.prefix)
+        except Exception as error:  # pylint: disable=broad-exception-caught
+            self._fail("a loss could not be reported", error)
+
+    @property
+    def prefix(self) -> int:
+        """Number of frozen layer modules, from the front. After close(): as it was then."""
+        if not self._enabled:
+            return 0
+        return self._final["frozen_prefix"] if self._final is not None else self._freezer.prefix
+
+    @property
+    def switches(self) -> list[Switch]:
+        return list(self._switches)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must hold to resume: small, of plain types only, the same on all ranks."""
+        if not self._enabled:
+            return {"version": _STATE_VERSION, "step": self._step, "frozen_prefix": 0, "applied_plan": 0, "switches": []}
+        return {
+            "version": _STATE_VERSION,
+            "step": self._step,
+            "frozen_prefix": self.prefix,
+            "applied_plan": self._applied_plan,
+            "switches": [[entry.step, entry.frozen_prefix, int(entry.unfreeze), int(entry.ranks_identical)]
+                         for entry in self._switches],
+            "modules": [[module.name, list(module.unit_names), [name for name, _ in module.loose]]
+                        for module in self.modules],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes up where state_dict() was taken, before the first step and on every rank; after the model's and the
+        optimizer's own states. {"step": n} alone resumes a training that ran without Egeria.
+
+        Raises:
+          EgeriaError: [CHECKPOINT_MISMATCH] the state is of another model or partition, or is none at all;
+            [LOAD_TOO_LATE] steps have been taken.
+        """
+        if not self._enabled or self._closed:
+            return
+        if self._reports.steps > 0 or self._captured or self._inputs:
+            raise EgeriaError("LOAD_TOO_LATE", "load_state_dict() comes after the first step; call it between attach() "
+                              "and the training loop")
+        step, prefix, plan, switches = _read_state(state)
+        if state.get("modules"):
+            self._adopt(state["modules"])
+        if not prefix < len(self.modules):
+            raise EgeriaError("CHECKPOINT_MISMATCH", f"the checkpoint has {prefix} layer modules frozen, this model has "
+                              f"{len(self.modules)}; resume with the model and the `modules` that it was written with")
+        self._step = step
+        self._applied_plan = plan
+        self._switches = switches
+        self._start_at = step + _FIRST_START
+        if self._freezer.apply(prefix):
+            self._replicas.rebuild()
+
+    def summary(self) -> dict[str, Any]:
+        """Numbers of the whole session: steps, frozen_share (mean over the steps, 0..1), freezes, unfreezes,
+        frozen_prefix, time_saved_share (None where it cannot be told), seconds_per_step by frozen prefix, modules."""
+        return {
+            "steps": self._step,
+            "modules": len(self.modules),
+            "frozen_prefix": self.prefix,
+            "frozen_share": self._clock.frozen_share,
+            "freezes": sum(not entry.unfreeze for entry in self._switches),
+            "unfreezes": sum(entry.unfreeze for entry in self._switches),
+            "ranks_identical": all(entry.ranks_identical for entry in self._switches),
+            "time_saved_share": self._clock.saved_share(),
+            "seconds_per_step": self._clock.medians(),
+            "observe": self._config.observe,
+        }
+
+    def scalars(self) -> dict[str, float]:
+        """Numbers of now, for a logger."""
+        if not self._enabled:
+            return {}
+        share = self._final["frozen_share"] if self._final is not None else self._freezer.frozen_share
+        return {
+            "egeria/frozen_prefix": float(self.prefix),
+            "egeria/frozen_share": share,
+            "egeria/freezes": float(sum(not entry.unfreeze for entry in self._switches)),
+            "egeria/unfreezes": float(sum(entry.unfreeze for entry in self._switches)),
+        }
+
+    def counters(self) -> dict[str, Any]:
+        """Totals of the line to the controller (samples sent and dropped, reconnects, ...); empty without one."""
+        return self._link.native.counters() if self._link is not None else {}
+
+    def close(self, finished: bool = True) -> None:
+        """Ends the session, in bounded time: tells the controller whether training has ended normally, makes
+        everything active again, and prints the summary line on rank 0 if it has. Idempotent."""
+        if not self._enabled or self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        _open.pop(self._number, None)
+        self._final = {"frozen_prefix": self._freezer.prefix, "frozen_share": self._freezer.frozen_share}
+        for handle in self._handles:
+            handle.remove()
+        try:
+            self._reports.flush(self._link, self._freezer.prefix)
+            if self._link is not None:
+                self._link.native.stop(finished)
+            if self._freezer.apply(0):
+                self._replicas.rebuild()
+        except Exception as error:  # pylint: disable=broad-exception-caught
+            self._fail("the session did not end in order", error)
+        if finished and self._rank() == 0 and self._step > 0:
+            print(self._summary_line(), flush=True)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self.close(finished=kind is None)
+
+    # Called by the hooks.
+
+    def _on_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Before a training forward pass."""
+        self._reports.forward()
+        try:
+            self._replicas.discover()
+            if self._freezer.prefix > 0:
+                self._freezer.hold()
+            if not self._captured and self._probing and (self._sampling is not None or self._wants_inputs):
+                self._captured = True
+                inputs = RootInputs(args, kwargs, self._config.probe_batch())
+                self._inputs = [*self._inputs[-1:], inputs] if self._wants_inputs else [inputs]
+        except GraphError as error:
+            self._cannot_probe(str(error))
+        except Exception as error:  # pylint: disable=broad-exception-caught
+            self._cannot_probe("the model's inputs cannot be copied", error)
+
+    def _on_step(self) -> None:
+        """After the optimizer's step: the boundary between two training steps."""
+        self._step += 1
+        prefix = self._freezer.prefix
+        self._clock.tick(prefix, self._freezer.frozen_share)
+        try:
+            self._reports.end_step(self._step, self._learning_rates(), self._link, prefix)
+            if self._link is not None:
+                self._follow(self._link)
+            elif self._wants_inputs and self._step >= self._start_at:
+                self._start()
+            elif self._config.plans:
+                self._switch_by_plan()
+        except Exception as error:  # pylint: disable=broad-exception-caught
+            self._fail("the session cannot go on", error)
+            self._drop_link()
+        self._captured = False
+
+    # One step.
+
+    def _follow(self, link: Link) -> None:
+        if self._sampling is not None and self._captured and self._probing:
+            inputs, self._inputs = self._inputs, []
+            self._try_to_probe(lambda: link.probe(self._sampling, self._step, inputs[-1]))
+        if self._probing:
+            self._try_to_probe(lambda: link.answer_snapshot(self._step))
+        plan = link.native.commit(self._step)
+        if plan is not None:
+            self._applied_plan = plan.plan_id
+            self._switch(plan.frozen_prefix)
+        self._bytes_reduced += self._gradient_bytes
+        link.native.set_totals(self._freezer.frozen_share, self._bytes_reduced)
+        self._reports.boundary(link, self._freezer.prefix)
+        if self._step % _RECORD_ANEW_EVERY == 0 and self._recordings < _MOST_RECORDINGS \
+                and not link.agree(not link.outgrown):
+            self._restart(link)
+            return
+        self._sampling = link.native.sampling_for(self._step + 1) if self._probing else None
+
+    def _try_to_probe(self, action: Any) -> None:
+        """A failure ends the probes of this rank; it goes on agreeing with the others."""
+        try:
+            action()
+        except Exception as error:  # pylint: disable=broad-exception-caught
+            self._cannot_probe("a probe failed", error)
+
+    def _switch_by_plan(self) -> None:
+        prefix = dict(self._config.plans).get(self._step)
+        if prefix is not None:
+            if self._group is None:
+                self._group = commit_group(self._replicas.process_group)
+            self._switch(prefix)
+
+    def _switch(self, prefix: int) -> None:
+        """Freezes another prefix on all ranks, or on none if one of them cannot."""
+        before = self._freezer.prefix
+        if prefix == before or self._failed:
+            return
+        failure: Exception | None = None
+        try:
+            self._replicas.before_switch(self.modules[before:prefix])
+            self._freezer.apply(prefix)
+            self._replicas.rebuild()
+        except Exception as error:  # pylint: disable=broad-exception-caught  # the other ranks wait for this one
+            failure = error
+        if not self._all_agree(failure is None):
+            self._failed = True
+            self._freezer.apply(before)
+            self._replicas.rebuild()
+            self._fail(f"{prefix} layer modules cannot be frozen, so {before} stay so", failure)
+            return
+        identical = self._replicas.identical_on_all_ranks(self.modules[:prefix], self._group)
+        if not identical:
+            _logger.error("egeria: step %d: the ranks' parameters differ after a switch to frozen prefix %d",
+                          self._step, prefix)
+        self._switches.append(Switch(self._step, prefix, prefix < before, identical))
+        self._gradient_bytes = self._replicas.gradient_bytes if self._group is not None else 0
+        if self._link is not None:
+            self._link.native.record_switch(prefix < before, identical)
+        self._clock.skip()
+        _logger.debug("egeria: step %d: frozen prefix %d", self._step, prefix)
+
+    def _all_agree(self, value: bool) -> bool:
+        if self._group is None:
+            return value
+        flag = torch.tensor([int(value)])
+        dist.all_reduce(flag, op=dist.ReduceOp.MIN, group=self._group)
+        return bool(flag.item())
+
+    # The link.
+
+    def _start(self) -> None:
+        """Analyses the model and starts the line to the controller. A collective."""
+        self._clock.skip()
+        if self._group is None:
+            self._group = commit_group(self._replicas.process_group)
+        if "torch._dynamo" in sys.modules:
+            self._replicas.allow_recompiles(len(self.modules))
+        if not self._start_tried and self._rank() == 0 and not self._reports.any_loss \
+                and self._config.policy == "plasticity" and self._config.options.get("bootstrap", True):
+            _logger.warning("egeria: no loss is reported, so the bootstrapping stage lasts a fixed number of steps; call "
+                            "session.step(loss) after each optimizer.step()")
+        self._start_tried = True
+        subject = Subject(self._model, self._spec, self._fixed, self.modules, self._config,
+                          self._config.total_steps or total_steps_of(self._scheduler, self._step),
+                          self._reports.any_loss, self._step, self._freezer.prefix, self._applied_plan, self._recordings)
+        try:
+            link = start_link(subject, self._group, self._inputs if self._probing else [], self._number)
+        except EgeriaError as error:
+            self._wants_inputs = False
+            self._inputs = []
+            self._fail("this training is not watched", error)
+            return
+        if link is None:
+            self._look_elsewhere()
+            return
+        self._wants_inputs = False
+        self._inputs = []
+        self._reorder(link)
+        self._link = link
+        self._gradient_bytes = self._replicas.gradient_bytes if self._group is not None else 0
+        self._clock.skip()
+
+    def _look_elsewhere(self) -> None:
+        """No rank has started, since some have not seen the model's inputs: a wrapper that was made after attach() may
+        be compiled with everything inside it."""
+        if self._step > _LAST_START * _FIRST_START:
+            self._wants_inputs = False
+            _logger.warning("egeria: the model's forward pass is never seen, so this training is not watched; attach the "
+                            "model that is called in the training loop")
+            return
+        self._start_at = 2 * self._step
+        hooked = {id(self._outer)}
+        for found in gc.get_objects():
+            if issubclass(type(found), (DistributedDataParallel, _optimized_module())) and id(found) not in hooked \
+                    and "_modules" in found.__dict__ and unwrap(found) is self._model:
+                self._handles.append(found.register_forward_pre_hook(ForwardHook(self), with_kwargs=True))
+
+    def _restart(self, link: Link) -> None:
+        """Records the model anew, with sizes that vary. A collective."""
+        link.native.stop(False)
+        self._link = None
+        self._recordings += 1
+        self._sampling = None
+        self._wants_inputs = self._probing
+        self._start_at = self._step + _FIRST_START
+
+    def _reorder(self, link: Link) -> None:
+        """Takes the layer modules in the order in which the forward pass calls them."""
+        if [module.unit_names for module in link.modules] == [module.unit_names for module in self.modules]:
+            return
+        check(self._outer, self._optimizers, link.modules, self._replicas)
+        self.modules = link.modules
+        self._freezer = Freezer(self.modules, self._optimizers)
+
+    def _drop_link(self) -> None:
+        link, self._link = self._link, None
+        self._sampling = None
+        self._wants_inputs = False
+        if link is not None:
+            try:
+                link.native.stop(False)
+            except Exception:  # pylint: disable=broad-exception-caught
+                _logger.debug("egeria: the line to the controller did not end in order", exc_info=True)
+
+    # Small things.
+
+    def _adopt(self, modules: Any) -> None:
+        """Takes a checkpoint's layer modules, which may have been found by watching a forward pass."""
+        try:
+            names = [(str(name), [str(unit) for unit in units], [str(entry) for entry in loose])
+                     for name, units, loose in modules]
+        except (TypeError, ValueError):
+            raise EgeriaError("CHECKPOINT_MISMATCH", "the state has no list of layer modules; load what state_dict() "
+                              "gave") from None
+        if [list(units) for _, units, _ in names] == [list(module.unit_names) for module in self.modules]:
+            return
+        if self._spec is not None:
+            raise EgeriaError("CHECKPOINT_MISMATCH", "the checkpoint has other layer modules than `modules` says; give "
+                              "attach() what it was given when the checkpoint was written")
+        self.modules = from_unit_names(self._model, names)
+        check(self._outer, self._optimizers, self.modules, self._replicas)
+        self._freezer = Freezer(self.modules, self._optimizers)
+        self._fixed = True
+
+    def _check_plans(self) -> None:
+        for step, prefix in self._config.plans:
+            if prefix >= len(self.modules):
+                raise EgeriaError("BAD_CONFIG", f"plans freezes {prefix} layer modules at step {step}, but the model has "
+                                  f"{len(self.modules)} and the last never freezes; give at most {len(self.modules) - 1}")
+
+    def _learning_rates(self) -> list[float]:
+        return [float(group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
+
+    def _rank(self) -> int:
+        return dist.get_rank() if dist.is_available() and dist.is_initialized() else int(os.environ.get("RANK") or 0)
+
+    def _cannot_probe(self, what: str, error: Exception | None = None) -> None:
+        self._probing = False
+        self._sampling = None
+        self._inputs = []
+        self._fail(f"{what}; this process takes no readings", error)
+
+    def _fail(self, what: str, error: Exception | None) -> None:
+        _logger.warning("egeria: %s%s", what, f": {error}" if error is not None else "")
+        if error is not None:
+            _logger.debug("egeria: %s", what, exc_info=error)
+
+    def _summary_line(self) -> str:
+        numbers = self.summary()
+        if self._config.observe:
+            return f"egeria: {numbers['steps']:,} steps observed, nothing was frozen"
+        parts = [f"egeria: {numbers['steps']:,} steps", f"frozen share {100 * numbers['frozen_share']:.0f} %",
+                 _count(numbers["freezes"], "freeze"), _count(numbers["unfreezes"], "unfreeze")]
+        saved = numbers["time_saved_share"]
+        if saved is not None:
+            parts.append(f"time saved about {100 * saved:.0f} % (estimated from measured step times)")
+        if not numbers["ranks_identical"]:
+            parts.append("THE RANKS' PARAMETERS DIFFERED after a switch")
+        return ", ".join(parts)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _read_state(state: Any) -> tuple[int, int, int, list[Switch]]:
+    """(step, frozen prefix, applied plan, switches) of what state_dict() gave."""
+    try:
+        if int(state.get("version", _STATE_VERSION)) > _STATE_VERSION:
+            raise EgeriaError("CHECKPOINT_MISMATCH", "the state was written by a newer egeria; install that one, or resume "
+                              "without the Egeria part of the checkpoint")
+        numbers = [int(state.get(name, 0)) for name in ("step", "frozen_prefix", "applied_plan")]
+        switches = [Switch(int(step), int(prefix), bool(unfreeze), bool(identical))
+                    for step, prefix, unfreeze, identical in state.get("switches", [])]
+    except (AttributeError, TypeError, ValueError):
+        raise EgeriaError("CHECKPOINT_MISMATCH", "this is no state of a session; load what state_dict() gave") from None
+    if min(numbers) < 0:
+        raise EgeriaError("CHECKPOINT_MISMATCH", f"the state has negative numbers ({numbers}); load what state_dict() gave")
+    return numbers[0], numbers[1], numbers[2], switches
+
+
+def _optimized_module() -> type:
+    dynamo = sys.modules.get("torch._dynamo")
+    return dynamo.OptimizedModule if dynamo is not None else type(None)
+
+
+@atexit.register
+def _close_all() -> None:
+    """Ends what was never closed: in order, unless an exception ends the process."""
+    finished = getattr(sys, "last_value", None) is None
+    for session in list(_open.values()):
+        session.close(finished=finished)
