@@ -74,7 +74,7 @@ struct JobManager::Job {
 
 // What is to be done once the mutex is released, in order. Declare it before the lock:
 //   Effects effects;
-//   absl::MutexLock lock(&mutex_);
+//   const std::lock_guard<std::mutex> lock(mutex_);
 class JobManager::Effects {
  public:
   Effects() = default;

@@ -70,7 +70,7 @@ JobManager::~JobManager() { Stop(); }
 void JobManager::Stop() {
   {
     Effects effects;
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     if (stopped_) return;
     stopped_ = true;
     for (auto& [id, job] : jobs_) {
@@ -78,15 +78,14 @@ void JobManager::Stop() {
     }
   }
   if (evaluator_ != nullptr) evaluator_->Stop();
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   if (absl::Status synced = journal_->Sync(); !synced.ok()) LogError("stopping: ", synced.ToString());
 }
 
 absl::Status JobManager::Recover() {
   Effects effects;
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   auto quarantined = journal_->Replay([this](const JobId& id, int64_t sequence, const Fact& fact) {
-    mutex_.AssertHeld();
     std::unique_ptr<Job>& job = jobs_[id];
     if (job == nullptr) {
       job = std::make_unique<Job>();
@@ -128,7 +127,7 @@ absl::StatusOr<v1::RegisterJobResponse> JobManager::RegisterJob(const v1::Regist
   const uint64_t fingerprint = GraphFingerprint(request);
   {
     Effects effects;
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     if (stopped_) return absl::UnavailableError("the controller is going down");
     Job* job = nullptr;
     if (auto found = jobs_.find(JobId(request.job_id())); found != jobs_.end()) {
@@ -148,7 +147,7 @@ absl::StatusOr<v1::RegisterJobResponse> JobManager::RegisterJob(const v1::Regist
     }
   }
   TakeGraphs(request, fingerprint);
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   EGERIA_ASSIGN_OR_RETURN(const Job* job, FindJob(JobId(request.job_id())));
   return ResponseFor(*job);
 }
@@ -242,7 +241,7 @@ void JobManager::TakeGraphs(const v1::RegisterJobRequest& request, uint64_t fing
   reference::JobTraits traits;
   traits.shares_cpu = request.device_type() == "cpu" && request.host() == options_.host;
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     auto found = jobs_.find(id);
     if (found == jobs_.end()) return;
     const auto* plasticity = std::get_if<policy::PlasticityConfig>(&found->second->state.policy_config());
@@ -255,7 +254,7 @@ void JobManager::TakeGraphs(const v1::RegisterJobRequest& request, uint64_t fing
     if (local[i]) accepted[i] = absl::OkStatus();  // not the evaluator's to judge
   }
   Effects effects;
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   auto found = jobs_.find(id);
   if (found == jobs_.end() || found->second->state.generation().value() != request.generation()) return;
   Job& job = *found->second;
@@ -344,7 +343,7 @@ absl::Status JobManager::CommitObservations(Job& job, const std::vector<v1::Obse
 
 void JobManager::OnEvaluation(const reference::Evaluator::Result& result) {
   Effects effects;
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   auto found = jobs_.find(result.job);
   if (stopped_ || found == jobs_.end()) return;
   Job& job = *found->second;
@@ -395,7 +394,7 @@ absl::Status JobManager::CommitReading(Job& job, int module, int64_t step, doubl
 void JobManager::Quarantine(const JobId& id, const absl::Status& why) {
   LogError("job ", id.text(), " is quarantined: ", why.message());
   Effects effects;
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   if (auto aside = journal_->SetAside(id); !aside.ok()) LogError("job ", id.text(), ": ", aside.status().message());
   ++quarantined_jobs_;
   Drop(id, absl::InternalError(absl::StrCat("the job was set aside: ", why.message())), effects);
@@ -427,7 +426,7 @@ void JobManager::Drop(const JobId& id, const absl::Status& status, Effects& effe
 void JobManager::Maintain() {
   const absl::Time now = options_.clock();
   Effects effects;
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<JobId> expired;
   for (const auto& [id, job] : jobs_) {
     const absl::Duration kept =

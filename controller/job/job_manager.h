@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,7 +13,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "common/tensor/wire_tensor.h"
@@ -174,7 +174,7 @@ class JobManager {
   const JobManagerOptions options_;
   std::unique_ptr<reference::Evaluator> evaluator_;  // constant once started; synchronises itself
 
-  mutable absl::Mutex mutex_;
+  mutable std::mutex mutex_;
   std::unique_ptr<Journal> journal_ ABSL_GUARDED_BY(mutex_);
   std::map<JobId, std::unique_ptr<Job>> jobs_ ABSL_GUARDED_BY(mutex_);
   std::map<SessionId, std::pair<JobId, int>> sessions_ ABSL_GUARDED_BY(mutex_);

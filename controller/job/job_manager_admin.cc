@@ -59,14 +59,14 @@ v1::JobSummary JobManager::Summarize(const Job& job) const {
 
 v1::ListJobsResponse JobManager::ListJobs() const {
   v1::ListJobsResponse response;
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& [id, job] : jobs_) *response.add_jobs() = Summarize(*job);
   return response;
 }
 
 absl::StatusOr<std::vector<v1::ExportRecord>> JobManager::ExportJob(const JobId& id) const {
   std::vector<v1::ExportRecord> records;
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   EGERIA_ASSIGN_OR_RETURN(const Job* job, FindJob(id));
   v1::JobHeader* header = records.emplace_back().mutable_header();
   *header->mutable_summary() = Summarize(*job);
@@ -78,7 +78,7 @@ absl::StatusOr<std::vector<v1::ExportRecord>> JobManager::ExportJob(const JobId&
 
 absl::StatusOr<PlanId> JobManager::SetFrozenPrefix(const JobId& id, int frozen_prefix, const std::string& reason) {
   Effects effects;
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   EGERIA_ASSIGN_OR_RETURN(Job* const job, FindJob(id));
   if (frozen_prefix < 0 || frozen_prefix >= job->state.module_count()) {
     return NamedError(absl::StatusCode::kInvalidArgument, "BAD_PREFIX", frozen_prefix, " is not in 0..",
@@ -114,7 +114,7 @@ absl::StatusOr<PlanId> JobManager::SetFrozenPrefix(const JobId& id, int frozen_p
 
 absl::Status JobManager::SetPaused(const JobId& id, bool paused) {
   Effects effects;
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   EGERIA_ASSIGN_OR_RETURN(Job* const job, FindJob(id));
   if (job->state.paused() == paused) return absl::OkStatus();
   EGERIA_RETURN_IF_ERROR(CommitPendingDecisions(*job, effects));
@@ -132,7 +132,7 @@ absl::Status JobManager::SetMode(const JobId& id, v1::Mode mode) {
                       " is neither act nor observe");
   }
   Effects effects;
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   EGERIA_ASSIGN_OR_RETURN(Job* const job, FindJob(id));
   if (job->state.mode() == mode) return absl::OkStatus();
   EGERIA_RETURN_IF_ERROR(CommitPendingDecisions(*job, effects));
@@ -170,7 +170,7 @@ JobView JobManager::ViewOf(const Job& job) const {
 ManagerView JobManager::View() const {
   ManagerView view;
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [id, job] : jobs_) view.jobs.push_back(ViewOf(*job));
     view.quarantined_jobs = quarantined_jobs_;
     view.journal_errors = journal_errors_;
@@ -180,7 +180,7 @@ ManagerView JobManager::View() const {
 }
 
 std::string JobManager::DebugString(const JobId& id) const {
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   auto found = jobs_.find(id);
   return found == jobs_.end() ? "" : found->second->state.DebugString();
 }

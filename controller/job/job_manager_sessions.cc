@@ -96,7 +96,7 @@ std::optional<JobManager::Found> JobManager::Find(SessionId session) const {
 absl::StatusOr<SessionId> JobManager::OpenSession(const v1::Open& open,
                                                   std::weak_ptr<SessionListener> listener) {
   Effects effects;
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   if (stopped_) return absl::UnavailableError("the controller is going down");
   auto found = jobs_.find(JobId(open.job_id()));
   // A job known from the journal only has no graphs yet: its workers must register it again.
@@ -143,7 +143,7 @@ absl::StatusOr<SessionId> JobManager::OpenSession(const v1::Open& open,
 
 void JobManager::CloseSession(SessionId session) {
   Effects effects;
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   const std::optional<Found> found = Find(session);
   sessions_.erase(session);
   if (!found) return;
@@ -160,7 +160,7 @@ void JobManager::CloseSession(SessionId session) {
 
 absl::Status JobManager::Heartbeat(SessionId session, const v1::Heartbeat& heartbeat) {
   Effects effects;
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   const std::optional<Found> found = Find(session);
   if (!found) return NoSession();
   Job& job = *found->job;
@@ -198,7 +198,7 @@ absl::Status JobManager::Heartbeat(SessionId session, const v1::Heartbeat& heart
 
 std::optional<v1::Directive> JobManager::DirectiveFor(SessionId session) const {
   v1::Directive directive;
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   const std::optional<Found> found = Find(session);
   if (!found) return std::nullopt;
   const Job& job = *found->job;
@@ -277,7 +277,7 @@ absl::Status JobManager::CheckUploadLocked(const Found& found, const v1::UploadB
 }
 
 absl::Status JobManager::CheckUpload(SessionId session, const v1::UploadBegin& begin) const {
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   const std::optional<Found> found = Find(session);
   if (!found) return NoSession();
   const int module = begin.has_snapshot() ? begin.snapshot().module() : begin.sample().module();
@@ -290,7 +290,7 @@ absl::Status JobManager::FinishUpload(SessionId session, const v1::UploadBegin& 
   JobId id;
   bool local_snapshot = false;
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     const std::optional<Found> found = Find(session);
     if (!found) return NoSession();
     local_snapshot = begin.has_snapshot() && found->job->IsLocal(begin.snapshot().module());
@@ -322,7 +322,7 @@ absl::Status JobManager::FinishUpload(SessionId session, const v1::UploadBegin& 
 void JobManager::BookUpload(SessionId session, const v1::UploadBegin& begin, int64_t bytes,
                             const absl::Status& status) {
   Effects effects;
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   const std::optional<Found> found = Find(session);
   if (!found) return;
   Job& job = *found->job;
@@ -370,7 +370,7 @@ absl::Status JobManager::CheckReading(const Found& found, const v1::Reading& rea
 
 absl::Status JobManager::TakeReading(SessionId session, const v1::Reading& reading) {
   Effects effects;
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   const std::optional<Found> found = Find(session);
   if (!found) return NoSession();
   Job& job = *found->job;

@@ -155,7 +155,6 @@ class EvaluatorImpl final : public Evaluator {
   std::atomic<pid_t> thread_id_{0};
   std::once_flag stopped_;
 
-  // std::mutex, since the system's absl::Mutex is opaque to the thread sanitizer.
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.

@@ -82,7 +82,7 @@ absl::StatusOr<std::unique_ptr<ControllerServer>> ControllerServer::Start(Option
     server->addresses_.push_back(std::move(address));
   }
   if (bound == nullptr) return absl::InternalError("gRPC could not start its server");
-  absl::MutexLock lock(&server->mutex_);
+  const std::lock_guard<std::mutex> lock(server->mutex_);
   server->server_ = std::move(bound);
   return server;
 }
@@ -90,7 +90,7 @@ absl::StatusOr<std::unique_ptr<ControllerServer>> ControllerServer::Start(Option
 void ControllerServer::Stop(absl::Duration grace) {
   std::unique_ptr<grpc::Server> server;
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     server = std::move(server_);
   }
   if (server == nullptr) return;

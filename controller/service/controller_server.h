@@ -2,13 +2,13 @@
 #define EGERIA_CONTROLLER_SERVICE_CONTROLLER_SERVER_H_
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/rpc/address.h"
 #include "common/rpc/credentials.h"
@@ -57,7 +57,7 @@ class ControllerServer {
   AdminService admin_;
   std::vector<rpc::Address> addresses_;
 
-  absl::Mutex mutex_;
+  std::mutex mutex_;
   std::unique_ptr<grpc::Server> server_ ABSL_GUARDED_BY(mutex_);
 };
 

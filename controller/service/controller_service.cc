@@ -18,18 +18,19 @@ grpc::ServerUnaryReactor* ControllerService::RegisterJob(grpc::CallbackServerCon
 grpc::ServerBidiReactor<v1::WorkerMessage, v1::ControllerMessage>* ControllerService::Stream(
     grpc::CallbackServerContext* context) {
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     ++streams_;
   }
   return RankStream::Start(manager_, limits_, &budget_, [this] {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     --streams_;
+    idle_.notify_all();  // with the lock, since the service may go as soon as it is idle
   });
 }
 
 void ControllerService::WaitForStreams() {
-  absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(+[](int* streams) { return *streams == 0; }, &streams_));
+  std::unique_lock<std::mutex> lock(mutex_);
+  idle_.wait(lock, [this] { return streams_ == 0; });
 }
 
 }  // namespace egeria::controller

@@ -1,8 +1,10 @@
 #ifndef EGERIA_CONTROLLER_SERVICE_CONTROLLER_SERVICE_H_
 #define EGERIA_CONTROLLER_SERVICE_CONTROLLER_SERVICE_H_
 
+#include <condition_variable>
+#include <mutex>
+
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "controller/job/job_manager.h"
 #include "controller/service/upload_assembler.h"
 #include "egeria/v1/controller.grpc.pb.h"
@@ -30,7 +32,8 @@ class ControllerService final : public v1::Controller::CallbackService {
   const UploadLimits limits_;
   UploadBudget budget_;
 
-  absl::Mutex mutex_;
+  std::mutex mutex_;
+  std::condition_variable idle_;
   int streams_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

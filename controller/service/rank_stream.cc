@@ -21,7 +21,7 @@ RankStream::RankStream(JobManager* manager, UploadLimits limits, UploadBudget* b
 
 void RankStream::OnReadDone(bool ok) {
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     ++reading_;
   }
   absl::Status status;
@@ -29,7 +29,7 @@ void RankStream::OnReadDone(bool ok) {
   if (ok) status = session_.Handle(in_, self_, &reply);
   bool read_on = ok && status.ok();
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     session_id_ = session_.id();
     directive_due_ |= reply.directive;
     for (v1::UploadResult& result : reply.results) {
@@ -41,7 +41,7 @@ void RankStream::OnReadDone(bool ok) {
   }
   if (read_on) StartRead(&in_);
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     --reading_;
   }
   Pump();
@@ -49,7 +49,7 @@ void RankStream::OnReadDone(bool ok) {
 
 void RankStream::OnWriteDone(bool ok) {
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     writing_ = false;
     if (!ok && !closing_) closing_ = absl::CancelledError("the worker has gone");
   }
@@ -58,7 +58,7 @@ void RankStream::OnWriteDone(bool ok) {
 
 void RankStream::OnDirectiveChanged() {
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     directive_due_ = true;
   }
   Pump();
@@ -66,7 +66,7 @@ void RankStream::OnDirectiveChanged() {
 
 void RankStream::OnUploadRefused(int64_t upload_id, const absl::Status& reason) {
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     if (results_.size() >= kMaxResults) return;
     v1::UploadResult& result = results_.emplace_back();
     result.set_upload_id(upload_id);
@@ -77,7 +77,7 @@ void RankStream::OnUploadRefused(int64_t upload_id, const absl::Status& reason) 
 
 void RankStream::OnClose(const absl::Status& status) {
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     if (!closing_) closing_ = status;
   }
   Pump();
@@ -95,7 +95,7 @@ void RankStream::Pump() {
   std::optional<absl::Status> finish;
   SessionId session;
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     if (writing_ || finished_) return;
     if (closing_) {
       if (reading_ > 0) return;  // that callback comes here again
@@ -121,7 +121,7 @@ void RankStream::Pump() {
     std::optional<v1::Directive> directive = manager_->DirectiveFor(session);
     if (!directive) {  // the session has just been closed; OnClose() says why
       {
-        absl::MutexLock lock(&mutex_);
+        const std::lock_guard<std::mutex> lock(mutex_);
         writing_ = false;
       }
       return Pump();

@@ -4,11 +4,11 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "controller/job/job_manager.h"
 #include "controller/service/rank_session.h"
 #include "egeria/v1/controller.pb.h"
@@ -58,7 +58,7 @@ class RankStream final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::C
   // Of the write that is under way: owned by whoever has set writing_.
   v1::ControllerMessage out_;
 
-  absl::Mutex mutex_;
+  std::mutex mutex_;
   SessionId session_id_ ABSL_GUARDED_BY(mutex_);
   int reading_ ABSL_GUARDED_BY(mutex_) = 0;  // callbacks that may start another read
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;

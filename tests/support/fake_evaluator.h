@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -12,7 +13,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "controller/reference/evaluator.h"
 
 namespace egeria::testing {
@@ -56,7 +56,7 @@ class FakeEvaluator : public reference::Evaluator {
   const Callback on_result_;
   const Script script_;
 
-  mutable absl::Mutex mutex_;
+  mutable std::mutex mutex_;
   std::map<JobId, Job> jobs_ ABSL_GUARDED_BY(mutex_);
   reference::EvaluatorCounters counters_ ABSL_GUARDED_BY(mutex_);
   int set_job_calls_ ABSL_GUARDED_BY(mutex_) = 0;
