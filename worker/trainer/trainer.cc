@@ -237,6 +237,8 @@ absl::Status Run::StartSession(const std::optional<Checkpoint>& restored) {
 }
 
 absl::Status Run::Prepare() {
+  // A run must equal its repetition, its resumption and its observed twin to the bit, on a GPU as well.
+  at::globalContext().setDeterministicCuDNN(true);
   EGERIA_RETURN_IF_ERROR(LoadData());
   EGERIA_RETURN_IF_ERROR(MakeReplica());
   if (!options_.metrics.empty()) {
