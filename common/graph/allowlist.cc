@@ -57,6 +57,7 @@ constexpr absl::string_view kAllowed[] = {
     "aten::conv1d.padding",
     "aten::conv2d",
     "aten::conv2d.padding",
+    "aten::conv_transpose2d.input",
     "aten::convolution",
     "aten::cos",
     "aten::cumsum",

@@ -320,6 +320,10 @@ class ExportedModel:
     """A recorded model, in the pieces of its layer modules. Runs with the weights that the model has now.
 
     Owned by the training thread. Refers to the model; holds no copy of its weights.
+
+    Attributes:
+      modules: the layer modules, with what containers hold put where it is used last, so that nothing freezes that an
+        active layer module still uses.
     """
 
     def __init__(self, model: nn.Module, modules: Sequence[LayerModule], inputs: RootInputs,
@@ -332,7 +336,7 @@ class ExportedModel:
         self._recording = recording
         self._position = {node: index for index, node in enumerate(recording.nodes)}
         self._cheap: dict[fx.Node, set[fx.Node] | None] = {}
-        cuts = _Cuts(model, modules, recording)
+        cuts = _Cuts(model, modules, recording, self._is_activation)
         self._pieces: list[_Piece | None] = []
         self._modules: list[ExportedModule] = []
         for index in range(len(modules)):
@@ -344,6 +348,7 @@ class ExportedModel:
                 self._modules.append(ExportedModule(None, str(error)))
                 self._pieces.append(None)
         self._programs: dict[tuple[str, int], _Program] = {}
+        self.modules = _settle(modules, cuts)
 
     def module(self, index: int) -> ExportedModule:
         return self._modules[index]
@@ -467,7 +472,9 @@ class ExportedModel:
 class _Cuts:
     """Where one layer module's part of the recording ends and the next one's begins."""
 
-    def __init__(self, model: nn.Module, modules: Sequence[LayerModule], recording: _Recording):
+    def __init__(self, model: nn.Module, modules: Sequence[LayerModule], recording: _Recording,
+                 is_activation: Callable[[fx.Node], bool]):
+        self._is_activation = is_activation
         self._modules = modules
         self._recording = recording
         submodules = dict(model.named_modules(remove_duplicate=False))
@@ -477,11 +484,13 @@ class _Cuts:
             for unit in module.units:
                 for inner in unit.modules():
                     owner_of_module.setdefault(id(inner), index)
-            for _, tensor in [*module.parameters(), *module.buffers()]:
-                owner_of_weight.setdefault(id(tensor), index)
-        tensors = {name: tensor for name, tensor in
-                   [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]}
-        weight_owner = {node: owner_of_weight.get(id(tensors.get(name))) for node, name in recording.weights.items()}
+            # Tensors that a container holds are no layers, and do not say where a layer module ends.
+            loose = {name for name, _ in module.loose}
+            for name, parameter in module.parameters():
+                if name not in loose:
+                    owner_of_weight.setdefault(id(parameter), index)
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        weight_owner = {node: owner_of_weight.get(id(parameters.get(name))) for node, name in recording.weights.items()}
         needed = self._ancestors(recording.outputs)
         self._position = {node: position for position, node in enumerate(recording.nodes)}
         self._owner: dict[fx.Node, int | None] = {}
@@ -558,18 +567,22 @@ class _Cuts:
     def _behind_glue(self, index: int, begin: int, end: int) -> int:
         """Takes in what follows the last layer, works on this layer module's values alone and keeps their size: a
         functional activation, the sum of two embeddings. What brings in an earlier value (a skip connection), and
-        what picks or pools, begins the next."""
+        what picks or pools, begins the next; but where the layer module has no activation yet (a position embedding,
+        the same for all samples) it ends behind the operator that makes one."""
         nodes = self._recording.nodes
         later = [self._first[other] for other in range(index + 1, len(self._modules)) if other in self._first]
         stop = min(later, default=len(nodes))
+        done = any(self._is_activation(node) for node in nodes[begin:end])
         while end < stop:
-            owner = self._owner[nodes[end]]
-            sources = [source for source in nodes[end].all_input_nodes if self._is_value(source)]
-            if not sources or (owner is not None and owner > index):
+            node = nodes[end]
+            owner = self._owner[node]
+            sources = [source for source in node.all_input_nodes if self._is_value(source)]
+            if owner is not None and owner > index:
                 break
-            if any(self._position.get(source, -1) < begin or _elements(source) > _elements(nodes[end])
-                   for source in sources):
+            if done and (not sources or any(self._position.get(source, -1) < begin or
+                                            _elements(source) > _elements(node) for source in sources)):
                 break
+            done = done or self._is_activation(node)
             end += 1
         return end
 
@@ -582,12 +595,28 @@ class _Cuts:
             raise GraphError("none of its weights is used in evaluation mode")
         return (self._ends[index - 1] if index else 0), self._ends[index]
 
+    def last_user(self, name: str) -> int | None:
+        """The layer module in whose part a parameter or buffer is used last; None where it is not used."""
+        nodes = [node for node, weight in self._recording.weights.items() if weight == name]
+        last = max((self._position[user] for node in nodes for user in node.users if user in self._position),
+                   default=None)
+        return None if last is None else next(index for index, end in enumerate(self._ends) if last < end)
+
     def needed_from(self, end: int) -> set[fx.Node]:
         """Values that operators from `end` on, or the model's results, need directly."""
         needed = set(self._recording.outputs)
         for node in self._recording.nodes[end:]:
             needed.update(node.all_input_nodes)
         return needed
+
+
+def _settle(modules: Sequence[LayerModule], cuts: _Cuts) -> list[LayerModule]:
+    homes: dict[int, list[tuple[str, nn.Module]]] = {}
+    for index, module in enumerate(modules):
+        for name, owner in module.loose:
+            last = cuts.last_user(name)
+            homes.setdefault(index if last is None else last, []).append((name, owner))
+    return [dataclasses.replace(module, loose=tuple(homes.get(index, ()))) for index, module in enumerate(modules)]
 
 
 def _elements(node: fx.Node) -> float:

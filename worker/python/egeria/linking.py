@@ -89,7 +89,7 @@ def start_link(subject: Subject, group: dist.ProcessGroup | None, observed: Sequ
     dynamic = _varying(views)
     analysis = _attempt(group, lambda: _analyse(subject, observed[-1], samples, dynamic))
     found = _gather(group, {
-        "modules": [module.name for module in analysis.modules],
+        "modules": [(module.name, module.unit_names, [name for name, _ in module.loose]) for module in analysis.modules],
         "errors": analysis.errors,
         "graphs": [_fingerprint(analysis.exported, index) for index in range(len(analysis.modules))],
         "job_id": os.environ.get("EGERIA_JOB_ID") or _native.random_job_id(),
@@ -270,6 +270,7 @@ def _analyse(subject: Subject, inputs: RootInputs, samples: int, dynamic: Sequen
             reason = str(error)
     if exported is None:
         return _Analysis(modules, calls, None, [reason] * len(modules))
+    modules = exported.modules
     errors = []
     for index in range(len(modules)):
         module = exported.module(index)

@@ -181,9 +181,13 @@ def _children(module: nn.Module, prefix: str) -> list[tuple[str, nn.Module]]:
 
 
 def _in_lists(module: nn.Module) -> int:
-    """Parameters of `module` that are in lists and sequences of several heavy entries, at any depth."""
-    if _is_list(module) and sum(_is_heavy(child) for child in module.children()) >= 2:
-        return _count([module])
+    """Parameters of `module`, at any depth, in lists of several blocks or of many layers (two layers in a sequence are
+    rather the inside of a block)."""
+    if _is_list(module):
+        heavy = [child for child in module.children() if _is_heavy(child)]
+        blocks = sum(next(child.children(), None) is not None for child in heavy)
+        if blocks >= 2 or len(heavy) >= 4:
+            return _count([module])
     return sum(_in_lists(child) for child in module.children())
 
 

@@ -85,6 +85,9 @@ def attach(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], *, modu
     """
     config = Config.from_env() if config is None else config
     config.validate()
+    if not isinstance(model, nn.Module):
+        raise EgeriaError("BAD_MODEL", f"attach() takes the model as a torch.nn.Module, not a {type(model).__name__}; give it "
+                          "the module that is called in the training loop")
     optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
     if not optimizers or not all(isinstance(entry, Optimizer) for entry in optimizers):
         raise EgeriaError("BAD_OPTIMIZER", "attach() takes a torch.optim.Optimizer, or a list of them; give it the one "
@@ -449,7 +452,7 @@ class Session:
 
     def _reorder(self, link: Link) -> None:
         """Takes the layer modules in the order in which the forward pass calls them."""
-        if [module.unit_names for module in link.modules] == [module.unit_names for module in self.modules]:
+        if link.modules == self.modules or self._freezer.prefix > 0:
             return
         check(self._outer, self._optimizers, link.modules, self._replicas)
         self.modules = link.modules
@@ -475,9 +478,8 @@ class Session:
         except (TypeError, ValueError):
             raise EgeriaError("CHECKPOINT_MISMATCH", "the state has no list of layer modules; load what state_dict() "
                               "gave") from None
-        if [list(units) for _, units, _ in names] == [list(module.unit_names) for module in self.modules]:
-            return
-        if self._spec is not None:
+        same = [list(units) for _, units, _ in names] == [list(module.unit_names) for module in self.modules]
+        if self._spec is not None and not same:
             raise EgeriaError("CHECKPOINT_MISMATCH", "the checkpoint has other layer modules than `modules` says; give "
                               "attach() what it was given when the checkpoint was written")
         self.modules = from_unit_names(self._model, names)

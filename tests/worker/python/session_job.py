@@ -1,0 +1,258 @@
+"""A training script for the tests of sessions, alone or under torchrun; with or without Egeria.
+
+  session_job.py --out FOLDER [options]
+Each rank writes FOLDER/rank<r>.json: its losses, bit for bit, and what the session says of itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import random
+import signal
+import sys
+import time
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+CLASSES = 4
+
+
+class Convolutions(nn.Module):
+    """BatchNorm and dropout, a skip connection, an activation that several layers share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = nn.ReLU(inplace=True)
+        self.drop = nn.Dropout2d(0.1)
+        self.stem = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)) for _ in range(3))
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.shared(self.stem(x))
+        for block in self.blocks:
+            x = self.shared(x + self.drop(block(x)))
+        return self.head(x.mean(dim=(2, 3)))
+
+
+class Branches(Convolutions):
+    """Python control flow on data: it cannot be recorded."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.shared(self.stem(x))
+        for block in self.blocks:
+            x = self.shared(x + block(x)) if float(x.detach().mean()) > -1 else block(x)
+        return self.head(x.mean(dim=(2, 3)))
+
+
+class Encoder(nn.Module):
+    """nn.TransformerEncoder, whose evaluation mode has a fused path of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(8, 16)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 3)
+        self.head = nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(self.embed(x.squeeze(1)))[:, 0])
+
+
+class Noisy(Convolutions):
+    """Draws from Python's and numpy's generators in every forward pass, and counts them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes = 0
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        self.scale.mul_(1 + 1e-3 * random.random() * float(np.random.rand()))
+        return super().forward(x * self.scale + 0.01 * torch.randn_like(x) * (self.passes % 3))
+
+
+MODELS = {kind.__name__.lower(): kind for kind in (Convolutions, Branches, Encoder, Noisy)}
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--egeria", default="none", choices=["none", "observe", "act", "plans"])
+    parser.add_argument("--plans", default="", help="STEP:PREFIX,...")
+    parser.add_argument("--reference", default="auto")
+    parser.add_argument("--model", default="convolutions", choices=MODELS)
+    parser.add_argument("--wrap", default="ddp", choices=["plain", "ddp", "later", "compile_ddp", "ddp_compile",
+                                                          "later_compile", "fsdp2"])
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--drop-rate-at", type=int, default=0, help="a tenth of the learning rate from this step on")
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--accumulate", type=int, default=1)
+    parser.add_argument("--bf16", action="store_true", help="autocast with a GradScaler")
+    parser.add_argument("--optimizer", default="sgd", choices=["sgd", "adamw"])
+    parser.add_argument("--interval", type=int, default=2)
+    parser.add_argument("--silent", action="store_true", help="no losses are reported")
+    parser.add_argument("--early", action="store_true", help="losses are reported before the optimizer steps")
+    parser.add_argument("--save-at", type=int, default=0)
+    parser.add_argument("--load", type=pathlib.Path)
+    parser.add_argument("--pause-at", type=int, default=0, help="say so in OUT/paused, go on when OUT/go is there")
+    parser.add_argument("--end", default="", help="raise, interrupt, or forget to close")
+    return parser.parse_args()
+
+
+def wrap(network: nn.Module, how: str) -> nn.Module:
+    if "compile" in how:
+        import torch._dynamo
+
+        torch._dynamo.config.suppress_errors = False
+    match how:
+        case "ddp" | "later":
+            return DistributedDataParallel(network)
+        case "compile_ddp" | "later_compile":
+            return torch.compile(DistributedDataParallel(network), backend="aot_eager")
+        case "ddp_compile":
+            return DistributedDataParallel(torch.compile(network, backend="aot_eager"))
+        case "fsdp2":
+            from torch.distributed.fsdp import fully_shard
+
+            for name, child in network.named_children():
+                for unit in child if name == "blocks" else [child]:
+                    if any(True for _ in unit.parameters()):
+                        fully_shard(unit)
+            return fully_shard(network)
+    return network
+
+
+def attach(arguments: argparse.Namespace, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler):
+    import egeria
+
+    plans = [tuple(map(int, entry.split(":"))) for entry in arguments.plans.split(",") if entry]
+    config = egeria.Config.from_env(
+        observe=arguments.egeria == "observe", plans=plans if arguments.egeria == "plans" else (),
+        batch_size=8, reference=arguments.reference, training_job="session-job",
+        options={"interval_steps": arguments.interval, "window": 3, "tolerance": 1.0, "bootstrap": arguments.silent})
+    return egeria.attach(model, optimizer, scheduler=scheduler, config=config)
+
+
+def wait_here(arguments: argparse.Namespace, rank: int) -> None:
+    (arguments.out / f"paused{rank}").touch()
+    while not (arguments.out / "go").exists():
+        time.sleep(0.02)
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    distributed = "RANK" in os.environ
+    if distributed:
+        dist.init_process_group("gloo")
+    rank, world = (dist.get_rank(), dist.get_world_size()) if distributed else (0, 1)
+    torch.manual_seed(0)
+    network = MODELS[arguments.model]()
+    torch.manual_seed(1000 + rank)
+    random.seed(rank)
+    np.random.seed(rank)
+    later = arguments.wrap.startswith("later")
+    model = network if later else wrap(network, arguments.wrap)
+    kind = {"sgd": lambda p: torch.optim.SGD(p, 0.05, momentum=0.9, weight_decay=1e-4),
+            "adamw": lambda p: torch.optim.AdamW(p, 1e-3)}[arguments.optimizer]
+    optimizer = kind(network.parameters())
+    drop = arguments.drop_rate_at or 10**9
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.1 if step >= drop else 1.0)
+    scaler = torch.amp.GradScaler("cpu", enabled=arguments.bf16, init_scale=256.0)
+    session = None if arguments.egeria == "none" else attach(arguments, model, optimizer, scheduler)
+    model = wrap(network, arguments.wrap) if later else model
+    first = 0
+    if arguments.load:
+        saved = torch.load(arguments.load.with_name(f"{arguments.load.name}.{rank}"), weights_only=True)
+        network.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        scheduler.load_state_dict(saved["scheduler"])
+        first = saved["step"]
+        torch.set_rng_state(saved["random"])
+        if session is not None and saved["egeria"] is not None:
+            session.load_state_dict(saved["egeria"])
+
+    losses: list[str] = []
+    prefixes: list[int] = []
+    for step in range(first + 1, arguments.steps + 1):
+        model.train()
+        data = torch.Generator().manual_seed(step * 100 + rank)
+        total = torch.zeros(())
+        for micro in range(arguments.accumulate):
+            images = torch.randn(arguments.batch_size, 1, 8, 8, generator=data)
+            labels = (images.mean(dim=(1, 2, 3)) * 20).long().clamp(-2, 1) + 2
+            waits = micro < arguments.accumulate - 1 and isinstance(model, DistributedDataParallel)
+            with model.no_sync() if waits else contextlib.nullcontext():
+                with torch.autocast("cpu", torch.bfloat16, enabled=arguments.bf16):
+                    loss = F.cross_entropy(model(images).float(), labels) / arguments.accumulate
+                scaler.scale(loss).backward()
+            total += loss.detach()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(network.parameters(), 5.0)
+        if session is not None and arguments.early and not arguments.silent:
+            session.step(total)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        scheduler.step()
+        if session is not None and not arguments.early and not arguments.silent:
+            session.step(total)
+        losses.append(float(total).hex())
+        prefixes.append(session.prefix if session is not None else 0)
+        if step == arguments.pause_at:
+            wait_here(arguments, rank)
+        if step == arguments.save_at:
+            torch.save({"model": network.state_dict(), "optimizer": optimizer.state_dict(),
+                        "scheduler": scheduler.state_dict(), "step": step, "random": torch.get_rng_state(),
+                        "egeria": session.state_dict() if session is not None else None},
+                       arguments.out / f"checkpoint.{rank}")
+        if step == arguments.steps - 1 and arguments.end == "raise":
+            raise ValueError("the user's own")
+        if step == arguments.steps - 1 and arguments.end == "interrupt":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    state = {name: getattr(value, "full_tensor", lambda value=value: value)().clone()
+             for name, value in network.state_dict().items()}
+    record = {
+        "losses": losses,
+        "prefixes": prefixes,
+        "keys": sorted(network.state_dict()),
+        "weights": {name: value.double().sum().item().hex() for name, value in state.items()},
+        "passes": getattr(network, "passes", 0),
+        "compiles": compiles(),
+    }
+    if session is not None:
+        record["switches"] = [[s.step, s.frozen_prefix, s.unfreeze, s.ranks_identical] for s in session.switches]
+        record["counters"] = session.counters()
+        record["modules"] = [module.name for module in session.modules]
+        record["summary"] = session.summary()
+        if arguments.end != "forget":
+            session.close()
+    (arguments.out / f"rank{rank}.json").write_text(json.dumps(record), encoding="utf-8")
+    if distributed:
+        dist.destroy_process_group()
+
+
+def compiles() -> dict[str, int]:
+    """What dynamo has compiled, and how often it had to give up."""
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is None:
+        return {}
+    counters = dynamo.utils.counters
+    return {"frames": sum(counters["frames"].values()), "breaks": sum(counters["graph_break"].values()),
+            "graphs": counters["stats"]["unique_graphs"]}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""What a user can say, and how it is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from egeria.config import Config
+from egeria.errors import EgeriaError
+
+
+def refusal(**values: object) -> str:
+    with pytest.raises(EgeriaError) as raised:
+        Config(**values)
+    assert raised.value.name == "BAD_CONFIG"
+    return str(raised.value)
+
+
+def test_the_defaults_are_a_plasticity_policy_with_32_samples(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("EGERIA_CONTROLLER", raising=False)
+    config = Config()
+    assert config.address() is None
+    assert json.loads(config.policy_json()) == {"plasticity": {"batch_size": 32}}
+    assert json.loads(config.policy_json(16)) == {"plasticity": {"batch_size": 16}}
+
+
+def test_the_address_comes_from_the_environment_unless_it_is_given(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("EGERIA_CONTROLLER", "unix:/a")
+    assert Config().address() == "unix:/a"
+    assert Config(controller="b:1").address() == "b:1"
+    assert Config(controller="none").address() is None
+    assert Config(plans=[(3, 1)]).address() is None
+
+
+def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch):
+    for name, value in {"OBSERVE": "1", "ENABLED": "no", "POLICY": "plasticity", "TOTAL_STEPS": "900",
+                        "POLICY_OPTIONS": '{"window": 5}', "REFERENCE": "local", "METRICS": "127.0.0.1:0",
+                        "TRAINING_JOB": "night"}.items():
+        monkeypatch.setenv(f"EGERIA_{name}", value)
+    config = Config.from_env(total_steps=1000)
+    assert (config.observe, config.enabled, config.total_steps, config.reference) == (True, False, 1000, "local")
+    assert (config.options, config.metrics, config.training_job) == ({"window": 5}, "127.0.0.1:0", "night")
+
+
+@pytest.mark.parametrize(("variable", "value", "what"), [
+    ("OBSERVE", "maybe", "must be 1 or 0"), ("TOTAL_STEPS", "many", "number of steps"),
+    ("POLICY_OPTIONS", "{", "not JSON"), ("POLICY_OPTIONS", "3", "JSON object")])
+def test_a_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch, variable: str, value: str, what: str):
+    monkeypatch.setenv(f"EGERIA_{variable}", value)
+    with pytest.raises(EgeriaError, match=rf"BAD_CONFIG.*EGERIA_{variable}.*{what}"):
+        Config.from_env()
+
+
+def test_unknown_values_are_refused_with_those_that_are_known():
+    assert "'plasticity', 'schedule', 'none'" in refusal(policy="magic")
+    assert "'auto', 'controller', 'local'" in refusal(reference="gpu")
+    assert "interval_steps" in refusal(options={"intervall": 3})
+    assert "it has: none" in refusal(policy="none", options={"window": 3})
+    assert "entries" in refusal(policy="schedule")
+    assert "dict" in refusal(options=[1])
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("interval_steps", 0), ("interval_steps", True), ("window", 2), ("window", 1.5), ("tolerance", 0), ("tolerance", 2),
+    ("batch_size", 1), ("bootstrap", "yes"), ("learning_rate_drop", 1), ("learning_rate_rise", -1),
+    ("unfreeze_steps", 5), ("unfreeze_steps", [0])])
+def test_constants_out_of_range_are_refused_with_their_range(name: str, value: object):
+    assert f"options['{name}'] is {value!r}; it must be" in refusal(options={name: value})
+
+
+def test_good_constants_reach_the_controller_as_they_are():
+    options = {"interval_steps": 7, "window": 4, "tolerance": 0.5, "signed_slope": True, "bootstrap": False,
+               "learning_rate_drop": 0, "learning_rate_rise": 3.0, "unfreeze_steps": [5, 9], "batch_size": 16}
+    assert json.loads(Config(options=options).policy_json()) == {"plasticity": options}
+    entries = [{"fraction": 0.5, "frozen_prefix": 2}]
+    config = Config(policy="schedule", options={"entries": entries}, total_steps=10)
+    assert json.loads(config.policy_json()) == {"schedule": {"entries": entries}}
+
+
+def test_contradictions_are_refused():
+    assert "differ" in refusal(batch_size=8, options={"batch_size": 16})
+    assert "without a controller" in refusal(plans=[(3, 1)], controller="unix:/a")
+    assert "observe switches nothing" in refusal(plans=[(3, 1)], observe=True)
+    assert "rising steps" in refusal(plans=[(3, 1), (3, 2)])
+    assert "host:port" in refusal(metrics="here")
+    assert "total_steps" in refusal(total_steps=0)
+    assert "batch_size" in refusal(batch_size=1)
