@@ -42,13 +42,22 @@ def run(command: list, folder: pathlib.Path, seconds: float = 300,
                           capture_output=True, text=True, timeout=seconds, check=False)
 
 
+# torch's gloo threads may let go of a tensor when the interpreter is already being finalized, which aborts the process
+# (pytorch/pytorch, pull request 179291). It happens to plain scripts too, on busy machines.
+_TORCH_ABORT = "terminate called without an active exception"
+
+
 def launch(script: pathlib.Path, *arguments, folder: pathlib.Path, ranks: int = 2, seconds: float = 300,
            **variables: str) -> str:
     """Runs a script under torchrun, which must succeed; returns its output with its errors."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks, script]
-    done = run([*command, *arguments], folder, seconds, **variables)
-    assert done.returncode == 0, f"{script.name}: exit code {done.returncode}\n{(done.stdout + done.stderr)[-6000:]}"
-    return done.stdout + done.stderr
+    for _ in range(3):
+        done = run([*command, *arguments], folder, seconds, **variables)
+        out = done.stdout + done.stderr
+        if done.returncode == 0 or _TORCH_ABORT not in out:
+            break
+    assert done.returncode == 0, f"{script.name}: exit code {done.returncode}\n{out[-6000:]}"
+    return out
 
 
 def losses(file: pathlib.Path) -> list[float]:

@@ -7,8 +7,8 @@ import pathlib
 import sys
 
 import pytest
-from example_scripts import EXAMPLES, launch, losses, plain_script, plain_source, run, write_cifar, write_questions, \
-    write_text
+from example_scripts import (EXAMPLES, launch, losses, plain_script, plain_source, run, write_cifar,
+                             write_questions, write_text)
 
 SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py"))
 
@@ -40,8 +40,8 @@ def test_the_resnet_learns_on_two_ranks(tmp_path: pathlib.Path):
 def test_the_gpt_learns_with_accumulation_autocast_clipping_and_compilation(tmp_path: pathlib.Path):
     text = write_text(tmp_path / "text.txt")
     out = launch(plain_script("char_gpt.py", tmp_path), text, "--layers", 2, "--width", 32, "--context", 32,
-                 "--steps", 30, "--warmup", 5, "--learning-rate", 1e-2, "--compile", "aot_eager", "--eval-interval", 15,
-                 "--losses", "losses.jsonl", folder=tmp_path)
+                 "--steps", 30, "--warmup", 5, "--learning-rate", 1e-2, "--compile", "aot_eager",
+                 "--eval-interval", 15, "--losses", "losses.jsonl", folder=tmp_path)
     assert "step 30: loss" in out
     values = losses(tmp_path / "losses.jsonl")
     assert len(values) == 30 and values[-1] < 0.9 * values[0]
@@ -77,7 +77,7 @@ def test_lightning_learns_the_digits_and_resumes(tmp_path: pathlib.Path):
 BAD_INPUT = [
     ("cifar_resnet.py", ["no-such-folder"], "cannot read no-such-folder/data_batch_1.bin"),
     ("cifar_resnet.py", ["broken"], "is no CIFAR-10 file"),
-    ("cifar_resnet.py", ["cifar", "--batch-size", "4000"], "fewer than one batch"),
+    ("cifar_resnet.py", ["cifar", "--batch-size", "4000"], "fewer than one batch per process"),
     ("cifar_resnet.py", ["cifar", "--depth", "21"], "6n + 2"),
     ("cifar_resnet.py", ["cifar", "--epochs", "0"], "at least 1"),
     ("char_gpt.py", ["no-such-file"], "cannot read no-such-file as text"),
@@ -113,12 +113,16 @@ def test_bad_input_is_named(name: str, arguments: list[str], message: str, input
     assert message in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("name,missing", [("digits.py", "sklearn"), ("lightning_digits.py", "lightning"),
-                                          ("hf_question_answering.py", "transformers")])
-def test_a_missing_package_is_named_with_the_command_that_installs_it(name: str, missing: str, inputs: pathlib.Path):
-    code = ("import runpy, sys; sys.modules[sys.argv[1]] = None; script = sys.argv[2]; sys.argv = [script, *sys.argv[3:]]; "
-            "runpy.run_path(script, run_name='__main__')")
-    done = run([sys.executable, "-c", code, missing, plain_script(name, inputs), "a", "b"][:5 if name == "digits.py" else 7],
-               inputs)
+@pytest.mark.parametrize("name,missing,arguments", [
+    ("digits.py", "sklearn", []),
+    ("lightning_digits.py", "lightning", []),
+    ("hf_question_answering.py", "transformers", ["train.json", "train.json"]),
+])
+def test_a_missing_package_is_named_with_a_command_that_installs_it(name: str, missing: str, arguments: list[str],
+                                                                    inputs: pathlib.Path):
+    code = (f"import runpy, sys; sys.modules['{missing}'] = None; "
+            f"runpy.run_path('plain_{name}', run_name='__main__')")
+    plain_script(name, inputs)
+    done = run([sys.executable, "-c", code, *arguments], inputs)
     assert done.returncode != 0
     assert "pip install" in done.stderr and "Traceback" not in done.stderr

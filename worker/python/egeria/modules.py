@@ -254,7 +254,9 @@ class _Blocks:
 
     def _holds_most_in_lists(self, module: nn.Module) -> bool:
         count = _count([module])
-        return count >= _ENTERED_SHARE * self.total and _in_lists(module) >= 0.5 * count
+        # Tables do not count: a small model with a large vocabulary has most of its parameters there.
+        tables = _count([inner for inner in module.modules() if isinstance(inner, (nn.Embedding, nn.EmbeddingBag))])
+        return count >= _ENTERED_SHARE * self.total and _in_lists(module) >= 0.5 * (count - tables) > 0
 
 
 def _by_structure(model: nn.Module, calls: Sequence[nn.Module] | None) -> list[LayerModule]:

@@ -24,7 +24,7 @@ from egeria.config import Config
 from egeria.errors import EgeriaError
 from egeria.freezing import Freezer
 from egeria.graph import GraphError, RootInputs
-from egeria.hooks import ForwardHook, StepHook
+from egeria.hooks import ForwardHook, NetworkHook, StepHook
 from egeria.linking import Link, Subject, commit_group, start_link
 from egeria.modules import LayerModule, ModuleSpec, from_unit_names, partition, unwrap
 from egeria.replicas import Replicas
@@ -64,7 +64,7 @@ class Switch:
 
 
 def attach(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], *, modules: ModuleSpec = None,
-           scheduler: Any = None, config: Config | None = None) -> Session:
+           scheduler: Any = None, config: Config | None = None, network: nn.Module | None = None) -> Session:
     """Lets Egeria watch and freeze the layers of `model` while `optimizer` trains it.
 
         session = egeria.attach(model, optimizer)
@@ -79,6 +79,8 @@ def attach(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], *, modu
       modules: how to cut the model into layer modules; see egeria.modules.partition(). None: by structure and size.
       scheduler: a learning-rate scheduler, from which the number of steps is taken where it knows it.
       config: None: from the environment (EGERIA_CONTROLLER and so on, as egeria-run sets them).
+      network: the part of the model that is called with the batch, where that is not the model itself (a training
+        framework's module around it); it has all parameters that train. Names of layer modules are relative to it.
 
     Raises:
       EgeriaError: what is not supported or contradictory, before the first step, with what to do instead.
@@ -93,9 +95,9 @@ def attach(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], *, modu
         raise EgeriaError("BAD_OPTIMIZER", "attach() takes a torch.optim.Optimizer, or a list of them; give it the one "
                           "whose step() is called")
     for session in list(_open.values()):
-        if session._model is unwrap(model):  # attached anew, in a notebook say
+        if session._model is (network or unwrap(model)):  # attached anew, in a notebook say
             session.close(finished=False)
-    return Session(model, optimizers, modules, scheduler, config)
+    return Session(model, optimizers, modules, scheduler, config, network)
 
 
 class Session:
@@ -113,12 +115,13 @@ class Session:
     """
 
     def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer], spec: ModuleSpec, scheduler: Any,
-                 config: Config):
+                 config: Config, network: nn.Module | None = None):
         self._config = config
         self._enabled = config.enabled
         self._pid = os.getpid()
-        self._model = unwrap(model)
+        self._model = unwrap(model) if network is None else network
         self._outer = model
+        self._network = network
         self._optimizers = [getattr(entry, "optimizer", entry) for entry in optimizers]
         self._spec = spec
         self._scheduler = scheduler
@@ -155,7 +158,8 @@ class Session:
         self._freezer = Freezer(self.modules, self._optimizers)
         if "torch._dynamo" in sys.modules:
             self._replicas.allow_recompiles(len(self.modules))
-        self._handles.append(model.register_forward_pre_hook(ForwardHook(self), with_kwargs=True))
+        hook = ForwardHook(self) if network is None else NetworkHook(self)
+        self._handles.append((network or model).register_forward_pre_hook(hook, with_kwargs=True))
         self._handles.append(self._optimizers[0].register_step_post_hook(StepHook(self)))
         _open[self._number] = self
 
@@ -435,6 +439,8 @@ class Session:
                             "model that is called in the training loop")
             return
         self._start_at = 2 * self._step
+        if self._network is not None:
+            return
         hooked = {id(self._outer)}
         for found in gc.get_objects():
             if issubclass(type(found), (DistributedDataParallel, _optimized_module())) and id(found) not in hooked \

@@ -65,7 +65,8 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
         q, k, v = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=True)
+        dropout = self.dropout if self.training else 0.0
+        y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
         return self.out(y.transpose(1, 2).reshape(batch, length, width))
 
 
@@ -122,7 +123,8 @@ def read_text(file: pathlib.Path, context: int) -> tuple[torch.Tensor, torch.Ten
     except (OSError, UnicodeDecodeError) as error:
         sys.exit(f"char_gpt.py: cannot read {file} as text: {error}")
     if len(text) < 20 * (context + 1):
-        sys.exit(f"char_gpt.py: {file} has {len(text)} characters; a context of {context} needs {20 * (context + 1)}")
+        needed = 20 * (context + 1)
+        sys.exit(f"char_gpt.py: {file} has {len(text)} characters; a context of {context} needs {needed}")
     code = {character: i for i, character in enumerate(sorted(set(text)))}
     tokens = torch.tensor([code[character] for character in text])
     cut = len(tokens) * 9 // 10

@@ -59,9 +59,9 @@ def read_records(files: list[pathlib.Path]) -> tuple[torch.Tensor, torch.Tensor]
         try:
             data = np.fromfile(file, dtype=np.uint8)
         except OSError as error:
-            sys.exit(f"cifar_resnet.py: cannot read {file}: {error.strerror}. Give the folder with the binary version")
+            sys.exit(f"cifar_resnet.py: cannot read {file} ({error.strerror}): give the binary version's folder")
         if data.size == 0 or data.size % RECORD:
-            sys.exit(f"cifar_resnet.py: {file} is no CIFAR-10 file: {data.size} bytes are not a multiple of {RECORD}")
+            sys.exit(f"cifar_resnet.py: {file} is no CIFAR-10 file: {data.size} bytes, no multiple of {RECORD}")
         parts.append(data.reshape(-1, RECORD))
     records = torch.from_numpy(np.concatenate(parts))
     return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0].long()
@@ -95,7 +95,8 @@ class Block(nn.Module):
         self.bn2 = nn.BatchNorm2d(outputs)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+            projection = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+            self.shortcut = nn.Sequential(projection, nn.BatchNorm2d(outputs))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
@@ -132,7 +133,8 @@ def evaluate(model: nn.Module, loader: DataLoader, device: torch.device) -> floa
     counts = torch.zeros(2, device=device)
     for images, labels in loader:
         images, labels = images.to(device), labels.to(device)
-        counts += torch.stack([(model(images).argmax(1) == labels).sum(), torch.tensor(len(labels), device=device)])
+        counts[0] += (model(images).argmax(1) == labels).sum()
+        counts[1] += len(labels)
     if dist.is_initialized():
         dist.all_reduce(counts)
     return (counts[0] / counts[1]).item()
@@ -159,7 +161,7 @@ def main() -> None:
     loader = DataLoader(train_set, arguments.batch_size, sampler=sampler, drop_last=True, **options)
     test_loader = DataLoader(test_set, 256, sampler=test_sampler, **options)
     if len(loader) == 0:
-        sys.exit(f"cifar_resnet.py: {len(train_set)} images are fewer than one batch of {arguments.batch_size} per process")
+        sys.exit(f"cifar_resnet.py: {len(train_set)} images are fewer than one batch per process")
 
     model: nn.Module = ResNet(arguments.depth).to(device)
     torch.manual_seed(arguments.seed + 1 + rank)  # the processes augment differently

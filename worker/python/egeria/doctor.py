@@ -1,0 +1,440 @@
+"""What Egeria would make of a model: `egeria doctor model.py:build`, or egeria.doctor(model, ...).
+
+Shows how the model is cut into layer modules, where each one's reference model would run, what a step costs with
+frozen layers on this machine, and what attach() would refuse. Works on a copy; trains nothing, sends nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import dataclasses
+import importlib
+import importlib.util
+import json
+import pathlib
+import statistics
+import sys
+import time
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from egeria import _native, checks
+from egeria.errors import EgeriaError
+from egeria.freezing import Freezer
+from egeria.graph import GraphError, RootInputs, export_model
+from egeria.modules import LayerModule, ModuleSpec, from_unit_names, partition, unwrap
+from egeria.probing import record_calls
+from egeria.replicas import Replicas
+
+LossFunction = Callable[[nn.Module, Any], Tensor]
+
+_MOST_PREFIXES = 16  # that are measured; of more layer modules, as many evenly spaced ones
+_RESULTS = "the model, or (model, batch), (model, batch, loss_fn), (model, batch, loss_fn, optimizer)"
+_CONTROLLER, _WORKER, _UNKNOWN = "controller", "worker", "unknown"
+
+
+@dataclasses.dataclass(frozen=True)
+class ModuleReport:
+    """One layer module.
+
+    Attributes:
+      name: as in the metrics and at the controller.
+      units: names of its submodules.
+      parameters: how many numbers.
+      share: of the model's parameters, 0..1.
+      reference: where its reference model would run: "controller" (it decides on the backend, int8, bf16 or
+        float32, by speed and noise), "worker" (in the training process, in bf16), or "unknown" without a batch.
+      reason: why not on the controller.
+    """
+
+    name: str
+    units: tuple[str, ...]
+    parameters: int
+    share: float
+    reference: str
+    reason: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Saving:
+    """What a step costs with the first layer modules frozen.
+
+    Attributes:
+      frozen_prefix: how many are frozen.
+      frozen_share: of the parameters, 0..1.
+      ratio: of the time for forward and backward to that with nothing frozen, the median of interleaved rounds.
+      least, most: of the rounds.
+    """
+
+    frozen_prefix: int
+    frozen_share: float
+    ratio: float
+    least: float
+    most: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What examine() found. `refusal` is what attach() would raise, or None; `notes` say what is not known."""
+
+    model: str
+    parameters: int
+    modules: tuple[ModuleReport, ...]
+    savings: tuple[Saving, ...]
+    refusal: str | None
+    notes: tuple[str, ...]
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=2)
+
+    def __str__(self) -> str:
+        lines = [f"{self.model}: {self.parameters:,} parameters, {len(self.modules)} layer modules"]
+        if self.modules:
+            lines += ["", *_table(["", "layer module", "parameters", "share", "reference model"], [
+                [str(i), module.name, f"{module.parameters:,}", f"{module.share:.1%}", _place(module)]
+                for i, module in enumerate(self.modules)])]
+        for reason in dict.fromkeys(module.reason for module in self.modules if module.reason):
+            numbers = ", ".join(str(i) for i, module in enumerate(self.modules) if module.reason == reason)
+            lines.append(f"  not on the controller: {numbers}: {reason}")
+        if self.savings:
+            lines += ["", "Forward and backward with the first k layer modules frozen, over nothing frozen "
+                      "(median [least, most]):", *_table(["k", "frozen", "time"], [
+                          [str(saving.frozen_prefix), f"{saving.frozen_share:.1%}",
+                           f"{saving.ratio:.2f} [{saving.least:.2f}, {saving.most:.2f}]"]
+                          for saving in self.savings])]
+        verdict = f"attach() would refuse: {self.refusal}" if self.refusal else "attach() would take this model."
+        lines += ["", verdict]
+        lines += [f"Note: {note}" for note in self.notes]
+        return "\n".join(lines)
+
+
+def _place(module: ModuleReport) -> str:
+    return {_CONTROLLER: "controller (int8, bf16 or float32: it decides)",
+            _WORKER: "training process (bf16)", _UNKNOWN: "?"}[module.reference]
+
+
+def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    # Words to the left, numbers to the right.
+    left = [not rows[0][i][:1].isdigit() for i in range(len(head))]
+    return ["  " + "  ".join(cell.ljust(width) if is_left else cell.rjust(width)
+                             for cell, width, is_left in zip(row, widths, left)).rstrip() for row in [head, *rows]]
+
+
+def examine(model: nn.Module, batch: Any = None, loss_fn: LossFunction | None = None,
+            optimizer: Optimizer | Sequence[Optimizer] | None = None, *, modules: ModuleSpec = None,
+            rounds: int = 7, samples: int = 32) -> Report:
+    """Reports on a model; also reachable as egeria.doctor(...).
+
+    Args:
+      model: plain or wrapped. It is copied; the original is not touched.
+      batch: an example batch of the size used in training, where the model is: a tensor, called as model(batch); a
+        sequence, model(*batch); a mapping, model(**batch). Without it nothing is exported or measured.
+      loss_fn: (model, batch) -> scalar loss, where the call or the loss is another one; `batch` may then be
+        anything. Default: what the model returns as `loss`, else the mean square of its outputs.
+      optimizer: that of the training. Without it, it is not checked.
+      modules: as for attach().
+      rounds: of the measurement, which takes each frozen prefix once a round.
+      samples: of a reading (Config.batch_size).
+
+    Raises:
+      EgeriaError: [BAD_BATCH] the model fails on the batch.
+    """
+    root = unwrap(model)
+    total = sum(parameter.numel() for parameter in root.parameters())
+    findings = _Findings()
+    try:
+        findings.modules = partition(root, modules)
+        if batch is None:
+            findings.notes.append("no example batch: what exports and what a step costs is not known")
+        else:
+            _try_out(root, batch, loss_fn, modules, rounds, samples, findings)
+        findings.refusal = _refusal(model, optimizer, findings)
+    except EgeriaError as error:
+        if error.name == "BAD_BATCH":
+            raise
+        findings.refusal = str(error)
+    return Report(type(root).__name__, total, _describe(findings, total), findings.savings, findings.refusal,
+                  tuple(findings.notes))
+
+
+@dataclasses.dataclass
+class _Findings:
+    modules: list[LayerModule] = dataclasses.field(default_factory=list)
+    reasons: list[str | None] | None = None  # for each layer module why it has no graph; None: not known
+    savings: tuple[Saving, ...] = ()
+    refusal: str | None = None
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+
+def _try_out(root: nn.Module, batch: Any, loss_fn: LossFunction | None, spec: ModuleSpec, rounds: int,
+             samples: int, findings: _Findings) -> None:
+    """Exports and measures a copy of the model."""
+    try:
+        twin = copy.deepcopy(root).train()
+    except Exception as error:  # pylint: disable=broad-exception-caught  # whatever a model's code raises
+        findings.notes.append(f"the model cannot be copied ({type(error).__name__}: {error}): what exports and "
+                              "what a step costs is not known")
+        return
+    loss_of = _loss_of(twin, batch, loss_fn)
+    inputs = _inputs_of(twin, loss_of, samples)
+    modules = _same_modules(findings.modules, twin)
+    if inputs is None:
+        findings.notes.append("the loss function does not call the model itself, so that no reading can be taken; "
+                              "attach() needs the module that the training loop calls")
+    else:
+        try:
+            calls = record_calls(twin, inputs)
+        except Exception as error:  # pylint: disable=broad-exception-caught  # whatever a model's code raises
+            reason = f"in evaluation mode the model raises {type(error).__name__}: {error}"
+            findings.reasons = [reason] * len(modules)
+        else:
+            if spec is None:  # then the order of the calls counts
+                modules = partition(twin, None, calls)
+                findings.modules = _same_modules(modules, root)
+            findings.reasons = _export(twin, modules, inputs)
+    findings.savings = _measure(modules, loss_of, rounds)
+    findings.notes.append("times are of this machine and one process; gradients that frozen layers do not send "
+                          "between ranks save more")
+
+
+def _same_modules(modules: Sequence[LayerModule], model: nn.Module) -> list[LayerModule]:
+    """The layer modules of a copy."""
+    return from_unit_names(model, [(module.name, module.unit_names, [name for name, _ in module.loose])
+                                   for module in modules])
+
+
+def _refusal(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None,
+             findings: _Findings) -> str | None:
+    """What attach() would raise."""
+    if optimizer is None:
+        findings.notes.append("no optimizer: whether it holds all parameters is not checked")
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimizers: list[Optimizer] = [torch.optim.SGD(trained or [torch.zeros(1)], lr=0.0)]
+    else:
+        optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+    try:
+        checks.check(model, optimizers, findings.modules, Replicas(model))
+    except EgeriaError as error:
+        return str(error)
+    return None
+
+
+def _describe(findings: _Findings, total: int) -> tuple[ModuleReport, ...]:
+    result = []
+    for index, module in enumerate(findings.modules):
+        reason = findings.reasons[index] if findings.reasons else None
+        place = _UNKNOWN if findings.reasons is None else _WORKER if reason else _CONTROLLER
+        count = module.parameter_count()
+        result.append(ModuleReport(module.name, module.unit_names, count, count / max(1, total), place, reason))
+    return tuple(result)
+
+
+# Running the model.
+
+
+def _loss_of(model: nn.Module, batch: Any, loss_fn: LossFunction | None) -> Callable[[], Tensor]:
+    """The loss as a function of nothing. Raises EgeriaError [BAD_BATCH] where it cannot be computed."""
+
+    def compute() -> Tensor:
+        if loss_fn is not None:
+            return loss_fn(model, batch)
+        if isinstance(batch, Tensor):
+            output = model(batch)
+        elif isinstance(batch, Mapping):
+            output = model(**batch)
+        else:
+            output = model(*batch)
+        return _default_loss(output)
+
+    try:
+        loss = compute()
+        if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
+            raise TypeError("the loss must be a tensor with one number that has a gradient")
+        loss.backward()
+    except Exception as error:  # whatever a model's code raises
+        raise EgeriaError("BAD_BATCH", f"the model fails on the example batch: {type(error).__name__}: {error}; "
+                          "give a batch as in training, on the model's device, and a loss_fn(model, batch) if the "
+                          "model is called in another way than model(batch), model(*batch) or model(**batch)"
+                          ) from error
+    return compute
+
+
+def _default_loss(output: Any) -> Tensor:
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if isinstance(loss, Tensor):
+        return loss
+    leaves = torch.utils._pytree.tree_leaves(output)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    if not tensors:
+        raise TypeError("the model returns no floating-point tensor; give a loss_fn(model, batch)")
+    return torch.stack([tensor.float().pow(2).mean() for tensor in tensors]).sum()
+
+
+def _inputs_of(model: nn.Module, loss_of: Callable[[], Tensor], samples: int) -> RootInputs | None:
+    """What the model is called with while the loss is computed; None if it is not called."""
+    caught: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def catch(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        caught.append((args, kwargs))
+
+    hook = model.register_forward_pre_hook(catch, with_kwargs=True)
+    try:
+        loss_of()
+    finally:
+        hook.remove()
+    return RootInputs(*caught[-1], samples) if caught else None
+
+
+def _export(model: nn.Module, modules: Sequence[LayerModule], inputs: RootInputs) -> list[str | None]:
+    """For each layer module why the controller cannot run its reference, or None."""
+    try:
+        exported = export_model(model, modules, inputs)
+    except GraphError as error:
+        return [str(error)] * len(modules)
+    found = [exported.module(index) for index in range(len(modules))]
+    return [module.error or _native.check_graph(module.graph_json) for module in found]
+
+
+def _measure(modules: Sequence[LayerModule], loss_of: Callable[[], Tensor], rounds: int) -> tuple[Saving, ...]:
+    """Times forward and backward with each frozen prefix, interleaved, so that all see the same disturbances."""
+    count = len(modules)
+    prefixes = list(range(1, count))
+    if len(prefixes) > _MOST_PREFIXES:
+        prefixes = sorted({round(i * (count - 1) / _MOST_PREFIXES) for i in range(1, _MOST_PREFIXES + 1)})
+    freezer = Freezer(modules, [])
+    parameters = [parameter for module in modules for _, parameter in module.parameters()]
+    shares: dict[int, float] = {}
+    ratios: dict[int, list[float]] = {prefix: [] for prefix in prefixes}
+    for turn in range(rounds + 1):
+        base = None
+        for prefix in [0, *prefixes]:
+            freezer.apply(prefix)
+            shares[prefix] = freezer.frozen_share
+            seconds = _step_seconds(loss_of, parameters)
+            base = seconds if base is None else base
+            if prefix and turn:  # the first round warms up
+                ratios[prefix].append(seconds / base)
+    freezer.apply(0)
+    return tuple(Saving(prefix, shares[prefix], statistics.median(ratios[prefix]), min(ratios[prefix]),
+                        max(ratios[prefix])) for prefix in prefixes)
+
+
+def _step_seconds(loss_of: Callable[[], Tensor], parameters: Sequence[nn.Parameter]) -> float:
+    for parameter in parameters:
+        parameter.grad = None
+    _synchronize()
+    start = time.perf_counter()
+    loss_of().backward()
+    _synchronize()
+    return time.perf_counter() - start
+
+
+def _synchronize() -> None:
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
+
+
+# The command.
+
+
+def load_build(target: str) -> Callable[[], Any]:
+    """The function that "model.py:build" or "package.module:build" names.
+
+    Raises:
+      EgeriaError: [BAD_BUILD] there is none, or its file fails.
+    """
+    source, _, name = target.rpartition(":")
+    if not source or not name.isidentifier():
+        raise EgeriaError("BAD_BUILD", f"'{target}' does not name a function; give model.py:build or "
+                          "package.module:build")
+    try:
+        module = _load_file(pathlib.Path(source)) if source.endswith(".py") else importlib.import_module(source)
+    except Exception as error:  # whatever the file's code raises
+        raise EgeriaError("BAD_BUILD", f"{source} cannot be loaded: {type(error).__name__}: {error}; it is run as "
+                          "an import, so keep the training itself under if __name__ == '__main__'") from error
+    build = getattr(module, name, None)
+    if not callable(build):
+        raise EgeriaError("BAD_BUILD", f"{source} has no function '{name}'; define {name}() so that it returns "
+                          f"{_RESULTS}")
+    return build
+
+
+def _load_file(path: pathlib.Path) -> types.ModuleType:
+    if not path.is_file():
+        raise FileNotFoundError("there is no such file")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    # As for a script: its neighbours can be imported, and it by its own name (classes look their module up).
+    sys.path.insert(0, str(path.resolve().parent))
+    sys.modules.setdefault(path.stem, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run_build(target: str) -> tuple[nn.Module, Any, LossFunction | None, Any]:
+    """Calls the function that `target` names and takes its result apart.
+
+    Raises:
+      EgeriaError: [BAD_BUILD].
+    """
+    build = load_build(target)
+    try:
+        result = build()
+    except Exception as error:  # whatever the user's code raises
+        raise EgeriaError("BAD_BUILD", f"{target} raised {type(error).__name__}: {error}; it is called without "
+                          "arguments") from error
+    parts = list(result) if isinstance(result, tuple) else [result]
+    parts += [None] * (4 - len(parts))
+    fits = (len(parts) == 4 and isinstance(parts[0], nn.Module)
+            and (parts[2] is None or callable(parts[2]))
+            and (parts[3] is None or isinstance(parts[3], (Optimizer, Sequence))))
+    if not fits:
+        kinds = ", ".join(type(part).__name__ for part in parts if part is not None)
+        raise EgeriaError("BAD_BUILD", f"{target} returned ({kinds}); it must return {_RESULTS}, with None for "
+                          "what is left out")
+    return tuple(parts)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line. Exit code 0; 1 where attach() would refuse the model; 2 for input that cannot be used."""
+    parser = argparse.ArgumentParser(prog="egeria doctor", description="What Egeria would make of a model.")
+    parser.add_argument("build", help="model.py:build or package.module:build, a function without arguments that "
+                        "returns the model, or (model, example batch[, loss_fn(model, batch)[, optimizer]])")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--modules", nargs="+", metavar="PATTERN", help="layer modules, by name or regular "
+                        "expression, in forward order; one pattern with a group: its value tells them apart")
+    parser.add_argument("--rounds", type=int, default=7, help="of the measurement (default 7)")
+    parser.add_argument("--samples", type=int, default=32, help="of a reading (default 32)")
+    parsed = parser.parse_args(arguments)
+    if parsed.rounds < 1 or parsed.samples < 2:
+        parser.error("--rounds must be at least 1, --samples at least 2")
+    modules = parsed.modules[0] if parsed.modules and len(parsed.modules) == 1 else parsed.modules
+    try:
+        model, batch, loss_fn, optimizer = run_build(parsed.build)
+        report = examine(model, batch, loss_fn, optimizer, modules=modules, rounds=parsed.rounds,
+                         samples=parsed.samples)
+    except EgeriaError as error:
+        print(f"egeria doctor: {error}", file=sys.stderr)
+        return 2
+    print(report.to_json() if parsed.json else report)
+    return 1 if report.refusal else 0
+
+
+class _CallableModule(types.ModuleType):
+    """Lets egeria.doctor(model) stand for egeria.doctor.examine(model)."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Report:
+        return examine(*args, **kwargs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+else:
+    sys.modules[__name__].__class__ = _CallableModule

@@ -1,0 +1,1 @@
+"""Callbacks for training frameworks: `huggingface` (Transformers' Trainer) and `lightning`."""

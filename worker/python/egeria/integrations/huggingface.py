@@ -1,0 +1,173 @@
+"""Egeria in the Trainer of Hugging Face Transformers:
+
+    trainer = Trainer(..., callbacks=[EgeriaCallback()])
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import logging
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+try:
+    from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+except ImportError as error:
+    raise ImportError("egeria.integrations.huggingface needs Transformers and Accelerate: "
+                      f"pip install 'egeria[huggingface]' ({error})") from error
+
+import egeria
+from egeria.config import Config
+from egeria.errors import EgeriaError
+from egeria.modules import ModuleSpec
+
+_logger = logging.getLogger("egeria")
+
+# The entry of trainer_state.json's stateful_callbacks. It is no callback's name, so that the Trainer does not try
+# to make the callback itself anew (restore_callback_states_from_checkpoint), for which it needs JSON arguments.
+_STATE_KEY = "egeria"
+
+
+class EgeriaCallback(TrainerCallback):
+    """Freezes layers while a Trainer trains: one process, or DistributedDataParallel or FSDP2 under accelerate.
+
+    The session begins with the training and ends with it. Its state is in each checkpoint's trainer_state.json,
+    from where a resumed training takes it; a checkpoint that was written without Egeria is resumed with nothing
+    frozen, and one that was written with it can be resumed without. What Session.scalars() gives goes to the
+    Trainer's loggers together with the loss.
+
+    Owned by the training thread. One callback belongs to one Trainer.
+
+    Attributes:
+      session: the running session, or the last one; None before the first training.
+    """
+
+    def __init__(self, *, modules: ModuleSpec = None, config: Config | None = None):
+        """
+        Args:
+          modules: how to cut the model into layer modules, as for egeria.attach().
+          config: None: from the environment. `total_steps` and `training_job` are the Trainer's max_steps and
+            run_name where they are not given.
+        """
+        self.session: egeria.Session | None = None
+        self._modules = modules
+        self._config = config
+        self._trainer: Trainer | None = None
+        self._loss: Tensor | None = None  # of the step under way, over its micro-batches
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
+                       model: nn.Module | None = None, optimizer: Optimizer | None = None,
+                       lr_scheduler: Any = None, **kwargs: Any) -> None:
+        """Attaches to the model and the optimizer as accelerate has prepared them.
+
+        Raises:
+          EgeriaError: what egeria.attach() refuses, and DeepSpeed.
+        """
+        self._end(finished=False)  # of a training that an exception ended
+        trainer = _calling_trainer()
+        if trainer is not None:
+            if getattr(trainer, "is_deepspeed_enabled", False):
+                raise EgeriaError("FOREIGN_WRAPPER", "the Trainer runs DeepSpeed, which keeps gradients and "
+                                  "weights in buffers of its own; leave `deepspeed` out of TrainingArguments and "
+                                  "use DDP or FSDP2")
+            model = trainer.model_wrapped
+            _put_first(trainer, self)
+        self.session = egeria.attach(model, _innermost(optimizer), modules=self._modules, scheduler=lr_scheduler,
+                                     config=self._config_for(args, state))
+        saved = (state.stateful_callbacks or {}).get(_STATE_KEY)
+        self.session.load_state_dict(saved if saved else {"step": state.global_step})
+        if trainer is not None:
+            self._watch_losses(trainer)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
+                    **kwargs: Any) -> None:
+        """Reports the loss of the step that the optimizer has just made, and keeps the state for a checkpoint."""
+        if self.session is not None:
+            self.session.step(self._loss)
+            self._loss = None
+            self._keep_state(state)
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
+               logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        """Adds Egeria's numbers to those of the training, for the loggers that are called after this."""
+        if self.session is None or logs is None or "loss" not in logs or not state.is_world_process_zero:
+            return
+        scalars = self.session.scalars()
+        logs.update(scalars)
+        if state.log_history and state.log_history[-1].get("step") == state.global_step:
+            state.log_history[-1].update(scalars)
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
+                     **kwargs: Any) -> None:
+        """Ends the session; layers that are frozen then train again, should the model be trained further."""
+        self._keep_state(state)
+        self._end(finished=True)
+
+    def _config_for(self, args: TrainingArguments, state: TrainerState) -> Config:
+        config = self._config if self._config is not None else Config.from_env()
+        known: dict[str, Any] = {}
+        if config.total_steps is None and state.max_steps > 0:
+            known["total_steps"] = state.max_steps
+        if config.training_job is None and args.run_name and args.run_name != args.output_dir:
+            known["training_job"] = args.run_name
+        return dataclasses.replace(config, **known)
+
+    def _watch_losses(self, trainer: Trainer) -> None:
+        """Callbacks are not told the loss. Trainer.training_step() returns that of each micro-batch, already
+        divided by their number."""
+        inner = trainer.training_step
+
+        @functools.wraps(inner)
+        def training_step(*args: Any, **kwargs: Any) -> Tensor:
+            loss = inner(*args, **kwargs)
+            self._loss = loss if self._loss is None else self._loss + loss
+            return loss
+
+        trainer.training_step = training_step
+        self._trainer = trainer
+
+    def _keep_state(self, state: TrainerState) -> None:
+        # At every step, since whether a checkpoint follows is decided by callbacks that may come later.
+        if self.session is not None and isinstance(state.stateful_callbacks, dict):
+            state.stateful_callbacks[_STATE_KEY] = self.session.state_dict()
+
+    def _end(self, finished: bool) -> None:
+        if self.session is not None:
+            self.session.close(finished=finished)
+        if self._trainer is not None:
+            del self._trainer.training_step  # the class's own again
+            self._trainer = None
+        self._loss = None
+
+
+def _calling_trainer() -> Trainer | None:
+    """The Trainer that is calling a callback now: callbacks are given the bare model, neither the wrapper around
+    it nor the Trainer."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, Trainer):
+            return caller
+        frame = frame.f_back
+    _logger.warning("egeria: no Trainer was found behind this callback: losses are not known, and Egeria's "
+                    "numbers do not reach the loggers")
+    return None
+
+
+def _put_first(trainer: Trainer, callback: TrainerCallback) -> None:
+    """Loggers come before a user's callbacks; what on_log() adds shall reach them. Moving the entry that is being
+    called is safe: those behind it stay where they are."""
+    callbacks = trainer.callback_handler.callbacks
+    callbacks.remove(callback)
+    callbacks.insert(0, callback)
+
+
+def _innermost(optimizer: Any) -> Any:
+    """The optimizer that really steps, inside accelerate's."""
+    while isinstance(getattr(optimizer, "optimizer", None), Optimizer):
+        optimizer = optimizer.optimizer
+    return optimizer
