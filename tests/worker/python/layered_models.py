@@ -72,8 +72,12 @@ def freeze_by_hand(modules: Sequence[LayerModule], prefix: int) -> None:
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
-    """Copies of the gradients that there are."""
-    return {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
+    """Copies of the gradients that there are, whole where they are sharded and dense where they are sparse."""
+    def whole(gradient: Tensor) -> Tensor:
+        gradient = gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
+        return (gradient.to_dense() if gradient.is_sparse else gradient).detach().clone()
+
+    return {name: whole(p.grad) for name, p in model.named_parameters() if p.grad is not None}
 
 
 def largest_relative_error(got: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
@@ -81,3 +85,23 @@ def largest_relative_error(got: dict[str, Tensor], wanted: dict[str, Tensor]) ->
     assert got.keys() == wanted.keys(), sorted(got.keys() ^ wanted.keys())
     return max(((got[name] - wanted[name]).norm() / wanted[name].norm().clamp_min(1e-20)).item()
                for name in wanted)
+
+
+def relative_error_of_all(got: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
+    """Of the gradient as one long vector."""
+    difference = sum((got[name] - wanted[name]).square().sum() for name in wanted)
+    return (difference / sum(value.square().sum() for value in wanted.values())).sqrt().item()
+
+
+class WithTable(Layered):
+    """Looks its input up in a table whose gradients are sparse."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.stem = nn.Embedding(32, 16, sparse=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem((x.sum(1).abs() * 8).long() % 32)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
