@@ -253,7 +253,8 @@ def test_an_optimizer_built_from_a_filter_is_refused():
     check(model, [optimizer], layer_modules(model), Replicas(model))  # what asks for no gradient never gets one
     model.stem.requires_grad_(True)
     expect(refused(model, optimizer, layer_modules(model)), "PARAMETER_WITHOUT_OPTIMIZER",
-           "'stem.weight' and 1 more", "not from a filter", "give attach() all optimizers", "requires_grad_(False)")
+           "'stem.weight' and 1 more", "not from a filter", "give attach() all optimizers",
+           "requires_grad_(False)")
 
 
 def test_an_optimizer_inside_the_backward_pass_is_refused():
