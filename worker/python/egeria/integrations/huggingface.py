@@ -78,8 +78,10 @@ class EgeriaCallback(TrainerCallback):
             _put_first(trainer, self)
         self.session = egeria.attach(model, _innermost(optimizer), modules=self._modules, scheduler=lr_scheduler,
                                      config=self._config_for(args, state))
-        saved = (state.stateful_callbacks or {}).get(_STATE_KEY)
-        self.session.load_state_dict(saved if saved else {"step": state.global_step})
+        saved = (state.stateful_callbacks or {}).get(_STATE_KEY, {})
+        # A training without Egeria hands the entry of the checkpoint that it was resumed from on to its own.
+        fits = saved.get("global_step") == state.global_step
+        self.session.load_state_dict(saved["session"] if fits else {"step": state.global_step})
         if trainer is not None:
             self._watch_losses(trainer)
 
@@ -133,7 +135,8 @@ class EgeriaCallback(TrainerCallback):
     def _keep_state(self, state: TrainerState) -> None:
         # At every step, since whether a checkpoint follows is decided by callbacks that may come later.
         if self.session is not None and isinstance(state.stateful_callbacks, dict):
-            state.stateful_callbacks[_STATE_KEY] = self.session.state_dict()
+            entry = {"global_step": state.global_step, "session": self.session.state_dict()}
+            state.stateful_callbacks[_STATE_KEY] = entry
 
     def _end(self, finished: bool) -> None:
         if self.session is not None:

@@ -67,11 +67,13 @@ class EgeriaCallback(Callback):
           EgeriaError: what egeria.attach() refuses; [BAD_NETWORK]; [NO_OPTIMIZER].
         """
         self._end(finished=False)  # of a fit that an exception ended
-        if not trainer.optimizers:
+        # Where configure_optimizers() returns None, Lightning puts one in its place that does nothing.
+        optimizers = [entry for entry in trainer.optimizers if type(entry).__name__ != "_MockOptimizer"]
+        if not optimizers:
             raise EgeriaError("NO_OPTIMIZER", "configure_optimizers() returned none, so that nothing trains; "
                               "return one, or leave the callback out")
         schedulers = [entry.scheduler for entry in trainer.lr_scheduler_configs]
-        self.session = egeria.attach(trainer.strategy.model, list(trainer.optimizers), modules=self._modules,
+        self.session = egeria.attach(trainer.strategy.model, optimizers, modules=self._modules,
                                      scheduler=schedulers[0] if schedulers else None,
                                      config=self._config_for(trainer),
                                      network=_network_of(pl_module, self._network))
