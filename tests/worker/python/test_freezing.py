@@ -508,7 +508,9 @@ def test_frozen_layers_are_not_recomputed_and_nobody_is_warned(way):
     assert calls == [0, 1, 2, 3, 3, 2]  # blocks 0 and 1 once, 2 and 3 again in the backward pass
 
 
-def test_torch_is_left_as_it_was_found_when_nothing_is_frozen():
+@pytest.mark.parametrize("fastpath", [True, False])
+def test_torch_is_left_as_it_was_found_when_nothing_is_frozen(fastpath):
+    torch.backends.mha.set_fastpath_enabled(fastpath)
     original = torch.utils.checkpoint.CheckpointFunction
     first, second = Freezer(layer_modules(make()), []), Freezer(layer_modules(make()), [])
     first.apply(1)
@@ -516,8 +518,12 @@ def test_torch_is_left_as_it_was_found_when_nothing_is_frozen():
     second.apply(1)
     first.apply(0)
     assert torch.utils.checkpoint.CheckpointFunction is not original
-    second.apply(0)
+    assert not torch.backends.mha.get_fastpath_enabled()
+    del second  # while frozen
+    gc.collect()
     assert torch.utils.checkpoint.CheckpointFunction is original
+    assert torch.backends.mha.get_fastpath_enabled() == fastpath
+    torch.backends.mha.set_fastpath_enabled(True)
 
 
 def test_other_models_are_checkpointed_as_ever_while_one_is_frozen():
@@ -526,6 +532,83 @@ def test_other_models_are_checkpointed_as_ever_while_one_is_frozen():
     with pytest.warns(UserWarning, match="None of the inputs have requires_grad=True"):
         out = checkpoint(nn.Linear(4, 4), torch.randn(2, 4), use_reentrant=True)
     assert not out.requires_grad
+    freezer.apply(0)
+
+
+# Kinds of layers.
+
+
+class Translator(nn.Module):
+    """torch's own transformer encoder, which takes a fast path where its first layer is in eval mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Linear(8, 16)
+        layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 3)
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x, mask):
+        return self.head(self.encoder(self.embedding(x), src_key_padding_mask=mask))
+
+
+def test_torchs_transformer_encoder_with_padding_freezes_layer_by_layer():
+    torch.manual_seed(0)
+    model = Translator()
+    names = ["embedding", "encoder.layers.0", "encoder.layers.1", "encoder.layers.2", "head"]
+    modules = [LayerModule(name, (model.get_submodule(name),), (name,)) for name in names]
+    freezer = Freezer(modules, [])
+    x, mask = torch.randn(2, 5, 8), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    model(x, mask).square().mean().backward()
+    wanted = gradients(model)
+    for prefix in (1, 2, 3, 4, 2, 0):
+        freezer.apply(prefix)
+        model.zero_grad()
+        model(x, mask).square().mean().backward()
+        active = {name for module in modules[prefix:] for name, _ in module.parameters()}
+        assert largest_relative_error(gradients(model), {name: wanted[name] for name in active}) < 1e-6
+
+
+def test_parametrized_layers_freeze_and_are_copied():
+    torch.manual_seed(0)
+    model = make()
+    nn.utils.parametrizations.weight_norm(model.blocks[0].up)
+    nn.utils.parametrizations.spectral_norm(model.blocks[1].up)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    freezer = Freezer(layer_modules(model), [optimizer])
+    backward(model, 0)
+    optimizer.step()
+    freezer.apply(3)
+    frozen = [t for module in layer_modules(model)[:3] for _, t in (*module.parameters(), *module.buffers())]
+    before = [tensor.detach().clone() for tensor in frozen]
+    for number in range(5):
+        model.train()
+        optimizer.zero_grad()
+        backward(model, number)
+        optimizer.step()
+    assert equal(before, frozen) and len(frozen) > 12
+    other = copy.deepcopy(model).train()
+    other(torch.randn(4, 8))
+    assert not torch.equal(other.blocks[1].up.parametrizations.weight[0]._u, before[-1])
+    assert equal(before, frozen)
+    freezer.apply(0)
+    backward(model, 9)
+    assert model.blocks[0].up.parametrizations.weight.original0.grad is not None
+
+
+@pytest.mark.parametrize("name, variant", VARIANTS)
+def test_an_optimizer_whose_parameters_are_all_frozen_changes_nothing(name, variant):
+    model = make()
+    backbone = nn.ModuleList([model.stem, model.blocks])
+    optimizer = make_optimizer(name, variant, backbone)
+    freezer = Freezer(layer_modules(model), [optimizer])
+    backward(model, 0)
+    optimizer.step()
+    freezer.apply(5)
+    before = [p.detach().clone() for p in backbone.parameters()]
+    backward(model, 1)
+    optimizer.step()
+    assert equal(before, list(backbone.parameters()))
     freezer.apply(0)
 
 

@@ -3,15 +3,14 @@
 torch.utils.checkpoint with use_reentrant=True gives outputs that require a gradient only where one of the inputs
 does. What comes out of a frozen layer does not, so that the layers behind it would silently get no gradient. While
 layers are frozen, the first checkpointed call that may hold active parameters therefore gets an input that
-requires one. The gradient of that input is computed and dropped.
+requires one. The gradient of that input is computed and dropped. Other models are checkpointed as ever.
 """
 
 from __future__ import annotations
 
 import functools
 import types
-import weakref
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,45 +20,41 @@ from torch import Tensor, nn
 _UNKNOWN = object()
 
 
-class FrozenLayers:
-    """Parameters of a model that has frozen layers, as long as it has. Owned by the training thread."""
-
-    def __init__(self) -> None:
-        self.parameters: frozenset[int] = frozenset()  # id of each, frozen or not
-
-    def set(self, parameters: Iterable[nn.Parameter], frozen: bool) -> None:
-        """Called after each switch. The first model with frozen layers changes torch.utils.checkpoint's autograd
-        function for one that looks at its inputs, the last one changes it back."""
-        self.parameters = frozenset(id(parameter) for parameter in parameters)
-        (_models.add if frozen else _models.discard)(self)
-        module = torch.utils.checkpoint
-        if _models and module.CheckpointFunction is _ORIGINAL:
-            module.CheckpointFunction = _BoundaryCheckpoint
-        elif not _models and module.CheckpointFunction is _BoundaryCheckpoint:
-            module.CheckpointFunction = _ORIGINAL
-
-
 _ORIGINAL = torch.utils.checkpoint.CheckpointFunction
-_models: weakref.WeakSet[FrozenLayers] = weakref.WeakSet()
+
+
+def carry_gradients(is_ours: Callable[[nn.Parameter], bool]) -> None:
+    """Changes torch.utils.checkpoint's autograd function for one that looks at its inputs.
+
+    Args:
+      is_ours: whether a parameter belongs to a model that has frozen layers.
+    """
+    _BoundaryCheckpoint.is_ours = staticmethod(is_ours)
+    if torch.utils.checkpoint.CheckpointFunction is _ORIGINAL:
+        torch.utils.checkpoint.CheckpointFunction = _BoundaryCheckpoint
+
+
+def leave_alone() -> None:
+    """Undoes carry_gradients()."""
+    if torch.utils.checkpoint.CheckpointFunction is _BoundaryCheckpoint:
+        torch.utils.checkpoint.CheckpointFunction = _ORIGINAL
 
 
 class _BoundaryCheckpoint(_ORIGINAL):
     """CheckpointFunction whose calls see to it that gradients reach the active parameters inside."""
 
+    is_ours: Callable[[nn.Parameter], bool]
+
     @classmethod
     def apply(cls, function: Any, preserve_rng_state: bool, *arguments: Any) -> Any:
-        if _models and torch.is_grad_enabled() and not any(_requires_gradient(x) for x in arguments):
+        if torch.is_grad_enabled() and not any(_requires_gradient(x) for x in arguments):
             parameters = _parameters_of(function)
-            if parameters is None or any(p.requires_grad and _is_ours(p) for p in parameters):
+            if parameters is None or any(p.requires_grad and cls.is_ours(p) for p in parameters):
                 arguments = _requiring_gradient(arguments)
-            elif parameters and all(not p.requires_grad and _is_ours(p) for p in parameters):
+            elif parameters and all(not p.requires_grad and cls.is_ours(p) for p in parameters):
                 with torch.no_grad():  # nothing to recompute: as if it were not checkpointed
                     return function(*arguments)
         return _ORIGINAL.apply(function, preserve_rng_state, *arguments)
-
-
-def _is_ours(parameter: nn.Parameter) -> bool:
-    return any(id(parameter) in model.parameters for model in _models)
 
 
 def _requires_gradient(value: Any) -> bool:

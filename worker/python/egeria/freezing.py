@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from egeria.checkpointing import FrozenLayers
 from egeria.errors import EgeriaError
+from egeria.frozen_models import FrozenModel
 from egeria.modes import ModePins
 from egeria.modules import LayerModule
 
@@ -35,7 +35,7 @@ class Freezer:
         self._prefix = 0
         self._asked: dict[str, bool] = {}  # frozen parameters by name: did they ask for a gradient
         self._modes = ModePins()
-        self._layers = FrozenLayers()
+        self._model = FrozenModel()
 
     @property
     def prefix(self) -> int:
@@ -69,7 +69,7 @@ class Freezer:
         self._freeze(parameters)
         training = any(unit.training for unit in self._modules[-1].units)
         self._modes.set(_units(frozen), _units(active), training)
-        self._layers.set([*parameters.values(), *others.values()], frozen=prefix > 0)
+        self._model.set([*parameters.values(), *others.values()], frozen=prefix > 0)
         self._prefix = prefix
         return changed
 
