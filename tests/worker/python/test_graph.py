@@ -221,13 +221,44 @@ def test_one_layer_module_that_cannot_be_sent_does_not_spoil_the_others():
     assert any("infinite" in (error or "") for error in errors[2:])
 
 
-def test_layer_modules_out_of_order_or_entangled_are_refused():
+def test_layer_modules_out_of_order_are_refused():
     model = ResNet()
     inputs = RootInputs(*call_of("ResNet"), SAMPLES)
     with pytest.raises(GraphError, match="list them in forward order"):
         export_model(model, partition(model, ["layer1", ["conv1", "bn1"], "layer2", "fc"]), inputs)
-    with pytest.raises(GraphError, match="join them"):
-        export_model(model, partition(model, [["conv1", "bn1", "layer2"], "layer1", "fc"]), inputs)
+
+
+def test_an_embedding_that_is_used_again_later_belongs_to_the_first_use():
+    class Pair(nn.Module):
+        """The shape of an encoder-decoder: two stacks, interleaved lists, one embedding for both."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.decode = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+            self.norms = nn.ModuleList(nn.LayerNorm(8) for _ in range(2))
+            self.encode = nn.Linear(8, 8)
+            self.shared = nn.Embedding(20, 8)
+            self.head = nn.Linear(8, 20)
+
+        def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
+            memory = self.encode(self.shared(ids))
+            x = self.shared(targets)
+            for layer, norm in zip(self.decode, self.norms):
+                x = norm(torch.relu(layer(x)) + memory)
+            return self.head(x)
+
+    torch.manual_seed(0)
+    model = Pair()
+    ids = torch.randint(0, 20, (12, 5))
+    inputs = RootInputs((ids, ids.flip(1)), {}, SAMPLES)
+    modules = partition(model, None, record_calls(model, inputs))
+    assert [module.unit_names for module in modules] == [
+        ("shared",), ("encode",), ("decode.0", "norms.0"), ("decode.1", "norms.1"), ("head",)]
+    exported = export_model(model, modules, inputs)
+    wanted = outputs_of_units(model, modules, inputs)
+    assert torch.equal(exported.run(0, exported.inputs_of(0, inputs)), wanted[0][0])
+    for index in range(1, 5):
+        assert torch.equal(exported.run(index, exported.inputs_of(index, inputs)), wanted[index][-1])
 
 
 def test_inputs_are_copies_of_the_first_samples():

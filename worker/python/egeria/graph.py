@@ -26,7 +26,7 @@ from torch import Tensor, fx, nn
 from torch.export.graph_signature import InputKind
 
 from egeria.isolation import device_of, plain_evaluation, undisturbed
-from egeria.modules import LayerModule
+from egeria.modules import LayerModule, has_parameters
 
 _logger = logging.getLogger("egeria")
 
@@ -477,61 +477,57 @@ class _Cuts:
         self._is_activation = is_activation
         self._modules = modules
         self._recording = recording
-        submodules = dict(model.named_modules(remove_duplicate=False))
+        self._position = {node: position for position, node in enumerate(recording.nodes)}
+        self._owner: dict[fx.Node, int | None] = {}  # by the submodule that an operator was recorded in
+        self._uses = self._positions_by_module(model)
+        self._first = {index: uses[0] for index, uses in self._uses.items()}
+        self._last = self._last_positions()
+        self._ends = self._end_positions()
+
+    def _positions_by_module(self, model: nn.Module) -> dict[int, list[int]]:
+        """Positions of the operators of each layer module, from its first use of a parameter on.
+
+        Parts without weights (an activation that is called everywhere) and tensors that a container holds are no layers,
+        and do not say where a layer module begins and ends.
+        """
         owner_of_module: dict[int, int] = {}
-        owner_of_weight: dict[int, int] = {}
-        for index, module in enumerate(modules):
+        owner_of_parameter: dict[int, int] = {}
+        with_weights: set[int] = set()
+        for index, module in enumerate(self._modules):
+            loose = {name for name, _ in module.loose}
             for unit in module.units:
                 for inner in unit.modules():
                     owner_of_module.setdefault(id(inner), index)
-            # Tensors that a container holds are no layers, and do not say where a layer module ends.
-            loose = {name for name, _ in module.loose}
+                    if has_parameters(unit):
+                        with_weights.add(id(inner))
             for name, parameter in module.parameters():
                 if name not in loose:
-                    owner_of_weight.setdefault(id(parameter), index)
+                    owner_of_parameter.setdefault(id(parameter), index)
         parameters = dict(model.named_parameters(remove_duplicate=False))
-        weight_owner = {node: owner_of_weight.get(id(parameters.get(name))) for node, name in recording.weights.items()}
-        needed = self._ancestors(recording.outputs)
-        self._position = {node: position for position, node in enumerate(recording.nodes)}
-        self._owner: dict[fx.Node, int | None] = {}
-        first: dict[int, int] = {}
-        last: dict[int, int] = {}
-        for position, node in enumerate(recording.nodes):
-            owner = self._innermost(node, submodules, owner_of_module)
-            self._owner[node] = owner
-            # Parts without weights (an activation that is called everywhere) do not say where a module ends.
-            for weight in node.all_input_nodes:
-                user = weight_owner.get(weight)
-                if user is not None and node in needed:
-                    first.setdefault(user, position)
-                    last[user] = position
-        for position, node in enumerate(recording.nodes):
-            owner = self._owner[node]
-            if owner in last and first[owner] <= position and node in needed and self._inside_heavy(node, submodules):
-                last[owner] = max(last[owner], position)
-        self._first, self._last = first, last
-        self._check_order()
-        self._ends = self._end_positions()
-
-    def _innermost(self, node: fx.Node, submodules: dict[str, nn.Module], owners: dict[int, int]) -> int | None:
-        for module in reversed(self._stack(node, submodules)):
-            if id(module) in owners:
-                return owners[id(module)]
-        return None
-
-    def _inside_heavy(self, node: fx.Node, submodules: dict[str, nn.Module]) -> bool:
-        """Whether the operator belongs to a unit with weights (its last activation, say)."""
-        units = {id(unit) for module in self._modules for unit in module.units if next(unit.parameters(), None) is not None}
-        return any(id(module) in units for module in self._stack(node, submodules))
+        owner_of_weight = {node: owner_of_parameter.get(id(parameters.get(name)))
+                           for node, name in self._recording.weights.items()}
+        submodules = dict(model.named_modules(remove_duplicate=False))
+        needed = self._ancestors(self._recording.outputs)
+        uses: dict[int, list[int]] = {}
+        for position, node in enumerate(self._recording.nodes):
+            inside = next((module for module in reversed(self._stack(node, submodules)) if id(module) in owner_of_module),
+                          None)
+            owner = self._owner[node] = None if inside is None else owner_of_module[id(inside)]
+            if node not in needed:
+                continue
+            users = {owner_of_weight.get(source) for source in node.all_input_nodes} - {None}
+            if inside is not None and id(inside) in with_weights and owner in uses:
+                users.add(owner)
+            for user in users:
+                uses.setdefault(user, []).append(position)
+        return uses
 
     @staticmethod
     def _stack(node: fx.Node, submodules: dict[str, nn.Module]) -> list[nn.Module]:
-        found = []
-        for path, _ in (node.meta.get("nn_module_stack") or {}).values():
-            name = str(path).split("@")[0].removeprefix(_WRAPPER).removeprefix(".")
-            if name in submodules:
-                found.append(submodules[name])
-        return found
+        """The submodules in whose forward the operator was recorded, outermost first."""
+        names = (str(path).split("@")[0].removeprefix(_WRAPPER).removeprefix(".")
+                 for path, _ in (node.meta.get("nn_module_stack") or {}).values())
+        return [submodules[name] for name in names if name in submodules]
 
     @staticmethod
     def _ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
@@ -544,16 +540,17 @@ class _Cuts:
                 stack += node.all_input_nodes
         return found
 
-    def _check_order(self) -> None:
-        used = sorted(self._last, key=self._first.__getitem__)
-        for before, after in zip(used, used[1:]):
+    def _last_positions(self) -> dict[int, int]:
+        order = sorted(self._first, key=self._first.__getitem__)
+        last = {index: uses[-1] for index, uses in self._uses.items()}
+        for before, after in zip(order, order[1:]):
             if before > after:
-                raise GraphError(f"[BAD_PARTITION] layer module '{self._modules[before].name}' runs before "
+                raise GraphError(f"layer module '{self._modules[before].name}' runs before "
                                  f"'{self._modules[after].name}'; list them in forward order")
-        for before, after in zip(used, used[1:]):
-            if self._first[after] <= self._last[before]:
-                raise GraphError(f"[BAD_PARTITION] layer module '{self._modules[before].name}' is used again behind "
-                                 f"the beginning of '{self._modules[after].name}'; join them")
+            # Used again behind the beginning of the next one (an embedding that encoder and decoder share): what it
+            # computes there is the later one's.
+            last[before] = max(use for use in self._uses[before] if use < self._first[after])
+        return last
 
     def _end_positions(self) -> list[int]:
         ends: list[int] = []

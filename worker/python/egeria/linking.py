@@ -20,7 +20,7 @@ from egeria.config import Config
 from egeria.errors import EgeriaError
 from egeria.graph import ExportedModel, GraphError, RootInputs, ShapeMismatch, export_model
 from egeria.isolation import device_of
-from egeria.modules import LayerModule, ModuleSpec, partition
+from egeria.modules import LayerModule, ModuleSpec, has_parameters, partition
 from egeria.probing import LocalReference, gram, record_calls
 from egeria.replicas import is_fully_sharded
 
@@ -279,19 +279,19 @@ def _analyse(subject: Subject, inputs: RootInputs, samples: int, dynamic: Sequen
 
 
 def _check_order(modules: Sequence[LayerModule], calls: Sequence[nn.Module]) -> None:
+    """Raises EgeriaError [BAD_PARTITION] unless the layers of each layer module are called before those of the next."""
     position: dict[int, int] = {}
     for index, call in enumerate(calls):
         position.setdefault(id(call), index)
-    last = -1
-    for before, module in zip([None, *modules], modules):
-        found = [position[id(inner)] for unit in module.units for inner in unit.modules()
-                 if id(inner) in position and next(inner.parameters(), None) is not None]
-        if not found:
-            continue
-        if before is not None and min(found) < last:
-            raise EgeriaError("BAD_PARTITION", f"layer module '{module.name}' runs before '{before.name}'; list "
-                              "`modules` in forward order")
-        last = min(found)
+    before, last = "", -1
+    for module in modules:
+        begins = [min(found) for unit in module.units if has_parameters(unit)
+                  and (found := [position[id(inner)] for inner in unit.modules() if id(inner) in position])]
+        if begins and min(begins) < last:
+            raise EgeriaError("BAD_PARTITION", f"a layer of '{module.name}' runs before one of '{before}'; list "
+                              "`modules` in forward order, each with consecutive layers")
+        if begins:
+            before, last = module.name, max(begins)
 
 
 def _is_sharded(model: nn.Module) -> bool:

@@ -191,8 +191,8 @@ def _in_lists(module: nn.Module) -> int:
     return sum(_in_lists(child) for child in module.children())
 
 
-class _Order:
-    """Sorts submodules by the calls of a forward pass."""
+class _Positions:
+    """Where submodules are called in a forward pass."""
 
     def __init__(self, calls: Sequence[nn.Module]):
         self._first: dict[int, int] = {}
@@ -201,62 +201,82 @@ class _Order:
             self._first.setdefault(id(module), position)
             self._last[id(module)] = position
 
-    def sort(self, children: list[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
+    def sort(self, entries: list[_Entry]) -> list[_Entry]:
         """What has weights goes where it is called first; what has none (an activation, a dropout) where it is
         called last, so that it does not freeze while something active still calls it. What is not called stays
         behind the one that it is defined after, or goes to the end if it has no weights."""
-        keyed = []
+        keyed: list[tuple[float, int, _Entry]] = []
         position = -1.0
-        for index, (name, child) in enumerate(children):
-            with_weights = has_parameters(child)
+        for index, entry in enumerate(entries):
+            with_weights = has_parameters(entry.module)
             table = self._first if with_weights else self._last
-            found = [table[id(inner)] for inner in child.modules() if id(inner) in table]
+            found = [table[id(inner)] for inner in entry.module.modules() if id(inner) in table]
             if found:
                 position = min(found) if with_weights else max(found)
-            elif not with_weights:
-                keyed.append((float("inf"), index, (name, child)))
-                continue
-            keyed.append((position, index, (name, child)))
+            keyed.append((position if found or with_weights else float("inf"), index, entry))
         return [entry for _, _, entry in sorted(keyed, key=lambda item: item[:2])]
+
+
+@dataclasses.dataclass
+class _Entry:
+    """A submodule that is not looked into."""
+
+    stage: str
+    name: str
+    module: nn.Module
 
 
 class _Blocks:
     """Collects the blocks of a model, in the order of their calls or, where that is not known, their definition."""
 
     def __init__(self, model: nn.Module, calls: Sequence[nn.Module] | None):
-        self.total = max(1, _count([model]))
-        self._order = None if calls is None else _Order(calls)
-        self.blocks: list[_Block] = []
-        self._waiting: list[tuple[str, nn.Module]] = []  # light ones before the first heavy one
+        self._total = max(1, _count([model]))
+        self._entries: list[_Entry] = []
         self._add_children(model, "", stage=None)
+        entries = self._entries if calls is None else _Positions(calls).sort(self._entries)
+        self.blocks: list[_Block] = []
+        waiting: list[tuple[str, nn.Module]] = []  # light ones before the first heavy one
+        for entry in entries:
+            if _is_heavy(entry.module):
+                self.blocks.append(_Block(entry.stage, [*waiting, (entry.name, entry.module)]))
+                waiting = []
+            else:
+                # Not a stage of its own: it goes with the layer before it, wherever that is.
+                (self.blocks[-1].units if self.blocks else waiting).append((entry.name, entry.module))
         if self.blocks:
-            self.blocks[-1].units += self._waiting
+            self.blocks[-1].units += waiting
+        self._separate_stages()
 
     def _add_children(self, module: nn.Module, prefix: str, stage: str | None) -> None:
-        children = _children(module, prefix)
-        for name, child in children if self._order is None else self._order.sort(children):
+        for name, child in _children(module, prefix):
             self._add(name, child, stage)
 
     def _add(self, name: str, module: nn.Module, stage: str | None) -> None:
-        large = _count([module]) >= _LARGE_SHARE * self.total
+        large = _count([module]) >= _LARGE_SHARE * self._total
         composite = any(next(child.children(), None) is not None for child in module.children())
-        heavy = sum(_is_heavy(child) for child in module.children())
-        if _is_list(module) and heavy >= 1 and (stage is None or (large and composite)):
+        if _is_list(module) and len(module) > 0 and (stage is None or (large and composite)):
             self._add_children(module, name, stage=name)
-        elif not _is_list(module) and self._holds_most_in_lists(module):
+        elif not _is_list(module) and self._is_container(module):
             self._add_children(module, name, stage=None)
-        elif not _is_heavy(module):
-            # Not a stage of its own: it goes with the layer before it, wherever that is.
-            (self.blocks[-1].units if self.blocks else self._waiting).append((name, module))
         else:
-            self.blocks.append(_Block(stage or name, [*self._waiting, (name, module)]))
-            self._waiting = []
+            self._entries.append(_Entry(stage or name, name, module))
 
-    def _holds_most_in_lists(self, module: nn.Module) -> bool:
+    def _separate_stages(self) -> None:
+        """Two lists whose entries are called in turn are no stages; each run of blocks of one list is."""
+        ended: dict[str, int] = {}
+        last = None
+        for block in self.blocks:
+            stage = block.stage
+            if stage != last and last is not None:
+                ended[last] = ended.get(last, 0) + 1
+            last = stage
+            block.stage = f"{stage}#{ended.get(stage, 0)}"
+
+    def _is_container(self, module: nn.Module) -> bool:
         count = _count([module])
         # Tables do not count: a small model with a large vocabulary has most of its parameters there.
         tables = _count([inner for inner in module.modules() if isinstance(inner, (nn.Embedding, nn.EmbeddingBag))])
-        return count >= _ENTERED_SHARE * self.total and _in_lists(module) >= 0.5 * (count - tables) > 0
+        return count >= _ENTERED_SHARE * self._total and _in_lists(module) >= 0.5 * (count - tables) > 0
 
 
 def _by_structure(model: nn.Module, calls: Sequence[nn.Module] | None) -> list[LayerModule]:

@@ -90,12 +90,12 @@ def attach(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], *, modu
     if not isinstance(model, nn.Module):
         raise EgeriaError("BAD_MODEL", f"attach() takes the model as a torch.nn.Module, not a {type(model).__name__}; give it "
                           "the module that is called in the training loop")
-    optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+    optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
     if not optimizers or not all(isinstance(entry, Optimizer) for entry in optimizers):
         raise EgeriaError("BAD_OPTIMIZER", "attach() takes a torch.optim.Optimizer, or a list of them; give it the one "
                           "whose step() is called")
     for session in list(_open.values()):
-        if session._model is (network or unwrap(model)):  # attached anew, in a notebook say
+        if session._model is (unwrap(model) if network is None else network):  # attached anew, in a notebook say
             session.close(finished=False)
     return Session(model, optimizers, modules, scheduler, config, network)
 
@@ -145,6 +145,7 @@ class Session:
         self._captured = False  # in the step under way
         self._bytes_reduced = 0
         self._gradient_bytes = 0
+        self._told: set[str] = set()
         self._final: dict[str, Any] | None = None
         self._handles: list[Any] = []
         self.modules: list[LayerModule] = []
@@ -159,7 +160,8 @@ class Session:
         if "torch._dynamo" in sys.modules:
             self._replicas.allow_recompiles(len(self.modules))
         hook = ForwardHook(self) if network is None else NetworkHook(self)
-        self._handles.append((network or model).register_forward_pre_hook(hook, with_kwargs=True))
+        watched = model if network is None else network
+        self._handles.append(watched.register_forward_pre_hook(hook, with_kwargs=True))
         self._handles.append(self._optimizers[0].register_step_post_hook(StepHook(self)))
         _open[self._number] = self
 
@@ -512,6 +514,9 @@ class Session:
         self._fail(f"{what}; this process takes no readings", error)
 
     def _fail(self, what: str, error: Exception | None) -> None:
+        if what in self._told:
+            return
+        self._told.add(what)
         _logger.warning("egeria: %s%s", what, f": {error}" if error is not None else "")
         if error is not None:
             _logger.debug("egeria: %s", what, exc_info=error)

@@ -1,0 +1,472 @@
+"""Sessions in one process."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import logging
+import os
+import pathlib
+import pickle
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from layered_models import Layered
+from recorded_models import Branches
+from torch import Tensor, nn
+
+import egeria
+from egeria import session as session_module
+from egeria.session import Switch
+
+WINDOW = {"interval_steps": 1, "window": 3, "tolerance": 1.0, "bootstrap": False}
+
+
+@pytest.fixture(autouse=True)
+def no_session_stays_open() -> Iterator[None]:
+    yield
+    for session in list(session_module._open.values()):
+        session.close(finished=False)
+
+
+class Training:
+    """A small model that trains; every step's data depends on its number only."""
+
+    def __init__(self, seed: int = 0, **options: Any):
+        torch.manual_seed(seed)
+        self.model = Layered(norm=nn.BatchNorm1d, dropout=0.1, **options)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.05, momentum=0.9, weight_decay=1e-3)
+        self.step = 0
+
+    def attach(self, **config: Any) -> egeria.Session:
+        options = {"controller": "none"} if "controller" not in config and "plans" not in config else {}
+        return egeria.attach(self.model, self.optimizer, config=egeria.Config(**options, **config))
+
+    def loss(self) -> Tensor:
+        data = torch.Generator().manual_seed(self.step)
+        torch.manual_seed(10_000 + self.step)  # dropout
+        return self.model(torch.randn(16, 8, generator=data)).square().mean()
+
+    def train(self, steps: int, session: egeria.Session | None = None) -> None:
+        for _ in range(steps):
+            self.step += 1
+            self.optimizer.zero_grad()
+            loss = self.loss()
+            loss.backward()
+            self.optimizer.step()
+            if session is not None:
+                session.step(loss)
+
+    def state(self) -> dict[str, Any]:
+        return copy.deepcopy({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
+                              "step": self.step})
+
+    def restore(self, state: dict[str, Any]) -> None:
+        state = copy.deepcopy(state)
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step = state["step"]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal to the bit, at any depth."""
+    if isinstance(one, Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+# What it does.
+
+
+def test_plans_freeze_and_unfreeze_and_the_summary_says_so(capsys: pytest.CaptureFixture[str]):
+    training = Training()
+    with training.attach(plans=[(5, 2), (8, 3), (12, 0)]) as session:
+        training.train(9, session)
+        assert session.prefix == 3
+        assert session.scalars()["egeria/frozen_prefix"] == 3.0 and session.scalars()["egeria/freezes"] == 2.0
+        assert 0 < session.scalars()["egeria/frozen_share"] < 1
+        frozen = [name for module in session.modules[:3] for name, _ in module.parameters()]
+        assert {name for name, p in training.model.named_parameters() if not p.requires_grad} == set(frozen)
+        training.train(6, session)
+    assert session.switches == [Switch(5, 2, False, True), Switch(8, 3, False, True), Switch(12, 0, True, True)]
+    summary = session.summary()
+    assert (summary["steps"], summary["freezes"], summary["unfreezes"]) == (15, 2, 1)
+    assert 0 < summary["frozen_share"] < 1 and set(summary["seconds_per_step"]) == {0, 2, 3}
+    line = capsys.readouterr().out
+    assert line.startswith("egeria: 15 steps, frozen share ") and line.count("\n") == 1
+    assert "2 freezes, 1 unfreeze, time saved about " in line and "estimated from measured step times" in line
+
+
+def test_frozen_layers_do_not_change_by_one_bit():
+    training = Training()
+    session = training.attach(plans=[(4, 2)])
+    training.train(4, session)
+    before = {name: value.clone() for module in session.modules[:2]
+              for name, value in [*module.parameters(), *module.buffers()]}
+    training.model.train()
+    training.train(6, session)
+    now = {**dict(training.model.named_parameters()), **dict(training.model.named_buffers())}
+    assert before and all(torch.equal(value, now[name]) for name, value in before.items())
+
+
+def test_without_anything_to_do_a_session_changes_nothing():
+    plain, watched = Training(), Training()
+    session = watched.attach()
+    plain.train(8)
+    watched.train(8, session)
+    session.close()
+    assert same(plain.state(), watched.state()) and session.switches == []
+
+
+def test_a_session_that_is_switched_off_does_nothing(capsys: pytest.CaptureFixture[str]):
+    training = Training()
+    with training.attach(enabled=False) as session:
+        training.train(2, session)
+        assert session.scalars() == {} and session.prefix == 0 and session.modules == []
+        session.load_state_dict(session.state_dict())
+    assert capsys.readouterr().out == ""
+    assert not training.model._forward_pre_hooks
+
+
+def test_closing_lets_everything_train_again_and_remembers_what_was_frozen():
+    training = Training()
+    session = training.attach(plans=[(2, 2)])
+    training.train(3, session)
+    session.close()
+    session.close()
+    assert all(parameter.requires_grad for parameter in training.model.parameters())
+    assert all(module.training for module in training.model.modules())
+    assert session.prefix == 2 and session.state_dict()["frozen_prefix"] == 2
+    assert session.scalars()["egeria/frozen_prefix"] == 2.0
+    steps = session.state_dict()["step"]
+    training.train(2, session)
+    assert session.state_dict()["step"] == steps == 3
+    assert not training.model._forward_pre_hooks and not training.optimizer._optimizer_step_post_hooks
+
+
+def test_steps_that_a_scaler_skips_are_no_steps():
+    training = Training()
+    session = training.attach()
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for step in range(4):
+        training.optimizer.zero_grad()
+        scaler.scale(training.loss() * (float("inf") if step == 1 else 1.0)).backward()
+        scaler.step(training.optimizer)
+        scaler.update()
+    assert session.state_dict()["step"] == 3
+
+
+def test_the_first_of_several_optimizers_ends_the_step():
+    torch.manual_seed(0)
+    model = Layered()
+    head = torch.optim.SGD(model.head.parameters(), 0.1)
+    rest = torch.optim.AdamW([p for name, p in model.named_parameters() if "head" not in name], 0.1)
+    session = egeria.attach(model, [head, rest], config=egeria.Config(plans=[(2, 2)]))
+    for _ in range(3):
+        model(torch.randn(4, 8)).sum().backward()
+        rest.step()
+        head.step()
+    assert session.state_dict()["step"] == 3 and session.prefix == 2
+
+
+# Checkpoints.
+
+
+def test_a_checkpoint_is_small_plain_and_changes_no_key_of_the_others():
+    plain, watched = Training(), Training()
+    session = watched.attach(plans=[(2, 2)])
+    plain.train(4)
+    watched.train(4, session)
+    state = session.state_dict()
+    data = io.BytesIO()
+    torch.save({**watched.state(), "egeria": state}, data)
+    data.seek(0)
+    assert torch.load(data, weights_only=True)["egeria"] == state
+    assert len(pickle.dumps(state)) < 2000
+    for part in ("model", "optimizer"):
+        assert list(plain.state()[part]) == list(watched.state()[part])
+    assert list(plain.state()["optimizer"]["state"]) == list(watched.state()["optimizer"]["state"])
+
+
+@pytest.mark.parametrize("save_at", [3, 6, 9, 13])
+def test_a_resumed_training_equals_the_uninterrupted_one(save_at: int):
+    plans = [(5, 2), (8, 3), (12, 1)]
+    whole = Training()
+    session = whole.attach(plans=plans)
+    whole.train(save_at, session)
+    saved, ours = whole.state(), copy.deepcopy(session.state_dict())
+    whole.train(16 - save_at, session)
+
+    again = Training(seed=5)
+    resumed = again.attach(plans=plans)
+    again.restore(saved)
+    resumed.load_state_dict(ours)
+    assert resumed.prefix == ours["frozen_prefix"]
+    again.train(16 - save_at, resumed)
+    assert same(whole.state(), again.state())
+    assert resumed.switches == session.switches and resumed.state_dict() == session.state_dict()
+
+
+def test_checkpoints_go_from_with_egeria_to_without_and_back():
+    with_it = Training()
+    session = with_it.attach(plans=[(2, 2)])
+    with_it.train(4, session)
+    without = Training(seed=3)
+    without.restore(with_it.state())
+    without.train(3)
+    back = Training(seed=4)
+    back.restore(without.state())
+    resumed = back.attach()
+    resumed.load_state_dict({"step": without.step})
+    back.train(2, resumed)
+    assert resumed.state_dict()["step"] == 9 and resumed.prefix == 0
+
+
+def test_states_that_do_not_fit_are_refused_with_what_to_do():
+    session = Training().attach()
+    good = session.state_dict()
+    for bad, what in [({**good, "version": 99}, "newer egeria"), ({**good, "frozen_prefix": 99}, "99 layer modules"),
+                      ({**good, "step": -1}, "negative"), ({"step": "x"}, "no state"), (7, "no state"),
+                      ({**good, "modules": [3]}, "no list"),
+                      ({**good, "modules": [["a", ["nowhere"], []], ["b", ["head"], []]]}, "another model")]:
+        with pytest.raises(egeria.EgeriaError, match=f"CHECKPOINT_MISMATCH.*{what}"):
+            session.load_state_dict(bad)
+    training = Training()
+    cut = [["stem", "blocks"], "head"]
+    listed = egeria.attach(training.model, training.optimizer, modules=cut, config=egeria.Config(controller="none"))
+    with pytest.raises(egeria.EgeriaError, match="CHECKPOINT_MISMATCH.*than `modules` says"):
+        listed.load_state_dict(good)
+    training.train(1)
+    with pytest.raises(egeria.EgeriaError, match="LOAD_TOO_LATE.*between attach"):
+        listed.load_state_dict(listed.state_dict())
+
+
+# Misuse, and our own failures.
+
+
+def test_misuse_is_said_at_attach_with_what_to_do():
+    training = Training()
+    config = egeria.Config(controller="none")
+    with pytest.raises(egeria.EgeriaError, match="BAD_OPTIMIZER.*step"):
+        egeria.attach(training.model, training.model, config=config)
+    with pytest.raises(egeria.EgeriaError, match="BAD_OPTIMIZER"):
+        egeria.attach(training.model, [], config=config)
+    with pytest.raises(egeria.EgeriaError, match="BAD_MODEL.*training loop"):
+        egeria.attach(lambda x: x, training.optimizer, config=config)
+    with pytest.raises(egeria.EgeriaError, match="BAD_CONFIG.*at most"):
+        training.attach(plans=[(3, 50)])
+    config.policy = "magic"
+    with pytest.raises(egeria.EgeriaError, match="BAD_CONFIG"):
+        egeria.attach(training.model, training.optimizer, config=config)
+    assert not training.model._forward_pre_hooks and not training.optimizer._optimizer_step_post_hooks
+
+
+def fail(*_: object, **__: object) -> None:
+    raise ZeroDivisionError("ours")
+
+
+@pytest.mark.parametrize("broken", ["egeria.session.RootInputs", "egeria.linking.export_model",
+                                    "egeria.linking.Link.probe", "egeria.linking.Link.answer_snapshot",
+                                    "egeria.session.start_link", "egeria.reports.Reports.end_step",
+                                    "egeria.reports.Reports.add_loss", "egeria.replicas.Replicas.discover"])
+def test_no_failure_of_ours_reaches_the_training(broken: str, monkeypatch: pytest.MonkeyPatch, controller: Any,
+                                                 caplog: pytest.LogCaptureFixture):
+    plain, watched = Training(), Training()
+    plain.train(30)
+    session = watched.attach(controller=controller.address, observe=True, batch_size=4, options=WINDOW)
+    monkeypatch.setattr(broken, fail)
+    with caplog.at_level(logging.WARNING, logger="egeria"):
+        watched.train(30, session)
+    session.close()
+    assert same(plain.state(), watched.state())
+    told = [record.getMessage() for record in caplog.records if record.name == "egeria"]
+    assert sum("ours" in text for text in told) == 1 and len(told) <= 3
+
+
+def test_a_switch_that_fails_leaves_what_was_frozen(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    training = Training()
+    session = training.attach(plans=[(2, 1), (4, 3), (6, 2)])
+    training.train(3, session)
+    apply = session._freezer.apply
+    monkeypatch.setattr(session._freezer, "apply", lambda prefix: fail() if prefix == 3 else apply(prefix))
+    training.train(5, session)
+    assert session.prefix == 1 and len(session.switches) == 1
+    assert "3 layer modules cannot be frozen, so 1 stay so: ours" in caplog.text
+
+
+# Copies, pickles, forks, garbage.
+
+
+def test_copies_and_pickles_of_a_watched_model_are_not_watched():
+    training = Training()
+    session = training.attach(plans=[(2, 2)])
+    training.train(3, session)
+    model, optimizer = copy.deepcopy((training.model, training.optimizer))
+    for other in (model, pickle.loads(pickle.dumps(training.model)), pickle.loads(pickle.dumps(model))):
+        other(torch.randn(4, 8)).sum()
+    optimizer.step()
+    assert session.state_dict()["step"] == 3
+    assert b"egeria.hooks" not in pickle.dumps(training.model)
+    training.train(1, session)
+    assert session.state_dict()["step"] == 4
+
+
+def test_a_forked_child_does_not_disturb_the_session(controller: Any):
+    training = Training()
+    session = training.attach(controller=controller.address, batch_size=4, options=WINDOW)
+    training.train(6, session)
+    child = os.fork()
+    if child == 0:
+        try:
+            training.train(2, session)
+            session.close()
+            os._exit(0 if session._step == 6 else 3)
+        finally:
+            os._exit(4)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    training.train(6, session)
+    assert session.state_dict()["step"] == 12
+
+
+def test_a_model_is_free_again_once_its_session_is_closed():
+    training = Training()
+    session = training.attach(plans=[(2, 2)])
+    training.train(3, session)
+    model = weakref.ref(training.model)
+    session.close()
+    del training, session
+    gc.collect()
+    assert model() is None
+
+
+def test_attaching_anew_ends_the_session_before():
+    training = Training()
+    first = training.attach()
+    second = training.attach()
+    training.train(2)
+    assert (first.state_dict()["step"], second.state_dict()["step"]) == (0, 2)
+
+
+# With a controller.
+
+
+def train_until(training: Training, session: egeria.Session, condition: Callable[[], bool], most: int = 20_000) -> None:
+    for _ in range(most):
+        training.train(1, session)
+        if condition():
+            return
+    raise AssertionError(f"waited {most} steps in vain; {session.counters()}")
+
+
+def test_a_controller_freezes_layers_by_their_plasticity(controller: Any):
+    training = Training()
+    with training.attach(controller=controller.address, batch_size=8, options=WINDOW) as session:
+        train_until(training, session, lambda: session.prefix >= 2)
+        counters = session.counters()
+    assert counters["samples_sent"] > 0 and counters["snapshots_sent"] > 0
+    assert session.switches[0].frozen_prefix == 1 and all(entry.ranks_identical for entry in session.switches)
+    assert '"Layered"' in controller.metrics()
+
+
+def test_a_model_that_cannot_be_recorded_is_frozen_by_readings_of_this_process(controller: Any,
+                                                                             caplog: pytest.LogCaptureFixture):
+    training = Training()
+    torch.manual_seed(0)
+    training.model = Branches()
+    training.optimizer = torch.optim.SGD(training.model.parameters(), 0.05)
+    with caplog.at_level(logging.INFO, logger="egeria"):
+        with training.attach(controller=controller.address, batch_size=8, options=WINDOW) as session:
+            train_until(training, session, lambda: session.prefix >= 1)
+    assert "data-dependent" in caplog.text and "runs their reference itself" in caplog.text
+    assert session.counters()["samples_sent"] > 0
+
+
+def test_reference_local_takes_all_readings_here(controller: Any):
+    training = Training()
+    with training.attach(controller=controller.address, batch_size=8, options=WINDOW, reference="local") as session:
+        train_until(training, session, lambda: session.prefix >= 1)
+
+
+def test_layer_modules_out_of_order_are_said_and_not_watched(controller: Any, caplog: pytest.LogCaptureFixture):
+    training = Training()
+    config = egeria.Config(controller=controller.address, batch_size=8, options=WINDOW)
+    session = egeria.attach(training.model, training.optimizer, modules=["blocks", "stem", "head"], config=config)
+    training.train(4, session)
+    assert "[BAD_PARTITION] a layer of 'stem' runs before one of 'blocks'; list" in caplog.text
+    assert session.counters() == {}
+
+
+def test_the_order_of_the_forward_pass_replaces_that_of_definition(controller: Any):
+    class Backwards(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head, self.second, self.first = nn.Linear(8, 4), nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(torch.relu(self.second(torch.relu(self.first(x)))))
+
+    training = Training()
+    training.model = Backwards()
+    training.optimizer = torch.optim.SGD(training.model.parameters(), 0.01)
+    session = training.attach(controller=controller.address, batch_size=8, options=WINDOW)
+    assert [module.name for module in session.modules] == ["head", "second", "first"]
+    training.train(3, session)
+    assert [module.name for module in session.modules] == ["first", "second", "head"]
+    saved = session.state_dict()
+    session.close()
+    resumed = training.attach(controller="none")
+    resumed.load_state_dict({**saved, "frozen_prefix": 1})
+    assert not training.model.first.weight.requires_grad and training.model.head.weight.requires_grad
+
+
+def test_sizes_that_begin_to_vary_later_lead_to_a_new_recording(controller: Any):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    config = egeria.Config(controller=controller.address, batch_size=4, observe=True, options=WINDOW)
+    session = egeria.attach(model, optimizer, config=config)
+
+    def step(length: int) -> None:
+        optimizer.zero_grad()
+        model(torch.randn(8, length, 8)).square().mean().backward()
+        optimizer.step()
+
+    lengths = torch.Generator().manual_seed(0)
+    sent = 0
+    for number in range(20_000):
+        step(5 if number < 10 else int(torch.randint(3, 9, (), generator=lengths)))
+        sent = session.counters().get("samples_sent", 0)
+        if session._recordings == 1 and sent >= 10:
+            break
+    assert session._recordings == 1 and sent >= 10
+    assert session.counters()["samples_dropped"] < sent + 5
+
+
+def test_a_script_that_forgets_to_close_says_its_summary_at_the_end(tmp_path: pathlib.Path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch, egeria\n"
+        "def main():\n"
+        "    model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(4)))\n"
+        "    optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "    session = egeria.attach(model, optimizer, config=egeria.Config(plans=[(2, 1)]))\n"
+        "    for step in range(4):\n"
+        "        model(torch.randn(4, 4)).sum().backward()\n"
+        "        optimizer.step()\n"
+        "main()\n"
+        "import sys\n"
+        "if sys.argv[1:]: raise SystemError('the user\\'s own')\n", encoding="utf-8")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0 and "egeria: 4 steps, frozen share " in done.stdout, done.stderr
+    done = subprocess.run([sys.executable, script, "raise"], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1 and "the user's own" in done.stderr and "egeria" not in done.stdout

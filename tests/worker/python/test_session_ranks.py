@@ -1,0 +1,89 @@
+"""Sessions on two ranks, under egeria-run with a controller of its own, as users start them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+from typing import Any
+
+import pytest
+from launching import HERE
+
+RUN = pathlib.Path(os.environ["EGERIA_BIN"]) / "egeria-run"
+
+
+def run(folder: pathlib.Path, *arguments: object, seconds: float = 240, code: int = 0) -> tuple[list[dict[str, Any]], str]:
+    """Runs session_job.py on two ranks; what each says, and what was printed."""
+    folder.mkdir(exist_ok=True)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("EGERIA_")}
+    done = subprocess.run([RUN, "--nproc-per-node", "2", HERE / "session_job.py", "--out", folder, *map(str, arguments)],
+                          capture_output=True, text=True, timeout=seconds, check=False,
+                          env={**environment, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.environ["PYTHONPATH"]})
+    assert done.returncode == code, (done.stdout + done.stderr)[-6000:]
+    records = [json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))]
+    assert len(records) == (2 if code == 0 else len(records))
+    return records, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("options", [
+    "--model convolutions",
+    "--model noisy --bf16 --accumulate 2 --early",
+    "--model encoder --wrap compile_ddp",
+    "--model convolutions --wrap ddp_compile --bf16 --accumulate 2 --optimizer adamw",
+    "--model convolutions --wrap later_compile --silent",
+    "--model branches --wrap later",
+    "--model encoder --wrap fsdp2 --optimizer adamw",
+])
+def test_watching_changes_no_bit_of_a_training(options: str, tmp_path: pathlib.Path):
+    plain, _ = run(tmp_path / "plain", "--steps", 24, *options.split())
+    watched, output = run(tmp_path / "watched", "--steps", 24, "--egeria", "observe", *options.split())
+    assert "egeria: 24 steps observed, nothing was frozen" in output
+    for one, other in zip(plain, watched):
+        assert one["losses"] == other["losses"] and one["weights"] == other["weights"]
+        assert one["keys"] == other["keys"] and one["passes"] == other["passes"]
+        assert one["compiles"].get("graphs") == other["compiles"].get("graphs")
+        assert other["switches"] == []
+    assert watched[0]["counters"]["samples_sent"] > 0 and watched[0]["counters"]["snapshots_sent"] > 0
+
+
+def test_both_ranks_freeze_and_unfreeze_at_the_same_steps(tmp_path: pathlib.Path):
+    records, output = run(tmp_path, "--egeria", "act", "--steps", 300, "--drop-rate-at", 150, "--interval", 2)
+    first, second = records
+    assert first["switches"] == second["switches"] and first["prefixes"] == second["prefixes"]
+    assert all(identical for *_, identical in first["switches"])
+    assert first["switches"][0][1] == 1
+    drop = [entry for entry in first["switches"] if entry[2]]
+    assert len(drop) == 1 and drop[0][0] > 150 and drop[0][1] == 0
+    assert first["summary"]["unfreezes"] == 1 and first["summary"]["ranks_identical"]
+    parameters = [name for name in first["weights"] if "running" not in name and "num_batches" not in name]
+    assert [first["weights"][name] for name in parameters] == [second["weights"][name] for name in parameters]
+    assert output.count("egeria: 300 steps, frozen share ") == 1 and "1 unfreeze" in output
+
+
+@pytest.mark.parametrize("options", ["--model branches", "--model encoder --wrap fsdp2 --optimizer adamw"])
+def test_what_cannot_be_recorded_still_freezes_on_both_ranks(options: str, tmp_path: pathlib.Path):
+    records, _ = run(tmp_path, "--egeria", "act", "--steps", 80, *options.split())
+    assert records[0]["switches"] and records[0]["switches"] == records[1]["switches"]
+    assert all(identical for *_, identical in records[0]["switches"])
+
+
+@pytest.mark.parametrize("options", ["", "--bf16 --accumulate 2 --optimizer adamw --wrap ddp_compile", "--wrap later"])
+def test_a_training_resumed_in_a_frozen_phase_equals_the_uninterrupted_one(options: str, tmp_path: pathlib.Path):
+    plans = ["--egeria", "plans", "--plans", "4:1,10:3,20:2,26:0", *options.split()]
+    whole, _ = run(tmp_path, *plans, "--steps", 30, "--save-at", 13)
+    again, _ = run(tmp_path / "again", *plans, "--steps", 30, "--load", tmp_path / "checkpoint")
+    for one, other in zip(whole, again):
+        assert one["losses"][13:] == other["losses"] and one["prefixes"][13:] == other["prefixes"]
+        assert one["weights"] == other["weights"] and one["switches"] == other["switches"]
+    assert whole[0]["prefixes"][12] == 3
+
+
+def test_the_state_goes_between_trainings_with_and_without_egeria(tmp_path: pathlib.Path):
+    run(tmp_path, "--egeria", "plans", "--plans", "4:2", "--steps", 8, "--save-at", 8)
+    without, _ = run(tmp_path / "without", "--steps", 12, "--load", tmp_path / "checkpoint", "--save-at", 10)
+    assert len(without[0]["losses"]) == 4
+    back, _ = run(tmp_path / "back", "--egeria", "plans", "--plans", "12:1", "--steps", 14,
+                  "--load", tmp_path / "without" / "checkpoint")
+    assert back[0]["prefixes"][-1] == 1
