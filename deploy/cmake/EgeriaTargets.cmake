@@ -11,12 +11,18 @@ function(egeria_library name)
   target_link_libraries(egeria_${name} PUBLIC ${arg_PUBLIC} PRIVATE egeria_options ${arg_PRIVATE})
 endfunction()
 
-# egeria_binary(<file name> [SOURCES ...] [DEPS ...]): an installed executable in <build>/bin.
+# egeria_binary(<file name> [SOURCES ...] [DEPS ...]): an executable in <build>/bin, installed into bin, or by
+# `pip install` among the environment's scripts, from where it finds the libraries of the environment's torch.
 function(egeria_binary name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE egeria_options ${arg_DEPS})
-  install(TARGETS ${name} RUNTIME DESTINATION bin)
+  if(SKBUILD)
+    set_target_properties(${name} PROPERTIES INSTALL_RPATH "${EGERIA_TORCH_FROM_SCRIPTS}")
+    install(TARGETS ${name} RUNTIME DESTINATION ${SKBUILD_SCRIPTS_DIR} COMPONENT programs)
+  else()
+    install(TARGETS ${name} RUNTIME DESTINATION bin COMPONENT programs)
+  endif()
 endfunction()
 
 # egeria_test(<name> [SOURCES ...] [DEPS ...] [LABELS ...] [TIMEOUT s]): a GoogleTest program, one ctest entry.
