@@ -1,5 +1,7 @@
 #include "controller/cli/doctor_command.h"
 
+#include <spawn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -47,16 +49,38 @@ void FindPackageInBuildTree() {
   setenv("PYTHONPATH", (set ? absl::StrCat(package_folder, ":", path) : package_folder).c_str(), 1);
 }
 
+std::vector<char*> Pointers(std::vector<std::string>& words) {
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+// Whether this Python can find the package, without loading it.
+bool HasPackage(const std::string& python) {
+  std::vector<std::string> words = {
+      python, "-c", "import importlib.util, sys; sys.exit(importlib.util.find_spec('egeria') is None)"};
+  pid_t pid = 0;
+  if (posix_spawn(&pid, python.c_str(), nullptr, nullptr, Pointers(words).data(), environ) != 0) return false;
+  int status = 0;
+  while (waitpid(pid, &status, 0) < 0) {
+    if (errno != EINTR) return false;
+  }
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
 // Returns only if it fails.
 absl::Status BecomeDoctor(const std::vector<std::string>& arguments) {
   EGERIA_ASSIGN_OR_RETURN(const std::string python, FindPython());
   FindPackageInBuildTree();
+  if (!HasPackage(python)) {
+    return absl::NotFoundError(absl::StrCat(python, " has no package egeria: activate the environment that it is "
+                                            "installed in, name its Python in EGERIA_PYTHON, or install it with "
+                                            "`pip install .` in egeria's source folder"));
+  }
   std::vector<std::string> words = {python, "-m", "egeria.doctor"};
   words.insert(words.end(), arguments.begin(), arguments.end());
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  execv(python.c_str(), pointers.data());
+  execv(python.c_str(), Pointers(words).data());
   return absl::InternalError(absl::StrCat("cannot start ", python, ": ", std::strerror(errno)));
 }
 

@@ -33,6 +33,14 @@ TEST(DoctorCommand, SaysThatTheGivenPythonIsNoProgram) {
   EXPECT_EQ(code, 1);
 }
 
+TEST(DoctorCommand, SaysWhatToDoWhereThePackageIsMissing) {
+  int code = 0;
+  const std::string errors = ErrorsWith("/bin/false", &code);
+  EXPECT_THAT(errors, HasSubstr("/bin/false has no package egeria"));
+  EXPECT_THAT(errors, HasSubstr("pip install ."));
+  EXPECT_EQ(code, 1);
+}
+
 TEST(DoctorCommand, HandsItsArgumentsToPython) {
   // In a child process, since the command becomes another program: here one that prints what it is told.
   EXPECT_EXIT(

@@ -11,13 +11,18 @@ HERE = pathlib.Path(__file__).resolve().parent
 TORCHRUN = pathlib.Path(sys.executable).parent / "torchrun"
 
 
+def rank_environment(rank: int, world_size: int, port: int) -> dict[str, str]:
+    """What torchrun would set, for ranks that a test starts one by one."""
+    return {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port)}
+
+
 class Program:
     """A Python program of this folder under way; ends with its context."""
 
     def __init__(self, folder: pathlib.Path, script: str, *arguments: object, ranks: int = 1,
                  environment: dict[str, str] | None = None):
-        self.log = folder / f"{script}.log"
-        self.folder = folder
+        self.log = folder / f"{script}.{len(list(folder.glob('*.log')))}.log"
         command = [str(TORCHRUN), "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d", "--rdzv-endpoint",
                    "127.0.0.1:0"] if ranks > 1 else [sys.executable]
         with self.log.open("wb") as log:

@@ -6,6 +6,7 @@ Each rank writes FOLDER/rank<r>.json: what it was asked and told, at which steps
   return        without stop(), from the main module
   exception     an exception in the loop
   wait          waits in commit() for the other ranks, for a signal to come; says so in FOLDER/waiting
+  raise-in-wait an exception while the other ranks do not come to the agreement that has begun
   fork          forks a child that uses and drops the link before it exits, then goes on
 """
 
@@ -16,6 +17,7 @@ import datetime
 import json
 import os
 import pathlib
+import signal
 import sys
 import time
 from typing import Any
@@ -133,6 +135,8 @@ def fork_a_child(job: Job) -> None:
         job.link.stop(finished=True)
         assert not job.link.counters()["connected"]
         del job.link
+        if job.world_size > 1:  # torch's own process groups hang in a child that ends as Python does
+            os._exit(17)
         sys.exit(17)
     deadline = time.monotonic() + 30
     while True:
@@ -152,9 +156,12 @@ def main() -> None:
     parser.add_argument("--step-seconds", type=float, default=0.01)
     parser.add_argument("--until-plan", type=int, default=0, help="go on until this plan has been applied")
     parser.add_argument("--reference-here", action="store_true")
-    parser.add_argument("--end", choices=["return", "exception", "wait", "fork"])
+    parser.add_argument("--end", choices=["return", "exception", "wait", "raise-in-wait", "fork"])
     parser.add_argument("--end-rank", type=int, default=0)
+    parser.add_argument("--handle-sigterm", action="store_true", help="its handler ends the program with code 3")
     arguments = parser.parse_args()
+    if arguments.handle_sigterm:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
     job = Job(arguments)
     ends_here = arguments.end if job.rank == arguments.end_rank else None
     for _ in range(arguments.steps):
@@ -167,9 +174,12 @@ def main() -> None:
             raise ValueError("in the loop")
         if job.step == 20 and ends_here == "fork":
             fork_a_child(job)
-        if job.step == 20 and arguments.end == "wait":
+        if job.step == 20 and arguments.end in ("wait", "raise-in-wait"):
             if ends_here is None:  # never comes to its next boundary
                 time.sleep(600)
+            if ends_here == "raise-in-wait":
+                job.link.commit(21)
+                raise ValueError("in the loop")
             (arguments.out / "waiting").touch()
         if arguments.until_plan and job.seen["plans"] and job.seen["plans"][-1][2] >= arguments.until_plan:
             break

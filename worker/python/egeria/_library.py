@@ -7,8 +7,8 @@ from egeria._version import BUILT_FOR_TORCH, __version__
 
 def _check_torch() -> None:
     """Raises ImportError, saying what to do, unless the installed torch is of the minor version built against."""
-    remedy = (f"install torch {BUILT_FOR_TORCH}.* (pip install 'torch=={BUILT_FOR_TORCH}.*'), or build egeria for the "
-              "torch that you have: pip install --no-build-isolation --no-cache-dir . in egeria's source folder")
+    remedy = (f"install one that fits with `pip install 'torch=={BUILT_FOR_TORCH}.*'`, or use an egeria that was built "
+              "for yours")
     try:
         import torch  # pylint: disable=import-outside-toplevel
     except ModuleNotFoundError as error:

@@ -3,7 +3,6 @@
 #include <exception>
 
 #include "ATen/DeviceAccelerator.h"
-#include "common/base/log.h"
 #include "common/base/status.h"
 #include "torch/csrc/distributed/c10d/GroupRegistry.hpp"
 #include "worker/commit/torch_status.h"
@@ -120,8 +119,7 @@ PythonLink::~PythonLink() {
   }
   if (link_ == nullptr) return;  // it never started
   deaf_ = true;
-  const absl::Status status = Stop(/*finished=*/false, kExitPatience);
-  if (!status.ok()) LogWarning(absl::string_view(status.message()));
+  Stop(/*finished=*/false, kExitPatience).IgnoreError();
 }
 
 bool PythonLink::InChild() const { return getpid() != pid_; }
@@ -229,8 +227,8 @@ void PythonLink::StopAll() {
       new std::shared_ptr<PythonLink>(link);  // its thread may still be in it when the process ends
       continue;
     }
-    const absl::Status status = link->link_->Stop(/*finished=*/false, kExitPatience);
-    if (!status.ok()) LogWarning(absl::string_view(status.message()));
+    // That other ranks have gone is no news now.
+    link->link_->Stop(/*finished=*/false, kExitPatience).IgnoreError();
   }
 }
 
