@@ -180,8 +180,8 @@ def main() -> None:
         scheduler.load_state_dict(saved["scheduler"])
         first = saved["step"]
         torch.set_rng_state(saved["random"])
-        if session is not None and saved["egeria"] is not None:
-            session.load_state_dict(saved["egeria"])
+        if session is not None:
+            session.load_state_dict(saved["egeria"] or {"step": first})
 
     losses: list[str] = []
     prefixes: list[int] = []

@@ -31,6 +31,7 @@ def test_the_address_comes_from_the_environment_unless_it_is_given(monkeypatch: 
     assert Config(controller="b:1").address() == "b:1"
     assert Config(controller="none").address() is None
     assert Config(plans=[(3, 1)]).address() is None
+    assert Config.from_env(plans=[(3, 1)]).address() is None and Config.from_env().address() == "unix:/a"
 
 
 def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch):

@@ -391,6 +391,19 @@ def test_a_model_that_cannot_be_recorded_is_frozen_by_readings_of_this_process(c
     assert session.counters()["samples_sent"] > 0
 
 
+def test_without_losses_the_bootstrapping_stage_is_a_number_of_steps(controller: Any,
+                                                                    caplog: pytest.LogCaptureFixture):
+    training = Training()
+    options = {**WINDOW, "interval_steps": 5, "bootstrap": True}
+    with training.attach(controller=controller.address, batch_size=8, observe=True, options=options) as session:
+        for _ in range(20_000):
+            training.train(1)
+            if session.counters().get("samples_sent", 0) > 0:
+                break
+        assert session.counters()["samples_sent"] > 0 and training.step > 30
+    assert caplog.text.count("no loss is reported") == 1 and "call session.step(loss)" in caplog.text
+
+
 def test_reference_local_takes_all_readings_here(controller: Any):
     training = Training()
     with training.attach(controller=controller.address, batch_size=8, options=WINDOW, reference="local") as session:

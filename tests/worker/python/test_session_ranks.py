@@ -2,50 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
 import pathlib
-import subprocess
-from typing import Any
 
 import pytest
-from launching import HERE
-
-RUN = pathlib.Path(os.environ["EGERIA_BIN"]) / "egeria-run"
-
-
-def run(folder: pathlib.Path, *arguments: object, seconds: float = 240, code: int = 0) -> tuple[list[dict[str, Any]], str]:
-    """Runs session_job.py on two ranks; what each says, and what was printed."""
-    folder.mkdir(exist_ok=True)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("EGERIA_")}
-    done = subprocess.run([RUN, "--nproc-per-node", "2", HERE / "session_job.py", "--out", folder, *map(str, arguments)],
-                          capture_output=True, text=True, timeout=seconds, check=False,
-                          env={**environment, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.environ["PYTHONPATH"]})
-    assert done.returncode == code, (done.stdout + done.stderr)[-6000:]
-    records = [json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))]
-    assert len(records) == (2 if code == 0 else len(records))
-    return records, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("options", [
-    "--model convolutions",
-    "--model noisy --bf16 --accumulate 2 --early",
-    "--model encoder --wrap compile_ddp",
-    "--model convolutions --wrap ddp_compile --bf16 --accumulate 2 --optimizer adamw",
-    "--model convolutions --wrap later_compile --silent",
-    "--model branches --wrap later",
-    "--model encoder --wrap fsdp2 --optimizer adamw",
-])
-def test_watching_changes_no_bit_of_a_training(options: str, tmp_path: pathlib.Path):
-    plain, _ = run(tmp_path / "plain", "--steps", 24, *options.split())
-    watched, output = run(tmp_path / "watched", "--steps", 24, "--egeria", "observe", *options.split())
-    assert "egeria: 24 steps observed, nothing was frozen" in output
-    for one, other in zip(plain, watched):
-        assert one["losses"] == other["losses"] and one["weights"] == other["weights"]
-        assert one["keys"] == other["keys"] and one["passes"] == other["passes"]
-        assert one["compiles"].get("graphs") == other["compiles"].get("graphs")
-        assert other["switches"] == []
-    assert watched[0]["counters"]["samples_sent"] > 0 and watched[0]["counters"]["snapshots_sent"] > 0
+from session_runs import run
 
 
 def test_both_ranks_freeze_and_unfreeze_at_the_same_steps(tmp_path: pathlib.Path):
