@@ -90,6 +90,7 @@ absl::Status RankSession::HandleOutcome(UploadAssembler::Outcome outcome, Reply*
 }
 
 void RankSession::End() {
+  uploads_.Discard();
   if (id_.value() != 0 && !std::exchange(ended_, true)) manager_->CloseSession(id_);
 }
 

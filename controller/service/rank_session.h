@@ -22,7 +22,7 @@ class RankSession {
     std::vector<v1::UploadResult> results; // and with these
   };
 
-  // `manager` and `budget` must outlive the session.
+  // `manager` and `budget` must outlive the session, or its End().
   RankSession(JobManager* manager, UploadLimits limits, UploadBudget* budget)
       : manager_(manager), uploads_(limits, budget) {}
   ~RankSession() { End(); }
@@ -34,7 +34,8 @@ class RankSession {
   absl::Status Handle(const v1::WorkerMessage& message, const std::weak_ptr<SessionListener>& listener,
                       Reply* reply);
 
-  // Idempotent.
+  // Idempotent; nothing is handled after it. An upload under way gives its bytes back, and the budget is not
+  // touched any more.
   void End();
 
   // 0 before the first message.

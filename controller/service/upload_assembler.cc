@@ -24,7 +24,7 @@ absl::Status TooLarge(const Args&... what) {
 }  // namespace
 
 void UploadAssembler::Clear() {
-  budget_->Return(std::exchange(held_, 0));
+  if (held_ > 0) budget_->Return(std::exchange(held_, 0));
   data_.clear();
 }
 

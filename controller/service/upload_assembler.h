@@ -56,7 +56,7 @@ class UploadAssembler {
     absl::Status refused;
   };
 
-  // `budget` must outlive the assembler.
+  // `budget` must outlive the assembler, or its last Discard().
   UploadAssembler(UploadLimits limits, UploadBudget* budget) : limits_(limits), budget_(budget) {}
   ~UploadAssembler() { Clear(); }
   UploadAssembler(const UploadAssembler&) = delete;
@@ -67,7 +67,7 @@ class UploadAssembler {
   // header, too many tensors or dimensions or too long a name; RESOURCE_EXHAUSTED [UPLOAD_TOO_LARGE].
   absl::StatusOr<Outcome> Begin(const v1::UploadBegin& begin);
 
-  // Passes over the chunks of the upload that has just begun: nobody wants it.
+  // Passes over the chunks of the upload that has just begun: nobody wants it. Its bytes go back to the budget.
   void Discard();
 
   // Errors: INVALID_ARGUMENT [BAD_MESSAGE] no such upload, a gap or a repetition, more bytes than announced;

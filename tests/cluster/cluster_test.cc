@@ -10,6 +10,7 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "controller/service/rank_session.h"
 #include "tests/cluster/test_cluster.h"
 
 namespace egeria::testing {
@@ -201,6 +202,28 @@ TEST(Cluster, AnUploadInManyChunksArrives) {
   ASSERT_TRUE(rank->Send(SnapshotUpload(rank->NextUploadId(), directive.snapshot(), 0, 5), /*chunk=*/3));
   rank->BeatUntil([](const v1::Directive& d) { return d.has_sampling(); });
   EXPECT_EQ(cluster.evaluator()->counters().snapshots, 1);
+}
+
+// The stream that owns it may live on for a moment, when the service and its budget are gone.
+TEST(Cluster, AnEndedSessionHoldsNoBytesOfItsUpload) {
+  TestCluster cluster;
+  const auto job = TestRegistration(1);
+  ASSERT_TRUE(cluster.manager()->RegisterJob(job).ok());
+  auto budget = std::make_unique<controller::UploadBudget>(8);
+  controller::RankSession session(cluster.manager(), {}, budget.get());
+  controller::RankSession::Reply reply;
+  v1::WorkerMessage open;
+  open.mutable_open()->set_job_id(job.job_id());
+  ASSERT_TRUE(session.Handle(open, {}, &reply).ok());
+  const auto directive = cluster.manager()->DirectiveFor(session.id());
+  ASSERT_TRUE(directive.has_value() && directive->has_snapshot());
+  const auto messages = MessagesOf(SnapshotUpload(1, directive->snapshot(), 0, 5), /*chunk=*/8);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(session.Handle(messages[i], {}, &reply).ok());
+  EXPECT_TRUE(reply.results.empty());
+  EXPECT_FALSE(budget->Take(1));
+  session.End();
+  EXPECT_TRUE(budget->Take(8));
+  budget.reset();
 }
 
 TEST(Cluster, ObserveModeDecidesAndChangesNothing) {

@@ -1,5 +1,6 @@
 #include "controller/service/upload_assembler.h"
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -69,6 +70,18 @@ TEST_F(UploadAssemblerTest, PutsTensorsTogetherHoweverTheyAreCut) {
       EXPECT_EQ(outcome->complete->begin.sample().step(), 10);
     }
   }
+}
+
+TEST_F(UploadAssemblerTest, GivesItsBytesBackAndNeedsNoBudgetOnceItHasDiscarded) {
+  auto budget = std::make_unique<UploadBudget>(8);
+  UploadAssembler assembler(limits_, budget.get());
+  const TestUpload upload = Sample(1);
+  ASSERT_TRUE(assembler.Begin(upload.begin).ok());
+  ASSERT_TRUE(assembler.Add(Chunk(upload, 0, 8)).ok());
+  EXPECT_FALSE(budget->Take(1));
+  assembler.Discard();
+  EXPECT_TRUE(budget->Take(8));
+  budget.reset();
 }
 
 TEST_F(UploadAssemblerTest, RefusesChunksOutOfOrder) {
