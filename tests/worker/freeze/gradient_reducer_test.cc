@@ -81,7 +81,7 @@ TEST(GradientReducer, HundredRandomTogglesKeepRanksEqualAndSaveTheFrozenBytes) {
     const auto model = ToyModel::Make(5, 5, /*dropout=*/0);
     GradientReducer reducer(group);
     std::mt19937 random(7);  // the same on both ranks
-    int64_t pages = 0;
+    [[maybe_unused]] int64_t pages = 0;
     bool equal = true, exact = true;
     for (int toggle = 0; toggle < 100; ++toggle) {
       EXPECT_TRUE(model->freezer->Apply(static_cast<int>(random() % 6)).ok());
@@ -101,7 +101,10 @@ TEST(GradientReducer, HundredRandomTogglesKeepRanksEqualAndSaveTheFrozenBytes) {
     EXPECT_TRUE(equal);
     EXPECT_TRUE(exact);
     // A leak of one reducer per toggle would be more: buckets, hooks and grad accumulators of 29 parameters.
+    // The address sanitizer finds such leaks itself, and keeps freed memory to see who uses it.
+#if !defined(__SANITIZE_ADDRESS__)
     EXPECT_LT((ResidentPages() - pages) * ::sysconf(_SC_PAGESIZE), int64_t{8} << 20);
+#endif
   });
 }
 
