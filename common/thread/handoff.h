@@ -23,6 +23,19 @@ inline void TakeOver(const void* object) {
 #endif
 }
 
+// For the length of a library's callback to an object: it takes over what was handed over, and hands over what
+// it has done to the callbacks that the library lets follow.
+class Reaction {
+ public:
+  explicit Reaction(const void* object) : object_(object) { TakeOver(object_); }
+  ~Reaction() { HandOver(object_); }
+  Reaction(const Reaction&) = delete;
+  Reaction& operator=(const Reaction&) = delete;
+
+ private:
+  [[maybe_unused]] const void* const object_;
+};
+
 }  // namespace egeria
 
 #endif  // EGERIA_COMMON_THREAD_HANDOFF_H_

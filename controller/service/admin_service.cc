@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/rpc/grpc_status.h"
+#include "common/thread/handoff.h"
 
 namespace egeria::controller {
 namespace {
@@ -22,20 +23,27 @@ class ExportReactor final : public grpc::ServerWriteReactor<v1::ExportRecord> {
     Next();
   }
   void OnWriteDone(bool ok) override {
+    const Reaction reaction(this);
     if (ok) {
       Next();
     } else {
       Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the caller has gone"));
     }
   }
-  void OnDone() override { delete this; }
+  void OnDone() override {
+    TakeOver(this);
+    delete this;
+  }
 
  private:
   void Next() {
     if (!records_.ok() || next_ == records_->size()) {
+      HandOver(this);
       Finish(rpc::ToGrpc(records_.status()));
     } else {
-      StartWrite(&(*records_)[next_++]);
+      const v1::ExportRecord* record = &(*records_)[next_++];
+      HandOver(this);
+      StartWrite(record);
     }
   }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/rpc/grpc_status.h"
+#include "common/thread/handoff.h"
 
 namespace egeria::controller {
 
@@ -11,6 +12,7 @@ RankStream* RankStream::Start(JobManager* manager, UploadLimits limits, UploadBu
                               std::function<void()> on_done) {
   std::shared_ptr<RankStream> stream(new RankStream(manager, limits, budget, std::move(on_done)));
   stream->self_ = stream;
+  HandOver(stream.get());
   stream->StartRead(&stream->in_);
   return stream.get();
 }
@@ -20,6 +22,7 @@ RankStream::RankStream(JobManager* manager, UploadLimits limits, UploadBudget* b
     : manager_(manager), on_done_(std::move(on_done)), session_(manager, limits, budget) {}
 
 void RankStream::OnReadDone(bool ok) {
+  const Reaction reaction(this);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     ++reading_;
@@ -39,6 +42,7 @@ void RankStream::OnReadDone(bool ok) {
     if (!read_on && !closing_) closing_ = status;
     read_on = read_on && !closing_;
   }
+  HandOver(this);
   if (read_on) StartRead(&in_);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -48,6 +52,7 @@ void RankStream::OnReadDone(bool ok) {
 }
 
 void RankStream::OnWriteDone(bool ok) {
+  const Reaction reaction(this);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     writing_ = false;
@@ -83,12 +88,16 @@ void RankStream::OnClose(const absl::Status& status) {
   Pump();
 }
 
-void RankStream::OnCancel() { OnClose(absl::CancelledError("the worker has gone")); }
+void RankStream::OnCancel() {
+  const Reaction reaction(this);
+  OnClose(absl::CancelledError("the worker has gone"));
+}
 
 void RankStream::OnDone() {
+  TakeOver(this);
   session_.End();
   const std::shared_ptr<RankStream> self = std::move(self_);
-  on_done_();
+  on_done_();  // the service may be gone after it, and with it the budget of the uploads
 }
 
 void RankStream::Pump() {
@@ -114,6 +123,7 @@ void RankStream::Pump() {
     }
   }
   if (finish) {
+    HandOver(this);
     Finish(rpc::ToGrpc(*finish));
     return;
   }
@@ -128,6 +138,7 @@ void RankStream::Pump() {
     }
     *out_.mutable_directive() = *std::move(directive);
   }
+  HandOver(this);
   StartWrite(&out_);
 }
 

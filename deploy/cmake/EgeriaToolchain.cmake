@@ -31,8 +31,9 @@ if(EGERIA_SANITIZER STREQUAL "address")
   add_link_options(-fsanitize=address,undefined)
 elseif(EGERIA_SANITIZER STREQUAL "thread")
   # Protobuf's map fields have two members more where this macro is defined, and the system's libprotobuf does
-  # not know them.
-  target_compile_options(egeria_options INTERFACE -fsanitize=thread -U__SANITIZE_THREAD__ -DEGERIA_THREAD_SANITIZER)
+  # not know them. libstdc++ needs the other one, or its shared_ptr counts in a way that looks like a race.
+  target_compile_options(egeria_options INTERFACE
+    -fsanitize=thread -U__SANITIZE_THREAD__ -D_GLIBCXX_TSAN=1 -DEGERIA_THREAD_SANITIZER)
   add_link_options(-fsanitize=thread)
 elseif(EGERIA_SANITIZER)
   message(FATAL_ERROR "EGERIA_SANITIZER is '${EGERIA_SANITIZER}': use 'address', 'thread' or leave it empty")
