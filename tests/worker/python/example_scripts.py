@@ -8,6 +8,7 @@ import pathlib
 import random
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,6 +16,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "worker" / "python" / "examples"
 BIN = pathlib.Path(os.environ.get("EGERIA_BIN", ROOT / "build" / "dev" / "bin"))
 MARK = "  # egeria"
+
+# A GPT that is quickly trained, and a policy that takes a reading every second step.
+SMALL_GPT = ("--layers", 2, "--width", 32, "--context", 32, "--warmup", 5, "--batch-size", 8)
+READINGS = {"interval_steps": 2, "window": 3, "bootstrap": False, "batch_size": 8}
 
 
 def plain_source(name: str) -> str:
@@ -42,20 +47,14 @@ def run(command: list, folder: pathlib.Path, seconds: float = 300,
                           capture_output=True, text=True, timeout=seconds, check=False)
 
 
-# torch's gloo threads may let go of a tensor when the interpreter is already being finalized, which aborts the process
-# (pytorch/pytorch, pull request 179291). It happens to plain scripts too, on busy machines.
-_TORCH_ABORT = "terminate called without an active exception"
-
-
-def launch(script: pathlib.Path, *arguments, folder: pathlib.Path, ranks: int = 2, seconds: float = 300,
+def launch(script: pathlib.Path, *arguments, folder: pathlib.Path, launcher: Sequence = (), seconds: float = 300,
            **variables: str) -> str:
-    """Runs a script under torchrun, which must succeed; returns its output with its errors."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks, script]
-    for _ in range(3):
-        done = run([*command, *arguments], folder, seconds, **variables)
-        out = done.stdout + done.stderr
-        if done.returncode == 0 or _TORCH_ABORT not in out:
-            break
+    """Runs a script on two ranks under torchrun, or another launcher; it must succeed. Returns its output with its
+    errors."""
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+    command = [*(launcher or torchrun), "--nproc-per-node", 2, ROOT / "tests" / "worker" / "python" / "run_script.py"]
+    done = run([*command, script, *arguments], folder, seconds, **variables)
+    out = done.stdout + done.stderr
     assert done.returncode == 0, f"{script.name}: exit code {done.returncode}\n{out[-6000:]}"
     return out
 
@@ -63,6 +62,13 @@ def launch(script: pathlib.Path, *arguments, folder: pathlib.Path, ranks: int = 
 def losses(file: pathlib.Path) -> list[float]:
     """What a script has written with --losses; JSON keeps every bit of a float."""
     return [json.loads(line)["loss"] for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def readings(job: str, controller: str, folder: pathlib.Path) -> list[dict]:
+    """The plasticity that a controller has recorded of a job."""
+    done = run([BIN / "egeria", "export", job, "--controller", controller], folder)
+    assert done.returncode == 0, done.stderr
+    return [entry for entry in map(json.loads, done.stdout.splitlines()) if entry.get("plasticity") is not None]
 
 
 def write_cifar(folder: pathlib.Path, images: int = 64) -> pathlib.Path:

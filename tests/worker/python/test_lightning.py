@@ -10,7 +10,7 @@ import sys
 import lightning as L
 import pytest
 import torch
-from example_scripts import BIN, launch, run
+from example_scripts import launch, readings, run
 from harness import Controller
 from lightning_job import Module
 from torch import nn
@@ -157,9 +157,7 @@ def test_the_controller_gets_readings_of_the_network(kind: type, tmp_path: pathl
     callback = EgeriaCallback(config=Config(controller=controller.address, options=options, training_job="fit"))
     trainer_of(tmp_path, callback, max_epochs=40).fit(kind(), loader())
     assert callback.session.modules[0].name == {Module: "0.0", Layers: "first"}[kind]
-    done = run([BIN / "egeria", "export", "fit", "--controller", controller.address], tmp_path)
-    readings = [json.loads(line) for line in done.stdout.splitlines() if "plasticity" in line]
-    assert len(readings) > 10, done.stderr + controller.log.read_text()[-2000:]
+    assert len(readings("fit", controller.address, tmp_path)) > 10
 
 
 def test_a_checkpoint_after_the_fit_still_has_the_state(tmp_path: pathlib.Path):

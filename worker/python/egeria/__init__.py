@@ -1,8 +1,18 @@
 """Egeria: layers that have stopped learning are frozen while a model trains."""
 
+import importlib
+from typing import Any
+
 from egeria._library import __version__  # first: it refuses a torch that does not fit
 from egeria.config import Config
 from egeria.errors import EgeriaError
 from egeria.session import Session, attach
 
 __all__ = ["Config", "EgeriaError", "Session", "__version__", "attach"]
+
+
+def __getattr__(name: str) -> Any:
+    """egeria.doctor(model), which few trainings need, is loaded when it is used."""
+    if name == "doctor":
+        return importlib.import_module("egeria.doctor")
+    raise AttributeError(f"module 'egeria' has no attribute {name!r}")

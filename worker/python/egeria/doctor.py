@@ -154,7 +154,11 @@ def examine(model: nn.Module, batch: Any = None, loss_fn: LossFunction | None = 
         if batch is None:
             findings.notes.append("no example batch: what exports and what a step costs is not known")
         else:
-            _try_out(root, batch, loss_fn, modules, rounds, samples, findings)
+            random_state = torch.get_rng_state()
+            try:
+                _try_out(root, batch, loss_fn, modules, rounds, samples, findings)
+            finally:
+                torch.set_rng_state(random_state)
         findings.refusal = _refusal(model, optimizer, findings)
     except EgeriaError as error:
         if error.name == "BAD_BATCH":

@@ -23,7 +23,7 @@ import egeria  # egeria
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=60)
-    parser.add_argument("--batch-size", type=int, default=64, help="per process (default 64)")
+    parser.add_argument("--batch-size", type=int, default=32, help="per process (default 32)")
     parser.add_argument("--learning-rate", type=float, default=0.1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--losses", metavar="FILE", help="write the loss of every step there, as JSON lines")
@@ -77,7 +77,8 @@ def main() -> None:
         model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), arguments.learning_rate, momentum=0.9, weight_decay=1e-4)
     scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [int(0.6 * arguments.epochs)], gamma=0.1)
-    session = egeria.attach(model, optimizer)  # egeria
+    config = egeria.Config.from_env(options={"interval_steps": 4, "window": 4})  # egeria
+    session = egeria.attach(model, optimizer, config=config)  # egeria
 
     losses = []
     per_rank = len(labels) // world
