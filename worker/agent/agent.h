@@ -117,6 +117,9 @@ struct AgentOptions {
   size_t queue_samples = 8;
   absl::Duration heartbeat_interval = absl::Seconds(1);  // until the controller names another
   absl::Duration reconnect_backoff = absl::Seconds(1);   // ten times as long where asking often is no use
+  // A controller that answers nothing for this long, or for three heartbeats if that is longer, is taken for
+  // dead, though its connection stands: its process may be stopped.
+  absl::Duration silence_limit = absl::Seconds(10);
 };
 
 // A rank's line to the controller. One thread of its own keeps the stream open, reconnects, sends

@@ -101,9 +101,11 @@ absl::Status ControllerLink::ConnectOnce() {
                  error.reason());
     }
   }
+  const std::chrono::nanoseconds interval = HeartbeatInterval(response, options_.heartbeat_interval);
   StreamSession session(stub_.get(), state_, wakeup_,
                         {.open = open_,
-                         .heartbeat_interval = HeartbeatInterval(response, options_.heartbeat_interval),
+                         .heartbeat_interval = interval,
+                         .silence_limit = std::max(absl::ToChronoNanoseconds(options_.silence_limit), 3 * interval),
                          .next_upload_id = &next_upload_id_,
                          .stop_request = [this] { return stop_request(); },
                          .on_first_directive = [this] { OnAnswer(); }});

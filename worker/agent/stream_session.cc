@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/status.h"
+
 namespace egeria::worker {
 
 StreamSession::StreamSession(v1::Controller::Stub* stub, AgentState* state, std::shared_ptr<Wakeup> wakeup,
@@ -11,25 +13,37 @@ StreamSession::StreamSession(v1::Controller::Stub* stub, AgentState* state, std:
 
 absl::Status StreamSession::Run() {
   state_->BeginStream();
+  silent_at_ = std::chrono::steady_clock::now() + options_.silence_limit;
   for (;;) {
     TakeMessages();
     if (call_.result().has_value()) break;
     const std::optional<StopRequest> stop = options_.stop_request();
-    if (stop.has_value() && !cancelled_ && std::chrono::steady_clock::now() >= stop->deadline) {
-      call_.Cancel();
-      cancelled_ = true;
-    }
+    CancelIfLate(stop);
     while (call_.CanWrite() && WriteNext(stop)) {
     }
     wakeup_->WaitUntil(NextLook(stop));
   }
   cutter_.reset();
   state_->EndStream(std::move(upload_));
+  if (silent_ && !call_.result()->ok()) {
+    return NamedError(absl::StatusCode::kUnavailable, "NO_ANSWER", "connected, but without an answer for ",
+                      std::chrono::duration_cast<std::chrono::milliseconds>(options_.silence_limit).count(), " ms");
+  }
   return *call_.result();
+}
+
+void StreamSession::CancelIfLate(const std::optional<StopRequest>& stop) {
+  if (cancelled_) return;
+  const SteadyTime now = std::chrono::steady_clock::now();
+  silent_ = now >= silent_at_;
+  if (!silent_ && !(stop.has_value() && now >= stop->deadline)) return;
+  call_.Cancel();
+  cancelled_ = true;
 }
 
 void StreamSession::TakeMessages() {
   while (std::optional<v1::ControllerMessage> message = call_.Read()) {
+    silent_at_ = std::chrono::steady_clock::now() + options_.silence_limit;
     if (message->has_directive()) {
       state_->Apply(message->directive());
       if (!std::exchange(answered_, true)) options_.on_first_directive();
@@ -83,6 +97,7 @@ bool StreamSession::NextOfUpload(v1::WorkerMessage* message) {
 SteadyTime StreamSession::NextLook(const std::optional<StopRequest>& stop) {
   // The end of a write or of the call wakes us; this bound is only for safety.
   SteadyTime look = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  if (!cancelled_) look = std::min(look, silent_at_);
   if (stop.has_value() && !cancelled_) look = std::min(look, stop->deadline);
   if (call_.CanWrite()) look = std::min(look, next_heartbeat_);
   return look;

@@ -29,6 +29,7 @@ class StreamSession {
   struct Options {
     v1::Open open;
     std::chrono::nanoseconds heartbeat_interval;
+    std::chrono::nanoseconds silence_limit;                   // without an answer
     int64_t* next_upload_id;                                  // rises over all streams
     std::function<std::optional<StopRequest>()> stop_request;
     std::function<void()> on_first_directive;
@@ -36,11 +37,14 @@ class StreamSession {
 
   StreamSession(v1::Controller::Stub* stub, AgentState* state, std::shared_ptr<Wakeup> wakeup, Options options);
 
-  // Returns how the stream ended: OK after a stop request, else why. Ends at the stop request's deadline.
+  // Returns how the stream ended: OK after a stop request, else why. Ends at the stop request's deadline, and
+  // when nothing has come for the silence limit: UNAVAILABLE [NO_ANSWER].
   absl::Status Run();
 
  private:
   void TakeMessages();
+  // Ends the call at the deadline of a stop request, or after too long a silence.
+  void CancelIfLate(const std::optional<StopRequest>& stop);
   // Gives the stream its next message; false if there is none now. Requires that the stream can take one.
   bool WriteNext(const std::optional<StopRequest>& stop);
   v1::Heartbeat NextHeartbeat(const std::optional<StopRequest>& stop);
@@ -57,7 +61,9 @@ class StreamSession {
   bool answered_ = false;
   bool said_goodbye_ = false;
   bool cancelled_ = false;
+  bool silent_ = false;  // and therefore cancelled
   SteadyTime next_heartbeat_;
+  SteadyTime silent_at_;  // if nothing comes before
   std::optional<Upload> upload_;  // under way
   std::optional<UploadCutter> cutter_;
 };

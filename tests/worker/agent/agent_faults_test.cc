@@ -133,6 +133,26 @@ TEST(AgentFaults, ARestartedControllerIsFoundAgainAndToldEverything) {
   EXPECT_EQ(Count(log, "is back"), 1u) << log;
 }
 
+TEST(AgentFaults, AControllerThatIsConnectedButSilentIsLeftAndFoundAgain) {
+  ::testing::internal::CaptureStderr();
+  TempFolder folder;
+  FakeController fake(folder / "socket");
+  ASSERT_TRUE(fake.Start().ok());
+  AgentOptions options;
+  options.controller = fake.address();
+  options.reconnect_backoff = absl::Milliseconds(50);
+  options.heartbeat_interval = absl::Milliseconds(50);
+  options.silence_limit = absl::Milliseconds(500);
+  auto agent = Agent::Start(options, TestJob());
+  ASSERT_TRUE(agent.ok()) << agent.status();
+  ASSERT_TRUE(Eventually([&] { return (*agent)->counters().connected; }));
+  fake.SetMute(true);
+  EXPECT_TRUE(Eventually([&] { return !(*agent)->counters().connected; }));
+  fake.SetMute(false);
+  EXPECT_TRUE(Eventually([&] { return (*agent)->counters().connected; }));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("[NO_ANSWER]"));
+}
+
 TEST(AgentFaults, PlansThatWereLostWithAStreamComeAgain) {
   TempFolder folder;
   FakeController fake(folder / "socket");
