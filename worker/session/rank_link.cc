@@ -34,6 +34,18 @@ struct RankLink::State {
         frozen_prefix(parts.frozen_prefix),
         copier(parts.device) {}
 
+  // What rides along with the commit: the step, which must be the same everywhere, and the requests.
+  std::vector<int64_t> Exchange(const std::vector<int64_t>& minima) {
+    if (!minima.empty()) {
+      if (minima[0] != -minima[1]) steps_differ = true;
+      agreement.Hear({minima.begin() + 2, minima.end()});
+    }
+    std::vector<int64_t> numbers = {step, -step};
+    const std::vector<int64_t> requests = agreement.Advertise(parts.agent->sampling(), parts.agent->snapshot());
+    numbers.insert(numbers.end(), requests.begin(), requests.end());
+    return numbers;
+  }
+
   // Alone, this rank need not hear itself.
   bool alone() const { return parts.commit_group == nullptr; }
   std::optional<SamplingRequest> sampling() const {
@@ -51,6 +63,8 @@ struct RankLink::State {
   SessionTotals counted;
   int64_t step;
   int frozen_prefix;
+  PlanId applied = parts.applied_plan;
+  bool steps_differ = false;  // once so, for ever
   // The last attempt to answer a snapshot request: the same on all ranks, but for what is still on its way
   // from the device.
   int64_t snapshot_version = -1;
@@ -185,11 +199,13 @@ absl::StatusOr<std::optional<Plan>> RankLink::Commit(int64_t step) {
     state.frozen_prefix = *prefix;
     return Plan{.frozen_prefix = *prefix, .reason = "plan schedule"};
   }
-  const auto requests = [&](const std::vector<int64_t>& minima) {
-    state.agreement.Hear(minima);
-    return state.agreement.Advertise(agent->sampling(), agent->snapshot());
-  };
-  EGERIA_ASSIGN_OR_RETURN(const std::optional<PlanId> id, state.committer.Tick(agent->watermark(), requests));
+  const auto riders = [&](const std::vector<int64_t>& minima) { return state.Exchange(minima); };
+  EGERIA_ASSIGN_OR_RETURN(const std::optional<PlanId> id, state.committer.Tick(agent->watermark(), riders));
+  if (state.steps_differ) {
+    return NamedError(absl::StatusCode::kFailedPrecondition, "STEPS_DIFFER",
+                      "the ranks are not at the same step, this one at ", step,
+                      ": every rank must take each optimizer step; no plan can be applied any more");
+  }
   if (!id.has_value()) return std::nullopt;
   std::optional<Plan> plan = agent->plan(*id);
   if (!plan.has_value()) {
@@ -197,11 +213,12 @@ absl::StatusOr<std::optional<Plan>> RankLink::Commit(int64_t step) {
                       " is committed, but this rank does not have it");
   }
   ++state.counted.commits;
+  state.applied = *id;
   state.frozen_prefix = plan->frozen_prefix;
   return plan;
 }
 
-PlanId RankLink::applied_plan() const { return InChild() ? PlanId() : state_->committer.applied(); }
+PlanId RankLink::applied_plan() const { return InChild() ? PlanId() : state_->applied; }
 
 void RankLink::Report(int64_t step, const at::Tensor& loss, const std::vector<double>& learning_rates,
                       int frozen_prefix) {
@@ -214,10 +231,10 @@ void RankLink::Report(int64_t step, const at::Tensor& loss, const std::vector<do
     report.step = step;
     report.learning_rates = learning_rates;
     report.frozen_prefix = frozen_prefix;
-    report.applied_plan = state.committer.applied();
+    report.applied_plan = state.applied;
     // The loss may not have been computed yet; the report waits for it, the training thread does not.
     const bool copying =
-        loss.defined() &&
+        loss.defined() && loss.numel() == 1 &&
         state.copier.Copy({{"loss", loss.detach().to(at::kFloat)}}, [agent, report](std::vector<WireTensor> tensors) {
           StepReport with_loss = report;
           std::memcpy(&with_loss.loss.emplace(), tensors[0].data(), sizeof(float));

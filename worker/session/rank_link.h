@@ -84,13 +84,14 @@ class RankLink {
   void Poll();
 
   // The plan to apply at the boundary after `step`, on all ranks the same. To be called at every step.
-  // Errors: those of Committer::Tick(); INTERNAL [PLAN_LOST] a committed plan cannot be found.
+  // Errors: those of Committer::Tick(); INTERNAL [PLAN_LOST] a committed plan cannot be found;
+  // FAILED_PRECONDITION [STEPS_DIFFER], on all ranks, from the boundary on at which a rank was at another step.
   absl::StatusOr<std::optional<Plan>> Commit(int64_t step);
   // The plan in force.
   PlanId applied_plan() const;
 
   // Tells the controller about the step, when `loss`, a scalar of any device, has been computed; and brings
-  // the metrics up to date. `loss` may be undefined.
+  // the metrics up to date. What is not one number (an undefined tensor, say) is no loss.
   void Report(int64_t step, const at::Tensor& loss, const std::vector<double>& learning_rates, int frozen_prefix);
 
   // For the totals.

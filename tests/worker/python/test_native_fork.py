@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import time
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from egeria import _native
+from egeria import EgeriaError, _native
 from harness import Controller, wait_until
 from launching import Program
 from link_job import describe_job
@@ -26,6 +27,23 @@ def test_a_child_of_one_rank_of_two(tmp_path: pathlib.Path, controller: Controll
     with Program(tmp_path, "link_job.py", "--controller", controller.address, "--out", tmp_path, "--end", "fork",
                  "--steps", 60, ranks=2) as program:
         program.succeed(60)
+
+
+def test_a_child_cannot_have_a_link_of_its_own(controller: Controller):
+    link = _native.RankLink(describe_job(), controller=controller.address)
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        try:
+            _native.RankLink(describe_job(), controller=controller.address)
+        except EgeriaError as error:
+            os.write(writer, str(error).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        text = answer.read()
+    os.wait()
+    assert text.startswith("[FORKED] ") and "'spawn'" in text
+    link.stop(finished=True)
 
 
 class Squares(Dataset):

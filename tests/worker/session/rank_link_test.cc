@@ -174,6 +174,33 @@ TEST(RankLink, NobodySamplesAModuleThatAPlanHasFrozen) {
   });
 }
 
+TEST(RankLink, RanksThatAreNotAtTheSameStepApplyNothing) {
+  RunRanks(2, [](const GroupMember& member) {
+    Rank rank(member);
+    RankLink& link = rank.link();
+    EXPECT_TRUE(rank.line.Deliver({PlanId(1), Generation(0), 2, ""}).ok());
+    EXPECT_TRUE(link.Commit(member.rank == 0 ? 1 : 2).ok());
+    for (int step = 3; step < 6; ++step) {
+      const auto plan = link.Commit(step);
+      EXPECT_EQ(plan.status().code(), absl::StatusCode::kFailedPrecondition) << plan.status();
+      EXPECT_EQ(std::string(plan.status().message()).rfind("[STEPS_DIFFER]", 0), 0u);
+    }
+    EXPECT_EQ(link.applied_plan(), PlanId(0));
+    EXPECT_TRUE(link.Stop(true).ok());
+  });
+}
+
+TEST(RankLink, WhatIsNotOneNumberIsNoLoss) {
+  Rank rank({nullptr, 0, 1});
+  rank.link().Report(1, at::ones({2}), {0.5}, 0);
+  rank.link().Report(2, at::ones({0}), {0.5}, 0);
+  rank.link().Report(3, at::ones({1, 1}), {0.5}, 0);
+  ASSERT_EQ(rank.line.reports().size(), 3u);
+  EXPECT_FALSE(rank.line.reports()[0].loss.has_value());
+  EXPECT_FALSE(rank.line.reports()[1].loss.has_value());
+  EXPECT_EQ(rank.line.reports()[2].loss, 1.0f);
+}
+
 TEST(RankLink, AScheduleTakesThePlaceOfAController) {
   RankLinkParts parts;
   parts.plans = *PlanSchedule::Make({{2, 1}, {4, 0}}, kModules);

@@ -40,6 +40,16 @@ Registry& ThisProcess() {
   return *registry;
 }
 
+// gRPC does not live through a fork: a process whose parent has used it must not.
+absl::Status ClaimGrpc() {
+  static std::atomic<pid_t> user{0};
+  pid_t nobody = 0;
+  if (user.compare_exchange_strong(nobody, getpid()) || nobody == getpid()) return absl::OkStatus();
+  return NamedError(absl::StatusCode::kFailedPrecondition, "FORKED",
+                    "process ", nobody, ", from which this one was forked, has a link to a controller already: start "
+                    "training processes with torchrun or with the start method 'spawn'");
+}
+
 absl::StatusOr<c10::Device> ParseDevice(const std::string& text) {
   try {
     return c10::Device(text);
@@ -97,6 +107,7 @@ absl::StatusOr<std::shared_ptr<PythonLink>> PythonLink::Start(LinkOptions option
     return !link->deaf_ && interrupted && interrupted();
   };
   if (!options.controller.empty()) {
+    EGERIA_RETURN_IF_ERROR(ClaimGrpc());
     worker::AgentOptions agent;
     agent.controller = options.controller;
     options.job.device_type = c10::DeviceTypeName(parts.device.type(), /*lower_case=*/true);
