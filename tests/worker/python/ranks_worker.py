@@ -25,6 +25,7 @@ import torch._dynamo
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -55,6 +56,7 @@ class Setup:
     backend: str = "aot_eager"
     halves: bool = False  # batch statistics are a rank's own: the single process has to go by the ranks' batches
     sharded: str | None = None  # fully_shard() for each of the "modules", or for the "blocks" and for the rest
+    mesh: tuple[int, int] | None = None  # (copies, shards) of a sharded model
     late: bool = False  # the model is wrapped after attach()
     hook: Callable[[DistributedDataParallel], Any] | None = None
     toggles: int = 100
@@ -79,6 +81,13 @@ def memory() -> int:
 def live_tensors() -> int:
     gc.collect()
     return sum(issubclass(type(thing), Tensor) for thing in gc.get_objects())
+
+
+def logged_options(ddp: DistributedDataParallel | None) -> dict[str, Any]:
+    """What the reducer that is in force says of itself."""
+    logged = ddp._get_ddp_logging_data() if ddp is not None else {}
+    names = ("static_graph", "find_unused_parameters", "gradient_as_bucket_view", "bucket_cap_bytes")
+    return {name: int(logged.get(name) or 0) for name in names}
 
 
 class Training:
@@ -107,14 +116,17 @@ class Training:
         self.reducers: list[weakref.ref] = []
         self.attempts = self.steps = self.skipped = 0
         self.error = self.error_of_all = 0.0
+        self.claims_order = False  # a new reducer, to have its buckets in the order of a backward pass
 
     def _wrap(self) -> tuple[nn.Module, DistributedDataParallel | None]:
         setup, model = self.setup, self.model
         if setup.sharded:
+            mesh = init_device_mesh("cpu", setup.mesh or (dist.get_world_size(),),
+                                    mesh_dim_names=("copies", "shards") if setup.mesh else None)
             for module in self.modules:
                 if setup.sharded == "modules" or module.name.startswith("blocks"):
-                    fully_shard(list(module.units) if len(module.units) > 1 else module.units[0])
-            return fully_shard(model), None
+                    fully_shard(module.units[0], mesh=mesh)
+            return fully_shard(model, mesh=mesh), None
         inner = torch.compile(model, backend=setup.backend) if setup.compiled == "inside" else model
         ddp = setup.ddp_type(inner, **{"bucket_cap_mb": 0.008, **setup.ddp})
         return (torch.compile(ddp, backend=setup.backend) if setup.compiled == "outside" else ddp), ddp
@@ -128,6 +140,7 @@ class Training:
         self.replicas.rebuild()
         if self.ddp is not None:
             self.reducers.append(weakref.ref(self.ddp.reducer))
+            self.claims_order |= self.ddp._has_rebuilt_buckets
         self.next_prefix = None
 
     def batches(self) -> list[tuple[Tensor, Tensor]]:
@@ -241,6 +254,7 @@ def toggle(setup: Setup) -> dict[str, Any]:
               "more_tensors": tensors_now - tensors, "more_bytes": memory_now - memory_then,
               "reducers_alive": sum(reducer() is not None for reducer in training.reducers),
               "reducers_made": len(training.reducers),
+              "claims_order": training.claims_order, "logged": logged_options(training.ddp),
               "graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"]}
     return facts
 
@@ -286,8 +300,6 @@ register("sparse", model=WithTable, optimizer=lambda p, lr: torch.optim.SGD(p, l
 # Compiled code is cut where buckets end, so that a block fills one.
 register("compile_inside", compiled="inside", options={"blocks": 3, "width": 256}, ddp={"bucket_cap_mb": 1})
 register("compile_outside", compiled="outside", options={"blocks": 3, "width": 256}, ddp={"bucket_cap_mb": 1})
-register("inductor_inside", compiled="inside", backend="inductor", options={"blocks": 1, "width": 256},
-         ddp={"bucket_cap_mb": 1}, toggles=10, prefixes=2)
 register("inductor_outside", compiled="outside", backend="inductor", options={"blocks": 1, "width": 256},
          ddp={"bucket_cap_mb": 1}, toggles=10, prefixes=2)
 register("fsdp2", sharded="modules", steps_after=1, options={"blocks": 2})
@@ -440,6 +452,30 @@ def averaged_by_hand() -> dict[str, Any]:
     return {"identical": identical, "kind": replicas.kind,
             "group_size": dist.get_world_size(replicas.process_group),
             "noticed": not replicas.identical_on_all_ranks()}
+
+
+@scenario
+def copies_of_shards() -> dict[str, Any]:
+    """FSDP2 with replicas: each rank has all shards of its copy."""
+    training = Training(Setup(sharded="modules", mesh=(2, 1), options={"norm": nn.BatchNorm1d}, halves=True))
+    identical = []
+    for prefix in (0, 2, 5, 1, 0):
+        training.step(switch_to=prefix)
+        identical.append(training.identical())
+        training.step()
+    with torch.no_grad():
+        training.model.head.bias.to_local().add_(dist.get_rank())
+    return {"identical": identical, "error": training.error,
+            "noticed": not training.replicas.identical_on_all_ranks()}
+
+
+@scenario
+def frozen_apart() -> dict[str, Any]:
+    """Shards differ by nature, what is frozen must not."""
+    training = Training(Setup(sharded="modules", compared=False))
+    before = training.replicas.identical_on_all_ranks()
+    training.freezer.apply(1 + dist.get_rank())
+    return {"before": before, "after": training.replicas.identical_on_all_ranks()}
 
 
 @scenario

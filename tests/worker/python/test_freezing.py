@@ -508,9 +508,15 @@ def test_frozen_layers_are_not_recomputed_and_nobody_is_warned(way):
     assert calls == [0, 1, 2, 3, 3, 2]  # blocks 0 and 1 once, 2 and 3 again in the backward pass
 
 
-@pytest.mark.parametrize("fastpath", [True, False])
+@pytest.fixture(params=[True, False])
+def fastpath(request):
+    """Whether the user lets attention take its fast path."""
+    torch.backends.mha.set_fastpath_enabled(request.param)
+    yield request.param
+    torch.backends.mha.set_fastpath_enabled(True)
+
+
 def test_torch_is_left_as_it_was_found_when_nothing_is_frozen(fastpath):
-    torch.backends.mha.set_fastpath_enabled(fastpath)
     original = torch.utils.checkpoint.CheckpointFunction
     first, second = Freezer(layer_modules(make()), []), Freezer(layer_modules(make()), [])
     first.apply(1)
@@ -523,7 +529,6 @@ def test_torch_is_left_as_it_was_found_when_nothing_is_frozen(fastpath):
     gc.collect()
     assert torch.utils.checkpoint.CheckpointFunction is original
     assert torch.backends.mha.get_fastpath_enabled() == fastpath
-    torch.backends.mha.set_fastpath_enabled(True)
 
 
 def test_other_models_are_checkpointed_as_ever_while_one_is_frozen():

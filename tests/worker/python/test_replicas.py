@@ -19,10 +19,11 @@ EAGER = {"ddp": 100, "accumulation_and_clipping": 100, "static_graph": 100, "fin
          "static_graph_with_reentrant_checkpoints": 30, "sparse": 30}
 BFLOAT16 = {"bf16_and_scaler": 100, "all_at_once": 30}
 COMPILED = ("compile_inside", "compile_outside")
-INDUCTOR = ("inductor_inside", "inductor_outside")
+INDUCTOR = ("inductor_outside",)
 SHARDED = {"fsdp2": 100, "fsdp2_unit_across_cuts": 30}
 SHORT = ("communication_hook", "builtin_hook", "power_sgd", "without_rebuild", "without_buffers_of_the_first_rank",
-         "local_buffers", "switched_before_the_first_step", "averaged_by_hand", "a_subgroup_trains")
+         "local_buffers", "switched_before_the_first_step", "averaged_by_hand", "a_subgroup_trains",
+         "copies_of_shards", "frozen_apart")
 
 # One start of the ranks serves several scenarios: importing torch takes longer than most of them.
 GROUPS = (tuple(EAGER), (*BFLOAT16, *SHARDED, "many_toggles"), SHORT, COMPILED, INDUCTOR)
@@ -117,6 +118,17 @@ def test_hundreds_of_toggles_leave_no_reducer_no_tensor_and_no_memory_behind():
     expect_flat_memory(facts)
 
 
+@pytest.mark.parametrize("name, options", {
+    "ddp": {}, "ddp_replaced": {}, "static_graph": {"static_graph": 1},
+    "ddp_of_another_torch": {"static_graph": 1}, "find_unused": {"find_unused_parameters": 1},
+    "bucket_view": {"gradient_as_bucket_view": 1}, "bucket_view_replaced": {"gradient_as_bucket_view": 1}}.items())
+def test_a_rebuilt_reducer_has_the_options_of_the_first(name, options):
+    plain = {"static_graph": 0, "find_unused_parameters": 0, "gradient_as_bucket_view": 0,
+             "bucket_cap_bytes": int(0.008 * 2**20)}
+    assert facts_of(name)["logged"] == {**plain, **options}
+    assert not facts_of(name)["claims_order"]
+
+
 def test_without_the_rebuild_the_ranks_would_drift_apart():
     assert facts_of("without_rebuild") == {"identical": False}
 
@@ -159,6 +171,15 @@ def test_a_switch_before_the_first_step_finds_a_wrapper_that_has_not_run_yet():
 def test_a_plain_model_whose_gradients_are_averaged_by_hand_is_compared_over_all_ranks():
     facts = facts_of("averaged_by_hand")
     assert facts == {"identical": [True] * 5, "kind": "plain", "group_size": 2, "noticed": True}
+
+
+def test_copies_of_a_sharded_model_are_compared_shard_by_shard():
+    facts = facts_of("copies_of_shards")
+    assert facts["identical"] == [True] * 5 and facts["error"] < 1e-6 and facts["noticed"]
+
+
+def test_ranks_that_freeze_different_layers_of_a_sharded_model_are_noticed():
+    assert facts_of("frozen_apart") == {"before": True, "after": False}
 
 
 def test_a_model_that_one_rank_trains_alone_waits_for_nobody():

@@ -140,7 +140,8 @@ class Replicas:
                                group: dist.ProcessGroup | None = None) -> bool:
         """Whether every rank has the same parameters, and the same buffers of `frozen` layers. A collective.
 
-        What is sharded cannot be compared: of a sharded model the rest is, and which of it requires a gradient.
+        Shards are compared among the ranks that hold the same ones (there are none of these if a model is not
+        replicated too); for a sharded model, also which parameters require a gradient.
 
         Args:
           frozen: layers that are frozen.
@@ -149,18 +150,19 @@ class Replicas:
         group = group if group is not None else self.process_group
         if group is None:
             return True
-        if self.kind == "fsdp2":
-            buffers = [buffer for module in frozen for _, buffer in module.buffers()]
-            whole = [tensor.detach() for tensor in (*self.root.parameters(), *buffers) if _local(tensor) is tensor]
-            flags = torch.tensor([parameter.requires_grad for parameter in self.root.parameters()])
-            value = _hash([*whole, flags])
-        else:
-            value = self.hash(frozen)
-        value = (value & (2**64 - 1)) - (2**64 if value >> 63 & 1 else 0)  # as a signed number
-        lowest_and_highest = torch.tensor([value, ~value], device=_device_of(group))
-        dist.all_reduce(lowest_and_highest, op=dist.ReduceOp.MIN, group=group)
-        low, high = lowest_and_highest.tolist()
-        return low == ~high
+        flags = torch.tensor([parameter.requires_grad for parameter in self.root.parameters()])
+        hashes = (self._shard(), _signed(self.hash(frozen)), _signed(_hash([flags])))
+        mine = torch.tensor(hashes, device=_device_of(group))
+        others = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(others, mine, group=group)
+        seen = {tuple(other.tolist()) for other in others}
+        return len(seen) == len({shard for shard, _, _ in seen}) and len({what for _, _, what in seen}) == 1
+
+    def _shard(self) -> int:
+        """Which part of the sharded parameters this rank holds; 0 where they are whole."""
+        sharded = (parameter for parameter in self.root.parameters() if hasattr(parameter, "device_mesh"))
+        numbers = {_shard_of(parameter) for parameter in sharded}
+        return numbers.pop() if len(numbers) == 1 else dist.get_rank() if numbers else 0
 
     def _mesh_group(self) -> dist.ProcessGroup:
         meshes = {mesh for parameter in self.root.parameters()
@@ -293,6 +295,20 @@ def _device_of(group: dist.ProcessGroup) -> torch.device:
     if "gloo" in dist.get_backend(group):
         return torch.device("cpu")
     return torch.accelerator.current_accelerator() or torch.device("cpu")
+
+
+def _shard_of(parameter: nn.Parameter) -> int:
+    """Number of this rank among those that share one copy of a parameter out among them."""
+    mesh, number = parameter.device_mesh, 0
+    for size, index, placement in zip(mesh.shape, mesh.get_coordinate(), parameter.placements):
+        if not placement.is_replicate():
+            number = number * size + index
+    return number
+
+
+def _signed(value: int) -> int:
+    """64 bits as a number that fits an int64."""
+    return (value & (2**63 - 1)) - (value & 2**63)
 
 
 @torch.no_grad()
