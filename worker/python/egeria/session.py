@@ -146,6 +146,7 @@ class Session:
         self._bytes_reduced = 0
         self._gradient_bytes = 0
         self._told: set[str] = set()
+        self._counted_share = (0, 0.0)  # at a frozen prefix
         self._final: dict[str, Any] | None = None
         self._handles: list[Any] = []
         self.modules: list[LayerModule] = []
@@ -251,7 +252,7 @@ class Session:
         """Numbers of now, for a logger."""
         if not self._enabled:
             return {}
-        share = self._final["frozen_share"] if self._final is not None else self._freezer.frozen_share
+        share = self._final["frozen_share"] if self._final is not None else self._share()
         return {
             "egeria/frozen_prefix": float(self.prefix),
             "egeria/frozen_share": share,
@@ -270,7 +271,7 @@ class Session:
             return
         self._closed = True
         _open.pop(self._number, None)
-        self._final = {"frozen_prefix": self._freezer.prefix, "frozen_share": self._freezer.frozen_share}
+        self._final = {"frozen_prefix": self._freezer.prefix, "frozen_share": self._share()}
         for handle in self._handles:
             handle.remove()
         try:
@@ -313,7 +314,7 @@ class Session:
         """After the optimizer's step: the boundary between two training steps."""
         self._step += 1
         prefix = self._freezer.prefix
-        self._clock.tick(prefix, self._freezer.frozen_share)
+        self._clock.tick(prefix, self._share())
         try:
             self._reports.end_step(self._step, self._learning_rates(), self._link, prefix)
             if self._link is not None:
@@ -340,7 +341,7 @@ class Session:
             self._applied_plan = plan.plan_id
             self._switch(plan.frozen_prefix)
         self._bytes_reduced += self._gradient_bytes
-        link.native.set_totals(self._freezer.frozen_share, self._bytes_reduced)
+        link.native.set_totals(self._share(), self._bytes_reduced)
         self._reports.boundary(link, self._freezer.prefix)
         if self._step % _RECORD_ANEW_EVERY == 0 and self._recordings < _MOST_RECORDINGS \
                 and not link.agree(not link.outgrown):
@@ -500,6 +501,12 @@ class Session:
             if prefix >= len(self.modules):
                 raise EgeriaError("BAD_CONFIG", f"plans freezes {prefix} layer modules at step {step}, but the model has "
                                   f"{len(self.modules)} and the last never freezes; give at most {len(self.modules) - 1}")
+
+    def _share(self) -> float:
+        """Share of the parameters that is frozen; counted once per prefix, since that takes a while."""
+        if self._counted_share[0] != self._freezer.prefix:
+            self._counted_share = self._freezer.prefix, self._freezer.frozen_share
+        return self._counted_share[1]
 
     def _learning_rates(self) -> list[float]:
         return [float(group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]

@@ -1,0 +1,131 @@
+"""What watching costs a Python training: steps with a session in observe mode against plain steps, interleaved.
+
+usage: python_observe_overhead.py DIR [options]      DIR: CIFAR-10's binary files
+Needs the package (PYTHONPATH=build/dev/python) and EGERIA_BIN (build/dev/bin).
+
+The ResNet of the example cifar_resnet.py on two ranks under egeria-run, with a controller on the same machine. Each
+rank trains two copies of the model with the same batches in turn, one with a session and one without: pairs of blocks
+of steps, the order within a pair alternating. A ratio is taken within a pair, of the time on the clock and of the ranks'
+processor time. The first pair, in which the model is recorded, does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import importlib.util
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "worker" / "python" / "examples" / "cifar_resnet.py"
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=pathlib.Path, help="folder of CIFAR-10's binary files")
+    parser.add_argument("--depth", type=int, default=20)
+    parser.add_argument("--batch-size", type=int, default=128, help="per rank (default 128)")
+    parser.add_argument("--interval", type=int, default=24,
+                        help="steps between readings (default 24, the guideline's for 30 epochs)")
+    parser.add_argument("--pairs", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=48, help="of a block (default 48)")
+    parser.add_argument("--job", type=pathlib.Path, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """One rank."""
+    import torch
+    import torch.distributed as dist
+    import torch.nn.functional as F
+    from torch.nn.parallel import DistributedDataParallel
+
+    import egeria
+
+    spec = importlib.util.spec_from_file_location("cifar_resnet", EXAMPLE)
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    network = example.ResNet(arguments.depth)
+    data = example.Cifar10([arguments.data / "data_batch_1.bin"], augment=False, limit=2048)
+    images = torch.stack([data[index][0] for index in range(rank, 2048, 2)])
+    labels = torch.tensor([int(data[index][1]) for index in range(rank, 2048, 2)])
+
+    def make(watched: bool):
+        model = DistributedDataParallel(copy.deepcopy(network))
+        optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9, weight_decay=1e-4)
+        # No waiting for the loss, so that all steps are watched.
+        config = egeria.Config(observe=True, enabled=watched,
+                               options={"interval_steps": arguments.interval, "bootstrap": False})
+        return model, optimizer, egeria.attach(model, optimizer, config=config)
+
+    kinds = {"plain": make(False), "observe": make(True)}
+    done = dict.fromkeys(kinds, 0)
+    losses: dict[str, list[float]] = {kind: [] for kind in kinds}
+
+    def block(kind: str) -> tuple[float, float]:
+        model, optimizer, session = kinds[kind]
+        dist.barrier()
+        wall, processor = time.perf_counter(), time.process_time()
+        for _ in range(arguments.steps):
+            begin = done[kind] * arguments.batch_size % (len(images) - arguments.batch_size)
+            done[kind] += 1
+            batch = slice(begin, begin + arguments.batch_size)
+            loss = F.cross_entropy(model(images[batch]), labels[batch])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            session.step(loss)
+            losses[kind].append(loss.item())
+        return time.perf_counter() - wall, time.process_time() - processor
+
+    times = []
+    for pair in range(arguments.pairs + 1):
+        order = list(kinds) if pair % 2 == 0 else list(kinds)[::-1]
+        measured = {kind: block(kind) for kind in order}
+        if pair > 0:
+            times.append(measured)
+    assert losses["plain"] == losses["observe"], "observe changed the training"
+    counters = kinds["observe"][2].counters()
+    arguments.job.joinpath(f"rank{rank}.json").write_text(json.dumps({"times": times, "counters": counters}))
+    kinds["observe"][2].close()
+    dist.destroy_process_group()
+
+
+def show(what: str, ratios: list[float]) -> None:
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    print(f"{what}: median {middle:.3f}  quartiles {low:.3f} {high:.3f}  min {min(ratios):.3f}  max {max(ratios):.3f}")
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    if arguments.job is not None:
+        train(arguments)
+        return
+    binary = pathlib.Path(os.environ.get("EGERIA_BIN", ROOT / "build" / "dev" / "bin")) / "egeria-run"
+    with tempfile.TemporaryDirectory() as name:
+        options = [f"--{key.replace('_', '-')}={value}" for key, value in vars(arguments).items()
+                   if key not in ("data", "job")]
+        subprocess.run([binary, "--nproc-per-node", "2", __file__, arguments.data, *options, "--job", name], check=True,
+                       env=dict(os.environ, OMP_NUM_THREADS="1"))
+        ranks = [json.loads((pathlib.Path(name) / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+    counters = ranks[0]["counters"]
+    steps = arguments.steps
+    plain = [pair["plain"][0] / steps for pair in ranks[0]["times"]]
+    print(f"step: {1e3 * statistics.median(plain):.1f} ms plain, {len(plain)} pairs of {steps} steps")
+    print(f"samples sent {counters['samples_sent']}, probes {1e3 * counters['probe_seconds']:.0f} ms in all")
+    show("observe / plain, on the clock      ", [pair["observe"][0] / pair["plain"][0] for pair in ranks[0]["times"]])
+    show("observe / plain, processor, rank 0 ", [pair["observe"][1] / pair["plain"][1] for pair in ranks[0]["times"]])
+    show("observe / plain, processor, rank 1 ", [pair["observe"][1] / pair["plain"][1] for pair in ranks[1]["times"]])
+
+
+if __name__ == "__main__":
+    main()
