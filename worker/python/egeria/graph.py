@@ -390,8 +390,9 @@ class ExportedModel:
         output = self._output_of(cuts, begin, end)
         inputs, nodes = self._needs([output], begin)
         inputs.sort(key=lambda node: self._position.get(node, -1), reverse=True)  # the newest is the main one
-        for node in nodes:
-            _refuse_impure(node)
+        # Not even before this layer module: its inputs are computed by a run of what comes before.
+        for node in {*nodes, *self._needs(inputs, 0)[1]}:
+            _refuse_random(node)
         return _Piece(output, inputs, nodes)
 
     def _needs(self, wanted: Sequence[fx.Node], begin: int) -> tuple[list[fx.Node], list[fx.Node]]:
@@ -435,15 +436,16 @@ class ExportedModel:
         """The newest activation of the layer module that something behind it needs."""
         behind = cuts.needed_from(end)
         for node in reversed(self._recording.nodes[begin:end]):
-            if node in behind and self._is_activation(node) and self._recomputable(node) is None:
+            if node in behind and self._is_activation(node):
                 return node
         raise GraphError(f"nothing that it computes has the {self.samples} samples as its first dimension and is "
                          "used behind it")
 
     def _is_activation(self, node: fx.Node) -> bool:
+        """Whether weights made it, and its first dimension is the samples."""
         value = node.meta.get("val")
         return (isinstance(value, Tensor) and value.is_floating_point() and value.dim() >= 2
-                and value.shape[0] == self.samples)
+                and value.shape[0] == self.samples and self._recomputable(node) is None)
 
     # Programs.
 
@@ -576,8 +578,9 @@ class _Cuts:
             sources = [source for source in node.all_input_nodes if self._is_value(source)]
             if owner is not None and owner > index:
                 break
-            if done and (not sources or any(self._position.get(source, -1) < begin or
-                                            _elements(source) > _elements(node) for source in sources)):
+            if done and (not sources or any(self._position.get(source, -1) < begin for source in sources)
+                         or any(_elements(source) > _elements(node) for source in sources
+                                if self._is_activation(source))):
                 break
             done = done or self._is_activation(node)
             end += 1
@@ -621,12 +624,16 @@ def _elements(node: fx.Node) -> float:
     return int(value.numel()) if isinstance(value, Tensor) and isinstance(value.numel(), int) else 0
 
 
-def _refuse_impure(node: fx.Node) -> None:
+def _refuse_random(node: fx.Node) -> None:
+    """Raises GraphError for an operator that draws random numbers with the arguments that it has."""
     target = node.target
-    if isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags:
-        # Dropout and attention are random only where their arguments ask for it.
-        if target._schema.name not in ("aten::dropout", "aten::feature_dropout", "aten::scaled_dot_product_attention"):
-            raise GraphError(f"{target._schema.name} draws random numbers in evaluation mode")
+    if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
+        return
+    names = [argument.name for argument in target._schema.arguments]
+    given = {**dict(zip(names, node.args)), **node.kwargs}
+    if given.get("train") is False or ("dropout_p" in names and not given.get("dropout_p", 0.0)):
+        return
+    raise GraphError(f"{target._schema.name} draws random numbers in evaluation mode")
 
 
 class _Program:
