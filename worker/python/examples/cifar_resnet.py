@@ -168,9 +168,9 @@ def main() -> None:
     if world > 1:
         model = DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
     optimizer = torch.optim.SGD(model.parameters(), arguments.learning_rate, momentum=0.9, weight_decay=1e-4)
-    milestones = [int(0.5 * arguments.epochs), int(0.75 * arguments.epochs)]
-    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.1)
-    session = egeria.attach(model, optimizer, scheduler=scheduler)  # egeria
+    steps = arguments.epochs * len(loader)
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [steps // 2, steps * 3 // 4], gamma=0.1)
+    session = egeria.attach(model, optimizer, config=egeria.Config.from_env(total_steps=steps))  # egeria
 
     losses: list[float] = []
     for epoch in range(arguments.epochs):
@@ -183,9 +183,9 @@ def main() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            scheduler.step()
             session.step(loss)  # egeria
             losses.append(loss.item())
-        scheduler.step()
         accuracy = evaluate(model, test_loader, device)
         if rank == 0:
             mean = sum(losses[-len(loader) :]) / len(loader)

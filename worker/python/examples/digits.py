@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 
@@ -76,12 +77,12 @@ def main() -> None:
     if world > 1:
         model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), arguments.learning_rate, momentum=0.9, weight_decay=1e-4)
-    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [int(0.6 * arguments.epochs)], gamma=0.1)
-    config = egeria.Config.from_env(options={"interval_steps": 4, "window": 4})  # egeria
-    session = egeria.attach(model, optimizer, config=config)  # egeria
+    per_rank = len(labels) // world
+    steps = arguments.epochs * math.ceil(per_rank / arguments.batch_size)
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [int(0.6 * steps)], gamma=0.1)
+    session = egeria.attach(model, optimizer, config=egeria.Config.from_env(total_steps=steps))  # egeria
 
     losses = []
-    per_rank = len(labels) // world
     generator = torch.Generator().manual_seed(arguments.seed)  # the same order on all ranks
     for _ in range(arguments.epochs):
         model.train()
@@ -91,9 +92,9 @@ def main() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            scheduler.step()
             session.step(loss)  # egeria
             losses.append(loss.item())
-        scheduler.step()
 
     model.eval()
     with torch.no_grad():

@@ -1,0 +1,57 @@
+"""docs/python.md against what it speaks of."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+
+import pytest
+from example_scripts import EXAMPLES, MARK, ROOT, plain_source
+
+from egeria import Config
+
+PACKAGE = ROOT / "worker" / "python" / "egeria"
+TEXT = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```diff\n(.*?)```", TEXT, re.DOTALL)
+
+
+def difference(name: str) -> str:
+    """What Egeria adds to an example, each piece with the code lines around it."""
+    whole = (EXAMPLES / name).read_text(encoding="utf-8").splitlines()
+    pieces: list[list[str]] = []
+    for line in difflib.unified_diff(plain_source(name).splitlines(), whole, n=1, lineterm=""):
+        if line.startswith("@@"):
+            pieces.append([])
+        elif pieces and line.strip():
+            pieces[-1].append(line.removesuffix(MARK))
+    return "...\n".join("\n".join(piece) + "\n" for piece in pieces)
+
+
+@pytest.mark.parametrize("name", ["cifar_resnet.py", "hf_question_answering.py", "lightning_digits.py"])
+def test_the_differences_shown_are_those_of_the_examples(name: str):
+    assert difference(name) in BLOCKS
+
+
+def test_all_examples_in_a_loop_differ_by_the_same_lines():
+    added = [[line.strip("+ ") for line in difference(name).splitlines() if line.startswith("+")]
+             for name in ("cifar_resnet.py", "digits.py", "char_gpt.py")]
+    assert added[0] == added[1] == [line.replace("arguments.steps", "steps") for line in added[2]]
+
+
+def test_every_error_has_an_entry_and_every_entry_an_error():
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
+    raised = set(re.findall(r'EgeriaError\(\s*"([A-Z0-9_]+)"', sources)) | {"BAD_BUILD", "BAD_CONFIG"}
+    table = TEXT.split("## What is refused")[1].split("## Limits")[0]
+    rows = re.findall(r"^\| (`[A-Z].*?) \|", table, re.MULTILINE)
+    listed = {name for row in rows for name in re.findall("[A-Z0-9_]+", row)}
+    assert listed == raised
+
+
+def test_every_option_and_variable_is_listed():
+    table = TEXT.split("## Options")[1].split("## doctor")[0]
+    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == [field.name for field in dataclasses.fields(Config)]
+    code = (PACKAGE / "config.py").read_text(encoding="utf-8")
+    fields = re.findall(r'\("(\w+)", (?:str|_boolean|_whole)\)', code)
+    variables = {f"EGERIA_{field.upper()}" for field in fields} | {"EGERIA_CONTROLLER", "EGERIA_POLICY_OPTIONS"}
+    assert set(re.findall(r"^\| `\w+` \| `(\w+)`", table, re.MULTILINE)) == variables
