@@ -3,10 +3,10 @@
 usage: python_observe_overhead.py DIR [options]      DIR: CIFAR-10's binary files
 Needs the package (PYTHONPATH=build/dev/python) and EGERIA_BIN (build/dev/bin).
 
-The ResNet of the example cifar_resnet.py on two ranks under egeria-run, with a controller on the same machine. Each
-rank trains two copies of the model with the same batches in turn, one with a session and one without: pairs of blocks
-of steps, the order within a pair alternating. A ratio is taken within a pair, of the time on the clock and of the ranks'
-processor time. The first pair, in which the model is recorded, does not count.
+The ResNet of the example cifar_resnet.py on two ranks under egeria-run, with a controller on the same machine.
+Each rank trains two copies of the model with the same batches in turn, one with a session and one without: pairs
+of blocks of steps, the order within a pair alternating. A ratio is taken within a pair, of the time on the clock
+and of the ranks' processor time. The first pair, in which the model is recorded, does not count.
 """
 
 from __future__ import annotations

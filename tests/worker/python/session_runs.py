@@ -13,12 +13,13 @@ from launching import HERE
 RUN = pathlib.Path(os.environ["EGERIA_BIN"]) / "egeria-run"
 
 
-def run(folder: pathlib.Path, *arguments: object, seconds: float = 240, code: int = 0) -> tuple[list[dict[str, Any]], str]:
+def run(folder: pathlib.Path, *arguments: object, seconds: float = 240,
+        code: int = 0) -> tuple[list[dict[str, Any]], str]:
     """Runs session_job.py on two ranks; what each says, and what was printed."""
     folder.mkdir(exist_ok=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("EGERIA_")}
-    done = subprocess.run([RUN, "--nproc-per-node", "2", HERE / "session_job.py", "--out", folder, *map(str, arguments)],
-                          capture_output=True, text=True, timeout=seconds, check=False,
+    command = [RUN, "--nproc-per-node", "2", HERE / "session_job.py", "--out", folder, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False,
                           env={**environment, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.environ["PYTHONPATH"]})
     assert done.returncode == code, (done.stdout + done.stderr)[-6000:]
     records = [json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))]

@@ -63,8 +63,8 @@ def test_unknown_values_are_refused_with_those_that_are_known():
 
 
 @pytest.mark.parametrize(("name", "value"), [
-    ("interval_steps", 0), ("interval_steps", True), ("window", 2), ("window", 1.5), ("tolerance", 0), ("tolerance", 2),
-    ("batch_size", 1), ("bootstrap", "yes"), ("learning_rate_drop", 1), ("learning_rate_rise", -1),
+    ("interval_steps", 0), ("interval_steps", True), ("window", 2), ("window", 1.5), ("tolerance", 0),
+    ("tolerance", 2), ("batch_size", 1), ("bootstrap", "yes"), ("learning_rate_drop", 1), ("learning_rate_rise", -1),
     ("unfreeze_steps", 5), ("unfreeze_steps", [0])])
 def test_constants_out_of_range_are_refused_with_their_range(name: str, value: object):
     assert f"options['{name}'] is {value!r}; it must be" in refusal(options={name: value})

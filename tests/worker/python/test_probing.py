@@ -147,7 +147,8 @@ def drive(order: str, steps: int = 4) -> list[tuple[int, float | None]]:
     ("flfsl", [(1, 1.0), (2, 3.5), (3, 5.5), (4, 7.5)]),
     ("fs", [(1, None), (2, None), (3, None), (4, None)]),
 ])
-def test_losses_belong_to_their_steps_whenever_they_are_reported(order: str, wanted: list[tuple[int, float | None]]):
+def test_losses_belong_to_their_steps_whenever_they_are_reported(order: str,
+                                                                 wanted: list[tuple[int, float | None]]):
     # The first loss behind a step comes too late for it: from the second on it is waited for.
     assert drive(order) == wanted
 
@@ -166,7 +167,7 @@ def test_schedulers_tell_the_number_of_steps_if_they_count_steps():
     assert total_steps_of(stepped(schedulers.CosineAnnealingLR(optimizer, 80), 1), 2) == 80
     assert total_steps_of(schedulers.CosineAnnealingLR(optimizer, 80), 2) is None  # it counts epochs
     assert total_steps_of(stepped(schedulers.LambdaLR(optimizer, lambda _: 1.0), 2), 2) is None
-    both = schedulers.SequentialLR(optimizer, [schedulers.LinearLR(optimizer), schedulers.CosineAnnealingLR(optimizer, 50)],
-                                   [10])
+    parts = [schedulers.LinearLR(optimizer), schedulers.CosineAnnealingLR(optimizer, 50)]
+    both = schedulers.SequentialLR(optimizer, parts, [10])
     assert total_steps_of(stepped(both, 2), 2) == 60
     assert total_steps_of(None, 2) is None

@@ -293,7 +293,8 @@ def test_no_failure_of_ours_reaches_the_training(broken: str, monkeypatch: pytes
     assert sum("ours" in text for text in told) == 1 and len(told) <= 3
 
 
-def test_a_switch_that_fails_leaves_what_was_frozen(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+def test_a_switch_that_fails_leaves_what_was_frozen(monkeypatch: pytest.MonkeyPatch,
+                                                    caplog: pytest.LogCaptureFixture):
     training = Training()
     session = training.attach(plans=[(2, 1), (4, 3), (6, 2)])
     training.train(3, session)
@@ -360,7 +361,8 @@ def test_attaching_anew_ends_the_session_before():
 # With a controller.
 
 
-def train_until(training: Training, session: egeria.Session, condition: Callable[[], bool], most: int = 20_000) -> None:
+def train_until(training: Training, session: egeria.Session, condition: Callable[[], bool],
+                most: int = 20_000) -> None:
     for _ in range(most):
         training.train(1, session)
         if condition():

@@ -35,8 +35,8 @@ def test_the_training_is_the_same_whatever_happens_to_the_controller(fault: str,
     if fault != "absent":
         controller.start()
     try:
-        with Program(tmp_path, "session_job.py", "--out", tmp_path, "--steps", STEPS, "--egeria", "act", "--interval", 3,
-                     "--pause-at", 12, ranks=2, environment={"EGERIA_CONTROLLER": controller.address}) as job:
+        with Program(tmp_path, "session_job.py", "--out", tmp_path, "--steps", STEPS, "--egeria", "act",
+                     "--interval", 3, "--pause-at", 12, ranks=2, environment={"EGERIA_CONTROLLER": controller.address}) as job:
             wait_until(lambda: (tmp_path / "paused0").exists() and (tmp_path / "paused1").exists(), 200, "the pause")
             if fault.startswith("killed"):
                 controller.kill()

@@ -29,7 +29,8 @@ def test_what_cannot_be_recorded_still_freezes_on_both_ranks(options: str, tmp_p
     assert all(identical for *_, identical in records[0]["switches"])
 
 
-@pytest.mark.parametrize("options", ["", "--bf16 --accumulate 2 --optimizer adamw --wrap ddp_compile", "--wrap later"])
+@pytest.mark.parametrize("options", [
+    "", "--bf16 --accumulate 2 --optimizer adamw --wrap ddp_compile", "--wrap later"])
 def test_a_training_resumed_in_a_frozen_phase_equals_the_uninterrupted_one(options: str, tmp_path: pathlib.Path):
     plans = ["--egeria", "plans", "--plans", "4:1,10:3,20:2,26:0", *options.split()]
     whole, _ = run(tmp_path, *plans, "--steps", 30, "--save-at", 13)

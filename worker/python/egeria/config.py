@@ -73,13 +73,14 @@ class Config:
       controller: address of egeria-controller ("host:port" or "unix:/path"). None: the environment's
         EGERIA_CONTROLLER, which `egeria-run` sets. "none": no controller, so that nothing is measured or frozen.
       policy: "plasticity", "schedule" or "none" (docs/rule.md).
-      options: the policy's constants, such as {"interval_steps": 50, "window": 10}; what is missing takes the default.
+      options: the policy's constants, such as {"interval_steps": 50, "window": 10}; what is missing takes the
+        default.
       observe: decisions are made and reported, but nothing changes.
       total_steps: optimizer steps of the whole training, where known: it sets how often readings are taken.
       training_job: a name for people and for the metrics. None: EGERIA_TRAINING_JOB, or the model's class.
       plans: switches (step, frozen prefix) without a controller, the same on all ranks.
-      reference: who runs the reference model: "controller", "local" (this process, in idle moments), or "auto": the
-        controller for every layer module that it can run, this process for the others.
+      reference: who runs the reference model: "controller", "local" (this process, in idle moments), or "auto":
+        the controller for every layer module that it can run, this process for the others.
       metrics: "host:port" on which each rank serves Prometheus metrics; rank r of a node serves port + r.
       batch_size: samples of a reading (the policy constant of this name; 32 where neither is given).
       enabled: False makes a session that does nothing.
@@ -105,15 +106,16 @@ class Config:
         """A Config whose fields come from the environment where `overrides` does not give them.
 
         EGERIA_TRAINING_JOB, EGERIA_METRICS, EGERIA_OBSERVE (1 or 0), EGERIA_ENABLED (1 or 0), EGERIA_POLICY,
-        EGERIA_POLICY_OPTIONS (a JSON object), EGERIA_TOTAL_STEPS, EGERIA_REFERENCE; and, as without this, EGERIA_CONTROLLER
-        where neither a controller nor plans are given.
+        EGERIA_POLICY_OPTIONS (a JSON object), EGERIA_TOTAL_STEPS, EGERIA_REFERENCE; and, as without this,
+        EGERIA_CONTROLLER where neither a controller nor plans are given.
         """
         values: dict[str, Any] = {}
         for field, convert in (("training_job", str), ("metrics", str), ("policy", str), ("reference", str),
                                ("observe", _boolean), ("enabled", _boolean), ("total_steps", _whole)):
             variable = f"EGERIA_{field.upper()}"
             if os.environ.get(variable):
-                values[field] = convert(variable, os.environ[variable]) if convert is not str else os.environ[variable]
+                text = os.environ[variable]
+                values[field] = text if convert is str else convert(variable, text)
         if os.environ.get("EGERIA_POLICY_OPTIONS"):
             values["options"] = _object("EGERIA_POLICY_OPTIONS", os.environ["EGERIA_POLICY_OPTIONS"])
         return cls(**{**values, **overrides})
@@ -173,7 +175,8 @@ class Config:
         for plan in self.plans:
             if (not isinstance(plan, (list, tuple)) or len(plan) != 2 or not all(isinstance(x, int) for x in plan)
                     or plan[0] <= last or plan[1] < 0):
-                raise _bad(f"plans has {plan!r}; its entries are (step, frozen prefix), in the order of rising steps")
+                raise _bad(f"plans has {plan!r}; its entries are (step, frozen prefix), in the order of rising "
+                           "steps")
             last = plan[0]
         if self.plans and self.controller not in (None, "none"):
             raise _bad("plans are for runs without a controller; leave one of the two out")

@@ -1,24 +1,30 @@
-"""The two hooks by which a session follows a training: before the model's forward pass, after the optimizer's step.
+"""The two hooks by which a session follows a training: before the model's forward pass, after the optimizer's
+step.
 
-Neither keeps its session alive, and copies of a hooked model or optimizer (an average of the weights, a pickle, what a
-forked or spawned process inherits) carry hooks that do nothing.
+Neither keeps its session alive, and copies of a hooked model or optimizer (an average of the weights, a pickle,
+what a forked or spawned process inherits) carry hooks that do nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from egeria.modules import unwrap
 
 if TYPE_CHECKING:
     from egeria.session import Session
 
-# What copies become: whatever it is called with, it does nothing and returns None. A pickle with it can be read where
-# this package is not installed.
+# What copies become: whatever it is called with, it does nothing and returns None. A pickle with it can be read
+# where this package is not installed.
 _NO_HOOK = contextlib.nullcontext().__exit__
 
 
@@ -51,8 +57,8 @@ class ForwardHook(_Hook):
 
 
 class NetworkHook(ForwardHook):
-    """The same for a network inside a training framework's module. Where both are one, its forward() is replaced while
-    the framework makes a detour through its wrapper: a call of something else, with other arguments."""
+    """The same for a network inside a training framework's module. Where both are one, its forward() is replaced
+    while the framework makes a detour through its wrapper: a call of something else, with other arguments."""
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if getattr(module.forward, "__func__", None) is type(module).forward:
@@ -66,3 +72,12 @@ class StepHook(_Hook):
         session = self.session()
         if session is not None:
             session._on_step()
+
+
+def wrappers_of(model: nn.Module) -> list[nn.Module]:
+    """DistributedDataParallel and torch.compile around `model`, wherever they were made; found among all
+    objects."""
+    dynamo = sys.modules.get("torch._dynamo")
+    kinds = (DistributedDataParallel,) if dynamo is None else (DistributedDataParallel, dynamo.OptimizedModule)
+    return [found for found in gc.get_objects()
+            if issubclass(type(found), kinds) and "_modules" in found.__dict__ and unwrap(found) is model]

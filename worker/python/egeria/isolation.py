@@ -28,8 +28,8 @@ def undisturbed(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
 
     Put back, to the bit: all random states (torch's on every device in use, Python's, numpy's), the modes of all
     submodules, whatever submodules assign to their attributes, the contents of buffers (`keep_buffers`), gradient
-    and autocast mode, the default dtype. Compiled code is not entered, compiled or invalidated; the fused attention
-    kernels of nn.TransformerEncoder, which no graph shows, are off meanwhile.
+    and autocast mode, the default dtype. Compiled code is not entered, compiled or invalidated; the fused
+    attention kernels of nn.TransformerEncoder, which no graph shows, are off meanwhile.
     """
     device = device_of(model)
     attributes = [_Attributes(module) for module in model.modules()]

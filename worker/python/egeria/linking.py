@@ -11,9 +11,8 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from egeria import _native
 from egeria.config import Config
@@ -89,18 +88,26 @@ def start_link(subject: Subject, group: dist.ProcessGroup | None, observed: Sequ
     dynamic = _varying(views)
     analysis = _attempt(group, lambda: _analyse(subject, observed[-1], samples, dynamic))
     found = _gather(group, {
-        "modules": [(module.name, module.unit_names, [name for name, _ in module.loose]) for module in analysis.modules],
+        "modules": [(module.name, module.unit_names, [name for name, _ in module.loose])
+                    for module in analysis.modules],
         "errors": analysis.errors,
         "graphs": [_fingerprint(analysis.exported, index) for index in range(len(analysis.modules))],
         "job_id": os.environ.get("EGERIA_JOB_ID") or _native.random_job_id(),
     })
     if any(other["modules"] != found[0]["modules"] for other in found):
         raise EgeriaError("NO_LINK", "the ranks found different layer modules; give `modules` to attach()")
-    errors = [next((rank["errors"][index] for rank in found if rank["errors"][index]), None)
-              or ("the ranks recorded it differently" if len({rank["graphs"][index] for rank in found}) > 1 else None)
-              for index in range(len(analysis.modules))]
+    errors = [_error_of(index, found) for index in range(len(analysis.modules))]
     link = _attempt(group, lambda: Link(subject, analysis, errors, samples, group, found[0]["job_id"], session))
     return link
+
+
+def _error_of(index: int, found: Sequence[dict[str, Any]]) -> str | None:
+    """Why a layer module has no graph on some rank, or not the same one on all."""
+    for rank in found:
+        if rank["errors"][index]:
+            return rank["errors"][index]
+    same = len({rank["graphs"][index] for rank in found}) == 1
+    return None if same else "the ranks recorded it differently"
 
 
 class Link:
@@ -149,8 +156,8 @@ class Link:
         if not (request.asked or self._sharded):
             return
         if request.batch_size != self.samples or inputs.samples < self.samples:
-            self._drop(request, f"a batch of {inputs.samples} samples gives no reading: {request.batch_size} are asked "
-                       "for")
+            self._drop(request, f"a batch of {inputs.samples} samples gives no reading: {request.batch_size} are "
+                       "asked for")
             return
         begin = time.perf_counter()
         try:
@@ -167,12 +174,13 @@ class Link:
 
     def _sample(self, request: Any, step: int, inputs: RootInputs) -> None:
         exported = self._exported
-        if exported is None or any(exported.module(l).error for l in range(request.first_module, request.module + 1)):
+        wanted = range(request.first_module, request.module + 1)
+        if exported is None or any(exported.module(index).error for index in wanted):
             self._drop(request, "")
             return
         tensors = exported.inputs_of(request.first_module, inputs)
         values = tensors
-        for index in range(request.first_module, request.module + 1):
+        for index in wanted:
             values = [exported.run(index, values)]
         names = exported.module(request.first_module).input_names
         self.native.offer_sample(request, step, list(zip(names, tensors)), gram(values[0]))
@@ -279,7 +287,8 @@ def _analyse(subject: Subject, inputs: RootInputs, samples: int, dynamic: Sequen
 
 
 def _check_order(modules: Sequence[LayerModule], calls: Sequence[nn.Module]) -> None:
-    """Raises EgeriaError [BAD_PARTITION] unless the layers of each layer module are called before those of the next."""
+    """Raises EgeriaError [BAD_PARTITION] unless the layers of each layer module are called before those of the
+    next."""
     position: dict[int, int] = {}
     for index, call in enumerate(calls):
         position.setdefault(id(call), index)

@@ -95,8 +95,8 @@ def partition(model: nn.Module, modules: ModuleSpec = None,
         regular expressions for whole names (each pattern is one layer module). One regular expression: its
         first group, or without a group the name, tells which layer module a submodule is of. A callable: called
         with the unwrapped model, returns such a list.
-      calls: the submodules in the order in which a forward pass calls them, one entry per call, where that is known:
-        it replaces the order of definition where `modules` is None.
+      calls: the submodules in the order in which a forward pass calls them, one entry per call, where that is
+        known: it replaces the order of definition where `modules` is None.
 
     Raises:
       EgeriaError: [BAD_PARTITION] fewer than two layer modules, a parameter in none or in two of them, a name or
@@ -117,7 +117,8 @@ def partition(model: nn.Module, modules: ModuleSpec = None,
     return _finish(model, groups)
 
 
-def from_unit_names(model: nn.Module, names: Sequence[tuple[str, Sequence[str], Sequence[str]]]) -> list[LayerModule]:
+def from_unit_names(model: nn.Module,
+                    names: Sequence[tuple[str, Sequence[str], Sequence[str]]]) -> list[LayerModule]:
     """Layer modules from (name, unit names, loose tensors' names), as a checkpoint has them.
 
     Raises:
@@ -131,8 +132,9 @@ def from_unit_names(model: nn.Module, names: Sequence[tuple[str, Sequence[str], 
                 name, tuple(model.get_submodule(unit) for unit in units), tuple(units),
                 tuple((entry, model.get_submodule(entry.rpartition(".")[0])) for entry in loose)))
     except AttributeError as error:
-        raise EgeriaError("CHECKPOINT_MISMATCH", f"the checkpoint speaks of another model: {error}; resume with the "
-                          "model that it was written for, or without the Egeria part of the checkpoint") from None
+        raise EgeriaError("CHECKPOINT_MISMATCH", f"the checkpoint speaks of another model: {error}; resume with "
+                          "the model that it was written for, or without the Egeria part of the "
+                          "checkpoint") from None
     return result
 
 
@@ -181,8 +183,8 @@ def _children(module: nn.Module, prefix: str) -> list[tuple[str, nn.Module]]:
 
 
 def _in_lists(module: nn.Module) -> int:
-    """Parameters of `module`, at any depth, in lists of several blocks or of many layers (two layers in a sequence are
-    rather the inside of a block)."""
+    """Parameters of `module`, at any depth, in lists of several blocks or of many layers (two layers in a sequence
+    are rather the inside of a block)."""
     if _is_list(module):
         heavy = [child for child in module.children() if _is_heavy(child)]
         blocks = sum(next(child.children(), None) is not None for child in heavy)
@@ -227,7 +229,8 @@ class _Entry:
 
 
 class _Blocks:
-    """Collects the blocks of a model, in the order of their calls or, where that is not known, their definition."""
+    """Collects the blocks of a model, in the order of their calls or, where that is not known, their
+    definition."""
 
     def __init__(self, model: nn.Module, calls: Sequence[nn.Module] | None):
         self._total = max(1, _count([model]))
@@ -275,7 +278,8 @@ class _Blocks:
     def _is_container(self, module: nn.Module) -> bool:
         count = _count([module])
         # Tables do not count: a small model with a large vocabulary has most of its parameters there.
-        tables = _count([inner for inner in module.modules() if isinstance(inner, (nn.Embedding, nn.EmbeddingBag))])
+        kinds = (nn.Embedding, nn.EmbeddingBag)
+        tables = _count([inner for inner in module.modules() if isinstance(inner, kinds)])
         return count >= _ENTERED_SHARE * self._total and _in_lists(module) >= 0.5 * (count - tables) > 0
 
 
@@ -310,13 +314,14 @@ def _group_of(model: nn.Module, entry: nn.Module | Sequence[nn.Module | str] | s
         if isinstance(item, nn.Module):
             item = unwrap(item) if id(item) not in names else item
             if not names.get(id(item)):
-                raise _bad(f"a {type(item).__name__} in `modules` is no submodule of the model; list submodules of "
-                           "the very model that is attached")
+                raise _bad(f"a {type(item).__name__} in `modules` is no submodule of the model; list submodules "
+                           "of the very model that is attached")
             units.append((names[id(item)], item))
         elif isinstance(item, str):
             units += _named_or_matching(model, item)
         else:
-            raise _bad(f"`modules` has a {type(item).__name__}; its entries are submodules, lists of them, or names")
+            raise _bad(f"`modules` has a {type(item).__name__}; its entries are submodules, lists of them, or "
+                       "names")
     if not units:
         raise _bad("`modules` has an empty entry; leave it out")
     name = units[0][0] if len(units) == 1 else f"{units[0][0]}-{units[-1][0]}"
@@ -366,13 +371,14 @@ def _finish(model: nn.Module, groups: list[_Group]) -> list[LayerModule]:
             for inner in unit.modules():
                 other = owner_of.setdefault(id(inner), name)
                 if other != name and has_parameters(inner):
-                    raise _bad(f"submodule '{unit_name}' is in the layer modules '{other}' and '{name}'; list it once")
+                    raise _bad(f"submodule '{unit_name}' is in the layer modules '{other}' and '{name}'; list it "
+                               "once")
     owned = {id(parameter) for _, units in groups for _, unit in units for parameter in unit.parameters()}
     loose, homeless = _loose(model, groups, owned)
     if homeless:
         more = f" and {len(homeless) - 1} more" if len(homeless) > 1 else ""
-        raise _bad(f"the parameter '{homeless[0]}'{more} belongs to no layer module; every parameter must belong to "
-                   "one (the last never freezes): add the submodule that holds it to `modules`")
+        raise _bad(f"the parameter '{homeless[0]}'{more} belongs to no layer module; every parameter must belong "
+                   "to one (the last never freezes): add the submodule that holds it to `modules`")
     names = _unique([name for name, _ in groups])
     return [LayerModule(unique, tuple(unit for _, unit in units), tuple(unit_name for unit_name, _ in units),
                         tuple(loose.get(index, ())))

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from egeria.graph import GraphError, RootInputs, tensor_named
+from egeria.inputs import GraphError, RootInputs
 from egeria.isolation import undisturbed
 from egeria.modules import LayerModule, has_parameters
+from egeria.recording import tensor_named
 from egeria.replicas import is_fully_sharded
 
 # Far under what a module's activations give, so that scale invariance holds for small ones too.
@@ -25,7 +26,8 @@ def gram(output: Tensor) -> Tensor:
 
 
 def sp_loss(training: Tensor, reference: Tensor) -> float:
-    """Similarity-preserving loss of two Gram matrices (b x b), in double: plasticity as the controller computes it.
+    """Similarity-preserving loss of two Gram matrices (b x b), in double: plasticity as the controller computes
+    it.
 
     1/b^2 times the squared Frobenius norm of their difference, after each row is divided by its L2 norm; 0..4/b.
 

@@ -17,8 +17,8 @@ class _Report:
 
 
 class Reports:
-    """Puts losses to the steps that they belong to. A loss may come before its optimizer.step(), or after it and before
-    the next forward pass, or never; several of one step (micro-batches) are averaged.
+    """Puts losses to the steps that they belong to. A loss may come before its optimizer.step(), or after it and
+    before the next forward pass, or never; several of one step (micro-batches) are averaged.
 
     A report goes out as soon as it is complete. `link` may be None: then nothing is sent.
     """

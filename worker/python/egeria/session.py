@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import dataclasses
-import gc
 import itertools
 import logging
 import os
@@ -16,7 +14,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from egeria.checks import check
@@ -24,43 +21,26 @@ from egeria.config import Config
 from egeria.errors import EgeriaError
 from egeria.freezing import Freezer
 from egeria.graph import GraphError, RootInputs
-from egeria.hooks import ForwardHook, NetworkHook, StepHook
+from egeria.hooks import ForwardHook, NetworkHook, StepHook, wrappers_of
 from egeria.linking import Link, Subject, commit_group, start_link
 from egeria.modules import LayerModule, ModuleSpec, from_unit_names, partition, unwrap
 from egeria.replicas import Replicas
 from egeria.reports import Reports, total_steps_of
+from egeria.states import STATE_VERSION, Switch, read_state, summary_line
 from egeria.timing import StepClock
 
 _logger = logging.getLogger("egeria")
 
-# The link starts at the end of this step, when sizes that vary have had a chance to show, and is tried again at twice
-# as many steps where the model's inputs have not been seen.
+# The link starts at the end of this step, when sizes that vary have had a chance to show, and is tried again at
+# twice as many steps where the model's inputs have not been seen.
 _FIRST_START = 2
 _LAST_START = 64
 # How often the ranks ask each other whether one of them needs a new recording of the model.
 _RECORD_ANEW_EVERY = 256
 _MOST_RECORDINGS = 4
-_STATE_VERSION = 1
 
 _numbers = itertools.count()  # of the sessions of this process
 _open: dict[int, Session] = {}  # of this process, by number; a session lives until it is closed
-
-
-@dataclasses.dataclass(frozen=True)
-class Switch:
-    """One change of what is frozen.
-
-    Attributes:
-      step: optimizer steps done when it took effect.
-      frozen_prefix: layer modules 0..frozen_prefix-1 are frozen since.
-      unfreeze: there are fewer frozen than before.
-      ranks_identical: all ranks had the same parameters after it.
-    """
-
-    step: int
-    frozen_prefix: int
-    unfreeze: bool
-    ranks_identical: bool
 
 
 def attach(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], *, modules: ModuleSpec = None,
@@ -76,7 +56,8 @@ def attach(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], *, modu
       model: plain, DistributedDataParallel, torch.compile around or inside it, FSDP2; or plain and wrapped in
         DistributedDataParallel later. Every rank attaches, in the same order.
       optimizer: the one whose step() ends a training step, first, where there are several.
-      modules: how to cut the model into layer modules; see egeria.modules.partition(). None: by structure and size.
+      modules: how to cut the model into layer modules; see egeria.modules.partition(). None: by structure and
+        size.
       scheduler: a learning-rate scheduler, from which the number of steps is taken where it knows it.
       config: None: from the environment (EGERIA_CONTROLLER and so on, as egeria-run sets them).
       network: the part of the model that is called with the batch, where that is not the model itself (a training
@@ -88,12 +69,12 @@ def attach(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], *, modu
     config = Config.from_env() if config is None else config
     config.validate()
     if not isinstance(model, nn.Module):
-        raise EgeriaError("BAD_MODEL", f"attach() takes the model as a torch.nn.Module, not a {type(model).__name__}; give it "
-                          "the module that is called in the training loop")
+        raise EgeriaError("BAD_MODEL", f"attach() takes the model as a torch.nn.Module, not a "
+                          f"{type(model).__name__}; give it the module that is called in the training loop")
     optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
     if not optimizers or not all(isinstance(entry, Optimizer) for entry in optimizers):
-        raise EgeriaError("BAD_OPTIMIZER", "attach() takes a torch.optim.Optimizer, or a list of them; give it the one "
-                          "whose step() is called")
+        raise EgeriaError("BAD_OPTIMIZER", "attach() takes a torch.optim.Optimizer, or a list of them; give it "
+                          "the one whose step() is called")
     for session in list(_open.values()):
         if session._model is (unwrap(model) if network is None else network):  # attached anew, in a notebook say
             session.close(finished=False)
@@ -103,9 +84,9 @@ def attach(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], *, modu
 class Session:
     """Ties a training to Egeria: from attach() until close(), the end of a `with` block, or of the process.
 
-    Everything happens in the optimizer's step(): probes of the frontmost active layer module, snapshots, the agreement
-    of the ranks, switches. The training waits here for other ranks only, as its gradients do. No error of Egeria's
-    reaches the training: it is logged once, and the training goes on with what is frozen.
+    Everything happens in the optimizer's step(): probes of the frontmost active layer module, snapshots, the
+    agreement of the ranks, switches. The training waits here for other ranks only, as its gradients do. No error
+    of Egeria's reaches the training: it is logged once, and the training goes on with what is frozen.
 
     Owned by the training thread. In a forked child it does nothing.
 
@@ -149,6 +130,7 @@ class Session:
         self._counted_share = (0, 0.0)  # at a frozen prefix
         self._final: dict[str, Any] | None = None
         self._handles: list[Any] = []
+        self._watched: set[int] = set()
         self.modules: list[LayerModule] = []
         if not self._enabled:
             return
@@ -162,7 +144,7 @@ class Session:
             self._replicas.allow_recompiles(len(self.modules))
         hook = ForwardHook(self) if network is None else NetworkHook(self)
         watched = model if network is None else network
-        self._handles.append(watched.register_forward_pre_hook(hook, with_kwargs=True))
+        self._watch(watched, hook)
         self._handles.append(self._optimizers[0].register_step_post_hook(StepHook(self)))
         _open[self._number] = self
 
@@ -194,9 +176,10 @@ class Session:
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint must hold to resume: small, of plain types only, the same on all ranks."""
         if not self._enabled:
-            return {"version": _STATE_VERSION, "step": self._step, "frozen_prefix": 0, "applied_plan": 0, "switches": []}
+            return {"version": STATE_VERSION, "step": self._step, "frozen_prefix": 0, "applied_plan": 0,
+                    "switches": []}
         return {
-            "version": _STATE_VERSION,
+            "version": STATE_VERSION,
             "step": self._step,
             "frozen_prefix": self.prefix,
             "applied_plan": self._applied_plan,
@@ -207,8 +190,8 @@ class Session:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes up where state_dict() was taken, before the first step and on every rank; after the model's and the
-        optimizer's own states. {"step": n} alone resumes a training that ran without Egeria.
+        """Takes up where state_dict() was taken, before the first step and on every rank; after the model's and
+        the optimizer's own states. {"step": n} alone resumes a training that ran without Egeria.
 
         Raises:
           EgeriaError: [CHECKPOINT_MISMATCH] the state is of another model or partition, or is none at all;
@@ -217,14 +200,15 @@ class Session:
         if not self._enabled or self._closed:
             return
         if self._reports.steps > 0 or self._captured or self._inputs:
-            raise EgeriaError("LOAD_TOO_LATE", "load_state_dict() comes after the first step; call it between attach() "
-                              "and the training loop")
-        step, prefix, plan, switches = _read_state(state)
+            raise EgeriaError("LOAD_TOO_LATE", "load_state_dict() comes after the first step; call it between "
+                              "attach() and the training loop")
+        step, prefix, plan, switches = read_state(state)
         if state.get("modules"):
             self._adopt(state["modules"])
         if not prefix < len(self.modules):
-            raise EgeriaError("CHECKPOINT_MISMATCH", f"the checkpoint has {prefix} layer modules frozen, this model has "
-                              f"{len(self.modules)}; resume with the model and the `modules` that it was written with")
+            raise EgeriaError("CHECKPOINT_MISMATCH", f"the checkpoint has {prefix} layer modules frozen, this "
+                              f"model has {len(self.modules)}; resume with the model and the `modules` that it "
+                              "was written with")
         self._step = step
         self._applied_plan = plan
         self._switches = switches
@@ -234,7 +218,8 @@ class Session:
 
     def summary(self) -> dict[str, Any]:
         """Numbers of the whole session: steps, frozen_share (mean over the steps, 0..1), freezes, unfreezes,
-        frozen_prefix, time_saved_share (None where it cannot be told), seconds_per_step by frozen prefix, modules."""
+        frozen_prefix, time_saved_share (None where it cannot be told), seconds_per_step by frozen prefix,
+        modules."""
         return {
             "steps": self._step,
             "modules": len(self.modules),
@@ -283,7 +268,7 @@ class Session:
         except Exception as error:  # pylint: disable=broad-exception-caught
             self._fail("the session did not end in order", error)
         if finished and self._rank() == 0 and self._step > 0:
-            print(self._summary_line(), flush=True)
+            print(summary_line(self.summary()), flush=True)
 
     def __enter__(self) -> Session:
         return self
@@ -410,12 +395,13 @@ class Session:
             self._replicas.allow_recompiles(len(self.modules))
         if not self._start_tried and self._rank() == 0 and not self._reports.any_loss \
                 and self._config.policy == "plasticity" and self._config.options.get("bootstrap", True):
-            _logger.warning("egeria: no loss is reported, so the bootstrapping stage lasts a fixed number of steps; call "
-                            "session.step(loss) after each optimizer.step()")
+            _logger.warning("egeria: no loss is reported, so the bootstrapping stage lasts a fixed number of "
+                            "steps; call session.step(loss) after each optimizer.step()")
         self._start_tried = True
         subject = Subject(self._model, self._spec, self._fixed, self.modules, self._config,
                           self._config.total_steps or total_steps_of(self._scheduler, self._step),
-                          self._reports.any_loss, self._step, self._freezer.prefix, self._applied_plan, self._recordings)
+                          self._reports.any_loss, self._step, self._freezer.prefix, self._applied_plan,
+                          self._recordings)
         try:
             link = start_link(subject, self._group, self._inputs if self._probing else [], self._number)
         except EgeriaError as error:
@@ -434,21 +420,19 @@ class Session:
         self._clock.skip()
 
     def _look_elsewhere(self) -> None:
-        """No rank has started, since some have not seen the model's inputs: a wrapper that was made after attach() may
-        be compiled with everything inside it."""
+        """No rank has started, since some have not seen the model's inputs: a wrapper that was made after attach()
+        may be compiled with everything inside it."""
         if self._step > _LAST_START * _FIRST_START:
             self._wants_inputs = False
-            _logger.warning("egeria: the model's forward pass is never seen, so this training is not watched; attach the "
-                            "model that is called in the training loop")
+            _logger.warning("egeria: the model's forward pass is never seen, so this training is not watched; "
+                            "attach the model that is called in the training loop")
             return
         self._start_at = 2 * self._step
         if self._network is not None:
             return
-        hooked = {id(self._outer)}
-        for found in gc.get_objects():
-            if issubclass(type(found), (DistributedDataParallel, _optimized_module())) and id(found) not in hooked \
-                    and "_modules" in found.__dict__ and unwrap(found) is self._model:
-                self._handles.append(found.register_forward_pre_hook(ForwardHook(self), with_kwargs=True))
+        for found in wrappers_of(self._model):
+            if id(found) not in self._watched:
+                self._watch(found, ForwardHook(self))
 
     def _restart(self, link: Link) -> None:
         """Records the model anew, with sizes that vary. A collective."""
@@ -479,18 +463,22 @@ class Session:
 
     # Small things.
 
+    def _watch(self, module: nn.Module, hook: ForwardHook) -> None:
+        self._watched.add(id(module))
+        self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+
     def _adopt(self, modules: Any) -> None:
         """Takes a checkpoint's layer modules, which may have been found by watching a forward pass."""
         try:
             names = [(str(name), [str(unit) for unit in units], [str(entry) for entry in loose])
                      for name, units, loose in modules]
         except (TypeError, ValueError):
-            raise EgeriaError("CHECKPOINT_MISMATCH", "the state has no list of layer modules; load what state_dict() "
-                              "gave") from None
+            raise EgeriaError("CHECKPOINT_MISMATCH", "the state has no list of layer modules; load what "
+                              "state_dict() gave") from None
         same = [list(units) for _, units, _ in names] == [list(module.unit_names) for module in self.modules]
         if self._spec is not None and not same:
-            raise EgeriaError("CHECKPOINT_MISMATCH", "the checkpoint has other layer modules than `modules` says; give "
-                              "attach() what it was given when the checkpoint was written")
+            raise EgeriaError("CHECKPOINT_MISMATCH", "the checkpoint has other layer modules than `modules` says; "
+                              "give attach() what it was given when the checkpoint was written")
         self.modules = from_unit_names(self._model, names)
         check(self._outer, self._optimizers, self.modules, self._replicas)
         self._freezer = Freezer(self.modules, self._optimizers)
@@ -499,8 +487,9 @@ class Session:
     def _check_plans(self) -> None:
         for step, prefix in self._config.plans:
             if prefix >= len(self.modules):
-                raise EgeriaError("BAD_CONFIG", f"plans freezes {prefix} layer modules at step {step}, but the model has "
-                                  f"{len(self.modules)} and the last never freezes; give at most {len(self.modules) - 1}")
+                raise EgeriaError("BAD_CONFIG", f"plans freezes {prefix} layer modules at step {step}, but the "
+                                  f"model has {len(self.modules)} and the last never freezes; give at most "
+                                  f"{len(self.modules) - 1}")
 
     def _share(self) -> float:
         """Share of the parameters that is frozen; counted once per prefix, since that takes a while."""
@@ -512,7 +501,9 @@ class Session:
         return [float(group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
 
     def _rank(self) -> int:
-        return dist.get_rank() if dist.is_available() and dist.is_initialized() else int(os.environ.get("RANK") or 0)
+        if dist.is_available() and dist.is_initialized():
+            return dist.get_rank()
+        return int(os.environ.get("RANK") or 0)
 
     def _cannot_probe(self, what: str, error: Exception | None = None) -> None:
         self._probing = False
@@ -527,45 +518,6 @@ class Session:
         _logger.warning("egeria: %s%s", what, f": {error}" if error is not None else "")
         if error is not None:
             _logger.debug("egeria: %s", what, exc_info=error)
-
-    def _summary_line(self) -> str:
-        numbers = self.summary()
-        if self._config.observe:
-            return f"egeria: {numbers['steps']:,} steps observed, nothing was frozen"
-        parts = [f"egeria: {numbers['steps']:,} steps", f"frozen share {100 * numbers['frozen_share']:.0f} %",
-                 _count(numbers["freezes"], "freeze"), _count(numbers["unfreezes"], "unfreeze")]
-        saved = numbers["time_saved_share"]
-        if saved is not None:
-            parts.append(f"time saved about {100 * saved:.0f} % (estimated from measured step times)")
-        if not numbers["ranks_identical"]:
-            parts.append("THE RANKS' PARAMETERS DIFFERED after a switch")
-        return ", ".join(parts)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def _read_state(state: Any) -> tuple[int, int, int, list[Switch]]:
-    """(step, frozen prefix, applied plan, switches) of what state_dict() gave."""
-    try:
-        if int(state.get("version", _STATE_VERSION)) > _STATE_VERSION:
-            raise EgeriaError("CHECKPOINT_MISMATCH", "the state was written by a newer egeria; install that one, or resume "
-                              "without the Egeria part of the checkpoint")
-        numbers = [int(state.get(name, 0)) for name in ("step", "frozen_prefix", "applied_plan")]
-        switches = [Switch(int(step), int(prefix), bool(unfreeze), bool(identical))
-                    for step, prefix, unfreeze, identical in state.get("switches", [])]
-    except (AttributeError, TypeError, ValueError):
-        raise EgeriaError("CHECKPOINT_MISMATCH", "this is no state of a session; load what state_dict() gave") from None
-    if min(numbers) < 0:
-        raise EgeriaError("CHECKPOINT_MISMATCH", f"the state has negative numbers ({numbers}); load what state_dict() gave")
-    return numbers[0], numbers[1], numbers[2], switches
-
-
-def _optimized_module() -> type:
-    dynamo = sys.modules.get("torch._dynamo")
-    return dynamo.OptimizedModule if dynamo is not None else type(None)
-
 
 @atexit.register
 def _close_all() -> None:

@@ -1,0 +1,63 @@
+"""What a session has done: in a checkpoint, and in words."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from egeria.errors import EgeriaError
+
+STATE_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Switch:
+    """One change of what is frozen.
+
+    Attributes:
+      step: optimizer steps done when it took effect.
+      frozen_prefix: layer modules 0..frozen_prefix-1 are frozen since.
+      unfreeze: there are fewer frozen than before.
+      ranks_identical: all ranks had the same parameters after it.
+    """
+
+    step: int
+    frozen_prefix: int
+    unfreeze: bool
+    ranks_identical: bool
+
+
+def read_state(state: Any) -> tuple[int, int, int, list[Switch]]:
+    """(step, frozen prefix, applied plan, switches) of what state_dict() gave."""
+    try:
+        if int(state.get("version", STATE_VERSION)) > STATE_VERSION:
+            raise EgeriaError("CHECKPOINT_MISMATCH", "the state was written by a newer egeria; install that one, "
+                              "or resume without the Egeria part of the checkpoint")
+        numbers = [int(state.get(name, 0)) for name in ("step", "frozen_prefix", "applied_plan")]
+        switches = [Switch(int(step), int(prefix), bool(unfreeze), bool(identical))
+                    for step, prefix, unfreeze, identical in state.get("switches", [])]
+    except (AttributeError, TypeError, ValueError):
+        raise EgeriaError("CHECKPOINT_MISMATCH", "this is no state of a session; load what state_dict() "
+                          "gave") from None
+    if min(numbers) < 0:
+        raise EgeriaError("CHECKPOINT_MISMATCH", f"the state has negative numbers ({numbers}); load what "
+                          "state_dict() gave")
+    return numbers[0], numbers[1], numbers[2], switches
+
+
+def summary_line(numbers: dict[str, Any]) -> str:
+    """What Session.summary() says, for a person."""
+    if numbers["observe"]:
+        return f"egeria: {numbers['steps']:,} steps observed, nothing was frozen"
+    parts = [f"egeria: {numbers['steps']:,} steps", f"frozen share {100 * numbers['frozen_share']:.0f} %",
+             _count(numbers["freezes"], "freeze"), _count(numbers["unfreezes"], "unfreeze")]
+    saved = numbers["time_saved_share"]
+    if saved is not None:
+        parts.append(f"time saved about {100 * saved:.0f} % (estimated from measured step times)")
+    if not numbers["ranks_identical"]:
+        parts.append("THE RANKS' PARAMETERS DIFFERED after a switch")
+    return ", ".join(parts)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
