@@ -1,14 +1,20 @@
-"""Fixtures of the Python package's tests."""
+"""Fixtures of the Python package's tests; by hand: python -m pytest tests/worker/python, after deploy/build.sh."""
 
 from __future__ import annotations
 
+import os
 import pathlib
 import sys
 from collections.abc import Iterator
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "e2e"))
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+if "EGERIA_BIN" not in os.environ:  # ctest says what it has built
+    package = [str(ROOT / "build" / "dev" / "python"), str(ROOT / "worker" / "python")]
+    os.environ.update(EGERIA_BIN=str(ROOT / "build" / "dev" / "bin"), PYTHONPATH=":".join(package), OMP_NUM_THREADS="1")
+    sys.path[:0] = package
+sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 from harness import Controller  # noqa: E402  pylint: disable=wrong-import-position
 
 

@@ -96,6 +96,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--wrap", default="ddp", choices=["plain", "ddp", "later", "compile_ddp", "ddp_compile",
                                                           "later_compile", "fsdp2"])
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--pace", type=float, default=0, help="seconds that a step takes at least")
     parser.add_argument("--drop-rate-at", type=int, default=0, help="a tenth of the learning rate from this step on")
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--accumulate", type=int, default=1)
@@ -210,6 +211,7 @@ def main() -> None:
             session.step(total)
         losses.append(float(total).hex())
         prefixes.append(session.prefix if session is not None else 0)
+        time.sleep(arguments.pace)
         if step == arguments.pause_at:
             wait_here(arguments, rank)
         if step == arguments.save_at:

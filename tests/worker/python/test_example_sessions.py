@@ -19,7 +19,7 @@ def test_a_script_freezes_and_unfreezes_and_its_weights_load_into_the_plain_one(
     arguments = [text, *SMALL_GPT, "--steps", 60, "--compile", "aot_eager"]
     out = launch(EXAMPLES / "char_gpt.py", *arguments, "--losses", "losses.jsonl", "--save", "frozen.pt",
                  folder=tmp_path, EGERIA_CONTROLLER=controller.address, EGERIA_POLICY="schedule",
-                 EGERIA_TOTAL_STEPS="60", EGERIA_POLICY_OPTIONS=json.dumps({"entries": schedule}))
+                 STEP_SECONDS="0.1", EGERIA_TOTAL_STEPS="60", EGERIA_POLICY_OPTIONS=json.dumps({"entries": schedule}))
     assert "egeria: 60 steps" in out and "1 freeze, 1 unfreeze" in out and "DIFFERED" not in out
     values = losses(tmp_path / "losses.jsonl")
     assert values[-1] < values[0]

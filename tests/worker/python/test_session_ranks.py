@@ -9,7 +9,7 @@ from session_runs import run
 
 
 def test_both_ranks_freeze_and_unfreeze_at_the_same_steps(tmp_path: pathlib.Path):
-    records, output = run(tmp_path, "--egeria", "act", "--steps", 300, "--drop-rate-at", 150, "--interval", 2)
+    records, output = run(tmp_path, "--egeria", "act", "--steps", 300, "--drop-rate-at", 150, "--pace", 0.03)
     first, second = records
     assert first["switches"] == second["switches"] and first["prefixes"] == second["prefixes"]
     assert all(identical for *_, identical in first["switches"])
@@ -24,7 +24,7 @@ def test_both_ranks_freeze_and_unfreeze_at_the_same_steps(tmp_path: pathlib.Path
 
 @pytest.mark.parametrize("options", ["--model branches", "--model encoder --wrap fsdp2 --optimizer adamw"])
 def test_what_cannot_be_recorded_still_freezes_on_both_ranks(options: str, tmp_path: pathlib.Path):
-    records, _ = run(tmp_path, "--egeria", "act", "--steps", 80, *options.split())
+    records, _ = run(tmp_path, "--egeria", "act", "--steps", 80, "--pace", 0.05, *options.split())
     assert records[0]["switches"] and records[0]["switches"] == records[1]["switches"]
     assert all(identical for *_, identical in records[0]["switches"])
 
