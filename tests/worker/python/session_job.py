@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
+import itertools
 import json
 import os
 import pathlib
@@ -105,6 +107,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--interval", type=int, default=2)
     parser.add_argument("--silent", action="store_true", help="no losses are reported")
     parser.add_argument("--early", action="store_true", help="losses are reported before the optimizer steps")
+    parser.add_argument("--silent-rank", type=int, default=-1, help="this rank reports no losses")
+    parser.add_argument("--break", dest="broken", default="", help="MODULE:CLASS.METHOD that fails on rank 1")
     parser.add_argument("--save-at", type=int, default=0)
     parser.add_argument("--load", type=pathlib.Path)
     parser.add_argument("--pause-at", type=int, default=0, help="say so in OUT/paused, go on when OUT/go is there")
@@ -146,6 +150,21 @@ def attach(arguments: argparse.Namespace, model: nn.Module, optimizer: torch.opt
     return egeria.attach(model, optimizer, scheduler=scheduler, config=config)
 
 
+def break_method(where: str) -> None:
+    """Lets a method of ours fail from its third call on."""
+    module, _, path = where.partition(":")
+    owner, _, name = path.partition(".")
+    kind = getattr(importlib.import_module(module), owner)
+    original, calls = getattr(kind, name), itertools.count(1)
+
+    def fail(*arguments, **keywords):
+        if next(calls) > 2:
+            raise ZeroDivisionError("ours")
+        return original(*arguments, **keywords)
+
+    setattr(kind, name, fail)
+
+
 def wait_here(arguments: argparse.Namespace, rank: int) -> None:
     (arguments.out / f"paused{rank}").touch()
     while not (arguments.out / "go").exists():
@@ -172,6 +191,9 @@ def main() -> None:
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.1 if step >= drop else 1.0)
     scaler = torch.amp.GradScaler("cpu", enabled=arguments.bf16, init_scale=256.0)
     session = None if arguments.egeria == "none" else attach(arguments, model, optimizer, scheduler)
+    if arguments.broken and rank == 1:
+        break_method(arguments.broken)
+    silent = arguments.silent or arguments.silent_rank == rank
     model = wrap(network, arguments.wrap) if later else model
     first = 0
     if arguments.load:
@@ -201,13 +223,13 @@ def main() -> None:
             total += loss.detach()
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(network.parameters(), 5.0)
-        if session is not None and arguments.early and not arguments.silent:
+        if session is not None and arguments.early and not silent:
             session.step(total)
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
         scheduler.step()
-        if session is not None and not arguments.early and not arguments.silent:
+        if session is not None and not arguments.early and not silent:
             session.step(total)
         losses.append(float(total).hex())
         prefixes.append(session.prefix if session is not None else 0)

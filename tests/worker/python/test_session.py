@@ -11,6 +11,7 @@ import pathlib
 import pickle
 import subprocess
 import sys
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -53,7 +54,8 @@ class Training:
         torch.manual_seed(10_000 + self.step)  # dropout
         return self.model(torch.randn(16, 8, generator=data)).square().mean()
 
-    def train(self, steps: int, session: egeria.Session | None = None) -> None:
+    def train(self, steps: int, session: egeria.Session | None = None, pace: float = 0.0) -> None:
+        """`pace`: seconds that a step takes at least, so that a controller can answer within few steps."""
         for _ in range(steps):
             self.step += 1
             self.optimizer.zero_grad()
@@ -62,6 +64,7 @@ class Training:
             self.optimizer.step()
             if session is not None:
                 session.step(loss)
+            time.sleep(pace)
 
     def state(self) -> dict[str, Any]:
         return copy.deepcopy({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
@@ -286,7 +289,7 @@ def test_no_failure_of_ours_reaches_the_training(broken: str, monkeypatch: pytes
     session = watched.attach(controller=controller.address, observe=True, batch_size=4, options=WINDOW)
     monkeypatch.setattr(broken, fail)
     with caplog.at_level(logging.WARNING, logger="egeria"):
-        watched.train(30, session)
+        watched.train(30, session, pace=0.05)
     session.close()
     assert same(plain.state(), watched.state())
     told = [record.getMessage() for record in caplog.records if record.name == "egeria"]
@@ -298,8 +301,8 @@ def test_a_switch_that_fails_leaves_what_was_frozen(monkeypatch: pytest.MonkeyPa
     training = Training()
     session = training.attach(plans=[(2, 1), (4, 3), (6, 2)])
     training.train(3, session)
-    apply = session._freezer.apply
-    monkeypatch.setattr(session._freezer, "apply", lambda prefix: fail() if prefix == 3 else apply(prefix))
+    apply = session._switcher._freezer.apply
+    monkeypatch.setattr(session._switcher._freezer, "apply", lambda prefix: fail() if prefix == 3 else apply(prefix))
     training.train(5, session)
     assert session.prefix == 1 and len(session.switches) == 1
     assert "3 layer modules cannot be frozen, so 1 stay so: ours" in caplog.text

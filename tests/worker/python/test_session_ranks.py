@@ -29,6 +29,31 @@ def test_what_cannot_be_recorded_still_freezes_on_both_ranks(options: str, tmp_p
     assert all(identical for *_, identical in records[0]["switches"])
 
 
+@pytest.mark.parametrize("broken", [
+    "egeria.reports:Reports.end_step", "egeria.reports:Reports.boundary", "egeria.linking:Link.answer_snapshot"])
+def test_a_rank_in_which_something_fails_goes_on_with_the_others(broken: str, tmp_path: pathlib.Path):
+    records, output = run(tmp_path, "--egeria", "act", "--steps", 80, "--pace", 0.05, "--break", broken)
+    assert records[0]["switches"] and records[0]["switches"] == records[1]["switches"]
+    assert records[0]["prefixes"] == records[1]["prefixes"] and records[0]["summary"]["ranks_identical"]
+    assert output.count("ours") == 1
+
+
+def test_a_rank_that_cannot_tell_its_parameters_is_told_from_one_that_can(tmp_path: pathlib.Path):
+    """It fails in the middle of a switch, where the other rank waits for it."""
+    plans = ["--egeria", "plans", "--plans", "4:1,8:2,12:1,16:2", "--steps", 20]
+    records, output = run(tmp_path, *plans, "--break", "egeria.replicas:Replicas.hash")
+    assert [identical for *_, identical in records[0]["switches"]] == [True, True, False, False]
+    assert records[0]["switches"] == records[1]["switches"]
+    assert output.count("the ranks' parameters differ") == 4 and output.count("ours") == 1
+    assert records[0]["prefixes"] == records[1]["prefixes"]
+
+
+def test_losses_of_the_first_rank_are_enough(tmp_path: pathlib.Path):
+    records, output = run(tmp_path, "--egeria", "act", "--steps", 80, "--pace", 0.05, "--silent-rank", 1)
+    assert records[0]["switches"] and records[0]["switches"] == records[1]["switches"]
+    assert "no loss is reported" not in output
+
+
 @pytest.mark.parametrize("options", [
     "", "--bf16 --accumulate 2 --optimizer adamw --wrap ddp_compile", "--wrap later"])
 def test_a_training_resumed_in_a_frozen_phase_equals_the_uninterrupted_one(options: str, tmp_path: pathlib.Path):

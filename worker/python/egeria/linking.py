@@ -92,10 +92,12 @@ def start_link(subject: Subject, group: dist.ProcessGroup | None, observed: Sequ
                     for module in analysis.modules],
         "errors": analysis.errors,
         "graphs": [_fingerprint(analysis.exported, index) for index in range(len(analysis.modules))],
+        "losses": subject.losses_reported,
         "job_id": os.environ.get("EGERIA_JOB_ID") or _native.random_job_id(),
     })
     if any(other["modules"] != found[0]["modules"] for other in found):
         raise EgeriaError("NO_LINK", "the ranks found different layer modules; give `modules` to attach()")
+    subject.losses_reported = found[0]["losses"]  # the controller takes rank 0's
     errors = [_error_of(index, found) for index in range(len(analysis.modules))]
     link = _attempt(group, lambda: Link(subject, analysis, errors, samples, group, found[0]["job_id"], session))
     return link

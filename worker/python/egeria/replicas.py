@@ -150,11 +150,17 @@ class Replicas:
         group = group if group is not None else self.process_group
         if group is None:
             return True
-        flags = torch.tensor([parameter.requires_grad for parameter in self.root.parameters()])
-        hashes = (self._shard(), _signed(self.hash(frozen)), _signed(_hash([flags])))
+        failure: Exception | None = None
+        try:
+            flags = torch.tensor([parameter.requires_grad for parameter in self.root.parameters()])
+            hashes = (self._shard(), _signed(self.hash(frozen)), _signed(_hash([flags])))
+        except Exception as error:  # pylint: disable=broad-exception-caught  # the other ranks wait for this one
+            failure, hashes = error, (-1, dist.get_rank(), 0)  # unlike any other's
         mine = torch.tensor(hashes, device=_device_of(group))
         others = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
         dist.all_gather(others, mine, group=group)
+        if failure is not None:
+            raise failure
         seen = {tuple(other.tolist()) for other in others}
         return len(seen) == len({shard for shard, _, _ in seen}) and len({what for _, _, what in seen}) == 1
 

@@ -7,26 +7,23 @@ import itertools
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from egeria.checks import check
 from egeria.config import Config
 from egeria.errors import EgeriaError
-from egeria.freezing import Freezer
 from egeria.graph import GraphError, RootInputs
 from egeria.hooks import ForwardHook, NetworkHook, StepHook, wrappers_of
-from egeria.linking import Link, Subject, commit_group, start_link
+from egeria.linking import Link, Subject, start_link
 from egeria.modules import LayerModule, ModuleSpec, from_unit_names, partition, unwrap
-from egeria.replicas import Replicas
 from egeria.reports import Reports, total_steps_of
 from egeria.states import STATE_VERSION, Switch, read_state, summary_line
+from egeria.switching import Switcher
 from egeria.timing import StepClock
 
 _logger = logging.getLogger("egeria")
@@ -90,9 +87,6 @@ class Session:
 
     Owned by the training thread. In a forked child it does nothing.
 
-    Attributes:
-      modules: the layer modules, in forward order.
-      switches: the changes of what is frozen so far, those before a resumed checkpoint included.
     """
 
     def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer], spec: ModuleSpec, scheduler: Any,
@@ -101,7 +95,6 @@ class Session:
         self._enabled = config.enabled
         self._pid = os.getpid()
         self._model = unwrap(model) if network is None else network
-        self._outer = model
         self._network = network
         self._optimizers = [getattr(entry, "optimizer", entry) for entry in optimizers]
         self._spec = spec
@@ -113,35 +106,26 @@ class Session:
         self._closed = False
         self._reports = Reports()
         self._link: Link | None = None
-        self._group: dist.ProcessGroup | None = None
         self._applied_plan = 0
         self._start_at = _FIRST_START
         self._start_tried = False
         self._recordings = 0
-        self._failed = False  # of switching: what is frozen stays
         self._probing = True
         self._sampling: Any = None
         self._wants_inputs = config.address() is not None
         self._inputs: list[RootInputs] = []
         self._captured = False  # in the step under way
         self._bytes_reduced = 0
-        self._gradient_bytes = 0
         self._told: set[str] = set()
-        self._counted_share = (0, 0.0)  # at a frozen prefix
         self._final: dict[str, Any] | None = None
         self._handles: list[Any] = []
         self._watched: set[int] = set()
-        self.modules: list[LayerModule] = []
         if not self._enabled:
             return
         self._fixed = spec is not None
-        self.modules = partition(self._model, spec)
-        self._replicas = Replicas(model)
-        check(model, self._optimizers, self.modules, self._replicas)
+        self._switcher = Switcher(model, self._optimizers, partition(self._model, spec), self._fail)
         self._check_plans()
-        self._freezer = Freezer(self.modules, self._optimizers)
-        if "torch._dynamo" in sys.modules:
-            self._replicas.allow_recompiles(len(self.modules))
+        self._switcher.allow_recompiles()
         hook = ForwardHook(self) if network is None else NetworkHook(self)
         watched = model if network is None else network
         self._watch(watched, hook)
@@ -158,19 +142,25 @@ class Session:
         if not self._enabled or self._closed or os.getpid() != self._pid:
             return
         try:
-            self._reports.add_loss(loss, self._link, self._freezer.prefix)
+            self._reports.add_loss(loss, self._link, self._switcher.prefix)
         except Exception as error:  # pylint: disable=broad-exception-caught
             self._fail("a loss could not be reported", error)
+
+    @property
+    def modules(self) -> list[LayerModule]:
+        """The layer modules, in forward order."""
+        return self._switcher.modules if self._enabled else []
 
     @property
     def prefix(self) -> int:
         """Number of frozen layer modules, from the front. After close(): as it was then."""
         if not self._enabled:
             return 0
-        return self._final["frozen_prefix"] if self._final is not None else self._freezer.prefix
+        return self._final["frozen_prefix"] if self._final is not None else self._switcher.prefix
 
     @property
     def switches(self) -> list[Switch]:
+        """The changes of what is frozen so far, those before a resumed checkpoint included."""
         return list(self._switches)
 
     def state_dict(self) -> dict[str, Any]:
@@ -213,8 +203,7 @@ class Session:
         self._applied_plan = plan
         self._switches = switches
         self._start_at = step + _FIRST_START
-        if self._freezer.apply(prefix):
-            self._replicas.rebuild()
+        self._switcher.set(prefix)
 
     def summary(self) -> dict[str, Any]:
         """Numbers of the whole session: steps, frozen_share (mean over the steps, 0..1), freezes, unfreezes,
@@ -237,7 +226,7 @@ class Session:
         """Numbers of now, for a logger."""
         if not self._enabled:
             return {}
-        share = self._final["frozen_share"] if self._final is not None else self._share()
+        share = self._final["frozen_share"] if self._final is not None else self._switcher.frozen_share
         return {
             "egeria/frozen_prefix": float(self.prefix),
             "egeria/frozen_share": share,
@@ -256,15 +245,14 @@ class Session:
             return
         self._closed = True
         _open.pop(self._number, None)
-        self._final = {"frozen_prefix": self._freezer.prefix, "frozen_share": self._share()}
+        self._final = {"frozen_prefix": self._switcher.prefix, "frozen_share": self._switcher.frozen_share}
         for handle in self._handles:
             handle.remove()
         try:
-            self._reports.flush(self._link, self._freezer.prefix)
+            self._reports.flush(self._link, self._switcher.prefix)
             if self._link is not None:
                 self._link.native.stop(finished)
-            if self._freezer.apply(0):
-                self._replicas.rebuild()
+            self._switcher.set(0)
         except Exception as error:  # pylint: disable=broad-exception-caught
             self._fail("the session did not end in order", error)
         if finished and self._rank() == 0 and self._step > 0:
@@ -283,9 +271,8 @@ class Session:
         """Before a training forward pass."""
         self._reports.forward()
         try:
-            self._replicas.discover()
-            if self._freezer.prefix > 0:
-                self._freezer.hold()
+            self._switcher.replicas.discover()
+            self._switcher.hold()
             if not self._captured and self._probing and (self._sampling is not None or self._wants_inputs):
                 self._captured = True
                 inputs = RootInputs(args, kwargs, self._config.probe_batch())
@@ -298,10 +285,10 @@ class Session:
     def _on_step(self) -> None:
         """After the optimizer's step: the boundary between two training steps."""
         self._step += 1
-        prefix = self._freezer.prefix
-        self._clock.tick(prefix, self._share())
+        prefix = self._switcher.prefix
+        self._clock.tick(prefix, self._switcher.frozen_share)
+        self._try_to_report(lambda: self._reports.end_step(self._step, self._learning_rates(), self._link, prefix))
         try:
-            self._reports.end_step(self._step, self._learning_rates(), self._link, prefix)
             if self._link is not None:
                 self._follow(self._link)
             elif self._wants_inputs and self._step >= self._start_at:
@@ -316,6 +303,7 @@ class Session:
     # One step.
 
     def _follow(self, link: Link) -> None:
+        """Whatever fails here on one rank alone, it goes on agreeing with the others, which wait for it."""
         if self._sampling is not None and self._captured and self._probing:
             inputs, self._inputs = self._inputs, []
             self._try_to_probe(lambda: link.probe(self._sampling, self._step, inputs[-1]))
@@ -325,17 +313,26 @@ class Session:
         if plan is not None:
             self._applied_plan = plan.plan_id
             self._switch(plan.frozen_prefix)
-        self._bytes_reduced += self._gradient_bytes
-        link.native.set_totals(self._share(), self._bytes_reduced)
-        self._reports.boundary(link, self._freezer.prefix)
+        self._try_to_report(lambda: self._report_boundary(link))
         if self._step % _RECORD_ANEW_EVERY == 0 and self._recordings < _MOST_RECORDINGS \
                 and not link.agree(not link.outgrown):
             self._restart(link)
             return
         self._sampling = link.native.sampling_for(self._step + 1) if self._probing else None
 
-    def _try_to_probe(self, action: Any) -> None:
-        """A failure ends the probes of this rank; it goes on agreeing with the others."""
+    def _report_boundary(self, link: Link) -> None:
+        self._bytes_reduced += self._switcher.gradient_bytes
+        link.native.set_totals(self._switcher.frozen_share, self._bytes_reduced)
+        self._reports.boundary(link, self._switcher.prefix)
+
+    def _try_to_report(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:  # pylint: disable=broad-exception-caught
+            self._fail("a step could not be reported", error)
+
+    def _try_to_probe(self, action: Callable[[], None]) -> None:
+        """A failure ends the probes of this rank."""
         try:
             action()
         except Exception as error:  # pylint: disable=broad-exception-caught
@@ -344,55 +341,25 @@ class Session:
     def _switch_by_plan(self) -> None:
         prefix = dict(self._config.plans).get(self._step)
         if prefix is not None:
-            if self._group is None:
-                self._group = commit_group(self._replicas.process_group)
+            self._switcher.share_group()
             self._switch(prefix)
 
     def _switch(self, prefix: int) -> None:
-        """Freezes another prefix on all ranks, or on none if one of them cannot."""
-        before = self._freezer.prefix
-        if prefix == before or self._failed:
+        switch = self._switcher.switch(prefix, self._step)
+        if switch is None:
             return
-        failure: Exception | None = None
-        try:
-            self._replicas.before_switch(self.modules[before:prefix])
-            self._freezer.apply(prefix)
-            self._replicas.rebuild()
-        except Exception as error:  # pylint: disable=broad-exception-caught  # the other ranks wait for this one
-            failure = error
-        if not self._all_agree(failure is None):
-            self._failed = True
-            self._freezer.apply(before)
-            self._replicas.rebuild()
-            self._fail(f"{prefix} layer modules cannot be frozen, so {before} stay so", failure)
-            return
-        identical = self._replicas.identical_on_all_ranks(self.modules[:prefix], self._group)
-        if not identical:
-            _logger.error("egeria: step %d: the ranks' parameters differ after a switch to frozen prefix %d",
-                          self._step, prefix)
-        self._switches.append(Switch(self._step, prefix, prefix < before, identical))
-        self._gradient_bytes = self._replicas.gradient_bytes if self._group is not None else 0
+        self._switches.append(switch)
         if self._link is not None:
-            self._link.native.record_switch(prefix < before, identical)
+            self._link.native.record_switch(switch.unfreeze, switch.ranks_identical)
         self._clock.skip()
-        _logger.debug("egeria: step %d: frozen prefix %d", self._step, prefix)
-
-    def _all_agree(self, value: bool) -> bool:
-        if self._group is None:
-            return value
-        flag = torch.tensor([int(value)])
-        dist.all_reduce(flag, op=dist.ReduceOp.MIN, group=self._group)
-        return bool(flag.item())
 
     # The link.
 
     def _start(self) -> None:
         """Analyses the model and starts the line to the controller. A collective."""
         self._clock.skip()
-        if self._group is None:
-            self._group = commit_group(self._replicas.process_group)
-        if "torch._dynamo" in sys.modules:
-            self._replicas.allow_recompiles(len(self.modules))
+        group = self._switcher.share_group()
+        self._switcher.allow_recompiles()
         if not self._start_tried and self._rank() == 0 and not self._reports.any_loss \
                 and self._config.policy == "plasticity" and self._config.options.get("bootstrap", True):
             _logger.warning("egeria: no loss is reported, so the bootstrapping stage lasts a fixed number of "
@@ -400,10 +367,10 @@ class Session:
         self._start_tried = True
         subject = Subject(self._model, self._spec, self._fixed, self.modules, self._config,
                           self._config.total_steps or total_steps_of(self._scheduler, self._step),
-                          self._reports.any_loss, self._step, self._freezer.prefix, self._applied_plan,
+                          self._reports.any_loss, self._step, self._switcher.prefix, self._applied_plan,
                           self._recordings)
         try:
-            link = start_link(subject, self._group, self._inputs if self._probing else [], self._number)
+            link = start_link(subject, group, self._inputs if self._probing else [], self._number)
         except EgeriaError as error:
             self._wants_inputs = False
             self._inputs = []
@@ -416,7 +383,6 @@ class Session:
         self._inputs = []
         self._reorder(link)
         self._link = link
-        self._gradient_bytes = self._replicas.gradient_bytes if self._group is not None else 0
         self._clock.skip()
 
     def _look_elsewhere(self) -> None:
@@ -445,11 +411,8 @@ class Session:
 
     def _reorder(self, link: Link) -> None:
         """Takes the layer modules in the order in which the forward pass calls them."""
-        if link.modules == self.modules or self._freezer.prefix > 0:
-            return
-        check(self._outer, self._optimizers, link.modules, self._replicas)
-        self.modules = link.modules
-        self._freezer = Freezer(self.modules, self._optimizers)
+        if link.modules != self.modules and self.prefix == 0:
+            self._switcher.take(link.modules)
 
     def _drop_link(self) -> None:
         link, self._link = self._link, None
@@ -479,9 +442,7 @@ class Session:
         if self._spec is not None and not same:
             raise EgeriaError("CHECKPOINT_MISMATCH", "the checkpoint has other layer modules than `modules` says; "
                               "give attach() what it was given when the checkpoint was written")
-        self.modules = from_unit_names(self._model, names)
-        check(self._outer, self._optimizers, self.modules, self._replicas)
-        self._freezer = Freezer(self.modules, self._optimizers)
+        self._switcher.take(from_unit_names(self._model, names))
         self._fixed = True
 
     def _check_plans(self) -> None:
@@ -490,12 +451,6 @@ class Session:
                 raise EgeriaError("BAD_CONFIG", f"plans freezes {prefix} layer modules at step {step}, but the "
                                   f"model has {len(self.modules)} and the last never freezes; give at most "
                                   f"{len(self.modules) - 1}")
-
-    def _share(self) -> float:
-        """Share of the parameters that is frozen; counted once per prefix, since that takes a while."""
-        if self._counted_share[0] != self._freezer.prefix:
-            self._counted_share = self._freezer.prefix, self._freezer.frozen_share
-        return self._counted_share[1]
 
     def _learning_rates(self) -> list[float]:
         return [float(group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
