@@ -12,6 +12,7 @@
 
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/base/version.h"
 #include "controller/config/controller_options.h"
 #include "controller/job/job_manager.h"
 #include "controller/job/journal.h"
@@ -75,7 +76,7 @@ void ServeUntil(const sigset_t& signals, JobManager* manager) {
   }
 }
 
-absl::Status Run(const ControllerOptions& options, const std::string& version) {
+absl::Status Run(const ControllerOptions& options) {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
@@ -95,7 +96,7 @@ absl::Status Run(const ControllerOptions& options, const std::string& version) {
   MetricsServer::Options metrics_options;
   metrics_options.listen = options.metrics.listen;
   metrics_options.keep_silent_jobs = options.metrics.finished_jobs;
-  metrics_options.version = version;
+  metrics_options.version = Version();
   EGERIA_ASSIGN_OR_RETURN(auto metrics, MetricsServer::Start(metrics_options, manager.get()));
 
   for (const rpc::Address& address : server->addresses()) LogInfo("listening on ", address.ToString());
@@ -111,11 +112,10 @@ absl::Status Run(const ControllerOptions& options, const std::string& version) {
 }
 
 int Main(int argc, char** argv) {
-  const std::string version = EGERIA_VERSION;
   ControllerOptions options;
   const config::Environment environment = config::ProcessEnvironment();
   options.state_dir = DefaultStateDir(environment, geteuid() == 0);
-  auto outcome = ControllerOptionSet(&options, version).Load(argc, argv, environment, std::cout);
+  auto outcome = ControllerOptionSet(&options, Version()).Load(argc, argv, environment, std::cout);
   if (!outcome.ok()) {
     std::cerr << "egeria-controller: " << outcome.status().message() << "\n";
     return 2;
@@ -124,7 +124,7 @@ int Main(int argc, char** argv) {
   LogLevel level = LogLevel::kInfo;
   ParseLogLevel(options.log_level, &level);
   ConfigureLogging("egeria-controller", level);
-  if (const absl::Status ran = Run(options, version); !ran.ok()) {
+  if (const absl::Status ran = Run(options); !ran.ok()) {
     LogError(std::string(ran.message()));
     return 1;
   }

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "common/base/version.h"
 
 namespace egeria::cli {
 namespace {
@@ -16,13 +18,14 @@ constexpr int kBadInput = 2;
 int Run(int argc, const char* const* argv, const std::vector<AddCommands>& commands, Streams streams) {
   CLI::App app("Egeria: looks at training jobs and at what freezes them.", "egeria");
   app.require_subcommand(1);
+  app.set_version_flag("--version", absl::StrCat("egeria ", Version()));
   Action action;
   const Select select = [&action](Action selected) { action = std::move(selected); };
   for (const AddCommands add : commands) add(app, select);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error, streams.out, streams.err) == 0 ? 0 : kBadInput;  // 0: --help
+    return app.exit(error, streams.out, streams.err) == 0 ? 0 : kBadInput;  // 0: --help, --version
   }
   if (!action) return 0;
   const absl::Status status = action(streams);

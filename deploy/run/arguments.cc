@@ -110,7 +110,8 @@ absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& argumen
     return absl::InvalidArgumentError("nothing to run; see egeria-run --help");
   }
   parsed.help = parsed.torchrun[0] == "--help" || parsed.torchrun[0] == "-h";
-  if (!parsed.help) EGERIA_RETURN_IF_ERROR(CheckValues(parsed));
+  parsed.version = parsed.torchrun[0] == "--version";  // which torchrun does not have
+  if (!parsed.help && !parsed.version) EGERIA_RETURN_IF_ERROR(CheckValues(parsed));
   return parsed;
 }
 

@@ -12,7 +12,8 @@ namespace egeria::run {
 // What the command line of egeria-run says. Its own options come first and begin with --egeria-; from the
 // first argument that does not, all belong to torchrun.
 struct Arguments {
-  bool help = false;
+  bool help = false;     // as the first of torchrun's arguments, like the next
+  bool version = false;
   std::string controller;  // --egeria-controller, else EGERIA_CONTROLLER: an address, "none", or empty: start one
   std::string job_id;      // --egeria-job-id, else EGERIA_JOB_ID; empty: a new one
   std::string name;        // --egeria-name

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/base/log.h"
+#include "common/base/version.h"
 #include "deploy/run/arguments.h"
 #include "deploy/run/launcher.h"
 
@@ -16,6 +17,10 @@ int main(int argc, char** argv) {
   }
   if (arguments->help) {
     std::fputs(egeria::run::HelpText(), stdout);
+    return 0;
+  }
+  if (arguments->version) {
+    std::printf("egeria-run %s\n", egeria::Version());
     return 0;
   }
   return egeria::run::Launch(*arguments);

@@ -69,6 +69,8 @@ TEST_F(ArgumentsTest, RefuseWhatIsWrongAndSayWhatIsRight) {
 TEST_F(ArgumentsTest, AskForHelpOnlyInFirstPlace) {
   EXPECT_TRUE(ParseArguments({"--help"})->help);
   EXPECT_TRUE(ParseArguments({"-h"})->help);
+  EXPECT_TRUE(ParseArguments({"--version"})->version);
+  EXPECT_FALSE(ParseArguments({"train.py", "--version"})->version);
   EXPECT_FALSE(ParseArguments({"train.py", "--help"})->help);
 }
 

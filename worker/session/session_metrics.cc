@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/base/version.h"
 #include "prometheus/counter.h"
 #include "prometheus/exposer.h"
 #include "prometheus/gauge.h"
@@ -70,7 +71,7 @@ struct SessionMetrics::Impl {
            .Name("egeria_worker_build_info")
            .Help("Always 1; the labels say which build this is.")
            .Register(*registry)
-           .Add({{"training_job", training_job}, {"version", EGERIA_VERSION}});
+           .Add({{"training_job", training_job}, {"version", Version()}});
   std::mutex update_mutex;  // one update at a time, so that counters only rise
   std::unique_ptr<prometheus::Exposer> exposer;
 };

@@ -7,9 +7,11 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/base/version.h"
 #include "nlohmann/json.hpp"
 
 namespace egeria::trainer {
@@ -150,6 +152,7 @@ absl::Status AddPlasticityConstants(const Options& o, nlohmann::json* constants)
 CommandLine ParseCommandLine(int argc, char** argv) {
   CommandLine line;
   CLI::App app(kDescription, "egeria-train");
+  app.set_version_flag("--version", absl::StrCat("egeria-train ", Version()));
   AddTrainingFlags(&app, &line.options);
   AddEgeriaFlags(&app, &line.options);
   AddOutputFlags(&app, &line.options);

@@ -1,0 +1,77 @@
+"""`pip install .`: what it puts into an environment runs there, without this checkout."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shutil
+import site
+import subprocess
+import sys
+import venv
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "worker" / "python" / "examples" / "digits.py"
+
+
+def call(*command: object, folder: pathlib.Path, seconds: float = 120, **variables: str) -> str:
+    """What a command prints; it must succeed. Nothing of this environment's Python path reaches it."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("EGERIA_", "PYTHONPATH"))}
+    done = subprocess.run([str(part) for part in command], cwd=folder, env={**kept, **variables}, text=True,
+                          capture_output=True, timeout=seconds, check=False)
+    assert done.returncode == 0, f"{command[0]}: exit code {done.returncode}\n{(done.stdout + done.stderr)[-6000:]}"
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module", name="environment")
+def environment_fixture(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """An environment with the wheel in it, and by links all packages of this one, torch among them."""
+    folder = tmp_path_factory.mktemp("pip")
+    # Compiled as the dev preset is, so that ccache has most of it already.
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    settings = [f"-Cbuild-dir={ROOT / 'build' / 'pip'}", "-Ccmake.build-type=RelWithDebInfo",
+                "-Ccmake.define.CMAKE_CXX_FLAGS_RELWITHDEBINFO=-O2 -g1"]
+    call(*pip, "wheel", "--no-deps", "--no-build-isolation", *settings, "-w", folder, ROOT, folder=folder, seconds=3000,
+         CXX="c++")
+    venv.create(folder / "venv", symlinks=True, with_pip=False)
+    packages = next((folder / "venv" / "lib").glob("python*")) / "site-packages"
+    for package in pathlib.Path(site.getsitepackages()[0]).iterdir():
+        (packages / package.name).symlink_to(package)
+    python = folder / "venv" / "bin" / "python"
+    call(python, "-m", "pip", "install", "--no-deps", next(folder.glob("egeria-*.whl")), folder=folder)
+    torchrun = folder / "venv" / "bin" / "torchrun"
+    torchrun.write_text(f"#!{python}\nfrom torch.distributed.run import main\nmain()\n", encoding="utf-8")
+    torchrun.chmod(0o755)
+    return folder / "venv"
+
+
+def test_the_package_and_its_types_and_programs_are_there(environment: pathlib.Path, tmp_path: pathlib.Path):
+    where = "import egeria; print(egeria.__version__, egeria.__file__)"
+    version, file = call(environment / "bin" / "python", "-c", where, folder=tmp_path).split()
+    assert pathlib.Path(file).is_relative_to(environment)
+    assert (pathlib.Path(file).parent / "py.typed").exists()
+    for program in ("egeria", "egeria-controller", "egeria-run", "egeria-train"):
+        assert version in call(environment / "bin" / program, "--version", folder=tmp_path)
+
+
+def test_the_readmes_example_freezes_and_unfreezes_on_two_ranks(environment: pathlib.Path, tmp_path: pathlib.Path):
+    script = shutil.copy(EXAMPLE, tmp_path)
+    out = call(environment / "bin" / "egeria-run", "--nproc-per-node", 2, script, folder=tmp_path, seconds=300,
+               PATH=f"{environment / 'bin'}:{os.environ['PATH']}")
+    assert float(re.search(r"accuracy ([\d.]+)", out).group(1)) > 0.95
+    summary = next(line for line in out.splitlines() if line.startswith("egeria: "))
+    assert re.search(r"[1-9]\d* freezes?, [1-9]\d* unfreeze", summary) and "DIFFERED" not in summary
+
+
+def test_doctor_finds_the_package_beside_the_program(environment: pathlib.Path, tmp_path: pathlib.Path):
+    (tmp_path / "model.py").write_text(
+        "import torch\n"
+        "def build():\n"
+        "    layers = [torch.nn.Linear(16, 16) for _ in range(4)]\n"
+        "    return torch.nn.Sequential(*layers), torch.randn(8, 16)\n", encoding="utf-8")
+    out = call(environment / "bin" / "egeria", "doctor", "model.py:build", folder=tmp_path,
+               PATH=f"{environment / 'bin'}:{os.environ['PATH']}")
+    assert "attach() would take this model" in out
