@@ -52,7 +52,20 @@ def test_a_good_model_is_cut_exported_and_measured():
     assert [saving.frozen_share for saving in report.savings] == sorted(s.frozen_share for s in report.savings)
     assert report.refusal is None
     text = str(report)
-    assert "attach() would take this model." in text and "controller (int8, bf16 or float32: it decides)" in text
+    assert "attach() would take this model." in text and "controller, " in text
+
+
+def test_the_backends_of_a_layer_module_are_measured_on_its_own_inputs():
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(3)), nn.Linear(64, 4))
+    for backends in (module.backends for module in egeria.doctor(model, torch.randn(32, 64), rounds=1).modules):
+        able = [backend for backend in backends if backend.refusal is None]
+        assert {"aten", "bf16", "int8"} <= {backend.name for backend in backends}
+        assert [backend.ratio for backend in able] == sorted(backend.ratio for backend in able)
+        known = {backend.name: backend for backend in able}
+        assert known["aten"].ratio == 1 and known["aten"].noise == 0
+        # A layer of random inputs in few bits is not what it is in many.
+        assert 0 < known["int8"].noise < 1e-2 and known["int8"].ratio > 0
+        assert all(backend.ratio is None and backend.noise is None for backend in backends if backend.refusal)
 
 
 def test_each_round_measures_every_frozen_prefix_against_none(monkeypatch: pytest.MonkeyPatch):
@@ -102,7 +115,7 @@ def test_what_cannot_be_exported_runs_in_the_training_process_and_has_a_reason()
     report = examine(Branching(), torch.randn(8, 8), rounds=1)
     assert {module.reference for module in report.modules} == {"worker"}
     assert all("torch.export" in module.reason for module in report.modules)
-    assert "training process (bf16)" in str(report)
+    assert "training process, bf16" in str(report)
     assert "not on the controller: 0, 1, 2: torch.export" in str(report)
 
 

@@ -19,7 +19,7 @@ def test_both_ranks_freeze_and_unfreeze_at_the_same_steps(tmp_path: pathlib.Path
     assert first["summary"]["unfreezes"] == 1 and first["summary"]["ranks_identical"]
     parameters = [name for name in first["weights"] if "running" not in name and "num_batches" not in name]
     assert [first["weights"][name] for name in parameters] == [second["weights"][name] for name in parameters]
-    assert output.count("egeria: 300 steps, frozen share ") == 1 and "1 unfreeze" in output
+    assert output.count("egeria: 300 steps, frozen share ") == 1 and "1 unfreeze, 2 ranks identical" in output
 
 
 @pytest.mark.parametrize("options", ["--model branches", "--model encoder --wrap fsdp2 --optimizer adamw"])

@@ -11,7 +11,6 @@ import copy
 import dataclasses
 import importlib
 import importlib.util
-import json
 import pathlib
 import statistics
 import sys
@@ -25,9 +24,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from egeria import _native, checks
+from egeria.doctor_report import CONTROLLER, UNKNOWN, WORKER, BackendReport, ModuleReport, Report, Saving
 from egeria.errors import EgeriaError
 from egeria.freezing import Freezer
-from egeria.graph import GraphError, RootInputs, export_model
+from egeria.graph import ExportedModel, GraphError, RootInputs, export_model
 from egeria.modules import LayerModule, ModuleSpec, from_unit_names, partition, unwrap
 from egeria.probing import record_calls
 from egeria.replicas import Replicas
@@ -36,95 +36,6 @@ LossFunction = Callable[[nn.Module, Any], Tensor]
 
 _MOST_PREFIXES = 16  # that are measured; of more layer modules, as many evenly spaced ones
 _RESULTS = "the model, or (model, batch), (model, batch, loss_fn), (model, batch, loss_fn, optimizer)"
-_CONTROLLER, _WORKER, _UNKNOWN = "controller", "worker", "unknown"
-
-
-@dataclasses.dataclass(frozen=True)
-class ModuleReport:
-    """One layer module.
-
-    Attributes:
-      name: as in the metrics and at the controller.
-      units: names of its submodules.
-      parameters: how many numbers.
-      share: of the model's parameters, 0..1.
-      reference: where its reference model would run: "controller" (it decides on the backend, int8, bf16 or
-        float32, by speed and noise), "worker" (in the training process, in bf16), or "unknown" without a batch.
-      reason: why not on the controller.
-    """
-
-    name: str
-    units: tuple[str, ...]
-    parameters: int
-    share: float
-    reference: str
-    reason: str | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Saving:
-    """What a step costs with the first layer modules frozen.
-
-    Attributes:
-      frozen_prefix: how many are frozen.
-      frozen_share: of the parameters, 0..1.
-      ratio: of the time for forward and backward to that with nothing frozen, the median of interleaved rounds.
-      least, most: of the rounds.
-    """
-
-    frozen_prefix: int
-    frozen_share: float
-    ratio: float
-    least: float
-    most: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """What examine() found. `refusal` is what attach() would raise, or None; `notes` say what is not known."""
-
-    model: str
-    parameters: int
-    modules: tuple[ModuleReport, ...]
-    savings: tuple[Saving, ...]
-    refusal: str | None
-    notes: tuple[str, ...]
-
-    def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), indent=2)
-
-    def __str__(self) -> str:
-        lines = [f"{self.model}: {self.parameters:,} parameters, {len(self.modules)} layer modules"]
-        if self.modules:
-            lines += ["", *_table(["", "layer module", "parameters", "share", "reference model"], [
-                [str(i), module.name, f"{module.parameters:,}", f"{module.share:.1%}", _place(module)]
-                for i, module in enumerate(self.modules)])]
-        for reason in dict.fromkeys(module.reason for module in self.modules if module.reason):
-            numbers = ", ".join(str(i) for i, module in enumerate(self.modules) if module.reason == reason)
-            lines.append(f"  not on the controller: {numbers}: {reason}")
-        if self.savings:
-            lines += ["", "Forward and backward with the first k layer modules frozen, over nothing frozen "
-                      "(median [least, most]):", *_table(["k", "frozen", "time"], [
-                          [str(saving.frozen_prefix), f"{saving.frozen_share:.1%}",
-                           f"{saving.ratio:.2f} [{saving.least:.2f}, {saving.most:.2f}]"]
-                          for saving in self.savings])]
-        verdict = f"attach() would refuse: {self.refusal}" if self.refusal else "attach() would take this model."
-        lines += ["", verdict]
-        lines += [f"Note: {note}" for note in self.notes]
-        return "\n".join(lines)
-
-
-def _place(module: ModuleReport) -> str:
-    return {_CONTROLLER: "controller (int8, bf16 or float32: it decides)",
-            _WORKER: "training process (bf16)", _UNKNOWN: "?"}[module.reference]
-
-
-def _table(head: list[str], rows: list[list[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    # Words to the left, numbers to the right.
-    left = [not rows[0][i][:1].isdigit() for i in range(len(head))]
-    return ["  " + "  ".join(cell.ljust(width) if is_left else cell.rjust(width)
-                             for cell, width, is_left in zip(row, widths, left)).rstrip() for row in [head, *rows]]
 
 
 def examine(model: nn.Module, batch: Any = None, loss_fn: LossFunction | None = None,
@@ -172,6 +83,7 @@ def examine(model: nn.Module, batch: Any = None, loss_fn: LossFunction | None = 
 class _Findings:
     modules: list[LayerModule] = dataclasses.field(default_factory=list)
     reasons: list[str | None] | None = None  # for each layer module why it has no graph; None: not known
+    backends: dict[int, tuple[BackendReport, ...]] = dataclasses.field(default_factory=dict)  # by layer module
     savings: tuple[Saving, ...] = ()
     refusal: str | None = None
     notes: list[str] = dataclasses.field(default_factory=list)
@@ -202,7 +114,7 @@ def _try_out(root: nn.Module, batch: Any, loss_fn: LossFunction | None, spec: Mo
             if spec is None:  # then the order of the calls counts
                 modules = partition(twin, None, calls)
                 findings.modules = _same_modules(modules, root)
-            findings.reasons = _export(twin, modules, inputs)
+            _export(twin, modules, inputs, findings)
     findings.savings = _measure(modules, loss_of, rounds)
     findings.notes.append("times are of this machine and one process; gradients that frozen layers do not send "
                           "between ranks save more")
@@ -234,9 +146,10 @@ def _describe(findings: _Findings, total: int) -> tuple[ModuleReport, ...]:
     result = []
     for index, module in enumerate(findings.modules):
         reason = findings.reasons[index] if findings.reasons else None
-        place = _UNKNOWN if findings.reasons is None else _WORKER if reason else _CONTROLLER
+        place = UNKNOWN if findings.reasons is None else WORKER if reason else CONTROLLER
         count = module.parameter_count()
-        result.append(ModuleReport(module.name, module.unit_names, count, count / max(1, total), place, reason))
+        result.append(ModuleReport(module.name, module.unit_names, count, count / max(1, total), place, reason,
+                                   findings.backends.get(index, ())))
     return tuple(result)
 
 
@@ -296,14 +209,34 @@ def _inputs_of(model: nn.Module, loss_of: Callable[[], Tensor], samples: int) ->
     return RootInputs(*caught[-1], samples) if caught else None
 
 
-def _export(model: nn.Module, modules: Sequence[LayerModule], inputs: RootInputs) -> list[str | None]:
-    """For each layer module why the controller cannot run its reference, or None."""
+def _export(model: nn.Module, modules: Sequence[LayerModule], inputs: RootInputs, findings: _Findings) -> None:
+    """For each layer module why the controller cannot run its reference, or what that would cost."""
     try:
         exported = export_model(model, modules, inputs)
     except GraphError as error:
-        return [str(error)] * len(modules)
+        findings.reasons = [str(error)] * len(modules)
+        return
     found = [exported.module(index) for index in range(len(modules))]
-    return [module.error or _native.check_graph(module.graph_json) for module in found]
+    findings.reasons = [module.error or _native.check_graph(module.graph_json) for module in found]
+    for index, reason in enumerate(findings.reasons):
+        if reason is None:
+            findings.backends[index] = _backends(exported, index, exported.inputs_of(index, inputs))
+
+
+def _backends(exported: ExportedModel, index: int, inputs: Sequence[Tensor]) -> tuple[BackendReport, ...]:
+    """Measures the reference engine's backends on a sample of a layer module; the fastest first."""
+    weights = [(name, value.detach().cpu()) for name, value in exported.weights(index).items()]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as the controller's evaluator
+    try:
+        costs = _native.reference_costs(exported.module(index).graph_json, weights,
+                                        [value.detach().cpu().contiguous() for value in inputs])
+    finally:
+        torch.set_num_threads(threads)
+    baseline = costs[-1][1]
+    able = sorted((cost for cost in costs if not cost[3]), key=lambda cost: cost[1])
+    return (*(BackendReport(name, seconds / baseline, noise) for name, seconds, noise, _ in able),
+            *(BackendReport(name, None, None, refusal) for name, _, _, refusal in costs if refusal))
 
 
 def _measure(modules: Sequence[LayerModule], loss_of: Callable[[], Tensor], rounds: int) -> tuple[Saving, ...]:

@@ -207,8 +207,8 @@ class Session:
 
     def summary(self) -> dict[str, Any]:
         """Numbers of the whole session: steps, frozen_share (mean over the steps, 0..1), freezes, unfreezes,
-        frozen_prefix, time_saved_share (None where it cannot be told), seconds_per_step by frozen prefix,
-        modules."""
+        frozen_prefix, ranks, ranks_identical (after every switch), time_saved_share (None where it cannot be told),
+        seconds_per_step by frozen prefix, modules."""
         return {
             "steps": self._step,
             "modules": len(self.modules),
@@ -216,6 +216,7 @@ class Session:
             "frozen_share": self._clock.frozen_share,
             "freezes": sum(not entry.unfreeze for entry in self._switches),
             "unfreezes": sum(entry.unfreeze for entry in self._switches),
+            "ranks": self._switcher.ranks if self._enabled else 1,
             "ranks_identical": all(entry.ranks_identical for entry in self._switches),
             "time_saved_share": self._clock.saved_share(),
             "seconds_per_step": self._clock.medians(),

@@ -51,11 +51,13 @@ def summary_line(numbers: dict[str, Any]) -> str:
         return f"egeria: {numbers['steps']:,} steps observed, nothing was frozen"
     parts = [f"egeria: {numbers['steps']:,} steps", f"frozen share {100 * numbers['frozen_share']:.0f} %",
              _count(numbers["freezes"], "freeze"), _count(numbers["unfreezes"], "unfreeze")]
+    if not numbers["ranks_identical"]:
+        parts.append("THE RANKS' PARAMETERS DIFFERED after a switch")
+    elif numbers["ranks"] > 1 and numbers["freezes"] + numbers["unfreezes"] > 0:
+        parts.append(f"{numbers['ranks']} ranks identical")
     saved = numbers["time_saved_share"]
     if saved is not None:
         parts.append(f"time saved about {100 * saved:.0f} % (estimated from measured step times)")
-    if not numbers["ranks_identical"]:
-        parts.append("THE RANKS' PARAMETERS DIFFERED after a switch")
     return ", ".join(parts)
 
 

@@ -30,6 +30,7 @@ class Switcher:
       modules: the layer modules, in forward order.
       replicas: the ranks' copies of the model.
       group: of the ranks, for agreements; None until share_group(), and for one process.
+      ranks: how many there are in it.
     """
 
     def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer], modules: Sequence[LayerModule],
@@ -44,6 +45,7 @@ class Switcher:
         """
         self.replicas = Replicas(model)
         self.group: dist.ProcessGroup | None = None
+        self.ranks = 1
         self._model = model
         self._optimizers = list(optimizers)
         self._tell = tell
@@ -91,6 +93,7 @@ class Switcher:
         """The group for agreements, made at the first call, which is a collective."""
         if self.group is None:
             self.group = commit_group(self.replicas.process_group)
+            self.ranks = dist.get_world_size(self.group) if self.group is not None else 1
         return self.group
 
     def set(self, prefix: int) -> None:

@@ -19,6 +19,7 @@
 #include "worker/freeze/partition.h"
 #include "worker/python/native/job_dict.h"
 #include "worker/python/native/python_link.h"
+#include "worker/python/native/reference_costs.h"
 
 namespace egeria::python {
 namespace {
@@ -170,6 +171,19 @@ std::optional<std::string> CheckGraph(const std::string& json) {
   return std::string(status.message());
 }
 
+py::list ReferenceCosts(const std::string& graph_json, NamedTensors weights, const std::vector<at::Tensor>& inputs) {
+  absl::StatusOr<std::vector<reference::BackendMeasurement>> found;
+  {
+    const Release release;
+    found = MeasureReference(graph_json, ToNamedTensors(std::move(weights)), inputs);
+  }
+  py::list costs;
+  for (const reference::BackendMeasurement& measurement : ValueOrRaise(std::move(found))) {
+    costs.append(py::make_tuple(measurement.name, measurement.seconds, measurement.noise, measurement.refusal));
+  }
+  return costs;
+}
+
 void SetLogLevel(const std::string& text) {
   LogLevel level = LogLevel::kInfo;
   if (!ParseLogLevel(text, &level)) throw py::value_error("the level is debug, info, warning or error");
@@ -257,6 +271,10 @@ PYBIND11_MODULE(_native, module) {
              "Cuts blocks (name, stage, parameter count) into layer modules (name, begin, end).");
   module.def("check_graph", &CheckGraph, "graph_json"_a,
              "Why the reference engine would refuse the graph, as far as can be told here; None if it would not.");
+  module.def("reference_costs", &ReferenceCosts, "graph_json"_a, "weights"_a, "inputs"_a,
+             "What a controller on this machine would measure of each reference backend on a sample: (name, seconds, "
+             "noise, refusal), the float32 baseline last. `weights` are (name, tensor) pairs, `inputs` tensors of at "
+             "least two samples, all on the host.");
   module.def("random_job_id", [] { return JobId::Random().text(); }, "A new job's UUID.");
   module.def("set_log_level", &SetLogLevel, "level"_a, "debug, info, warning or error; for what C++ logs.");
   py::module_::import("atexit").attr("register")(py::cpp_function([] {
