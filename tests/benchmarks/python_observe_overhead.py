@@ -4,9 +4,10 @@ usage: python_observe_overhead.py DIR [options]      DIR: CIFAR-10's binary file
 Needs the package (PYTHONPATH=build/dev/python) and EGERIA_BIN (build/dev/bin).
 
 The ResNet of the example cifar_resnet.py on two ranks under egeria-run, with a controller on the same machine.
-Each rank trains two copies of the model with the same batches in turn, one with a session and one without: pairs
-of blocks of steps, the order within a pair alternating. A ratio is taken within a pair, of the time on the clock
-and of the ranks' processor time. The first pair, in which the model is recorded, does not count.
+Each rank trains three copies of the model with the same batches in turn, one with a session and two without: rounds
+of blocks of steps, whose order rotates. Ratios are taken within a round, of the time on the clock and of the ranks'
+processor time; that of the second plain copy to the first tells what the machine's noise alone does. The first
+round, in which the model is recorded, does not count.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=pathlib.Path, help="folder of CIFAR-10's binary files")
     parser.add_argument("--depth", type=int, default=20)
-    parser.add_argument("--batch-size", type=int, default=128, help="per rank (default 128)")
+    parser.add_argument("--batch-size", type=int, default=64, help="per rank (default 64)")
     parser.add_argument("--interval", type=int, default=24,
                         help="steps between readings (default 24, the guideline's for 30 epochs)")
-    parser.add_argument("--pairs", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=48, help="of a block (default 48)")
+    parser.add_argument("--rounds", type=int, default=18)
+    parser.add_argument("--steps", type=int, default=24, help="of a block (default 24)")
     parser.add_argument("--job", type=pathlib.Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -67,7 +68,7 @@ def train(arguments: argparse.Namespace) -> None:
                                options={"interval_steps": arguments.interval, "bootstrap": False})
         return model, optimizer, egeria.attach(model, optimizer, config=config)
 
-    kinds = {"plain": make(False), "observe": make(True)}
+    kinds = {"plain": make(False), "again": make(False), "observe": make(True)}
     done = dict.fromkeys(kinds, 0)
     losses: dict[str, list[float]] = {kind: [] for kind in kinds}
 
@@ -88,12 +89,12 @@ def train(arguments: argparse.Namespace) -> None:
         return time.perf_counter() - wall, time.process_time() - processor
 
     times = []
-    for pair in range(arguments.pairs + 1):
-        order = list(kinds) if pair % 2 == 0 else list(kinds)[::-1]
+    for turn in range(arguments.rounds + 1):
+        order = [list(kinds)[(turn + place) % len(kinds)] for place in range(len(kinds))]
         measured = {kind: block(kind) for kind in order}
-        if pair > 0:
+        if turn > 0:
             times.append(measured)
-    assert losses["plain"] == losses["observe"], "observe changed the training"
+    assert losses["plain"] == losses["again"] == losses["observe"], "observe changed the training"
     counters = kinds["observe"][2].counters()
     arguments.job.joinpath(f"rank{rank}.json").write_text(json.dumps({"times": times, "counters": counters}))
     kinds["observe"][2].close()
@@ -119,12 +120,14 @@ def main() -> None:
         ranks = [json.loads((pathlib.Path(name) / f"rank{rank}.json").read_text()) for rank in (0, 1)]
     counters = ranks[0]["counters"]
     steps = arguments.steps
-    plain = [pair["plain"][0] / steps for pair in ranks[0]["times"]]
-    print(f"step: {1e3 * statistics.median(plain):.1f} ms plain, {len(plain)} pairs of {steps} steps")
+    plain = [turn["plain"][0] / steps for turn in ranks[0]["times"]]
+    print(f"step: {1e3 * statistics.median(plain):.1f} ms plain, {len(plain)} rounds of {steps} steps of each")
     print(f"samples sent {counters['samples_sent']}, probes {1e3 * counters['probe_seconds']:.0f} ms in all")
-    show("observe / plain, on the clock      ", [pair["observe"][0] / pair["plain"][0] for pair in ranks[0]["times"]])
-    show("observe / plain, processor, rank 0 ", [pair["observe"][1] / pair["plain"][1] for pair in ranks[0]["times"]])
-    show("observe / plain, processor, rank 1 ", [pair["observe"][1] / pair["plain"][1] for pair in ranks[1]["times"]])
+    for number, rank in enumerate(ranks):
+        for place, what in enumerate(("clock", "processor")):
+            for kind in ("observe", "again"):
+                show(f"{kind:7} / plain, {what:9}, rank {number}",
+                     [turn[kind][place] / turn["plain"][place] for turn in rank["times"]])
 
 
 if __name__ == "__main__":
