@@ -62,7 +62,7 @@ def main() -> None:
     if dist.get_rank() == 0:
         session = callback.session
         (arguments.output / "report.json").write_text(json.dumps({
-            "attached": None if session is None else type(session._outer).__name__,
+            "attached": None if session is None else type(session._switcher._model).__name__,
             "switches": [] if session is None else
                         [[entry.step, entry.frozen_prefix, entry.ranks_identical] for entry in session.switches],
             "steps": 0 if session is None else session.summary()["steps"],

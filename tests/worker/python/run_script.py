@@ -1,8 +1,9 @@
-"""Runs a script as `python SCRIPT ARGUMENTS` does, but leaves without finalizing the interpreter.
+"""Runs a script as `python SCRIPT ARGUMENTS` does, but leaves without taking process groups or the interpreter apart.
 
-torch's gloo threads may let go of a tensor when the interpreter is already being finalized, which aborts the process
-(pytorch/pytorch, pull request 179291). It happens to plain scripts too, on busy machines, and would make tests fail
-that are about something else.
+Gloo's threads may let go of a tensor late. If the interpreter is being finalized by then, that aborts the process
+(pytorch/pytorch, pull request 179291); if the process group is being freed, whose destructor waits for its threads with
+the interpreter's lock in hand, it hangs. Both happen to plain scripts, on busy machines, and would make tests fail that
+are about something else.
 
 STEP_SECONDS in the environment, if set, is the time that an optimizer's step takes at least. A model of a test trains
 a hundred steps in the second between two heartbeats, which is no time to decide anything in.
@@ -14,6 +15,21 @@ import runpy
 import sys
 import time
 
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+kept = []  # process groups, until the end
+
+
+def keep_process_groups() -> None:
+    destroy = dist.destroy_process_group
+
+    def keep_and_destroy(*arguments, **keywords) -> None:
+        kept.extend(distributed_c10d._world.pg_map)
+        destroy(*arguments, **keywords)
+
+    dist.destroy_process_group = distributed_c10d.destroy_process_group = keep_and_destroy
+
 
 def pace(seconds: float) -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -24,6 +40,7 @@ def pace(seconds: float) -> None:
 if __name__ == "__main__":
     if "STEP_SECONDS" in os.environ:
         pace(float(os.environ["STEP_SECONDS"]))
+    keep_process_groups()
     del sys.argv[0]
     sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
     runpy.run_path(sys.argv[0], run_name="__main__")
