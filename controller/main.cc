@@ -11,12 +11,12 @@
 #include <utility>
 
 #include "common/base/log.h"
+#include "common/base/notify.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
 #include "controller/config/controller_options.h"
 #include "controller/job/job_manager.h"
 #include "controller/job/journal.h"
-#include "controller/notify.h"
 #include "controller/reference/evaluator.h"
 #include "controller/service/controller_server.h"
 #include "controller/web/metrics_server.h"

@@ -1,4 +1,4 @@
-#include "controller/notify.h"
+#include "common/base/notify.h"
 
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
-namespace egeria::controller {
+namespace egeria {
 
 void NotifyServiceManager(const std::string& state) {
   const char* path = std::getenv("NOTIFY_SOCKET");
@@ -35,4 +35,4 @@ void NotifyDescriptor(int fd) {
   close(fd);
 }
 
-}  // namespace egeria::controller
+}  // namespace egeria

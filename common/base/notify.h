@@ -1,9 +1,9 @@
-#ifndef EGERIA_CONTROLLER_NOTIFY_H_
-#define EGERIA_CONTROLLER_NOTIFY_H_
+#ifndef EGERIA_COMMON_BASE_NOTIFY_H_
+#define EGERIA_COMMON_BASE_NOTIFY_H_
 
 #include <string>
 
-namespace egeria::controller {
+namespace egeria {
 
 // Tells a service manager about this program's state ("READY=1", "STOPPING=1") by the datagram protocol of
 // sd_notify: the socket is named by NOTIFY_SOCKET. Does nothing where that is unset; never fails or blocks.
@@ -12,6 +12,6 @@ void NotifyServiceManager(const std::string& state);
 // Writes "READY=1\n" to the descriptor and closes it. Does nothing for -1.
 void NotifyDescriptor(int fd);
 
-}  // namespace egeria::controller
+}  // namespace egeria
 
-#endif  // EGERIA_CONTROLLER_NOTIFY_H_
+#endif  // EGERIA_COMMON_BASE_NOTIFY_H_

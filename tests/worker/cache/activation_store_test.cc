@@ -1,0 +1,242 @@
+#include "worker/cache/activation_store.h"
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/temp_folder.h"
+
+namespace egeria::cache {
+namespace {
+
+using ::testing::HasSubstr;
+using Outcome = ActivationStore::Outcome;
+
+const JobId kJob("0b0e7f6c-5a3e-4d58-9e0e-3c1f6a2b7d11");
+const JobId kOther("1b0e7f6c-5a3e-4d58-9e0e-3c1f6a2b7d22");
+constexpr Fingerprint kFirst = {1};
+constexpr Fingerprint kSecond = {2};
+
+class ActivationStoreTest : public ::testing::Test {
+ protected:
+  ActivationStoreTest() {
+    options_.folder = folder_ / "store";
+    options_.free_bytes = 0;
+    options_.write_buffer_bytes = 1 << 20;
+  }
+
+  void Open() {
+    store_.reset();
+    auto store = ActivationStore::Open(options_);
+    ASSERT_TRUE(store.ok()) << store.status();
+    store_ = *std::move(store);
+  }
+
+  static std::string Entry(uint64_t sample, size_t length = 10'000) {
+    std::string entry = std::to_string(sample) + ":";
+    entry.resize(length, static_cast<char>('a' + sample % 26));
+    return entry;
+  }
+  std::optional<std::string> Get(const JobId& job, const Fingerprint& prefix, uint64_t sample) {
+    std::optional<std::string> found;
+    store_->Get(job, prefix, sample, [&](absl::string_view entry) { found = std::string(entry); });
+    return found;
+  }
+  // As often as it takes where the disk is behind.
+  Outcome Put(const JobId& job, const Fingerprint& prefix, uint64_t sample, const std::string& entry) {
+    Outcome outcome = store_->Put(job, prefix, sample, entry);
+    for (int i = 0; i < 2'000 && outcome == Outcome::kBusy; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      outcome = store_->Put(job, prefix, sample, entry);
+    }
+    return outcome;
+  }
+  int64_t BytesOnDisk() const {
+    int64_t bytes = 0;
+    for (const auto& file : std::filesystem::recursive_directory_iterator(options_.folder)) {
+      std::error_code gone;
+      const auto size = file.is_regular_file(gone) ? file.file_size(gone) : 0;
+      if (!gone) bytes += static_cast<int64_t>(size);
+    }
+    return bytes;
+  }
+
+  testing::TempFolder folder_;
+  ActivationStore::Options options_;
+  std::unique_ptr<ActivationStore> store_;
+};
+
+TEST_F(ActivationStoreTest, KeepsEntriesBySampleAndPrefixAndJob) {
+  Open();
+  store_->Attach(kJob, 0);
+  store_->Attach(kOther, 0);
+  EXPECT_EQ(Put(kJob, kFirst, 7, Entry(7)), Outcome::kStored);
+  EXPECT_EQ(Put(kJob, kFirst, 7, Entry(8)), Outcome::kPresent);
+  EXPECT_EQ(Get(kJob, kFirst, 7), Entry(7));
+  EXPECT_EQ(Get(kJob, kFirst, 8), std::nullopt);
+  EXPECT_EQ(Get(kJob, kSecond, 7), std::nullopt);
+  EXPECT_EQ(Get(kOther, kFirst, 7), std::nullopt);
+  EXPECT_EQ(Put(kOther, kFirst, 7, Entry(9)), Outcome::kStored);
+  EXPECT_EQ(Get(kOther, kFirst, 7), Entry(9));
+  EXPECT_EQ(store_->totals().entries, 2);
+}
+
+TEST_F(ActivationStoreTest, FindsEntriesAgainAfterAnOrderlyEnd) {
+  Open();
+  store_->Attach(kJob, 0);
+  for (uint64_t sample = 0; sample < 50; ++sample) Put(kJob, kFirst, sample, Entry(sample, 100 * sample));
+  const ActivationStore::Totals before = store_->totals();
+  Open();
+  EXPECT_EQ(store_->totals().entries, before.entries);
+  EXPECT_EQ(store_->totals().bytes, before.bytes);
+  for (uint64_t sample = 0; sample < 50; ++sample) EXPECT_EQ(Get(kJob, kFirst, sample), Entry(sample, 100 * sample));
+}
+
+TEST_F(ActivationStoreTest, ForgottenPrefixesGiveTheirSpaceBack) {
+  Open();
+  store_->Attach(kJob, 0);
+  for (uint64_t sample = 0; sample < 500; ++sample) {
+    Put(kJob, kFirst, sample, Entry(sample));
+    Put(kJob, kSecond, sample, Entry(sample));
+  }
+  Open();  // all is on disk now
+  EXPECT_GT(BytesOnDisk(), 10'000'000);
+  EXPECT_GT(store_->DropOthers(kJob, &kSecond), 5'000'000);
+  EXPECT_EQ(Get(kJob, kFirst, 3), std::nullopt);
+  EXPECT_EQ(Get(kJob, kSecond, 3), Entry(3));
+  Open();
+  EXPECT_LT(BytesOnDisk(), 6'000'000);
+  EXPECT_GT(store_->DropOthers(kJob, nullptr), 5'000'000);
+  EXPECT_EQ(store_->totals().entries, 0);
+  Open();
+  EXPECT_LT(BytesOnDisk(), 1'000'000);
+}
+
+TEST_F(ActivationStoreTest, AFourthOfTheSamplesFitsIntoAFourthOfTheirSizeInAnyOrder) {
+  options_.quota_bytes = 2'560'000;
+  Open();
+  store_->Attach(kJob, 0);
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    int hits = 0;
+    for (uint64_t i = 0; i < 1'000; ++i) {
+      const uint64_t sample = i * 387 % 1'000;
+      if (Get(kJob, kFirst, sample) == Entry(sample)) {
+        ++hits;
+      } else {
+        EXPECT_NE(Put(kJob, kFirst, sample, Entry(sample)), Outcome::kFailed);
+      }
+      EXPECT_LE(store_->totals().bytes, options_.quota_bytes);
+    }
+    if (epoch > 0) {
+      EXPECT_NEAR(hits, 250, 25);
+    }
+  }
+  Open();
+  EXPECT_LT(BytesOnDisk(), options_.quota_bytes * 11 / 10);
+}
+
+TEST_F(ActivationStoreTest, OtherPrefixesThenIdleJobsMakeRoomForNewEntries) {
+  options_.quota_bytes = 1'000'000;
+  Open();
+  store_->Attach(kJob, 0);
+  store_->Attach(kOther, 0);
+  for (uint64_t sample = 0; sample < 40; ++sample) {
+    Put(kOther, kFirst, sample, Entry(sample));
+    Put(kJob, kFirst, sample, Entry(sample));
+  }
+  // The other prefix of the job goes first.
+  for (uint64_t sample = 0; sample < 40; ++sample) {
+    EXPECT_EQ(Put(kJob, kSecond, sample, Entry(sample)), Outcome::kStored);
+  }
+  EXPECT_EQ(Get(kJob, kFirst, 0), std::nullopt);
+  EXPECT_EQ(Get(kOther, kFirst, 0), Entry(0));
+  // An attached job is not evicted.
+  Outcome last = Outcome::kStored;
+  for (uint64_t sample = 40; sample < 90; ++sample) last = Put(kJob, kSecond, sample, Entry(sample));
+  EXPECT_EQ(last, Outcome::kOverQuota);
+  EXPECT_EQ(Get(kOther, kFirst, 0), Entry(0));
+  // One that has ended is.
+  store_->Detach(kOther);
+  EXPECT_EQ(Put(kJob, kSecond, 89, Entry(89)), Outcome::kStored);
+  EXPECT_EQ(Get(kOther, kFirst, 0), std::nullopt);
+  EXPECT_GT(store_->totals().evicted_bytes, 700'000);
+}
+
+TEST_F(ActivationStoreTest, AJobsOwnQuotaIsTheSmallestOfThree) {
+  options_.quota_bytes = 1'000'000;
+  options_.namespace_quota_bytes = 300'000;
+  Open();
+  EXPECT_EQ(store_->Attach(kJob, 0), 300'000);
+  EXPECT_EQ(store_->Attach(kJob, 200'000), 200'000);
+  EXPECT_EQ(store_->Attach(kJob, 2'000'000), 300'000);
+}
+
+TEST_F(ActivationStoreTest, NothingIsStoredWhereTheDiskHasToKeepMore) {
+  options_.free_bytes = int64_t{1} << 60;
+  Open();
+  store_->Attach(kJob, 0);
+  EXPECT_EQ(Put(kJob, kFirst, 1, Entry(1)), Outcome::kNoSpace);
+  EXPECT_EQ(store_->totals().bytes, 0);
+}
+
+TEST_F(ActivationStoreTest, ASecondDaemonOnTheFolderIsTold) {
+  Open();
+  const auto second = ActivationStore::Open(options_);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("[STORE_IN_USE]"));
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("--folder another one"));
+}
+
+TEST_F(ActivationStoreTest, AFolderThatCannotBeReadIsBegunAnewAndForeignFilesStay) {
+  Open();
+  store_->Attach(kJob, 0);
+  for (uint64_t sample = 0; sample < 300; ++sample) Put(kJob, kFirst, sample, Entry(sample));
+  store_.reset();
+  std::ofstream(options_.folder + "/holiday.jpg") << "mine";
+  for (const auto& file : std::filesystem::directory_iterator(options_.folder)) {
+    const std::string name = file.path().filename();
+    if (name.rfind("MANIFEST", 0) == 0) std::filesystem::resize_file(file.path(), 10);
+  }
+  Open();
+  EXPECT_EQ(store_->totals().entries, 0);
+  store_->Attach(kJob, 0);
+  EXPECT_EQ(Put(kJob, kFirst, 1, Entry(1)), Outcome::kStored);
+  EXPECT_TRUE(std::filesystem::exists(options_.folder + "/holiday.jpg"));
+}
+
+TEST_F(ActivationStoreTest, TruncatedFilesOfEntriesGiveMissesOnly) {
+  Open();
+  store_->Attach(kJob, 0);
+  for (uint64_t sample = 0; sample < 300; ++sample) Put(kJob, kFirst, sample, Entry(sample));
+  Open();
+  for (const auto& file : std::filesystem::directory_iterator(options_.folder)) {
+    if (file.path().extension() != ".blob") continue;
+    std::filesystem::resize_file(file.path(), file.file_size() / 2);
+    break;  // there are some more
+  }
+  int found = 0;
+  for (uint64_t sample = 0; sample < 300; ++sample) {
+    const auto entry = Get(kJob, kFirst, sample);
+    if (!entry) continue;
+    EXPECT_EQ(*entry, Entry(sample));
+    ++found;
+  }
+  EXPECT_GT(found, 50);
+  EXPECT_LT(found, 300);
+  EXPECT_EQ(store_->totals().entries, found) << "what cannot be read is forgotten";
+}
+
+TEST_F(ActivationStoreTest, AFolderThatCannotBeMadeIsAnError) {
+  std::ofstream(folder_ / "file") << "x";
+  options_.folder = folder_ / "file/store";
+  const auto store = ActivationStore::Open(options_);
+  EXPECT_THAT(std::string(store.status().message()), HasSubstr("[STORE]"));
+}
+
+}  // namespace
+}  // namespace egeria::cache

@@ -1,0 +1,391 @@
+#include "worker/cache/activation_store.h"
+
+#include <sys/statvfs.h>
+
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "rocksdb/db.h"
+#include "rocksdb/options.h"
+#include "rocksdb/write_batch.h"
+
+namespace egeria::cache {
+namespace {
+
+// Keys of a column family: a kind and the sample, big-endian. Lengths stay in the sorted files, so that the index is
+// read at the start without the entries, which lie in blob files.
+constexpr char kEntry = 'e';
+constexpr char kLength = 'l';
+constexpr size_t kKeyLength = 1 + sizeof(uint64_t);
+constexpr size_t kUuidLength = 36;
+// What an entry costs on disk beside its own bytes.
+constexpr int64_t kOverhead = 128;
+// The file system's free space is looked at anew after this much has been written.
+constexpr int64_t kLookEvery = int64_t{64} << 20;
+
+std::string Key(char kind, uint64_t sample) {
+  std::string key(1, kind);
+  for (int shift = 56; shift >= 0; shift -= 8) key.push_back(static_cast<char>(sample >> shift & 0xff));
+  return key;
+}
+
+uint64_t SampleOf(const rocksdb::Slice& key) {
+  uint64_t sample = 0;
+  for (size_t i = 1; i < kKeyLength; ++i) sample = sample << 8 | static_cast<uint8_t>(key[i]);
+  return sample;
+}
+
+std::string FamilyName(const JobId& name, const Fingerprint& prefix) {
+  const absl::string_view bytes(reinterpret_cast<const char*>(prefix.data()), prefix.size());
+  return absl::StrCat(name.text(), "/", absl::BytesToHexString(bytes));
+}
+
+bool ParseFamilyName(absl::string_view text, JobId* name, Fingerprint* prefix) {
+  if (text.size() != kUuidLength + 1 + 2 * prefix->size() || text[kUuidLength] != '/') return false;
+  *name = JobId(std::string(text.substr(0, kUuidLength)));
+  const std::string bytes = absl::HexStringToBytes(text.substr(kUuidLength + 1));
+  std::memcpy(prefix->data(), bytes.data(), prefix->size());
+  return name->IsValid() && FamilyName(*name, *prefix) == text;
+}
+
+rocksdb::ColumnFamilyOptions FamilyOptions(const ActivationStore::Options& options) {
+  rocksdb::ColumnFamilyOptions family;
+  family.enable_blob_files = true;
+  family.min_blob_size = 512;  // lengths are smaller
+  family.blob_file_size = uint64_t{256} << 20;
+  family.enable_blob_garbage_collection = true;
+  family.compression = rocksdb::kNoCompression;
+  family.write_buffer_size = options.write_buffer_bytes;
+  family.max_write_buffer_number = 3;
+  return family;
+}
+
+rocksdb::Options DatabaseOptions(const ActivationStore::Options& options) {
+  rocksdb::Options database(rocksdb::DBOptions(), FamilyOptions(options));
+  database.create_if_missing = true;
+  database.db_write_buffer_size = 2 * options.write_buffer_bytes;
+  database.max_background_jobs = 2;
+  database.keep_log_file_num = 2;
+  database.max_log_file_size = 1 << 20;
+  return database;
+}
+
+absl::Status Unusable(const std::string& folder, const std::string& why) {
+  return NamedError(absl::StatusCode::kUnavailable, "STORE", "the cache cannot use its folder ", folder, ": ", why);
+}
+
+absl::Status MakeFolder(const std::string& folder) {
+  std::error_code error;
+  const bool made = std::filesystem::create_directories(folder, error);
+  // Activations tell of the data that they were computed from.
+  if (made) std::filesystem::permissions(folder, std::filesystem::perms::owner_all, error);
+  return error ? Unusable(folder, error.message()) : absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ActivationStore>> ActivationStore::Open(const Options& options) {
+  EGERIA_RETURN_IF_ERROR(MakeFolder(options.folder));
+  std::unique_ptr<ActivationStore> store(new ActivationStore(options));
+  EGERIA_RETURN_IF_ERROR(store->OpenFiles());
+  return store;
+}
+
+ActivationStore::ActivationStore(const Options& options) : options_(options) {}
+
+ActivationStore::~ActivationStore() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    namespaces_.clear();
+  }
+  default_family_.reset();
+  if (db_ != nullptr) db_->Close();  // writes what is in memory
+}
+
+absl::Status ActivationStore::OpenFiles() {
+  const rocksdb::Options options = DatabaseOptions(options_);
+  rocksdb::DB* db = nullptr;
+  std::vector<std::string> names;
+  std::vector<rocksdb::ColumnFamilyHandle*> handles;
+  rocksdb::Status opened;
+  for (const bool again : {false, true}) {
+    if (!rocksdb::DB::ListColumnFamilies(options, options_.folder, &names).ok()) {
+      names = {rocksdb::kDefaultColumnFamilyName};
+    }
+    std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
+    for (const std::string& name : names) descriptors.emplace_back(name, FamilyOptions(options_));
+    opened = rocksdb::DB::Open(options, options_.folder, descriptors, &handles, &db);
+    if (opened.ok() || again) break;
+    if (absl::StrContains(opened.ToString(), "lock")) {
+      return NamedError(absl::StatusCode::kAlreadyExists, "STORE_IN_USE", "another egeria-cache uses ",
+                        options_.folder, ": stop it, or give --folder another one");
+    }
+    LogWarning("the cache in ", options_.folder, " cannot be read and is begun anew: ", opened.ToString());
+    rocksdb::DestroyDB(options_.folder, options);  // removes files of a RocksDB only
+  }
+  if (!opened.ok()) return Unusable(options_.folder, opened.ToString());
+  db_.reset(db);
+  const auto own = [db](rocksdb::ColumnFamilyHandle* handle) {
+    return std::shared_ptr<rocksdb::ColumnFamilyHandle>(
+        handle, [db](rocksdb::ColumnFamilyHandle* last) { db->DestroyColumnFamilyHandle(last); });
+  };
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (size_t i = 0; i < handles.size(); ++i) {
+    std::shared_ptr<rocksdb::ColumnFamilyHandle> handle = own(handles[i]);
+    if (names[i] == rocksdb::kDefaultColumnFamilyName) {
+      default_family_ = std::move(handle);
+    } else if (!ReadIndex(names[i], std::move(handle))) {
+      LogWarning("the cache forgets ", names[i], ", which cannot be read");
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool ActivationStore::ReadIndex(const std::string& family_name,
+                                std::shared_ptr<rocksdb::ColumnFamilyHandle> handle) {
+  JobId name;
+  Fingerprint prefix;
+  Family family{.handle = std::move(handle)};
+  bool good = ParseFamilyName(family_name, &name, &prefix);
+  if (good) {
+    rocksdb::ReadOptions reading;
+    const std::unique_ptr<rocksdb::Iterator> entry(db_->NewIterator(reading, family.handle.get()));
+    for (entry->Seek(Key(kLength, 0)); entry->Valid() && entry->key().size() == kKeyLength &&
+                                       entry->key()[0] == kLength; entry->Next()) {
+      uint32_t length = 0;
+      if (entry->value().size() != sizeof(length)) continue;
+      std::memcpy(&length, entry->value().data(), sizeof(length));
+      family.lengths[SampleOf(entry->key())] = length;
+      family.bytes += length + kOverhead;
+    }
+    good = entry->status().ok();
+  }
+  if (!good) {
+    db_->DropColumnFamily(family.handle.get());
+    return false;
+  }
+  Namespace& space = namespaces_[name];
+  space.bytes += family.bytes;
+  bytes_ += family.bytes;
+  space.prefixes.emplace(prefix, std::move(family));
+  return true;
+}
+
+int64_t ActivationStore::Attach(const JobId& name, int64_t quota_bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const int64_t most = options_.namespace_quota_bytes > 0 ? std::min(options_.namespace_quota_bytes, options_.quota_bytes)
+                                                          : options_.quota_bytes;
+  Namespace& space = namespaces_[name];
+  ++space.attached;
+  space.last_used = ++uses_;
+  space.quota_bytes = quota_bytes > 0 ? std::min(quota_bytes, most) : most;
+  return space.quota_bytes;
+}
+
+void ActivationStore::Detach(const JobId& name) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto space = namespaces_.find(name);
+  if (space == namespaces_.end()) return;
+  --space->second.attached;
+  if (space->second.attached <= 0 && space->second.prefixes.empty()) namespaces_.erase(space);
+}
+
+ActivationStore::Outcome ActivationStore::Put(const JobId& name, const Fingerprint& prefix, uint64_t sample,
+                                              absl::string_view entry) {
+  const int64_t cost = static_cast<int64_t>(entry.size()) + kOverhead;
+  std::shared_ptr<rocksdb::ColumnFamilyHandle> handle;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto space = namespaces_.find(name);
+    if (space == namespaces_.end()) return Outcome::kFailed;  // nobody is attached
+    const auto known = space->second.prefixes.find(prefix);
+    if (known != space->second.prefixes.end() && known->second.lengths.contains(sample)) return Outcome::kPresent;
+    if (!MakeRoom(name, prefix, cost)) return Outcome::kOverQuota;
+    if (!DiskHasRoom(cost)) return Outcome::kNoSpace;
+    const absl::StatusOr<Family*> family = FamilyOf(&space->second, name, prefix);
+    if (!family.ok()) {
+      CountFailure("make a column family", std::string(family.status().message()));
+      return Outcome::kFailed;
+    }
+    handle = (*family)->handle;
+    // Entered before it is written, so that the other ranks, which compute the same samples, do not write it too.
+    (*family)->lengths[sample] = static_cast<uint32_t>(entry.size());
+    (*family)->bytes += cost;
+    space->second.bytes += cost;
+    bytes_ += cost;
+  }
+  const auto length = static_cast<uint32_t>(entry.size());
+  rocksdb::WriteBatch batch;
+  batch.Put(handle.get(), Key(kEntry, sample), rocksdb::Slice(entry.data(), entry.size()));
+  batch.Put(handle.get(), Key(kLength, sample),
+            rocksdb::Slice(reinterpret_cast<const char*>(&length), sizeof(length)));
+  rocksdb::WriteOptions writing;
+  writing.disableWAL = true;
+  writing.no_slowdown = true;  // rather not kept than waited for
+  const rocksdb::Status written = db_->Write(writing, &batch);
+  if (written.ok()) return Outcome::kStored;
+  Forget(name, prefix, sample);
+  if (written.IsIncomplete()) return Outcome::kBusy;
+  CountFailure("write", written.ToString());
+  return written.IsNoSpace() ? Outcome::kNoSpace : Outcome::kFailed;
+}
+
+bool ActivationStore::Get(const JobId& name, const Fingerprint& prefix, uint64_t sample,
+                          absl::FunctionRef<void(absl::string_view entry)> found) {
+  std::shared_ptr<rocksdb::ColumnFamilyHandle> handle;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto space = namespaces_.find(name);
+    if (space == namespaces_.end()) return false;
+    const auto family = space->second.prefixes.find(prefix);
+    if (family == space->second.prefixes.end() || !family->second.lengths.contains(sample)) return false;
+    handle = family->second.handle;
+  }
+  rocksdb::ReadOptions reading;
+  reading.verify_checksums = false;  // the entry has its own, which covers more
+  reading.fill_cache = false;        // the kernel's page cache holds the blobs
+  rocksdb::PinnableSlice entry;
+  const rocksdb::Status read = db_->Get(reading, handle.get(), Key(kEntry, sample), &entry);
+  if (read.ok()) {
+    found(absl::string_view(entry.data(), entry.size()));
+    return true;
+  }
+  if (!read.IsNotFound()) {  // which is one that is just being written
+    Forget(name, prefix, sample);
+    CountFailure("read", read.ToString());
+  }
+  return false;
+}
+
+int64_t ActivationStore::DropPrefix(const JobId& name, const Fingerprint& prefix) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto space = namespaces_.find(name);
+  if (space == namespaces_.end()) return 0;
+  const auto family = space->second.prefixes.find(prefix);
+  return family == space->second.prefixes.end() ? 0 : Remove(&space->second, family);
+}
+
+int64_t ActivationStore::DropOthers(const JobId& name, const Fingerprint* kept) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto space = namespaces_.find(name);
+  if (space == namespaces_.end()) return 0;
+  int64_t freed = 0;
+  auto& prefixes = space->second.prefixes;
+  for (auto family = prefixes.begin(); family != prefixes.end();) {
+    const auto next = std::next(family);
+    if (kept == nullptr || family->first != *kept) freed += Remove(&space->second, family);
+    family = next;
+  }
+  return freed;
+}
+
+ActivationStore::Totals ActivationStore::totals() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Totals totals;
+  for (const auto& [name, space] : namespaces_) {
+    ++totals.namespaces;
+    for (const auto& [prefix, family] : space.prefixes) totals.entries += static_cast<int64_t>(family.lengths.size());
+  }
+  totals.bytes = bytes_;
+  totals.evicted_bytes = evicted_bytes_;
+  totals.failures = failures_.load();
+  return totals;
+}
+
+absl::StatusOr<ActivationStore::Family*> ActivationStore::FamilyOf(Namespace* space, const JobId& name,
+                                                                   const Fingerprint& prefix) {
+  const auto known = space->prefixes.find(prefix);
+  if (known != space->prefixes.end()) return &known->second;
+  rocksdb::ColumnFamilyHandle* handle = nullptr;
+  const rocksdb::Status made = db_->CreateColumnFamily(FamilyOptions(options_), FamilyName(name, prefix), &handle);
+  if (!made.ok()) return absl::UnavailableError(made.ToString());
+  rocksdb::DB* const db = db_.get();
+  Family family{.handle = {handle, [db](rocksdb::ColumnFamilyHandle* last) { db->DestroyColumnFamilyHandle(last); }}};
+  return &space->prefixes.emplace(prefix, std::move(family)).first->second;
+}
+
+bool ActivationStore::MakeRoom(const JobId& name, const Fingerprint& prefix, int64_t bytes) {
+  Namespace& space = namespaces_.at(name);
+  const auto fits = [&] {
+    return space.bytes + bytes <= space.quota_bytes && bytes_ + bytes <= options_.quota_bytes;
+  };
+  for (auto family = space.prefixes.begin(); !fits() && family != space.prefixes.end();) {
+    const auto next = std::next(family);
+    if (family->first != prefix) evicted_bytes_ += Remove(&space, family);
+    family = next;
+  }
+  while (!fits() && space.bytes + bytes <= space.quota_bytes && EvictIdleNamespace()) {
+  }
+  return fits();
+}
+
+bool ActivationStore::EvictIdleNamespace() {
+  auto idle = namespaces_.end();
+  for (auto space = namespaces_.begin(); space != namespaces_.end(); ++space) {
+    if (space->second.attached > 0) continue;
+    if (idle == namespaces_.end() || space->second.last_used < idle->second.last_used) idle = space;
+  }
+  if (idle == namespaces_.end()) return false;
+  auto& prefixes = idle->second.prefixes;
+  while (!prefixes.empty()) evicted_bytes_ += Remove(&idle->second, prefixes.begin());
+  namespaces_.erase(idle);
+  return true;
+}
+
+int64_t ActivationStore::Remove(Namespace* space, std::map<Fingerprint, Family>::iterator family) {
+  const int64_t freed = family->second.bytes;
+  const rocksdb::Status dropped = db_->DropColumnFamily(family->second.handle.get());
+  if (!dropped.ok()) CountFailure("drop a column family", dropped.ToString());
+  space->bytes -= freed;
+  bytes_ -= freed;
+  space->prefixes.erase(family);
+  written_since_look_ = -1;
+  return freed;
+}
+
+void ActivationStore::Forget(const JobId& name, const Fingerprint& prefix, uint64_t sample) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto space = namespaces_.find(name);
+  if (space == namespaces_.end()) return;
+  const auto family = space->second.prefixes.find(prefix);
+  if (family == space->second.prefixes.end()) return;
+  const auto length = family->second.lengths.find(sample);
+  if (length == family->second.lengths.end()) return;
+  const int64_t cost = length->second + kOverhead;
+  family->second.lengths.erase(length);
+  family->second.bytes -= cost;
+  space->second.bytes -= cost;
+  bytes_ -= cost;
+}
+
+bool ActivationStore::DiskHasRoom(int64_t bytes) {
+  if (written_since_look_ < 0 || written_since_look_ > kLookEvery) {
+    struct statvfs disk;
+    if (statvfs(options_.folder.c_str(), &disk) != 0) return true;
+    free_bytes_seen_ = static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
+    written_since_look_ = 0;
+  }
+  if (free_bytes_seen_ - bytes < options_.free_bytes) {
+    written_since_look_ = -1;  // look again next time
+    return false;
+  }
+  free_bytes_seen_ -= bytes;
+  written_since_look_ += bytes;
+  return true;
+}
+
+void ActivationStore::CountFailure(const char* what, const std::string& why) {
+  const int64_t count = failures_.fetch_add(1) + 1;
+  if ((count & (count - 1)) == 0) LogWarning("the cache could not ", what, " (failure ", count, "): ", why);
+  // After a full disk RocksDB refuses all writes until it is told that things have changed.
+  if (count % 64 == 0) db_->Resume();
+}
+
+}  // namespace egeria::cache

@@ -1,0 +1,125 @@
+#ifndef EGERIA_WORKER_CACHE_ACTIVATION_STORE_H_
+#define EGERIA_WORKER_CACHE_ACTIVATION_STORE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/base/ids.h"
+#include "worker/cache/fingerprint.h"
+
+namespace rocksdb {
+class ColumnFamilyHandle;
+class DB;
+}  // namespace rocksdb
+
+namespace egeria::cache {
+
+// The daemon's entries on disk, in a RocksDB: one column family per namespace (a job) and frozen prefix,
+// so that forgetting either gives its space back at once. What is written may be lost with a crash, never changed: the
+// entries carry their own checksums (see entry.h), and this class looks at none of them.
+//
+// Who may stay when room is short, in this order: other prefixes of the namespace that writes go first, then
+// namespaces that nobody has attached to, the least recently used first, then the new entry itself. A new entry is the
+// one that is needed last, since each epoch takes every sample once: keeping the older ones gives a hit rate of quota
+// over size for any order of samples, and writes nothing twice.
+//
+// Thread-safe. No method waits for the disk's free space, compaction or another process.
+class ActivationStore {
+ public:
+  struct Options {
+    std::string folder;                            // is made; belongs to one daemon
+    int64_t quota_bytes = int64_t{32} << 30;       // of all namespaces together
+    int64_t namespace_quota_bytes = 0;             // of each where it asks for no less; 0: quota_bytes
+    int64_t free_bytes = int64_t{2} << 30;         // that the file system keeps; less: nothing is stored
+    int64_t write_buffer_bytes = int64_t{64} << 20;  // in memory, before it is written
+  };
+
+  enum class Outcome { kStored, kPresent, kOverQuota, kNoSpace, kBusy, kFailed };
+
+  struct Totals {
+    int64_t entries = 0;
+    int64_t bytes = 0;        // of entries, with what the store adds to them
+    int64_t namespaces = 0;
+    int64_t evicted_bytes = 0;
+    int64_t failures = 0;     // reads and writes that RocksDB refused
+  };
+
+  // Opens the folder with what it holds. What cannot be read is removed: it is a cache.
+  // Errors: ALREADY_EXISTS [STORE_IN_USE] another process has it; UNAVAILABLE [STORE] the folder cannot be made or
+  // written.
+  static absl::StatusOr<std::unique_ptr<ActivationStore>> Open(const Options& options);
+  ~ActivationStore();
+
+  // While a namespace is attached it is not evicted for others. `quota_bytes`: see AttachRequest. Returns the quota
+  // that is in force.
+  int64_t Attach(const JobId& name, int64_t quota_bytes);
+  void Detach(const JobId& name);
+
+  Outcome Put(const JobId& name, const Fingerprint& prefix, uint64_t sample, absl::string_view entry);
+
+  // Calls `found` with the entry, which is valid during the call. False where there is none.
+  bool Get(const JobId& name, const Fingerprint& prefix, uint64_t sample,
+           absl::FunctionRef<void(absl::string_view entry)> found);
+
+  // Both return the bytes freed.
+  int64_t DropPrefix(const JobId& name, const Fingerprint& prefix);
+  int64_t DropOthers(const JobId& name, const Fingerprint* kept);  // null: the whole namespace
+
+  Totals totals() const;
+
+ private:
+  struct Family {
+    std::shared_ptr<rocksdb::ColumnFamilyHandle> handle;
+    std::unordered_map<uint64_t, uint32_t> lengths;  // by sample
+    int64_t bytes = 0;
+  };
+  struct Namespace {
+    std::map<Fingerprint, Family> prefixes;
+    int attached = 0;
+    int64_t quota_bytes = 0;
+    uint64_t last_used = 0;
+    int64_t bytes = 0;
+  };
+
+  explicit ActivationStore(const Options& options);
+  absl::Status OpenFiles();
+  // False for a family that cannot be read, which is then dropped.
+  bool ReadIndex(const std::string& family_name, std::shared_ptr<rocksdb::ColumnFamilyHandle> handle)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Family*> FamilyOf(Namespace* space, const JobId& name, const Fingerprint& prefix)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Removes what has to go before `bytes` more of this prefix; false if that is not enough.
+  bool MakeRoom(const JobId& name, const Fingerprint& prefix, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool EvictIdleNamespace() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int64_t Remove(Namespace* space, std::map<Fingerprint, Family>::iterator family)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Forget(const JobId& name, const Fingerprint& prefix, uint64_t sample) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool DiskHasRoom(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CountFailure(const char* what, const std::string& why);
+
+  const Options options_;
+  std::unique_ptr<rocksdb::DB> db_;
+  std::shared_ptr<rocksdb::ColumnFamilyHandle> default_family_;
+
+  mutable std::mutex mutex_;
+  std::map<JobId, Namespace> namespaces_ ABSL_GUARDED_BY(mutex_);
+  int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t evicted_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t uses_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t free_bytes_seen_ ABSL_GUARDED_BY(mutex_) = 0;      // at the last look, less what was written since
+  int64_t written_since_look_ ABSL_GUARDED_BY(mutex_) = -1;  // -1: never looked
+  std::atomic<int64_t> failures_{0};
+};
+
+}  // namespace egeria::cache
+
+#endif  // EGERIA_WORKER_CACHE_ACTIVATION_STORE_H_

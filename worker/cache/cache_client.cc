@@ -1,0 +1,445 @@
+#include "worker/cache/cache_client.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <variant>
+
+#include "absl/base/thread_annotations.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/rpc/channel.h"
+#include "common/thread/thread.h"
+#include "egeria/v1/cache.grpc.pb.h"
+#include "worker/cache/shared_memory.h"
+
+namespace egeria::cache {
+namespace {
+
+constexpr std::chrono::milliseconds kRetry{500};
+constexpr std::chrono::seconds kWritePatience{5};
+constexpr size_t kSlotAlignment = 64;
+constexpr size_t kMaxSamplesPerCall = 4'096;
+constexpr size_t kMaxStreamedWrite = size_t{16} << 20;
+
+size_t SlotOf(size_t entry_bytes) { return (entry_bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment; }
+
+std::string BytesOf(const Fingerprint& prefix) { return {reinterpret_cast<const char*>(prefix.data()), prefix.size()}; }
+
+// What the writing thread does, in order.
+struct Write {
+  Fingerprint prefix;
+  uint64_t sample;
+  std::vector<std::byte> entry;
+};
+struct Forget {
+  Fingerprint prefix;
+  CacheClient::Scope scope;
+};
+using Task = std::variant<Write, Forget>;
+
+}  // namespace
+
+class CacheClient::Impl {
+ public:
+  explicit Impl(const Options& options) : options_(options) {
+    auto channel = rpc::MakeChannel(options.address, {});
+    if (!channel.ok()) {
+      LogWarning("there is no cache: ", channel.status().message());
+      return;
+    }
+    channel_ = *std::move(channel);
+    stub_ = v1::Cache::NewStub(channel_);
+  }
+
+  void StartThreads(const std::shared_ptr<Impl>& self) {
+    if (stub_ == nullptr) return;
+    threads_.push_back(StartThread("cache-attach", [self] { self->AttachUntilStopped(); }));
+    threads_.push_back(StartThread("cache-write", [self] { self->WriteUntilStopped(); }));
+  }
+
+  void Stop() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      stopping_ = true;
+      if (attach_context_ != nullptr) attach_context_->TryCancel();
+      if (write_context_ != nullptr) write_context_->TryCancel();
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+
+  void Lookup(const Fingerprint& prefix, std::span<const uint64_t> samples, std::span<const uint64_t> input_hashes,
+              size_t entry_bytes, absl::FunctionRef<void(size_t, std::span<const EntryTensor>)> found);
+  bool Push(Task task, size_t bytes);
+  bool Flush(absl::Duration patience);
+
+  bool attached() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return line_.session != 0;
+  }
+  Counters counters() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return counters_;
+  }
+  const Options& options() const { return options_; }
+
+ private:
+  // A session and the memory shared with it, which is null where bytes are streamed; the first half is for lookups, the
+  // second for writes.
+  struct Line {
+    int64_t session = 0;  // 0: not attached
+    std::shared_ptr<SharedMemory> memory;
+    size_t half() const { return memory->bytes().size() / 2; }
+  };
+
+  Line line() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return line_;
+  }
+
+  void AttachUntilStopped();
+  void AttachOnce();
+  std::shared_ptr<SharedMemory> MakeMemory();
+  void WriteUntilStopped();
+  void WriteSome(const Line& line, const std::vector<Write>& writes);
+  void Send(const Line& line, const Forget& forget);
+  size_t Fetch(const Line& line, const v1::GetRequest& request, std::string* streamed,
+               std::vector<uint32_t>* lengths, absl::Time deadline);
+
+  const Options options_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::Cache::Stub> stub_;
+  bool told_of_streaming_ = false;
+  std::vector<std::thread> threads_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::ClientContext* attach_context_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  grpc::ClientContext* write_context_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  Line line_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
+  size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool working_ ABSL_GUARDED_BY(mutex_) = false;
+  Counters counters_ ABSL_GUARDED_BY(mutex_);
+};
+
+void CacheClient::Impl::AttachUntilStopped() {
+  for (;;) {
+    AttachOnce();
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (changed_.wait_for(lock, kRetry, [this] { return stopping_; })) return;
+  }
+}
+
+std::shared_ptr<SharedMemory> CacheClient::Impl::MakeMemory() {
+  absl::StatusOr<std::shared_ptr<SharedMemory>> memory = SharedMemory::Create(options_.shared_bytes);
+  if (memory.ok()) return *std::move(memory);
+  if (!told_of_streaming_) LogInfo("the cache's entries are streamed: ", memory.status().message());
+  told_of_streaming_ = true;
+  return nullptr;
+}
+
+void CacheClient::Impl::AttachOnce() {
+  // Only for a daemon that is there is memory reserved.
+  if (!channel_->WaitForConnected(std::chrono::system_clock::now() + kRetry)) return;
+  std::shared_ptr<SharedMemory> memory = MakeMemory();
+  grpc::ClientContext context;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (stopping_) return;
+    attach_context_ = &context;
+  }
+  const auto stream = stub_->Attach(&context);
+  v1::AttachRequest request;
+  request.set_namespace_(options_.name.text());
+  request.set_quota_bytes(options_.quota_bytes);
+  if (memory != nullptr) {
+    request.set_shared_memory_name(memory->name());
+    request.set_shared_memory_bytes(static_cast<int64_t>(memory->bytes().size()));
+  }
+  v1::AttachResponse response;
+  if (stream->Write(request) && stream->Read(&response)) {
+    if (memory != nullptr) memory->Unlink();
+    if (!response.shared_memory()) memory.reset();
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      line_ = {response.session(), memory};
+      ++counters_.attached;
+      counters_.streamed = memory == nullptr;
+    }
+    changed_.notify_all();
+    stream->Read(&response);  // until the daemon or Stop() ends it
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    line_ = {};
+    attach_context_ = nullptr;
+  }
+  context.TryCancel();
+  stream->Finish();
+}
+
+size_t CacheClient::Impl::Fetch(const Line& line, const v1::GetRequest& request, std::string* streamed,
+                                std::vector<uint32_t>* lengths, absl::Time deadline) {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(deadline));
+  const auto reader = stub_->Get(&context, request);
+  v1::GetResponse response;
+  lengths->clear();
+  streamed->clear();
+  while (reader->Read(&response)) {
+    if (lengths->empty()) lengths->assign(response.lengths().begin(), response.lengths().end());
+    streamed->append(response.data());
+  }
+  size_t total = 0;
+  for (const uint32_t length : *lengths) total += length;
+  const bool whole = reader->Finish().ok() && lengths->size() == static_cast<size_t>(request.samples_size()) &&
+                     (line.memory != nullptr || streamed->size() == total);
+  return whole ? lengths->size() : 0;
+}
+
+void CacheClient::Impl::Lookup(const Fingerprint& prefix, std::span<const uint64_t> samples,
+                               std::span<const uint64_t> input_hashes, size_t entry_bytes,
+                               absl::FunctionRef<void(size_t, std::span<const EntryTensor>)> found) {
+  const auto begin = std::chrono::steady_clock::now();
+  const absl::Time deadline = absl::Now() + options_.patience;
+  const size_t slot = SlotOf(entry_bytes);
+  const Line line = this->line();
+  const bool shared = line.memory != nullptr;
+  Counters seen;
+  std::string streamed;
+  std::vector<uint32_t> lengths;
+  std::vector<EntryTensor> tensors;
+  std::vector<std::byte> copy;
+  size_t at = 0;
+  while (line.session != 0 && at < samples.size() && slot > 0 && (!shared || slot <= line.half())) {
+    const size_t room = shared ? line.half() / slot : kMaxSamplesPerCall;
+    const size_t count = std::min({samples.size() - at, room, kMaxSamplesPerCall});
+    v1::GetRequest request;
+    request.set_session(line.session);
+    request.set_fingerprint(BytesOf(prefix));
+    request.mutable_samples()->Add(samples.begin() + at, samples.begin() + at + count);
+    request.set_stride(static_cast<int64_t>(slot));
+    if (Fetch(line, request, &streamed, &lengths, deadline) == 0) break;
+    const std::span<const std::byte> source =
+        shared ? std::span<const std::byte>(line.memory->bytes()) : std::as_bytes(std::span(streamed));
+    size_t offset = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const size_t length = lengths[i];
+      if (length == 0) {
+        ++seen.absent;
+      } else if (shared && length > slot) {
+        ++seen.corrupt;
+      } else {
+        const EntryKey key{options_.name, prefix, samples[at + i]};
+        std::span<const std::byte> entry = source.subspan(offset, length);
+        if (shared) {
+          // Out of reach of the daemon, which may still be answering an earlier lookup that was given up.
+          copy.assign(entry.begin(), entry.end());
+          entry = copy;
+        }
+        const EntryFault fault = ReadEntry(key, input_hashes[at + i], entry, &tensors);
+        seen.hits += fault == EntryFault::kNone;
+        seen.other_input += fault == EntryFault::kInput;
+        seen.corrupt += fault == EntryFault::kCorrupt;
+        seen.bytes_read += static_cast<int64_t>(length);
+        if (fault == EntryFault::kNone) found(at + i, tensors);
+      }
+      offset += shared ? slot : length;
+    }
+    at += count;
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  counters_.hits += seen.hits;
+  counters_.absent += seen.absent;
+  counters_.other_input += seen.other_input;
+  counters_.corrupt += seen.corrupt;
+  counters_.bytes_read += seen.bytes_read;
+  counters_.late += static_cast<int64_t>(samples.size() - at);
+  counters_.lookup_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+bool CacheClient::Impl::Push(Task task, size_t bytes) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const bool write = std::holds_alternative<Write>(task);
+    counters_.offered += write;
+    if (stub_ == nullptr || stopping_ || (write && queued_bytes_ + bytes > options_.queue_bytes)) {
+      counters_.dropped += write;
+      return false;
+    }
+    queued_bytes_ += bytes;
+    tasks_.push_back(std::move(task));
+  }
+  changed_.notify_all();
+  return true;
+}
+
+void CacheClient::Impl::WriteUntilStopped() {
+  for (;;) {
+    std::vector<Write> writes;
+    std::optional<Forget> forget;
+    Line line;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      working_ = false;
+      changed_.notify_all();
+      changed_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
+      if (stopping_) return;
+      working_ = true;
+      // As many writes in a row as fit into one call.
+      size_t bytes = 0;
+      line = line_;
+      const size_t most = line.memory != nullptr ? line.half() : kMaxStreamedWrite;
+      size_t slot = 0;
+      while (!tasks_.empty() && !forget && writes.size() < kMaxSamplesPerCall) {
+        if (auto* write = std::get_if<Write>(&tasks_.front())) {
+          slot = std::max(slot, SlotOf(write->entry.size()));
+          if (!writes.empty() && (slot * (writes.size() + 1) > most || write->prefix != writes[0].prefix)) break;
+          bytes += write->entry.size();
+          writes.push_back(std::move(*write));
+        } else if (writes.empty()) {
+          forget = std::get<Forget>(tasks_.front());
+        } else {
+          break;
+        }
+        tasks_.pop_front();
+      }
+      queued_bytes_ -= bytes;
+    }
+    if (line.session == 0) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      counters_.dropped += static_cast<int64_t>(writes.size());
+    } else if (forget) {
+      Send(line, *forget);
+    } else {
+      WriteSome(line, writes);
+    }
+  }
+}
+
+void CacheClient::Impl::WriteSome(const Line& line, const std::vector<Write>& writes) {
+  size_t slot = 0;
+  v1::PutRequest request;
+  request.set_session(line.session);
+  request.set_fingerprint(BytesOf(writes[0].prefix));
+  for (const Write& write : writes) {
+    slot = std::max(slot, SlotOf(write.entry.size()));
+    request.add_samples(write.sample);
+    request.add_lengths(static_cast<uint32_t>(write.entry.size()));
+  }
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kWritePatience);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (stopping_) return;
+    write_context_ = &context;
+  }
+  v1::PutResponse response;
+  const auto writer = stub_->Put(&context, &response);
+  bool good = true;
+  if (line.memory != nullptr) {
+    request.set_offset(static_cast<int64_t>(line.half()));
+    request.set_stride(static_cast<int64_t>(slot));
+    good = slot * writes.size() <= line.half();
+    for (size_t i = 0; good && i < writes.size(); ++i) {
+      std::memcpy(line.memory->bytes().data() + line.half() + i * slot, writes[i].entry.data(), writes[i].entry.size());
+    }
+    good = good && writer->Write(request);
+  } else {
+    good = writer->Write(request);
+    for (size_t i = 0; good && i < writes.size(); ++i) {
+      for (size_t sent = 0; good && sent < writes[i].entry.size();) {
+        const size_t bytes = std::min(rpc::kMaxChunkBytes, writes[i].entry.size() - sent);
+        request.Clear();
+        request.set_data(writes[i].entry.data() + sent, bytes);
+        good = writer->Write(request);
+        sent += bytes;
+      }
+    }
+  }
+  writer->WritesDone();
+  good = writer->Finish().ok() && good;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  write_context_ = nullptr;
+  const auto stored = static_cast<int64_t>(response.stored() + response.present());
+  counters_.stored += good ? stored : 0;
+  counters_.refused += static_cast<int64_t>(writes.size()) - (good ? stored : 0);
+}
+
+void CacheClient::Impl::Send(const Line& line, const Forget& forget) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kWritePatience);
+  v1::DropRequest request;
+  request.set_session(line.session);
+  request.set_fingerprint(BytesOf(forget.prefix));
+  request.set_scope(forget.scope == Scope::kAll      ? v1::DropRequest::ALL
+                    : forget.scope == Scope::kOthers ? v1::DropRequest::OTHERS
+                                                     : v1::DropRequest::PREFIX);
+  v1::DropResponse response;
+  stub_->Drop(&context, request, &response);
+}
+
+bool CacheClient::Impl::Flush(absl::Duration patience) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return changed_.wait_for(lock, absl::ToChronoMilliseconds(patience),
+                           [this] { return stopping_ || (tasks_.empty() && !working_); });
+}
+
+CacheClient::CacheClient(std::shared_ptr<Impl> impl) : pid_(getpid()), impl_(std::move(impl)) {}
+
+std::unique_ptr<CacheClient> CacheClient::Start(const Options& options) {
+  auto impl = std::make_shared<Impl>(options);
+  impl->StartThreads(impl);
+  return std::unique_ptr<CacheClient>(new CacheClient(std::move(impl)));
+}
+
+CacheClient::~CacheClient() {
+  if (InChild()) {
+    new std::shared_ptr<Impl>(std::move(impl_));  // its threads are the parent's; leaked on purpose
+    return;
+  }
+  impl_->Stop();
+}
+
+bool CacheClient::InChild() const { return getpid() != pid_; }
+
+void CacheClient::Lookup(const Fingerprint& prefix, std::span<const uint64_t> samples,
+                         std::span<const uint64_t> input_hashes, size_t entry_bytes,
+                         absl::FunctionRef<void(size_t position, std::span<const EntryTensor>)> found) {
+  EGERIA_CHECK(samples.size() == input_hashes.size());
+  if (!InChild()) impl_->Lookup(prefix, samples, input_hashes, entry_bytes, found);
+}
+
+bool CacheClient::Offer(const Fingerprint& prefix, uint64_t sample, uint64_t input_hash,
+                        std::span<const EntryTensor> tensors) {
+  if (InChild()) return false;
+  Write write{.prefix = prefix, .sample = sample, .entry = std::vector<std::byte>(EntrySize(tensors))};
+  WriteEntry({impl_->options().name, prefix, sample}, input_hash, tensors, write.entry);
+  const size_t bytes = write.entry.size();
+  return impl_->Push(std::move(write), bytes);
+}
+
+void CacheClient::Drop(const Fingerprint& prefix, Scope scope) {
+  if (!InChild()) impl_->Push(Forget{prefix, scope}, 0);
+}
+
+bool CacheClient::Flush(absl::Duration patience) { return InChild() || impl_->Flush(patience); }
+
+bool CacheClient::attached() const { return !InChild() && impl_->attached(); }
+
+CacheClient::Counters CacheClient::counters() const { return InChild() ? Counters() : impl_->counters(); }
+
+}  // namespace egeria::cache

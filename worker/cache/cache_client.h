@@ -1,0 +1,89 @@
+#ifndef EGERIA_WORKER_CACHE_CACHE_CLIENT_H_
+#define EGERIA_WORKER_CACHE_CACHE_CLIENT_H_
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/ids.h"
+#include "common/rpc/address.h"
+#include "worker/cache/entry.h"
+
+namespace egeria::cache {
+
+// A training process's line to the egeria-cache of its node.
+//
+// Nothing here fails: without a daemon, or with one that is slow or has ended, every lookup is a miss and every offer
+// is dropped, and a thread of the client's own attaches anew when the daemon is back. What a lookup finds has been
+// checked against its key, its input and its checksum.
+//
+// Used from one thread, the training's; its own threads attach and write. In a forked child every method does nothing.
+class CacheClient {
+ public:
+  struct Options {
+    rpc::Address address;                             // of the daemon, a Unix socket
+    JobId name;                                       // the job, whose entries no other job sees
+    int64_t quota_bytes = 0;                          // 0: the daemon's
+    size_t shared_bytes = size_t{128} << 20;          // of shared memory; half for lookups, half for offers
+    size_t queue_bytes = size_t{128} << 20;           // of offers that wait to be written
+    absl::Duration patience = absl::Milliseconds(250);  // with one lookup; what is later is a miss
+  };
+
+  struct Counters {
+    int64_t hits = 0;
+    int64_t absent = 0;       // misses: not there
+    int64_t other_input = 0;  // there, computed from another input
+    int64_t corrupt = 0;
+    int64_t late = 0;         // the daemon did not answer in time, or is not there
+    int64_t bytes_read = 0;
+    double lookup_seconds = 0;
+    int64_t offered = 0;
+    int64_t dropped = 0;      // the queue was full
+    int64_t stored = 0;
+    int64_t refused = 0;      // over quota, no space, or the store failed
+    int64_t attached = 0;     // how often
+    bool streamed = false;    // there is no shared memory
+  };
+
+  static std::unique_ptr<CacheClient> Start(const Options& options);
+  // At most a second; what waits to be written is dropped.
+  ~CacheClient();
+
+  // Looks samples of one prefix up. `found` is called for each hit, in order, with its position and its tensors, which
+  // are valid during the call.
+  // `entry_bytes`: EntrySize() of what is expected; longer entries are misses.
+  void Lookup(const Fingerprint& prefix, std::span<const uint64_t> samples, std::span<const uint64_t> input_hashes,
+              size_t entry_bytes, absl::FunctionRef<void(size_t position, std::span<const EntryTensor>)> found);
+
+  // Takes copies of entries to be written when there is time. False where they are dropped.
+  bool Offer(const Fingerprint& prefix, uint64_t sample, uint64_t input_hash, std::span<const EntryTensor> tensors);
+
+  // Forgets this prefix, all but this one, or the whole job; in the background, in order with the offers.
+  enum class Scope { kPrefix, kOthers, kAll };
+  void Drop(const Fingerprint& prefix, Scope scope);
+
+  // Waits until all that was offered and dropped before has been done, or given up; false after `patience`.
+  bool Flush(absl::Duration patience);
+
+  bool attached() const;
+  Counters counters() const;
+
+ private:
+  class Impl;
+  explicit CacheClient(std::shared_ptr<Impl> impl);
+  bool InChild() const;
+
+  const pid_t pid_;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace egeria::cache
+
+#endif  // EGERIA_WORKER_CACHE_CACHE_CLIENT_H_

@@ -1,0 +1,67 @@
+#include "worker/cache/cache_options.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/base/version.h"
+
+namespace egeria::cache {
+namespace {
+
+using config::ByteCount;
+
+config::ValueCheck<ByteCount> AtLeast(size_t least, const char* text, bool or_zero = false) {
+  return [=](const ByteCount& bytes) -> std::string {
+    if (bytes.value >= least || (or_zero && bytes.value == 0)) return "";
+    return absl::StrCat("must be at least ", text);
+  };
+}
+
+std::string Variable(const config::Environment& environment, const std::string& name) {
+  const auto found = environment.find(name);
+  return found == environment.end() ? "" : found->second;
+}
+
+}  // namespace
+
+std::string DefaultFolder(const config::Environment& environment, bool root) {
+  if (root) return "/var/cache/egeria";
+  if (const std::string cache = Variable(environment, "XDG_CACHE_HOME"); !cache.empty()) return cache + "/egeria";
+  return Variable(environment, "HOME") + "/.cache/egeria";
+}
+
+config::OptionSet CacheOptionSet(CacheOptions* options) {
+  config::OptionSet set("egeria-cache", "EGERIA_CACHE_",
+                        "keeps what the frozen front of a model gives, for the training processes of a node", Version());
+  set.Add("listen", &options->listen, "unix:/path; empty: unix:<folder>/cache.sock")
+      .Add("folder", &options->folder, "where the entries lie; belongs to one egeria-cache")
+      .Add("quota", &options->quota, "of all jobs together", AtLeast(size_t{1} << 20, "1MiB"))
+      .Add("quota_per_job", &options->quota_per_job, "of each job; 0: quota", AtLeast(size_t{1} << 20, "1MiB", true))
+      .Add("keep_free", &options->keep_free, "space that the file system keeps; nothing is stored where there is less")
+      .Add("write_buffer", &options->write_buffer, "memory for entries that are not yet written",
+           AtLeast(size_t{1} << 20, "1MiB"))
+      .Add("metrics_listen", &options->metrics_listen, "host:port of the Prometheus endpoint; none: off")
+      .Add("log_level", &options->log_level, "lowest level that is logged",
+           config::OneOf({"debug", "info", "warning", "error"}))
+      .Add("ready_fd", &options->ready_fd, "descriptor that is told when the cache can be used; -1: none");
+  set.AddCheck([options]() -> absl::Status {
+    EGERIA_ASSIGN_OR_RETURN(const rpc::Address address, ListenAddress(*options));
+    if (address.is_unix()) return absl::OkStatus();
+    return absl::InvalidArgumentError("listen: a cache serves its own node only; give unix:/path");
+  });
+  return set;
+}
+
+absl::StatusOr<rpc::Address> ListenAddress(const CacheOptions& options) {
+  return rpc::ParseAddress(options.listen.empty() ? absl::StrCat("unix:", options.folder, "/cache.sock")
+                                                  : options.listen);
+}
+
+ActivationStore::Options StoreOptions(const CacheOptions& options) {
+  return {.folder = options.folder,
+          .quota_bytes = static_cast<int64_t>(options.quota.value),
+          .namespace_quota_bytes = static_cast<int64_t>(options.quota_per_job.value),
+          .free_bytes = static_cast<int64_t>(options.keep_free.value),
+          .write_buffer_bytes = static_cast<int64_t>(options.write_buffer.value)};
+}
+
+}  // namespace egeria::cache

@@ -1,0 +1,72 @@
+// egeria-cache: keeps activations for the training processes of its node until it is told to stop.
+//
+// Exit status: 0 after SIGTERM or SIGINT; 1 where it cannot run; 2 for options that are wrong.
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <iostream>
+#include <memory>
+
+#include "common/base/log.h"
+#include "common/base/notify.h"
+#include "common/base/status.h"
+#include "common/metrics/metrics_endpoint.h"
+#include "worker/cache/cache_metrics.h"
+#include "worker/cache/cache_options.h"
+#include "worker/cache/cache_server.h"
+
+namespace egeria::cache {
+namespace {
+
+absl::Status Run(const CacheOptions& options) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts, so that all inherit it
+  signal(SIGPIPE, SIG_IGN);
+
+  EGERIA_ASSIGN_OR_RETURN(const rpc::Address address, ListenAddress(options));
+  EGERIA_ASSIGN_OR_RETURN(auto server, CacheServer::Start(address, StoreOptions(options)));
+  EGERIA_ASSIGN_OR_RETURN(auto metrics, metrics::MetricsEndpoint::Start(options.metrics_listen,
+                                                                        std::make_shared<CacheMetrics>(server.get())));
+  const ActivationStore::Totals totals = server->store().totals();
+  LogInfo("listening on ", address.ToString(), ", ", totals.entries, " entries in ", options.folder);
+  if (!metrics->url().empty()) LogInfo("metrics at ", metrics->url());
+  NotifyDescriptor(options.ready_fd);
+  NotifyServiceManager("READY=1");
+  int received = 0;
+  sigwait(&signals, &received);
+  LogInfo("received ", strsignal(received), ", stopping");
+  NotifyServiceManager("STOPPING=1");
+  metrics->Stop();
+  server->Stop();
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  CacheOptions options;
+  const config::Environment environment = config::ProcessEnvironment();
+  options.folder = DefaultFolder(environment, geteuid() == 0);
+  const auto outcome = CacheOptionSet(&options).Load(argc, argv, environment, std::cout);
+  if (!outcome.ok()) {
+    std::cerr << "egeria-cache: " << outcome.status().message() << "\n";
+    return 2;
+  }
+  if (*outcome == config::OptionSet::Outcome::kExit) return 0;
+  LogLevel level = LogLevel::kInfo;
+  ParseLogLevel(options.log_level, &level);
+  ConfigureLogging("egeria-cache", level);
+  if (const absl::Status ran = Run(options); !ran.ok()) {
+    LogError(std::string(ran.message()));
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace egeria::cache
+
+int main(int argc, char** argv) { return egeria::cache::Main(argc, argv); }
