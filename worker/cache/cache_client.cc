@@ -100,7 +100,7 @@ class CacheClient::Impl {
   struct Line {
     int64_t session = 0;  // 0: not attached
     std::shared_ptr<SharedMemory> memory;
-    size_t half() const { return memory->bytes().size() / 2; }
+    size_t half() const { return memory->bytes().size() / 2 / kSlotAlignment * kSlotAlignment; }
   };
 
   Line line() const {
@@ -215,16 +215,16 @@ void CacheClient::Impl::Lookup(const Fingerprint& prefix, std::span<const uint64
                                absl::FunctionRef<void(size_t, std::span<const EntryTensor>)> found) {
   const auto begin = std::chrono::steady_clock::now();
   const absl::Time deadline = absl::Now() + options_.patience;
-  const size_t slot = SlotOf(entry_bytes);
   const Line line = this->line();
   const bool shared = line.memory != nullptr;
+  const size_t slot = shared ? std::min(SlotOf(entry_bytes), line.half()) : SlotOf(entry_bytes);
   Counters seen;
   std::string streamed;
   std::vector<uint32_t> lengths;
   std::vector<EntryTensor> tensors;
   std::vector<std::byte> copy;
   size_t at = 0;
-  while (line.session != 0 && at < samples.size() && slot > 0 && (!shared || slot <= line.half())) {
+  while (line.session != 0 && at < samples.size() && slot > 0) {
     const size_t room = shared ? line.half() / slot : kMaxSamplesPerCall;
     const size_t count = std::min({samples.size() - at, room, kMaxSamplesPerCall});
     v1::GetRequest request;
@@ -406,9 +406,9 @@ std::unique_ptr<CacheClient> CacheClient::Start(const Options& options) {
   return std::unique_ptr<CacheClient>(new CacheClient(std::move(impl)));
 }
 
-CacheClient::~CacheClient() {
+void CacheClient::Stop() {
   if (InChild()) {
-    new std::shared_ptr<Impl>(std::move(impl_));  // its threads are the parent's; leaked on purpose
+    new std::shared_ptr<Impl>(impl_);  // its threads are the parent's; leaked on purpose
     return;
   }
   impl_->Stop();

@@ -53,8 +53,11 @@ class CacheClient {
   };
 
   static std::unique_ptr<CacheClient> Start(const Options& options);
-  // At most a second; what waits to be written is dropped.
-  ~CacheClient();
+  ~CacheClient() { Stop(); }
+
+  // Ends the client's threads, within a second; what waits to be written is dropped. From then on everything is a miss.
+  // Idempotent.
+  void Stop();
 
   // Looks samples of one prefix up. `found` is called for each hit, in order, with its position and its tensors, which
   // are valid during the call.

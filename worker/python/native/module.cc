@@ -1,11 +1,13 @@
 // egeria._native: what the Python package runs on. Every call that may wait releases the interpreter's lock.
 #include "torch/csrc/utils/pybind.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -18,6 +20,7 @@
 #include "worker/commit/parameter_checksum.h"
 #include "worker/freeze/partition.h"
 #include "worker/python/native/job_dict.h"
+#include "worker/python/native/python_cache.h"
 #include "worker/python/native/python_link.h"
 #include "worker/python/native/reference_costs.h"
 
@@ -254,6 +257,94 @@ void DefineLink(py::module_& module) {
       .def("stop", &Stop, "finished"_a);
 }
 
+cache::Fingerprint ToFingerprint(const py::bytes& bytes) {
+  const auto view = static_cast<std::string_view>(bytes);
+  cache::Fingerprint fingerprint;
+  if (view.size() != fingerprint.size()) throw py::value_error("a fingerprint has 16 bytes");
+  std::copy(view.begin(), view.end(), fingerprint.begin());
+  return fingerprint;
+}
+
+std::vector<PythonCache::Row> GetRows(PythonCache& self, const py::bytes& prefix, const std::vector<uint64_t>& samples,
+                                      const std::vector<uint64_t>& input_hashes, size_t entry_bytes) {
+  const cache::Fingerprint fingerprint = ToFingerprint(prefix);
+  const Release release;
+  return self.Get(fingerprint, samples, input_hashes, entry_bytes);
+}
+
+int64_t PutRows(PythonCache& self, const py::bytes& prefix, const std::vector<uint64_t>& samples,
+                const std::vector<uint64_t>& input_hashes, const std::vector<at::Tensor>& tensors) {
+  const cache::Fingerprint fingerprint = ToFingerprint(prefix);
+  absl::StatusOr<int64_t> taken;
+  {
+    const Release release;
+    taken = self.Put(fingerprint, samples, input_hashes, tensors);
+  }
+  return ValueOrRaise(std::move(taken));
+}
+
+void DropPrefixes(PythonCache& self, const py::bytes& prefix, const std::string& scope) {
+  using Scope = cache::CacheClient::Scope;
+  if (scope != "prefix" && scope != "others" && scope != "all") {
+    throw py::value_error("scope is prefix, others or all");
+  }
+  const cache::Fingerprint fingerprint = ToFingerprint(prefix);
+  const Release release;
+  self.client().Drop(fingerprint, scope == "prefix" ? Scope::kPrefix : scope == "others" ? Scope::kOthers : Scope::kAll);
+}
+
+py::dict CacheCounters(PythonCache& self) {
+  const cache::CacheClient::Counters counters = self.client().counters();
+  py::dict out;
+  out["hits"] = counters.hits;
+  out["absent"] = counters.absent;
+  out["other_input"] = counters.other_input;
+  out["corrupt"] = counters.corrupt;
+  out["late"] = counters.late;
+  out["bytes_read"] = counters.bytes_read;
+  out["lookup_seconds"] = counters.lookup_seconds;
+  out["offered"] = counters.offered;
+  out["dropped"] = counters.dropped;
+  out["stored"] = counters.stored;
+  out["refused"] = counters.refused;
+  out["attached"] = counters.attached;
+  out["streamed"] = counters.streamed;
+  return out;
+}
+
+void DefineCache(py::module_& module) {
+  using namespace pybind11::literals;
+  module.def("fingerprint", [](const std::string& text, const std::vector<at::Tensor>& tensors) {
+    cache::Fingerprint fingerprint;
+    {
+      const Release release;
+      fingerprint = FingerprintOf(text, tensors);
+    }
+    return py::bytes(reinterpret_cast<const char*>(fingerprint.data()), fingerprint.size());
+  }, "text"_a, "tensors"_a, "16 bytes over the text and over the element type, shape and bytes of each tensor.");
+  module.def("entry_bytes", &PythonCache::EntryBytes, "row"_a, "Size of the cache's entry for one sample.");
+  py::class_<PythonCache, std::shared_ptr<PythonCache>>(
+      module, "ActivationCache",
+      "A line to the node's egeria-cache. What fails is a miss, or is dropped. Used from the training thread; in a "
+      "forked child every method does nothing.")
+      .def(py::init([](const std::string& address, const std::string& job_id, int64_t quota_bytes, size_t shared_bytes,
+                       double patience_seconds) {
+             return ValueOrRaise(PythonCache::Start(address, job_id, quota_bytes, shared_bytes, patience_seconds));
+           }), "address"_a, "job_id"_a, "quota_bytes"_a = 0, "shared_bytes"_a = size_t{128} << 20,
+           "patience_seconds"_a = 0.25)
+      .def("get", &GetRows, "prefix"_a, "samples"_a, "input_hashes"_a, "entry_bytes"_a,
+           "For each sample a list of tensors, without the batch dimension, or None.")
+      .def("put", &PutRows, "prefix"_a, "samples"_a, "input_hashes"_a, "tensors"_a,
+           "Offers b x ... tensors, a row for each sample; returns how many samples wait to be written.")
+      .def("drop", &DropPrefixes, "prefix"_a, "scope"_a, "Forgets this prefix, the others, or all of the job.")
+      .def("flush", [](PythonCache& self, double seconds) { return self.client().Flush(absl::Seconds(seconds)); },
+           "seconds"_a, py::call_guard<Release>(), "Waits until what was offered has been written.")
+      .def("close", [](PythonCache& self) { self.client().Stop(); }, py::call_guard<Release>(),
+           "Ends the line, within a second; from then on everything is a miss. Idempotent.")
+      .def_property_readonly("attached", [](PythonCache& self) { return self.client().attached(); })
+      .def("counters", &CacheCounters);
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_native, module) {
@@ -262,6 +353,7 @@ PYBIND11_MODULE(_native, module) {
   module.attr("built_for_torch") = std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR);
   DefineRequests(module);
   DefineLink(module);
+  DefineCache(module);
   using namespace pybind11::literals;
   module.def("hash_tensors", &worker::HashTensors, "tensors"_a, py::call_guard<Release>(),
              "xxh3-64 over the element type, shape and bytes of each tensor, in order.");
