@@ -1,0 +1,261 @@
+"""Sample ids for a training loop:
+
+    loader = egeria.data.wrap(DataLoader(dataset, 32, shuffle=True))
+
+Each batch's ids travel with it, through workers and pinned memory, to where the loop receives it; from there the
+model's forward pass takes them (SampleIds). What the loop sees is what it would see without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset, MapDataPipe
+
+from egeria.errors import EgeriaError
+from egeria.lookahead import LookAhead
+from egeria.sample_ids import Pass, SampleIds, current, ids_of
+from egeria.tagging import KEY, Indices, TaggedBatch, iterates_itself, order_of, tag
+
+__all__ = ["SampleIds", "announcing", "current", "mark_batches", "wrap"]
+
+SampleId = Callable[[Any], int]
+_STATE = "_egeria_identity"  # attribute of a wrapped loader
+
+
+def wrap(loader: DataLoader, *, sample_id: SampleId | None = None) -> DataLoader:
+    """A loader that announces to current() of which samples each batch is, and is `loader` otherwise.
+
+    Batches, their types and order and every random number are those of `loader`, which stays as it is; both share
+    their sampler and generator. One that accelerate has prepared is wrapped after accelerator.prepare(), and anew
+    after skip_first_batches(). A loader for validation is not wrapped.
+
+    A batch has ids if its collate_fn keeps the order of its samples (one that sorts its list in place, or
+    leaves samples out, is noticed; one that makes a sorted list is not, and its ids are those of other samples of
+    the batch), and if the loop calls the model with a batch before it takes the next one: a loop that prefetches
+    calls SampleIds.announce() itself.
+
+    Args:
+      loader: over a dataset with __getitem__.
+      sample_id: turns the index of a sample into its id, a number of 64 bits that is the same in each epoch; for
+        indices that are no integers, or several datasets in one training. Called in the process that trains. None:
+        the index is the id.
+
+    Raises:
+      EgeriaError: [NO_SAMPLE_IDS] batches cannot be told from this loader.
+    """
+    state = getattr(loader, "__dict__", {}).get(_STATE)
+    if state is not None:
+        if sample_id is None or sample_id is state.sample_id:
+            return loader
+        loader = _plain_copy(loader)
+    _check(loader)
+    state = _Identity(sample_id)
+    if _is_accelerates(loader, "DataLoaderShard"):
+        base = _made_of(loader.base_dataloader, _Tagging, **{_STATE: state})
+        return _made_of(loader, _DeliveringShard, **{_STATE: state, "base_dataloader": base})
+    return _made_of(loader, _Delivering, **{_STATE: state, "_iterator": None})
+
+
+def mark_batches(loader: DataLoader) -> LookAhead:
+    """Lets a loader that accelerate has prepared, and that nobody has iterated over, put the indices of its samples
+    into each batch that is a dict, in place; announcing() takes them out. For a training framework that makes
+    loaders from this one.
+
+    Returns:
+      its order; the caller keeps it, for announcing().
+
+    Raises:
+      EgeriaError: [NO_SAMPLE_IDS] batches cannot be told from this loader.
+    """
+    _check(loader)
+    base = loader.base_dataloader if _is_accelerates(loader, "DataLoaderShard") else loader
+    if base.batch_sampler is None:
+        raise EgeriaError("NO_SAMPLE_IDS", "the loader does not collate batches (batch_size=None); give it a batch "
+                          "size")
+    order = order_of(base, ids_of)
+    tag(base, order, in_dict=True)
+    return order
+
+
+@contextlib.contextmanager
+def announcing(batch: Any, order: LookAhead) -> Iterator[None]:
+    """Takes the indices out of a batch of mark_batches(), and announces them while the block runs."""
+    indices = batch.pop(KEY, None) if hasattr(batch, "pop") and hasattr(batch, "keys") else None
+    ids = ids_of(indices.indices) if isinstance(indices, Indices) else None
+    ids_at_hand = current()
+    ids_at_hand.forget()
+    if ids is not None:
+        order.delivered(indices.indices)
+        ids_at_hand.follow(order)
+        ids_at_hand.announce(ids)
+    try:
+        yield
+    finally:
+        ids_at_hand.forget()
+
+
+class _Identity:
+    """What a wrapped loader has besides the attributes of the loader that it was made of.
+
+    Attributes:
+      inner: the loader that the batches come from; None before the first pass.
+      order: that loader's.
+    """
+
+    def __init__(self, sample_id: SampleId | None):
+        self.sample_id = sample_id
+        # Nothing here refers to this object: loaders with workers must end with their last reference.
+        self.ids_of = functools.partial(ids_of, sample_id=sample_id)
+        self.inner: DataLoader | None = None
+        self.order: LookAhead | None = None
+
+    def tag_copy(self, loader: DataLoader) -> None:
+        """Makes a tagged copy of `loader`, as it is now, the inner one."""
+        self.inner = _plain_copy(loader)
+        self.order = order_of(self.inner, self.ids_of)
+        tag(self.inner, self.order, in_dict=False)
+
+
+class _Deliveries(Pass):
+    """Iterates over tagged batches, announces them and gives them without their tags."""
+
+    def __init__(self, iterator: Iterator[Any], identity: _Identity):
+        self._iterator = iterator
+        self._identity = identity
+
+    def __iter__(self) -> _Deliveries:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self._iterator)
+        except StopIteration:
+            current().end(self)
+            raise
+        if not isinstance(batch, TaggedBatch):
+            current().deliver(self, None)
+            return batch
+        order = self._identity.order
+        if order is not None:
+            order.delivered(batch.indices)
+            current().follow(order)
+        current().deliver(self, self._identity.ids_of(batch.indices))
+        return batch.batch
+
+    def __len__(self) -> int:
+        return len(self._iterator)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_iterator":
+            raise AttributeError(name)
+        return getattr(self._iterator, name)
+
+
+class _Tagging:
+    """Comes before the class of a loader, whose batches are then tagged.
+
+    All attributes stay those of the loader, so that whoever makes another loader of them gets one without tags.
+    """
+
+    def __iter__(self) -> Iterator[Any]:
+        identity = self.__dict__.get(_STATE)
+        if identity is None:  # somebody has made another one of this class
+            return super().__iter__()  # type: ignore[misc]
+        if not self.persistent_workers or self.num_workers == 0:
+            identity.tag_copy(self)
+            return iter(identity.inner)
+        if self._iterator is None or identity.inner is None:  # training frameworks set it to None
+            identity.tag_copy(self)
+        iterator = iter(identity.inner)
+        self._iterator = identity.inner._iterator
+        return iterator
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        identity = self.__dict__.get(_STATE)
+        if identity is None:
+            return super().__reduce_ex__(protocol)
+        return _wrap_anew, (_plain_copy(self), identity.sample_id)
+
+
+class _Delivering(_Tagging):
+    """Comes before the class of a loader that announces its batches."""
+
+    def __iter__(self) -> Iterator[Any]:
+        identity = self.__dict__.get(_STATE)
+        iterator = super().__iter__()
+        return iterator if identity is None else _Deliveries(iterator, identity)
+
+
+class _DeliveringShard:
+    """The same for a loader that accelerate has prepared. It takes each batch one ahead from a loader inside it,
+    which is tagged, and moves it to the device."""
+
+    def __iter__(self) -> Iterator[Any]:
+        identity = self.__dict__.get(_STATE)
+        iterator = super().__iter__()  # type: ignore[misc]
+        return iterator if identity is None else _Deliveries(iterator, identity)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        identity = self.__dict__.get(_STATE)
+        if identity is None:
+            return super().__reduce_ex__(protocol)
+        return _wrap_anew, (_plain_copy(self), identity.sample_id)
+
+
+def _wrap_anew(loader: DataLoader, sample_id: SampleId | None) -> DataLoader:
+    return wrap(loader, sample_id=sample_id)
+
+
+@functools.cache
+def _class_of(wrapper: type, kind: type) -> type:
+    return type(kind.__name__, (wrapper, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})
+
+
+def _made_of(loader: Any, wrapper: type, **attributes: Any) -> Any:
+    """A loader like `loader`, with `wrapper` before its class and other attributes where they are given."""
+    made = object.__new__(_class_of(wrapper, type(loader)))
+    made.__dict__.update(loader.__dict__, **attributes)
+    return made
+
+
+def _plain_copy(loader: Any) -> Any:
+    """A loader with the attributes of `loader`, wrapped or not, that has not been iterated over."""
+    kind = type(loader)
+    copy = object.__new__(kind.__bases__[1] if issubclass(kind, (_Tagging, _DeliveringShard)) else kind)
+    copy.__dict__.update(loader.__dict__)
+    copy.__dict__.pop(_STATE, None)
+    if "_iterator" in copy.__dict__:
+        copy.__dict__["_iterator"] = None
+    if "base_dataloader" in copy.__dict__:
+        copy.__dict__["base_dataloader"] = _plain_copy(copy.__dict__["base_dataloader"])
+    return copy
+
+
+def _is_accelerates(loader: Any, kind: str) -> bool:
+    module = sys.modules.get("accelerate.data_loader")
+    return module is not None and isinstance(type(loader), type) and issubclass(type(loader), getattr(module, kind))
+
+
+def _check(loader: Any) -> None:
+    """Raises EgeriaError for a loader whose batches cannot be told."""
+    if _is_accelerates(loader, "DataLoaderDispatcher"):
+        raise EgeriaError("NO_SAMPLE_IDS", "with dispatch_batches=True one process loads the batches of all and "
+                          "cuts them up; leave it out, so that each process loads its own")
+    if _is_accelerates(loader, "DataLoaderShard"):
+        loader = loader.base_dataloader
+    if not issubclass(type(loader), DataLoader):
+        raise EgeriaError("NO_SAMPLE_IDS", f"wrap() takes a torch.utils.data.DataLoader, not a "
+                          f"{type(loader).__name__}; call SampleIds.announce() for each batch in the training loop")
+    if isinstance(loader.dataset, (IterableDataset, MapDataPipe)):
+        raise EgeriaError("NO_SAMPLE_IDS", f"the samples of the {type(loader.dataset).__name__}, an iterable "
+                          "dataset, have no indices; use a dataset with __getitem__ and __len__, or call "
+                          "egeria.data.current().announce(ids) for each batch in the training loop")
+    if not iterates_itself(loader):
+        raise EgeriaError("NO_SAMPLE_IDS", f"the loader is a {type(loader).__name__} with an iteration of its own; "
+                          "use a torch.utils.data.DataLoader, or call egeria.data.current().announce(ids) for each "
+                          "batch in the training loop")
