@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+from collections import UserDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,7 +22,7 @@ from egeria.lookahead import LookAhead
 from egeria.sample_ids import Pass, SampleIds, current, ids_of
 from egeria.tagging import KEY, Indices, TaggedBatch, iterates_itself, order_of, tag
 
-__all__ = ["SampleIds", "announcing", "current", "mark_batches", "wrap"]
+__all__ = ["Marks", "SampleIds", "current", "wrap"]
 
 SampleId = Callable[[Any], int]
 _STATE = "_egeria_identity"  # attribute of a wrapped loader
@@ -61,42 +62,44 @@ def wrap(loader: DataLoader, *, sample_id: SampleId | None = None) -> DataLoader
     return _made_of(loader, _Delivering, **{_STATE: state, "_iterator": None})
 
 
-def mark_batches(loader: DataLoader) -> LookAhead:
+class Marks:
     """Lets a loader that accelerate has prepared, and that nobody has iterated over, put the indices of its samples
-    into each batch that is a dict, in place; announcing() takes them out. For a training framework that makes
-    loaders from this one.
-
-    Returns:
-      its order; the caller keeps it, for announcing().
+    into each batch that is a dict, in place: for a training framework that makes loaders of this one, and takes
+    batches ahead of the model. Until remove(), every batch must go through announcing().
 
     Raises:
       EgeriaError: [NO_SAMPLE_IDS] batches cannot be told from this loader.
     """
-    _check(loader)
-    base = loader.base_dataloader if _is_accelerates(loader, "DataLoaderShard") else loader
-    if base.batch_sampler is None:
-        raise EgeriaError("NO_SAMPLE_IDS", "the loader does not collate batches (batch_size=None); give it a batch "
-                          "size")
-    order = order_of(base, ids_of)
-    tag(base, order, in_dict=True)
-    return order
 
+    def __init__(self, loader: DataLoader):
+        _check(loader)
+        self._loader = loader.base_dataloader if _is_accelerates(loader, "DataLoaderShard") else loader
+        if self._loader.batch_sampler is None or self._loader._iterator is not None:
+            raise EgeriaError("NO_SAMPLE_IDS", "the loader collates no batches (batch_size=None), or its workers run "
+                              "already; give it a batch size, and let each training make a loader of its own")
+        self._order = order_of(self._loader, ids_of)
+        self._replaced = tag(self._loader, self._order, in_dict=True)
 
-@contextlib.contextmanager
-def announcing(batch: Any, order: LookAhead) -> Iterator[None]:
-    """Takes the indices out of a batch of mark_batches(), and announces them while the block runs."""
-    indices = batch.pop(KEY, None) if hasattr(batch, "pop") and hasattr(batch, "keys") else None
-    ids = ids_of(indices.indices) if isinstance(indices, Indices) else None
-    ids_at_hand = current()
-    ids_at_hand.forget()
-    if ids is not None:
-        order.delivered(indices.indices)
-        ids_at_hand.follow(order)
-        ids_at_hand.announce(ids)
-    try:
-        yield
-    finally:
+    @contextlib.contextmanager
+    def announcing(self, batch: Any) -> Iterator[None]:
+        """Takes the indices out of a batch, and announces its ids to current() while the block runs."""
+        indices = batch.pop(KEY, None) if isinstance(batch, (dict, UserDict)) else None
+        ids_at_hand = current()
         ids_at_hand.forget()
+        if isinstance(indices, Indices):
+            self._order.delivered(indices.indices)
+            ids = ids_of(indices.indices)
+            if ids is not None:
+                ids_at_hand.announce(ids)
+        ids_at_hand.follow(self._order)
+        try:
+            yield
+        finally:
+            ids_at_hand.forget()
+
+    def remove(self) -> None:
+        """The loader is as it was; not while it is iterated over."""
+        self._loader.__dict__.update(self._replaced)
 
 
 class _Identity:

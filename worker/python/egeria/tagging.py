@@ -130,21 +130,26 @@ def order_of(loader: DataLoader, ids_of: Callable[[tuple[Any, ...]], list[int] |
                      getattr(loader, "in_order", True), loader.num_workers * (loader.prefetch_factor or 0))
 
 
-def tag(loader: DataLoader, order: LookAhead, in_dict: bool) -> None:
+def tag(loader: DataLoader, order: LookAhead, in_dict: bool) -> dict[str, Any]:
     """Lets `loader`, which nobody has iterated over, deliver tagged batches, in place.
 
     Args:
       order: its order_of(); the loader draws from it.
       in_dict: the indices are in the batches that are dicts, under KEY; else batches are TaggedBatch.
+
+    Returns:
+      the attributes that have been replaced.
     """
     sampler = "sampler" if loader.batch_sampler is None else "batch_sampler"
-    # DataLoader lets nobody set these once it is made.
-    loader.__dict__.update({
+    tagged = {
         "dataset": _TaggedDataset(loader.dataset),
         "collate_fn": _TaggedCollate(loader.collate_fn, in_dict),
         "worker_init_fn": _WorkerInit(loader.worker_init_fn),
         sampler: order,
-    })
+    }
+    replaced = {name: loader.__dict__[name] for name in tagged}
+    loader.__dict__.update(tagged)  # a DataLoader lets nobody set these once it is made
+    return replaced
 
 
 def iterates_itself(loader: DataLoader) -> bool:
