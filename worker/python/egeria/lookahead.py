@@ -24,8 +24,8 @@ _SAMPLERS = {
     "torch.utils.data.sampler.SubsetRandomSampler",
     "torch.utils.data.sampler.WeightedRandomSampler",
     "torch.utils.data.distributed.DistributedSampler",
-    "lightning.pytorch.overrides.distributed.DistributedSamplerWrapper",
-    "pytorch_lightning.overrides.distributed.DistributedSamplerWrapper",
+    "lightning.fabric.utilities.distributed.DistributedSamplerWrapper",
+    "lightning_fabric.utilities.distributed.DistributedSamplerWrapper",
     "transformers.trainer_pt_utils.LengthGroupedSampler",
 }
 # Draw a permutation with the first index and another one at the end.
