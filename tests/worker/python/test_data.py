@@ -477,6 +477,14 @@ def test_whoever_makes_a_loader_of_its_attributes_gets_a_plain_one():
             assert isinstance(batch, list) and forward(batch) is None
 
 
+def test_a_loader_that_a_framework_makes_of_the_class_can_be_wrapped_again():
+    wrapped = wrap(DataLoader(Numbers(8), 4), sample_id=lambda index: index + 50)
+    other = type(wrapped)(wrapped.dataset, batch_sampler=[[6, 2], [3]])
+    assert [forward(batch) for batch in other] == [None, None]
+    again = wrap(other)
+    assert [forward(batch) for batch in again] == [[56, 52], [53]] and wrap(again) is again
+
+
 def test_workers_end_with_the_loader():
     wrapped = loader_of(num_workers=1, persistent_workers=True)
     batches = iter(wrapped)

@@ -49,17 +49,19 @@ def wrap(loader: DataLoader, *, sample_id: SampleId | None = None) -> DataLoader
     Raises:
       EgeriaError: [NO_SAMPLE_IDS] batches cannot be told from this loader.
     """
-    state = getattr(loader, "__dict__", {}).get(_STATE)
-    if state is not None:
-        if sample_id is None or sample_id is state.sample_id:
+    if _is_wrapped(loader):
+        given = type(loader)._egeria_sample_id
+        if _STATE in loader.__dict__ and sample_id in (None, given):
             return loader
+        # Another sample_id; or a framework has made another loader of this one's class and attributes.
+        sample_id = given if sample_id is None else sample_id
         loader = _plain_copy(loader)
     _check(loader)
-    state = _Identity(sample_id)
+    identity = _Identity(sample_id)
     if _is_accelerates(loader, "DataLoaderShard"):
-        base = _made_of(loader.base_dataloader, _Tagging, **{_STATE: state})
-        return _made_of(loader, _DeliveringShard, **{_STATE: state, "base_dataloader": base})
-    return _made_of(loader, _Delivering, **{_STATE: state, "_iterator": None})
+        base = _made_of(loader.base_dataloader, _Tagging, identity)
+        return _made_of(loader, _DeliveringShard, identity, base_dataloader=base)
+    return _made_of(loader, _Delivering, identity, _iterator=None)
 
 
 class Marks:
@@ -214,22 +216,25 @@ def _wrap_anew(loader: DataLoader, sample_id: SampleId | None) -> DataLoader:
     return wrap(loader, sample_id=sample_id)
 
 
-@functools.cache
-def _class_of(wrapper: type, kind: type) -> type:
-    return type(kind.__name__, (wrapper, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})
+def _is_wrapped(loader: Any) -> bool:
+    return issubclass(type(loader), (_Tagging, _DeliveringShard))
 
 
-def _made_of(loader: Any, wrapper: type, **attributes: Any) -> Any:
+def _made_of(loader: Any, wrapper: type, identity: _Identity, **attributes: Any) -> Any:
     """A loader like `loader`, with `wrapper` before its class and other attributes where they are given."""
-    made = object.__new__(_class_of(wrapper, type(loader)))
+    kind = type(loader)
+    made = object.__new__(type(kind.__name__, (wrapper, kind), {
+        "__module__": kind.__module__, "__doc__": kind.__doc__, "_egeria_sample_id": staticmethod(identity.sample_id)
+        if identity.sample_id is not None else None}))
     made.__dict__.update(loader.__dict__, **attributes)
+    made.__dict__[_STATE] = identity
     return made
 
 
 def _plain_copy(loader: Any) -> Any:
     """A loader with the attributes of `loader`, wrapped or not, that has not been iterated over."""
-    kind = type(loader)
-    copy = object.__new__(kind.__bases__[1] if issubclass(kind, (_Tagging, _DeliveringShard)) else kind)
+    kind = type(loader).__bases__[1] if _is_wrapped(loader) else type(loader)
+    copy = object.__new__(kind)
     copy.__dict__.update(loader.__dict__)
     copy.__dict__.pop(_STATE, None)
     if "_iterator" in copy.__dict__:
@@ -246,18 +251,20 @@ def _is_accelerates(loader: Any, kind: str) -> bool:
 
 def _check(loader: Any) -> None:
     """Raises EgeriaError for a loader whose batches cannot be told."""
-    if _is_accelerates(loader, "DataLoaderDispatcher"):
-        raise EgeriaError("NO_SAMPLE_IDS", "with dispatch_batches=True one process loads the batches of all and "
-                          "cuts them up; leave it out, so that each process loads its own")
-    if _is_accelerates(loader, "DataLoaderShard"):
+    dispatched = _is_accelerates(loader, "DataLoaderDispatcher")
+    if dispatched or _is_accelerates(loader, "DataLoaderShard"):
         loader = loader.base_dataloader
     if not issubclass(type(loader), DataLoader):
         raise EgeriaError("NO_SAMPLE_IDS", f"wrap() takes a torch.utils.data.DataLoader, not a "
-                          f"{type(loader).__name__}; call SampleIds.announce() for each batch in the training loop")
+                          f"{type(loader).__name__}; call egeria.data.current().announce(ids) for each batch in the "
+                          "training loop")
     if isinstance(loader.dataset, (IterableDataset, MapDataPipe)):
         raise EgeriaError("NO_SAMPLE_IDS", f"the samples of the {type(loader.dataset).__name__}, an iterable "
                           "dataset, have no indices; use a dataset with __getitem__ and __len__, or call "
                           "egeria.data.current().announce(ids) for each batch in the training loop")
+    if dispatched:
+        raise EgeriaError("NO_SAMPLE_IDS", "with dispatch_batches=True one process loads the batches of all and "
+                          "cuts them up; leave it out, so that each process loads its own")
     if not iterates_itself(loader):
         raise EgeriaError("NO_SAMPLE_IDS", f"the loader is a {type(loader).__name__} with an iteration of its own; "
                           "use a torch.utils.data.DataLoader, or call egeria.data.current().announce(ids) for each "
