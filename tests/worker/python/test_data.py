@@ -1,4 +1,4 @@
-"""Sample ids that travel with the batch: those of the batch at hand or none, and the loop sees what it would see."""
+"""Sample ids that travel with the batch: those of the batch at hand or none; the loop sees what it would see."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import (BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler,
-                              SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
+from torch.utils.data import (BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset,
+                              RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
 from torch.utils.data._utils.pin_memory import pin_memory
 
 import egeria
@@ -51,7 +51,9 @@ class Columns(Numbers):
     """Is indexed by lists."""
 
     def __getitem__(self, index: Any) -> Any:
-        return torch.tensor(index).float().reshape(-1, 1) if isinstance(index, list) else super().__getitem__(index)
+        if not isinstance(index, list):
+            return super().__getitem__(index)
+        return torch.tensor(index).float().reshape(-1, 1)
 
 
 class AtOnce:
@@ -109,6 +111,12 @@ def indices_in(batch: Any) -> list[int]:
 def forward(batch: Any) -> list[int] | None:
     """What the model's forward pre-hook does."""
     return current().take(len(indices_in(batch)))
+
+
+def notes() -> tuple[list[Any], Callable[[Any], None]]:
+    """A list, and what puts the ids of a batch and its samples' indices there."""
+    seen: list[Any] = []
+    return seen, lambda batch: seen.append((forward(batch), indices_in(batch)))
 
 
 def with_seed(make: Callable[[], DataLoader]) -> DataLoader:
@@ -207,8 +215,8 @@ LOADERS: dict[str, Callable[[], DataLoader]] = {
 def test_every_batch_has_its_ids_and_is_what_it_is_without(name: str):
     plain = with_seed(LOADERS[name])
     expected = play(plain, lambda batch: None, 3, None)
-    seen: list[Any] = []
-    got = play(wrap(with_seed(LOADERS[name])), lambda batch: seen.append((forward(batch), indices_in(batch))), 3, None)
+    seen, note = notes()
+    got = play(wrap(with_seed(LOADERS[name])), note, 3, None)
     assert same(got, expected)
     assert all(ids == indices for ids, indices in seen) and len(seen) == len(expected) - 3 > 0
 
@@ -219,8 +227,8 @@ def test_every_batch_has_its_ids_and_is_what_it_is_without(name: str):
 @pytest.mark.parametrize("stop", range(13))
 def test_a_loop_that_stops_early_finds_the_next_epoch_as_it_would(name: str, stop: int):
     expected = play(with_seed(LOADERS[name]), lambda batch: None, 3, stop)
-    seen: list[Any] = []
-    got = play(wrap(with_seed(LOADERS[name])), lambda batch: seen.append((forward(batch), indices_in(batch))), 3, stop)
+    seen, note = notes()
+    got = play(wrap(with_seed(LOADERS[name])), note, 3, stop)
     assert same(got, expected)
     assert all(ids == indices for ids, indices in seen)
 
@@ -229,8 +237,8 @@ def test_a_loop_that_stops_early_finds_the_next_epoch_as_it_would(name: str, sto
 @pytest.mark.parametrize("name", ["two workers", "two workers that stay"])
 def test_so_does_one_with_workers(name: str, stop: int):
     expected = play(with_seed(LOADERS[name]), lambda batch: None, 3, stop)
-    seen: list[Any] = []
-    got = play(wrap(with_seed(LOADERS[name])), lambda batch: seen.append((forward(batch), indices_in(batch))), 3, stop)
+    seen, note = notes()
+    got = play(wrap(with_seed(LOADERS[name])), note, 3, stop)
     assert same(got, expected)
     assert len(seen) == 3 * (stop + 1) and all(ids == indices for ids, indices in seen)
 
@@ -242,8 +250,8 @@ def test_spawned_workers(persistent: bool):
                           persistent_workers=persistent)
 
     expected = play(with_seed(make), lambda batch: None, 1, None)
-    seen: list[Any] = []
-    got = play(wrap(with_seed(make)), lambda batch: seen.append((forward(batch), indices_in(batch))), 1, None)
+    seen, note = notes()
+    got = play(wrap(with_seed(make)), note, 1, None)
     assert same(got, expected)
     assert len(seen) == 4 and all(ids == indices for ids, indices in seen)
 

@@ -1,4 +1,4 @@
-"""Sample ids in the loops of training frameworks, which take batches ahead, make loaders of loaders, and resume."""
+"""Sample ids in the loops of training frameworks, which take batches ahead, make loaders of loaders, resume."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ class Numbers(Dataset):
         if index >= SAMPLES:
             raise IndexError(index)
         noise = torch.tensor([torch.rand(()), random.random(), np.random.rand()])
-        return {"x": torch.cat([torch.tensor([float(index)]), noise]), "input_ids": [1] * (1 + index % 5), "extra": 1}
+        numbers = torch.cat([torch.tensor([float(index)]), noise])
+        return {"x": numbers, "input_ids": [1] * (1 + index % 5), "extra": 1}
 
 
 class Stream(IterableDataset):
@@ -108,11 +109,13 @@ def right(model: Model, least: int) -> bool:
     {},
     {"train_sampling_strategy": "group_by_length", "gradient_accumulation_steps": 3},
     {"train_sampling_strategy": "batch_rebalance", "gradient_accumulation_steps": 2},
-    {"dataloader_num_workers": 2, "dataloader_persistent_workers": True, "eval_strategy": "steps", "eval_steps": 3},
+    {"dataloader_num_workers": 2, "dataloader_persistent_workers": True, "eval_strategy": "steps",
+     "eval_steps": 3},
     {"remove_unused_columns": False, "dataloader_drop_last": True, "label_smoothing_factor": 0.0},
     {"collator": collate_encoding, "gradient_accumulation_steps": 2},
 ], ids=str)
-def test_the_trainer_has_the_ids_of_each_batch_and_trains_as_without(options: dict[str, Any], tmp_path: pathlib.Path):
+def test_the_trainer_has_the_ids_of_each_batch_and_trains_as_without(options: dict[str, Any],
+                                                                     tmp_path: pathlib.Path):
     callback = EgeriaCallback(config=QUIET)
     trainer = trainer_of(tmp_path, callback, **options)
     trainer.train()

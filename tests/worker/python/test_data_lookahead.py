@@ -1,4 +1,4 @@
-"""What a loader will deliver next is known some batches early where that changes nothing, and else what it has drawn."""
+"""What a loader will deliver next: known some batches early where that changes nothing, else what it has drawn."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard, SeedableRandomSampler, SkipBatchSampler
 from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
-from torch.utils.data import (BatchSampler, DataLoader, DistributedSampler, RandomSampler, Sampler, SequentialSampler,
-                              SubsetRandomSampler, WeightedRandomSampler)
+from torch.utils.data import (BatchSampler, DataLoader, DistributedSampler, RandomSampler, Sampler,
+                              SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from egeria.data import current, wrap

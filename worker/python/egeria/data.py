@@ -50,7 +50,7 @@ def wrap(loader: DataLoader, *, sample_id: SampleId | None = None) -> DataLoader
       EgeriaError: [NO_SAMPLE_IDS] batches cannot be told from this loader.
     """
     if _is_wrapped(loader):
-        given = type(loader)._egeria_sample_id
+        given = type(loader)._egeria_sample_id[0]
         if _STATE in loader.__dict__ and sample_id in (None, given):
             return loader
         # Another sample_id; or a framework has made another loader of this one's class and attributes.
@@ -65,9 +65,9 @@ def wrap(loader: DataLoader, *, sample_id: SampleId | None = None) -> DataLoader
 
 
 class Marks:
-    """Lets a loader that accelerate has prepared, and that nobody has iterated over, put the indices of its samples
-    into each batch that is a dict, in place: for a training framework that makes loaders of this one, and takes
-    batches ahead of the model. Until remove(), every batch must go through announcing().
+    """Lets a loader that accelerate has prepared, and that nobody has iterated over, put the indices of its
+    samples into each batch that is a dict, in place: for a training framework that makes loaders of this one, and
+    takes batches ahead of the model. Until remove(), every batch must go through announcing().
 
     Raises:
       EgeriaError: [NO_SAMPLE_IDS] batches cannot be told from this loader.
@@ -77,8 +77,8 @@ class Marks:
         _check(loader)
         self._loader = loader.base_dataloader if _is_accelerates(loader, "DataLoaderShard") else loader
         if self._loader.batch_sampler is None or self._loader._iterator is not None:
-            raise EgeriaError("NO_SAMPLE_IDS", "the loader collates no batches (batch_size=None), or its workers run "
-                              "already; give it a batch size, and let each training make a loader of its own")
+            raise EgeriaError("NO_SAMPLE_IDS", "the loader collates no batches (batch_size=None), or its workers "
+                              "run already; give it a batch size, and let each training make a loader of its own")
         self._order = order_of(self._loader, ids_of)
         self._replaced = tag(self._loader, self._order, in_dict=True)
 
@@ -224,8 +224,7 @@ def _made_of(loader: Any, wrapper: type, identity: _Identity, **attributes: Any)
     """A loader like `loader`, with `wrapper` before its class and other attributes where they are given."""
     kind = type(loader)
     made = object.__new__(type(kind.__name__, (wrapper, kind), {
-        "__module__": kind.__module__, "__doc__": kind.__doc__, "_egeria_sample_id": staticmethod(identity.sample_id)
-        if identity.sample_id is not None else None}))
+        "__module__": kind.__module__, "__doc__": kind.__doc__, "_egeria_sample_id": (identity.sample_id,)}))
     made.__dict__.update(loader.__dict__, **attributes)
     made.__dict__[_STATE] = identity
     return made
@@ -246,7 +245,7 @@ def _plain_copy(loader: Any) -> Any:
 
 def _is_accelerates(loader: Any, kind: str) -> bool:
     module = sys.modules.get("accelerate.data_loader")
-    return module is not None and isinstance(type(loader), type) and issubclass(type(loader), getattr(module, kind))
+    return module is not None and issubclass(type(loader), getattr(module, kind))
 
 
 def _check(loader: Any) -> None:
@@ -256,8 +255,8 @@ def _check(loader: Any) -> None:
         loader = loader.base_dataloader
     if not issubclass(type(loader), DataLoader):
         raise EgeriaError("NO_SAMPLE_IDS", f"wrap() takes a torch.utils.data.DataLoader, not a "
-                          f"{type(loader).__name__}; call egeria.data.current().announce(ids) for each batch in the "
-                          "training loop")
+                          f"{type(loader).__name__}; call egeria.data.current().announce(ids) for each batch in "
+                          "the training loop")
     if isinstance(loader.dataset, (IterableDataset, MapDataPipe)):
         raise EgeriaError("NO_SAMPLE_IDS", f"the samples of the {type(loader.dataset).__name__}, an iterable "
                           "dataset, have no indices; use a dataset with __getitem__ and __len__, or call "
@@ -266,6 +265,6 @@ def _check(loader: Any) -> None:
         raise EgeriaError("NO_SAMPLE_IDS", "with dispatch_batches=True one process loads the batches of all and "
                           "cuts them up; leave it out, so that each process loads its own")
     if not iterates_itself(loader):
-        raise EgeriaError("NO_SAMPLE_IDS", f"the loader is a {type(loader).__name__} with an iteration of its own; "
-                          "use a torch.utils.data.DataLoader, or call egeria.data.current().announce(ids) for each "
-                          "batch in the training loop")
+        raise EgeriaError("NO_SAMPLE_IDS", f"the loader is a {type(loader).__name__} with an iteration of its "
+                          "own; use a torch.utils.data.DataLoader, or call egeria.data.current().announce(ids) "
+                          "for each batch in the training loop")

@@ -1,9 +1,9 @@
 """What a loader will deliver next: its sampler, drawn from a few batches early.
 
 A training must not notice. Drawing early leaves the order as it is, but a sampler may use a random generator that
-others use too, or do something when it is exhausted. So only samplers are drawn from early that are known to do all
-this with the first index or at their end, and their last batch is never drawn early. Of all others, what the loader
-itself draws is noted as it passes.
+others use too, or do something when it is exhausted. So only samplers are drawn from early that are known to do
+all this with the first index or at their end, and their last batch is never drawn early. Of all others, what the
+loader itself draws is noted as it passes.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class LookAhead:
                              _most=loading + 64, _draws=None)
 
     def __iter__(self) -> Iterator[Any]:
-        draws = _Draws(self._sampler, self._batched, self._in_order, self._most)  # iter() of the sampler now, as the loader would
+        # It calls iter() of the sampler now, as the loader would.
+        draws = _Draws(self._sampler, self._batched, self._in_order, self._most)
         self.__dict__["_draws"] = draws
         return draws
 

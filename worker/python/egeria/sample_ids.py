@@ -1,8 +1,8 @@
 """Which samples the batch at hand is made of: the meeting point of data loader and model.
 
 An id is the address under which something about a sample is kept, never the proof that it belongs to it: whoever
-uses one compares a hash of the sample's input too. Where it is not certain that the ids are those of the batch that
-the model is called with, there are none.
+uses one compares a hash of the sample's input too. Where it is not certain that the ids are those of the batch
+that the model is called with, there are none.
 """
 
 from __future__ import annotations
@@ -146,8 +146,8 @@ def indices_of(drawn: Any, batched: bool) -> tuple[Any, ...] | None:
 
     Args:
       drawn: for one batch.
-      batched: whether it is a batch's indices in any case. Else, where a loader collates nothing, a list or an array
-        is a batch's, and anything else one sample's.
+      batched: whether it is a batch's indices in any case. Else, where a loader collates nothing, a list or an
+        array is a batch's, and anything else one sample's.
 
     Returns:
       None where it cannot be told without using it up.

@@ -1,5 +1,5 @@
-"""A loader that carries the indices of each batch's samples along with the batch, from where its dataset is read to
-where its batches arrive."""
+"""A loader that carries the indices of each batch's samples along with the batch, from where its dataset is read
+to where its batches arrive."""
 
 from __future__ import annotations
 

@@ -130,9 +130,9 @@ class EgeriaCallback(Callback):
         self._leave_loaders()
 
     def _identify_batches(self, trainer: Trainer) -> None:
-        """Wraps the training's loaders (egeria.data.wrap) when the strategy is given them: their sampler is then the
-        one that is used, and nobody has iterated over them. Lightning takes no batch ahead of the step from a loader
-        whose length is known; where it does, that is noticed, and there are no ids."""
+        """Wraps the training's loaders (egeria.data.wrap) when the strategy is given them: their sampler is then
+        the one that is used, and nobody has iterated over them. Lightning takes no batch ahead of the step from a
+        loader whose length is known; where it does, that is noticed, and there are no ids."""
         self._leave_loaders()
         inner = trainer.strategy.process_dataloader
 
