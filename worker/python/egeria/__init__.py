@@ -12,7 +12,7 @@ __all__ = ["Config", "EgeriaError", "Session", "__version__", "attach"]
 
 
 def __getattr__(name: str) -> Any:
-    """egeria.doctor(model), which few trainings need, is loaded when it is used."""
-    if name == "doctor":
-        return importlib.import_module("egeria.doctor")
+    """egeria.doctor(model) and egeria.data, which not every training needs, are loaded when they are used."""
+    if name in ("data", "doctor"):
+        return importlib.import_module(f"egeria.{name}")
     raise AttributeError(f"module 'egeria' has no attribute {name!r}")

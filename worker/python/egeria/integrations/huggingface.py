@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -21,6 +22,7 @@ except ImportError as error:
                       f"pip install 'egeria[huggingface]' ({error})") from error
 
 import egeria
+from egeria import data
 from egeria.config import Config
 from egeria.errors import EgeriaError
 from egeria.modules import ModuleSpec
@@ -44,6 +46,7 @@ class EgeriaCallback(TrainerCallback):
 
     Attributes:
       session: the running session, or the last one; None before the first training.
+      no_sample_ids: why batches have no sample ids (egeria.data), for people; None if they have.
     """
 
     def __init__(self, *, modules: ModuleSpec = None, config: Config | None = None):
@@ -58,6 +61,8 @@ class EgeriaCallback(TrainerCallback):
         self._config = config
         self._trainer: Trainer | None = None
         self._loss: Tensor | None = None  # of the step under way, over its micro-batches
+        self.no_sample_ids: str | None = "no training has begun"
+        self._marks: data.Marks | None = None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
                        model: nn.Module | None = None, optimizer: Optimizer | None = None,
@@ -83,7 +88,8 @@ class EgeriaCallback(TrainerCallback):
         fits = saved.get("global_step") == state.global_step
         self.session.load_state_dict(saved["session"] if fits else {"step": state.global_step})
         if trainer is not None:
-            self._watch_losses(trainer)
+            self._identify_batches(kwargs.get("train_dataloader"))
+            self._watch_steps(trainer)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
                     **kwargs: Any) -> None:
@@ -118,14 +124,25 @@ class EgeriaCallback(TrainerCallback):
             known["training_job"] = args.run_name
         return dataclasses.replace(config, **known)
 
-    def _watch_losses(self, trainer: Trainer) -> None:
+    def _identify_batches(self, loader: Any) -> None:
+        """Lets the ids of a batch's samples travel with it, from the loader to training_step(). In between are
+        other hands: loaders made of this one when a training is resumed, batches taken ahead."""
+        try:
+            self._marks = data.Marks(loader)
+            self.no_sample_ids = None
+        except EgeriaError as error:
+            self.no_sample_ids = str(error)
+
+    def _watch_steps(self, trainer: Trainer) -> None:
         """Callbacks are not told the loss. Trainer.training_step() returns that of each micro-batch, already
-        divided by their number."""
+        divided by their number. And it is given the batch."""
         inner = trainer.training_step
+        marks = self._marks
 
         @functools.wraps(inner)
-        def training_step(*args: Any, **kwargs: Any) -> Tensor:
-            loss = inner(*args, **kwargs)
+        def training_step(model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
+            with contextlib.nullcontext() if marks is None else marks.announcing(inputs):
+                loss = inner(model, inputs, *args, **kwargs)
             self._loss = loss if self._loss is None else self._loss + loss
             return loss
 
@@ -144,6 +161,9 @@ class EgeriaCallback(TrainerCallback):
         if self._trainer is not None:
             del self._trainer.training_step  # the class's own again
             self._trainer = None
+        if self._marks is not None:
+            self._marks.remove()
+            self._marks = None
         self._loss = None
 
 

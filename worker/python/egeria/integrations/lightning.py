@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import sys
 from typing import Any
@@ -23,6 +24,7 @@ except ImportError as error:
                       f"pip install 'egeria[lightning]' ({error})") from error
 
 import egeria
+from egeria import data
 from egeria.config import Config
 from egeria.errors import EgeriaError
 from egeria.modules import ModuleSpec
@@ -40,6 +42,7 @@ class EgeriaCallback(Callback):
 
     Attributes:
       session: the running session, or the last one; None before the first fit.
+      no_sample_ids: why batches have no sample ids (egeria.data), for people; None if they have.
     """
 
     def __init__(self, *, modules: ModuleSpec = None, network: str | None = None, config: Config | None = None):
@@ -59,6 +62,13 @@ class EgeriaCallback(Callback):
         self._restored: dict[str, Any] | None = None
         self._steps_seen = 0
         self._loss: Tensor | None = None  # of the step under way, over its micro-batches
+        self.no_sample_ids: str | None = "no training has begun"
+        self._strategy: Any = None  # whose process_dataloader() is replaced
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Before the loaders are made."""
+        if stage == "fit":
+            self._identify_batches(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Attaches to the model and the optimizers as the strategy has prepared them.
@@ -115,6 +125,36 @@ class EgeriaCallback(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """From the checkpoint, before the training starts."""
         self._restored = dict(state_dict)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._leave_loaders()
+
+    def _identify_batches(self, trainer: Trainer) -> None:
+        """Wraps the training's loaders (egeria.data.wrap) when the strategy is given them: their sampler is then
+        the one that is used, and nobody has iterated over them. Lightning takes no batch ahead of the step from a
+        loader whose length is known; where it does, that is noticed, and there are no ids."""
+        self._leave_loaders()
+        inner = trainer.strategy.process_dataloader
+
+        @functools.wraps(inner)
+        def process_dataloader(dataloader: object) -> object:
+            dataloader = inner(dataloader)
+            if not trainer.training:
+                return dataloader
+            try:
+                dataloader = data.wrap(dataloader)
+                self.no_sample_ids = None
+            except EgeriaError as error:
+                self.no_sample_ids = str(error)
+            return dataloader
+
+        trainer.strategy.process_dataloader = process_dataloader
+        self._strategy = trainer.strategy
+
+    def _leave_loaders(self) -> None:
+        if self._strategy is not None:
+            del self._strategy.process_dataloader  # the class's own again
+            self._strategy = None
 
     def _config_for(self, trainer: Trainer) -> Config:
         config = self._config if self._config is not None else Config.from_env()
