@@ -1,0 +1,102 @@
+"""The proofs that a frozen prefix may be skipped, one for each shape of call that comes again."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from egeria.calls import Call, Settings
+from egeria.cut import Cut, Refused
+from egeria.cut_proof import prove, same_rows
+from egeria.modules import LayerModule
+from egeria.replicas import hash_tensors
+
+_logger = logging.getLogger("egeria")
+
+# Shapes of calls for which a proof is made. Each costs a few steps' time.
+_MOST_SHAPES = 16
+
+
+@dataclasses.dataclass
+class Proven:
+    """A cut that is proven for calls of one shape.
+
+    Attributes:
+      salt: for Call.hashes(): differs where a sample's activation may differ though its input does not.
+      confirmed: a pass of the training itself has computed what the proof's passes did.
+    """
+
+    cut: Cut
+    salt: int
+    confirmed: bool = False
+
+    def confirm(self, expected: Sequence[Tensor], got: Sequence[Tensor]) -> None:
+        """Raises Refused [OUTPUT_DIFFERS]."""
+        if not same_rows(got, expected, range(len(got[0]))):
+            raise Refused("OUTPUT_DIFFERS", "the frozen layers compute something else in the training's own pass "
+                          "than in one on the side")
+        self.confirmed = True
+
+
+class Proofs:
+    """Of one frozen prefix. Owned by the training thread.
+
+    Attributes:
+      made: how many proofs were tried.
+    """
+
+    def __init__(self, model: nn.Module, frozen: Sequence[LayerModule]):
+        self.made = 0
+        self._model = model
+        self._frozen = list(frozen)
+        self._settings = Settings(model)
+        self._proven: dict[Any, Proven | None] = {}  # by shape of call and settings; None: refused
+        self._seen: set[Any] = set()
+        self._batch_sizes: dict[Any, int] = {}  # of the first proof, by shape of the samples
+
+    def find(self, call: Call) -> Proven | None:
+        """The proof for calls like this one. The first shape of all is proven at once, others when they come
+        again; None for those that have no proof.
+
+        Raises:
+          Refused: of the first shape.
+        """
+        settings = self._settings.now()
+        key = call.key(), settings
+        if key in self._proven:
+            return self._proven[key]
+        first = not self._proven
+        if not first and (key not in self._seen or len(self._proven) >= _MOST_SHAPES):
+            if len(self._seen) < 64 * _MOST_SHAPES:
+                self._seen.add(key)
+            return None
+        self._proven[key] = None
+        self.made += 1
+        try:
+            cut = prove(self._model, self._frozen, call)
+            salt = repr((settings, self._batch_class(cut, call, settings)))
+        except Refused as error:
+            if first:
+                raise
+            _logger.debug("egeria: calls of another shape are not skipped: %s", error)
+            return None
+        seed = torch.frombuffer(bytearray(salt.encode()), dtype=torch.uint8)
+        self._proven[key] = Proven(cut, hash_tensors([seed]))
+        return self._proven[key]
+
+    def _batch_class(self, cut: Cut, call: Call, settings: Any) -> int:
+        """A batch size at which samples have the same activations, to the bit, as in batches of this call's size."""
+        size = self._batch_sizes.setdefault((call.sample_key(), settings), call.batch)
+        if size == call.batch:
+            return size
+        index = [position % call.batch for position in range(size)]
+        same = same_rows(self._compute(cut, call.rows(index)), self._compute(cut, call), index)
+        return size if same else call.batch
+
+    def _compute(self, cut: Cut, call: Call) -> list[Tensor]:
+        return cut.compute(self._model, call)
