@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -59,10 +60,22 @@ class Call:
     def rows(self, index: Sequence[int]) -> Call:
         """The call with these samples only, in this order; a sample may come several times."""
         chosen = torch.tensor(list(index))
-        other = Call.__new__(Call)
-        other.batch, other._structure, other._batched = len(index), self._structure, self._batched
+        other = copy.copy(self)
+        other.batch = len(index)
         other._leaves = [_rows(leaf, chosen) if batched else leaf
                          for leaf, batched in zip(self._leaves, self._batched)]
+        return other
+
+    def disturbed(self) -> Call | None:
+        """The call with noise on all floating-point rows that are finite; None where there are none. Real inputs may
+        be so regular (a blank image) that roundings do not show."""
+        generator = torch.Generator().manual_seed(self.batch)
+        changed = [batched and leaf.is_floating_point() and bool(leaf.isfinite().all())
+                   for leaf, batched in zip(self._leaves, self._batched)]
+        if not any(changed):
+            return None
+        other = copy.copy(self)
+        other._leaves = [_noisy(leaf, generator) if noisy else leaf for leaf, noisy in zip(self._leaves, changed)]
         return other
 
     def hashes(self, salt: int = 0) -> list[int]:
@@ -126,6 +139,12 @@ def _check(leaf: Any) -> None:
 def _rows(tensor: Tensor, index: Tensor) -> Tensor:
     rows = tensor.index_select(0, index.to(tensor.device))
     return like(tensor, len(index)).copy_(rows)
+
+
+def _noisy(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    noise = torch.randn(tensor.shape, generator=generator).to(tensor.device)
+    scale = tensor.double().std() if tensor.numel() > 1 else tensor.new_zeros(())
+    return like(tensor, tensor.size(0)).copy_(tensor + noise * torch.where(scale > 0, scale, 1.0))
 
 
 def _format_of(tensor: Tensor) -> Any:

@@ -17,6 +17,10 @@ from egeria.modules import LayerModule
 from egeria.skippable import check_skippable
 from egeria.standins import Output, Taps, tensors_in
 
+# Numbers of elements to compare before a number of samples is taken to make no difference, and of tries for that.
+_ENOUGH_ELEMENTS = 4096
+_MOST_ROUNDS = 8
+
 
 def prove(model: nn.Module, frozen: Sequence[LayerModule], call: Call) -> Cut:
     """Finds what crosses the cut behind `frozen` in calls like this one, and proves that nothing else does.
@@ -54,8 +58,14 @@ def _prove(model: nn.Module, frozen: Sequence[LayerModule], call: Call) -> Cut:
     crossing = _compute_live(model, cut, call)
     rows = list(zip(*(tensor.unbind(0) for tensor in crossing)))
     _compare(usual, _run_skipping(model, cut, call, rows), model)
-    _prove_samples_independent(model, cut, call, crossing)
     cut.sub_batches = tuple(_sub_batches(model, cut, call, crossing))
+    _prove_places(model, cut, call, crossing)
+    disturbed = call.disturbed()
+    if disturbed is not None:
+        crossing = cut.compute(model, disturbed)
+        _prove_places(model, cut, disturbed, crossing)
+        others = set(_sub_batches(model, cut, disturbed, crossing))
+        cut.sub_batches = tuple(size for size in cut.sub_batches if size in others)
     return cut
 
 
@@ -274,7 +284,7 @@ def _compare(usual: _Pass, skipping: _Pass, model: nn.Module) -> None:
 # Samples in other batches.
 
 
-def _prove_samples_independent(model: nn.Module, cut: Cut, call: Call, crossing: Sequence[Tensor]) -> None:
+def _prove_places(model: nn.Module, cut: Cut, call: Call, crossing: Sequence[Tensor]) -> None:
     """Raises Refused [BATCH_DEPENDENT]: a sample's result depends on its place or on the other samples."""
     last, half = call.batch - 1, call.batch // 2
     for index in ([last - i for i in range(call.batch)], [last] * half + [last - i for i in range(half, call.batch)]):
@@ -287,20 +297,30 @@ def _sub_batches(model: nn.Module, cut: Cut, call: Call, crossing: Sequence[Tens
     """Powers of two of samples that may be computed alone, as far as that leaves all buffers alone."""
     size = 1
     while size < call.batch:
-        index = [(7 * i + size) % call.batch for i in range(size)]
-        buffers = [buffer.detach().clone() for buffer in model.buffers()]
-        changed = []
-
-        def check() -> None:
-            changed.extend(buffer for buffer, before in zip(model.buffers(), buffers) if not _same(buffer, before))
-
-        try:
-            same = same_rows(cut.compute(model, call.rows(index), check), crossing, index)
-        except Exception:  # pylint: disable=broad-exception-caught  # a model that needs whole batches
-            same = False
-        if same and not changed:
+        if all(_computes_alone(model, cut, call, crossing, index) for index in _choices(size, call.batch, crossing)):
             yield size
         size *= 2
+
+
+def _choices(size: int, batch: int, crossing: Sequence[Tensor]) -> Iterable[list[int]]:
+    """Which samples to try: with few elements a rounding may be the same by chance."""
+    per_sample = sum(tensor[0].numel() for tensor in crossing)
+    rounds = min(_MOST_ROUNDS, -(-_ENOUGH_ELEMENTS // max(1, size * per_sample)))
+    return ([(begin + 7 * i) % batch for i in range(size)] for begin in range(rounds))
+
+
+def _computes_alone(model: nn.Module, cut: Cut, call: Call, crossing: Sequence[Tensor], index: list[int]) -> bool:
+    buffers = [buffer.detach().clone() for buffer in model.buffers()]
+    changed: list[Tensor] = []
+
+    def check() -> None:
+        changed.extend(buffer for buffer, before in zip(model.buffers(), buffers) if not _same(buffer, before))
+
+    try:
+        same = same_rows(cut.compute(model, call.rows(index), check), crossing, index)
+    except Exception:  # pylint: disable=broad-exception-caught  # a model that needs whole batches
+        return False
+    return same and not changed
 
 
 def same_rows(got: Sequence[Tensor], wanted: Sequence[Tensor], index: Sequence[int]) -> bool:

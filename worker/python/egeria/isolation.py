@@ -73,9 +73,11 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 class _Attributes:
-    """What a module refers to, one level deep."""
+    """What a module refers to, one level deep, and its forward hooks: some libraries register them in a first
+    pass, and note in an attribute that they have."""
 
-    _TABLES = ("_parameters", "_buffers", "_modules")
+    _TABLES = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_hooks_with_kwargs",
+               "_forward_hooks_always_called", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs")
 
     def __init__(self, module: nn.Module):
         self.module = module

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from egeria.calls import Call, UnusualCall
 from egeria.cut import Cut, Refused
+from egeria.cut_proof import same_rows
 from egeria.frozen_weights import FrozenWeights
 from egeria.hooks import PassHook
 from egeria.inputs import batch_of
@@ -23,6 +24,9 @@ from egeria.standins import Taps
 
 _logger = logging.getLogger("egeria")
 
+# Every so many passes that might be skipped are computed as usual, and compared with what the store has; more often
+# in the beginning.
+_AUDIT_EVERY = 256
 # Failures in a row after which a prefix is left alone.
 _MOST_FAILURES = 3
 
@@ -53,7 +57,8 @@ class Skipper:
       paused: while True everything is computed as usual, and nothing stored; to be set by who weighs the costs.
       counters: "hits" and "misses" in samples, and these by reason: "miss_absent", "miss_no_ids", "miss_unproven"
         (a shape of call without a proof), "miss_unusual_call", "miss_unfit" (the store gave something else);
-        "passes", "passes_skipped"; "proofs"; "failures".
+        "passes", "passes_skipped"; "audits" (passes that were computed although they might have been skipped);
+        "failures".
       fetch_seconds, forward_seconds: (total, number) of the times that skipped passes took until they were prepared,
         and that the frozen layers took in passes as usual (until what crosses the cut was there, on the host).
     """
@@ -83,6 +88,7 @@ class Skipper:
         self._entered = False
         self._busy = False  # our own passes come through the same hooks
         self._failures = 0
+        self._skippable = 0
         self._handles = [
             model.register_forward_pre_hook(PassHook(self._enter), with_kwargs=True),
             model.register_forward_hook(PassHook(self._leave), with_kwargs=True, always_call=True),
@@ -166,7 +172,7 @@ class Skipper:
             return
         hashes = call.hashes(proven.salt)
         if not proven.confirmed:
-            self._observe(proven, ids, hashes, proven.cut.compute(self._model, call))
+            self._populate(proven, call, ids, hashes)
             return
         rows = self._fetch(proven.cut, ids, hashes)
         missing = [position for position, row in enumerate(rows) if row is None]
@@ -174,10 +180,14 @@ class Skipper:
             self._missed("absent", len(missing))
             size = next((size for size in proven.cut.sub_batches if size >= len(missing)), None)
             if size is None:
-                self._observe(proven, ids, hashes)
+                self._populate(proven, call, ids, hashes)
                 return
             self._compute(proven.cut, call, missing, size, ids, hashes, rows)
         crossing = [spec.assemble([row[index] for row in rows]) for index, spec in enumerate(proven.cut.tensors)]
+        self._skippable += 1
+        if self._skippable % _AUDIT_EVERY == 0 or self._skippable in (1, 4, 16, 64):
+            self._audit(proven, crossing)
+            return
         proven.cut.skip(self._taps, crossing)
         self.counters["hits"] += call.batch - len(missing)
         self.counters["passes_skipped"] += 1
@@ -205,25 +215,44 @@ class Skipper:
         self._store.put([ids[i] for i in missing], [hashes[i] for i in missing],
                         tuple(tensor.clone() for tensor in tensors))
 
-    def _observe(self, proven: Proven, ids: list[int], hashes: list[int],
-                 expected: list[Tensor] | None = None) -> None:
-        """This pass is computed as usual, and what crosses the cut stored."""
-        start = 0.0
-
-        def reached(tensors: list[Tensor]) -> None:
+    def _observe(self, cut: Cut, reached: Callable[[list[Tensor]], None]) -> None:
+        """This pass is computed as usual, and `reached` given what crosses the cut."""
+        def guarded(tensors: list[Tensor]) -> None:
+            self.forward_seconds = _add(self.forward_seconds, time.perf_counter() - start)
             try:
-                self.forward_seconds = _add(self.forward_seconds, time.perf_counter() - start)
-                if expected is not None:
-                    proven.confirm(expected, tensors)
-                self._store.put(ids, hashes, tuple(tensors))
+                reached(tensors)
                 self._failures = 0
             except Refused as error:
                 self._refuse(error)
             except Exception as error:  # pylint: disable=broad-exception-caught
                 self._fail(error, 0)
 
-        proven.cut.observe(self._taps, reached)
+        cut.observe(self._taps, guarded)
         start = time.perf_counter()
+
+    def _populate(self, proven: Proven, call: Call, ids: list[int], hashes: list[int]) -> None:
+        """What crosses the cut in this pass is stored. At the first time, it also has to be what a pass on the side
+        computes."""
+        expected = None if proven.confirmed else proven.cut.compute(self._model, call)
+
+        def reached(tensors: list[Tensor]) -> None:
+            if expected is not None and not same_rows(tensors, expected, range(call.batch)):
+                raise Refused("OUTPUT_DIFFERS", "the frozen layers compute something else in the training's own "
+                              "pass than in one on the side")
+            proven.confirmed = True
+            self._store.put(ids, hashes, tuple(tensors))
+
+        self._observe(proven.cut, reached)
+
+    def _audit(self, proven: Proven, fetched: list[Tensor]) -> None:
+        """What crosses the cut in this pass has to be what would have been used instead."""
+        self.counters["audits"] += 1
+
+        def reached(tensors: list[Tensor]) -> None:
+            if not same_rows(tensors, fetched, range(len(tensors[0]))):
+                raise Refused("STORE_DIFFERS", "the store has other activations than the frozen layers compute")
+
+        self._observe(proven.cut, reached)
 
     def _missed(self, reason: str, samples: int) -> None:
         self.counters["misses"] += samples
