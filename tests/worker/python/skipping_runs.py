@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from egeria.freezing import Freezer
-from egeria.modules import LayerModule, partition
+from egeria.modules import partition
 from egeria.skipping import Skipper
 
 
@@ -41,40 +41,55 @@ class Run:
         self.random = torch.get_rng_state()
         self.skipper = skipper
 
-    def assert_same(self, other: Run) -> None:
-        assert self.losses == other.losses
-        assert self.weights.keys() == other.weights.keys()
-        for name, value in self.weights.items():
-            assert torch.equal(value, other.weights[name]), name
-        assert torch.equal(self.random, other.random)
+    @property
+    def refusal(self) -> str | None:
+        return None if self.skipper.refusal is None else self.skipper.refusal.name
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        return self.skipper.counters
+
+    @property
+    def live(self) -> list[str]:
+        """Names of the layers whose outputs crossed the cut."""
+        cut = next(proven.cut for proven in self.skipper._proofs._proven.values() if proven is not None)
+        return [cut.names[index] for index in cut.live]
+
+    def same_as(self, other: Run) -> bool:
+        return (self.losses == other.losses and torch.equal(self.random, other.random)
+                and self.weights.keys() == other.weights.keys()
+                and all(torch.equal(value, other.weights[name]) for name, value in self.weights.items()))
 
 
-def train(build: Callable[[], nn.Module], modules: Any, prefix: int, steps: Sequence[Step], loss_of: Callable[[Any], Tensor],
-          store: Any = None, *, seed: int = 0, prepare: Callable[[nn.Module], None] | None = None,
-          around: Callable[[Skipper], None] | None = None) -> Run:
+def train(build: Callable[[], nn.Module], modules: Any, prefix: int, steps: Sequence[Step],
+          loss_of: Callable[[Any], Tensor], store: Any = None, *, autocast: torch.dtype | None = None,
+          audit: bool = False, each_step: Callable[[int, nn.Module, Skipper | None], None] | None = None) -> Run:
     """Freezes a prefix and trains; with a store, skips what it can.
 
     Args:
       modules: as for partition().
-      around: called with the skipper before each step.
+      audit: skipped passes are audited. Otherwise what the store gives is used unseen, so that mistakes show.
+      each_step: called before each step, with its number.
     """
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     model = build().train()
-    if prepare is not None:
-        prepare(model)
     layers = partition(model, modules)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     freezer = Freezer(layers, [optimizer])
     freezer.apply(prefix)
-    skipper = Skipper(model, layers[:prefix], store) if store is not None else None
+    at_hand: list[list[int] | None] = [None]
+    skipper = None
+    if store is not None:
+        skipper = Skipper(model, layers[:prefix], store, take_ids=lambda batch: at_hand[0])
+        skipper._skippable = 0 if audit else 65
     losses = []
-    torch.manual_seed(seed + 1)
-    for ids, args, kwargs in steps:
-        if around is not None and skipper is not None:
-            around(skipper)
-        if skipper is not None:
-            skipper.before_forward(args, kwargs, ids)
-        loss = loss_of(model(*args, **kwargs))
+    torch.manual_seed(1)
+    for number, (ids, args, kwargs) in enumerate(steps):
+        if each_step is not None:
+            each_step(number, model, skipper)
+        at_hand[0] = ids
+        with torch.autocast("cpu", dtype=autocast or torch.bfloat16, enabled=autocast is not None):
+            loss = loss_of(model(*args, **kwargs))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -85,23 +100,13 @@ def train(build: Callable[[], nn.Module], modules: Any, prefix: int, steps: Sequ
     return Run(model, losses, skipper)
 
 
-def epochs(samples: int, batch: int, number: int, arguments: Callable[[list[int]], tuple[Any, dict[str, Any]]],
-           seed: int = 5) -> list[Step]:
+def epochs(samples: int, batch: int, number: int,
+           arguments: Callable[[list[int]], tuple[tuple[Any, ...], dict[str, Any]]]) -> list[Step]:
     """Shuffled batches, the last one of each epoch smaller where `batch` does not divide `samples`."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(5)
     steps = []
     for _ in range(number):
         order = torch.randperm(samples, generator=generator).tolist()
-        for begin in range(0, samples, batch):
-            ids = order[begin:begin + batch]
-            args, kwargs = arguments(ids)
-            steps.append((ids, args, kwargs))
+        chosen = [order[begin:begin + batch] for begin in range(0, samples, batch)]
+        steps += [(ids, *arguments(ids)) for ids in chosen]
     return steps
-
-
-def prefix_of(model: nn.Module, modules: Any, prefix: int) -> list[LayerModule]:
-    return partition(model, modules)[:prefix]
-
-
-def batches(steps: Sequence[Step]) -> Iterator[list[int]]:
-    return (ids for ids, _, _ in steps)

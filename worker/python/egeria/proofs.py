@@ -48,6 +48,7 @@ class Proofs:
         self._model = model
         self._frozen = list(frozen)
         self._settings = Settings(model)
+        self._submodules = list(model.modules())[1:]
         self._proven: dict[Any, Proven | None] = {}  # by shape of call and settings; None: refused
         self._seen: set[Any] = set()
         self._batch_sizes: dict[Any, int] = {}  # of the first proof, by shape of the samples
@@ -60,7 +61,7 @@ class Proofs:
           Refused: of the first shape.
         """
         settings = self._settings.now()
-        key = call.key(), settings
+        key = call.key(), settings, self._hooks()
         if key in self._proven:
             return self._proven[key]
         first = not self._proven
@@ -81,6 +82,10 @@ class Proofs:
         seed = torch.frombuffer(bytearray(salt.encode()), dtype=torch.uint8)
         self._proven[key] = Proven(cut, hash_tensors([seed]))
         return self._proven[key]
+
+    def _hooks(self) -> int:
+        """Number of hooks on submodules: one that is added later may use what a frozen layer computes."""
+        return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in self._submodules)
 
     def _batch_class(self, cut: Cut, call: Call, settings: Any) -> int:
         """A batch size at which samples have the same activations, to the bit, as in batches of this call's size."""

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from egeria.cut import Refused
+from egeria.hooks import wrappers_of
 from egeria.modules import LayerModule
 from egeria.replicas import is_fully_sharded
 
@@ -29,6 +30,9 @@ def check_skippable(model: nn.Module, frozen: Sequence[LayerModule]) -> None:
     if any(is_fully_sharded(module) for module in model.modules()):
         raise Refused("SHARDED", "the model is sharded: ranks that skip layers would not gather their parameters "
                       "with the others")
+    if any(_is_compiled(wrapper) for wrapper in wrappers_of(model)):
+        raise Refused("COMPILED", "the model is compiled as a whole; compiled code does not see that a layer is "
+                      "skipped")
     inside = {inner for entry in frozen for unit in entry.units for inner in unit.modules()}
     for name, module in model.named_modules():
         if _is_compiled(module) and (module in inside or module is model):
@@ -39,14 +43,15 @@ def check_skippable(model: nn.Module, frozen: Sequence[LayerModule]) -> None:
             _check_hooks(name, module)
     parameters = {id(parameter) for entry in frozen for _, parameter in entry.parameters()}
     loose = {name for entry in frozen for name, _ in entry.loose}
-    owners = {name: module for name, module in model.named_modules(remove_duplicate=False)}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        if id(parameter) not in parameters:
-            continue
-        if parameter.requires_grad:
-            raise Refused("NEEDS_GRADIENT", f"'{name}' requires a gradient")
+    owners = dict(model.named_modules(remove_duplicate=False))
+    used = [(name, parameter) for name, parameter in model.named_parameters(remove_duplicate=False)
+            if id(parameter) in parameters]
+    for name, _ in used:
         if owners[name.rpartition(".")[0]] not in inside and name not in loose:
             raise Refused("TIED_PARAMETER", f"'{name}' is also a parameter of a frozen layer")
+    for name, parameter in used:
+        if parameter.requires_grad:
+            raise Refused("NEEDS_GRADIENT", f"'{name}' requires a gradient")
 
 
 def _is_compiled(module: nn.Module) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from egeria.calls import Call, UnusualCall
 from egeria.cut import Cut, Refused
@@ -20,6 +21,7 @@ from egeria.hooks import PassHook
 from egeria.inputs import batch_of
 from egeria.modules import LayerModule
 from egeria.proofs import Proofs, Proven
+from egeria.skippable import check_skippable
 from egeria.standins import Taps
 
 _logger = logging.getLogger("egeria")
@@ -89,6 +91,12 @@ class Skipper:
         self._busy = False  # our own passes come through the same hooks
         self._failures = 0
         self._skippable = 0
+        self._handles: list[RemovableHandle] = []
+        try:
+            check_skippable(model, frozen)
+        except Refused as error:
+            self._refuse(error)
+            return
         self._handles = [
             model.register_forward_pre_hook(PassHook(self._enter), with_kwargs=True),
             model.register_forward_hook(PassHook(self._leave), with_kwargs=True, always_call=True),
