@@ -238,3 +238,62 @@ class Picky(ThreeLayers):
         if not bool(early.isfinite().all()):
             raise ValueError("not finite")
         return self.c(self.b(early))
+
+
+class Whispering(ThreeLayers):
+    """A frozen layer leaves what it computes inside where a later one finds it."""
+
+    class Inner(nn.Linear):
+        def __init__(self, board: dict[str, Tensor]) -> None:
+            super().__init__(8, 8)
+            self.board = board
+
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = super().forward(x)
+            self.board["hidden"] = hidden
+            return hidden.relu()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.board: dict[str, Tensor] = {}
+        self.a = Whispering.Inner(self.board)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c(self.b(self.a(x)) + self.board["hidden"])
+
+
+class Masked(nn.Module):
+    """Takes another way, which rounds otherwise, where no element of a batch is masked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.c = _MaskedLayer(), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self.c(self.a(x, mask))
+
+
+class _MaskedLayer(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(8, 8)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        x = super().forward(x)
+        if mask.all():
+            return x / 3
+        return x * (1 / 3) * mask
+
+
+class Selecting(ThreeLayers):
+    """A frozen layer works on as many rows as hold something."""
+
+    class Inner(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            chosen = x[:, 0] > 0
+            out = torch.zeros(len(x), 8)
+            out[chosen] = super().forward(x[chosen])
+            return out
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = Selecting.Inner(8, 8)

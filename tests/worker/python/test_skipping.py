@@ -16,7 +16,7 @@ from egeria.freezing import Freezer
 from egeria.modules import partition
 from egeria.skipping import Skipper
 from layered_models import Layered
-from skipped_models import IMAGES, RESNET_LAYERS, ThreeLayers, images, resnet, square, vectors
+from skipped_models import IMAGES, Masked, RESNET_LAYERS, ThreeLayers, images, resnet, square, vectors
 from skipping_runs import DictStore, Run, epochs, train
 
 STEPS = epochs(22, 8, 4, images)
@@ -207,6 +207,18 @@ def test_a_regular_batch_does_not_hide_roundings() -> None:
     steps = [(list(range(6)), *arguments(list(range(6)))), *epochs(20, 6, 5, arguments)]
     plain = train(ThreeLayers, ["a", "b", "c"], 2, steps, square)
     assert train(ThreeLayers, ["a", "b", "c"], 2, steps, square, DictStore()).same_as(plain)
+
+
+def test_a_sample_is_computed_otherwise_in_other_company() -> None:
+    """A model that asks whether a whole batch is free of padding rounds otherwise then."""
+    mask = torch.ones(24, 8, dtype=torch.long)
+    mask[:4, 5:] = 0
+    rows = torch.randn(24, 8, generator=torch.Generator().manual_seed(0))
+    steps = epochs(24, 4, 8, lambda ids: ((rows[ids], mask[ids]), {}))
+    cached = train(Masked, ["a", "c"], 1, steps, square, DictStore())
+    assert cached.refusal is None
+    assert cached.same_as(train(Masked, ["a", "c"], 1, steps, square))
+    assert cached.counters["passes_skipped"] > 20
 
 
 # Nothing stays on the model.

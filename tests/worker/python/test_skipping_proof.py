@@ -17,7 +17,7 @@ from egeria.freezing import Freezer
 from egeria.modules import LayerModule
 from egeria.skippable import check_skippable
 from skipped_models import (VECTORS, Counting, KeepingInside, Late, Normalising, Objects, Picking, Picky, Remembering,
-                            Repeated, SecretlyNoisy, Shy, ThreeLayers, Tied)
+                            Repeated, SecretlyNoisy, Selecting, Shy, ThreeLayers, Tied, Whispering)
 
 
 def freeze(model: nn.Module, prefix: int, names: str = "abc") -> list[LayerModule]:
@@ -40,10 +40,12 @@ def refusal(model: nn.Module, prefix: int = 2, **options: Any) -> str:
     (Repeated, 1, "CALLED_SEVERAL_TIMES"),
     (SecretlyNoisy, 2, "RANDOM"),
     (Normalising, 2, "BATCH_DEPENDENT"),
-    (KeepingInside, 2, "KEEPS_TENSOR"),
+    (KeepingInside, 2, "KEEPS_STATE"),
     (Objects, 1, "NOT_A_TENSOR"),
     (Late, 2, "NEEDS_GRADIENT"),
     (Shy, 1, "NOT_CALLED"),
+    (Whispering, 1, "KEEPS_STATE"),
+    (Selecting, 1, "BATCH_DEPENDENT"),
 ])
 def test_refused(kind: type[nn.Module], prefix: int, name: str) -> None:
     torch.manual_seed(0)

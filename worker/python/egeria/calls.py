@@ -48,7 +48,7 @@ class Call:
 
     def key(self) -> tuple[Any, ...]:
         """Equal for calls that differ in the contents of tensors only."""
-        return (self.batch, self._text(), *((leaf.shape, leaf.stride()) for leaf in self._leaves
+        return (self.batch, self._text(), *((leaf.shape, leaf.stride(), leaf.device) for leaf in self._leaves
                                             if isinstance(leaf, Tensor)))
 
     def sample_key(self) -> tuple[Any, ...]:
@@ -56,6 +56,16 @@ class Call:
         shapes = tuple(leaf.shape[1:] if batched else leaf.shape
                        for leaf, batched in zip(self._leaves, self._batched) if isinstance(leaf, Tensor))
         return self._text(), shapes
+
+    def batched(self) -> list[Tensor]:
+        """The tensors with a row per sample."""
+        return [leaf for leaf, batched in zip(self._leaves, self._batched) if batched]
+
+    def conditions(self) -> tuple[tuple[bool, bool], ...]:
+        """What models ask of a whole batch's masks, so that a sample is computed otherwise in other company: whether
+        all elements are set, and whether any is."""
+        return tuple((bool(tensor.all()), bool(tensor.any())) for tensor in self.batched()
+                     if tensor.dim() > 1 and not tensor.is_floating_point() and not tensor.is_complex())
 
     def rows(self, index: Sequence[int]) -> Call:
         """The call with these samples only, in this order; a sample may come several times."""
@@ -93,7 +103,7 @@ class Call:
         return [hash_tensors([digest, *sample]) for sample in zip(*columns)]
 
     def _text(self) -> str:
-        return repr((str(self._structure), [(str(leaf.dtype), str(leaf.device), batched)
+        return repr((str(self._structure), [(str(leaf.dtype), leaf.device.type, batched)
                                             if isinstance(leaf, Tensor) else (type(leaf).__name__, repr(leaf))
                                             for leaf, batched in zip(self._leaves, self._batched)]))
 

@@ -46,6 +46,7 @@ class Cut:
       outputs: what each returns.
       live: those among them whose outputs are used behind the cut.
       dense: stand-ins need memory of their own.
+      decides: before or in the frozen layers, a yes or no about the batch is asked for (Call.conditions()).
       sub_batches: numbers of samples, ascending, that the prefix may be run with alone: each sample's result is then
         the same, to the bit, as in the whole batch.
     """
@@ -55,6 +56,7 @@ class Cut:
     outputs: list[Output]
     live: list[int]
     dense: bool = False
+    decides: bool = False
     sub_batches: tuple[int, ...] = ()
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ from egeria.modules import LayerModule
 from egeria.skippable import check_skippable
 from egeria.standins import Output, Taps, tensors_in
 
+# The mark of the batch's rows in a Dataflow.
+_INPUT = -1
 # Numbers of elements to compare before a number of samples is taken to make no difference, and of tries for that.
 _ENOUGH_ELEMENTS = 4096
 _MOST_ROUNDS = 8
@@ -87,7 +90,7 @@ def _entries(model: nn.Module, frozen: Sequence[LayerModule], call: Call) -> tup
             return original(*args, **kwargs)
         return function
 
-    with Taps() as taps, side_pass(model), _Guard():
+    with Taps() as taps, side_pass(model), Dataflow(enabled=False):
         for module in dict.fromkeys(inner for entry in frozen for unit in entry.units for inner in unit.modules()):
             taps.replace(module, count(module))
         call.run(model.forward)
@@ -112,14 +115,6 @@ def _called(module: nn.Module, calls: dict[nn.Module, int]) -> list[nn.Module]:
     return [entry for child in module.children() for entry in _called(child, calls)]
 
 
-class _Guard(Dataflow):
-    """Only stops before a collective."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.paused = True
-
-
 # A pass with and without the frozen layers.
 
 
@@ -138,7 +133,7 @@ def _run_as_usual(model: nn.Module, entries: list[nn.Module], names: list[str], 
     """Runs the model as it is.
 
     Raises:
-      Refused: [NEEDS_GRADIENT], [NOT_A_TENSOR], [KEEPS_TENSOR], [CHECKPOINTED], [TOO_MANY_TENSORS],
+      Refused: [NEEDS_GRADIENT], [NOT_A_TENSOR], [KEEPS_STATE], [CHECKPOINTED], [TOO_MANY_TENSORS],
         [BATCH_NOT_FIRST].
     """
     outputs: dict[int, Output] = {}
@@ -148,11 +143,8 @@ def _run_as_usual(model: nn.Module, entries: list[nn.Module], names: list[str], 
         def function(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             if index in outputs:
                 raise Refused("CHECKPOINTED", f"'{names[index]}' is computed again in the backward pass")
-            before, flow.paused = flow.paused, True
-            try:
+            with flow.part(_inner(index)):
                 value = original(*args, **kwargs)
-            finally:
-                flow.paused = before
             outputs[index] = describe(value, names[index])
             if any(tensor.requires_grad for tensor in tensors_in(value)):
                 raise Refused("NEEDS_GRADIENT", f"the output of '{names[index]}' requires a gradient: a layer that "
@@ -166,28 +158,64 @@ def _run_as_usual(model: nn.Module, entries: list[nn.Module], names: list[str], 
     with Taps() as taps, side_pass(model):
         for index, entry in enumerate(entries):
             taps.replace(entry, tap(index))
+        flow.mark(call.batched(), [_INPUT])
         with flow:
             value = call.run(model.forward)
-        live = flow.decided | flow.marks(_all_tensors(value)) | flow.marks(model.buffers()) \
-            | flow.marks(_attribute_tensors(model))
+        reached = flow.marks([*_all_tensors(value), *model.buffers(), *_attribute_tensors(model)])
         _check_keeps_nothing(inside, attributes)
         usual = _finish(model, value)
     if len(outputs) < len(entries):
         raise Refused("NOT_CALLED", "two passes over one batch do not call the same layers")
-    if not live:
-        raise Refused("NOT_CALLED", "no result comes from the frozen layers")
-    cut = Cut(entries, names, [outputs[index] for index in range(len(entries))], sorted(live))
+    cut = Cut(entries, names, [outputs[index] for index in range(len(entries))], _live(reached, flow, names))
+    cut.decides = _decides(flow, cut)
     _leave_running(cut, call.batch)
     return cut, usual
 
 
+def _inner(index: int) -> int:
+    """The mark of what an entry computes inside; `index` itself is that of its output."""
+    return _INPUT - 1 - index
+
+
+def _live(reached: frozenset[int], flow: Dataflow, names: Sequence[str]) -> list[int]:
+    """The entries whose outputs are used behind the cut, for values or for decisions."""
+    # What was decided inside a frozen layer is skipped with it.
+    used = reached.union(*(decision.marks for decision in flow.decisions)) - {_INPUT}
+    leaks = [index for index in range(len(names)) if _inner(index) in reached]
+    if leaks:
+        raise Refused("KEEPS_STATE", f"what '{names[leaks[0]]}' computes inside is used elsewhere, past its output")
+    live = sorted(mark for mark in used if mark >= 0)
+    if not live:
+        raise Refused("NOT_CALLED", "no result comes from the frozen layers")
+    return live
+
+
+def _decides(flow: Dataflow, cut: Cut) -> bool:
+    """Whether a yes or no about the whole batch is asked for before all that crosses the cut is there.
+
+    Raises:
+      Refused: [BATCH_DEPENDENT] it is a number, or a shape.
+    """
+    asked = [decision for decision in flow.decisions if decision.position <= cut.live[-1] + 1]
+    if not all(decision.yes_or_no for decision in asked):
+        raise Refused("BATCH_DEPENDENT", "before or in the frozen layers, a number or a shape is taken from what the "
+                      "batch holds")
+    return bool(asked)
+
+
 def _check_keeps_nothing(modules: Sequence[nn.Module], before: Sequence[dict[str, Any]]) -> None:
-    """A frozen layer that leaves a tensor in an attribute would not do so when it is skipped."""
+    """A frozen layer that changes its attributes would not do so when it is skipped."""
     for module, attributes in zip(modules, before):
         for name, value in module.__dict__.items():
-            if name != "forward" and attributes.get(name, before) is not value and _all_tensors(value):
-                raise Refused("KEEPS_TENSOR", f"a frozen {type(module).__name__} keeps a tensor in its attribute "
-                              f"'{name}'")
+            if name != "forward" and not _equal(attributes.get(name, attributes), value):
+                raise Refused("KEEPS_STATE", f"a frozen {type(module).__name__} changes its attribute '{name}'")
+
+
+def _equal(before: Any, after: Any) -> bool:
+    if before is after:
+        return True
+    simple = (bool, int, float, str, torch.Size, torch.dtype, torch.device)
+    return type(before) is type(after) and isinstance(after, simple) and before == after
 
 
 def _leave_running(cut: Cut, batch: int) -> None:
@@ -286,27 +314,41 @@ def _compare(usual: _Pass, skipping: _Pass, model: nn.Module) -> None:
 
 def _prove_places(model: nn.Module, cut: Cut, call: Call, crossing: Sequence[Tensor]) -> None:
     """Raises Refused [BATCH_DEPENDENT]: a sample's result depends on its place or on the other samples."""
-    last, half = call.batch - 1, call.batch // 2
-    for index in ([last - i for i in range(call.batch)], [last] * half + [last - i for i in range(half, call.batch)]):
+    for index in _rearrangements(cut, call):
         if not same_rows(cut.compute(model, call.rows(index)), crossing, index):
             raise Refused("BATCH_DEPENDENT", "what the frozen layers compute for a sample depends on its place in "
                           "the batch or on the other samples")
+
+
+def _rearrangements(cut: Cut, call: Call) -> Iterable[list[int]]:
+    """All samples in another order; and half of them, the others replaced by copies of a single one."""
+    last, half = call.batch - 1, call.batch // 2
+    yield [last - i for i in range(call.batch)]
+    halves = ([copied] * half + [last - i for i in range(half, call.batch)] for copied in range(last, -1, -1))
+    yield from itertools.islice((index for index in halves if _in_like_company(cut, call, index)), 1)
+
+
+def _in_like_company(cut: Cut, call: Call, index: list[int]) -> bool:
+    """Whether the model may be expected to compute these samples as in the whole batch."""
+    return not cut.decides or call.rows(index).conditions() == call.conditions()
 
 
 def _sub_batches(model: nn.Module, cut: Cut, call: Call, crossing: Sequence[Tensor]) -> Iterable[int]:
     """Powers of two of samples that may be computed alone, as far as that leaves all buffers alone."""
     size = 1
     while size < call.batch:
-        if all(_computes_alone(model, cut, call, crossing, index) for index in _choices(size, call.batch, crossing)):
+        choices = _choices(cut, call, size, crossing)
+        if choices and all(_computes_alone(model, cut, call, crossing, index) for index in choices):
             yield size
         size *= 2
 
 
-def _choices(size: int, batch: int, crossing: Sequence[Tensor]) -> Iterable[list[int]]:
+def _choices(cut: Cut, call: Call, size: int, crossing: Sequence[Tensor]) -> list[list[int]]:
     """Which samples to try: with few elements a rounding may be the same by chance."""
     per_sample = sum(tensor[0].numel() for tensor in crossing)
     rounds = min(_MOST_ROUNDS, -(-_ENOUGH_ELEMENTS // max(1, size * per_sample)))
-    return ([(begin + 7 * i) % batch for i in range(size)] for begin in range(rounds))
+    choices = ([(begin + 7 * i) % call.batch for i in range(size)] for begin in range(call.batch))
+    return list(itertools.islice((index for index in choices if _in_like_company(cut, call, index)), rounds))
 
 
 def _computes_alone(model: nn.Module, cut: Cut, call: Call, crossing: Sequence[Tensor], index: list[int]) -> bool:

@@ -19,7 +19,7 @@ from egeria.replicas import hash_tensors
 _logger = logging.getLogger("egeria")
 
 # Shapes of calls for which a proof is made. Each costs a few steps' time.
-_MOST_SHAPES = 16
+_MOST_SHAPES = 8
 
 
 @dataclasses.dataclass
@@ -51,6 +51,7 @@ class Proofs:
         self._submodules = list(model.modules())[1:]
         self._proven: dict[Any, Proven | None] = {}  # by shape of call and settings; None: refused
         self._seen: set[Any] = set()
+        self._deciding: set[Any] = set()  # shapes of calls for which the conditions of a batch matter too
         self._batch_sizes: dict[Any, int] = {}  # of the first proof, by shape of the samples
 
     def find(self, call: Call) -> Proven | None:
@@ -61,7 +62,8 @@ class Proofs:
           Refused: of the first shape.
         """
         settings = self._settings.now()
-        key = call.key(), settings, self._hooks()
+        shape = call.key(), settings, self._hooks()
+        key = (shape, call.conditions()) if shape in self._deciding else shape
         if key in self._proven:
             return self._proven[key]
         first = not self._proven
@@ -69,30 +71,35 @@ class Proofs:
             if len(self._seen) < 64 * _MOST_SHAPES:
                 self._seen.add(key)
             return None
-        self._proven[key] = None
         self.made += 1
+        proven = None
         try:
             cut = prove(self._model, self._frozen, call)
-            salt = repr((settings, self._batch_class(cut, call, settings)))
+            conditions = call.conditions() if cut.decides else None
+            if cut.decides:
+                self._deciding.add(shape)
+                key = shape, conditions
+            salt = repr((settings, conditions, self._batch_class(cut, call, settings, conditions)))
+            proven = Proven(cut, hash_tensors([torch.frombuffer(bytearray(salt.encode()), dtype=torch.uint8)]))
         except Refused as error:
             if first:
                 raise
             _logger.debug("egeria: calls of another shape are not skipped: %s", error)
-            return None
-        seed = torch.frombuffer(bytearray(salt.encode()), dtype=torch.uint8)
-        self._proven[key] = Proven(cut, hash_tensors([seed]))
-        return self._proven[key]
+        self._proven[key] = proven
+        return proven
 
     def _hooks(self) -> int:
         """Number of hooks on submodules: one that is added later may use what a frozen layer computes."""
         return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in self._submodules)
 
-    def _batch_class(self, cut: Cut, call: Call, settings: Any) -> int:
+    def _batch_class(self, cut: Cut, call: Call, settings: Any, conditions: Any) -> int:
         """A batch size at which samples have the same activations, to the bit, as in batches of this call's size."""
-        size = self._batch_sizes.setdefault((call.sample_key(), settings), call.batch)
+        size = self._batch_sizes.setdefault((call.sample_key(), settings, conditions), call.batch)
         if size == call.batch:
             return size
         index = [position % call.batch for position in range(size)]
+        if cut.decides and call.rows(index).conditions() != conditions:
+            return call.batch
         for tried in (call, call.disturbed()):
             if tried is not None and not same_rows(cut.compute(self._model, tried.rows(index)),
                                                    cut.compute(self._model, tried), index):

@@ -186,11 +186,11 @@ class Skipper:
         missing = [position for position, row in enumerate(rows) if row is None]
         if missing:
             self._missed("absent", len(missing))
-            size = next((size for size in proven.cut.sub_batches if size >= len(missing)), None)
-            if size is None:
+            alone = self._alone(proven.cut, call, missing)
+            if alone is None:
                 self._populate(proven, call, ids, hashes)
                 return
-            self._compute(proven.cut, call, missing, size, ids, hashes, rows)
+            self._compute(proven.cut, alone, missing, ids, hashes, rows)
         crossing = [spec.assemble([row[index] for row in rows]) for index, spec in enumerate(proven.cut.tensors)]
         self._skippable += 1
         if self._skippable % _AUDIT_EVERY == 0 or self._skippable in (1, 4, 16, 64):
@@ -213,11 +213,20 @@ class Skipper:
                 self.counters["miss_unfit"] += 1
         return rows
 
-    def _compute(self, cut: Cut, call: Call, missing: list[int], size: int, ids: list[int], hashes: list[int],
+    @staticmethod
+    def _alone(cut: Cut, call: Call, missing: list[int]) -> Call | None:
+        """A call with the missing samples, and copies of one up to a number that was proven to make no difference;
+        None where there is no such call."""
+        size = next((size for size in cut.sub_batches if size >= len(missing)), None)
+        if size is None:
+            return None
+        alone = call.rows([*missing, *missing[:1] * (size - len(missing))])
+        return alone if not cut.decides or alone.conditions() == call.conditions() else None
+
+    def _compute(self, cut: Cut, alone: Call, missing: list[int], ids: list[int], hashes: list[int],
                  rows: list[tuple[Tensor, ...] | None]) -> None:
-        """Fills in the missing rows, with as many samples at once as were proven to make no difference."""
-        index = [*missing, *missing[:1] * (size - len(missing))]
-        tensors = [tensor[:len(missing)] for tensor in cut.compute(self._model, call.rows(index))]
+        """Fills in the missing rows."""
+        tensors = [tensor[:len(missing)] for tensor in cut.compute(self._model, alone)]
         for number, position in enumerate(missing):
             rows[position] = tuple(tensor[number] for tensor in tensors)
         self._store.put([ids[i] for i in missing], [hashes[i] for i in missing],
