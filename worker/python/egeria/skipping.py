@@ -59,20 +59,22 @@ class Skipper:
       paused: while True everything is computed as usual, and nothing stored; to be set by who weighs the costs.
       counters: "hits" and "misses" in samples, and these by reason: "miss_absent", "miss_no_ids", "miss_unproven"
         (a shape of call without a proof), "miss_unusual_call", "miss_unfit" (the store gave something else);
-        "passes", "passes_skipped"; "audits" (passes that were computed although they might have been skipped);
+        "passes", "passes_skipped"; "proofs" (each takes a few steps' time, in the pass that it is made in); "audits" (passes that were computed although they might have been skipped);
         "failures".
       fetch_seconds, forward_seconds: (total, number) of the times that skipped passes took until they were prepared,
         and that the frozen layers took in passes as usual (until what crosses the cut was there, on the host).
     """
 
     def __init__(self, model: nn.Module, frozen: Sequence[LayerModule], store: ActivationStore, *,
-                 take_ids: Callable[[int], Sequence[int] | None] | None = None,
+                 take_ids: Callable[[int], Sequence[int] | None] | None = None, own_forward_only: bool = False,
                  tell: Callable[[str, Exception | None], None] | None = None):
         """
         Args:
           model: unwrapped; `frozen` are its first layer modules, and frozen.
           take_ids: the samples of the batch at hand, given their number; None where that is not known. Called once
             in each training forward pass. Without it, before_forward() has to be called.
+          own_forward_only: calls in which another function stands for the model's forward are none: a training
+            framework's detours, with other arguments.
           tell: called with a reason why the prefix is not skipped, once, and the exception behind it.
         """
         self.refusal: Refused | None = None
@@ -83,6 +85,7 @@ class Skipper:
         self._model = model
         self._store = store
         self._take_ids = take_ids
+        self._own_forward_only = own_forward_only
         self._tell = tell if tell is not None else _warn
         self._weights = FrozenWeights(frozen)
         self._proofs = Proofs(model, frozen)
@@ -147,7 +150,8 @@ class Skipper:
     # The two hooks.
 
     def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._busy:
+        if self._busy or (self._own_forward_only and getattr(self._model.forward, "__func__", None)
+                          is not type(self._model).forward):
             return
         training = self._model.training and torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
         if training and self._take_ids is not None and not self._entered:
@@ -175,6 +179,7 @@ class Skipper:
         if not self._weights.unchanged():
             raise Refused("WEIGHTS_CHANGED", "the weights or buffers of frozen layers are not what they were")
         proven = self._proofs.find(call)
+        self.counters["proofs"] = self._proofs.made
         if proven is None:
             self._missed("unproven", call.batch)
             return
