@@ -25,7 +25,7 @@ class DictStore:
 
     def put(self, ids: Sequence[int], input_hashes: Sequence[int], tensors: tuple[Tensor, ...]) -> None:
         for number, key in enumerate(zip(ids, input_hashes)):
-            self.rows[key] = tuple(tensor[number].clone(memory_format=torch.contiguous_format) for tensor in tensors)
+            self.rows[key] = tuple(tensor[number].contiguous().clone() for tensor in tensors)
             self.stored += 1
 
 

@@ -108,13 +108,14 @@ def test_without_input_hashes_wrong_activations_would_be_used() -> None:
             super().put(ids, [0] * len(ids), tensors)
 
     generator = torch.Generator().manual_seed(3)
-    steps = epochs(16, 8, 4, lambda ids: ((IMAGES[ids] + torch.randn(len(ids), 3, 16, 16, generator=generator),), {}))
+    steps = epochs(16, 8, 4, lambda ids: (
+        (IMAGES[ids] + torch.randn(len(ids), 3, 16, 16, generator=generator),), {}))
     assert not run(ByIdOnly(), steps=steps).same_as(run(steps=steps))
 
 
 def test_shifted_ids_miss() -> None:
     """Ids of other samples come with other inputs, so that nothing wrong is used whatever the loader says."""
-    steps = [(ids[number % 2:] + ids[:number % 2], args, kwargs) for number, (ids, args, kwargs) in enumerate(STEPS)]
+    steps = [(ids[number % 2:] + ids[:number % 2], *inputs) for number, (ids, *inputs) in enumerate(STEPS)]
     cached = run(DictStore(), steps=steps)
     assert cached.same_as(run())
 

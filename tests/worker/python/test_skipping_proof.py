@@ -16,8 +16,8 @@ from egeria.cut_proof import prove
 from egeria.freezing import Freezer
 from egeria.modules import LayerModule
 from egeria.skippable import check_skippable
-from skipped_models import (VECTORS, Counting, KeepingInside, Late, Normalising, Objects, Picking, Picky, Remembering,
-                            Repeated, SecretlyNoisy, Selecting, Shy, ThreeLayers, Tied, Whispering)
+from skipped_models import (VECTORS, Counting, KeepingInside, Late, Normalising, Objects, Picking, Picky,
+                            Remembering, Repeated, SecretlyNoisy, Selecting, Shy, ThreeLayers, Tied, Whispering)
 
 
 def freeze(model: nn.Module, prefix: int, names: str = "abc") -> list[LayerModule]:
@@ -210,11 +210,11 @@ def test_input_hashes_see_everything() -> None:
     other = input_hashes((changed,), {"table": table, "scale": 2}, 4)
     assert [a == b for a, b in zip(base, other)] == [True, True, False, True]
     assert input_hashes((rows[[3, 0]],), {"table": table, "scale": 2}, 2) == [base[3], base[0]]
-    for args, kwargs in (((rows,), {"table": table + 1, "scale": 2}), ((rows,), {"table": table, "scale": 3}),
-                         ((rows,), {"table": table, "scale": 2.0}), ((rows.double(),), {"table": table, "scale": 2}),
-                         ((rows,), {"table": table, "scale": None}), ((rows, None), {"table": table, "scale": 2}),
-                         ((rows.view(4, 3, 1),), {"table": table, "scale": 2}), (([rows],), {"table": table,
-                                                                                           "scale": 2})):
+    rest = {"table": table, "scale": 2}
+    for args, kwargs in (((rows,), rest | {"table": table + 1}), ((rows,), rest | {"scale": 3}),
+                         ((rows,), rest | {"scale": 2.0}), ((rows,), rest | {"scale": None}),
+                         ((rows.double(),), rest), ((rows, None), rest), ((rows.view(4, 3, 1),), rest),
+                         (([rows],), rest)):
         assert not set(base) & set(input_hashes(args, kwargs, 4))
     assert input_hashes((rows,), {"scale": 2, "table": table}, 4) == base
 

@@ -22,15 +22,15 @@ class UnusualCall(Exception):
 class Call:
     """What the model is called with: a batch of samples, and what is the same for all of them.
 
-    A tensor whose first dimension is as long as the batch is taken to hold one sample per row. Whether that is so is
-    for egeria.cut.prove() to find out.
+    A tensor whose first dimension is as long as the batch is taken to hold one sample per row. Whether that is so
+    is for egeria.cut_proof to find out.
     """
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], batch: int):
         """
         Raises:
-          UnusualCall: an argument is neither a plain tensor nor a number, text or container of those; it requires a
-            gradient; or none has a row per sample.
+          UnusualCall: an argument is neither a plain tensor nor a number, text or container of those; it requires
+            a gradient; or none has a row per sample.
         """
         self.batch = batch
         self._leaves, self._structure = pytree.tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
@@ -62,8 +62,8 @@ class Call:
         return [leaf for leaf, batched in zip(self._leaves, self._batched) if batched]
 
     def conditions(self) -> tuple[tuple[bool, bool], ...]:
-        """What models ask of a whole batch's masks, so that a sample is computed otherwise in other company: whether
-        all elements are set, and whether any is."""
+        """What models ask of a whole batch's masks, so that a sample is computed otherwise in other company:
+        whether all elements are set, and whether any is."""
         return tuple((bool(tensor.all()), bool(tensor.any())) for tensor in self.batched()
                      if tensor.dim() > 1 and not tensor.is_floating_point() and not tensor.is_complex())
 
@@ -77,8 +77,8 @@ class Call:
         return other
 
     def disturbed(self) -> Call | None:
-        """The call with noise on all floating-point rows that are finite; None where there are none. Real inputs may
-        be so regular (a blank image) that roundings do not show."""
+        """The call with noise on all floating-point rows that are finite; None where there are none. Real inputs
+        may be so regular (a blank image) that roundings do not show."""
         generator = torch.Generator().manual_seed(self.batch)
         changed = [batched and leaf.is_floating_point() and bool(leaf.isfinite().all())
                    for leaf, batched in zip(self._leaves, self._batched)]
@@ -141,7 +141,7 @@ def _check(leaf: Any) -> None:
         if type(leaf) is not Tensor or leaf.layout is not torch.strided or leaf.is_quantized:
             raise UnusualCall(f"an argument is a {type(leaf).__name__} of layout {leaf.layout}")
         if leaf.requires_grad:
-            raise UnusualCall("an argument requires a gradient, which would have to pass through the frozen layers")
+            raise UnusualCall("an argument requires a gradient, which would have to pass the frozen layers")
     elif not isinstance(leaf, SIMPLE):
         raise UnusualCall(f"an argument is a {type(leaf).__name__}, not a tensor, a number or text")
 

@@ -14,8 +14,8 @@ from egeria.calls import Call
 from egeria.isolation import RandomStates, device_of, restored
 from egeria.standins import NotATensor, Output, Taps, tensors_in
 
-# A model that needs more outputs of frozen layers than this keeps all of them (output_hidden_states=True): to fetch
-# them takes longer than to compute them.
+# A model that needs more outputs of frozen layers than this keeps all of them (output_hidden_states=True): to
+# fetch them takes longer than to compute them.
 MOST_LIVE_OUTPUTS = 4
 
 
@@ -32,7 +32,7 @@ class Refused(Exception):
 
 
 class _Reached(BaseException):
-    """All that crosses the cut is there. No Exception: a model that catches those must not take it for an error."""
+    """All that crosses the cut is there. No Exception: a model that catches those must not see an error in it."""
 
 
 @dataclasses.dataclass
@@ -47,8 +47,8 @@ class Cut:
       live: those among them whose outputs are used behind the cut.
       dense: stand-ins need memory of their own.
       decides: before or in the frozen layers, a yes or no about the batch is asked for (Call.conditions()).
-      sub_batches: numbers of samples, ascending, that the prefix may be run with alone: each sample's result is then
-        the same, to the bit, as in the whole batch.
+      sub_batches: numbers of samples, ascending, that the prefix may be run with alone: each sample's result is
+        then the same, to the bit, as in the whole batch.
     """
 
     entries: list[nn.Module]
@@ -75,7 +75,7 @@ class Cut:
             taps.replace(entry, _once(value))
 
     def observe(self, taps: Taps, reached: Callable[[list[Tensor]], None]) -> None:
-        """For the next forward pass: `reached` is given a copy of what crosses the cut, as soon as all is there."""
+        """For the next forward pass: `reached` is given a copy of what crosses the cut, once all is there."""
         collected: dict[int, list[Tensor]] = {}
 
         def tap(index: int) -> Callable[..., Any]:

@@ -17,8 +17,9 @@ class FrozenWeights:
     """Parameters and buffers of frozen layers, as they are when this is made.
 
     Parameters are told by identity, memory and version: whoever writes to one has changed it. Buffers are written
-    to by DistributedDataParallel before every pass, mostly with what they hold, so that their contents count. On an
-    accelerator that is looked at only now and then; DistributedDataParallel writes what rank 0 holds frozen too.
+    to by DistributedDataParallel before every pass, mostly with what they hold, so that their contents count. On
+    an accelerator that is looked at only now and then; DistributedDataParallel writes what rank 0 holds frozen
+    too.
     """
 
     def __init__(self, frozen: Sequence[LayerModule]):

@@ -46,9 +46,9 @@ def undisturbed(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
 def restored(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
     """A forward pass of a training model on the side, in the modes that it is in.
 
-    Put back, to the bit: all random states (torch's on every device in use, Python's, numpy's), whatever submodules
-    assign to their attributes, the contents of buffers (`keep_buffers`), the default dtype. Compiled code is not
-    entered, compiled or invalidated.
+    Put back, to the bit: all random states (torch's on every device in use, Python's, numpy's), whatever
+    submodules assign to their attributes, their forward hooks, the contents of buffers (`keep_buffers`), the
+    default dtype. Compiled code is not entered, compiled or invalidated.
     """
     attributes = [_Attributes(module) for module in model.modules()]
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()] if keep_buffers else []

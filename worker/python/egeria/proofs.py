@@ -12,9 +12,10 @@ from torch import nn
 
 from egeria.calls import Call, Settings
 from egeria.cut import Cut, Refused
-from egeria.cut_proof import prove, same_rows
+from egeria.cut_proof import prove
 from egeria.modules import LayerModule
 from egeria.replicas import hash_tensors
+from egeria.sample_proof import same_rows
 
 _logger = logging.getLogger("egeria")
 
@@ -93,7 +94,7 @@ class Proofs:
         return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in self._submodules)
 
     def _batch_class(self, cut: Cut, call: Call, settings: Any, conditions: Any) -> int:
-        """A batch size at which samples have the same activations, to the bit, as in batches of this call's size."""
+        """A batch size at which samples have the same activations, to the bit, as in a batch of this size."""
         size = self._batch_sizes.setdefault((call.sample_key(), settings, conditions), call.batch)
         if size == call.batch:
             return size

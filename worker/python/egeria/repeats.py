@@ -16,8 +16,8 @@ class Repeats:
     """Compares some samples of the first epoch with what they are when they come again.
 
     To be told all batches of a training from its beginning, so that it is known, when layers freeze in a later
-    epoch, whether anything can be gained by keeping what they compute: not under random augmentation. Costs nothing
-    for batches without a remembered sample, and once it is known. Owned by the training thread.
+    epoch, whether anything can be gained by keeping what they compute: not under random augmentation. Costs
+    nothing for batches without a remembered sample, and once it is known. Owned by the training thread.
 
     Attributes:
       known: True: most come again as they were; False: most do not; None: too few have come again.

@@ -15,19 +15,19 @@ from torch.utils.hooks import RemovableHandle
 
 from egeria.calls import Call, UnusualCall
 from egeria.cut import Cut, Refused
-from egeria.cut_proof import same_rows
 from egeria.frozen_weights import FrozenWeights
 from egeria.hooks import PassHook
 from egeria.inputs import batch_of
 from egeria.modules import LayerModule
 from egeria.proofs import Proofs, Proven
+from egeria.sample_proof import same_rows
 from egeria.skippable import check_skippable
 from egeria.standins import Taps
 
 _logger = logging.getLogger("egeria")
 
-# Every so many passes that might be skipped are computed as usual, and compared with what the store has; more often
-# in the beginning.
+# Every so many passes that might be skipped are computed as usual, and compared with what the store has; more
+# often in the beginning.
 _AUDIT_EVERY = 256
 # Failures in a row after which a prefix is left alone.
 _MOST_FAILURES = 3
@@ -45,7 +45,7 @@ class ActivationStore(Protocol):
 
 
 class Skipper:
-    """One frozen prefix of a model, skipped in training forward passes as far as a store has what it would compute.
+    """One frozen prefix of a model, skipped in training passes as far as a store has what it would compute.
 
     A pass is skipped only in calls of a shape for which prove() has shown, on a real batch, that everything else
     comes out the same to the bit, and only as long as the frozen weights are what they were then. All else is
@@ -59,10 +59,10 @@ class Skipper:
       paused: while True everything is computed as usual, and nothing stored; to be set by who weighs the costs.
       counters: "hits" and "misses" in samples, and these by reason: "miss_absent", "miss_no_ids", "miss_unproven"
         (a shape of call without a proof), "miss_unusual_call", "miss_unfit" (the store gave something else);
-        "passes", "passes_skipped"; "proofs" (each takes a few steps' time, in the pass that it is made in); "audits" (passes that were computed although they might have been skipped);
-        "failures".
-      fetch_seconds, forward_seconds: (total, number) of the times that skipped passes took until they were prepared,
-        and that the frozen layers took in passes as usual (until what crosses the cut was there, on the host).
+        "miss_failure"; "passes", "passes_skipped"; "proofs" (each takes a few steps' time, in the pass that it is
+        made in); "audits" (passes that were computed although they might have been skipped); "failures".
+      fetch_seconds, forward_seconds: (total, number) of the times that skipped passes took until they were
+        prepared, and that the frozen layers took in passes as usual, by the host's clock.
     """
 
     def __init__(self, model: nn.Module, frozen: Sequence[LayerModule], store: ActivationStore, *,
@@ -253,8 +253,8 @@ class Skipper:
         start = time.perf_counter()
 
     def _populate(self, proven: Proven, call: Call, ids: list[int], hashes: list[int]) -> None:
-        """What crosses the cut in this pass is stored. At the first time, it also has to be what a pass on the side
-        computes."""
+        """What crosses the cut in this pass is stored. At the first time, it also has to be what a pass on the
+        side computes."""
         expected = None if proven.confirmed else proven.cut.compute(self._model, call)
 
         def reached(tensors: list[Tensor]) -> None:

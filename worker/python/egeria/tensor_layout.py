@@ -1,4 +1,4 @@
-"""Tensors of the same memory format with another number of rows: kernels may round otherwise for another format."""
+"""Tensors of the same memory format with another number of rows: kernels may round otherwise for another one."""
 
 from __future__ import annotations
 
