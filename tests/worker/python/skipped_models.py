@@ -3,6 +3,7 @@ skipping."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import pathlib
 import sys
@@ -297,3 +298,14 @@ class Selecting(ThreeLayers):
     def __init__(self) -> None:
         super().__init__()
         self.a = Selecting.Inner(8, 8)
+
+
+class Packing(Picking):
+    """Returns a data class."""
+
+    @dataclasses.dataclass
+    class Result:
+        scores: Tensor
+
+    def forward(self, x: Tensor) -> Any:
+        return Packing.Result(super().forward(x))

@@ -16,8 +16,9 @@ from egeria.cut_proof import prove
 from egeria.freezing import Freezer
 from egeria.modules import LayerModule
 from egeria.skippable import check_skippable
-from skipped_models import (VECTORS, Counting, KeepingInside, Late, Normalising, Objects, Picking, Picky,
-                            Remembering, Repeated, SecretlyNoisy, Selecting, Shy, ThreeLayers, Tied, Whispering)
+from skipped_models import (VECTORS, Counting, KeepingInside, Late, Normalising, Objects, Packing, Picking,
+                            Picky, Remembering, Repeated, SecretlyNoisy, Selecting, Shy, ThreeLayers, Tied,
+                            Whispering)
 
 
 def freeze(model: nn.Module, prefix: int, names: str = "abc") -> list[LayerModule]:
@@ -61,9 +62,10 @@ def test_a_tied_weight_that_is_frozen_is_refused() -> None:
     assert caught.value.name == "TIED_PARAMETER"
 
 
-def test_what_a_rare_value_would_let_through_counts_as_crossing() -> None:
+@pytest.mark.parametrize("kind", [Picking, Packing])
+def test_what_a_rare_value_would_let_through_counts_as_crossing(kind: type[nn.Module]) -> None:
     torch.manual_seed(0)
-    cut = proof(Picking())
+    cut = proof(kind())
     assert [cut.names[index] for index in cut.live] == ["a", "b"]
 
 
