@@ -12,6 +12,7 @@ import gc
 import os
 import sys
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,7 +29,17 @@ if TYPE_CHECKING:
 _NO_HOOK = contextlib.nullcontext().__exit__
 
 
-class _Hook:
+class _Inert:
+    """Copies of it do nothing."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return _NO_HOOK
+
+    def __reduce__(self) -> Any:
+        return getattr, (contextlib.nullcontext(), "__exit__")  # which is _NO_HOOK
+
+
+class _Hook(_Inert):
     """Refers to a session of this process, if it is still there."""
 
     def __init__(self, session: Session):
@@ -37,12 +48,6 @@ class _Hook:
 
     def session(self) -> Session | None:
         return self._session() if os.getpid() == self._pid else None
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return _NO_HOOK
-
-    def __reduce__(self) -> Any:
-        return getattr, (contextlib.nullcontext(), "__exit__")  # which is _NO_HOOK
 
 
 class ForwardHook(_Hook):
@@ -72,6 +77,21 @@ class StepHook(_Hook):
         session = self.session()
         if session is not None:
             session._on_step()
+
+
+class PassHook(_Inert):
+    """Forward hook, before or after, that calls a method of an object of this process, if it is still there."""
+
+    def __init__(self, method: Callable[..., None]):
+        self._method = weakref.WeakMethod(method)
+        self._pid = os.getpid()
+
+    def __call__(self, module: nn.Module, *arguments: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        method = self._method() if os.getpid() == self._pid else None
+        if method is not None:
+            method(*arguments)
 
 
 def wrappers_of(model: nn.Module) -> list[nn.Module]:

@@ -11,7 +11,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 # Arguments that a recording may take for constants.
-_SIMPLE = (int, float, bool, str, bytes, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout,
+SIMPLE = (int, float, bool, str, bytes, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout,
            slice)
 
 
@@ -32,7 +32,7 @@ class RootInputs:
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], samples: int):
         leaves, self._structure = pytree.tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
-        self.batch = _batch_of(leaves)
+        self.batch = batch_of(leaves)
         self.samples = min(samples, self.batch)
         self.batched = tuple(leaf.dim() >= 1 and leaf.size(0) == self.batch for leaf in leaves
                              if isinstance(leaf, Tensor))
@@ -70,7 +70,7 @@ class RootInputs:
     def check_simple(self) -> None:
         """Raises GraphError for an argument that a recording would silently take for a constant."""
         for leaf in self.leaves:
-            if not isinstance(leaf, (Tensor, *_SIMPLE)):
+            if not isinstance(leaf, (Tensor, *SIMPLE)):
                 raise GraphError(f"the model takes a {type(leaf).__name__}, which is not a tensor, a number, or a "
                                  "list, tuple or dict of those")
 
@@ -87,7 +87,7 @@ def _same_leaf(mine: Any, theirs: Any) -> bool:
     return type(mine) is type(theirs) and bool(mine == theirs)
 
 
-def _batch_of(leaves: Iterable[Any]) -> int:
+def batch_of(leaves: Iterable[Any]) -> int:
     """The first size that most tensors share; of the first tensor where none is more common."""
     sizes = [leaf.size(0) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim() >= 1]
     if not sizes:

@@ -31,25 +31,39 @@ def undisturbed(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
     and autocast mode, the default dtype. Compiled code is not entered, compiled or invalidated; the fused
     attention kernels of nn.TransformerEncoder, which no graph shows, are off meanwhile.
     """
-    device = device_of(model)
-    attributes = [_Attributes(module) for module in model.modules()]
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()] if keep_buffers else []
-    default_dtype = torch.get_default_dtype()
     fast_path = torch.backends.mha.get_fastpath_enabled()
-    with _RandomStates(device), plain_evaluation(device), _uncompiled():
+    with restored(model, keep_buffers), plain_evaluation(device_of(model)):
         try:
-            for entry in attributes:
-                entry.module.__dict__["training"] = False
+            for module in model.modules():
+                module.__dict__["training"] = False
             torch.backends.mha.set_fastpath_enabled(False)
             yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast_path)
+
+
+@contextlib.contextmanager
+def restored(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
+    """A forward pass of a training model on the side, in the modes that it is in.
+
+    Put back, to the bit: all random states (torch's on every device in use, Python's, numpy's), whatever
+    submodules assign to their attributes, their forward hooks, the contents of buffers (`keep_buffers`), the
+    default dtype. Compiled code is not entered, compiled or invalidated.
+    """
+    attributes = [_Attributes(module) for module in model.modules()]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()] if keep_buffers else []
+    default_dtype = torch.get_default_dtype()
+    with RandomStates(device_of(model)), _uncompiled():
+        try:
+            yield
+        finally:
             torch.set_default_dtype(default_dtype)
             for entry in attributes:
                 entry.restore()
-            for buffer, value in buffers:
-                if not torch.equal(buffer, value):
-                    buffer.copy_(value)
+            with torch.no_grad():
+                for buffer, value in buffers:
+                    if not torch.equal(buffer, value):
+                        buffer.copy_(value)
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -59,9 +73,11 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 class _Attributes:
-    """What a module refers to, one level deep."""
+    """What a module refers to, one level deep, and its forward hooks: some libraries register them in a first
+    pass, and note in an attribute that they have."""
 
-    _TABLES = ("_parameters", "_buffers", "_modules")
+    _TABLES = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_hooks_with_kwargs",
+               "_forward_hooks_always_called", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs")
 
     def __init__(self, module: nn.Module):
         self.module = module
@@ -84,8 +100,8 @@ def _put_back(current: dict[str, Any], saved: dict[str, Any]) -> None:
             current[name] = value
 
 
-class _RandomStates:
-    """Restores every generator that a forward pass may draw from."""
+class RandomStates:
+    """The states of every generator that a forward pass may draw from; as a context, puts them back."""
 
     def __init__(self, device: torch.device):
         self._module = getattr(torch, device.type, None) if device.type != "cpu" else None
@@ -107,6 +123,17 @@ class _RandomStates:
         torch.set_rng_state(self._torch)
         if self._accelerator is not None:
             self._module.set_rng_state(self._accelerator, self._device)
+
+    def text(self) -> str:
+        """The states of now, to compare."""
+        parts: list[Any] = [random.getstate(), torch.get_rng_state().tolist()]
+        numpy = sys.modules.get("numpy.random")
+        if numpy is not None:
+            kind, keys, *rest = numpy.get_state()
+            parts += [kind, keys.tolist(), rest]
+        if self._module is not None and hasattr(self._module, "get_rng_state"):
+            parts.append(self._module.get_rng_state(self._device).tolist())
+        return repr(parts)
 
 
 @contextlib.contextmanager

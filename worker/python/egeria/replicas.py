@@ -134,7 +134,7 @@ class Replicas:
     def hash(self, frozen: Sequence[LayerModule] = ()) -> int:
         """Hash of all parameters, and of the buffers of `frozen` layers; sharded tensors: this rank's shard."""
         buffers = [buffer for module in frozen for _, buffer in module.buffers()]
-        return _hash([_local(tensor).detach() for tensor in (*self.root.parameters(), *buffers)])
+        return hash_tensors([_local(tensor).detach() for tensor in (*self.root.parameters(), *buffers)])
 
     def identical_on_all_ranks(self, frozen: Sequence[LayerModule] = (),
                                group: dist.ProcessGroup | None = None) -> bool:
@@ -153,7 +153,7 @@ class Replicas:
         failure: Exception | None = None
         try:
             flags = torch.tensor([parameter.requires_grad for parameter in self.root.parameters()])
-            hashes = (self._shard(), _signed(self.hash(frozen)), _signed(_hash([flags])))
+            hashes = (self._shard(), _signed(self.hash(frozen)), _signed(hash_tensors([flags])))
         except Exception as error:  # pylint: disable=broad-exception-caught  # the other ranks wait for this one
             failure, hashes = error, (-1, dist.get_rank(), 0)  # unlike any other's
         mine = torch.tensor(hashes, device=_device_of(group))
@@ -332,7 +332,7 @@ def _broadcast_from_first(tensors: list[Tensor], group: dist.ProcessGroup) -> No
             tensor.copy_(part.view_as(tensor))
 
 
-def _hash(tensors: list[Tensor]) -> int:
+def hash_tensors(tensors: list[Tensor]) -> int:
     """64 bits over the element type, shape and bytes of each tensor, in order."""
     try:
         from egeria import _native  # pylint: disable=import-outside-toplevel

@@ -1,0 +1,159 @@
+"""What crosses from a frozen prefix to the layers behind it, and the proof that nothing else does."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from egeria.calls import Call
+from egeria.isolation import RandomStates, device_of, restored
+from egeria.standins import NotATensor, Output, Taps, tensors_in
+
+# A model that needs more outputs of frozen layers than this keeps all of them (output_hidden_states=True): to
+# fetch them takes longer than to compute them.
+MOST_LIVE_OUTPUTS = 4
+
+
+class Refused(Exception):
+    """Why a frozen prefix is computed as usual.
+
+    Attributes:
+      name: stable, in capitals.
+    """
+
+    def __init__(self, name: str, text: str):
+        super().__init__(f"[{name}] {text}")
+        self.name = name
+
+
+class _Reached(BaseException):
+    """All that crosses the cut is there. No Exception: a model that catches those must not see an error in it."""
+
+
+@dataclasses.dataclass
+class Cut:
+    """A frozen prefix in calls of one shape.
+
+    Attributes:
+      entries: the submodules through which the prefix is entered, in the order of their calls; none is inside
+        another. They are what is skipped.
+      names: theirs.
+      outputs: what each returns.
+      live: those among them whose outputs are used behind the cut.
+      dense: stand-ins need memory of their own.
+      decides: before or in the frozen layers, a yes or no about the batch is asked for (Call.conditions()).
+      sub_batches: numbers of samples, ascending, that the prefix may be run with alone: each sample's result is
+        then the same, to the bit, as in the whole batch.
+    """
+
+    entries: list[nn.Module]
+    names: list[str]
+    outputs: list[Output]
+    live: list[int]
+    dense: bool = False
+    decides: bool = False
+    sub_batches: tuple[int, ...] = ()
+
+    @property
+    def tensors(self) -> list[Any]:
+        """TensorSpecs of what crosses the cut."""
+        return [spec for index in self.live for spec in self.outputs[index].tensors]
+
+    def skip(self, taps: Taps, crossing: Sequence[Tensor]) -> None:
+        """For the next forward pass: the entries return stand-ins, the live ones `crossing`."""
+        remaining = iter(crossing)
+        for index, (entry, output) in enumerate(zip(self.entries, self.outputs)):
+            if index in self.live:
+                value = output.build([next(remaining) for _ in output.tensors])
+            else:
+                value = output.stand_in(self.dense)
+            taps.replace(entry, _once(value))
+
+    def observe(self, taps: Taps, reached: Callable[[list[Tensor]], None]) -> None:
+        """For the next forward pass: `reached` is given a copy of what crosses the cut, once all is there."""
+        collected: dict[int, list[Tensor]] = {}
+
+        def tap(index: int) -> Callable[..., Any]:
+            def function(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+                value = original(*args, **kwargs)
+                fresh = index not in collected
+                collected[index] = [tensor.detach().clone() for tensor in tensors_in(value)]
+                if fresh and len(collected) == len(self.live):
+                    reached([tensor for i in self.live for tensor in collected[i]])
+                return value
+            return function
+
+        for index in self.live:
+            taps.replace(self.entries[index], tap(index))
+
+    def compute(self, model: nn.Module, call: Call, check: Callable[[], None] | None = None) -> list[Tensor]:
+        """What crosses the cut in this call, by the model's own forward, which is left as soon as it is known.
+
+        Args:
+          check: called at that moment.
+
+        Raises:
+          Refused: [NOT_CALLED] the forward pass went another way.
+          Exception: what the model raises.
+        """
+        found: list[list[Tensor]] = []
+
+        def reached(tensors: list[Tensor]) -> None:
+            found.append(tensors)
+            if check is not None:
+                check()
+            raise _Reached
+
+        with Taps() as taps, side_pass(model, keep_buffers=check is not None):
+            self.observe(taps, reached)
+            try:
+                call.run(model.forward)
+            except _Reached:
+                pass
+        if not found:
+            raise Refused("NOT_CALLED", "a forward pass does not come through "
+                          + ", ".join(self.names[index] for index in self.live))
+        return found[0]
+
+
+@contextlib.contextmanager
+def side_pass(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
+    """A forward pass as in training, of which no trace is left.
+
+    Autocast keeps nothing of it: casts of weights made here would be used again in the training's own pass.
+    """
+    cached = torch.is_autocast_cache_enabled()
+    with restored(model, keep_buffers), torch.enable_grad():
+        try:
+            torch.set_autocast_cache_enabled(False)
+            yield
+        finally:
+            torch.set_autocast_cache_enabled(cached)
+
+
+def random_states(model: nn.Module) -> str:
+    """All random states of now, to compare."""
+    return RandomStates(device_of(model)).text()
+
+
+def describe(value: Any, name: str) -> Output:
+    """Raises Refused [NOT_A_TENSOR]."""
+    try:
+        return Output(value)
+    except NotATensor as error:
+        raise Refused("NOT_A_TENSOR", f"'{name}' {error}") from None
+
+
+def _once(value: Any) -> Callable[..., Any]:
+    """Returns `value` at its first call; what is called again works as usual, and mostly on stand-ins, which
+    shows."""
+    values = [value]
+
+    def function(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return values.pop() if values else original(*args, **kwargs)
+    return function

@@ -1,0 +1,72 @@
+"""Whether frozen weights are still what they were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from egeria.modules import LayerModule
+from egeria.replicas import hash_tensors
+
+# Contents of buffers on an accelerator are compared at every so many writes to them: it waits for the device.
+_COMPARE_EVERY = 64
+
+
+class FrozenWeights:
+    """Parameters and buffers of frozen layers, as they are when this is made.
+
+    Parameters are told by identity, memory and version: whoever writes to one has changed it. Buffers are written
+    to by DistributedDataParallel before every pass, mostly with what they hold, so that their contents count. On
+    an accelerator that is looked at only now and then; DistributedDataParallel writes what rank 0 holds frozen
+    too.
+    """
+
+    def __init__(self, frozen: Sequence[LayerModule]):
+        modules = [inner for entry in frozen for unit in entry.units for inner in unit.modules()]
+        modules += [owner for entry in frozen for _, owner in entry.loose]
+        loose = {(owner, name.rpartition(".")[2]) for entry in frozen for name, owner in entry.loose}
+        inside = {inner for entry in frozen for unit in entry.units for inner in unit.modules()}
+        self._parameters = [_Kept(module._parameters, name) for module in dict.fromkeys(modules)
+                            for name, value in module._parameters.items()
+                            if value is not None and (module in inside or (module, name) in loose)]
+        self._buffers = [_Kept(module._buffers, name) for module in dict.fromkeys(modules)
+                         for name, value in module._buffers.items()
+                         if value is not None and (module in inside or (module, name) in loose)]
+        self._contents = self._hash()
+        self._writes = 0
+
+    def unchanged(self) -> bool:
+        """Whether nothing has been replaced or written to, as far as it matters."""
+        if not all(entry.same_memory() and entry.same_version() for entry in self._parameters) \
+                or not all(entry.same_memory() for entry in self._buffers):
+            return False
+        if all(entry.same_version() for entry in self._buffers):
+            return True
+        self._writes += 1
+        on_host = all(entry.tensor.device.type == "cpu" for entry in self._buffers)
+        if (on_host or self._writes % _COMPARE_EVERY == 1) and self._hash() != self._contents:
+            return False
+        for entry in self._buffers:
+            entry.version = entry.tensor._version
+        return True
+
+    def _hash(self) -> int:
+        return hash_tensors([entry.tensor.detach() for entry in self._buffers])
+
+
+class _Kept:
+    """One tensor of a module."""
+
+    def __init__(self, table: dict[str, Tensor | nn.Parameter | None], name: str):
+        self._table = table
+        self._name = name
+        self.tensor: Tensor = table[name]
+        self._address = self.tensor.data_ptr()
+        self.version = self.tensor._version
+
+    def same_memory(self) -> bool:
+        return self._table.get(self._name) is self.tensor and self.tensor.data_ptr() == self._address
+
+    def same_version(self) -> bool:
+        return self.tensor._version == self.version

@@ -1,0 +1,301 @@
+"""Skips the forward pass of a frozen prefix where a store has its results."""
+
+from __future__ import annotations
+
+import collections
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from egeria.calls import Call, UnusualCall
+from egeria.cut import Cut, Refused
+from egeria.frozen_weights import FrozenWeights
+from egeria.hooks import PassHook
+from egeria.inputs import batch_of
+from egeria.modules import LayerModule
+from egeria.proofs import Proofs, Proven
+from egeria.sample_proof import same_rows
+from egeria.skippable import check_skippable
+from egeria.standins import Taps
+
+_logger = logging.getLogger("egeria")
+
+# Every so many passes that might be skipped are computed as usual, and compared with what the store has; more
+# often in the beginning.
+_AUDIT_EVERY = 256
+# Failures in a row after which a prefix is left alone.
+_MOST_FAILURES = 3
+
+
+class ActivationStore(Protocol):
+    """What keeps activations of one frozen prefix. Never waits; what it does not have in time is a miss."""
+
+    def get(self, ids: Sequence[int], input_hashes: Sequence[int]) -> list[tuple[Tensor, ...] | None]:
+        """For each sample what put() was given for it with the same input hash, without the batch dimension and on
+        any device; None is a miss. The tensors are only read, before the next call."""
+
+    def put(self, ids: Sequence[int], input_hashes: Sequence[int], tensors: tuple[Tensor, ...]) -> None:
+        """Offers b x ... tensors, a row for each sample. They are the store's from then on. It may drop them."""
+
+
+class Skipper:
+    """One frozen prefix of a model, skipped in training passes as far as a store has what it would compute.
+
+    A pass is skipped only in calls of a shape for which prove() has shown, on a real batch, that everything else
+    comes out the same to the bit, and only as long as the frozen weights are what they were then. All else is
+    computed as usual, and counted by its reason.
+
+    Owned by the training thread. Nothing of it stays on the model after close(), or between two forward passes but
+    two hooks on the model itself, of which copies do nothing.
+
+    Attributes:
+      refusal: why this prefix is not skipped at all; None if it may be.
+      paused: while True everything is computed as usual, and nothing stored; to be set by who weighs the costs.
+      counters: "hits" and "misses" in samples, and these by reason: "miss_absent", "miss_no_ids", "miss_unproven"
+        (a shape of call without a proof), "miss_unusual_call", "miss_unfit" (the store gave something else);
+        "miss_failure"; "passes", "passes_skipped"; "proofs" (each takes a few steps' time, in the pass that it is
+        made in); "audits" (passes that were computed although they might have been skipped); "failures".
+      fetch_seconds, forward_seconds: (total, number) of the times that skipped passes took until they were
+        prepared, and that the frozen layers took in passes as usual, by the host's clock.
+    """
+
+    def __init__(self, model: nn.Module, frozen: Sequence[LayerModule], store: ActivationStore, *,
+                 take_ids: Callable[[int], Sequence[int] | None] | None = None, own_forward_only: bool = False,
+                 tell: Callable[[str, Exception | None], None] | None = None):
+        """
+        Args:
+          model: unwrapped; `frozen` are its first layer modules, and frozen.
+          take_ids: the samples of the batch at hand, given their number; None where that is not known. Called once
+            in each training forward pass. Without it, before_forward() has to be called.
+          own_forward_only: calls in which another function stands for the model's forward are none: a training
+            framework's detours, with other arguments.
+          tell: called with a reason why the prefix is not skipped, once, and the exception behind it.
+        """
+        self.refusal: Refused | None = None
+        self.paused = False
+        self.counters: collections.Counter[str] = collections.Counter()
+        self.fetch_seconds = (0.0, 0)
+        self.forward_seconds = (0.0, 0)
+        self._model = model
+        self._store = store
+        self._take_ids = take_ids
+        self._own_forward_only = own_forward_only
+        self._tell = tell if tell is not None else _warn
+        self._weights = FrozenWeights(frozen)
+        self._proofs = Proofs(model, frozen)
+        self._taps = Taps()
+        self._entered = False
+        self._busy = False  # our own passes come through the same hooks
+        self._failures = 0
+        self._skippable = 0
+        self._handles: list[RemovableHandle] = []
+        try:
+            check_skippable(model, frozen)
+        except Refused as error:
+            self._refuse(error)
+            return
+        self._handles = [
+            model.register_forward_pre_hook(PassHook(self._enter), with_kwargs=True),
+            model.register_forward_hook(PassHook(self._leave), with_kwargs=True, always_call=True),
+        ]
+
+    def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any], ids: Sequence[int] | None) -> None:
+        """Prepares the next forward pass of the model, which is called with these arguments.
+
+        Args:
+          ids: of the samples, in the order of the rows; None: not known.
+        """
+        self.disarm()
+        if self.refusal is not None or self.paused or self._busy:
+            return
+        self.counters["passes"] += 1
+        if ids is None:
+            self._missed("no_ids", 0)
+            return
+        self._busy = True
+        try:
+            self._prepare(args, kwargs, list(ids))
+        except UnusualCall as error:
+            self.disarm()
+            _logger.debug("egeria: %s", error)
+            self._missed("unusual_call", len(ids))
+        except Refused as error:
+            self.disarm()
+            self._refuse(error)
+        except Exception as error:  # pylint: disable=broad-exception-caught
+            self.disarm()
+            self._fail(error, len(ids))
+        finally:
+            self._busy = False
+
+    def disarm(self) -> None:
+        """The next forward pass is one as usual."""
+        self._entered = False
+        if self._taps:
+            self._taps.release()
+
+    def close(self) -> None:
+        """Leaves the model as it was. Idempotent."""
+        self.disarm()
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    # The two hooks.
+
+    def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._busy or (self._own_forward_only and getattr(self._model.forward, "__func__", None)
+                          is not type(self._model).forward):
+            return
+        training = self._model.training and torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        if training and self._take_ids is not None and not self._entered:
+            try:
+                ids = self._take_ids(batch_of(pytree.tree_leaves((args, kwargs))))
+            except Exception as error:  # pylint: disable=broad-exception-caught
+                self._fail(error, 0)
+                return
+            self.before_forward(args, kwargs, ids)
+            self._entered = bool(self._taps)
+        elif training and self._taps and not self._entered:
+            self._entered = True
+        else:  # validation, or what a pass that was broken off has left
+            self.disarm()
+
+    def _leave(self, *_: Any) -> None:
+        if not self._busy:
+            self.disarm()
+
+    # One pass.
+
+    def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any], ids: list[int]) -> None:
+        begin = time.perf_counter()
+        call = Call(args, kwargs, len(ids))
+        if not self._weights.unchanged():
+            raise Refused("WEIGHTS_CHANGED", "the weights or buffers of frozen layers are not what they were")
+        proven = self._proofs.find(call)
+        self.counters["proofs"] = self._proofs.made
+        if proven is None:
+            self._missed("unproven", call.batch)
+            return
+        hashes = call.hashes(proven.salt)
+        if not proven.confirmed:
+            self._populate(proven, call, ids, hashes)
+            return
+        rows = self._fetch(proven.cut, ids, hashes)
+        missing = [position for position, row in enumerate(rows) if row is None]
+        if missing:
+            self._missed("absent", len(missing))
+            alone = self._alone(proven.cut, call, missing)
+            if alone is None:
+                self._populate(proven, call, ids, hashes)
+                return
+            self._compute(proven.cut, alone, missing, ids, hashes, rows)
+        crossing = [spec.assemble([row[index] for row in rows]) for index, spec in enumerate(proven.cut.tensors)]
+        self._skippable += 1
+        if self._skippable % _AUDIT_EVERY == 0 or self._skippable in (1, 4, 16, 64):
+            self._audit(proven, crossing)
+            return
+        proven.cut.skip(self._taps, crossing)
+        self.counters["hits"] += call.batch - len(missing)
+        self.counters["passes_skipped"] += 1
+        self._failures = 0
+        self.fetch_seconds = _add(self.fetch_seconds, time.perf_counter() - begin)
+
+    def _fetch(self, cut: Cut, ids: list[int], hashes: list[int]) -> list[tuple[Tensor, ...] | None]:
+        rows = list(self._store.get(ids, hashes))
+        if len(rows) != len(ids):
+            raise RuntimeError(f"the store answers {len(rows)} of {len(ids)} samples")
+        for position, row in enumerate(rows):
+            if row is not None and not (len(row) == len(cut.tensors)
+                                        and all(spec.fits(part) for spec, part in zip(cut.tensors, row))):
+                rows[position] = None
+                self.counters["miss_unfit"] += 1
+        return rows
+
+    @staticmethod
+    def _alone(cut: Cut, call: Call, missing: list[int]) -> Call | None:
+        """A call with the missing samples, and copies of one up to a number that was proven to make no difference;
+        None where there is no such call."""
+        size = next((size for size in cut.sub_batches if size >= len(missing)), None)
+        if size is None:
+            return None
+        alone = call.rows([*missing, *missing[:1] * (size - len(missing))])
+        return alone if not cut.decides or alone.conditions() == call.conditions() else None
+
+    def _compute(self, cut: Cut, alone: Call, missing: list[int], ids: list[int], hashes: list[int],
+                 rows: list[tuple[Tensor, ...] | None]) -> None:
+        """Fills in the missing rows."""
+        tensors = [tensor[:len(missing)] for tensor in cut.compute(self._model, alone)]
+        for number, position in enumerate(missing):
+            rows[position] = tuple(tensor[number] for tensor in tensors)
+        self._store.put([ids[i] for i in missing], [hashes[i] for i in missing],
+                        tuple(tensor.clone() for tensor in tensors))
+
+    def _observe(self, cut: Cut, reached: Callable[[list[Tensor]], None]) -> None:
+        """This pass is computed as usual, and `reached` given what crosses the cut."""
+        def guarded(tensors: list[Tensor]) -> None:
+            self.forward_seconds = _add(self.forward_seconds, time.perf_counter() - start)
+            try:
+                reached(tensors)
+                self._failures = 0
+            except Refused as error:
+                self._refuse(error)
+            except Exception as error:  # pylint: disable=broad-exception-caught
+                self._fail(error, 0)
+
+        cut.observe(self._taps, guarded)
+        start = time.perf_counter()
+
+    def _populate(self, proven: Proven, call: Call, ids: list[int], hashes: list[int]) -> None:
+        """What crosses the cut in this pass is stored. At the first time, it also has to be what a pass on the
+        side computes."""
+        expected = None if proven.confirmed else proven.cut.compute(self._model, call)
+
+        def reached(tensors: list[Tensor]) -> None:
+            if expected is not None and not same_rows(tensors, expected, range(call.batch)):
+                raise Refused("OUTPUT_DIFFERS", "the frozen layers compute something else in the training's own "
+                              "pass than in one on the side")
+            proven.confirmed = True
+            self._store.put(ids, hashes, tuple(tensors))
+
+        self._observe(proven.cut, reached)
+
+    def _audit(self, proven: Proven, fetched: list[Tensor]) -> None:
+        """What crosses the cut in this pass has to be what would have been used instead."""
+        self.counters["audits"] += 1
+
+        def reached(tensors: list[Tensor]) -> None:
+            if not same_rows(tensors, fetched, range(len(tensors[0]))):
+                raise Refused("STORE_DIFFERS", "the store has other activations than the frozen layers compute")
+
+        self._observe(proven.cut, reached)
+
+    def _missed(self, reason: str, samples: int) -> None:
+        self.counters["misses"] += samples
+        self.counters[f"miss_{reason}"] += max(samples, 1)
+
+    def _refuse(self, error: Refused) -> None:
+        self.refusal = error
+        self._tell("the forward pass of the frozen layers is not skipped", error)
+
+    def _fail(self, error: Exception, samples: int) -> None:
+        """Something of ours, or of the store, went wrong; this pass is computed as usual."""
+        self.counters["failures"] += 1
+        self._missed("failure", samples)
+        self._failures += 1
+        if self._failures >= _MOST_FAILURES:
+            self._refuse(Refused("FAILED", f"{_MOST_FAILURES} times in a row: {type(error).__name__}: {error}"))
+
+
+def _add(total: tuple[float, int], seconds: float) -> tuple[float, int]:
+    return total[0] + seconds, total[1] + 1
+
+
+def _warn(what: str, error: Exception | None) -> None:
+    _logger.warning("egeria: %s%s", what, f": {error}" if error is not None else "")
