@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -15,6 +16,7 @@ if "EGERIA_BIN" not in os.environ:  # ctest says what it has built
     os.environ.update(EGERIA_BIN=str(ROOT / "build" / "dev" / "bin"), PYTHONPATH=":".join(package), OMP_NUM_THREADS="1")
     sys.path[:0] = package
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
+from cache_daemon import Daemon  # noqa: E402  pylint: disable=wrong-import-position
 from harness import Controller  # noqa: E402  pylint: disable=wrong-import-position
 
 
@@ -23,3 +25,12 @@ def controller(tmp_path: pathlib.Path) -> Iterator[Controller]:
     """A running controller of this test's own."""
     with Controller(tmp_path) as running:
         yield running
+
+
+@pytest.fixture
+def cache_daemon(tmp_path: pathlib.Path) -> Iterator[Daemon]:
+    """A running egeria-cache of this test's own."""
+    daemon = Daemon(tmp_path)
+    daemon.start()
+    yield daemon
+    daemon.end(signal.SIGKILL)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import copy
-import os
-import pathlib
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 import torch
+from cache_daemon import Daemon
 from harness import wait_until
 from layered_models import Layered
 from torch import Tensor, nn
@@ -23,40 +21,8 @@ from egeria.modules import partition
 JOB = "0b0e7f6c-5a3e-4d58-9e0e-3c1f6a2b7d11"
 
 
-class Daemon:
-    """An egeria-cache on a folder of its own."""
-
-    def __init__(self, folder: pathlib.Path):
-        self.folder = folder / "store"
-        self.address = f"unix:{self.folder}/cache.sock"
-        self.process: subprocess.Popen | None = None
-
-    def start(self) -> None:
-        reader, writer = os.pipe()
-        program = pathlib.Path(os.environ["EGERIA_BIN"]) / "egeria-cache"
-        self.process = subprocess.Popen([program, "--folder", self.folder, "--keep-free", "0", "--ready-fd",
-                                         str(writer)], pass_fds=[writer])
-        os.close(writer)
-        with os.fdopen(reader) as ready:
-            assert ready.readline() == "READY=1\n"
-
-    def end(self, number: int = signal.SIGTERM) -> None:
-        if self.process is not None:
-            self.process.send_signal(number)
-            self.process.wait(30)
-            self.process = None
-
-
-@pytest.fixture(name="daemon")
-def daemon_fixture(tmp_path: pathlib.Path) -> Iterator[Daemon]:
-    daemon = Daemon(tmp_path)
-    daemon.start()
-    yield daemon
-    daemon.end(signal.SIGKILL)
-
-
-def connect(daemon: Daemon) -> _native.ActivationCache:
-    cache = _native.ActivationCache(daemon.address, JOB, shared_bytes=4 << 20, patience_seconds=2.0)
+def connect(cache_daemon: Daemon) -> _native.ActivationCache:
+    cache = _native.ActivationCache(cache_daemon.address, JOB, shared_bytes=4 << 20, patience_seconds=2.0)
     wait_until(lambda: cache.attached, 20, "the cache")
     return cache
 
@@ -68,8 +34,8 @@ def rows(count: int, seed: int = 0) -> tuple[Tensor, ...]:
             torch.rand(count, 2, generator=generator) > 0.5)
 
 
-def test_tensors_come_back_to_the_bit_whatever_their_types_and_strides(daemon: Daemon):
-    cache = connect(daemon)
+def test_tensors_come_back_to_the_bit_whatever_their_types_and_strides(cache_daemon: Daemon):
+    cache = connect(cache_daemon)
     store = PrefixStore(cache, bytes(16))
     tensors = rows(40)
     assert store.get(range(40), range(40)) == [None] * 40
@@ -83,36 +49,36 @@ def test_tensors_come_back_to_the_bit_whatever_their_types_and_strides(daemon: D
     assert store.get([3], [4]) == [None], "another input"
     assert PrefixStore(cache, bytes([1] * 16)).get([3], [3]) == [None], "another prefix"
     # Another process of the job, which has stored nothing itself.
-    assert torch.equal(PrefixStore(connect(daemon), bytes(16)).get([7], [7])[0][0], tensors[0][7])
+    assert torch.equal(PrefixStore(connect(cache_daemon), bytes(16)).get([7], [7])[0][0], tensors[0][7])
     store.forget()
     assert cache.flush(20) and store.get([3], [3]) == [None]
     counters = cache.counters()
     assert counters["hits"] >= 40 and counters["other_input"] == 1 and counters["corrupt"] == 0
 
 
-def test_a_cache_that_is_killed_gives_misses_and_takes_up_when_it_is_back(daemon: Daemon):
-    cache = connect(daemon)
+def test_a_cache_that_is_killed_gives_misses_and_takes_up_when_it_is_back(cache_daemon: Daemon):
+    cache = connect(cache_daemon)
     store = PrefixStore(cache, bytes(16))
     store.put(range(8), range(8), rows(8))
     assert cache.flush(20) and None not in store.get(range(8), range(8))
-    daemon.end(signal.SIGKILL)
+    cache_daemon.end(signal.SIGKILL)
     assert store.get(range(8), range(8)) == [None] * 8
     store.put(range(8), range(8), rows(8))
-    daemon.start()
+    cache_daemon.start()
     wait_until(lambda: cache.counters()["attached"] == 2, 20, "the cache to come back")
     store.put(range(8), range(8), rows(8))
     assert cache.flush(20)
     assert all(torch.equal(row[0], tensor) for row, tensor in zip(store.get(range(8), range(8)), rows(8)[0]))
 
 
-def test_what_cannot_be_stored_is_said(daemon: Daemon):
-    cache = connect(daemon)
+def test_what_cannot_be_stored_is_said(cache_daemon: Daemon):
+    cache = connect(cache_daemon)
     with pytest.raises(EgeriaError, match="BAD_SHAPE.*3 samples, and a tensor of 2 rows"):
         cache.put(bytes(16), [1, 2, 3], [1, 2, 3], [torch.zeros(2, 2)])
     with pytest.raises(EgeriaError, match="BAD_SHAPE.*ComplexFloat"):
         cache.put(bytes(16), [1], [1], [torch.zeros(1, dtype=torch.complex64)])
     with pytest.raises(EgeriaError, match="BAD_CONFIG.*UUID"):
-        _native.ActivationCache(daemon.address, "job 7")
+        _native.ActivationCache(cache_daemon.address, "job 7")
     with pytest.raises(EgeriaError, match="unix:/"):
         _native.ActivationCache("nowhere", JOB)
     with pytest.raises(ValueError, match="16 bytes"):
@@ -147,9 +113,9 @@ def test_the_fingerprint_tells_every_change_of_a_prefix():
 
 
 @pytest.mark.parametrize("close", [True, False])
-def test_a_process_ends_promptly_with_a_line_open(daemon: Daemon, close: bool):
+def test_a_process_ends_promptly_with_a_line_open(cache_daemon: Daemon, close: bool):
     script = ("import sys, torch\nfrom egeria import _native\n"
-              f"cache = _native.ActivationCache({daemon.address!r}, {JOB!r})\n"
+              f"cache = _native.ActivationCache({cache_daemon.address!r}, {JOB!r})\n"
               "cache.put(bytes(16), [1], [1], [torch.zeros(1, 10)])\n"
               f"if {close}: cache.close(); assert not cache.attached\n"
               "print('end')\n")

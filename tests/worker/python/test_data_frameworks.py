@@ -26,7 +26,7 @@ from egeria.integrations.huggingface import EgeriaCallback
 from egeria.tagging import KEY
 
 SAMPLES = 45
-QUIET = Config(controller="none", training_job="ids")
+QUIET = Config(controller="none", training_job="ids", cache="unix:/nobody/listens.sock")
 
 
 @pytest.mark.parametrize("framework", ["lightning", "huggingface", "accelerate"])

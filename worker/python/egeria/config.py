@@ -82,6 +82,8 @@ class Config:
       reference: who runs the reference model: "controller", "local" (this process, in idle moments), or "auto":
         the controller for every layer module that it can run, this process for the others.
       metrics: "host:port" on which each rank serves Prometheus metrics; rank r of a node serves port + r.
+      cache: address of the node's egeria-cache ("unix:/path"), which lets training skip the forward pass of frozen
+        layers where batches have sample ids (egeria.data). None: EGERIA_CACHE. "none": no cache.
       batch_size: samples of a reading (the policy constant of this name; 32 where neither is given).
       enabled: False makes a session that does nothing.
     """
@@ -95,6 +97,7 @@ class Config:
     plans: Sequence[tuple[int, int]] = ()
     reference: str = "auto"
     metrics: str | None = None
+    cache: str | None = None
     batch_size: int | None = None
     enabled: bool = True
 
@@ -124,6 +127,11 @@ class Config:
         """The controller's address; None where there is to be none."""
         address = self.controller if self.controller is not None else os.environ.get("EGERIA_CONTROLLER", "")
         return None if address in ("", "none") or self.plans else address
+
+    def cache_address(self) -> str | None:
+        """The cache's address; None where there is to be none."""
+        address = self.cache if self.cache is not None else os.environ.get("EGERIA_CACHE", "")
+        return None if address in ("", "none") or not self.enabled or self.observe else address
 
     def probe_batch(self) -> int:
         """Samples of a reading."""
@@ -169,6 +177,9 @@ class Config:
             raise _bad(f"total_steps is {self.total_steps!r}; it must be {wanted}, or None where it is not known")
         if self.metrics is not None and not self.metrics.rpartition(":")[2].isdigit():
             raise _bad(f"metrics is {self.metrics!r}; it must be 'host:port', such as '127.0.0.1:9400'")
+        if self.cache_address() is not None and not self.cache_address().startswith("unix:/"):
+            raise _bad(f"cache is {self.cache_address()!r}; it must be 'unix:/path', where egeria-cache listens, or "
+                       "'none'")
 
     def _validate_plans(self) -> None:
         last = 0

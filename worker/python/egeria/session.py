@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from egeria.caching import Caching
 from egeria.config import Config
 from egeria.errors import EgeriaError
 from egeria.graph import GraphError, RootInputs
@@ -126,6 +127,8 @@ class Session:
         self._switcher = Switcher(model, self._optimizers, partition(self._model, spec), self._fail)
         self._check_plans()
         self._switcher.allow_recompiles()
+        cache = config.cache_address()
+        self._caching = None if cache is None else Caching(cache, self._model, network is not None, self._fail)
         hook = ForwardHook(self) if network is None else NetworkHook(self)
         watched = model if network is None else network
         self._watch(watched, hook)
@@ -239,6 +242,11 @@ class Session:
         """Totals of the line to the controller (samples sent and dropped, reconnects, ...); empty without one."""
         return self._link.native.counters() if self._link is not None else {}
 
+    def cache_counters(self) -> dict[str, int]:
+        """Totals of the cache of frozen activations: "hits" and "misses" in samples, "passes_skipped", misses by
+        reason, and so on; empty without one."""
+        return self._caching.counters() if self._enabled and self._caching is not None else {}
+
     def close(self, finished: bool = True) -> None:
         """Ends the session, in bounded time: tells the controller whether training has ended normally, makes
         everything active again, and prints the summary line on rank 0 if it has. Idempotent."""
@@ -251,6 +259,8 @@ class Session:
             handle.remove()
         try:
             self._reports.flush(self._link, self._switcher.prefix)
+            if self._caching is not None:
+                self._caching.close(finished)
             if self._link is not None:
                 self._link.native.stop(finished)
             self._switcher.set(0)
@@ -274,6 +284,8 @@ class Session:
         try:
             self._switcher.replicas.discover()
             self._switcher.hold()
+            if self._caching is not None:
+                self._caching.before_forward(args, kwargs)
             if not self._captured and self._probing and (self._sampling is not None or self._wants_inputs):
                 self._captured = True
                 inputs = RootInputs(args, kwargs, self._config.probe_batch())
@@ -300,6 +312,8 @@ class Session:
             self._fail("the session cannot go on", error)
             self._drop_link()
         self._captured = False
+        if self._caching is not None:
+            self._follow_with_cache(self._caching)
 
     # One step.
 
@@ -320,6 +334,12 @@ class Session:
             self._restart(link)
             return
         self._sampling = link.native.sampling_for(self._step + 1) if self._probing else None
+
+    def _follow_with_cache(self, caching: Caching) -> None:
+        try:
+            caching.follow(self.modules, self.prefix, self._switcher.group)
+        except Exception as error:  # pylint: disable=broad-exception-caught
+            self._fail("frozen layers are not skipped", error)
 
     def _report_boundary(self, link: Link) -> None:
         self._bytes_reduced += self._switcher.gradient_bytes

@@ -62,12 +62,12 @@ class EgeriaCallback(Callback):
         self._restored: dict[str, Any] | None = None
         self._steps_seen = 0
         self._loss: Tensor | None = None  # of the step under way, over its micro-batches
-        self.no_sample_ids: str | None = "no training has begun"
+        self.no_sample_ids: str | None = "there is no cache (Config.cache)"
         self._strategy: Any = None  # whose process_dataloader() is replaced
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Before the loaders are made."""
-        if stage == "fit":
+        if stage == "fit" and self._config_for(trainer).cache_address() is not None:
             self._identify_batches(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

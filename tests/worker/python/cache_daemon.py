@@ -1,0 +1,32 @@
+"""A real egeria-cache for tests."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+
+
+class Daemon:
+    """An egeria-cache on a folder of its own."""
+
+    def __init__(self, folder: pathlib.Path):
+        self.folder = folder / "store"
+        self.address = f"unix:{self.folder}/cache.sock"
+        self.process: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        reader, writer = os.pipe()
+        program = pathlib.Path(os.environ["EGERIA_BIN"]) / "egeria-cache"
+        self.process = subprocess.Popen([program, "--folder", self.folder, "--keep-free", "0", "--ready-fd",
+                                         str(writer)], pass_fds=[writer])
+        os.close(writer)
+        with os.fdopen(reader) as ready:
+            assert ready.readline() == "READY=1\n"
+
+    def end(self, number: int = signal.SIGTERM) -> None:
+        if self.process is not None:
+            self.process.send_signal(number)
+            self.process.wait(30)
+            self.process = None

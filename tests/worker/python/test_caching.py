@@ -1,0 +1,68 @@
+"""Trainings with a cache are those without one, to the bit, and skip what they can."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import signal
+from typing import Any
+
+import pytest
+from cache_daemon import Daemon
+from example_scripts import launch
+from harness import wait_until
+from launching import HERE, Program
+
+
+def train(folder: pathlib.Path, *arguments: object) -> list[dict[str, Any]]:
+    folder.mkdir()
+    launch(HERE / "caching_job.py", folder, *arguments, folder=folder)
+    return records(folder)
+
+
+def records(folder: pathlib.Path) -> list[dict[str, Any]]:
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+
+
+@pytest.fixture(scope="module", name="plain")
+def plain_fixture(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return train(tmp_path_factory.mktemp("plain") / "out")
+
+
+def same(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> bool:
+    return all(a["losses"] == b["losses"] and a["weights"] == b["weights"] and b["identical"]
+               for a, b in zip(one, other))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_weights_are_those_without_a_cache_over_freezes_and_thaws(workers: int, plain: list[dict[str, Any]],
+                                                                  cache_daemon: Daemon, tmp_path: pathlib.Path):
+    cached = train(tmp_path / "out", "--cache", cache_daemon.address, "--workers", workers)
+    assert same(plain, cached)
+    for counters in (record["counters"] for record in cached):
+        assert counters["hits"] > 100 and counters["passes_skipped"] > 5, counters
+        assert counters.get("failures", 0) == counters["cache_corrupt"] == counters["cache_other_input"] == 0
+
+
+def test_augmented_samples_never_hit(cache_daemon: Daemon, tmp_path: pathlib.Path):
+    plain = train(tmp_path / "plain", "--augment")
+    cached = train(tmp_path / "cached", "--augment", "--cache", cache_daemon.address)
+    assert same(plain, cached)
+    assert sum(record["counters"]["cache_other_input"] for record in cached) > 50
+    assert sum(record["counters"]["cache_hits"] for record in cached) == 0
+
+
+def test_a_cache_that_comes_and_goes_changes_nothing(plain: list[dict[str, Any]], cache_daemon: Daemon,
+                                                     tmp_path: pathlib.Path):
+    out = tmp_path / "out"
+    out.mkdir()
+    with Program(tmp_path, "caching_job.py", out, "--cache", cache_daemon.address, "--pause", ranks=2) as job:
+        wait_until(lambda: (out / "paused4").exists(), 120, "epoch 4")
+        cache_daemon.end(signal.SIGKILL)
+        (out / "go4").touch()
+        wait_until(lambda: (out / "paused6").exists(), 120, "epoch 6")
+        cache_daemon.start()
+        (out / "go6").touch()
+        job.succeed(120)
+    assert same(plain, records(out))
+    assert records(out)[0]["counters"]["cache_late"] > 0

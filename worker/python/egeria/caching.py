@@ -1,0 +1,106 @@
+"""The cache of frozen activations in a training: which prefix is skipped, and what happens at switches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch.distributed as dist
+import torch.utils._pytree as pytree
+from torch import nn
+
+from egeria import _native
+from egeria.activation_cache import PrefixStore, fingerprint
+from egeria.inputs import batch_of
+from egeria.modules import LayerModule
+from egeria.sample_ids import current
+from egeria.skipping import Skipper
+
+
+class Caching:
+    """Lets the training skip the forward pass of what is frozen, as far as the node's egeria-cache has it.
+
+    Owned by the training thread.
+    """
+
+    def __init__(self, address: str, model: nn.Module, own_forward_only: bool,
+                 tell: Callable[[str, Exception | None], None]):
+        """
+        Args:
+          address: of the egeria-cache, "unix:/path".
+          model: unwrapped.
+          own_forward_only: see Skipper.
+          tell: called with what goes wrong, for people.
+        """
+        self._address = address
+        self._model = model
+        self._own_forward_only = own_forward_only
+        self._tell = tell
+        self._prefix = 0
+        self._cache: _native.ActivationCache | None = None
+        self._store: PrefixStore | None = None
+        self._skipper: Skipper | None = None
+        self._counters: dict[str, int] = {}  # of the prefixes before
+
+    def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Before a training forward pass of the wrapped model. Ids that nobody needs have to be taken too: else it
+        looks as if the loop took batches ahead."""
+        if self._skipper is None:
+            current().take(batch_of(pytree.tree_leaves((args, kwargs))))
+
+    def follow(self, modules: Sequence[LayerModule], prefix: int, group: dist.ProcessGroup | None) -> None:
+        """Between two steps: `prefix` of the layer modules are frozen now. A collective of `group` at the first
+        frozen one; what a rank cannot do is left undone on that rank alone."""
+        if prefix == self._prefix:
+            return
+        self._prefix = prefix
+        self._leave()
+        if prefix == 0:
+            return
+        if self._cache is None:
+            self._cache = _native.ActivationCache(self._address, _job_id(group))
+        frozen = modules[:prefix]
+        self._store = PrefixStore(self._cache, fingerprint(frozen))
+        self._skipper = Skipper(self._model, frozen, self._store, take_ids=current().take,
+                                own_forward_only=self._own_forward_only, tell=self._tell)
+
+    def counters(self) -> dict[str, int]:
+        """Totals over all prefixes: see Skipper.counters; and, with "cache_" before them, those of the line to the
+        daemon."""
+        totals = dict(self._counters)
+        if self._skipper is not None:
+            _add(totals, self._skipper.counters)
+        if self._cache is not None:
+            _add(totals, {f"cache_{name}": value for name, value in self._cache.counters().items()})
+        return totals
+
+    def close(self, finished: bool) -> None:
+        """Leaves the model as it was. Entries of a training that has finished are forgotten, others stay for its
+        resume."""
+        self._leave(forget=finished)
+        if self._cache is not None:
+            self._cache.flush(1.0)
+            self._cache.close()
+
+    def _leave(self, forget: bool = True) -> None:
+        if self._skipper is not None:
+            self._skipper.close()
+            _add(self._counters, self._skipper.counters)
+            self._skipper = None
+        if self._store is not None and forget:
+            self._store.forget()
+        self._store = None
+
+
+def _add(totals: dict[str, int], more: dict[str, int]) -> None:
+    for name, value in more.items():
+        totals[name] = totals.get(name, 0) + int(value)
+
+
+def _job_id(group: dist.ProcessGroup | None) -> str:
+    """The same on all ranks, so that they share entries: the job's, or a random one."""
+    ids = [os.environ.get("EGERIA_JOB_ID") or _native.random_job_id()]
+    if group is not None:
+        dist.broadcast_object_list(ids, src=dist.get_global_rank(group, 0), group=group)
+    return ids[0]
