@@ -172,6 +172,16 @@ def test_a_trainer_without_ids_trains_and_says_why(dataset: Any, options: dict[s
     assert len(trainer.model.seen) == 3 and all(ids is None for ids, _ in trainer.model.seen)
 
 
+def test_a_callback_that_is_switched_off_leaves_the_batches_alone(tmp_path: pathlib.Path):
+    callback = EgeriaCallback(config=Config(enabled=False))
+    trainer = trainer_of(tmp_path, callback, max_steps=2)
+    inner, keys = trainer.training_step, []
+    trainer.training_step = lambda model, inputs, *rest: keys.append(list(inputs)) or inner(model, inputs, *rest)
+    trainer.train()
+    assert keys == [["x"]] * 2 and [ids for ids, _ in trainer.model.seen] == [None, None]
+    assert callback.no_sample_ids == "Egeria is not in use"
+
+
 # The pieces.
 
 

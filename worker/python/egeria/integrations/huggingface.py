@@ -61,7 +61,7 @@ class EgeriaCallback(TrainerCallback):
         self._config = config
         self._trainer: Trainer | None = None
         self._loss: Tensor | None = None  # of the step under way, over its micro-batches
-        self.no_sample_ids: str | None = "no training has begun"
+        self.no_sample_ids: str | None = "Egeria is not in use"
         self._marks: data.Marks | None = None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
@@ -81,14 +81,16 @@ class EgeriaCallback(TrainerCallback):
                                   "use DDP or FSDP2")
             model = trainer.model_wrapped
             _put_first(trainer, self)
+        config = self._config_for(args, state)
         self.session = egeria.attach(model, _innermost(optimizer), modules=self._modules, scheduler=lr_scheduler,
-                                     config=self._config_for(args, state))
+                                     config=config)
         saved = (state.stateful_callbacks or {}).get(_STATE_KEY, {})
         # A training without Egeria hands the entry of the checkpoint that it was resumed from on to its own.
         fits = saved.get("global_step") == state.global_step
         self.session.load_state_dict(saved["session"] if fits else {"step": state.global_step})
         if trainer is not None:
-            self._identify_batches(kwargs.get("train_dataloader"))
+            if config.enabled:
+                self._identify_batches(kwargs.get("train_dataloader"))
             self._watch_steps(trainer)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl,

@@ -62,12 +62,13 @@ class EgeriaCallback(Callback):
         self._restored: dict[str, Any] | None = None
         self._steps_seen = 0
         self._loss: Tensor | None = None  # of the step under way, over its micro-batches
-        self.no_sample_ids: str | None = "no training has begun"
+        self.no_sample_ids: str | None = "Egeria is not in use"
         self._strategy: Any = None  # whose process_dataloader() is replaced
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Before the loaders are made."""
-        if stage == "fit":
+        config = self._config if self._config is not None else Config.from_env()
+        if stage == "fit" and config.enabled:
             self._identify_batches(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
