@@ -14,7 +14,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.data_loader import DataLoaderShard
-from launching import Program
+from launching import HERE, Program
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import (BatchEncoding, PretrainedConfig, PreTrainedModel, Trainer, TrainerCallback,
@@ -31,7 +31,7 @@ QUIET = Config(controller="none", training_job="ids")
 
 @pytest.mark.parametrize("framework", ["lightning", "huggingface", "accelerate"])
 def test_two_ranks_have_the_ids_of_each_batch(framework: str, tmp_path: pathlib.Path):
-    with Program(tmp_path, "data_job.py", tmp_path, framework, ranks=2) as job:
+    with Program(tmp_path, "run_script.py", HERE / "data_job.py", tmp_path, framework, ranks=2) as job:
         job.succeed()
     reports = [json.loads((tmp_path / f"report{rank}.json").read_text()) for rank in range(2)]
     for report in reports:
