@@ -47,8 +47,7 @@ class Images(Dataset):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         image = self.images[index]
         if self.augment:
-            shift = int(torch.randint(1, 31, ()))
-            image = image.roll(shift, 2).flip(2) if torch.rand(()) < 0.5 else image.roll(shift, 1)
+            image = image.roll(int(torch.randint(1, 31, ())), 2) * (1 + 0.1 * torch.rand(()))
         return image, self.labels[index]
 
 

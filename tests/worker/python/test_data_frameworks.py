@@ -14,7 +14,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.data_loader import DataLoaderShard
-from launching import Program
+from launching import HERE, Program
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import (BatchEncoding, PretrainedConfig, PreTrainedModel, Trainer, TrainerCallback,
@@ -31,7 +31,7 @@ QUIET = Config(controller="none", training_job="ids", cache="unix:/nobody/listen
 
 @pytest.mark.parametrize("framework", ["lightning", "huggingface", "accelerate"])
 def test_two_ranks_have_the_ids_of_each_batch(framework: str, tmp_path: pathlib.Path):
-    with Program(tmp_path, "data_job.py", tmp_path, framework, ranks=2) as job:
+    with Program(tmp_path, "run_script.py", HERE / "data_job.py", tmp_path, framework, ranks=2) as job:
         job.succeed()
     reports = [json.loads((tmp_path / f"report{rank}.json").read_text()) for rank in range(2)]
     for report in reports:
@@ -170,6 +170,16 @@ def test_a_trainer_without_ids_trains_and_says_why(dataset: Any, options: dict[s
     trainer.train()
     assert why in callback.no_sample_ids
     assert len(trainer.model.seen) == 3 and all(ids is None for ids, _ in trainer.model.seen)
+
+
+def test_a_callback_that_is_switched_off_leaves_the_batches_alone(tmp_path: pathlib.Path):
+    callback = EgeriaCallback(config=Config(enabled=False))
+    trainer = trainer_of(tmp_path, callback, max_steps=2)
+    inner, keys = trainer.training_step, []
+    trainer.training_step = lambda model, inputs, *rest: keys.append(list(inputs)) or inner(model, inputs, *rest)
+    trainer.train()
+    assert keys == [["x"]] * 2 and [ids for ids, _ in trainer.model.seen] == [None, None]
+    assert callback.no_sample_ids == "Egeria is not in use"
 
 
 # The pieces.
