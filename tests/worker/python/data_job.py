@@ -16,10 +16,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from egeria import Config
+from egeria.caching import Caching
 from egeria.data import current, wrap
 
 SAMPLES = 45
+# With a cache there are ids. The models here take them, where the session would.
 QUIET = Config(controller="none", training_job="ids", cache="unix:/nobody/listens.sock")
+Caching.before_forward = lambda *_: None
 
 
 class Numbers(Dataset):

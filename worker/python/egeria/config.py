@@ -109,11 +109,11 @@ class Config:
         """A Config whose fields come from the environment where `overrides` does not give them.
 
         EGERIA_TRAINING_JOB, EGERIA_METRICS, EGERIA_OBSERVE (1 or 0), EGERIA_ENABLED (1 or 0), EGERIA_POLICY,
-        EGERIA_POLICY_OPTIONS (a JSON object), EGERIA_TOTAL_STEPS, EGERIA_REFERENCE; and, as without this,
+        EGERIA_POLICY_OPTIONS (a JSON object), EGERIA_TOTAL_STEPS, EGERIA_REFERENCE, EGERIA_CACHE; and, as without this,
         EGERIA_CONTROLLER where neither a controller nor plans are given.
         """
         values: dict[str, Any] = {}
-        for field, convert in (("training_job", str), ("metrics", str), ("policy", str), ("reference", str),
+        for field, convert in (("training_job", str), ("metrics", str), ("cache", str), ("policy", str), ("reference", str),
                                ("observe", _boolean), ("enabled", _boolean), ("total_steps", _whole)):
             variable = f"EGERIA_{field.upper()}"
             if os.environ.get(variable):

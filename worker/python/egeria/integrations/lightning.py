@@ -67,7 +67,8 @@ class EgeriaCallback(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Before the loaders are made."""
-        if stage == "fit" and self._config_for(trainer).cache_address() is not None:
+        config = self._config if self._config is not None else Config.from_env()
+        if stage == "fit" and config.cache_address() is not None:
             self._identify_batches(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
