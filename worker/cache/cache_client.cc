@@ -27,6 +27,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kRetry{500};
 constexpr std::chrono::seconds kWritePatience{5};
+constexpr std::chrono::milliseconds kFirstPause{1'000};
+constexpr std::chrono::milliseconds kLongestPause{64'000};
 constexpr size_t kSlotAlignment = 64;
 constexpr size_t kMaxSamplesPerCall = 4'096;
 constexpr size_t kMaxStreamedWrite = size_t{16} << 20;
@@ -114,6 +116,10 @@ class CacheClient::Impl {
   void WriteUntilStopped();
   void WriteSome(const Line& line, const std::vector<Write>& writes);
   void Send(const Line& line, const Forget& forget);
+  // A daemon that did not answer a lookup is not asked again for a while, which doubles each time, so that one that is
+  // stopped or overloaded takes next to nothing of the training's time.
+  bool IsAvoided(const Line& line) const;
+  void Avoid(const Line& line);
   size_t Fetch(const Line& line, const v1::GetRequest& request, std::string* streamed,
                std::vector<uint32_t>* lengths, absl::Time deadline);
 
@@ -121,6 +127,11 @@ class CacheClient::Impl {
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Cache::Stub> stub_;
   bool told_of_streaming_ = false;
+
+  // Of the thread that looks up.
+  int64_t avoided_session_ = 0;
+  std::chrono::steady_clock::time_point avoided_until_;
+  std::chrono::milliseconds avoided_for_ = kFirstPause;
   std::vector<std::thread> threads_;
 
   mutable std::mutex mutex_;
@@ -210,6 +221,17 @@ size_t CacheClient::Impl::Fetch(const Line& line, const v1::GetRequest& request,
   return whole ? lengths->size() : 0;
 }
 
+bool CacheClient::Impl::IsAvoided(const Line& line) const {
+  return line.session == avoided_session_ && std::chrono::steady_clock::now() < avoided_until_;
+}
+
+void CacheClient::Impl::Avoid(const Line& line) {
+  if (line.session != avoided_session_) avoided_for_ = kFirstPause;
+  avoided_session_ = line.session;
+  avoided_until_ = std::chrono::steady_clock::now() + avoided_for_;
+  avoided_for_ = std::min(2 * avoided_for_, kLongestPause);
+}
+
 void CacheClient::Impl::Lookup(const Fingerprint& prefix, std::span<const uint64_t> samples,
                                std::span<const uint64_t> input_hashes, size_t entry_bytes,
                                absl::FunctionRef<void(size_t, std::span<const EntryTensor>)> found) {
@@ -223,8 +245,9 @@ void CacheClient::Impl::Lookup(const Fingerprint& prefix, std::span<const uint64
   std::vector<uint32_t> lengths;
   std::vector<EntryTensor> tensors;
   std::vector<std::byte> copy;
+  bool failed = false;
   size_t at = 0;
-  while (line.session != 0 && at < samples.size() && slot > 0) {
+  while (line.session != 0 && !IsAvoided(line) && at < samples.size() && slot > 0) {
     const size_t room = shared ? line.half() / slot : kMaxSamplesPerCall;
     const size_t count = std::min({samples.size() - at, room, kMaxSamplesPerCall});
     v1::GetRequest request;
@@ -232,7 +255,10 @@ void CacheClient::Impl::Lookup(const Fingerprint& prefix, std::span<const uint64
     request.set_fingerprint(BytesOf(prefix));
     request.mutable_samples()->Add(samples.begin() + at, samples.begin() + at + count);
     request.set_stride(static_cast<int64_t>(slot));
-    if (Fetch(line, request, &streamed, &lengths, deadline) == 0) break;
+    if (Fetch(line, request, &streamed, &lengths, deadline) == 0) {
+      failed = true;
+      break;
+    }
     const std::span<const std::byte> source =
         shared ? std::span<const std::byte>(line.memory->bytes()) : std::as_bytes(std::span(streamed));
     size_t offset = 0;
@@ -261,6 +287,8 @@ void CacheClient::Impl::Lookup(const Fingerprint& prefix, std::span<const uint64
     }
     at += count;
   }
+  if (failed) Avoid(line);
+  if (!failed && at > 0) avoided_for_ = kFirstPause;
   const std::lock_guard<std::mutex> lock(mutex_);
   counters_.hits += seen.hits;
   counters_.absent += seen.absent;

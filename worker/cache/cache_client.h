@@ -60,7 +60,8 @@ class CacheClient {
   void Stop();
 
   // Looks samples of one prefix up. `found` is called for each hit, in order, with its position and its tensors, which
-  // are valid during the call.
+  // are valid during the call. Waits for the daemon as long as `patience` says; one that was too slow is left alone for a
+  // second, and twice as long each time, up to a minute.
   // `entry_bytes`: EntrySize() of what is expected; longer entries are misses.
   void Lookup(const Fingerprint& prefix, std::span<const uint64_t> samples, std::span<const uint64_t> input_hashes,
               size_t entry_bytes, absl::FunctionRef<void(size_t position, std::span<const EntryTensor>)> found);
