@@ -296,6 +296,16 @@ def test_no_failure_of_ours_reaches_the_training(broken: str, monkeypatch: pytes
     assert sum("ours" in text for text in told) == 1 and len(told) <= 3
 
 
+def test_a_training_that_cannot_be_linked_goes_on_and_says_why(monkeypatch: pytest.MonkeyPatch, controller: Any,
+                                                              caplog: pytest.LogCaptureFixture):
+    training = Training()
+    session = training.attach(controller=controller.address, batch_size=4, options=WINDOW)
+    monkeypatch.setattr("egeria.linking.export_model", fail)
+    training.train(6, session)
+    assert "this training is not watched: [NO_LINK] ZeroDivisionError: ours" in caplog.text
+    assert session.state_dict()["step"] == 6 and session.counters() == {}
+
+
 def test_a_switch_that_fails_leaves_what_was_frozen(monkeypatch: pytest.MonkeyPatch,
                                                     caplog: pytest.LogCaptureFixture):
     training = Training()
