@@ -102,6 +102,7 @@ class CacheClient::Impl {
   struct Line {
     int64_t session = 0;  // 0: not attached
     std::shared_ptr<SharedMemory> memory;
+    int64_t attachment = 0;  // numbers them; a daemon that was restarted begins anew with its sessions
     size_t half() const { return memory->bytes().size() / 2 / kSlotAlignment * kSlotAlignment; }
   };
 
@@ -129,7 +130,7 @@ class CacheClient::Impl {
   bool told_of_streaming_ = false;
 
   // Of the thread that looks up.
-  int64_t avoided_session_ = 0;
+  int64_t avoided_attachment_ = 0;
   std::chrono::steady_clock::time_point avoided_until_;
   std::chrono::milliseconds avoided_for_ = kFirstPause;
   std::vector<std::thread> threads_;
@@ -186,8 +187,7 @@ void CacheClient::Impl::AttachOnce() {
     if (!response.shared_memory()) memory.reset();
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      line_ = {response.session(), memory};
-      ++counters_.attached;
+      line_ = {response.session(), memory, ++counters_.attached};
       counters_.streamed = memory == nullptr;
     }
     changed_.notify_all();
@@ -222,12 +222,12 @@ size_t CacheClient::Impl::Fetch(const Line& line, const v1::GetRequest& request,
 }
 
 bool CacheClient::Impl::IsAvoided(const Line& line) const {
-  return line.session == avoided_session_ && std::chrono::steady_clock::now() < avoided_until_;
+  return line.attachment == avoided_attachment_ && std::chrono::steady_clock::now() < avoided_until_;
 }
 
 void CacheClient::Impl::Avoid(const Line& line) {
-  if (line.session != avoided_session_) avoided_for_ = kFirstPause;
-  avoided_session_ = line.session;
+  if (line.attachment != avoided_attachment_) avoided_for_ = kFirstPause;
+  avoided_attachment_ = line.attachment;
   avoided_until_ = std::chrono::steady_clock::now() + avoided_for_;
   avoided_for_ = std::min(2 * avoided_for_, kLongestPause);
 }
