@@ -121,8 +121,10 @@ class CacheClient::Impl {
   // stopped or overloaded takes next to nothing of the training's time.
   bool IsAvoided(const Line& line) const;
   void Avoid(const Line& line);
-  size_t Fetch(const Line& line, const v1::GetRequest& request, std::string* streamed,
-               std::vector<uint32_t>* lengths, absl::Time deadline);
+  // Calls `arrived` for each entry of an answer in order, while the daemon reads on; an empty one is not there. False
+  // where not all came in time.
+  bool Fetch(const Line& line, const v1::GetRequest& request, absl::Time deadline,
+             absl::FunctionRef<void(std::span<const std::byte> entry)> arrived);
 
   const Options options_;
   std::shared_ptr<grpc::Channel> channel_;
@@ -202,23 +204,40 @@ void CacheClient::Impl::AttachOnce() {
   stream->Finish();
 }
 
-size_t CacheClient::Impl::Fetch(const Line& line, const v1::GetRequest& request, std::string* streamed,
-                                std::vector<uint32_t>* lengths, absl::Time deadline) {
+bool CacheClient::Impl::Fetch(const Line& line, const v1::GetRequest& request, absl::Time deadline,
+                              absl::FunctionRef<void(std::span<const std::byte> entry)> arrived) {
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(deadline));
   const auto reader = stub_->Get(&context, request);
+  const auto stride = static_cast<size_t>(request.stride());
+  const auto wanted = static_cast<size_t>(request.samples_size());
   v1::GetResponse response;
-  lengths->clear();
-  streamed->clear();
-  while (reader->Read(&response)) {
-    if (lengths->empty()) lengths->assign(response.lengths().begin(), response.lengths().end());
-    streamed->append(response.data());
+  std::vector<uint32_t> lengths;  // of what is streamed
+  std::string streamed;
+  size_t count = 0;
+  bool good = true;
+  while (good && reader->Read(&response)) {
+    if (line.memory == nullptr) {
+      lengths.insert(lengths.end(), response.lengths().begin(), response.lengths().end());
+      streamed.append(response.data());
+      continue;
+    }
+    for (const uint32_t length : response.lengths()) {
+      good = good && count < wanted && length <= stride;
+      if (good) arrived(line.memory->bytes().subspan(count++ * stride, length));
+    }
   }
-  size_t total = 0;
-  for (const uint32_t length : *lengths) total += length;
-  const bool whole = reader->Finish().ok() && lengths->size() == static_cast<size_t>(request.samples_size()) &&
-                     (line.memory != nullptr || streamed->size() == total);
-  return whole ? lengths->size() : 0;
+  if (!good) context.TryCancel();
+  good = reader->Finish().ok() && good;
+  size_t at = 0;
+  for (const uint32_t length : lengths) {
+    good = good && count < wanted && length <= streamed.size() - at;
+    if (!good) return false;
+    arrived(std::as_bytes(std::span(streamed)).subspan(at, length));
+    at += length;
+    ++count;
+  }
+  return good && count == wanted;
 }
 
 bool CacheClient::Impl::IsAvoided(const Line& line) const {
@@ -241,13 +260,30 @@ void CacheClient::Impl::Lookup(const Fingerprint& prefix, std::span<const uint64
   const bool shared = line.memory != nullptr;
   const size_t slot = shared ? std::min(SlotOf(entry_bytes), line.half()) : SlotOf(entry_bytes);
   Counters seen;
-  std::string streamed;
-  std::vector<uint32_t> lengths;
   std::vector<EntryTensor> tensors;
   std::vector<std::byte> copy;
   bool failed = false;
   size_t at = 0;
-  while (line.session != 0 && !IsAvoided(line) && at < samples.size() && slot > 0) {
+  const auto check = [&](std::span<const std::byte> entry) {
+    const size_t position = at++;
+    if (entry.empty()) {
+      ++seen.absent;
+      return;
+    }
+    if (shared) {
+      // Out of reach of the daemon, which may still be answering an earlier lookup that was given up.
+      copy.assign(entry.begin(), entry.end());
+      entry = copy;
+    }
+    const EntryKey key{options_.name, prefix, samples[position]};
+    const EntryFault fault = ReadEntry(key, input_hashes[position], entry, &tensors);
+    seen.hits += fault == EntryFault::kNone;
+    seen.other_input += fault == EntryFault::kInput;
+    seen.corrupt += fault == EntryFault::kCorrupt;
+    seen.bytes_read += static_cast<int64_t>(entry.size());
+    if (fault == EntryFault::kNone) found(position, tensors);
+  };
+  while (!failed && line.session != 0 && !IsAvoided(line) && at < samples.size() && slot > 0) {
     const size_t room = shared ? line.half() / slot : kMaxSamplesPerCall;
     const size_t count = std::min({samples.size() - at, room, kMaxSamplesPerCall});
     v1::GetRequest request;
@@ -255,37 +291,7 @@ void CacheClient::Impl::Lookup(const Fingerprint& prefix, std::span<const uint64
     request.set_fingerprint(BytesOf(prefix));
     request.mutable_samples()->Add(samples.begin() + at, samples.begin() + at + count);
     request.set_stride(static_cast<int64_t>(slot));
-    if (Fetch(line, request, &streamed, &lengths, deadline) == 0) {
-      failed = true;
-      break;
-    }
-    const std::span<const std::byte> source =
-        shared ? std::span<const std::byte>(line.memory->bytes()) : std::as_bytes(std::span(streamed));
-    size_t offset = 0;
-    for (size_t i = 0; i < count; ++i) {
-      const size_t length = lengths[i];
-      if (length == 0) {
-        ++seen.absent;
-      } else if (shared && length > slot) {
-        ++seen.corrupt;
-      } else {
-        const EntryKey key{options_.name, prefix, samples[at + i]};
-        std::span<const std::byte> entry = source.subspan(offset, length);
-        if (shared) {
-          // Out of reach of the daemon, which may still be answering an earlier lookup that was given up.
-          copy.assign(entry.begin(), entry.end());
-          entry = copy;
-        }
-        const EntryFault fault = ReadEntry(key, input_hashes[at + i], entry, &tensors);
-        seen.hits += fault == EntryFault::kNone;
-        seen.other_input += fault == EntryFault::kInput;
-        seen.corrupt += fault == EntryFault::kCorrupt;
-        seen.bytes_read += static_cast<int64_t>(length);
-        if (fault == EntryFault::kNone) found(at + i, tensors);
-      }
-      offset += shared ? slot : length;
-    }
-    at += count;
+    failed = !Fetch(line, request, deadline, check);
   }
   if (failed) Avoid(line);
   if (!failed && at > 0) avoided_for_ = kFirstPause;

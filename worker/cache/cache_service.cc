@@ -1,9 +1,11 @@
 #include "worker/cache/cache_service.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -168,34 +170,76 @@ grpc::Status CacheService::Get(grpc::ServerContext* context, const v1::GetReques
   if (shared && !slots.ok()) return rpc::ToGrpc(slots);
   if (request->samples_size() > kMaxSamples) return rpc::ToGrpc(BadMessage("more than ", kMaxSamples, " samples"));
 
+  return shared ? GetShared(**session, *prefix, *request, writer) : GetStreamed(**session, *prefix, *request, writer);
+}
+
+grpc::Status CacheService::GetShared(const Session& session, const Fingerprint& prefix, const v1::GetRequest& request,
+                                     grpc::ServerWriter<v1::GetResponse>* writer) {
+  const int count = request.samples_size();
+  const auto stride = static_cast<size_t>(request.stride());
+  std::byte* const begin = session.memory->bytes().data() + request.offset();
+  std::atomic<int> next{0};
+  std::vector<std::atomic<int64_t>> lengths(count);
+  for (std::atomic<int64_t>& length : lengths) length = -1;  // not read yet
+  const auto read_one = [&] {
+    const int i = next.fetch_add(1);
+    if (i >= count) return false;
+    int64_t length = 0;
+    store_->Get(session.name, prefix, request.samples(i), [&](absl::string_view entry) {
+      if (entry.size() > stride) return;
+      std::memcpy(begin + i * stride, entry.data(), entry.size());
+      length = static_cast<int64_t>(entry.size());
+    });
+    lengths[i] = length;
+    return true;
+  };
+
+  // What is there, from the first on, is told in steps.
+  int told = 0;
+  bool good = true;
+  int64_t hits = 0;
+  int64_t bytes = 0;
+  const auto tell = [&](int64_t at_least) {
+    v1::GetResponse response;
+    int64_t more = 0;
+    int end = told;
+    for (; end < count && lengths[end] >= 0; ++end) {
+      response.add_lengths(static_cast<uint32_t>(lengths[end]));
+      more += lengths[end];
+    }
+    if (end == told || more < at_least) return;
+    for (const uint32_t length : response.lengths()) hits += length > 0;
+    bytes += more;
+    told = end;
+    good = good && writer->Write(response);
+  };
+  const std::thread::id teller = std::this_thread::get_id();
+  helpers_.Run([&] {
+    while (read_one()) {
+      if (std::this_thread::get_id() == teller) tell(kChunk);
+    }
+  });
+  tell(0);
+  CountReads(hits, count, bytes);
+  return good ? grpc::Status::OK : grpc::Status::CANCELLED;
+}
+
+grpc::Status CacheService::GetStreamed(const Session& session, const Fingerprint& prefix, const v1::GetRequest& request,
+                                       grpc::ServerWriter<v1::GetResponse>* writer) {
   v1::GetResponse response;
   std::string streamed;
   int64_t hits = 0;
-  int64_t bytes = 0;
-  size_t at = static_cast<size_t>(request->offset());
-  for (const uint64_t sample : request->samples()) {
+  for (const uint64_t sample : request.samples()) {
     uint32_t length = 0;
-    store_->Get((*session)->name, *prefix, sample, [&](absl::string_view entry) {
-      const size_t room = shared ? static_cast<size_t>(request->stride()) : kMaxStreamed - streamed.size();
-      if (entry.size() > room) return;
+    store_->Get(session.name, prefix, sample, [&](absl::string_view entry) {
+      if (entry.size() > kMaxStreamed - streamed.size()) return;
       length = static_cast<uint32_t>(entry.size());
-      if (shared) {
-        std::memcpy(memory.data() + at, entry.data(), entry.size());
-      } else {
-        streamed.append(entry.data(), entry.size());
-      }
+      streamed.append(entry.data(), entry.size());
     });
     response.add_lengths(length);
     hits += length > 0;
-    bytes += length;
-    at += shared ? static_cast<size_t>(request->stride()) : 0;
   }
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    counters_.hits += hits;
-    counters_.misses += request->samples_size() - hits;
-    counters_.bytes_read += bytes;
-  }
+  CountReads(hits, request.samples_size(), static_cast<int64_t>(streamed.size()));
   size_t sent = 0;
   do {
     response.set_data(streamed.substr(sent, kChunk));
@@ -204,6 +248,13 @@ grpc::Status CacheService::Get(grpc::ServerContext* context, const v1::GetReques
     response.Clear();
   } while (sent < streamed.size());
   return grpc::Status::OK;
+}
+
+void CacheService::CountReads(int64_t hits, int64_t asked, int64_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  counters_.hits += hits;
+  counters_.misses += asked - hits;
+  counters_.bytes_read += bytes;
 }
 
 grpc::Status CacheService::Drop(grpc::ServerContext* context, const v1::DropRequest* request,

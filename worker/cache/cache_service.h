@@ -12,6 +12,7 @@
 #include "common/base/ids.h"
 #include "egeria/v1/cache.grpc.pb.h"
 #include "worker/cache/activation_store.h"
+#include "worker/cache/read_helpers.h"
 #include "worker/cache/shared_memory.h"
 
 namespace egeria::cache {
@@ -54,8 +55,14 @@ class CacheService final : public v1::Cache::Service {
   absl::StatusOr<std::shared_ptr<Session>> Find(int64_t session) const;
   absl::Status PutAll(const Session& session, const v1::PutRequest& first, std::span<const std::byte> bytes,
                       v1::PutResponse* response);
+  grpc::Status GetShared(const Session& session, const Fingerprint& prefix, const v1::GetRequest& request,
+                         grpc::ServerWriter<v1::GetResponse>* writer);
+  grpc::Status GetStreamed(const Session& session, const Fingerprint& prefix, const v1::GetRequest& request,
+                           grpc::ServerWriter<v1::GetResponse>* writer);
+  void CountReads(int64_t hits, int64_t asked, int64_t bytes);
 
   ActivationStore* const store_;
+  ReadHelpers helpers_;
   mutable std::mutex mutex_;
   std::map<int64_t, std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mutex_);
   int64_t last_session_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -4,7 +4,11 @@
 #include <memory>
 
 #include "common/base/status.h"
+#ifdef __x86_64__
+#include "xxh_x86dispatch.h"  // the same sums, with the widest instructions that the processor has
+#else
 #include "xxhash.h"
+#endif
 
 namespace egeria::cache {
 namespace {

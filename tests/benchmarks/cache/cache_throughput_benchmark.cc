@@ -1,10 +1,12 @@
 // How fast egeria-cache gives entries back, over a plain file read of the same bytes: batches of samples in a random
 // order, from the daemon through CacheClient::Lookup into a buffer, and by pread into the same buffer; with the page
 // cache hot, and cold. Both take turns, so that a noisy machine slows them alike; a ratio is taken within each round,
-// and its median, least and most over the rounds are printed.
+// and its median, least and most over the rounds are printed, and the processor time of
+// client and daemon over that of the plain reads.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,7 +15,6 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
-#include <iterator>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -31,8 +32,6 @@
 
 namespace egeria::cache {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr Fingerprint kPrefix = {1};
 
@@ -53,11 +52,22 @@ Spread SpreadOf(std::vector<double> values) {
   return {values.front(), values[values.size() / 2], values.back()};
 }
 
-double Seconds(const std::function<void()>& body) {
-  const auto begin = Clock::now();
-  body();
-  return std::chrono::duration<double>(Clock::now() - begin).count();
+// Of a clock, or of a process's time on all processors.
+double Seconds(clockid_t clock) {
+  timespec time;
+  clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
+
+clockid_t ProcessorsOf(pid_t process) {
+  clockid_t clock = CLOCK_PROCESS_CPUTIME_ID;
+  clock_getcpuclockid(process, &clock);
+  return clock;
+}
+
+struct Cost {
+  double seconds, processor_seconds;
+};
 
 void Require(bool good, const std::string& what) {
   if (!good) throw std::runtime_error(what);
@@ -93,23 +103,24 @@ class Bench {
     std::vector<uint64_t> order(entries_);
     std::iota(order.begin(), order.end(), uint64_t{0});
     std::mt19937_64 random(1);
-    std::vector<double> plain, cache, ratios;
+    std::vector<double> plain, cache, ratios, processor_ratios;
     for (int round = -1; round < options_.rounds; ++round) {
       std::shuffle(order.begin(), order.end(), random);
       if (cold) ForgetPages();
-      const double of_plain = Seconds([&] { ReadPlain(order); });
+      const Cost of_plain = Measure([&] { ReadPlain(order); });
       if (cold) ForgetPages();
-      const double of_cache = Seconds([&] { ReadCache(order); });
+      const Cost of_cache = Measure([&] { ReadCache(order); });
       if (round < 0) continue;  // the first one warms up
       const double gigabytes = static_cast<double>(entries_ * bytes_) / 1e9;
-      plain.push_back(gigabytes / of_plain);
-      cache.push_back(gigabytes / of_cache);
-      ratios.push_back(of_plain / of_cache);
+      plain.push_back(gigabytes / of_plain.seconds);
+      cache.push_back(gigabytes / of_cache.seconds);
+      ratios.push_back(of_plain.seconds / of_cache.seconds);
+      processor_ratios.push_back(of_cache.processor_seconds / of_plain.processor_seconds);
     }
     const Spread ratio = SpreadOf(ratios);
-    std::printf("%4zu KiB  %s  plain %6.2f GB/s  cache %6.2f GB/s  cache / plain %.2f [%.2f, %.2f]\n", bytes_ >> 10,
-                cold ? "cold" : "hot ", SpreadOf(plain).median, SpreadOf(cache).median, ratio.median, ratio.low,
-                ratio.high);
+    std::printf("%4zu KiB  %s  plain %6.2f GB/s  cache %6.2f GB/s  cache / plain %.2f [%.2f, %.2f]  "
+                "processor time %.1f times\n", bytes_ >> 10, cold ? "cold" : "hot ", SpreadOf(plain).median,
+                SpreadOf(cache).median, ratio.median, ratio.low, ratio.high, SpreadOf(processor_ratios).median);
     std::fflush(stdout);
   }
 
@@ -164,6 +175,15 @@ class Bench {
       posix_fadvise(opened, 0, 0, POSIX_FADV_DONTNEED);
       close(opened);
     }
+  }
+
+  // Of this process and the daemon.
+  Cost Measure(const std::function<void()>& body) const {
+    const clockid_t daemon = ProcessorsOf(daemon_->pid());
+    const double processors = Seconds(CLOCK_PROCESS_CPUTIME_ID) + Seconds(daemon);
+    const double begin = Seconds(CLOCK_MONOTONIC);
+    body();
+    return {Seconds(CLOCK_MONOTONIC) - begin, Seconds(CLOCK_PROCESS_CPUTIME_ID) + Seconds(daemon) - processors};
   }
 
   void ReadPlain(const std::vector<uint64_t>& order) {
