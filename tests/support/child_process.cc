@@ -99,7 +99,10 @@ ChildProcess::~ChildProcess() {
 }
 
 void ChildProcess::Signal(int signal) const {
-  if (!exit_.has_value()) kill(pid_, signal);
+  if (exit_.has_value()) return;
+  kill(pid_, signal);
+  siginfo_t info;
+  if (signal == SIGSTOP) waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WEXITED | WNOWAIT);
 }
 
 bool ChildProcess::Fill() {

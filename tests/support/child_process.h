@@ -26,6 +26,7 @@ class ChildProcess {
   ~ChildProcess();
 
   pid_t pid() const { return pid_; }
+  // After SIGSTOP all its threads stand still.
   void Signal(int signal) const;
   // Reads standard output up to and without the next newline; empty at its end, or after 30 seconds.
   std::optional<std::string> ReadLine();

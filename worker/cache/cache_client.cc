@@ -81,8 +81,8 @@ class CacheClient::Impl {
     threads_.clear();
   }
 
-  void Lookup(const Fingerprint& prefix, std::span<const uint64_t> samples, std::span<const uint64_t> input_hashes,
-              size_t entry_bytes, absl::FunctionRef<void(size_t, std::span<const EntryTensor>)> found);
+  std::vector<Outcome> Lookup(const Fingerprint& prefix, std::span<const uint64_t> samples, size_t entry_bytes,
+                              absl::FunctionRef<void(size_t, const Entry&)> found);
   bool Push(Task task, size_t bytes);
   bool Flush(absl::Duration patience);
 
@@ -251,37 +251,35 @@ void CacheClient::Impl::Avoid(const Line& line) {
   avoided_for_ = std::min(2 * avoided_for_, kLongestPause);
 }
 
-void CacheClient::Impl::Lookup(const Fingerprint& prefix, std::span<const uint64_t> samples,
-                               std::span<const uint64_t> input_hashes, size_t entry_bytes,
-                               absl::FunctionRef<void(size_t, std::span<const EntryTensor>)> found) {
+std::vector<CacheClient::Outcome> CacheClient::Impl::Lookup(const Fingerprint& prefix,
+                                                            std::span<const uint64_t> samples, size_t entry_bytes,
+                                                            absl::FunctionRef<void(size_t, const Entry&)> found) {
   const auto begin = std::chrono::steady_clock::now();
   const absl::Time deadline = absl::Now() + options_.patience;
   const Line line = this->line();
   const bool shared = line.memory != nullptr;
   const size_t slot = shared ? std::min(SlotOf(entry_bytes), line.half()) : SlotOf(entry_bytes);
-  Counters seen;
-  std::vector<EntryTensor> tensors;
+  int64_t bytes_read = 0;
+  std::vector<Outcome> outcomes(samples.size(), Outcome::kLate);
+  Entry entry;
   std::vector<std::byte> copy;
   bool failed = false;
   size_t at = 0;
-  const auto check = [&](std::span<const std::byte> entry) {
+  const auto arrived = [&](std::span<const std::byte> bytes) {
     const size_t position = at++;
-    if (entry.empty()) {
-      ++seen.absent;
+    if (bytes.empty()) {
+      outcomes[position] = Outcome::kAbsent;
       return;
     }
     if (shared) {
       // Out of reach of the daemon, which may still be answering an earlier lookup that was given up.
-      copy.assign(entry.begin(), entry.end());
-      entry = copy;
+      copy.assign(bytes.begin(), bytes.end());
+      bytes = copy;
     }
-    const EntryKey key{options_.name, prefix, samples[position]};
-    const EntryFault fault = ReadEntry(key, input_hashes[position], entry, &tensors);
-    seen.hits += fault == EntryFault::kNone;
-    seen.other_input += fault == EntryFault::kInput;
-    seen.corrupt += fault == EntryFault::kCorrupt;
-    seen.bytes_read += static_cast<int64_t>(entry.size());
-    if (fault == EntryFault::kNone) found(position, tensors);
+    const bool good = ReadEntry({options_.name, prefix, samples[position]}, bytes, &entry);
+    outcomes[position] = good ? Outcome::kFound : Outcome::kCorrupt;
+    bytes_read += static_cast<int64_t>(bytes.size());
+    if (good) found(position, entry);
   };
   while (!failed && line.session != 0 && !IsAvoided(line) && at < samples.size() && slot > 0) {
     const size_t room = shared ? line.half() / slot : kMaxSamplesPerCall;
@@ -291,18 +289,20 @@ void CacheClient::Impl::Lookup(const Fingerprint& prefix, std::span<const uint64
     request.set_fingerprint(BytesOf(prefix));
     request.mutable_samples()->Add(samples.begin() + at, samples.begin() + at + count);
     request.set_stride(static_cast<int64_t>(slot));
-    failed = !Fetch(line, request, deadline, check);
+    failed = !Fetch(line, request, deadline, arrived);
   }
   if (failed) Avoid(line);
   if (!failed && at > 0) avoided_for_ = kFirstPause;
   const std::lock_guard<std::mutex> lock(mutex_);
-  counters_.hits += seen.hits;
-  counters_.absent += seen.absent;
-  counters_.other_input += seen.other_input;
-  counters_.corrupt += seen.corrupt;
-  counters_.bytes_read += seen.bytes_read;
-  counters_.late += static_cast<int64_t>(samples.size() - at);
+  for (const Outcome outcome : outcomes) {
+    counters_.found += outcome == Outcome::kFound;
+    counters_.absent += outcome == Outcome::kAbsent;
+    counters_.corrupt += outcome == Outcome::kCorrupt;
+    counters_.late += outcome == Outcome::kLate;
+  }
+  counters_.bytes_read += bytes_read;
   counters_.lookup_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return outcomes;
 }
 
 bool CacheClient::Impl::Push(Task task, size_t bytes) {
@@ -450,11 +450,11 @@ void CacheClient::Stop() {
 
 bool CacheClient::InChild() const { return getpid() != pid_; }
 
-void CacheClient::Lookup(const Fingerprint& prefix, std::span<const uint64_t> samples,
-                         std::span<const uint64_t> input_hashes, size_t entry_bytes,
-                         absl::FunctionRef<void(size_t position, std::span<const EntryTensor>)> found) {
-  EGERIA_CHECK(samples.size() == input_hashes.size());
-  if (!InChild()) impl_->Lookup(prefix, samples, input_hashes, entry_bytes, found);
+std::vector<CacheClient::Outcome> CacheClient::Lookup(const Fingerprint& prefix, std::span<const uint64_t> samples,
+                                                      size_t entry_bytes,
+                                                      absl::FunctionRef<void(size_t position, const Entry&)> found) {
+  if (InChild()) return std::vector<Outcome>(samples.size(), Outcome::kLate);
+  return impl_->Lookup(prefix, samples, entry_bytes, found);
 }
 
 bool CacheClient::Offer(const Fingerprint& prefix, uint64_t sample, uint64_t input_hash,

@@ -9,7 +9,7 @@ namespace egeria::cache {
 ReadHelpers::ReadHelpers() : ReadHelpers(std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, kMost)) {}
 
 ReadHelpers::ReadHelpers(int threads) {
-  for (int i = 0; i < threads; ++i) threads_.push_back(StartThread("cache-read", [this] { HelpUntilStopped(); }));
+  for (int i = 0; i < threads; ++i) threads_.push_back(StartThread("cache-helper", [this] { HelpUntilStopped(); }));
 }
 
 ReadHelpers::~ReadHelpers() {

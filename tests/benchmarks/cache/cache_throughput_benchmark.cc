@@ -198,8 +198,8 @@ class Bench {
     const size_t entry_bytes = EntrySize(std::span(&tensor, 1));
     for (size_t at = 0; at < order.size(); at += options_.batch) {
       const std::span<const uint64_t> samples(order.data() + at, std::min(options_.batch, order.size() - at));
-      client_->Lookup(kPrefix, samples, samples, entry_bytes, [&](size_t i, std::span<const EntryTensor> tensors) {
-        std::memcpy(Slot(i), tensors[0].data, bytes_);
+      client_->Lookup(kPrefix, samples, entry_bytes, [&](size_t i, const Entry& entry) {
+        std::memcpy(Slot(i), entry.tensors[0].data, bytes_);
         ++found;
       });
     }
