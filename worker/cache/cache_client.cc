@@ -20,6 +20,7 @@
 #include "common/rpc/channel.h"
 #include "common/thread/thread.h"
 #include "egeria/v1/cache.grpc.pb.h"
+#include "worker/cache/entry_maker.h"
 #include "worker/cache/shared_memory.h"
 
 namespace egeria::cache {
@@ -38,11 +39,7 @@ size_t SlotOf(size_t entry_bytes) { return (entry_bytes + kSlotAlignment - 1) / 
 std::string BytesOf(const Fingerprint& prefix) { return {reinterpret_cast<const char*>(prefix.data()), prefix.size()}; }
 
 // What the writing thread does, in order.
-struct Write {
-  Fingerprint prefix;
-  uint64_t sample;
-  std::vector<std::byte> entry;
-};
+using Write = PendingEntry;
 struct Forget {
   Fingerprint prefix;
   CacheClient::Scope scope;
@@ -53,7 +50,7 @@ using Task = std::variant<Write, Forget>;
 
 class CacheClient::Impl {
  public:
-  explicit Impl(const Options& options) : options_(options) {
+  explicit Impl(const Options& options) : options_(options), maker_(options.name, options.format) {
     auto channel = rpc::MakeChannel(options.address, {});
     if (!channel.ok()) {
       LogWarning("there is no cache: ", channel.status().message());
@@ -91,8 +88,14 @@ class CacheClient::Impl {
     return line_.session != 0;
   }
   Counters counters() const {
+    const EntryMaker::Report report = maker_.report();
     const std::lock_guard<std::mutex> lock(mutex_);
-    return counters_;
+    Counters counters = counters_;
+    counters.exact_bytes = report.exact_bytes;
+    counters.format_bytes = report.bytes;
+    counters.rounding = report.rounding.root_mean_square();
+    counters.largest_rounding = report.rounding.largest();
+    return counters;
   }
   const Options& options() const { return options_; }
 
@@ -115,7 +118,7 @@ class CacheClient::Impl {
   void AttachOnce();
   std::shared_ptr<SharedMemory> MakeMemory();
   void WriteUntilStopped();
-  void WriteSome(const Line& line, const std::vector<Write>& writes);
+  void WriteSome(const Line& line, std::vector<Write> writes);  // all of one prefix
   void Send(const Line& line, const Forget& forget);
   // A daemon that did not answer a lookup is not asked again for a while, which doubles each time, so that one that is
   // stopped or overloaded takes next to nothing of the training's time.
@@ -127,6 +130,7 @@ class CacheClient::Impl {
              absl::FunctionRef<void(std::span<const std::byte> entry)> arrived);
 
   const Options options_;
+  EntryMaker maker_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Cache::Stub> stub_;
   bool told_of_streaming_ = false;
@@ -276,7 +280,7 @@ std::vector<CacheClient::Outcome> CacheClient::Impl::Lookup(const Fingerprint& p
       copy.assign(bytes.begin(), bytes.end());
       bytes = copy;
     }
-    const bool good = ReadEntry({options_.name, prefix, samples[position]}, bytes, &entry);
+    const bool good = ReadEntry({options_.name, prefix, samples[position]}, bytes, entry_bytes, &entry);
     outcomes[position] = good ? Outcome::kFound : Outcome::kCorrupt;
     bytes_read += static_cast<int64_t>(bytes.size());
     if (good) found(position, entry);
@@ -340,9 +344,9 @@ void CacheClient::Impl::WriteUntilStopped() {
       size_t slot = 0;
       while (!tasks_.empty() && !forget && writes.size() < kMaxSamplesPerCall) {
         if (auto* write = std::get_if<Write>(&tasks_.front())) {
-          slot = std::max(slot, SlotOf(write->entry.size()));
+          slot = std::max(slot, SlotOf(write->exact_bytes));
           if (!writes.empty() && (slot * (writes.size() + 1) > most || write->prefix != writes[0].prefix)) break;
-          bytes += write->entry.size();
+          bytes += write->exact_bytes;
           writes.push_back(std::move(*write));
         } else if (writes.empty()) {
           forget = std::get<Forget>(tasks_.front());
@@ -359,20 +363,22 @@ void CacheClient::Impl::WriteUntilStopped() {
     } else if (forget) {
       Send(line, *forget);
     } else {
-      WriteSome(line, writes);
+      WriteSome(line, std::move(writes));
     }
   }
 }
 
-void CacheClient::Impl::WriteSome(const Line& line, const std::vector<Write>& writes) {
+void CacheClient::Impl::WriteSome(const Line& line, std::vector<Write> writes) {
   size_t slot = 0;
   v1::PutRequest request;
   request.set_session(line.session);
   request.set_fingerprint(BytesOf(writes[0].prefix));
-  for (const Write& write : writes) {
-    slot = std::max(slot, SlotOf(write.entry.size()));
+  std::vector<std::vector<std::byte>> entries;
+  for (Write& write : writes) {
     request.add_samples(write.sample);
-    request.add_lengths(static_cast<uint32_t>(write.entry.size()));
+    entries.push_back(maker_.Make(std::move(write)));
+    slot = std::max(slot, SlotOf(entries.back().size()));
+    request.add_lengths(static_cast<uint32_t>(entries.back().size()));
   }
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kWritePatience);
@@ -387,18 +393,18 @@ void CacheClient::Impl::WriteSome(const Line& line, const std::vector<Write>& wr
   if (line.memory != nullptr) {
     request.set_offset(static_cast<int64_t>(line.half()));
     request.set_stride(static_cast<int64_t>(slot));
-    good = slot * writes.size() <= line.half();
-    for (size_t i = 0; good && i < writes.size(); ++i) {
-      std::memcpy(line.memory->bytes().data() + line.half() + i * slot, writes[i].entry.data(), writes[i].entry.size());
+    good = slot * entries.size() <= line.half();
+    for (size_t i = 0; good && i < entries.size(); ++i) {
+      std::memcpy(line.memory->bytes().data() + line.half() + i * slot, entries[i].data(), entries[i].size());
     }
     good = good && writer->Write(request);
   } else {
     good = writer->Write(request);
-    for (size_t i = 0; good && i < writes.size(); ++i) {
-      for (size_t sent = 0; good && sent < writes[i].entry.size();) {
-        const size_t bytes = std::min(rpc::kMaxChunkBytes, writes[i].entry.size() - sent);
+    for (size_t i = 0; good && i < entries.size(); ++i) {
+      for (size_t sent = 0; good && sent < entries[i].size();) {
+        const size_t bytes = std::min(rpc::kMaxChunkBytes, entries[i].size() - sent);
         request.Clear();
-        request.set_data(writes[i].entry.data() + sent, bytes);
+        request.set_data(entries[i].data() + sent, bytes);
         good = writer->Write(request);
         sent += bytes;
       }
@@ -410,7 +416,7 @@ void CacheClient::Impl::WriteSome(const Line& line, const std::vector<Write>& wr
   write_context_ = nullptr;
   const auto stored = static_cast<int64_t>(response.stored() + response.present());
   counters_.stored += good ? stored : 0;
-  counters_.refused += static_cast<int64_t>(writes.size()) - (good ? stored : 0);
+  counters_.refused += static_cast<int64_t>(entries.size()) - (good ? stored : 0);
 }
 
 void CacheClient::Impl::Send(const Line& line, const Forget& forget) {
@@ -454,20 +460,19 @@ std::vector<CacheClient::Outcome> CacheClient::Lookup(const Fingerprint& prefix,
                                                       size_t entry_bytes,
                                                       absl::FunctionRef<void(size_t position, const Entry&)> found) {
   if (InChild()) return std::vector<Outcome>(samples.size(), Outcome::kLate);
-  return impl_->Lookup(prefix, samples, entry_bytes, found);
+  return impl_->Lookup(StoredPrefix(prefix, impl_->options().format), samples, entry_bytes, found);
 }
 
 bool CacheClient::Offer(const Fingerprint& prefix, uint64_t sample, uint64_t input_hash,
                         std::span<const EntryTensor> tensors) {
   if (InChild()) return false;
-  Write write{.prefix = prefix, .sample = sample, .entry = std::vector<std::byte>(EntrySize(tensors))};
-  WriteEntry({impl_->options().name, prefix, sample}, input_hash, tensors, write.entry);
-  const size_t bytes = write.entry.size();
+  Write write(StoredPrefix(prefix, impl_->options().format), sample, input_hash, tensors);
+  const size_t bytes = write.exact_bytes;
   return impl_->Push(std::move(write), bytes);
 }
 
 void CacheClient::Drop(const Fingerprint& prefix, Scope scope) {
-  if (!InChild()) impl_->Push(Forget{prefix, scope}, 0);
+  if (!InChild()) impl_->Push(Forget{StoredPrefix(prefix, impl_->options().format), scope}, 0);
 }
 
 bool CacheClient::Flush(absl::Duration patience) { return InChild() || impl_->Flush(patience); }

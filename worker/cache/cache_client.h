@@ -34,6 +34,8 @@ class CacheClient {
     int64_t quota_bytes = 0;                          // 0: the daemon's
     size_t shared_bytes = size_t{128} << 20;          // of shared memory; half for lookups, half for offers
     size_t queue_bytes = size_t{128} << 20;           // of offers that wait to be written
+    // In which entries are written. Those in any format are read, but rounded ones only where the format is the same.
+    StorageFormat format = StorageFormat::kExact;
     absl::Duration patience = absl::Milliseconds(250);  // with one lookup; what is later is a miss
   };
 
@@ -50,6 +52,13 @@ class CacheClient {
     int64_t refused = 0;      // over quota, no space, or the store failed
     int64_t attached = 0;     // how often
     bool streamed = false;    // there is no shared memory
+
+    // Of the newest prefix, where the format is not exact: what its entries would take, and what they do; and by how
+    // much its values were rounded, as root mean square and at most, both over the values' root mean square.
+    int64_t exact_bytes = 0;
+    int64_t format_bytes = 0;
+    double rounding = 0;
+    double largest_rounding = 0;
   };
 
   static std::unique_ptr<CacheClient> Start(const Options& options);

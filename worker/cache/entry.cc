@@ -13,7 +13,7 @@
 namespace egeria::cache {
 namespace {
 
-constexpr uint32_t kMagic = 0x31414745;  // "EGA1"
+constexpr uint32_t kMagic = 0x32414745;  // "EGA2"
 constexpr size_t kMaxTensors = 64;
 constexpr size_t kMaxDimensions = 16;
 constexpr size_t kAlignment = 64;  // of each tensor's bytes, from the entry's beginning
@@ -31,16 +31,12 @@ constexpr size_t kChecked = offsetof(Header, input_hash);  // from here on
 // Before the first tensor's bytes: a TensorHeader and its sizes for each.
 struct TensorHeader {
   uint32_t dtype = 0;
-  uint32_t dimensions = 0;
+  uint16_t format = 0;
+  uint16_t dimensions = 0;
+  uint64_t stored_bytes = 0;
 };
 
 size_t Aligned(size_t offset) { return (offset + kAlignment - 1) / kAlignment * kAlignment; }
-
-size_t BytesOf(const EntryTensor& tensor) {
-  size_t bytes = ElementSize(tensor.dtype);
-  for (const int64_t size : tensor.shape) bytes *= static_cast<size_t>(size);
-  return bytes;
-}
 
 size_t HeadersSize(std::span<const EntryTensor> tensors) {
   size_t bytes = sizeof(Header);
@@ -67,7 +63,9 @@ bool Take(std::span<const std::byte> entry, size_t* at, T* value) {
   return true;
 }
 
-bool TakeTensorHeader(std::span<const std::byte> entry, size_t* at, EntryTensor* tensor) {
+// The tensor and its values as they are stored; false where the entry cannot be right. `most_bytes`: of the values.
+bool TakeTensorHeader(std::span<const std::byte> entry, size_t most_bytes, size_t* at, EntryTensor* tensor,
+                      Stored* stored) {
   TensorHeader header;
   if (!Take(entry, at, &header) || header.dimensions > kMaxDimensions) return false;
   tensor->dtype = static_cast<DataType>(header.dtype);
@@ -75,15 +73,22 @@ bool TakeTensorHeader(std::span<const std::byte> entry, size_t* at, EntryTensor*
   tensor->shape.resize(header.dimensions);
   size_t bytes = ElementSize(tensor->dtype);
   for (int64_t& size : tensor->shape) {
-    if (!Take(entry, at, &size) || size < 0 || (size > 0 && bytes > entry.size() / static_cast<size_t>(size))) {
+    if (!Take(entry, at, &size) || size < 0 || (size > 0 && bytes > most_bytes / static_cast<size_t>(size))) {
       return false;
     }
     bytes *= static_cast<size_t>(size);
   }
-  return true;
+  *stored = {static_cast<StorageFormat>(header.format), header.stored_bytes};
+  return stored->bytes <= entry.size();
 }
 
 }  // namespace
+
+size_t BytesOf(const EntryTensor& tensor) {
+  size_t bytes = ElementSize(tensor.dtype);
+  for (const int64_t size : tensor.shape) bytes *= static_cast<size_t>(size);
+  return bytes;
+}
 
 size_t EntrySize(std::span<const EntryTensor> tensors) {
   size_t size = HeadersSize(tensors);
@@ -91,50 +96,72 @@ size_t EntrySize(std::span<const EntryTensor> tensors) {
   return size;
 }
 
-void WriteEntry(const EntryKey& key, uint64_t input_hash, std::span<const EntryTensor> tensors,
-                std::span<std::byte> out) {
-  EGERIA_CHECK(out.size() == EntrySize(tensors));
+std::vector<std::byte> WriteEntry(const EntryKey& key, uint64_t input_hash, std::span<const EntryTensor> tensors,
+                                  StorageFormat format, RoundingError* rounding) {
   EGERIA_CHECK(tensors.size() <= kMaxTensors);
-  std::memset(out.data(), 0, HeadersSize(tensors));
+  RoundingError ignored;
+  std::vector<std::byte> out(EntrySize(tensors));
+  std::vector<Stored> stored;
+  size_t end = HeadersSize(tensors);
+  for (const EntryTensor& tensor : tensors) {
+    EGERIA_CHECK(tensor.shape.size() <= kMaxDimensions);
+    const size_t begin = Aligned(end);
+    std::memset(out.data() + end, 0, begin - end);
+    stored.push_back(Store(format, tensor.dtype, {tensor.data, BytesOf(tensor)}, std::span(out).subspan(begin),
+                           rounding == nullptr ? &ignored : rounding));
+    end = begin + stored.back().bytes;
+  }
+  out.resize(end);
   size_t at = sizeof(Header);
   const auto put = [&](const void* data, size_t bytes) {
     std::memcpy(out.data() + at, data, bytes);
     at += bytes;
   };
-  for (const EntryTensor& tensor : tensors) {
-    EGERIA_CHECK(tensor.shape.size() <= kMaxDimensions);
-    const TensorHeader header{static_cast<uint32_t>(tensor.dtype), static_cast<uint32_t>(tensor.shape.size())};
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    const TensorHeader header{static_cast<uint32_t>(tensors[t].dtype), static_cast<uint16_t>(stored[t].format),
+                              static_cast<uint16_t>(tensors[t].shape.size()), stored[t].bytes};
     put(&header, sizeof(header));
-    put(tensor.shape.data(), tensor.shape.size() * sizeof(int64_t));
-  }
-  for (const EntryTensor& tensor : tensors) {
-    const size_t begin = Aligned(at);
-    std::memset(out.data() + at, 0, begin - at);
-    at = begin;
-    put(tensor.data, BytesOf(tensor));
+    put(tensors[t].shape.data(), tensors[t].shape.size() * sizeof(int64_t));
   }
   Header header{.tensors = static_cast<uint32_t>(tensors.size()), .input_hash = input_hash};
   std::memcpy(out.data(), &header, sizeof(header));
   header.checksum = Checksum(key, out);
   std::memcpy(out.data(), &header, sizeof(header));
+  return out;
 }
 
-bool ReadEntry(const EntryKey& key, std::span<const std::byte> bytes, Entry* entry) {
+bool ReadEntry(const EntryKey& key, std::span<const std::byte> bytes, size_t most_bytes, Entry* entry) {
   Header header;
   size_t at = 0;
   if (!Take(bytes, &at, &header) || header.magic != kMagic || header.tensors > kMaxTensors) return false;
   if (header.checksum != Checksum(key, bytes)) return false;
   entry->input_hash = header.input_hash;
   entry->tensors.resize(header.tensors);
-  for (EntryTensor& tensor : entry->tensors) {
-    if (!TakeTensorHeader(bytes, &at, &tensor)) return false;
+  std::vector<Stored> stored(header.tensors);
+  size_t restored_bytes = 0;
+  for (size_t t = 0; t < stored.size(); ++t) {
+    EntryTensor& tensor = entry->tensors[t];
+    if (!TakeTensorHeader(bytes, most_bytes, &at, &tensor, &stored[t])) return false;
+    if (stored[t].format != StorageFormat::kExact) restored_bytes += Aligned(BytesOf(tensor));
   }
-  for (EntryTensor& tensor : entry->tensors) {
-    at = Aligned(at);
+  if (EntrySize(entry->tensors) > most_bytes) return false;
+  if (entry->restored.size() < restored_bytes) entry->restored.resize(restored_bytes);
+  std::span<std::byte> room = entry->restored;
+  for (size_t t = 0; t < stored.size(); ++t) {
+    EntryTensor& tensor = entry->tensors[t];
     const size_t size = BytesOf(tensor);
-    if (at > bytes.size() || bytes.size() - at < size) return false;
-    tensor.data = bytes.data() + at;
-    at += size;
+    at = Aligned(at);
+    if (at > bytes.size() || bytes.size() - at < stored[t].bytes) return false;
+    const std::span<const std::byte> values = bytes.subspan(at, stored[t].bytes);
+    at += values.size();
+    if (stored[t].format == StorageFormat::kExact) {
+      if (values.size() != size) return false;
+      tensor.data = values.data();
+      continue;
+    }
+    if (!Restore(stored[t].format, tensor.dtype, values, room.first(size))) return false;
+    tensor.data = room.data();
+    room = room.subspan(Aligned(size));
   }
   return at == bytes.size();
 }

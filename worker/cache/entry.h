@@ -7,11 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "common/base/ids.h"
 #include "common/tensor/wire_tensor.h"
 #include "worker/cache/fingerprint.h"
+#include "worker/cache/storage_format.h"
 
 // What the cache keeps of one sample: what crosses the cut behind a frozen prefix, with everything that is needed to
 // prove that it may be used. Made and checked in the training process; see docs/formats/cache-entry.md.
@@ -31,24 +30,30 @@ struct EntryTensor {
   const std::byte* data = nullptr;  // dense, row-major, in host memory
 };
 
-// Bytes of the entry that WriteEntry() makes of tensors with these types and shapes.
+// Of its values.
+size_t BytesOf(const EntryTensor& tensor);
+
+// Bytes of the entry that WriteEntry() makes of tensors with these types and shapes; fewer in formats that are shorter.
 size_t EntrySize(std::span<const EntryTensor> tensors);
 
-// Writes the entry to `out`, of EntrySize() bytes.
 // `input_hash`: of all that the model was called with for this sample. Whoever reads an entry compares it with that of
 // the sample at hand, so that random augmentation cannot replay another crop's activations.
-void WriteEntry(const EntryKey& key, uint64_t input_hash, std::span<const EntryTensor> tensors,
-                std::span<std::byte> out);
+// `rounding`: is told where the format rounds; may be null.
+std::vector<std::byte> WriteEntry(const EntryKey& key, uint64_t input_hash, std::span<const EntryTensor> tensors,
+                                  StorageFormat format = StorageFormat::kExact, RoundingError* rounding = nullptr);
 
-// What an entry holds. The tensors point into its bytes.
+// What an entry holds. The tensors point into the bytes that were read, or into `restored`, which is there to be used
+// again for the next entry.
 struct Entry {
   uint64_t input_hash = 0;
   std::vector<EntryTensor> tensors;
+  std::vector<std::byte> restored;
 };
 
-// Checks an entry against the key, and against its own checksum, which covers the key. False where it is not what was
-// written for this key; `entry` is undefined then.
-bool ReadEntry(const EntryKey& key, std::span<const std::byte> bytes, Entry* entry);
+// Checks an entry against the key, and against its own checksum, which covers the key, and restores its values. False
+// where it is not what was written for this key, or would be of more than `most_bytes` in the exact format; `entry` is
+// undefined then.
+bool ReadEntry(const EntryKey& key, std::span<const std::byte> bytes, size_t most_bytes, Entry* entry);
 
 }  // namespace egeria::cache
 

@@ -24,11 +24,10 @@ class EntryTest : public ::testing::Test {
                 {DataType::kInt64, {3}, reinterpret_cast<const std::byte*>(numbers_.data())},
                 {DataType::kBool, {0, 4}, nullptr},
                 {DataType::kFloat32, {}, reinterpret_cast<const std::byte*>(floats_.data() + 5)}};
-    entry_.resize(EntrySize(tensors_));
-    WriteEntry(key_, 42, tensors_, entry_);
+    entry_ = WriteEntry(key_, 42, tensors_);
   }
 
-  bool Read(const EntryKey& key) { return ReadEntry(key, entry_, &found_); }
+  bool Read(const EntryKey& key, size_t most_bytes = 10'000) { return ReadEntry(key, entry_, most_bytes, &found_); }
 
   const EntryKey key_{kJob, {1, 2, 3}, 17};
   std::vector<float> floats_;
@@ -52,6 +51,18 @@ TEST_F(EntryTest, GivesBackWhatWasWritten) {
   for (const EntryTensor& tensor : found_.tensors) {
     EXPECT_EQ((tensor.data - entry_.data()) % 64, 0) << "unaligned";
   }
+}
+
+TEST_F(EntryTest, HasTheSizeThatIsSaid) { EXPECT_EQ(entry_.size(), EntrySize(tensors_)); }
+
+TEST_F(EntryTest, LongerThanExpectedIsRefused) {
+  EXPECT_TRUE(Read(key_, entry_.size()));
+  EXPECT_FALSE(Read(key_, entry_.size() - 1));
+}
+
+TEST_F(EntryTest, AnotherVersionIsRefused) {
+  entry_[3] = std::byte{'1'};
+  EXPECT_FALSE(Read(key_));
 }
 
 TEST_F(EntryTest, AnEntryOfAnotherKeyIsCorrupt) {
@@ -85,10 +96,82 @@ TEST_F(EntryTest, RandomBytesAreRefused) {
   for (int i = 0; i < 20'000; ++i) {
     entry_.resize(random() % 300);
     for (std::byte& byte : entry_) byte = static_cast<std::byte>(random());
-    if (entry_.size() >= 4) std::memcpy(entry_.data(), "EGA1", 4);
+    if (entry_.size() >= 4) std::memcpy(entry_.data(), "EGA2", 4);
     EXPECT_FALSE(Read(key_));
   }
 }
+
+// The same in every format, of a tensor that can be compressed and two that cannot.
+class EntryFormatTest : public ::testing::TestWithParam<StorageFormat> {
+ protected:
+  EntryFormatTest() : smooth_(1'001), noise_(333) {
+    for (size_t i = 0; i < smooth_.size(); ++i) smooth_[i] = i % 3 == 0 ? 0.0F : 1.0F + static_cast<float>(i % 16) / 16;
+    for (uint64_t& value : noise_) value = random_();
+    tensors_ = {{DataType::kFloat32, {7, 11, 13}, reinterpret_cast<const std::byte*>(smooth_.data())},
+                {DataType::kInt64, {333}, reinterpret_cast<const std::byte*>(noise_.data())},
+                {DataType::kBool, {0, 4}, nullptr}};
+    entry_ = WriteEntry(key_, 42, tensors_, GetParam());
+  }
+
+  bool Read() { return ReadEntry(key_, entry_, EntrySize(tensors_), &found_); }
+  bool IsAsWritten() const {
+    return std::memcmp(found_.tensors[0].data, smooth_.data(), sizeof(float) * smooth_.size()) == 0 &&
+           std::memcmp(found_.tensors[1].data, noise_.data(), sizeof(uint64_t) * noise_.size()) == 0;
+  }
+
+  const EntryKey key_{kJob, {1, 2, 3}, 17};
+  std::mt19937_64 random_{7};
+  std::vector<float> smooth_;  // whose values no format rounds
+  std::vector<uint64_t> noise_;
+  std::vector<EntryTensor> tensors_;
+  std::vector<std::byte> entry_;
+  Entry found_;
+};
+
+TEST_P(EntryFormatTest, GivesBackWhatWasWritten) {
+  for (int again = 0; again < 2; ++again) {
+    ASSERT_TRUE(Read());
+    ASSERT_EQ(found_.tensors.size(), 3);
+    EXPECT_THAT(found_.tensors[0].shape, ElementsAre(7, 11, 13));
+    EXPECT_TRUE(IsAsWritten());
+  }
+  EXPECT_LE(entry_.size(), EntrySize(tensors_));
+  if (GetParam() != StorageFormat::kExact) {
+    EXPECT_LT(entry_.size(), EntrySize(tensors_) - 1'500);
+  }
+}
+
+TEST_P(EntryFormatTest, NoFlippedBitsAreAccepted) {
+  const std::vector<std::byte> whole = entry_;
+  for (int round = 0; round < 5'000; ++round) {
+    entry_ = whole;
+    for (uint64_t flips = 1 + random_() % 4; flips > 0; --flips) {
+      entry_[random_() % entry_.size()] ^= std::byte{1} << (random_() % 8);
+    }
+    EXPECT_TRUE(entry_ == whole || !Read()) << round;
+  }
+}
+
+TEST_P(EntryFormatTest, NoTruncatedEntryIsAccepted) {
+  while (!entry_.empty()) {
+    entry_.pop_back();
+    EXPECT_FALSE(Read()) << entry_.size();
+  }
+}
+
+TEST_P(EntryFormatTest, NoMoreMemoryIsTakenThanExpected) {
+  const std::vector<float> zeros(1 << 20);  // which some formats make very short
+  const EntryTensor tensor{DataType::kFloat32, {1 << 20}, reinterpret_cast<const std::byte*>(zeros.data())};
+  entry_ = WriteEntry(key_, 42, std::span(&tensor, 1), GetParam());
+  EXPECT_FALSE(ReadEntry(key_, entry_, 4 << 20, &found_));
+  EXPECT_TRUE(found_.restored.empty());
+  EXPECT_TRUE(ReadEntry(key_, entry_, EntrySize(std::span(&tensor, 1)), &found_));
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, EntryFormatTest,
+                         ::testing::Values(StorageFormat::kExact, StorageFormat::kLz4, StorageFormat::kZstd,
+                                           StorageFormat::kFloat16, StorageFormat::kBFloat16),
+                         [](const auto& format) { return StorageFormatName(format.param); });
 
 }  // namespace
 }  // namespace egeria::cache
