@@ -114,7 +114,7 @@ std::vector<std::byte> WriteEntry(const EntryKey& key, uint64_t input_hash, std:
   out.resize(end);
   size_t at = sizeof(Header);
   const auto put = [&](const void* data, size_t bytes) {
-    std::memcpy(out.data() + at, data, bytes);
+    if (bytes > 0) std::memcpy(out.data() + at, data, bytes);
     at += bytes;
   };
   for (size_t t = 0; t < tensors.size(); ++t) {

@@ -27,6 +27,9 @@ class DictStore:
     def find(self, ids: Sequence[int], input_hashes: Sequence[int]) -> list[tuple[Tensor, ...] | None]:
         return [self.rows.get(key) for key in zip(ids, input_hashes)]
 
+    def as_kept(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        return tensors
+
     def expect(self, batches: Sequence[Sequence[int]]) -> None:
         pass
 

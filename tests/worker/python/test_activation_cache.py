@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -22,8 +23,8 @@ from egeria.modules import partition
 JOB = "0b0e7f6c-5a3e-4d58-9e0e-3c1f6a2b7d11"
 
 
-def connect(cache_daemon: Daemon) -> _native.ActivationCache:
-    cache = _native.ActivationCache(cache_daemon.address, JOB, shared_bytes=4 << 20)
+def connect(cache_daemon: Daemon, **options: Any) -> _native.ActivationCache:
+    cache = _native.ActivationCache(cache_daemon.address, JOB, shared_bytes=4 << 20, **options)
     wait_until(lambda: cache.attached, 20, "the cache")
     return cache
 
@@ -62,6 +63,48 @@ def test_tensors_come_back_to_the_bit_whatever_their_types_and_strides(cache_dae
     assert counters["hits"] >= 40 and counters["other_input"] == 1 and counters["corrupt"] == 0
 
 
+@pytest.mark.parametrize("format", ["lz4", "zstd"])
+def test_compressed_activations_come_back_to_the_bit_also_to_one_who_compresses_in_another_way(cache_daemon: Daemon,
+                                                                                            format: str):
+    cache = connect(cache_daemon, format=format)
+    store = PrefixStore(cache, bytes(16), format)
+    tensors = (*rows(120), torch.randn(120, 4, 500).relu())
+    store.put(range(120), range(120), tensors)
+    assert cache.flush(20)
+    for reader in (cache, connect(cache_daemon)):
+        found, reasons = PrefixStore(reader, bytes(16)).get(range(120), range(120), 5.0)
+        assert list(reasons) == [""] * 120
+        assert all(torch.equal(part, tensor) for part, tensor in zip(found, tensors))
+    counters = cache.counters()
+    assert 0.4 < counters["format_bytes"] / counters["exact_bytes"] < 0.97 and counters["rounding"] == 0
+    assert store.as_kept(tensors) is tensors
+
+
+@pytest.mark.parametrize("format", ["fp16", "bf16"])
+def test_rounded_activations_are_what_torch_rounds_and_nobody_else_gets_them(cache_daemon: Daemon, format: str):
+    cache = connect(cache_daemon, format=format)
+    store = PrefixStore(cache, bytes(16), format)
+    wide = torch.cat([torch.randn(150, 600) * torch.logspace(-9, 4, 600), torch.tensor([[0.0, -0.0]] * 150)], 1)
+    tensors = (*rows(150), wide)
+    store.put(range(150), range(150), tensors)
+    assert cache.flush(20)
+    found, reasons = store.get(range(150), range(150), 5.0)
+    assert list(reasons) == [""] * 150
+    expected = store.as_kept(tensors)
+    assert all(torch.equal(part, tensor) for part, tensor in zip(found, expected))
+    assert torch.equal(found[4].signbit(), wide.signbit())
+    assert not torch.equal(expected[4], wide) and torch.equal(store.as_kept(expected)[4], expected[4])
+    counters = cache.counters()
+    assert 0 < counters["rounding"] < counters["largest_rounding"] < 0.1
+    assert counters["format_bytes"] < 0.6 * counters["exact_bytes"]
+    other = {"fp16": "bf16", "bf16": "fp16"}[format]
+    for reader in (connect(cache_daemon), connect(cache_daemon, format=other)):
+        assert missing(PrefixStore(reader, bytes(16)), range(150)) == ["absent"] * 150
+    store = PrefixStore(cache, bytes(16), format)
+    store.forget()
+    assert cache.flush(20) and missing(store, [3]) == ["absent"]
+
+
 def test_batches_that_are_expected_are_read_ahead(cache_daemon: Daemon):
     cache = connect(cache_daemon)
     store = PrefixStore(cache, bytes(16))
@@ -98,6 +141,8 @@ def test_what_cannot_be_stored_is_said(cache_daemon: Daemon):
         cache.put([1], [1], [torch.zeros(1, dtype=torch.complex64)])
     with pytest.raises(EgeriaError, match="BAD_CONFIG.*UUID"):
         _native.ActivationCache(cache_daemon.address, "job 7")
+    with pytest.raises(EgeriaError, match="BAD_CONFIG.*fp16 or bf16"):
+        _native.ActivationCache(cache_daemon.address, JOB, format="float16")
     with pytest.raises(EgeriaError, match="unix:/"):
         _native.ActivationCache("nowhere", JOB)
     with pytest.raises(ValueError, match="16 bytes"):

@@ -11,6 +11,9 @@ from egeria import _native
 from egeria.modules import LayerModule
 from egeria.stores import Fetched
 
+# What the cache rounds float32 to, by its format.
+_ROUNDED = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
 
 def fingerprint(frozen: Sequence[LayerModule]) -> bytes:
     """16 bytes that tell this frozen prefix from every other: names, types and settings of its submodules, the
@@ -36,9 +39,14 @@ class PrefixStore:
     Owned by the training thread.
     """
 
-    def __init__(self, cache: _native.ActivationCache, prefix: bytes):
+    def __init__(self, cache: _native.ActivationCache, prefix: bytes, format: str = "exact"):
+        """
+        Args:
+          format: the cache's, which may round: see Config.cache_format.
+        """
         self._cache = cache
         self._prefix = prefix
+        self._rounded = _ROUNDED.get(format)
         cache.use(prefix)
 
     def get(self, ids: Sequence[int], input_hashes: Sequence[int], patience: float) -> Fetched:
@@ -49,6 +57,14 @@ class PrefixStore:
         """Offers b x ... tensors, a row for each sample; they are written when there is time, or dropped."""
         if len(ids) > 0:
             self._cache.put(_unsigned(ids), _unsigned(input_hashes), list(tensors))
+
+    def as_kept(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        """See ActivationStore. Values beyond the range of the rounded type are kept as they are; here they become
+        infinite, in whatever is compared."""
+        if self._rounded is None:
+            return tensors
+        return [tensor.to(self._rounded).to(tensor.dtype) if tensor.dtype == torch.float32 else tensor
+                for tensor in tensors]
 
     def expect(self, batches: Sequence[Sequence[int]]) -> None:
         """The samples of the next batches: they are read ahead."""

@@ -38,12 +38,13 @@ class Caching:
       repeats: whether samples come to the model as they came before; for checkpoints.
     """
 
-    def __init__(self, address: str, model: nn.Module, *, always: bool, own_forward_only: bool,
-                 tell: Callable[[str, Exception | None], None]):
+    def __init__(self, address: str, model: nn.Module, *, format: str, always: bool,
+                 own_forward_only: bool, tell: Callable[[str, Exception | None], None]):
         """
         Args:
           address: of the egeria-cache, "unix:/path".
           model: unwrapped.
+          format: of what is kept: see Config.cache_format.
           always: do so whatever it costs.
           own_forward_only: see Skipper.
           tell: called with what goes wrong, for people.
@@ -51,6 +52,7 @@ class Caching:
         self.repeats = Repeats()
         self._address = address
         self._model = model
+        self._format = format
         self._always = always
         self._own_forward_only = own_forward_only
         self._tell = tell
@@ -90,9 +92,10 @@ class Caching:
             return
         device = device_of(self._model)
         if self._cache is None:
-            self._cache = _native.ActivationCache(self._address, _job_id(group), device=str(device))
+            self._cache = _native.ActivationCache(self._address, _job_id(group), device=str(device),
+                                                  format=self._format)
         frozen = modules[:prefix]
-        self._store = PrefixStore(self._cache, fingerprint(frozen))
+        self._store = PrefixStore(self._cache, fingerprint(frozen), self._format)
         self._skipper = Skipper(self._model, frozen, self._store, take_ids=current().take, upcoming=_upcoming,
                                 worth=Worth(device, self.repeats, self._always),
                                 own_forward_only=self._own_forward_only, tell=self._tell)
@@ -162,9 +165,9 @@ def _upcoming() -> list[list[int]]:
     return current().upcoming()[:_AHEAD]
 
 
-def _add(totals: dict[str, int], more: dict[str, int]) -> None:
+def _add(totals: dict[str, Any], more: dict[str, Any]) -> None:
     for name, value in more.items():
-        totals[name] = totals.get(name, 0) + int(value)
+        totals[name] = totals.get(name, 0) + value
 
 
 def _job_id(group: dist.ProcessGroup | None) -> str:

@@ -62,6 +62,8 @@ _CONSTANTS: dict[str, dict[str, tuple[Callable[[Any], bool], str]]] = {
     "none": {},
 }
 
+CACHE_FORMATS = ("exact", "lz4", "zstd", "fp16", "bf16")
+
 _TRUE = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
@@ -85,6 +87,8 @@ class Config:
       cache: address of the node's egeria-cache ("unix:/path"), which lets training skip the forward pass of frozen
         layers where batches have sample ids (egeria.data). None: EGERIA_CACHE. "none": no cache.
       cache_use: "auto": as long as that saves time by measurement; "always".
+      cache_format: how activations are kept: "exact"; "lz4" or "zstd", compressed without loss; "fp16" or "bf16",
+        rounded, so that the training is another one than without a cache.
       batch_size: samples of a reading (the policy constant of this name; 32 where neither is given).
       enabled: False makes a session that does nothing.
     """
@@ -100,6 +104,7 @@ class Config:
     metrics: str | None = None
     cache: str | None = None
     cache_use: str = "auto"
+    cache_format: str = "exact"
     batch_size: int | None = None
     enabled: bool = True
 
@@ -111,13 +116,13 @@ class Config:
         """A Config whose fields come from the environment where `overrides` does not give them.
 
         EGERIA_TRAINING_JOB, EGERIA_METRICS, EGERIA_OBSERVE (1 or 0), EGERIA_ENABLED (1 or 0), EGERIA_POLICY,
-        EGERIA_POLICY_OPTIONS (a JSON object), EGERIA_TOTAL_STEPS, EGERIA_REFERENCE, EGERIA_CACHE, EGERIA_CACHE_USE;
-        and, as without this, EGERIA_CONTROLLER where neither a controller nor plans are given.
+        EGERIA_POLICY_OPTIONS (a JSON object), EGERIA_TOTAL_STEPS, EGERIA_REFERENCE, EGERIA_CACHE, EGERIA_CACHE_USE,
+        EGERIA_CACHE_FORMAT; and, as without this, EGERIA_CONTROLLER where neither a controller nor plans are given.
         """
         values: dict[str, Any] = {}
         for field, convert in (("training_job", str), ("metrics", str), ("cache", str), ("cache_use", str),
-                               ("policy", str), ("reference", str), ("observe", _boolean), ("enabled", _boolean),
-                               ("total_steps", _whole)):
+                               ("cache_format", str), ("policy", str), ("reference", str), ("observe", _boolean),
+                               ("enabled", _boolean), ("total_steps", _whole)):
             variable = f"EGERIA_{field.upper()}"
             if os.environ.get(variable):
                 text = os.environ[variable]
@@ -153,6 +158,8 @@ class Config:
             raise _bad(f"policy is {self.policy!r}; it is one of {', '.join(map(repr, _CONSTANTS))}")
         if self.reference not in ("auto", "controller", "local"):
             raise _bad(f"reference is {self.reference!r}; it is one of 'auto', 'controller', 'local'")
+        if self.cache_format not in CACHE_FORMATS:
+            raise _bad(f"cache_format is {self.cache_format!r}; it is one of {', '.join(map(repr, CACHE_FORMATS))}")
         if self.cache_use not in ("auto", "always"):
             raise _bad(f"cache_use is {self.cache_use!r}; it is 'auto' or 'always'")
         if not isinstance(self.options, Mapping):

@@ -129,8 +129,8 @@ class Session:
         self._switcher.allow_recompiles()
         cache = config.cache_address()
         self._caching = None if cache is None else Caching(
-            cache, self._model, always=config.cache_use == "always", own_forward_only=network is not None,
-            tell=self._fail)
+            cache, self._model, format=config.cache_format, always=config.cache_use == "always",
+            own_forward_only=network is not None, tell=self._fail)
         hook = ForwardHook(self) if network is None else NetworkHook(self)
         watched = model if network is None else network
         self._watch(watched, hook)

@@ -287,7 +287,8 @@ class Skipper:
         self.counters["audits"] += 1
 
         def reached(tensors: list[Tensor]) -> None:
-            if not same_rows(tensors, fetched, range(len(tensors[0]))):
+            kept = self._store.as_kept
+            if not same_rows(kept(tensors), kept(fetched), range(len(tensors[0]))):
                 raise Refused("STORE_DIFFERS", "the store has other activations than the frozen layers compute")
 
         self._observe(cut, reached)

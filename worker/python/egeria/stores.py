@@ -51,6 +51,9 @@ class ActivationStore(Protocol):
     def put(self, ids: Sequence[int], input_hashes: Sequence[int], tensors: tuple[Tensor, ...]) -> None:
         """Offers b x ... tensors, a row for each sample. They are the store's from then on. It may drop them."""
 
+    def as_kept(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        """What get() gives for these, where put() was given them. The same twice as once."""
+
     def expect(self, batches: Sequence[Sequence[int]]) -> None:
         """The samples of the next batches, a hint."""
 

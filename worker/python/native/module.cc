@@ -323,6 +323,10 @@ py::dict CacheCounters(PythonCache& self) {
   out["refused"] = line.refused;
   out["attached"] = line.attached;
   out["streamed"] = line.streamed;
+  out["exact_bytes"] = line.exact_bytes;
+  out["format_bytes"] = line.format_bytes;
+  out["rounding"] = line.rounding;
+  out["largest_rounding"] = line.largest_rounding;
   return out;
 }
 
@@ -354,9 +358,10 @@ void DefineCache(py::module_& module) {
       "A line to the node's egeria-cache. What fails is a miss, or is dropped. Used from the training thread; in a "
       "forked child every method does nothing.")
       .def(py::init([](const std::string& address, const std::string& job_id, const std::string& device,
-                       int64_t quota_bytes, size_t shared_bytes) {
-             return ValueOrRaise(PythonCache::Start(address, job_id, c10::Device(device), quota_bytes, shared_bytes));
-           }), "address"_a, "job_id"_a, "device"_a = "cpu", "quota_bytes"_a = 0, "shared_bytes"_a = size_t{128} << 20)
+                       const std::string& format, int64_t quota_bytes, size_t shared_bytes) {
+             return ValueOrRaise(
+                 PythonCache::Start(address, job_id, c10::Device(device), format, quota_bytes, shared_bytes));
+           }), "address"_a, "job_id"_a, "device"_a = "cpu", "format"_a = "exact", "quota_bytes"_a = 0, "shared_bytes"_a = size_t{128} << 20)
       .def("use", [](PythonCache& self, const py::bytes& prefix) { self.Use(ToFingerprint(prefix)); }, "prefix"_a,
            "What is taken and put from now on is of this prefix.")
       .def("expect", &PythonCache::Expect, "batches"_a, py::call_guard<Release>(),

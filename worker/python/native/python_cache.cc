@@ -49,14 +49,20 @@ cache::Fingerprint FingerprintOf(const std::string& text, const std::vector<at::
 }
 
 absl::StatusOr<std::shared_ptr<PythonCache>> PythonCache::Start(const std::string& address, const std::string& job_id,
-                                                                c10::Device device, int64_t quota_bytes,
-                                                                size_t shared_bytes) {
+                                                                c10::Device device, const std::string& format,
+                                                                int64_t quota_bytes, size_t shared_bytes) {
   cache::CacheClient::Options options;
   EGERIA_ASSIGN_OR_RETURN(options.address, rpc::ParseAddress(address));
   options.name = JobId(job_id);
   if (!options.name.IsValid()) {
     return NamedError(absl::StatusCode::kInvalidArgument, "BAD_CONFIG", "'", job_id, "' is not a UUID in lower case");
   }
+  const auto known_format = cache::ParseStorageFormat(format);
+  if (!known_format.has_value()) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_CONFIG", "'", format,
+                      "' is no format of the cache: exact, lz4, zstd, fp16 or bf16");
+  }
+  options.format = *known_format;
   options.quota_bytes = quota_bytes;
   options.shared_bytes = shared_bytes;
   cache::BatchReader::Options ahead;

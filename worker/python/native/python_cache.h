@@ -22,10 +22,10 @@ cache::Fingerprint FingerprintOf(const std::string& text, const std::vector<at::
 // training thread; in a forked child every method does nothing. Nothing here fails but Start().
 class PythonCache {
  public:
-  // Errors: INVALID_ARGUMENT a bad address, or a job id that is no UUID.
+  // Errors: INVALID_ARGUMENT a bad address, a job id that is no UUID, or an unknown format.
   static absl::StatusOr<std::shared_ptr<PythonCache>> Start(const std::string& address, const std::string& job_id,
-                                                            c10::Device device, int64_t quota_bytes,
-                                                            size_t shared_bytes);
+                                                            c10::Device device, const std::string& format,
+                                                            int64_t quota_bytes, size_t shared_bytes);
 
   // From now on Take() and Put() are of this prefix.
   void Use(const cache::Fingerprint& prefix);
