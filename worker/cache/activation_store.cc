@@ -2,6 +2,7 @@
 
 #include <sys/statvfs.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -10,11 +11,15 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "rocksdb/db.h"
+#include "rocksdb/env.h"
 #include "rocksdb/options.h"
 #include "rocksdb/write_batch.h"
+#include "worker/cache/patient_files.h"
 
 namespace egeria::cache {
 namespace {
@@ -27,8 +32,11 @@ constexpr size_t kKeyLength = 1 + sizeof(uint64_t);
 constexpr size_t kUuidLength = 36;
 // What an entry costs on disk beside its own bytes.
 constexpr int64_t kOverhead = 128;
+// What RocksDB's own files take, at most; of a small quota a part.
+constexpr int64_t kOwnFiles = int64_t{1} << 20;
 // The file system's free space is looked at anew after this much has been written.
 constexpr int64_t kLookEvery = int64_t{64} << 20;
+constexpr int64_t kRecoverEveryMilliseconds = 1'000;
 
 std::string Key(char kind, uint64_t sample) {
   std::string key(1, kind);
@@ -60,20 +68,25 @@ rocksdb::ColumnFamilyOptions FamilyOptions(const ActivationStore::Options& optio
   family.enable_blob_files = true;
   family.min_blob_size = 512;  // lengths are smaller
   family.blob_file_size = uint64_t{256} << 20;
-  family.enable_blob_garbage_collection = true;
+  // There is no garbage, since nothing is written twice; it would copy the oldest entries time and again.
+  family.enable_blob_garbage_collection = false;
   family.compression = rocksdb::kNoCompression;
   family.write_buffer_size = options.write_buffer_bytes;
   family.max_write_buffer_number = 3;
   return family;
 }
 
-rocksdb::Options DatabaseOptions(const ActivationStore::Options& options) {
+rocksdb::Options DatabaseOptions(const ActivationStore::Options& options, rocksdb::Env* environment) {
   rocksdb::Options database(rocksdb::DBOptions(), FamilyOptions(options));
+  database.env = environment;
   database.create_if_missing = true;
   database.db_write_buffer_size = 2 * options.write_buffer_bytes;
   database.max_background_jobs = 2;
+  // What is on disk is what is written, so that it stays under the quota.
+  database.allow_fallocate = false;
   database.keep_log_file_num = 2;
-  database.max_log_file_size = 1 << 20;
+  database.max_log_file_size = 128 << 10;
+  database.info_log_level = rocksdb::WARN_LEVEL;
   return database;
 }
 
@@ -98,7 +111,10 @@ absl::StatusOr<std::unique_ptr<ActivationStore>> ActivationStore::Open(const Opt
   return store;
 }
 
-ActivationStore::ActivationStore(const Options& options) : options_(options) {}
+ActivationStore::ActivationStore(const Options& options)
+    : options_(options),
+      files_(std::make_shared<PatientFiles>(rocksdb::FileSystem::Default())),
+      environment_(rocksdb::NewCompositeEnv(files_)) {}
 
 ActivationStore::~ActivationStore() {
   {
@@ -110,7 +126,7 @@ ActivationStore::~ActivationStore() {
 }
 
 absl::Status ActivationStore::OpenFiles() {
-  const rocksdb::Options options = DatabaseOptions(options_);
+  const rocksdb::Options options = DatabaseOptions(options_, environment_.get());
   rocksdb::DB* db = nullptr;
   std::vector<std::string> names;
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
@@ -127,6 +143,7 @@ absl::Status ActivationStore::OpenFiles() {
       return NamedError(absl::StatusCode::kAlreadyExists, "STORE_IN_USE", "another egeria-cache uses ",
                         options_.folder, ": stop it, or give --folder another one");
     }
+    if (opened.IsNoSpace()) return Unusable(options_.folder, opened.ToString());
     LogWarning("the cache in ", options_.folder, " cannot be read and is begun anew: ", opened.ToString());
     rocksdb::DestroyDB(options_.folder, options);  // removes files of a RocksDB only
   }
@@ -234,6 +251,7 @@ ActivationStore::Outcome ActivationStore::Put(const JobId& name, const Fingerpri
   Forget(name, prefix, sample);
   if (written.IsIncomplete()) return Outcome::kBusy;
   CountFailure("write", written.ToString());
+  Recover();
   return written.IsNoSpace() ? Outcome::kNoSpace : Outcome::kFailed;
 }
 
@@ -313,9 +331,8 @@ absl::StatusOr<ActivationStore::Family*> ActivationStore::FamilyOf(Namespace* sp
 
 bool ActivationStore::MakeRoom(const JobId& name, const Fingerprint& prefix, int64_t bytes) {
   Namespace& space = namespaces_.at(name);
-  const auto fits = [&] {
-    return space.bytes + bytes <= space.quota_bytes && bytes_ + bytes <= options_.quota_bytes;
-  };
+  const int64_t most = options_.quota_bytes - std::min(kOwnFiles, options_.quota_bytes / 16);
+  const auto fits = [&] { return space.bytes + bytes <= space.quota_bytes && bytes_ + bytes <= most; };
   for (auto family = space.prefixes.begin(); !fits() && family != space.prefixes.end();) {
     const auto next = std::next(family);
     if (family->first != prefix) evicted_bytes_ += Remove(&space, family);
@@ -384,8 +401,16 @@ bool ActivationStore::DiskHasRoom(int64_t bytes) {
 void ActivationStore::CountFailure(const char* what, const std::string& why) {
   const int64_t count = failures_.fetch_add(1) + 1;
   if ((count & (count - 1)) == 0) LogWarning("the cache could not ", what, " (failure ", count, "): ", why);
-  // After a full disk RocksDB refuses all writes until it is told that things have changed.
-  if (count % 64 == 0) db_->Resume();
 }
+
+// After some faults RocksDB refuses all writes until it is told that things may have changed.
+void ActivationStore::Recover() {
+  const int64_t now = absl::ToUnixMillis(absl::Now());
+  int64_t last = recovered_at_.load();
+  if (now - last < kRecoverEveryMilliseconds || !recovered_at_.compare_exchange_strong(last, now)) return;
+  if (!files_->is_waiting()) db_->Resume();
+}
+
+bool ActivationStore::IsStuck() const { return files_->is_waiting(); }
 
 }  // namespace egeria::cache

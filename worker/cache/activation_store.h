@@ -19,9 +19,12 @@
 namespace rocksdb {
 class ColumnFamilyHandle;
 class DB;
+class Env;
 }  // namespace rocksdb
 
 namespace egeria::cache {
+
+class PatientFiles;
 
 // The daemon's entries on disk, in a RocksDB: one column family per namespace (a job) and frozen prefix,
 // so that forgetting either gives its space back at once. What is written may be lost with a crash, never changed: the
@@ -76,6 +79,10 @@ class ActivationStore {
 
   Totals totals() const;
 
+  // Whether what waits to be written cannot be, so that the destructor would wait for the disk. A process that ends
+  // without it loses what waits, and no more.
+  bool IsStuck() const;
+
  private:
   struct Family {
     std::shared_ptr<rocksdb::ColumnFamilyHandle> handle;
@@ -105,8 +112,11 @@ class ActivationStore {
   void Forget(const JobId& name, const Fingerprint& prefix, uint64_t sample) ABSL_LOCKS_EXCLUDED(mutex_);
   bool DiskHasRoom(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountFailure(const char* what, const std::string& why);
+  void Recover() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Options options_;
+  const std::shared_ptr<PatientFiles> files_;
+  const std::unique_ptr<rocksdb::Env> environment_;
   std::unique_ptr<rocksdb::DB> db_;
   std::shared_ptr<rocksdb::ColumnFamilyHandle> default_family_;
 
@@ -118,6 +128,7 @@ class ActivationStore {
   int64_t free_bytes_seen_ ABSL_GUARDED_BY(mutex_) = 0;      // at the last look, less what was written since
   int64_t written_since_look_ ABSL_GUARDED_BY(mutex_) = -1;  // -1: never looked
   std::atomic<int64_t> failures_{0};
+  std::atomic<int64_t> recovered_at_{0};  // in milliseconds
 };
 
 }  // namespace egeria::cache

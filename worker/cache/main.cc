@@ -43,6 +43,10 @@ absl::Status Run(const CacheOptions& options) {
   NotifyServiceManager("STOPPING=1");
   metrics->Stop();
   server->Stop();
+  if (server->store().IsStuck()) {
+    LogWarning("the disk does not take what was not written yet, which is lost");
+    _exit(0);  // threads of the store wait for the disk
+  }
   return absl::OkStatus();
 }
 
