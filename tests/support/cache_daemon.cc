@@ -25,10 +25,11 @@ void CacheDaemon::Start(std::vector<std::string> arguments) {
   EGERIA_CHECK(process_->ReadLine() == "READY=1");
 }
 
-void CacheDaemon::End(int signal) {
+int CacheDaemon::End(int signal) {
   process_->Signal(signal);
-  process_->Wait();
+  const int code = process_->Wait();
   process_.reset();
+  return code;
 }
 
 std::unique_ptr<cache::CacheClient> CacheDaemon::Connect(const JobId& job, size_t shared_bytes) const {

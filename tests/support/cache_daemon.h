@@ -26,7 +26,7 @@ class CacheDaemon {
 
   void Start(std::vector<std::string> arguments = {});
   void Signal(int signal) { process_->Signal(signal); }
-  void End(int signal);
+  int End(int signal);  // the exit code, as ChildProcess::Wait() gives it
 
   // An attached client.
   std::unique_ptr<cache::CacheClient> Connect(const JobId& job = JobId("0b0e7f6c-5a3e-4d58-9e0e-3c1f6a2b7d11"),

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -36,6 +37,8 @@ constexpr int64_t kOverhead = 128;
 constexpr int64_t kOwnFiles = int64_t{1} << 20;
 // The file system's free space is looked at anew after this much has been written.
 constexpr int64_t kLookEvery = int64_t{64} << 20;
+// For a new column family: far more than what is written for it.
+constexpr int64_t kRoomForFamily = int64_t{1} << 20;
 constexpr int64_t kRecoverEveryMilliseconds = 1'000;
 
 std::string Key(char kind, uint64_t sample) {
@@ -117,6 +120,7 @@ ActivationStore::ActivationStore(const Options& options)
       environment_(rocksdb::NewCompositeEnv(files_)) {}
 
 ActivationStore::~ActivationStore() {
+  DropRemoved();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     namespaces_.clear();
@@ -214,30 +218,39 @@ void ActivationStore::Detach(const JobId& name) {
   if (space->second.attached <= 0 && space->second.prefixes.empty()) namespaces_.erase(space);
 }
 
+ActivationStore::Outcome ActivationStore::Enter(const JobId& name, const Fingerprint& prefix, uint64_t sample,
+                                                size_t length,
+                                                std::shared_ptr<rocksdb::ColumnFamilyHandle>* handle) {
+  const int64_t cost = static_cast<int64_t>(length) + kOverhead;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto space = namespaces_.find(name);
+  if (space == namespaces_.end()) return Outcome::kFailed;  // nobody is attached
+  const auto known = space->second.prefixes.find(prefix);
+  if (known != space->second.prefixes.end() && known->second.lengths.contains(sample)) return Outcome::kPresent;
+  if (!MakeRoom(name, prefix, cost)) return Outcome::kOverQuota;
+  if (!DiskHasRoom(cost)) return Outcome::kNoSpace;
+  const absl::StatusOr<Family*> family = FamilyOf(&space->second, name, prefix);
+  if (absl::IsResourceExhausted(family.status())) return Outcome::kNoSpace;
+  if (!family.ok()) {
+    CountFailure("make a column family", std::string(family.status().message()));
+    failed_ = true;
+    return Outcome::kFailed;
+  }
+  *handle = (*family)->handle;
+  (*family)->lengths[sample] = static_cast<uint32_t>(length);
+  (*family)->bytes += cost;
+  space->second.bytes += cost;
+  bytes_ += cost;
+  return Outcome::kStored;
+}
+
 ActivationStore::Outcome ActivationStore::Put(const JobId& name, const Fingerprint& prefix, uint64_t sample,
                                               absl::string_view entry) {
-  const int64_t cost = static_cast<int64_t>(entry.size()) + kOverhead;
+  if (failed_.load()) Recover();
   std::shared_ptr<rocksdb::ColumnFamilyHandle> handle;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto space = namespaces_.find(name);
-    if (space == namespaces_.end()) return Outcome::kFailed;  // nobody is attached
-    const auto known = space->second.prefixes.find(prefix);
-    if (known != space->second.prefixes.end() && known->second.lengths.contains(sample)) return Outcome::kPresent;
-    if (!MakeRoom(name, prefix, cost)) return Outcome::kOverQuota;
-    if (!DiskHasRoom(cost)) return Outcome::kNoSpace;
-    const absl::StatusOr<Family*> family = FamilyOf(&space->second, name, prefix);
-    if (!family.ok()) {
-      CountFailure("make a column family", std::string(family.status().message()));
-      return Outcome::kFailed;
-    }
-    handle = (*family)->handle;
-    // Entered before it is written, so that the other ranks, which compute the same samples, do not write it too.
-    (*family)->lengths[sample] = static_cast<uint32_t>(entry.size());
-    (*family)->bytes += cost;
-    space->second.bytes += cost;
-    bytes_ += cost;
-  }
+  const Outcome entered = Enter(name, prefix, sample, entry.size(), &handle);
+  DropRemoved();
+  if (entered != Outcome::kStored) return entered;
   const auto length = static_cast<uint32_t>(entry.size());
   rocksdb::WriteBatch batch;
   batch.Put(handle.get(), Key(kEntry, sample), rocksdb::Slice(entry.data(), entry.size()));
@@ -251,7 +264,7 @@ ActivationStore::Outcome ActivationStore::Put(const JobId& name, const Fingerpri
   Forget(name, prefix, sample);
   if (written.IsIncomplete()) return Outcome::kBusy;
   CountFailure("write", written.ToString());
-  Recover();
+  failed_ = true;
   return written.IsNoSpace() ? Outcome::kNoSpace : Outcome::kFailed;
 }
 
@@ -283,24 +296,32 @@ bool ActivationStore::Get(const JobId& name, const Fingerprint& prefix, uint64_t
 }
 
 int64_t ActivationStore::DropPrefix(const JobId& name, const Fingerprint& prefix) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto space = namespaces_.find(name);
-  if (space == namespaces_.end()) return 0;
-  const auto family = space->second.prefixes.find(prefix);
-  return family == space->second.prefixes.end() ? 0 : Remove(&space->second, family);
+  int64_t freed = 0;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto space = namespaces_.find(name);
+    if (space == namespaces_.end()) return 0;
+    const auto family = space->second.prefixes.find(prefix);
+    if (family != space->second.prefixes.end()) freed = Remove(&space->second, family);
+  }
+  DropRemoved();
+  return freed;
 }
 
 int64_t ActivationStore::DropOthers(const JobId& name, const Fingerprint* kept) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto space = namespaces_.find(name);
-  if (space == namespaces_.end()) return 0;
   int64_t freed = 0;
-  auto& prefixes = space->second.prefixes;
-  for (auto family = prefixes.begin(); family != prefixes.end();) {
-    const auto next = std::next(family);
-    if (kept == nullptr || family->first != *kept) freed += Remove(&space->second, family);
-    family = next;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto space = namespaces_.find(name);
+    if (space == namespaces_.end()) return 0;
+    auto& prefixes = space->second.prefixes;
+    for (auto family = prefixes.begin(); family != prefixes.end();) {
+      const auto next = std::next(family);
+      if (kept == nullptr || family->first != *kept) freed += Remove(&space->second, family);
+      family = next;
+    }
   }
+  DropRemoved();
   return freed;
 }
 
@@ -321,6 +342,8 @@ absl::StatusOr<ActivationStore::Family*> ActivationStore::FamilyOf(Namespace* sp
                                                                    const Fingerprint& prefix) {
   const auto known = space->prefixes.find(prefix);
   if (known != space->prefixes.end()) return &known->second;
+  // It is written to disk, with the lock held: only where there is room.
+  if (FreeBytes() < kRoomForFamily) return absl::ResourceExhaustedError("the disk is full");
   rocksdb::ColumnFamilyHandle* handle = nullptr;
   const rocksdb::Status made = db_->CreateColumnFamily(FamilyOptions(options_), FamilyName(name, prefix), &handle);
   if (!made.ok()) return absl::UnavailableError(made.ToString());
@@ -358,13 +381,26 @@ bool ActivationStore::EvictIdleNamespace() {
 
 int64_t ActivationStore::Remove(Namespace* space, std::map<Fingerprint, Family>::iterator family) {
   const int64_t freed = family->second.bytes;
-  const rocksdb::Status dropped = db_->DropColumnFamily(family->second.handle.get());
-  if (!dropped.ok()) CountFailure("drop a column family", dropped.ToString());
+  removed_.push_back(std::move(family->second.handle));
   space->bytes -= freed;
   bytes_ -= freed;
   space->prefixes.erase(family);
   written_since_look_ = -1;
   return freed;
+}
+
+void ActivationStore::DropRemoved() {
+  std::vector<std::shared_ptr<rocksdb::ColumnFamilyHandle>> removed;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    removed.swap(removed_);
+  }
+  for (const auto& handle : removed) {
+    const rocksdb::Status dropped = db_->DropColumnFamily(handle.get());
+    if (dropped.ok()) continue;
+    CountFailure("drop a column family", dropped.ToString());
+    failed_ = true;
+  }
 }
 
 void ActivationStore::Forget(const JobId& name, const Fingerprint& prefix, uint64_t sample) {
@@ -382,11 +418,15 @@ void ActivationStore::Forget(const JobId& name, const Fingerprint& prefix, uint6
   bytes_ -= cost;
 }
 
+int64_t ActivationStore::FreeBytes() const {
+  struct statvfs disk;
+  if (statvfs(options_.folder.c_str(), &disk) != 0) return std::numeric_limits<int64_t>::max();
+  return static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
+}
+
 bool ActivationStore::DiskHasRoom(int64_t bytes) {
   if (written_since_look_ < 0 || written_since_look_ > kLookEvery) {
-    struct statvfs disk;
-    if (statvfs(options_.folder.c_str(), &disk) != 0) return true;
-    free_bytes_seen_ = static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
+    free_bytes_seen_ = FreeBytes();
     written_since_look_ = 0;
   }
   if (free_bytes_seen_ - bytes < options_.free_bytes) {
@@ -408,7 +448,12 @@ void ActivationStore::Recover() {
   const int64_t now = absl::ToUnixMillis(absl::Now());
   int64_t last = recovered_at_.load();
   if (now - last < kRecoverEveryMilliseconds || !recovered_at_.compare_exchange_strong(last, now)) return;
-  if (!files_->is_waiting()) db_->Resume();
+  if (files_->is_waiting()) return;
+  failed_ = false;
+  if (const rocksdb::Status status = db_->Resume(); !status.ok()) {
+    failed_ = true;
+    CountFailure("go on", status.ToString());
+  }
 }
 
 bool ActivationStore::IsStuck() const { return files_->is_waiting(); }

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
@@ -102,6 +103,10 @@ class ActivationStore {
   // False for a family that cannot be read, which is then dropped.
   bool ReadIndex(const std::string& family_name, std::shared_ptr<rocksdb::ColumnFamilyHandle> handle)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The part of Put() with the lock: kStored for an entry that is to be written. It is entered before it is, so that the
+  // other ranks, which compute the same samples, do not write it too.
+  Outcome Enter(const JobId& name, const Fingerprint& prefix, uint64_t sample, size_t length,
+                std::shared_ptr<rocksdb::ColumnFamilyHandle>* handle) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Family*> FamilyOf(Namespace* space, const JobId& name, const Fingerprint& prefix)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Removes what has to go before `bytes` more of this prefix; false if that is not enough.
@@ -109,7 +114,10 @@ class ActivationStore {
   bool EvictIdleNamespace() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int64_t Remove(Namespace* space, std::map<Fingerprint, Family>::iterator family)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Drops what was removed: without the lock, since that writes to the disk.
+  void DropRemoved() ABSL_LOCKS_EXCLUDED(mutex_);
   void Forget(const JobId& name, const Fingerprint& prefix, uint64_t sample) ABSL_LOCKS_EXCLUDED(mutex_);
+  int64_t FreeBytes() const;  // of the file system
   bool DiskHasRoom(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountFailure(const char* what, const std::string& why);
   void Recover() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -124,10 +132,12 @@ class ActivationStore {
   std::map<JobId, Namespace> namespaces_ ABSL_GUARDED_BY(mutex_);
   int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t evicted_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<std::shared_ptr<rocksdb::ColumnFamilyHandle>> removed_ ABSL_GUARDED_BY(mutex_);  // to be dropped
   uint64_t uses_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t free_bytes_seen_ ABSL_GUARDED_BY(mutex_) = 0;      // at the last look, less what was written since
   int64_t written_since_look_ ABSL_GUARDED_BY(mutex_) = -1;  // -1: never looked
   std::atomic<int64_t> failures_{0};
+  std::atomic<bool> failed_{false};       // a write did, since the last attempt to go on
   std::atomic<int64_t> recovered_at_{0};  // in milliseconds
 };
 

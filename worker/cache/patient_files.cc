@@ -4,7 +4,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "common/base/log.h"
 
 namespace egeria::cache {
@@ -41,9 +40,7 @@ IOStatus PatientFiles::NewWritableFile(const std::string& name, const rocksdb::F
                                        std::unique_ptr<rocksdb::FSWritableFile>* file,
                                        rocksdb::IODebugContext* context) {
   const IOStatus status = FileSystemWrapper::NewWritableFile(name, options, file, context);
-  // Others are small, and written where somebody waits.
-  const bool large = absl::EndsWith(name, ".sst") || absl::EndsWith(name, ".blob");
-  if (status.ok() && large) *file = std::make_unique<PatientFile>(this, std::move(*file));
+  if (status.ok()) *file = std::make_unique<PatientFile>(this, std::move(*file));
   return status;
 }
 

@@ -9,7 +9,7 @@
 namespace egeria::cache {
 
 // The operating system's files, as RocksDB sees them, but for one thing: where the disk cannot take what is appended to
-// a table or blob file, the thread that writes it waits until it can.
+// a file, the thread that writes it waits until it can.
 //
 // RocksDB cannot do that itself: after a failed write it refuses all others until it is told to go on, and in builds
 // with assertions, such as Debian's, it ends the process. A write that waits looks to it like a slow disk: it refuses

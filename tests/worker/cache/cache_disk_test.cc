@@ -138,8 +138,9 @@ TEST(CacheDiskTest, AFullDiskGivesMissesAndIsUsedAgainWhenThereIsSpace) {
   disk.Fill();
   for (uint64_t round = 0; round < 12; ++round) {
     const std::vector<uint64_t> more = Range(1'000 + 100 * round, 100);
-    Offer(*client, kFirst, more);
-    Misses(*client, kFirst, more);
+    const Fingerprint prefix = round % 3 < 2 ? kFirst : Fingerprint{static_cast<uint8_t>(10 + round)};
+    Offer(*client, prefix, more);
+    Misses(*client, prefix, more);
     Misses(*client, kFirst, first);
     disk.Fill();
   }
@@ -169,6 +170,20 @@ TEST(CacheDiskTest, AFullDiskGivesMissesAndIsUsedAgainWhenThereIsSpace) {
   EXPECT_TRUE(Misses(*again, kSecond, all).empty());
   Misses(*again, kFirst, first);
   EXPECT_EQ(again->counters().corrupt, 0);
+
+  // It can be ended while the disk is full.
+  disk.Fill();
+  EXPECT_TRUE(testing::WaitUntil([&] {
+    const int64_t refused = again->counters().refused;
+    Offer(*again, kFirst, Range(next, 100));
+    next += 100;
+    return again->counters().refused > refused;
+  }));
+  EXPECT_EQ(daemon.End(SIGTERM), 0);
+  disk.Free();
+  daemon.Start({"--write-buffer", "1MiB"});
+  const auto last = daemon.Connect(kJob, kShared);
+  EXPECT_TRUE(Misses(*last, kSecond, all).empty());
 }
 
 // Looks at a folder's size all the time.
