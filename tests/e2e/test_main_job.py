@@ -15,6 +15,7 @@ def test_the_main_job_freezes_unfreezes_and_refreezes(tmp_path: pathlib.Path, di
     summary = tmp_path / "summary.json"
     environment = {k: v for k, v in os.environ.items() if not k.startswith("EGERIA_")}
     environment["PATH"] = f"{TORCHRUN.parent}:{environment['PATH']}"
+    environment["EGERIA_CACHE"] = str(tmp_path / "cache")
     done = subprocess.run([BIN / "egeria-run", "--nproc-per-node", "2", "--no-python", "egeria-train", *JOB,
                            "--data", digits, "--summary", summary],
                           env=environment, capture_output=True, text=True, timeout=400, check=False)

@@ -3,8 +3,6 @@
 #include <sys/statvfs.h>
 
 #include <cstring>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -15,6 +13,7 @@
 #include "rocksdb/db.h"
 #include "rocksdb/options.h"
 #include "rocksdb/write_batch.h"
+#include "worker/cache/cache_folder.h"
 
 namespace egeria::cache {
 namespace {
@@ -77,18 +76,6 @@ rocksdb::Options DatabaseOptions(const ActivationStore::Options& options) {
   return database;
 }
 
-absl::Status Unusable(const std::string& folder, const std::string& why) {
-  return NamedError(absl::StatusCode::kUnavailable, "STORE", "the cache cannot use its folder ", folder, ": ", why);
-}
-
-absl::Status MakeFolder(const std::string& folder) {
-  std::error_code error;
-  const bool made = std::filesystem::create_directories(folder, error);
-  // Activations tell of the data that they were computed from.
-  if (made) std::filesystem::permissions(folder, std::filesystem::perms::owner_all, error);
-  return error ? Unusable(folder, error.message()) : absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ActivationStore>> ActivationStore::Open(const Options& options) {
@@ -130,7 +117,7 @@ absl::Status ActivationStore::OpenFiles() {
     LogWarning("the cache in ", options_.folder, " cannot be read and is begun anew: ", opened.ToString());
     rocksdb::DestroyDB(options_.folder, options);  // removes files of a RocksDB only
   }
-  if (!opened.ok()) return Unusable(options_.folder, opened.ToString());
+  if (!opened.ok()) return UnusableFolder(options_.folder, opened.ToString());
   db_.reset(db);
   const auto own = [db](rocksdb::ColumnFamilyHandle* handle) {
     return std::shared_ptr<rocksdb::ColumnFamilyHandle>(
