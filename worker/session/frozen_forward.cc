@@ -26,7 +26,7 @@ constexpr int64_t kTimedFirst = 64;
 constexpr int64_t kTimedEvery = 32;
 
 // With a batch that was not read ahead; longer than its computation takes would be in the way.
-constexpr absl::Duration kLongestPatience = absl::Milliseconds(250);
+constexpr double kLongestPatience = 0.25;  // seconds
 constexpr absl::Duration kFlushPatience = absl::Seconds(1);
 
 const char* NameOf(cache::SampleOutcome outcome) {
@@ -60,9 +60,6 @@ std::vector<int64_t> AllRows(int64_t count) {
 at::Tensor Index(const std::vector<int64_t>& rows, c10::Device device) {
   return at::tensor(rows, at::TensorOptions().dtype(at::kLong).device(device));
 }
-
-// Numbers of samples that are computed alone: powers of two, so that few have to be proven.
-int64_t SizeAlone(size_t samples) { return static_cast<int64_t>(std::bit_ceil(samples)); }
 
 }  // namespace
 
@@ -162,8 +159,7 @@ at::Tensor FrozenForward::Prove(const at::Tensor& input, const BatchSamples& sam
 at::Tensor FrozenForward::RunCached(const at::Tensor& input, const BatchSamples& samples) {
   const double begin = Now();
   const std::optional<double> forward = prefix_->cost.estimates().forward_seconds;
-  const absl::Duration patience =
-      options_.always ? kLongestPatience : std::min(absl::Seconds(forward.value_or(1)), kLongestPatience);
+  const double patience = options_.always ? kLongestPatience : std::min(forward.value_or(1), kLongestPatience);
   const std::vector<uint64_t> hashes = cache::HashRows(samples.host_input);
   cache::CachedBatch batch = options_.cache->Take(samples.ids, hashes, patience);
   const bool fits = batch.tensors.size() == 1 && batch.tensors[0].sizes() == prefix_->output_shape &&
@@ -200,10 +196,17 @@ at::Tensor FrozenForward::RunCached(const at::Tensor& input, const BatchSamples&
   return output;
 }
 
+int64_t FrozenForward::SizeAlone(size_t samples, int64_t batch) const {
+  for (auto size = static_cast<int64_t>(std::bit_ceil(samples)); size < batch; size *= 2) {
+    const auto known = prefix_->computes_alone.find(size);
+    if (known == prefix_->computes_alone.end() || known->second) return size;
+  }
+  return 0;
+}
+
 bool FrozenForward::FillIn(const at::Tensor& input, const std::vector<int64_t>& missing, at::Tensor* output) {
-  const int64_t size = SizeAlone(missing.size());
-  const auto known = prefix_->computes_alone.find(size);
-  if (known == prefix_->computes_alone.end() || !known->second) return false;
+  const int64_t size = SizeAlone(missing.size(), input.size(0));
+  if (size == 0 || !prefix_->computes_alone.contains(size)) return false;
   std::vector<int64_t> rows = missing;
   rows.resize(static_cast<size_t>(size), missing[0]);
   const at::Tensor alone = prefix_->frozen.Run(input.index_select(0, Index(rows, device_)));
@@ -212,8 +215,8 @@ bool FrozenForward::FillIn(const at::Tensor& input, const std::vector<int64_t>& 
 }
 
 void FrozenForward::LearnWhetherAlone(const at::Tensor& input, const at::Tensor& output, size_t samples) {
-  const int64_t size = SizeAlone(samples);
-  if (size >= input.size(0) || prefix_->computes_alone.contains(size)) return;
+  const int64_t size = SizeAlone(samples, input.size(0));
+  if (size == 0 || prefix_->computes_alone.contains(size)) return;
   const double begin = Now();
   const auto compute = [this](const at::Tensor& batch) { return prefix_->frozen.Run(batch); };
   prefix_->computes_alone[size] = RowsComputeAlone(compute, input, output, size);

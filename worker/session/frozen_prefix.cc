@@ -30,7 +30,7 @@ cache::Fingerprint FrozenPrefix::FingerprintFor(const at::Tensor& input) const {
     text << module.name() << "\n";
     for (const std::shared_ptr<Block>& block : module.blocks()) {
       text << *block << "\n";  // with the settings of torch's own modules
-      for (const auto& inner : block->named_modules()) text << inner.key() << " " << inner->is_training() << "\n";
+      for (const auto& inner : block->named_modules()) text << inner.key() << " " << inner.value()->is_training() << "\n";
     }
     for (const auto& named : {module.parameters(), module.buffers()}) {
       for (const NamedTensor& tensor : named) {
