@@ -89,7 +89,9 @@ TEST_F(RunCacheTest, StartsACacheForTheJobAndEndsItAfterwards) {
 }
 
 TEST_F(RunCacheTest, TakesTheUsersCacheFolderWhereNothingIsSaid) {
-  const Result result = Run({"--egeria-controller", "none", "t.py"}, {"EGERIA_CACHE", "EGERIA_CACHE_FOLDER=" + store_});
+  // EGERIA_CACHE_USE is none of the daemon's options.
+  const Result result = Run({"--egeria-controller", "none", "t.py"},
+                            {"EGERIA_CACHE", "EGERIA_CACHE_FOLDER=" + store_, "EGERIA_CACHE_USE=always"});
   EXPECT_EQ(Told(result.output, "cache").at(0), address_) << result.error;
   ASSERT_THAT(Daemons(), SizeIs(1));
 }

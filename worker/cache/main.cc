@@ -77,7 +77,8 @@ absl::Status Run(const CacheOptions& options) {
 
 int Main(int argc, char** argv) {
   CacheOptions options;
-  const config::Environment environment = config::ProcessEnvironment();
+  config::Environment environment = config::ProcessEnvironment();
+  environment.erase("EGERIA_CACHE_USE");  // which is for training processes
   options.folder = DefaultFolder(environment, geteuid() == 0);
   const auto outcome = CacheOptionSet(&options).Load(argc, argv, environment, std::cout);
   if (!outcome.ok()) {

@@ -25,8 +25,9 @@ bool AuditDue(int64_t pass) { return pass == 1 || pass == 4 || pass == 16 || pas
 constexpr int64_t kTimedFirst = 64;
 constexpr int64_t kTimedEvery = 32;
 
-// With a batch that was not read ahead; longer than its computation takes would be in the way.
-constexpr double kLongestPatience = 0.25;  // seconds
+// With a batch that was not read ahead: of what could be saved, and in seconds.
+constexpr double kPatience = 0.5;
+constexpr double kLongestPatience = 0.25;
 constexpr absl::Duration kFlushPatience = absl::Seconds(1);
 
 const char* NameOf(cache::SampleOutcome outcome) {
@@ -158,8 +159,8 @@ at::Tensor FrozenForward::Prove(const at::Tensor& input, const BatchSamples& sam
 
 at::Tensor FrozenForward::RunCached(const at::Tensor& input, const BatchSamples& samples) {
   const double begin = Now();
-  const std::optional<double> forward = prefix_->cost.estimates().forward_seconds;
-  const double patience = options_.always ? kLongestPatience : std::min(forward.value_or(1), kLongestPatience);
+  const double forward = prefix_->cost.estimates().forward_seconds.value_or(0);
+  const double patience = options_.always ? kLongestPatience : std::min(kPatience * forward, kLongestPatience);
   const std::vector<uint64_t> hashes = cache::HashRows(samples.host_input);
   cache::CachedBatch batch = options_.cache->Take(samples.ids, hashes, patience);
   const bool fits = batch.tensors.size() == 1 && batch.tensors[0].sizes() == prefix_->output_shape &&

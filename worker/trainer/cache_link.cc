@@ -17,7 +17,7 @@ absl::StatusOr<std::unique_ptr<worker::FrozenForward>> LinkCache(const Options& 
   EGERIA_ASSIGN_OR_RETURN(parts.cache, cache::ActivationCache::Start(options.cache, job_id, device));
   parts.samples_repeat = options.augment != "random";
   parts.passes_per_epoch = steps_per_epoch;
-  parts.always = options.cache_always;
+  parts.always = options.cache_use == "always";
   parts.tells = launch.member.rank == 0;
   return std::make_unique<worker::FrozenForward>(std::move(parts));
 }

@@ -105,9 +105,12 @@ void AddEgeriaFlags(CLI::App* app, Options* o) {
                   "summary of another run");
   app->add_option("--cache", o->cache,
                   "unix:/path of the node's egeria-cache: the forward pass of frozen layer modules is skipped where "
-                  "that pays; 'none' computes it")
+                  "it has what they give; 'none' computes it")
       ->envname("EGERIA_CACHE");
-  app->add_flag("--cache-always", o->cache_always, "Use the cache whether or not it pays");
+  app->add_option("--cache-use", o->cache_use, "auto: as long as that saves time; always")
+      ->envname("EGERIA_CACHE_USE")
+      ->check(CLI::IsMember({"auto", "always"}))
+      ->capture_default_str();
 }
 
 void AddOutputFlags(CLI::App* app, Options* o) {

@@ -47,7 +47,7 @@ struct Options {
   std::string controller;  // "" is none
   std::string plans;       // file
   std::string cache;       // "unix:/path"; "" is none
-  bool cache_always = false;
+  std::string cache_use = "auto";
 
   std::string checkpoint;
   int64_t checkpoint_every = 0;  // steps; 0: at the end only
