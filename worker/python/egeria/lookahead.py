@@ -24,6 +24,7 @@ _SAMPLERS = {
     "torch.utils.data.sampler.SubsetRandomSampler",
     "torch.utils.data.sampler.WeightedRandomSampler",
     "torch.utils.data.distributed.DistributedSampler",
+    "egeria.node_sampler.NodeSampler",
     "lightning.fabric.utilities.distributed.DistributedSamplerWrapper",
     "lightning_fabric.utilities.distributed.DistributedSamplerWrapper",
     "transformers.trainer_pt_utils.LengthGroupedSampler",
@@ -38,6 +39,7 @@ _AROUND = {
     "torch.utils.data.sampler.BatchSampler": "sampler",
     "accelerate.data_loader.BatchSamplerShard": "batch_sampler",
     "accelerate.data_loader.SkipBatchSampler": "batch_sampler",
+    "egeria.variants.VariantSampler": "sampler",
 }
 
 
