@@ -20,9 +20,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import (BatchEncoding, PretrainedConfig, PreTrainedModel, Trainer, TrainerCallback,
                           TrainingArguments, set_seed)
 
+import egeria.sample_ids
 from egeria import Config, EgeriaError
 from egeria.caching import Caching
-from egeria.data import Marks, current, wrap
+from egeria.data import Marks, SampleIds, current, wrap
 from egeria.integrations.huggingface import EgeriaCallback
 from egeria.tagging import KEY
 
@@ -167,16 +168,21 @@ def test_the_loader_of_a_trainer_is_as_before_when_it_has_ended(tmp_path: pathli
 
 
 @pytest.mark.parametrize("dataset, options, why", [
-    (Stream(), {"max_steps": 3}, "an iterable dataset, have no indices"),
-    (None, {"max_steps": 3, "accelerator_config": {"dispatch_batches": True}}, "with dispatch_batches=True"),
+    (Stream(), {"max_steps": 5}, "an iterable dataset, have no indices"),
+    (None, {"max_steps": 5, "accelerator_config": {"dispatch_batches": True}}, "with dispatch_batches=True"),
 ])
 def test_a_trainer_without_ids_trains_and_says_why(dataset: Any, options: dict[str, Any], why: str,
-                                                   tmp_path: pathlib.Path):
+                                                   tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch,
+                                                   caplog: pytest.LogCaptureFixture):
+    monkeypatch.setattr(egeria.sample_ids, "_current", SampleIds())
+    monkeypatch.setattr(egeria.sample_ids, "_told", set())
     callback = EgeriaCallback(config=QUIET)
     trainer = trainer_of(tmp_path, callback, dataset, **options)
     trainer.train()
     assert why in callback.no_sample_ids
-    assert len(trainer.model.seen) == 3 and all(ids is None for ids, _ in trainer.model.seen)
+    assert len(trainer.model.seen) == 5 and all(ids is None for ids, _ in trainer.model.seen)
+    lines = [record.getMessage() for record in caplog.records if record.name == "egeria"]
+    assert sum("nothing is cached" in line and why in line for line in lines) == 1
 
 
 def test_a_callback_that_is_switched_off_leaves_the_batches_alone(tmp_path: pathlib.Path):

@@ -17,9 +17,9 @@ from egeria.modules import LayerModule
 from egeria.passes import Pass, flatten
 from egeria.standins import Output, Taps, tensors_in
 
-# Layers whose outputs may be needed at a time: that of the last one, and an early one that a later layer takes too.
-# Where more are, the cut is not clean: what crosses it grows with every layer that freezes, and the earliest of them
-# are the largest, so that to fetch them takes longer than to compute them.
+# Layers whose outputs may be needed at a time: that of the last one, and an early one that a later layer takes
+# too. Where more are, the cut is not clean: what crosses it grows with every layer that freezes, and the earliest
+# outputs are the largest, so that to fetch them takes longer than to compute them.
 _MOST_AT_A_TIME = 2
 
 # The mark of the batch's rows in a Dataflow.

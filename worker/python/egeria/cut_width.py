@@ -70,4 +70,5 @@ def _layers(model: nn.Module, entries: Sequence[nn.Module]) -> list[tuple[str, n
 
 
 def _all_tensors(value: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor) and leaf.layout is torch.strided]
+    return [leaf for leaf in pytree.tree_leaves(value)
+            if isinstance(leaf, Tensor) and leaf.layout is torch.strided]
