@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "common/base/status.h"
+#include "common/tensor/torch_types.h"
 #include "controller/reference/tensor_bridge.h"
 
 namespace egeria::reference {

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
+#include "common/tensor/torch_types.h"
 #include "controller/reference/tensor_bridge.h"
 
 namespace egeria::reference {

@@ -12,6 +12,7 @@
 #include <c10/util/Exception.h>
 
 #include "common/base/status.h"
+#include "common/tensor/torch_types.h"
 #include "controller/reference/memory_budget.h"
 
 namespace egeria::reference {
@@ -23,22 +24,6 @@ std::string FirstLine(const std::string& text) {
 }
 
 }  // namespace
-
-at::ScalarType ToScalarType(DataType dtype) {
-  switch (dtype) {
-    case DataType::kFloat32: return at::kFloat;
-    case DataType::kFloat64: return at::kDouble;
-    case DataType::kFloat16: return at::kHalf;
-    case DataType::kBFloat16: return at::kBFloat16;
-    case DataType::kInt64: return at::kLong;
-    case DataType::kInt32: return at::kInt;
-    case DataType::kUInt8: return at::kByte;
-    case DataType::kInt8: return at::kChar;
-    case DataType::kBool: return at::kBool;
-    case DataType::kUnspecified: break;
-  }
-  EGERIA_CHECK(false && "element type without a scalar type");
-}
 
 at::Tensor ToTensor(const WireTensor& tensor) {
   const bool boolean = tensor.spec.dtype == DataType::kBool;

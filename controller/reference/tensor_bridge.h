@@ -12,9 +12,6 @@
 // The way from wire tensors to torch's, and from torch's exceptions to statuses.
 namespace egeria::reference {
 
-// kUnspecified has no scalar type: CHECKs.
-at::ScalarType ToScalarType(DataType dtype);
-
 // A tensor over the same bytes, which it keeps alive (booleans are copied: torch relies on 0 and 1). The
 // wire tensor must have passed CheckWireTensor(). Nothing may write to the result.
 at::Tensor ToTensor(const WireTensor& tensor);

@@ -81,8 +81,8 @@ class CacheClient::Impl {
     threads_.clear();
   }
 
-  void Lookup(const Fingerprint& prefix, std::span<const uint64_t> samples, std::span<const uint64_t> input_hashes,
-              size_t entry_bytes, absl::FunctionRef<void(size_t, std::span<const EntryTensor>)> found);
+  std::vector<Outcome> Lookup(const Fingerprint& prefix, std::span<const uint64_t> samples, size_t entry_bytes,
+                              absl::FunctionRef<void(size_t, const Entry&)> found);
   bool Push(Task task, size_t bytes);
   bool Flush(absl::Duration patience);
 
@@ -232,18 +232,19 @@ void CacheClient::Impl::Avoid(const Line& line) {
   avoided_for_ = std::min(2 * avoided_for_, kLongestPause);
 }
 
-void CacheClient::Impl::Lookup(const Fingerprint& prefix, std::span<const uint64_t> samples,
-                               std::span<const uint64_t> input_hashes, size_t entry_bytes,
-                               absl::FunctionRef<void(size_t, std::span<const EntryTensor>)> found) {
+std::vector<CacheClient::Outcome> CacheClient::Impl::Lookup(const Fingerprint& prefix,
+                                                            std::span<const uint64_t> samples, size_t entry_bytes,
+                                                            absl::FunctionRef<void(size_t, const Entry&)> found) {
   const auto begin = std::chrono::steady_clock::now();
   const absl::Time deadline = absl::Now() + options_.patience;
   const Line line = this->line();
   const bool shared = line.memory != nullptr;
   const size_t slot = shared ? std::min(SlotOf(entry_bytes), line.half()) : SlotOf(entry_bytes);
-  Counters seen;
+  int64_t bytes_read = 0;
+  std::vector<Outcome> outcomes(samples.size(), Outcome::kLate);
   std::string streamed;
   std::vector<uint32_t> lengths;
-  std::vector<EntryTensor> tensors;
+  Entry entry;
   std::vector<std::byte> copy;
   bool failed = false;
   size_t at = 0;
@@ -264,24 +265,22 @@ void CacheClient::Impl::Lookup(const Fingerprint& prefix, std::span<const uint64
     size_t offset = 0;
     for (size_t i = 0; i < count; ++i) {
       const size_t length = lengths[i];
+      Outcome& outcome = outcomes[at + i];
       if (length == 0) {
-        ++seen.absent;
+        outcome = Outcome::kAbsent;
       } else if (shared && length > slot) {
-        ++seen.corrupt;
+        outcome = Outcome::kCorrupt;
       } else {
-        const EntryKey key{options_.name, prefix, samples[at + i]};
-        std::span<const std::byte> entry = source.subspan(offset, length);
+        std::span<const std::byte> bytes = source.subspan(offset, length);
         if (shared) {
           // Out of reach of the daemon, which may still be answering an earlier lookup that was given up.
-          copy.assign(entry.begin(), entry.end());
-          entry = copy;
+          copy.assign(bytes.begin(), bytes.end());
+          bytes = copy;
         }
-        const EntryFault fault = ReadEntry(key, input_hashes[at + i], entry, &tensors);
-        seen.hits += fault == EntryFault::kNone;
-        seen.other_input += fault == EntryFault::kInput;
-        seen.corrupt += fault == EntryFault::kCorrupt;
-        seen.bytes_read += static_cast<int64_t>(length);
-        if (fault == EntryFault::kNone) found(at + i, tensors);
+        const bool good = ReadEntry({options_.name, prefix, samples[at + i]}, bytes, &entry);
+        outcome = good ? Outcome::kFound : Outcome::kCorrupt;
+        bytes_read += static_cast<int64_t>(length);
+        if (good) found(at + i, entry);
       }
       offset += shared ? slot : length;
     }
@@ -290,13 +289,15 @@ void CacheClient::Impl::Lookup(const Fingerprint& prefix, std::span<const uint64
   if (failed) Avoid(line);
   if (!failed && at > 0) avoided_for_ = kFirstPause;
   const std::lock_guard<std::mutex> lock(mutex_);
-  counters_.hits += seen.hits;
-  counters_.absent += seen.absent;
-  counters_.other_input += seen.other_input;
-  counters_.corrupt += seen.corrupt;
-  counters_.bytes_read += seen.bytes_read;
-  counters_.late += static_cast<int64_t>(samples.size() - at);
+  for (const Outcome outcome : outcomes) {
+    counters_.found += outcome == Outcome::kFound;
+    counters_.absent += outcome == Outcome::kAbsent;
+    counters_.corrupt += outcome == Outcome::kCorrupt;
+    counters_.late += outcome == Outcome::kLate;
+  }
+  counters_.bytes_read += bytes_read;
   counters_.lookup_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return outcomes;
 }
 
 bool CacheClient::Impl::Push(Task task, size_t bytes) {
@@ -444,11 +445,11 @@ void CacheClient::Stop() {
 
 bool CacheClient::InChild() const { return getpid() != pid_; }
 
-void CacheClient::Lookup(const Fingerprint& prefix, std::span<const uint64_t> samples,
-                         std::span<const uint64_t> input_hashes, size_t entry_bytes,
-                         absl::FunctionRef<void(size_t position, std::span<const EntryTensor>)> found) {
-  EGERIA_CHECK(samples.size() == input_hashes.size());
-  if (!InChild()) impl_->Lookup(prefix, samples, input_hashes, entry_bytes, found);
+std::vector<CacheClient::Outcome> CacheClient::Lookup(const Fingerprint& prefix, std::span<const uint64_t> samples,
+                                                      size_t entry_bytes,
+                                                      absl::FunctionRef<void(size_t position, const Entry&)> found) {
+  if (InChild()) return std::vector<Outcome>(samples.size(), Outcome::kLate);
+  return impl_->Lookup(prefix, samples, entry_bytes, found);
 }
 
 bool CacheClient::Offer(const Fingerprint& prefix, uint64_t sample, uint64_t input_hash,

@@ -22,9 +22,10 @@ namespace egeria::cache {
 //
 // Nothing here fails: without a daemon, or with one that is slow or has ended, every lookup is a miss and every offer
 // is dropped, and a thread of the client's own attaches anew when the daemon is back. What a lookup finds has been
-// checked against its key, its input and its checksum.
+// checked against its key and its checksum.
 //
-// Used from one thread, the training's; its own threads attach and write. In a forked child every method does nothing.
+// Lookup() is for one thread, and all else for one, which may be another; the client's own threads attach and write. In
+// a forked child every method does nothing.
 class CacheClient {
  public:
   struct Options {
@@ -37,9 +38,8 @@ class CacheClient {
   };
 
   struct Counters {
-    int64_t hits = 0;
-    int64_t absent = 0;       // misses: not there
-    int64_t other_input = 0;  // there, computed from another input
+    int64_t found = 0;
+    int64_t absent = 0;
     int64_t corrupt = 0;
     int64_t late = 0;         // the daemon did not answer in time, or is not there
     int64_t bytes_read = 0;
@@ -59,12 +59,14 @@ class CacheClient {
   // Idempotent.
   void Stop();
 
-  // Looks samples of one prefix up. `found` is called for each hit, in order, with its position and its tensors, which
-  // are valid during the call. Waits for the daemon as long as `patience` says; one that was too slow is left alone for a
-  // second, and twice as long each time, up to a minute.
-  // `entry_bytes`: EntrySize() of what is expected; longer entries are misses.
-  void Lookup(const Fingerprint& prefix, std::span<const uint64_t> samples, std::span<const uint64_t> input_hashes,
-              size_t entry_bytes, absl::FunctionRef<void(size_t position, std::span<const EntryTensor>)> found);
+  enum class Outcome : uint8_t { kFound, kAbsent, kCorrupt, kLate };
+
+  // Looks samples of one prefix up. `found` is called for each that is found, in order, with its position and its entry,
+  // which is valid during the call. Waits for the daemon as long as `patience` says; one that was too slow is left alone
+  // for a second, and twice as long each time, up to a minute.
+  // `entry_bytes`: EntrySize() of what is expected; longer entries are not found.
+  std::vector<Outcome> Lookup(const Fingerprint& prefix, std::span<const uint64_t> samples, size_t entry_bytes,
+                              absl::FunctionRef<void(size_t position, const Entry&)> found);
 
   // Takes copies of entries to be written when there is time. False where they are dropped.
   bool Offer(const Fingerprint& prefix, uint64_t sample, uint64_t input_hash, std::span<const EntryTensor> tensors);

@@ -115,28 +115,24 @@ void WriteEntry(const EntryKey& key, uint64_t input_hash, std::span<const EntryT
   std::memcpy(out.data(), &header, sizeof(header));
 }
 
-EntryFault ReadEntry(const EntryKey& key, uint64_t input_hash, std::span<const std::byte> entry,
-                     std::vector<EntryTensor>* tensors) {
-  tensors->clear();
+bool ReadEntry(const EntryKey& key, std::span<const std::byte> bytes, Entry* entry) {
   Header header;
   size_t at = 0;
-  if (!Take(entry, &at, &header) || header.magic != kMagic || header.tensors > kMaxTensors) return EntryFault::kCorrupt;
-  if (header.checksum != Checksum(key, entry)) return EntryFault::kCorrupt;
-  if (header.input_hash != input_hash) return EntryFault::kInput;
-  std::vector<EntryTensor> found(header.tensors);
-  for (EntryTensor& tensor : found) {
-    if (!TakeTensorHeader(entry, &at, &tensor)) return EntryFault::kCorrupt;
+  if (!Take(bytes, &at, &header) || header.magic != kMagic || header.tensors > kMaxTensors) return false;
+  if (header.checksum != Checksum(key, bytes)) return false;
+  entry->input_hash = header.input_hash;
+  entry->tensors.resize(header.tensors);
+  for (EntryTensor& tensor : entry->tensors) {
+    if (!TakeTensorHeader(bytes, &at, &tensor)) return false;
   }
-  for (EntryTensor& tensor : found) {
+  for (EntryTensor& tensor : entry->tensors) {
     at = Aligned(at);
-    const size_t bytes = BytesOf(tensor);
-    if (at > entry.size() || entry.size() - at < bytes) return EntryFault::kCorrupt;
-    tensor.data = entry.data() + at;
-    at += bytes;
+    const size_t size = BytesOf(tensor);
+    if (at > bytes.size() || bytes.size() - at < size) return false;
+    tensor.data = bytes.data() + at;
+    at += size;
   }
-  if (at != entry.size()) return EntryFault::kCorrupt;
-  *tensors = std::move(found);
-  return EntryFault::kNone;
+  return at == bytes.size();
 }
 
 }  // namespace egeria::cache

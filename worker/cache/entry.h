@@ -35,22 +35,20 @@ struct EntryTensor {
 size_t EntrySize(std::span<const EntryTensor> tensors);
 
 // Writes the entry to `out`, of EntrySize() bytes.
-// `input_hash`: of all that the model was called with for this sample. An entry whose input differs is no hit, so that
-// random augmentation cannot replay another crop's activations.
+// `input_hash`: of all that the model was called with for this sample. Whoever reads an entry compares it with that of
+// the sample at hand, so that random augmentation cannot replay another crop's activations.
 void WriteEntry(const EntryKey& key, uint64_t input_hash, std::span<const EntryTensor> tensors,
                 std::span<std::byte> out);
 
-// Why an entry cannot be used.
-enum class EntryFault {
-  kNone,
-  kInput,    // it was computed from another input
-  kCorrupt,  // it is not what was written for this key
+// What an entry holds. The tensors point into its bytes.
+struct Entry {
+  uint64_t input_hash = 0;
+  std::vector<EntryTensor> tensors;
 };
 
-// Checks an entry against the key and the input at hand, and against its own checksum, which covers the key. The
-// tensors point into `entry`; none where there is a fault.
-EntryFault ReadEntry(const EntryKey& key, uint64_t input_hash, std::span<const std::byte> entry,
-                     std::vector<EntryTensor>* tensors);
+// Checks an entry against the key, and against its own checksum, which covers the key. False where it is not what was
+// written for this key; `entry` is undefined then.
+bool ReadEntry(const EntryKey& key, std::span<const std::byte> bytes, Entry* entry);
 
 }  // namespace egeria::cache
 

@@ -8,6 +8,7 @@
 #include "c10/core/StreamGuard.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
 #include "common/base/log.h"
+#include "common/tensor/torch_types.h"
 #include "worker/session/wire.h"
 
 namespace egeria::worker {

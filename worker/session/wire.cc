@@ -1,23 +1,9 @@
 #include "worker/session/wire.h"
 
 #include "common/base/status.h"
+#include "common/tensor/torch_types.h"
 
 namespace egeria::worker {
-
-DataType ToDataType(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat: return DataType::kFloat32;
-    case at::kDouble: return DataType::kFloat64;
-    case at::kHalf: return DataType::kFloat16;
-    case at::kBFloat16: return DataType::kBFloat16;
-    case at::kLong: return DataType::kInt64;
-    case at::kInt: return DataType::kInt32;
-    case at::kByte: return DataType::kUInt8;
-    case at::kChar: return DataType::kInt8;
-    case at::kBool: return DataType::kBool;
-    default: return DataType::kUnspecified;
-  }
-}
 
 absl::StatusOr<WireTensor> ToWire(const std::string& name, const at::Tensor& tensor) {
   const DataType dtype = ToDataType(tensor.scalar_type());

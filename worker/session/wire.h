@@ -9,9 +9,6 @@
 
 namespace egeria::worker {
 
-// The wire's name of an element type; kUnspecified for one that the wire has not.
-DataType ToDataType(at::ScalarType type);
-
 // A copy of a host tensor, of any strides. Errors: INVALID_ARGUMENT [BAD_DTYPE].
 absl::StatusOr<WireTensor> ToWire(const std::string& name, const at::Tensor& tensor);
 

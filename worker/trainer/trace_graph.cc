@@ -12,12 +12,12 @@
 #include "ATen/ops/linspace.h"
 #include "ATen/ops/zeros.h"
 #include "common/base/status.h"
+#include "common/tensor/torch_types.h"
 #include "torch/csrc/jit/frontend/tracer.h"
 #include "torch/csrc/jit/ir/constants.h"
 #include "torch/csrc/jit/passes/dead_code_elimination.h"
 #include "torch/csrc/jit/runtime/graph_executor.h"
 #include "worker/commit/torch_status.h"
-#include "worker/session/wire.h"
 
 namespace egeria::trainer {
 namespace {
@@ -80,7 +80,7 @@ class Translator {
     }
     std::vector<int64_t> shape = input.sizes().vec();
     shape[0] = -1;
-    result_.graph.inputs = {{kInput, worker::ToDataType(input.scalar_type()), shape}};
+    result_.graph.inputs = {{kInput, ToDataType(input.scalar_type()), shape}};
     names_[traced.inputs()[0]] = kInput;
     for (const jit::Node* node : traced.nodes()) EGERIA_RETURN_IF_ERROR(AddNode(*node));
     const auto output = names_.find(traced.outputs()[0]);
@@ -164,7 +164,7 @@ class Translator {
     if (constant.isNone()) return Argument{graph::None{}};
     if (constant.isTensor()) return WeightNamed(constant.toTensor());
     if (is_dtype && constant.isInt()) {
-      const DataType dtype = worker::ToDataType(static_cast<at::ScalarType>(constant.toInt()));
+      const DataType dtype = ToDataType(static_cast<at::ScalarType>(constant.toInt()));
       if (dtype == DataType::kUnspecified) return CannotTrace("an element type that cannot be sent");
       return Argument{dtype};
     }
@@ -191,7 +191,7 @@ class Translator {
     const NamedTensor& named = weight->second;
     if (weight_used_.emplace(named.name, true).second) {
       result_.graph.weights.push_back(
-          {named.name, worker::ToDataType(named.tensor.scalar_type()), named.tensor.sizes().vec()});
+          {named.name, ToDataType(named.tensor.scalar_type()), named.tensor.sizes().vec()});
       result_.weights.push_back(named);
     }
     return Argument{ValueRef{named.name}};

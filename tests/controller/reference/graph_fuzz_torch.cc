@@ -16,6 +16,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/InferenceMode.h>
 
+#include "common/tensor/torch_types.h"
 #include "controller/reference/backend.h"
 #include "controller/reference/memory_budget.h"
 #include "controller/reference/reference_module.h"

@@ -1,6 +1,6 @@
 """A training on two ranks with switches, and what the cache of frozen activations did in it.
 
-  caching_job.py OUT [--cache ADDRESS] [--workers N] [--augment] [--pause]
+  caching_job.py OUT [--cache ADDRESS] [--use auto|always] [--workers N] [--augment] [--pause]
 Each rank writes OUT/rank<r>.json.
 """
 
@@ -55,6 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--cache", default="none")
+    parser.add_argument("--use", default="always")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--augment", action="store_true")
     parser.add_argument("--pause", action="store_true", help="after epoch 4 and 6: OUT/paused<n>, until OUT/go<n>")
@@ -66,7 +67,8 @@ def main() -> None:
     torch.manual_seed(100 + rank)
     model: nn.Module = DistributedDataParallel(network)
     optimizer = torch.optim.SGD(network.parameters(), 0.05, momentum=0.9, weight_decay=1e-3)
-    session = egeria.attach(model, optimizer, config=egeria.Config(plans=PLANS, cache=arguments.cache))
+    session = egeria.attach(model, optimizer, config=egeria.Config(
+        plans=PLANS, cache=arguments.cache, cache_use=arguments.use))
     images = Images(arguments.augment)
     sampler = DistributedSampler(images, shuffle=True, seed=3)
     loader = data.wrap(DataLoader(images, BATCH, sampler=sampler, num_workers=arguments.workers))
@@ -87,6 +89,7 @@ def main() -> None:
     weights = hashlib.sha256(b"".join(value.numpy().tobytes() for value in network.state_dict().values()))
     (arguments.out / f"rank{rank}.json").write_text(json.dumps({
         "losses": losses, "weights": weights.hexdigest(), "counters": session.cache_counters(),
+        "estimates": session.cache_estimates(),
         "identical": session.summary()["ranks_identical"]}), encoding="utf-8")
     session.close()
     dist.destroy_process_group()

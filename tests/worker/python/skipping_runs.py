@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from egeria.freezing import Freezer
 from egeria.modules import partition
 from egeria.skipping import Skipper
+from egeria.stores import Fetched
 
 
 class DictStore:
@@ -20,8 +21,14 @@ class DictStore:
         self.rows: dict[tuple[int, int], tuple[Tensor, ...]] = {}
         self.stored = 0
 
-    def get(self, ids: Sequence[int], input_hashes: Sequence[int]) -> list[tuple[Tensor, ...] | None]:
+    def get(self, ids: Sequence[int], input_hashes: Sequence[int], patience: float) -> Fetched:
+        return Fetched.of_rows(self.find(ids, input_hashes))
+
+    def find(self, ids: Sequence[int], input_hashes: Sequence[int]) -> list[tuple[Tensor, ...] | None]:
         return [self.rows.get(key) for key in zip(ids, input_hashes)]
+
+    def expect(self, batches: Sequence[Sequence[int]]) -> None:
+        pass
 
     def put(self, ids: Sequence[int], input_hashes: Sequence[int], tensors: tuple[Tensor, ...]) -> None:
         for number, key in enumerate(zip(ids, input_hashes)):

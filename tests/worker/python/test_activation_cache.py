@@ -6,6 +6,7 @@ import copy
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ JOB = "0b0e7f6c-5a3e-4d58-9e0e-3c1f6a2b7d11"
 
 
 def connect(cache_daemon: Daemon) -> _native.ActivationCache:
-    cache = _native.ActivationCache(cache_daemon.address, JOB, shared_bytes=4 << 20, patience_seconds=2.0)
+    cache = _native.ActivationCache(cache_daemon.address, JOB, shared_bytes=4 << 20)
     wait_until(lambda: cache.attached, 20, "the cache")
     return cache
 
@@ -34,55 +35,73 @@ def rows(count: int, seed: int = 0) -> tuple[Tensor, ...]:
             torch.rand(count, 2, generator=generator) > 0.5)
 
 
+def missing(store: PrefixStore, ids: Sequence[int], hashes: Sequence[int] | None = None) -> list[str]:
+    """Why samples are not found."""
+    return list(store.get(ids, ids if hashes is None else hashes, 5.0).reasons)
+
+
 def test_tensors_come_back_to_the_bit_whatever_their_types_and_strides(cache_daemon: Daemon):
     cache = connect(cache_daemon)
     store = PrefixStore(cache, bytes(16))
     tensors = rows(40)
-    assert store.get(range(40), range(40)) == [None] * 40
+    assert missing(store, range(40)) == ["absent"] * 40
     store.put(range(40), range(40), tensors)
     assert cache.flush(20)
-    found = store.get(list(range(50)), list(range(50)))
-    assert found[40:] == [None] * 10
-    for sample, row in enumerate(found[:40]):
-        assert [part.dtype for part in row] == [tensor.dtype for tensor in tensors]
-        assert all(torch.equal(part, tensor[sample]) for part, tensor in zip(row, tensors))
-    assert store.get([3], [4]) == [None], "another input"
-    assert PrefixStore(cache, bytes([1] * 16)).get([3], [3]) == [None], "another prefix"
+    found, reasons = store.get(range(50), range(50), 5.0)
+    assert list(reasons) == [""] * 40 + ["absent"] * 10
+    assert [part.dtype for part in found] == [tensor.dtype for tensor in tensors]
+    assert all(torch.equal(part[:40], tensor) for part, tensor in zip(found, tensors))
+    assert missing(store, [3], [4]) == ["other_input"]
+    assert missing(PrefixStore(cache, bytes([1] * 16)), [3]) == ["absent"], "another prefix"
     # Another process of the job, which has stored nothing itself.
-    assert torch.equal(PrefixStore(connect(cache_daemon), bytes(16)).get([7], [7])[0][0], tensors[0][7])
+    assert torch.equal(PrefixStore(connect(cache_daemon), bytes(16)).get([7], [7], 5.0).tensors[0][0], tensors[0][7])
+    store = PrefixStore(cache, bytes(16))
     store.forget()
-    assert cache.flush(20) and store.get([3], [3]) == [None]
+    assert cache.flush(20) and missing(store, [3]) == ["absent"]
     counters = cache.counters()
     assert counters["hits"] >= 40 and counters["other_input"] == 1 and counters["corrupt"] == 0
+
+
+def test_batches_that_are_expected_are_read_ahead(cache_daemon: Daemon):
+    cache = connect(cache_daemon)
+    store = PrefixStore(cache, bytes(16))
+    store.put(range(40), range(40), rows(40))
+    assert cache.flush(20)
+    store.expect([range(0, 20), range(20, 40)])
+    wait_until(lambda: cache.counters()["bytes_read"] > 0, 20, "the first batch")
+    assert missing(store, range(0, 20)) == missing(store, range(20, 40)) == [""] * 20
+    counters = cache.counters()
+    assert counters["batches_ahead"] + counters["batches_waited_for"] == 2 and counters["batches_late"] == 0
 
 
 def test_a_cache_that_is_killed_gives_misses_and_takes_up_when_it_is_back(cache_daemon: Daemon):
     cache = connect(cache_daemon)
     store = PrefixStore(cache, bytes(16))
     store.put(range(8), range(8), rows(8))
-    assert cache.flush(20) and None not in store.get(range(8), range(8))
+    assert cache.flush(20) and missing(store, range(8)) == [""] * 8
     cache_daemon.end(signal.SIGKILL)
-    assert store.get(range(8), range(8)) == [None] * 8
+    assert set(missing(store, range(8))) <= {"late", "absent"}
     store.put(range(8), range(8), rows(8))
     cache_daemon.start()
     wait_until(lambda: cache.counters()["attached"] == 2, 20, "the cache to come back")
     store.put(range(8), range(8), rows(8))
     assert cache.flush(20)
-    assert all(torch.equal(row[0], tensor) for row, tensor in zip(store.get(range(8), range(8)), rows(8)[0]))
+    found = store.get(range(8), range(8), 5.0)
+    assert all(torch.equal(part, tensor) for part, tensor in zip(found.tensors, rows(8)))
 
 
 def test_what_cannot_be_stored_is_said(cache_daemon: Daemon):
     cache = connect(cache_daemon)
     with pytest.raises(EgeriaError, match="BAD_SHAPE.*3 samples, and a tensor of 2 rows"):
-        cache.put(bytes(16), [1, 2, 3], [1, 2, 3], [torch.zeros(2, 2)])
+        cache.put([1, 2, 3], [1, 2, 3], [torch.zeros(2, 2)])
     with pytest.raises(EgeriaError, match="BAD_SHAPE.*ComplexFloat"):
-        cache.put(bytes(16), [1], [1], [torch.zeros(1, dtype=torch.complex64)])
+        cache.put([1], [1], [torch.zeros(1, dtype=torch.complex64)])
     with pytest.raises(EgeriaError, match="BAD_CONFIG.*UUID"):
         _native.ActivationCache(cache_daemon.address, "job 7")
     with pytest.raises(EgeriaError, match="unix:/"):
         _native.ActivationCache("nowhere", JOB)
     with pytest.raises(ValueError, match="16 bytes"):
-        cache.get(b"short", [1], [1], 10)
+        cache.use(b"short")
 
 
 def test_the_fingerprint_tells_every_change_of_a_prefix():
@@ -116,7 +135,7 @@ def test_the_fingerprint_tells_every_change_of_a_prefix():
 def test_a_process_ends_promptly_with_a_line_open(cache_daemon: Daemon, close: bool):
     script = ("import sys, torch\nfrom egeria import _native\n"
               f"cache = _native.ActivationCache({cache_daemon.address!r}, {JOB!r})\n"
-              "cache.put(bytes(16), [1], [1], [torch.zeros(1, 10)])\n"
+              "cache.put([1], [1], [torch.zeros(1, 10)])\n"
               f"if {close}: cache.close(); assert not cache.attached\n"
               "print('end')\n")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)

@@ -40,8 +40,9 @@ def test_weights_are_those_without_a_cache_over_freezes_and_thaws(workers: int, 
     cached = train(tmp_path / "out", "--cache", cache_daemon.address, "--workers", workers)
     assert same(plain, cached)
     for counters in (record["counters"] for record in cached):
-        assert counters["hits"] > 100 and counters["passes_skipped"] > 5, counters
+        assert counters["hits"] > 60 and counters["passes_skipped"] > 2, counters
         assert counters.get("failures", 0) == counters["cache_corrupt"] == counters["cache_other_input"] == 0
+        assert counters["cache_batches_ahead"] > 0, counters
 
 
 def test_augmented_samples_never_hit(cache_daemon: Daemon, tmp_path: pathlib.Path):
@@ -66,3 +67,12 @@ def test_a_cache_that_comes_and_goes_changes_nothing(plain: list[dict[str, Any]]
         job.succeed(120)
     assert same(plain, records(out))
     assert records(out)[0]["counters"]["cache_late"] > 0
+
+
+def test_left_to_itself_it_is_not_used_where_samples_do_not_come_again(cache_daemon: Daemon, tmp_path: pathlib.Path):
+    arguments = ("--augment", "--cache", cache_daemon.address, "--use", "auto")
+    cached = train(tmp_path / "cached", *arguments)
+    assert same(train(tmp_path / "plain", "--augment"), cached)
+    for record in cached:
+        assert record["estimates"]["state"] == "off" and "augmentation" in record["estimates"]["reason"], record
+        assert record["counters"]["cache_offered"] == record["counters"].get("proofs", 0) == 0

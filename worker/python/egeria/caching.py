@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,28 +14,44 @@ from torch import nn
 from egeria import _native
 from egeria.activation_cache import PrefixStore, fingerprint
 from egeria.inputs import batch_of
+from egeria.isolation import device_of
 from egeria.modules import LayerModule
+from egeria.repeats import Repeats
 from egeria.sample_ids import current
 from egeria.skipping import Skipper
+from egeria.worth import Worth
+
+_logger = logging.getLogger("egeria")
+
+# Batches that are read ahead, as far as they are known.
+_AHEAD = 8
+# Passes after which a change of what the cost model has decided is looked for.
+_LOOK_EVERY = 16
 
 
 class Caching:
     """Lets the training skip the forward pass of what is frozen, as far as the node's egeria-cache has it.
 
     Owned by the training thread.
+
+    Attributes:
+      repeats: whether samples come to the model as they came before; for checkpoints.
     """
 
-    def __init__(self, address: str, model: nn.Module, own_forward_only: bool,
+    def __init__(self, address: str, model: nn.Module, *, always: bool, own_forward_only: bool,
                  tell: Callable[[str, Exception | None], None]):
         """
         Args:
           address: of the egeria-cache, "unix:/path".
           model: unwrapped.
+          always: do so whatever it costs.
           own_forward_only: see Skipper.
           tell: called with what goes wrong, for people.
         """
+        self.repeats = Repeats()
         self._address = address
         self._model = model
+        self._always = always
         self._own_forward_only = own_forward_only
         self._tell = tell
         self._prefix = 0
@@ -42,12 +59,24 @@ class Caching:
         self._store: PrefixStore | None = None
         self._skipper: Skipper | None = None
         self._counters: dict[str, int] = {}  # of the prefixes before
+        self._saved_seconds = 0.0  # by those
+        self._state = ""
+        self._proofs = 0  # of this prefix, at the step before
 
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before a training forward pass of the wrapped model. Ids that nobody needs have to be taken too: else it
         looks as if the loop took batches ahead."""
         if self._skipper is None:
-            current().take(batch_of(pytree.tree_leaves((args, kwargs))))
+            ids = current().take(batch_of(pytree.tree_leaves((args, kwargs))))
+            self.repeats.note(args, kwargs, ids)
+
+    def after_step(self) -> bool:
+        """At the end of a step; whether the step had something in it that others do not have."""
+        if self._skipper is None:
+            return False
+        self._log_state(self._skipper)
+        proofs, self._proofs = self._proofs, self._skipper.counters["proofs"]
+        return self._proofs != proofs
 
     def follow(self, modules: Sequence[LayerModule], prefix: int, group: dist.ProcessGroup | None) -> None:
         """Between two steps: `prefix` of the layer modules are frozen now. A collective of `group` at the first
@@ -58,14 +87,16 @@ class Caching:
         self._leave()
         if prefix == 0:
             return
+        device = device_of(self._model)
         if self._cache is None:
-            self._cache = _native.ActivationCache(self._address, _job_id(group))
+            self._cache = _native.ActivationCache(self._address, _job_id(group), device=str(device))
         frozen = modules[:prefix]
         self._store = PrefixStore(self._cache, fingerprint(frozen))
-        self._skipper = Skipper(self._model, frozen, self._store, take_ids=current().take,
+        self._skipper = Skipper(self._model, frozen, self._store, take_ids=current().take, upcoming=_upcoming,
+                                worth=Worth(device, self.repeats, self._always),
                                 own_forward_only=self._own_forward_only, tell=self._tell)
 
-    def counters(self) -> dict[str, int]:
+    def counters(self) -> dict[str, Any]:
         """Totals over all prefixes: see Skipper.counters; and, with "cache_" before them, those of the line to the
         daemon."""
         totals = dict(self._counters)
@@ -74,6 +105,18 @@ class Caching:
         if self._cache is not None:
             _add(totals, {f"cache_{name}": value for name, value in self._cache.counters().items()})
         return totals
+
+    def estimates(self) -> dict[str, Any]:
+        """Of the prefix that is frozen now, see Worth.estimates(); "saved_seconds" over all prefixes. "state" is
+        "refused" where the prefix cannot be skipped, and "idle" where nothing is frozen."""
+        if self._skipper is None:
+            return {"state": "idle", "reason": "nothing is frozen", "saved_seconds": self._saved_seconds,
+                    "forward_seconds": None, "fetch_seconds": None}
+        estimates = self._skipper.worth.estimates()
+        estimates["saved_seconds"] += self._saved_seconds
+        if self._skipper.refusal is not None:
+            estimates.update(state="refused", reason=str(self._skipper.refusal))
+        return estimates
 
     def close(self, finished: bool) -> None:
         """Leaves the model as it was. Entries of a training that has finished are forgotten, others stay for its
@@ -87,10 +130,25 @@ class Caching:
         if self._skipper is not None:
             self._skipper.close()
             _add(self._counters, self._skipper.counters)
+            self._saved_seconds += self._skipper.worth.estimates()["saved_seconds"]
             self._skipper = None
         if self._store is not None and forget:
             self._store.forget()
         self._store = None
+        self._state = ""
+        self._proofs = 0
+
+    def _log_state(self, skipper: Skipper) -> None:
+        if skipper.counters["passes"] % _LOOK_EVERY:
+            return
+        estimates = self.estimates()
+        if estimates["state"] != self._state and estimates["state"] in ("on", "off"):
+            _logger.info("egeria: the cache of frozen activations is %s: %s", estimates["state"], estimates["reason"])
+        self._state = estimates["state"]
+
+
+def _upcoming() -> list[list[int]]:
+    return current().upcoming()[:_AHEAD]
 
 
 def _add(totals: dict[str, int], more: dict[str, int]) -> None:

@@ -84,6 +84,7 @@ class Config:
       metrics: "host:port" on which each rank serves Prometheus metrics; rank r of a node serves port + r.
       cache: address of the node's egeria-cache ("unix:/path"), which lets training skip the forward pass of frozen
         layers where batches have sample ids (egeria.data). None: EGERIA_CACHE. "none": no cache.
+      cache_use: "auto": as long as that saves time by measurement; "always".
       batch_size: samples of a reading (the policy constant of this name; 32 where neither is given).
       enabled: False makes a session that does nothing.
     """
@@ -98,6 +99,7 @@ class Config:
     reference: str = "auto"
     metrics: str | None = None
     cache: str | None = None
+    cache_use: str = "auto"
     batch_size: int | None = None
     enabled: bool = True
 
@@ -109,12 +111,13 @@ class Config:
         """A Config whose fields come from the environment where `overrides` does not give them.
 
         EGERIA_TRAINING_JOB, EGERIA_METRICS, EGERIA_OBSERVE (1 or 0), EGERIA_ENABLED (1 or 0), EGERIA_POLICY,
-        EGERIA_POLICY_OPTIONS (a JSON object), EGERIA_TOTAL_STEPS, EGERIA_REFERENCE, EGERIA_CACHE; and, as without this,
-        EGERIA_CONTROLLER where neither a controller nor plans are given.
+        EGERIA_POLICY_OPTIONS (a JSON object), EGERIA_TOTAL_STEPS, EGERIA_REFERENCE, EGERIA_CACHE, EGERIA_CACHE_USE;
+        and, as without this, EGERIA_CONTROLLER where neither a controller nor plans are given.
         """
         values: dict[str, Any] = {}
-        for field, convert in (("training_job", str), ("metrics", str), ("cache", str), ("policy", str), ("reference", str),
-                               ("observe", _boolean), ("enabled", _boolean), ("total_steps", _whole)):
+        for field, convert in (("training_job", str), ("metrics", str), ("cache", str), ("cache_use", str),
+                               ("policy", str), ("reference", str), ("observe", _boolean), ("enabled", _boolean),
+                               ("total_steps", _whole)):
             variable = f"EGERIA_{field.upper()}"
             if os.environ.get(variable):
                 text = os.environ[variable]
@@ -150,6 +153,8 @@ class Config:
             raise _bad(f"policy is {self.policy!r}; it is one of {', '.join(map(repr, _CONSTANTS))}")
         if self.reference not in ("auto", "controller", "local"):
             raise _bad(f"reference is {self.reference!r}; it is one of 'auto', 'controller', 'local'")
+        if self.cache_use not in ("auto", "always"):
+            raise _bad(f"cache_use is {self.cache_use!r}; it is 'auto' or 'always'")
         if not isinstance(self.options, Mapping):
             raise _bad(f"options is a {type(self.options).__name__}; give a dict of the policy's constants")
         known = _CONSTANTS[self.policy]

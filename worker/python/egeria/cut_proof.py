@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from egeria.calls import Call
@@ -87,7 +88,7 @@ def _run_skipping(model: nn.Module, cut: Cut, call: Call, rows: Sequence[Sequenc
     """Runs the model without its frozen layers, with what crosses the cut put together from samples."""
     for dense in (False, True):
         cut.dense = dense
-        crossing = [spec.assemble([row[position].clone() for row in rows])
+        crossing = [spec.placed(torch.stack([row[position] for row in rows]))
                     for position, spec in enumerate(cut.tensors)]
         try:
             with side_pass(model):

@@ -128,7 +128,9 @@ class Session:
         self._check_plans()
         self._switcher.allow_recompiles()
         cache = config.cache_address()
-        self._caching = None if cache is None else Caching(cache, self._model, network is not None, self._fail)
+        self._caching = None if cache is None else Caching(
+            cache, self._model, always=config.cache_use == "always", own_forward_only=network is not None,
+            tell=self._fail)
         hook = ForwardHook(self) if network is None else NetworkHook(self)
         watched = model if network is None else network
         self._watch(watched, hook)
@@ -247,6 +249,12 @@ class Session:
         reason, and so on; empty without one."""
         return self._caching.counters() if self._enabled and self._caching is not None else {}
 
+    def cache_estimates(self) -> dict[str, Any]:
+        """What the cache of frozen activations costs and saves: "state" ("unknown", "trying", "on", "off", "refused",
+        "idle"), "reason", "saved_seconds" so far, "forward_seconds" and "fetch_seconds" of a pass where they are
+        known; empty without one."""
+        return self._caching.estimates() if self._enabled and self._caching is not None else {}
+
     def close(self, finished: bool = True) -> None:
         """Ends the session, in bounded time: tells the controller whether training has ended normally, makes
         everything active again, and prints the summary line on rank 0 if it has. Idempotent."""
@@ -299,6 +307,8 @@ class Session:
         """After the optimizer's step: the boundary between two training steps."""
         self._step += 1
         prefix = self._switcher.prefix
+        if self._caching is not None and self._caching.after_step():
+            self._clock.skip()
         self._clock.tick(prefix, self._switcher.frozen_share)
         self._try_to_report(lambda: self._reports.end_step(self._step, self._learning_rates(), self._link, prefix))
         try:

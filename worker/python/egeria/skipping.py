@@ -6,7 +6,7 @@ import collections
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
@@ -18,11 +18,14 @@ from egeria.cut import Cut, Refused
 from egeria.frozen_weights import FrozenWeights
 from egeria.hooks import PassHook
 from egeria.inputs import batch_of
+from egeria.isolation import device_of
 from egeria.modules import LayerModule
 from egeria.proofs import Proofs, Proven
 from egeria.sample_proof import same_rows
 from egeria.skippable import check_skippable
 from egeria.standins import Taps
+from egeria.stores import ActivationStore, Fetched
+from egeria.worth import Worth
 
 _logger = logging.getLogger("egeria")
 
@@ -31,17 +34,6 @@ _logger = logging.getLogger("egeria")
 _AUDIT_EVERY = 256
 # Failures in a row after which a prefix is left alone.
 _MOST_FAILURES = 3
-
-
-class ActivationStore(Protocol):
-    """What keeps activations of one frozen prefix. Never waits; what it does not have in time is a miss."""
-
-    def get(self, ids: Sequence[int], input_hashes: Sequence[int]) -> list[tuple[Tensor, ...] | None]:
-        """For each sample what put() was given for it with the same input hash, without the batch dimension and on
-        any device; None is a miss. The tensors are only read, before the next call."""
-
-    def put(self, ids: Sequence[int], input_hashes: Sequence[int], tensors: tuple[Tensor, ...]) -> None:
-        """Offers b x ... tensors, a row for each sample. They are the store's from then on. It may drop them."""
 
 
 class Skipper:
@@ -56,35 +48,37 @@ class Skipper:
 
     Attributes:
       refusal: why this prefix is not skipped at all; None if it may be.
-      paused: while True everything is computed as usual, and nothing stored; to be set by who weighs the costs.
-      counters: "hits" and "misses" in samples, and these by reason: "miss_absent", "miss_no_ids", "miss_unproven"
-        (a shape of call without a proof), "miss_unusual_call", "miss_unfit" (the store gave something else);
-        "miss_failure"; "passes", "passes_skipped"; "proofs" (each takes a few steps' time, in the pass that it is
-        made in); "audits" (passes that were computed although they might have been skipped); "failures".
-      fetch_seconds, forward_seconds: (total, number) of the times that skipped passes took until they were
-        prepared, and that the frozen layers took in passes as usual, by the host's clock.
+      worth: decides in which passes the store is used at all.
+      counters: "hits" and "misses" in samples, and these by reason: those of the store ("miss_absent",
+        "miss_late", "miss_other_input", ...), "miss_no_ids", "miss_off" (it does not pay), "miss_unproven" (a shape of call
+        without a proof), "miss_unusual_call", "miss_unfit" (the store gave something else); "miss_failure";
+        "passes", "passes_skipped"; "proofs" (each takes a few steps' time, in the pass that it is made in);
+        "audits" (passes that were computed although they might have been skipped); "failures".
     """
 
     def __init__(self, model: nn.Module, frozen: Sequence[LayerModule], store: ActivationStore, *,
-                 take_ids: Callable[[int], Sequence[int] | None] | None = None, own_forward_only: bool = False,
+                 take_ids: Callable[[int], Sequence[int] | None] | None = None,
+                 upcoming: Callable[[], Sequence[Sequence[int]]] | None = None,
+                 worth: Worth | None = None, own_forward_only: bool = False,
                  tell: Callable[[str, Exception | None], None] | None = None):
         """
         Args:
           model: unwrapped; `frozen` are its first layer modules, and frozen.
           take_ids: the samples of the batch at hand, given their number; None where that is not known. Called once
             in each training forward pass. Without it, before_forward() has to be called.
+          upcoming: the samples of the batches after that one, as far as they are known.
+          worth: None: the store is used in all passes.
           own_forward_only: calls in which another function stands for the model's forward are none: a training
             framework's detours, with other arguments.
           tell: called with a reason why the prefix is not skipped, once, and the exception behind it.
         """
         self.refusal: Refused | None = None
-        self.paused = False
+        self.worth = Worth(device_of(model), always=True) if worth is None else worth
         self.counters: collections.Counter[str] = collections.Counter()
-        self.fetch_seconds = (0.0, 0)
-        self.forward_seconds = (0.0, 0)
         self._model = model
         self._store = store
         self._take_ids = take_ids
+        self._upcoming = upcoming
         self._own_forward_only = own_forward_only
         self._tell = tell if tell is not None else _warn
         self._weights = FrozenWeights(frozen)
@@ -112,7 +106,7 @@ class Skipper:
           ids: of the samples, in the order of the rows; None: not known.
         """
         self.disarm()
-        if self.refusal is not None or self.paused or self._busy:
+        if self.refusal is not None or self._busy:
             return
         self.counters["passes"] += 1
         if ids is None:
@@ -120,7 +114,12 @@ class Skipper:
             return
         self._busy = True
         try:
-            self._prepare(args, kwargs, list(ids))
+            if self.worth.use(args, kwargs, ids):
+                self._prepare(args, kwargs, list(ids))
+                if self._upcoming is not None:
+                    self._store.expect(self._upcoming())
+            else:
+                self._missed("off", len(ids))
         except UnusualCall as error:
             self.disarm()
             _logger.debug("egeria: %s", error)
@@ -179,44 +178,47 @@ class Skipper:
         if not self._weights.unchanged():
             raise Refused("WEIGHTS_CHANGED", "the weights or buffers of frozen layers are not what they were")
         proven = self._proofs.find(call)
-        self.counters["proofs"] = self._proofs.made
+        if self._proofs.made != self.counters["proofs"]:
+            self.counters["proofs"] = self._proofs.made
+            self.worth.spent(time.perf_counter() - begin)
+            begin = time.perf_counter()
         if proven is None:
             self._missed("unproven", call.batch)
             return
         hashes = call.hashes(proven.salt)
         if not proven.confirmed:
-            self._populate(proven, call, ids, hashes)
+            self._confirm(proven, call, ids, hashes)
+            self.worth.spent(time.perf_counter() - begin)
             return
-        rows = self._fetch(proven.cut, ids, hashes)
-        missing = [position for position, row in enumerate(rows) if row is None]
-        if missing:
-            self._missed("absent", len(missing))
-            alone = self._alone(proven.cut, call, missing)
-            if alone is None:
-                self._populate(proven, call, ids, hashes)
-                return
-            self._compute(proven.cut, alone, missing, ids, hashes, rows)
-        crossing = [spec.assemble([row[index] for row in rows]) for index, spec in enumerate(proven.cut.tensors)]
+        tensors, missing = self._fetch(proven.cut, ids, hashes)
+        if missing and not (tensors and self._compute_alone(proven.cut, call, missing, ids, hashes, tensors)):
+            self._populate(proven.cut, missing, ids, hashes, time.perf_counter() - begin)
+            return
+        crossing = [spec.placed(tensor) for spec, tensor in zip(proven.cut.tensors, tensors)]
         self._skippable += 1
         if self._skippable % _AUDIT_EVERY == 0 or self._skippable in (1, 4, 16, 64):
-            self._audit(proven, crossing)
+            self._audit(proven.cut, crossing)
+            self.worth.spent(time.perf_counter() - begin)
             return
         proven.cut.skip(self._taps, crossing)
         self.counters["hits"] += call.batch - len(missing)
         self.counters["passes_skipped"] += 1
         self._failures = 0
-        self.fetch_seconds = _add(self.fetch_seconds, time.perf_counter() - begin)
+        self.worth.fetched(time.perf_counter() - begin, 1 - len(missing) / call.batch)
 
-    def _fetch(self, cut: Cut, ids: list[int], hashes: list[int]) -> list[tuple[Tensor, ...] | None]:
-        rows = list(self._store.get(ids, hashes))
-        if len(rows) != len(ids):
-            raise RuntimeError(f"the store answers {len(rows)} of {len(ids)} samples")
-        for position, row in enumerate(rows):
-            if row is not None and not (len(row) == len(cut.tensors)
-                                        and all(spec.fits(part) for spec, part in zip(cut.tensors, row))):
-                rows[position] = None
-                self.counters["miss_unfit"] += 1
-        return rows
+    def _fetch(self, cut: Cut, ids: list[int], hashes: list[int]) -> tuple[tuple[Tensor, ...], list[int]]:
+        """What crosses the cut, as far as the store has it, and the positions of the samples that it has not."""
+        fetched = self._store.get(ids, hashes, self.worth.patience)
+        if len(fetched.reasons) != len(ids):
+            raise RuntimeError(f"the store answers {len(fetched.reasons)} of {len(ids)} samples")
+        pairs = zip(cut.tensors, fetched.tensors)
+        fits = len(fetched.tensors) == len(cut.tensors) and all(spec.fits(tensor) for spec, tensor in pairs)
+        if not fits and "" in fetched.reasons:
+            fetched = Fetched((), ["unfit"] * len(ids))
+        missing = [position for position, reason in enumerate(fetched.reasons) if reason]
+        for position in missing:
+            self._missed(fetched.reasons[position], 1)
+        return fetched.tensors, missing
 
     @staticmethod
     def _alone(cut: Cut, call: Call, missing: list[int]) -> Call | None:
@@ -228,19 +230,23 @@ class Skipper:
         alone = call.rows([*missing, *missing[:1] * (size - len(missing))])
         return alone if not cut.decides or alone.conditions() == call.conditions() else None
 
-    def _compute(self, cut: Cut, alone: Call, missing: list[int], ids: list[int], hashes: list[int],
-                 rows: list[tuple[Tensor, ...] | None]) -> None:
-        """Fills in the missing rows."""
-        tensors = [tensor[:len(missing)] for tensor in cut.compute(self._model, alone)]
-        for number, position in enumerate(missing):
-            rows[position] = tuple(tensor[number] for tensor in tensors)
+    def _compute_alone(self, cut: Cut, call: Call, missing: list[int], ids: list[int], hashes: list[int],
+                       tensors: tuple[Tensor, ...]) -> bool:
+        """Fills in the rows of the samples that are missing, if they may be computed alone."""
+        alone = self._alone(cut, call, missing)
+        if alone is None:
+            return False
+        rows = tuple(tensor[:len(missing)] for tensor in cut.compute(self._model, alone))
+        for tensor, row in zip(tensors, rows):
+            tensor[missing] = row.to(tensor.device)
         self._store.put([ids[i] for i in missing], [hashes[i] for i in missing],
-                        tuple(tensor.clone() for tensor in tensors))
+                        tuple(row.clone() for row in rows))
+        return True
 
     def _observe(self, cut: Cut, reached: Callable[[list[Tensor]], None]) -> None:
         """This pass is computed as usual, and `reached` given what crosses the cut."""
         def guarded(tensors: list[Tensor]) -> None:
-            self.forward_seconds = _add(self.forward_seconds, time.perf_counter() - start)
+            self.worth.computed(start)
             try:
                 reached(tensors)
                 self._failures = 0
@@ -250,23 +256,33 @@ class Skipper:
                 self._fail(error, 0)
 
         cut.observe(self._taps, guarded)
-        start = time.perf_counter()
+        start = self.worth.now()
 
-    def _populate(self, proven: Proven, call: Call, ids: list[int], hashes: list[int]) -> None:
-        """What crosses the cut in this pass is stored. At the first time, it also has to be what a pass on the
-        side computes."""
-        expected = None if proven.confirmed else proven.cut.compute(self._model, call)
+    def _confirm(self, proven: Proven, call: Call, ids: list[int], hashes: list[int]) -> None:
+        """What crosses the cut in this pass has to be what a pass on the side computes; then it is stored."""
+        expected = proven.cut.compute(self._model, call)
 
         def reached(tensors: list[Tensor]) -> None:
-            if expected is not None and not same_rows(tensors, expected, range(call.batch)):
+            if not same_rows(tensors, expected, range(call.batch)):
                 raise Refused("OUTPUT_DIFFERS", "the frozen layers compute something else in the training's own "
                               "pass than in one on the side")
             proven.confirmed = True
+            self.worth.kept(ids)
             self._store.put(ids, hashes, tuple(tensors))
 
         self._observe(proven.cut, reached)
 
-    def _audit(self, proven: Proven, fetched: list[Tensor]) -> None:
+    def _populate(self, cut: Cut, missing: list[int], ids: list[int], hashes: list[int], spent: float) -> None:
+        """What crosses the cut in this pass is stored, as far as the store has not got it."""
+        def reached(tensors: list[Tensor]) -> None:
+            begin = time.perf_counter()
+            rows = tensors if len(missing) == len(ids) else [tensor[missing] for tensor in tensors]
+            self._store.put([ids[i] for i in missing], [hashes[i] for i in missing], tuple(rows))
+            self.worth.filled(spent + time.perf_counter() - begin)
+
+        self._observe(cut, reached)
+
+    def _audit(self, cut: Cut, fetched: list[Tensor]) -> None:
         """What crosses the cut in this pass has to be what would have been used instead."""
         self.counters["audits"] += 1
 
@@ -274,7 +290,7 @@ class Skipper:
             if not same_rows(tensors, fetched, range(len(tensors[0]))):
                 raise Refused("STORE_DIFFERS", "the store has other activations than the frozen layers compute")
 
-        self._observe(proven.cut, reached)
+        self._observe(cut, reached)
 
     def _missed(self, reason: str, samples: int) -> None:
         self.counters["misses"] += samples
@@ -291,10 +307,6 @@ class Skipper:
         self._failures += 1
         if self._failures >= _MOST_FAILURES:
             self._refuse(Refused("FAILED", f"{_MOST_FAILURES} times in a row: {type(error).__name__}: {error}"))
-
-
-def _add(total: tuple[float, int], seconds: float) -> tuple[float, int]:
-    return total[0] + seconds, total[1] + 1
 
 
 def _warn(what: str, error: Exception | None) -> None:

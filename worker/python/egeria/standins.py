@@ -95,16 +95,15 @@ class TensorSpec:
     def of(cls, tensor: Tensor) -> TensorSpec:
         return cls(tuple(tensor.shape), strides_like(tensor.shape, tensor), tensor.dtype, tensor.device)
 
-    def fits(self, row: Tensor) -> bool:
-        """Whether `row` may be one of this tensor's."""
-        return row.dtype == self.dtype and tuple(row.shape) == self.shape[1:]
+    def fits(self, tensor: Tensor) -> bool:
+        """Whether `tensor` may stand for this one, wherever and however it lies."""
+        return tensor.dtype == self.dtype and tuple(tensor.shape) == self.shape
 
-    def assemble(self, rows: Sequence[Tensor]) -> Tensor:
-        """A new tensor from all its rows."""
-        tensor = torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device)
-        if rows[0].device == self.device:
-            return torch.stack(list(rows), out=tensor)
-        return tensor.copy_(torch.stack(list(rows)))
+    def placed(self, tensor: Tensor) -> Tensor:
+        """One that fits, on this one's device and with its strides; itself where it is so already."""
+        if tensor.device == self.device and tensor.stride() == self.strides:
+            return tensor
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device).copy_(tensor)
 
     def stand_in(self, dense: bool) -> Tensor:
         """Not a number everywhere, so that whoever uses it shows; zeros where a type has no such value.

@@ -17,6 +17,7 @@
 #include "common/base/log.h"
 #include "common/graph/graph_json.h"
 #include "torch/headeronly/version.h"
+#include "worker/cache/cost_model.h"
 #include "worker/commit/parameter_checksum.h"
 #include "worker/freeze/partition.h"
 #include "worker/python/native/job_dict.h"
@@ -265,20 +266,27 @@ cache::Fingerprint ToFingerprint(const py::bytes& bytes) {
   return fingerprint;
 }
 
-std::vector<PythonCache::Row> GetRows(PythonCache& self, const py::bytes& prefix, const std::vector<uint64_t>& samples,
-                                      const std::vector<uint64_t>& input_hashes, size_t entry_bytes) {
-  const cache::Fingerprint fingerprint = ToFingerprint(prefix);
-  const Release release;
-  return self.Get(fingerprint, samples, input_hashes, entry_bytes);
+// A batch's tensors, none where nothing was found, and for each sample the reason why it is a miss, or "".
+py::tuple TakeBatch(PythonCache& self, const std::vector<uint64_t>& samples, const std::vector<uint64_t>& input_hashes,
+                    double patience_seconds) {
+  if (samples.size() != input_hashes.size()) throw py::value_error("samples and input_hashes differ in length");
+  cache::CachedBatch batch;
+  {
+    const Release release;
+    batch = self.Take(samples, input_hashes, patience_seconds);
+  }
+  static constexpr const char* kReasons[] = {"", "absent", "other_input", "corrupt", "late", "unfit"};
+  py::list reasons;
+  for (const cache::SampleOutcome outcome : batch.outcomes) reasons.append(kReasons[static_cast<size_t>(outcome)]);
+  return py::make_tuple(py::tuple(py::cast(batch.tensors)), reasons);
 }
 
-int64_t PutRows(PythonCache& self, const py::bytes& prefix, const std::vector<uint64_t>& samples,
-                const std::vector<uint64_t>& input_hashes, const std::vector<at::Tensor>& tensors) {
-  const cache::Fingerprint fingerprint = ToFingerprint(prefix);
+int64_t PutRows(PythonCache& self, const std::vector<uint64_t>& samples, const std::vector<uint64_t>& input_hashes,
+                const std::vector<at::Tensor>& tensors) {
   absl::StatusOr<int64_t> taken;
   {
     const Release release;
-    taken = self.Put(fingerprint, samples, input_hashes, tensors);
+    taken = self.Put(samples, input_hashes, tensors);
   }
   return ValueOrRaise(std::move(taken));
 }
@@ -294,21 +302,40 @@ void DropPrefixes(PythonCache& self, const py::bytes& prefix, const std::string&
 }
 
 py::dict CacheCounters(PythonCache& self) {
-  const cache::CacheClient::Counters counters = self.client().counters();
+  const cache::CacheClient::Counters line = self.client().counters();
+  const cache::BatchReader::Counters reader = self.reader().counters();
   py::dict out;
-  out["hits"] = counters.hits;
-  out["absent"] = counters.absent;
-  out["other_input"] = counters.other_input;
-  out["corrupt"] = counters.corrupt;
-  out["late"] = counters.late;
-  out["bytes_read"] = counters.bytes_read;
-  out["lookup_seconds"] = counters.lookup_seconds;
-  out["offered"] = counters.offered;
-  out["dropped"] = counters.dropped;
-  out["stored"] = counters.stored;
-  out["refused"] = counters.refused;
-  out["attached"] = counters.attached;
-  out["streamed"] = counters.streamed;
+  out["hits"] = reader.hits;
+  out["absent"] = reader.absent;
+  out["other_input"] = reader.other_input;
+  out["corrupt"] = reader.corrupt;
+  out["late"] = reader.late;
+  out["unfit"] = reader.unfit;
+  out["batches_ahead"] = reader.batches_ahead;
+  out["batches_waited_for"] = reader.batches_waited_for;
+  out["batches_late"] = reader.batches_late;
+  out["waited_seconds"] = reader.waited_seconds;
+  out["bytes_read"] = line.bytes_read;
+  out["lookup_seconds"] = line.lookup_seconds;
+  out["offered"] = line.offered;
+  out["dropped"] = line.dropped;
+  out["stored"] = line.stored;
+  out["refused"] = line.refused;
+  out["attached"] = line.attached;
+  out["streamed"] = line.streamed;
+  return out;
+}
+
+// state, reason, saved_seconds, and forward_seconds and fetch_seconds as far as they are known.
+py::dict EstimatesOf(const cache::CostModel& model) {
+  const cache::CostModel::Estimates estimates = model.estimates();
+  static constexpr const char* kStates[] = {"unknown", "trying", "on", "off"};
+  py::dict out;
+  out["state"] = kStates[static_cast<size_t>(estimates.state)];
+  out["reason"] = estimates.reason;
+  out["saved_seconds"] = estimates.saved_seconds;
+  out["forward_seconds"] = py::cast(estimates.forward_seconds);
+  out["fetch_seconds"] = py::cast(estimates.fetch_seconds);
   return out;
 }
 
@@ -322,27 +349,42 @@ void DefineCache(py::module_& module) {
     }
     return py::bytes(reinterpret_cast<const char*>(fingerprint.data()), fingerprint.size());
   }, "text"_a, "tensors"_a, "16 bytes over the text and over the element type, shape and bytes of each tensor.");
-  module.def("entry_bytes", &PythonCache::EntryBytes, "row"_a, "Size of the cache's entry for one sample.");
   py::class_<PythonCache, std::shared_ptr<PythonCache>>(
       module, "ActivationCache",
       "A line to the node's egeria-cache. What fails is a miss, or is dropped. Used from the training thread; in a "
       "forked child every method does nothing.")
-      .def(py::init([](const std::string& address, const std::string& job_id, int64_t quota_bytes, size_t shared_bytes,
-                       double patience_seconds) {
-             return ValueOrRaise(PythonCache::Start(address, job_id, quota_bytes, shared_bytes, patience_seconds));
-           }), "address"_a, "job_id"_a, "quota_bytes"_a = 0, "shared_bytes"_a = size_t{128} << 20,
-           "patience_seconds"_a = 0.25)
-      .def("get", &GetRows, "prefix"_a, "samples"_a, "input_hashes"_a, "entry_bytes"_a,
-           "For each sample a list of tensors, without the batch dimension, or None.")
-      .def("put", &PutRows, "prefix"_a, "samples"_a, "input_hashes"_a, "tensors"_a,
+      .def(py::init([](const std::string& address, const std::string& job_id, const std::string& device,
+                       int64_t quota_bytes, size_t shared_bytes) {
+             return ValueOrRaise(PythonCache::Start(address, job_id, c10::Device(device), quota_bytes, shared_bytes));
+           }), "address"_a, "job_id"_a, "device"_a = "cpu", "quota_bytes"_a = 0, "shared_bytes"_a = size_t{128} << 20)
+      .def("use", [](PythonCache& self, const py::bytes& prefix) { self.Use(ToFingerprint(prefix)); }, "prefix"_a,
+           "What is taken and put from now on is of this prefix.")
+      .def("expect", &PythonCache::Expect, "batches"_a, py::call_guard<Release>(),
+           "The samples of the batches that are taken next, in order: a hint, to read them ahead.")
+      .def("take", &TakeBatch, "samples"_a, "input_hashes"_a, "patience_seconds"_a,
+           "(b x ... tensors, none where nothing was found; for each sample why it is a miss, or \"\"). The rows of "
+           "misses hold anything. Waits no longer than patience_seconds for what was not read ahead.")
+      .def("put", &PutRows, "samples"_a, "input_hashes"_a, "tensors"_a,
            "Offers b x ... tensors, a row for each sample; returns how many samples wait to be written.")
       .def("drop", &DropPrefixes, "prefix"_a, "scope"_a, "Forgets this prefix, the others, or all of the job.")
       .def("flush", [](PythonCache& self, double seconds) { return self.client().Flush(absl::Seconds(seconds)); },
            "seconds"_a, py::call_guard<Release>(), "Waits until what was offered has been written.")
-      .def("close", [](PythonCache& self) { self.client().Stop(); }, py::call_guard<Release>(),
+      .def("close", &PythonCache::Stop, py::call_guard<Release>(),
            "Ends the line, within a second; from then on everything is a miss. Idempotent.")
       .def_property_readonly("attached", [](PythonCache& self) { return self.client().attached(); })
       .def("counters", &CacheCounters);
+  py::class_<cache::CostModel>(
+      module, "CostModel",
+      "Decides whether the training goes through the cache for a frozen prefix: see worker/cache/cost_model.h.")
+      .def(py::init<>())
+      .def("use", &cache::CostModel::Use, "At the beginning of a training pass: whether it goes through the cache.")
+      .def("samples_repeat", &cache::CostModel::SamplesRepeat, "repeat"_a)
+      .def("computed", &cache::CostModel::Computed, "seconds"_a, "The frozen layers' forward pass took so long.")
+      .def("filled", &cache::CostModel::Filled, "seconds"_a, "Spent in a pass that was not skipped.")
+      .def("fetched", &cache::CostModel::Fetched, "seconds"_a, "hit_share"_a, "Spent in a skipped pass.")
+      .def("spent", &cache::CostModel::Spent, "seconds"_a, "What else the cache has cost.")
+      .def("epoch_passed", &cache::CostModel::EpochPassed, "Every sample has come again.")
+      .def("estimates", &EstimatesOf);
 }
 
 }  // namespace

@@ -4,23 +4,13 @@
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
-#include "ATen/ops/empty.h"
 #include "common/base/status.h"
 #include "common/rpc/address.h"
-#include "worker/session/wire.h"
+#include "common/tensor/torch_types.h"
 #include "xxhash.h"
 
 namespace egeria::python {
 namespace {
-
-// The element types that an entry may have, by torch's names for them.
-std::optional<at::ScalarType> ScalarTypeOf(DataType dtype) {
-  for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kByte,
-                                    at::kChar, at::kBool}) {
-    if (worker::ToDataType(type) == dtype) return type;
-  }
-  return std::nullopt;
-}
 
 // Dense, row-major and on the host.
 at::Tensor OnHost(const at::Tensor& tensor) { return tensor.detach().to(at::kCPU).contiguous(); }
@@ -28,22 +18,10 @@ at::Tensor OnHost(const at::Tensor& tensor) { return tensor.detach().to(at::kCPU
 std::vector<cache::EntryTensor> Describe(const std::vector<at::Tensor>& row) {
   std::vector<cache::EntryTensor> tensors;
   for (const at::Tensor& tensor : row) {
-    tensors.push_back({worker::ToDataType(tensor.scalar_type()), tensor.sizes().vec(),
+    tensors.push_back({ToDataType(tensor.scalar_type()), tensor.sizes().vec(),
                        static_cast<const std::byte*>(tensor.const_data_ptr())});
   }
   return tensors;
-}
-
-std::vector<at::Tensor> ToTensors(std::span<const cache::EntryTensor> entry) {
-  std::vector<at::Tensor> row;
-  for (const cache::EntryTensor& found : entry) {
-    const auto type = ScalarTypeOf(found.dtype);
-    if (!type) return {};
-    at::Tensor tensor = at::empty(found.shape, at::TensorOptions().dtype(*type));
-    std::memcpy(tensor.mutable_data_ptr(), found.data, tensor.nbytes());
-    row.push_back(std::move(tensor));
-  }
-  return row;
 }
 
 }  // namespace
@@ -71,8 +49,8 @@ cache::Fingerprint FingerprintOf(const std::string& text, const std::vector<at::
 }
 
 absl::StatusOr<std::shared_ptr<PythonCache>> PythonCache::Start(const std::string& address, const std::string& job_id,
-                                                                int64_t quota_bytes, size_t shared_bytes,
-                                                                double patience_seconds) {
+                                                                c10::Device device, int64_t quota_bytes,
+                                                                size_t shared_bytes) {
   cache::CacheClient::Options options;
   EGERIA_ASSIGN_OR_RETURN(options.address, rpc::ParseAddress(address));
   options.name = JobId(job_id);
@@ -81,30 +59,34 @@ absl::StatusOr<std::shared_ptr<PythonCache>> PythonCache::Start(const std::strin
   }
   options.quota_bytes = quota_bytes;
   options.shared_bytes = shared_bytes;
-  options.patience = absl::Seconds(patience_seconds);
-  return std::shared_ptr<PythonCache>(new PythonCache(cache::CacheClient::Start(options)));
+  cache::BatchReader::Options ahead;
+  ahead.device = device;
+  return std::shared_ptr<PythonCache>(new PythonCache(cache::CacheClient::Start(options), ahead));
 }
 
-std::vector<PythonCache::Row> PythonCache::Get(const cache::Fingerprint& prefix, const std::vector<uint64_t>& samples,
-                                               const std::vector<uint64_t>& input_hashes, size_t entry_bytes) {
-  std::vector<Row> rows(samples.size());
-  if (samples.size() != input_hashes.size()) return rows;
-  client_->Lookup(prefix, samples, input_hashes, entry_bytes,
-                  [&](size_t position, std::span<const cache::EntryTensor> entry) {
-                    std::vector<at::Tensor> row = ToTensors(entry);
-                    if (row.size() == entry.size()) rows[position] = std::move(row);
-                  });
-  return rows;
+void PythonCache::Use(const cache::Fingerprint& prefix) {
+  prefix_ = prefix;
+  reader_.Use(prefix);
 }
 
-absl::StatusOr<int64_t> PythonCache::Put(const cache::Fingerprint& prefix, const std::vector<uint64_t>& samples,
+cache::CachedBatch PythonCache::Take(const std::vector<uint64_t>& samples, const std::vector<uint64_t>& input_hashes,
+                                     double patience_seconds) {
+  return reader_.Take(samples, input_hashes, absl::Seconds(patience_seconds));
+}
+
+void PythonCache::Stop() {
+  reader_.Stop();
+  client_->Stop();
+}
+
+absl::StatusOr<int64_t> PythonCache::Put(const std::vector<uint64_t>& samples,
                                          const std::vector<uint64_t>& input_hashes,
                                          const std::vector<at::Tensor>& tensors) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> hosts;
   for (const at::Tensor& tensor : tensors) {
     if (tensor.dim() == 0 || static_cast<size_t>(tensor.size(0)) != samples.size() ||
-        samples.size() != input_hashes.size() || worker::ToDataType(tensor.scalar_type()) == DataType::kUnspecified) {
+        samples.size() != input_hashes.size() || ToDataType(tensor.scalar_type()) == DataType::kUnspecified) {
       return NamedError(absl::StatusCode::kInvalidArgument, "BAD_SHAPE", samples.size(), " samples, and a tensor of ",
                         tensor.dim() == 0 ? 0 : tensor.size(0), " rows of ", c10::toString(tensor.scalar_type()));
     }
@@ -114,11 +96,10 @@ absl::StatusOr<int64_t> PythonCache::Put(const cache::Fingerprint& prefix, const
   std::vector<at::Tensor> row(hosts.size());
   for (size_t i = 0; i < samples.size(); ++i) {
     for (size_t t = 0; t < hosts.size(); ++t) row[t] = hosts[t].select(0, static_cast<int64_t>(i));
-    taken += client_->Offer(prefix, samples[i], input_hashes[i], Describe(row));
+    if (i == 0) reader_.ExpectSize(cache::EntrySize(Describe(row)));
+    taken += client_->Offer(prefix_, samples[i], input_hashes[i], Describe(row));
   }
   return taken;
 }
-
-size_t PythonCache::EntryBytes(const std::vector<at::Tensor>& row) { return cache::EntrySize(Describe(row)); }
 
 }  // namespace egeria::python

@@ -1,0 +1,118 @@
+"""Whether the cache is used: only where samples come again as they were, and only as long as it saves time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from skipping_runs import DictStore
+from torch import Tensor, nn
+
+from egeria.freezing import Freezer
+from egeria.modules import partition
+from egeria.repeats import Repeats
+from egeria.skipping import Skipper
+from egeria.stores import Fetched
+from egeria.worth import Worth
+
+CPU = torch.device("cpu")
+
+
+class Slow(nn.Module):
+    """Frozen layers whose forward pass takes `seconds`."""
+
+    def __init__(self, seconds: float):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.seconds = seconds
+
+    def forward(self, x: Tensor) -> Tensor:
+        time.sleep(self.seconds)
+        return self.linear(x)
+
+
+class SlowStore(DictStore):
+
+    def __init__(self, seconds: float):
+        super().__init__()
+        self.seconds = seconds
+        self.gets = 0
+
+    def get(self, ids: Sequence[int], input_hashes: Sequence[int], patience: float) -> Fetched:
+        self.gets += 1
+        time.sleep(self.seconds)
+        return super().get(ids, input_hashes, patience)
+
+
+class Training:
+    """Of a model whose first layer is frozen."""
+
+    def __init__(self, store: DictStore, repeats: Repeats | None, forward_seconds: float = 0.0):
+        torch.manual_seed(0)
+        self.model = nn.Sequential(Slow(forward_seconds), nn.Linear(4, 2))
+        modules = partition(self.model, ["0", "1"])
+        Freezer(modules, []).apply(1)
+        self.ids: list[int] = []
+        self.skipper = Skipper(self.model, modules[:1], store, take_ids=lambda batch: self.ids,
+                               worth=Worth(CPU, repeats))
+        self.samples = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
+
+    def epochs(self, count: int, augment: bool = False) -> None:
+        for _ in range(count):
+            for first in range(0, 64, 8):
+                self.ids = list(range(first, first + 8))
+                noise = torch.rand(8, 4) if augment else 0
+                self.model(self.samples[self.ids] + noise).sum().backward()
+
+    @property
+    def estimates(self) -> dict[str, Any]:
+        return self.skipper.worth.estimates()
+
+
+def test_nothing_is_tried_before_samples_are_known_to_come_again() -> None:
+    store = DictStore()
+    training = Training(store, Repeats(), forward_seconds=0.003)
+    training.epochs(1)
+    assert training.estimates["state"] == "unknown" and store.stored == 0
+    assert training.skipper.counters["proofs"] == 0 and training.skipper.counters["miss_off"] == 64
+    training.epochs(4)
+    assert training.estimates["state"] == "on", training.estimates
+    assert training.skipper.counters["passes_skipped"] >= 8
+    assert training.estimates["fetch_seconds"] < training.estimates["forward_seconds"]
+
+
+def test_random_augmentation_switches_it_off_without_a_single_proof() -> None:
+    store = DictStore()
+    training = Training(store, Repeats())
+    training.epochs(4, augment=True)
+    assert training.estimates["state"] == "off" and "augmentation" in training.estimates["reason"]
+    assert training.skipper.counters["proofs"] == 0 and store.stored == 0
+
+
+def test_a_store_that_is_slower_than_the_layers_is_left_alone() -> None:
+    store = SlowStore(0.02)
+    training = Training(store, None, forward_seconds=0.002)
+    training.epochs(10)
+    assert training.estimates["state"] == "off", training.estimates
+    assert "forward pass takes" in training.estimates["reason"]
+    assert store.gets < 40, "it was asked all the time"
+    assert training.skipper.counters["miss_off"] > 0
+
+
+def test_samples_that_are_never_found_again_switch_it_off() -> None:
+    class Forgetful(DictStore):
+        def find(self, ids: Any, input_hashes: Any) -> Any:
+            return [None] * len(ids)
+
+    training = Training(Forgetful(), None, forward_seconds=0.003)
+    training.epochs(6)
+    assert training.estimates["state"] == "off" and "none was in the cache" in training.estimates["reason"]
+
+
+def test_always_asks_nobody() -> None:
+    training = Training(DictStore(), None)
+    training.skipper.worth = Worth(CPU, Repeats(), always=True)
+    training.epochs(3)
+    assert training.skipper.counters["passes_skipped"] > 0 and training.skipper.counters["miss_off"] == 0

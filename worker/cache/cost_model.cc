@@ -1,0 +1,110 @@
+#include "worker/cache/cost_model.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace egeria::cache {
+namespace {
+
+constexpr int kMostFruitlessEpochs = 2;
+
+std::string Milliseconds(double seconds) { return absl::StrFormat("%.2f ms", 1e3 * seconds); }
+
+}  // namespace
+
+void CostModel::Recent::Add(double value) {
+  if (values_.size() < kRemembered) {
+    values_.push_back(value);
+  } else {
+    values_[next_] = value;
+    next_ = (next_ + 1) % kRemembered;
+  }
+}
+
+std::optional<double> CostModel::Recent::median() const {
+  if (values_.empty()) return std::nullopt;
+  std::vector<double> sorted = values_;
+  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
+  std::nth_element(sorted.begin(), middle, sorted.end());
+  return *middle;
+}
+
+bool CostModel::Use() {
+  ++passes_;
+  if (state_ == State::kOff && !for_good_ && passes_ >= resume_at_) {
+    state_ = State::kTrying;
+    reason_ = "it is tried again";
+    fetch_.clear();
+    fill_.clear();
+    hits_ = 0;
+    fruitless_epochs_ = 0;
+  }
+  return state_ == State::kTrying || state_ == State::kOn;
+}
+
+void CostModel::SamplesRepeat(bool repeat) {
+  if (for_good_ || (repeat && state_ != State::kUnknown)) return;
+  state_ = repeat ? State::kTrying : State::kOff;
+  for_good_ = !repeat;
+  reason_ = repeat ? "there are no measurements yet"
+                   : "samples do not come again as they were (random augmentation), so that nothing could be reused";
+}
+
+void CostModel::Computed(double seconds) { forward_.Add(seconds); }
+
+void CostModel::Filled(double seconds) {
+  fill_.Add(seconds);
+  saved_seconds_ -= seconds;
+  Decide();
+}
+
+void CostModel::Fetched(double seconds, double hit_share) {
+  fetch_.Add(seconds);
+  hits_ += hit_share > 0;
+  saved_seconds_ += forward_.median().value_or(seconds) - seconds;
+  Decide();
+}
+
+void CostModel::EpochPassed() {
+  if (state_ != State::kTrying && state_ != State::kOn) return;
+  fruitless_epochs_ = hits_ > 0 ? 0 : fruitless_epochs_ + 1;
+  hits_ = 0;
+  if (fruitless_epochs_ < kMostFruitlessEpochs) return;
+  reason_ = "samples have come again, and none was in the cache";
+  Rest();
+}
+
+void CostModel::Decide() {
+  const std::optional<double> forward = forward_.median();
+  if (!forward.has_value() || (state_ != State::kTrying && state_ != State::kOn)) return;
+  if (fetch_.size() >= kEnough) {
+    const double fetch = *fetch_.median();
+    const bool pays = fetch < (state_ == State::kOn ? 1.0 : kSwitchOn) * *forward;
+    reason_ = absl::StrCat("the frozen layers' forward pass takes ", Milliseconds(*forward), " and a fetch ",
+                           Milliseconds(fetch));
+    if (!pays) {
+      Rest();
+    } else if (state_ == State::kTrying) {
+      state_ = State::kOn;
+      rest_ = kFirstRest;
+    }
+  } else if (fetch_.size() == 0 && fill_.size() >= kEnough && *fill_.median() > *forward) {
+    reason_ = absl::StrCat("the frozen layers' forward pass takes ", Milliseconds(*forward),
+                           ", and to keep what it gives ", Milliseconds(*fill_.median()));
+    Rest();
+  }
+}
+
+void CostModel::Rest() {
+  state_ = State::kOff;
+  resume_at_ = passes_ + rest_;
+  rest_ = std::min(2 * rest_, kLongestRest);
+}
+
+CostModel::Estimates CostModel::estimates() const {
+  return {state_, forward_.median(), fetch_.median(), saved_seconds_, reason_};
+}
+
+}  // namespace egeria::cache
