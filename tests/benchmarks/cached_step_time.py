@@ -74,7 +74,7 @@ class Training:
         self._optimizer = case.optimizer(self._model)
         plans = [] if kind == "active" else [(1, prefix)]
         self._session = egeria.attach(self._model, self._optimizer, modules=case.modules, config=egeria.Config(
-            controller="none", plans=plans, cache=address if kind == "cached" else "none"))
+            controller="none", plans=plans, cache=address if kind == "cached" else "none", cache_use="always"))
         self._batches = endless(wrap(DataLoader(data, case.batch, shuffle=True, drop_last=True,
                                                 generator=torch.Generator().manual_seed(2))))
         self._ids: list[int] | None = None
@@ -99,8 +99,8 @@ class Training:
         self.losses.append(loss.item())
         return time.perf_counter() - begin
 
-    def counters(self) -> dict[str, int]:
-        return self._session.cache_counters()
+    def counters(self) -> dict[str, Any]:
+        return {**self._session.cache_counters(), **self._session.cache_estimates()}
 
     def close(self) -> None:
         self._session.close(finished=False)  # which says nothing
@@ -117,7 +117,7 @@ class Training:
             tensors = self._cut.compute(model, call)
             self._rows.update({sample: tuple(tensor[row].clone() for tensor in tensors)
                                for row, sample in enumerate(self._ids)})
-        crossing = [spec.assemble([self._rows[sample][number] for sample in self._ids])
+        crossing = [spec.placed(torch.stack([self._rows[sample][number] for sample in self._ids]))
                     for number, spec in enumerate(self._cut.tensors)]
         self._cut.skip(self._taps, crossing)
 

@@ -45,8 +45,8 @@ def main() -> None:
     network = ResNet(14)
     model = DistributedDataParallel(network)
     optimizer = torch.optim.SGD(network.parameters(), 0.05, momentum=0.9, weight_decay=1e-3)
-    session = egeria.attach(model, optimizer, config=egeria.Config(plans=[(arguments.freeze_at, 2)],
-                                                                   cache=arguments.cache))
+    session = egeria.attach(model, optimizer, config=egeria.Config(
+        plans=[(arguments.freeze_at, 2)], cache=arguments.cache, cache_use="always"))
     step = arguments.resume
     if step:
         saved = torch.load(arguments.out / f"step{step}.pt")
