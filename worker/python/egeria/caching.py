@@ -60,6 +60,7 @@ class Caching:
         self._skipper: Skipper | None = None
         self._counters: dict[str, int] = {}  # of the prefixes before
         self._saved_seconds = 0.0  # by those
+        self._final: dict[str, Any] | None = None  # estimates() at the end
         self._state = ""
         self._proofs = 0  # of this prefix, at the step before
 
@@ -107,8 +108,10 @@ class Caching:
         return totals
 
     def estimates(self) -> dict[str, Any]:
-        """Of the prefix that is frozen now, see Worth.estimates(); "saved_seconds" over all prefixes. "state" is
-        "refused" where the prefix cannot be skipped, and "idle" where nothing is frozen."""
+        """Of the prefix that is frozen now, or was at the end, see Worth.estimates(); "saved_seconds" over all
+        prefixes. "state" is "refused" where the prefix cannot be skipped, and "idle" where nothing is frozen."""
+        if self._final is not None:
+            return dict(self._final)
         if self._skipper is None:
             return {"state": "idle", "reason": "nothing is frozen", "saved_seconds": self._saved_seconds,
                     "forward_seconds": None, "fetch_seconds": None}
@@ -118,9 +121,17 @@ class Caching:
             estimates.update(state="refused", reason=str(self._skipper.refusal))
         return estimates
 
+    def summary(self) -> dict[str, Any]:
+        """passes, passes_skipped (training passes with frozen layers, and those that needed none of them), hits, misses
+        (samples), saved_seconds, state, reason."""
+        totals, estimates = self.counters(), self.estimates()
+        return {**{name: totals.get(name, 0) for name in ("passes", "passes_skipped", "hits", "misses")},
+                **{name: estimates[name] for name in ("saved_seconds", "state", "reason")}}
+
     def close(self, finished: bool) -> None:
         """Leaves the model as it was. Entries of a training that has finished are forgotten, others stay for its
         resume."""
+        self._final = self.estimates()
         self._leave(forget=finished)
         if self._cache is not None:
             self._cache.flush(1.0)

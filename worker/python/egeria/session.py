@@ -182,6 +182,7 @@ class Session:
                          for entry in self._switches],
             "modules": [[module.name, list(module.unit_names), [name for name, _ in module.loose]]
                         for module in self.modules],
+            "samples_repeat": None if self._caching is None else self._caching.repeats.known,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -208,12 +209,15 @@ class Session:
         self._applied_plan = plan
         self._switches = switches
         self._start_at = step + _FIRST_START
+        if self._caching is not None and state.get("samples_repeat") is not None:
+            self._caching.repeats.known = bool(state["samples_repeat"])
         self._switcher.set(prefix)
 
     def summary(self) -> dict[str, Any]:
         """Numbers of the whole session: steps, frozen_share (mean over the steps, 0..1), freezes, unfreezes,
         frozen_prefix, ranks, ranks_identical (after every switch), time_saved_share (None where it cannot be told),
-        seconds_per_step by frozen prefix, modules."""
+        seconds_per_step by frozen prefix, modules; cache: passes, passes_skipped, hits, misses, saved_seconds, state and
+        reason on this rank, or None without one."""
         return {
             "steps": self._step,
             "modules": len(self.modules),
@@ -226,6 +230,7 @@ class Session:
             "time_saved_share": self._clock.saved_share(),
             "seconds_per_step": self._clock.medians(),
             "observe": self._config.observe,
+            "cache": self._caching.summary() if self._caching is not None else None,
         }
 
     def scalars(self) -> dict[str, float]:
@@ -233,12 +238,17 @@ class Session:
         if not self._enabled:
             return {}
         share = self._final["frozen_share"] if self._final is not None else self._switcher.frozen_share
-        return {
+        scalars = {
             "egeria/frozen_prefix": float(self.prefix),
             "egeria/frozen_share": share,
             "egeria/freezes": float(sum(not entry.unfreeze for entry in self._switches)),
             "egeria/unfreezes": float(sum(entry.unfreeze for entry in self._switches)),
         }
+        if self._caching is not None:
+            cache = self._caching.summary()
+            scalars["egeria/cache_passes_skipped"] = float(cache["passes_skipped"])
+            scalars["egeria/cache_saved_seconds"] = cache["saved_seconds"]
+        return scalars
 
     def counters(self) -> dict[str, Any]:
         """Totals of the line to the controller (samples sent and dropped, reconnects, ...); empty without one."""

@@ -58,6 +58,12 @@ def summary_line(numbers: dict[str, Any]) -> str:
     saved = numbers["time_saved_share"]
     if saved is not None:
         parts.append(f"time saved about {100 * saved:.0f} % (estimated from measured step times)")
+    cache = numbers["cache"]
+    if cache is not None and cache["passes_skipped"] > 0:
+        parts.append(f"cache skipped {100 * cache['passes_skipped'] / cache['passes']:.0f} % of the frozen forward "
+                     f"passes on rank 0, about {cache['saved_seconds']:.0f} s saved")
+    elif cache is not None and cache["passes"] > 0:
+        parts.append(f"cache {cache['state']}: {cache['reason']}")
     return ", ".join(parts)
 
 

@@ -43,8 +43,8 @@ class Worth:
         self._passes = 0
         self._first_batch: set[int] = set()  # samples of the first one that was kept
         self._seen_again = 0  # of those
-        if repeats is None:
-            self._model.samples_repeat(True)
+        if repeats is None or repeats.known is not None:
+            self._model.samples_repeat(repeats is None or bool(repeats.known))
 
     def use(self, args: tuple[Any, ...], kwargs: dict[str, Any], ids: Sequence[int]) -> bool:
         """At the beginning of a pass of these samples: whether it goes through the cache."""

@@ -1,0 +1,140 @@
+"""Whole trainings with and without the cache of frozen activations: weights, share of skipped passes, wall time.
+
+usage: cached_training.py DIR [options]      DIR: CIFAR-10's binary files
+Needs the package (PYTHONPATH=build/dev/python) and EGERIA_BIN (build/dev/bin).
+
+A ResNet on two ranks that freezes, freezes further, unfreezes and freezes again at given epochs, shuffled, with a partial last
+batch; with --augment each image is shifted and mirrored at random, as usual, so that nothing can be reused. Runs without
+and with a cache take turns. Prints, by round, the ratio of wall times of the training loops, and whether the weights of
+each rank were the same to the bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+EXAMPLE = ROOT / "worker" / "python" / "examples" / "cifar_resnet.py"
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=pathlib.Path, help="folder of CIFAR-10's binary files")
+    parser.add_argument("--depth", type=int, default=20)
+    parser.add_argument("--samples", type=int, default=2_000)
+    parser.add_argument("--batch-size", type=int, default=64, help="per rank (default 64)")
+    parser.add_argument("--workers", type=int, default=0, help="processes that load data")
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--plans", default="2:2,5:5,8:0,9:4", help="epoch:frozen modules,... (default %(default)s)")
+    parser.add_argument("--augment", action="store_true")
+    parser.add_argument("--use", choices=["auto", "always"], default="auto")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--job", type=pathlib.Path, help=argparse.SUPPRESS)
+    parser.add_argument("--cache", default="none", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """One rank."""
+    import torch
+    import torch.distributed as dist
+    import torch.nn.functional as F
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import DataLoader
+    from torch.utils.data.distributed import DistributedSampler
+
+    import egeria
+
+    spec = importlib.util.spec_from_file_location("cifar_resnet", EXAMPLE)
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    network = example.ResNet(arguments.depth)
+    torch.manual_seed(1 + rank)
+    model = DistributedDataParallel(network)
+    data = example.Cifar10([arguments.data / "data_batch_1.bin"], arguments.augment, arguments.samples)
+    sampler = DistributedSampler(data, seed=7)
+    loader = egeria.data.wrap(DataLoader(data, arguments.batch_size, sampler=sampler, num_workers=arguments.workers))
+    optimizer = torch.optim.SGD(network.parameters(), 0.05, momentum=0.9, weight_decay=1e-4)
+    plans = [(int(epoch) * len(loader), int(prefix))
+             for epoch, prefix in (plan.split(":") for plan in arguments.plans.split(","))]
+    session = egeria.attach(model, optimizer, config=egeria.Config(
+        controller="none", plans=plans, cache=arguments.cache, cache_use=arguments.use))
+    epochs, states = [], []
+    for epoch in range(arguments.epochs):
+        begin = time.perf_counter()
+        sampler.set_epoch(epoch)
+        for images, labels in loader:
+            loss = F.cross_entropy(model(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            session.step(loss)
+        epochs.append(time.perf_counter() - begin)
+        states.append(session.cache_estimates())
+    weights = hashlib.sha256(b"".join(value.numpy().tobytes() for value in network.state_dict().values()))
+    report = {"epochs": epochs, "weights": weights.hexdigest(), "summary": session.summary(), "estimates": states,
+              "counters": session.cache_counters()}
+    (arguments.job / f"rank{rank}.json").write_text(json.dumps(report), encoding="utf-8")
+    session.close()
+    dist.destroy_process_group()
+
+
+def run(arguments: argparse.Namespace, cache: str, folder: pathlib.Path) -> list[dict]:
+    folder.mkdir()
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__,
+               *sys.argv[1:], "--job", str(folder), "--cache", cache]
+    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    if arguments.job is not None:
+        train(arguments)
+        return
+    ratios = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = pathlib.Path(temporary)
+        daemon = subprocess.Popen([os.path.join(os.environ["EGERIA_BIN"], "egeria-cache"), "--folder", folder / "store",
+                                   "--log-level", "warning"])
+        try:
+            for number in range(arguments.rounds):
+                order = [("none", "plain"), (f"unix:{folder}/store/cache.sock", "cached")]
+                runs = {name: run(arguments, cache, folder / f"{name}{number}")
+                        for cache, name in (order if number % 2 == 0 else order[::-1])}
+                seconds = {name: max(sum(rank["epochs"]) for rank in ranks) for name, ranks in runs.items()}
+                ratios.append(seconds["cached"] / seconds["plain"])
+                same = all(a["weights"] == b["weights"] for a, b in zip(runs["plain"], runs["cached"]))
+                print(f"round {number + 1}: plain {seconds['plain']:.1f} s, cached {seconds['cached']:.1f} s, ratio "
+                      f"{ratios[-1]:.3f}, weights {'equal' if same else 'DIFFER'}")
+                for name, ranks in sorted(runs.items()):
+                    print(f"  {name}, seconds by epoch:", *(f"{epoch:.2f}" for epoch in ranks[0]["epochs"]))
+                for rank in runs["cached"]:
+                    cache = rank["summary"]["cache"]
+                    print(f"  skipped {cache['passes_skipped']} of {cache['passes']} passes with frozen layers, hits "
+                          f"{cache['hits']:,}, misses {cache['misses']:,}, saved {cache['saved_seconds']:.1f} s")
+                    print("   ", {name: value for name, value in rank["counters"].items() if value})
+                states = runs["cached"][0]["estimates"]
+                for epoch, state in enumerate(states, 1):
+                    print(f"  epoch {epoch}: {state['state']}: {state['reason']}")
+        finally:
+            daemon.terminate()
+            daemon.wait()
+    print(f"wall time, cached over plain: {statistics.median(ratios):.3f} [{min(ratios):.3f}, {max(ratios):.3f}]")
+
+
+if __name__ == "__main__":
+    main()
