@@ -1,14 +1,15 @@
-"""What a cached step costs: trainings that are active, frozen, frozen with what is frozen in memory, and frozen with
-it in a real egeria-cache, interleaved in one process.
+"""What a cached step costs: trainings that are active, frozen, frozen with what is frozen in memory, and frozen
+with it in a real egeria-cache, interleaved in one process.
 
 usage: cached_step_time.py [CASE ...] [options]      CASE: resnet20, resnet56, bert, segmentation (all)
 Needs the package (PYTHONPATH=build/dev/python) and EGERIA_BIN (build/dev/bin).
 
-All four train copies of one model on the same batches, which come from a loader as egeria.data.wrap() makes it. They
-take turns: blocks of steps, whose order rotates. The first steps of a block do not count: what has been read ahead
-while others trained is used up in them. A block's time is the median of its steps, loading included; a ratio is taken
-within a round of blocks. "memory" is the upper bound: each sample's activation lies in a dict, and is put together
-with the others without a hash or a question. The losses of the three that are frozen have to be the same to the bit.
+All four train copies of one model on the same batches, which come from a loader as egeria.data.wrap() makes it.
+They take turns: blocks of steps, whose order rotates. The first steps of a block do not count: what has been read
+ahead while others trained is used up in them. A block's time is the median of its steps, loading included; a ratio
+is taken within a round of blocks. "memory" is the upper bound: each sample's activation lies in a dict, and is put
+together with the others without a hash or a question. The losses of the three that are frozen have to be the same,
+to the bit.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "worker" / 
 from cache_daemon import Daemon  # noqa: E402  pylint: disable=wrong-import-position
 
 KINDS = ("active", "frozen", "memory", "cached")
-RATIOS = (("frozen", "active"), ("memory", "active"), ("cached", "active"), ("memory", "frozen"), ("cached", "frozen"),
-          ("cached", "memory"))
+RATIOS = (("frozen", "active"), ("memory", "active"), ("cached", "active"), ("memory", "frozen"),
+          ("cached", "frozen"), ("cached", "memory"))
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -51,9 +52,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=12, help="of a block that count (default 12)")
     parser.add_argument("--unmeasured", type=int, default=10, help="of a block, before those (default 10)")
     parser.add_argument("--epoch", type=int, default=40, help="steps of an epoch (default 40)")
-    parser.add_argument("--threads", type=int, default=1, help="compute threads (default 1: the other core is left)")
+    parser.add_argument("--threads", type=int, default=1, help="compute threads (default 1)")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", type=pathlib.Path, help="file to which a line for each case and depth is appended")
+    parser.add_argument("--use", default="always", help="of the cache: always, or auto (default always)")
+    parser.add_argument("--json", type=pathlib.Path, help="file that a line for each case and depth is added to")
     arguments = parser.parse_args()
     unknown = set(arguments.cases) - set(CASES)
     if unknown:
@@ -65,7 +67,7 @@ class Training:
     """One of the four."""
 
     def __init__(self, kind: str, case: Case, prefix: int, model: nn.Module, data: TensorDataset, address: str,
-                 device: torch.device):
+                 use: str, device: torch.device):
         self.losses: list[float] = []
         self._kind = kind
         self._case = case
@@ -74,7 +76,7 @@ class Training:
         self._optimizer = case.optimizer(self._model)
         plans = [] if kind == "active" else [(1, prefix)]
         self._session = egeria.attach(self._model, self._optimizer, modules=case.modules, config=egeria.Config(
-            controller="none", plans=plans, cache=address if kind == "cached" else "none", cache_use="always"))
+            controller="none", plans=plans, cache=address if kind == "cached" else "none", cache_use=use))
         self._batches = endless(wrap(DataLoader(data, case.batch, shuffle=True, drop_last=True,
                                                 generator=torch.Generator().manual_seed(2))))
         self._ids: list[int] | None = None
@@ -87,6 +89,7 @@ class Training:
 
     def step(self) -> float:
         """Returns its seconds."""
+        torch.manual_seed(len(self.losses))  # dropout is the same in all
         begin = time.perf_counter()
         batch = [tensor.to(self._device) for tensor in next(self._batches)]
         if self._kind != "cached":  # where the session takes them
@@ -137,8 +140,8 @@ def measure(name: str, prefix: int, arguments: argparse.Namespace, address: str)
     torch.manual_seed(0)
     model = case.build()
     data = case.data(arguments.epoch * case.batch)
-    trainings = {kind: Training(kind, case, prefix, copy.deepcopy(model), data, address, torch.device(arguments.device))
-                 for kind in KINDS}
+    trainings = {kind: Training(kind, case, prefix, copy.deepcopy(model), data, address, arguments.use,
+                                torch.device(arguments.device)) for kind in KINDS}
     for training in trainings.values():  # an epoch to fill the cache, and some steps for what is tried first
         for _ in range(1 + arguments.epoch + arguments.unmeasured):
             training.step()
@@ -179,9 +182,10 @@ def row_of(result: dict[str, Any]) -> str:
 def main() -> None:
     arguments = parse_arguments()
     torch.set_num_threads(arguments.threads)
-    head = [f"{'case':12}  k     KiB", *(f"{kind:>8}" for kind in KINDS), *(f"{one}/{other:13}"[:18].ljust(18)
-                                                                          for one, other in RATIOS), "skipped"]
-    print("  ".join(head), "(KiB of a sample; milliseconds of a step; ratios: median [quartiles])", sep="\n")
+    head = [f"{'case':12} {'k':>2} {'KiB':>7}", *(f"{kind:>8}" for kind in KINDS),
+            *(f"{one}/{other}".ljust(18) for one, other in RATIOS), "skipped"]
+    print("KiB of a sample; milliseconds of a step; ratios: median [quartiles] of the rounds")
+    print("  ".join(head))
     for name in arguments.cases or CASES:
         for prefix in CASES[name]().prefixes:
             with tempfile.TemporaryDirectory() as folder:

@@ -1,9 +1,9 @@
-"""A training on two ranks that stops in the middle of the first epoch after a freeze, to be killed, or goes on from
-there.
+"""A training on two ranks that stops in the middle of the first epoch after a freeze, to be killed, or goes on
+from there.
 
   caching_resume_job.py OUT [--cache ADDRESS] [--freeze-at STEP] [--hold-at STEP] [--resume STEP]
-A checkpoint is written after each of the first steps: OUT/step<n>.pt. Each rank writes OUT/rank<r>.json, when it holds
-OUT/held<r>.json.
+A checkpoint is written after each of the first steps: OUT/step<n>.pt. Each rank writes OUT/rank<r>.json, and
+OUT/held<r>.json when it waits.
 """
 
 from __future__ import annotations

@@ -34,7 +34,8 @@ def of_node(epoch: list[list[int]], node: int, ranks: int) -> list[int]:
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("samples", [40, 41, 42, 43, 5, 2])
 @pytest.mark.parametrize("nodes,ranks", [(2, 2), (1, 3), (2, 1)])
-def test_every_sample_comes_once_an_epoch_and_always_on_its_node(samples: int, nodes: int, ranks: int, shuffle: bool):
+def test_every_sample_comes_once_an_epoch_and_always_on_its_node(samples: int, nodes: int, ranks: int,
+                                                                 shuffle: bool):
     drawn = draw(samples, nodes, ranks, shuffle=shuffle)
     homes = [{index for epoch in drawn for index in of_node(epoch, node, ranks)} for node in range(nodes)]
     assert sum(map(len, homes)) == samples and set().union(*homes) == set(range(samples))
@@ -51,7 +52,8 @@ def test_without_the_rest_no_sample_comes_twice_and_every_one_now_and_then(sampl
     drawn = draw(samples, 2, 2, drop_last=True)
     for epoch in drawn:
         indices = [index for rank in epoch for index in rank]
-        assert len(set(indices)) == len(indices) == len(DistributedSampler(range(samples), 4, 0, drop_last=True)) * 4
+        expected = 4 * len(DistributedSampler(range(samples), 4, 0, drop_last=True))
+        assert len(set(indices)) == len(indices) == expected
     assert {index for epoch in drawn for rank in epoch for index in rank} == set(range(samples))
 
 

@@ -27,8 +27,8 @@ class Noisy(Dataset):
         return SAMPLES
 
     def __getitem__(self, index: int) -> Tensor:
-        return torch.tensor([float(index), random.random(), np.random.rand(), np.random.randn(), float(torch.rand(()))],
-                            dtype=torch.float64)
+        numbers = [random.random(), np.random.rand(), np.random.randn(), float(torch.rand(()))]
+        return torch.tensor([float(index), *numbers], dtype=torch.float64)
 
 
 class Images(Noisy):
@@ -194,9 +194,9 @@ class Stream(IterableDataset):
         return iter(range(9))
 
 
-@pytest.mark.parametrize("dataset,k,why", [(Stream(), 2, "the samples of the Stream have no numbers"),
-                                           (iter([1]), 2, "have no numbers"), ([1, 2], 0, "cannot have 0 variants"),
-                                           ([1, 2], 1.5, "cannot have 1.5 variants")])
+@pytest.mark.parametrize("dataset,k,why", [
+    (Stream(), 2, "the samples of the Stream have no numbers"), (iter([1]), 2, "have no numbers"),
+    ([1, 2], 0, "cannot have 0 variants"), ([1, 2], 1.5, "cannot have 1.5 variants")])
 def test_what_has_no_variants_is_refused(dataset: Any, k: Any, why: str):
     with pytest.raises(EgeriaError, match=rf"^\[BAD_VARIANTS\] .*{why}"):
         Variants(dataset, k)

@@ -17,13 +17,13 @@ class NodeSampler(DistributedSampler):
     cached for it is.
 
     The samples are dealt to the nodes at random, once, by the seed. In each epoch every node shuffles its own and
-    deals them to its ranks; set_epoch() says which epoch it is. Every sample comes once an epoch. So that all ranks
-    have as many, some of a node's samples come twice, or with drop_last some are left out, others in each epoch.
-    A batch is no longer drawn from the whole dataset; with the seed it can be another part of it for each training.
+    deals them to its ranks; set_epoch() says which epoch it is. Every sample comes once an epoch. So that all
+    ranks have as many, some of a node's samples come twice, or with drop_last some are left out, others in each
+    epoch. What is shuffled is thus each node's part, not the whole dataset.
     """
 
-    def __init__(self, dataset: Sized, num_replicas: int | None = None, rank: int | None = None, shuffle: bool = True,
-                 seed: int = 0, drop_last: bool = False, ranks_per_node: int | None = None):
+    def __init__(self, dataset: Sized, num_replicas: int | None = None, rank: int | None = None,
+                 shuffle: bool = True, seed: int = 0, drop_last: bool = False, ranks_per_node: int | None = None):
         """
         Args:
           num_replicas, rank: None: of the default process group.
@@ -37,13 +37,13 @@ class NodeSampler(DistributedSampler):
         super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)
         ranks = _ranks_per_node(self.num_replicas) if ranks_per_node is None else ranks_per_node
         if ranks < 1 or self.num_replicas % ranks != 0:
-            raise EgeriaError("BAD_NODES", f"{self.num_replicas} ranks are not {ranks} on each node; start as many on "
-                              "every node, or use torch's DistributedSampler")
+            raise EgeriaError("BAD_NODES", f"{self.num_replicas} ranks are not {ranks} on each node; start as "
+                              "many on every node, or use torch's DistributedSampler")
         self.ranks_per_node = ranks
         self.nodes = self.num_replicas // ranks
         if len(dataset) < self.nodes:
-            raise EgeriaError("BAD_NODES", f"{len(dataset)} samples cannot be dealt to {self.nodes} nodes; use torch's "
-                              "DistributedSampler")
+            raise EgeriaError("BAD_NODES", f"{len(dataset)} samples cannot be dealt to {self.nodes} nodes; use "
+                              "torch's DistributedSampler")
 
     def __iter__(self) -> Iterator[int]:
         node, place = divmod(self.rank, self.ranks_per_node)
@@ -67,8 +67,9 @@ def _ranks_per_node(ranks: int) -> int:
     """As the launcher says; raises EgeriaError on every rank where nodes have different numbers."""
     local = os.environ.get("LOCAL_WORLD_SIZE")
     if local is None:
-        raise EgeriaError("BAD_NODES", "LOCAL_WORLD_SIZE is not set, so that nobody knows which ranks share a node; "
-                          "start the training by torchrun or egeria-run, or give NodeSampler() ranks_per_node")
+        raise EgeriaError("BAD_NODES", "LOCAL_WORLD_SIZE is not set, so that nobody knows which ranks share a "
+                          "node; start the training by torchrun or egeria-run, or give NodeSampler() "
+                          "ranks_per_node")
     nodes = os.environ.get("GROUP_WORLD_SIZE")
     if nodes is not None and int(local) * int(nodes) != ranks:
         raise EgeriaError("BAD_NODES", f"{ranks} ranks on {nodes} nodes are not {local} on each; start as many on "

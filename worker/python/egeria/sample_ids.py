@@ -120,8 +120,8 @@ class SampleIds:
             return ("the loop takes batches ahead of the model, or leaves some out; call "
                     "egeria.data.current().announce(ids) just before the model")
         if at_hand.ids is None:
-            return ("the batch's indices are no integers of 64 bits (give wrap() a sample_id), or collate_fn moves "
-                    "or leaves out samples")
+            return ("the batch's indices are no integers of 64 bits (give wrap() a sample_id), or collate_fn "
+                    "moves or leaves out samples")
         if len(at_hand.ids) != batch:
             return f"the model is called with {batch} samples, the loader's batch has {len(at_hand.ids)}"
         return None

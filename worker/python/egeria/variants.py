@@ -25,10 +25,10 @@ class Variants(Dataset):
     """A dataset with a random transform, of which each sample has K variants that never change.
 
     Variant v of sample i is what the dataset gives for i when Python's, NumPy's and torch's generators have been
-    seeded from (seed, i, v). So it is the same in each epoch, worker, rank and process. Afterwards they are as they
-    were before: the training's own random numbers stay what they are. A transform with a generator of its own, or
-    one on an accelerator, gives something else each time; then what has been kept for the variant is not used. It
-    takes about 0.1 ms a sample, most of it NumPy's.
+    seeded from (seed, i, v). So it is the same in each epoch, worker, rank and process. Afterwards they are as
+    they were before: the training's own random numbers stay what they are. It takes about 0.1 ms a sample, most
+    of it NumPy's. A transform with a generator of its own, or one on an accelerator, gives something else each
+    time; then what has been kept for the variant is not used.
 
     Its index tells variants apart, index = i * k + v, and so do sample ids, wherever they come from the index.
     All of them make an epoch k times as long; one_each() gives each sample once, in another variant each epoch.
@@ -48,8 +48,8 @@ class Variants(Dataset):
             raise EgeriaError("BAD_VARIANTS", f"the samples of the {type(dataset).__name__} have no numbers; give "
                               "Variants() a dataset with __getitem__ and __len__")
         if not isinstance(k, int) or k < 1:
-            raise EgeriaError("BAD_VARIANTS", f"a sample cannot have {k!r} variants; give Variants() an integer of "
-                              "at least 1, such as 4")
+            raise EgeriaError("BAD_VARIANTS", f"a sample cannot have {k!r} variants; give Variants() an integer "
+                              "of at least 1, such as 4")
         self.dataset = dataset
         self.k = k
         self.seed = seed
@@ -77,8 +77,8 @@ class Variants(Dataset):
 
 
 class VariantSampler(Sampler[int]):
-    """Draws one variant of each sample that another sampler draws. In the process that trains, so that workers need
-    not know of epochs.
+    """Draws one variant of each sample that another sampler draws. In the process that trains, so that workers
+    need not know of epochs.
 
     The epoch is what set_epoch(), here or of the sampler inside, has said before a pass; each further pass counts
     one more. A training that is resumed sets it, or begins with other variants than it would have had.
