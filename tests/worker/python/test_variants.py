@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler
 
+import egeria
+from cache_daemon import Daemon
 from egeria import EgeriaError
 from egeria.data import NodeSampler, Variants, current, wrap
 from skipped_models import RESNET_LAYERS, resnet, square
@@ -187,6 +189,34 @@ def test_frozen_layers_are_skipped_from_the_kth_epoch_on_with_the_bits_of_a_trai
     assert hits[first] == 0
     last = [after - before for before, after in zip(hits[first:], hits[first + 1:])]
     assert sum(last) > 0.9 * SAMPLES * (2 * K - 1) and min(last[per_epoch:]) > 0
+
+
+def test_with_a_session_and_a_cache(cache_daemon: Daemon):
+    images = Variants(Images(), K)
+
+    def weights(cache: str) -> tuple[dict[str, Tensor], list[int]]:
+        torch.manual_seed(0)
+        model = resnet()
+        optimizer = torch.optim.SGD(model.parameters(), 0.05)
+        loader = wrap(DataLoader(images, 8, num_workers=2, sampler=images.one_each(
+            RandomSampler(images.dataset, generator=torch.Generator().manual_seed(2)))))
+        hits = []
+        with egeria.attach(model, optimizer, modules=RESNET_LAYERS, config=egeria.Config(
+                controller="none", plans=[(3, 3)], cache=cache, cache_use="always")) as session:
+            for _ in range(3 * K):
+                for batch in loader:
+                    loss = square(model(batch))
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                    session.step(loss)
+                hits.append(session.cache_counters().get("hits", 0))
+        return model.state_dict(), hits
+
+    cached, hits = weights(cache_daemon.address)
+    plain, _ = weights("none")
+    assert all(torch.equal(value, plain[name]) for name, value in cached.items())
+    assert hits[K] == 0 and hits[-1] - hits[-2] > SAMPLES / 2  # the first epoch has nothing frozen
 
 
 class Stream(IterableDataset):
