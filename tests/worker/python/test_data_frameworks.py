@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
-from accelerate.data_loader import DataLoaderShard
+from accelerate.data_loader import DataLoaderShard, SeedableRandomSampler
 from launching import HERE, Program
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -23,7 +23,7 @@ from transformers import (BatchEncoding, PretrainedConfig, PreTrainedModel, Trai
 import egeria.sample_ids
 from egeria import Config, EgeriaError
 from egeria.caching import Caching
-from egeria.data import Marks, SampleIds, current, wrap
+from egeria.data import Marks, SampleIds, Variants, current, wrap
 from egeria.integrations.huggingface import EgeriaCallback
 from egeria.tagging import KEY
 
@@ -147,6 +147,29 @@ def test_a_resumed_trainer_has_the_ids_of_each_batch(tmp_path: pathlib.Path, wor
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))  # 8 batches into the first epoch of 12
     assert right(resumed.model, 16) and resumed.model.seen == whole.model.seen[8:]
     assert callback.no_sample_ids is None
+
+
+class WithVariants(Trainer):
+    """Of each sample three variants."""
+
+    def get_train_dataloader(self) -> DataLoader:
+        images = Variants(Numbers(), 3)
+        sampler = images.one_each(SeedableRandomSampler(images.dataset, data_seed=3))
+        return self.accelerator.prepare(DataLoader(images, 4, sampler=sampler, collate_fn=collate))
+
+
+def test_a_trainer_with_variants_that_is_resumed_has_those_of_one_that_is_not(tmp_path: pathlib.Path):
+    seen = []
+    for resume in (None, str(tmp_path / "checkpoint-16")):  # 4 batches into the second epoch of 12
+        trainer = trainer_of(tmp_path, EgeriaCallback(config=QUIET), save_strategy="steps", save_steps=16)
+        trainer.__class__ = WithVariants
+        trainer.train(resume_from_checkpoint=resume)
+        seen.append(trainer.model.seen)
+        assert all(ids is not None and [index // 3 for index in ids] == samples for ids, samples in seen[-1])
+    assert len(seen[0]) == 24 and seen[1] == seen[0][16:]
+    first, second = (dict(divmod(index, 3) for ids, _ in seen[0][begin:begin + 12] for index in ids)
+                     for begin in (0, 12))
+    assert len(first) == len(second) == SAMPLES and all(first[sample] != second[sample] for sample in first)
 
 
 def test_the_loader_of_a_trainer_is_as_before_when_it_has_ended(tmp_path: pathlib.Path):
