@@ -174,7 +174,7 @@ def row_of(result: dict[str, Any]) -> str:
     cells = [f"{result['case']:12} {result['prefix']:2} {result['entry_bytes'] / 1024:7.0f}"]
     cells += [f"{statistics.median(values):8.1f}" for values in result["milliseconds"].values()]
     for one, other in RATIOS:
-        low, middle, high = statistics.quantiles(result["ratios"][f"{one}/{other}"], n=4)
+        low, middle, high = statistics.quantiles(result["ratios"][f"{one}/{other}"], n=4, method="inclusive")
         cells.append(f"{middle:5.2f} [{low:.2f}, {high:.2f}]")
     return "  ".join([*cells, f"{100 * result['skipped']:4.0f} %"])
 
