@@ -48,10 +48,10 @@ RATIOS = (("frozen", "active"), ("memory", "active"), ("cached", "active"), ("me
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", metavar="CASE")
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=12, help="of a block that count (default 12)")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=8, help="of a block that count (default 8)")
     parser.add_argument("--unmeasured", type=int, default=10, help="of a block, before those (default 10)")
-    parser.add_argument("--epoch", type=int, default=40, help="steps of an epoch (default 40)")
+    parser.add_argument("--epoch", type=int, default=24, help="steps of an epoch (default 24)")
     parser.add_argument("--threads", type=int, default=1, help="compute threads (default 1)")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--use", default="always", help="of the cache: always, or auto (default always)")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from cache_daemon import Daemon
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -101,3 +102,19 @@ def test_a_session_says_it_if_it_has_a_cache(cache: str, said: int, caplog: pyte
             optimizer.step()
             session.step(loss)
     assert sum("nothing is cached" in record.getMessage() for record in caplog.records) == said
+
+
+def test_a_prefix_that_is_refused_does_not_look_like_a_loop_that_runs_ahead(cache_daemon: Daemon,
+                                                                            caplog: pytest.LogCaptureFixture):
+    model = nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1))
+    model[0].register_forward_hook(lambda module, args, output: None)  # somebody's, so that nothing is skipped
+    optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+    config = egeria.Config(controller="none", cache=cache_daemon.address, plans=[(1, 1), (4, 0)])
+    with egeria.attach(model, optimizer, modules=["0", "1"], config=config) as session:
+        for batch in wrap(DataLoader(ROWS, 4)):
+            loss = model(batch).square().mean()
+            loss.backward()
+            optimizer.step()
+            session.step(loss)
+    assert any("[HOOKED]" in record.getMessage() for record in caplog.records)
+    assert not any("nothing is cached" in record.getMessage() for record in caplog.records)
