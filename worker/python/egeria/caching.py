@@ -67,7 +67,7 @@ class Caching:
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before a training forward pass of the wrapped model. Ids that nobody needs have to be taken too: else it
         looks as if the loop took batches ahead."""
-        if self._skipper is None:
+        if self._skipper is None or self._skipper.refusal is not None:
             ids = current().take(batch_of(pytree.tree_leaves((args, kwargs))))
             self.repeats.note(args, kwargs, ids)
 
