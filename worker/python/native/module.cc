@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -257,8 +258,32 @@ void DefineLink(py::module_& module) {
       .def("record_probe", &PythonLink::RecordProbe, "seconds"_a, Unlocked())
       .def("record_dropped_sample", &PythonLink::RecordDroppedSample, Unlocked())
       .def("set_totals", &PythonLink::SetModelTotals, "frozen_share"_a = 0.0, "bytes_reduced"_a = 0, Unlocked())
+      .def("set_cache_totals", &SetCacheTotals, "counters"_a, "misses"_a, "estimates"_a,
+           "What the metrics say of the cache: Skipper.counters, samples by reason, and Worth.estimates().")
       .def("counters", &CountersOf)
       .def("stop", &Stop, "finished"_a);
+}
+
+void SetCacheTotals(PythonLink& link, const std::map<std::string, int64_t>& counters,
+                    std::map<std::string, int64_t> misses, const py::dict& estimates) {
+  const auto count = [&](const char* name) {
+    const auto found = counters.find(name);
+    return found == counters.end() ? 0 : found->second;
+  };
+  worker::CacheTotals totals;
+  totals.hits = count("hits");
+  totals.misses = std::move(misses);
+  totals.passes = count("passes");
+  totals.passes_skipped = count("passes_skipped");
+  totals.proofs = count("proofs");
+  totals.audits = count("audits");
+  totals.saved_seconds = estimates["saved_seconds"].cast<double>();
+  totals.forward_seconds = estimates["forward_seconds"].cast<std::optional<double>>().value_or(0);
+  totals.fetch_seconds = estimates["fetch_seconds"].cast<std::optional<double>>().value_or(0);
+  totals.state = estimates["state"].cast<std::string>();
+  totals.reason = estimates["reason"].cast<std::string>();
+  const Release release;
+  link.SetCacheTotals(std::move(totals));
 }
 
 cache::Fingerprint ToFingerprint(const py::bytes& bytes) {
