@@ -1,5 +1,6 @@
 // egeria-run with a real egeria-cache, and a shell script in the place of torchrun.
 #include <signal.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -200,6 +201,24 @@ TEST_F(RunWithoutCacheTest, TrainsWhereTheFolderCannotBeWritten) {
   std::filesystem::create_directories(store_);
   std::filesystem::permissions(store_, std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
   EXPECT_THAT(Warning(store_), HasSubstr("Permission denied"));
+}
+
+TEST_F(RunWithoutCacheTest, TrainsWhereTheDiskIsFull) {
+  const std::string disk = folder_ / "disk";
+  std::filesystem::create_directories(disk);
+  if (mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=64k") != 0) GTEST_SKIP() << "only root may mount";
+  const std::string warning = Warning(disk + "/store");
+  umount(disk.c_str());
+  EXPECT_THAT(warning, HasSubstr("its disk is full"));
+}
+
+// Its end is no reason not to wait for the cache.
+TEST_F(RunCacheTest, StartsACacheBesideAControllerThatCannotStart) {
+  Script("bin/egeria-controller", "exit 1");
+  const Result result = Run({"--egeria-cache", store_, "t.py"});
+  EXPECT_EQ(Told(result.output, "cache").at(0), address_) << result.error;
+  EXPECT_THAT(result.error, HasSubstr("The controller could not start"));
+  EXPECT_FALSE(Lives(Daemons().at(0)));
 }
 
 TEST_F(RunWithoutCacheTest, TrainsWhereAnotherOneHasTheFolderAndDoesNotAnswer) {

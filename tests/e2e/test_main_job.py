@@ -27,3 +27,5 @@ def test_the_main_job_freezes_unfreezes_and_refreezes(tmp_path: pathlib.Path, di
     assert actions[0] == "freeze" and "unfreeze" in actions
     assert "freeze" in actions[actions.index("unfreeze"):]
     assert 0 < run["frozen_share"] < 1
+    assert run["cache"]["state"] != "none"
+    assert not (tmp_path / "cache" / "cache.sock").exists(), "the cache that egeria-run started has ended with it"

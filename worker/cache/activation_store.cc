@@ -29,6 +29,16 @@ constexpr int64_t kOverhead = 128;
 // The file system's free space is looked at anew after this much has been written.
 constexpr int64_t kLookEvery = int64_t{64} << 20;
 
+// For RocksDB's own files: some builds of it end the process where there is no room for them.
+constexpr int64_t kRoomToOpen = int64_t{8} << 20;
+
+// Negative where it cannot be told.
+int64_t FreeBytes(const std::string& folder) {
+  struct statvfs disk;
+  if (statvfs(folder.c_str(), &disk) != 0) return -1;
+  return static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
+}
+
 std::string Key(char kind, uint64_t sample) {
   std::string key(1, kind);
   for (int shift = 56; shift >= 0; shift -= 8) key.push_back(static_cast<char>(sample >> shift & 0xff));
@@ -80,6 +90,9 @@ rocksdb::Options DatabaseOptions(const ActivationStore::Options& options) {
 
 absl::StatusOr<std::unique_ptr<ActivationStore>> ActivationStore::Open(const Options& options) {
   EGERIA_RETURN_IF_ERROR(MakeFolder(options.folder));
+  if (const int64_t room = FreeBytes(options.folder); room >= 0 && room < kRoomToOpen) {
+    return UnusableFolder(options.folder, absl::StrCat("its disk is full (", room, " bytes free)"));
+  }
   std::unique_ptr<ActivationStore> store(new ActivationStore(options));
   EGERIA_RETURN_IF_ERROR(store->OpenFiles());
   return store;
@@ -354,9 +367,9 @@ void ActivationStore::Forget(const JobId& name, const Fingerprint& prefix, uint6
 
 bool ActivationStore::DiskHasRoom(int64_t bytes) {
   if (written_since_look_ < 0 || written_since_look_ > kLookEvery) {
-    struct statvfs disk;
-    if (statvfs(options_.folder.c_str(), &disk) != 0) return true;
-    free_bytes_seen_ = static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
+    const int64_t room = FreeBytes(options_.folder);
+    if (room < 0) return true;
+    free_bytes_seen_ = room;
     written_since_look_ = 0;
   }
   if (free_bytes_seen_ - bytes < options_.free_bytes) {

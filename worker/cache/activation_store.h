@@ -55,7 +55,7 @@ class ActivationStore {
 
   // Opens the folder with what it holds. What cannot be read is removed: it is a cache.
   // Errors: ALREADY_EXISTS [STORE_IN_USE] another process has it; UNAVAILABLE [STORE] the folder cannot be made or
-  // written.
+  // written, or its disk is full.
   static absl::StatusOr<std::unique_ptr<ActivationStore>> Open(const Options& options);
   ~ActivationStore();
 
