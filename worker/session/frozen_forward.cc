@@ -190,8 +190,8 @@ at::Tensor FrozenForward::RunCached(const at::Tensor& input, const BatchSamples&
     return std::move(batch.tensors[0]);
   }
   at::Tensor output = Compute(input);
-  const double computed = Now();
   if (hits > 0) LearnWhetherAlone(input, output, missing.size());
+  const double computed = Now();
   Offer(samples, hashes, missing, output);
   if (timed_) prefix_->cost.Filled(spent + Now() - computed);
   return output;
@@ -228,7 +228,10 @@ void FrozenForward::LearnWhetherAlone(const at::Tensor& input, const at::Tensor&
 at::Tensor FrozenForward::Audit(const at::Tensor& input, const at::Tensor& fetched) {
   ++totals_.audits;
   at::Tensor output = Compute(input);
-  if (!SameBits(output, fetched)) Refuse("the cache has other activations than they compute");
+  if (!SameBits(output, fetched)) {
+    Refuse("the cache has other activations than they compute");
+    options_.cache->client().Drop(*prefix_->fingerprint, cache::CacheClient::Scope::kPrefix);
+  }
   return output;
 }
 

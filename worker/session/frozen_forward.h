@@ -55,11 +55,13 @@ class FrozenForward {
   // The batches of the next passes, in order: a hint.
   void Expect(const std::vector<std::vector<uint64_t>>& batches) { options_.cache->Expect(batches); }
 
-  // One training pass: the output of the last frozen module, without recording gradients. Only while some are frozen.
+  // Whether there is a prefix to skip: what Follow() was told, until Stop().
+  bool has_prefix() const { return prefix_.has_value(); }
+  // One training pass: the output of the last frozen module, without recording gradients. Only while has_prefix().
   // Exceptions of torch pass through.
   at::Tensor Run(const at::Tensor& input, const BatchSamples& samples);
 
-  // From now on everything is computed. The entries of a training that has finished are forgotten, others stay for its
+  // Ends the line to the cache. The entries of a training that has finished are forgotten, others stay for its
   // resume. Idempotent.
   void Stop(bool finished);
 

@@ -76,7 +76,7 @@ at::Tensor Session::Forward(at::Tensor input, const BatchSamples* samples) {
   // What is captured inside the prefix has to be computed.
   const bool inside = sampling_.has_value() && sampling_->first_module.value() > 0 &&
                       sampling_->first_module.value() < frozen;
-  if (frozen_forward_ != nullptr && samples != nullptr && frozen > 0 && !inside) {
+  if (frozen_forward_ != nullptr && frozen_forward_->has_prefix() && samples != nullptr && !inside) {
     if (Captures(0)) Capture(input);
     input = frozen_forward_->Run(input, *samples);
     first = frozen;

@@ -80,6 +80,9 @@ Outcome Train(const CacheDaemon* daemon) {
   }
   const CacheTotals totals = (*session)->totals().cache;
   EXPECT_TRUE((*session)->Stop(/*finished=*/true).ok());
+  const ToyBatch batch = MakeToyBatch(1, 9);
+  const BatchSamples samples = {{9}, batch.images};
+  EXPECT_TRUE((*session)->Forward(batch.images, &samples).defined()) << "a session that has ended still computes";
   return {model->State(0, kModules), line.samples(), totals};
 }
 
