@@ -223,6 +223,28 @@ void DefineRequests(py::module_& module) {
       .def_readonly("reason", &worker::Plan::reason);
 }
 
+void SetCacheTotals(PythonLink& link, const std::map<std::string, int64_t>& counters,
+                    std::map<std::string, int64_t> misses, const py::dict& estimates) {
+  const auto count = [&](const char* name) {
+    const auto found = counters.find(name);
+    return found == counters.end() ? 0 : found->second;
+  };
+  worker::CacheTotals totals;
+  totals.hits = count("hits");
+  totals.misses = std::move(misses);
+  totals.passes = count("passes");
+  totals.passes_skipped = count("passes_skipped");
+  totals.proofs = count("proofs");
+  totals.audits = count("audits");
+  totals.saved_seconds = estimates["saved_seconds"].cast<double>();
+  totals.forward_seconds = estimates["forward_seconds"].cast<std::optional<double>>().value_or(0);
+  totals.fetch_seconds = estimates["fetch_seconds"].cast<std::optional<double>>().value_or(0);
+  totals.state = estimates["state"].cast<std::string>();
+  totals.reason = estimates["reason"].cast<std::string>();
+  const Release release;
+  link.SetCacheTotals(std::move(totals));
+}
+
 void DefineLink(py::module_& module) {
   using Sampling = PythonLink::Asked<worker::SamplingRequest>;
   using Snapshot = PythonLink::Asked<worker::SnapshotRequest>;
@@ -262,28 +284,6 @@ void DefineLink(py::module_& module) {
            "What the metrics say of the cache: Skipper.counters, samples by reason, and Worth.estimates().")
       .def("counters", &CountersOf)
       .def("stop", &Stop, "finished"_a);
-}
-
-void SetCacheTotals(PythonLink& link, const std::map<std::string, int64_t>& counters,
-                    std::map<std::string, int64_t> misses, const py::dict& estimates) {
-  const auto count = [&](const char* name) {
-    const auto found = counters.find(name);
-    return found == counters.end() ? 0 : found->second;
-  };
-  worker::CacheTotals totals;
-  totals.hits = count("hits");
-  totals.misses = std::move(misses);
-  totals.passes = count("passes");
-  totals.passes_skipped = count("passes_skipped");
-  totals.proofs = count("proofs");
-  totals.audits = count("audits");
-  totals.saved_seconds = estimates["saved_seconds"].cast<double>();
-  totals.forward_seconds = estimates["forward_seconds"].cast<std::optional<double>>().value_or(0);
-  totals.fetch_seconds = estimates["fetch_seconds"].cast<std::optional<double>>().value_or(0);
-  totals.state = estimates["state"].cast<std::string>();
-  totals.reason = estimates["reason"].cast<std::string>();
-  const Release release;
-  link.SetCacheTotals(std::move(totals));
 }
 
 cache::Fingerprint ToFingerprint(const py::bytes& bytes) {
