@@ -26,10 +26,10 @@ void NotifyServiceManager(const std::string& state) {
   close(fd);
 }
 
-void NotifyDescriptor(int fd) {
+void NotifyDescriptor(int fd, const std::string& state) {
   if (fd < 0) return;
-  constexpr char kReady[] = "READY=1\n";
-  if (write(fd, kReady, sizeof(kReady) - 1) < 0) {
+  const std::string line = state + "\n";
+  if (write(fd, line.data(), line.size()) < 0) {
     // Whoever gave us the descriptor has gone; nobody is left to tell.
   }
   close(fd);

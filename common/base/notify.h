@@ -9,8 +9,9 @@ namespace egeria {
 // sd_notify: the socket is named by NOTIFY_SOCKET. Does nothing where that is unset; never fails or blocks.
 void NotifyServiceManager(const std::string& state);
 
-// Writes "READY=1\n" to the descriptor and closes it. Does nothing for -1.
-void NotifyDescriptor(int fd);
+// Writes `state` and a newline to the descriptor and closes it: "READY=1", or "STATUS=" and why it will not be ready.
+// Does nothing for -1.
+void NotifyDescriptor(int fd, const std::string& state = "READY=1");
 
 }  // namespace egeria
 

@@ -1,8 +1,10 @@
 #include "deploy/run/arguments.h"
 
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <map>
+#include <system_error>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -12,6 +14,7 @@
 #include "common/base/ids.h"
 #include "common/base/status.h"
 #include "common/rpc/address.h"
+#include "worker/cache/cache_folder.h"
 
 namespace egeria::run {
 namespace {
@@ -30,6 +33,11 @@ Setter Into(std::string Arguments::*field) {
 const std::map<std::string, Setter>& Options() {
   static const auto& options = *new std::map<std::string, Setter>{
       {"--egeria-controller", Into(&Arguments::controller)},
+      {"--egeria-cache",
+       [](const std::string& value, Arguments* arguments) {
+         arguments->cache = value;
+         return true;
+       }},
       {"--egeria-job-id", Into(&Arguments::job_id)},
       {"--egeria-name", Into(&Arguments::name)},
       {"--egeria-config", Into(&Arguments::config)},
@@ -95,11 +103,28 @@ absl::Status CheckValues(const Arguments& arguments) {
   return absl::OkStatus();
 }
 
+absl::Status ResolveCache(std::optional<std::string>* cache) {
+  if (!cache->has_value() || (*cache)->empty() || **cache == "none") return absl::OkStatus();
+  auto address = rpc::ParseAddress(**cache);
+  if (address.ok() && !address->is_unix()) {
+    return absl::InvalidArgumentError(absl::StrCat("a cache serves its own node only: give a folder, unix:/path or none "
+                                                   "instead of '", **cache, "' (--egeria-cache, EGERIA_CACHE)"));
+  }
+  if (!absl::StartsWith(**cache, "unix:")) {
+    std::error_code ignored;
+    *cache = std::filesystem::absolute(**cache, ignored).lexically_normal().string();
+    address = rpc::ParseAddress(cache::DefaultAddress(**cache));
+  }
+  if (!address.ok()) return absl::InvalidArgumentError(absl::StrCat("the cache's ", address.status().message()));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& arguments) {
   Arguments parsed;
   parsed.controller = FromEnvironment("EGERIA_CONTROLLER");
+  if (std::getenv("EGERIA_CACHE") != nullptr) parsed.cache = FromEnvironment("EGERIA_CACHE");
   parsed.job_id = FromEnvironment("EGERIA_JOB_ID");
   size_t at = 0;
   while (at < arguments.size() && absl::StartsWith(arguments[at], kPrefix)) {
@@ -111,7 +136,9 @@ absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& argumen
   }
   parsed.help = parsed.torchrun[0] == "--help" || parsed.torchrun[0] == "-h";
   parsed.version = parsed.torchrun[0] == "--version";  // which torchrun does not have
-  if (!parsed.help && !parsed.version) EGERIA_RETURN_IF_ERROR(CheckValues(parsed));
+  if (parsed.help || parsed.version) return parsed;
+  EGERIA_RETURN_IF_ERROR(CheckValues(parsed));
+  EGERIA_RETURN_IF_ERROR(ResolveCache(&parsed.cache));
   return parsed;
 }
 
@@ -147,12 +174,13 @@ bool SpansNodes(const std::vector<std::string>& torchrun) {
 }
 
 const char* HelpText() {
-  return R"(egeria-run: torchrun with an Egeria controller beside it
+  return R"(egeria-run: torchrun with an Egeria controller and cache beside it
 
   egeria-run [--egeria-OPTION VALUE]... TORCHRUN'S ARGUMENTS
 
 Runs torchrun with its own arguments untouched. Unless a controller is given, starts one for the time of the
-job; training runs whether it comes up or not. Ends with torchrun's exit code (128 + N after signal N).
+job, and an egeria-cache unless one runs on this node; training runs whether they come up or not. Ends with
+torchrun's exit code (128 + N after signal N).
 
   egeria-run --nproc-per-node 2 train.py --epochs 10
   egeria-run --nproc-per-node 2 --no-python egeria-train --task digits
@@ -160,6 +188,10 @@ job; training runs whether it comes up or not. Ends with torchrun's exit code (1
 Options, which come before torchrun's:
   --egeria-controller ADDRESS   use this controller: unix:/path or host:port; none: train without one
                                 (default: $EGERIA_CONTROLLER, else start one)
+  --egeria-cache DIR|ADDRESS|none  use the egeria-cache of this folder, and start it if it does not run; or one
+                                at unix:/path, or none (default: $EGERIA_CACHE, else $EGERIA_CACHE_FOLDER, else
+                                the user's cache folder). It ends with the last job that uses it; its options
+                                are taken from the environment (EGERIA_CACHE_QUOTA, ...)
   --egeria-job-id UUID          the job's id (default: $EGERIA_JOB_ID, else a new one); the same id again goes
                                 on with the same job
   --egeria-name NAME            the job's name for people and metrics, as $EGERIA_TRAINING_JOB
@@ -168,8 +200,8 @@ Options, which come before torchrun's:
   --egeria-metrics HOST:PORT    where it serves /metrics (default: as the configuration says, else nowhere)
   --egeria-ready-timeout SECONDS  how long to wait for it before training starts anyway (default: 10)
 
-The training processes find EGERIA_CONTROLLER, EGERIA_JOB_ID, EGERIA_GENERATION and EGERIA_NODE in their
-environment.
+The training processes find EGERIA_CONTROLLER, EGERIA_CACHE, EGERIA_JOB_ID, EGERIA_GENERATION and EGERIA_NODE
+in their environment.
 torchrun is taken from $EGERIA_TORCHRUN, this program's folder, $VIRTUAL_ENV/bin or PATH.
 With several nodes, start one egeria-controller yourself and give its address to all of them.
 

@@ -1,6 +1,7 @@
 #ifndef EGERIA_DEPLOY_RUN_ARGUMENTS_H_
 #define EGERIA_DEPLOY_RUN_ARGUMENTS_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,9 @@ struct Arguments {
   bool help = false;     // as the first of torchrun's arguments, like the next
   bool version = false;
   std::string controller;  // --egeria-controller, else EGERIA_CONTROLLER: an address, "none", or empty: start one
+  // --egeria-cache, else EGERIA_CACHE: an address, a folder with an absolute path, or "none" or ""; not given: of the
+  // default folder.
+  std::optional<std::string> cache;
   std::string job_id;      // --egeria-job-id, else EGERIA_JOB_ID; empty: a new one
   std::string name;        // --egeria-name
   std::string config;      // --egeria-config, for the controller that is started; with the next three

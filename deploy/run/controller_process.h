@@ -2,15 +2,13 @@
 #define EGERIA_DEPLOY_RUN_CONTROLLER_PROCESS_H_
 
 #include <memory>
-#include <optional>
 #include <string>
+#include <utility>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "deploy/run/arguments.h"
+#include "deploy/run/daemon_process.h"
 #include "deploy/run/signals.h"
-#include "deploy/run/subprocess.h"
 #include "deploy/run/temp_folder.h"
 
 namespace egeria::run {
@@ -24,30 +22,15 @@ class ControllerProcess {
                                                                   const Signals& signals);
 
   std::string address() const { return "unix:" + folder_.path() + "/controller.sock"; }
-
-  // Waits until it says that it is ready. Errors: DEADLINE_EXCEEDED, it may still come; UNAVAILABLE, it has
-  // ended; CANCELLED, a signal has come for this program.
-  absl::Status WaitUntilReady(const Signals& signals, absl::Duration timeout);
-
-  // True the first time that it is found to have ended by itself.
-  bool HasJustDied();
-
-  // Ends it and removes the temporary folder.
-  void End(Signals* signals);
+  DaemonProcess& process() { return process_; }
 
  private:
-  ControllerProcess(TempFolder folder, Subprocess process, int ready)
-      : folder_(std::move(folder)), process_(std::move(process)), ready_(ready) {}
+  ControllerProcess(TempFolder folder, DaemonProcess process)
+      : folder_(std::move(folder)), process_(std::move(process)) {}
 
-  TempFolder folder_;
-  Subprocess process_;
-  int ready_;  // where it writes READY=1
-  bool death_known_ = false;
+  TempFolder folder_;  // removed with this object
+  DaemonProcess process_;
 };
-
-// Tries to connect to a controller that somebody else has started, for two seconds at most.
-// Errors: UNAVAILABLE saying why it does not answer.
-absl::Status CheckThatSomebodyListens(const std::string& address);
 
 }  // namespace egeria::run
 

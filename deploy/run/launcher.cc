@@ -17,7 +17,9 @@
 #include "common/base/log.h"
 #include "common/base/program_path.h"
 #include "common/base/status.h"
+#include "deploy/run/connect.h"
 #include "deploy/run/controller_process.h"
+#include "deploy/run/node_cache.h"
 #include "deploy/run/programs.h"
 #include "deploy/run/signals.h"
 #include "deploy/run/subprocess.h"
@@ -44,13 +46,12 @@ Controller StartController(const Arguments& arguments, const Signals& signals) {
     LogWarning("No controller: ", process.status().message(), ". Training goes on without one.");
     return {"none", nullptr};
   }
-  const absl::Status ready = (*process)->WaitUntilReady(signals, arguments.ready_timeout);
+  const absl::Status ready = (*process)->process().WaitUntilReady(signals, arguments.ready_timeout);
   if (absl::IsDeadlineExceeded(ready)) {
     LogWarning("The controller is not ready after ", absl::FormatDuration(arguments.ready_timeout),
                ". Training starts, and finds it should it come later.");
   } else if (absl::IsUnavailable(ready)) {
     LogWarning("The controller could not start: ", ready.message(), ". Training goes on without it.");
-    (*process)->HasJustDied();  // said already
   }
   return {(*process)->address(), *std::move(process)};
 }
@@ -67,9 +68,11 @@ Controller FindOrStartController(const Arguments& arguments, const Signals& sign
   return {arguments.controller, nullptr};
 }
 
-std::map<std::string, std::string> Environment(const Arguments& arguments, const std::string& controller) {
+std::map<std::string, std::string> Environment(const Arguments& arguments, const std::string& controller,
+                                               const std::string& cache) {
   std::map<std::string, std::string> environment;
   environment["EGERIA_CONTROLLER"] = controller;
+  environment["EGERIA_CACHE"] = cache;
   environment["EGERIA_JOB_ID"] = arguments.job_id.empty() ? JobId::Random().text() : arguments.job_id;
   // A job that is started again under its id must have a higher generation than it had: the clock gives one.
   const int64_t generation = arguments.job_id.empty() ? 0 : absl::ToUnixSeconds(absl::Now());
@@ -86,19 +89,20 @@ std::map<std::string, std::string> Environment(const Arguments& arguments, const
 }
 
 // Passes signals on to torchrun until it ends; returns its exit code.
-int Wait(Subprocess* torchrun, ControllerProcess* controller, Signals* signals) {
+int Wait(Subprocess* torchrun, ControllerProcess* controller, NodeCache* cache, Signals* signals) {
   for (;;) {
     if (const std::optional<int> code = torchrun->Poll()) return *code;
-    if (controller != nullptr && controller->HasJustDied()) {
+    if (controller != nullptr && controller->process().HasJustDied()) {
       LogWarning("The controller has ended. Training goes on; what is frozen stays frozen.");
     }
+    if (cache->HasJustDied()) LogWarning("The cache has ended. Training goes on; what is frozen is computed again.");
     const std::optional<Signals::Signal> signal = signals->Next(absl::Seconds(1));
     if (!signal.has_value() || signal->number == SIGCHLD || signal->to_group) continue;
     torchrun->Signal(signal->number);
   }
 }
 
-// A signal to end that came while the controller was starting.
+// A signal to end that came while the daemons were starting.
 std::optional<int> SignalSoFar(Signals* signals) {
   while (const std::optional<Signals::Signal> signal = signals->Next(absl::ZeroDuration())) {
     if (signal->number != SIGCHLD) return signal->number;
@@ -107,19 +111,19 @@ std::optional<int> SignalSoFar(Signals* signals) {
 }
 
 int RunTorchrun(const std::string& program, const Arguments& arguments, const Controller& controller,
-                Signals* signals) {
+                NodeCache* cache, Signals* signals) {
   if (const std::optional<int> signal = SignalSoFar(signals)) return 128 + *signal;
   Subprocess::Options options;
   options.command = {program};
   options.command.insert(options.command.end(), arguments.torchrun.begin(), arguments.torchrun.end());
-  options.environment = Environment(arguments, controller.address);
+  options.environment = Environment(arguments, controller.address, cache->address());
   options.signal_mask = signals->original_mask();
   absl::StatusOr<Subprocess> torchrun = Subprocess::Start(options);
   if (!torchrun.ok()) {
     LogError(std::string(torchrun.status().message()));
     return kCannotStart;
   }
-  return Wait(&*torchrun, controller.process.get(), signals);
+  return Wait(&*torchrun, controller.process.get(), cache, signals);
 }
 
 }  // namespace
@@ -137,8 +141,10 @@ int Launch(const Arguments& arguments) {
   }
   Signals signals;
   const Controller controller = FindOrStartController(arguments, signals);
-  const int code = RunTorchrun(*program, arguments, controller, &signals);
-  if (controller.process != nullptr) controller.process->End(&signals);
+  NodeCache cache(arguments, signals);
+  const int code = RunTorchrun(*program, arguments, controller, &cache, &signals);
+  cache.Leave(&signals);
+  if (controller.process != nullptr) controller.process->process().End(&signals);
   return code;
 }
 

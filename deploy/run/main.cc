@@ -1,4 +1,4 @@
-// egeria-run: torchrun with an Egeria controller beside it. HelpText() in arguments.cc says how.
+// egeria-run: torchrun with an Egeria controller and cache beside it. HelpText() in arguments.cc says how.
 #include <cstdio>
 #include <string>
 #include <vector>

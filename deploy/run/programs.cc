@@ -25,10 +25,10 @@ absl::StatusOr<std::string> FindTorchrun() {
                                           "EGERIA_TORCHRUN"));
 }
 
-absl::StatusOr<std::string> FindController() {
+absl::StatusOr<std::string> FindDaemon(const std::string& name) {
   std::vector<std::string> folders = {OwnFolder()};
   for (std::string& folder : PathFolders()) folders.push_back(std::move(folder));
-  return FindProgram(folders, "egeria-controller");
+  return FindProgram(folders, name);
 }
 
 }  // namespace egeria::run

@@ -12,8 +12,8 @@ namespace egeria::run {
 // Errors: NOT_FOUND that says where it was looked for and what to do.
 absl::StatusOr<std::string> FindTorchrun();
 
-// The path of egeria-controller: in this program's folder, or in PATH. Errors: NOT_FOUND.
-absl::StatusOr<std::string> FindController();
+// The path of one of Egeria's daemons: in this program's folder, or in PATH. Errors: NOT_FOUND.
+absl::StatusOr<std::string> FindDaemon(const std::string& name);
 
 }  // namespace egeria::run
 

@@ -30,10 +30,15 @@ Signals::Signals() {
   }
   sigprocmask(SIG_BLOCK, &ours, &original_mask_);
   descriptor_ = signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK);
-  EGERIA_CHECK(descriptor_ >= 0);
+  sigdelset(&ours, SIGCHLD);
+  passed_on_ = signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK);
+  EGERIA_CHECK(descriptor_ >= 0 && passed_on_ >= 0);
 }
 
-Signals::~Signals() { close(descriptor_); }
+Signals::~Signals() {
+  close(descriptor_);
+  close(passed_on_);
+}
 
 std::optional<Signals::Signal> Signals::Next(absl::Duration timeout) {
   pollfd wait{descriptor_, POLLIN, 0};
@@ -44,7 +49,7 @@ std::optional<Signals::Signal> Signals::Next(absl::Duration timeout) {
 }
 
 Signals::Event Signals::WaitForInput(int descriptor, absl::Duration timeout) const {
-  pollfd wait[2] = {{descriptor, POLLIN, 0}, {descriptor_, POLLIN, 0}};
+  pollfd wait[2] = {{descriptor, POLLIN, 0}, {passed_on_, POLLIN, 0}};
   if (poll(wait, 2, Milliseconds(timeout)) <= 0) return Event::kTimeout;
   return wait[0].revents != 0 ? Event::kInput : Event::kSignal;
 }

@@ -28,7 +28,7 @@ class Signals {
   // The next signal; empty after `timeout` without one.
   std::optional<Signal> Next(absl::Duration timeout);
 
-  // Waits until `descriptor` can be read or a signal comes, which stays for Next().
+  // Waits until `descriptor` (-1: none) can be read or a signal other than SIGCHLD comes, which stays for Next().
   enum class Event { kInput, kSignal, kTimeout };
   Event WaitForInput(int descriptor, absl::Duration timeout) const;
 
@@ -37,6 +37,7 @@ class Signals {
 
  private:
   int descriptor_ = -1;
+  int passed_on_ = -1;  // as descriptor_, without SIGCHLD
   sigset_t original_mask_;
 };
 

@@ -33,18 +33,33 @@ std::vector<char*> Pointers(std::vector<std::string>& strings) {
   return pointers;
 }
 
+[[noreturn]] void Report(int error, int report) {
+  if (write(report, &error, sizeof(error)) < 0) _exit(126);
+  _exit(127);
+}
+
+bool PrintTo(const char* path) {
+  const int output = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+  const int input = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  return output >= 0 && input >= 0 && dup2(input, 0) >= 0 && dup2(output, 1) >= 0 && dup2(output, 2) >= 0;
+}
+
 // In the child, between fork and exec: only what is safe there. Writes errno to `report` if it fails.
 [[noreturn]] void BecomeProgram(const Subprocess::Options& options, pid_t parent, char** arguments,
                                 char** environment, int report) {
-  prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (getppid() != parent) _exit(127);  // it has died before it was asked for
-  if (options.own_group) setpgid(0, 0);
+  if (options.outlives_us) {
+    setsid();
+  } else {
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent) _exit(127);  // it has died before it was asked for
+    if (options.own_group) setpgid(0, 0);
+  }
+  // Whoever reads what this process prints would else wait for the end of the child.
+  if (!options.output.empty() && !PrintTo(options.output.c_str())) Report(errno, report);
   if (options.inherited >= 0) fcntl(options.inherited, F_SETFD, 0);
   sigprocmask(SIG_SETMASK, &options.signal_mask, nullptr);
   execve(arguments[0], arguments, environment);
-  const int error = errno;
-  if (write(report, &error, sizeof(error)) < 0) _exit(126);
-  _exit(127);
+  Report(errno, report);
 }
 
 }  // namespace
@@ -87,16 +102,20 @@ std::optional<int> Subprocess::Poll() {
   return exit_;
 }
 
-void Subprocess::End(Signals* signals, absl::Duration patience) {
+bool Subprocess::WaitForEnd(Signals* signals, absl::Duration patience) {
   const absl::Time deadline = absl::Now() + patience;
-  Signal(SIGTERM);
-  Signal(SIGCONT);  // a stopped process takes no SIGTERM
   while (!Poll().has_value() && absl::Now() < deadline) {
     const std::optional<Signals::Signal> signal = signals->Next(deadline - absl::Now());
     const bool hurry = signal.has_value() && (signal->number == SIGINT || signal->number == SIGTERM);
     if (hurry) break;
   }
-  if (Poll().has_value()) return;
+  return Poll().has_value();
+}
+
+void Subprocess::End(Signals* signals, absl::Duration patience) {
+  Signal(SIGTERM);
+  Signal(SIGCONT);  // a stopped process takes no SIGTERM
+  if (WaitForEnd(signals, patience)) return;
   Signal(SIGKILL);
   int status = 0;
   waitpid(pid_, &status, 0);

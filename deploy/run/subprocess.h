@@ -15,7 +15,7 @@
 
 namespace egeria::run {
 
-// A child process that does not outlive this one: however this one ends, the kernel sends it SIGTERM.
+// A child process. Unless it is told to, it does not outlive this one: however this one ends, the kernel sends it SIGTERM.
 // Thread-compatible; used from the thread that started it, which must be the program's main thread.
 class Subprocess {
  public:
@@ -24,6 +24,8 @@ class Subprocess {
     std::map<std::string, std::string> environment;  // added to this process's
     sigset_t signal_mask;
     bool own_group = false;      // keep the terminal's Ctrl-C away from it
+    bool outlives_us = false;    // and the terminal, which it does not belong to
+    std::string output;          // a file for what it prints, empty at first; "": where this process's goes
     int inherited = -1;          // a descriptor to leave open in it
   };
 
@@ -34,7 +36,9 @@ class Subprocess {
   void Signal(int number) const;
   // The exit code, or 128 + the signal's number, once it has ended; does not wait.
   std::optional<int> Poll();
-  // Sends SIGTERM, and SIGKILL if it has not ended after `patience` or when another signal to end comes.
+  // Waits until it has ended; false after `patience`, or when another signal to end comes.
+  bool WaitForEnd(Signals* signals, absl::Duration patience);
+  // Sends SIGTERM, waits so, and then sends SIGKILL.
   void End(Signals* signals, absl::Duration patience);
 
  private:

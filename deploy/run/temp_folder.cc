@@ -1,7 +1,5 @@
 #include "deploy/run/temp_folder.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,14 +18,6 @@ namespace {
 constexpr char kPrefix[] = "egeria-run-";
 constexpr char kLock[] = "/lock";
 
-// The locked lock file of `folder`, or -1 if somebody else holds it or, without `create`, there is none.
-int Lock(const std::string& folder, bool create) {
-  const int file = open((folder + kLock).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | (create ? O_CREAT : 0), 0600);
-  if (file >= 0 && flock(file, LOCK_EX | LOCK_NB) == 0) return file;
-  if (file >= 0) close(file);
-  return -1;
-}
-
 void RemoveAbandoned(const std::string& base) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(base, error)) {
@@ -37,11 +27,9 @@ void RemoveAbandoned(const std::string& base) {
         !S_ISDIR(status.st_mode) || status.st_uid != geteuid()) {
       continue;
     }
-    const int lock = Lock(path, /*create=*/false);
-    if (lock < 0) continue;
+    const auto lock = FileLock::Try(path + kLock, FileLock::Kind::kExclusive, FileLock::Missing::kFail);
     std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-    close(lock);
+    if (lock.ok()) std::filesystem::remove_all(path, ignored);
   }
 }
 
@@ -56,8 +44,8 @@ absl::StatusOr<TempFolder> TempFolder::Make() {
     std::string path = absl::StrCat(base, "/", kPrefix, "XXXXXX");
     if (path.size() <= kMaxPath && mkdtemp(path.data()) != nullptr) {
       RemoveAbandoned(base);
-      const int lock = Lock(path, /*create=*/true);
-      return TempFolder(std::move(path), lock);
+      auto lock = FileLock::Try(path + kLock, FileLock::Kind::kExclusive);
+      return TempFolder(std::move(path), std::move(lock));
     }
     absl::StrAppend(&reasons, " ", base, " (", path.size() > kMaxPath ? "too long" : std::strerror(errno), ")");
   }
@@ -67,7 +55,6 @@ absl::StatusOr<TempFolder> TempFolder::Make() {
 TempFolder::~TempFolder() {
   std::error_code ignored;
   if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-  if (lock_ >= 0) close(lock_);
 }
 
 }  // namespace egeria::run

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "common/base/file_lock.h"
 
 namespace egeria::run {
 
@@ -16,16 +17,16 @@ class TempFolder {
   // Below $TMPDIR, or below $XDG_RUNTIME_DIR or /tmp where that does not work or is too long.
   // Errors: UNAVAILABLE.
   static absl::StatusOr<TempFolder> Make();
-  TempFolder(TempFolder&& other) : path_(std::exchange(other.path_, "")), lock_(std::exchange(other.lock_, -1)) {}
+  TempFolder(TempFolder&& other) : path_(std::exchange(other.path_, "")), lock_(std::move(other.lock_)) {}
   TempFolder& operator=(TempFolder&&) = delete;
   ~TempFolder();
 
   const std::string& path() const { return path_; }
 
  private:
-  TempFolder(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}
+  TempFolder(std::string path, absl::StatusOr<FileLock> lock) : path_(std::move(path)), lock_(std::move(lock)) {}
   std::string path_;
-  int lock_;
+  absl::StatusOr<FileLock> lock_;
 };
 
 }  // namespace egeria::run

@@ -116,7 +116,7 @@ def main() -> None:
         options = [f"--{key.replace('_', '-')}={value}" for key, value in vars(arguments).items()
                    if key not in ("data", "job")]
         subprocess.run([binary, "--nproc-per-node", "2", __file__, arguments.data, *options, "--job", name], check=True,
-                       env=dict(os.environ, OMP_NUM_THREADS="1"))
+                       env=dict(os.environ, EGERIA_CACHE="none", OMP_NUM_THREADS="1"))
         ranks = [json.loads((pathlib.Path(name) / f"rank{rank}.json").read_text()) for rank in (0, 1)]
     counters = ranks[0]["counters"]
     steps = arguments.steps

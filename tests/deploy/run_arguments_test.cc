@@ -1,6 +1,8 @@
 #include "deploy/run/arguments.h"
 
 #include <cstdlib>
+#include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,7 @@ constexpr char kJobId[] = "01234567-89ab-4cde-8f01-23456789abcd";
 class ArgumentsTest : public ::testing::Test {
  protected:
   void SetUp() override {
+    unsetenv("EGERIA_CACHE");
     unsetenv("EGERIA_CONTROLLER");
     unsetenv("EGERIA_JOB_ID");
   }
@@ -64,6 +67,25 @@ TEST_F(ArgumentsTest, RefuseWhatIsWrongAndSayWhatIsRight) {
     EXPECT_FALSE(ParseArguments(wrong).ok()) << ::testing::PrintToString(wrong);
   }
   EXPECT_THAT(std::string(ParseArguments({"--egeria-nmae", "x"}).status().message()), HasSubstr("--egeria-name"));
+}
+
+TEST_F(ArgumentsTest, TakeTheCacheAsAFolderAnAddressOrNone) {
+  EXPECT_EQ(ParseArguments({"x"})->cache, std::nullopt);
+  for (const char* as_it_is : {"", "none", "/d", "unix:/s"}) {
+    EXPECT_EQ(ParseArguments({"--egeria-cache", as_it_is, "x"})->cache, as_it_is);
+    setenv("EGERIA_CACHE", as_it_is, 1);
+    EXPECT_EQ(ParseArguments({"x"})->cache, as_it_is);
+    EXPECT_EQ(ParseArguments({"--egeria-cache=/other", "x"})->cache, "/other");
+  }
+  EXPECT_EQ(ParseArguments({"--egeria-cache", "../d", "x"})->cache,
+            (std::filesystem::current_path().parent_path() / "d").string());
+}
+
+TEST_F(ArgumentsTest, RefuseACacheOfAnotherNode) {
+  for (const std::string& wrong : {std::string("host:80"), std::string("unix:relative"), "/" + std::string(100, 'x')}) {
+    const auto parsed = ParseArguments({"--egeria-cache", wrong, "x"});
+    EXPECT_THAT(std::string(parsed.status().message()), HasSubstr("cache")) << wrong;
+  }
 }
 
 TEST_F(ArgumentsTest, AskForHelpOnlyInFirstPlace) {

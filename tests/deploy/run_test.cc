@@ -1,16 +1,12 @@
 // egeria-run with shell scripts in the place of torchrun and egeria-controller.
 #include <signal.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
-#include <optional>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -18,14 +14,11 @@
 #include "common/base/ids.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/support/child_process.h"
-#include "tests/support/temp_folder.h"
+#include "tests/deploy/run_fixture.h"
 
 namespace egeria::run {
 namespace {
 
-using egeria::testing::ChildProcess;
-using egeria::testing::TempFolder;
 using egeria::testing::WaitUntilGone;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -46,92 +39,6 @@ trap 'echo ended >> "$LOG/controller.end"; exit 0' TERM
 eval "echo READY=1 >&$ready; exec $ready>&-"
 while :; do sleep 0.05; done
 )";
-
-constexpr char kTorchrunThatTells[] = R"(
-for argument; do echo "argument $argument"; done
-echo "controller $EGERIA_CONTROLLER"
-echo "job $EGERIA_JOB_ID"
-echo "node $EGERIA_NODE"
-echo "name $EGERIA_TRAINING_JOB"
-echo "path $PATH"
-exit 0
-)";
-
-// Says that it runs, then which signal it got.
-constexpr char kTorchrunThatWaits[] = R"(
-for name in INT HUP TERM USR1; do trap "echo got $name" $name; done
-trap 'echo got TERM; exit 3' TERM
-echo "running $$"
-while :; do sleep 0.05; done
-)";
-
-class RunTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    // A copy, so that nothing lies beside it but what the test puts there.
-    std::filesystem::create_directories(folder_ / "bin");
-    std::filesystem::create_directories(folder_ / "tmp");
-    std::filesystem::copy_file(EGERIA_RUN, folder_ / "bin/egeria-run");
-  }
-
-  void Script(const std::string& name, const std::string& body) {
-    const std::string path = folder_ / name;
-    std::ofstream(path) << "#!/bin/sh\n" << body;
-    chmod(path.c_str(), 0755);
-  }
-
-  absl::StatusOr<ChildProcess> Start(const std::vector<std::string>& arguments,
-                                     const std::vector<std::string>& environment = {}) {
-    std::vector<std::string> command = {folder_ / "bin/egeria-run"};
-    command.insert(command.end(), arguments.begin(), arguments.end());
-    std::vector<std::string> all = {"EGERIA_CONTROLLER", "EGERIA_JOB_ID", "EGERIA_TORCHRUN", "EGERIA_TRAINING_JOB",
-                                    "VIRTUAL_ENV",       "XDG_RUNTIME_DIR", "TMPDIR=" + (folder_ / "tmp"),
-                                    "LOG=" + folder_.path(), "PATH=/usr/bin:/bin"};
-    all.insert(all.end(), environment.begin(), environment.end());
-    return ChildProcess::Start(command, all, folder_ / "stderr");
-  }
-
-  struct Result {
-    int code = 0;
-    std::string output;
-    std::string error;
-  };
-  Result Run(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {}) {
-    auto process = Start(arguments, environment);
-    EXPECT_TRUE(process.ok()) << process.status();
-    if (!process.ok()) return {};
-    Result result;
-    result.output = process->ReadAll();
-    result.code = process->Wait();
-    result.error = Contents("stderr");
-    return result;
-  }
-
-  std::string Contents(const std::string& name) const {
-    std::ifstream file(folder_ / name);
-    std::stringstream text;
-    text << file.rdbuf();
-    return text.str();
-  }
-  pid_t ControllerPid() const {
-    int pid = -1;
-    (void)absl::SimpleAtoi(Contents("controller.pid"), &pid);
-    return pid;
-  }
-  bool TmpIsEmpty() const { return std::filesystem::is_empty(folder_ / "tmp"); }
-
-  TempFolder folder_;
-};
-
-// "argument x" lines of the output, without the word.
-std::vector<std::string> Told(const std::string& output, const std::string& word) {
-  std::vector<std::string> values;
-  std::istringstream lines(output);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.rfind(word + " ", 0) == 0) values.push_back(line.substr(word.size() + 1));
-  }
-  return values;
-}
 
 TEST_F(RunTest, PassesTorchrunsArgumentsOnUntouched) {
   Script("bin/torchrun", kTorchrunThatTells);
@@ -155,7 +62,7 @@ TEST_F(RunTest, StartsAControllerForTheJobAndEndsItAfterwards) {
   EXPECT_EQ(Told(result.output, "name").at(0), "digits");
   EXPECT_FALSE(Told(result.output, "node").at(0).empty());
   EXPECT_EQ(Contents("controller.end"), "ended\n");
-  EXPECT_TRUE(WaitUntilGone(ControllerPid()));
+  EXPECT_TRUE(WaitUntilGone(Pid("controller.pid")));
   EXPECT_TRUE(TmpIsEmpty());
   EXPECT_EQ(result.error, "");
 }
@@ -229,7 +136,7 @@ TEST_F(RunTest, LeavesNoProcessBehindWhenItIsKilled) {
   ASSERT_TRUE(process.ok()) << process.status();
   int torchrun = -1;
   ASSERT_TRUE(absl::SimpleAtoi(process->ReadLine().value_or("running -1").substr(8), &torchrun));
-  const pid_t controller = ControllerPid();
+  const pid_t controller = Pid("controller.pid");
   ASSERT_GT(controller, 0);
   process->Signal(SIGKILL);
   EXPECT_EQ(process->Wait(), 128 + SIGKILL);
@@ -266,7 +173,7 @@ TEST_F(RunTest, EndsAControllerThatDoesNotListenToSigterm) {
   auto process = Start({"t.py"});
   ASSERT_TRUE(process.ok()) << process.status();
   EXPECT_EQ(process->Wait(), 0);
-  EXPECT_TRUE(WaitUntilGone(ControllerPid()));
+  EXPECT_TRUE(WaitUntilGone(Pid("controller.pid")));
   EXPECT_TRUE(TmpIsEmpty());
 }
 
@@ -277,7 +184,7 @@ TEST_F(RunTest, TrainsWithoutAControllerThatNeverBecomesReady) {
   EXPECT_EQ(result.code, 0);
   EXPECT_THAT(result.error, HasSubstr("not ready after 300ms"));
   EXPECT_THAT(Told(result.output, "controller").at(0), HasSubstr("unix:"));
-  EXPECT_TRUE(WaitUntilGone(ControllerPid()));
+  EXPECT_TRUE(WaitUntilGone(Pid("controller.pid")));
   EXPECT_TRUE(TmpIsEmpty());
 }
 
@@ -290,7 +197,7 @@ TEST_F(RunTest, EndsAtASignalThatComesWhileTheControllerStarts) {
   process->Signal(SIGTERM);
   EXPECT_EQ(process->ReadAll(), "");
   EXPECT_EQ(process->Wait(), 128 + SIGTERM);
-  EXPECT_TRUE(WaitUntilGone(ControllerPid()));
+  EXPECT_TRUE(WaitUntilGone(Pid("controller.pid")));
   EXPECT_TRUE(TmpIsEmpty());
 }
 

@@ -15,6 +15,7 @@ def test_the_main_job_freezes_unfreezes_and_refreezes(tmp_path: pathlib.Path, di
     summary = tmp_path / "summary.json"
     environment = {k: v for k, v in os.environ.items() if not k.startswith("EGERIA_")}
     environment["PATH"] = f"{TORCHRUN.parent}:{environment['PATH']}"
+    environment["EGERIA_CACHE"] = str(tmp_path / "cache")
     done = subprocess.run([BIN / "egeria-run", "--nproc-per-node", "2", "--no-python", "egeria-train", *JOB,
                            "--data", digits, "--summary", summary],
                           env=environment, capture_output=True, text=True, timeout=400, check=False)
@@ -26,3 +27,5 @@ def test_the_main_job_freezes_unfreezes_and_refreezes(tmp_path: pathlib.Path, di
     assert actions[0] == "freeze" and "unfreeze" in actions
     assert "freeze" in actions[actions.index("unfreeze"):]
     assert 0 < run["frozen_share"] < 1
+    assert run["cache"]["state"] != "none"
+    assert not (tmp_path / "cache" / "cache.sock").exists(), "the cache that egeria-run started has ended with it"

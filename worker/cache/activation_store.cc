@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <limits>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -20,6 +18,7 @@
 #include "rocksdb/env.h"
 #include "rocksdb/options.h"
 #include "rocksdb/write_batch.h"
+#include "worker/cache/cache_folder.h"
 #include "worker/cache/patient_files.h"
 
 namespace egeria::cache {
@@ -40,6 +39,16 @@ constexpr int64_t kLookEvery = int64_t{64} << 20;
 // For a new column family: far more than what is written for it.
 constexpr int64_t kRoomForFamily = int64_t{1} << 20;
 constexpr int64_t kRecoverEveryMilliseconds = 1'000;
+
+// For RocksDB's own files: some builds of it end the process where there is no room for them.
+constexpr int64_t kRoomToOpen = int64_t{8} << 20;
+
+// More than anybody needs where it cannot be told.
+int64_t FreeBytes(const std::string& folder) {
+  struct statvfs disk;
+  if (statvfs(folder.c_str(), &disk) != 0) return std::numeric_limits<int64_t>::max();
+  return static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
+}
 
 std::string Key(char kind, uint64_t sample) {
   std::string key(1, kind);
@@ -93,22 +102,13 @@ rocksdb::Options DatabaseOptions(const ActivationStore::Options& options, rocksd
   return database;
 }
 
-absl::Status Unusable(const std::string& folder, const std::string& why) {
-  return NamedError(absl::StatusCode::kUnavailable, "STORE", "the cache cannot use its folder ", folder, ": ", why);
-}
-
-absl::Status MakeFolder(const std::string& folder) {
-  std::error_code error;
-  const bool made = std::filesystem::create_directories(folder, error);
-  // Activations tell of the data that they were computed from.
-  if (made) std::filesystem::permissions(folder, std::filesystem::perms::owner_all, error);
-  return error ? Unusable(folder, error.message()) : absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ActivationStore>> ActivationStore::Open(const Options& options) {
   EGERIA_RETURN_IF_ERROR(MakeFolder(options.folder));
+  if (const int64_t room = FreeBytes(options.folder); room < kRoomToOpen) {
+    return UnusableFolder(options.folder, absl::StrCat("its disk is full (", room, " bytes free)"));
+  }
   std::unique_ptr<ActivationStore> store(new ActivationStore(options));
   EGERIA_RETURN_IF_ERROR(store->OpenFiles());
   return store;
@@ -147,11 +147,11 @@ absl::Status ActivationStore::OpenFiles() {
       return NamedError(absl::StatusCode::kAlreadyExists, "STORE_IN_USE", "another egeria-cache uses ",
                         options_.folder, ": stop it, or give --folder another one");
     }
-    if (opened.IsNoSpace()) return Unusable(options_.folder, opened.ToString());
+    if (opened.IsNoSpace()) return UnusableFolder(options_.folder, opened.ToString());
     LogWarning("the cache in ", options_.folder, " cannot be read and is begun anew: ", opened.ToString());
     rocksdb::DestroyDB(options_.folder, options);  // removes files of a RocksDB only
   }
-  if (!opened.ok()) return Unusable(options_.folder, opened.ToString());
+  if (!opened.ok()) return UnusableFolder(options_.folder, opened.ToString());
   db_.reset(db);
   const auto own = [db](rocksdb::ColumnFamilyHandle* handle) {
     return std::shared_ptr<rocksdb::ColumnFamilyHandle>(
@@ -343,7 +343,7 @@ absl::StatusOr<ActivationStore::Family*> ActivationStore::FamilyOf(Namespace* sp
   const auto known = space->prefixes.find(prefix);
   if (known != space->prefixes.end()) return &known->second;
   // It is written to disk, with the lock held: only where there is room.
-  if (FreeBytes() < kRoomForFamily) return absl::ResourceExhaustedError("the disk is full");
+  if (FreeBytes(options_.folder) < kRoomForFamily) return absl::ResourceExhaustedError("the disk is full");
   rocksdb::ColumnFamilyHandle* handle = nullptr;
   const rocksdb::Status made = db_->CreateColumnFamily(FamilyOptions(options_), FamilyName(name, prefix), &handle);
   if (!made.ok()) return absl::UnavailableError(made.ToString());
@@ -418,15 +418,9 @@ void ActivationStore::Forget(const JobId& name, const Fingerprint& prefix, uint6
   bytes_ -= cost;
 }
 
-int64_t ActivationStore::FreeBytes() const {
-  struct statvfs disk;
-  if (statvfs(options_.folder.c_str(), &disk) != 0) return std::numeric_limits<int64_t>::max();
-  return static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
-}
-
 bool ActivationStore::DiskHasRoom(int64_t bytes) {
   if (written_since_look_ < 0 || written_since_look_ > kLookEvery) {
-    free_bytes_seen_ = FreeBytes();
+    free_bytes_seen_ = FreeBytes(options_.folder);
     written_since_look_ = 0;
   }
   if (free_bytes_seen_ - bytes < options_.free_bytes) {

@@ -59,7 +59,7 @@ class ActivationStore {
 
   // Opens the folder with what it holds. What cannot be read is removed: it is a cache.
   // Errors: ALREADY_EXISTS [STORE_IN_USE] another process has it; UNAVAILABLE [STORE] the folder cannot be made or
-  // written.
+  // written, or its disk is full.
   static absl::StatusOr<std::unique_ptr<ActivationStore>> Open(const Options& options);
   ~ActivationStore();
 
@@ -117,7 +117,6 @@ class ActivationStore {
   // Drops what was removed: without the lock, since that writes to the disk.
   void DropRemoved() ABSL_LOCKS_EXCLUDED(mutex_);
   void Forget(const JobId& name, const Fingerprint& prefix, uint64_t sample) ABSL_LOCKS_EXCLUDED(mutex_);
-  int64_t FreeBytes() const;  // of the file system
   bool DiskHasRoom(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountFailure(const char* what, const std::string& why);
   void Recover() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
+#include "worker/cache/cache_folder.h"
 
 namespace egeria::cache {
 namespace {
@@ -16,18 +17,7 @@ config::ValueCheck<ByteCount> AtLeast(size_t least, const char* text, bool or_ze
   };
 }
 
-std::string Variable(const config::Environment& environment, const std::string& name) {
-  const auto found = environment.find(name);
-  return found == environment.end() ? "" : found->second;
-}
-
 }  // namespace
-
-std::string DefaultFolder(const config::Environment& environment, bool root) {
-  if (root) return "/var/cache/egeria";
-  if (const std::string cache = Variable(environment, "XDG_CACHE_HOME"); !cache.empty()) return cache + "/egeria";
-  return Variable(environment, "HOME") + "/.cache/egeria";
-}
 
 config::OptionSet CacheOptionSet(CacheOptions* options) {
   config::OptionSet set("egeria-cache", "EGERIA_CACHE_",
@@ -42,7 +32,9 @@ config::OptionSet CacheOptionSet(CacheOptions* options) {
       .Add("metrics_listen", &options->metrics_listen, "host:port of the Prometheus endpoint; none: off")
       .Add("log_level", &options->log_level, "lowest level that is logged",
            config::OneOf({"debug", "info", "warning", "error"}))
-      .Add("ready_fd", &options->ready_fd, "descriptor that is told when the cache can be used; -1: none");
+      .Add("ready_fd", &options->ready_fd, "descriptor that is told when the cache can be used, or why not; -1: none")
+      .Add("until_unused", &options->until_unused,
+           "end when no egeria-run uses the folder and no training process is attached");
   set.AddCheck([options]() -> absl::Status {
     EGERIA_ASSIGN_OR_RETURN(const rpc::Address address, ListenAddress(*options));
     if (address.is_unix()) return absl::OkStatus();
@@ -52,8 +44,7 @@ config::OptionSet CacheOptionSet(CacheOptions* options) {
 }
 
 absl::StatusOr<rpc::Address> ListenAddress(const CacheOptions& options) {
-  return rpc::ParseAddress(options.listen.empty() ? absl::StrCat("unix:", options.folder, "/cache.sock")
-                                                  : options.listen);
+  return rpc::ParseAddress(options.listen.empty() ? DefaultAddress(options.folder) : options.listen);
 }
 
 ActivationStore::Options StoreOptions(const CacheOptions& options) {

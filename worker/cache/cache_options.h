@@ -23,10 +23,8 @@ struct CacheOptions {
   std::string metrics_listen = "none";
   std::string log_level = "info";
   int ready_fd = -1;
+  bool until_unused = false;
 };
-
-// The default of folder: /var/cache/egeria for root, else egeria below $XDG_CACHE_HOME or ~/.cache.
-std::string DefaultFolder(const config::Environment& environment, bool root);
 
 // The options of `options` by name, for Load(). `options` must outlive the set.
 config::OptionSet CacheOptionSet(CacheOptions* options);

@@ -8,7 +8,7 @@
 namespace egeria::cache {
 namespace {
 
-constexpr int kMostFruitlessEpochs = 2;
+constexpr int kMostFruitlessEpochs = 3;
 
 std::string Milliseconds(double seconds) { return absl::StrFormat("%.2f ms", 1e3 * seconds); }
 

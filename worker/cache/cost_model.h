@@ -14,8 +14,9 @@ namespace egeria::cache {
 //
 // The first passes go through the cache so that there is something to measure. From then on it is used while a fetch
 // takes less than the forward pass of the frozen layers (kSwitchOn of it, to be switched on), and left off where it does
-// not, to be tried again after kFirstRest passes, and after twice as many each time. It is off as well where two epochs
-// have brought no hit.
+// not, to be tried again after kFirstRest passes, and after twice as many each time. It is off as well where three
+// epochs have brought no hit: the first stores, and the last batches of a short one may be asked for before they are
+// written.
 //
 // A sample's activation is the same in two epochs only if its input is. So nothing is done before SamplesRepeat(true).
 //

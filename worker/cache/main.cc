@@ -1,6 +1,8 @@
-// egeria-cache: keeps activations for the training processes of its node until it is told to stop.
+// egeria-cache: keeps activations for the training processes of its node until it is told to stop, or with until_unused
+// until nobody needs it.
 //
-// Exit status: 0 after SIGTERM or SIGINT; 1 where it cannot run; 2 for options that are wrong.
+// Exit status: 0 after SIGTERM or SIGINT, and when it is not needed any more; 1 where it cannot run; 2 for options that
+// are wrong.
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -8,11 +10,15 @@
 #include <cstring>
 #include <iostream>
 #include <memory>
+#include <optional>
+#include <utility>
 
+#include "common/base/file_lock.h"
 #include "common/base/log.h"
 #include "common/base/notify.h"
 #include "common/base/status.h"
 #include "common/metrics/metrics_endpoint.h"
+#include "worker/cache/cache_folder.h"
 #include "worker/cache/cache_metrics.h"
 #include "worker/cache/cache_options.h"
 #include "worker/cache/cache_server.h"
@@ -20,14 +26,39 @@
 namespace egeria::cache {
 namespace {
 
-absl::Status Run(const CacheOptions& options) {
+constexpr timespec kLookEvery = {.tv_sec = 0, .tv_nsec = 200'000'000};
+
+sigset_t BlockSignals() {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts, so that all inherit it
   signal(SIGPIPE, SIG_IGN);
+  return signals;
+}
 
+// Returns when it is time to end. The lock keeps those who would use the folder waiting until it is free.
+std::optional<FileLock> WaitForEnd(const CacheOptions& options, const CacheService& service, const sigset_t& signals) {
+  for (;;) {
+    const int received = options.until_unused ? sigtimedwait(&signals, nullptr, &kLookEvery)
+                                              : sigwaitinfo(&signals, nullptr);
+    if (received > 0) {
+      LogInfo("received ", strsignal(received), ", stopping");
+      return std::nullopt;
+    }
+    if (!options.until_unused || service.counters().sessions > 0) continue;
+    auto users = FileLock::Try(UsersFile(options.folder), FileLock::Kind::kExclusive);
+    if (absl::IsUnavailable(users.status()) || service.counters().sessions > 0) continue;
+    LogInfo("nobody uses ", options.folder, " any more, stopping");
+    if (!users.ok()) return std::nullopt;  // the folder has gone
+    return *std::move(users);
+  }
+}
+
+absl::Status Run(const CacheOptions& options) {
+  const sigset_t signals = BlockSignals();
+  std::optional<FileLock> unused;  // first, since it is to be held until the store has been closed
   EGERIA_ASSIGN_OR_RETURN(const rpc::Address address, ListenAddress(options));
   EGERIA_ASSIGN_OR_RETURN(auto server, CacheServer::Start(address, StoreOptions(options)));
   EGERIA_ASSIGN_OR_RETURN(auto metrics, metrics::MetricsEndpoint::Start(options.metrics_listen,
@@ -37,9 +68,7 @@ absl::Status Run(const CacheOptions& options) {
   if (!metrics->url().empty()) LogInfo("metrics at ", metrics->url());
   NotifyDescriptor(options.ready_fd);
   NotifyServiceManager("READY=1");
-  int received = 0;
-  sigwait(&signals, &received);
-  LogInfo("received ", strsignal(received), ", stopping");
+  if (std::optional<FileLock> lock = WaitForEnd(options, server->service(), signals)) unused.emplace(*std::move(lock));
   NotifyServiceManager("STOPPING=1");
   metrics->Stop();
   server->Stop();
@@ -52,7 +81,8 @@ absl::Status Run(const CacheOptions& options) {
 
 int Main(int argc, char** argv) {
   CacheOptions options;
-  const config::Environment environment = config::ProcessEnvironment();
+  config::Environment environment = config::ProcessEnvironment();
+  environment.erase("EGERIA_CACHE_USE");  // which is for training processes
   options.folder = DefaultFolder(environment, geteuid() == 0);
   const auto outcome = CacheOptionSet(&options).Load(argc, argv, environment, std::cout);
   if (!outcome.ok()) {
@@ -65,6 +95,7 @@ int Main(int argc, char** argv) {
   ConfigureLogging("egeria-cache", level);
   if (const absl::Status ran = Run(options); !ran.ok()) {
     LogError(std::string(ran.message()));
+    NotifyDescriptor(options.ready_fd, absl::StrCat("STATUS=", ran.message()));
     return 1;
   }
   return 0;

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "common/base/status.h"
+
 // Header-only parts of torch, which this library does not link.
 #include "torch/headeronly/util/BFloat16.h"
 #include "torch/headeronly/util/Half.h"
@@ -82,9 +84,12 @@ bool Widen(std::span<const std::byte> stored, std::span<std::byte> values) {
 
 }  // namespace
 
-std::optional<StorageFormat> ParseStorageFormat(absl::string_view name) {
+absl::StatusOr<StorageFormat> StorageFormatOf(absl::string_view name) {
   const auto found = std::find(kNames.begin(), kNames.end(), name);
-  if (found == kNames.end()) return std::nullopt;
+  if (found == kNames.end()) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_CONFIG", "'", name,
+                      "' is no format of the cache: exact, lz4, zstd, fp16 or bf16");
+  }
   return static_cast<StorageFormat>(found - kNames.begin());
 }
 

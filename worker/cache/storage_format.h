@@ -3,9 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/tensor/wire_tensor.h"
 #include "worker/cache/fingerprint.h"
@@ -23,7 +23,8 @@ enum class StorageFormat : uint16_t {
 };
 
 // "exact", "lz4", "zstd", "fp16", "bf16".
-std::optional<StorageFormat> ParseStorageFormat(absl::string_view name);
+// Errors: INVALID_ARGUMENT [BAD_CONFIG] any other name.
+absl::StatusOr<StorageFormat> StorageFormatOf(absl::string_view name);
 const char* StorageFormatName(StorageFormat format);
 
 // Whether what comes back can differ from what was kept.

@@ -265,6 +265,10 @@ void RankLink::SetModelTotals(double frozen_share, int64_t bytes_reduced) {
   state_->counted.bytes_reduced = bytes_reduced;
 }
 
+void RankLink::SetCacheTotals(CacheTotals totals) {
+  if (!InChild()) state_->counted.cache = std::move(totals);
+}
+
 AgentCounters RankLink::counters() const {
   return has_controller() ? state_->parts.agent->counters() : AgentCounters();
 }

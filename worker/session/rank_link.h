@@ -99,6 +99,7 @@ class RankLink {
   void RecordProbe(double seconds);
   void RecordDroppedSample();
   void SetModelTotals(double frozen_share, int64_t bytes_reduced);
+  void SetCacheTotals(CacheTotals totals);
   SessionTotals totals() const;
   AgentCounters counters() const;
 

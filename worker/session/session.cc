@@ -35,6 +35,7 @@ Session::Session(SessionParts parts)
       reducer_(parts.reducer),
       group_(parts.commit_group),
       snapshot_tensors_(std::move(parts.snapshot_tensors)),
+      frozen_forward_(std::move(parts.frozen_forward)),
       link_(LinkParts(&parts)),
       step_(parts.step),
       restored_prefix_(parts.frozen_prefix) {}
@@ -47,11 +48,16 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Start(SessionParts parts) {
   std::unique_ptr<Session> session(new Session(std::move(parts)));
   EGERIA_RETURN_IF_ERROR(session->freezer_->Apply(session->restored_prefix_).status());
   EGERIA_RETURN_IF_ERROR(session->RebuildReducer());
+  session->FollowPrefix();
   return session;
 }
 
 absl::Status Session::RebuildReducer() {
   return reducer_->Rebuild(freezer_->active_parameters(), freezer_->active_buffers());
+}
+
+void Session::FollowPrefix() {
+  if (frozen_forward_ != nullptr) frozen_forward_->Follow(freezer_->modules(), freezer_->frozen_prefix());
 }
 
 void Session::BeginStep() {
@@ -62,12 +68,22 @@ void Session::BeginStep() {
   if (sampling_.has_value() && !link_.IsAsked(*sampling_)) sampling_.reset();
 }
 
-at::Tensor Session::Forward(at::Tensor input) {
+at::Tensor Session::Forward(at::Tensor input, const BatchSamples* samples) {
   const std::vector<LayerModule>& modules = freezer_->modules();
+  const int frozen = freezer_->frozen_prefix();
   const bool gradients = at::GradMode::is_enabled();
-  for (size_t i = 0; i < modules.size(); ++i) {
-    if (sampling_.has_value() && sampling_->first_module.value() == static_cast<int64_t>(i)) Capture(input);
-    at::AutoGradMode mode(gradients && static_cast<int>(i) >= freezer_->frozen_prefix());
+  int first = 0;
+  // What is captured inside the prefix has to be computed.
+  const bool inside = sampling_.has_value() && sampling_->first_module.value() > 0 &&
+                      sampling_->first_module.value() < frozen;
+  if (frozen_forward_ != nullptr && frozen_forward_->has_prefix() && samples != nullptr && !inside) {
+    if (Captures(0)) Capture(input);
+    input = frozen_forward_->Run(input, *samples);
+    first = frozen;
+  }
+  for (int i = first; i < static_cast<int>(modules.size()); ++i) {
+    if (Captures(i)) Capture(input);
+    at::AutoGradMode mode(gradients && i >= frozen);
     input = modules[i].Run(std::move(input));
   }
   return input;
@@ -92,6 +108,7 @@ absl::Status Session::EndStep(const at::Tensor& loss, const std::vector<double>&
   AnswerSnapshotRequest();
   EGERIA_RETURN_IF_ERROR(CommitAndSwitch());
   link_.SetModelTotals(freezer_->frozen_share(), reducer_->bytes_reduced());
+  if (frozen_forward_ != nullptr) link_.SetCacheTotals(frozen_forward_->totals());
   link_.Report(step_, loss, learning_rates, freezer_->frozen_prefix());
   return absl::OkStatus();
 }
@@ -136,6 +153,7 @@ absl::Status Session::SwitchTo(int prefix, PlanId plan) {
   }
   EGERIA_ASSIGN_OR_RETURN(const ModuleFreezer::Change change, freezer_->Apply(prefix));
   EGERIA_RETURN_IF_ERROR(RebuildReducer());
+  FollowPrefix();
   EGERIA_ASSIGN_OR_RETURN(const bool identical, RanksIdentical());
   link_.RecordSwitch(change.unfreezes(), identical);
   if (!identical) {
@@ -168,6 +186,9 @@ SessionTotals Session::totals() const {
   return totals;
 }
 
-absl::Status Session::Stop(bool finished) { return link_.Stop(finished); }
+absl::Status Session::Stop(bool finished) {
+  if (frozen_forward_ != nullptr) frozen_forward_->Stop(finished);
+  return link_.Stop(finished);
+}
 
 }  // namespace egeria::worker

@@ -13,6 +13,7 @@
 #include "worker/agent/agent.h"
 #include "worker/freeze/gradient_reducer.h"
 #include "worker/freeze/module_freezer.h"
+#include "worker/session/frozen_forward.h"
 #include "worker/session/plan_schedule.h"
 #include "worker/session/rank_link.h"
 #include "worker/session/session_metrics.h"
@@ -39,6 +40,7 @@ struct SessionParts {
   std::vector<std::vector<NamedTensor>> snapshot_tensors;
   c10::Device device = c10::kCPU;
   SessionMetrics* metrics = nullptr;
+  std::unique_ptr<FrozenForward> frozen_forward;  // null: what is frozen is computed in each pass
   // Restored from a checkpoint.
   int64_t step = 0;
   int frozen_prefix = 0;
@@ -67,7 +69,11 @@ class Session {
   // Starts the step that will be number step() + 1: decides whether it is sampled.
   void BeginStep();
   // Runs all layer modules, frozen ones without recording gradients. Exceptions of torch pass through.
-  at::Tensor Forward(at::Tensor input);
+  // `samples`: which they are, so that frozen modules may be skipped; null: not known.
+  at::Tensor Forward(at::Tensor input, const BatchSamples* samples = nullptr);
+  // Whether it helps to tell the samples of the batches to come, the next one first.
+  bool ExpectsBatches() const { return frozen_forward_ != nullptr && frozen_forward_->in_use(); }
+  void Expect(const std::vector<std::vector<uint64_t>>& batches) { frozen_forward_->Expect(batches); }
   void BeforeBackward(const at::Tensor& loss) { reducer_->BeforeBackward(loss); }
 
   // After the optimizer's step: probe, snapshot, commit, switch, report. `loss` is a scalar of any device.
@@ -96,9 +102,12 @@ class Session {
  private:
   explicit Session(SessionParts parts);
 
+  // Whether module `index` is to be captured in this step.
+  bool Captures(int64_t index) const { return sampling_.has_value() && sampling_->first_module.value() == index; }
   void Capture(const at::Tensor& input);
   void Probe();
   void AnswerSnapshotRequest();
+  void FollowPrefix();
   absl::Status CommitAndSwitch();
   absl::Status SwitchTo(int prefix, PlanId plan);
 
@@ -106,6 +115,7 @@ class Session {
   GradientReducer* const reducer_;
   const ProcessGroupPtr group_;
   const std::vector<std::vector<NamedTensor>> snapshot_tensors_;
+  const std::unique_ptr<FrozenForward> frozen_forward_;
   RankLink link_;
   int64_t step_;
   int restored_prefix_;

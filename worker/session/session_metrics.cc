@@ -26,12 +26,10 @@ struct SessionMetrics::Impl {
     labels["training_job"] = training_job;
     return &prometheus::BuildCounter().Name("egeria_worker_" + name).Help(help).Register(*registry).Add(labels);
   }
-  prometheus::Gauge* Gauge(const std::string& name, const std::string& help) {
-    return &prometheus::BuildGauge()
-                .Name("egeria_worker_" + name)
-                .Help(help)
-                .Register(*registry)
-                .Add({{"training_job", training_job}});
+  prometheus::Gauge* Gauge(const std::string& name, const std::string& help,
+                           std::map<std::string, std::string> labels = {}) {
+    labels["training_job"] = training_job;
+    return &prometheus::BuildGauge().Name("egeria_worker_" + name).Help(help).Register(*registry).Add(labels);
   }
 
   const std::string training_job;
@@ -72,6 +70,28 @@ struct SessionMetrics::Impl {
            .Help("Always 1; the labels say which build this is.")
            .Register(*registry)
            .Add({{"training_job", training_job}, {"version", Version()}});
+
+  // Of the cache. Those with labels appear with the first number.
+  prometheus::Counter* CacheSamples(const std::string& result) {
+    return Counter("cache_samples_total", "Samples of passes with frozen layer modules that asked the cache, by result.",
+                   {{"result", result}});
+  }
+  prometheus::Counter* const skipped_passes =
+      Counter("cache_skipped_passes_total", "Passes in which frozen layer modules were skipped.");
+  prometheus::Counter* const proofs =
+      Counter("cache_proofs_total", "Times that it was proven what may be taken from the cache.");
+  prometheus::Counter* const audits =
+      Counter("cache_audits_total", "Passes that were computed to be compared with what the cache had.");
+  prometheus::Gauge* const saved_seconds =
+      Gauge("cache_saved_seconds", "Time saved by the cache, less what it has cost; estimated.");
+  prometheus::Gauge* const forward_seconds =
+      Gauge("cache_forward_seconds", "Time of one pass of the frozen layer modules; 0 while it is not known.");
+  prometheus::Gauge* const fetch_seconds =
+      Gauge("cache_fetch_seconds", "Time of one pass in which they were skipped; 0 while it is not known.");
+  prometheus::Gauge* CacheState(const std::string& state) {
+    return Gauge("cache_state", "1 for what the cost model has decided.", {{"state", state}});
+  }
+  std::string cache_state;  // that is shown
   std::mutex update_mutex;  // one update at a time, so that counters only rise
   std::unique_ptr<prometheus::Exposer> exposer;
 };
@@ -121,6 +141,19 @@ void SessionMetrics::Update(const SessionTotals& totals) {
   raise(impl_->snapshot_bytes, totals.snapshot_bytes);
   raise(impl_->reconnects, totals.reconnects);
   impl_->connected->Set(totals.connected ? 1 : 0);
+  const CacheTotals& cache = totals.cache;
+  if (cache.state == "none") return;
+  raise(impl_->CacheSamples("hit"), cache.hits);
+  for (const auto& [reason, samples] : cache.misses) raise(impl_->CacheSamples(reason), samples);
+  raise(impl_->skipped_passes, cache.passes_skipped);
+  raise(impl_->proofs, cache.proofs);
+  raise(impl_->audits, cache.audits);
+  impl_->saved_seconds->Set(cache.saved_seconds);
+  impl_->forward_seconds->Set(cache.forward_seconds);
+  impl_->fetch_seconds->Set(cache.fetch_seconds);
+  if (!impl_->cache_state.empty()) impl_->CacheState(impl_->cache_state)->Set(0);
+  impl_->CacheState(cache.state)->Set(1);
+  impl_->cache_state = cache.state;
 }
 
 int SessionMetrics::port() const { return impl_->exposer->GetListeningPorts().front(); }

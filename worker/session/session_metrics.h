@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "worker/session/cache_totals.h"
 
 namespace egeria::worker {
 
@@ -26,6 +27,7 @@ struct SessionTotals {
   int64_t snapshot_bytes = 0;
   int64_t reconnects = 0;
   bool connected = false;
+  CacheTotals cache;
 };
 
 // Serves a training process's totals at http://ADDRESS:PORT/metrics for Prometheus. Every metric carries the

@@ -11,11 +11,13 @@ Batch LoadBatch(const ImageSet& set, const Normalisation& normalisation, const s
   const int64_t count = static_cast<int64_t>(indices.size());
   const at::TensorOptions host = at::TensorOptions().pinned_memory(accelerated);
   Batch batch{at::empty({count, set.channels, set.height, set.width}, host.dtype(at::kFloat)),
-              at::empty({count}, host.dtype(at::kLong))};
+              at::empty({count}, host.dtype(at::kLong)), at::Tensor()};
   FillBatch(set, normalisation, indices, augmentation, epoch, batch.images.mutable_data_ptr<float>(),
             batch.labels.mutable_data_ptr<int64_t>());
+  batch.host_images = batch.images;
   if (!accelerated) return batch;
-  return {batch.images.to(device, /*non_blocking=*/true), batch.labels.to(device, /*non_blocking=*/true)};
+  return {batch.images.to(device, /*non_blocking=*/true), batch.labels.to(device, /*non_blocking=*/true),
+          batch.host_images};
 }
 
 }  // namespace egeria::trainer

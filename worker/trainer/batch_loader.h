@@ -14,6 +14,7 @@ namespace egeria::trainer {
 struct Batch {
   at::Tensor images;  // float32, n x channels x height x width
   at::Tensor labels;  // int64, n
+  at::Tensor host_images;  // the images in host memory
 };
 
 // Images `indices` of `set` on `device`; see FillBatch(). From pinned memory, without waiting, where the device

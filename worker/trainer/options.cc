@@ -6,6 +6,7 @@
 #include <map>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -72,6 +73,9 @@ void AddTrainingFlags(CLI::App* app, Options* o) {
   app->add_option("--threads", o->threads, "Compute threads per rank (torchrun's default is 1)")
       ->check(CLI::NonNegativeNumber);
   app->add_option("--device", o->device, "auto, cpu, cuda, ...")->capture_default_str();
+  app->add_option("--augment", o->augment,
+                  "none, or random: crops and flips, other ones in each epoch (digits none, resnets random)")
+      ->check(CLI::IsMember({"none", "random"}));
 }
 
 void AddEgeriaFlags(CLI::App* app, Options* o) {
@@ -99,6 +103,14 @@ void AddEgeriaFlags(CLI::App* app, Options* o) {
   app->add_option("--plans", o->plans,
                   "Freeze at given steps, without a controller: JSON of {step, frozen_prefix}, or the "
                   "summary of another run");
+  app->add_option("--cache", o->cache,
+                  "unix:/path of the node's egeria-cache: the forward pass of frozen layer modules is skipped where "
+                  "it has what they give; 'none' computes it")
+      ->envname("EGERIA_CACHE");
+  app->add_option("--cache-use", o->cache_use, "auto: as long as that saves time; always")
+      ->envname("EGERIA_CACHE_USE")
+      ->check(CLI::IsMember({"auto", "always"}))
+      ->capture_default_str();
 }
 
 void AddOutputFlags(CLI::App* app, Options* o) {
@@ -179,6 +191,12 @@ absl::Status ResolveOptions(Options* o) {
   if (o->learning_rate == 0) o->learning_rate = digits ? 0.05 : 0.1;
   if (o->training_job.empty()) o->training_job = o->task;
   if (o->controller == "none") o->controller.clear();
+  if (o->cache == "none" || o->observe) o->cache.clear();  // what is observed does not freeze
+  if (!o->cache.empty() && !absl::StartsWith(o->cache, "unix:/")) {
+    return BadFlag("--cache (EGERIA_CACHE) is '", o->cache, "': give unix:/path, where egeria-cache listens, or none");
+  }
+  if (o->augment.empty()) o->augment = digits ? "none" : "random";
+  if (digits && o->augment != "none") return BadFlag("--augment random is for images larger than the digits");
   if (o->policy.empty()) o->policy = o->controller.empty() ? "none" : "plasticity";
   if (o->controller.empty() && o->policy != "none") {
     // Not an error: a job must train whether or not a controller could be had for it.

@@ -32,6 +32,7 @@ struct Options {
   int64_t evaluate_every = 0;  // epochs; 0: at the end only
   int threads = 0;             // 0: torch's choice
   std::string device = "auto";
+  std::string augment;         // "none" or "random"; "" until resolved: the task's
 
   std::vector<std::string> module_patterns;
   std::string policy;  // "" until resolved: "plasticity" with a controller, else "none"
@@ -45,6 +46,8 @@ struct Options {
   bool observe = false;
   std::string controller;  // "" is none
   std::string plans;       // file
+  std::string cache;       // "unix:/path"; "" is none
+  std::string cache_use = "auto";
 
   std::string checkpoint;
   int64_t checkpoint_every = 0;  // steps; 0: at the end only

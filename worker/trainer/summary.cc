@@ -22,6 +22,18 @@ std::string ToJson(const RunSummary& summary) {
                          {"frozen_prefix", decision.frozen_prefix},
                          {"ranks_identical", decision.ranks_identical}});
   }
+  const worker::CacheTotals& totals = summary.cache;
+  const Json cache = {{"state", totals.state},
+                      {"reason", totals.reason},
+                      {"passes", totals.passes},
+                      {"passes_skipped", totals.passes_skipped},
+                      {"hits", totals.hits},
+                      {"misses", totals.misses},
+                      {"proofs", totals.proofs},
+                      {"audits", totals.audits},
+                      {"saved_seconds", totals.saved_seconds},
+                      {"forward_seconds", totals.forward_seconds},
+                      {"fetch_seconds", totals.fetch_seconds}};
   const Json run = {{"task", summary.task},
                     {"policy", summary.policy},
                     {"mode", summary.mode},
@@ -41,7 +53,8 @@ std::string ToJson(const RunSummary& summary) {
                     {"parameters_hash", summary.parameters_hash},
                     {"bytes_all_reduced", summary.bytes_all_reduced},
                     {"samples_sent", summary.samples_sent},
-                    {"samples_dropped", summary.samples_dropped}};
+                    {"samples_dropped", summary.samples_dropped},
+                    {"cache", cache}};
   return Json{{"runs", Json::array({run})}}.dump(2) + "\n";
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "worker/session/cache_totals.h"
 
 namespace egeria::trainer {
 
@@ -38,6 +39,7 @@ struct RunSummary {
   int64_t bytes_all_reduced = 0;  // by rank 0
   int64_t samples_sent = 0;       // by rank 0
   int64_t samples_dropped = 0;
+  worker::CacheTotals cache;  // of rank 0
 };
 
 // {"runs": [run]} as indented text.

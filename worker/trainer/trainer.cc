@@ -24,9 +24,11 @@
 #include "worker/commit/torch_status.h"
 #include "worker/session/session.h"
 #include "worker/trainer/batch_loader.h"
+#include "worker/trainer/cache_link.h"
 #include "worker/trainer/checkpoint.h"
 #include "worker/trainer/controller_link.h"
 #include "worker/trainer/data/sampler.h"
+#include "worker/trainer/data/upcoming_batches.h"
 #include "worker/trainer/progress.h"
 #include "worker/trainer/replica.h"
 #include "worker/trainer/schedule.h"
@@ -37,6 +39,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kEvaluationBatch = 250;
+constexpr size_t kBatchesAhead = 8;  // that the cache is told of
 
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -77,8 +80,8 @@ class Run {
   const c10::Device device_;
   Task task_;
   std::optional<Sampler> sampler_;
+  std::optional<UpcomingBatches> upcoming_;
   Augmentation augmentation_;
-  bool augment_ = false;
   int64_t total_steps_ = 0;
   LearningRateOptions rate_;
   std::unique_ptr<Replica> replica_;
@@ -97,13 +100,13 @@ absl::Status Run::LoadData() {
     EGERIA_ASSIGN_OR_RETURN(task_, LoadDigits(options_.data));
   } else {
     EGERIA_ASSIGN_OR_RETURN(task_, LoadCifar10(options_.data));
-    augment_ = true;
     augmentation_ = {4, true, options_.seed};
   }
   Truncate(options_.train_samples, &task_.train);
   Truncate(options_.validation_samples, &task_.validation);
   EGERIA_ASSIGN_OR_RETURN(sampler_, Sampler::Make(task_.train.size(), launch_.member.world_size,
                                                   options_.batch_size, options_.seed));
+  upcoming_.emplace(*sampler_, launch_.member.rank, kBatchesAhead);
   total_steps_ = options_.epochs * sampler_->steps_per_epoch();
   EGERIA_ASSIGN_OR_RETURN(rate_.kind, ParseScheduleKind(options_.schedule));
   rate_.base = options_.learning_rate;
@@ -232,6 +235,8 @@ absl::Status Run::StartSession(const std::optional<Checkpoint>& restored) {
     parts.agent = std::move(controller.agent);
     parts.snapshot_tensors = std::move(controller.snapshot_tensors);
   }
+  EGERIA_ASSIGN_OR_RETURN(parts.frozen_forward,
+                          LinkCache(options_, launch_, device_, sampler_->steps_per_epoch()));
   EGERIA_ASSIGN_OR_RETURN(session_, worker::Session::Start(std::move(parts)));
   return absl::OkStatus();
 }
@@ -261,12 +266,15 @@ absl::Status Run::Step(Progress* progress) {
   const auto start = Clock::now();
   at::Tensor loss;
   try {
-    const Batch batch = LoadBatch(task_.train, task_.normalisation, sampler_->Batch(step, launch_.member.rank),
-                                  augment_ ? &augmentation_ : nullptr, epoch, device_);
+    const std::vector<int64_t> samples = sampler_->Batch(step, launch_.member.rank);
+    const Batch batch = LoadBatch(task_.train, task_.normalisation, samples,
+                                  options_.augment == "random" ? &augmentation_ : nullptr, epoch, device_);
     replica_->SetLearningRate(rate);
     replica_->ZeroGrad();
     session_->BeginStep();
-    loss = at::cross_entropy_loss(session_->Forward(batch.images), batch.labels);
+    if (session_->ExpectsBatches()) session_->Expect(upcoming_->From(step));
+    const worker::BatchSamples which = {{samples.begin(), samples.end()}, batch.host_images};
+    loss = at::cross_entropy_loss(session_->Forward(batch.images, &which), batch.labels);
     session_->BeforeBackward(loss);
     loss.backward();
     replica_->optimizer().step();
@@ -368,6 +376,7 @@ absl::StatusOr<RunSummary> Run::Summarise(const Score& score, double wall_second
   summary.bytes_all_reduced = totals.bytes_reduced;
   summary.samples_sent = totals.samples_sent;
   summary.samples_dropped = totals.samples_dropped;
+  summary.cache = totals.cache;
   return summary;
 }
 

@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "worker/cache/cache_folder.h"
 
 namespace egeria::cache {
 namespace {

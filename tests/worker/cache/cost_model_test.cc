@@ -102,8 +102,9 @@ TEST(CostModelTest, IsSwitchedOffWhereKeepingTakesLongerThanComputing) {
   EXPECT_THAT(model.estimates().reason, HasSubstr("to keep what it gives 2.00 ms"));
 }
 
-TEST(CostModelTest, TwoEpochsWithoutAHitAreEnough) {
+TEST(CostModelTest, ThreeEpochsWithoutAHitAreEnough) {
   CostModel model = Measured(0.010);
+  model.EpochPassed();
   model.EpochPassed();
   EXPECT_TRUE(model.Use());
   model.EpochPassed();

@@ -194,9 +194,9 @@ TEST(StorageFormatTest, DamagedBytesAreRefusedOrGiveOtherValuesAndNothingWorse) 
 TEST(StorageFormatTest, NamesAreThoseOfTheOptions) {
   for (const StorageFormat format : {StorageFormat::kExact, StorageFormat::kLz4, StorageFormat::kZstd,
                                      StorageFormat::kFloat16, StorageFormat::kBFloat16}) {
-    EXPECT_EQ(ParseStorageFormat(StorageFormatName(format)), format);
+    EXPECT_EQ(*StorageFormatOf(StorageFormatName(format)), format);
   }
-  EXPECT_EQ(ParseStorageFormat("float16"), std::nullopt);
+  EXPECT_EQ(StorageFormatOf("float16").status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(StorageFormatTest, WhatIsRoundedLiesElsewhere) {

@@ -20,7 +20,8 @@ def run(folder: pathlib.Path, *arguments: object, seconds: float = 240,
     environment = {name: value for name, value in os.environ.items() if not name.startswith("EGERIA_")}
     command = [RUN, "--nproc-per-node", "2", HERE / "session_job.py", "--out", folder, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False,
-                          env={**environment, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.environ["PYTHONPATH"]})
+                          env={**environment, "EGERIA_CACHE": "none", "OMP_NUM_THREADS": "1",
+                               "PYTHONPATH": os.environ["PYTHONPATH"]})
     assert done.returncode == code, (done.stdout + done.stderr)[-6000:]
     records = [json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))]
     assert len(records) == (2 if code == 0 else len(records))

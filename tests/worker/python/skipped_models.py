@@ -90,6 +90,19 @@ class UNet(nn.Module):
         return self.out(self.up1(torch.cat([F.interpolate(second, scale_factor=2), first], 1)))
 
 
+class Upwards(nn.Module):
+    """The way up of a U-Net in one."""
+
+    def __init__(self, up2: nn.Module, up1: nn.Module) -> None:
+        super().__init__()
+        self.up2, self.up1 = up2, up1
+
+    def forward(self, stages: list[Tensor]) -> Tensor:
+        first, second, third = stages
+        second = self.up2(torch.cat([F.interpolate(third, scale_factor=2), second], 1))
+        return self.up1(torch.cat([F.interpolate(second, scale_factor=2), first], 1))
+
+
 class Encoder(nn.Module):
     """torch's own transformer layers, with a mask by keyword."""
 

@@ -13,16 +13,17 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
-from accelerate.data_loader import DataLoaderShard
+from accelerate.data_loader import DataLoaderShard, SeedableRandomSampler
 from launching import HERE, Program
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import (BatchEncoding, PretrainedConfig, PreTrainedModel, Trainer, TrainerCallback,
                           TrainingArguments, set_seed)
 
+import egeria.sample_ids
 from egeria import Config, EgeriaError
 from egeria.caching import Caching
-from egeria.data import Marks, current, wrap
+from egeria.data import Marks, SampleIds, Variants, current, wrap
 from egeria.integrations.huggingface import EgeriaCallback
 from egeria.tagging import KEY
 
@@ -148,6 +149,29 @@ def test_a_resumed_trainer_has_the_ids_of_each_batch(tmp_path: pathlib.Path, wor
     assert callback.no_sample_ids is None
 
 
+class WithVariants(Trainer):
+    """Of each sample three variants."""
+
+    def get_train_dataloader(self) -> DataLoader:
+        images = Variants(Numbers(), 3)
+        sampler = images.one_each(SeedableRandomSampler(images.dataset, data_seed=3))
+        return self.accelerator.prepare(DataLoader(images, 4, sampler=sampler, collate_fn=collate))
+
+
+def test_a_trainer_with_variants_that_is_resumed_has_those_of_one_that_is_not(tmp_path: pathlib.Path):
+    seen = []
+    for resume in (None, str(tmp_path / "checkpoint-16")):  # 4 batches into the second epoch of 12
+        trainer = trainer_of(tmp_path, EgeriaCallback(config=QUIET), save_strategy="steps", save_steps=16)
+        trainer.__class__ = WithVariants
+        trainer.train(resume_from_checkpoint=resume)
+        seen.append(trainer.model.seen)
+        assert all(ids is not None and [index // 3 for index in ids] == samples for ids, samples in seen[-1])
+    assert len(seen[0]) == 24 and seen[1] == seen[0][16:]
+    first, second = (dict(divmod(index, 3) for ids, _ in seen[0][begin:begin + 12] for index in ids)
+                     for begin in (0, 12))
+    assert len(first) == len(second) == SAMPLES and all(first[sample] != second[sample] for sample in first)
+
+
 def test_the_loader_of_a_trainer_is_as_before_when_it_has_ended(tmp_path: pathlib.Path):
     """Some give the Trainer a loader of their own, always the same."""
     class Keeping(Trainer):
@@ -167,16 +191,21 @@ def test_the_loader_of_a_trainer_is_as_before_when_it_has_ended(tmp_path: pathli
 
 
 @pytest.mark.parametrize("dataset, options, why", [
-    (Stream(), {"max_steps": 3}, "an iterable dataset, have no indices"),
-    (None, {"max_steps": 3, "accelerator_config": {"dispatch_batches": True}}, "with dispatch_batches=True"),
+    (Stream(), {"max_steps": 5}, "an iterable dataset, have no indices"),
+    (None, {"max_steps": 5, "accelerator_config": {"dispatch_batches": True}}, "with dispatch_batches=True"),
 ])
 def test_a_trainer_without_ids_trains_and_says_why(dataset: Any, options: dict[str, Any], why: str,
-                                                   tmp_path: pathlib.Path):
+                                                   tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch,
+                                                   caplog: pytest.LogCaptureFixture):
+    monkeypatch.setattr(egeria.sample_ids, "_current", SampleIds())
+    monkeypatch.setattr(egeria.sample_ids, "_told", set())
     callback = EgeriaCallback(config=QUIET)
     trainer = trainer_of(tmp_path, callback, dataset, **options)
     trainer.train()
     assert why in callback.no_sample_ids
-    assert len(trainer.model.seen) == 3 and all(ids is None for ids, _ in trainer.model.seen)
+    assert len(trainer.model.seen) == 5 and all(ids is None for ids, _ in trainer.model.seen)
+    lines = [record.getMessage() for record in caplog.records if record.name == "egeria"]
+    assert sum("nothing is cached" in line and why in line for line in lines) == 1
 
 
 def test_a_callback_that_is_switched_off_leaves_the_batches_alone(tmp_path: pathlib.Path):

@@ -15,7 +15,7 @@ from torch.utils.data import (BatchSampler, DataLoader, DistributedSampler, Rand
                               SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
-from egeria.data import current, wrap
+from egeria.data import NodeSampler, current, wrap
 from egeria.lookahead import AHEAD, LookAhead, may_draw_early
 from egeria.sample_ids import ids_of
 
@@ -49,6 +49,7 @@ SAMPLERS = {
     "weighted": (lambda: WeightedRandomSampler([0.5] * 103, 60, generator=generator()), True),
     "subset": (lambda: SubsetRandomSampler(DATA[:60], generator()), True),
     "ranks": (lambda: DistributedSampler(DATA, 2, 0), True),
+    "nodes": (lambda: NodeSampler(DATA, 2, 0, ranks_per_node=1), True),
     "Lightning's": (lambda: DistributedSamplerWrapper(SubsetRandomSampler(DATA), num_replicas=2, rank=1), True),
     "accelerate's": (lambda: SeedableRandomSampler(DATA, data_seed=4), True),
     "grouped": (lambda: LengthGroupedSampler(8, lengths=[index % 7 for index in DATA]), True),

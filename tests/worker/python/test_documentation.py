@@ -48,6 +48,14 @@ def test_every_error_has_an_entry_and_every_entry_an_error():
     assert listed == raised
 
 
+def test_every_reason_not_to_skip_has_an_entry():
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
+    raised = set(re.findall(r'Refused\(\s*"([A-Z0-9_]+)"', sources))
+    table = TEXT.split("## Skipping what is frozen")[1].split("## Sample ids")[0]
+    rows = re.findall(r"^\| (`[A-Z].*?) \|", table, re.MULTILINE)
+    assert {name for row in rows for name in re.findall("[A-Z0-9_]+", row)} == raised
+
+
 def test_every_option_and_variable_is_listed():
     table = TEXT.split("## Options")[1].split("## doctor")[0]
     assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == [field.name for field in dataclasses.fields(Config)]

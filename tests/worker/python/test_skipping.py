@@ -37,6 +37,25 @@ def test_resnet_shuffled_with_a_partial_batch(prefix: int) -> None:
     assert cached.counters["hits"] > 30
 
 
+def test_a_training_that_is_resumed_with_a_partial_batch_finds_what_whole_batches_have_stored() -> None:
+    store = DictStore()
+    run(store, steps=STEPS[:6])  # 8, 8 and 6 samples an epoch
+    whole = {id for ids, *_ in STEPS[:6] if len(ids) == 8 for id in ids}
+    asked: list[tuple[list[int], list[Any]]] = []
+
+    class Watching(DictStore):
+        def find(self, ids: Any, input_hashes: Any) -> Any:
+            asked.append((list(ids), super().find(ids, input_hashes)))
+            return asked[-1][1]
+
+    watching = Watching()
+    watching.rows = store.rows
+    resumed = run(watching, steps=STEPS[2:7])
+    assert resumed.same_as(run(steps=STEPS[2:7]))
+    ids, found = next((ids, found) for ids, found in reversed(asked) if len(ids) == 8)
+    assert all(row is not None for id, row in zip(ids, found) if id in whole)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast(dtype: torch.dtype) -> None:
     cached = run(DictStore(), autocast=dtype)

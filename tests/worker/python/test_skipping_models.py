@@ -6,10 +6,12 @@ import warnings
 from typing import Any
 
 import pytest
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skipped_models import (LABELS, MASK, TOKENS, Encoder, ThreeLayers, UNet, WithLowLevelFeatures, encoder_layers,
-                            images, square, vectors)
+from skipped_models import (LABELS, MASK, TOKENS, Encoder, ThreeLayers, UNet, Upwards, WithLowLevelFeatures,
+                            encoder_layers, images, square, vectors)
 from skipping_runs import DictStore, epochs, train
 
 transformers = pytest.importorskip("transformers")
@@ -71,11 +73,16 @@ def test_bert_with_dropout_and_masks(prefix: int) -> None:
     assert live == [["bert.embeddings", *(f"bert.encoder.layer.{number}" for number in range(4))][prefix - 1]]
 
 
-def test_bert_with_its_hidden_states() -> None:
-    """They cross the cut one by one as long as they are few."""
+@pytest.mark.parametrize("prefix", [2, 3, 5])
+def test_bert_that_returns_its_hidden_states_is_refused(prefix: int) -> None:
+    steps = epochs(16, 8, 2, lambda ids: sentences(ids, output_hidden_states=True))
+    expect_refused("TOO_MANY_TENSORS", bert, BERT_LAYERS, prefix, steps, loss_of)
+
+
+def test_one_layer_is_skipped_though_hidden_states_are_returned() -> None:
+    """What crosses is one tensor."""
     steps = epochs(22, 8, 4, lambda ids: sentences(ids, output_hidden_states=True))
-    assert len(expect_same(bert, BERT_LAYERS, 3, steps, loss_of)) == 3
-    expect_refused("TOO_MANY_TENSORS", bert, BERT_LAYERS, 5, steps, loss_of)
+    assert expect_same(bert, BERT_LAYERS, 1, steps, loss_of) == ["bert.embeddings"]
 
 
 def test_hooks_that_a_library_adds_in_its_first_pass_are_added_once() -> None:
@@ -121,10 +128,61 @@ def test_low_level_features_cross_too(prefix: int, live: list[str]) -> None:
     assert expect_same(WithLowLevelFeatures, layers, prefix, epochs(22, 8, 4, images)) == live
 
 
-@pytest.mark.parametrize("prefix,live", [(2, ["down1", "down2"]), (4, ["down1", "up2"]), (5, ["up1"])])
-def test_unet(prefix: int, live: list[str]) -> None:
-    layers = ["down1", "down2", "down3", "up2", "up1", "out"]
-    assert expect_same(UNet, layers, prefix, epochs(22, 8, 4, images)) == live
+UNET_LAYERS = ["down1", "down2", "down3", "up2", "up1", "out"]
+
+
+@pytest.mark.parametrize("prefix,live", [(1, ["down1"]), (5, ["up1"])])
+def test_unet_at_its_outer_cuts(prefix: int, live: list[str]) -> None:
+    assert expect_same(UNet, UNET_LAYERS, prefix, epochs(22, 8, 4, images)) == live
+
+
+@pytest.mark.parametrize("prefix", [2, 3, 4])
+def test_unet_is_refused_at_each_inner_cut(prefix: int) -> None:
+    """Also where two tensors cross, as they do in the model with low-level features."""
+    expect_refused("TOO_MANY_TENSORS", UNet, UNET_LAYERS, prefix, epochs(16, 8, 2, images))
+
+
+@pytest.mark.parametrize("prefix", [2, 3])
+def test_unet_in_halves_is_refused_too(prefix: int) -> None:
+    """Its way up is a layer of its own, which takes all stages at once, and of which nothing is frozen."""
+    class Halves(UNet):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = Upwards(self.up2, self.up1)
+            del self.up2, self.up1
+
+        def forward(self, x: Tensor) -> Tensor:
+            first = self.down1(x)
+            second = self.down2(first)
+            return self.out(self.up([first, second, self.down3(second)]))
+
+    expect_refused("TOO_MANY_TENSORS", Halves, [*UNET_LAYERS[:3], "up", "out"], prefix, epochs(16, 8, 2, images))
+
+
+def test_a_decoder_that_is_given_all_stages_and_takes_two_is_not_refused() -> None:
+    class Decoder(nn.Module):
+        def __init__(self, low: nn.Module, head: nn.Module) -> None:
+            super().__init__()
+            self.low, self.head = low, head
+
+        def forward(self, stages: list[Tensor]) -> Tensor:
+            low, high = stages[1], F.interpolate(stages[3], stages[1].shape[-2:])
+            return self.head(torch.cat([high, self.low(low)], 1))
+
+    class Model(WithLowLevelFeatures):
+        def __init__(self) -> None:
+            super().__init__()
+            self.decoder = Decoder(self.low, self.head)
+            del self.low, self.head
+
+        def forward(self, x: Tensor) -> Tensor:
+            stages = [self.stem(x)]
+            for layer in (self.first, self.second, self.third):
+                stages.append(layer(stages[-1]))
+            return self.decoder(stages)
+
+    layers = ["stem", "first", "second", "third", "decoder"]
+    assert expect_same(Model, layers, 3, epochs(22, 8, 4, images)) == ["first", "second"]
 
 
 @pytest.mark.parametrize("prefix", range(1, 4))

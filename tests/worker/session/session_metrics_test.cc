@@ -50,6 +50,28 @@ TEST(SessionMetrics, ServesTheTotalsOverHttpOnAFreePort) {
   EXPECT_THAT(text, Not(HasSubstr("rank=")));
 }
 
+TEST(SessionMetrics, TellsOfTheCacheWhereThereIsOne) {
+  const auto metrics = SessionMetrics::Serve("127.0.0.1:0", "job");
+  ASSERT_TRUE(metrics.ok());
+  (*metrics)->Update({});
+  EXPECT_THAT((*metrics)->Text(), Not(HasSubstr("cache_state")));
+  SessionTotals totals;
+  totals.cache.state = "trying";
+  totals.cache.hits = 64;
+  totals.cache.misses = {{"absent", 3}, {"late", 2}};
+  totals.cache.saved_seconds = -0.5;
+  (*metrics)->Update(totals);
+  totals.cache.state = "off";
+  totals.cache.misses["late"] = 5;
+  (*metrics)->Update(totals);
+  const std::string text = (*metrics)->Text();
+  EXPECT_THAT(text, HasSubstr("egeria_worker_cache_samples_total{result=\"hit\",training_job=\"job\"} 64"));
+  EXPECT_THAT(text, HasSubstr("egeria_worker_cache_samples_total{result=\"late\",training_job=\"job\"} 5"));
+  EXPECT_THAT(text, HasSubstr("egeria_worker_cache_saved_seconds{training_job=\"job\"} -0.5"));
+  EXPECT_THAT(text, HasSubstr("egeria_worker_cache_state{state=\"off\",training_job=\"job\"} 1"));
+  EXPECT_THAT(text, HasSubstr("egeria_worker_cache_state{state=\"trying\",training_job=\"job\"} 0"));
+}
+
 TEST(SessionMetrics, CountersNeverFall) {
   const auto metrics = SessionMetrics::Serve("127.0.0.1:0", "job");
   ASSERT_TRUE(metrics.ok());

@@ -50,9 +50,24 @@ TEST(Options, BadFlagsEndWithTwo) {
            {"--task", "digits", "--data", "x", "--controller", "unix:/c", "--policy-json", "{"},
            {"--task", "digits", "--data", "x", "--controller", "unix:/c", "--policy-json", "{\"none\": {}}"},
            {"--task", "digits", "--data", "x", "--controller", "unix:/c", "--freeze-at", "0.5:2"},
+           {"--task", "digits", "--data", "x", "--cache", "/folder"},
+           {"--task", "digits", "--data", "x", "--cache", "unix:/c", "--cache-use", "never"},
+           {"--task", "digits", "--data", "x", "--augment", "random"},
            {"--task", "digits", "--data", "x", "--bootstrap", "maybe"}}) {
     EXPECT_EQ(Parse(arguments).exit_code, 2) << ::testing::PrintToString(arguments);
   }
+}
+
+TEST(Options, TakesTheCacheFromTheEnvironmentUnlessItIsToldOtherwise) {
+  setenv("EGERIA_CACHE", "unix:/e", 1);
+  EXPECT_EQ(Parse({"--task", "digits", "--data", "x"}).options.cache, "unix:/e");
+  EXPECT_EQ(Parse({"--task", "digits", "--data", "x", "--cache", "unix:/c"}).options.cache, "unix:/c");
+  EXPECT_EQ(Parse({"--task", "digits", "--data", "x", "--cache", "none"}).options.cache, "");
+  EXPECT_EQ(Parse({"--task", "digits", "--data", "x", "--observe"}).options.cache, "");
+  unsetenv("EGERIA_CACHE");
+  EXPECT_EQ(Parse({"--task", "digits", "--data", "x"}).options.cache, "");
+  EXPECT_EQ(Parse({"--task", "digits", "--data", "x"}).options.augment, "none");
+  EXPECT_EQ(Parse({"--task", "resnet20", "--data", "x"}).options.augment, "random");
 }
 
 TEST(Options, APolicyWithoutAControllerTrainsPlainly) {

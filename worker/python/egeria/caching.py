@@ -65,11 +65,12 @@ class Caching:
         self._final: dict[str, Any] | None = None  # estimates() at the end
         self._state = ""
         self._proofs = 0  # of this prefix, at the step before
+        self._steps = 0
 
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before a training forward pass of the wrapped model. Ids that nobody needs have to be taken too: else it
         looks as if the loop took batches ahead."""
-        if self._skipper is None:
+        if self._skipper is None or self._skipper.refusal is not None:
             ids = current().take(batch_of(pytree.tree_leaves((args, kwargs))))
             self.repeats.note(args, kwargs, ids)
 
@@ -112,11 +113,11 @@ class Caching:
 
     def estimates(self) -> dict[str, Any]:
         """Of the prefix that is frozen now, or was at the end, see Worth.estimates(); "saved_seconds" over all
-        prefixes. "state" is "refused" where the prefix cannot be skipped, and "idle" where nothing is frozen."""
+        prefixes. "state" is "refused" where the prefix cannot be skipped, and "unfrozen" where nothing is frozen."""
         if self._final is not None:
             return dict(self._final)
         if self._skipper is None:
-            return {"state": "idle", "reason": "nothing is frozen", "saved_seconds": self._saved_seconds,
+            return {"state": "unfrozen", "reason": "nothing is frozen", "saved_seconds": self._saved_seconds,
                     "forward_seconds": None, "fetch_seconds": None}
         estimates = self._skipper.worth.estimates()
         estimates["saved_seconds"] += self._saved_seconds
@@ -130,6 +131,19 @@ class Caching:
         totals, estimates = self.counters(), self.estimates()
         return {**{name: totals.get(name, 0) for name in ("passes", "passes_skipped", "hits", "misses")},
                 **{name: estimates[name] for name in ("saved_seconds", "state", "reason")}}
+
+    def totals_due(self) -> bool:
+        """Whether the metrics should learn of totals(), once every few steps."""
+        self._steps += 1
+        return self._steps % _LOOK_EVERY == 0
+
+    def totals(self) -> tuple[dict[str, int], dict[str, int], dict[str, Any]]:
+        """For the metrics: Skipper's counters over all prefixes, samples by why they were no hits, and estimates()."""
+        counters = dict(self._counters)
+        if self._skipper is not None:
+            _add(counters, self._skipper.counters)
+        misses = {name[len("miss_"):]: value for name, value in counters.items() if name.startswith("miss_")}
+        return counters, misses, self.estimates()
 
     def close(self, finished: bool) -> None:
         """Leaves the model as it was. Entries of a training that has finished are forgotten, others stay for its

@@ -14,11 +14,6 @@ from egeria.calls import Call
 from egeria.isolation import RandomStates, device_of, restored
 from egeria.standins import NotATensor, Output, Taps, tensors_in
 
-# A model that needs more outputs of frozen layers than this keeps all of them (output_hidden_states=True): to
-# fetch them takes longer than to compute them.
-MOST_LIVE_OUTPUTS = 4
-
-
 class Refused(Exception):
     """Why a frozen prefix is computed as usual.
 

@@ -10,11 +10,17 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from egeria.calls import Call
-from egeria.cut import MOST_LIVE_OUTPUTS, Cut, Refused, describe, side_pass
+from egeria.cut import Cut, Refused, describe, side_pass
+from egeria.cut_width import widest_cut
 from egeria.dataflow import Dataflow
 from egeria.modules import LayerModule
 from egeria.passes import Pass, flatten
 from egeria.standins import Output, Taps, tensors_in
+
+# Layers whose outputs may be needed at a time: that of the last one, and an early one that a later layer takes
+# too. Where more are, the cut is not clean: what crosses it grows with every layer that freezes, and the earliest
+# outputs are the largest, so that to fetch them takes longer than to compute them.
+_MOST_AT_A_TIME = 2
 
 # The mark of the batch's rows in a Dataflow.
 _INPUT = -1
@@ -100,6 +106,8 @@ def run_as_usual(model: nn.Module, entries: list[nn.Module], names: list[str], c
     cut = Cut(entries, names, [outputs[index] for index in range(len(entries))], _live(reached, flow, names))
     cut.decides = _decides(flow, cut)
     _leave_running(cut, call.batch)
+    if len(cut.live) > 1:
+        _check_width(model, entries, call)
     return cut, usual
 
 
@@ -165,9 +173,15 @@ def _leave_running(cut: Cut, batch: int) -> None:
     cut.entries = [cut.entries[index] for index in kept]
     cut.names = [cut.names[index] for index in kept]
     cut.outputs = [cut.outputs[index] for index in kept]
-    if len(cut.live) > MOST_LIVE_OUTPUTS:
-        raise Refused("TOO_MANY_TENSORS", f"the outputs of {len(cut.live)} frozen layers are used behind them: "
-                      + ", ".join(cut.names[index] for index in cut.live[:MOST_LIVE_OUTPUTS]) + ", ...")
+
+
+def _check_width(model: nn.Module, entries: Sequence[nn.Module], call: Call) -> None:
+    """Looks at all of the model, so that a model whose cuts are not clean is refused at each of them alike."""
+    needed = widest_cut(model, entries, call)
+    if len(needed) > _MOST_AT_A_TIME:
+        shown = ", ".join(f"'{name}'" for name in needed[:4]) + (", ..." if len(needed) > 4 else "")
+        raise Refused("TOO_MANY_TENSORS", f"the outputs of {len(needed)} layers are needed at a time ({shown}): "
+                      "skip connections between several stages, or hidden states that the model returns")
 
 
 def _all_tensors(value: Any) -> list[Tensor]:

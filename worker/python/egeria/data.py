@@ -19,10 +19,12 @@ from torch.utils.data import DataLoader, IterableDataset, MapDataPipe
 
 from egeria.errors import EgeriaError
 from egeria.lookahead import LookAhead
+from egeria.node_sampler import NodeSampler
 from egeria.sample_ids import Pass, SampleIds, current, ids_of
 from egeria.tagging import KEY, Indices, TaggedBatch, iterates_itself, order_of, tag
+from egeria.variants import Variants, VariantSampler
 
-__all__ = ["Marks", "SampleIds", "current", "wrap"]
+__all__ = ["Marks", "NodeSampler", "SampleIds", "VariantSampler", "Variants", "current", "wrap"]
 
 SampleId = Callable[[Any], int]
 _STATE = "_egeria_identity"  # attribute of a wrapped loader

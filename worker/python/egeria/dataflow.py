@@ -47,12 +47,14 @@ class Dataflow(TorchDispatchMode):
 
     Attributes:
       decisions: those made on marked tensors, and in marked parts on any.
+      last_use: by mark, where it was met last: n in the marked part number n, n + 1 between that and the next one.
       enabled: otherwise only collectives are looked for.
     """
 
     def __init__(self, enabled: bool = True) -> None:
         super().__init__()
         self.decisions: list[Decision] = []
+        self.last_use: dict[int, int] = {}
         self.enabled = enabled
         self._part: int | None = None
         self._position = 0
@@ -93,6 +95,7 @@ class Dataflow(TorchDispatchMode):
 
     def _follow(self, takes_shape: bool, used: list[Tensor], result: Any) -> None:
         marks, made = self.marks(used), _tensors(result)
+        self.last_use.update(dict.fromkeys(marks, self._position - (self._part is not None)))
         if used and (takes_shape or not made) and result is not None and (marks or self._part is not None):
             self.decisions.append(Decision(marks, isinstance(result, bool), self._position))
         if self._part is not None:

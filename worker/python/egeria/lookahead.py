@@ -24,6 +24,7 @@ _SAMPLERS = {
     "torch.utils.data.sampler.SubsetRandomSampler",
     "torch.utils.data.sampler.WeightedRandomSampler",
     "torch.utils.data.distributed.DistributedSampler",
+    "egeria.node_sampler.NodeSampler",
     "lightning.fabric.utilities.distributed.DistributedSamplerWrapper",
     "lightning_fabric.utilities.distributed.DistributedSamplerWrapper",
     "transformers.trainer_pt_utils.LengthGroupedSampler",
@@ -38,6 +39,7 @@ _AROUND = {
     "torch.utils.data.sampler.BatchSampler": "sampler",
     "accelerate.data_loader.BatchSamplerShard": "batch_sampler",
     "accelerate.data_loader.SkipBatchSampler": "batch_sampler",
+    "egeria.variants.VariantSampler": "sampler",
 }
 
 
@@ -86,7 +88,7 @@ class LookAhead:
     def upcoming(self) -> list[list[int]]:
         """Ids of the batches that have been drawn and not been delivered."""
         draws = self._draws
-        ids = [] if draws is None else [self._ids_of(indices) for indices in draws.undelivered()]
+        ids = [] if draws is None else [batch.ids(self._ids_of) for batch in draws.undelivered()]
         return [entry for entry in ids if entry is not None]
 
     def delivered(self, indices: tuple[Any, ...] | None) -> None:
@@ -103,6 +105,22 @@ class LookAhead:
         setattr(self._sampler, name, value)
 
 
+class _Batch:
+    """What the sampler has drawn for one batch. It is asked about in each step until it is delivered."""
+
+    def __init__(self, drawn: Any, batched: bool):
+        self.drawn = drawn
+        self.indices = indices_of(drawn, batched)
+        self._ids: list[int] | None = None
+        self._known = False
+
+    def ids(self, ids_of: Callable[[tuple[Any, ...]], list[int] | None]) -> list[int] | None:
+        if not self._known and self.indices is not None:
+            self._ids = ids_of(self.indices)
+        self._known = True
+        return self._ids
+
+
 class _Draws:
     """One pass."""
 
@@ -112,8 +130,8 @@ class _Draws:
         self._iterator = iter(sampler)
         self._in_order = in_order
         self._lock = threading.Lock()
-        self._early: deque[Any] = deque()  # drawn, and not given to the loader; by this thread
-        self._loading: deque[tuple[Any, ...]] = deque(maxlen=most)  # given to the loader, and not delivered
+        self._early: deque[_Batch] = deque()  # drawn, and not given to the loader; by this thread
+        self._loading: deque[_Batch] = deque(maxlen=most)  # given to the loader, and not delivered
         self._may_draw: int | None = None  # so many early
 
     def __iter__(self) -> _Draws:
@@ -130,32 +148,29 @@ class _Draws:
                 self._may_draw = 0
                 break
             with self._lock:
-                self._early.append(following)
+                self._early.append(_Batch(following, self._batched))
         return drawn
 
     def _next(self) -> Any:
-        drawn = None if self._early else next(self._iterator)
+        batch = None if self._early else _Batch(next(self._iterator), self._batched)
         with self._lock:
-            if self._early:
-                drawn = self._early.popleft()
-            indices = indices_of(drawn, self._batched)
-            if indices is not None:
-                self._loading.append(indices)
-        return drawn
+            batch = self._early.popleft() if batch is None else batch
+            if batch.indices is not None:
+                self._loading.append(batch)
+        return batch.drawn
 
-    def undelivered(self) -> list[tuple[Any, ...]]:
+    def undelivered(self) -> list[_Batch]:
         with self._lock:
-            early = [indices_of(drawn, self._batched) for drawn in self._early]
-            return [*self._loading, *(indices for indices in early if indices is not None)]
+            return [*self._loading, *self._early]
 
     def delivered(self, indices: tuple[Any, ...]) -> None:
         with self._lock:
-            if indices not in self._loading:
+            place = next((place for place, batch in enumerate(self._loading) if batch.indices == indices), None)
+            if place is None:
                 return
-            skipped = self._loading.index(indices) if self._in_order else 0
-            for _ in range(skipped):
+            for _ in range(place if self._in_order else 0):
                 self._loading.popleft()
-            self._loading.remove(indices)
+            del self._loading[0 if self._in_order else place]
 
 
 def _length(sampler: Any) -> int:

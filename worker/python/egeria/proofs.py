@@ -28,13 +28,25 @@ class Proven:
     """A cut that is proven for calls of one shape.
 
     Attributes:
+      batch: samples of such a call.
+      circumstances: what a sample's activation depends on besides its input and the number of samples.
+      like: a number of samples of a call in which they have the same activations, to the bit.
       salt: for Call.hashes(): differs where a sample's activation may differ though its input does not.
       confirmed: a pass of the training itself has computed what one on the side does.
     """
 
     cut: Cut
-    salt: int
+    batch: int
+    circumstances: Any
+    like: int = 0
+    salt: int = 0
     confirmed: bool = False
+
+    def counts_as(self, size: int) -> None:
+        """Samples have the activations that they have in a call with so many."""
+        text = repr((self.circumstances, size)).encode()
+        self.like = size
+        self.salt = hash_tensors([torch.frombuffer(bytearray(text), dtype=torch.uint8)])
 
 
 class Proofs:
@@ -53,7 +65,6 @@ class Proofs:
         self._proven: dict[Any, Proven | None] = {}  # by shape of call and settings; None: refused
         self._seen: set[Any] = set()
         self._deciding: set[Any] = set()  # shapes of calls for which the conditions of a batch matter too
-        self._batch_sizes: dict[Any, int] = {}  # of the first proof, by shape of the samples
 
     def find(self, call: Call) -> Proven | None:
         """The proof for calls like this one. The first shape of all is proven at once, others when they come
@@ -80,8 +91,7 @@ class Proofs:
             if cut.decides:
                 self._deciding.add(shape)
                 key = shape, conditions
-            salt = repr((settings, conditions, self._batch_class(cut, call, settings, conditions)))
-            proven = Proven(cut, hash_tensors([torch.frombuffer(bytearray(salt.encode()), dtype=torch.uint8)]))
+            proven = self._among_others(cut, call, settings, conditions)
         except Refused as error:
             if first:
                 raise
@@ -93,16 +103,27 @@ class Proofs:
         """Number of hooks on submodules: one that is added later may use what a frozen layer computes."""
         return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in self._submodules)
 
-    def _batch_class(self, cut: Cut, call: Call, settings: Any, conditions: Any) -> int:
-        """A batch size at which samples have the same activations, to the bit, as in a batch of this size."""
-        size = self._batch_sizes.setdefault((call.sample_key(), settings, conditions), call.batch)
-        if size == call.batch:
-            return size
+    def _among_others(self, cut: Cut, call: Call, settings: Any, conditions: Any) -> Proven:
+        """The largest number of samples stands for all others with the same activations, whichever came first: in
+        a training that is resumed that may be an epoch's last batch, which is smaller."""
+        proven = Proven(cut, call.batch, (settings, conditions, call.sample_key()))
+        proven.counts_as(call.batch)
+        alike = [other for other in self._proven.values()
+                 if other is not None and other.circumstances == proven.circumstances]
+        largest = max(alike, key=lambda other: other.like, default=proven)
+        if largest.like > proven.like:
+            if self._same_in(cut, call, largest.like, conditions):
+                proven.counts_as(largest.like)
+            return proven
+        for other in alike:
+            if other.like < proven.like and self._same_in(cut, call, other.batch, conditions):
+                other.counts_as(proven.like)
+        return proven
+
+    def _same_in(self, cut: Cut, call: Call, size: int, conditions: Any) -> bool:
+        """Whether samples have the same activations, to the bit, in a batch of this size."""
         index = [position % call.batch for position in range(size)]
         if cut.decides and call.rows(index).conditions() != conditions:
-            return call.batch
-        for tried in (call, call.disturbed()):
-            if tried is not None and not same_rows(cut.compute(self._model, tried.rows(index)),
-                                                   cut.compute(self._model, tried), index):
-                return call.batch
-        return size
+            return False
+        return all(same_rows(cut.compute(self._model, tried.rows(index)), cut.compute(self._model, tried), index)
+                   for tried in (call, call.disturbed()) if tried is not None)

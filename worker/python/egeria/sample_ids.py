@@ -21,6 +21,9 @@ from egeria.errors import EgeriaError
 _logger = logging.getLogger("egeria")
 _told: set[str] = set()
 
+# So many passes in a row without ids are no warm-up.
+_SAY_AFTER = 4
+
 
 class Order(Protocol):
     """Knows what a loader will deliver next."""
@@ -60,6 +63,9 @@ class SampleIds:
         self._lock = threading.Lock()
         self._at_hand: _Announcement | None = None
         self._order: Callable[[], Order | None] = lambda: None
+        self._nobody_announces = "the training's loader is not wrapped; loader = egeria.data.wrap(loader)"
+        self._announced = False  # ever
+        self._without = 0  # passes in a row that have taken nothing
 
     def announce(self, ids: Sequence[int] | Tensor) -> None:
         """Says of which samples the next batch is that the model is called with in training mode.
@@ -79,11 +85,12 @@ class SampleIds:
                               "integers of 64 bits; give each sample a number, such as its index in the dataset")
         with self._lock:
             self._at_hand = _Announcement(values, None)
+            self._announced = True
 
     def take(self, batch: int) -> list[int] | None:
         """The ids of the batch at hand, in its order; for the model's forward pre-hook, in training mode.
 
-        Once for each announcement.
+        Once for each announcement. Where there are none in several passes, it says once a process why.
 
         Args:
           batch: size of the batch that the model is called with.
@@ -93,9 +100,35 @@ class SampleIds:
         """
         with self._lock:
             at_hand, self._at_hand = self._at_hand, None
-        if at_hand is None or at_hand.gone() or at_hand.ids is None or len(at_hand.ids) != batch:
-            return None
-        return list(at_hand.ids)
+            why = self._why_none(at_hand, batch)
+            self._without = 0 if why is None else self._without + 1
+            without = self._without
+        if why is None:
+            return list(at_hand.ids)  # type: ignore[union-attr,arg-type]
+        if without == _SAY_AFTER:
+            tell("no ids", f"batches have no sample ids, so nothing is cached: {why}")
+        return None
+
+    def _why_none(self, at_hand: _Announcement | None, batch: int) -> str | None:
+        """Why nothing may be taken now, for people; None if it may."""
+        if at_hand is None:
+            return "the model is called more than once for a batch" if self._announced else self._nobody_announces
+        source = at_hand.source() if at_hand.source is not None else None
+        if at_hand.source is not None and source is None:
+            return "the model is called with a batch of a loop that has been left"
+        if source is not None and source.runs_ahead:
+            return ("the loop takes batches ahead of the model, or leaves some out; call "
+                    "egeria.data.current().announce(ids) just before the model")
+        if at_hand.ids is None:
+            return ("the batch's indices are no integers of 64 bits (give wrap() a sample_id), or collate_fn "
+                    "moves or leaves out samples")
+        if len(at_hand.ids) != batch:
+            return f"the model is called with {batch} samples, the loader's batch has {len(at_hand.ids)}"
+        return None
+
+    def nobody_announces(self, why: str) -> None:
+        """What to tell people where there are no ids because no batch is announced."""
+        self._nobody_announces = why
 
     def forget(self) -> None:
         """Drops what is announced."""
@@ -124,6 +157,7 @@ class SampleIds:
                 if other is not None:
                     other.runs_ahead = True
             self._at_hand = _Announcement(None if source.runs_ahead else ids, weakref.ref(source))
+            self._announced = True
 
     def end(self, source: Pass) -> None:
         """A loader has delivered its last batch, and the loop has come back from it."""

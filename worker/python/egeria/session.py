@@ -261,7 +261,7 @@ class Session:
 
     def cache_estimates(self) -> dict[str, Any]:
         """What the cache of frozen activations costs and saves: "state" ("unknown", "trying", "on", "off", "refused",
-        "idle"), "reason", "saved_seconds" so far, "forward_seconds" and "fetch_seconds" of a pass where they are
+        "unfrozen"), "reason", "saved_seconds" so far, "forward_seconds" and "fetch_seconds" of a pass where they are
         known; empty without one."""
         return self._caching.estimates() if self._enabled and self._caching is not None else {}
 
@@ -364,6 +364,8 @@ class Session:
     def _report_boundary(self, link: Link) -> None:
         self._bytes_reduced += self._switcher.gradient_bytes
         link.native.set_totals(self._switcher.frozen_share, self._bytes_reduced)
+        if self._caching is not None and self._caching.totals_due():
+            link.native.set_cache_totals(*self._caching.totals())
         self._reports.boundary(link, self._switcher.prefix)
 
     def _try_to_report(self, action: Callable[[], None]) -> None:

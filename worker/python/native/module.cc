@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,16 +18,19 @@
 #include "common/base/log.h"
 #include "common/graph/graph_json.h"
 #include "torch/headeronly/version.h"
+#include "worker/cache/activation_cache.h"
 #include "worker/cache/cost_model.h"
+#include "worker/cache/tensor_hash.h"
 #include "worker/commit/parameter_checksum.h"
 #include "worker/freeze/partition.h"
 #include "worker/python/native/job_dict.h"
-#include "worker/python/native/python_cache.h"
 #include "worker/python/native/python_link.h"
 #include "worker/python/native/reference_costs.h"
 
 namespace egeria::python {
 namespace {
+
+using cache::ActivationCache;
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 using Release = py::gil_scoped_release;
@@ -219,6 +223,28 @@ void DefineRequests(py::module_& module) {
       .def_readonly("reason", &worker::Plan::reason);
 }
 
+void SetCacheTotals(PythonLink& link, const std::map<std::string, int64_t>& counters,
+                    std::map<std::string, int64_t> misses, const py::dict& estimates) {
+  const auto count = [&](const char* name) {
+    const auto found = counters.find(name);
+    return found == counters.end() ? 0 : found->second;
+  };
+  worker::CacheTotals totals;
+  totals.hits = count("hits");
+  totals.misses = std::move(misses);
+  totals.passes = count("passes");
+  totals.passes_skipped = count("passes_skipped");
+  totals.proofs = count("proofs");
+  totals.audits = count("audits");
+  totals.saved_seconds = estimates["saved_seconds"].cast<double>();
+  totals.forward_seconds = estimates["forward_seconds"].cast<std::optional<double>>().value_or(0);
+  totals.fetch_seconds = estimates["fetch_seconds"].cast<std::optional<double>>().value_or(0);
+  totals.state = estimates["state"].cast<std::string>();
+  totals.reason = estimates["reason"].cast<std::string>();
+  const Release release;
+  link.SetCacheTotals(std::move(totals));
+}
+
 void DefineLink(py::module_& module) {
   using Sampling = PythonLink::Asked<worker::SamplingRequest>;
   using Snapshot = PythonLink::Asked<worker::SnapshotRequest>;
@@ -254,6 +280,8 @@ void DefineLink(py::module_& module) {
       .def("record_probe", &PythonLink::RecordProbe, "seconds"_a, Unlocked())
       .def("record_dropped_sample", &PythonLink::RecordDroppedSample, Unlocked())
       .def("set_totals", &PythonLink::SetModelTotals, "frozen_share"_a = 0.0, "bytes_reduced"_a = 0, Unlocked())
+      .def("set_cache_totals", &SetCacheTotals, "counters"_a, "misses"_a, "estimates"_a,
+           "What the metrics say of the cache: Skipper.counters, samples by reason, and Worth.estimates().")
       .def("counters", &CountersOf)
       .def("stop", &Stop, "finished"_a);
 }
@@ -267,7 +295,7 @@ cache::Fingerprint ToFingerprint(const py::bytes& bytes) {
 }
 
 // A batch's tensors, none where nothing was found, and for each sample the reason why it is a miss, or "".
-py::tuple TakeBatch(PythonCache& self, const std::vector<uint64_t>& samples, const std::vector<uint64_t>& input_hashes,
+py::tuple TakeBatch(ActivationCache& self, const std::vector<uint64_t>& samples, const std::vector<uint64_t>& input_hashes,
                     double patience_seconds) {
   if (samples.size() != input_hashes.size()) throw py::value_error("samples and input_hashes differ in length");
   cache::CachedBatch batch;
@@ -281,7 +309,7 @@ py::tuple TakeBatch(PythonCache& self, const std::vector<uint64_t>& samples, con
   return py::make_tuple(py::tuple(py::cast(batch.tensors)), reasons);
 }
 
-int64_t PutRows(PythonCache& self, const std::vector<uint64_t>& samples, const std::vector<uint64_t>& input_hashes,
+int64_t PutRows(ActivationCache& self, const std::vector<uint64_t>& samples, const std::vector<uint64_t>& input_hashes,
                 const std::vector<at::Tensor>& tensors) {
   absl::StatusOr<int64_t> taken;
   {
@@ -291,7 +319,7 @@ int64_t PutRows(PythonCache& self, const std::vector<uint64_t>& samples, const s
   return ValueOrRaise(std::move(taken));
 }
 
-void DropPrefixes(PythonCache& self, const py::bytes& prefix, const std::string& scope) {
+void DropPrefixes(ActivationCache& self, const py::bytes& prefix, const std::string& scope) {
   using Scope = cache::CacheClient::Scope;
   if (scope != "prefix" && scope != "others" && scope != "all") {
     throw py::value_error("scope is prefix, others or all");
@@ -301,7 +329,7 @@ void DropPrefixes(PythonCache& self, const py::bytes& prefix, const std::string&
   self.client().Drop(fingerprint, scope == "prefix" ? Scope::kPrefix : scope == "others" ? Scope::kOthers : Scope::kAll);
 }
 
-py::dict CacheCounters(PythonCache& self) {
+py::dict CacheCounters(ActivationCache& self) {
   const cache::CacheClient::Counters line = self.client().counters();
   const cache::BatchReader::Counters reader = self.reader().counters();
   py::dict out;
@@ -349,22 +377,24 @@ void DefineCache(py::module_& module) {
     cache::Fingerprint fingerprint;
     {
       const Release release;
-      fingerprint = FingerprintOf(text, tensors);
+      fingerprint = cache::FingerprintOf(text, tensors);
     }
     return py::bytes(reinterpret_cast<const char*>(fingerprint.data()), fingerprint.size());
   }, "text"_a, "tensors"_a, "16 bytes over the text and over the element type, shape and bytes of each tensor.");
-  py::class_<PythonCache, std::shared_ptr<PythonCache>>(
+  py::class_<ActivationCache, std::shared_ptr<ActivationCache>>(
       module, "ActivationCache",
       "A line to the node's egeria-cache. What fails is a miss, or is dropped. Used from the training thread; in a "
       "forked child every method does nothing.")
       .def(py::init([](const std::string& address, const std::string& job_id, const std::string& device,
                        const std::string& format, int64_t quota_bytes, size_t shared_bytes) {
-             return ValueOrRaise(
-                 PythonCache::Start(address, job_id, c10::Device(device), format, quota_bytes, shared_bytes));
-           }), "address"_a, "job_id"_a, "device"_a = "cpu", "format"_a = "exact", "quota_bytes"_a = 0, "shared_bytes"_a = size_t{128} << 20)
-      .def("use", [](PythonCache& self, const py::bytes& prefix) { self.Use(ToFingerprint(prefix)); }, "prefix"_a,
+             return ValueOrRaise(ActivationCache::Start(address, job_id, c10::Device(device),
+                                                        ValueOrRaise(cache::StorageFormatOf(format)), quota_bytes,
+                                                        shared_bytes));
+           }), "address"_a, "job_id"_a, "device"_a = "cpu", "format"_a = "exact", "quota_bytes"_a = 0,
+           "shared_bytes"_a = size_t{128} << 20)
+      .def("use", [](ActivationCache& self, const py::bytes& prefix) { self.Use(ToFingerprint(prefix)); }, "prefix"_a,
            "What is taken and put from now on is of this prefix.")
-      .def("expect", &PythonCache::Expect, "batches"_a, py::call_guard<Release>(),
+      .def("expect", &ActivationCache::Expect, "batches"_a, py::call_guard<Release>(),
            "The samples of the batches that are taken next, in order: a hint, to read them ahead.")
       .def("take", &TakeBatch, "samples"_a, "input_hashes"_a, "patience_seconds"_a,
            "(b x ... tensors, none where nothing was found; for each sample why it is a miss, or \"\"). The rows of "
@@ -372,11 +402,11 @@ void DefineCache(py::module_& module) {
       .def("put", &PutRows, "samples"_a, "input_hashes"_a, "tensors"_a,
            "Offers b x ... tensors, a row for each sample; returns how many samples wait to be written.")
       .def("drop", &DropPrefixes, "prefix"_a, "scope"_a, "Forgets this prefix, the others, or all of the job.")
-      .def("flush", [](PythonCache& self, double seconds) { return self.client().Flush(absl::Seconds(seconds)); },
+      .def("flush", [](ActivationCache& self, double seconds) { return self.client().Flush(absl::Seconds(seconds)); },
            "seconds"_a, py::call_guard<Release>(), "Waits until what was offered has been written.")
-      .def("close", &PythonCache::Stop, py::call_guard<Release>(),
+      .def("close", &ActivationCache::Stop, py::call_guard<Release>(),
            "Ends the line, within a second; from then on everything is a miss. Idempotent.")
-      .def_property_readonly("attached", [](PythonCache& self) { return self.client().attached(); })
+      .def_property_readonly("attached", [](ActivationCache& self) { return self.client().attached(); })
       .def("counters", &CacheCounters);
   py::class_<cache::CostModel>(
       module, "CostModel",

@@ -66,6 +66,7 @@ class PythonLink {
   void RecordProbe(double seconds);
   void RecordDroppedSample();
   void SetModelTotals(double frozen_share, int64_t bytes_reduced);
+  void SetCacheTotals(worker::CacheTotals totals);
 
   struct Counters {
     worker::SessionTotals totals;

@@ -134,6 +134,7 @@ class EgeriaCallback(TrainerCallback):
             self.no_sample_ids = None
         except EgeriaError as error:
             self.no_sample_ids = str(error)
+            data.current().nobody_announces(str(error))
 
     def _watch_steps(self, trainer: Trainer) -> None:
         """Callbacks are not told the loss. Trainer.training_step() returns that of each micro-batch, already

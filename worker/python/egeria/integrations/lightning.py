@@ -147,6 +147,7 @@ class EgeriaCallback(Callback):
                 self.no_sample_ids = None
             except EgeriaError as error:
                 self.no_sample_ids = str(error)
+                data.current().nobody_announces(str(error))
             return dataloader
 
         trainer.strategy.process_dataloader = process_dataloader

@@ -1,0 +1,83 @@
+#include "worker/cache/activation_cache.h"
+
+#include <utility>
+
+#include "ATen/core/grad_mode.h"
+#include "common/base/status.h"
+#include "common/rpc/address.h"
+#include "common/tensor/torch_types.h"
+
+namespace egeria::cache {
+namespace {
+
+// Dense, row-major and on the host.
+at::Tensor OnHost(const at::Tensor& tensor) { return tensor.detach().to(at::kCPU).contiguous(); }
+
+std::vector<EntryTensor> Describe(const std::vector<at::Tensor>& row) {
+  std::vector<EntryTensor> tensors;
+  for (const at::Tensor& tensor : row) {
+    tensors.push_back({ToDataType(tensor.scalar_type()), tensor.sizes().vec(),
+                       static_cast<const std::byte*>(tensor.const_data_ptr())});
+  }
+  return tensors;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<ActivationCache>> ActivationCache::Start(const std::string& address,
+                                                                        const std::string& job_id, c10::Device device,
+                                                                        StorageFormat format, int64_t quota_bytes,
+                                                                        size_t shared_bytes) {
+  CacheClient::Options options;
+  EGERIA_ASSIGN_OR_RETURN(options.address, rpc::ParseAddress(address));
+  options.name = JobId(job_id);
+  if (!options.name.IsValid()) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_CONFIG", "'", job_id, "' is not a UUID in lower case");
+  }
+  options.format = format;
+  options.quota_bytes = quota_bytes;
+  options.shared_bytes = shared_bytes;
+  BatchReader::Options ahead;
+  ahead.device = device;
+  return std::shared_ptr<ActivationCache>(new ActivationCache(CacheClient::Start(options), ahead));
+}
+
+void ActivationCache::Use(const Fingerprint& prefix) {
+  prefix_ = prefix;
+  reader_.Use(prefix);
+}
+
+CachedBatch ActivationCache::Take(const std::vector<uint64_t>& samples, const std::vector<uint64_t>& input_hashes,
+                                  double patience_seconds) {
+  return reader_.Take(samples, input_hashes, absl::Seconds(patience_seconds));
+}
+
+void ActivationCache::Stop() {
+  reader_.Stop();
+  client_->Stop();
+}
+
+absl::StatusOr<int64_t> ActivationCache::Put(const std::vector<uint64_t>& samples,
+                                             const std::vector<uint64_t>& input_hashes,
+                                             const std::vector<at::Tensor>& tensors) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> hosts;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.dim() == 0 || static_cast<size_t>(tensor.size(0)) != samples.size() ||
+        samples.size() != input_hashes.size() || ToDataType(tensor.scalar_type()) == DataType::kUnspecified) {
+      return NamedError(absl::StatusCode::kInvalidArgument, "BAD_SHAPE", samples.size(), " samples, and a tensor of ",
+                        tensor.dim() == 0 ? 0 : tensor.size(0), " rows of ", c10::toString(tensor.scalar_type()));
+    }
+    hosts.push_back(OnHost(tensor));
+  }
+  int64_t taken = 0;
+  std::vector<at::Tensor> row(hosts.size());
+  for (size_t i = 0; i < samples.size(); ++i) {
+    for (size_t t = 0; t < hosts.size(); ++t) row[t] = hosts[t].select(0, static_cast<int64_t>(i));
+    if (i == 0) reader_.ExpectSize(EntrySize(Describe(row)));
+    taken += client_->Offer(prefix_, samples[i], input_hashes[i], Describe(row));
+  }
+  return taken;
+}
+
+}  // namespace egeria::cache

@@ -1,0 +1,55 @@
+#ifndef EGERIA_WORKER_CACHE_ACTIVATION_CACHE_H_
+#define EGERIA_WORKER_CACHE_ACTIVATION_CACHE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "absl/status/statusor.h"
+#include "worker/cache/batch_reader.h"
+#include "worker/cache/cache_client.h"
+
+namespace egeria::cache {
+
+// A training process's line to its node's egeria-cache, for tensors of one frozen prefix at a time. Used from the
+// training thread; in a forked child every method does nothing. Nothing here fails but Start().
+class ActivationCache {
+ public:
+  // Errors: INVALID_ARGUMENT a bad address, or a job id that is no UUID.
+  static absl::StatusOr<std::shared_ptr<ActivationCache>> Start(const std::string& address, const std::string& job_id,
+                                                                c10::Device device,
+                                                                StorageFormat format = StorageFormat::kExact,
+                                                                int64_t quota_bytes = 0,
+                                                                size_t shared_bytes = size_t{128} << 20);
+
+  // From now on Take() and Put() are of this prefix.
+  void Use(const Fingerprint& prefix);
+  void Expect(const std::vector<std::vector<uint64_t>>& batches) { reader_.Expect(batches); }
+  // As BatchReader::Take().
+  CachedBatch Take(const std::vector<uint64_t>& samples, const std::vector<uint64_t>& input_hashes,
+                   double patience_seconds);
+  // b x ... tensors on any device, a row for each sample, copied. Returns how many samples wait to be written.
+  // Errors: INVALID_ARGUMENT the tensors have another number of rows, or a type that the wire has not.
+  absl::StatusOr<int64_t> Put(const std::vector<uint64_t>& samples, const std::vector<uint64_t>& input_hashes,
+                              const std::vector<at::Tensor>& tensors);
+  // Ends the threads, within a second. Idempotent.
+  void Stop();
+
+  CacheClient& client() { return *client_; }
+  BatchReader& reader() { return reader_; }
+
+ private:
+  ActivationCache(std::shared_ptr<CacheClient> client, const BatchReader::Options& options)
+      : client_(std::move(client)), reader_(client_, options) {}
+
+  const std::shared_ptr<CacheClient> client_;
+  BatchReader reader_;
+  Fingerprint prefix_ = {};
+};
+
+}  // namespace egeria::cache
+
+#endif  // EGERIA_WORKER_CACHE_ACTIVATION_CACHE_H_

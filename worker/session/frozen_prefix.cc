@@ -1,0 +1,56 @@
+#include "worker/session/frozen_prefix.h"
+
+#include <sstream>
+#include <utility>
+
+#include "ATen/Parallel.h"
+#include "ATen/Version.h"
+#include "ATen/core/grad_mode.h"
+#include "torch/headeronly/version.h"
+#include "worker/cache/tensor_hash.h"
+
+namespace egeria::worker {
+
+FrozenPrefix::FrozenPrefix(std::span<const LayerModule> modules) : modules_(modules), writes_(Writes()) {}
+
+at::Tensor FrozenPrefix::Run(const at::Tensor& input) const {
+  const at::NoGradGuard no_gradients;
+  at::Tensor output = input;
+  for (const LayerModule& module : modules_) output = module.Run(std::move(output));
+  return output;
+}
+
+cache::Fingerprint FrozenPrefix::FingerprintFor(const at::Tensor& input) const {
+  std::ostringstream text;
+  // A library may compute the same sum in another order for another batch, machine or number of threads.
+  text << TORCH_VERSION << " " << at::get_cpu_capability() << " " << at::get_num_threads() << "\n"
+       << input.options() << " " << input.sizes() << "\n";
+  std::vector<at::Tensor> tensors;
+  for (const LayerModule& module : modules_) {
+    text << module.name() << "\n";
+    for (const std::shared_ptr<Block>& block : module.blocks()) {
+      text << *block << "\n";  // with the settings of torch's own modules
+      for (const auto& inner : block->named_modules()) text << inner.key() << " " << inner.value()->is_training() << "\n";
+    }
+    for (const auto& named : {module.parameters(), module.buffers()}) {
+      for (const NamedTensor& tensor : named) {
+        text << tensor.name << "\n";
+        tensors.push_back(tensor.tensor);
+      }
+    }
+  }
+  return cache::FingerprintOf(text.str(), tensors);
+}
+
+bool FrozenPrefix::unchanged() const { return Writes() == writes_; }
+
+int64_t FrozenPrefix::Writes() const {
+  int64_t writes = 0;
+  for (const LayerModule& module : modules_) {
+    for (const NamedTensor& parameter : module.parameters()) writes += parameter.tensor._version();
+    for (const NamedTensor& buffer : module.buffers()) writes += buffer.tensor._version();
+  }
+  return writes;
+}
+
+}  // namespace egeria::worker

@@ -1,0 +1,25 @@
+#include "worker/trainer/cache_link.h"
+
+#include <string>
+#include <utility>
+
+#include "common/base/ids.h"
+#include "common/base/status.h"
+
+namespace egeria::trainer {
+
+absl::StatusOr<std::unique_ptr<worker::FrozenForward>> LinkCache(const Options& options, const Launch& launch,
+                                                                 c10::Device device, int64_t steps_per_epoch) {
+  if (options.cache.empty()) return nullptr;
+  const std::string own_id = options.job_id.empty() ? JobId::Random().text() : options.job_id;
+  EGERIA_ASSIGN_OR_RETURN(const std::string job_id, ShareFromRankZero(launch.member, "cache_job_id", own_id));
+  worker::FrozenForward::Options parts;
+  EGERIA_ASSIGN_OR_RETURN(parts.cache, cache::ActivationCache::Start(options.cache, job_id, device));
+  parts.samples_repeat = options.augment != "random";
+  parts.passes_per_epoch = steps_per_epoch;
+  parts.always = options.cache_use == "always";
+  parts.tells = launch.member.rank == 0;
+  return std::make_unique<worker::FrozenForward>(std::move(parts));
+}
+
+}  // namespace egeria::trainer
