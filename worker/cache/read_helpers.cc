@@ -6,7 +6,8 @@
 
 namespace egeria::cache {
 
-ReadHelpers::ReadHelpers() : ReadHelpers(std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, kMost)) {}
+ReadHelpers::ReadHelpers()
+    : ReadHelpers(std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, kMost)) {}
 
 ReadHelpers::ReadHelpers(int threads) {
   for (int i = 0; i < threads; ++i) threads_.push_back(StartThread("cache-helper", [this] { HelpUntilStopped(); }));

@@ -64,8 +64,8 @@ def test_tensors_come_back_to_the_bit_whatever_their_types_and_strides(cache_dae
 
 
 @pytest.mark.parametrize("format", ["lz4", "zstd"])
-def test_compressed_activations_come_back_to_the_bit_also_to_one_who_compresses_in_another_way(cache_daemon: Daemon,
-                                                                                            format: str):
+def test_compressed_activations_come_back_to_the_bit_also_to_one_with_another_format(cache_daemon: Daemon,
+                                                                                      format: str):
     cache = connect(cache_daemon, format=format)
     store = PrefixStore(cache, bytes(16), format)
     tensors = (*rows(120), torch.randn(120, 4, 500).relu())
