@@ -295,6 +295,26 @@ bool ActivationStore::Get(const JobId& name, const Fingerprint& prefix, uint64_t
   return false;
 }
 
+void ActivationStore::Discard(const JobId& name, const Fingerprint& prefix, uint64_t sample) {
+  std::shared_ptr<rocksdb::ColumnFamilyHandle> handle;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto space = namespaces_.find(name);
+    if (space == namespaces_.end()) return;
+    const auto family = space->second.prefixes.find(prefix);
+    if (family == space->second.prefixes.end() || family->second.lengths.erase(sample) == 0) return;
+    handle = family->second.handle;
+  }
+  rocksdb::WriteBatch batch;
+  batch.Delete(handle.get(), Key(kEntry, sample));
+  batch.Delete(handle.get(), Key(kLength, sample));
+  rocksdb::WriteOptions writing;
+  writing.disableWAL = true;
+  writing.no_slowdown = true;
+  const rocksdb::Status written = db_->Write(writing, &batch);
+  if (!written.ok() && !written.IsIncomplete()) CountFailure("write", written.ToString());
+}
+
 int64_t ActivationStore::DropPrefix(const JobId& name, const Fingerprint& prefix) {
   int64_t freed = 0;
   {

@@ -74,6 +74,10 @@ class ActivationStore {
   bool Get(const JobId& name, const Fingerprint& prefix, uint64_t sample,
            absl::FunctionRef<void(absl::string_view entry)> found);
 
+  // Forgets an entry that is not what was written, so that it can be written anew. Its bytes stay in use, and counted,
+  // until its prefix goes.
+  void Discard(const JobId& name, const Fingerprint& prefix, uint64_t sample);
+
   // Both return the bytes freed.
   int64_t DropPrefix(const JobId& name, const Fingerprint& prefix);
   int64_t DropOthers(const JobId& name, const Fingerprint* kept);  // null: the whole namespace

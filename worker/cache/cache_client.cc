@@ -42,9 +42,22 @@ std::string BytesOf(const Fingerprint& prefix) { return {reinterpret_cast<const 
 using Write = PendingEntry;
 struct Forget {
   Fingerprint prefix;
-  CacheClient::Scope scope;
+  v1::DropRequest::Scope scope;
+  std::vector<uint64_t> samples;
 };
 using Task = std::variant<Write, Forget>;
+
+v1::DropRequest::Scope ToProto(CacheClient::Scope scope) {
+  switch (scope) {
+    case CacheClient::Scope::kAll:
+      return v1::DropRequest::ALL;
+    case CacheClient::Scope::kOthers:
+      return v1::DropRequest::OTHERS;
+    case CacheClient::Scope::kPrefix:
+      break;
+  }
+  return v1::DropRequest::PREFIX;
+}
 
 }  // namespace
 
@@ -80,6 +93,8 @@ class CacheClient::Impl {
 
   std::vector<Outcome> Lookup(const Fingerprint& prefix, std::span<const uint64_t> samples, size_t entry_bytes,
                               absl::FunctionRef<void(size_t, const Entry&)> found);
+  void ForgetCorrupt(const Fingerprint& prefix, std::span<const uint64_t> samples,
+                     const std::vector<Outcome>& outcomes);
   bool Push(Task task, size_t bytes);
   bool Flush(absl::Duration patience);
 
@@ -296,6 +311,7 @@ std::vector<CacheClient::Outcome> CacheClient::Impl::Lookup(const Fingerprint& p
     failed = !Fetch(line, request, deadline, arrived);
   }
   if (failed) Avoid(line);
+  ForgetCorrupt(prefix, samples, outcomes);
   if (!failed && at > 0) avoided_for_ = kFirstPause;
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const Outcome outcome : outcomes) {
@@ -307,6 +323,16 @@ std::vector<CacheClient::Outcome> CacheClient::Impl::Lookup(const Fingerprint& p
   counters_.bytes_read += bytes_read;
   counters_.lookup_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return outcomes;
+}
+
+// So that they are written anew, when they are offered next.
+void CacheClient::Impl::ForgetCorrupt(const Fingerprint& prefix, std::span<const uint64_t> samples,
+                                      const std::vector<Outcome>& outcomes) {
+  std::vector<uint64_t> corrupt;
+  for (size_t i = 0; i < outcomes.size() && corrupt.size() < kMaxSamplesPerCall; ++i) {
+    if (outcomes[i] == Outcome::kCorrupt) corrupt.push_back(samples[i]);
+  }
+  if (!corrupt.empty()) Push(Forget{prefix, v1::DropRequest::SAMPLES, std::move(corrupt)}, 0);
 }
 
 bool CacheClient::Impl::Push(Task task, size_t bytes) {
@@ -425,9 +451,8 @@ void CacheClient::Impl::Send(const Line& line, const Forget& forget) {
   v1::DropRequest request;
   request.set_session(line.session);
   request.set_fingerprint(BytesOf(forget.prefix));
-  request.set_scope(forget.scope == Scope::kAll      ? v1::DropRequest::ALL
-                    : forget.scope == Scope::kOthers ? v1::DropRequest::OTHERS
-                                                     : v1::DropRequest::PREFIX);
+  request.set_scope(forget.scope);
+  request.mutable_samples()->Add(forget.samples.begin(), forget.samples.end());
   v1::DropResponse response;
   stub_->Drop(&context, request, &response);
 }
@@ -472,7 +497,7 @@ bool CacheClient::Offer(const Fingerprint& prefix, uint64_t sample, uint64_t inp
 }
 
 void CacheClient::Drop(const Fingerprint& prefix, Scope scope) {
-  if (!InChild()) impl_->Push(Forget{StoredPrefix(prefix, impl_->options().format), scope}, 0);
+  if (!InChild()) impl_->Push(Forget{StoredPrefix(prefix, impl_->options().format), ToProto(scope), {}}, 0);
 }
 
 bool CacheClient::Flush(absl::Duration patience) { return InChild() || impl_->Flush(patience); }

@@ -267,6 +267,11 @@ grpc::Status CacheService::Drop(grpc::ServerContext* context, const v1::DropRequ
   }
   const auto prefix = FingerprintOf(request->fingerprint());
   if (!prefix.ok()) return rpc::ToGrpc(prefix.status());
+  if (request->scope() == v1::DropRequest::SAMPLES) {
+    if (request->samples_size() > kMaxSamples) return rpc::ToGrpc(BadMessage("more than ", kMaxSamples, " samples"));
+    for (const uint64_t sample : request->samples()) store_->Discard((*session)->name, *prefix, sample);
+    return grpc::Status::OK;
+  }
   response->set_bytes(request->scope() == v1::DropRequest::OTHERS ? store_->DropOthers((*session)->name, &*prefix)
                                                                   : store_->DropPrefix((*session)->name, *prefix));
   return grpc::Status::OK;

@@ -207,6 +207,7 @@ TEST_F(CacheClientTest, FlippedBitsInTheStoreAreNeverAccepted) {
     Find(*client, kFirst, 0, kSamples);  // which fails where one is wrong
     corrupt += client->counters().corrupt;
     Offer(*client, kFirst, 0, kSamples);
+    EXPECT_EQ(Find(*client, kFirst, 0, kSamples), static_cast<int>(kSamples)) << "what was corrupt is written anew";
   }
   EXPECT_GT(corrupt, 0) << "no entry was hit, so that nothing was tried";
 }
