@@ -135,10 +135,10 @@ class CacheClient::Impl {
   void WriteUntilStopped();
   void WriteSome(const Line& line, std::vector<Write> writes);  // all of one prefix
   void Send(const Line& line, const Forget& forget);
-  // A daemon that did not answer a lookup is not asked again for a while, which doubles each time, so that one that is
-  // stopped or overloaded takes next to nothing of the training's time.
-  bool IsAvoided(const Line& line) const;
-  void Avoid(const Line& line);
+  // After a lookup that was not answered in time: this line is not used any more, since the daemon may still write into
+  // its memory. The next one comes after a while, which doubles each time, so that a daemon that is stopped or overloaded
+  // is hardly ever asked.
+  void GiveUp(const Line& line);
   // Calls `arrived` for each entry of an answer in order, while the daemon reads on; an empty one is not there. False
   // where not all came in time.
   bool Fetch(const Line& line, const v1::GetRequest& request, absl::Time deadline,
@@ -150,10 +150,6 @@ class CacheClient::Impl {
   std::unique_ptr<v1::Cache::Stub> stub_;
   bool told_of_streaming_ = false;
 
-  // Of the thread that looks up.
-  int64_t avoided_attachment_ = 0;
-  std::chrono::steady_clock::time_point avoided_until_;
-  std::chrono::milliseconds avoided_for_ = kFirstPause;
   std::vector<std::thread> threads_;
 
   mutable std::mutex mutex_;
@@ -162,6 +158,8 @@ class CacheClient::Impl {
   grpc::ClientContext* attach_context_ ABSL_GUARDED_BY(mutex_) = nullptr;
   grpc::ClientContext* write_context_ ABSL_GUARDED_BY(mutex_) = nullptr;
   Line line_ ABSL_GUARDED_BY(mutex_);
+  bool gave_up_ ABSL_GUARDED_BY(mutex_) = false;  // the last line
+  std::chrono::milliseconds pause_ ABSL_GUARDED_BY(mutex_) = kFirstPause;  // after the next one that is given up
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
   size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool working_ ABSL_GUARDED_BY(mutex_) = false;
@@ -172,7 +170,12 @@ void CacheClient::Impl::AttachUntilStopped() {
   for (;;) {
     AttachOnce();
     std::unique_lock<std::mutex> lock(mutex_);
-    if (changed_.wait_for(lock, kRetry, [this] { return stopping_; })) return;
+    std::chrono::milliseconds wait = kRetry;
+    if (std::exchange(gave_up_, false)) {
+      wait = pause_;
+      pause_ = std::min(2 * pause_, kLongestPause);
+    }
+    if (changed_.wait_for(lock, wait, [this] { return stopping_; })) return;
   }
 }
 
@@ -259,15 +262,12 @@ bool CacheClient::Impl::Fetch(const Line& line, const v1::GetRequest& request, a
   return good && count == wanted;
 }
 
-bool CacheClient::Impl::IsAvoided(const Line& line) const {
-  return line.attachment == avoided_attachment_ && std::chrono::steady_clock::now() < avoided_until_;
-}
-
-void CacheClient::Impl::Avoid(const Line& line) {
-  if (line.attachment != avoided_attachment_) avoided_for_ = kFirstPause;
-  avoided_attachment_ = line.attachment;
-  avoided_until_ = std::chrono::steady_clock::now() + avoided_for_;
-  avoided_for_ = std::min(2 * avoided_for_, kLongestPause);
+void CacheClient::Impl::GiveUp(const Line& line) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (line_.attachment != line.attachment) return;
+  line_ = {};
+  gave_up_ = true;
+  if (attach_context_ != nullptr) attach_context_->TryCancel();
 }
 
 std::vector<CacheClient::Outcome> CacheClient::Impl::Lookup(const Fingerprint& prefix,
@@ -281,7 +281,6 @@ std::vector<CacheClient::Outcome> CacheClient::Impl::Lookup(const Fingerprint& p
   int64_t bytes_read = 0;
   std::vector<Outcome> outcomes(samples.size(), Outcome::kLate);
   Entry entry;
-  std::vector<std::byte> copy;
   bool failed = false;
   size_t at = 0;
   const auto arrived = [&](std::span<const std::byte> bytes) {
@@ -290,17 +289,12 @@ std::vector<CacheClient::Outcome> CacheClient::Impl::Lookup(const Fingerprint& p
       outcomes[position] = Outcome::kAbsent;
       return;
     }
-    if (shared) {
-      // Out of reach of the daemon, which may still be answering an earlier lookup that was given up.
-      copy.assign(bytes.begin(), bytes.end());
-      bytes = copy;
-    }
     const bool good = ReadEntry({options_.name, prefix, samples[position]}, bytes, entry_bytes, &entry);
     outcomes[position] = good ? Outcome::kFound : Outcome::kCorrupt;
     bytes_read += static_cast<int64_t>(bytes.size());
     if (good) found(position, entry);
   };
-  while (!failed && line.session != 0 && !IsAvoided(line) && at < samples.size() && slot > 0) {
+  while (!failed && line.session != 0 && at < samples.size() && slot > 0) {
     const size_t room = shared ? line.half() / slot : kMaxSamplesPerCall;
     const size_t count = std::min({samples.size() - at, room, kMaxSamplesPerCall});
     v1::GetRequest request;
@@ -310,10 +304,10 @@ std::vector<CacheClient::Outcome> CacheClient::Impl::Lookup(const Fingerprint& p
     request.set_stride(static_cast<int64_t>(slot));
     failed = !Fetch(line, request, deadline, arrived);
   }
-  if (failed) Avoid(line);
+  if (failed) GiveUp(line);
   ForgetCorrupt(prefix, samples, outcomes);
-  if (!failed && at > 0) avoided_for_ = kFirstPause;
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (!failed && at > 0) pause_ = kFirstPause;
   for (const Outcome outcome : outcomes) {
     counters_.found += outcome == Outcome::kFound;
     counters_.absent += outcome == Outcome::kAbsent;
