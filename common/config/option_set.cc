@@ -218,7 +218,7 @@ absl::Status OptionSet::ApplyEnvironment(const Environment& environment) {
     known.push_back(EnvironmentName(option.key));
   }
   for (const auto& [name, value] : environment) {
-    if (!absl::StartsWith(name, environment_prefix_) || name == known[0]) continue;
+    if (!absl::StartsWith(name, environment_prefix_) || name == known[0] || others_.contains(name)) continue;
     auto found = by_name.find(name);
     if (found == by_name.end()) return Unknown("environment variable", name, known);
     Option& option = *found->second;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <iosfwd>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -71,6 +72,12 @@ class OptionSet {
     return *this;
   }
 
+  // An environment variable that begins as the program's own do, and is another program's.
+  OptionSet& LeaveToOthers(const std::string& variable) {
+    others_.insert(variable);
+    return *this;
+  }
+
   // A check of the options together, made after all of them are set.
   void AddCheck(std::function<absl::Status()> check) { checks_.push_back(std::move(check)); }
 
@@ -103,6 +110,7 @@ class OptionSet {
 
   const std::string program_, environment_prefix_, description_, version_;
   std::vector<Option> options_;
+  std::set<std::string> others_;  // environment variables
   std::vector<std::function<absl::Status()>> checks_;
 };
 

@@ -35,6 +35,8 @@ config::OptionSet CacheOptionSet(CacheOptions* options) {
       .Add("ready_fd", &options->ready_fd, "descriptor that is told when the cache can be used, or why not; -1: none")
       .Add("until_unused", &options->until_unused,
            "end when no egeria-run uses the folder and no training process is attached");
+  // Which are for the training processes, in the same environment.
+  set.LeaveToOthers("EGERIA_CACHE_USE").LeaveToOthers("EGERIA_CACHE_FORMAT");
   set.AddCheck([options]() -> absl::Status {
     EGERIA_ASSIGN_OR_RETURN(const rpc::Address address, ListenAddress(*options));
     if (address.is_unix()) return absl::OkStatus();

@@ -81,8 +81,7 @@ absl::Status Run(const CacheOptions& options) {
 
 int Main(int argc, char** argv) {
   CacheOptions options;
-  config::Environment environment = config::ProcessEnvironment();
-  environment.erase("EGERIA_CACHE_USE");  // which is for training processes
+  const config::Environment environment = config::ProcessEnvironment();
   options.folder = DefaultFolder(environment, geteuid() == 0);
   const auto outcome = CacheOptionSet(&options).Load(argc, argv, environment, std::cout);
   if (!outcome.ok()) {

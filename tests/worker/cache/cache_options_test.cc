@@ -12,11 +12,12 @@ namespace {
 
 using ::testing::HasSubstr;
 
-absl::Status Load(std::vector<std::string> arguments, CacheOptions* options) {
+absl::Status Load(std::vector<std::string> arguments, CacheOptions* options,
+                  const config::Environment& environment = {}) {
   std::vector<const char*> argv = {"egeria-cache"};
   for (const std::string& argument : arguments) argv.push_back(argument.c_str());
   std::ostringstream out;
-  return CacheOptionSet(options).Load(static_cast<int>(argv.size()), argv.data(), {}, out).status();
+  return CacheOptionSet(options).Load(static_cast<int>(argv.size()), argv.data(), environment, out).status();
 }
 
 TEST(CacheOptionsTest, TheSampleHasTheDefaultsAndEveryOption) {
@@ -40,6 +41,12 @@ TEST(CacheOptionsTest, WrongValuesAreSaid) {
   EXPECT_THAT(std::string(Load({"--quota", "10"}, &options).message()), HasSubstr("at least 1MiB"));
   options = {.folder = "/f"};
   EXPECT_THAT(std::string(Load({"--qouta", "1GiB"}, &options).message()), HasSubstr("quota"));
+}
+
+TEST(CacheOptionsTest, VariablesOfTheTrainingProcessesAreNotItsOwn) {
+  CacheOptions options = {.folder = "/f"};
+  EXPECT_TRUE(Load({}, &options, {{"EGERIA_CACHE_USE", "always"}, {"EGERIA_CACHE_FORMAT", "lz4"}}).ok());
+  EXPECT_THAT(std::string(Load({}, &options, {{"EGERIA_CACHE_FORMATS", "lz4"}}).message()), HasSubstr("not known"));
 }
 
 TEST(CacheOptionsTest, TheSocketLiesInTheFolder) {
