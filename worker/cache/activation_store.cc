@@ -225,8 +225,9 @@ ActivationStore::Outcome ActivationStore::Enter(const JobId& name, const Fingerp
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto space = namespaces_.find(name);
   if (space == namespaces_.end()) return Outcome::kFailed;  // nobody is attached
-  const auto known = space->second.prefixes.find(prefix);
-  if (known != space->second.prefixes.end() && known->second.lengths.contains(sample)) return Outcome::kPresent;
+  if (const Family* known = FindFamily(name, prefix); known != nullptr && known->lengths.contains(sample)) {
+    return Outcome::kPresent;
+  }
   if (!MakeRoom(name, prefix, cost)) return Outcome::kOverQuota;
   if (!DiskHasRoom(cost)) return Outcome::kNoSpace;
   const absl::StatusOr<Family*> family = FamilyOf(&space->second, name, prefix);
@@ -273,11 +274,9 @@ bool ActivationStore::Get(const JobId& name, const Fingerprint& prefix, uint64_t
   std::shared_ptr<rocksdb::ColumnFamilyHandle> handle;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto space = namespaces_.find(name);
-    if (space == namespaces_.end()) return false;
-    const auto family = space->second.prefixes.find(prefix);
-    if (family == space->second.prefixes.end() || !family->second.lengths.contains(sample)) return false;
-    handle = family->second.handle;
+    const Family* const family = FindFamily(name, prefix);
+    if (family == nullptr || !family->lengths.contains(sample)) return false;
+    handle = family->handle;
   }
   rocksdb::ReadOptions reading;
   reading.verify_checksums = false;  // the entry has its own, which covers more
@@ -299,11 +298,9 @@ void ActivationStore::Discard(const JobId& name, const Fingerprint& prefix, uint
   std::shared_ptr<rocksdb::ColumnFamilyHandle> handle;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto space = namespaces_.find(name);
-    if (space == namespaces_.end()) return;
-    const auto family = space->second.prefixes.find(prefix);
-    if (family == space->second.prefixes.end() || family->second.lengths.erase(sample) == 0) return;
-    handle = family->second.handle;
+    Family* const family = FindFamily(name, prefix);
+    if (family == nullptr || family->lengths.erase(sample) == 0) return;
+    handle = family->handle;
   }
   rocksdb::WriteBatch batch;
   batch.Delete(handle.get(), Key(kEntry, sample));
@@ -356,6 +353,13 @@ ActivationStore::Totals ActivationStore::totals() const {
   totals.evicted_bytes = evicted_bytes_;
   totals.failures = failures_.load();
   return totals;
+}
+
+ActivationStore::Family* ActivationStore::FindFamily(const JobId& name, const Fingerprint& prefix) {
+  const auto space = namespaces_.find(name);
+  if (space == namespaces_.end()) return nullptr;
+  const auto family = space->second.prefixes.find(prefix);
+  return family == space->second.prefixes.end() ? nullptr : &family->second;
 }
 
 absl::StatusOr<ActivationStore::Family*> ActivationStore::FamilyOf(Namespace* space, const JobId& name,
@@ -425,16 +429,14 @@ void ActivationStore::DropRemoved() {
 
 void ActivationStore::Forget(const JobId& name, const Fingerprint& prefix, uint64_t sample) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto space = namespaces_.find(name);
-  if (space == namespaces_.end()) return;
-  const auto family = space->second.prefixes.find(prefix);
-  if (family == space->second.prefixes.end()) return;
-  const auto length = family->second.lengths.find(sample);
-  if (length == family->second.lengths.end()) return;
+  Family* const family = FindFamily(name, prefix);
+  if (family == nullptr) return;
+  const auto length = family->lengths.find(sample);
+  if (length == family->lengths.end()) return;
   const int64_t cost = length->second + kOverhead;
-  family->second.lengths.erase(length);
-  family->second.bytes -= cost;
-  space->second.bytes -= cost;
+  family->lengths.erase(length);
+  family->bytes -= cost;
+  namespaces_.at(name).bytes -= cost;
   bytes_ -= cost;
 }
 

@@ -111,6 +111,9 @@ class ActivationStore {
   // other ranks, which compute the same samples, do not write it too.
   Outcome Enter(const JobId& name, const Fingerprint& prefix, uint64_t sample, size_t length,
                 std::shared_ptr<rocksdb::ColumnFamilyHandle>* handle) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Null where there is none.
+  Family* FindFamily(const JobId& name, const Fingerprint& prefix) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes it where there is none.
   absl::StatusOr<Family*> FamilyOf(Namespace* space, const JobId& name, const Fingerprint& prefix)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Removes what has to go before `bytes` more of this prefix; false if that is not enough.
