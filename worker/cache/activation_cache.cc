@@ -74,8 +74,9 @@ absl::StatusOr<int64_t> ActivationCache::Put(const std::vector<uint64_t>& sample
   std::vector<at::Tensor> row(hosts.size());
   for (size_t i = 0; i < samples.size(); ++i) {
     for (size_t t = 0; t < hosts.size(); ++t) row[t] = hosts[t].select(0, static_cast<int64_t>(i));
-    if (i == 0) reader_.ExpectSize(EntrySize(Describe(row)));
-    taken += client_->Offer(prefix_, samples[i], input_hashes[i], Describe(row));
+    const std::vector<EntryTensor> entry = Describe(row);
+    if (i == 0) reader_.ExpectSize(EntrySize(entry));
+    taken += client_->Offer(prefix_, samples[i], input_hashes[i], entry);
   }
   return taken;
 }

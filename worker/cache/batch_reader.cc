@@ -78,6 +78,18 @@ bool Fits(const std::vector<at::Tensor>& tensors, const std::vector<EntryTensor>
 
 }  // namespace
 
+const char* SampleOutcomeName(SampleOutcome outcome) {
+  switch (outcome) {
+    case SampleOutcome::kHit: return "hit";
+    case SampleOutcome::kAbsent: return "absent";
+    case SampleOutcome::kOtherInput: return "other_input";
+    case SampleOutcome::kCorrupt: return "corrupt";
+    case SampleOutcome::kLate: return "late";
+    case SampleOutcome::kUnfit: return "unfit";
+  }
+  return "unknown";
+}
+
 class BatchReader::Impl {
  public:
   Impl(std::shared_ptr<CacheClient> client, const Options& options) : client_(std::move(client)), options_(options) {

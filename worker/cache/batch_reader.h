@@ -25,6 +25,9 @@ enum class SampleOutcome : uint8_t {
   kUnfit,  // its tensors are of another type or shape than those of the samples before it
 };
 
+// "hit", "absent", "other_input" and so on.
+const char* SampleOutcomeName(SampleOutcome outcome);
+
 struct CachedBatch {
   // b x ..., dense and row-major, on the reader's device and nobody else's; the rows of misses hold anything. None where
   // no sample was found.

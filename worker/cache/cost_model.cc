@@ -103,6 +103,20 @@ void CostModel::Rest() {
   rest_ = std::min(2 * rest_, kLongestRest);
 }
 
+double CostModel::patience() const {
+  return std::min(kPatienceShare * forward_.median().value_or(0), kLongestPatience);
+}
+
+const char* StateName(CostModel::State state) {
+  switch (state) {
+    case CostModel::State::kUnknown: return "unknown";
+    case CostModel::State::kTrying: return "trying";
+    case CostModel::State::kOn: return "on";
+    case CostModel::State::kOff: return "off";
+  }
+  return "unknown";
+}
+
 CostModel::Estimates CostModel::estimates() const {
   return {state_, forward_.median(), fetch_.median(), saved_seconds_, reason_};
 }

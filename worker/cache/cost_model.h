@@ -28,6 +28,8 @@ class CostModel {
   static constexpr double kSwitchOn = 0.9;
   static constexpr int64_t kFirstRest = 512;  // passes
   static constexpr int64_t kLongestRest = 65'536;
+  static constexpr double kPatienceShare = 0.5;
+  static constexpr double kLongestPatience = 0.25;  // seconds
 
   enum class State {
     kUnknown,  // whether samples repeat
@@ -63,6 +65,11 @@ class CostModel {
     std::string reason;                     // for people
   };
   Estimates estimates() const;
+  State state() const { return state_; }
+
+  // Seconds that a pass may wait for the cache: kPatienceShare of what it could save, and no more than
+  // kLongestPatience; 0 while that is not known.
+  double patience() const;
 
  private:
   // The last kRemembered of a quantity.
@@ -94,6 +101,9 @@ class CostModel {
   int fruitless_epochs_ = 0;
   double saved_seconds_ = 0;
 };
+
+// "unknown", "trying", "on" or "off".
+const char* StateName(CostModel::State state);
 
 }  // namespace egeria::cache
 

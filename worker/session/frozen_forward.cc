@@ -25,32 +25,7 @@ bool AuditDue(int64_t pass) { return pass == 1 || pass == 4 || pass == 16 || pas
 constexpr int64_t kTimedFirst = 64;
 constexpr int64_t kTimedEvery = 32;
 
-// With a batch that was not read ahead: of what could be saved, and in seconds.
-constexpr double kPatience = 0.5;
-constexpr double kLongestPatience = 0.25;
 constexpr absl::Duration kFlushPatience = absl::Seconds(1);
-
-const char* NameOf(cache::SampleOutcome outcome) {
-  switch (outcome) {
-    case cache::SampleOutcome::kHit: return "recomputed";  // of a batch that was computed as a whole
-    case cache::SampleOutcome::kAbsent: return "absent";
-    case cache::SampleOutcome::kOtherInput: return "other_input";
-    case cache::SampleOutcome::kCorrupt: return "corrupt";
-    case cache::SampleOutcome::kLate: return "late";
-    case cache::SampleOutcome::kUnfit: return "unfit";
-  }
-  return "unknown";
-}
-
-const char* NameOf(cache::CostModel::State state) {
-  switch (state) {
-    case cache::CostModel::State::kUnknown: return "unknown";
-    case cache::CostModel::State::kTrying: return "trying";
-    case cache::CostModel::State::kOn: return "on";
-    case cache::CostModel::State::kOff: return "off";
-  }
-  return "unknown";
-}
 
 std::vector<int64_t> AllRows(int64_t count) {
   std::vector<int64_t> rows(static_cast<size_t>(count));
@@ -97,7 +72,7 @@ void FrozenForward::Stop(bool finished) {
 
 bool FrozenForward::in_use() const {
   if (!prefix_.has_value() || !prefix_->refusal.empty() || !prefix_->fingerprint.has_value()) return false;
-  const cache::CostModel::State state = prefix_->cost.estimates().state;
+  const cache::CostModel::State state = prefix_->cost.state();
   return options_.always || state == cache::CostModel::State::kTrying || state == cache::CostModel::State::kOn;
 }
 
@@ -159,8 +134,7 @@ at::Tensor FrozenForward::Prove(const at::Tensor& input, const BatchSamples& sam
 
 at::Tensor FrozenForward::RunCached(const at::Tensor& input, const BatchSamples& samples) {
   const double begin = Now();
-  const double forward = prefix_->cost.estimates().forward_seconds.value_or(0);
-  const double patience = options_.always ? kLongestPatience : std::min(kPatience * forward, kLongestPatience);
+  const double patience = options_.always ? cache::CostModel::kLongestPatience : prefix_->cost.patience();
   const std::vector<uint64_t> hashes = cache::HashRows(samples.host_input);
   cache::CachedBatch batch = options_.cache->Take(samples.ids, hashes, patience);
   const bool fits = batch.tensors.size() == 1 && batch.tensors[0].sizes() == prefix_->output_shape &&
@@ -181,7 +155,8 @@ at::Tensor FrozenForward::RunCached(const at::Tensor& input, const BatchSamples&
     return Audit(input, batch.tensors[0]);
   }
   for (const cache::SampleOutcome outcome : batch.outcomes) {
-    if (outcome != cache::SampleOutcome::kHit || !skips) ++totals_.misses[NameOf(outcome)];
+    const bool hit = outcome == cache::SampleOutcome::kHit;  // if of no use: the batch was computed as a whole
+    if (!hit || !skips) ++totals_.misses[hit ? "recomputed" : cache::SampleOutcomeName(outcome)];
   }
   if (skips) {
     totals_.hits += hits;
@@ -258,10 +233,10 @@ void FrozenForward::Refuse(const std::string& why) {
 
 void FrozenForward::TellDecision() {
   if (!options_.tells || options_.always) return;
-  const cache::CostModel::Estimates estimates = prefix_->cost.estimates();
-  if (estimates.state != cache::CostModel::State::kOn && estimates.state != cache::CostModel::State::kOff) return;
-  if (std::exchange(told_, NameOf(estimates.state)) == NameOf(estimates.state)) return;
-  LogInfo("the cache of frozen layer modules is ", told_, ": ", estimates.reason);
+  const cache::CostModel::State state = prefix_->cost.state();
+  if (state != cache::CostModel::State::kOn && state != cache::CostModel::State::kOff) return;
+  if (std::exchange(told_, state) == state) return;
+  LogInfo("the cache of frozen layer modules is ", StateName(state), ": ", prefix_->cost.estimates().reason);
 }
 
 CacheTotals FrozenForward::totals() const {
@@ -272,7 +247,7 @@ CacheTotals FrozenForward::totals() const {
   totals.saved_seconds += estimates.saved_seconds;
   totals.forward_seconds = estimates.forward_seconds.value_or(0);
   totals.fetch_seconds = estimates.fetch_seconds.value_or(0);
-  totals.state = !prefix_->refusal.empty() ? "refused" : options_.always ? "on" : NameOf(estimates.state);
+  totals.state = !prefix_->refusal.empty() ? "refused" : options_.always ? "on" : StateName(estimates.state);
   totals.reason = !prefix_->refusal.empty() ? prefix_->refusal : options_.always ? "it was asked for" : estimates.reason;
   return totals;
 }

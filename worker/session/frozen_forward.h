@@ -108,7 +108,7 @@ class FrozenForward {
   CacheTotals totals_;  // without the present prefix's estimates
   c10::Device device_ = c10::kCPU;  // of the pass under way, as the next
   bool timed_ = true;
-  std::string told_;
+  std::optional<cache::CostModel::State> told_;
   bool stopped_ = false;
 };
 

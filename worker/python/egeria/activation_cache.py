@@ -51,12 +51,12 @@ class PrefixStore:
 
     def get(self, ids: Sequence[int], input_hashes: Sequence[int], patience: float) -> Fetched:
         """See ActivationStore; the tensors are on the cache's device."""
-        return Fetched(*self._cache.take(_unsigned(ids), _unsigned(input_hashes), patience))
+        return Fetched(*self._cache.take(ids, input_hashes, patience))
 
     def put(self, ids: Sequence[int], input_hashes: Sequence[int], tensors: tuple[Tensor, ...]) -> None:
         """Offers b x ... tensors, a row for each sample; they are written when there is time, or dropped."""
         if len(ids) > 0:
-            self._cache.put(_unsigned(ids), _unsigned(input_hashes), list(tensors))
+            self._cache.put(ids, input_hashes, list(tensors))
 
     def as_kept(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """See ActivationStore. Values beyond the range of the rounded type are kept as they are; here they become
@@ -68,12 +68,8 @@ class PrefixStore:
 
     def expect(self, batches: Sequence[Sequence[int]]) -> None:
         """The samples of the next batches: they are read ahead."""
-        self._cache.expect([_unsigned(ids) for ids in batches])
+        self._cache.expect(batches)
 
     def forget(self) -> None:
         """What is stored of this prefix is not needed any more."""
         self._cache.drop(self._prefix, "prefix")
-
-
-def _unsigned(values: Sequence[int]) -> list[int]:
-    return [int(value) & (2**64 - 1) for value in values]

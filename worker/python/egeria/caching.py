@@ -104,9 +104,7 @@ class Caching:
     def counters(self) -> dict[str, Any]:
         """Totals over all prefixes: see Skipper.counters; and, with "cache_" before them, those of the line to the
         daemon."""
-        totals = dict(self._counters)
-        if self._skipper is not None:
-            _add(totals, self._skipper.counters)
+        totals = self._skipped()
         if self._cache is not None:
             _add(totals, {f"cache_{name}": value for name, value in self._cache.counters().items()})
         return totals
@@ -139,9 +137,7 @@ class Caching:
 
     def totals(self) -> tuple[dict[str, int], dict[str, int], dict[str, Any]]:
         """For the metrics: Skipper's counters over all prefixes, samples by why they were no hits, and estimates()."""
-        counters = dict(self._counters)
-        if self._skipper is not None:
-            _add(counters, self._skipper.counters)
+        counters = self._skipped()
         misses = {name[len("miss_"):]: value for name, value in counters.items() if name.startswith("miss_")}
         return counters, misses, self.estimates()
 
@@ -153,6 +149,13 @@ class Caching:
         if self._cache is not None:
             self._cache.flush(1.0)
             self._cache.close()
+
+    def _skipped(self) -> dict[str, Any]:
+        """Skipper's counters, over all prefixes."""
+        totals = dict(self._counters)
+        if self._skipper is not None:
+            _add(totals, self._skipper.counters)
+        return totals
 
     def _leave(self, forget: bool = True) -> None:
         if self._skipper is not None:

@@ -11,10 +11,6 @@ import torch
 from egeria import _native
 from egeria.repeats import Repeats
 
-# How long a pass may wait for the store: this share of the time that it would save, and no longer than so many
-# seconds.
-_PATIENCE_SHARE = 0.5
-_PATIENCE = 0.25
 # On an accelerator times are taken of every so many passes only, since the device has to be waited for.
 _MEASURE_EVERY = 16
 
@@ -23,9 +19,6 @@ class Worth:
     """Weighs the costs of one frozen prefix: feeds the cost model (worker/cache/cost_model.h) with times.
 
     Owned by the training thread.
-
-    Attributes:
-      patience: seconds that a pass may wait for the store.
     """
 
     def __init__(self, device: torch.device, repeats: Repeats | None = None, always: bool = False):
@@ -35,7 +28,6 @@ class Worth:
           repeats: told of all batches until it is known whether samples come again; nothing is done before.
           always: go through the cache whatever it costs.
         """
-        self.patience = _PATIENCE
         self._device = device
         self._repeats = repeats
         self._always = always
@@ -45,6 +37,11 @@ class Worth:
         self._seen_again = 0  # of those
         if repeats is None or repeats.known is not None:
             self._model.samples_repeat(repeats is None or bool(repeats.known))
+
+    @property
+    def patience(self) -> float:
+        """Seconds that a pass may wait for the store."""
+        return _native.CostModel.longest_patience if self._always else self._model.patience
 
     def use(self, args: tuple[Any, ...], kwargs: dict[str, Any], ids: Sequence[int]) -> bool:
         """At the beginning of a pass of these samples: whether it goes through the cache."""
@@ -77,8 +74,6 @@ class Worth:
         if start is None or end is None:
             return
         self._model.computed(end - start)
-        if not self._always:
-            self.patience = min(_PATIENCE, _PATIENCE_SHARE * self._model.estimates()["forward_seconds"])
 
     def filled(self, seconds: float) -> None:
         """So much was spent in a pass whose frozen layers were computed nevertheless."""

@@ -294,27 +294,38 @@ cache::Fingerprint ToFingerprint(const py::bytes& bytes) {
   return fingerprint;
 }
 
+using SampleIds = std::vector<int64_t>;  // as Python has them; the cache's are their 64 bits
+
+std::vector<uint64_t> Unsigned(const SampleIds& samples) { return {samples.begin(), samples.end()}; }
+
+void ExpectBatches(ActivationCache& self, const std::vector<SampleIds>& batches) {
+  std::vector<std::vector<uint64_t>> expected;
+  for (const SampleIds& samples : batches) expected.push_back(Unsigned(samples));
+  self.Expect(expected);
+}
+
 // A batch's tensors, none where nothing was found, and for each sample the reason why it is a miss, or "".
-py::tuple TakeBatch(ActivationCache& self, const std::vector<uint64_t>& samples, const std::vector<uint64_t>& input_hashes,
+py::tuple TakeBatch(ActivationCache& self, const SampleIds& samples, const std::vector<uint64_t>& input_hashes,
                     double patience_seconds) {
   if (samples.size() != input_hashes.size()) throw py::value_error("samples and input_hashes differ in length");
   cache::CachedBatch batch;
   {
     const Release release;
-    batch = self.Take(samples, input_hashes, patience_seconds);
+    batch = self.Take(Unsigned(samples), input_hashes, patience_seconds);
   }
-  static constexpr const char* kReasons[] = {"", "absent", "other_input", "corrupt", "late", "unfit"};
   py::list reasons;
-  for (const cache::SampleOutcome outcome : batch.outcomes) reasons.append(kReasons[static_cast<size_t>(outcome)]);
+  for (const cache::SampleOutcome outcome : batch.outcomes) {
+    reasons.append(outcome == cache::SampleOutcome::kHit ? "" : cache::SampleOutcomeName(outcome));
+  }
   return py::make_tuple(py::tuple(py::cast(batch.tensors)), reasons);
 }
 
-int64_t PutRows(ActivationCache& self, const std::vector<uint64_t>& samples, const std::vector<uint64_t>& input_hashes,
+int64_t PutRows(ActivationCache& self, const SampleIds& samples, const std::vector<uint64_t>& input_hashes,
                 const std::vector<at::Tensor>& tensors) {
   absl::StatusOr<int64_t> taken;
   {
     const Release release;
-    taken = self.Put(samples, input_hashes, tensors);
+    taken = self.Put(Unsigned(samples), input_hashes, tensors);
   }
   return ValueOrRaise(std::move(taken));
 }
@@ -361,9 +372,8 @@ py::dict CacheCounters(ActivationCache& self) {
 // state, reason, saved_seconds, and forward_seconds and fetch_seconds as far as they are known.
 py::dict EstimatesOf(const cache::CostModel& model) {
   const cache::CostModel::Estimates estimates = model.estimates();
-  static constexpr const char* kStates[] = {"unknown", "trying", "on", "off"};
   py::dict out;
-  out["state"] = kStates[static_cast<size_t>(estimates.state)];
+  out["state"] = cache::StateName(estimates.state);
   out["reason"] = estimates.reason;
   out["saved_seconds"] = estimates.saved_seconds;
   out["forward_seconds"] = py::cast(estimates.forward_seconds);
@@ -394,7 +404,7 @@ void DefineCache(py::module_& module) {
            "shared_bytes"_a = size_t{128} << 20)
       .def("use", [](ActivationCache& self, const py::bytes& prefix) { self.Use(ToFingerprint(prefix)); }, "prefix"_a,
            "What is taken and put from now on is of this prefix.")
-      .def("expect", &ActivationCache::Expect, "batches"_a, py::call_guard<Release>(),
+      .def("expect", &ExpectBatches, "batches"_a, py::call_guard<Release>(),
            "The samples of the batches that are taken next, in order: a hint, to read them ahead.")
       .def("take", &TakeBatch, "samples"_a, "input_hashes"_a, "patience_seconds"_a,
            "(b x ... tensors, none where nothing was found; for each sample why it is a miss, or \"\"). The rows of "
@@ -419,6 +429,9 @@ void DefineCache(py::module_& module) {
       .def("fetched", &cache::CostModel::Fetched, "seconds"_a, "hit_share"_a, "Spent in a skipped pass.")
       .def("spent", &cache::CostModel::Spent, "seconds"_a, "What else the cache has cost.")
       .def("epoch_passed", &cache::CostModel::EpochPassed, "Every sample has come again.")
+      .def_property_readonly_static("longest_patience",
+                                    [](const py::object&) { return cache::CostModel::kLongestPatience; })
+      .def_property_readonly("patience", &cache::CostModel::patience, "Seconds that a pass may wait for the cache.")
       .def("estimates", &EstimatesOf);
 }
 
