@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import argparse
 import copy
-import importlib.util
 import json
 import os
 import pathlib
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-EXAMPLE = ROOT / "worker" / "python" / "examples" / "cifar_resnet.py"
+sys.path.insert(0, str(ROOT / "worker" / "python" / "examples"))
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -47,16 +47,14 @@ def train(arguments: argparse.Namespace) -> None:
     import torch.nn.functional as F
     from torch.nn.parallel import DistributedDataParallel
 
+    import cifar_resnet
     import egeria
 
-    spec = importlib.util.spec_from_file_location("cifar_resnet", EXAMPLE)
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
-    network = example.ResNet(arguments.depth)
-    data = example.Cifar10([arguments.data / "data_batch_1.bin"], augment=False, limit=2048)
+    network = cifar_resnet.ResNet(arguments.depth)
+    data = cifar_resnet.Cifar10([arguments.data / "data_batch_1.bin"], augment=False, limit=2048)
     images = torch.stack([data[index][0] for index in range(rank, 2048, 2)])
     labels = torch.tensor([int(data[index][1]) for index in range(rank, 2048, 2)])
 

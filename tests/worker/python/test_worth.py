@@ -91,6 +91,26 @@ def test_random_augmentation_switches_it_off_without_a_single_proof() -> None:
     assert training.skipper.counters["proofs"] == 0 and store.stored == 0
 
 
+def test_a_shape_that_comes_rarely_is_not_proven() -> None:
+    training = Training(DictStore(), None, forward_seconds=0.003)
+    training.epochs(1)
+    assert training.skipper.counters["proofs"] == 1
+    for call in range(1, 9):
+        training.ids = [61, 62, 63]
+        training.model(training.samples[61:]).sum().backward()
+        assert training.skipper.counters["proofs"] == (1 if call < 8 else 2)
+
+
+def test_what_the_training_thread_spends_is_added_up() -> None:
+    training = Training(SlowStore(0.02), None, forward_seconds=0.002)
+    begin = time.perf_counter()
+    training.epochs(2)
+    passed = time.perf_counter() - begin
+    asked = training.skipper.counters["passes"] - training.skipper.counters["proofs"] \
+        - training.skipper.counters["miss_off"] // 8
+    assert 0.02 * (asked - 1) <= training.skipper.watch.seconds < passed
+
+
 def test_a_store_that_is_slower_than_the_layers_is_left_alone() -> None:
     store = SlowStore(0.02)
     training = Training(store, None, forward_seconds=0.002)

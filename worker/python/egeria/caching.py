@@ -19,6 +19,7 @@ from egeria.modules import LayerModule
 from egeria.repeats import Repeats
 from egeria.sample_ids import current
 from egeria.skipping import Skipper
+from egeria.timing import Stopwatch
 from egeria.worth import Worth
 
 _logger = logging.getLogger("egeria")
@@ -62,6 +63,8 @@ class Caching:
         self._skipper: Skipper | None = None
         self._counters: dict[str, int] = {}  # of the prefixes before
         self._saved_seconds = 0.0  # by those
+        self._spent_seconds = 0.0  # for those
+        self._watch = Stopwatch()  # of all but the skipper's own
         self._final: dict[str, Any] | None = None  # estimates() at the end
         self._state = ""
         self._proofs = 0  # of this prefix, at the step before
@@ -70,7 +73,9 @@ class Caching:
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before a training forward pass of the wrapped model. Ids that nobody needs have to be taken too: else it
         looks as if the loop took batches ahead."""
-        if self._skipper is None or self._skipper.refusal is not None:
+        if self._skipper is not None and self._skipper.refusal is None:
+            return
+        with self._watch:
             ids = current().take(batch_of(pytree.tree_leaves((args, kwargs))))
             self.repeats.note(args, kwargs, ids)
 
@@ -88,18 +93,10 @@ class Caching:
         if prefix == self._prefix:
             return
         self._prefix = prefix
-        self._leave()
-        if prefix == 0:
-            return
-        device = device_of(self._model)
-        if self._cache is None:
-            self._cache = _native.ActivationCache(self._address, _job_id(group), device=str(device),
-                                                  format=self._format)
-        frozen = modules[:prefix]
-        self._store = PrefixStore(self._cache, fingerprint(frozen), self._format)
-        self._skipper = Skipper(self._model, frozen, self._store, take_ids=current().take, upcoming=_upcoming,
-                                worth=Worth(device, self.repeats, self._always),
-                                own_forward_only=self._own_forward_only, tell=self._tell)
+        with self._watch:
+            self._leave()
+            if prefix > 0:
+                self._begin(modules[:prefix], group)
 
     def counters(self) -> dict[str, Any]:
         """Totals over all prefixes: see Skipper.counters; and, with "cache_" before them, those of the line to the
@@ -125,10 +122,14 @@ class Caching:
 
     def summary(self) -> dict[str, Any]:
         """passes, passes_skipped (training passes with frozen layers, and those that needed none of them), hits, misses
-        (samples), saved_seconds, state, reason."""
+        (samples), saved_seconds (less what it took), spent_seconds (what all of this took of the training thread's
+        time, whether it saved some or not), state, reason."""
         totals, estimates = self.counters(), self.estimates()
+        spent = self._spent_seconds + self._watch.seconds
+        if self._skipper is not None:
+            spent += self._skipper.watch.seconds
         return {**{name: totals.get(name, 0) for name in ("passes", "passes_skipped", "hits", "misses")},
-                **{name: estimates[name] for name in ("saved_seconds", "state", "reason")}}
+                "spent_seconds": spent, **{name: estimates[name] for name in ("saved_seconds", "state", "reason")}}
 
     def totals_due(self) -> bool:
         """Whether the metrics should learn of totals(), once every few steps."""
@@ -150,6 +151,16 @@ class Caching:
             self._cache.flush(1.0)
             self._cache.close()
 
+    def _begin(self, frozen: Sequence[LayerModule], group: dist.ProcessGroup | None) -> None:
+        device = device_of(self._model)
+        if self._cache is None:
+            self._cache = _native.ActivationCache(self._address, _job_id(group), device=str(device),
+                                                  format=self._format)
+        self._store = PrefixStore(self._cache, fingerprint(frozen), self._format)
+        self._skipper = Skipper(self._model, frozen, self._store, take_ids=current().take, upcoming=_upcoming,
+                                worth=Worth(device, self.repeats, self._always),
+                                own_forward_only=self._own_forward_only, tell=self._tell)
+
     def _skipped(self) -> dict[str, Any]:
         """Skipper's counters, over all prefixes."""
         totals = dict(self._counters)
@@ -162,6 +173,7 @@ class Caching:
             self._skipper.close()
             _add(self._counters, self._skipper.counters)
             self._saved_seconds += self._skipper.worth.estimates()["saved_seconds"]
+            self._spent_seconds += self._skipper.watch.seconds
             self._skipper = None
         if self._store is not None and forget:
             self._store.forget()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import logging
 from collections.abc import Sequence
@@ -56,19 +57,24 @@ class Proofs:
       made: how many proofs were tried.
     """
 
-    def __init__(self, model: nn.Module, frozen: Sequence[LayerModule]):
+    def __init__(self, model: nn.Module, frozen: Sequence[LayerModule], enough_calls: int = 2):
+        """
+        Args:
+          enough_calls: of a shape that is not the first, for a proof.
+        """
         self.made = 0
         self._model = model
         self._frozen = list(frozen)
+        self._enough_calls = enough_calls
         self._settings = Settings(model)
         self._submodules = list(model.modules())[1:]
         self._proven: dict[Any, Proven | None] = {}  # by shape of call and settings; None: refused
-        self._seen: set[Any] = set()
+        self._calls: collections.Counter[Any] = collections.Counter()  # of shapes without a proof
         self._deciding: set[Any] = set()  # shapes of calls for which the conditions of a batch matter too
 
     def find(self, call: Call) -> Proven | None:
-        """The proof for calls like this one. The first shape of all is proven at once, others when they come
-        again; None for those that have no proof.
+        """The proof for calls like this one. The first shape of all is proven at once, others when they have come
+        often enough; None for those that have no proof.
 
         Raises:
           Refused: of the first shape.
@@ -79,9 +85,7 @@ class Proofs:
         if key in self._proven:
             return self._proven[key]
         first = not self._proven
-        if not first and (key not in self._seen or len(self._proven) >= _MOST_SHAPES):
-            if len(self._seen) < 64 * _MOST_SHAPES:
-                self._seen.add(key)
+        if not first and not self._comes_often(key):
             return None
         self.made += 1
         proven = None
@@ -98,6 +102,13 @@ class Proofs:
             _logger.debug("egeria: calls of another shape are not skipped: %s", error)
         self._proven[key] = proven
         return proven
+
+    def _comes_often(self, key: Any) -> bool:
+        if len(self._proven) >= _MOST_SHAPES:
+            return False
+        if key in self._calls or len(self._calls) < 64 * _MOST_SHAPES:
+            self._calls[key] += 1
+        return self._calls[key] >= self._enough_calls
 
     def _hooks(self) -> int:
         """Number of hooks on submodules: one that is added later may use what a frozen layer computes."""

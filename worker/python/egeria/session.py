@@ -216,8 +216,8 @@ class Session:
     def summary(self) -> dict[str, Any]:
         """Numbers of the whole session: steps, frozen_share (mean over the steps, 0..1), freezes, unfreezes,
         frozen_prefix, ranks, ranks_identical (after every switch), time_saved_share (None where it cannot be told),
-        seconds_per_step by frozen prefix, modules; cache: passes, passes_skipped, hits, misses, saved_seconds, state and
-        reason on this rank, or None without one."""
+        seconds_per_step by frozen prefix, modules; cache: passes, passes_skipped, hits, misses, saved_seconds,
+        spent_seconds, state and reason on this rank, or None without one."""
         return {
             "steps": self._step,
             "modules": len(self.modules),

@@ -25,6 +25,7 @@ from egeria.sample_proof import same_rows
 from egeria.skippable import check_skippable
 from egeria.standins import Taps
 from egeria.stores import ActivationStore, Fetched
+from egeria.timing import Stopwatch
 from egeria.worth import Worth
 
 _logger = logging.getLogger("egeria")
@@ -49,6 +50,7 @@ class Skipper:
     Attributes:
       refusal: why this prefix is not skipped at all; None if it may be.
       worth: decides in which passes the store is used at all.
+      watch: what all this has taken of the training thread's time, proofs and audits included.
       counters: "hits" and "misses" in samples, and these by reason: those of the store ("miss_absent",
         "miss_late", "miss_other_input", ...), "miss_no_ids", "miss_off" (it does not pay), "miss_unproven" (a shape of call
         without a proof), "miss_unusual_call", "miss_unfit" (the store gave something else); "miss_failure";
@@ -74,6 +76,7 @@ class Skipper:
         """
         self.refusal: Refused | None = None
         self.worth = Worth(device_of(model), always=True) if worth is None else worth
+        self.watch = Stopwatch()
         self.counters: collections.Counter[str] = collections.Counter()
         self._model = model
         self._store = store
@@ -82,7 +85,7 @@ class Skipper:
         self._own_forward_only = own_forward_only
         self._tell = tell if tell is not None else _warn
         self._weights = FrozenWeights(frozen)
-        self._proofs = Proofs(model, frozen)
+        self._proofs = Proofs(model, frozen, self.worth.calls_before_proof)
         self._taps = Taps()
         self._entered = False
         self._busy = False  # our own passes come through the same hooks
@@ -106,32 +109,9 @@ class Skipper:
           ids: of the samples, in the order of the rows; None: not known.
         """
         self.disarm()
-        if self.refusal is not None or self._busy:
-            return
-        self.counters["passes"] += 1
-        if ids is None:
-            self._missed("no_ids", 0)
-            return
-        self._busy = True
-        try:
-            if self.worth.use(args, kwargs, ids):
-                self._prepare(args, kwargs, list(ids))
-                if self._upcoming is not None:
-                    self._store.expect(self._upcoming())
-            else:
-                self._missed("off", len(ids))
-        except UnusualCall as error:
-            self.disarm()
-            _logger.debug("egeria: %s", error)
-            self._missed("unusual_call", len(ids))
-        except Refused as error:
-            self.disarm()
-            self._refuse(error)
-        except Exception as error:  # pylint: disable=broad-exception-caught
-            self.disarm()
-            self._fail(error, len(ids))
-        finally:
-            self._busy = False
+        if self.refusal is None and not self._busy:
+            with self.watch:
+                self._begin_pass(args, kwargs, ids)
 
     def disarm(self) -> None:
         """The next forward pass is one as usual."""
@@ -171,6 +151,32 @@ class Skipper:
             self.disarm()
 
     # One pass.
+
+    def _begin_pass(self, args: tuple[Any, ...], kwargs: dict[str, Any], ids: Sequence[int] | None) -> None:
+        self.counters["passes"] += 1
+        if ids is None:
+            self._missed("no_ids", 0)
+            return
+        self._busy = True
+        try:
+            if self.worth.use(args, kwargs, ids):
+                self._prepare(args, kwargs, list(ids))
+                if self._upcoming is not None:
+                    self._store.expect(self._upcoming())
+            else:
+                self._missed("off", len(ids))
+        except UnusualCall as error:
+            self.disarm()
+            _logger.debug("egeria: %s", error)
+            self._missed("unusual_call", len(ids))
+        except Refused as error:
+            self.disarm()
+            self._refuse(error)
+        except Exception as error:  # pylint: disable=broad-exception-caught
+            self.disarm()
+            self._fail(error, len(ids))
+        finally:
+            self._busy = False
 
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any], ids: list[int]) -> None:
         begin = time.perf_counter()
@@ -248,7 +254,8 @@ class Skipper:
         def guarded(tensors: list[Tensor]) -> None:
             self.worth.computed(start)
             try:
-                reached(tensors)
+                with self.watch:
+                    reached(tensors)
                 self._failures = 0
             except Refused as error:
                 self._refuse(error)

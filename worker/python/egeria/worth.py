@@ -13,6 +13,9 @@ from egeria.repeats import Repeats
 
 # On an accelerator times are taken of every so many passes only, since the device has to be waited for.
 _MEASURE_EVERY = 16
+# A proof takes about as long as so many passes: a shape of call that has come so often may be expected to come as
+# often again.
+_PASSES_OF_A_PROOF = 8
 
 
 class Worth:
@@ -37,6 +40,11 @@ class Worth:
         self._seen_again = 0  # of those
         if repeats is None or repeats.known is not None:
             self._model.samples_repeat(repeats is None or bool(repeats.known))
+
+    @property
+    def calls_before_proof(self) -> int:
+        """Of a shape of call other than the first."""
+        return 2 if self._always else _PASSES_OF_A_PROOF
 
     @property
     def patience(self) -> float:

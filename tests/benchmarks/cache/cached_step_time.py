@@ -37,7 +37,7 @@ from egeria.cut_proof import prove
 from egeria.data import current, wrap
 from egeria.standins import Taps
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "worker" / "python"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "worker" / "python"))
 from cache_daemon import Daemon  # noqa: E402  pylint: disable=wrong-import-position
 
 CLOCKS = {"wall": time.perf_counter, "processor": time.thread_time}

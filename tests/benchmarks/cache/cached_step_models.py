@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import pathlib
+import sys
 from collections.abc import Callable
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "worker" / "python" / "examples" / "cifar_resnet.py"
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "worker" / "python" / "examples"))
+from cifar_resnet import ResNet  # noqa: E402  pylint: disable=wrong-import-position
 
 
 @dataclasses.dataclass
@@ -40,7 +39,7 @@ class Case:
 
 def resnet(depth: int) -> Case:
     """On images as large as CIFAR-10's; frozen are its first one or two of three stages."""
-    return Case(lambda: _example().ResNet(depth), ["stem|layer1", "layer2", "layer3", "fc"], (1, 2), 64, _images,
+    return Case(lambda: ResNet(depth), ["stem|layer1", "layer2", "layer3", "fc"], (1, 2), 64, _images,
                 lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]), _sgd)
 
 
@@ -87,13 +86,6 @@ def _images(samples: int) -> TensorDataset:
 
 def _sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, weight_decay=1e-4)
-
-
-def _example() -> Any:
-    spec = importlib.util.spec_from_file_location("cifar_resnet", EXAMPLE)
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
-    return example
 
 
 def _convolution(inputs: int, outputs: int, size: int, stride: int = 1, dilation: int = 1) -> nn.Sequential:
