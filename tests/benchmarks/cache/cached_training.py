@@ -70,6 +70,7 @@ def train(arguments: argparse.Namespace) -> None:
     session = egeria.attach(model, optimizer, config=egeria.Config(
         controller="none", plans=plans, cache=arguments.cache, cache_use=arguments.use))
     epochs, states = [], []
+    processor = time.process_time()
     for epoch in range(arguments.epochs):
         begin = time.perf_counter()
         sampler.set_epoch(epoch)
@@ -83,7 +84,7 @@ def train(arguments: argparse.Namespace) -> None:
         states.append(session.cache_estimates())
     weights = hashlib.sha256(b"".join(value.numpy().tobytes() for value in network.state_dict().values()))
     report = {"epochs": epochs, "weights": weights.hexdigest(), "summary": session.summary(), "estimates": states,
-              "counters": session.cache_counters()}
+              "counters": session.cache_counters(), "processor": time.process_time() - processor}
     (arguments.job / f"rank{rank}.json").write_text(json.dumps(report), encoding="utf-8")
     session.close()
     dist.destroy_process_group()
@@ -109,7 +110,8 @@ def compare(arguments: argparse.Namespace, number: int, address: str, folder: pa
     print(f"round {number + 1}: plain {seconds['plain']:.1f} s, cached {seconds['cached']:.1f} s, ratio {ratio:.3f}, "
           f"the cache's own code {100 * spent:.2f} %, weights {'equal' if same else 'DIFFER'}")
     for name, ranks in sorted(runs.items()):
-        print(f"  {name}, seconds by epoch:", *(f"{epoch:.2f}" for epoch in ranks[0]["epochs"]))
+        print(f"  {name}, seconds by epoch:", *(f"{epoch:.2f}" for epoch in ranks[0]["epochs"]), "; processor time of "
+              "the ranks:", *(f"{rank['processor']:.1f}" for rank in ranks))
     for rank in runs["cached"]:
         cache = rank["summary"]["cache"]
         print(f"  skipped {cache['passes_skipped']} of {cache['passes']} passes with frozen layers, hits "
