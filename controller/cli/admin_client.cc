@@ -61,7 +61,7 @@ absl::Status AdminClient::ExportJob(const std::string& job_id,
 }
 
 absl::StatusOr<int64_t> AdminClient::SetFrozenPrefix(const std::string& job_id, int prefix,
-                                                     const std::string& reason) {
+                                                     const std::string& reason, bool force) {
   grpc::ClientContext context;
   SetDeadline(&context);
   v1::SetFrozenPrefixRequest request;
@@ -69,6 +69,7 @@ absl::StatusOr<int64_t> AdminClient::SetFrozenPrefix(const std::string& job_id, 
   request.set_job_id(job_id);
   request.set_frozen_prefix(prefix);
   request.set_reason(reason);
+  request.set_force(force);
   EGERIA_RETURN_IF_ERROR(Explain(stub_->SetFrozenPrefix(&context, request, &response)));
   return response.plan_id();
 }

@@ -30,6 +30,7 @@ struct Flags {
   int prefix = 0;
   bool json = false;
   bool decisions = false;
+  bool force = false;
 };
 
 std::string StateOf(const v1::JobSummary& job) {
@@ -104,6 +105,7 @@ absl::Status Export(const Flags& flags, AdminClient& client, Streams streams) {
     if (record.has_header()) {
       streams.err << "egeria export: job " << job << ", " << record.header().modules_size() << " modules, policy "
                   << record.header().policy().ShortDebugString() << "\n";
+      if (!flags.decisions) streams.out << policy::FormatJob(controller::ShapeOf(record.header())) << "\n";
     } else if (record.has_decision() && flags.decisions) {
       if (absl::Status status = WriteJson(record.decision(), streams.out); !status.ok()) written = status;
     } else if (record.has_decision() && record.decision().origin() != v1::DECISION_ORIGIN_POLICY) {
@@ -117,7 +119,7 @@ absl::Status Export(const Flags& flags, AdminClient& client, Streams streams) {
 
 absl::Status Freeze(const Flags& flags, AdminClient& client, Streams streams) {
   EGERIA_ASSIGN_OR_RETURN(const std::string job, client.ResolveJob(flags.job));
-  EGERIA_ASSIGN_OR_RETURN(const int64_t plan, client.SetFrozenPrefix(job, flags.prefix, flags.reason));
+  EGERIA_ASSIGN_OR_RETURN(const int64_t plan, client.SetFrozenPrefix(job, flags.prefix, flags.reason, flags.force));
   streams.out << "plan " << plan << ": frozen prefix " << flags.prefix << "\n";
   return absl::OkStatus();
 }
@@ -168,9 +170,10 @@ void AddAdminCommands(CLI::App& app, const Select& select) {
   exported->add_flag("--decisions", flags->decisions, "Write the decisions with their reasons instead");
 
   CLI::App* freeze =
-      Add(app, select, "freeze", "Freeze a job's first modules, whatever its policy says.", true, flags, Freeze);
+      Add(app, select, "freeze", "Freeze a job's first modules.", true, flags, Freeze);
   freeze->add_option("prefix", flags->prefix, "How many modules, from the first; 0 unfreezes all")->required();
   freeze->add_option("--reason", flags->reason, "For the record");
+  freeze->add_flag("--force", flags->force, "Though the job's policy objects");
 
   CLI::App* unfreeze = Add(app, select, "unfreeze", "Unfreeze all modules of a job.", true, flags, Freeze);
   unfreeze->add_option("--reason", flags->reason, "For the record");

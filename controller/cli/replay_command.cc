@@ -14,8 +14,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
+#include "controller/job/policy_proto.h"
 #include "controller/policy/policy_config.h"
 #include "controller/policy/replay.h"
+#include "google/protobuf/util/json_util.h"
 
 namespace egeria::cli {
 namespace {
@@ -25,6 +27,8 @@ struct Flags {
   std::string policy = "plasticity";
   std::string schedule;
   std::string bootstrap = "on";
+  std::string options;
+  CLI::Option* total_steps = nullptr;
   policy::PlasticityConfig plasticity;
   policy::JobShape shape;
 };
@@ -48,9 +52,19 @@ absl::StatusOr<policy::ScheduleConfig> ParseSchedule(const std::string& text) {
   return config;
 }
 
+// The policy's constants as the JSON object of egeria.v1.PolicyConfig.
+absl::StatusOr<policy::PolicyConfig> ParseOptions(const Flags& flags) {
+  const std::string text = absl::StrCat("{\"", flags.policy, "\":", flags.options.empty() ? "{}" : flags.options, "}");
+  v1::PolicyConfig proto;
+  const auto parsed = google::protobuf::util::JsonStringToMessage(text, &proto);
+  if (parsed.ok()) return controller::FromProto(proto);
+  return BadFlag("--options: ", std::string(parsed.message()),
+                 ": write a JSON object of the policy's constants, such as '{\"start\":0.5}'");
+}
+
 absl::StatusOr<policy::PolicyConfig> ConfigOf(const Flags& flags) {
-  if (flags.policy == "none") return policy::NoneConfig();
-  if (flags.policy == "schedule") return ParseSchedule(flags.schedule);
+  if (flags.policy == "schedule" && flags.options.empty()) return ParseSchedule(flags.schedule);
+  if (flags.policy != "plasticity" || !flags.options.empty()) return ParseOptions(flags);
   policy::PlasticityConfig config = flags.plasticity;
   config.bootstrap = flags.bootstrap == "on";
   return config;
@@ -60,6 +74,7 @@ struct Recording {
   std::vector<policy::Recorded> lines;
   int array_length = 0;
   bool has_loss = false;
+  std::optional<policy::JobShape> job;
 };
 
 absl::StatusOr<Recording> Read(std::istream& in, std::ostream& err) {
@@ -77,6 +92,7 @@ absl::StatusOr<Recording> Read(std::istream& in, std::ostream& err) {
     err << "egeria replay: ignored the key \"" << key << "\", which a recording does not have\n";
   }
   recording.array_length = parser.array_length();
+  recording.job = parser.job();
   return recording;
 }
 
@@ -93,11 +109,16 @@ absl::StatusOr<Recording> ReadFile(const std::string& file, Streams streams) {
 absl::Status Replay(Flags flags, Streams streams) {
   EGERIA_ASSIGN_OR_RETURN(const policy::PolicyConfig config, ConfigOf(flags));
   EGERIA_ASSIGN_OR_RETURN(const Recording recording, ReadFile(flags.file, streams));
+  if (recording.job) {
+    const policy::JobShape given = std::exchange(flags.shape, *recording.job);
+    if (given.modules > 0) flags.shape.modules = given.modules;
+    if (flags.total_steps->count() > 0) flags.shape.total_steps = given.total_steps;
+  }
   if (flags.shape.modules == 0) flags.shape.modules = recording.array_length;
   if (flags.shape.modules == 0) {
     return BadFlag("give --modules: the recording has no array that tells how many there are");
   }
-  flags.shape.losses_reported = recording.has_loss;
+  if (!recording.job) flags.shape.losses_reported = recording.has_loss;
   EGERIA_ASSIGN_OR_RETURN(const std::unique_ptr<policy::Policy> policy,
                           policy::MakePolicy(config, flags.shape));
   EGERIA_ASSIGN_OR_RETURN(const std::vector<policy::Decision> decisions,
@@ -121,11 +142,15 @@ void AddReplayCommand(CLI::App& app, const Select& select) {
   command->add_option("file", flags->file,
                       "One JSON object a line, as `egeria export` writes; - for standard input")->required();
   command->add_option("--policy", flags->policy, "The policy that decides")
-      ->check(CLI::IsMember({"plasticity", "schedule", "none"}))->capture_default_str();
+      ->check(CLI::IsMember({"plasticity", "auto", "staged", "finetune", "gradnorm", "schedule", "none"}))
+      ->capture_default_str();
+  command->add_option("--options", flags->options,
+                      "The policy's constants as a JSON object, in place of single flags: {\"start\":0.5}");
   command->add_option("--modules", flags->shape.modules,
                       "Layer modules of the job; arrays in the recording tell too");
-  command->add_option("--total-steps", flags->shape.total_steps, "Steps of the training; 0 is unknown")
-      ->capture_default_str();
+  flags->total_steps = command->add_option("--total-steps", flags->shape.total_steps,
+                                           "Steps of the training; 0 is unknown; a recording's \"job\" tells too")
+                           ->capture_default_str();
   command->add_option("--interval", plasticity.interval_steps,
                       "n, the steps between readings; 0: from --total-steps, else 50")->capture_default_str();
   command->add_option("--window", plasticity.window, "W, readings to smooth over and to wait for")

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "controller/job/gradient_requests.h"
 #include "controller/job/job_manager.h"
 #include "controller/job/job_state.h"
 #include "controller/job/observation_filter.h"
@@ -51,6 +52,7 @@ struct JobManager::Job {
   std::map<int, Rank> ranks;
   ObservationFilter filter;
   StandingRequests requests;
+  GradientRequests gradients;
   absl::Time last_activity = absl::InfinitePast();
   absl::Time last_heartbeat = absl::InfinitePast();
   bool observations_full = false;

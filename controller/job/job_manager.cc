@@ -121,9 +121,8 @@ absl::Status JobManager::Recover() {
 
 absl::StatusOr<v1::RegisterJobResponse> JobManager::RegisterJob(const v1::RegisterJobRequest& request) {
   EGERIA_RETURN_IF_ERROR(ValidateRegistration(request, options_.registration));
-  const policy::JobShape shape{request.modules_size(), request.total_steps()};
   EGERIA_ASSIGN_OR_RETURN(const policy::PolicyConfig policy,
-                          policy::Resolve(FromProto(request.policy()), shape));
+                          policy::Resolve(FromProto(request.policy()), ShapeOf(request)));
   const uint64_t fingerprint = GraphFingerprint(request);
   {
     Effects effects;
@@ -244,6 +243,7 @@ void JobManager::TakeGraphs(const v1::RegisterJobRequest& request, uint64_t fing
     const std::lock_guard<std::mutex> lock(mutex_);
     auto found = jobs_.find(id);
     if (found == jobs_.end()) return;
+    // Of any other policy readings are a second opinion, which may come when it can.
     const auto* plasticity = std::get_if<policy::PlasticityConfig>(&found->second->state.policy_config());
     if (plasticity != nullptr) traits.deadline_steps = plasticity->interval_steps;
   }
@@ -372,23 +372,26 @@ void JobManager::OnEvaluation(const reference::Evaluator::Result& result) {
   CommitReading(job, module, result.step, result.evaluation->plasticity, effects).IgnoreError();
 }
 
+absl::Status JobManager::CommitMeasured(Job& job, int64_t step, v1::Observation observation, Effects& effects) {
+  observation.set_step(std::max(step, job.state.last_step()));
+  const std::optional<double> told = job.filter.learning_rate();
+  if (const auto rate = told ? told : job.state.last_learning_rate()) observation.set_learning_rate(*rate);
+  const absl::Status committed = CommitObservations(job, {std::move(observation)}, effects);
+  if (committed.ok()) return committed;
+  LogWarning("job ", job.id.text(), ": a reading is lost: ", committed.message());
+  return NamedError(absl::StatusCode::kUnavailable, "JOURNAL", "the reading could not be recorded");
+}
+
 absl::Status JobManager::CommitReading(Job& job, int module, int64_t step, double plasticity,
                                        Effects& effects) {
   v1::Observation observation;
-  observation.set_step(std::max(step, job.state.last_step()));
   observation.set_module(module);
   observation.set_plasticity(plasticity);
-  const std::optional<double> told = job.filter.learning_rate();
-  if (const auto rate = told ? told : job.state.last_learning_rate()) observation.set_learning_rate(*rate);
   const bool refresh = job.requests.ReadingTaken(options_.clock());
-  const absl::Status committed = CommitObservations(job, {observation}, effects);
+  const absl::Status committed = CommitMeasured(job, step, std::move(observation), effects);
   if (refresh) PushDirectives(job, effects);
-  if (!committed.ok()) {
-    LogWarning("job ", job.id.text(), ": a reading is lost: ", committed.message());
-    return NamedError(absl::StatusCode::kUnavailable, "JOURNAL", "the reading could not be recorded");
-  }
-  ++job.totals.readings;
-  return absl::OkStatus();
+  if (committed.ok()) ++job.totals.readings;
+  return committed;
 }
 
 void JobManager::Quarantine(const JobId& id, const absl::Status& why) {

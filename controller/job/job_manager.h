@@ -94,6 +94,8 @@ class JobManager {
   // A reading of a module with a local reference. An error is the UploadResult's reason, but for ABORTED: the
   // session is over.
   absl::Status TakeReading(SessionId session, const v1::Reading& reading) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The gradients of a step. Errors as TakeReading's.
+  absl::Status TakeGradients(SessionId session, const v1::GradientReading& reading) ABSL_LOCKS_EXCLUDED(mutex_);
   // An upload was refused before it got here.
   void CountRefusedUpload(SessionId session, const v1::UploadBegin& begin, const absl::Status& reason)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -101,7 +103,8 @@ class JobManager {
   // --- The Admin service. Errors as admin.proto lists them. ---
   v1::ListJobsResponse ListJobs() const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::vector<v1::ExportRecord>> ExportJob(const JobId& job) const ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<PlanId> SetFrozenPrefix(const JobId& job, int frozen_prefix, const std::string& reason)
+  // `force`: though the policy objects.
+  absl::StatusOr<PlanId> SetFrozenPrefix(const JobId& job, int frozen_prefix, const std::string& reason, bool force)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status SetPaused(const JobId& job, bool paused) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status SetMode(const JobId& job, v1::Mode mode) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -142,6 +145,9 @@ class JobManager {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CommitPendingDecisions(Job& job, Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CommitObservations(Job& job, const std::vector<v1::Observation>& observations, Effects& effects)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Something measured of `step`, with the learning rate in force. Errors: UNAVAILABLE [JOURNAL], logged.
+  absl::Status CommitMeasured(Job& job, int64_t step, v1::Observation observation, Effects& effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A reading of the frontmost module that the policy is to see. Errors: UNAVAILABLE [JOURNAL], logged.
   absl::Status CommitReading(Job& job, int module, int64_t step, double plasticity, Effects& effects)

@@ -52,8 +52,9 @@ v1::JobSummary JobManager::Summarize(const Job& job) const {
   if (job.last_heartbeat > absl::InfinitePast()) {
     *summary.mutable_last_heartbeat() = TimeToProto(job.last_heartbeat);
   }
-  summary.set_bootstrapping(state.policy().status().bootstrapping);
-  summary.set_blocked(job.blocked);
+  const policy::PolicyStatus policy = state.policy().status();
+  summary.set_bootstrapping(policy.bootstrapping);
+  summary.set_blocked(job.blocked.empty() ? policy.blocked : job.blocked);
   return summary;
 }
 
@@ -71,12 +72,21 @@ absl::StatusOr<std::vector<v1::ExportRecord>> JobManager::ExportJob(const JobId&
   v1::JobHeader* header = records.emplace_back().mutable_header();
   *header->mutable_summary() = Summarize(*job);
   *header->mutable_policy() = job->state.registration().policy();
-  for (const v1::LayerModule& module : job->state.registration().modules()) header->add_modules(module.name());
+  const v1::RegisterJobRequest& registration = job->state.registration();
+  for (const v1::LayerModule& module : registration.modules()) {
+    header->add_modules(module.name());
+    header->add_step_shares(module.step_share());
+    header->add_parameter_counts(module.parameter_count());
+  }
+  *header->mutable_planned_learning_rates() = registration.planned_learning_rates();
+  header->set_first_step(registration.step());
+  header->set_losses_unreported(!job->state.losses_reported());
   job->state.VisitHistory([&records](const v1::ExportRecord& record) { records.push_back(record); });
   return records;
 }
 
-absl::StatusOr<PlanId> JobManager::SetFrozenPrefix(const JobId& id, int frozen_prefix, const std::string& reason) {
+absl::StatusOr<PlanId> JobManager::SetFrozenPrefix(const JobId& id, int frozen_prefix, const std::string& reason,
+                                                   bool force) {
   Effects effects;
   const std::lock_guard<std::mutex> lock(mutex_);
   EGERIA_ASSIGN_OR_RETURN(Job* const job, FindJob(id));
@@ -94,6 +104,11 @@ absl::StatusOr<PlanId> JobManager::SetFrozenPrefix(const JobId& id, int frozen_p
   EGERIA_RETURN_IF_ERROR(CommitPendingDecisions(*job, effects));
   if (frozen_prefix == job->state.planned_prefix() && frozen_prefix == job->state.decided_prefix()) {
     return job->state.newest_plan();
+  }
+  if (const auto objection = job->state.policy().Objection(frozen_prefix); objection && !force) {
+    return NamedError(absl::StatusCode::kFailedPrecondition, "VETOED", "the policy ",
+                      policy::PolicyName(job->state.policy_config()), " objects: ", *objection,
+                      "; freeze with --force to do it all the same");
   }
   policy::Decision decision;
   decision.step = job->state.last_step();

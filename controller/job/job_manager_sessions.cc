@@ -207,6 +207,7 @@ std::optional<v1::Directive> JobManager::DirectiveFor(SessionId session) const {
   if (found->rank_number == job.Sampler()) {
     if (auto sampling = job.requests.sampling()) *directive.mutable_sampling() = *sampling;
     if (auto snapshot = job.requests.snapshot()) *directive.mutable_snapshot() = *snapshot;
+    if (auto gradients = job.gradients.request()) *directive.mutable_gradients() = *gradients;
   }
   for (const JobState::Plan& plan : job.state.PlansAbove(found->rank->watermark, kMaxPlansPerDirective)) {
     v1::Plan* out = directive.add_plans();
@@ -241,12 +242,17 @@ void JobManager::RefreshRequests(Job& job, Effects& effects) {
       subject.reset();
       break;
     }
+    if (!monitoring->required) blocked.clear();  // the policy decides without it
     if (!blocked.empty() && blocked != job.blocked) {
       LogWarning("job ", job.id.text(), ": nothing more can freeze: ", blocked);
     }
     job.blocked = blocked;
   }
-  if (job.requests.Update(subject, options_.clock())) PushDirectives(job, effects);
+  const bool samples_changed = job.requests.Update(subject, options_.clock());
+  const auto gradients = job.state.finished() ? std::nullopt : job.state.policy().gradient_monitoring();
+  const bool gradients_changed =
+      job.gradients.Update(gradients, job.state.generation().value(), options_.clock());
+  if (samples_changed || gradients_changed) PushDirectives(job, effects);
 }
 
 void JobManager::PushDirectives(const Job& job, Effects& effects) {
@@ -381,6 +387,33 @@ absl::Status JobManager::TakeReading(SessionId session, const v1::Reading& readi
     taken = CommitReading(job, reading.module(), reading.step(), reading.plasticity(), effects);
   }
   if (!taken.ok()) CountRefusal(job.id, found->rank_number, "reading", taken, &job.totals);
+  return taken;
+}
+
+absl::Status JobManager::TakeGradients(SessionId session, const v1::GradientReading& reading) {
+  Effects effects;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::optional<Found> found = Find(session);
+  if (!found) return NoSession();
+  Job& job = *found->job;
+  absl::Status taken = CheckGradients(reading, job.state.module_count());
+  if (taken.ok() && found->rank_number != job.Sampler()) {
+    taken = NamedError(absl::StatusCode::kFailedPrecondition, "STALE_REQUEST", "another rank tells for this job");
+  }
+  if (taken.ok()) taken = job.gradients.Check(reading);
+  if (taken.ok()) {
+    job.gradients.Taken(reading);
+    v1::Observation observation;
+    *observation.mutable_gradients() = reading;
+    observation.mutable_gradients()->clear_request_version();  // of the stream, not of the step
+    observation.mutable_gradients()->clear_upload_id();
+    taken = CommitMeasured(job, reading.step(), std::move(observation), effects);
+  }
+  if (taken.ok()) {
+    ++job.totals.gradient_readings;
+  } else {
+    CountRefusal(job.id, found->rank_number, "gradients", taken, &job.totals);
+  }
   return taken;
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "controller/job/gradient_requests.h"
 #include "controller/job/policy_proto.h"
 #include "controller/job/proto_time.h"
 
@@ -76,9 +77,7 @@ absl::Status JobState::CheckRegistered(const storage::v1::JobRegistered& fact) c
   if (request.generation() < 0 || request.step() < 0 || request.applied_plan() < 0) {
     return Impossible("registered with a negative generation, step or plan");
   }
-  const policy::JobShape shape{request.modules_size(), request.total_steps(), !request.losses_unreported(),
-                               request.step()};
-  auto policy = policy::MakePolicy(FromProto(request.policy()), shape);
+  auto policy = policy::MakePolicy(FromProto(request.policy()), ShapeOf(request));
   if (!policy.ok()) return Impossible("registered with a policy that cannot be: ", policy.status().message());
   return absl::OkStatus();
 }
@@ -106,7 +105,10 @@ absl::Status JobState::CheckObserved(const v1::Observation& fact) const {
   }
   const bool finite = std::isfinite(fact.plasticity()) && std::isfinite(fact.loss()) &&
                       std::isfinite(fact.learning_rate());
-  return finite ? absl::OkStatus() : Impossible("an observation that is not finite");
+  if (!finite) return Impossible("an observation that is not finite");
+  if (!fact.has_gradients()) return absl::OkStatus();
+  const absl::Status gradients = CheckGradients(fact.gradients(), module_count());
+  return gradients.ok() ? gradients : Impossible("an observation with ", gradients.message());
 }
 
 absl::Status JobState::CheckDecided(const v1::Decision& fact) const {
@@ -268,8 +270,8 @@ void JobState::RecordDecision(v1::Decision decision) {
 }
 
 std::unique_ptr<policy::Policy> JobState::FreshPolicy() const {
-  const policy::JobShape shape{module_count(), registration_.total_steps(), losses_reported_,
-                               registration_.step()};
+  policy::JobShape shape = ShapeOf(registration_);
+  shape.losses_reported = losses_reported_;
   return *policy::MakePolicy(policy_config_, shape);
 }
 
@@ -362,15 +364,22 @@ std::string JobState::DebugString() const {
   }
   const policy::PolicyStatus status = policy_->status();
   absl::StrAppend(&text, "losses reported ", losses_reported_, " bootstrapping ", status.bootstrapping,
-                  " wants loss ", policy_->wants_loss(), "\n");
+                  " wants loss ", policy_->wants_loss(), " blocked ", status.blocked, "\n");
   for (const policy::ModuleStatus& module : status.modules) {
     absl::StrAppend(&text, "module ", Number(module.plasticity), " ", Number(module.slope), " ",
-                    Number(module.threshold), " ", module.consecutive, " ", module.readings, "\n");
+                    Number(module.threshold), " ", module.consecutive, " ", module.readings);
+    if (module.snr) {
+      absl::StrAppend(&text, " SNR ", Number(module.snr->value), " ", Number(module.snr->lower), " ",
+                      Number(module.snr->upper));
+    }
+    absl::StrAppend(&text, "\n");
   }
   for (const Observed& observed : observations_) {
     absl::StrAppend(&text, observed.seen ? "seen " : "unseen ", observed.observation.step, " ",
                     observed.observation.module.value_or(-1), " ", Number(observed.observation.plasticity), " ",
-                    Number(observed.observation.loss), " ", Number(observed.observation.learning_rate), "\n");
+                    Number(observed.observation.loss), " ", Number(observed.observation.learning_rate), " ",
+                    observed.observation.gradients ? ToProto(observed.observation).gradients().ShortDebugString() : "",
+                    "\n");
   }
   for (size_t i = 0; i < decisions_.size(); ++i) {
     absl::StrAppend(&text, "after ", decision_after_[i], ": ", decisions_[i].DebugString());

@@ -63,6 +63,7 @@ class JobState {
   v1::Mode mode() const { return mode_; }
   bool paused() const { return paused_; }
   bool finished() const { return finished_; }
+  bool losses_reported() const { return losses_reported_; }  // by every generation so far
   absl::Time last_fact_time() const { return last_fact_time_; }
 
   // --- What is frozen ---

@@ -18,6 +18,7 @@ namespace egeria::controller {
 // Totals of one job since this controller knows it. They never fall.
 struct JobTotals {
   int64_t readings = 0;
+  int64_t gradient_readings = 0;
   int64_t samples_received = 0;
   int64_t snapshots_received = 0;
   int64_t snapshot_bytes = 0;

@@ -15,7 +15,10 @@ constexpr int64_t kTickStepsWhereTotalIsUnknown = 50;
 
 // Whether the policy acts on the mere passing of steps.
 bool ActsAtSteps(const policy::PolicyConfig& config) {
-  if (std::holds_alternative<policy::ScheduleConfig>(config)) return true;
+  if (std::holds_alternative<policy::ScheduleConfig>(config) || std::holds_alternative<policy::AutoConfig>(config) ||
+      std::holds_alternative<policy::StagedConfig>(config)) {
+    return true;
+  }
   const auto* plasticity = std::get_if<policy::PlasticityConfig>(&config);
   return plasticity != nullptr && !plasticity->unfreeze_steps.empty();
 }

@@ -17,6 +17,11 @@ v1::PolicyConfig ToProto(const policy::PolicyConfig& config);
 policy::Observation FromProto(const v1::Observation& proto);
 v1::Observation ToProto(const policy::Observation& observation);
 
+// What a policy must know of a job that was registered so.
+policy::JobShape ShapeOf(const v1::RegisterJobRequest& registration);
+// The same, of a job that was exported.
+policy::JobShape ShapeOf(const v1::JobHeader& header);
+
 }  // namespace egeria::controller
 
 #endif  // EGERIA_CONTROLLER_JOB_POLICY_PROTO_H_

@@ -9,6 +9,18 @@
 
 namespace egeria::policy {
 
+// The gradients of one step at fixed weights, told apart in `parts` equal parts of its samples: those of the ranks, or
+// with one rank parts of its batch. Entry i of the lists is of module first_module + i; the lists go on to the last.
+// With g_p the gradient of part p's mean loss, of all parameters of a module:
+struct GradientReading {
+  int64_t step = 0;                     // optimizer steps done when this one has ended
+  int first_module = 0;
+  int parts = 1;                        // 1: noise cannot be told
+  std::vector<double> mean_of_squares;  // mean over p of ||g_p||^2
+  std::vector<double> square_of_mean;   // ||mean over p of g_p||^2
+  int64_t samples = 0;                  // of the step, over all ranks; 0: not known
+};
+
 // One thing that a policy learns about its job. A field that was not observed is empty.
 struct Observation {
   int64_t step = 0;
@@ -16,6 +28,7 @@ struct Observation {
   std::optional<double> plasticity;    // SP loss between training and reference
   std::optional<double> loss;          // training loss of this step
   std::optional<double> learning_rate; // of the first parameter group, in force at this step
+  std::optional<GradientReading> gradients;
 };
 
 enum class Action { kFreeze, kUnfreeze };
@@ -35,6 +48,22 @@ struct Monitoring {
   int interval_steps = 1;     // n
   int batch_size = 2;         // b
   int refresh_readings = 1;   // take a new snapshot of the module after this many readings (W)
+  bool required = true;       // nothing can freeze without it; false: a second opinion
+};
+
+// Which gradients it wants to be told of now: those of first_module and behind, at every step that is a multiple of
+// interval_steps. Those of frozen modules are computed for it, and thrown away.
+struct GradientMonitoring {
+  int interval_steps = 1;
+  int first_module = 0;
+};
+
+// A signal-to-noise ratio of gradients, ||E g||^2 / E||g||^2 at the job's full batch, with the two-sided 90 %
+// interval around it. An estimate of something that lies in 0..1; it may itself be under 0.
+struct SnrEstimate {
+  double value = 0;
+  double lower = 0;
+  double upper = 0;
 };
 
 // What the policy knows of one module, for metrics and people.
@@ -44,10 +73,12 @@ struct ModuleStatus {
   std::optional<double> threshold;
   int consecutive = 0;               // slopes in a row under the threshold
   int readings = 0;                  // since the module became frontmost
+  std::optional<SnrEstimate> snr;
 };
 
 struct PolicyStatus {
   bool bootstrapping = false;
+  std::string blocked;  // why nothing more can freeze as long as things stay as they are; empty: nothing is in the way
   std::vector<ModuleStatus> modules;
 };
 
@@ -74,6 +105,14 @@ class Policy {
 
   // What to measure now; empty when it needs no plasticity (yet, or ever).
   virtual std::optional<Monitoring> monitoring() const = 0;
+
+  // Which gradients to tell of now; empty when it needs none (yet, or ever).
+  virtual std::optional<GradientMonitoring> gradient_monitoring() const { return std::nullopt; }
+
+  // Why modules 0..prefix-1 should not be frozen now, in one sentence with the numbers; empty where nothing speaks
+  // against it. For somebody else who wants to freeze them; the policy's own decisions have passed it.
+  // Requires 0 <= prefix < modules.
+  virtual std::optional<std::string> Objection(int /*prefix*/) const { return std::nullopt; }
 
   // False when losses are of no further use to it, so that nobody needs to record them.
   virtual bool wants_loss() const = 0;

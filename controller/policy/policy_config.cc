@@ -2,12 +2,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "controller/policy/auto_policy.h"
+#include "controller/policy/finetune_policy.h"
+#include "controller/policy/gradnorm_policy.h"
 #include "controller/policy/plasticity_policy.h"
 #include "controller/policy/schedule_policy.h"
+#include "controller/policy/staged_policy.h"
+#include "controller/policy/training_fractions.h"
 
 namespace egeria::policy {
 namespace {
@@ -21,6 +28,13 @@ constexpr int kMaxWindow = 1000;
 constexpr int kMaxBatch = 4096;
 constexpr double kMaxFactor = 1e6;
 constexpr size_t kMaxEntries = 1024;
+constexpr int kMaxReadings = 1000;
+constexpr int kMinReadings = 4;      // an interval from fewer would be a guess
+constexpr double kMinEvery = 1e-4;
+constexpr int kMaxBackoff = 64;
+constexpr int kMaxStages = 512;
+constexpr int kDefaultCheckSteps = 500;
+constexpr int kReadingsPerGradnormCheck = 10;
 
 template <typename... Args>
 absl::Status BadPolicy(const Args&... message) {
@@ -83,6 +97,121 @@ absl::StatusOr<PolicyConfig> ResolveSchedule(const ScheduleConfig& config, const
   return PolicyConfig(config);
 }
 
+absl::Status CheckThreshold(const char* name, double value) {
+  if (value > 0 && value < 1) return absl::OkStatus();
+  return BadPolicy(name, " is ", value, ", must be over 0 and under 1");
+}
+
+int64_t PeriodOf(double every, const JobShape& shape) {
+  return std::llround(every * static_cast<double>(shape.total_steps));
+}
+
+absl::StatusOr<PolicyConfig> ResolveAuto(AutoConfig config, const JobShape& shape) {
+  EGERIA_RETURN_IF_ERROR(CheckRange("start", config.start, 0, 1));
+  EGERIA_RETURN_IF_ERROR(CheckRange("every", config.every, kMinEvery, 1));
+  EGERIA_RETURN_IF_ERROR(CheckRange("most_modules", config.most_modules, 1, kMaxStages));
+  EGERIA_RETURN_IF_ERROR(CheckThreshold("threshold", config.threshold));
+  EGERIA_RETURN_IF_ERROR(CheckThreshold("late_threshold", config.late_threshold));
+  EGERIA_RETURN_IF_ERROR(CheckRange("least_readings", config.least_readings, kMinReadings, kMaxReadings));
+  EGERIA_RETURN_IF_ERROR(CheckRange("readings", config.readings, config.least_readings, kMaxReadings));
+  if (config.reprobe_every != 0) {
+    EGERIA_RETURN_IF_ERROR(CheckRange("reprobe_every (0: never)", config.reprobe_every, kMinEvery, 1));
+  }
+  EGERIA_RETURN_IF_ERROR(CheckFactor("thaw_rise", config.thaw_rise));
+  EGERIA_RETURN_IF_ERROR(CheckRange("most_backoff", config.most_backoff, 1, kMaxBackoff));
+  EGERIA_RETURN_IF_ERROR(CheckRange("batch_size", config.batch_size, 2, kMaxBatch));
+  if (config.interval_steps == 0 && shape.total_steps > 0) {
+    config.interval_steps = GradientInterval(PeriodOf(config.every, shape), shape);
+  }
+  if (config.interval_steps != 0 || shape.total_steps > 0) {
+    EGERIA_RETURN_IF_ERROR(CheckRange("interval_steps", config.interval_steps, 1, kMaxInterval));
+  }
+  return PolicyConfig(config);
+}
+
+absl::Status CheckArea(const JobShape& shape) {
+  const std::vector<double>& rates = shape.planned_learning_rates;
+  if (rates.size() < 2) {
+    return BadPolicy("area needs planned_learning_rates, which the job did not tell: let its scheduler be known to the "
+                     "session, or use fractions of the steps (area false)");
+  }
+  const bool usable = std::all_of(rates.begin(), rates.end(), [](double rate) { return std::isfinite(rate) && rate >= 0; });
+  if (!usable || *std::max_element(rates.begin(), rates.end()) <= 0) {
+    return BadPolicy("area needs planned_learning_rates that are finite, not negative and not all 0");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PolicyConfig> ResolveStaged(StagedConfig config, const JobShape& shape) {
+  if (shape.total_steps == 0) return BadPolicy("staged needs total_steps, which is unknown: give it with the job");
+  EGERIA_RETURN_IF_ERROR(CheckRange("begin", config.begin, 0, 1));
+  EGERIA_RETURN_IF_ERROR(CheckRange("end", config.end, config.begin, 1));
+  EGERIA_RETURN_IF_ERROR(CheckRange("stages", config.stages, 1, kMaxStages));
+  EGERIA_RETURN_IF_ERROR(CheckRange("deepest_prefix (the last module never freezes)", config.deepest_prefix, 0,
+                                    shape.modules - 1));
+  EGERIA_RETURN_IF_ERROR(CheckRange("share", config.share, 0, 1));
+  if (config.share > 0 && config.deepest_prefix > 0) return BadPolicy("give share or deepest_prefix, not both");
+  EGERIA_RETURN_IF_ERROR(CheckThreshold("threshold", config.threshold));
+  EGERIA_RETURN_IF_ERROR(CheckRange("every", config.every, kMinEvery, 1));
+  if (config.interval_steps == 0) config.interval_steps = GradientInterval(PeriodOf(config.every, shape), shape);
+  EGERIA_RETURN_IF_ERROR(CheckRange("interval_steps", config.interval_steps, 1, kMaxInterval));
+  if (config.area) EGERIA_RETURN_IF_ERROR(CheckArea(shape));
+  return PolicyConfig(config);
+}
+
+absl::StatusOr<PolicyConfig> ResolveFinetune(const FinetuneConfig& config, const JobShape& shape) {
+  if (!(config.budget > 0 && config.budget <= 1)) {
+    return BadPolicy("budget is ", config.budget, ", must be over 0 and at most 1");
+  }
+  EGERIA_RETURN_IF_ERROR(CheckRange("frozen_prefix (the last module never freezes)", config.frozen_prefix, 0,
+                                    shape.modules - 1));
+  return PolicyConfig(config);
+}
+
+absl::StatusOr<PolicyConfig> ResolveGradnorm(GradnormConfig config, const JobShape& shape) {
+  EGERIA_RETURN_IF_ERROR(CheckRange("percentile", config.percentile, 0, 100));
+  EGERIA_RETURN_IF_ERROR(CheckRange("every", config.every, kMinEvery, 1));
+  if (config.check_steps == 0) {
+    config.check_steps = shape.total_steps == 0
+                             ? kDefaultCheckSteps
+                             : static_cast<int>(std::clamp<int64_t>(PeriodOf(config.every, shape), 1, kMaxInterval));
+  }
+  EGERIA_RETURN_IF_ERROR(CheckRange("check_steps", config.check_steps, 1, kMaxInterval));
+  if (config.interval_steps == 0) config.interval_steps = std::max(1, config.check_steps / kReadingsPerGradnormCheck);
+  EGERIA_RETURN_IF_ERROR(CheckRange("interval_steps", config.interval_steps, 1, kMaxInterval));
+  return PolicyConfig(config);
+}
+
+// What a policy of each kind is called, how its constants are filled in, and how it is made.
+struct Kind {
+  const char* name;
+  absl::StatusOr<PolicyConfig> (*resolve)(const PolicyConfig& config, const JobShape& shape);
+  std::unique_ptr<Policy> (*make)(const PolicyConfig& config, const JobShape& shape);
+};
+
+template <typename Config, typename Made, auto Resolver>
+constexpr Kind KindOf(const char* name) {
+  return {name,
+          [](const PolicyConfig& config, const JobShape& shape) { return Resolver(std::get<Config>(config), shape); },
+          [](const PolicyConfig& config, const JobShape& shape) -> std::unique_ptr<Policy> {
+            return std::make_unique<Made>(std::get<Config>(config), shape);
+          }};
+}
+
+absl::StatusOr<PolicyConfig> ResolveNone(const NoneConfig& config, const JobShape&) { return PolicyConfig(config); }
+
+// In the order of PolicyConfig's alternatives.
+constexpr Kind kKinds[] = {
+    KindOf<PlasticityConfig, PlasticityPolicy, ResolvePlasticity>("plasticity"),
+    KindOf<ScheduleConfig, SchedulePolicy, ResolveSchedule>("schedule"),
+    KindOf<NoneConfig, NonePolicy, ResolveNone>("none"),
+    KindOf<AutoConfig, AutoPolicy, ResolveAuto>("auto"),
+    KindOf<StagedConfig, StagedPolicy, ResolveStaged>("staged"),
+    KindOf<FinetuneConfig, FinetunePolicy, ResolveFinetune>("finetune"),
+    KindOf<GradnormConfig, GradnormPolicy, ResolveGradnorm>("gradnorm"),
+};
+static_assert(std::size(kKinds) == std::variant_size_v<PolicyConfig>);
+
 absl::Status CheckShape(const JobShape& shape) {
   if (shape.modules < 2) {
     return BadPolicy("modules is ", shape.modules, ", must be at least 2: the last layer module never freezes");
@@ -94,30 +223,16 @@ absl::Status CheckShape(const JobShape& shape) {
 
 }  // namespace
 
-const char* PolicyName(const PolicyConfig& config) {
-  if (std::holds_alternative<PlasticityConfig>(config)) return "plasticity";
-  if (std::holds_alternative<ScheduleConfig>(config)) return "schedule";
-  return "none";
-}
+const char* PolicyName(const PolicyConfig& config) { return kKinds[config.index()].name; }
 
 absl::StatusOr<PolicyConfig> Resolve(const PolicyConfig& config, const JobShape& shape) {
   EGERIA_RETURN_IF_ERROR(CheckShape(shape));
-  if (const auto* plasticity = std::get_if<PlasticityConfig>(&config)) {
-    return ResolvePlasticity(*plasticity, shape);
-  }
-  if (const auto* schedule = std::get_if<ScheduleConfig>(&config)) return ResolveSchedule(*schedule, shape);
-  return config;
+  return kKinds[config.index()].resolve(config, shape);
 }
 
 absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(const PolicyConfig& config, const JobShape& shape) {
   EGERIA_ASSIGN_OR_RETURN(const PolicyConfig resolved, Resolve(config, shape));
-  if (const auto* plasticity = std::get_if<PlasticityConfig>(&resolved)) {
-    return std::make_unique<PlasticityPolicy>(*plasticity, shape);
-  }
-  if (const auto* schedule = std::get_if<ScheduleConfig>(&resolved)) {
-    return std::make_unique<SchedulePolicy>(*schedule, shape);
-  }
-  return std::make_unique<NonePolicy>(shape.modules);
+  return kKinds[resolved.index()].make(resolved, shape);
 }
 
 }  // namespace egeria::policy

@@ -36,9 +36,55 @@ struct ScheduleConfig {
 
 struct NoneConfig {};
 
-using PolicyConfig = std::variant<PlasticityConfig, ScheduleConfig, NoneConfig>;
+// auto_policy.h. Parts are of the total steps.
+struct AutoConfig {
+  double start = 0.4;
+  double every = 0.025;
+  int most_modules = 2;
+  double threshold = 0.05;
+  double late_threshold = 0.03;
+  int interval_steps = 0;        // 0: every / 20, with one rank at least 20; where the total is unknown it stays 0
+  int readings = 60;
+  int least_readings = 16;
+  double reprobe_every = 0.05;   // 0: never
+  double thaw_rise = 1.1;        // 0: never
+  int most_backoff = 4;
+  bool second_opinion = true;
+  int batch_size = 32;
+};
 
-// "plasticity", "schedule" or "none".
+// staged_policy.h. Parts are of the total steps, or of the area under the learning rates.
+struct StagedConfig {
+  double begin = 0.7;
+  double end = 0.9;
+  int stages = 3;
+  int deepest_prefix = 0;        // 0: all but the last module, or as `share` says
+  double share = 0;              // 0: none was given
+  bool area = false;
+  bool veto = true;
+  double threshold = 0.05;
+  double every = 0.025;          // of the total steps, always
+  int interval_steps = 0;        // 0: as AutoConfig
+};
+
+// finetune_policy.h.
+struct FinetuneConfig {
+  double budget = 0.3;
+  int frozen_prefix = 0;         // 0: as the budget says
+};
+
+// gradnorm_policy.h.
+struct GradnormConfig {
+  double percentile = 50;
+  int interval_steps = 0;        // 0: a tenth of check_steps
+  double every = 0.05;
+  int check_steps = 0;           // 0: `every` of the total, 500 where that is unknown
+};
+
+using PolicyConfig = std::variant<PlasticityConfig, ScheduleConfig, NoneConfig, AutoConfig, StagedConfig,
+                                  FinetuneConfig, GradnormConfig>;
+
+// Its name in egeria.v1.PolicyConfig: "plasticity", "schedule", "none", "auto", "staged", "finetune" or "gradnorm".
 const char* PolicyName(const PolicyConfig& config);
 
 // What a policy must know of its job.
@@ -47,6 +93,13 @@ struct JobShape {
   int64_t total_steps = 0;   // 0: unknown
   bool losses_reported = true;  // false: no observation will ever have a loss
   int64_t first_step = 0;       // optimizer steps done when the job began, e.g. from a checkpoint
+  int ranks = 1;                // data-parallel processes
+  // Of each module, or empty where nobody knows: the part of a step's time, with nothing frozen, that freezing it
+  // saves once all before it are frozen; and how many parameters it has.
+  std::vector<double> step_shares = {};
+  std::vector<int64_t> parameter_counts = {};
+  // Learning rates at evenly spread steps of the whole training, the first and the last included; empty: unknown.
+  std::vector<double> planned_learning_rates = {};
 };
 
 // The config with every default filled in: n = max(1, total steps / (2 W) / modules / 1.75) where the total

@@ -88,6 +88,66 @@ absl::Status ParsePlasticity(int64_t line, const json& object, Recorded& recorde
   return absl::OkStatus();
 }
 
+// The numbers of an array under `key`, whose entries are finite and not negative; none where it is absent.
+absl::StatusOr<std::vector<double>> Numbers(int64_t line, const json& object, const char* key) {
+  std::vector<double> values;
+  const auto found = object.find(key);
+  if (found == object.end() || found->is_null()) return values;
+  for (const json& element : *found) {
+    if (!found->is_array() || !element.is_number() || !(element.get<double>() >= 0)) {
+      return BadLine(line, "\"", key, "\" is no array of numbers from 0 on");
+    }
+    values.push_back(element.get<double>());
+  }
+  return values;
+}
+
+absl::StatusOr<GradientReading> ParseGradients(int64_t line, int64_t step, const json& object) {
+  constexpr int64_t kMostParts = 65'536, kMostModules = 512;
+  if (!object.is_object()) return BadLine(line, "\"gradients\" is no object");
+  GradientReading reading;
+  EGERIA_ASSIGN_OR_RETURN(const std::optional<int64_t> of_step,
+                          WholeNumber(line, object, "step", std::numeric_limits<int64_t>::max()));
+  EGERIA_ASSIGN_OR_RETURN(const std::optional<int64_t> first, WholeNumber(line, object, "first_module", kMostModules));
+  EGERIA_ASSIGN_OR_RETURN(const std::optional<int64_t> parts, WholeNumber(line, object, "parts", kMostParts));
+  EGERIA_ASSIGN_OR_RETURN(const std::optional<int64_t> samples,
+                          WholeNumber(line, object, "samples", std::numeric_limits<int64_t>::max()));
+  EGERIA_ASSIGN_OR_RETURN(reading.mean_of_squares, Numbers(line, object, "mean_of_squares"));
+  EGERIA_ASSIGN_OR_RETURN(reading.square_of_mean, Numbers(line, object, "square_of_mean"));
+  reading.step = of_step.value_or(step);
+  reading.first_module = static_cast<int>(first.value_or(0));
+  reading.parts = static_cast<int>(parts.value_or(1));
+  reading.samples = samples.value_or(0);
+  if (reading.parts < 1 || reading.mean_of_squares.empty() ||
+      reading.mean_of_squares.size() != reading.square_of_mean.size()) {
+    return BadLine(line, "\"gradients\" needs \"parts\" from 1 on, and \"mean_of_squares\" and \"square_of_mean\" "
+                   "with one number a module each");
+  }
+  return reading;
+}
+
+absl::StatusOr<JobShape> ParseJob(int64_t line, const json& object) {
+  constexpr int64_t kMostSteps = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kMostOfInt = std::numeric_limits<int>::max();
+  if (!object.is_object()) return BadLine(line, "\"job\" is no object");
+  JobShape shape;
+  EGERIA_ASSIGN_OR_RETURN(const std::optional<int64_t> modules, WholeNumber(line, object, "modules", kMostOfInt));
+  EGERIA_ASSIGN_OR_RETURN(const std::optional<int64_t> ranks, WholeNumber(line, object, "ranks", kMostOfInt));
+  EGERIA_ASSIGN_OR_RETURN(const std::optional<int64_t> total, WholeNumber(line, object, "total_steps", kMostSteps));
+  EGERIA_ASSIGN_OR_RETURN(const std::optional<int64_t> first, WholeNumber(line, object, "first_step", kMostSteps));
+  EGERIA_ASSIGN_OR_RETURN(shape.step_shares, Numbers(line, object, "step_shares"));
+  EGERIA_ASSIGN_OR_RETURN(shape.planned_learning_rates, Numbers(line, object, "planned_learning_rates"));
+  EGERIA_ASSIGN_OR_RETURN(const std::vector<double> counts, Numbers(line, object, "parameter_counts"));
+  for (const double count : counts) shape.parameter_counts.push_back(static_cast<int64_t>(std::min(count, 1e18)));
+  shape.modules = static_cast<int>(modules.value_or(0));
+  shape.ranks = static_cast<int>(ranks.value_or(1));
+  shape.total_steps = total.value_or(0);
+  shape.first_step = first.value_or(0);
+  const auto losses = object.find("losses_reported");
+  shape.losses_reported = losses == object.end() || !losses->is_boolean() || losses->get<bool>();
+  return shape;
+}
+
 absl::StatusOr<Recorded> ParseRecorded(int64_t line, const json& object) {
   constexpr int64_t kMaxModule = std::numeric_limits<int>::max();
   Recorded recorded;
@@ -100,6 +160,9 @@ absl::StatusOr<Recorded> ParseRecorded(int64_t line, const json& object) {
   EGERIA_ASSIGN_OR_RETURN(recorded.observation.loss, NumberAt(line, object, "loss"));
   EGERIA_ASSIGN_OR_RETURN(recorded.observation.learning_rate, NumberAt(line, object, "lr"));
   EGERIA_ASSIGN_OR_RETURN(recorded.adopted_prefix, WholeNumber(line, object, "adopt", kMaxModule));
+  if (const auto found = object.find("gradients"); found != object.end() && !found->is_null()) {
+    EGERIA_ASSIGN_OR_RETURN(recorded.observation.gradients, ParseGradients(line, *step, *found));
+  }
   EGERIA_RETURN_IF_ERROR(ParsePlasticity(line, object, recorded));
   return recorded;
 }
@@ -113,6 +176,13 @@ absl::Status CheckAgainstJob(const Recorded& recorded, int modules) {
   if (values == 0 && recorded.observation.module.value_or(0) >= modules) {
     return BadLine(recorded.line, "module ", *recorded.observation.module, ", but the job has modules 0 to ",
                    modules - 1, ": give the right number of modules");
+  }
+  if (const auto& gradients = recorded.observation.gradients) {
+    const size_t told = gradients->mean_of_squares.size() + static_cast<size_t>(gradients->first_module);
+    if (told != static_cast<size_t>(modules)) {
+      return BadLine(recorded.line, "\"gradients\" goes up to module ", told, ", but the job has modules 0 to ",
+                     modules - 1, ": give the right number of modules");
+    }
   }
   if (recorded.adopted_prefix.value_or(0) >= modules) {
     return BadLine(recorded.line, "\"adopt\" is ", *recorded.adopted_prefix, ", but at most ", modules - 1,
@@ -136,6 +206,10 @@ absl::StatusOr<std::optional<Recorded>> RecordingParser::ParseLine(absl::string_
   text = absl::StripAsciiWhitespace(text);
   if (text.empty()) return std::nullopt;
   EGERIA_ASSIGN_OR_RETURN(const json object, ParseObject(line_, text));
+  if (const auto job = object.find("job"); job != object.end()) {
+    EGERIA_ASSIGN_OR_RETURN(job_, ParseJob(line_, *job));
+    return std::nullopt;
+  }
   EGERIA_ASSIGN_OR_RETURN(Recorded recorded, ParseRecorded(line_, object));
   const int64_t step = recorded.observation.step;
   if (step < step_ && !recorded.adopted_prefix) {
@@ -148,7 +222,7 @@ absl::StatusOr<std::optional<Recorded>> RecordingParser::ParseLine(absl::string_
   }
   for (const auto& [key, value] : object.items()) {
     if (key != "step" && key != "module" && key != "plasticity" && key != "loss" && key != "lr" &&
-        key != "adopt") {
+        key != "adopt" && key != "gradients") {
       unknown_keys_.insert(key);
     }
   }
@@ -186,7 +260,27 @@ std::string FormatObservation(const Observation& observation) {
   PutIfFinite(object, "plasticity", observation.plasticity);
   PutIfFinite(object, "loss", observation.loss);
   PutIfFinite(object, "lr", observation.learning_rate);
+  if (const auto& gradients = observation.gradients) {
+    object["gradients"] = ordered_json{{"step", gradients->step},
+                                       {"first_module", gradients->first_module},
+                                       {"parts", gradients->parts},
+                                       {"samples", gradients->samples},
+                                       {"mean_of_squares", gradients->mean_of_squares},
+                                       {"square_of_mean", gradients->square_of_mean}};
+  }
   return Dump(object);
+}
+
+std::string FormatJob(const JobShape& shape) {
+  ordered_json job{{"modules", shape.modules},
+                   {"ranks", shape.ranks},
+                   {"total_steps", shape.total_steps},
+                   {"first_step", shape.first_step},
+                   {"losses_reported", shape.losses_reported}};
+  if (!shape.step_shares.empty()) job["step_shares"] = shape.step_shares;
+  if (!shape.parameter_counts.empty()) job["parameter_counts"] = shape.parameter_counts;
+  if (!shape.planned_learning_rates.empty()) job["planned_learning_rates"] = shape.planned_learning_rates;
+  return Dump(ordered_json{{"job", job}});
 }
 
 std::string FormatAdoption(int64_t step, int frozen_prefix) {

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "controller/policy/policy.h"
+#include "controller/policy/policy_config.h"
 
 namespace egeria::policy {
 
@@ -30,25 +31,29 @@ struct Recorded {
 // in which anything but the step may be absent or null. A plasticity without a module is that of the module
 // which is frontmost then. It may be an array with one number or null per module, of which the frontmost one
 // counts; every array has the same length. {"step":200,"adopt":2} says that somebody else (an operator, a
-// checkpoint) set the frozen prefix to 2. Steps do not decrease, but at an "adopt", where a job may have gone
+// checkpoint) set the frozen prefix to 2. "gradients" is an object as FormatObservation() writes it, and a line
+// {"job":{..}}, as FormatJob() does, tells the shape of the job. Steps do not decrease, but at an "adopt", where a job may have gone
 // on from an older checkpoint. Empty lines are skipped; other keys are collected and otherwise ignored.
 //
 // Errors: INVALID_ARGUMENT [BAD_RECORDING] with the line's number and what to do about it.
 // Thread-compatible.
 class RecordingParser {
  public:
-  // The next line, without its end. Empty for an empty line.
+  // The next line, without its end. Empty for an empty line, and for one that tells of the job.
   absl::StatusOr<std::optional<Recorded>> ParseLine(absl::string_view line);
 
   // Length of the arrays seen so far, 0 where there was none.
   int array_length() const { return array_length_; }
   const std::set<std::string>& unknown_keys() const { return unknown_keys_; }
+  // What a line with a "job" has told.
+  const std::optional<JobShape>& job() const { return job_; }
 
  private:
   int64_t line_ = 0;
   int64_t step_ = 0;
   int array_length_ = 0;
   std::set<std::string> unknown_keys_;
+  std::optional<JobShape> job_;
 };
 
 // Feeds a recording to a fresh policy of a job of `modules` layer modules and returns its decisions.
@@ -60,6 +65,7 @@ absl::StatusOr<std::vector<Decision>> Replay(const std::vector<Recorded>& record
 // Lines of a recording, without an end of line. Doubles are written so that they are read back exactly;
 // one that is not finite, which no policy counts and JSON does not have, is left out.
 std::string FormatObservation(const Observation& observation);
+std::string FormatJob(const JobShape& shape);
 std::string FormatAdoption(int64_t step, int frozen_prefix);
 
 // {"step":..,"action":"freeze","frozen_prefix":..,"reason":".."}, without an end of line.

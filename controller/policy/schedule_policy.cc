@@ -1,10 +1,10 @@
 #include "controller/policy/schedule_policy.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "controller/policy/training_fractions.h"
 
 namespace egeria::policy {
 namespace {
@@ -15,18 +15,12 @@ PolicyStatus EmptyStatus(int modules) {
   return status;
 }
 
-// The slack keeps 0.07 * 100, which is a little over 7 in floating point, at step 7.
-int64_t StepAt(double fraction, int64_t total_steps) {
-  const double exact = fraction * static_cast<double>(total_steps);
-  return static_cast<int64_t>(std::ceil(exact * (1 - 1e-12)));
-}
-
 }  // namespace
 
 SchedulePolicy::SchedulePolicy(const ScheduleConfig& config, const JobShape& shape)
     : modules_(shape.modules), total_steps_(shape.total_steps) {
   for (const ScheduleConfig::Entry& entry : config.entries) {
-    starts_.push_back({StepAt(entry.fraction, total_steps_), entry.fraction, entry.frozen_prefix});
+    starts_.push_back({StepAtFraction(entry.fraction, total_steps_), entry.fraction, entry.frozen_prefix});
   }
 }
 

@@ -44,7 +44,7 @@ class SchedulePolicy : public Policy {
 // Decides nothing. Thread-compatible.
 class NonePolicy : public Policy {
  public:
-  explicit NonePolicy(int modules) : modules_(modules) {}
+  NonePolicy(const NoneConfig&, const JobShape& shape) : modules_(shape.modules) {}
 
   std::optional<Decision> Observe(const Observation&) override { return std::nullopt; }
   void Adopt(int64_t, int frozen_prefix) override { frozen_prefix_ = frozen_prefix; }

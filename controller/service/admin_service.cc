@@ -68,7 +68,8 @@ grpc::ServerWriteReactor<v1::ExportRecord>* AdminService::ExportJob(grpc::Callba
 grpc::ServerUnaryReactor* AdminService::SetFrozenPrefix(grpc::CallbackServerContext* context,
                                                         const v1::SetFrozenPrefixRequest* request,
                                                         v1::SetFrozenPrefixResponse* response) {
-  auto plan = manager_->SetFrozenPrefix(JobId(request->job_id()), request->frozen_prefix(), request->reason());
+  auto plan = manager_->SetFrozenPrefix(JobId(request->job_id()), request->frozen_prefix(), request->reason(),
+                                        request->force());
   if (plan.ok()) response->set_plan_id(plan->value());
   return Answer(context, plan.status());
 }

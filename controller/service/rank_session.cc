@@ -39,7 +39,9 @@ absl::Status RankSession::Handle(const v1::WorkerMessage& message,
       return HandleOutcome(std::move(outcome), reply);
     }
     case v1::WorkerMessage::kReading:
-      return HandleReading(message.reading(), reply);
+      return HandleTaken(message.reading().upload_id(), manager_->TakeReading(id_, message.reading()), reply);
+    case v1::WorkerMessage::kGradients:
+      return HandleTaken(message.gradients().upload_id(), manager_->TakeGradients(id_, message.gradients()), reply);
     default:
       return bad("a message of no kind that this version knows");
   }
@@ -50,10 +52,9 @@ absl::Status RankSession::HandleOpen(const v1::Open& open, const std::weak_ptr<S
   return absl::OkStatus();
 }
 
-absl::Status RankSession::HandleReading(const v1::Reading& reading, Reply* reply) {
-  const absl::Status taken = manager_->TakeReading(id_, reading);
+absl::Status RankSession::HandleTaken(int64_t upload_id, const absl::Status& taken, Reply* reply) {
   if (absl::IsAborted(taken)) return taken;  // the session is over
-  if (!taken.ok()) Refuse(reading.upload_id(), taken, reply);
+  if (!taken.ok()) Refuse(upload_id, taken, reply);
   return absl::OkStatus();
 }
 

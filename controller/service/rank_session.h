@@ -44,7 +44,7 @@ class RankSession {
  private:
   absl::Status HandleOpen(const v1::Open& open, const std::weak_ptr<SessionListener>& listener);
   absl::Status HandleOutcome(UploadAssembler::Outcome outcome, Reply* reply);
-  absl::Status HandleReading(const v1::Reading& reading, Reply* reply);
+  absl::Status HandleTaken(int64_t upload_id, const absl::Status& taken, Reply* reply);
   absl::Status HandleUploadBegin(const v1::UploadBegin& begin, Reply* reply);
 
   JobManager* const manager_;

@@ -25,7 +25,7 @@ struct JobFamilies {
   Family paused = Family::Gauge("egeria_job_paused", "1 while an operator has paused the policy.");
   Family observing = Family::Gauge("egeria_job_observing", "1 in observe mode: decisions are only reported.");
   Family blocked = Family::Gauge("egeria_job_blocked",
-                                 "1 while the frontmost active module cannot be evaluated and so cannot freeze.");
+                                 "1 while something is in the way of every further freeze; `egeria list` says what.");
   Family prefix = Family::Gauge("egeria_frozen_prefix",
                                 "Modules from the first that are frozen: as decided, and as applied by all ranks.");
   Family share = Family::Gauge("egeria_frozen_parameters_ratio", "Share of the parameters that is frozen.");
@@ -37,6 +37,12 @@ struct JobFamilies {
       Family::Gauge("egeria_plasticity_threshold", "A module whose |slope| stays under this freezes.");
   Family consecutive =
       Family::Gauge("egeria_plasticity_stationary_readings", "Slopes in a row that were under the threshold.");
+  Family gradient_readings =
+      Family::Counter("egeria_gradient_readings_total", "Steps whose gradients the workers have told of.");
+  Family snr = Family::Gauge("egeria_gradient_snr",
+                             "Signal-to-noise ratio of a module's gradients at the job's batch, estimated.");
+  Family snr_lower = Family::Gauge("egeria_gradient_snr_lower", "Lower end of its 90 % interval.");
+  Family snr_upper = Family::Gauge("egeria_gradient_snr_upper", "Upper end of its 90 % interval.");
   Family decisions =
       Family::Counter("egeria_decisions_total", "Decisions by what they do and by who made them.");
   Family commits = Family::Counter("egeria_commits_total", "Plans that the ranks have applied together.");
@@ -86,11 +92,17 @@ void JobFamilies::AddPolicy(const Labels& job, const JobView& view) {
       threshold.Add(module, *status.threshold);
       consecutive.Add(module, status.consecutive);
     }
+    if (status.snr) {
+      snr.Add(module, status.snr->value);
+      snr_lower.Add(module, status.snr->lower);
+      snr_upper.Add(module, status.snr->upper);
+    }
   }
 }
 
 void JobFamilies::AddTotals(const Labels& job, const JobTotals& totals) {
   readings.Add(job, static_cast<double>(totals.readings));
+  gradient_readings.Add(job, static_cast<double>(totals.gradient_readings));
   for (const auto& [what, count] : totals.decisions) {
     decisions.Add(With(With(job, "action", what.first), "reason", what.second), static_cast<double>(count));
   }
@@ -111,7 +123,8 @@ void JobFamilies::AddTotals(const Labels& job, const JobTotals& totals) {
 
 void JobFamilies::MoveTo(std::vector<prometheus::MetricFamily>* families) && {
   for (Family* family : {&step, &ranks, &connected, &bootstrapping, &paused, &observing, &blocked, &prefix,
-                         &share, &readings, &plasticity, &slope, &threshold, &consecutive, &decisions,
+                         &share, &readings, &plasticity, &slope, &threshold, &consecutive,
+                         &gradient_readings, &snr, &snr_lower, &snr_upper, &decisions,
                          &commits, &samples, &dropped, &refused, &snapshots, &snapshot_bytes, &seconds,
                          &evaluations, &reconnects}) {
     std::move(*family).MoveTo(families);

@@ -82,8 +82,8 @@ void AddEgeriaFlags(CLI::App* app, Options* o) {
   app->add_option("--controller", o->controller,
                   "unix:/path or HOST:PORT of the controller; 'none' trains plainly")
       ->envname("EGERIA_CONTROLLER");
-  app->add_option("--policy", o->policy, "What decides: none, plasticity or schedule")
-      ->check(CLI::IsMember({"none", "plasticity", "schedule"}));
+  app->add_option("--policy", o->policy, "What decides (docs/rule.md)")
+      ->check(CLI::IsMember({"none", "plasticity", "auto", "staged", "finetune", "gradnorm", "schedule"}));
   app->add_option("--policy-json", o->policy_json,
                   "The policy's constants as JSON, such as {\"plasticity\": {\"learning_rate_drop\": 5}}");
   app->add_option("--interval", o->interval, "plasticity: steps between readings (n)")
@@ -141,13 +141,17 @@ int64_t IntegerFromEnvironment(const char* name) {
   return absl::SimpleAtoi(Environment(name), &value) ? value : 0;
 }
 
-// The single constants, which win over those of --policy-json, and a probe batch that the ranks can fill.
-absl::Status AddPlasticityConstants(const Options& o, nlohmann::json* constants) {
+// The single constants of the rule, which win over those of --policy-json.
+void AddPlasticityConstants(const Options& o, nlohmann::json* constants) {
   if (o.interval) (*constants)["interval_steps"] = *o.interval;
   if (o.window) (*constants)["window"] = *o.window;
   if (o.tolerance) (*constants)["tolerance"] = *o.tolerance;
-  if (o.probe_batch) (*constants)["batch_size"] = *o.probe_batch;
   if (o.bootstrap) (*constants)["bootstrap"] = *o.bootstrap;
+}
+
+// A probe batch that the ranks can fill, for a policy that has plasticity measured.
+absl::Status AddProbeBatch(const Options& o, nlohmann::json* constants) {
+  if (o.probe_batch) (*constants)["batch_size"] = *o.probe_batch;
   const auto probe = constants->find("batch_size");
   if (probe == constants->end()) {
     (*constants)["batch_size"] = std::min(kDefaultProbeBatch, o.batch_size);
@@ -230,9 +234,13 @@ absl::StatusOr<std::string> BuildPolicyJson(const Options& o) {
   nlohmann::json& constants = config[o.policy];
   if (constants.is_null()) constants = nlohmann::json::object();
   if (!constants.is_object()) return BadFlag("--policy-json: '", o.policy, "' must be an object");
-  const bool any = o.interval || o.window || o.tolerance || o.probe_batch || o.bootstrap;
-  if (any && o.policy == "schedule") return BadFlag("the policy schedule has none of the plasticity constants");
-  if (o.policy == "plasticity") EGERIA_RETURN_IF_ERROR(AddPlasticityConstants(o, &constants));
+  const bool measures = o.policy == "plasticity" || o.policy == "auto";
+  if ((o.probe_batch && !measures && o.policy != "none") ||
+      ((o.interval || o.window || o.tolerance || o.bootstrap) && o.policy != "plasticity" && o.policy != "none")) {
+    return BadFlag("the policy ", o.policy, " has none of these plasticity constants; --policy-json takes its own");
+  }
+  if (o.policy == "plasticity") AddPlasticityConstants(o, &constants);
+  if (measures) EGERIA_RETURN_IF_ERROR(AddProbeBatch(o, &constants));
   if (!o.freeze_at.empty() && o.policy != "schedule") return BadFlag("--freeze-at needs --policy schedule");
   for (const std::string& text : o.freeze_at) {
     const std::vector<std::string> parts = absl::StrSplit(text, ':');

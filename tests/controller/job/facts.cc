@@ -17,6 +17,18 @@ void RandomObservation(const JobState& state, std::mt19937& random, v1::Observat
     observation->set_learning_rate(std::pow(10.0, -static_cast<double>(random() % 4)));
   } else if (kind == 1) {
     observation->set_loss(static_cast<double>(random() % 100) / 10);
+  } else if (kind == 2 && state.policy().gradient_monitoring()) {
+    const int first = state.policy().gradient_monitoring()->first_module;
+    v1::GradientReading* gradients = observation->mutable_gradients();
+    gradients->set_step(observation->step());
+    gradients->set_first_module(first);
+    gradients->set_parts(2);
+    gradients->set_samples(64);
+    const double signal = static_cast<double>(random() % 4) / 8;
+    for (int module = first; module < state.module_count(); ++module) {
+      gradients->add_mean_of_squares(1);
+      gradients->add_square_of_mean(0.5 + signal + 0.01 * static_cast<double>(random() % 3));
+    }
   } else {
     const bool frontmost = random() % 8 != 0;
     observation->set_module(frontmost ? state.decided_prefix() : static_cast<int>(random() % 5) - 1);
@@ -70,6 +82,16 @@ Fact RandomFact(const JobState& state, std::mt19937& random) {
     v1::RegisterJobRequest* request = registered.mutable_registered()->mutable_request();
     request->mutable_policy()->mutable_plasticity()->set_bootstrap(random() % 4 == 0);
     request->set_losses_unreported(random() % 2 == 0);
+    if (random() % 2 == 0) {
+      v1::AutoPolicy* policy = request->mutable_policy()->mutable_auto_();
+      policy->set_start(0.1);
+      policy->set_readings(8);
+      policy->set_least_readings(4);
+      policy->set_threshold(0.3);
+      policy->set_most_modules(1);
+      request->set_total_steps(1'000);
+      *request->mutable_policy() = ToProto(*policy::Resolve(FromProto(request->policy()), ShapeOf(*request)));
+    }
     return registered;
   }
   Fact fact;

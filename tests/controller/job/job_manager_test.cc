@@ -9,8 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rocksdb/db.h"
-#include "tests/support/fake_evaluator.h"
-#include "tests/support/failing_env.h"
+#include "tests/controller/job/job_manager_fixture.h"
 #include "tests/support/job_fixtures.h"
 
 namespace egeria::controller {
@@ -28,135 +27,6 @@ using ::egeria::testing::TestRegistration;
 using ::egeria::testing::TestUpload;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-// A stream as the manager sees it; remembers what it is told.
-class Stream : public SessionListener {
- public:
-  void OnDirectiveChanged() override { ++pushes; }
-  void OnUploadRefused(int64_t upload_id, const absl::Status& reason) override {
-    refused.emplace_back(upload_id, std::string(reason.message()));
-  }
-  void OnClose(const absl::Status& status) override { closed = status; }
-
-  int pushes = 0;
-  std::vector<std::pair<int64_t, std::string>> refused;
-  std::optional<absl::Status> closed;
-  SessionId id;
-};
-
-std::vector<WireTensor> TensorsOf(const TestUpload& upload) {
-  std::vector<WireTensor> tensors;
-  size_t at = 0;
-  for (const v1::TensorSpec& proto : upload.begin.tensors()) {
-    TensorSpec spec{proto.name(), DataType::kFloat32, {proto.shape().begin(), proto.shape().end()}};
-    const size_t size = *ByteSize(spec);
-    tensors.push_back(MakeWireTensor(std::move(spec), upload.bytes.data() + at));
-    at += size;
-  }
-  return tensors;
-}
-
-class JobManagerTest : public ::testing::Test {
- protected:
-  void SetUp() override { Start(); }
-
-  void Start() {
-    auto journal = Journal::Open(folder_ / "journal", {.env = &disk_, .retry = absl::ZeroDuration()});
-    ASSERT_TRUE(journal.ok()) << journal.status();
-    options_.clock = [this] { return now_; };
-    options_.host = "here";
-    auto manager = JobManager::Start(options_, *std::move(journal),
-                                     [this](reference::Evaluator::Callback on_result)
-                                         -> absl::StatusOr<std::unique_ptr<reference::Evaluator>> {
-                                       auto fake = std::make_unique<FakeEvaluator>(
-                                           std::move(on_result), [this](const JobId& job, int module, int64_t step) {
-                                             return script_(job, module, step);
-                                           });
-                                       evaluator_ = fake.get();
-                                       return std::unique_ptr<reference::Evaluator>(std::move(fake));
-                                     });
-    ASSERT_TRUE(manager.ok()) << manager.status();
-    manager_ = *std::move(manager);
-  }
-  void Restart() {
-    manager_.reset();
-    Start();
-  }
-
-  std::shared_ptr<Stream> Open(const v1::RegisterJobRequest& job, int rank = 0, uint64_t incarnation = 1) {
-    auto registered = manager_->RegisterJob(job);
-    EXPECT_TRUE(registered.ok()) << registered.status();
-    v1::Open open;
-    open.set_job_id(job.job_id());
-    open.set_generation(job.generation());
-    open.set_rank(rank);
-    open.set_incarnation(incarnation);
-    auto stream = std::make_shared<Stream>();
-    auto id = manager_->OpenSession(open, stream);
-    EXPECT_TRUE(id.ok()) << id.status();
-    stream->id = id.value_or(SessionId());
-    return stream;
-  }
-
-  v1::Directive Beat(const Stream& stream, int64_t step, double rate = 0.1, int frozen_prefix = 0) {
-    v1::Heartbeat heartbeat;
-    heartbeat.set_step(step);
-    heartbeat.add_learning_rates(rate);
-    heartbeat.set_frozen_prefix(frozen_prefix);
-    EXPECT_TRUE(manager_->Heartbeat(stream.id, heartbeat).ok());
-    return manager_->DirectiveFor(stream.id).value_or(v1::Directive());
-  }
-
-  absl::Status Upload(const Stream& stream, const TestUpload& upload) {
-    if (absl::Status wanted = manager_->CheckUpload(stream.id, upload.begin); !wanted.ok()) return wanted;
-    return manager_->FinishUpload(stream.id, upload.begin, TensorsOf(upload));
-  }
-
-  // Sends what the directive asks for at `step`: a snapshot, else a sample.
-  absl::Status Serve(const Stream& stream, int64_t step) {
-    const v1::Directive directive = *manager_->DirectiveFor(stream.id);
-    if (directive.has_snapshot()) {
-      for (int i = directive.snapshot().first_module(); i <= directive.snapshot().module(); ++i) {
-        if (absl::Status sent = Upload(stream, SnapshotUpload(++upload_, directive.snapshot(), i, step)); !sent.ok()) {
-          return sent;
-        }
-      }
-      return absl::OkStatus();
-    }
-    if (directive.has_sampling()) return Upload(stream, SampleUpload(++upload_, directive.sampling(), step));
-    return absl::OkStatus();
-  }
-
-  // Trains until a plan comes.
-  void TrainUntilPlan(const Stream& stream, int64_t* step, PlanId plan) {
-    for (int i = 0; i < 200 && Summary(stream).plan_id() < plan.value(); ++i) {
-      *step += 10;
-      Beat(stream, *step);
-      ASSERT_TRUE(Serve(stream, *step).ok());
-    }
-    ASSERT_EQ(Summary(stream).plan_id(), plan.value());
-  }
-
-  v1::JobSummary Summary(const std::string& id) {
-    const v1::ListJobsResponse jobs = manager_->ListJobs();
-    for (const v1::JobSummary& job : jobs.jobs()) {
-      if (job.job_id() == id) return job;
-    }
-    return {};
-  }
-  v1::JobSummary Summary(const Stream&) { return Summary(TestJobId(1)); }
-
-  TempFolder folder_;
-  ::egeria::testing::FailingEnv disk_;
-  absl::Time now_ = absl::FromUnixSeconds(1'700'000'000);
-  JobManagerOptions options_;
-  FakeEvaluator::Script script_ = [](const JobId&, int, int64_t step) {
-    return absl::StatusOr<double>(0.001 + 0.01 * std::exp(-static_cast<double>(step) / 20));
-  };
-  std::unique_ptr<JobManager> manager_;
-  FakeEvaluator* evaluator_ = nullptr;
-  int64_t upload_ = 0;
-};
 
 TEST_F(JobManagerTest, FillsInThePolicysDefaults) {
   auto job = TestRegistration(1);
@@ -365,9 +235,9 @@ TEST_F(JobManagerTest, ScopePrefixDoesNotReachAcrossALocalReference) {
   *job.mutable_modules(2) = TestRegistration(1, 4).modules(2);
   auto stream = Open(job);
   EXPECT_EQ(manager_->DirectiveFor(stream->id)->snapshot().module(), 0);
-  ASSERT_TRUE(manager_->SetFrozenPrefix(JobId(TestJobId(1)), 1, "").ok());
+  ASSERT_TRUE(manager_->SetFrozenPrefix(JobId(TestJobId(1)), 1, "", false).ok());
   EXPECT_EQ(manager_->DirectiveFor(stream->id)->snapshot().first_module(), 1) << "a worker evaluates one module";
-  ASSERT_TRUE(manager_->SetFrozenPrefix(JobId(TestJobId(1)), 2, "").ok());
+  ASSERT_TRUE(manager_->SetFrozenPrefix(JobId(TestJobId(1)), 2, "", false).ok());
   EXPECT_FALSE(manager_->DirectiveFor(stream->id)->has_snapshot());
   EXPECT_THAT(Summary(*stream).blocked(), AllOf(HasSubstr("module 0"), HasSubstr("[LOCAL_REFERENCE]")));
 }
@@ -455,12 +325,12 @@ TEST_F(JobManagerTest, PauseStopsDecidingAndResumeGoesOn) {
 
 TEST_F(JobManagerTest, AnOperatorsPrefixIsAPlanOnce) {
   auto stream = Open(TestRegistration(1));
-  const auto plan = manager_->SetFrozenPrefix(JobId(TestJobId(1)), 1, "");
+  const auto plan = manager_->SetFrozenPrefix(JobId(TestJobId(1)), 1, "", false);
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(*plan, PlanId(1));
   EXPECT_GT(stream->pushes, 0);
-  EXPECT_EQ(*manager_->SetFrozenPrefix(JobId(TestJobId(1)), 1, ""), PlanId(1)) << "it is so already";
-  EXPECT_EQ(*manager_->SetFrozenPrefix(JobId(TestJobId(1)), 0, ""), PlanId(2));
+  EXPECT_EQ(*manager_->SetFrozenPrefix(JobId(TestJobId(1)), 1, "", false), PlanId(1)) << "it is so already";
+  EXPECT_EQ(*manager_->SetFrozenPrefix(JobId(TestJobId(1)), 0, "", false), PlanId(2));
 }
 
 TEST_F(JobManagerTest, SummarisesWhatTheRanksHaveApplied) {
@@ -489,7 +359,7 @@ TEST_F(JobManagerTest, AFinishedJobIsLetGoAndKeptForAWhile) {
   EXPECT_EQ(Summary(*stream).phase(), v1::JOB_PHASE_FINISHED);
   EXPECT_FALSE(evaluator_->traits(JobId(TestJobId(1))).has_value());
   EXPECT_FALSE(manager_->DirectiveFor(stream->id)->has_snapshot());
-  EXPECT_THAT(std::string(manager_->SetFrozenPrefix(JobId(TestJobId(1)), 1, "").status().message()),
+  EXPECT_THAT(std::string(manager_->SetFrozenPrefix(JobId(TestJobId(1)), 1, "", false).status().message()),
               StartsWith("[JOB_FINISHED]"));
   manager_->CloseSession(stream->id);
   now_ += absl::Hours(24 * 29);
@@ -571,7 +441,7 @@ TEST_F(JobManagerTest, ChangesNothingThatTheJournalDidNotTake) {
   const JobId id(TestJobId(1));
   const std::string before = manager_->DebugString(id);
   disk_.failing = true;
-  EXPECT_THAT(std::string(manager_->SetFrozenPrefix(id, 2, "").status().message()), StartsWith("[JOURNAL]"));
+  EXPECT_THAT(std::string(manager_->SetFrozenPrefix(id, 2, "", false).status().message()), StartsWith("[JOURNAL]"));
   EXPECT_THAT(std::string(manager_->SetPaused(id, true).message()), StartsWith("[JOURNAL]"));
   EXPECT_THAT(std::string(manager_->SetMode(id, v1::MODE_OBSERVE).message()), StartsWith("[JOURNAL]"));
   EXPECT_THAT(std::string(manager_->RegisterJob(TestRegistration(2)).status().message()), StartsWith("[JOURNAL]"));

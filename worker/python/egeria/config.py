@@ -27,6 +27,16 @@ def _number(low: float, high: float, zero_too: bool = False) -> tuple[Callable[[
     return fits, f"a number over {low:g}{upper}" + (", or 0 for never" if zero_too else "")
 
 
+def _share(low: float, high: float, zero: str = "") -> tuple[Callable[[Any], bool], str]:
+    """A number from `low` to `high`, both included, or 0 where `zero` says what that means."""
+    def fits(value: Any) -> bool:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return False
+        return low <= value <= high or (zero != "" and value == 0)
+
+    return fits, f"a number from {low:g} to {high:g}" + (f", or 0 for {zero}" if zero else "")
+
+
 def _steps(value: Any) -> bool:
     return (isinstance(value, (list, tuple)) and len(value) <= 1024
             and all(isinstance(step, int) and not isinstance(step, bool) and step >= 1 for step in value))
@@ -42,6 +52,11 @@ def _entries(value: Any) -> bool:
 
 
 _BOOLEAN = (lambda value: isinstance(value, bool), "True or False")
+_EVERY = _share(1e-4, 1)
+_THRESHOLD = (lambda value: _share(0, 1)[0](value) and 0 < value < 1, "a number over 0 and under 1")
+
+# The policies that have samples of plasticity taken.
+_SAMPLED = ("plasticity", "auto")
 
 # Constants of each policy: the names of egeria.v1.PolicyConfig, and what fits (docs/rule.md).
 _CONSTANTS: dict[str, dict[str, tuple[Callable[[Any], bool], str]]] = {
@@ -55,6 +70,43 @@ _CONSTANTS: dict[str, dict[str, tuple[Callable[[Any], bool], str]]] = {
         "learning_rate_drop": _number(1, math.inf, zero_too=True),
         "learning_rate_rise": _number(1, math.inf, zero_too=True),
         "unfreeze_steps": (_steps, "a list of at most 1,024 steps"),
+    },
+    "auto": {
+        "start": _share(0, 1),
+        "every": _EVERY,
+        "most_modules": _integer(1, 512),
+        "threshold": _THRESHOLD,
+        "late_threshold": _THRESHOLD,
+        "interval_steps": _integer(1, 100_000),
+        "readings": _integer(4, 1_000),
+        "least_readings": _integer(4, 1_000),
+        "reprobe_every": _share(1e-4, 1, zero="never"),
+        "thaw_rise": _number(1, math.inf, zero_too=True),
+        "most_backoff": _integer(1, 64),
+        "second_opinion": _BOOLEAN,
+        "batch_size": _integer(2, 4_096),
+    },
+    "staged": {
+        "begin": _share(0, 1),
+        "end": _share(0, 1),
+        "stages": _integer(1, 512),
+        "deepest_prefix": _integer(1, 511),
+        "share": _number(0, 1),
+        "area": _BOOLEAN,
+        "veto": _BOOLEAN,
+        "threshold": _THRESHOLD,
+        "every": _EVERY,
+        "interval_steps": _integer(1, 100_000),
+    },
+    "finetune": {
+        "budget": _number(0, 1),
+        "frozen_prefix": _integer(1, 511),
+    },
+    "gradnorm": {
+        "percentile": _share(0, 100),
+        "interval_steps": _integer(1, 100_000),
+        "every": _EVERY,
+        "check_steps": _integer(1, 100_000),
     },
     "schedule": {
         "entries": (_entries, 'a list of {"fraction": 0.5, "frozen_prefix": 2}'),
@@ -74,7 +126,7 @@ class Config:
     Attributes:
       controller: address of egeria-controller ("host:port" or "unix:/path"). None: the environment's
         EGERIA_CONTROLLER, which `egeria-run` sets. "none": no controller, so that nothing is measured or frozen.
-      policy: "plasticity", "schedule" or "none" (docs/rule.md).
+      policy: "plasticity", "auto", "staged", "finetune", "gradnorm", "schedule" or "none" (docs/rule.md).
       options: the policy's constants, such as {"interval_steps": 50, "window": 10}; what is missing takes the
         default.
       observe: decisions are made and reported, but nothing changes.
@@ -148,7 +200,7 @@ class Config:
     def policy_json(self, batch_size: int | None = None) -> str:
         """egeria.v1.PolicyConfig as JSON; `batch_size` replaces the number of samples of a reading."""
         constants = dict(self.options)
-        if self.policy == "plasticity":
+        if self.policy in _SAMPLED:
             constants["batch_size"] = batch_size or self.probe_batch()
         return json.dumps({self.policy: constants})
 

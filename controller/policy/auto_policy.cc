@@ -1,0 +1,266 @@
+#include "controller/policy/auto_policy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "controller/policy/training_fractions.h"
+
+namespace egeria::policy {
+namespace {
+
+constexpr int kTrendWindow = 5;           // W of the second opinion
+constexpr int64_t kTrendReadingsPerPeriod = 10;
+constexpr int64_t kLeastTrendInterval = 10;
+// Long before the start plasticity is only watched for modules that do not change at all.
+constexpr int64_t kEarlyTrendReadingsPerPeriod = 2;
+constexpr int64_t kLeastEarlyTrendInterval = 50;
+constexpr int64_t kTrendIntervalOfUnknownTotal = 200;
+constexpr int64_t kMostInterval = 100'000;
+constexpr double kLargestMagnitude = 1e100;
+
+constexpr int64_t kPeriodOfUnknownTotal = 500;
+
+std::string OnePart() {
+  return "[ONE_PART] the gradients of a step come as one, so that their noise cannot be told: use two ranks or more, "
+         "or several backward passes a step, or a model whose parts the worker can replay";
+}
+
+bool IsUsable(const std::optional<double>& value) {
+  return value && *value >= 0 && *value <= kLargestMagnitude;  // false for NaN
+}
+
+}  // namespace
+
+AutoPolicy::AutoPolicy(const AutoConfig& config, const JobShape& shape)
+    : config_(config),
+      shape_(shape),
+      clock_(config.start, config.every, config.most_backoff, shape.total_steps),
+      gate_(config.threshold, config.late_threshold, config.readings, config.least_readings, TimeSharesOf(shape)),
+      probe_(SnrGate(config.threshold, config.late_threshold, config.least_readings, config.least_readings,
+                     TimeSharesOf(shape)),
+             shape.modules, config.least_readings),
+      trend_(kTrendWindow),
+      rate_at_freeze_(static_cast<size_t>(shape.modules)),
+      still_(static_cast<size_t>(shape.modules)) {
+  EGERIA_CHECK(shape.modules >= 2);
+}
+
+std::optional<Decision> AutoPolicy::Observe(const Observation& observation) {
+  step_ = std::max(step_, observation.step);
+  if (IsUsable(observation.learning_rate)) {
+    if (auto thaw = ObserveRate(*observation.learning_rate)) return thaw;
+  }
+  if (observation.gradients) {
+    if (auto decision = ObserveGradients(*observation.gradients)) return decision;
+  }
+  if (IsUsable(observation.plasticity) && observation.module.value_or(frozen_prefix_) == frozen_prefix_) {
+    if (auto freeze = ObservePlasticity(*observation.plasticity)) return freeze;
+  }
+  BeginProbeIfDue();
+  return Check();
+}
+
+std::optional<Decision> AutoPolicy::ObserveRate(double rate) {
+  clock_.ObserveRate(step_, rate);
+  for (int module = 0; module < frozen_prefix_; ++module) {
+    std::optional<double>& known = rate_at_freeze_[static_cast<size_t>(module)];
+    if (!known) known = rate;
+  }
+  if (rates_.Observe(rate)) {
+    gate_.Forget();
+    trend_.Forget();
+    probe_.Restart(step_);
+    clock_.StartOver(step_);
+    readings_from_ = step_;
+  }
+  if (config_.thaw_rise == 0) return std::nullopt;
+  for (int module = 0; module < frozen_prefix_; ++module) {
+    const double before = *rate_at_freeze_[static_cast<size_t>(module)];
+    if (rate <= before * config_.thaw_rise * (1 + 1e-9)) continue;
+    return Thaw(module, absl::StrFormat("learning rate %.4g is over %g times the %.4g at which module %d froze", rate,
+                                        config_.thaw_rise, before, module));
+  }
+  return std::nullopt;
+}
+
+std::optional<Decision> AutoPolicy::ObserveGradients(const GradientReading& reading) {
+  newest_reading_ = std::max(newest_reading_, reading.step);
+  one_part_ = reading.parts < 2;
+  if (one_part_) {
+    probe_.Stop();
+    next_probe_ = step_ + StepsBetweenProbes();
+    return std::nullopt;
+  }
+  if (reading.step <= readings_from_) return std::nullopt;
+  gate_.Add(reading);
+  if (!probe_.running()) return std::nullopt;
+  const std::optional<int> learns = probe_.Observe(reading, frozen_prefix_, still_);
+  if (!probe_.running()) next_probe_ = step_ + StepsBetweenProbes();
+  if (!learns) return std::nullopt;
+  clock_.Refused(step_);
+  return Thaw(*learns, absl::StrFormat("two probes in a row of what is frozen found that module %d could learn still: "
+                                       "gradient SNR of modules 0 to %d now %s",
+                                       *learns, frozen_prefix_ - 1, probe_.Describe(frozen_prefix_, still_)));
+}
+
+std::optional<Decision> AutoPolicy::ObservePlasticity(double plasticity) {
+  trend_.Add(plasticity);
+  if (!trend_.IsStill() || frozen_prefix_ == shape_.modules - 1) return std::nullopt;
+  const int module = frozen_prefix_;
+  Decision freeze = Freeze(module + 1, absl::StrFormat("module %d: its weights do not change, %d readings of its "
+                                                       "plasticity are exactly 0",
+                                                       module, kTrendWindow));
+  still_[static_cast<size_t>(module)] = true;
+  return freeze;
+}
+
+void AutoPolicy::BeginProbeIfDue() {
+  if (config_.reprobe_every == 0 || one_part_ || probe_.running() || step_ < next_probe_) return;
+  for (int module = 0; module < frozen_prefix_; ++module) {
+    if (still_[static_cast<size_t>(module)]) continue;
+    probe_.Begin(step_);
+    return;
+  }
+}
+
+std::optional<Decision> AutoPolicy::Check() {
+  if (!clock_.IsDue(step_) || frozen_prefix_ == shape_.modules - 1) return std::nullopt;
+  if (!gate_.HasEstimate(frozen_prefix_)) return std::nullopt;  // due until there is one
+  const int most = std::min(frozen_prefix_ + config_.most_modules, shape_.modules - 1);
+  for (int prefix = most; prefix > frozen_prefix_; --prefix) {
+    if (Refusal(prefix)) continue;
+    clock_.Passed(step_);
+    const std::string snr = gate_.Describe(prefix, still_);
+    return Freeze(prefix, snr.empty() ? absl::StrFormat("all gradients of modules %d to %d are exactly 0",
+                                                        frozen_prefix_, prefix - 1)
+                                      : absl::StrFormat("modules 0 to %d: gradient SNR %s at the job's batch is mostly "
+                                                        "noise",
+                                                        prefix - 1, snr));
+  }
+  if (gate_.IsFull(frozen_prefix_)) {
+    clock_.Refused(step_);
+  } else {
+    clock_.Undecided(step_);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> AutoPolicy::Refusal(int prefix) const {
+  if (config_.second_opinion && trend_.IsRising()) {
+    return absl::StrFormat("module %d: its plasticity has risen by more than a fifth over the last %d readings",
+                           frozen_prefix_, kTrendWindow);
+  }
+  return gate_.Refusal(frozen_prefix_, prefix, still_);
+}
+
+std::optional<std::string> AutoPolicy::Objection(int prefix) const {
+  if (prefix <= frozen_prefix_) return std::nullopt;
+  if (prefix == frozen_prefix_ + 1 && trend_.IsStill()) return std::nullopt;
+  if (shape_.total_steps > 0 && step_ < *clock_.start()) {
+    return absl::StrFormat("step %d of %d is before %g %% of the training, where freezing costs accuracy", step_,
+                           shape_.total_steps, 100 * config_.start);
+  }
+  if (!clock_.next()) {
+    return absl::StrFormat("the learning rate %.4g has not fallen to a tenth of its peak of %.4g, and how long the "
+                           "training lasts is unknown",
+                           rates_.newest().value_or(0), clock_.peak_rate());
+  }
+  if (one_part_) return OnePart();
+  return Refusal(prefix);
+}
+
+std::optional<Monitoring> AutoPolicy::monitoring() const {
+  if (!config_.second_opinion || frozen_prefix_ == shape_.modules - 1) return std::nullopt;
+  int64_t interval = kTrendIntervalOfUnknownTotal;
+  if (const std::optional<int64_t> period = clock_.period()) {
+    const bool early = step_ < *clock_.start() - Lead();
+    interval = early ? std::max(kLeastEarlyTrendInterval, *period / kEarlyTrendReadingsPerPeriod)
+                     : std::max(kLeastTrendInterval, *period / kTrendReadingsPerPeriod);
+  }
+  return Monitoring{frozen_prefix_, static_cast<int>(std::min(interval, kMostInterval)), config_.batch_size,
+                    kTrendWindow, /*required=*/false};
+}
+
+int AutoPolicy::Interval() const {
+  if (config_.interval_steps > 0) return config_.interval_steps;
+  return GradientInterval(clock_.period().value_or(0), shape_);
+}
+
+int64_t AutoPolicy::Lead() const { return int64_t{config_.readings} * Interval(); }
+
+int64_t AutoPolicy::StepsBetweenProbes() const {
+  const double period = static_cast<double>(clock_.period().value_or(kPeriodOfUnknownTotal));
+  return std::max<int64_t>(1, std::llround(config_.reprobe_every / config_.every * period));
+}
+
+std::optional<GradientMonitoring> AutoPolicy::gradient_monitoring() const {
+  if (probe_.running()) return GradientMonitoring{Interval(), 0};
+  if (frozen_prefix_ == shape_.modules - 1) return std::nullopt;
+  const std::optional<int64_t> next = clock_.next();
+  if (!next || step_ < *next - Lead()) return std::nullopt;
+  return GradientMonitoring{Interval(), frozen_prefix_};
+}
+
+PolicyStatus AutoPolicy::status() const {
+  PolicyStatus status;
+  status.modules.resize(static_cast<size_t>(shape_.modules));
+  for (int module = 0; module < shape_.modules; ++module) {
+    status.modules[static_cast<size_t>(module)].snr = gate_.OfModule(module);
+  }
+  ModuleStatus& frontmost = status.modules[static_cast<size_t>(frozen_prefix_)];
+  frontmost.plasticity = trend_.newest();
+  frontmost.readings = trend_.readings();
+  if (frozen_prefix_ == shape_.modules - 1) return status;
+  const std::optional<int64_t> next = clock_.next();
+  if (one_part_) {
+    status.blocked = OnePart();
+  } else if (next && step_ >= *next + *clock_.period() && newest_reading_ < *next - Lead()) {
+    status.blocked = absl::StrCat("[NO_GRADIENTS] a check is due since step ", *next,
+                                  ", but the workers tell of no gradients; see their logs");
+  }
+  return status;
+}
+
+Decision AutoPolicy::Freeze(int prefix, std::string reason) {
+  SetPrefix(prefix);
+  return {step_, Action::kFreeze, prefix, std::move(reason)};
+}
+
+Decision AutoPolicy::Thaw(int prefix, std::string reason) {
+  SetPrefix(prefix);
+  probe_.Stop();
+  next_probe_ = step_ + StepsBetweenProbes();
+  return {step_, Action::kUnfreeze, prefix, std::move(reason)};
+}
+
+void AutoPolicy::SetPrefix(int prefix) {
+  if (frozen_prefix_ == 0) next_probe_ = step_ + StepsBetweenProbes();
+  for (int module = std::min(frozen_prefix_, prefix); module < shape_.modules; ++module) {
+    rate_at_freeze_[static_cast<size_t>(module)] = module < prefix ? rates_.newest() : std::nullopt;
+    still_[static_cast<size_t>(module)] = false;
+  }
+  frozen_prefix_ = prefix;
+  trend_.Forget();
+}
+
+void AutoPolicy::Adopt(int64_t step, int frozen_prefix) {
+  EGERIA_CHECK(frozen_prefix >= 0 && frozen_prefix < shape_.modules);
+  const bool thawed = frozen_prefix < frozen_prefix_;
+  if (step < step_) {  // training goes on from an older step
+    clock_.GoBack(step);
+    gate_.Forget();
+    readings_from_ = newest_reading_ = -1;
+  }
+  step_ = step;
+  SetPrefix(frozen_prefix);
+  probe_.Stop();
+  next_probe_ = step_;  // nobody has judged it yet
+  if (thawed && clock_.start()) clock_.Refused(step_);
+}
+
+}  // namespace egeria::policy

@@ -1,0 +1,76 @@
+#ifndef EGERIA_CONTROLLER_POLICY_AUTO_POLICY_H_
+#define EGERIA_CONTROLLER_POLICY_AUTO_POLICY_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "controller/policy/check_clock.h"
+#include "controller/policy/plasticity_trend.h"
+#include "controller/policy/policy.h"
+#include "controller/policy/policy_config.h"
+#include "controller/policy/rate_changes.h"
+#include "controller/policy/reprobe.h"
+#include "controller/policy/snr_gate.h"
+
+namespace egeria::policy {
+
+// Freezes late, a few modules at a time, and only those whose gradients are mostly noise; looks again at what is frozen,
+// and thaws it where that was wrong or the learning rate has risen. docs/rule.md has the rule in full.
+//
+// An observation is evaluated in the order learning rate, gradients (also of a re-probe), plasticity, check. The first
+// of them that leads to a decision ends it. Numbers that cannot be are as if not observed. Thread-compatible.
+class AutoPolicy : public Policy {
+ public:
+  // Requires a resolved config and a shape that Resolve() takes.
+  AutoPolicy(const AutoConfig& config, const JobShape& shape);
+
+  std::optional<Decision> Observe(const Observation& observation) override;
+  void Adopt(int64_t step, int frozen_prefix) override;
+  int frozen_prefix() const override { return frozen_prefix_; }
+  std::optional<Monitoring> monitoring() const override;
+  std::optional<GradientMonitoring> gradient_monitoring() const override;
+  std::optional<std::string> Objection(int prefix) const override;
+  bool wants_loss() const override { return false; }
+  PolicyStatus status() const override;
+
+ private:
+  std::optional<Decision> ObserveRate(double rate);
+  std::optional<Decision> ObserveGradients(const GradientReading& reading);
+  std::optional<Decision> ObservePlasticity(double plasticity);
+  std::optional<Decision> Check();
+  void BeginProbeIfDue();
+
+  // Steps between gradient readings; those that as many take as are kept; steps between re-probes.
+  int Interval() const;
+  int64_t Lead() const;
+  int64_t StepsBetweenProbes() const;
+  // Why 0..prefix-1 should not be frozen by the signals alone, whatever the step.
+  std::optional<std::string> Refusal(int prefix) const;
+
+  Decision Freeze(int prefix, std::string reason);
+  Decision Thaw(int prefix, std::string reason);
+  // Books a prefix that is in force from now on.
+  void SetPrefix(int prefix);
+
+  const AutoConfig config_;
+  const JobShape shape_;
+  CheckClock clock_;
+  RateChanges rates_;
+  SnrGate gate_;
+  Reprobe probe_;
+  PlasticityTrend trend_;           // of the frontmost active module
+  int64_t step_ = 0;                // newest
+  int frozen_prefix_ = 0;
+  bool one_part_ = false;           // the newest gradients came in one part
+  int64_t readings_from_ = -1;      // gradients of this step and before say nothing of now
+  int64_t newest_reading_ = -1;     // step of the newest gradients
+  int64_t next_probe_ = 0;
+  std::vector<std::optional<double>> rate_at_freeze_;  // of frozen modules, where it is known
+  std::vector<bool> still_;         // frozen modules that were frozen because their weights do not change
+};
+
+}  // namespace egeria::policy
+
+#endif  // EGERIA_CONTROLLER_POLICY_AUTO_POLICY_H_

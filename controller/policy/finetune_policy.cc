@@ -1,0 +1,74 @@
+#include "controller/policy/finetune_policy.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "controller/policy/training_fractions.h"
+
+namespace egeria::policy {
+namespace {
+
+struct Shares {
+  std::vector<double> values;
+  const char* of = "";
+};
+
+// What a prefix saves of a step's time, or the best guess at it.
+Shares SharesOf(const JobShape& shape) {
+  const size_t modules = static_cast<size_t>(shape.modules);
+  const auto tells = [modules](const auto& values) {
+    return values.size() == modules && std::any_of(values.begin(), values.end(), [](auto x) { return x > 0; });
+  };
+  if (tells(shape.step_shares)) return {shape.step_shares, "of a step's time"};
+  if (!tells(shape.parameter_counts)) {
+    return {TimeSharesOf(shape), "of the modules, since how long they take is unknown"};
+  }
+  double all = 0;
+  for (const int64_t count : shape.parameter_counts) all += static_cast<double>(count);
+  Shares shares{{}, "of the parameters, since how long the modules take is unknown"};
+  for (const int64_t count : shape.parameter_counts) shares.values.push_back(static_cast<double>(count) / all);
+  return shares;
+}
+
+}  // namespace
+
+FinetunePolicy::FinetunePolicy(const FinetuneConfig& config, const JobShape& shape) : modules_(shape.modules) {
+  const Shares shares = SharesOf(shape);
+  if (config.frozen_prefix > 0) {
+    wanted_ = config.frozen_prefix;
+    reason_ = absl::StrFormat("%d of %d modules from the beginning, as given: %.1f %% %s", wanted_, modules_,
+                              100 * ShareOfPrefix(wanted_, shares.values), shares.of);
+    return;
+  }
+  wanted_ = SmallestPrefixReaching(config.budget, shares.values);
+  const double saved = ShareOfPrefix(wanted_, shares.values);
+  reason_ = absl::StrFormat("%d of %d modules from the beginning: %.1f %% %s, for a budget of %g %%%s", wanted_,
+                            modules_, 100 * saved, shares.of, 100 * config.budget,
+                            saved < config.budget * (1 - 1e-9) ? ", which all but the last module do not reach" : "");
+}
+
+std::optional<Decision> FinetunePolicy::Observe(const Observation& observation) {
+  step_ = std::max(step_, observation.step);
+  if (std::exchange(done_, true) || frozen_prefix_ == wanted_) return std::nullopt;
+  frozen_prefix_ = wanted_;
+  return Decision{step_, Action::kFreeze, wanted_, reason_};
+}
+
+void FinetunePolicy::Adopt(int64_t step, int frozen_prefix) {
+  EGERIA_CHECK(frozen_prefix >= 0 && frozen_prefix < modules_);
+  step_ = step;
+  frozen_prefix_ = frozen_prefix;
+  done_ = true;
+}
+
+PolicyStatus FinetunePolicy::status() const {
+  PolicyStatus status;
+  status.modules.resize(static_cast<size_t>(modules_));
+  return status;
+}
+
+}  // namespace egeria::policy

@@ -1,0 +1,76 @@
+#include "controller/policy/training_fractions.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <numeric>
+
+#include "common/base/status.h"
+
+namespace egeria::policy {
+namespace {
+
+constexpr int64_t kReadingsPerPeriod = 20;
+constexpr int64_t kLeastIntervalOfOneRank = 20;
+constexpr int64_t kMostInterval = 100'000;
+
+}  // namespace
+
+int64_t StepAtFraction(double fraction, int64_t total_steps) {
+  const double exact = fraction * static_cast<double>(total_steps);
+  return static_cast<int64_t>(std::ceil(exact * (1 - 1e-12)));
+}
+
+int64_t StepAtArea(double fraction, const std::vector<double>& rates, int64_t total_steps) {
+  EGERIA_CHECK(rates.size() >= 2 && total_steps >= 1);
+  double whole = 0;
+  for (size_t i = 0; i + 1 < rates.size(); ++i) whole += (rates[i] + rates[i + 1]) / 2;
+  EGERIA_CHECK(whole > 0);
+  const double wanted = fraction * whole;
+  const double pieces = static_cast<double>(rates.size() - 1);
+  double before = 0;
+  for (size_t i = 0; i + 1 < rates.size(); ++i) {
+    const double area = (rates[i] + rates[i + 1]) / 2;
+    if (before + area < wanted * (1 - 1e-12)) {
+      before += area;
+      continue;
+    }
+    // Within the piece the area grows as a x + (b - a) x^2 / 2 over x in 0..1.
+    const double a = rates[i], slope = rates[i + 1] - rates[i], rest = wanted - before;
+    double x = 0;
+    if (rest > 0) {
+      const double root = std::sqrt(std::max(0.0, a * a + 2 * slope * rest));
+      x = a + root > 0 ? std::min(1.0, 2 * rest / (a + root)) : 1;
+    }
+    return StepAtFraction((static_cast<double>(i) + x) / pieces, total_steps);
+  }
+  return total_steps;
+}
+
+std::vector<double> TimeSharesOf(const JobShape& shape) {
+  const std::vector<double>& told = shape.step_shares;
+  const bool known = told.size() == static_cast<size_t>(shape.modules) &&
+                     std::any_of(told.begin(), told.end(), [](double share) { return share > 0; });
+  return known ? told : std::vector<double>(static_cast<size_t>(shape.modules), 1.0 / shape.modules);
+}
+
+int SmallestPrefixReaching(double amount, const std::vector<double>& shares) {
+  double sum = 0;
+  const int last = static_cast<int>(shares.size()) - 1;
+  for (int prefix = 1; prefix < last; ++prefix) {
+    sum += shares[static_cast<size_t>(prefix - 1)];
+    if (sum >= amount * (1 - 1e-9)) return prefix;
+  }
+  return last;
+}
+
+double ShareOfPrefix(int prefix, const std::vector<double>& shares) {
+  return std::accumulate(shares.begin(), shares.begin() + prefix, 0.0);
+}
+
+int GradientInterval(int64_t period, const JobShape& shape) {
+  const int64_t least = shape.ranks == 1 ? kLeastIntervalOfOneRank : 1;
+  return static_cast<int>(std::clamp(period / kReadingsPerPeriod, least, kMostInterval));
+}
+
+}  // namespace egeria::policy

@@ -1,0 +1,36 @@
+#ifndef EGERIA_CONTROLLER_POLICY_TRAINING_FRACTIONS_H_
+#define EGERIA_CONTROLLER_POLICY_TRAINING_FRACTIONS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "controller/policy/policy_config.h"
+
+// Where a part of a training lies in steps, and how deep a prefix reaches in time.
+namespace egeria::policy {
+
+// ceil(fraction * total_steps), with a slack that keeps 0.07 * 100, a little over 7 in floating point, at step 7.
+int64_t StepAtFraction(double fraction, int64_t total_steps);
+
+// The first step at which the area under the learning rates, which are linear between the points of `rates` (evenly
+// spread over 0..total_steps), has reached `fraction` of the whole. Requires two rates or more, none negative and not
+// all 0, and total_steps >= 1.
+int64_t StepAtArea(double fraction, const std::vector<double>& rates, int64_t total_steps);
+
+// Each module's share of the time of a step; where the job does not tell, all have the same one.
+std::vector<double> TimeSharesOf(const JobShape& shape);
+
+// The smallest prefix k >= 1 whose shares[0] + .. + shares[k-1] reaches `amount` (relative slack 1e-9); all but the last
+// module where none does.
+int SmallestPrefixReaching(double amount, const std::vector<double>& shares);
+
+// shares[0] + .. + shares[prefix-1].
+double ShareOfPrefix(int prefix, const std::vector<double>& shares);
+
+// Steps between two gradient readings of a policy that looks at them every `period` steps: a twentieth, at least 1. Where
+// there is one rank a reading costs it about another backward pass, so at least 20.
+int GradientInterval(int64_t period, const JobShape& shape);
+
+}  // namespace egeria::policy
+
+#endif  // EGERIA_CONTROLLER_POLICY_TRAINING_FRACTIONS_H_

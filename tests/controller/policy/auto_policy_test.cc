@@ -1,0 +1,336 @@
+#include "controller/policy/auto_policy.h"
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "controller/policy/replay.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/controller/policy/simulated_training.h"
+
+namespace egeria::policy {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr int kModules = 6;
+
+SimulatedTraining TrainingOf(double snr, int64_t total = 4000) {
+  SimulatedTraining training;
+  training.shape.modules = kModules;
+  training.shape.total_steps = training.steps = total;
+  training.shape.ranks = 2;
+  training.tick = 4;
+  training.snr = [snr](int, int64_t) { return snr; };
+  return training;
+}
+
+std::unique_ptr<Policy> Auto(const SimulatedTraining& training, AutoConfig config = {}) {
+  return MakePolicy(config, training.shape).value();
+}
+
+std::vector<Decision> RunOf(SimulatedTraining& training, AutoConfig config = {}) {
+  return training.Run(*Auto(training, config));
+}
+
+TEST(AutoPolicy, FreezesNoiseLateAndAFewModulesAtATime) {
+  SimulatedTraining training = TrainingOf(0.003);
+  const std::vector<Decision> decisions = RunOf(training);
+  ASSERT_THAT(decisions, SizeIs(3));
+  int before = 0;
+  int64_t step = 0;
+  for (const Decision& decision : decisions) {
+    EXPECT_EQ(decision.action, Action::kFreeze);
+    EXPECT_GE(decision.step, 1600) << "40 % of the steps";
+    if (step > 0) EXPECT_GE(decision.step, step + 96) << "2.5 % of the steps, but for a tick";
+    EXPECT_LE(decision.frozen_prefix - before, 2);
+    step = decision.step;
+    before = decision.frozen_prefix;
+  }
+  EXPECT_LE(decisions[0].step, 1610);
+  EXPECT_EQ(before, kModules - 1) << "the last module never freezes";
+  EXPECT_THAT(decisions[0].reason, HasSubstr("modules 0 to 1: gradient SNR"));
+}
+
+TEST(AutoPolicy, AsksForGradientsOnlyFromShortlyBeforeTheStart) {
+  SimulatedTraining training = TrainingOf(0.003);
+  const auto policy = Auto(training);
+  training.steps = 1299;
+  training.Run(*policy);
+  EXPECT_EQ(training.gradient_readings, 0);
+  training.steps = 1600;
+  training.Run(*policy, 1299);
+  EXPECT_GE(training.gradient_readings, 58) << "60 readings, 5 steps apart, before step 1600";
+  EXPECT_LE(training.gradient_readings, 61);
+}
+
+TEST(AutoPolicy, NeverFreezesAtAConstantRateWithLiveGradients) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    for (const int parts : {2, 4}) {
+      SimulatedTraining training = TrainingOf(0.2);
+      training.seed = seed;
+      training.parts = parts;
+      EXPECT_THAT(RunOf(training), IsEmpty()) << "seed " << seed << ", " << parts << " parts";
+    }
+  }
+}
+
+// The walk is of the plasticity; without gradients nothing is known of noise, with live ones they decide.
+TEST(AutoPolicy, NeverFreezesOnARandomWalk) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    std::mt19937_64 random(seed);
+    std::normal_distribution<double> normal;
+    double walk = 1;
+    SimulatedTraining training = TrainingOf(0.2);
+    training.seed = seed;
+    training.plasticity = [&](int, int64_t) { return walk = std::abs(walk + 0.1 * normal(random)); };
+    if (seed % 2 == 0) training.snr = nullptr;
+    EXPECT_THAT(RunOf(training), IsEmpty()) << seed;
+  }
+}
+
+TEST(AutoPolicy, WaitsWhilePlasticityRises) {
+  SimulatedTraining training = TrainingOf(0.003);
+  training.plasticity = [](int, int64_t step) { return step < 2000 ? 0.001 * std::exp(0.02 * static_cast<double>(step - 1000)) : 1; };
+  const std::vector<Decision> rising = RunOf(training);
+  ASSERT_FALSE(rising.empty());
+  EXPECT_GE(rising[0].step, 2000);
+  training.plasticity = [](int, int64_t) { return 0.001; };
+  EXPECT_LE(RunOf(training).at(0).step, 1610);
+  training.plasticity = [](int, int64_t step) { return static_cast<double>(step * step * step); };
+  EXPECT_LE(RunOf(training, {.second_opinion = false}).at(0).step, 1610);
+}
+
+TEST(AutoPolicy, FreezesAModuleWhoseWeightsDoNotChangeAtOnce) {
+  SimulatedTraining training = TrainingOf(0.3);
+  training.plasticity = [](int module, int64_t) { return module == 0 ? 0 : 0.01; };
+  const auto policy = Auto(training);
+  const std::vector<Decision> decisions = training.Run(*policy);
+  // It has live gradients, which no re-probe holds against it.
+  ASSERT_THAT(decisions, SizeIs(1));
+  EXPECT_EQ(decisions[0].frozen_prefix, 1);
+  EXPECT_LE(decisions[0].step, 250) << "five readings, 50 steps apart";
+  EXPECT_THAT(decisions[0].reason, HasSubstr("its weights do not change"));
+}
+
+TEST(AutoPolicy, FreezesModulesWhoseGradientsAreExactlyZero) {
+  SimulatedTraining training = TrainingOf(0.3);
+  const auto policy = Auto(training);
+  std::vector<Decision> decisions;
+  for (int64_t step = 1500; step < 1700; ++step) {
+    GradientReading zeros{step, 0, 2, std::vector<double>(kModules), std::vector<double>(kModules), 64};
+    zeros.mean_of_squares.back() = 1;
+    if (auto decision = policy->Observe({.step = step, .gradients = zeros})) decisions.push_back(*decision);
+  }
+  ASSERT_FALSE(decisions.empty());
+  EXPECT_EQ(decisions[0].step, 1600);
+  EXPECT_THAT(decisions[0].reason, HasSubstr("exactly 0"));
+}
+
+TEST(AutoPolicy, ObjectsToAFreezeBeforeTheStartAndToOneOfLiveGradients) {
+  SimulatedTraining training = TrainingOf(0.2);
+  const auto policy = Auto(training);
+  training.steps = 600;
+  training.Run(*policy);
+  EXPECT_THAT(policy->Objection(3).value_or(""), HasSubstr("step 600 of 4000 is before 40 %"));
+  EXPECT_FALSE(policy->Objection(0));
+  training.steps = 2000;
+  training.Run(*policy, 600);
+  EXPECT_THAT(policy->Objection(1).value_or(""), HasSubstr("gradient SNR"));
+}
+
+TEST(AutoPolicy, DoesNotObjectToWhatItWouldFreeze) {
+  SimulatedTraining training = TrainingOf(0.003);
+  const auto policy = Auto(training, {.most_modules = 1});
+  training.steps = 1600;
+  training.Run(*policy);
+  EXPECT_FALSE(policy->Objection(3)) << *policy->Objection(3);
+}
+
+TEST(AutoPolicy, UndoesAForcedFreezeByTwoProbes) {
+  int undone = 0;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SimulatedTraining training = TrainingOf(0.2);
+    training.seed = seed;
+    training.meddle = [](int64_t step, Policy& policy) {
+      if (step == 600) policy.Adopt(step, 3);
+    };
+    const std::vector<Decision> decisions = RunOf(training);
+    if (decisions.empty()) continue;
+    ++undone;
+    EXPECT_EQ(decisions[0].action, Action::kUnfreeze);
+    EXPECT_THAT(decisions[0].reason, HasSubstr("two probes in a row"));
+    EXPECT_LE(decisions[0].frozen_prefix, 1) << "all modules are bad";
+    EXPECT_LE(decisions[0].step, 1300);
+  }
+  EXPECT_EQ(undone, 20);
+}
+
+TEST(AutoPolicy, ThawsFromTheFirstBadModuleOn) {
+  SimulatedTraining training = TrainingOf(0);
+  training.snr = [](int module, int64_t) { return module < 2 ? 0.005 : 0.3; };
+  training.meddle = [](int64_t step, Policy& policy) {
+    if (step == 2000) policy.Adopt(step, 4);
+  };
+  const std::vector<Decision> decisions = RunOf(training);
+  const auto thaw = std::find_if(decisions.begin(), decisions.end(),
+                                 [](const Decision& decision) { return decision.action == Action::kUnfreeze; });
+  ASSERT_NE(thaw, decisions.end());
+  EXPECT_EQ(thaw->frozen_prefix, 2);
+}
+
+TEST(AutoPolicy, LeavesAGoodFreezeThroughItsProbes) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    SimulatedTraining training = TrainingOf(0.005);
+    training.seed = seed;
+    for (const Decision& decision : RunOf(training)) EXPECT_EQ(decision.action, Action::kFreeze) << "seed " << seed;
+  }
+}
+
+TEST(AutoPolicy, ProbesWhatIsFrozenNowAndThen) {
+  SimulatedTraining training = TrainingOf(0.003);
+  std::vector<int64_t> begun;
+  bool probing = false;
+  training.meddle = [&](int64_t step, Policy& policy) {
+    const auto wanted = policy.gradient_monitoring();
+    const bool now = policy.frozen_prefix() > 0 && wanted && wanted->first_module == 0;
+    if (now && !probing) begun.push_back(step);
+    probing = now;
+  };
+  RunOf(training);
+  ASSERT_GE(begun.size(), 7u);  // 2200 steps, a probe of 16 readings 5 steps apart and 200 steps until the next
+  for (size_t i = 1; i < begun.size(); ++i) EXPECT_GE(begun[i] - begun[i - 1], 200);
+  SimulatedTraining unprobed = TrainingOf(0.003);
+  unprobed.meddle = training.meddle;
+  begun.clear();
+  RunOf(unprobed, {.reprobe_every = 0});
+  EXPECT_THAT(begun, IsEmpty());
+}
+
+TEST(AutoPolicy, ThawsWhenTheRateRises) {
+  SimulatedTraining training = TrainingOf(0.003);
+  training.rate = [](int64_t step) { return step < 1620 ? 0.1 : step < 2000 ? 0.05 : step < 2500 ? 0.054 : 0.06; };
+  const std::vector<Decision> decisions = RunOf(training);
+  std::vector<std::pair<int64_t, int>> thaws;
+  for (const Decision& decision : decisions) {
+    if (decision.action == Action::kUnfreeze) thaws.emplace_back(decision.step, decision.frozen_prefix);
+  }
+  // Modules 0 and 1 froze at 0.1, the others at 0.05; 8 % is no rise.
+  ASSERT_THAT(thaws, SizeIs(1));
+  EXPECT_EQ(thaws[0].first, 2500);
+  EXPECT_EQ(thaws[0].second, 2);
+}
+
+TEST(AutoPolicy, StaysFrozenWhenTheRateDrops) {
+  SimulatedTraining training = TrainingOf(0.003);
+  training.rate = [](int64_t step) { return step < 2400 ? 0.1 : 0.01; };
+  for (const Decision& decision : RunOf(training)) EXPECT_EQ(decision.action, Action::kFreeze);
+}
+
+TEST(AutoPolicy, ForgetsReadingsOfBeforeADrop) {
+  SimulatedTraining training = TrainingOf(0);
+  training.snr = [](int, int64_t step) { return step < 1580 ? 0.3 : 0.003; };
+  training.rate = [](int64_t step) { return step < 1580 ? 0.1 : 0.01; };
+  const std::vector<Decision> decisions = RunOf(training);
+  ASSERT_FALSE(decisions.empty());
+  // With the 56 readings of before it would take until they have gone.
+  EXPECT_LE(decisions[0].step, 1800);
+}
+
+TEST(AutoPolicy, SaysThatOnePartTellsNothing) {
+  SimulatedTraining training = TrainingOf(0.003);
+  training.parts = 1;
+  const auto policy = Auto(training);
+  EXPECT_THAT(training.Run(*policy), IsEmpty());
+  EXPECT_THAT(policy->status().blocked, HasSubstr("[ONE_PART]"));
+  EXPECT_THAT(policy->Objection(1).value_or(""), HasSubstr("[ONE_PART]"));
+}
+
+TEST(AutoPolicy, SaysThatNobodyTellsOfGradients) {
+  SimulatedTraining training = TrainingOf(0);
+  training.snr = nullptr;
+  const auto policy = Auto(training);
+  EXPECT_THAT(training.Run(*policy), IsEmpty());
+  EXPECT_THAT(policy->status().blocked, HasSubstr("[NO_GRADIENTS] a check is due since step 1600"));
+  EXPECT_THAT(policy->Objection(1).value_or(""), HasSubstr("0 gradient readings"));
+}
+
+TEST(AutoPolicy, OfAnUnknownTotalStartsAtATenthOfThePeakRate) {
+  SimulatedTraining training = TrainingOf(0.003);
+  training.shape.total_steps = 0;
+  training.rate = [](int64_t step) { return step < 2000 ? 0.1 : 0.01; };
+  const auto policy = Auto(training);
+  training.steps = 1999;
+  EXPECT_THAT(training.Run(*policy), IsEmpty());
+  EXPECT_THAT(policy->Objection(1).value_or(""), HasSubstr("has not fallen to a tenth of its peak"));
+  EXPECT_EQ(training.gradient_readings, 0);
+  training.steps = 4000;
+  const std::vector<Decision> decisions = training.Run(*policy, 1999);
+  ASSERT_FALSE(decisions.empty());
+  EXPECT_GE(decisions[0].step, 2000 + 16 * 6);
+  SimulatedTraining constant = TrainingOf(0.003);
+  constant.shape.total_steps = 0;
+  EXPECT_THAT(RunOf(constant), IsEmpty());
+}
+
+TEST(AutoPolicy, ScalesItsThresholdWithTheBatch) {
+  SimulatedTraining training = TrainingOf(0.1);
+  EXPECT_THAT(RunOf(training), IsEmpty());
+  training.samples = 1024;  // .05 becomes .46
+  EXPECT_FALSE(RunOf(training).empty());
+}
+
+TEST(AutoPolicy, IsStricterInTheLastThirdOfTheTime) {
+  AutoConfig config{.threshold = 0.2, .late_threshold = 0.001};
+  SimulatedTraining training = TrainingOf(0.02);
+  training.shape.step_shares = {0.4, 0.3, 0.1, 0.1, 0.05, 0.05};
+  const std::vector<Decision> decisions = RunOf(training, config);
+  ASSERT_FALSE(decisions.empty());
+  EXPECT_EQ(decisions.back().frozen_prefix, 2) << "module 2 begins at .7 of the time";
+}
+
+TEST(AutoPolicy, OfOneRankSamplesSeldom) {
+  SimulatedTraining training = TrainingOf(0.003);
+  training.shape.ranks = 1;
+  const auto policy = Auto(training);
+  training.steps = 1590;
+  training.Run(*policy);
+  EXPECT_EQ(policy->gradient_monitoring()->interval_steps, 20);
+}
+
+// A recording of what it saw gives the same decisions, and so does a policy that was rebuilt in the middle.
+TEST(AutoPolicy, IsAFunctionOfItsObservations) {
+  SimulatedTraining training = TrainingOf(0);
+  training.snr = [](int module, int64_t step) { return step < 2000 || module == 3 ? 0.12 : 0.01; };
+  training.rate = [](int64_t step) { return step < 2000 ? 0.1 : step < 3200 ? 0.01 : 0.02; };
+  training.plasticity = [](int module, int64_t step) { return 1.0 / static_cast<double>(module + step); };
+  training.meddle = [](int64_t step, Policy& policy) { if (step == 500) policy.Adopt(step, 2); };
+  const std::vector<Decision> decisions = RunOf(training);
+  ASSERT_GE(decisions.size(), 3u);
+
+  std::vector<Recorded> recording;
+  RecordingParser parser;
+  bool adopted = false;
+  for (const Observation& observation : training.observations) {
+    if (observation.step >= 500 && !std::exchange(adopted, true)) {
+      recording.push_back(parser.ParseLine(FormatAdoption(500, 2)).value().value());
+    }
+    recording.push_back(parser.ParseLine(FormatObservation(observation)).value().value());
+  }
+  const auto fresh = Auto(training);
+  const std::vector<Decision> replayed = Replay(recording, kModules, *fresh).value();
+  ASSERT_EQ(replayed.size(), decisions.size());
+  for (size_t i = 0; i < decisions.size(); ++i) {
+    EXPECT_EQ(replayed[i].step, decisions[i].step);
+    EXPECT_EQ(replayed[i].frozen_prefix, decisions[i].frozen_prefix);
+    EXPECT_EQ(replayed[i].reason, decisions[i].reason);
+  }
+}
+
+}  // namespace
+}  // namespace egeria::policy
