@@ -226,6 +226,7 @@ policy::JobShape ShapeOf(const v1::RegisterJobRequest& registration) {
   }
   const auto& rates = registration.planned_learning_rates();
   shape.planned_learning_rates.assign(rates.begin(), rates.end());
+  shape.budget = registration.budget();
   return shape;
 }
 
@@ -240,6 +241,7 @@ policy::JobShape ShapeOf(const v1::JobHeader& header) {
   shape.parameter_counts.assign(header.parameter_counts().begin(), header.parameter_counts().end());
   const auto& rates = header.planned_learning_rates();
   shape.planned_learning_rates.assign(rates.begin(), rates.end());
+  shape.budget = header.budget();
   return shape;
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "controller/policy/auto_policy.h"
+#include "controller/policy/budgeted_policy.h"
 #include "controller/policy/finetune_policy.h"
 #include "controller/policy/gradnorm_policy.h"
 #include "controller/policy/plasticity_policy.h"
@@ -217,6 +218,12 @@ absl::Status CheckShape(const JobShape& shape) {
     return BadPolicy("modules is ", shape.modules, ", must be at least 2: the last layer module never freezes");
   }
   if (shape.total_steps < 0) return BadPolicy("total_steps is ", shape.total_steps, ", must be at least 0");
+  if (!(shape.budget >= 0 && shape.budget < 1)) {
+    return BadPolicy("budget is ", shape.budget, ", must be at least 0 and under 1: the part of the time to save");
+  }
+  if (shape.budget > 0 && shape.total_steps == 0) {
+    return BadPolicy("a budget needs the number of steps of the whole training; give total_steps");
+  }
   if (shape.first_step < 0) return BadPolicy("the first step is ", shape.first_step, ", must be at least 0");
   return absl::OkStatus();
 }
@@ -232,7 +239,9 @@ absl::StatusOr<PolicyConfig> Resolve(const PolicyConfig& config, const JobShape&
 
 absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(const PolicyConfig& config, const JobShape& shape) {
   EGERIA_ASSIGN_OR_RETURN(const PolicyConfig resolved, Resolve(config, shape));
-  return kKinds[resolved.index()].make(resolved, shape);
+  std::unique_ptr<Policy> policy = kKinds[resolved.index()].make(resolved, shape);
+  if (shape.budget > 0) policy = std::make_unique<BudgetedPolicy>(std::move(policy), shape);
+  return policy;
 }
 
 }  // namespace egeria::policy

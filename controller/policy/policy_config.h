@@ -100,13 +100,15 @@ struct JobShape {
   std::vector<int64_t> parameter_counts = {};
   // Learning rates at evenly spread steps of the whole training, the first and the last included; empty: unknown.
   std::vector<double> planned_learning_rates = {};
+  double budget = 0;  // part of the job's time that is to be saved, and no more; 0: as much as can be
 };
 
 // The config with every default filled in: n = max(1, total steps / (2 W) / modules / 1.75) where the total
 // is known. Errors: INVALID_ARGUMENT [BAD_POLICY] naming the constant and its range.
 absl::StatusOr<PolicyConfig> Resolve(const PolicyConfig& config, const JobShape& shape);
 
-// The policy that `config`, which must have been resolved, describes. Same errors as Resolve().
+// The policy that `config`, which must have been resolved, describes, held to the budget where the shape has one. Same
+// errors as Resolve().
 absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(const PolicyConfig& config, const JobShape& shape);
 
 }  // namespace egeria::policy

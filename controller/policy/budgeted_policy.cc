@@ -1,0 +1,64 @@
+#include "controller/policy/budgeted_policy.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "controller/policy/training_fractions.h"
+
+namespace egeria::policy {
+
+BudgetedPolicy::BudgetedPolicy(std::unique_ptr<Policy> inner, const JobShape& shape)
+    : inner_(std::move(inner)),
+      budget_(shape.budget),
+      total_steps_(shape.total_steps),
+      shares_(TimeSharesOf(shape)),
+      step_(shape.first_step) {
+  EGERIA_CHECK(budget_ > 0 && total_steps_ > 0);
+}
+
+void BudgetedPolicy::PassTo(int64_t step) {
+  const int64_t until = std::min(step, total_steps_);
+  if (until <= step_) return;
+  saved_ += ShareOfPrefix(frozen_prefix(), shares_) * static_cast<double>(until - step_) /
+            static_cast<double>(total_steps_);
+  step_ = until;
+}
+
+double BudgetedPolicy::SavedAtTheEnd(int prefix) const {
+  return saved_ + ShareOfPrefix(prefix, shares_) * static_cast<double>(total_steps_ - step_) /
+                      static_cast<double>(total_steps_);
+}
+
+std::optional<Decision> BudgetedPolicy::Observe(const Observation& observation) {
+  PassTo(observation.step);
+  const int before = frozen_prefix();
+  std::optional<Decision> decision = inner_->Observe(observation);
+  if (!decision || decision->frozen_prefix <= before) return decision;
+  int enough = before;
+  while (enough < decision->frozen_prefix && !Reached(enough)) ++enough;
+  if (enough == decision->frozen_prefix) return decision;
+  inner_->Adopt(decision->step, enough);
+  if (enough == before) return std::nullopt;
+  decision->frozen_prefix = enough;
+  decision->reason += absl::StrFormat("; %d modules are enough for the budget of %g %%", enough, 100 * budget_);
+  return decision;
+}
+
+void BudgetedPolicy::Adopt(int64_t step, int frozen_prefix) {
+  if (step < step_) {  // resumed from an older checkpoint
+    // What lies between is forgotten as if the prefix before had been frozen evenly over the steps so far.
+    saved_ *= step_ > 0 ? static_cast<double>(step) / static_cast<double>(step_) : 0;
+    step_ = step;
+  }
+  PassTo(step);
+  inner_->Adopt(step, frozen_prefix);
+}
+
+std::optional<Monitoring> BudgetedPolicy::monitoring() const {
+  return Reached(frozen_prefix()) ? std::nullopt : inner_->monitoring();
+}
+
+}  // namespace egeria::policy

@@ -1,0 +1,53 @@
+#ifndef EGERIA_CONTROLLER_POLICY_BUDGETED_POLICY_H_
+#define EGERIA_CONTROLLER_POLICY_BUDGETED_POLICY_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "controller/policy/policy.h"
+#include "controller/policy/policy_config.h"
+
+namespace egeria::policy {
+
+// Another policy that freezes no more than a budget asks for: once what was saved, and what the present prefix saves until
+// the end, comes to the budget, nothing more freezes; and a decision that would go beyond it is cut to the smallest prefix
+// that reaches it. With S(k) the share of a step's time that prefix k saves, at step t of T:
+//
+//   sum over the steps up to t of S(prefix at that step) / T  +  (T - t) / T * S(k)  >=  budget.
+//
+// Thaws are the inner policy's own, and so is what it wants to know, but for plasticity, which is not measured while
+// nothing more is to freeze. Thread-compatible.
+class BudgetedPolicy : public Policy {
+ public:
+  // Requires a budget over 0 and known total steps in `shape`.
+  BudgetedPolicy(std::unique_ptr<Policy> inner, const JobShape& shape);
+
+  std::optional<Decision> Observe(const Observation& observation) override;
+  void Adopt(int64_t step, int frozen_prefix) override;
+  int frozen_prefix() const override { return inner_->frozen_prefix(); }
+  std::optional<Monitoring> monitoring() const override;
+  std::optional<GradientMonitoring> gradient_monitoring() const override { return inner_->gradient_monitoring(); }
+  std::optional<std::string> Objection(int prefix) const override { return inner_->Objection(prefix); }
+  bool wants_loss() const override { return inner_->wants_loss(); }
+  std::optional<int64_t> awaited_step() const override { return inner_->awaited_step(); }
+  PolicyStatus status() const override { return inner_->status(); }
+
+ private:
+  void PassTo(int64_t step);
+  // Of the job's time, at its end, if `prefix` stays frozen from now on.
+  double SavedAtTheEnd(int prefix) const;
+  bool Reached(int prefix) const { return SavedAtTheEnd(prefix) >= budget_; }
+
+  const std::unique_ptr<Policy> inner_;
+  const double budget_;
+  const int64_t total_steps_;
+  const std::vector<double> shares_;
+  int64_t step_ = 0;
+  double saved_ = 0;  // of the job's time, so far
+};
+
+}  // namespace egeria::policy
+
+#endif  // EGERIA_CONTROLLER_POLICY_BUDGETED_POLICY_H_
