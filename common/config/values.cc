@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "common/base/status.h"
 
 namespace egeria::config {
@@ -98,6 +99,18 @@ absl::Status Parse(const Words& words, ByteCount* value) {
   return absl::OkStatus();
 }
 
+absl::Status Parse(const Words& words, Part* value) {
+  if (words.size() != 1) return Expected("a part such as 0.2 or 20%", words);
+  absl::string_view number = words[0];
+  const double unit = absl::ConsumeSuffix(&number, "%") ? 100 : 1;
+  double parsed = 0;
+  if (!absl::SimpleAtod(number, &parsed) || !(parsed >= 0 && parsed <= unit)) {
+    return Expected("a part such as 0.2 or 20%", words);
+  }
+  value->value = parsed / unit;
+  return absl::OkStatus();
+}
+
 absl::Status Parse(const Words& words, std::vector<std::string>* value) {
   *value = words;
   return absl::OkStatus();
@@ -116,6 +129,8 @@ Words Format(bool value) { return {value ? "true" : "false"}; }
 Words Format(int value) { return {absl::StrCat(value)}; }
 Words Format(int64_t value) { return {absl::StrCat(value)}; }
 Words Format(const std::string& value) { return {value}; }
+Words Format(Part value) { return Format(value.value); }
+
 Words Format(const std::vector<std::string>& value) { return value; }
 
 Words Format(double value) {

@@ -19,6 +19,12 @@ struct ByteCount {
   friend bool operator==(ByteCount, ByteCount) = default;
 };
 
+// A part of a whole, 0..1; its text form takes percents.
+struct Part {
+  double value = 0;
+  friend bool operator==(Part, Part) = default;
+};
+
 using Words = std::vector<std::string>;
 
 // Errors: INVALID_ARGUMENT saying what was expected.
@@ -29,6 +35,7 @@ absl::Status Parse(const Words& words, double* value);        // finite
 absl::Status Parse(const Words& words, std::string* value);
 absl::Status Parse(const Words& words, absl::Duration* value);  // 90s, 1h30m, 30d
 absl::Status Parse(const Words& words, ByteCount* value);       // 4GiB, 1000
+absl::Status Parse(const Words& words, Part* value);            // 0.2, 20%
 absl::Status Parse(const Words& words, std::vector<std::string>* value);
 absl::Status Parse(const Words& words, std::vector<int>* value);
 
@@ -40,6 +47,7 @@ Words Format(double value);
 Words Format(const std::string& value);
 Words Format(absl::Duration value);
 Words Format(ByteCount value);
+Words Format(Part value);
 Words Format(const std::vector<std::string>& value);
 Words Format(const std::vector<int>& value);
 

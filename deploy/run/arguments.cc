@@ -13,6 +13,7 @@
 #include "absl/strings/strip.h"
 #include "common/base/ids.h"
 #include "common/base/status.h"
+#include "common/config/values.h"
 #include "common/rpc/address.h"
 #include "worker/cache/cache_folder.h"
 
@@ -40,6 +41,12 @@ const std::map<std::string, Setter>& Options() {
        }},
       {"--egeria-job-id", Into(&Arguments::job_id)},
       {"--egeria-name", Into(&Arguments::name)},
+      {"--egeria-budget",
+       [](const std::string& value, Arguments* arguments) {
+         arguments->budget = value;
+         config::Part part;
+         return config::Parse({value}, &part).ok() && part.value > 0 && part.value < 1;
+       }},
       {"--egeria-config", Into(&Arguments::config)},
       {"--egeria-state-dir", Into(&Arguments::state_dir)},
       {"--egeria-metrics", Into(&Arguments::metrics)},
@@ -195,6 +202,8 @@ Options, which come before torchrun's:
   --egeria-job-id UUID          the job's id (default: $EGERIA_JOB_ID, else a new one); the same id again goes
                                 on with the same job
   --egeria-name NAME            the job's name for people and metrics, as $EGERIA_TRAINING_JOB
+  --egeria-budget PART          part of the time to save, such as 20%: freeze no more than that takes, as
+                                $EGERIA_BUDGET
   --egeria-config FILE          configuration of the controller that is started
   --egeria-state-dir DIR        keep its journal here (default: a temporary folder, removed at the end)
   --egeria-metrics HOST:PORT    where it serves /metrics (default: as the configuration says, else nowhere)

@@ -21,6 +21,7 @@ struct Arguments {
   std::optional<std::string> cache;
   std::string job_id;      // --egeria-job-id, else EGERIA_JOB_ID; empty: a new one
   std::string name;        // --egeria-name
+  std::string budget;      // --egeria-budget; "" is none
   std::string config;      // --egeria-config, for the controller that is started; with the next three
   std::string state_dir;   // --egeria-state-dir; empty: a temporary one
   std::string metrics;     // --egeria-metrics

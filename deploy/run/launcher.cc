@@ -78,6 +78,7 @@ std::map<std::string, std::string> Environment(const Arguments& arguments, const
   const int64_t generation = arguments.job_id.empty() ? 0 : absl::ToUnixSeconds(absl::Now());
   environment["EGERIA_GENERATION"] = absl::StrCat(generation);
   if (!arguments.name.empty()) environment["EGERIA_TRAINING_JOB"] = arguments.name;
+  if (!arguments.budget.empty()) environment["EGERIA_BUDGET"] = arguments.budget;
   char host[256] = "";
   gethostname(host, sizeof(host) - 1);
   environment["EGERIA_NODE"] = host;

@@ -39,12 +39,13 @@ TEST_F(ArgumentsTest, TakeOwnOptionsFromTheFrontInBothSpellings) {
   const auto arguments =
       ParseArguments({"--egeria-controller", "unix:/x", "--egeria-job-id=" + std::string(kJobId), "--egeria-name", "a b",
                       "--egeria-config=/c.yaml", "--egeria-state-dir", "/s", "--egeria-metrics", "127.0.0.1:0",
-                      "--egeria-ready-timeout", "0.5", "train.py"});
+                      "--egeria-ready-timeout", "0.5", "--egeria-budget", "20%", "train.py"});
   ASSERT_TRUE(arguments.ok()) << arguments.status();
   EXPECT_EQ(arguments->controller, "unix:/x");
   EXPECT_EQ(arguments->job_id, kJobId);
   EXPECT_EQ(arguments->name, "a b");
   EXPECT_EQ(arguments->config, "/c.yaml");
+  EXPECT_EQ(arguments->budget, "20%");
   EXPECT_EQ(arguments->state_dir, "/s");
   EXPECT_EQ(arguments->metrics, "127.0.0.1:0");
   EXPECT_EQ(arguments->ready_timeout, absl::Milliseconds(500));
@@ -63,7 +64,8 @@ TEST_F(ArgumentsTest, RefuseWhatIsWrongAndSayWhatIsRight) {
   for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{
            {}, {"--egeria-name"}, {"--egeria-name", ""}, {"--egeria-nmae", "x", "y"}, {"--egeria-name", "x"},
            {"--egeria-job-id", "7", "x"}, {"--egeria-controller", "host", "x"}, {"--egeria-ready-timeout", "0", "x"},
-           {"--egeria-ready-timeout", "nan", "x"}, {"--egeria-", "x"}}) {
+           {"--egeria-ready-timeout", "nan", "x"}, {"--egeria-", "x"}, {"--egeria-budget", "0", "x"},
+           {"--egeria-budget", "120%", "x"}, {"--egeria-budget", "much", "x"}}) {
     EXPECT_FALSE(ParseArguments(wrong).ok()) << ::testing::PrintToString(wrong);
   }
   EXPECT_THAT(std::string(ParseArguments({"--egeria-nmae", "x"}).status().message()), HasSubstr("--egeria-name"));

@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/config/values.h"
 #include "worker/trainer/launch.h"
 #include "worker/trainer/trace_graph.h"
 
@@ -68,6 +69,9 @@ absl::StatusOr<ControllerLink> LinkController(const LinkDescription& description
   job.total_steps = description.total_steps;
   job.device_type = c10::DeviceTypeName(description.device.type(), /*lower_case=*/true);
   job.observe = options.observe;
+  config::Part budget;
+  if (!options.budget.empty()) EGERIA_RETURN_IF_ERROR(config::Parse({options.budget}, &budget));
+  job.budget = budget.value;
   job.step = description.step;
   job.frozen_prefix = description.frozen_prefix;
   job.applied_plan = description.applied_plan;

@@ -56,7 +56,7 @@ TEST(BudgetedPolicy, FreezesAllThatItMayWhereTheBudgetIsOutOfReach) {
 TEST(BudgetedPolicy, LeavesThawsAlone) {
   const auto policy = Make(0.1, {{0.1, 1}, {0.5, 0}, {0.6, 3}});
   EXPECT_EQ(At(*policy, 100)->frozen_prefix, 1);
-  EXPECT_EQ(At(*policy, 500)->frozen_prefix, 0);       // 0.08 saved
+  EXPECT_EQ(At(*policy, 500)->frozen_prefix, 0);  // 0.08 saved
   EXPECT_EQ(At(*policy, 600)->frozen_prefix, 1);  // 0.02 more: a tenth of 0.2 * 0.4
 }
 

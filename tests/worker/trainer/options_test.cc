@@ -52,6 +52,7 @@ TEST(Options, BadFlagsEndWithTwo) {
            {"--task", "digits", "--data", "x", "--controller", "unix:/c", "--freeze-at", "0.5:2"},
            {"--task", "digits", "--data", "x", "--cache", "/folder"},
            {"--task", "digits", "--data", "x", "--cache", "unix:/c", "--cache-use", "never"},
+           {"--task", "digits", "--data", "x", "--budget", "100%"},
            {"--task", "digits", "--data", "x", "--augment", "random"},
            {"--task", "digits", "--data", "x", "--bootstrap", "maybe"}}) {
     EXPECT_EQ(Parse(arguments).exit_code, 2) << ::testing::PrintToString(arguments);

@@ -12,7 +12,10 @@ __all__ = ["Config", "EgeriaError", "Session", "__version__", "attach"]
 
 
 def __getattr__(name: str) -> Any:
-    """egeria.doctor(model) and egeria.data, which not every training needs, are loaded when they are used."""
+    """egeria.doctor(model), egeria.data and egeria.reinvest(), which not every training needs, are loaded when they are
+    used."""
+    if name == "reinvest":
+        return importlib.import_module("egeria.reinvesting").reinvest
     if name in ("data", "doctor"):
         return importlib.import_module(f"egeria.{name}")
     raise AttributeError(f"module 'egeria' has no attribute {name!r}")

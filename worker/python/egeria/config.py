@@ -141,6 +141,8 @@ class Config:
       cache_use: "auto": as long as that saves time by measurement; "always".
       cache_format: how activations are kept: "exact"; "lz4" or "zstd", compressed without loss; "fp16" or "bf16",
         rounded, so that the training is another one than without a cache.
+      budget: part of the training's time that is to be saved, 0..1: no more freezes than that takes; needs total_steps. None:
+        as much as can be.
       batch_size: samples of a reading (the policy constant of this name; 32 where neither is given).
       enabled: False makes a session that does nothing.
     """
@@ -157,6 +159,7 @@ class Config:
     cache: str | None = None
     cache_use: str = "auto"
     cache_format: str = "exact"
+    budget: float | None = None
     batch_size: int | None = None
     enabled: bool = True
 
@@ -169,12 +172,12 @@ class Config:
 
         EGERIA_TRAINING_JOB, EGERIA_METRICS, EGERIA_OBSERVE (1 or 0), EGERIA_ENABLED (1 or 0), EGERIA_POLICY,
         EGERIA_POLICY_OPTIONS (a JSON object), EGERIA_TOTAL_STEPS, EGERIA_REFERENCE, EGERIA_CACHE, EGERIA_CACHE_USE,
-        EGERIA_CACHE_FORMAT; and, as without this, EGERIA_CONTROLLER where neither a controller nor plans are given.
+        EGERIA_CACHE_FORMAT, EGERIA_BUDGET (0.2 or 20%); and, as without this, EGERIA_CONTROLLER where neither a controller nor plans are given.
         """
         values: dict[str, Any] = {}
         for field, convert in (("training_job", str), ("metrics", str), ("cache", str), ("cache_use", str),
                                ("cache_format", str), ("policy", str), ("reference", str), ("observe", _boolean),
-                               ("enabled", _boolean), ("total_steps", _whole)):
+                               ("enabled", _boolean), ("total_steps", _whole), ("budget", _part)):
             variable = f"EGERIA_{field.upper()}"
             if os.environ.get(variable):
                 text = os.environ[variable]
@@ -239,6 +242,9 @@ class Config:
         fits, wanted = _integer(1, 2**53)
         if self.total_steps is not None and not fits(self.total_steps):
             raise _bad(f"total_steps is {self.total_steps!r}; it must be {wanted}, or None where it is not known")
+        fits, wanted = _number(0, 1)
+        if self.budget is not None and not (fits(self.budget) and self.budget < 1):
+            raise _bad(f"budget is {self.budget!r}; it must be a part of the time, over 0 and under 1, or None")
         if self.metrics is not None and not self.metrics.rpartition(":")[2].isdigit():
             raise _bad(f"metrics is {self.metrics!r}; it must be 'host:port', such as '127.0.0.1:9400'")
         if self.cache_address() is not None and not self.cache_address().startswith("unix:/"):
@@ -273,6 +279,13 @@ def _whole(variable: str, text: str) -> int:
     if not text.isdigit():
         raise _bad(f"{variable} is {text!r}; it must be a number of steps")
     return int(text)
+
+
+def _part(variable: str, text: str) -> float:
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise _bad(f"{variable} is {text!r}; it must be a part, such as 0.2 or 20%") from None
 
 
 def _object(variable: str, text: str) -> dict[str, Any]:

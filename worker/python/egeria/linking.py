@@ -145,6 +145,7 @@ class Link:
             "policy_json": config.policy_json(samples),
             "total_steps": subject.total_steps or 0,
             "observe": config.observe,
+            "budget": config.budget or 0.0,
             "losses_reported": subject.losses_reported,
             "step": subject.step,
             "frozen_prefix": subject.frozen_prefix,

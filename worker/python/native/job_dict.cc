@@ -96,6 +96,7 @@ JobDescription ReadJob(const py::dict& dict) {
          job->total_steps = value.is_none() ? 0 : py::cast<int64_t>(value);
        }},
       {"observe", Into(&JobDescription::observe)},
+      {"budget", Into(&JobDescription::budget)},
       {"losses_reported", Into(&JobDescription::losses_reported)},
       {"step", Into(&JobDescription::step)},
       {"frozen_prefix", Into(&JobDescription::frozen_prefix)},

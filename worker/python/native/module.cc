@@ -25,6 +25,7 @@
 #include "worker/freeze/partition.h"
 #include "worker/python/native/job_dict.h"
 #include "worker/python/native/python_link.h"
+#include "worker/python/native/planned_saving.h"
 #include "worker/python/native/reference_costs.h"
 
 namespace egeria::python {
@@ -457,6 +458,11 @@ PYBIND11_MODULE(_native, module) {
              "What a controller on this machine would measure of each reference backend on a sample: (name, seconds, "
              "noise, refusal), the float32 baseline last. `weights` are (name, tensor) pairs, `inputs` tensors of at "
              "least two samples, all on the host.");
+  module.def("planned_saving", [](const std::string& policy_json, int64_t total_steps,
+                                  const std::vector<double>& step_shares, double budget) {
+    return ValueOrRaise(PlannedSaving(policy_json, total_steps, step_shares, budget));
+  }, "policy_json"_a, "total_steps"_a, "step_shares"_a, "budget"_a = 0.0,
+             "The part of a training's time that a policy saves by the clock alone.");
   module.def("random_job_id", [] { return JobId::Random().text(); }, "A new job's UUID.");
   module.def("set_log_level", &SetLogLevel, "level"_a, "debug, info, warning or error; for what C++ logs.");
   py::module_::import("atexit").attr("register")(py::cpp_function([] {

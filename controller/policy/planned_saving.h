@@ -1,0 +1,19 @@
+#ifndef EGERIA_CONTROLLER_POLICY_PLANNED_SAVING_H_
+#define EGERIA_CONTROLLER_POLICY_PLANNED_SAVING_H_
+
+#include "absl/status/statusor.h"
+#include "controller/policy/policy_config.h"
+
+namespace egeria::policy {
+
+// The part of a training's time that a policy saves by the clock alone: if it learns of nothing but the steps, and all its
+// decisions come true. 0 for a policy that waits for what is measured.
+//
+//   sum over the steps t of S(prefix at t) / T,   S(k) the share of a step's time that prefix k saves.
+//
+// Requires the total steps. Errors: those of MakePolicy(); INVALID_ARGUMENT [BAD_POLICY] the number of steps is unknown.
+absl::StatusOr<double> PlannedSaving(const PolicyConfig& config, const JobShape& shape);
+
+}  // namespace egeria::policy
+
+#endif  // EGERIA_CONTROLLER_POLICY_PLANNED_SAVING_H_
