@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -43,6 +44,8 @@ std::optional<Decision> StagedPolicy::Observe(const Observation& observation) {
       rates_.Observe(*observation.learning_rate)) {
     gate_.Forget();
     readings_from_ = step_;
+    // What was put off waits for readings of the new rate, but not for those of the one after it.
+    if (put_off_ && !std::exchange(waited_, true)) retry_ = step_ + period_;
   }
   if (observation.gradients && observation.gradients->step > readings_from_) gate_.Add(*observation.gradients);
 
@@ -54,7 +57,7 @@ std::optional<Decision> StagedPolicy::Observe(const Observation& observation) {
     const Stage& stage = stages_[i];
     if (stage.prefix > frozen_prefix_ && Objection(stage.prefix)) continue;
     done_ = i + 1;
-    if (done_ < due) retry_ = step_ + period_;
+    PutOff(done_ < due);
     if (stage.prefix <= frozen_prefix_) return std::nullopt;
     frozen_prefix_ = stage.prefix;
     return Decision{step_, Action::kFreeze, frozen_prefix_,
@@ -62,8 +65,14 @@ std::optional<Decision> StagedPolicy::Observe(const Observation& observation) {
                                     stage.prefix, modules_, 100 * stage.fraction,
                                     config_.area ? "area under the learning rates" : "steps")};
   }
-  if (due > done_) retry_ = step_ + period_;
+  PutOff(due > done_);
   return std::nullopt;
+}
+
+void StagedPolicy::PutOff(bool put_off) {
+  put_off_ = put_off;
+  waited_ = false;
+  if (put_off) retry_ = step_ + period_;
 }
 
 std::optional<std::string> StagedPolicy::Objection(int prefix) const {
@@ -83,6 +92,7 @@ void StagedPolicy::Adopt(int64_t step, int frozen_prefix) {
   if (step < step_) {  // training goes on from an older step
     done_ = 0;
     retry_ = 0;
+    PutOff(false);
     gate_.Forget();
     readings_from_ = -1;
   }

@@ -41,6 +41,9 @@ class StagedPolicy : public Policy {
     int prefix = 0;
   };
 
+  // Something speaks against a stage that is due, or nothing does.
+  void PutOff(bool put_off);
+
   const StagedConfig config_;
   const int modules_;
   const int64_t period_;       // steps until a stage that was put off is tried again
@@ -50,6 +53,8 @@ class StagedPolicy : public Policy {
   int64_t step_ = 0;           // newest
   int64_t retry_ = 0;          // nothing is tried before this step
   int64_t readings_from_ = -1; // gradients of this step and before say nothing of now
+  bool put_off_ = false;       // a stage that is due
+  bool waited_ = false;        // for readings of another rate than the one at which it was put off
   size_t done_ = 0;            // stages that need not be tried any more
   int frozen_prefix_ = 0;
 };

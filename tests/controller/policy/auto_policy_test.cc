@@ -173,6 +173,7 @@ TEST(AutoPolicy, UndoesAForcedFreezeByTwoProbes) {
 
 TEST(AutoPolicy, ThawsFromTheFirstBadModuleOn) {
   SimulatedTraining training = TrainingOf(0);
+  training.dimensions = 600;
   training.snr = [](int module, int64_t) { return module < 2 ? 0.005 : 0.3; };
   training.meddle = [](int64_t step, Policy& policy) {
     if (step == 2000) policy.Adopt(step, 4);

@@ -36,6 +36,7 @@ struct SimulatedTraining {
   std::function<double(int module, int64_t step)> plasticity;   // empty: no reference
   std::function<void(int64_t step, Policy& policy)> meddle;     // before the step is observed
   int parts = 2;
+  int dimensions = 60;          // of a module's gradients: the more, the less the readings spread
   int64_t samples = 64;
   uint64_t seed = 1;
   int64_t steps = 1000;         // that are run
