@@ -15,10 +15,10 @@
 namespace egeria::policy {
 
 // A clock: freezes ever deeper prefixes at given parts of the training, the first of them deep already. With S stages,
-// stage i = 1..S comes at begin + (end - begin) (i - 1) / (S - 1) of the steps, or of the area under the learning rates,
-// and freezes the smallest prefix that takes (S - 1 + i) / (2 S - 1) of the time of the deepest one: of three
-// stages 3/5, 4/5 and all. Where gradients are told of and clearly carry a signal, a stage is put off, or a former
-// one with a shallower prefix comes in its place. Needs no reference. Thread-compatible.
+// stage i = 1..S comes at begin + (end - begin) (i - 1) / (S - 1) of the steps, or of the area under the learning
+// rates, and freezes the smallest prefix that takes (S - 1 + i) / (2 S - 1) of the time of the deepest one: of three
+// stages 3/5, 4/5 and all. Where gradients are told of and clearly carry a signal, a stage is put off, or a former one
+// with a shallower prefix comes in its place. Needs no reference. Thread-compatible.
 class StagedPolicy : public Policy {
  public:
   // Requires a resolved config and a shape that Resolve() takes.

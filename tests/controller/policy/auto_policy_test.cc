@@ -96,7 +96,9 @@ TEST(AutoPolicy, NeverFreezesOnARandomWalk) {
 
 TEST(AutoPolicy, WaitsWhilePlasticityRises) {
   SimulatedTraining training = TrainingOf(0.003);
-  training.plasticity = [](int, int64_t step) { return step < 2000 ? 0.001 * std::exp(0.02 * static_cast<double>(step - 1000)) : 1; };
+  training.plasticity = [](int, int64_t step) {
+    return step < 2000 ? 0.001 * std::exp(0.02 * static_cast<double>(step - 1000)) : 1;
+  };
   const std::vector<Decision> rising = RunOf(training);
   ASSERT_FALSE(rising.empty());
   EXPECT_GE(rising[0].step, 2000);
