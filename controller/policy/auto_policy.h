@@ -42,7 +42,7 @@ class AutoPolicy : public Policy {
   std::optional<Decision> Check();
   void BeginProbeIfDue();
 
-  // Steps between gradient readings; those that as many take as are kept; steps between re-probes.
+  // Steps between gradient readings; how long before a check they begin; steps between re-probes.
   int Interval() const;
   int64_t Lead() const;
   int64_t StepsBetweenProbes() const;

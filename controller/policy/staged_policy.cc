@@ -12,7 +12,7 @@
 namespace egeria::policy {
 namespace {
 
-constexpr int kReadings = 60;
+constexpr int kReadings = 100;
 constexpr int kLeastReadings = 16;
 
 }  // namespace
@@ -41,7 +41,7 @@ StagedPolicy::StagedPolicy(const StagedConfig& config, const JobShape& shape)
 std::optional<Decision> StagedPolicy::Observe(const Observation& observation) {
   step_ = std::max(step_, observation.step);
   if (observation.learning_rate && std::isfinite(*observation.learning_rate) && *observation.learning_rate >= 0 &&
-      rates_.Observe(*observation.learning_rate)) {
+      rates_.Observe(step_, *observation.learning_rate)) {
     gate_.Forget();
     readings_from_ = step_;
     // What was put off waits for readings of the new rate, but not for those of the one after it.
@@ -82,8 +82,8 @@ std::optional<std::string> StagedPolicy::Objection(int prefix) const {
 
 std::optional<GradientMonitoring> StagedPolicy::gradient_monitoring() const {
   if (!config_.veto || done_ == stages_.size()) return std::nullopt;
-  const int64_t from = std::max(stages_[done_].step, retry_) - int64_t{kReadings} * config_.interval_steps;
-  if (step_ < from) return std::nullopt;
+  const int64_t lead = GradientLead(config_.interval_steps, kReadings, kLeastReadings, period_);
+  if (step_ < std::max(stages_[done_].step, retry_) - lead) return std::nullopt;
   return GradientMonitoring{config_.interval_steps, frozen_prefix_};
 }
 
@@ -93,6 +93,7 @@ void StagedPolicy::Adopt(int64_t step, int frozen_prefix) {
     done_ = 0;
     retry_ = 0;
     PutOff(false);
+    rates_.Forget();
     gate_.Forget();
     readings_from_ = -1;
   }

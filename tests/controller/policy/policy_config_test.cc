@@ -91,8 +91,8 @@ TEST(PolicyConfig, RefusesASchedulesMistakes) {
 TEST(PolicyConfig, FillsInGradientIntervalsFromTheTotalAndTheRanks) {
   JobShape shape{6, 20'000};
   shape.ranks = 2;
-  EXPECT_EQ(std::get<AutoConfig>(Resolve(AutoConfig(), shape).value()).interval_steps, 25);
-  EXPECT_EQ(std::get<StagedConfig>(Resolve(StagedConfig(), shape).value()).interval_steps, 25);
+  EXPECT_EQ(std::get<AutoConfig>(Resolve(AutoConfig(), shape).value()).interval_steps, 10);
+  EXPECT_EQ(std::get<StagedConfig>(Resolve(StagedConfig(), shape).value()).interval_steps, 10);
   shape.total_steps = 1'000;
   EXPECT_EQ(std::get<AutoConfig>(Resolve(AutoConfig(), shape).value()).interval_steps, 1);
   shape.ranks = 1;

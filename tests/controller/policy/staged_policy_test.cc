@@ -80,11 +80,11 @@ TEST(StagedPolicy, PutsOffWhatClearlyCarriesASignal) {
   EXPECT_THAT(StagesOf(training, {.veto = false}), ElementsAre(Pair(2800, 3), Pair(3200, 4), Pair(3600, 5)));
 }
 
-// Every rate differs by more than 10 % from the one before, so that no readings are ever enough.
-TEST(StagedPolicy, DoesNotWaitForeverForReadingsOfARateThatKeepsFalling) {
+// Every rate is more than 10 % over the one before, so that there are never readings enough.
+TEST(StagedPolicy, DoesNotWaitForeverForReadingsOfARateThatKeepsRising) {
   SimulatedTraining training = TrainingOf(6, 4000);
   training.snr = [](int, int64_t) { return 0.4; };
-  training.rate = [](int64_t step) { return step < 2850 ? 0.1 : std::exp(-0.2 * static_cast<double>(step)); };
+  training.rate = [](int64_t step) { return step < 2850 ? 0.1 : std::exp(0.12 * static_cast<double>(step - 2850)); };
   const auto stages = StagesOf(training);
   ASSERT_FALSE(stages.empty());
   EXPECT_LE(stages[0].first, 3000);
