@@ -1,5 +1,6 @@
 #include "controller/job/registration.h"
 
+#include <cmath>
 #include <set>
 #include <string>
 
@@ -38,6 +39,9 @@ absl::Status ValidateModules(const v1::RegisterJobRequest& request, const Regist
         module.parameter_bytes() < 0 || module.parameter_bytes() > limits.max_parameters) {
       return Bad("module '", module.name(), "' has an impossible size");
     }
+    if (!(module.step_share() >= 0 && module.step_share() <= 1)) {  // also of NaN
+      return Bad("module '", module.name(), "' takes ", module.step_share(), " of a step's time; 0 to 1 are possible");
+    }
     if (module.local_reference() && module.has_graph()) {
       return Bad("module '", module.name(), "' has a local reference and a graph; it may have one of them");
     }
@@ -64,6 +68,13 @@ absl::Status ValidateRegistration(const v1::RegisterJobRequest& request, const R
   EGERIA_RETURN_IF_ERROR(ValidateModules(request, limits));
   if (request.total_steps() < 0) return Bad("total_steps ", request.total_steps());
   if (request.step() < 0) return Bad("step ", request.step());
+  if (request.planned_learning_rates_size() > limits.max_planned_rates) {
+    return Bad(request.planned_learning_rates_size(), " planned learning rates; at most ", limits.max_planned_rates,
+               " are possible");
+  }
+  for (const double rate : request.planned_learning_rates()) {
+    if (!std::isfinite(rate) || rate < 0) return Bad("a planned learning rate of ", rate);
+  }
   if (request.applied_plan() < 0) return Bad("applied_plan ", request.applied_plan());
   if (request.frozen_prefix() < 0 || request.frozen_prefix() >= request.modules_size()) {
     return Bad("frozen_prefix ", request.frozen_prefix(), " of ", request.modules_size(),

@@ -13,6 +13,7 @@ struct RegistrationLimits {
   int max_world_size = 65'536;
   int max_modules = 512;
   size_t max_name_length = 256;
+  int max_planned_rates = 1'024;
   int64_t max_parameters = int64_t{1} << 50;  // of one module, in numbers and in bytes
 };
 

@@ -71,7 +71,7 @@ std::optional<Decision> AutoPolicy::ObserveRate(double rate) {
     std::optional<double>& known = rate_at_freeze_[static_cast<size_t>(module)];
     if (!known) known = rate;
   }
-  if (rates_.Observe(rate)) {
+  if (rates_.Observe(step_, rate)) {
     gate_.Forget();
     trend_.Forget();
     probe_.Restart(step_);
@@ -130,6 +130,7 @@ void AutoPolicy::BeginProbeIfDue() {
 
 std::optional<Decision> AutoPolicy::Check() {
   if (!clock_.IsDue(step_) || frozen_prefix_ == shape_.modules - 1) return std::nullopt;
+  if (shape_.total_steps > 0 && step_ >= shape_.total_steps) return std::nullopt;  // nothing is left to save
   if (!gate_.HasEstimate(frozen_prefix_)) return std::nullopt;  // due until there is one
   const int most = std::min(frozen_prefix_ + config_.most_modules, shape_.modules - 1);
   for (int prefix = most; prefix > frozen_prefix_; --prefix) {
@@ -191,7 +192,9 @@ int AutoPolicy::Interval() const {
   return GradientInterval(clock_.period().value_or(0), shape_);
 }
 
-int64_t AutoPolicy::Lead() const { return int64_t{config_.readings} * Interval(); }
+int64_t AutoPolicy::Lead() const {
+  return GradientLead(Interval(), config_.readings, config_.least_readings, clock_.period().value_or(0));
+}
 
 int64_t AutoPolicy::StepsBetweenProbes() const {
   const double period = static_cast<double>(clock_.period().value_or(kPeriodOfUnknownTotal));
@@ -253,6 +256,7 @@ void AutoPolicy::Adopt(int64_t step, int frozen_prefix) {
   const bool thawed = frozen_prefix < frozen_prefix_;
   if (step < step_) {  // training goes on from an older step
     clock_.GoBack(step);
+    rates_.Forget();
     gate_.Forget();
     readings_from_ = newest_reading_ = -1;
   }

@@ -16,8 +16,8 @@
 
 namespace egeria::policy {
 
-// Freezes late, a few modules at a time, and only those whose gradients are mostly noise; looks again at what is frozen,
-// and thaws it where that was wrong or the learning rate has risen. docs/rule.md has the rule in full.
+// Freezes late, a few modules at a time, and only those whose gradients are mostly noise; looks again at what is
+// frozen, and thaws it where that was wrong or the learning rate has risen. docs/policies.md has the rule in full.
 //
 // An observation is evaluated in the order learning rate, gradients (also of a re-probe), plasticity, check. The first
 // of them that leads to a decision ends it. Numbers that cannot be are as if not observed. Thread-compatible.
@@ -42,7 +42,7 @@ class AutoPolicy : public Policy {
   std::optional<Decision> Check();
   void BeginProbeIfDue();
 
-  // Steps between gradient readings; those that as many take as are kept; steps between re-probes.
+  // Steps between gradient readings; how long before a check they begin; steps between re-probes.
   int Interval() const;
   int64_t Lead() const;
   int64_t StepsBetweenProbes() const;

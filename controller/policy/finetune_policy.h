@@ -10,9 +10,9 @@
 
 namespace egeria::policy {
 
-// For fine-tuning of a trained model: freezes one prefix with the first observation, and leaves it at that. Which one is
-// given, or is the smallest whose step shares add up to the budget; where step shares are unknown, parameters stand in
-// for time, and the reason says so. Measures nothing. Thread-compatible.
+// For fine-tuning of a trained model: freezes one prefix with the first observation, and leaves it at that. Which one
+// is given, or is the smallest whose step shares add up to the budget; where step shares are unknown, parameters stand
+// in for time, and the reason says so. Measures nothing. Thread-compatible.
 class FinetunePolicy : public Policy {
  public:
   // Requires a resolved config and a shape that Resolve() takes.

@@ -55,7 +55,8 @@ std::optional<Decision> GradnormPolicy::Observe(const Observation& observation) 
 std::optional<Decision> GradnormPolicy::Check() {
   const size_t front = static_cast<size_t>(frozen_prefix_);
   // An interval without readings is not compared; the norms before it stand.
-  const bool read = std::all_of(sums_.begin() + frozen_prefix_, sums_.end(), [](const Sum& sum) { return sum.readings > 0; });
+  const bool read = std::all_of(sums_.begin() + frozen_prefix_, sums_.end(),
+                                [](const Sum& sum) { return sum.readings > 0; });
   if (!read) {
     interval_end_ = step_ + config_.check_steps;
     return std::nullopt;

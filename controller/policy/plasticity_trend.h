@@ -19,7 +19,8 @@ class PlasticityTrend {
   void Add(double plasticity);
   void Forget() { readings_.clear(); }
 
-  // Whether the mean of the last W readings is over that of the W before by more than a fifth. False before there are 2 W.
+  // Whether the mean of the last W readings is over that of the W before by more than a fifth. False before there are
+  // 2 W.
   bool IsRising() const;
 
   // Whether the last W readings are exactly 0: the module computes what it computed when the snapshots were taken.

@@ -43,12 +43,12 @@ struct AutoConfig {
   int most_modules = 2;
   double threshold = 0.05;
   double late_threshold = 0.03;
-  int interval_steps = 0;        // 0: every / 20, with one rank at least 20; where the total is unknown it stays 0
-  int readings = 60;
+  int interval_steps = 0;        // 0: every / 50, with one rank at least 20; where the total is unknown it stays 0
+  int readings = 100;
   int least_readings = 16;
   double reprobe_every = 0.05;   // 0: never
   double thaw_rise = 1.1;        // 0: never
-  int most_backoff = 4;
+  int most_backoff = 2;
   bool second_opinion = true;
   int batch_size = 32;
 };

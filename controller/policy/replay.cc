@@ -182,7 +182,7 @@ absl::Status CheckAgainstJob(const Recorded& recorded, int modules) {
   if (const auto& gradients = recorded.observation.gradients) {
     const size_t told = gradients->mean_of_squares.size() + static_cast<size_t>(gradients->first_module);
     if (told != static_cast<size_t>(modules)) {
-      return BadLine(recorded.line, "\"gradients\" goes up to module ", told, ", but the job has modules 0 to ",
+      return BadLine(recorded.line, "\"gradients\" is of ", told, " modules, but the job has modules 0 to ",
                      modules - 1, ": give the right number of modules");
     }
   }

@@ -32,8 +32,8 @@ struct Recorded {
 // which is frontmost then. It may be an array with one number or null per module, of which the frontmost one
 // counts; every array has the same length. {"step":200,"adopt":2} says that somebody else (an operator, a
 // checkpoint) set the frozen prefix to 2. "gradients" is an object as FormatObservation() writes it, and a line
-// {"job":{..}}, as FormatJob() does, tells the shape of the job. Steps do not decrease, but at an "adopt", where a job may have gone
-// on from an older checkpoint. Empty lines are skipped; other keys are collected and otherwise ignored.
+// {"job":{..}}, as FormatJob() does, tells the shape of the job. Steps do not decrease, but at an "adopt", where a job
+// may have gone on from an older checkpoint. Empty lines are skipped; other keys are collected and otherwise ignored.
 //
 // Errors: INVALID_ARGUMENT [BAD_RECORDING] with the line's number and what to do about it.
 // Thread-compatible.

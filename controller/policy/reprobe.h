@@ -10,10 +10,10 @@
 
 namespace egeria::policy {
 
-// Looks again, now and then, at the gradients of modules that are frozen. A probe takes a fresh `readings` readings of all
-// modules from the first on, and judges by them; one that finds a module over its threshold is repeated at once, once, and
-// a module that two probes in a row have found is not to stay frozen. One probe finds a module at the threshold by
-// chance every twentieth time, two every four hundredth. Thread-compatible.
+// Looks again, now and then, at the gradients of modules that are frozen. A probe takes a fresh `readings` readings of
+// all modules from the first on, and judges by them; one that finds a module over its threshold is repeated at once,
+// once, and a module that two probes in a row have found is not to stay frozen. One probe finds a module at the
+// threshold by chance every twentieth time, two every four hundredth. Thread-compatible.
 class Reprobe {
  public:
   // Readings before the probe are of no account, so `gate` is its own, of `readings` readings.
@@ -28,8 +28,8 @@ class Reprobe {
 
   bool running() const { return running_; }
 
-  // Takes in a reading while running. Once the probe has ended, the first of modules 0..frozen-1 that two probes in a row
-  // have found over its threshold. Modules that `exempt` marks are never found.
+  // Takes in a reading while running. Once the probe has ended, the first of modules 0..frozen-1 that two probes in a
+  // row have found over its threshold. Modules that `exempt` marks are never found.
   std::optional<int> Observe(const GradientReading& reading, int frozen, const std::vector<bool>& exempt);
 
   // "0.09 (0.06..0.12)" of all that was probed last.

@@ -28,7 +28,7 @@ struct PooledSnr {
 //
 // The interval is that of a ratio of sums: with e_i = A_i - r D_i and M readings, the standard error of r is
 // sqrt(M / (M - 1) sum e_i^2) / sum D, and the ends are r -+ t(M - 1) of it, t being Student's 95 % quantile, both
-// brought to the full batch by the same formula. docs/rule.md says how often it covers the truth.
+// brought to the full batch by the same formula. docs/policies.md says how often it covers the truth.
 //
 // Modules are pooled by the inverse variance of their r. Their gradients are of the same samples and so not
 // independent: the pooled error is made of the weighted sums of all modules' e_i at a step.
@@ -76,8 +76,8 @@ class SnrEstimator {
   std::vector<std::deque<Entry>> history_;
 };
 
-// The threshold `at_64` for the SNR of a full batch of 64 samples, brought to a batch of `samples`: with c = samples / 64
-// it is c t / (1 + (c - 1) t), since noise falls with the batch and the signal does not. 0 samples: as it is.
+// The threshold `at_64` for the SNR of a full batch of 64 samples, brought to a batch of `samples`: with c = samples /
+// 64 it is c t / (1 + (c - 1) t), since noise falls with the batch and the signal does not. 0 samples: as it is.
 double ThresholdAtBatch(double at_64, double samples);
 
 // The 95 % quantile of Student's t with `degrees` >= 1 degrees of freedom, to three digits from 3 degrees on.

@@ -10,9 +10,9 @@
 
 namespace egeria::policy {
 
-// Says whether modules may freeze by the signal-to-noise ratio of their gradients: what is mostly noise has little more
-// to learn. A module's threshold is `threshold`, or `late_threshold` where it begins in the last third of the time, both
-// stated at a batch of 64 samples and brought to the job's. Thread-compatible.
+// Says whether modules may freeze by the signal-to-noise ratio of their gradients: what is mostly noise has little
+// more to learn. A module's threshold is `threshold`, or `late_threshold` where it begins in the last third of the
+// time, both stated at a batch of 64 samples and brought to the job's. Thread-compatible.
 class SnrGate {
  public:
   // Keeps the last `readings` of each module; an estimate counts from `least_readings` on. `shares`: one per module, at

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -11,7 +12,7 @@
 namespace egeria::policy {
 namespace {
 
-constexpr int kReadings = 60;
+constexpr int kReadings = 100;
 constexpr int kLeastReadings = 16;
 
 }  // namespace
@@ -40,9 +41,11 @@ StagedPolicy::StagedPolicy(const StagedConfig& config, const JobShape& shape)
 std::optional<Decision> StagedPolicy::Observe(const Observation& observation) {
   step_ = std::max(step_, observation.step);
   if (observation.learning_rate && std::isfinite(*observation.learning_rate) && *observation.learning_rate >= 0 &&
-      rates_.Observe(*observation.learning_rate)) {
+      rates_.Observe(step_, *observation.learning_rate)) {
     gate_.Forget();
     readings_from_ = step_;
+    // What was put off waits for readings of the new rate, but not for those of the one after it.
+    if (put_off_ && !std::exchange(waited_, true)) retry_ = step_ + period_;
   }
   if (observation.gradients && observation.gradients->step > readings_from_) gate_.Add(*observation.gradients);
 
@@ -54,7 +57,7 @@ std::optional<Decision> StagedPolicy::Observe(const Observation& observation) {
     const Stage& stage = stages_[i];
     if (stage.prefix > frozen_prefix_ && Objection(stage.prefix)) continue;
     done_ = i + 1;
-    if (done_ < due) retry_ = step_ + period_;
+    PutOff(done_ < due);
     if (stage.prefix <= frozen_prefix_) return std::nullopt;
     frozen_prefix_ = stage.prefix;
     return Decision{step_, Action::kFreeze, frozen_prefix_,
@@ -62,8 +65,14 @@ std::optional<Decision> StagedPolicy::Observe(const Observation& observation) {
                                     stage.prefix, modules_, 100 * stage.fraction,
                                     config_.area ? "area under the learning rates" : "steps")};
   }
-  if (due > done_) retry_ = step_ + period_;
+  PutOff(due > done_);
   return std::nullopt;
+}
+
+void StagedPolicy::PutOff(bool put_off) {
+  put_off_ = put_off;
+  waited_ = false;
+  if (put_off) retry_ = step_ + period_;
 }
 
 std::optional<std::string> StagedPolicy::Objection(int prefix) const {
@@ -73,8 +82,8 @@ std::optional<std::string> StagedPolicy::Objection(int prefix) const {
 
 std::optional<GradientMonitoring> StagedPolicy::gradient_monitoring() const {
   if (!config_.veto || done_ == stages_.size()) return std::nullopt;
-  const int64_t from = std::max(stages_[done_].step, retry_) - int64_t{kReadings} * config_.interval_steps;
-  if (step_ < from) return std::nullopt;
+  const int64_t lead = GradientLead(config_.interval_steps, kReadings, kLeastReadings, period_);
+  if (step_ < std::max(stages_[done_].step, retry_) - lead) return std::nullopt;
   return GradientMonitoring{config_.interval_steps, frozen_prefix_};
 }
 
@@ -83,6 +92,8 @@ void StagedPolicy::Adopt(int64_t step, int frozen_prefix) {
   if (step < step_) {  // training goes on from an older step
     done_ = 0;
     retry_ = 0;
+    PutOff(false);
+    rates_.Forget();
     gate_.Forget();
     readings_from_ = -1;
   }

@@ -15,10 +15,10 @@
 namespace egeria::policy {
 
 // A clock: freezes ever deeper prefixes at given parts of the training, the first of them deep already. With S stages,
-// stage i = 1..S comes at begin + (end - begin) (i - 1) / (S - 1) of the steps, or of the area under the learning rates,
-// and freezes the smallest prefix that takes (S - 1 + i) / (2 S - 1) of the time of the deepest one: of three
-// stages 3/5, 4/5 and all. Where gradients are told of and clearly carry a signal, a stage is put off, or a former
-// one with a shallower prefix comes in its place. Needs no reference. Thread-compatible.
+// stage i = 1..S comes at begin + (end - begin) (i - 1) / (S - 1) of the steps, or of the area under the learning
+// rates, and freezes the smallest prefix that takes (S - 1 + i) / (2 S - 1) of the time of the deepest one: of three
+// stages 3/5, 4/5 and all. Where gradients are told of and clearly carry a signal, a stage is put off, or a former one
+// with a shallower prefix comes in its place. Needs no reference. Thread-compatible.
 class StagedPolicy : public Policy {
  public:
   // Requires a resolved config and a shape that Resolve() takes.
@@ -41,6 +41,9 @@ class StagedPolicy : public Policy {
     int prefix = 0;
   };
 
+  // Something speaks against a stage that is due, or nothing does.
+  void PutOff(bool put_off);
+
   const StagedConfig config_;
   const int modules_;
   const int64_t period_;       // steps until a stage that was put off is tried again
@@ -50,6 +53,8 @@ class StagedPolicy : public Policy {
   int64_t step_ = 0;           // newest
   int64_t retry_ = 0;          // nothing is tried before this step
   int64_t readings_from_ = -1; // gradients of this step and before say nothing of now
+  bool put_off_ = false;       // a stage that is due
+  bool waited_ = false;        // for readings of another rate than the one at which it was put off
   size_t done_ = 0;            // stages that need not be tried any more
   int frozen_prefix_ = 0;
 };

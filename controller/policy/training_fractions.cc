@@ -10,8 +10,9 @@
 namespace egeria::policy {
 namespace {
 
-constexpr int64_t kReadingsPerPeriod = 20;
+constexpr int64_t kReadingsPerPeriod = 50;
 constexpr int64_t kLeastIntervalOfOneRank = 20;
+constexpr int64_t kMostPeriodsAhead = 4;
 constexpr int64_t kMostInterval = 100'000;
 
 }  // namespace
@@ -71,6 +72,11 @@ double ShareOfPrefix(int prefix, const std::vector<double>& shares) {
 int GradientInterval(int64_t period, const JobShape& shape) {
   const int64_t least = shape.ranks == 1 ? kLeastIntervalOfOneRank : 1;
   return static_cast<int>(std::clamp(period / kReadingsPerPeriod, least, kMostInterval));
+}
+
+int64_t GradientLead(int interval, int readings, int least, int64_t period) {
+  const int64_t most = std::max(int64_t{least} * interval, kMostPeriodsAhead * period);
+  return std::min(int64_t{readings} * interval, most);
 }
 
 }  // namespace egeria::policy

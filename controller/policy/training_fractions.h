@@ -20,16 +20,20 @@ int64_t StepAtArea(double fraction, const std::vector<double>& rates, int64_t to
 // Each module's share of the time of a step; where the job does not tell, all have the same one.
 std::vector<double> TimeSharesOf(const JobShape& shape);
 
-// The smallest prefix k >= 1 whose shares[0] + .. + shares[k-1] reaches `amount` (relative slack 1e-9); all but the last
-// module where none does.
+// The smallest prefix k >= 1 whose shares[0] + .. + shares[k-1] reaches `amount` (relative slack 1e-9); all but the
+// last module where none does.
 int SmallestPrefixReaching(double amount, const std::vector<double>& shares);
 
 // shares[0] + .. + shares[prefix-1].
 double ShareOfPrefix(int prefix, const std::vector<double>& shares);
 
-// Steps between two gradient readings of a policy that looks at them every `period` steps: a twentieth, at least 1. Where
-// there is one rank a reading costs it about another backward pass, so at least 20.
+// Steps between two gradient readings of a policy that looks at them every `period` steps: a fiftieth, at least 1.
+// Where there is one rank a reading costs it about another backward pass, so at least 20.
 int GradientInterval(int64_t period, const JobShape& shape);
+
+// How many steps before a look at them gradients are to be told of: as many as `readings` take, but no more than four
+// periods where `least` readings come sooner.
+int64_t GradientLead(int interval, int readings, int least, int64_t period);
 
 }  // namespace egeria::policy
 

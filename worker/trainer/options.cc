@@ -83,7 +83,7 @@ void AddEgeriaFlags(CLI::App* app, Options* o) {
   app->add_option("--controller", o->controller,
                   "unix:/path or HOST:PORT of the controller; 'none' trains plainly")
       ->envname("EGERIA_CONTROLLER");
-  app->add_option("--policy", o->policy, "What decides (docs/rule.md)")
+  app->add_option("--policy", o->policy, "What decides (docs/policies.md)")
       ->check(CLI::IsMember({"none", "plasticity", "auto", "staged", "finetune", "gradnorm", "schedule"}));
   app->add_option("--policy-json", o->policy_json,
                   "The policy's constants as JSON, such as {\"plasticity\": {\"learning_rate_drop\": 5}}");

@@ -9,6 +9,7 @@
 #include "controller/cli/replay_command.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tests/cluster/test_cluster.h"
 
 namespace egeria::cli {
@@ -63,6 +64,62 @@ TEST_F(AdminCommands, FreezeAndUnfreezeMakePlans) {
   EXPECT_THAT(out_.str(), AllOf(HasSubstr("\"reason\":\"to see\""), HasSubstr("\"action\":\"unfreeze\"")));
   EXPECT_EQ(Run({"freeze", "job1", "3"}), 2);
   EXPECT_THAT(err_.str(), HasSubstr("[BAD_PREFIX]"));
+}
+
+TEST_F(AdminCommands, FreezeIsVetoedUnlessItIsForced) {
+  auto job = TestRegistration(2);
+  job.set_total_steps(1'000);
+  job.mutable_policy()->mutable_auto_();
+  auto rank = cluster_.Rank(job, 0);
+  rank->Connect();
+  EXPECT_EQ(Run({"freeze", "job2", "1"}), 1);
+  EXPECT_THAT(err_.str(), AllOf(HasSubstr("[VETOED]"), HasSubstr("before 40 %"), HasSubstr("--force")));
+  EXPECT_EQ(Run({"freeze", "job2", "1", "--force"}), 0) << err_.str();
+  EXPECT_EQ(out_.str(), "plan 1: frozen prefix 1\n");
+}
+
+// Over a real stream: what is asked for is told, decided by, exported and decided again by `egeria replay`.
+TEST_F(AdminCommands, ReplayOfAnExportWithGradientsGivesTheSameDecisions) {
+  auto job = TestRegistration(2, 4);
+  job.set_total_steps(1'000);
+  job.mutable_policy()->mutable_auto_()->set_second_opinion(false);
+  for (v1::LayerModule& module : *job.mutable_modules()) module.set_step_share(0.2);
+  auto rank = cluster_.Rank(job, 0);
+  rank->Connect();
+  for (int64_t step = 330; step < 500; ++step) {
+    const v1::Directive directive = rank->BeatAt(step);
+    if (!directive.has_gradients()) continue;
+    v1::WorkerMessage message;
+    v1::GradientReading* reading = message.mutable_gradients();
+    reading->set_step(step);
+    reading->set_request_version(directive.gradients().version());
+    reading->set_first_module(directive.gradients().first_module());
+    reading->set_parts(2);
+    for (int module = reading->first_module(); module < 4; ++module) {
+      reading->add_mean_of_squares(1);
+      reading->add_square_of_mean(0.5 + (step % 2 == 0 ? 0.004 : -0.001));
+    }
+    rank->Send(message);
+  }
+  rank->BeatAt(500);
+  ASSERT_GE(cluster_.Summary(TestJobId(2)).plan_id(), 2);
+  ASSERT_EQ(Run({"export", "job2", "--decisions"}), 0) << err_.str();
+  const std::string decisions = out_.str();
+  ASSERT_EQ(Run({"export", "job2"}), 0) << err_.str();
+  in_.str(out_.str());
+  ASSERT_EQ(Run({"replay", "-", "--policy", "auto", "--options", R"({"second_opinion":false})"}, false), 0)
+      << err_.str();
+  std::istringstream replayed(out_.str()), decided(decisions);
+  std::string line, record;
+  int lines = 0;
+  while (std::getline(decided, record)) {
+    ASSERT_TRUE(std::getline(replayed, line)) << record;
+    const auto parsed = nlohmann::json::parse(line), expected = nlohmann::json::parse(record);
+    for (const char* key : {"step", "action", "frozen_prefix", "reason"}) EXPECT_EQ(parsed[key], expected[key]);
+    ++lines;
+  }
+  EXPECT_GE(lines, 2);
+  EXPECT_FALSE(std::getline(replayed, line)) << line;
 }
 
 TEST_F(AdminCommands, PauseResumeAndModeChangeTheJob) {

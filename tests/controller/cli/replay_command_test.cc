@@ -156,5 +156,19 @@ TEST(Program, EndsWithOneWhereTheInputIsNotToBlame) {
   EXPECT_EQ(err.str(), "egeria replay: no controller\n");
 }
 
+TEST(ReplayCommand, TakesAnyPolicysConstantsAsJson) {
+  const std::string lines = "{\"job\":{\"modules\":4,\"total_steps\":100}}\n{\"step\":50}\n{\"step\":90}\n";
+  const Outcome outcome = RunReplay({"-", "--policy", "staged", "--options", R"({"begin":0.5,"stages":1})"}, lines);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("{\"step\":50,\"action\":\"freeze\",\"frozen_prefix\":3,"));
+  EXPECT_THAT(RunReplay({"-", "--policy", "staged", "--total-steps", "180", "--options", R"({"begin":0.5,"stages":1})"},
+                        lines).out,
+              HasSubstr("{\"step\":90,")) << "a flag wins over the recording";
+  const Outcome bad = RunReplay({"-", "--policy", "auto", "--options", R"({"sart":0.5})"}, lines);
+  EXPECT_EQ(bad.code, 2);
+  EXPECT_THAT(bad.err, HasSubstr("--options: "));
+  EXPECT_THAT(RunReplay({"-", "--policy", "auto", "--options", R"({"start":2})"}, lines).err, HasSubstr("[BAD_POLICY]"));
+}
+
 }  // namespace
 }  // namespace egeria::cli

@@ -104,13 +104,13 @@ class JobManagerTest : public ::testing::Test {
     const v1::Directive directive = *manager_->DirectiveFor(stream.id);
     if (directive.has_snapshot()) {
       for (int i = directive.snapshot().first_module(); i <= directive.snapshot().module(); ++i) {
-        if (absl::Status sent = Upload(stream, ::egeria::testing::SnapshotUpload(++upload_, directive.snapshot(), i, step)); !sent.ok()) {
+        if (absl::Status sent = Upload(stream, testing::SnapshotUpload(++upload_, directive.snapshot(), i, step)); !sent.ok()) {
           return sent;
         }
       }
       return absl::OkStatus();
     }
-    if (directive.has_sampling()) return Upload(stream, ::egeria::testing::SampleUpload(++upload_, directive.sampling(), step));
+    if (directive.has_sampling()) return Upload(stream, testing::SampleUpload(++upload_, directive.sampling(), step));
     return absl::OkStatus();
   }
 

@@ -15,7 +15,7 @@ using ::testing::StartsWith;
 
 const JobId kJob(::egeria::testing::TestJobId(1));
 
-// 1,000 steps, so that `auto` starts at 400 and has gradients told of from 340 on.
+// 1,000 steps, so that `auto` starts at 400 and has gradients told of from 300 on.
 v1::RegisterJobRequest AutoJob() {
   auto job = TestRegistration(1, 4);
   job.set_total_steps(1'000);
@@ -55,8 +55,8 @@ class JobManagerGradients : public JobManagerTest {
 
 TEST_F(JobManagerGradients, AreAskedForOfOneRankFromShortlyBeforeTheStart) {
   auto rank0 = Open(AutoJob(), 0), rank1 = Open(AutoJob(), 1);
-  EXPECT_FALSE(Beat(*rank0, 330).has_gradients());
-  const v1::Directive directive = Beat(*rank0, 341);
+  EXPECT_FALSE(Beat(*rank0, 299).has_gradients());
+  const v1::Directive directive = Beat(*rank0, 301);
   ASSERT_TRUE(directive.has_gradients());
   EXPECT_EQ(directive.gradients().interval_steps(), 1);
   EXPECT_EQ(directive.gradients().first_module(), 0);

@@ -38,6 +38,10 @@ TEST(Registration, NamesTheFieldThatIsWrong) {
       {[](auto& r) { r.set_applied_plan(-1); }, "[BAD_REGISTRATION] applied_plan"},
       {[](auto& r) { r.set_frozen_prefix(3); }, "[BAD_REGISTRATION] frozen_prefix"},
       {[](auto& r) { r.set_mode(static_cast<v1::Mode>(9)); }, "[BAD_REGISTRATION] mode"},
+      {[](auto& r) { r.mutable_modules(1)->set_step_share(1.5); }, "[BAD_REGISTRATION] module 'layer1' takes 1.5"},
+      {[](auto& r) { r.mutable_modules(1)->set_step_share(std::nan("")); }, "[BAD_REGISTRATION] module 'layer1' takes"},
+      {[](auto& r) { r.add_planned_learning_rates(-1); }, "[BAD_REGISTRATION] a planned learning rate"},
+      {[](auto& r) { r.mutable_planned_learning_rates()->Resize(1'025, 0.1); }, "[BAD_REGISTRATION] 1025 planned"},
   };
   for (const auto& [change, expected] : cases) {
     auto request = TestRegistration(1);

@@ -1,6 +1,7 @@
 #include "controller/policy/auto_policy.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <random>
 #include <string>
@@ -60,13 +61,13 @@ TEST(AutoPolicy, FreezesNoiseLateAndAFewModulesAtATime) {
 TEST(AutoPolicy, AsksForGradientsOnlyFromShortlyBeforeTheStart) {
   SimulatedTraining training = TrainingOf(0.003);
   const auto policy = Auto(training);
-  training.steps = 1299;
+  training.steps = 1399;
   training.Run(*policy);
   EXPECT_EQ(training.gradient_readings, 0);
   training.steps = 1600;
-  training.Run(*policy, 1299);
-  EXPECT_GE(training.gradient_readings, 58) << "60 readings, 5 steps apart, before step 1600";
-  EXPECT_LE(training.gradient_readings, 61);
+  training.Run(*policy, 1399);
+  EXPECT_GE(training.gradient_readings, 98) << "100 readings, 2 steps apart, before step 1600";
+  EXPECT_LE(training.gradient_readings, 101);
 }
 
 TEST(AutoPolicy, NeverFreezesAtAConstantRateWithLiveGradients) {
@@ -96,7 +97,9 @@ TEST(AutoPolicy, NeverFreezesOnARandomWalk) {
 
 TEST(AutoPolicy, WaitsWhilePlasticityRises) {
   SimulatedTraining training = TrainingOf(0.003);
-  training.plasticity = [](int, int64_t step) { return step < 2000 ? 0.001 * std::exp(0.02 * static_cast<double>(step - 1000)) : 1; };
+  training.plasticity = [](int, int64_t step) {
+    return step < 2000 ? 0.001 * std::exp(0.02 * static_cast<double>(step - 1000)) : 1;
+  };
   const std::vector<Decision> rising = RunOf(training);
   ASSERT_FALSE(rising.empty());
   EXPECT_GE(rising[0].step, 2000);
@@ -166,13 +169,14 @@ TEST(AutoPolicy, UndoesAForcedFreezeByTwoProbes) {
     EXPECT_EQ(decisions[0].action, Action::kUnfreeze);
     EXPECT_THAT(decisions[0].reason, HasSubstr("two probes in a row"));
     EXPECT_LE(decisions[0].frozen_prefix, 1) << "all modules are bad";
-    EXPECT_LE(decisions[0].step, 1300);
+    EXPECT_LE(decisions[0].step, 700) << "two probes of 16 readings, 2 steps apart, 600 being forced";
   }
   EXPECT_EQ(undone, 20);
 }
 
 TEST(AutoPolicy, ThawsFromTheFirstBadModuleOn) {
   SimulatedTraining training = TrainingOf(0);
+  training.dimensions = 600;
   training.snr = [](int module, int64_t) { return module < 2 ? 0.005 : 0.3; };
   training.meddle = [](int64_t step, Policy& policy) {
     if (step == 2000) policy.Adopt(step, 4);
@@ -184,12 +188,15 @@ TEST(AutoPolicy, ThawsFromTheFirstBadModuleOn) {
   EXPECT_EQ(thaw->frozen_prefix, 2);
 }
 
+// A dozen probes of five modules each: one thaw by chance in 40 trainings is what two errors in a row make likely.
 TEST(AutoPolicy, LeavesAGoodFreezeThroughItsProbes) {
+  int thaws = 0;
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     SimulatedTraining training = TrainingOf(0.005);
     training.seed = seed;
-    for (const Decision& decision : RunOf(training)) EXPECT_EQ(decision.action, Action::kFreeze) << "seed " << seed;
+    for (const Decision& decision : RunOf(training)) thaws += decision.action == Action::kUnfreeze;
   }
+  EXPECT_LE(thaws, 1);
 }
 
 TEST(AutoPolicy, ProbesWhatIsFrozenNowAndThen) {
@@ -203,7 +210,7 @@ TEST(AutoPolicy, ProbesWhatIsFrozenNowAndThen) {
     probing = now;
   };
   RunOf(training);
-  ASSERT_GE(begun.size(), 7u);  // 2200 steps, a probe of 16 readings 5 steps apart and 200 steps until the next
+  ASSERT_GE(begun.size(), 7u);  // 2200 steps, a probe of 16 readings 2 steps apart and 200 steps until the next
   for (size_t i = 1; i < begun.size(); ++i) EXPECT_GE(begun[i] - begun[i - 1], 200);
   SimulatedTraining unprobed = TrainingOf(0.003);
   unprobed.meddle = training.meddle;
@@ -238,7 +245,7 @@ TEST(AutoPolicy, ForgetsReadingsOfBeforeADrop) {
   training.rate = [](int64_t step) { return step < 1580 ? 0.1 : 0.01; };
   const std::vector<Decision> decisions = RunOf(training);
   ASSERT_FALSE(decisions.empty());
-  // With the 56 readings of before it would take until they have gone.
+  // With the 90 readings of before it would take until they have gone.
   EXPECT_LE(decisions[0].step, 1800);
 }
 
@@ -294,13 +301,39 @@ TEST(AutoPolicy, IsStricterInTheLastThirdOfTheTime) {
   EXPECT_EQ(decisions.back().frozen_prefix, 2) << "module 2 begins at .7 of the time";
 }
 
-TEST(AutoPolicy, OfOneRankSamplesSeldom) {
+TEST(AutoPolicy, OfOneRankSamplesSeldomAndFromNotLongBeforeTheStart) {
   SimulatedTraining training = TrainingOf(0.003);
   training.shape.ranks = 1;
   const auto policy = Auto(training);
-  training.steps = 1590;
+  training.steps = 1199;
   training.Run(*policy);
+  EXPECT_EQ(training.gradient_readings, 0);
+  training.steps = 1600;
+  const std::vector<Decision> decisions = training.Run(*policy, 1199);
   EXPECT_EQ(policy->gradient_monitoring()->interval_steps, 20);
+  EXPECT_EQ(training.gradient_readings, 20);
+}
+
+// A slow decay leaves readings in the window; it must not keep everything from freezing at its end.
+TEST(AutoPolicy, FreezesToTheEndOfACosine) {
+  SimulatedTraining training = TrainingOf(0);
+  training.tick = 20;
+  training.rate = [](int64_t step) {
+    return 0.05 * (1 + std::cos(3.14159265358979 * static_cast<double>(step - step % 20) / 4000));
+  };
+  training.snr = [&](int, int64_t step) { return 4 * training.rate(step); };
+  training.dimensions = 300;
+  const std::vector<Decision> decisions = RunOf(training);
+  ASSERT_FALSE(decisions.empty());
+  EXPECT_GT(decisions.front().step, 3000) << "before, the SNR is over .05";
+  EXPECT_EQ(decisions.back().frozen_prefix, kModules - 1);
+}
+
+TEST(AutoPolicy, FreezesNothingWithItsLastStep) {
+  SimulatedTraining training = TrainingOf(0);
+  training.snr = [](int, int64_t step) { return step < 3950 ? 0.3 : 0.001; };
+  training.rate = [](int64_t step) { return step < 3950 ? 0.1 : 0.001; };
+  for (const Decision& decision : RunOf(training)) EXPECT_LT(decision.step, 4000);
 }
 
 // A recording of what it saw gives the same decisions, and so does a policy that was rebuilt in the middle.

@@ -88,6 +88,62 @@ TEST(PolicyConfig, RefusesASchedulesMistakes) {
   ExpectBad(ScheduleConfig{{{0.5, 1}, {0.5, 2}}}, shape, "must rise");
 }
 
+TEST(PolicyConfig, FillsInGradientIntervalsFromTheTotalAndTheRanks) {
+  JobShape shape{6, 20'000};
+  shape.ranks = 2;
+  EXPECT_EQ(std::get<AutoConfig>(Resolve(AutoConfig(), shape).value()).interval_steps, 10);
+  EXPECT_EQ(std::get<StagedConfig>(Resolve(StagedConfig(), shape).value()).interval_steps, 10);
+  shape.total_steps = 1'000;
+  EXPECT_EQ(std::get<AutoConfig>(Resolve(AutoConfig(), shape).value()).interval_steps, 1);
+  shape.ranks = 1;
+  EXPECT_EQ(std::get<AutoConfig>(Resolve(AutoConfig(), shape).value()).interval_steps, 20)
+      << "where a reading costs a backward pass they are few";
+  shape.total_steps = 0;
+  EXPECT_EQ(std::get<AutoConfig>(Resolve(AutoConfig(), shape).value()).interval_steps, 0) << "known later";
+  EXPECT_EQ(std::get<GradnormConfig>(Resolve(GradnormConfig(), shape).value()).check_steps, 500);
+}
+
+TEST(PolicyConfig, RefusesConstantsOfTheOtherPoliciesThatAreOutOfRange) {
+  const JobShape shape{4, 1000};
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  ExpectBad(AutoConfig{.start = 1.1}, shape, "start");
+  ExpectBad(AutoConfig{.every = 0}, shape, "every");
+  ExpectBad(AutoConfig{.most_modules = 0}, shape, "most_modules");
+  for (const double threshold : {0.0, 1.0, -0.1, nan}) {
+    ExpectBad(AutoConfig{.threshold = threshold}, shape, "threshold");
+    ExpectBad(AutoConfig{.late_threshold = threshold}, shape, "late_threshold");
+    ExpectBad(StagedConfig{.threshold = threshold}, shape, "threshold");
+  }
+  ExpectBad(AutoConfig{.interval_steps = -1}, shape, "interval_steps");
+  ExpectBad(AutoConfig{.interval_steps = 100'001}, shape, "interval_steps");
+  ExpectBad(AutoConfig{.interval_steps = -1}, {4, 0}, "interval_steps");
+  ExpectBad(AutoConfig{.least_readings = 3}, shape, "least_readings");
+  ExpectBad(AutoConfig{.readings = 10, .least_readings = 11}, shape, "readings");
+  ExpectBad(AutoConfig{.reprobe_every = -1}, shape, "reprobe_every");
+  ExpectBad(AutoConfig{.thaw_rise = 0.9}, shape, "thaw_rise");
+  ExpectBad(AutoConfig{.most_backoff = 0}, shape, "most_backoff");
+  ExpectBad(AutoConfig{.batch_size = 1}, shape, "batch_size");
+  ExpectBad(StagedConfig{.begin = 0.9, .end = 0.8}, shape, "end");
+  ExpectBad(StagedConfig{.stages = 0}, shape, "stages");
+  ExpectBad(StagedConfig{.deepest_prefix = 4}, shape, "the last module never freezes");
+  ExpectBad(StagedConfig{.deepest_prefix = 2, .share = 0.5}, shape, "not both");
+  ExpectBad(StagedConfig{.every = nan}, shape, "every");
+  ExpectBad(FinetuneConfig{.budget = 0}, shape, "budget");
+  ExpectBad(FinetuneConfig{.frozen_prefix = 4}, shape, "the last module never freezes");
+  ExpectBad(GradnormConfig{.percentile = 101}, shape, "percentile");
+  ExpectBad(GradnormConfig{.check_steps = -5}, shape, "check_steps");
+}
+
+TEST(PolicyConfig, KnowsEveryPolicyByItsName) {
+  EXPECT_STREQ(PolicyName(PlasticityConfig()), "plasticity");
+  EXPECT_STREQ(PolicyName(ScheduleConfig()), "schedule");
+  EXPECT_STREQ(PolicyName(NoneConfig()), "none");
+  EXPECT_STREQ(PolicyName(AutoConfig()), "auto");
+  EXPECT_STREQ(PolicyName(StagedConfig()), "staged");
+  EXPECT_STREQ(PolicyName(FinetuneConfig()), "finetune");
+  EXPECT_STREQ(PolicyName(GradnormConfig()), "gradnorm");
+}
+
 TEST(PolicyConfig, MakesEveryPolicy) {
   const JobShape shape{4, 1000};
   EXPECT_TRUE(MakePolicy(PlasticityConfig(), shape).value()->wants_loss());

@@ -108,6 +108,52 @@ TEST(Recording, OfAnObservationIsReadBackExactly) {
   EXPECT_EQ(Parse(FormatAdoption(4, 2)).adopted_prefix, 2);
 }
 
+TEST(Recording, OfGradientsIsReadBackExactly) {
+  Observation observation{.step = 12};
+  observation.gradients = GradientReading{11, 1, 4, {0.1 * 3, 1e-300}, {5e-324, 2}, 96};
+  const GradientReading read = Parse(FormatObservation(observation)).observation.gradients.value();
+  EXPECT_EQ(read.step, 11);
+  EXPECT_EQ(read.first_module, 1);
+  EXPECT_EQ(read.parts, 4);
+  EXPECT_EQ(read.samples, 96);
+  EXPECT_THAT(read.mean_of_squares, ElementsAre(0.1 * 3, 1e-300));
+  EXPECT_THAT(read.square_of_mean, ElementsAre(5e-324, 2));
+  EXPECT_EQ(Parse(R"({"step":7,"gradients":{"parts":2,"mean_of_squares":[1],"square_of_mean":[1]}})")
+                .observation.gradients->step, 7);
+}
+
+TEST(Recording, SaysWhatIsWrongWithGradients) {
+  EXPECT_THAT(ErrorOf({R"({"step":1,"gradients":3})"}), HasSubstr("\"gradients\" is no object"));
+  EXPECT_THAT(ErrorOf({R"({"step":1,"gradients":{"mean_of_squares":[1],"square_of_mean":[1,2]}})"}),
+              HasSubstr("one number a module each"));
+  EXPECT_THAT(ErrorOf({R"({"step":1,"gradients":{"mean_of_squares":[-1],"square_of_mean":[1]}})"}),
+              HasSubstr("\"mean_of_squares\" is no array of numbers from 0 on"));
+  EXPECT_THAT(ErrorOf({R"({"step":1,"gradients":{"mean_of_squares":"x","square_of_mean":[1]}})"}),
+              HasSubstr("\"mean_of_squares\" is no array"));
+  EXPECT_THAT(ErrorOf({R"({"step":1,"gradients":{"parts":0,"mean_of_squares":[1],"square_of_mean":[1]}})"}),
+              HasSubstr("\"parts\" from 1 on"));
+  EXPECT_THAT(ErrorOf({R"({"step":1,"gradients":{"first_module":-1,"mean_of_squares":[1],"square_of_mean":[1]}})"}),
+              HasSubstr("\"first_module\" is -1"));
+}
+
+TEST(Recording, TellsOfItsJob) {
+  JobShape shape{3, 900, false, 5, 2, {0.25, 0.5, 0.125}, {1, 2, 3}, {0.1, 0}};
+  RecordingParser parser;
+  EXPECT_EQ(parser.ParseLine(FormatJob(shape)).value(), std::nullopt);
+  const JobShape read = parser.job().value();
+  EXPECT_EQ(read.modules, 3);
+  EXPECT_EQ(read.total_steps, 900);
+  EXPECT_FALSE(read.losses_reported);
+  EXPECT_EQ(read.first_step, 5);
+  EXPECT_EQ(read.ranks, 2);
+  EXPECT_EQ(read.step_shares, shape.step_shares);
+  EXPECT_EQ(read.parameter_counts, shape.parameter_counts);
+  EXPECT_EQ(read.planned_learning_rates, shape.planned_learning_rates);
+  EXPECT_THAT(ErrorOf({R"({"job":[]})"}), HasSubstr("\"job\" is no object"));
+  EXPECT_THAT(ErrorOf({R"({"job":{"modules":-1}})"}), HasSubstr("\"modules\" is -1"));
+  EXPECT_THAT(ErrorOf({R"({"job":{"step_shares":[null]}})"}), HasSubstr("\"step_shares\" is no array"));
+}
+
 TEST(Recording, OfADecisionIsOneObject) {
   EXPECT_EQ(FormatDecision({30, Action::kUnfreeze, 0, "a \"reason\""}),
             R"({"step":30,"action":"unfreeze","frozen_prefix":0,"reason":"a \"reason\""})");
@@ -133,6 +179,12 @@ TEST(Replay, RefusesModulesThatTheJobDoesNotHave) {
               HasSubstr("\"plasticity\" has 3 values, but the job has 2 modules"));
   EXPECT_THAT(std::string(ReplayLines({R"({"step":1,"adopt":2})"}, 2).status().message()),
               HasSubstr("at most 1 of 2 modules can be frozen"));
+}
+
+TEST(Replay, RefusesGradientsOfOtherModules) {
+  EXPECT_THAT(std::string(ReplayLines({R"({"step":1,"gradients":{"mean_of_squares":[1],"square_of_mean":[1]}})"}, 2)
+                              .status().message()),
+              HasSubstr("[BAD_RECORDING] line 1: \"gradients\" is of 1 modules"));
 }
 
 TEST(Replay, TakesTheFrontmostValueOfAnArrayAlsoInTheLineThatUnfreezes) {

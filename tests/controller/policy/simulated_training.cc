@@ -32,7 +32,7 @@ GradientReading SimulatedGradients::Reading(int64_t step, int first_module, cons
 }
 
 std::vector<Decision> SimulatedTraining::Run(Policy& policy, int64_t from) {
-  SimulatedGradients gradients(seed, parts);
+  SimulatedGradients gradients(seed, parts, dimensions);
   std::vector<Decision> decisions;
   const auto observe = [&](Observation observation) {
     observation.learning_rate = rate(observation.step);

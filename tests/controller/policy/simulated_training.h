@@ -16,7 +16,8 @@ namespace egeria::policy {
 // SNR ||m||^2 / E||g||^2 at the full batch of `parts` parts. The same seed gives the same gradients.
 class SimulatedGradients {
  public:
-  SimulatedGradients(uint64_t seed, int parts, int dimensions = 60) : random_(seed), parts_(parts), dimensions_(dimensions) {}
+  SimulatedGradients(uint64_t seed, int parts, int dimensions = 60)
+      : random_(seed), parts_(parts), dimensions_(dimensions) {}
 
   // Of one step; snrs[i] is of module first_module + i.
   GradientReading Reading(int64_t step, int first_module, const std::vector<double>& snrs, int64_t samples = 64);
@@ -36,6 +37,7 @@ struct SimulatedTraining {
   std::function<double(int module, int64_t step)> plasticity;   // empty: no reference
   std::function<void(int64_t step, Policy& policy)> meddle;     // before the step is observed
   int parts = 2;
+  int dimensions = 60;          // of a module's gradients: the more, the less the readings spread
   int64_t samples = 64;
   uint64_t seed = 1;
   int64_t steps = 1000;         // that are run

@@ -82,7 +82,8 @@ TEST(Snr, QuantilesAreStudents) {
   for (const auto& [degrees, quantile] : table) EXPECT_NEAR(StudentQuantile95(degrees), quantile, 0.01) << degrees;
 }
 
-// How often the interval covers the truth, and how wide it is: the figures of docs/rule.md. Each trial is of one module.
+// How often the interval covers the truth, and how wide it is: the figures of docs/policies.md. Each trial is of one
+// module.
 struct Coverage {
   double share = 0;
   double width = 0;

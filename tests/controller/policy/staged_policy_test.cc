@@ -1,5 +1,6 @@
 #include "controller/policy/staged_policy.h"
 
+#include <cmath>
 #include <memory>
 #include <string>
 #include <utility>
@@ -74,9 +75,19 @@ TEST(StagedPolicy, PutsOffWhatClearlyCarriesASignal) {
   training.rate = [](int64_t step) { return step < 3300 ? 0.1 : 0.01; };
   const auto stages = StagesOf(training);
   ASSERT_FALSE(stages.empty());
-  EXPECT_GT(stages[0].first, 3300);
+  EXPECT_EQ(stages[0].first, 3400) << "a period later, on readings of the new rate";
   EXPECT_EQ(stages.back().second, 5);
   EXPECT_THAT(StagesOf(training, {.veto = false}), ElementsAre(Pair(2800, 3), Pair(3200, 4), Pair(3600, 5)));
+}
+
+// Every rate is more than 10 % over the one before, so that there are never readings enough.
+TEST(StagedPolicy, DoesNotWaitForeverForReadingsOfARateThatKeepsRising) {
+  SimulatedTraining training = TrainingOf(6, 4000);
+  training.snr = [](int, int64_t) { return 0.4; };
+  training.rate = [](int64_t step) { return step < 2850 ? 0.1 : std::exp(0.12 * static_cast<double>(step - 2850)); };
+  const auto stages = StagesOf(training);
+  ASSERT_FALSE(stages.empty());
+  EXPECT_LE(stages[0].first, 3000);
 }
 
 TEST(StagedPolicy, TakesAFormerStageWhereTheDeeperOneIsPutOff) {

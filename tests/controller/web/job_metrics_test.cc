@@ -42,7 +42,9 @@ JobView FullJob(int number, const std::string& name) {
   job.policy.modules[1].slope = -0.25;
   job.policy.modules[1].threshold = 0.125;
   job.policy.modules[1].consecutive = 3;
+  job.policy.modules[1].snr = policy::SnrEstimate{0.25, -0.125, 0.5};
   job.totals.readings = 7;
+  job.totals.gradient_readings = 11;
   job.totals.decisions[{"freeze", "policy"}] = 2;
   job.totals.commits = 1;
   job.totals.uploads_refused["BAD_SHAPE"] = 4;
@@ -72,6 +74,10 @@ TEST(JobMetrics, ShowWhatIsKnownOfAJob) {
            "egeria_plasticity{training_job=\"resnet\",module=\"layer1\"} 0.5",
            "egeria_plasticity_slope{training_job=\"resnet\",module=\"layer1\"} -0.25",
            "egeria_plasticity_threshold{training_job=\"resnet\",module=\"layer1\"} 0.125",
+           "egeria_gradient_readings_total{training_job=\"resnet\"} 11",
+           "egeria_gradient_snr{training_job=\"resnet\",module=\"layer1\"} 0.25",
+           "egeria_gradient_snr_lower{training_job=\"resnet\",module=\"layer1\"} -0.125",
+           "egeria_gradient_snr_upper{training_job=\"resnet\",module=\"layer1\"} 0.5",
            "egeria_frozen_prefix{training_job=\"resnet\",state=\"decided\"} 2",
            "egeria_frozen_prefix{training_job=\"resnet\",state=\"applied\"} 1",
            "egeria_frozen_parameters_ratio{training_job=\"resnet\"} 0.25",

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
-from egeria.config import Config
+from egeria.config import _CONSTANTS, Config
 from egeria.errors import EgeriaError
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def refusal(**values: object) -> str:
@@ -55,7 +59,7 @@ def test_a_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch, variable: str,
 
 
 def test_unknown_values_are_refused_with_those_that_are_known():
-    assert "'plasticity', 'schedule', 'none'" in refusal(policy="magic")
+    assert "'plasticity', 'auto', 'staged', 'finetune', 'gradnorm', 'schedule', 'none'" in refusal(policy="magic")
     assert "'auto', 'controller', 'local'" in refusal(reference="gpu")
     assert "'exact', 'lz4', 'zstd', 'fp16', 'bf16'" in refusal(cache_format="float16")
     assert "interval_steps" in refusal(options={"intervall": 3})
@@ -79,6 +83,38 @@ def test_good_constants_reach_the_controller_as_they_are():
     entries = [{"fraction": 0.5, "frozen_prefix": 2}]
     config = Config(policy="schedule", options={"entries": entries}, total_steps=10)
     assert json.loads(config.policy_json()) == {"schedule": {"entries": entries}}
+
+
+@pytest.mark.parametrize(("policy", "name", "value"), [
+    ("auto", "start", 1.1), ("auto", "start", True), ("auto", "every", 0), ("auto", "most_modules", 0),
+    ("auto", "threshold", 0), ("auto", "late_threshold", 1), ("auto", "readings", 3), ("auto", "reprobe_every", -1),
+    ("auto", "thaw_rise", 0.5), ("auto", "second_opinion", 1), ("auto", "start", float("nan")),
+    ("staged", "begin", -0.1), ("staged", "stages", 0), ("staged", "deepest_prefix", 0), ("staged", "share", 0),
+    ("staged", "area", 1), ("finetune", "budget", 0), ("finetune", "frozen_prefix", 0), ("gradnorm", "percentile", 101),
+    ("gradnorm", "check_steps", 0)])
+def test_constants_of_the_other_policies_have_ranges_too(policy: str, name: str, value: object):
+    assert f"options['{name}'] is {value!r}; it must be" in refusal(policy=policy, options={name: value})
+
+
+def test_constants_of_the_other_policies_reach_the_controller_as_they_are():
+    options = {"start": 0, "every": 0.05, "threshold": 0.1, "reprobe_every": 0, "thaw_rise": 0, "second_opinion": False}
+    config = Config(policy="auto", options=options)
+    assert json.loads(config.policy_json()) == {"auto": {**options, "batch_size": 32}}
+    assert json.loads(config.policy_json(16))["auto"]["batch_size"] == 16
+    for policy, constants in {"staged": {"begin": 0.6, "area": True}, "finetune": {"budget": 0.5},
+                              "gradnorm": {"percentile": 40}}.items():
+        assert json.loads(Config(policy=policy, options=constants).policy_json()) == {policy: constants}
+
+
+def test_constants_are_those_of_the_wire():
+    text = (ROOT / "proto" / "egeria" / "v1" / "controller.proto").read_text()
+    fields = dict(re.findall(r"^ +(\w+)Policy (\w+) = \d+;", text, re.MULTILINE))
+    assert set(fields.values()) == set(_CONSTANTS)
+    for message, policy in fields.items():
+        body = re.search(rf"^message {message}Policy {{(}}|\n.*?^}})", text, re.MULTILINE | re.DOTALL)
+        assert body is not None
+        names = re.findall(r"^  (?:optional|repeated) \w+ (\w+) = \d+;", body.group(1), re.MULTILINE)
+        assert set(names) == set(_CONSTANTS[policy]), policy
 
 
 def test_contradictions_are_refused():

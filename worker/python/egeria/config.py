@@ -58,7 +58,7 @@ _THRESHOLD = (lambda value: _share(0, 1)[0](value) and 0 < value < 1, "a number 
 # The policies that have samples of plasticity taken.
 _SAMPLED = ("plasticity", "auto")
 
-# Constants of each policy: the names of egeria.v1.PolicyConfig, and what fits (docs/rule.md).
+# Constants of each policy: the names of egeria.v1.PolicyConfig, and what fits (docs/rule.md, docs/policies.md).
 _CONSTANTS: dict[str, dict[str, tuple[Callable[[Any], bool], str]]] = {
     "plasticity": {
         "interval_steps": _integer(1, 100_000),
@@ -126,7 +126,8 @@ class Config:
     Attributes:
       controller: address of egeria-controller ("host:port" or "unix:/path"). None: the environment's
         EGERIA_CONTROLLER, which `egeria-run` sets. "none": no controller, so that nothing is measured or frozen.
-      policy: "plasticity", "auto", "staged", "finetune", "gradnorm", "schedule" or "none" (docs/rule.md).
+      policy: "plasticity", "auto", "staged", "finetune", "gradnorm", "schedule" or "none"
+        (docs/policies.md).
       options: the policy's constants, such as {"interval_steps": 50, "window": 10}; what is missing takes the
         default.
       observe: decisions are made and reported, but nothing changes.
