@@ -1,11 +1,9 @@
 #include "worker/session/gradient_meter.h"
 
 #include <exception>
-#include <functional>
-#include <mutex>
+#include <stdexcept>
 #include <utility>
 
-#include "ATen/Context.h"
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/cat.h"
 #include "ATen/ops/linalg_vector_norm.h"
@@ -15,6 +13,7 @@
 #include "common/base/status.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "worker/commit/torch_status.h"
+#include "worker/session/side_pass.h"
 
 namespace egeria::worker {
 namespace {
@@ -53,46 +52,6 @@ std::vector<std::vector<at::Tensor>> Norms(const std::vector<std::vector<at::Ten
   return norms;
 }
 
-at::Generator GeneratorOf(c10::Device device) { return at::globalContext().defaultGenerator(device); }
-
-at::Tensor RandomState(c10::Device device) {
-  at::Generator generator = GeneratorOf(device);
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  return generator.get_state().clone();
-}
-
-// What a pass on the side changes, put back at the end of a block.
-class PutBack {
- public:
-  PutBack(const std::vector<LayerModule>& modules, c10::Device device) : device_(device), random_(RandomState(device)) {
-    for (const LayerModule& module : modules) {
-      for (const NamedTensor& buffer : module.buffers()) buffers_.emplace_back(buffer.tensor, buffer.tensor.clone());
-    }
-  }
-  ~PutBack() {
-    SetRandom(random_);
-    at::NoGradGuard no_gradients;
-    for (auto& [buffer, value] : buffers_) buffer.copy_(value);
-    for (at::Tensor& parameter : asked_) parameter.set_requires_grad(false);
-  }
-  void SetRandom(const at::Tensor& state) {
-    at::Generator generator = GeneratorOf(device_);
-    const std::lock_guard<std::mutex> lock(generator.mutex());
-    generator.set_state(state);
-  }
-  void Ask(at::Tensor parameter) {
-    if (parameter.requires_grad()) return;
-    parameter.set_requires_grad(true);
-    asked_.push_back(std::move(parameter));
-  }
-
- private:
-  const c10::Device device_;
-  const at::Tensor random_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;
-  std::vector<at::Tensor> asked_;
-};
-
 }  // namespace
 
 GradientMeter::GradientMeter(const ModuleFreezer* freezer, ProcessGroupPtr group, const GradientRequest& request)
@@ -125,21 +84,14 @@ void GradientMeter::RemoveHooks() {
 
 void GradientMeter::BeforeForward(const at::Tensor& input) {
   batch_ = input.size(0);
-  if (!replays()) return;
-  input_ = input.detach().clone();
-  random_state_ = RandomState(input.device());
+  if (replays()) input_ = input.detach().clone();
 }
 
-void GradientMeter::AfterForward(const at::Tensor& output) {
-  if (!replays() || !output.requires_grad()) return;
-  output.register_hook([this](const at::Tensor& gradient) { output_gradient_ = gradient.detach().clone(); });
-}
-
-absl::StatusOr<GradientSquares> GradientMeter::Measure() {
+absl::StatusOr<GradientSquares> GradientMeter::Measure(const LossOfRows& loss) {
   RemoveHooks();
   try {
     if (!replays()) return OfRanks();
-    return alone() ? OfHalves() : OfFrozen();
+    return alone() ? OfHalves(loss) : OfFrozen(loss);
   } catch (const std::exception& error) {
     return NamedError(absl::StatusCode::kInternal, "GRADIENTS_FAILED", MessageOf(error));
   }
@@ -154,34 +106,25 @@ GradientSquares GradientMeter::OfRanks() const {
   return {SumsOfSquares(own_norms_), SumsOfSquares(Norms(means)), 1, batch_};
 }
 
-absl::StatusOr<GradientSquares> GradientMeter::OfHalves() {
-  if (!output_gradient_.defined() || batch_ < 2) {
-    return NamedError(absl::StatusCode::kFailedPrecondition, "NO_GRADIENTS", "a batch of ", batch_,
-                      " samples, or no backward pass");
+absl::StatusOr<GradientSquares> GradientMeter::OfHalves(const LossOfRows& loss) {
+  if (batch_ < 2) {
+    return NamedError(absl::StatusCode::kFailedPrecondition, "NO_GRADIENTS", "a batch of ", batch_, " samples");
   }
-  const std::vector<int64_t> rows = {batch_ / 2, batch_ - batch_ / 2};
-  std::vector<Gradients> halves = Replay(rows);
-  GradientSquares squares;
-  squares.parts = 2;
-  squares.samples = batch_;
-  // A half's gradient here is that of its share of the batch's mean loss. Where one half has a sample more, the
-  // estimate of ||E g||^2 is still unbiased, as it is the product of two independent gradients.
-  for (size_t part = 0; part < 2; ++part) {
-    for (auto& module : halves[part]) {
-      for (at::Tensor& gradient : module) gradient.mul_(static_cast<double>(batch_) / static_cast<double>(rows[part]));
-    }
-    const std::vector<double> sums = SumsOfSquares(Norms(halves[part]));
-    squares.mean_of_squares.resize(sums.size());
-    for (size_t i = 0; i < sums.size(); ++i) squares.mean_of_squares[i] += sums[i] / 2;
+  // Where one half has a sample more, the estimate of ||E g||^2 is still unbiased, as it is the product of two
+  // independent gradients.
+  Gradients one = Replay(loss, 0, batch_ / 2);
+  const Gradients other = Replay(loss, batch_ / 2, batch_);
+  GradientSquares squares{SumsOfSquares(Norms(one)), {}, 2, batch_};
+  const std::vector<double> others = SumsOfSquares(Norms(other));
+  for (size_t i = 0; i < one.size(); ++i) {
+    squares.mean_of_squares[i] = (squares.mean_of_squares[i] + others[i]) / 2;
+    for (size_t j = 0; j < one[i].size(); ++j) one[i][j].add_(other[i][j]).div_(2);
   }
-  for (size_t i = 0; i < halves[0].size(); ++i) {
-    for (size_t j = 0; j < halves[0][i].size(); ++j) halves[0][i][j].add_(halves[1][i][j]).div_(2);
-  }
-  squares.square_of_mean = SumsOfSquares(Norms(halves[0]));
+  squares.square_of_mean = SumsOfSquares(Norms(one));
   return squares;
 }
 
-absl::StatusOr<GradientSquares> GradientMeter::OfFrozen() {
+absl::StatusOr<GradientSquares> GradientMeter::OfFrozen(const LossOfRows& loss) {
   absl::Status failure;
   std::vector<at::Tensor> flat;
   std::vector<int64_t> sizes;
@@ -194,12 +137,12 @@ absl::StatusOr<GradientSquares> GradientMeter::OfFrozen() {
   at::Tensor values = at::zeros({1}, at::kFloat);
   for (const int64_t size : sizes) flat.push_back(at::zeros({size}, at::kFloat));
   try {
-    if (!output_gradient_.defined()) throw std::runtime_error("no backward pass");
-    const std::vector<Gradients> whole = Replay({batch_});
-    squares.mean_of_squares = SumsOfSquares(Norms(whole[0]));
-    for (size_t i = 0; i < whole[0].size(); ++i) {
+    if (batch_ < 1) throw std::runtime_error("no forward pass");
+    const Gradients whole = Replay(loss, 0, batch_);
+    squares.mean_of_squares = SumsOfSquares(Norms(whole));
+    for (size_t i = 0; i < whole.size(); ++i) {
       std::vector<at::Tensor> parts;
-      for (const at::Tensor& gradient : whole[0][i]) parts.push_back(gradient.reshape(-1).to(at::kCPU, at::kFloat));
+      for (const at::Tensor& gradient : whole[i]) parts.push_back(gradient.reshape(-1).to(at::kCPU, at::kFloat));
       if (!parts.empty()) flat[i] = at::cat(parts);
     }
     values.fill_(1);
@@ -228,42 +171,34 @@ absl::StatusOr<GradientSquares> GradientMeter::OfFrozen() {
   return squares;
 }
 
-std::vector<GradientMeter::Gradients> GradientMeter::Replay(const std::vector<int64_t>& rows) {
+GradientMeter::Gradients GradientMeter::Replay(const LossOfRows& loss, int64_t begin, int64_t end) {
   const std::vector<LayerModule>& modules = freezer_->modules();
-  PutBack put_back(modules, input_.device());
-  put_back.SetRandom(random_state_);
+  SidePass side_pass(modules, input_.device());
   std::vector<at::Tensor> wanted;
   for (const auto& module : parameters_) {
     for (const at::Tensor& parameter : module) {
-      put_back.Ask(parameter);
+      side_pass.AskForGradient(parameter);
       wanted.push_back(parameter);
     }
   }
-  at::Tensor output = input_;
+  at::Tensor output = input_.slice(0, begin, end).clone();  // a layer may change it in place
   for (int i = 0; i < static_cast<int>(modules.size()); ++i) {
     at::AutoGradMode mode(i >= first_);
     output = modules[i].Run(std::move(output));
   }
-  at::AutoGradMode gradients(true);
-  std::vector<Gradients> found;
-  int64_t begin = 0;
-  for (const int64_t size : rows) {
-    at::Tensor masked = at::zeros_like(output_gradient_);
-    masked.narrow(0, begin, size).copy_(output_gradient_.narrow(0, begin, size));
-    begin += size;
-    const auto flat = torch::autograd::grad({output}, wanted, {masked}, /*retain_graph=*/begin < batch_,
-                                            /*create_graph=*/false, /*allow_unused=*/true);
-    Gradients& part = found.emplace_back();
-    size_t next = 0;
-    for (const auto& module : parameters_) {
-      auto& row = part.emplace_back();
-      for (const at::Tensor& parameter : module) {
-        const at::Tensor& gradient = flat[next++];
-        row.push_back(gradient.defined() ? gradient.detach() : at::zeros_like(parameter));
-      }
+  at::AutoGradMode mode(true);
+  const auto flat = torch::autograd::grad({loss(output, begin, end)}, wanted, {}, /*retain_graph=*/false,
+                                          /*create_graph=*/false, /*allow_unused=*/true);
+  Gradients gradients;
+  size_t next = 0;
+  for (const auto& module : parameters_) {
+    auto& row = gradients.emplace_back();
+    for (const at::Tensor& parameter : module) {
+      const at::Tensor& gradient = flat[next++];
+      row.push_back(gradient.defined() ? gradient.detach() : at::zeros_like(parameter));
     }
   }
-  return found;
+  return gradients;
 }
 
 }  // namespace egeria::worker

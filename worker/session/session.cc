@@ -72,17 +72,14 @@ void Session::BeginStep() {
 }
 
 at::Tensor Session::Forward(at::Tensor input, const BatchSamples* samples) {
-  if (meter_ == nullptr) return RunModules(std::move(input), samples);
-  meter_->BeforeForward(input);
-  at::Tensor output = RunModules(std::move(input), samples);
-  meter_->AfterForward(output);
-  return output;
+  if (meter_ != nullptr) meter_->BeforeForward(input);
+  return RunModules(std::move(input), samples);
 }
 
-void Session::AfterBackward() {
+void Session::AfterBackward(const LossOfRows& loss) {
   if (meter_ == nullptr) return;
   const auto start = std::chrono::steady_clock::now();
-  absl::StatusOr<GradientSquares> squares = meter_->Measure();
+  absl::StatusOr<GradientSquares> squares = meter_->Measure(loss);
   meter_.reset();
   if (squares.ok()) {
     link_.OfferGradients(*gradients_, step_ + 1, *std::move(squares));

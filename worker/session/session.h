@@ -53,9 +53,9 @@ struct SessionParts {
 //
 //   for (;;) {
 //     session->BeginStep();
-//     loss = LossOf(session->Forward(input));
+//     loss = LossOf(session->Forward(input), 0, batch_size);
 //     session->BeforeBackward(loss); loss.backward();
-//     session->AfterBackward(); optimizer.step();
+//     session->AfterBackward(LossOf); optimizer.step();
 //     session->EndStep(loss, {learning_rate});   // optimizer.zero_grad() before or after
 //   }
 //
@@ -78,7 +78,7 @@ class Session {
   void Expect(const std::vector<std::vector<uint64_t>>& batches) { frozen_forward_->Expect(batches); }
   void BeforeBackward(const at::Tensor& loss) { reducer_->BeforeBackward(loss); }
   // Before the optimizer's step: measures the gradients, where that is asked for. What fails is said once.
-  void AfterBackward();
+  void AfterBackward(const LossOfRows& loss);
 
   // After the optimizer's step: probe, snapshot, commit, switch, report. `loss` is a scalar of any device.
   // Errors: UNAVAILABLE [COMMIT_FAILED], [CHECKSUM_FAILED], [REDUCER_FAILED]: a rank is gone;

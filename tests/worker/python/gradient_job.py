@@ -123,7 +123,7 @@ def main() -> None:
         scheduler.step()
         if session is not None:
             session.step(loss)
-        if session is not None and step == 3 and egeria_address():
+        if session is not None and step == 2 and egeria_address():  # the line has just been started
             while not session.counters().get("connected"):
                 time.sleep(0.01)
         prefixes.append(session.prefix if session is not None else 0)
@@ -132,6 +132,8 @@ def main() -> None:
     result = {
         "prefixes": prefixes,
         "weights": digest(list(state.values())),
+        "parameters": digest([getattr(value, "to_local", lambda value=value: value)()
+                              for value in network.parameters()]),
         "random": digest([torch.get_rng_state()]),
         "counters": session.counters() if session is not None else {},
         **record,

@@ -17,13 +17,15 @@ from gradient_models import MODULES, make_batch, make_model
 from launching import Program
 
 EVERY_STEP = {"intervalSteps": 1, "version": 1}
-# The line is up when the third step has ended, and two boundaries later both ranks know of the request.
+# The line is up when the third step begins. Alone a rank knows of the request at its end; two of them have heard it from
+# each other two boundaries later.
 FIRST_STEP = {1: 4, 2: 6}
 
 
 def train(folder: pathlib.Path, *options: object, ranks: int = 2, plans: int = 0,
           gradients: dict[str, Any] | None = None) -> tuple[FakeController, list[dict[str, Any]], str]:
-    """What the controller heard, what each rank says, and what was printed."""
+    """What the controller heard, what each rank says, and what was printed. All ranks are asked, and all send: each
+    reading comes as often, and the same."""
     folder.mkdir(exist_ok=True)
     directive: dict[str, Any] = {"gradients": gradients} if gradients is not None else {}
     if plans > 0:
@@ -33,6 +35,10 @@ def train(folder: pathlib.Path, *options: object, ranks: int = 2, plans: int = 0
                      environment={"EGERIA_CONTROLLER": controller.address}) as program:
             program.succeed()
         controller.close()
+        by_step = {reading["step"]: {**reading, "upload_id": 0} for reading in controller.gradients}
+        assert all({**reading, "upload_id": 0} == by_step[reading["step"]] for reading in controller.gradients)
+        assert len(controller.gradients) == ranks * len(by_step)
+        controller.gradients = [by_step[step] for step in sorted(by_step)]
         results = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]
         return controller, results, program.text()
 
@@ -77,7 +83,7 @@ def test_ranks_tell_their_gradients_apart(options: str, tmp_path: pathlib.Path):
         near = 0.1 if "scale" in options else 1e-3
         assert reading["mean_of_squares"] == pytest.approx([factor * value for value in squares], rel=near)
         assert reading["square_of_mean"] == pytest.approx([factor * value for value in mean], rel=near)
-    assert results[0]["weights"] == results[1]["weights"]
+    assert results[0]["parameters"] == results[1]["parameters"]
 
 
 @pytest.mark.parametrize("options, reason", [

@@ -16,6 +16,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from egeria.cross_entropy import CrossEntropy
 from egeria.gradients import GradientMeter, Squares
 from egeria.modules import LayerModule, partition
 from egeria.replicas import Replicas
@@ -72,6 +73,13 @@ def gradients_of(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
     return dict(zip(names, torch.autograd.grad(loss, parameters, retain_graph=True)))
 
 
+def halves_by_hand(model: nn.Module, inputs: Tensor, labels: Tensor) -> list[dict[str, Tensor]]:
+    """Each with a forward pass, and so with statistics of batch normalisation, of its own."""
+    middle = len(inputs) // 2
+    return [gradients_of(model, F.cross_entropy(model(inputs[rows]), labels[rows]))
+            for rows in (slice(0, middle), slice(middle, None))]
+
+
 def add(one: dict[str, Tensor], other: dict[str, Tensor], share: float = 1.0) -> dict[str, Tensor]:
     return {name: one[name] + share * other[name] for name in one}
 
@@ -82,10 +90,7 @@ def test_two_halves_of_a_batch_are_those_of_its_loss(kind: str, samples: int):
     model = make_model(kind)
     metered = Metered(model, MODULES[kind])
     inputs, labels = make_batch(kind, samples, 1)
-    # By hand: the losses of the halves' samples, in one forward pass of the whole batch.
-    twin = copy.deepcopy(model)
-    losses = F.cross_entropy(twin(inputs), labels, reduction="none")
-    halves = [gradients_of(twin, losses[:8].mean()), gradients_of(twin, losses[8:].mean())]
+    halves = halves_by_hand(copy.deepcopy(model), inputs, labels)
     found = metered.step(lambda: F.cross_entropy(model(inputs), labels).backward())
     assert found is not None and not metered.told
     assert (found.parts, found.samples) == (2, samples)
@@ -130,8 +135,7 @@ def test_a_frozen_prefix_is_probed_and_stays_as_it_is():
     twin = copy.deepcopy(model)
     for parameter in twin.parameters():
         parameter.requires_grad_(True)
-    losses = F.cross_entropy(twin(inputs), labels, reduction="none")
-    halves = [by_module(metered.modules, gradients_of(twin, part.mean())) for part in (losses[:8], losses[8:])]
+    halves = [by_module(metered.modules, half) for half in halves_by_hand(twin, inputs, labels)]
     found = metered.step(lambda: F.cross_entropy(model(inputs), labels).backward(), first=0)
     assert found is not None and not metered.told, metered.told
     assert found.mean_of_squares == pytest.approx([(a + b) / 2 for a, b in zip(*halves)], rel=1e-3)
@@ -219,3 +223,24 @@ def test_nothing_of_a_step_is_changed():
         seen.append([torch.get_rng_state(), *(value.grad for value in model.parameters()),
                      *(value.clone() for value in model.buffers())])
     assert all(torch.equal(one, other) for one, other in zip(*seen))
+
+
+@pytest.mark.parametrize("loss, known", [
+    (lambda output, labels: F.cross_entropy(output, labels), True),
+    (lambda output, labels: 512 * F.cross_entropy(output, labels, reduction="sum"), True),
+    (lambda output, labels: F.cross_entropy(output, labels, ignore_index=2), True),
+    (lambda output, labels: F.cross_entropy(output, labels, label_smoothing=0.2), False),
+    (lambda output, labels: F.cross_entropy(output, labels, weight=torch.tensor([1.0, 2, 3, 4])), False),
+    (lambda output, labels: F.mse_loss(output, F.one_hot(labels, 4).movedim(-1, 1).float()), False),
+])
+@pytest.mark.parametrize("shape", [(9, 4), (5, 4, 3, 2)], ids=["rows", "pixels"])
+def test_cross_entropy_is_told_by_its_gradient(loss: Callable[[Tensor, Tensor], Tensor], known: bool,
+                                               shape: tuple[int, ...]):
+    random = torch.Generator().manual_seed(7)
+    output = torch.randn(shape, generator=random).requires_grad_()
+    labels = torch.randint(4, (shape[0], *shape[2:]), generator=random)
+    gradient, = torch.autograd.grad(loss(output, labels), output)
+    found = CrossEntropy.recognised(output, gradient)
+    assert (found is not None) is known
+    if found is not None:
+        assert torch.allclose(found.gradient(output, 0, shape[0]), gradient, rtol=1e-3, atol=1e-5)

@@ -7,6 +7,7 @@
 #include "ATen/CPUGeneratorImpl.h"
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/cross_entropy_loss.h"
+#include "common/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/fake_agent.h"
@@ -62,7 +63,9 @@ class Rank {
     const at::Tensor loss = at::cross_entropy_loss(session_->Forward(batch.images), batch.labels);
     session_->BeforeBackward(loss);
     loss.backward();
-    session_->AfterBackward();
+    session_->AfterBackward([&batch](const at::Tensor& output, int64_t begin, int64_t end) {
+      return at::cross_entropy_loss(output, batch.labels.slice(0, begin, end));
+    });
     model_->optimizer->step();
     const absl::Status status = session_->EndStep(loss, {rate_});
     EXPECT_TRUE(status.ok()) << status;
@@ -83,20 +86,17 @@ class Rank {
   std::unique_ptr<Session> session_;
 };
 
-// Gradients of the sum of some rows' losses over `divisor`, by hand, at the weights of the beginning; the first
-// `frozen` modules in evaluation mode.
-std::vector<std::vector<at::Tensor>> GradientsOf(const ToyBatch& batch, int64_t begin, int64_t end, double divisor,
-                                                 int frozen) {
+// Gradients of the mean loss of some rows, by hand, at the weights of the beginning.
+std::vector<std::vector<at::Tensor>> GradientsOf(const ToyBatch& batch, int64_t begin, int64_t end) {
   const std::unique_ptr<ToyModel> model = ToyModel::Make(kBlocks, 3, 0);
-  at::Tensor output = batch.images;
+  at::Tensor output = batch.images.slice(0, begin, end);
   std::vector<at::Tensor> wanted;
   for (int i = 0; i < kModules; ++i) {
-    model->modules[i].SetTraining(i >= frozen);
+    model->modules[i].SetTraining(true);
     output = model->modules[i].Run(output);
     for (const NamedTensor& parameter : model->modules[i].parameters()) wanted.push_back(parameter.tensor);
   }
-  const at::Tensor losses = at::cross_entropy_loss(output, batch.labels, {}, at::Reduction::None);
-  const auto flat = torch::autograd::grad({losses.slice(0, begin, end).sum() / divisor}, wanted);
+  const auto flat = torch::autograd::grad({at::cross_entropy_loss(output, batch.labels.slice(0, begin, end))}, wanted);
   std::vector<std::vector<at::Tensor>> gradients;
   size_t next = 0;
   for (const LayerModule& module : model->modules) {
@@ -136,7 +136,7 @@ TEST(GradientMeter, TellsTwoHalvesOfTheBatchApartOnOneRank) {
   ASSERT_EQ(readings.size(), 3u);
   for (const GradientReading& reading : readings) {
     const ToyBatch batch = BatchOf(reading.step - 1, 0);
-    const GradientSquares squares = ByHand(GradientsOf(batch, 0, 4, 4, 0), GradientsOf(batch, 4, 8, 4, 0));
+    const GradientSquares squares = ByHand(GradientsOf(batch, 0, 4), GradientsOf(batch, 4, 8));
     ExpectNear(reading.mean_of_squares, squares.mean_of_squares);
     ExpectNear(reading.square_of_mean, squares.square_of_mean);
     EXPECT_EQ(reading.parts, 2);
@@ -154,8 +154,8 @@ TEST(GradientMeter, TellsTheRanksApartWithoutAPassOfItsOwn) {
     const std::vector<GradientReading> readings = line.gradient_readings();
     ASSERT_EQ(readings.size(), member.rank == 0 ? 4u : 0u);
     for (const GradientReading& reading : readings) {
-      const auto one = GradientsOf(BatchOf(reading.step - 1, 0), 0, kBatch, kBatch, 0);
-      const auto other = GradientsOf(BatchOf(reading.step - 1, 1), 0, kBatch, kBatch, 0);
+      const auto one = GradientsOf(BatchOf(reading.step - 1, 0), 0, kBatch);
+      const auto other = GradientsOf(BatchOf(reading.step - 1, 1), 0, kBatch);
       GradientSquares squares = ByHand(one, other);
       squares.mean_of_squares.erase(squares.mean_of_squares.begin());
       squares.square_of_mean.erase(squares.square_of_mean.begin());
@@ -207,11 +207,11 @@ TEST(GradientMeter, ChangesNothingInTraining) {
   for (const int prefix : {0, 2}) EXPECT_TRUE(BitEqual(Train(true, prefix), Train(false, prefix))) << prefix;
 }
 
-TEST(GradientMeter, SaysNothingOfAStepWithoutABackwardPass) {
+TEST(GradientMeter, SaysNothingOfOneSample) {
   const std::unique_ptr<ToyModel> model = ToyModel::Make(kBlocks, 3, 0);
   GradientMeter meter(model->freezer.get(), nullptr, GradientRequest{ModuleIndex(0), 1, 1});
-  meter.BeforeForward(BatchOf(0, 0).images);
-  EXPECT_EQ(meter.Measure().status().code(), absl::StatusCode::kFailedPrecondition);
+  meter.BeforeForward(BatchOf(0, 0).images.slice(0, 0, 1));
+  EXPECT_EQ(meter.Measure({}).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 }  // namespace

@@ -64,6 +64,7 @@ class GradientMeter:
         self._model = model
         self._tell = tell
         self._step: _Step | None = None
+        self._compared = [False]  # whether a pass on the side has given what training's did
 
     @property
     def active(self) -> bool:
@@ -83,7 +84,7 @@ class GradientMeter:
         reason = self._cannot(ranks)
         if reason is not None:
             self._tell(reason, None)
-        self._step = _Step(self._replicas, self._model, modules[first:], thawed, ranks) if reason is None \
+        self._step = _Step(self._replicas, self._model, modules[first:], thawed, ranks, self._compared) if reason is None \
             else None
 
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -136,7 +137,8 @@ class _Step:
     """The measurement of one step."""
 
     def __init__(self, replicas: Replicas, model: nn.Module, modules: Sequence[LayerModule],
-                 thawed: Sequence[nn.Parameter], ranks: int):
+                 thawed: Sequence[nn.Parameter], ranks: int, compared: list[bool]):
+        self._compared = compared
         self._replicas = replicas
         self._model = model
         self._ranks = ranks
@@ -275,8 +277,16 @@ class _Step:
         return Squares([parts * value for value in self._sums(squares)], self._sums(mean), parts, sum(self._batches))
 
     def _of_halves(self, replay: Replay) -> Squares:
-        halves = replay.gradients(self._parameters, 2)
-        self._compare(_squares(_mixed(halves, [1.0, 1.0])))
+        loss = replay.loss() if replay.tied else None
+        if loss is not None:
+            if not self._compared[0]:  # what passes alone cannot be compared, so that a whole pass is, once
+                whole, = replay.gradients(self._parameters, 1)
+                self._compare(_squares(whole))
+                self._compared[0] = True
+            halves = replay.gradients(self._parameters, 2, loss)
+        else:
+            halves = replay.gradients(self._parameters, 2)
+            self._compare(_squares(_mixed(halves, [1.0, 1.0])))
         # A half's gradient here is that of its share of the batch's mean loss. Where one half has a sample more, the
         # estimate of ||E g||^2 is still unbiased, as it is the product of two independent gradients.
         scale = [replay.batch / size for size in replay.sizes(2)]
