@@ -53,16 +53,19 @@ class GradientMeter:
     Owned by the training thread.
     """
 
-    def __init__(self, replicas: Replicas, model: nn.Module, tell: Callable[[str, Exception | None], None]):
+    def __init__(self, replicas: Replicas, model: nn.Module, tell: Callable[[str, Exception | None], None],
+                 spend: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext):
         """
         Args:
           replicas: of the model that trains.
           model: unwrapped; what is called with the batch.
           tell: called with each reason for which there is no reading, in words and as the exception.
+          spend: gives a context for what happens inside of the backward pass, where its time is to be told from it.
         """
         self._replicas = replicas
         self._model = model
         self._tell = tell
+        self._spend = spend
         self._step: _Step | None = None
         self._compared = [False]  # whether a pass on the side has given what training's did
 
@@ -84,8 +87,8 @@ class GradientMeter:
         reason = self._cannot(ranks)
         if reason is not None:
             self._tell(reason, None)
-        self._step = _Step(self._replicas, self._model, modules[first:], thawed, ranks, self._compared) if reason is None \
-            else None
+            return
+        self._step = _Step(self._replicas, self._model, modules[first:], thawed, ranks, self._compared, self._spend)
 
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A training forward pass begins."""
@@ -137,7 +140,9 @@ class _Step:
     """The measurement of one step."""
 
     def __init__(self, replicas: Replicas, model: nn.Module, modules: Sequence[LayerModule],
-                 thawed: Sequence[nn.Parameter], ranks: int, compared: list[bool]):
+                 thawed: Sequence[nn.Parameter], ranks: int, compared: list[bool],
+                 spend: Callable[[], contextlib.AbstractContextManager[None]]):
+        self._spend = spend
         self._compared = compared
         self._replicas = replicas
         self._model = model
@@ -188,9 +193,7 @@ class _Step:
             self._replay.watch(output)
 
     def _hook_of(self, parameter: nn.Parameter) -> Callable[[Tensor], None]:
-        def hook(gradient: Tensor) -> None:
-            if self._full:
-                return
+        def take(gradient: Tensor) -> None:
             norm = _norm(gradient)
             self._again = self._again or id(parameter) in self._newest
             self._newest[id(parameter)] = norm
@@ -204,6 +207,11 @@ class _Step:
             if self._averaging:
                 self._synced.add(id(parameter))
                 self._queue()
+
+        def hook(gradient: Tensor) -> None:
+            if not self._full:
+                with self._spend():
+                    take(gradient)
 
         return hook
 
@@ -220,6 +228,10 @@ class _Step:
         self._queued = False
         if self._full or (self._ranks == 1 and len(self._batches) < 2):
             return
+        with self._spend():
+            self._take_mean()
+
+    def _take_mean(self) -> None:
         self._mean = [_norm(parameter.grad) if parameter.grad is not None else torch.zeros(())
                       for parameter in self._trained]
 
