@@ -86,13 +86,13 @@ class Rank {
   std::unique_ptr<Session> session_;
 };
 
-// Gradients of the mean loss of some rows, by hand, at the weights of the beginning.
-std::vector<std::vector<at::Tensor>> GradientsOf(const ToyBatch& batch, int64_t begin, int64_t end) {
-  const std::unique_ptr<ToyModel> model = ToyModel::Make(kBlocks, 3, 0);
+// Gradients of the mean loss of some rows, by hand; the first `frozen` modules in evaluation mode.
+std::vector<std::vector<at::Tensor>> GradientsOf(ToyModel* model, const ToyBatch& batch, int64_t begin, int64_t end,
+                                                 int frozen) {
   at::Tensor output = batch.images.slice(0, begin, end);
   std::vector<at::Tensor> wanted;
   for (int i = 0; i < kModules; ++i) {
-    model->modules[i].SetTraining(true);
+    model->modules[i].SetTraining(i >= frozen);
     output = model->modules[i].Run(output);
     for (const NamedTensor& parameter : model->modules[i].parameters()) wanted.push_back(parameter.tensor);
   }
@@ -104,6 +104,12 @@ std::vector<std::vector<at::Tensor>> GradientsOf(const ToyBatch& batch, int64_t 
     for (size_t j = 0; j < module.parameters().size(); ++j) row.push_back(flat[next++]);
   }
   return gradients;
+}
+
+// The same at the weights of the beginning, with nothing frozen.
+std::vector<std::vector<at::Tensor>> GradientsOf(const ToyBatch& batch, int64_t begin, int64_t end) {
+  const std::unique_ptr<ToyModel> model = ToyModel::Make(kBlocks, 3, 0);
+  return GradientsOf(model.get(), batch, begin, end, 0);
 }
 
 // The squares of two parts' gradients, by hand.
@@ -175,15 +181,19 @@ TEST(GradientMeter, ProbesFrozenModulesOverAllRanks) {
     EXPECT_EQ(rank.model().freezer->frozen_prefix(), 2);
     const std::vector<at::Tensor> frozen = rank.model().State(0, 2);
     if (member.rank == 0) line.Want(GradientRequest{ModuleIndex(0), 1, 7});
-    rank.Steps(6);
+    rank.Steps(7);
     EXPECT_TRUE(rank.session().Stop(true).ok());
     EXPECT_TRUE(BitEqual(frozen, rank.model().State(0, 2)));
     EXPECT_FALSE(rank.model().modules[0].parameters()[0].tensor.requires_grad());
     const std::vector<GradientReading> readings = line.gradient_readings();
     ASSERT_EQ(readings.size(), member.rank == 0 ? 2u : 0u);
+    EXPECT_TRUE(rank.model().freezer->Apply(0).ok());  // the weights are still those of the beginning
     for (const GradientReading& reading : readings) {
-      EXPECT_THAT(reading.mean_of_squares, ::testing::Each(::testing::Gt(0)));
-      EXPECT_THAT(reading.square_of_mean, ::testing::SizeIs(kModules));
+      const auto one = GradientsOf(&rank.model(), BatchOf(reading.step - 1, 0), 0, kBatch, 2);
+      const auto other = GradientsOf(&rank.model(), BatchOf(reading.step - 1, 1), 0, kBatch, 2);
+      const GradientSquares squares = ByHand(one, other);
+      ExpectNear(reading.mean_of_squares, squares.mean_of_squares);
+      ExpectNear(reading.square_of_mean, squares.square_of_mean);
       EXPECT_EQ(reading.samples, 2 * kBatch);
     }
   });
