@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import itertools
-import pathlib
-import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from egeria.cross_entropy import CrossEntropy
 from egeria.gradients import GradientMeter, Squares
+from egeria.isolation import restored
 from egeria.modules import LayerModule, partition
 from egeria.replicas import Replicas
 from gradient_models import MODULES, make_batch, make_model
+from skipped_models import RESNET_LAYERS, images, resnet, square
+from skipping_runs import DictStore, epochs, train
 
 
 class Metered:
@@ -244,3 +243,45 @@ def test_cross_entropy_is_told_by_its_gradient(loss: Callable[[Tensor, Tensor], 
     assert (found is not None) is known
     if found is not None:
         assert torch.allclose(found.gradient(output, 0, shape[0]), gradient, rtol=1e-3, atol=1e-5)
+
+
+def test_passes_on_the_side_are_never_skipped_nor_counted():
+    """A frozen prefix whose activations are kept: its gradients are looked at in between."""
+    steps = epochs(22, 8, 4, images)
+
+    def look(_: int, model: nn.Module, skipper: Any) -> None:
+        first = next(model.parameters())
+        if first.requires_grad:
+            return
+        with contextlib.nullcontext() if skipper is None else skipper.aside(), restored(model):
+            first.requires_grad_(True)
+            gradient, = torch.autograd.grad(square(model(*steps[0][1])), [first])
+            first.requires_grad_(False)
+        assert float(gradient.norm()) > 0
+
+    plain = train(resnet, RESNET_LAYERS, 3, steps, square)
+    cached = train(resnet, RESNET_LAYERS, 3, steps, square, DictStore())
+    looked = train(resnet, RESNET_LAYERS, 3, steps, square, DictStore(), each_step=look)
+    assert looked.refusal is None and looked.same_as(plain) and dict(looked.counters) == dict(cached.counters)
+
+
+def test_compiled_code_is_neither_broken_nor_made_anew():
+    import torch._dynamo
+
+    model = make_model("transformer")
+    inputs, labels = make_batch("transformer", 8, 1)
+    metered = Metered(model, MODULES["transformer"])
+    compiled = torch.compile(model, backend="aot_eager")
+    backward = lambda: F.cross_entropy(compiled(inputs), labels).backward()  # noqa: E731
+    model._forward_hooks.clear()
+    model._forward_pre_hooks.clear()  # as a session has them: on the wrapper
+    compiled.register_forward_pre_hook(metered._before, with_kwargs=True)
+    compiled.register_forward_hook(lambda _, __, output: metered.meter.after_forward(output))
+    backward()
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert graphs > 0
+    readings = [metered.step(backward) for _ in range(2)]
+    backward()
+    assert all(reading is not None and reading.parts == 2 for reading in readings), metered.told
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
+    assert not any(torch._dynamo.utils.counters["graph_break"].values())
