@@ -17,6 +17,11 @@ void FakeLine::Want(std::optional<worker::SnapshotRequest> snapshot) {
   answered_.clear();
 }
 
+void FakeLine::Want(std::optional<worker::GradientRequest> gradients) {
+  const Lock lock(mutex_);
+  gradients_ = gradients;
+}
+
 void FakeLine::LoseSnapshots() {
   const Lock lock(mutex_);
   answered_.clear();
@@ -45,6 +50,11 @@ std::vector<worker::Sample> FakeLine::samples() const {
 std::vector<worker::Reading> FakeLine::readings() const {
   const Lock lock(mutex_);
   return readings_;
+}
+
+std::vector<worker::GradientReading> FakeLine::gradient_readings() const {
+  const Lock lock(mutex_);
+  return gradient_readings_;
 }
 
 std::vector<worker::Snapshot> FakeLine::snapshots() const {
@@ -80,6 +90,11 @@ std::optional<worker::SnapshotRequest> FakeAgent::snapshot() const {
   return line_->snapshot_;
 }
 
+std::optional<worker::GradientRequest> FakeAgent::gradients() const {
+  const Lock lock(line_->mutex_);
+  return line_->gradients_;
+}
+
 PlanId FakeAgent::watermark() const {
   const Lock lock(line_->mutex_);
   return line_->ledger_.watermark();
@@ -104,6 +119,13 @@ bool FakeAgent::OfferReading(const worker::Reading& reading) {
   return true;
 }
 
+bool FakeAgent::OfferGradients(worker::GradientReading reading) {
+  const Lock lock(line_->mutex_);
+  if (!line_->taken_) return ++line_->refused_, false;
+  line_->gradient_readings_.push_back(std::move(reading));
+  return true;
+}
+
 bool FakeAgent::OfferSnapshot(worker::Snapshot snapshot) {
   const Lock lock(line_->mutex_);
   if (!line_->taken_) return ++line_->refused_, false;
@@ -115,7 +137,8 @@ bool FakeAgent::OfferSnapshot(worker::Snapshot snapshot) {
 worker::AgentCounters FakeAgent::counters() const {
   const Lock lock(line_->mutex_);
   worker::AgentCounters counters;
-  counters.samples_sent = static_cast<int64_t>(line_->samples_.size() + line_->readings_.size());
+  counters.samples_sent = static_cast<int64_t>(line_->samples_.size() + line_->readings_.size() +
+                                               line_->gradient_readings_.size());
   counters.samples_dropped = line_->refused_;
   counters.snapshots_sent = static_cast<int64_t>(line_->snapshots_.size());
   return counters;

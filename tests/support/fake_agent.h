@@ -19,6 +19,7 @@ class FakeLine {
   // What the controller wants.
   void Want(std::optional<worker::SamplingRequest> sampling);
   void Want(std::optional<worker::SnapshotRequest> snapshot);
+  void Want(std::optional<worker::GradientRequest> gradients);
   absl::Status Deliver(const worker::Plan& plan);
   // The stream broke after the last snapshots were queued: they are wanted again.
   void LoseSnapshots();
@@ -28,6 +29,7 @@ class FakeLine {
   std::vector<worker::StepReport> reports() const;
   std::vector<worker::Sample> samples() const;
   std::vector<worker::Reading> readings() const;
+  std::vector<worker::GradientReading> gradient_readings() const;
   std::vector<worker::Snapshot> snapshots() const;
   int refused() const;
   std::optional<bool> stopped() const;  // with this `finished`
@@ -38,12 +40,14 @@ class FakeLine {
   worker::PlanLedger ledger_;
   std::optional<worker::SamplingRequest> sampling_;
   std::optional<worker::SnapshotRequest> snapshot_;
+  std::optional<worker::GradientRequest> gradients_;
   std::set<int64_t> answered_;  // modules whose snapshot has been queued for snapshot_
   bool taken_ = true;
   int refused_ = 0;
   std::vector<worker::StepReport> reports_;
   std::vector<worker::Sample> samples_;
   std::vector<worker::Reading> readings_;
+  std::vector<worker::GradientReading> gradient_readings_;
   std::vector<worker::Snapshot> snapshots_;
   std::optional<bool> stopped_;
 };
@@ -57,10 +61,12 @@ class FakeAgent : public worker::Agent {
   void ReportStep(const worker::StepReport& report) override;
   std::optional<worker::SamplingRequest> sampling() const override;
   std::optional<worker::SnapshotRequest> snapshot() const override;
+  std::optional<worker::GradientRequest> gradients() const override;
   PlanId watermark() const override;
   std::optional<worker::Plan> plan(PlanId id) const override;
   bool OfferSample(worker::Sample sample) override;
   bool OfferReading(const worker::Reading& reading) override;
+  bool OfferGradients(worker::GradientReading reading) override;
   bool OfferSnapshot(worker::Snapshot snapshot) override;
   worker::AgentCounters counters() const override;
   void Stop(bool finished) override;

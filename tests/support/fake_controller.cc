@@ -210,6 +210,8 @@ void FakeController::HandleMessage(const std::shared_ptr<Client>& client, const 
       }
     } else if (message.has_reading()) {
       record_.readings.push_back(message.reading());
+    } else if (message.has_gradients()) {
+      record_.gradients.push_back(message.gradients());
     } else if (message.has_upload_chunk()) {
       HandleChunk(message.upload_chunk(), &unfinished_);
     }

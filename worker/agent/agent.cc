@@ -42,10 +42,16 @@ class GrpcAgent final : public Agent {
   std::optional<SnapshotRequest> snapshot() const override {
     return InChild() ? std::nullopt : state_->snapshot();
   }
+  std::optional<GradientRequest> gradients() const override {
+    return InChild() ? std::nullopt : state_->gradients();
+  }
   PlanId watermark() const override { return InChild() ? PlanId() : state_->watermark(); }
   std::optional<Plan> plan(PlanId id) const override { return InChild() ? std::nullopt : state_->plan(id); }
   bool OfferSample(Sample sample) override { return !InChild() && state_->OfferSample(std::move(sample)); }
   bool OfferReading(const Reading& reading) override { return !InChild() && state_->OfferReading(reading); }
+  bool OfferGradients(GradientReading reading) override {
+    return !InChild() && state_->OfferGradients(std::move(reading));
+  }
   bool OfferSnapshot(Snapshot snapshot) override { return !InChild() && state_->OfferSnapshot(std::move(snapshot)); }
   AgentCounters counters() const override { return InChild() ? AgentCounters() : state_->counters(); }
   void Stop(bool finished) override {

@@ -25,6 +25,8 @@ struct ModuleDescription {
   std::optional<graph::ModuleGraph> graph;
   std::string graph_error;       // why there is none
   bool local_reference = false;  // this process evaluates the reference itself, and offers readings; no graph
+  // Part of the time of a step that freezing this module saves once all before it are frozen, 0..1; 0: not known.
+  double step_share = 0;
 };
 
 // The job as this rank registers it. All ranks register the same but for `rank`.
@@ -38,6 +40,9 @@ struct JobDescription {
   std::string policy_json;   // egeria.v1.PolicyConfig in protobuf's JSON: {"plasticity": {"window": 5}};
                              // empty: plasticity with its defaults
   int64_t total_steps = 0;   // 0: unknown
+  // Learning rates at evenly spread steps of the whole training, the first and the last included; at most 1,024,
+  // none where they are not known.
+  std::vector<double> planned_learning_rates;
   std::string device_type = "cpu";
   bool observe = false;
   double budget = 0;         // part of the job's time that is to be saved, and no more; 0: as much as can be
@@ -75,6 +80,14 @@ struct SnapshotRequest {
   int64_t version = 0;
 };
 
+// "Tell of the gradients of modules first_module and behind at every step that is a multiple of interval_steps":
+// offer a GradientReading. Gradients of frozen modules among them are computed for that, and thrown away.
+struct GradientRequest {
+  ModuleIndex first_module;
+  int interval_steps = 1;
+  int64_t version = 0;
+};
+
 // Inputs of first_module (first b samples), and last the b x b float32 Gram matrix of module's output, named
 // "gram".
 struct Sample {
@@ -100,8 +113,20 @@ struct Reading {
   double plasticity = 0;        // SP loss against the newest snapshot; finite and at least 0, or it is refused
 };
 
+// The gradients of one step, at fixed weights, of modules first_module, first_module + 1 and so on to the last, told
+// apart in equal parts of its samples. g_p: gradient of part p's mean loss.
+struct GradientReading {
+  ModuleIndex first_module;
+  int64_t step = 0;
+  int64_t request_version = 0;           // of the GradientRequest
+  int parts = 1;                         // 1: noise cannot be told, and both lists are the same
+  std::vector<double> mean_of_squares;   // mean over p of ||g_p||^2, by module
+  std::vector<double> square_of_mean;    // ||mean over p of g_p||^2, by module
+  int64_t samples = 0;                   // of the step, over all ranks; 0: not known
+};
+
 struct AgentCounters {
-  int64_t samples_sent = 0;     // with readings, here and in the next
+  int64_t samples_sent = 0;     // with readings of both kinds, here and in the next
   int64_t samples_dropped = 0;
   int64_t snapshots_sent = 0;
   int64_t uploads_refused = 0;  // sent, and of no use to the controller
@@ -139,16 +164,18 @@ class Agent {
 
   virtual std::optional<SamplingRequest> sampling() const = 0;
   virtual std::optional<SnapshotRequest> snapshot() const = 0;
+  virtual std::optional<GradientRequest> gradients() const = 0;
 
   // Plans received and not refused; see PlanLedger.
   virtual PlanId watermark() const = 0;
   virtual std::optional<Plan> plan(PlanId id) const = 0;
 
   // Queues an upload. When the queue is full the oldest sample in it is dropped and counted; a snapshot
-  // takes the place of an older one. A reading takes the place of a sample. Returns false if this one was not
-  // queued.
+  // takes the place of an older one. A reading, of either kind, takes the place of a sample. Returns false if this
+  // one was not queued.
   virtual bool OfferSample(Sample sample) = 0;
   virtual bool OfferReading(const Reading& reading) = 0;
+  virtual bool OfferGradients(GradientReading reading) = 0;
   virtual bool OfferSnapshot(Snapshot snapshot) = 0;
 
   virtual AgentCounters counters() const = 0;

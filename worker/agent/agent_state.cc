@@ -59,6 +59,11 @@ std::optional<SnapshotRequest> AgentState::snapshot() const {
   return std::nullopt;
 }
 
+std::optional<GradientRequest> AgentState::gradients() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return gradients_;
+}
+
 PlanId AgentState::watermark() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return ledger_.watermark();
@@ -72,6 +77,8 @@ std::optional<Plan> AgentState::plan(PlanId id) const {
 bool AgentState::OfferSample(Sample sample) { return Offer(MakeUpload(std::move(sample))); }
 
 bool AgentState::OfferReading(const Reading& reading) { return Offer(MakeUpload(reading)); }
+
+bool AgentState::OfferGradients(GradientReading reading) { return Offer(MakeUpload(std::move(reading))); }
 
 bool AgentState::Offer(absl::StatusOr<Upload> upload) {
   if (!upload.ok()) {
@@ -180,6 +187,8 @@ void AgentState::Apply(const v1::Directive& directive) {
   if (directive.has_sampling()) sampling = Checked(directive.sampling());
   std::optional<SnapshotRequest> snapshot;
   if (directive.has_snapshot()) snapshot = Checked(directive.snapshot());
+  std::optional<GradientRequest> gradients;
+  if (directive.has_gradients()) gradients = Checked(directive.gradients());
 
   std::vector<absl::Status> refusals;
   {
@@ -187,6 +196,7 @@ void AgentState::Apply(const v1::Directive& directive) {
     counters_.connected = true;
     sampling_ = sampling;
     snapshot_ = snapshot;
+    gradients_ = gradients;
     uploads_.WantSnapshots(snapshot.has_value() ? std::optional(snapshot->version) : std::nullopt);
     // A restarted controller counts from the beginning.
     if (snapshot.has_value() && snapshot->version < answered_version_) answered_version_ = -1;
@@ -236,6 +246,7 @@ void AgentState::GiveUp() {
   given_up_ = true;
   sampling_.reset();
   snapshot_.reset();
+  gradients_.reset();
   uploads_.Clear();
 }
 
@@ -261,6 +272,16 @@ std::optional<SnapshotRequest> AgentState::Checked(const v1::SnapshotRequest& re
     return std::nullopt;
   }
   return SnapshotRequest{ModuleIndex(request.module()), ModuleIndex(request.first_module()), request.version()};
+}
+
+std::optional<GradientRequest> AgentState::Checked(const v1::GradientRequest& request) {
+  if (!ModulesAreValid(request.first_module(), request.first_module()) || request.interval_steps() < 1 ||
+      request.version() < 0) {
+    LogOnce("gradients",
+            absl::StrCat("A request of the controller for gradients is refused: ", request.ShortDebugString()));
+    return std::nullopt;
+  }
+  return GradientRequest{ModuleIndex(request.first_module()), request.interval_steps(), request.version()};
 }
 
 bool AgentState::ModulesAreValid(int32_t first, int32_t last) const {

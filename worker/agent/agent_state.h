@@ -26,10 +26,12 @@ class AgentState {
   void ReportStep(const StepReport& report);
   std::optional<SamplingRequest> sampling() const;
   std::optional<SnapshotRequest> snapshot() const;
+  std::optional<GradientRequest> gradients() const;
   PlanId watermark() const;
   std::optional<Plan> plan(PlanId id) const;
   bool OfferSample(Sample sample);
   bool OfferReading(const Reading& reading);
+  bool OfferGradients(GradientReading reading);
   bool OfferSnapshot(Snapshot snapshot);
   AgentCounters counters() const;
 
@@ -64,6 +66,7 @@ class AgentState {
   void LogOnce(const std::string& key, const std::string& message);
   std::optional<SamplingRequest> Checked(const v1::SamplingRequest& request);
   std::optional<SnapshotRequest> Checked(const v1::SnapshotRequest& request);
+  std::optional<GradientRequest> Checked(const v1::GradientRequest& request);
   bool ModulesAreValid(int32_t first, int32_t last) const;
 
   // Constant.
@@ -85,6 +88,7 @@ class AgentState {
   AgentCounters counters_;
   std::optional<SamplingRequest> sampling_;
   std::optional<SnapshotRequest> snapshot_;
+  std::optional<GradientRequest> gradients_;
   int64_t answered_version_ = -1;   // of the snapshots in answered_
   std::set<ModuleIndex> answered_;  // modules whose snapshot was queued, and not lost with a stream
   bool urgent_ = true;

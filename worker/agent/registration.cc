@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cmath>
 #include <set>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@ namespace {
 constexpr size_t kMinModules = 2;
 constexpr size_t kMaxModules = 512;
 constexpr size_t kMaxName = 256;
+constexpr size_t kMaxRates = 1024;
 // What a registration holds besides graphs, generously.
 constexpr size_t kMaxRegistration = rpc::kMaxMessageBytes - (size_t{4} << 20);
 
@@ -53,6 +55,9 @@ absl::Status CheckModules(const std::vector<ModuleDescription>& modules) {
     if (module.parameter_count < 0 || module.parameter_bytes < 0) {
       return Bad("layer module '", module.name, "' has a negative size");
     }
+    if (!(module.step_share >= 0 && module.step_share <= 1)) {
+      return Bad("layer module '", module.name, "' has ", module.step_share, " of a step's time");
+    }
     if (module.local_reference && module.graph.has_value()) {
       return Bad("layer module '", module.name, "' has a local reference and a graph");
     }
@@ -71,6 +76,12 @@ absl::Status Check(const JobDescription& job) {
   if (job.training_job.size() > kMaxName) return Bad("the training job's name is longer than ", kMaxName, " bytes");
   if (job.total_steps < 0 || job.step < 0) return Bad("a number of steps is negative");
   if (job.applied_plan.value() < 0) return Bad("the applied plan is ", job.applied_plan.value());
+  if (job.planned_learning_rates.size() > kMaxRates) {
+    return Bad("at most ", kMaxRates, " planned learning rates are told, not ", job.planned_learning_rates.size());
+  }
+  for (const double rate : job.planned_learning_rates) {
+    if (!std::isfinite(rate) || rate < 0) return Bad("a planned learning rate is ", rate);
+  }
   EGERIA_RETURN_IF_ERROR(CheckModules(job.modules));
   if (job.frozen_prefix < 0 || static_cast<size_t>(job.frozen_prefix) >= job.modules.size()) {
     return Bad("the frozen prefix is ", job.frozen_prefix, " of ", job.modules.size(),
@@ -122,6 +133,8 @@ absl::StatusOr<v1::RegisterJobRequest> MakeRegistration(const JobDescription& jo
   request.set_world_size(job.world_size);
   request.set_training_job(job.training_job);
   request.set_total_steps(job.total_steps);
+  request.mutable_planned_learning_rates()->Assign(job.planned_learning_rates.begin(),
+                                                   job.planned_learning_rates.end());
   request.set_device_type(job.device_type);
   request.set_losses_unreported(!job.losses_reported);
   request.set_mode(job.observe ? v1::MODE_OBSERVE : v1::MODE_ACT);
@@ -139,6 +152,7 @@ absl::StatusOr<v1::RegisterJobRequest> MakeRegistration(const JobDescription& jo
     proto->set_parameter_bytes(module.parameter_bytes);
     proto->set_graph_error(module.graph_error);
     proto->set_local_reference(module.local_reference);
+    proto->set_step_share(module.step_share);
     if (module.graph.has_value()) graph::ToProto(*module.graph, proto->mutable_graph());
   }
   LeaveOutGraphsThatDoNotFit(&request);

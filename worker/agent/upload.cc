@@ -17,7 +17,7 @@ const std::vector<WireTensor>& Upload::tensors() const {
   return *kNone;
 }
 
-absl::StatusOr<Upload> MakeUpload(std::variant<Sample, Snapshot, Reading> content) {
+absl::StatusOr<Upload> MakeUpload(UploadContent content) {
   Upload upload{std::move(content), 0};
   for (const WireTensor& tensor : upload.tensors()) {
     EGERIA_ASSIGN_OR_RETURN(const size_t expected, ByteSize(tensor.spec));
@@ -36,6 +36,8 @@ bool UploadCutter::Next(v1::WorkerMessage* message) {
     begun_ = true;
     if (const auto* reading = std::get_if<Reading>(&upload_->content)) {
       FillReading(*reading, message->mutable_reading());
+    } else if (const auto* gradients = std::get_if<GradientReading>(&upload_->content)) {
+      FillGradients(*gradients, message->mutable_gradients());
     } else {
       FillHeader(message->mutable_upload_begin());
     }
@@ -68,6 +70,17 @@ void UploadCutter::FillReading(const Reading& reading, v1::Reading* message) con
   message->set_step(reading.step);
   message->set_request_version(reading.request_version);
   message->set_plasticity(reading.plasticity);
+}
+
+void UploadCutter::FillGradients(const GradientReading& reading, v1::GradientReading* message) const {
+  message->set_upload_id(upload_id_);
+  message->set_step(reading.step);
+  message->set_request_version(reading.request_version);
+  message->set_first_module(static_cast<int32_t>(reading.first_module.value()));
+  message->set_parts(reading.parts);
+  message->mutable_mean_of_squares()->Assign(reading.mean_of_squares.begin(), reading.mean_of_squares.end());
+  message->mutable_square_of_mean()->Assign(reading.square_of_mean.begin(), reading.square_of_mean.end());
+  message->set_samples(reading.samples);
 }
 
 void UploadCutter::FillHeader(v1::UploadBegin* begin) const {

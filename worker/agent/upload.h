@@ -13,19 +13,20 @@
 
 namespace egeria::worker {
 
-// A sample, a reading or a snapshot on its way to the controller.
+// A sample, a reading (of plasticity or of gradients) or a snapshot on its way to the controller.
+using UploadContent = std::variant<Sample, Snapshot, Reading, GradientReading>;
 struct Upload {
-  std::variant<Sample, Snapshot, Reading> content;
+  UploadContent content;
   size_t bytes = 0;  // of all its tensors
 
-  // Also of a reading, which takes a sample's place in all respects but its form.
+  // Also of a reading of either kind, which takes a sample's place in all respects but its form.
   bool is_sample() const { return !std::holds_alternative<Snapshot>(content); }
   const std::vector<WireTensor>& tensors() const;  // a reading has none
 };
 
 // Checks that every tensor holds as many bytes as its type and shape say.
 // Errors: INVALID_ARGUMENT naming the tensor.
-absl::StatusOr<Upload> MakeUpload(std::variant<Sample, Snapshot, Reading> content);
+absl::StatusOr<Upload> MakeUpload(UploadContent content);
 
 // Cuts an upload into the messages of the stream: a header, then chunks of at most rpc::kMaxChunkBytes that
 // run on across tensors. A reading is one message. The upload must outlive it. Thread-compatible.
@@ -38,6 +39,7 @@ class UploadCutter {
 
  private:
   void FillReading(const Reading& reading, v1::Reading* message) const;
+  void FillGradients(const GradientReading& reading, v1::GradientReading* message) const;
   void FillHeader(v1::UploadBegin* begin) const;
 
   const Upload* const upload_;

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
+#include "worker/commit/async_all_reduce.h"
 #include "worker/commit/process_group.h"
 #include "worker/commit/wait.h"
 
@@ -56,12 +57,11 @@ class Committer {
  private:
   absl::StatusOr<PlanId> Finish(const WaitLimits& limits);
 
-  const ProcessGroupPtr group_;
+  const bool alone_;
   const WaitLimits limits_;
   PlanId applied_;
-  std::vector<int64_t> minima_;          // of the last tick that ended
-  at::Tensor value_;                     // of the reduction in flight
-  c10::intrusive_ptr<c10d::Work> work_;  // null: none in flight
+  std::vector<int64_t> minima_;  // of the last tick that ended
+  AsyncAllReduce reduction_;
 };
 
 }  // namespace egeria::worker

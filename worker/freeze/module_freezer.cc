@@ -48,6 +48,15 @@ absl::StatusOr<ModuleFreezer::Change> ModuleFreezer::Apply(int prefix) {
   return change;
 }
 
+std::vector<at::Tensor> ModuleFreezer::trainable_parameters(int module) const {
+  const auto& parameters = (*modules_)[module].parameters();
+  std::vector<at::Tensor> trainable;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (trainable_[module][i]) trainable.push_back(parameters[i].tensor);
+  }
+  return trainable;
+}
+
 double ModuleFreezer::frozen_share() const {
   int64_t frozen = 0, total = 0;
   for (size_t i = 0; i < modules_->size(); ++i) {

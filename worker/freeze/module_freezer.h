@@ -41,6 +41,9 @@ class ModuleFreezer {
   int frozen_prefix() const { return frozen_prefix_; }
   const std::vector<LayerModule>& modules() const { return *modules_; }
 
+  // Those of module `module` that asked for a gradient before anything was frozen.
+  std::vector<at::Tensor> trainable_parameters(int module) const;
+
   // Share of the model's parameters that is frozen, 0..1.
   double frozen_share() const;
   // Those that are trained now, in forward order.

@@ -30,6 +30,7 @@ struct RankLink::State {
   explicit State(RankLinkParts given)
       : parts(std::move(given)),
         committer(parts.commit_group, parts.applied_plan, parts.limits),
+        gradients(parts.commit_group, parts.module_count),
         step(parts.step),
         frozen_prefix(parts.frozen_prefix),
         copier(parts.device) {}
@@ -38,10 +39,12 @@ struct RankLink::State {
   std::vector<int64_t> Exchange(const std::vector<int64_t>& minima) {
     if (!minima.empty()) {
       if (minima[0] != -minima[1]) steps_differ = true;
+      step_agreed = minima[0];
       agreement.Hear({minima.begin() + 2, minima.end()});
     }
     std::vector<int64_t> numbers = {step, -step};
-    const std::vector<int64_t> requests = agreement.Advertise(parts.agent->sampling(), parts.agent->snapshot());
+    const std::vector<int64_t> requests = agreement.Advertise(parts.agent->sampling(), parts.agent->snapshot(),
+                                                             parts.agent->gradients());
     numbers.insert(numbers.end(), requests.begin(), requests.end());
     return numbers;
   }
@@ -57,8 +60,23 @@ struct RankLink::State {
     return alone() ? parts.agent->snapshot() : agreement.snapshot();
   }
 
+  std::optional<GradientRequest> gradient_request() const {
+    if (parts.agent == nullptr) return std::nullopt;
+    return alone() ? parts.agent->gradients() : agreement.gradients();
+  }
+  void Send(std::optional<GradientReading> reading) {
+    const std::optional<GradientRequest> own = parts.agent->gradients();
+    if (!reading.has_value() || !own.has_value() || own->version != reading->request_version) return;
+    parts.agent->OfferGradients(*std::move(reading));
+  }
+
   RankLinkParts parts;
   Committer committer;
+  GradientExchange gradients;
+  // Asked for at the step that ended at the last boundary. Whether all ranks were at that step is known at the next
+  // one only, and only then may the exchange begin: ranks that are not would take one collective for another.
+  std::optional<GradientRequest> gradients_due;
+  int64_t step_agreed = -1;  // of the last boundary but one, where all ranks were at the same
   RequestAgreement agreement;
   SessionTotals counted;
   int64_t step;
@@ -130,6 +148,34 @@ bool RankLink::IsAsked(const SnapshotRequest& request) const {
   return own.has_value() && own->version == request.version;
 }
 
+bool RankLink::IsAsked(const GradientRequest& request) const {
+  if (!has_controller()) return false;
+  const std::optional<GradientRequest> own = state_->parts.agent->gradients();
+  return own.has_value() && own->version == request.version;
+}
+
+std::optional<GradientRequest> RankLink::GradientsFor(int64_t step) const {
+  if (InChild()) return std::nullopt;
+  const std::optional<GradientRequest> wanted = state_->gradient_request();
+  if (!wanted.has_value() || wanted->interval_steps < 1 || step % wanted->interval_steps != 0) return std::nullopt;
+  const int64_t first = wanted->first_module.value();
+  if (first < 0 || first >= state_->parts.module_count) return std::nullopt;
+  return wanted;
+}
+
+bool RankLink::OfferGradients(const GradientRequest& request, int64_t step, GradientSquares own) {
+  if (!has_controller()) return false;
+  State& state = *state_;
+  const size_t modules = static_cast<size_t>(state.parts.module_count - request.first_module.value());
+  if (own.mean_of_squares.size() != modules || own.square_of_mean.size() != modules) return false;
+  if (state.alone()) {
+    state.Send(GradientExchange::Alone(request, step, std::move(own)));
+  } else {
+    state.gradients.Offer(request, step, std::move(own));
+  }
+  return true;
+}
+
 bool RankLink::OfferSample(const SamplingRequest& request, int64_t step, std::vector<NamedTensor> inputs,
                            const at::Tensor& gram) {
   if (!IsAsked(request)) return false;
@@ -199,8 +245,17 @@ absl::StatusOr<std::optional<Plan>> RankLink::Commit(int64_t step) {
     state.frozen_prefix = *prefix;
     return Plan{.frozen_prefix = *prefix, .reason = "plan schedule"};
   }
+  EGERIA_ASSIGN_OR_RETURN(std::optional<GradientReading> reading, state.gradients.Finish(state.parts.limits));
+  state.Send(std::move(reading));
+  const std::optional<GradientRequest> due = GradientsFor(step);
   const auto riders = [&](const std::vector<int64_t>& minima) { return state.Exchange(minima); };
   EGERIA_ASSIGN_OR_RETURN(const std::optional<PlanId> id, state.committer.Tick(agent->watermark(), riders));
+  if (!state.alone() && !state.steps_differ) {
+    if (state.gradients_due.has_value()) {
+      EGERIA_RETURN_IF_ERROR(state.gradients.Begin(*state.gradients_due, state.step_agreed));
+    }
+    state.gradients_due = due;
+  }
   if (state.steps_differ) {
     return NamedError(absl::StatusCode::kFailedPrecondition, "STEPS_DIFFER",
                       "the ranks are not at the same step, this one at ", step,
@@ -289,7 +344,10 @@ SessionTotals RankLink::totals() const {
 
 absl::Status RankLink::Stop(bool finished, std::chrono::milliseconds patience) {
   if (InChild()) return absl::OkStatus();
-  const absl::Status status = state_->committer.Stop(patience);
+  absl::Status status = state_->committer.Stop(patience);
+  // What did not end in time will not end at all.
+  const std::chrono::milliseconds left = status.ok() ? patience : std::chrono::milliseconds(1);
+  status.Update(state_->gradients.Stop({state_->parts.limits.interrupted, left}));
   if (state_->parts.agent != nullptr) {
     state_->copier.Drain();
     state_->parts.agent->Stop(finished);

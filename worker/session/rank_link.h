@@ -17,6 +17,7 @@
 #include "worker/commit/process_group.h"
 #include "worker/commit/wait.h"
 #include "worker/freeze/named_tensor.h"
+#include "worker/session/gradient_exchange.h"
 #include "worker/session/plan_schedule.h"
 #include "worker/session/session_metrics.h"
 
@@ -44,6 +45,7 @@ struct RankLinkParts {
 //   sampling = link.SamplingFor(step);             // step: the number of the one under way, from 1
 //   ... forward, backward, the optimizer's step; link.Poll() ...
 //   if (sampling) link.OfferSample(*sampling, step, inputs, gram);
+//   if (auto gradients = link.GradientsFor(step)) link.OfferGradients(*gradients, step, squares);
 //   if (auto wanted = link.SnapshotWanted(step)) link.OfferSnapshot(*wanted, module, step, weights);
 //   if (plan = link.Commit(step)) { apply it; link.RecordSwitch(...); }
 //   link.Report(step, loss, learning_rates, frozen_prefix);
@@ -66,6 +68,9 @@ class RankLink {
   // Whether the controller has asked this rank for the result; others need not compute what is no collective.
   bool IsAsked(const SamplingRequest& request) const;
   bool IsAsked(const SnapshotRequest& request) const;
+  bool IsAsked(const GradientRequest& request) const;
+  // Of which modules all ranks are to tell the gradients of this step: the same on all of them.
+  std::optional<GradientRequest> GradientsFor(int64_t step) const;
 
   // Sends a sample: the inputs of first_module and the b x b float32 Gram matrix of module's output, as they
   // are at this point of the current stream; not to be changed in place afterwards. False, and counted as
@@ -75,6 +80,10 @@ class RankLink {
   // Sends what a probe of a module with a local reference gave: the SP loss. False if there is no room now, and
   // for a rank that is not asked.
   bool OfferReading(const SamplingRequest& request, int64_t step, double plasticity);
+  // Tells what this rank knows of the gradients of `step`, of the modules asked for, before Commit(step). What all
+  // ranks know together is sent by the one that is asked, two steps later; alone a rank sends at once. False if it
+  // cannot be used. A rank that offers nothing does not hold up the others; there is no reading then.
+  bool OfferGradients(const GradientRequest& request, int64_t step, GradientSquares own);
   // Sends the weights of one module, as they are at this point of the current stream; they may be changed
   // afterwards. None of a module with a local reference. False if it cannot be sent, or an earlier attempt is
   // still on its way from the device.

@@ -34,7 +34,8 @@ void RequestAgreement::Topic<size>::Hear(const int64_t** in) {
 }
 
 std::vector<int64_t> RequestAgreement::Advertise(const std::optional<SamplingRequest>& sampling,
-                                                 const std::optional<SnapshotRequest>& snapshot) const {
+                                                 const std::optional<SnapshotRequest>& snapshot,
+                                                 const std::optional<GradientRequest>& gradients) const {
   std::vector<int64_t> numbers;
   const SamplingRequest sample = sampling.value_or(SamplingRequest{.version = kNoVersion});
   sampling_.Advertise(sample.version,
@@ -42,6 +43,8 @@ std::vector<int64_t> RequestAgreement::Advertise(const std::optional<SamplingReq
                       &numbers);
   const SnapshotRequest shot = snapshot.value_or(SnapshotRequest{.version = kNoVersion});
   snapshot_.Advertise(shot.version, {shot.module.value(), shot.first_module.value()}, &numbers);
+  const GradientRequest gradient = gradients.value_or(GradientRequest{.version = kNoVersion});
+  gradients_.Advertise(gradient.version, {gradient.first_module.value(), gradient.interval_steps}, &numbers);
   return numbers;
 }
 
@@ -50,6 +53,7 @@ void RequestAgreement::Hear(const std::vector<int64_t>& minima) {
   const int64_t* in = minima.data();
   sampling_.Hear(&in);
   snapshot_.Hear(&in);
+  gradients_.Hear(&in);
   EGERIA_CHECK(in == minima.data() + minima.size());
 }
 
@@ -63,6 +67,12 @@ std::optional<SamplingRequest> RequestAgreement::sampling() const {
 std::optional<SnapshotRequest> RequestAgreement::snapshot() const {
   if (!snapshot_.agreed.has_value()) return std::nullopt;
   return SnapshotRequest{ModuleIndex(snapshot_.content[0]), ModuleIndex(snapshot_.content[1]), *snapshot_.agreed};
+}
+
+std::optional<GradientRequest> RequestAgreement::gradients() const {
+  if (!gradients_.agreed.has_value()) return std::nullopt;
+  return GradientRequest{ModuleIndex(gradients_.content[0]), static_cast<int>(gradients_.content[1]),
+                         *gradients_.agreed};
 }
 
 }  // namespace egeria::worker

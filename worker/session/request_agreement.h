@@ -10,9 +10,9 @@
 
 namespace egeria::worker {
 
-// Lets every rank of a job act on the same sampling and snapshot request at the same steps, though the
+// Lets every rank of a job act on the same sampling, snapshot and gradient request at the same steps, though the
 // controller puts them to one rank only: a probe of a model whose weights are spread over the ranks is a
-// collective.
+// collective, and so is a reading of gradients.
 //
 // Its numbers ride with Committer::Tick(). For each request a rank advertises its version; the newest
 // among the ranks is heard everywhere. At the next tick those who hold that version advertise its content. When
@@ -27,7 +27,8 @@ class RequestAgreement {
  public:
   // What this rank is asked now, as numbers for the next tick.
   std::vector<int64_t> Advertise(const std::optional<SamplingRequest>& sampling,
-                                 const std::optional<SnapshotRequest>& snapshot) const;
+                                 const std::optional<SnapshotRequest>& snapshot,
+                                 const std::optional<GradientRequest>& gradients) const;
   // The minima of what all ranks advertised at the last tick; empty: nothing yet. The next Advertise() comes
   // after it.
   void Hear(const std::vector<int64_t>& minima);
@@ -35,6 +36,7 @@ class RequestAgreement {
   // In force on all ranks.
   std::optional<SamplingRequest> sampling() const;
   std::optional<SnapshotRequest> snapshot() const;
+  std::optional<GradientRequest> gradients() const;
 
  private:
   static constexpr int64_t kNoVersion = -1;
@@ -53,6 +55,7 @@ class RequestAgreement {
 
   Topic<4> sampling_;
   Topic<2> snapshot_;
+  Topic<2> gradients_;
 };
 
 }  // namespace egeria::worker

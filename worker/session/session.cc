@@ -66,9 +66,30 @@ void Session::BeginStep() {
   sampling_ = link_.SamplingFor(step_ + 1);
   // Its probe is no collective: those who are not asked for it need not take part.
   if (sampling_.has_value() && !link_.IsAsked(*sampling_)) sampling_.reset();
+  meter_.reset();
+  gradients_ = link_.GradientsFor(step_ + 1);
+  if (gradients_.has_value()) meter_ = std::make_unique<GradientMeter>(freezer_, group_, *gradients_);
 }
 
 at::Tensor Session::Forward(at::Tensor input, const BatchSamples* samples) {
+  if (meter_ != nullptr) meter_->BeforeForward(input);
+  return RunModules(std::move(input), samples);
+}
+
+void Session::AfterBackward(const LossOfRows& loss) {
+  if (meter_ == nullptr) return;
+  const auto start = std::chrono::steady_clock::now();
+  absl::StatusOr<GradientSquares> squares = meter_->Measure(loss);
+  meter_.reset();
+  if (squares.ok()) {
+    link_.OfferGradients(*gradients_, step_ + 1, *std::move(squares));
+  } else if (!std::exchange(gradients_failed_, true)) {
+    LogWarning("a step tells nothing of its gradients: ", squares.status().message());
+  }
+  link_.RecordProbe(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+}
+
+at::Tensor Session::RunModules(at::Tensor input, const BatchSamples* samples) {
   const std::vector<LayerModule>& modules = freezer_->modules();
   const int frozen = freezer_->frozen_prefix();
   const bool gradients = at::GradMode::is_enabled();

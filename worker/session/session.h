@@ -14,6 +14,7 @@
 #include "worker/freeze/gradient_reducer.h"
 #include "worker/freeze/module_freezer.h"
 #include "worker/session/frozen_forward.h"
+#include "worker/session/gradient_meter.h"
 #include "worker/session/plan_schedule.h"
 #include "worker/session/rank_link.h"
 #include "worker/session/session_metrics.h"
@@ -52,8 +53,9 @@ struct SessionParts {
 //
 //   for (;;) {
 //     session->BeginStep();
-//     loss = LossOf(session->Forward(input));
-//     session->BeforeBackward(loss); loss.backward(); optimizer.step();
+//     loss = LossOf(session->Forward(input), 0, batch_size);
+//     session->BeforeBackward(loss); loss.backward();
+//     session->AfterBackward(LossOf); optimizer.step();
 //     session->EndStep(loss, {learning_rate});   // optimizer.zero_grad() before or after
 //   }
 //
@@ -75,6 +77,8 @@ class Session {
   bool ExpectsBatches() const { return frozen_forward_ != nullptr && frozen_forward_->in_use(); }
   void Expect(const std::vector<std::vector<uint64_t>>& batches) { frozen_forward_->Expect(batches); }
   void BeforeBackward(const at::Tensor& loss) { reducer_->BeforeBackward(loss); }
+  // Before the optimizer's step: measures the gradients, where that is asked for. What fails is said once.
+  void AfterBackward(const LossOfRows& loss);
 
   // After the optimizer's step: probe, snapshot, commit, switch, report. `loss` is a scalar of any device.
   // Errors: UNAVAILABLE [COMMIT_FAILED], [CHECKSUM_FAILED], [REDUCER_FAILED]: a rank is gone;
@@ -104,6 +108,7 @@ class Session {
 
   // Whether module `index` is to be captured in this step.
   bool Captures(int64_t index) const { return sampling_.has_value() && sampling_->first_module.value() == index; }
+  at::Tensor RunModules(at::Tensor input, const BatchSamples* samples);
   void Capture(const at::Tensor& input);
   void Probe();
   void AnswerSnapshotRequest();
@@ -121,8 +126,11 @@ class Session {
   int restored_prefix_;
   std::optional<SamplingRequest> sampling_;  // of the step under way
   at::Tensor captured_;
+  std::optional<GradientRequest> gradients_;  // of the step under way
+  std::unique_ptr<GradientMeter> meter_;      // null: its gradients are not measured
   std::vector<Switch> switches_;
-  bool probe_failed_ = false;  // said once, as the next
+  bool probe_failed_ = false;  // said once, as the next two
+  bool gradients_failed_ = false;
   bool small_batch_told_ = false;
 };
 

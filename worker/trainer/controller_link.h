@@ -23,6 +23,7 @@ struct LinkDescription {
   std::vector<int64_t> image_shape;  // channels, height, width
   c10::Device device = c10::kCPU;
   int64_t total_steps = 0;
+  std::vector<double> planned_learning_rates;
   int64_t step = 0;
   int frozen_prefix = 0;
   PlanId applied_plan;

@@ -1,5 +1,6 @@
 #include "worker/trainer/schedule.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -37,6 +38,17 @@ double LearningRate(const LearningRateOptions& options, int64_t step) {
     }
   }
   return options.base;
+}
+
+std::vector<double> PlannedRates(const LearningRateOptions& options) {
+  constexpr int64_t kMost = 1024;
+  const int64_t count = std::min(options.total_steps, kMost);
+  std::vector<double> rates;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t step = count == 1 ? 0 : i * (options.total_steps - 1) / (count - 1);
+    rates.push_back(LearningRate(options, step));
+  }
+  return rates;
 }
 
 }  // namespace egeria::trainer

@@ -27,6 +27,10 @@ absl::StatusOr<ScheduleKind> ParseScheduleKind(const std::string& name);
 // total. A function of the step alone.
 double LearningRate(const LearningRateOptions& options, int64_t step);
 
+// The rates at evenly spread steps of the whole training, the first and the last included: at most 1,024, as a
+// registration holds.
+std::vector<double> PlannedRates(const LearningRateOptions& options);
+
 }  // namespace egeria::trainer
 
 #endif  // EGERIA_WORKER_TRAINER_SCHEDULE_H_

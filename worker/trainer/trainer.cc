@@ -228,6 +228,7 @@ absl::Status Run::StartSession(const std::optional<Checkpoint>& restored) {
     link.image_shape = {task_.train.channels, task_.train.height, task_.train.width};
     link.device = device_;
     link.total_steps = total_steps_;
+    link.planned_learning_rates = PlannedRates(rate_);
     link.step = parts.step;
     link.frozen_prefix = parts.frozen_prefix;
     link.applied_plan = parts.applied_plan;
@@ -277,6 +278,9 @@ absl::Status Run::Step(Progress* progress) {
     loss = at::cross_entropy_loss(session_->Forward(batch.images, &which), batch.labels);
     session_->BeforeBackward(loss);
     loss.backward();
+    session_->AfterBackward([&batch](const at::Tensor& output, int64_t begin, int64_t end) {
+      return at::cross_entropy_loss(output, batch.labels.slice(0, begin, end));
+    });
     replica_->optimizer().step();
   } catch (const std::exception& error) {
     return NamedError(absl::StatusCode::kInternal, "STEP_FAILED", "step ", step + 1, ": ",

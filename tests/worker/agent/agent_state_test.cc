@@ -116,8 +116,18 @@ TEST_F(AgentStateTest, TakesTheDirectivesWishesAsTheyAreNow) {
   EXPECT_EQ(sampling->interval_steps, 5);
   EXPECT_EQ(sampling->batch_size, 16);
   EXPECT_EQ(sampling->version, 9);
+  directive.mutable_gradients()->set_first_module(3);
+  directive.mutable_gradients()->set_interval_steps(7);
+  directive.mutable_gradients()->set_version(2);
+  state_.Apply(directive);
+  const std::optional<GradientRequest> gradients = state_.gradients();
+  ASSERT_TRUE(gradients.has_value());
+  EXPECT_EQ(gradients->first_module, ModuleIndex(3));
+  EXPECT_EQ(gradients->interval_steps, 7);
+  EXPECT_EQ(gradients->version, 2);
   state_.Apply(DirectiveOf());
   EXPECT_FALSE(state_.sampling().has_value());
+  EXPECT_FALSE(state_.gradients().has_value());
 }
 
 TEST_F(AgentStateTest, RefusesGarbageInADirectiveAndTakesTheRest) {
@@ -138,6 +148,17 @@ TEST_F(AgentStateTest, RefusesGarbageInADirectiveAndTakesTheRest) {
   for (const v1::Directive& directive : {Wanting(0, 4, 1), Wanting(-1, 1, 1), Wanting(2, 1, 1), Wanting(0, 1, -1)}) {
     state_.Apply(directive);
     EXPECT_FALSE(state_.snapshot().has_value());
+  }
+}
+
+TEST_F(AgentStateTest, RefusesARequestForGradientsThatCannotBeAnswered) {
+  for (const std::vector<int>& numbers : std::vector<std::vector<int>>{{4, 1, 1}, {-1, 1, 1}, {0, 0, 1}, {0, 1, -1}}) {
+    v1::Directive directive = DirectiveOf();
+    directive.mutable_gradients()->set_first_module(numbers[0]);
+    directive.mutable_gradients()->set_interval_steps(numbers[1]);
+    directive.mutable_gradients()->set_version(numbers[2]);
+    state_.Apply(directive);
+    EXPECT_FALSE(state_.gradients().has_value()) << directive.ShortDebugString();
   }
 }
 

@@ -49,6 +49,8 @@ TEST(MakeRegistration, CarriesTheWholeJob) {
   job.frozen_prefix = 2;
   job.applied_plan = PlanId(5);
   job.observe = true;
+  job.modules[2].step_share = 0.25;
+  job.planned_learning_rates = {0.5, 0.25, 0};
   const auto request = MakeRegistration(job);
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_EQ(request->job_id(), job.job_id.text());
@@ -65,7 +67,10 @@ TEST(MakeRegistration, CarriesTheWholeJob) {
   EXPECT_EQ(request->modules(0).graph().nodes(0).op(), "aten::relu");
   EXPECT_FALSE(request->modules(1).has_graph());
   EXPECT_EQ(request->modules(1).graph_error(), "not traceable");
+  EXPECT_EQ(request->modules(2).step_share(), 0.25);
   EXPECT_EQ(request->modules(3).name(), "layer3");
+  ASSERT_EQ(request->planned_learning_rates_size(), 3);
+  EXPECT_EQ(request->planned_learning_rates(1), 0.25);
   EXPECT_EQ(request->modules(3).parameter_bytes(), 400);
 }
 
@@ -104,6 +109,9 @@ TEST(MakeRegistration, RefusesWhatNoControllerWouldTake) {
       {"negative prefix", [](auto& job) { job.frozen_prefix = -1; }},
       {"plan", [](auto& job) { job.applied_plan = PlanId(-1); }},
       {"step", [](auto& job) { job.step = -1; }},
+      {"a share of no step", [](auto& job) { job.modules[1].step_share = 1.01; }},
+      {"a negative rate", [](auto& job) { job.planned_learning_rates = {0.1, -0.1}; }},
+      {"1,025 rates", [](auto& job) { job.planned_learning_rates.resize(1025); }},
       {"policy", [](auto& job) { job.policy_json = "{\"x\": 1}"; }},
   };
   for (const auto& [name, spoil] : cases) {

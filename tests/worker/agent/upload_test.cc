@@ -92,6 +92,27 @@ TEST(UploadCutter, WritesAReadingAsOneMessage) {
   EXPECT_FALSE(cutter.Next(&message));
 }
 
+TEST(UploadCutter, WritesGradientsAsOneMessage) {
+  const auto upload = MakeUpload(GradientReading{ModuleIndex(2), 50, 7, 4, {0.5, 2}, {0.25, 1}, 128});
+  ASSERT_TRUE(upload.ok());
+  EXPECT_TRUE(upload->is_sample()) << "in all but its form";
+  UploadCutter cutter(&*upload, 11);
+  v1::WorkerMessage message;
+  ASSERT_TRUE(cutter.Next(&message));
+  const v1::GradientReading& reading = message.gradients();
+  EXPECT_EQ(reading.upload_id(), 11);
+  EXPECT_EQ(reading.first_module(), 2);
+  EXPECT_EQ(reading.step(), 50);
+  EXPECT_EQ(reading.request_version(), 7);
+  EXPECT_EQ(reading.parts(), 4);
+  EXPECT_EQ(reading.samples(), 128);
+  ASSERT_EQ(reading.mean_of_squares_size(), 2);
+  ASSERT_EQ(reading.square_of_mean_size(), 2);
+  EXPECT_EQ(reading.mean_of_squares(1), 2);
+  EXPECT_EQ(reading.square_of_mean(0), 0.25);
+  EXPECT_FALSE(cutter.Next(&message));
+}
+
 TEST(MakeUpload, RefusesTensorsThatDoNotHoldWhatTheySay) {
   WireTensor tensor = Bytes("x", 4, 0);
   tensor.spec.shape = {5};

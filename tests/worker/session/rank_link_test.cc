@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -29,6 +30,10 @@ SamplingRequest Sampling(int module, int interval, int64_t version) {
 
 SnapshotRequest SnapshotOf(int module, int64_t version) {
   return {ModuleIndex(module), ModuleIndex(module), version};
+}
+
+GradientRequest GradientsOf(int first_module, int interval, int64_t version) {
+  return {ModuleIndex(first_module), interval, version};
 }
 
 // One rank without a model: steps through its link and notes what it is told to do.
@@ -158,6 +163,120 @@ TEST(RankLink, ReadingsComeFromTheAskedRankOnly) {
   });
 }
 
+// What rank r knows of step s in the tests below: module i has squares 10 i + r + s and, of the mean, i + s.
+GradientSquares SquaresOf(int rank, int64_t step, int first_module) {
+  GradientSquares squares;
+  squares.samples = 8;
+  for (int module = first_module; module < kModules; ++module) {
+    squares.mean_of_squares.push_back(static_cast<double>(10 * module + rank + step));
+    squares.square_of_mean.push_back(static_cast<double>(module + step));
+  }
+  return squares;
+}
+
+TEST(RankLink, OneReadingOfGradientsIsMadeOfWhatAllRanksKnow) {
+  RunRanks(2, [](const GroupMember& member) {
+    Rank rank(member);
+    if (member.rank == 1) rank.line.Want(GradientsOf(1, 1, 5));
+    for (int64_t step = 1; step <= 20; ++step) {
+      const auto request = rank.link().GradientsFor(step);
+      EXPECT_EQ(request.has_value(), step > 3) << "on both ranks, two boundaries after it was heard of";
+      if (request.has_value()) {
+        EXPECT_TRUE(rank.link().OfferGradients(*request, step, SquaresOf(member.rank, step, 1)));
+      }
+      rank.Step();
+    }
+    EXPECT_TRUE(rank.link().Stop(true).ok());
+    const std::vector<GradientReading> readings = rank.line.gradient_readings();
+    ASSERT_EQ(readings.size(), member.rank == 1 ? 15u : 0u) << "the last two are on their way";
+    for (size_t i = 0; i < readings.size(); ++i) {
+      const GradientReading& reading = readings[i];
+      const double step = static_cast<double>(reading.step);
+      EXPECT_EQ(reading.step, static_cast<int64_t>(i) + 4);
+      EXPECT_EQ(reading.request_version, 5);
+      EXPECT_EQ(reading.first_module, ModuleIndex(1));
+      EXPECT_EQ(reading.parts, 2);
+      EXPECT_EQ(reading.samples, 16);
+      EXPECT_THAT(reading.mean_of_squares, ::testing::ElementsAre(10.5 + step, 20.5 + step, 30.5 + step));
+      EXPECT_THAT(reading.square_of_mean, ::testing::ElementsAre(1 + step, 2 + step, 3 + step));
+    }
+  });
+}
+
+TEST(RankLink, ARankWithoutGradientsHoldsNobodyUpAndThenThereIsNoReading) {
+  RunRanks(3, [](const GroupMember& member) {
+    Rank rank(member);
+    if (member.rank == 0) rank.line.Want(GradientsOf(0, 2, 5));
+    for (int64_t step = 1; step <= 20; ++step) {
+      const auto request = rank.link().GradientsFor(step);
+      const bool silent = member.rank == 2 && step == 10;
+      if (request.has_value() && !silent) {
+        rank.link().OfferGradients(*request, step, SquaresOf(member.rank, step, 0));
+      }
+      rank.Step();
+    }
+    EXPECT_TRUE(rank.link().Stop(true).ok());
+    std::vector<int64_t> steps;
+    for (const GradientReading& reading : rank.line.gradient_readings()) steps.push_back(reading.step);
+    if (member.rank == 0) {
+      EXPECT_THAT(steps, ::testing::ElementsAre(4, 6, 8, 12, 14, 16, 18));
+    } else {
+      EXPECT_TRUE(steps.empty());
+    }
+  });
+}
+
+TEST(RankLink, RanksThatDisagreeOnTheMeanGradientTellNothing) {
+  RunRanks(2, [](const GroupMember& member) {
+    Rank rank(member);
+    if (member.rank == 0) rank.line.Want(GradientsOf(0, 1, 5));
+    for (int64_t step = 1; step <= 10; ++step) {
+      if (const auto request = rank.link().GradientsFor(step)) {
+        GradientSquares squares = SquaresOf(member.rank, step, 0);
+        squares.square_of_mean[2] += member.rank;  // nobody has averaged them
+        rank.link().OfferGradients(*request, step, squares);
+      }
+      rank.Step();
+    }
+    EXPECT_TRUE(rank.link().Stop(true).ok());
+    EXPECT_TRUE(rank.line.gradient_readings().empty());
+  });
+}
+
+TEST(RankLink, RanksThatAreNotAtTheSameStepDoNotMistakeOneCollectiveForAnother) {
+  RunRanks(2, [](const GroupMember& member) {
+    Rank rank(member);
+    if (member.rank == 0) rank.line.Want(GradientsOf(0, 2, 5));
+    rank.Steps(6);
+    // Rank 1 has skipped a step, so that the request is due at different boundaries from here on.
+    for (int64_t step = 7 + member.rank; step < 14; ++step) {
+      const auto plan = rank.link().Commit(step);
+      if (plan.ok()) continue;
+      EXPECT_EQ(std::string(plan.status().message()).rfind("[STEPS_DIFFER]", 0), 0u) << plan.status();
+    }
+    if (member.rank == 1) rank.link().Commit(14).IgnoreError();
+    EXPECT_TRUE(rank.link().Stop(true).ok());
+  });
+}
+
+TEST(RankLink, AloneARankTellsOfItsPartsAtOnce) {
+  Rank rank({nullptr, 0, 1});
+  rank.line.Want(GradientsOf(2, 3, 4));
+  EXPECT_FALSE(rank.link().GradientsFor(4).has_value());
+  const auto request = rank.link().GradientsFor(6);
+  ASSERT_TRUE(request.has_value());
+  GradientSquares squares = SquaresOf(0, 6, 2);
+  squares.parts = 2;
+  EXPECT_TRUE(rank.link().OfferGradients(*request, 6, squares));
+  ASSERT_EQ(rank.line.gradient_readings().size(), 1u);
+  EXPECT_EQ(rank.line.gradient_readings()[0].parts, 2);
+  EXPECT_EQ(rank.line.gradient_readings()[0].samples, 8);
+  squares.square_of_mean[0] = std::numeric_limits<double>::infinity();
+  rank.link().OfferGradients(*request, 9, squares);
+  EXPECT_EQ(rank.line.gradient_readings().size(), 1u) << "a step that was skipped tells nothing";
+  EXPECT_FALSE(rank.link().OfferGradients(*request, 9, SquaresOf(0, 6, 0))) << "of too many modules";
+}
+
 TEST(RankLink, NobodySamplesAModuleThatAPlanHasFrozen) {
   RunRanks(2, [](const GroupMember& member) {
     Rank rank(member);
@@ -276,8 +395,8 @@ TEST(RankLink, DoesNothingInAForkedChild) {
 
 TEST(RequestAgreement, KeepsAHostileVersionOut) {
   RequestAgreement agreement;
-  const std::vector<int64_t> none = agreement.Advertise(std::nullopt, std::nullopt);
-  EXPECT_EQ(agreement.Advertise(Sampling(1, 1, INT64_MIN), SnapshotOf(1, -5)), none);
+  const std::vector<int64_t> none = agreement.Advertise(std::nullopt, std::nullopt, std::nullopt);
+  EXPECT_EQ(agreement.Advertise(Sampling(1, 1, INT64_MIN), SnapshotOf(1, -5), GradientsOf(1, 1, -9)), none);
 }
 
 }  // namespace

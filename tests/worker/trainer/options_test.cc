@@ -242,5 +242,20 @@ TEST(Progress, PrintsALineEverySecondsOffATerminal) {
   std::free(text);
 }
 
+TEST(PlannedRates, AreThoseOfTheScheduleFromTheFirstStepToTheLast) {
+  LearningRateOptions options{.kind = ScheduleKind::kStep, .base = 1, .total_steps = 100};
+  std::vector<double> rates = PlannedRates(options);
+  ASSERT_EQ(rates.size(), 100u);
+  for (int64_t step = 0; step < 100; ++step) EXPECT_DOUBLE_EQ(rates[step], LearningRate(options, step));
+  options.kind = ScheduleKind::kCosine;
+  options.total_steps = 1'000'000;
+  rates = PlannedRates(options);
+  ASSERT_EQ(rates.size(), 1024u);
+  EXPECT_DOUBLE_EQ(rates.front(), 1);
+  EXPECT_DOUBLE_EQ(rates.back(), LearningRate(options, 999'999));
+  options.total_steps = 1;
+  EXPECT_EQ(PlannedRates(options).size(), 1u);
+}
+
 }  // namespace
 }  // namespace egeria::trainer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -77,6 +78,10 @@ class Caching:
         with self._watch:
             ids = current().take(batch_of(pytree.tree_leaves((args, kwargs))))
             self.repeats.note(args, kwargs, ids)
+
+    def aside(self) -> contextlib.AbstractContextManager[None]:
+        """For passes of the model that are not training's."""
+        return contextlib.nullcontext() if self._skipper is None else self._skipper.aside()
 
     def after_step(self) -> None:
         """At the end of a step."""

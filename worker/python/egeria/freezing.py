@@ -73,6 +73,10 @@ class Freezer:
         self._prefix = prefix
         return changed
 
+    def thawed_by(self, modules: Iterable[LayerModule]) -> list[nn.Parameter]:
+        """Parameters of `modules` that are frozen, and would train again if these were not."""
+        return [parameter for name, parameter in _named(modules).items() if self._asked.get(name, False)]
+
     def hold(self) -> None:
         """Sets the modes of frozen layers again, in case `training` was assigned to: for places where their own
         hooks do not run, such as before a compiled forward pass."""

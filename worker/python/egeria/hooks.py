@@ -1,7 +1,7 @@
-"""The two hooks by which a session follows a training: before the model's forward pass, after the optimizer's
-step.
+"""The hooks by which a session follows a training: before and after the model's forward pass, before and after the
+optimizer's step.
 
-Neither keeps its session alive, and copies of a hooked model or optimizer (an average of the weights, a pickle,
+None keeps its session alive, and copies of a hooked model or optimizer (an average of the weights, a pickle,
 what a forked or spawned process inherits) carry hooks that do nothing.
 """
 
@@ -61,13 +61,32 @@ class ForwardHook(_Hook):
             session._on_forward(args, kwargs)
 
 
+class OutputHook(_Hook):
+    """Forward hook of the same module."""
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if torch.compiler.is_compiling() or not module.training or not torch.is_grad_enabled():
+            return
+        session = self.session()
+        if session is not None:
+            session._on_output(output)
+
+
 class NetworkHook(ForwardHook):
     """The same for a network inside a training framework's module. Where both are one, its forward() is replaced
     while the framework makes a detour through its wrapper: a call of something else, with other arguments."""
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if getattr(module.forward, "__func__", None) is type(module).forward:
+        if _has_own_forward(module):
             super().__call__(module, args, kwargs)
+
+
+class NetworkOutputHook(OutputHook):
+    """The same for a network."""
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if _has_own_forward(module):
+            super().__call__(module, args, output)
 
 
 class StepHook(_Hook):
@@ -77,6 +96,15 @@ class StepHook(_Hook):
         session = self.session()
         if session is not None:
             session._on_step()
+
+
+class BeforeStepHook(_Hook):
+    """Pre-hook of an optimizer's step()."""
+
+    def __call__(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        session = self.session()
+        if session is not None:
+            session._before_step()
 
 
 class PassHook(_Inert):
@@ -92,6 +120,10 @@ class PassHook(_Inert):
         method = self._method() if os.getpid() == self._pid else None
         if method is not None:
             method(*arguments)
+
+
+def _has_own_forward(module: nn.Module) -> bool:
+    return getattr(module.forward, "__func__", None) is type(module).forward
 
 
 def wrappers_of(model: nn.Module) -> list[nn.Module]:

@@ -22,6 +22,7 @@ from egeria.isolation import device_of
 from egeria.modules import LayerModule, ModuleSpec, has_parameters, partition
 from egeria.probing import LocalReference, gram, record_calls
 from egeria.replicas import is_fully_sharded
+from egeria.step_shares import StepShares
 
 _logger = logging.getLogger("egeria")
 T = TypeVar("T")
@@ -43,6 +44,8 @@ class Subject:
     modules: list[LayerModule]
     config: Config
     total_steps: int | None
+    planned_rates: list[float]
+    shares: StepShares
     losses_reported: bool
     step: int
     frozen_prefix: int
@@ -93,11 +96,14 @@ def start_link(subject: Subject, group: dist.ProcessGroup | None, observed: Sequ
         "errors": analysis.errors,
         "graphs": [_fingerprint(analysis.exported, index) for index in range(len(analysis.modules))],
         "losses": subject.losses_reported,
+        "shares": subject.shares.of(analysis.modules),
         "job_id": os.environ.get("EGERIA_JOB_ID") or _native.random_job_id(),
     })
     if any(other["modules"] != found[0]["modules"] for other in found):
         raise EgeriaError("NO_LINK", "the ranks found different layer modules; give `modules` to attach()")
     subject.losses_reported = found[0]["losses"]  # the controller takes rank 0's
+    # Measured, so that they differ a little.
+    subject.shares.known = dict(zip((module.name for module in analysis.modules), found[0]["shares"]))
     errors = [_error_of(index, found) for index in range(len(analysis.modules))]
     link = _attempt(group, lambda: Link(subject, analysis, errors, samples, group, found[0]["job_id"], session))
     return link
@@ -124,6 +130,7 @@ class Link:
         self._exported = analysis.exported
         self._model = subject.model
         self._sharded = _is_sharded(subject.model)
+        self._shares = subject.shares.known
         self._errors = list(errors)
         self._local = [error is not None and config.reference != "controller" for error in errors]
         self._reference: LocalReference | None = None
@@ -144,6 +151,7 @@ class Link:
             "modules": [self._describe(index) for index in range(len(self.modules))],
             "policy_json": config.policy_json(samples),
             "total_steps": subject.total_steps or 0,
+            "planned_learning_rates": subject.planned_rates,
             "observe": config.observe,
             "budget": config.budget or 0.0,
             "losses_reported": subject.losses_reported,
@@ -240,6 +248,7 @@ class Link:
             "graph_json": self._exported.module(index).graph_json if has_graph else None,
             "graph_error": error,
             "local_reference": self._local[index],
+            "step_share": self._shares.get(module.name, 0.0),
         }
 
     def _tell_local(self) -> None:

@@ -94,10 +94,10 @@ class _Flat(nn.Module):
 
     def forward(self, *tensors: Tensor) -> list[Tensor]:
         result = self._inputs.call(self.get_submodule(_WRAPPER), tensors)
-        return _tensors_in(result)
+        return tensors_in(result)
 
 
-def _tensors_in(value: Any) -> list[Tensor]:
+def tensors_in(value: Any) -> list[Tensor]:
     """Tensors of a result, also of one whose type pytree does not know (an output class)."""
     found: list[Tensor] = []
     for leaf in pytree.tree_leaves(value):
@@ -105,7 +105,7 @@ def _tensors_in(value: Any) -> list[Tensor]:
             found.append(leaf)
         elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
             for field in dataclasses.fields(leaf):
-                found += _tensors_in(getattr(leaf, field.name))
+                found += tensors_in(getattr(leaf, field.name))
     return found
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -20,11 +21,15 @@ from egeria.caching import Caching
 from egeria.config import Config
 from egeria.errors import EgeriaError
 from egeria.graph import GraphError, RootInputs
-from egeria.hooks import ForwardHook, NetworkHook, StepHook, wrappers_of
+from egeria.gradients import GradientMeter
+from egeria.hooks import BeforeStepHook, ForwardHook, NetworkHook, NetworkOutputHook, OutputHook, StepHook, \
+    wrappers_of
 from egeria.linking import Link, Subject, start_link
 from egeria.modules import LayerModule, ModuleSpec, from_unit_names, partition, unwrap
 from egeria.reports import Reports, total_steps_of
+from egeria.schedules import planned_rates
 from egeria.states import STATE_VERSION, Switch, read_state, summary_line
+from egeria.step_shares import StepShares
 from egeria.switching import Switcher
 
 _logger = logging.getLogger("egeria")
@@ -114,6 +119,8 @@ class Session:
         self._recordings = 0
         self._probing = True
         self._sampling: Any = None
+        self._gradients: Any = None  # the request that the step under way answers
+        self._aside = False  # a forward pass is none of training's
         self._wants_inputs = config.address() is not None
         self._inputs: list[RootInputs] = []
         self._captured = False  # in the step under way
@@ -126,6 +133,9 @@ class Session:
             return
         self._fixed = spec is not None
         self._switcher = Switcher(model, self._optimizers, partition(self._model, spec), self._fail)
+        self._shares = StepShares(model)
+        self._meter = GradientMeter(self._switcher.replicas, self._model, self._fail,
+                                    lambda: self._account.spend("gradients"))
         self._check_plans()
         self._switcher.allow_recompiles()
         cache = config.cache_address()
@@ -134,7 +144,9 @@ class Session:
             own_forward_only=network is not None, tell=self._fail)
         hook = ForwardHook(self) if network is None else NetworkHook(self)
         watched = model if network is None else network
-        self._watch(watched, hook)
+        self._watch(watched, hook, OutputHook(self) if network is None else NetworkOutputHook(self))
+        for entry in self._optimizers:
+            self._handles.append(entry.register_step_pre_hook(BeforeStepHook(self)))
         self._handles.append(self._optimizers[0].register_step_post_hook(StepHook(self)))
         _open[self._number] = self
 
@@ -183,6 +195,7 @@ class Session:
                          for entry in self._switches],
             "modules": [[module.name, list(module.unit_names), [name for name, _ in module.loose]]
                         for module in self.modules],
+            "step_shares": dict(self._shares.known),
             "samples_repeat": None if self._caching is None else self._caching.repeats.known,
         }
 
@@ -210,6 +223,7 @@ class Session:
         self._applied_plan = plan
         self._switches = switches
         self._start_at = step + _FIRST_START
+        self._shares.known = {str(name): float(share) for name, share in (state.get("step_shares") or {}).items()}
         if self._caching is not None and state.get("samples_repeat") is not None:
             self._caching.repeats.known = bool(state["samples_repeat"])
         self._switcher.set(prefix)
@@ -221,7 +235,7 @@ class Session:
         ranks, ranks_identical (after every switch), observe.
 
         Of this rank's time: saved_seconds, by freezing (None where it cannot be told); spent_seconds, Egeria's own, by
-        what: "start", "probes", "snapshots", "agreement", "switches", "recompiles", "cache", "hooks";
+        what: "start", "probes", "gradients", "snapshots", "agreement", "switches", "recompiles", "cache", "hooks";
         time_saved_share, saved less spent as a share of what the same steps would have taken without Egeria;
         seconds_per_step by frozen prefix, without Egeria's own.
 
@@ -290,6 +304,7 @@ class Session:
         self._final = {"frozen_prefix": self._switcher.prefix, "frozen_share": self._switcher.frozen_share}
         for handle in self._handles:
             handle.remove()
+        self._stop_measuring()
         try:
             self._reports.flush(self._link, self._switcher.prefix)
             if self._caching is not None:
@@ -313,6 +328,8 @@ class Session:
 
     def _on_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before a training forward pass."""
+        if self._aside:
+            return
         try:
             with self._account.spend("hooks"):
                 self._reports.forward()
@@ -330,9 +347,25 @@ class Session:
         except Exception as error:  # pylint: disable=broad-exception-caught
             self._cannot_probe("the model's inputs cannot be copied", error)
 
+        if self._gradients is not None:
+            self._try_to_measure(lambda: self._meter.before_forward(args, kwargs))
+
+    def _on_output(self, output: Any) -> None:
+        """After a training forward pass."""
+        self._shares.after_forward()
+        if self._gradients is not None and not self._aside:
+            self._try_to_measure(lambda: self._meter.after_forward(output))
+
+    def _before_step(self) -> None:
+        """Before an optimizer's step."""
+        self._shares.before_step()
+        if self._gradients is not None:
+            self._try_to_measure(lambda: self._meter.before_step(self._going_aside))
+
     def _on_step(self) -> None:
         """After the optimizer's step: the boundary between two training steps."""
         self._step += 1
+        self._shares.end()
         prefix = self._switcher.prefix
         if self._caching is not None:
             self._caching.after_step()
@@ -357,6 +390,8 @@ class Session:
             self._fail("the session cannot go on", error)
             self._drop_link()
         self._captured = False
+        if self._wants_inputs and self._switcher.prefix == 0:  # the line starts soon
+            self._try_to_report(lambda: self._shares.begin(self.modules))
 
     # One step.
 
@@ -366,6 +401,8 @@ class Session:
             inputs, self._inputs = self._inputs, []
             with self._account.spend("probes"):
                 self._try_to_probe(lambda: link.probe(self._sampling, self._step, inputs[-1]))
+        if self._gradients is not None:
+            self._try_to_measure(lambda: self._offer_gradients(link))
         if self._probing:
             with self._account.spend("snapshots"):
                 self._try_to_probe(lambda: link.answer_snapshot(self._step))
@@ -380,6 +417,30 @@ class Session:
             self._restart(link)
             return
         self._sampling = link.native.sampling_for(self._step + 1) if self._probing else None
+        self._gradients = link.native.gradients_for(self._step + 1)
+        if self._gradients is not None:
+            self._try_to_measure(self._measure_next)
+
+    def _measure_next(self) -> None:
+        first = self._gradients.first_module
+        self._meter.begin(self.modules, first, self._switcher.thawed_by(first), self._switcher.ranks)
+
+    def _offer_gradients(self, link: Link) -> None:
+        request, self._gradients = self._gradients, None
+        found = self._meter.end()
+        if found is not None:
+            link.native.offer_gradients(request, self._step, found.mean_of_squares, found.square_of_mean,
+                                        found.parts, found.samples)
+
+    @contextlib.contextmanager
+    def _going_aside(self) -> Iterator[None]:
+        """For forward passes that are none of training's."""
+        self._aside = True
+        try:
+            with contextlib.nullcontext() if self._caching is None else self._caching.aside():
+                yield
+        finally:
+            self._aside = False
 
     def _follow_with_cache(self, caching: Caching) -> None:
         try:
@@ -412,6 +473,14 @@ class Session:
         except Exception as error:  # pylint: disable=broad-exception-caught
             self._cannot_probe("a probe failed", error)
 
+    def _try_to_measure(self, action: Callable[[], None]) -> None:
+        """A failure costs one reading. Whatever fails, this rank goes on with the others."""
+        try:
+            with self._account.spend("gradients"):
+                action()
+        except Exception as error:  # pylint: disable=broad-exception-caught
+            self._fail("a step tells nothing of its gradients", error)
+
     def _switch_by_plan(self) -> None:
         prefix = dict(self._config.plans).get(self._step)
         if prefix is not None:
@@ -439,10 +508,10 @@ class Session:
             _logger.warning("egeria: no loss is reported, so the bootstrapping stage lasts a fixed number of "
                             "steps; call session.step(loss) after each optimizer.step()")
         self._start_tried = True
-        subject = Subject(self._model, self._spec, self._fixed, self.modules, self._config,
-                          self._config.total_steps or total_steps_of(self._scheduler, self._step),
-                          self._reports.any_loss, self._step, self._switcher.prefix, self._applied_plan,
-                          self._recordings)
+        total_steps = self._config.total_steps or total_steps_of(self._scheduler, self._step)
+        subject = Subject(self._model, self._spec, self._fixed, self.modules, self._config, total_steps,
+                          planned_rates(self._scheduler, total_steps), self._shares, self._reports.any_loss,
+                          self._step, self._switcher.prefix, self._applied_plan, self._recordings)
         try:
             link = start_link(subject, group, self._inputs if self._probing else [], self._number)
         except EgeriaError as error:
@@ -471,7 +540,7 @@ class Session:
             return
         for found in wrappers_of(self._model):
             if id(found) not in self._watched:
-                self._watch(found, ForwardHook(self))
+                self._watch(found, ForwardHook(self), OutputHook(self))
 
     def _restart(self, link: Link) -> None:
         """Records the model anew, with sizes that vary. A collective."""
@@ -479,6 +548,7 @@ class Session:
         self._link = None
         self._recordings += 1
         self._sampling = None
+        self._stop_measuring()
         self._wants_inputs = self._probing
         self._start_at = self._step + _FIRST_START
 
@@ -490,6 +560,7 @@ class Session:
     def _drop_link(self) -> None:
         link, self._link = self._link, None
         self._sampling = None
+        self._stop_measuring()
         self._wants_inputs = False
         if link is not None:
             try:
@@ -497,11 +568,17 @@ class Session:
             except Exception:  # pylint: disable=broad-exception-caught
                 _logger.debug("egeria: the line to the controller did not end in order", exc_info=True)
 
+    def _stop_measuring(self) -> None:
+        self._gradients = None
+        self._meter.end()
+        self._shares.close()
+
     # Small things.
 
-    def _watch(self, module: nn.Module, hook: ForwardHook) -> None:
+    def _watch(self, module: nn.Module, hook: ForwardHook, output_hook: OutputHook) -> None:
         self._watched.add(id(module))
         self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+        self._handles.append(module.register_forward_hook(output_hook))
 
     def _adopt(self, modules: Any) -> None:
         """Takes a checkpoint's layer modules, which may have been found by watching a forward pass."""

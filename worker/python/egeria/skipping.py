@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -112,6 +113,15 @@ class Skipper:
         if self.refusal is None and not self._busy:
             with self.watch:
                 self._begin_pass(args, kwargs, ids)
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """For passes of the model that are not training's: they are computed as usual, and not counted."""
+        before, self._busy = self._busy, True
+        try:
+            yield
+        finally:
+            self._busy = before
 
     def disarm(self) -> None:
         """The next forward pass is one as usual."""

@@ -67,6 +67,7 @@ ModuleDescription ReadModule(const py::dict& dict) {
          if (!value.is_none()) module->graph_error = py::cast<std::string>(value);
        }},
       {"local_reference", Into(&ModuleDescription::local_reference)},
+      {"step_share", Into(&ModuleDescription::step_share)},
   };
   ModuleDescription module;
   ReadKeys(dict, "a module", readers, &module);
@@ -95,6 +96,7 @@ JobDescription ReadJob(const py::dict& dict) {
        [](py::handle value, JobDescription* job) {
          job->total_steps = value.is_none() ? 0 : py::cast<int64_t>(value);
        }},
+      {"planned_learning_rates", Into(&JobDescription::planned_learning_rates)},
       {"observe", Into(&JobDescription::observe)},
       {"budget", Into(&JobDescription::budget)},
       {"losses_reported", Into(&JobDescription::losses_reported)},

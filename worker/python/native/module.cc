@@ -218,6 +218,14 @@ void DefineRequests(py::module_& module) {
       .def_property_readonly("first_module", [](const Snapshot& self) { return self.request.first_module.value(); })
       .def_property_readonly("version", [](const Snapshot& self) { return self.request.version; })
       .def_readonly("asked", &Snapshot::asked);
+  using Gradients = PythonLink::Asked<worker::GradientRequest>;
+  py::class_<Gradients>(module, "GradientRequest",
+                        "Tell of the gradients of layer modules first_module and behind. All ranks get it at the same "
+                        "steps; `asked` says whether the controller waits for this rank's answer.")
+      .def_property_readonly("first_module", [](const Gradients& self) { return self.request.first_module.value(); })
+      .def_property_readonly("interval_steps", [](const Gradients& self) { return self.request.interval_steps; })
+      .def_property_readonly("version", [](const Gradients& self) { return self.request.version; })
+      .def_readonly("asked", &Gradients::asked);
   py::class_<worker::Plan>(module, "Plan", "From now on modules 0..frozen_prefix-1 are frozen.")
       .def_readonly("frozen_prefix", &worker::Plan::frozen_prefix)
       .def_property_readonly("plan_id", [](const worker::Plan& self) { return self.id.value(); })
@@ -249,6 +257,7 @@ void SetCacheTotals(PythonLink& link, const std::map<std::string, int64_t>& coun
 void DefineLink(py::module_& module) {
   using Sampling = PythonLink::Asked<worker::SamplingRequest>;
   using Snapshot = PythonLink::Asked<worker::SnapshotRequest>;
+  using Gradients = PythonLink::Asked<worker::GradientRequest>;
   using namespace pybind11::literals;
   using Unlocked = py::call_guard<Release>;
   py::class_<PythonLink, std::shared_ptr<PythonLink>>(
@@ -267,6 +276,15 @@ void DefineLink(py::module_& module) {
            [](PythonLink& link, const Sampling& request, int64_t step, double plasticity) {
              return link.OfferReading(request.request, step, plasticity);
            }, "request"_a, "step"_a, "plasticity"_a, Unlocked())
+      .def("gradients_for", &PythonLink::GradientsFor, "step"_a, Unlocked())
+      .def("offer_gradients",
+           [](PythonLink& link, const Gradients& request, int64_t step, std::vector<double> mean_of_squares,
+              std::vector<double> square_of_mean, int parts, int64_t samples) {
+             return link.OfferGradients(request.request, step,
+                                        {std::move(mean_of_squares), std::move(square_of_mean), parts, samples});
+           }, "request"_a, "step"_a, "mean_of_squares"_a, "square_of_mean"_a, "parts"_a, "samples"_a,
+           "What this rank knows of a step: see GradientReading in controller.proto, with parts of its own samples.",
+           Unlocked())
       .def("offer_snapshot",
            [](PythonLink& link, const Snapshot& request, int64_t layer_module, int64_t step, NamedTensors tensors) {
              return link.OfferSnapshot(request.request, layer_module, step, ToNamedTensors(std::move(tensors)));

@@ -151,6 +151,20 @@ std::optional<PythonLink::Asked<worker::SnapshotRequest>> PythonLink::SnapshotWa
   return Asked<worker::SnapshotRequest>{*request, link_->IsAsked(*request)};
 }
 
+std::optional<PythonLink::Asked<worker::GradientRequest>> PythonLink::GradientsFor(int64_t step) {
+  if (InChild()) return std::nullopt;
+  const std::lock_guard<std::timed_mutex> lock(in_use_);
+  const auto request = link_->GradientsFor(step);
+  if (!request.has_value()) return std::nullopt;
+  return Asked<worker::GradientRequest>{*request, link_->IsAsked(*request)};
+}
+
+bool PythonLink::OfferGradients(const worker::GradientRequest& request, int64_t step, worker::GradientSquares own) {
+  if (InChild()) return false;
+  const std::lock_guard<std::timed_mutex> lock(in_use_);
+  return link_->OfferGradients(request, step, std::move(own));
+}
+
 bool PythonLink::OfferSample(const worker::SamplingRequest& request, int64_t step,
                              std::vector<worker::NamedTensor> inputs, const at::Tensor& gram) {
   if (InChild()) return false;

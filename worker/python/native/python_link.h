@@ -55,6 +55,8 @@ class PythonLink {
   };
   std::optional<Asked<worker::SamplingRequest>> SamplingFor(int64_t step);
   std::optional<Asked<worker::SnapshotRequest>> SnapshotWanted(int64_t step);
+  std::optional<Asked<worker::GradientRequest>> GradientsFor(int64_t step);
+  bool OfferGradients(const worker::GradientRequest& request, int64_t step, worker::GradientSquares own);
   bool OfferSample(const worker::SamplingRequest& request, int64_t step, std::vector<worker::NamedTensor> inputs,
                    const at::Tensor& gram);
   bool OfferReading(const worker::SamplingRequest& request, int64_t step, double plasticity);

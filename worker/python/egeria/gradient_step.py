@@ -1,0 +1,299 @@
+"""The gradients of one training step: norms of this rank's own, and of the mean of all."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from egeria.inputs import GraphError, batch_of
+from egeria.modules import LayerModule
+from egeria.replay import CannotReplay, Replay
+from egeria.replicas import Replicas
+
+# By which the gradient of a pass on the side may differ from that of training, as a part of its square: a compiled
+# model and its eager twin differ in roundings, a dropout that was drawn anew by far more.
+_REPLAY_TOLERANCE = 0.05
+
+
+@dataclasses.dataclass
+class Squares:
+    """What this rank knows of a step, by layer module from the first one asked for; see GradientReading in
+    controller.proto, with parts of this rank's own samples."""
+
+    mean_of_squares: list[float]
+    square_of_mean: list[float]
+    parts: int
+    samples: int
+
+
+class GradientStep:
+    """The measurement of one training step. See egeria.gradients for what is measured how.
+
+    Owned by the training thread.
+    """
+
+    def __init__(self, replicas: Replicas, model: nn.Module, modules: Sequence[LayerModule],
+                 thawed: Sequence[nn.Parameter], ranks: int, compared: list[bool],
+                 spend: Callable[[], contextlib.AbstractContextManager[None]]):
+        self._spend = spend
+        self._compared = compared
+        self._replicas = replicas
+        self._model = model
+        self._ranks = ranks
+        self._thawed = list(thawed)
+        frozen = {id(parameter) for parameter in thawed}
+        self._parameters = [[parameter for _, parameter in module.parameters()
+                             if parameter.requires_grad or id(parameter) in frozen] for module in modules]
+        self._trained = [parameter for parameter in pytree.tree_leaves(self._parameters) if parameter.requires_grad]
+        self._own: dict[int, Tensor] = {}  # norm of this rank's gradient so far, by parameter
+        self._newest: dict[int, Tensor] = {}  # that of the newest pass alone
+        self._again = False  # the newest forward pass has had more than one backward pass
+        self._micro: dict[int, list[Tensor]] = {}  # with one rank: norms in all passes
+        self._mean: list[Tensor] | None = None  # norms of what the backward pass has left, as in _trained
+        self._synced: set[int] = set()  # parameters that the averaging pass has reached
+        self._averaging = False
+        self._queued = False
+        self._full = False  # the averaging pass has ended, and another has begun
+        self._batches: list[int] = []  # samples of the passes
+        self._replay: Replay | None = None
+        self._result: Squares | None = None
+        self._handles = [parameter.register_hook(self._hook_of(parameter)) for parameter in self._trained]
+
+    # What training does.
+
+    def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._full:
+            return
+        if self._synced:  # a pass without no_sync() is over; the next one's gradients add to its mean
+            self._full = True
+            return
+        try:
+            batch = batch_of(pytree.tree_leaves((args, kwargs)))
+        except GraphError:
+            batch = 0
+        self._batches.append(batch)
+        self._newest, self._again = {}, False
+        ddp = self._replicas.ddp
+        self._averaging = self._ranks > 1 and ddp is not None and ddp.require_backward_grad_sync
+        if self._replay is not None:
+            self._replay.close()
+            self._replay = None
+        if self._ranks == 1 or self._thawed:
+            self._replay = Replay(self._model, args, kwargs, batch)
+
+    def after_forward(self, output: Any) -> None:
+        if self._replay is not None:
+            self._replay.watch(output)
+
+    def _hook_of(self, parameter: nn.Parameter) -> Callable[[Tensor], None]:
+        def take(gradient: Tensor) -> None:
+            norm = _norm(gradient)
+            self._again = self._again or id(parameter) in self._newest
+            self._newest[id(parameter)] = norm
+            if self._ranks == 1:
+                self._micro.setdefault(id(parameter), []).append(norm)
+                self._queue()
+                return
+            # What micro-batches under no_sync() have left is this rank's own, too.
+            before = parameter.grad
+            self._own[id(parameter)] = norm if before is None else _norm(before + gradient)
+            if self._averaging:
+                self._synced.add(id(parameter))
+                self._queue()
+
+        def hook(gradient: Tensor) -> None:
+            if not self._full:
+                with self._spend():
+                    take(gradient)
+
+        return hook
+
+    def _queue(self) -> None:
+        """Has the norms taken when the backward pass has ended: behind the callbacks that are queued already or in
+        this pass, among them DistributedDataParallel's own, and behind those that these queue."""
+        if self._queued:
+            return
+        self._queued = True
+        engine = torch.autograd.Variable._execution_engine
+        engine.queue_callback(lambda: engine.queue_callback(lambda: engine.queue_callback(self._pass_ended)))
+
+    def _pass_ended(self) -> None:
+        self._queued = False
+        if self._full or (self._ranks == 1 and len(self._batches) < 2):
+            return
+        with self._spend():
+            self._take_mean()
+
+    def _take_mean(self) -> None:
+        self._mean = [_norm(parameter.grad) if parameter.grad is not None else torch.zeros(())
+                      for parameter in self._trained]
+
+    # What has been found.
+
+    def before_step(self, aside: Callable[[], Any]) -> None:
+        self._unhook()
+        replay, self._replay = self._replay, None
+        try:
+            if self._thawed:
+                self._result = self._probe_frozen(replay, aside)
+            elif self._ranks > 1:
+                self._result = self._of_ranks()
+            elif len(self._batches) > 1:
+                self._result = self._of_micro_batches()
+            elif replay is not None:
+                with aside():
+                    self._result = self._of_halves(replay)
+        finally:
+            if replay is not None:
+                replay.close()
+
+    def result(self) -> Squares | None:
+        return self._result
+
+    def close(self) -> None:
+        self._unhook()
+        if self._replay is not None:
+            self._replay.close()
+            self._replay = None
+
+    def _unhook(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _of_ranks(self) -> Squares | None:
+        if self._mean is None or not self._synced:
+            return None
+        mean = {id(parameter): norm for parameter, norm in zip(self._trained, self._mean)}
+        own, means = self._sums(self._own), self._sums(mean)
+        return Squares(own, means, 1, sum(self._batches) if all(self._batches) else 0)
+
+    def _of_micro_batches(self) -> Squares | None:
+        parts = len(self._batches)
+        if self._mean is None or len(set(self._batches)) > 1:
+            return None
+        if any(len(norms) != parts for norms in self._micro.values()):
+            raise CannotReplay(f"its {parts} forward passes do not go with as many backward passes, so that they are "
+                               "no micro-batches")
+        squares = {key: torch.stack([norm.double() for norm in norms]).square().sum().sqrt()
+                   for key, norms in self._micro.items()}
+        mean = {id(parameter): norm for parameter, norm in zip(self._trained, self._mean)}
+        # The step's gradient is the sum of theirs, so that g_p is `parts` times that of micro-batch p.
+        return Squares([parts * value for value in self._sums(squares)], self._sums(mean), parts, sum(self._batches))
+
+    def _of_halves(self, replay: Replay) -> Squares:
+        loss = replay.loss() if replay.tied else None
+        if loss is not None:
+            if not self._compared[0]:  # what passes alone cannot be compared, so that a whole pass is, once
+                whole, = replay.gradients(self._parameters, 1)
+                self._compare(_squares(whole))
+                self._compared[0] = True
+            halves = replay.gradients(self._parameters, 2, loss)
+        else:
+            halves = replay.gradients(self._parameters, 2)
+            self._compare(_squares(_mixed(halves, [1.0, 1.0])))
+        # A half's gradient here is that of its share of the batch's mean loss. Where one half has a sample more, the
+        # estimate of ||E g||^2 is still unbiased, as it is the product of two independent gradients.
+        scale = [replay.batch / size for size in replay.sizes(2)]
+        squares = [_squares(half) for half in halves]
+        return Squares([(scale[0]**2 * one + scale[1]**2 * other) / 2 for one, other in zip(*squares)],
+                       _squares(_mixed(halves, [scale[0] / 2, scale[1] / 2])), 2, replay.batch)
+
+    def _probe_frozen(self, replay: Replay | None, aside: Callable[[], Any]) -> Squares | None:
+        """Whatever happens on this rank, it takes part in what the others wait for."""
+        if self._ranks == 1:
+            if replay is None:
+                return None
+            with aside(), _requiring_gradients(self._thawed):
+                return self._of_halves(replay)
+        failure: Exception | None = None
+        flat = torch.zeros(sum(parameter.numel() for parameter in pytree.tree_leaves(self._parameters)) + 1,
+                           device=self._trained[0].device)
+        own: list[float] = []
+        try:
+            if replay is None:
+                raise CannotReplay("no forward pass of it has been seen")
+            with aside(), _requiring_gradients(self._thawed):
+                whole, = replay.gradients(self._parameters, 1)
+            own = _squares(whole)
+            self._compare(own)
+            offset = 1
+            for gradient in pytree.tree_leaves(whole):
+                flat[offset:offset + gradient.numel()] = gradient.reshape(-1)
+                offset += gradient.numel()
+            flat[0] = 1
+        except Exception as error:  # pylint: disable=broad-exception-caught  # the other ranks wait for this one
+            failure = error
+        dist.all_reduce(flat, group=self._replicas.process_group)
+        if failure is not None:
+            raise failure if isinstance(failure, CannotReplay) else CannotReplay(str(failure)) from failure
+        if flat[0] != self._ranks:
+            return None
+        flat /= self._ranks
+        means, offset = [], 1
+        for module in self._parameters:
+            size = sum(parameter.numel() for parameter in module)
+            means.append(float(_norm(flat[offset:offset + size]).double().square()))
+            offset += size
+        return Squares(own, means, 1, replay.batch)
+
+    def _compare(self, found: Sequence[float]) -> None:
+        """Raises CannotReplay unless the gradients of a pass on the side are, as far as there are others, those of
+        training's newest pass."""
+        if self._again:
+            raise CannotReplay("one forward pass had several backward passes")
+        trained = self._sums(self._newest)
+        total = sum(trained)
+        known = {id(parameter) for parameter in self._trained}
+        for (mine, theirs), module in zip(zip(found, trained), self._parameters):
+            if any(id(parameter) in known for parameter in module) \
+                    and not abs(mine - theirs) <= _REPLAY_TOLERANCE * theirs + 1e-6 * total:
+                raise CannotReplay("a forward pass on the side gives other gradients than training: the loss may "
+                                   "depend on more than the model's output, or the model on what cannot be put back")
+
+    def _sums(self, norms: dict[int, Tensor]) -> list[float]:
+        """Sums of squares by layer module."""
+        if not norms:
+            return [0.0] * len(self._parameters)
+        values = dict(zip(norms, torch.stack([norm.double() for norm in norms.values()]).tolist()))
+        return [sum(values.get(id(parameter), 0.0)**2 for parameter in module) for module in self._parameters]
+
+
+def _norm(tensor: Tensor) -> Tensor:
+    """L2 norm, in single precision at least."""
+    tensor = tensor.detach()
+    if tensor.is_sparse:
+        tensor = tensor.coalesce().values()
+    return torch.linalg.vector_norm(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32))
+
+
+def _mixed(parts: Sequence[Sequence[Sequence[Tensor]]], factors: Sequence[float]) -> list[list[Tensor]]:
+    """Sum over two parts of a factor times their gradients."""
+    return [[factors[0] * one + factors[1] * other for one, other in zip(*module)] for module in zip(*parts)]
+
+
+def _squares(modules: Sequence[Sequence[Tensor]]) -> list[float]:
+    """Sums of squares by layer module."""
+    norms = [_norm(gradient).double() for module in modules for gradient in module]
+    values = iter(torch.stack(norms).tolist() if norms else [])
+    return [sum(next(values)**2 for _ in module) for module in modules]
+
+
+@contextlib.contextmanager
+def _requiring_gradients(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """For a pass on the side through frozen layers."""
+    try:
+        for parameter in parameters:
+            parameter.requires_grad_(True)
+        yield
+    finally:
+        for parameter in parameters:
+            parameter.requires_grad_(False)

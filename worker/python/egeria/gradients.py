@@ -1,0 +1,113 @@
+"""Readings of gradients: how much of them is signal, from norms that training computes anyway.
+
+The samples of a step are in N equal parts, and g_p is the gradient of part p's mean loss. Where the parts are told
+apart, mean_p ||g_p||^2 and ||mean_p g_p||^2 give an unbiased estimate of ||E g||^2 (docs/rule.md). The parts are, in
+this order of preference:
+
+- those of the ranks, under DistributedDataParallel: each rank's norms are taken in tensor hooks, before the reducer
+  sees a gradient, and those of the mean when the backward pass has ended, before anything else can change it;
+- with one rank, the micro-batches of an accumulated step;
+- with one rank and one backward pass, two halves of the batch, by a pass on the side (egeria.replay). So are the
+  gradients of frozen layer modules, of which nothing else is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+
+from egeria.gradient_step import GradientStep, Squares
+from egeria.modules import LayerModule
+from egeria.replay import CannotReplay
+from egeria.replicas import Replicas
+
+# Communication hooks of torch that average, if in fewer bits; others give something else than the mean.
+_AVERAGING_HOOKS = {"allreduce_hook", "fp16_compress_hook", "bf16_compress_hook"}
+
+
+class GradientMeter:
+    """Measures the gradients of the steps that it is told to, without a trace on training.
+
+    Owned by the training thread.
+    """
+
+    def __init__(self, replicas: Replicas, model: nn.Module, tell: Callable[[str, Exception | None], None],
+                 spend: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext):
+        """
+        Args:
+          replicas: of the model that trains.
+          model: unwrapped; what is called with the batch.
+          tell: called with each reason for which there is no reading, in words and as the exception.
+          spend: gives a context for what happens inside of the backward pass, where its time is to be told from it.
+        """
+        self._replicas = replicas
+        self._model = model
+        self._tell = tell
+        self._spend = spend
+        self._step: GradientStep | None = None
+        self._compared = [False]  # whether a pass on the side has given what training's did
+
+    def begin(self, modules: Sequence[LayerModule], first: int, thawed: Sequence[nn.Parameter], ranks: int) -> None:
+        """The step that begins is measured.
+
+        Args:
+          modules: all layer modules.
+          first: the first that is asked for.
+          thawed: parameters of the frozen ones among those asked for that would train again if unfrozen.
+          ranks: that train the model.
+        """
+        self.end()
+        reason = self._cannot(ranks)
+        if reason is not None:
+            self._tell(reason, None)
+            return
+        self._step = GradientStep(self._replicas, self._model, modules[first:], thawed, ranks, self._compared,
+                                  self._spend)
+
+    def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A training forward pass begins."""
+        if self._step is not None:
+            self._step.before_forward(args, kwargs)
+
+    def after_forward(self, output: Any) -> None:
+        """It has ended."""
+        if self._step is not None:
+            self._step.after_forward(output)
+
+    def before_step(self, aside: Callable[[], Any]) -> None:
+        """Before an optimizer's step: the weights are still those of the gradients. Of frozen layer modules with
+        several ranks a collective.
+
+        Args:
+          aside: gives a context in which passes of the model are not training's.
+        """
+        if self._step is not None:
+            try:
+                self._step.before_step(aside)
+            except CannotReplay as error:
+                self._tell("a step tells nothing of its gradients", error)
+
+    def end(self) -> Squares | None:
+        """After the step: what has been found. Leaves no hook behind."""
+        step, self._step = self._step, None
+        if step is None:
+            return None
+        step.close()
+        return step.result()
+
+    def _cannot(self, ranks: int) -> str | None:
+        """Why the gradients of the ranks say nothing in this training."""
+        kind = self._replicas.kind
+        if kind == "fsdp2":
+            return "under FSDP2 gradients are not measured, as no rank has them whole"
+        if ranks == 1:
+            return None
+        if kind == "plain":
+            return "gradients are not measured, as they are not averaged by DistributedDataParallel"
+        hooks = [getattr(hook, "__name__", type(hook).__name__) for hook, _ in self._replicas.ddp._comm_hooks]
+        strange = [name for name in hooks if name not in _AVERAGING_HOOKS]
+        return f"gradients are not measured, as {strange[0]} may give something else than their mean" if strange \
+            else None

@@ -1,0 +1,75 @@
+"""What a learning-rate scheduler is going to do, without touching it."""
+
+from __future__ import annotations
+
+import bisect
+import copy
+import math
+import warnings
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, SequentialLR
+
+# What a registration holds at most.
+_MOST_RATES = 1024
+
+
+def planned_rates(scheduler: Any, total_steps: int | None) -> list[float]:
+    """Learning rates of the first parameter group at evenly spread steps of the whole training, the first and the
+    last included.
+
+    Only for schedulers whose rate is a function of the step alone, stepped once per optimizer step: torch's LambdaLR,
+    StepLR, MultiStepLR, ConstantLR, LinearLR, ExponentialLR, CosineAnnealingLR, PolynomialLR, OneCycleLR, and
+    SequentialLR of those. They are evaluated on a copy.
+
+    Args:
+      total_steps: optimizer steps of the training; None: unknown.
+
+    Returns:
+      At most 1,024 rates; none where they cannot be told, or where the rate of now is not what was found for it.
+    """
+    scheduler = getattr(scheduler, "scheduler", scheduler)  # inside accelerate's
+    if not isinstance(scheduler, LRScheduler) or total_steps is None or total_steps < 2:
+        return []
+    now = float(scheduler.optimizer.param_groups[0]["lr"])
+    count = min(total_steps, _MOST_RATES)
+    steps = [round(index * (total_steps - 1) / (count - 1)) for index in range(count)]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch, that this is not how a scheduler is meant to be used
+            twin = _twin(scheduler)
+            if not math.isclose(_rate(twin, scheduler.last_epoch), now, rel_tol=1e-6, abs_tol=1e-12):
+                return []
+            rates = [_rate(twin, step) for step in steps]
+    except Exception:  # pylint: disable=broad-exception-caught  # a user's function, or a scheduler unlike torch's
+        return []
+    return rates if all(math.isfinite(rate) and rate >= 0 for rate in rates) else []
+
+
+def _twin(scheduler: LRScheduler) -> LRScheduler:
+    """A copy with an optimizer of its own, of the same groups without parameters that matter."""
+    memo: dict[int, Any] = {id(scheduler.optimizer): _stand_in(scheduler.optimizer)}
+    return copy.deepcopy(scheduler, memo)
+
+
+def _stand_in(optimizer: Optimizer) -> Optimizer:
+    groups = [{**{name: value for name, value in group.items() if name != "params"},
+               "params": [torch.zeros(1, requires_grad=True)]} for group in optimizer.param_groups]
+    return Optimizer(groups, dict(optimizer.defaults))
+
+
+def _rate(scheduler: LRScheduler, step: int) -> float:
+    """Of the first group after `step` steps."""
+    if isinstance(scheduler, SequentialLR):
+        index = bisect.bisect_right(scheduler._milestones, step)
+        begin = scheduler._milestones[index - 1] if index > 0 else 0
+        return _rate(scheduler._schedulers[index], step - begin)
+    scheduler.last_epoch = step
+    if isinstance(scheduler, OneCycleLR):
+        scheduler.last_epoch = min(step, scheduler.total_steps - 1)
+    closed_form = getattr(scheduler, "_get_closed_form_lr", None)
+    if closed_form is None and type(scheduler).get_lr not in (LambdaLR.get_lr, OneCycleLR.get_lr):
+        raise TypeError(f"{type(scheduler).__name__} has no rate that is a function of the step")
+    return float((closed_form or scheduler.get_lr)()[0])

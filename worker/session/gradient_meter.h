@@ -1,0 +1,72 @@
+#ifndef EGERIA_WORKER_SESSION_GRADIENT_METER_H_
+#define EGERIA_WORKER_SESSION_GRADIENT_METER_H_
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "absl/status/statusor.h"
+#include "worker/agent/agent.h"
+#include "worker/commit/process_group.h"
+#include "worker/freeze/module_freezer.h"
+#include "worker/session/gradient_exchange.h"
+
+namespace egeria::worker {
+
+// The mean loss of rows begin..end-1 of the batch under way, whose outputs are `output` (as many rows).
+using LossOfRows = std::function<at::Tensor(const at::Tensor& output, int64_t begin, int64_t end)>;
+
+// Measures the gradients of one training step, without a trace on it: the norms of which GradientSquares are made.
+//
+// With several ranks they cost no pass of their own: those of this rank's gradients are taken in tensor hooks, before
+// the reducer sees them, and those of the mean after the backward pass. With one rank each half of the batch gets a
+// forward and a backward pass of its own, on the side, as the ranks' parts have them: under common statistics of batch
+// normalisation the gradients of two halves would have far more in common than the samples have. For modules that are
+// frozen each rank's whole batch gets such passes. Buffers, random states and gradients are put back (SidePass).
+//
+//   GradientMeter meter(&freezer, group, request);   // before the forward pass
+//   meter.BeforeForward(input); output = ...; loss = LossOf(output, 0, n); loss.backward();
+//   squares = meter.Measure(LossOf);                 // before the optimizer's step
+//
+// For a frozen module with several ranks Measure() is a collective. Owned by the training thread; lives for one step.
+class GradientMeter {
+ public:
+  GradientMeter(const ModuleFreezer* freezer, ProcessGroupPtr group, const GradientRequest& request);
+  ~GradientMeter();
+  GradientMeter(const GradientMeter&) = delete;
+  GradientMeter& operator=(const GradientMeter&) = delete;
+
+  void BeforeForward(const at::Tensor& input);
+
+  // Errors: FAILED_PRECONDITION [NO_GRADIENTS] there was no such pass, or of one sample; UNAVAILABLE [RANK_GONE];
+  // INTERNAL [GRADIENTS_FAILED] torch's reason. Whatever fails here on one rank, it takes part in what others wait for.
+  absl::StatusOr<GradientSquares> Measure(const LossOfRows& loss);
+
+ private:
+  using Gradients = std::vector<std::vector<at::Tensor>>;  // by module from the first one on, and parameter
+
+  bool alone() const { return group_ == nullptr; }
+  bool replays() const { return alone() || first_ < freezer_->frozen_prefix(); }
+  void WatchOwn();
+  void RemoveHooks();
+  GradientSquares OfRanks() const;
+  absl::StatusOr<GradientSquares> OfHalves(const LossOfRows& loss);
+  absl::StatusOr<GradientSquares> OfFrozen(const LossOfRows& loss);
+  // Of the mean loss of rows begin..end-1 of the batch.
+  Gradients Replay(const LossOfRows& loss, int64_t begin, int64_t end);
+
+  const ModuleFreezer* const freezer_;
+  const ProcessGroupPtr group_;
+  const int first_;
+  std::vector<std::vector<at::Tensor>> parameters_;  // by module: those that train, or would if not frozen
+  std::vector<std::vector<at::Tensor>> own_norms_;   // of this rank's gradients; undefined: none came
+  std::vector<std::pair<at::Tensor, unsigned>> hooks_;
+  at::Tensor input_;
+  int64_t batch_ = 0;
+};
+
+}  // namespace egeria::worker
+
+#endif  // EGERIA_WORKER_SESSION_GRADIENT_METER_H_
