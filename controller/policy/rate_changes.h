@@ -11,9 +11,9 @@ namespace egeria::policy {
 //
 // - It has risen by more than 10 % over the least one since the last change, however slowly.
 // - It has fallen by more than 10 % at once. A slow decay is no change, since gradients of a higher rate have, if
-//   anything, more signal than those of now. But rates are observed seldom, and near its end a cosine falls by more than
-//   that between two observations. So a fall counts only where it makes up more than 40 % (in logarithms) of what the
-//   rate has fallen over the last tenth of all steps.
+//   anything, more signal than those of now. But rates are observed seldom, and near its end a cosine falls by more
+//   than that between two observations. So a fall counts only where it makes up more than 40 % (in logarithms) of
+//   what the rate has fallen over the last tenth of all steps.
 //
 // Thread-compatible.
 class RateChanges {

@@ -104,9 +104,8 @@ class JobManagerTest : public ::testing::Test {
     const v1::Directive directive = *manager_->DirectiveFor(stream.id);
     if (directive.has_snapshot()) {
       for (int i = directive.snapshot().first_module(); i <= directive.snapshot().module(); ++i) {
-        if (absl::Status sent = Upload(stream, testing::SnapshotUpload(++upload_, directive.snapshot(), i, step)); !sent.ok()) {
-          return sent;
-        }
+        const auto snapshot = testing::SnapshotUpload(++upload_, directive.snapshot(), i, step);
+        if (absl::Status sent = Upload(stream, snapshot); !sent.ok()) return sent;
       }
       return absl::OkStatus();
     }

@@ -56,6 +56,13 @@ class Fuzzer {
     if (job % 2 == 0) MakeLocal(&registration);
     registration.set_losses_unreported(job % 3 == 0);
     registration.mutable_policy()->mutable_plasticity()->set_bootstrap(job % 5 == 0);
+    if (job % 4 == 1) registration.mutable_policy()->mutable_gradnorm();
+    if (job % 4 == 3) {
+      registration.mutable_policy()->mutable_auto_()->set_start(0.1);
+      registration.mutable_policy()->mutable_auto_()->set_interval_steps(1);
+      registration.mutable_policy()->mutable_auto_()->set_least_readings(4);
+    }
+    if (job % 4 == 1 || job % 4 == 3) registration.set_total_steps(600);
     if (random_() % 8 == 0) registration.set_generation(static_cast<int64_t>(random_() % 3));
     if (random_() % 4 == 0) Mutate(&registration);
     ++outcomes[CodeOf(manager_->RegisterJob(registration).status())];
@@ -103,6 +110,10 @@ class Fuzzer {
     std::vector<v1::WorkerMessage> messages(1);
     const auto directive = manager_->DirectiveFor(session.id());
     step_ += static_cast<int64_t>(random_() % 20);
+    if (directive && directive->has_gradients() && random_() % 4 != 0) {
+      *messages[0].mutable_gradients() = Gradients(directive->gradients());
+      return messages;
+    }
     const bool local = random_() % 2 == 0;  // right for half of the jobs
     if (local && directive && directive->has_snapshot()) {
       return MessagesOf(EmptySnapshot(++upload_, directive->snapshot(), step_));
@@ -131,6 +142,23 @@ class Fuzzer {
     if (directive) heartbeat->set_plan_watermark(directive->plans_size() > 0 ? directive->plans(0).plan_id() : 0);
     heartbeat->set_finished(random_() % 512 == 0);
     return messages;
+  }
+
+  v1::GradientReading Gradients(const v1::GradientRequest& request) {
+    constexpr int kModules = 3;
+    v1::GradientReading reading;
+    reading.set_upload_id(++upload_);
+    reading.set_step(step_);
+    reading.set_request_version(request.version());
+    reading.set_first_module(request.first_module());
+    reading.set_parts(random_() % 16 == 0 ? static_cast<int>(random_() % 3) - 1 : 2);
+    reading.set_samples(random_() % 16 == 0 ? -1 : 64);
+    const double bad[] = {-0.5, std::numeric_limits<double>::quiet_NaN(), 1e300, 0};
+    for (int i = request.first_module(); i < kModules + (random_() % 32 == 0 ? 1 : 0); ++i) {
+      reading.add_mean_of_squares(random_() % 64 == 0 ? bad[random_() % 4] : 1);
+      reading.add_square_of_mean(random_() % 64 == 0 ? bad[random_() % 4] : 0.5 + 0.001 * (random_() % 8));
+    }
+    return reading;
   }
 
   // Damages the message's bytes; what can no longer be parsed never reaches a handler.
@@ -206,6 +234,8 @@ TEST(StreamFuzz, NoMessageBreaksTheController) {
   EXPECT_GT(Fuzzer::outcomes["INVALID_ARGUMENT"], 0);
   EXPECT_GT(Fuzzer::outcomes["[READING_NEGATIVE]"], 0);
   EXPECT_GT(Fuzzer::outcomes["[NOT_LOCAL]"], 0);
+  EXPECT_GT(Fuzzer::outcomes["[BAD_GRADIENTS]"], 0);
+  EXPECT_GT(Fuzzer::outcomes["[GRADIENTS_NOT_FINITE]"], 0);
 
   // Whatever they have done, it can be recovered.
   std::map<std::string, std::string> before;

@@ -87,17 +87,18 @@ def test_good_constants_reach_the_controller_as_they_are():
 
 @pytest.mark.parametrize(("policy", "name", "value"), [
     ("auto", "start", 1.1), ("auto", "start", True), ("auto", "every", 0), ("auto", "most_modules", 0),
-    ("auto", "threshold", 0), ("auto", "late_threshold", 1), ("auto", "readings", 3), ("auto", "reprobe_every", -1),
-    ("auto", "thaw_rise", 0.5), ("auto", "second_opinion", 1), ("auto", "start", float("nan")),
+    ("auto", "threshold", 0), ("auto", "late_threshold", 1), ("auto", "readings", 3),
+    ("auto", "reprobe_every", -1), ("auto", "thaw_rise", 0.5), ("auto", "second_opinion", 1), ("auto", "start", float("nan")),
     ("staged", "begin", -0.1), ("staged", "stages", 0), ("staged", "deepest_prefix", 0), ("staged", "share", 0),
-    ("staged", "area", 1), ("finetune", "budget", 0), ("finetune", "frozen_prefix", 0), ("gradnorm", "percentile", 101),
-    ("gradnorm", "check_steps", 0)])
+    ("staged", "area", 1), ("finetune", "budget", 0), ("finetune", "frozen_prefix", 0),
+    ("gradnorm", "percentile", 101), ("gradnorm", "check_steps", 0)])
 def test_constants_of_the_other_policies_have_ranges_too(policy: str, name: str, value: object):
     assert f"options['{name}'] is {value!r}; it must be" in refusal(policy=policy, options={name: value})
 
 
 def test_constants_of_the_other_policies_reach_the_controller_as_they_are():
-    options = {"start": 0, "every": 0.05, "threshold": 0.1, "reprobe_every": 0, "thaw_rise": 0, "second_opinion": False}
+    options = {"start": 0, "every": 0.05, "threshold": 0.1, "reprobe_every": 0, "thaw_rise": 0,
+               "second_opinion": False}
     config = Config(policy="auto", options=options)
     assert json.loads(config.policy_json()) == {"auto": {**options, "batch_size": 32}}
     assert json.loads(config.policy_json(16))["auto"]["batch_size"] == 16

@@ -113,6 +113,21 @@ TEST(Options, AProbeIsNoLargerThanTheBatch) {
   EXPECT_FALSE(parse({"--probe-batch", "8"}).exit_code.has_value());
 }
 
+TEST(Options, OtherPoliciesTakeTheirConstantsAsJson) {
+  const CommandLine line = Parse({"--task", "digits", "--data", "d", "--controller", "unix:/x", "--batch-size", "16",
+                                  "--policy", "auto", "--policy-json", "{\"auto\": {\"start\": 0.5}}"});
+  ASSERT_FALSE(line.exit_code);
+  EXPECT_EQ(nlohmann::json::parse(*BuildPolicyJson(line.options)),
+            nlohmann::json::parse("{\"auto\": {\"start\": 0.5, \"batch_size\": 16}}"));
+  const CommandLine staged =
+      Parse({"--task", "digits", "--data", "d", "--controller", "unix:/x", "--policy", "staged"});
+  ASSERT_FALSE(staged.exit_code);
+  EXPECT_EQ(nlohmann::json::parse(*BuildPolicyJson(staged.options)), nlohmann::json::parse("{\"staged\": {}}"));
+  EXPECT_EQ(Parse({"--task", "digits", "--data", "d", "--controller", "unix:/x", "--policy", "staged", "--window", "5"})
+                .exit_code,
+            2);
+}
+
 TEST(Options, ASchedulePolicyIsListedByFraction) {
   const Options options = Parse({"--task", "digits", "--data", "x", "--controller", "unix:/c", "--policy",
                                  "schedule", "--freeze-at", "0.5:2", "0.75:3"})
