@@ -190,8 +190,9 @@ class GradientStep:
         return Squares([parts * value for value in self._sums(squares)], self._sums(mean), parts, sum(self._batches))
 
     def _of_halves(self, replay: Replay) -> Squares:
-        loss = replay.loss() if replay.tied else None
+        loss = replay.loss()
         if loss is not None:
+            # Cheaper by a backward pass, and right with batch normalisation.
             if not self._compared[0]:  # what passes alone cannot be compared, so that a whole pass is, once
                 whole, = replay.gradients(self._parameters, 1)
                 self._compare(_squares(whole))

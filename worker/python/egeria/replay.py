@@ -28,12 +28,12 @@ class Replay:
     rows of all other samples set to zero it is that of one part's share of the loss. So the outputs that reach the
     loss must have the samples as their first dimension.
 
-    The forward pass is the same for all parts, with the whole batch. Where batch normalisation ties the samples
-    together, the gradients of two halves under common statistics have more in common than the samples have
-    (docs/adr/0016); then each part passes alone, with statistics of its own, as the ranks' parts do, if what the loss
-    makes of other outputs is known: if it is recognised as cross entropy.
+    The forward pass is the same for all parts then, with the whole batch. Where what the loss makes of other outputs is
+    known, as it is recognised as cross entropy, each part passes alone instead, as the ranks' parts do: that is cheaper,
+    and where batch normalisation ties the samples together, the gradients of two halves under common statistics would
+    have more in common than the samples have (docs/adr/0016).
 
-    The second pass draws the same random numbers as the first, in the same modes and under the same autocast; the
+    The pass on the side begins with the random state of training's, in the same modes and under the same autocast; the
     model, its gradients and all random states are afterwards what they were (egeria.isolation.restored).
 
     Attributes:
@@ -72,12 +72,6 @@ class Replay:
         """Samples in each of `parts` parts, which are as equal as can be."""
         bounds = [self.batch * part // parts for part in range(parts + 1)]
         return [end - begin for begin, end in zip(bounds, bounds[1:])]
-
-    @property
-    def tied(self) -> bool:
-        """Whether batch normalisation in training mode ties the samples of a batch together."""
-        return any(isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training
-                   for module in self._model.modules())
 
     def loss(self) -> CrossEntropy | None:
         """What the loss makes of the outputs, after the backward pass; None where it is not recognised."""
