@@ -1,0 +1,2 @@
+"""tmp"""
+def write_reports(out): return []

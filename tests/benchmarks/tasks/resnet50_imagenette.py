@@ -1,0 +1,32 @@
+"""ResNet-50 on Imagenette."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from harness.task import Profile, Quality, step_decay
+from tasks.classification import ImageClassification
+from tasks.datasets.imagenette import read_imagenette
+from tasks.models.resnet50 import ResNet50
+
+
+class ResNet50Imagenette(ImageClassification):
+    """The validation set has 500 images, so that a point of accuracy is five of them: runs are compared by loss."""
+
+    name = "resnet50-imagenette"
+    title = "ResNet-50, Imagenette"
+    quality = Quality("loss", "nats", higher_is_better=False)
+    profiles = {
+        "small": Profile(steps=1_500, batch_size=32, evaluations=10, settings={
+            "width": 16, "stem_stride": 4, "size": 64, "rate": 0.05, "weight_decay": 5e-4, "shift": 8}),
+        "paper": Profile(steps=18_000, batch_size=64, evaluations=90, settings={
+            "width": 64, "stem_stride": 4, "size": 128, "rate": 0.05, "weight_decay": 1e-4, "shift": 16}),
+    }
+    rate = staticmethod(step_decay(0.5, 0.8, warm_up=0.03))
+
+    def load(self) -> None:
+        self._images, self._labels = read_imagenette(self.data, "train", self.settings["size"])
+        self._test_images, self._test_labels = read_imagenette(self.data, "val", self.settings["size"])
+
+    def build_model(self) -> nn.Module:
+        return ResNet50(self.settings["width"], 10, self.settings["stem_stride"])
