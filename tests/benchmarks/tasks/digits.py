@@ -22,8 +22,8 @@ class Digits(Task):
     title = "Small network, handwritten digits"
     quality = Quality("loss", "nats", higher_is_better=False)
     profiles = {
-        "small": Profile(steps=1_000, batch_size=64, evaluations=10, settings={"rate": 0.05, "training": 1_000}),
-        "paper": Profile(steps=4_000, batch_size=64, evaluations=20, settings={"rate": 0.05, "training": 1_437}),
+        "small": Profile(steps=600, batch_size=64, evaluations=10, settings={"rate": 0.01, "training": 1_437}),
+        "paper": Profile(steps=4_000, batch_size=64, evaluations=20, settings={"rate": 0.01, "training": 1_437}),
     }
 
     def load(self) -> None:
