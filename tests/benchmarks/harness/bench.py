@@ -13,14 +13,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import tasks
-from harness import machine, records, schedules
-from harness.errors import BenchError
-from harness.job import Job
-from harness.processes import Controller, find_program, run_ranks
-from harness.rank import positions
-from harness.runs import EARLY, PLAIN, Kind, Run, control_runs
-from harness.task import Task
+from benchmarks import tasks
+from benchmarks.harness import machine, records, schedules
+from benchmarks.harness.errors import BenchError
+from benchmarks.harness.job import Job
+from benchmarks.harness.processes import Controller, find_program, run_ranks
+from benchmarks.harness.rank import positions
+from benchmarks.harness.runs import EARLY, PLAIN, Kind, Run, control_runs
+from benchmarks.harness.task import Task
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,11 +8,11 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-import tasks
-from harness.bench import Plan, run_all
-from harness.errors import BenchError
-from harness.report import write_reports
-from harness.runs import Run, parse_variants, policy_run
+from benchmarks import tasks
+from benchmarks.harness.bench import Plan, run_all
+from benchmarks.harness.errors import BenchError
+from benchmarks.harness.report import write_reports
+from benchmarks.harness.runs import Run, parse_variants, policy_run
 
 _DESCRIPTION = """Trains a task with and without freezing, beside the controls that save the same time without it.
 

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.runs import Kind, control_share
-from harness.task import Quality
+from benchmarks.harness.runs import Kind, control_share
+from benchmarks.harness.task import Quality
 
 Record = Mapping[str, Any]
 

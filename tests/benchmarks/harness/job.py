@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from harness.runs import Run
+from benchmarks.harness.runs import Run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +23,6 @@ class Job:
       checkpoint: state of the plain run to start from, or None.
       save_at: steps after which the state is to be saved, by file.
       folder: for what the ranks write.
-      steps: the profile's number of steps, unless 0.
     """
 
     task: str
@@ -35,7 +34,6 @@ class Job:
     checkpoint: str | None
     save_at: Mapping[str, int]
     folder: str
-    steps: int = 0
 
     def write(self) -> pathlib.Path:
         """Returns the file that read() takes."""

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from harness.runs import Run
-from harness.task import Profile
+from benchmarks.harness.runs import Run
+from benchmarks.harness.task import Profile
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 

@@ -9,9 +9,9 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first)
 
-from harness.comparisons import Group, row  # noqa: E402
-from harness.runs import Kind  # noqa: E402
-from harness.task import Quality  # noqa: E402
+from benchmarks.harness.comparisons import Group, row  # noqa: E402
+from benchmarks.harness.runs import Kind  # noqa: E402
+from benchmarks.harness.task import Quality  # noqa: E402
 
 # So that the same records give the same file.
 matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "egeria", "font.size": 8})

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from harness.errors import BenchError
+from benchmarks.harness.errors import BenchError
 
 _PR_SET_PDEATHSIG = 1
 
@@ -76,18 +76,18 @@ class Controller:
 
 
 def run_ranks(arguments: Sequence[str], ranks: int, log_file: pathlib.Path, threads: int = 1) -> None:
-    """Runs `python -m harness.rank` under torch.distributed.run.
+    """Runs `python -m benchmarks.harness.rank` under torch.distributed.run.
 
     Raises:
       BenchError: [RUN_FAILED] a rank ended with an error; the end of the log is in the message.
     """
-    benchmarks = str(pathlib.Path(__file__).resolve().parents[1])
+    tests = str(pathlib.Path(__file__).resolve().parents[2])
     environment = dict(os.environ, OMP_NUM_THREADS=str(threads), PYTHONUNBUFFERED="1", TOKENIZERS_PARALLELISM="false",
-                       PYTHONPATH=os.pathsep.join(filter(None, [benchmarks, os.environ.get("PYTHONPATH")])))
+                       PYTHONPATH=os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")])))
     for name in [name for name in environment if name.startswith("EGERIA_") and name not in ("EGERIA_BIN",)]:
         del environment[name]  # a run is configured by its record alone
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--rdzv-backend", "c10d",
-               "--rdzv-endpoint", "127.0.0.1:0", "--nproc-per-node", str(ranks), "-m", "harness.rank", *arguments]
+               "--rdzv-endpoint", "127.0.0.1:0", "--nproc-per-node", str(ranks), "-m", "benchmarks.harness.rank", *arguments]
     with log_file.open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, preexec_fn=end_with_parent)
         try:

@@ -1,4 +1,4 @@
-"""One rank of a run: `torchrun -m harness.rank JOB_FILE`. The loop that a user would write, and its measurement."""
+"""One rank of a run: `torchrun -m benchmarks.harness.rank JOB_FILE`. The loop that a user would write, and its measurement."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from harness import schedules
-from harness.errors import BenchError
-from harness.job import Job, write_json
-from harness.processes import end_with_parent
-from harness.runs import EARLY_AT, EARLY_MODULES, Kind, Run, frozen_prefix, resolved_options
-from harness.states import load_state, save_state
-from harness.task import Task
-from tasks import create
+from benchmarks.harness import schedules
+from benchmarks.harness.errors import BenchError
+from benchmarks.harness.job import Job, write_json
+from benchmarks.harness.processes import end_with_parent
+from benchmarks.harness.runs import EARLY_AT, EARLY_MODULES, Kind, Run, frozen_prefix, resolved_options
+from benchmarks.harness.states import load_state, save_state
+from benchmarks.harness.task import Task
+from benchmarks.tasks import create
 
 # Steps on a copy of the model before the clock runs: a process's first ones are slow, and a run that starts from a
 # checkpoint would have them where the plain run has none.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Sequence
 
-import tasks
-from harness import records
-from harness.comparisons import Group, Record, Row, Spread, duels, group, plain_noise, row
-from harness.errors import BenchError
-from harness.runs import EARLY_AT, EARLY_MODULES, Kind
-from harness.task import Quality
+from benchmarks import tasks
+from benchmarks.harness import records
+from benchmarks.harness.comparisons import Group, Record, Row, Spread, duels, group, plain_noise, row
+from benchmarks.harness.errors import BenchError
+from benchmarks.harness.runs import EARLY_AT, EARLY_MODULES, Kind
+from benchmarks.harness.task import Quality
 
 # A negative control has lost clearly where it is worse than plain by so many standard deviations of plain.
 _CLEARLY = 2.0
@@ -22,7 +22,7 @@ def write_reports(out: pathlib.Path) -> list[pathlib.Path]:
     Raises:
       BenchError: [NO_RECORDS].
     """
-    from harness import plots  # matplotlib takes seconds to load
+    from benchmarks.harness import plots  # matplotlib takes seconds to load
 
     files = sorted((out / "records").glob("*.jsonl"))
     groups = [found for file in files for found in group(records.read(file)) if found.plain]

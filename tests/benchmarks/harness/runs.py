@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.errors import BenchError
+from benchmarks.harness.errors import BenchError
 
 # A negative control: this share of the layer modules frozen at this share of the steps.
 EARLY_MODULES = 0.5

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import pathlib
 
-from harness.errors import BenchError
-from harness.task import Task
+from benchmarks.harness.errors import BenchError
+from benchmarks.harness.task import Task
 
 # By name: the module and the class in it. Imported when asked for, since some need packages that others do not.
 _TASKS = {
@@ -40,4 +40,4 @@ def task_class(name: str) -> type[Task]:
     if name not in _TASKS:
         raise BenchError("UNKNOWN_TASK", f"there is no task {name!r}; there are: {', '.join(NAMES)}")
     module, kind = _TASKS[name]
-    return getattr(importlib.import_module(f"tasks.{module}"), kind)
+    return getattr(importlib.import_module(f"benchmarks.tasks.{module}"), kind)

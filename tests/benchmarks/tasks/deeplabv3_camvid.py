@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from harness.task import Profile, Quality, Task
-from tasks.datasets.augmentation import shift_and_mirror
-from tasks.datasets.camvid import CLASSES, VOID, read_camvid
-from tasks.models.deeplab_v3 import DeepLabV3
+from benchmarks.harness.task import Profile, Quality, Task
+from benchmarks.tasks.datasets.augmentation import shift_and_mirror
+from benchmarks.tasks.datasets.camvid import CLASSES, VOID, read_camvid
+from benchmarks.tasks.models.deeplab_v3 import DeepLabV3
 
 
 class DeepLabV3CamVid(Task):

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from harness.errors import BenchError
-from harness.task import Profile, Quality, Task, step_decay
+from benchmarks.harness.errors import BenchError
+from benchmarks.harness.task import Profile, Quality, Task, step_decay
 
 
 def _block(inputs: int, outputs: int, stride: int) -> nn.Sequential:
@@ -16,12 +16,16 @@ def _block(inputs: int, outputs: int, stride: int) -> nn.Sequential:
 
 
 class Digits(Task):
-    """Accuracy cannot tell policies apart here, being 99 % whatever one does: the validation loss can."""
+    """Accuracy cannot tell policies apart here, being 99 % whatever one does: the validation loss can.
+
+    The profile "smoke" takes a second and shows nothing but that the harness works.
+    """
 
     name = "digits"
     title = "Small network, handwritten digits"
     quality = Quality("loss", "nats", higher_is_better=False)
     profiles = {
+        "smoke": Profile(steps=60, batch_size=64, evaluations=3, settings={"rate": 0.01, "training": 1_437}),
         "small": Profile(steps=600, batch_size=64, evaluations=10, settings={"rate": 0.01, "training": 1_437}),
         "paper": Profile(steps=4_000, batch_size=64, evaluations=20, settings={"rate": 0.01, "training": 1_437}),
     }

@@ -6,10 +6,10 @@ import math
 
 from torch import nn
 
-from harness.task import Profile, Quality
-from tasks.classification import ImageClassification
-from tasks.datasets.imagenette import read_imagenette
-from tasks.models.mobilenet_v2 import MobileNetV2
+from benchmarks.harness.task import Profile, Quality
+from benchmarks.tasks.classification import ImageClassification
+from benchmarks.tasks.datasets.imagenette import read_imagenette
+from benchmarks.tasks.models.mobilenet_v2 import MobileNetV2
 
 
 class MobileNetV2Imagenette(ImageClassification):

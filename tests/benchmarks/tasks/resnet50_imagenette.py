@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import nn
 
-from harness.task import Profile, Quality, step_decay
-from tasks.classification import ImageClassification
-from tasks.datasets.imagenette import read_imagenette
-from tasks.models.resnet50 import ResNet50
+from benchmarks.harness.task import Profile, Quality, step_decay
+from benchmarks.tasks.classification import ImageClassification
+from benchmarks.tasks.datasets.imagenette import read_imagenette
+from benchmarks.tasks.models.resnet50 import ResNet50
 
 
 class ResNet50Imagenette(ImageClassification):

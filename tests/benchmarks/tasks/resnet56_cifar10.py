@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import nn
 
-from harness.task import Profile, Quality, step_decay
-from tasks.classification import ImageClassification
-from tasks.datasets.cifar10 import read_cifar10
-from tasks.models.resnet_cifar import CifarResNet
+from benchmarks.harness.task import Profile, Quality, step_decay
+from benchmarks.tasks.classification import ImageClassification
+from benchmarks.tasks.datasets.cifar10 import read_cifar10
+from benchmarks.tasks.models.resnet_cifar import CifarResNet
 
 
 class ResNet56Cifar10(ImageClassification):

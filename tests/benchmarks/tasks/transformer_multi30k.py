@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from harness.task import Profile, Quality, Task
-from tasks.datasets import multi30k
-from tasks.models.transformer import Transformer
+from benchmarks.harness.task import Profile, Quality, Task
+from benchmarks.tasks.datasets import multi30k
+from benchmarks.tasks.models.transformer import Transformer
 
 # Batches whose sentences are sorted by length together, so that little of a batch is padding.
 _BUCKET = 16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
-from harness.errors import BenchError
+from benchmarks.harness.errors import BenchError
 
 
 def data_folder(data: pathlib.Path | None, name: str) -> pathlib.Path:

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.errors import BenchError
-from tasks.datasets import data_folder
+from benchmarks.harness.errors import BenchError
+from benchmarks.tasks.datasets import data_folder
 
 CLASSES = 11
 VOID = 11

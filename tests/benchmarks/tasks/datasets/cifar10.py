@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from harness.errors import BenchError
-from tasks.datasets import data_folder
+from benchmarks.harness.errors import BenchError
+from benchmarks.tasks.datasets import data_folder
 
 _RECORD = 1 + 3 * 32 * 32  # bytes: the label, then the planes red, green, blue
 _MEAN = torch.tensor([0.4914, 0.4822, 0.4465]).view(3, 1, 1)

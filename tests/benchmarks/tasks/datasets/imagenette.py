@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.errors import BenchError
-from tasks.datasets import data_folder
+from benchmarks.harness.errors import BenchError
+from benchmarks.tasks.datasets import data_folder
 
 _MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
 _STD = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)

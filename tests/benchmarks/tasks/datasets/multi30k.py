@@ -7,8 +7,8 @@ import pathlib
 import torch
 from torch import Tensor
 
-from harness.errors import BenchError
-from tasks.datasets import data_folder
+from benchmarks.harness.errors import BenchError
+from benchmarks.tasks.datasets import data_folder
 
 PAD, BEGIN, END, UNKNOWN = range(4)
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.errors import BenchError
-from tasks.datasets import data_folder
+from benchmarks.harness.errors import BenchError
+from benchmarks.tasks.datasets import data_folder
 
 _LONGEST_QUESTION = 24
 _CLS, _SEP = 101, 102

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tasks.models.resnet50 import Features
+from benchmarks.tasks.models.resnet50 import Features
 
 _RATES = (6, 12, 18)
 
