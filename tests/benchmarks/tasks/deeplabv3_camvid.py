@@ -19,7 +19,7 @@ class DeepLabV3CamVid(Task):
     title = "DeepLabv3 (ResNet-50), CamVid"
     quality = Quality("mean_iou", "points", higher_is_better=True, scale=100)
     profiles = {
-        "small": Profile(steps=900, batch_size=16, evaluations=10, settings={
+        "small": Profile(steps=600, batch_size=16, evaluations=10, settings={
             "width": 16, "height": 96, "rate": 0.05, "weight_decay": 1e-4, "shift": 12}),
         "paper": Profile(steps=9_000, batch_size=16, evaluations=60, settings={
             "width": 64, "height": 192, "rate": 0.01, "weight_decay": 1e-4, "shift": 24}),

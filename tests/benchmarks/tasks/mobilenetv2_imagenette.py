@@ -19,7 +19,7 @@ class MobileNetV2Imagenette(ImageClassification):
     title = "MobileNetV2, Imagenette"
     quality = Quality("loss", "nats", higher_is_better=False)
     profiles = {
-        "small": Profile(steps=1_800, batch_size=32, evaluations=10, settings={
+        "small": Profile(steps=1_300, batch_size=32, evaluations=10, settings={
             "width": 0.5, "dropout": 0.1, "small_images": False, "size": 64, "rate": 0.05, "weight_decay": 1e-4,
             "shift": 8}),
         "paper": Profile(steps=18_000, batch_size=64, evaluations=90, settings={

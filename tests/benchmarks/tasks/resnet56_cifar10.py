@@ -17,7 +17,7 @@ class ResNet56Cifar10(ImageClassification):
     title = "ResNet-56, CIFAR-10"
     quality = Quality("accuracy", "points", higher_is_better=True, scale=100)
     profiles = {
-        "small": Profile(steps=1_000, batch_size=64, evaluations=10, settings={
+        "small": Profile(steps=1_600, batch_size=32, evaluations=10, settings={
             "blocks": 9, "width": 16, "size": 16, "training": 5_000, "testing": 5_000, "rate": 0.1,
             "weight_decay": 5e-4, "shift": 2}),
         "paper": Profile(steps=78_000, batch_size=128, evaluations=100, settings={

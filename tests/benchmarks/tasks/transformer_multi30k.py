@@ -109,7 +109,7 @@ class TransformerBase(_Translation):
     name = "transformer-base-multi30k"
     title = "Transformer-Base, Multi30k English to German"
     profiles = {
-        "small": Profile(steps=1_200, batch_size=32, evaluations=10, settings={
+        "small": Profile(steps=900, batch_size=32, evaluations=10, settings={
             "layers": 6, "width": 96, "heads": 4, "inner": 384, "dropout": 0.1, "vocabulary": 4_000, "longest": 40,
             "rate": 1.5e-3, "warm_up": 0.08, "decay": "cosine"}),
         "paper": Profile(steps=20_000, batch_size=256, evaluations=20, settings={
