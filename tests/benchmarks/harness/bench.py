@@ -57,7 +57,12 @@ def run_all(plan: Plan) -> int:
     failed = 0
     for name in plan.tasks:
         task = tasks.create(name, plan.profile, plan.data)
-        task.load()  # fails here rather than in a rank
+        try:
+            task.load()  # fails here rather than in a rank
+        except BenchError as error:
+            failed += 1
+            print(f"{name}: {error}", file=sys.stderr, flush=True)
+            continue
         for seed in plan.seeds:
             failed += Seed(plan, task, seed, facts).run()
     return failed

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from benchmarks import tasks
 from benchmarks.harness.bench import Plan, run_all
 from benchmarks.harness.errors import BenchError
+from benchmarks.harness.records import file_of
 from benchmarks.harness.report import write_reports
-from benchmarks.harness.runs import Run, parse_variants, policy_run
+from benchmarks.harness.runs import Run, parse_variants, policy_run, resolved_options
 
 _DESCRIPTION = """Trains a task with and without freezing, beside the controls that save the same time without it.
 
@@ -35,9 +36,11 @@ def main(arguments: Sequence[str]) -> int:
             for file in write_reports(flags.out):
                 print(file)
             return 0
-        failed = run_all(_plan(flags))
-        for file in write_reports(flags.out):
-            print(file)
+        plan = _plan(flags)
+        failed = run_all(plan)
+        if any(file_of(flags.out, name).exists() for name in plan.tasks):
+            for file in write_reports(flags.out):
+                print(file)
         return 1 if failed else 0
     except BenchError as error:
         print(f"egeria bench: {error}", file=sys.stderr)
@@ -50,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="egeria bench", description=_DESCRIPTION,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", choices=[*tasks.NAMES, "all", "report"], metavar="TASK",
+    parser.add_argument("task", metavar="TASK[,TASK...]",
                         help=f"{', '.join(tasks.NAMES)}; all; report: write the reports from the records alone")
     parser.add_argument("--policy", default="", metavar="P[,P...]", help="policies, as egeria.Config names them")
     parser.add_argument("--options", default="{}", metavar="JSON",
@@ -92,7 +95,10 @@ def _plan(flags: argparse.Namespace) -> Plan:
         if label not in labels:
             raise BenchError("BAD_CONTROLS", f"--controls names {label!r}, which is none of the runs: "
                              f"{', '.join(labels) or 'there are none'}")
-    return Plan(tasks=tasks.NAMES if flags.task == "all" else [flags.task], seeds=seeds, profile=flags.profile,
+    names = tasks.NAMES if flags.task == "all" else flags.task.split(",")
+    for name in names:
+        tasks.create(name, flags.profile, flags.data)
+    return Plan(tasks=names, seeds=seeds, profile=flags.profile,
                 ranks=flags.ranks, runs=runs, controls_for=controls, early=not flags.no_early, data=flags.data,
                 out=flags.out, resume=flags.resume, keep_checkpoints=flags.keep_checkpoints)
 
@@ -113,4 +119,19 @@ def _policy_runs(flags: argparse.Namespace) -> list[Run]:
     labels = [run.label for run in runs]
     if len(set(labels)) < len(labels):
         raise BenchError("BAD_POLICY", f"two runs have one label: {', '.join(labels)}; name variants differently")
+    for run in runs:
+        _check(run)
     return runs
+
+
+def _check(run: Run) -> None:
+    """Raises BenchError [BAD_POLICY] for what a session would refuse, before anything has run."""
+    try:
+        import egeria
+    except ImportError as error:
+        raise BenchError("NO_PACKAGE", f"this Python cannot load the package egeria ({error}); start this as `egeria "
+                         "bench`, or with PYTHONPATH=build/dev/python") from None
+    try:
+        egeria.Config(controller="none", policy=run.policy, options=resolved_options(run, modules=8))
+    except egeria.EgeriaError as error:
+        raise BenchError("BAD_POLICY", f"{run.label}: {error}") from None

@@ -47,6 +47,8 @@ class Row:
       reached: time to the plain run's final quality over that of the plain run itself, where it was reached.
       reached_noise: likewise, to that quality less the plain runs' standard deviation; None with a single seed.
       own: share of the steps that the run took itself; before them it is the plain run.
+      account: what the session says that it has saved, net of what it spent, over the plain run's time; None where
+        it does not say.
     """
 
     label: str
@@ -57,6 +59,7 @@ class Row:
     reached: Spread | None
     reached_noise: Spread | None
     own: float
+    account: float | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +155,7 @@ def row(runs: Group, label: str, quality: Quality) -> Row | None:
         Spread.of([record["seconds"] / plain["seconds"] for record, plain in pairs]),
         statistics.fmean(record["frozen_share"] for record, _ in pairs),
         _reached(pairs, quality, 0.0), None if noise is None else _reached(pairs, quality, noise),
-        statistics.fmean(1 - record["first_step"] / record["steps"] for record, _ in pairs))
+        statistics.fmean(1 - record["first_step"] / record["steps"] for record, _ in pairs), _account(pairs))
 
 
 def duels(runs: Group, label: str, quality: Quality) -> list[Duel]:
@@ -177,6 +180,16 @@ def duels(runs: Group, label: str, quality: Quality) -> list[Duel]:
 def _pairs(runs: Group, label: str) -> list[tuple[Record, Record]]:
     return [(record, runs.plain[seed]) for seed, record in sorted(runs.others.get(label, {}).items())
             if seed in runs.plain]
+
+
+def _account(pairs: Sequence[tuple[Record, Record]]) -> float | None:
+    shares = []
+    for record, plain in pairs:
+        summary = record["summary"] or {}
+        if summary.get("saved_seconds") is None or not isinstance(summary.get("spent_seconds"), Mapping):
+            return None
+        shares.append((summary["saved_seconds"] - sum(summary["spent_seconds"].values())) / plain["seconds"])
+    return statistics.fmean(shares)
 
 
 def _reached(pairs: Sequence[tuple[Record, Record]], quality: Quality, allowance: float) -> Spread | None:

@@ -143,18 +143,20 @@ def overview(groups: Sequence[Group]) -> str:
 
 
 def _table(rows: Sequence[Row], quality: Quality) -> list[str]:
-    lines = [f"| run | seeds | quality, {quality.unit} | worst seed | time | least to most | frozen | TTA | TTA less "
-             "noise | own steps |", "|---|---|---|---|---|---|---|---|---|---|"]
+    lines = [f"| run | seeds | quality, {quality.unit} | worst seed | time | least to most | saved | by its own "
+             "account | frozen | TTA | TTA less noise | own steps |", "|---|---|---|---|---|---|---|---|---|---|---|---|"]
     for found in rows:
         lines.append(
             f"| {found.label} | {found.gain.count} | {_signed(found.gain, quality)} | "
             f"{_number(found.gain.least, quality, sign=True)} | {found.ratio.mean:.3f} | {found.ratio.least:.3f} to "
-            f"{found.ratio.most:.3f} | {100 * found.frozen:.1f} % | {_reached(found.reached, found)} | "
+            f"{found.ratio.most:.3f} | {100 * (1 - found.ratio.mean):.1f} % | {_percent(found.account)} | "
+            f"{100 * found.frozen:.1f} % | {_reached(found.reached, found)} | "
             f"{_reached(found.reached_noise, found)} | {100 * found.own:.0f} % |")
     lines += ["", f"`early` freezes {EARLY_MODULES:.0%} of the layer modules at {EARLY_AT:.0%} of the steps: it must "
               "lose, or the task proves nothing. `short S` is the whole schedule in that share of the steps, `drop S` "
-              "leaves as many steps out of the phase of low learning rates. Frozen: share of the parameters, averaged "
-              "over the steps."]
+              "leaves as many steps out of the phase of low learning rates. Saved: share of the "
+              "plain run's time, as measured, and as the session adds it up (what freezing saved, less what it cost). "
+              "Frozen: share of the parameters, averaged over the steps."]
     return lines
 
 
@@ -215,6 +217,10 @@ def _value(spread: Spread, quality: Quality) -> str:
 def _signed(spread: Spread, quality: Quality) -> str:
     deviation = "" if spread.deviation is None else f" ± {_number(spread.deviation, quality)}"
     return _number(spread.mean, quality, sign=True) + deviation
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
 
 
 def _reached(spread: Spread | None, found: Row) -> str:

@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from benchmarks.harness import schedules  # noqa: E402
+from benchmarks.harness.command_line import main  # noqa: E402
 from benchmarks.harness.errors import BenchError  # noqa: E402
 from benchmarks.harness.runs import (Kind, Run, control_runs, frozen_prefix, parse_variants, policy_run,  # noqa: E402
                           resolved_options)
@@ -98,3 +99,21 @@ def test_variants_are_told_how_to_be_written():
         parse_variants(["plasticity:{}"])
     with pytest.raises(BenchError, match=r"\[BAD_VARIANT\]"):
         parse_variants(["wide=plasticity:{window}"])
+
+
+@pytest.mark.parametrize(("arguments", "code", "said"), [
+    (["digitz"], 2, "[UNKNOWN_TASK]"),
+    (["digits", "--profile", "huge"], 2, "[UNKNOWN_PROFILE]"),
+    (["digits", "--seeds", "a"], 2, "[BAD_SEEDS]"),
+    (["digits", "--policy", "plasticity,plasticity"], 2, "two runs have one label"),
+    (["digits", "--policy", "plasticity", "--options", '{"plasticity": {"widow": 3}}'], 2, "'widow'"),
+    (["digits", "--policy", "plasticity", "--options", '{"schedule": {}}'], 2, "[BAD_OPTIONS]"),
+    (["digits", "--policy", "wish"], 2, "[BAD_POLICY] wish"),
+    (["digits", "--controls", "auto"], 2, "[BAD_CONTROLS]"),
+    (["resnet56-cifar10"], 1, "[NO_DATA]"),
+    (["report"], 2, "[NO_RECORDS]"),
+])
+def test_what_cannot_work_is_said_before_anything_runs(arguments: list[str], code: int, said: str,
+                                                       tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+    assert main([*arguments, "--out", str(tmp_path)]) == code
+    assert said in capsys.readouterr().err
