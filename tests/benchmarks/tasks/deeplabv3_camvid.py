@@ -26,7 +26,8 @@ class DeepLabV3CamVid(Task):
     }
 
     modules = staticmethod(lambda model: [
-        [model.features.stem, *model.features.stages[:2]], model.features.stages[2][:3], model.features.stages[2][3:],
+        [model.features.stem, *model.features.stages[:2]], [*model.features.stages[2][:3]],
+        [*model.features.stages[2][3:]],
         *model.features.stages[3], model.pooling, model.head])
 
     def load(self) -> None:

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from egeria.modules import partition
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
@@ -101,3 +102,10 @@ def test_unknown_names_are_said():
         tasks.create("mnist", "small", None)
     with pytest.raises(BenchError, match=r"\[UNKNOWN_PROFILE\].*small"):
         tasks.create("digits", "huge", None)
+
+
+@pytest.mark.parametrize("name", [name for name in tasks.NAMES if name != "bert-squad"])
+def test_every_network_can_be_cut_as_its_task_says(name: str):
+    kind = tasks.task_class(name)
+    network = kind(kind.profiles["small"], None).build_model()
+    assert len(partition(network, kind.modules)) >= 4
