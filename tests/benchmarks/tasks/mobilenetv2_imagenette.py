@@ -20,8 +20,8 @@ class MobileNetV2Imagenette(ImageClassification):
     quality = Quality("loss", "nats", higher_is_better=False)
     profiles = {
         "small": Profile(steps=1_300, batch_size=32, evaluations=10, settings={
-            "width": 0.5, "dropout": 0.1, "small_images": False, "size": 64, "rate": 0.05, "weight_decay": 1e-4,
-            "shift": 8}),
+            "width": 0.5, "dropout": 0.1, "small_images": False, "size": 64, "optimizer": "adamw", "rate": 3e-3,
+            "weight_decay": 0.02, "shift": 6}),
         "paper": Profile(steps=18_000, batch_size=64, evaluations=90, settings={
             "width": 1.0, "dropout": 0.2, "small_images": False, "size": 128, "rate": 0.05, "weight_decay": 4e-5,
             "shift": 16}),

@@ -18,7 +18,8 @@ class ResNet50Imagenette(ImageClassification):
     quality = Quality("loss", "nats", higher_is_better=False)
     profiles = {
         "small": Profile(steps=1_100, batch_size=32, evaluations=10, settings={
-            "width": 16, "stem_stride": 4, "size": 64, "rate": 0.05, "weight_decay": 5e-4, "shift": 8}),
+            "width": 16, "stem_stride": 4, "size": 64, "optimizer": "adamw", "rate": 2e-3,
+            "weight_decay": 0.05, "shift": 6}),
         "paper": Profile(steps=18_000, batch_size=64, evaluations=90, settings={
             "width": 64, "stem_stride": 4, "size": 128, "rate": 0.05, "weight_decay": 1e-4, "shift": 16}),
     }

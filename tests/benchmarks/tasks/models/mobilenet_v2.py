@@ -29,6 +29,8 @@ class InvertedResidual(nn.Module):
         self.layers = nn.Sequential(*expand, *_convolution(inner, inner, 3, stride, groups=inner),
                                     nn.Conv2d(inner, outputs, 1, bias=False), nn.BatchNorm2d(outputs))
         self.residual = stride == 1 and inputs == outputs
+        if self.residual:
+            nn.init.zeros_(self.layers[-1].weight)  # begins as the identity
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.layers(x) if self.residual else self.layers(x)
