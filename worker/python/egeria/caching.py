@@ -19,7 +19,7 @@ from egeria.modules import LayerModule
 from egeria.repeats import Repeats
 from egeria.sample_ids import current
 from egeria.skipping import Skipper
-from egeria.timing import Stopwatch
+from egeria.stopwatch import Stopwatch
 from egeria.worth import Worth
 
 _logger = logging.getLogger("egeria")
@@ -67,7 +67,6 @@ class Caching:
         self._watch = Stopwatch()  # of all but the skipper's own
         self._final: dict[str, Any] | None = None  # estimates() at the end
         self._state = ""
-        self._proofs = 0  # of this prefix, at the step before
         self._steps = 0
 
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -79,13 +78,10 @@ class Caching:
             ids = current().take(batch_of(pytree.tree_leaves((args, kwargs))))
             self.repeats.note(args, kwargs, ids)
 
-    def after_step(self) -> bool:
-        """At the end of a step; whether the step had something in it that others do not have."""
-        if self._skipper is None:
-            return False
-        self._log_state(self._skipper)
-        proofs, self._proofs = self._proofs, self._skipper.counters["proofs"]
-        return self._proofs != proofs
+    def after_step(self) -> None:
+        """At the end of a step."""
+        if self._skipper is not None:
+            self._log_state(self._skipper)
 
     def follow(self, modules: Sequence[LayerModule], prefix: int, group: dist.ProcessGroup | None) -> None:
         """Between two steps: `prefix` of the layer modules are frozen now. A collective of `group` at the first
@@ -122,14 +118,16 @@ class Caching:
 
     def summary(self) -> dict[str, Any]:
         """passes, passes_skipped (training passes with frozen layers, and those that needed none of them), hits, misses
-        (samples), saved_seconds (less what it took), spent_seconds (what all of this took of the training thread's
-        time, whether it saved some or not), state, reason."""
+        (samples), saved_seconds (less what it took), spent_seconds, state, reason."""
         totals, estimates = self.counters(), self.estimates()
-        spent = self._spent_seconds + self._watch.seconds
-        if self._skipper is not None:
-            spent += self._skipper.watch.seconds
         return {**{name: totals.get(name, 0) for name in ("passes", "passes_skipped", "hits", "misses")},
-                "spent_seconds": spent, **{name: estimates[name] for name in ("saved_seconds", "state", "reason")}}
+                "spent_seconds": self.spent_seconds, **{name: estimates[name] for name in ("saved_seconds", "state", "reason")}}
+
+    @property
+    def spent_seconds(self) -> float:
+        """What all of this has taken of the training thread's time, whether it saved some or not."""
+        present = self._skipper.watch.seconds if self._skipper is not None else 0.0
+        return self._spent_seconds + self._watch.seconds + present
 
     def totals_due(self) -> bool:
         """Whether the metrics should learn of totals(), once every few steps."""
@@ -179,7 +177,6 @@ class Caching:
             self._store.forget()
         self._store = None
         self._state = ""
-        self._proofs = 0
 
     def _log_state(self, skipper: Skipper) -> None:
         if skipper.counters["passes"] % _LOOK_EVERY:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from egeria.account import Account
 from egeria.caching import Caching
 from egeria.config import Config
 from egeria.errors import EgeriaError
@@ -25,7 +26,6 @@ from egeria.modules import LayerModule, ModuleSpec, from_unit_names, partition, 
 from egeria.reports import Reports, total_steps_of
 from egeria.states import STATE_VERSION, Switch, read_state, summary_line
 from egeria.switching import Switcher
-from egeria.timing import StepClock
 
 _logger = logging.getLogger("egeria")
 
@@ -103,7 +103,8 @@ class Session:
         self._number = next(_numbers) if self._enabled else 0
         self._step = 0
         self._switches: list[Switch] = []
-        self._clock = StepClock()
+        self._account = Account()
+        self._cache_spent = 0.0  # seconds that are in the account
         self._closed = False
         self._reports = Reports()
         self._link: Link | None = None
@@ -214,21 +215,31 @@ class Session:
         self._switcher.set(prefix)
 
     def summary(self) -> dict[str, Any]:
-        """Numbers of the whole session: steps, frozen_share (mean over the steps, 0..1), freezes, unfreezes,
-        frozen_prefix, ranks, ranks_identical (after every switch), time_saved_share (None where it cannot be told),
-        seconds_per_step by frozen prefix, modules; cache: passes, passes_skipped, hits, misses, saved_seconds,
-        spent_seconds, state and reason on this rank, or None without one."""
+        """Numbers of the whole session.
+
+        steps, modules, frozen_prefix, frozen_share (of the parameters, mean over the steps, 0..1), freezes, unfreezes,
+        ranks, ranks_identical (after every switch), observe.
+
+        Of this rank's time: saved_seconds, by freezing (None where it cannot be told); spent_seconds, Egeria's own, by
+        what: "start", "probes", "snapshots", "agreement", "switches", "recompiles", "cache", "hooks";
+        time_saved_share, saved less spent as a share of what the same steps would have taken without Egeria;
+        seconds_per_step by frozen prefix, without Egeria's own.
+
+        cache: passes, passes_skipped, hits, misses, saved_seconds, spent_seconds, state and reason on this rank, or None
+        without one."""
         return {
             "steps": self._step,
             "modules": len(self.modules),
             "frozen_prefix": self.prefix,
-            "frozen_share": self._clock.frozen_share,
+            "frozen_share": self._account.frozen_share,
             "freezes": sum(not entry.unfreeze for entry in self._switches),
             "unfreezes": sum(entry.unfreeze for entry in self._switches),
             "ranks": self._switcher.ranks if self._enabled else 1,
             "ranks_identical": all(entry.ranks_identical for entry in self._switches),
-            "time_saved_share": self._clock.saved_share(),
-            "seconds_per_step": self._clock.medians(),
+            "saved_seconds": self._account.saved_seconds(),
+            "spent_seconds": self._account.spent_seconds(),
+            "time_saved_share": self._account.net_share(),
+            "seconds_per_step": self._account.seconds_per_step(),
             "observe": self._config.observe,
             "cache": self._caching.summary() if self._caching is not None else None,
         }
@@ -244,6 +255,10 @@ class Session:
             "egeria/freezes": float(sum(not entry.unfreeze for entry in self._switches)),
             "egeria/unfreezes": float(sum(entry.unfreeze for entry in self._switches)),
         }
+        saved = self._account.saved_seconds()
+        if saved is not None:
+            scalars["egeria/saved_seconds"] = saved
+            scalars["egeria/spent_seconds"] = sum(self._account.spent_seconds().values())
         if self._caching is not None:
             cache = self._caching.summary()
             scalars["egeria/cache_passes_skipped"] = float(cache["passes_skipped"])
@@ -298,16 +313,18 @@ class Session:
 
     def _on_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before a training forward pass."""
-        self._reports.forward()
         try:
-            self._switcher.replicas.discover()
-            self._switcher.hold()
+            with self._account.spend("hooks"):
+                self._reports.forward()
+                self._switcher.replicas.discover()
+                self._switcher.hold()
             if self._caching is not None:
                 self._caching.before_forward(args, kwargs)
             if not self._captured and self._probing and (self._sampling is not None or self._wants_inputs):
                 self._captured = True
-                inputs = RootInputs(args, kwargs, self._config.probe_batch())
-                self._inputs = [*self._inputs[-1:], inputs] if self._wants_inputs else [inputs]
+                with self._account.spend("probes"):
+                    inputs = RootInputs(args, kwargs, self._config.probe_batch())
+                    self._inputs = [*self._inputs[-1:], inputs] if self._wants_inputs else [inputs]
         except GraphError as error:
             self._cannot_probe(str(error))
         except Exception as error:  # pylint: disable=broad-exception-caught
@@ -317,23 +334,29 @@ class Session:
         """After the optimizer's step: the boundary between two training steps."""
         self._step += 1
         prefix = self._switcher.prefix
-        if self._caching is not None and self._caching.after_step():
-            self._clock.skip()
-        self._clock.tick(prefix, self._switcher.frozen_share)
+        if self._caching is not None:
+            self._caching.after_step()
+            self._account_for_cache(self._caching)
+        self._account.end_step(prefix, self._switcher.frozen_share)
+        with self._account.spend("hooks"):
+            self._end_step(prefix)
+        if self._caching is not None:
+            self._follow_with_cache(self._caching)
+
+    def _end_step(self, prefix: int) -> None:
         self._try_to_report(lambda: self._reports.end_step(self._step, self._learning_rates(), self._link, prefix))
         try:
             if self._link is not None:
                 self._follow(self._link)
             elif self._wants_inputs and self._step >= self._start_at:
-                self._start()
+                with self._account.spend("start"):
+                    self._start()
             elif self._config.plans:
                 self._switch_by_plan()
         except Exception as error:  # pylint: disable=broad-exception-caught
             self._fail("the session cannot go on", error)
             self._drop_link()
         self._captured = False
-        if self._caching is not None:
-            self._follow_with_cache(self._caching)
 
     # One step.
 
@@ -341,10 +364,13 @@ class Session:
         """Whatever fails here on one rank alone, it goes on agreeing with the others, which wait for it."""
         if self._sampling is not None and self._captured and self._probing:
             inputs, self._inputs = self._inputs, []
-            self._try_to_probe(lambda: link.probe(self._sampling, self._step, inputs[-1]))
+            with self._account.spend("probes"):
+                self._try_to_probe(lambda: link.probe(self._sampling, self._step, inputs[-1]))
         if self._probing:
-            self._try_to_probe(lambda: link.answer_snapshot(self._step))
-        plan = link.native.commit(self._step)
+            with self._account.spend("snapshots"):
+                self._try_to_probe(lambda: link.answer_snapshot(self._step))
+        with self._account.spend("agreement"):
+            plan = link.native.commit(self._step)
         if plan is not None:
             self._applied_plan = plan.plan_id
             self._switch(plan.frozen_prefix)
@@ -360,6 +386,11 @@ class Session:
             caching.follow(self.modules, self.prefix, self._switcher.group)
         except Exception as error:  # pylint: disable=broad-exception-caught
             self._fail("frozen layers are not skipped", error)
+
+    def _account_for_cache(self, caching: Caching) -> None:
+        spent = caching.spent_seconds
+        self._account.add_spent("cache", spent - self._cache_spent)
+        self._cache_spent = spent
 
     def _report_boundary(self, link: Link) -> None:
         self._bytes_reduced += self._switcher.gradient_bytes
@@ -388,19 +419,19 @@ class Session:
             self._switch(prefix)
 
     def _switch(self, prefix: int) -> None:
-        switch = self._switcher.switch(prefix, self._step)
+        with self._account.spend("switches"):
+            switch = self._switcher.switch(prefix, self._step)
         if switch is None:
             return
         self._switches.append(switch)
         if self._link is not None:
             self._link.native.record_switch(switch.unfreeze, switch.ranks_identical)
-        self._clock.skip()
+        self._account.disturb()  # a compilation, perhaps
 
     # The link.
 
     def _start(self) -> None:
         """Analyses the model and starts the line to the controller. A collective."""
-        self._clock.skip()
         group = self._switcher.share_group()
         self._switcher.allow_recompiles()
         if not self._start_tried and self._rank() == 0 and not self._reports.any_loss \
@@ -426,7 +457,6 @@ class Session:
         self._inputs = []
         self._reorder(link)
         self._link = link
-        self._clock.skip()
 
     def _look_elsewhere(self) -> None:
         """No rank has started, since some have not seen the model's inputs: a wrapper that was made after attach()

@@ -25,7 +25,7 @@ from egeria.sample_proof import same_rows
 from egeria.skippable import check_skippable
 from egeria.standins import Taps
 from egeria.stores import ActivationStore, Fetched
-from egeria.timing import Stopwatch
+from egeria.stopwatch import Stopwatch
 from egeria.worth import Worth
 
 _logger = logging.getLogger("egeria")

@@ -1,0 +1,111 @@
+"""Whether the account of seconds saved agrees with the clock.
+
+usage: saved_seconds.py DIR [options]      DIR: CIFAR-10's binary files
+Needs the package (PYTHONPATH=build/dev/python).
+
+The ResNet of the example cifar_resnet.py on two ranks, trained without Egeria and with layers that freeze at given epochs,
+in turn. By round and over all: the difference of the trainings' times, what the account of rank 0 says (saved less
+spent), and their ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "worker" / "python" / "examples"))
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=pathlib.Path, help="folder of CIFAR-10's binary files")
+    parser.add_argument("--depth", type=int, default=20)
+    parser.add_argument("--samples", type=int, default=3_200)
+    parser.add_argument("--batch-size", type=int, default=32, help="per rank (default 32)")
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--plans", default="1:2,3:4", help="epoch:frozen modules,... (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--job", type=pathlib.Path, help=argparse.SUPPRESS)
+    parser.add_argument("--enabled", type=int, default=1, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """One rank."""
+    import torch
+    import torch.distributed as dist
+    import torch.nn.functional as F
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import DataLoader
+    from torch.utils.data.distributed import DistributedSampler
+
+    import cifar_resnet
+    import egeria
+
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    network = cifar_resnet.ResNet(arguments.depth)
+    model = DistributedDataParallel(network)
+    data = cifar_resnet.Cifar10([arguments.data / "data_batch_1.bin"], False, arguments.samples)
+    loader = DataLoader(data, arguments.batch_size, sampler=DistributedSampler(data, seed=7), drop_last=True)
+    optimizer = torch.optim.SGD(network.parameters(), 0.05, momentum=0.9, weight_decay=1e-4)
+    plans = [(int(epoch) * len(loader), int(prefix))
+             for epoch, prefix in (plan.split(":") for plan in arguments.plans.split(","))]
+    session = egeria.attach(model, optimizer, config=egeria.Config(
+        controller="none", plans=plans, cache="none", enabled=bool(arguments.enabled)))
+    begin = time.perf_counter()
+    for epoch in range(arguments.epochs):
+        loader.sampler.set_epoch(epoch)
+        for images, labels in loader:
+            loss = F.cross_entropy(model(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            session.step(loss)
+    seconds = time.perf_counter() - begin
+    if dist.get_rank() == 0:
+        summary = session.summary()
+        report = {"seconds": seconds, "saved": summary["saved_seconds"], "spent": summary["spent_seconds"]}
+        arguments.job.write_text(json.dumps(report), encoding="utf-8")
+    session.close(finished=False)
+    dist.destroy_process_group()
+
+
+def run(arguments: argparse.Namespace, enabled: int, report: pathlib.Path) -> dict:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__,
+               *sys.argv[1:], "--job", str(report), "--enabled", str(enabled)]
+    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)
+    return json.loads(report.read_text())
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    if arguments.job is not None:
+        train(arguments)
+        return
+    differences, accounts = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(arguments.rounds):
+            order = (0, 1) if number % 2 == 0 else (1, 0)
+            runs = {enabled: run(arguments, enabled, pathlib.Path(folder) / f"{number}.{enabled}") for enabled in order}
+            spent = sum(runs[1]["spent"].values())
+            differences.append(runs[0]["seconds"] - runs[1]["seconds"])
+            accounts.append(runs[1]["saved"] - spent)
+            print(f"round {number + 1}: plain {runs[0]['seconds']:.1f} s, freezing {runs[1]['seconds']:.1f} s: "
+                  f"{differences[-1]:.1f} s less; the account: {runs[1]['saved']:.1f} s saved, {spent:.2f} s spent; ratio "
+                  f"{accounts[-1] / differences[-1]:.2f}", flush=True)
+    print(f"over all rounds: the account's {sum(accounts):.1f} s over the clock's {sum(differences):.1f} s: "
+          f"{sum(accounts) / sum(differences):.3f}; by round, median "
+          f"{statistics.median(one / other for one, other in zip(accounts, differences)):.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""The account of seconds: saved by freezing, spent by Egeria."""
+
+from __future__ import annotations
+
+import pytest
+
+from egeria.account import Account
+
+
+class Training:
+    """With a clock of its own."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.account = Account(lambda: self.now)
+
+    def steps(self, count: int, seconds: float, prefix: int = 0, own: float = 0.0) -> None:
+        for _ in range(count):
+            self.now += seconds
+            with self.account.spend("probes"):
+                self.now += own
+            self.account.end_step(prefix, prefix / 4)
+
+
+def test_what_frozen_steps_save_less_what_was_spent_is_the_difference_to_a_plain_training() -> None:
+    training = Training()
+    training.steps(1, 5.0)  # the first one is not known from its beginning
+    training.steps(40, 1.0, own=0.02)
+    training.steps(60, 0.6, prefix=2, own=0.01)
+    account = training.account
+    assert account.saved_seconds() == pytest.approx(60 * 0.4)
+    assert account.spent_seconds() == {"probes": pytest.approx(40 * 0.02 + 60 * 0.01)}
+    plain = 100 * 1.0
+    assert account.net_share() == pytest.approx((plain - (training.now - 5.0)) / plain)
+    assert account.frozen_share == pytest.approx(60 / 101 * 0.5)
+    assert account.seconds_per_step() == {0: pytest.approx(1.0), 2: pytest.approx(0.6)}
+
+
+def test_nothing_is_claimed_without_a_step_to_compare_with() -> None:
+    training = Training()
+    training.steps(20, 0.6, prefix=1)
+    assert training.account.saved_seconds() is None and training.account.net_share() is None
+    training = Training()
+    training.steps(20, 1.0)
+    assert training.account.saved_seconds() == 0 and training.account.net_share() is None
+    assert Account().saved_seconds() is None
+
+
+def test_the_first_step_after_a_switch_counts_as_spent_beyond_the_usual() -> None:
+    training = Training()
+    training.steps(11, 1.0)
+    training.account.disturb()
+    training.steps(1, 4.5, prefix=1)
+    training.steps(9, 0.5, prefix=1)
+    assert training.account.saved_seconds() == pytest.approx(10 * 0.5)
+    assert training.account.spent_seconds() == {"probes": 0.0, "recompiles": pytest.approx(4.0)}
+
+
+def test_an_evaluation_between_two_steps_is_no_part_of_them() -> None:
+    training = Training()
+    training.steps(21, 1.0)
+    for _ in range(4):
+        training.steps(9, 0.5, prefix=1)
+        training.steps(1, 60.0, prefix=1)
+    assert training.account.saved_seconds() == pytest.approx(40 * 0.5)
+
+
+def test_a_block_inside_another_is_told_apart() -> None:
+    training = Training()
+    training.steps(1, 1.0)
+    with training.account.spend("hooks"):
+        training.now += 1.0
+        with training.account.spend("switches"):
+            training.now += 0.5
+            with training.account.spend("probes"):
+                training.now += 0.125
+        training.now += 2.0
+    training.account.add_spent("cache", 0.25)
+    spent = training.account.spent_seconds()
+    assert spent == {"probes": 0.125, "hooks": 3.0, "switches": 0.5, "cache": 0.25}
+    training.now += 1.25
+    training.account.end_step(0, 0.0)
+    assert training.account.seconds_per_step() == {0: pytest.approx(1.0)}
+
+
+def test_many_steps_are_sampled_evenly() -> None:
+    training = Training()
+    for number in range(5_000):
+        training.steps(1, 1.0 + number / 5_000)
+    assert len(training.account._times[0]._kept) < 1024
+    assert training.account.seconds_per_step()[0] == pytest.approx(1.5, abs=0.01)
+    assert training.account._times[0].count == 4_999
