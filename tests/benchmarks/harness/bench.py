@@ -18,8 +18,7 @@ from benchmarks.harness import machine, records, schedules
 from benchmarks.harness.errors import BenchError
 from benchmarks.harness.job import Job
 from benchmarks.harness.processes import Controller, find_program, run_ranks
-from benchmarks.harness.rank import positions
-from benchmarks.harness.runs import EARLY, PLAIN, Kind, Run, control_runs
+from benchmarks.harness.runs import EARLY, PLAIN, Kind, Run, control_runs, positions
 from benchmarks.harness.task import Task
 
 

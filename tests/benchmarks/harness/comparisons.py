@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ Record = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """Values of several seeds.
+    """Values of several seeds; NaN throughout where one of them is.
 
     Attributes:
       deviation: sample standard deviation; None for a single value.
@@ -32,6 +33,8 @@ class Spread:
         """None without values."""
         if not values:
             return None
+        if not all(math.isfinite(value) for value in values):
+            return cls(math.nan, None, math.nan, math.nan, len(values))
         return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, min(values),
                    max(values), len(values))
 

@@ -19,7 +19,7 @@ from benchmarks.harness import schedules
 from benchmarks.harness.errors import BenchError
 from benchmarks.harness.job import Job, write_json
 from benchmarks.harness.processes import end_with_parent
-from benchmarks.harness.runs import EARLY_AT, EARLY_MODULES, Kind, Run, frozen_prefix, resolved_options
+from benchmarks.harness.runs import EARLY_AT, EARLY_MODULES, Kind, frozen_prefix, positions, resolved_options
 from benchmarks.harness.states import load_state, save_state
 from benchmarks.harness.task import Task
 from benchmarks.tasks import create
@@ -186,14 +186,6 @@ class Trainer:
         self.modules = [{"name": module.name, "parameters": module.parameter_count()} for module in session.modules]
         self.switches = [{"step": switch.step, "frozen_prefix": switch.frozen_prefix} for switch in session.switches]
         self.summary = session.summary()
-
-
-def positions(run: Run, task: Task) -> list[float]:
-    """Which steps of the plain schedule the run takes."""
-    steps = task.profile.steps
-    if run.kind is Kind.DROP:
-        return schedules.dropped(steps, run.share, task.rate)
-    return schedules.plain(steps) if run.share == 1.0 else schedules.resized(steps, run.share)
 
 
 def _check_data(task: Task) -> None:

@@ -24,7 +24,7 @@ def append(file: pathlib.Path, record: Mapping[str, Any]) -> None:
     """Adds a record, which is on the disk when this returns. A process that is killed in the middle leaves at most a
     part of a line, which read() passes over and the next append() ends."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    line = (json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n").encode()
+    line = (json.dumps(record, separators=(",", ":")) + "\n").encode()
     descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -8,7 +8,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.harness import schedules
 from benchmarks.harness.errors import BenchError
+from benchmarks.harness.task import Task
 
 # A negative control: this share of the layer modules frozen at this share of the steps.
 EARLY_MODULES = 0.5
@@ -95,6 +97,14 @@ def control_runs(time_ratio: float) -> list[Run]:
 def control_share(time_ratio: float) -> float:
     """The share of the steps that the controls of such a run take."""
     return max(_SHARE_STEP, round(round(time_ratio / _SHARE_STEP) * _SHARE_STEP, 6))
+
+
+def positions(run: Run, task: Task) -> list[float]:
+    """Which steps of the plain schedule the run takes."""
+    steps = task.profile.steps
+    if run.kind is Kind.DROP:
+        return schedules.dropped(steps, run.share, task.rate)
+    return schedules.plain(steps) if run.share == 1.0 else schedules.resized(steps, run.share)
 
 
 def frozen_prefix(module_share: float, modules: int) -> int:

@@ -116,3 +116,12 @@ def test_reports_are_made_of_the_records_alone_and_repeatably(tmp_path: pathlib.
     assert {"digits-pareto.svg", "digits-timeline.svg"} <= set(first)
     write_reports(tmp_path)
     assert first == {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}
+
+
+def test_a_run_that_diverged_is_reported_and_has_not_won(tmp_path: pathlib.Path):
+    for entry in auto_with_controls(float("nan"), 0.25, 0.24):
+        records.append(records.file_of(tmp_path, "digits"), entry)
+    write_reports(tmp_path)
+    text = (tmp_path / "digits.md").read_text()
+    assert "| auto | 2 | +nan" in text
+    assert "does not beat `short`" in text
