@@ -87,7 +87,8 @@ def run_ranks(arguments: Sequence[str], ranks: int, log_file: pathlib.Path, thre
     for name in [name for name in environment if name.startswith("EGERIA_") and name not in ("EGERIA_BIN",)]:
         del environment[name]  # a run is configured by its record alone
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--rdzv-backend", "c10d",
-               "--rdzv-endpoint", "127.0.0.1:0", "--nproc-per-node", str(ranks), "-m", "benchmarks.harness.rank", *arguments]
+               "--rdzv-endpoint", "127.0.0.1:0", "--nproc-per-node", str(ranks), "-m",
+               "benchmarks.harness.rank", *arguments]
     with log_file.open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, preexec_fn=end_with_parent)
         try:

@@ -1,4 +1,4 @@
-"""One rank of a run: `torchrun -m benchmarks.harness.rank JOB_FILE`. The loop that a user would write, and its measurement."""
+"""One rank of a run, `torchrun -m benchmarks.harness.rank JOB_FILE`: the loop that a user would write, measured."""
 
 from __future__ import annotations
 
@@ -202,7 +202,10 @@ def main() -> None:
     local = int(os.environ.get("LOCAL_RANK", "0"))
     devices = torch.cuda.device_count()
     device = torch.device("cuda", local % devices) if devices else torch.device("cpu")
-    dist.init_process_group("nccl" if devices >= int(os.environ["WORLD_SIZE"]) else "gloo")
+    if devices:
+        torch.cuda.set_device(device)
+    nccl = devices >= int(os.environ["WORLD_SIZE"])  # which wants a device for each rank
+    dist.init_process_group("cpu:gloo,cuda:nccl" if nccl else "gloo")
     task = create(job.task, job.profile, None if job.data is None else pathlib.Path(job.data))
     task.load()
     _check_data(task)

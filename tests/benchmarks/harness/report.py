@@ -144,7 +144,8 @@ def overview(groups: Sequence[Group]) -> str:
 
 def _table(rows: Sequence[Row], quality: Quality) -> list[str]:
     lines = [f"| run | seeds | quality, {quality.unit} | worst seed | time | least to most | saved | by its own "
-             "account | frozen | TTA | TTA less noise | own steps |", "|---|---|---|---|---|---|---|---|---|---|---|---|"]
+             "account | frozen | TTA | TTA less noise | own steps |",
+             "|---|---|---|---|---|---|---|---|---|---|---|---|"]
     for found in rows:
         lines.append(
             f"| {found.label} | {found.gain.count} | {_signed(found.gain, quality)} | "

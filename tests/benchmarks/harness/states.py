@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 
 def save_state(file: pathlib.Path, network: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any,
@@ -18,7 +18,7 @@ def save_state(file: pathlib.Path, network: nn.Module, optimizer: torch.optim.Op
     kept: what else is to be known, of plain types.
     """
     generators: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(generators, torch.get_rng_state())
+    dist.all_gather_object(generators, _generators())
     if dist.get_rank() == 0:
         file.parent.mkdir(parents=True, exist_ok=True)
         part = file.with_name(file.name + ".part")
@@ -36,5 +36,16 @@ def load_state(file: pathlib.Path, network: nn.Module, optimizer: torch.optim.Op
     optimizer.load_state_dict(state["optimizer"])
     # A LambdaLR's state has no function in it, so that the positions of this run go on from here.
     scheduler.load_state_dict(state["scheduler"])
-    torch.set_rng_state(state["generators"][dist.get_rank()])
+    generators = state["generators"][dist.get_rank()]
+    torch.set_rng_state(generators["cpu"])
+    if "cuda" in generators:
+        torch.cuda.set_rng_state(generators["cuda"])
     return state["kept"]
+
+
+def _generators() -> dict[str, Tensor]:
+    """States of this process's random number generators."""
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states

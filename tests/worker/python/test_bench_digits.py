@@ -20,7 +20,8 @@ IDLE = 'idle=schedule:{"entries": [{"fraction": 0.5, "frozen_prefix": 0}]}'
 
 
 def command(out: pathlib.Path, *arguments: str) -> list[str]:
-    return [sys.executable, str(BENCH), "digits", "--profile", "smoke", "--out", str(out), "--controls", "none", *arguments]
+    return [sys.executable, str(BENCH), "digits", "--profile", "smoke", "--out", str(out), "--controls", "none",
+            *arguments]
 
 
 def read(out: pathlib.Path) -> list[dict]:
@@ -49,7 +50,8 @@ def short_folder() -> Iterator[pathlib.Path]:
 
 
 def test_a_run_started_from_the_plain_one_is_the_plain_one_until_it_acts(tmp_path: pathlib.Path):
-    done = subprocess.run(command(tmp_path, "--variant", IDLE), capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command(tmp_path, "--variant", IDLE), capture_output=True, text=True, timeout=300,
+                          check=False)
     assert done.returncode == 0, done.stderr
     by_label = {record["run"]: record for record in read(tmp_path)}
     assert set(by_label) == {"plain", "idle", "early"}
