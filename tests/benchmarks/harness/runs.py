@@ -76,6 +76,8 @@ def policy_run(label: str, policy: str, options: Mapping[str, Any], reinvest: fl
     first = _FIRST_ACT.get(policy, 0.0)
     if policy == "auto" and "start" in options:
         first = min(first, max(0.0, options["start"] - 0.1))
+    elif policy == "staged" and options.get("area"):
+        first = 0.0  # where in the steps that is depends on the schedule
     elif policy == "staged" and "begin" in options:
         first = min(first, max(0.0, options["begin"] - 0.1))
     elif policy == "schedule":
