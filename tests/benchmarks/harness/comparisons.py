@@ -1,0 +1,207 @@
+"""From records to numbers: differences to the plain run of the same seed, times, controls. Pure functions."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.harness.runs import Kind, control_share
+from benchmarks.harness.task import Quality
+
+Record = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """Values of several seeds; NaN throughout where one of them is.
+
+    Attributes:
+      deviation: sample standard deviation; None for a single value.
+    """
+
+    mean: float
+    deviation: float | None
+    least: float
+    most: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread | None:
+        """None without values."""
+        if not values:
+            return None
+        if not all(math.isfinite(value) for value in values):
+            return cls(math.nan, None, math.nan, math.nan, len(values))
+        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, min(values),
+                   max(values), len(values))
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One label, over the seeds that have both it and the plain run.
+
+    Attributes:
+      gain: quality over the plain run's, in the quality's unit.
+      ratio: training time over the plain run's.
+      frozen: share of the parameters frozen, averaged over the steps.
+      reached: time to the plain run's final quality over that of the plain run itself, where it was reached.
+      reached_noise: likewise, to that quality less the plain runs' standard deviation; None with a single seed.
+      own: share of the steps that the run took itself; before them it is the plain run.
+      account: what the session says that it has saved, net of what it spent, over the plain run's time; None where
+        it does not say.
+    """
+
+    label: str
+    kind: Kind
+    gain: Spread
+    ratio: Spread
+    frozen: float
+    reached: Spread | None
+    reached_noise: Spread | None
+    own: float
+    account: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Duel:
+    """A policy against one of its same-time controls.
+
+    Attributes:
+      gain: of the policy over the control, paired by seed.
+      control_ratio: the control's time over the plain run's.
+    """
+
+    label: str
+    control: Kind
+    gain: Spread
+    control_ratio: float
+
+    @property
+    def won(self) -> bool:
+        return self.gain.mean > 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """All that was recorded of one task with the same settings, profile and ranks.
+
+    Attributes:
+      plain: records of the plain runs, by seed.
+      others: records of the other runs, by label and seed.
+    """
+
+    task: str
+    profile: str
+    ranks: int
+    settings: str
+    plain: Mapping[int, Record]
+    others: Mapping[str, Mapping[int, Record]]
+
+    @property
+    def records(self) -> list[Record]:
+        return [*self.plain.values(), *(record for runs in self.others.values() for record in runs.values())]
+
+
+def group(records: Sequence[Record]) -> list[Group]:
+    """By task, profile and ranks; of several settings those with the newest record."""
+    newest: dict[tuple[Any, ...], Record] = {}
+    for record in records:
+        kind = (record["task"], record["profile"], record["ranks"])
+        if kind not in newest or record["started"] >= newest[kind]["started"]:
+            newest[kind] = record
+    found = []
+    for (task, profile, ranks), latest in sorted(newest.items()):
+        chosen = [record for record in records if (record["task"], record["profile"], record["ranks"])
+                  == (task, profile, ranks) and record["settings"] == latest["settings"]]
+        chosen.sort(key=lambda record: record["started"])  # of one label with other options the newest counts
+        others: dict[str, dict[int, Record]] = {}
+        for record in chosen:
+            if record["kind"] != Kind.PLAIN:
+                others.setdefault(record["run"], {})[record["seed"]] = record
+        plain = {record["seed"]: record for record in chosen if record["kind"] == Kind.PLAIN}
+        found.append(Group(task, profile, ranks, latest["settings"], plain, others))
+    return found
+
+
+def plain_noise(runs: Group, quality: Quality) -> float | None:
+    """Standard deviation of the plain runs' final quality over the seeds, in its unit; None with a single one."""
+    spread = Spread.of([quality.scale * record["final"] for record in runs.plain.values()])
+    return None if spread is None else spread.deviation
+
+
+def time_to(record: Record, quality: Quality, target: float) -> float | None:
+    """Training seconds until the curve reaches `target`, linear between evaluations; None where it never does."""
+    before: Mapping[str, Any] | None = None
+    for point in record["curve"]:
+        value = point[quality.name]
+        if quality.gain(value, target) >= 0:
+            if before is None or value == before[quality.name]:
+                return point["seconds"]
+            part = (target - before[quality.name]) / (value - before[quality.name])
+            return before["seconds"] + part * (point["seconds"] - before["seconds"])
+        before = point
+    return None
+
+
+def row(runs: Group, label: str, quality: Quality) -> Row | None:
+    """None where no seed has both the run and the plain one."""
+    pairs = _pairs(runs, label)
+    if not pairs:
+        return None
+    noise = plain_noise(runs, quality)
+    return Row(
+        label, Kind(pairs[0][0]["kind"]),
+        Spread.of([quality.gain(record["final"], plain["final"]) for record, plain in pairs]),
+        Spread.of([record["seconds"] / plain["seconds"] for record, plain in pairs]),
+        statistics.fmean(record["frozen_share"] for record, _ in pairs),
+        _reached(pairs, quality, 0.0), None if noise is None else _reached(pairs, quality, noise),
+        statistics.fmean(1 - record["first_step"] / record["steps"] for record, _ in pairs), _account(pairs))
+
+
+def duels(runs: Group, label: str, quality: Quality) -> list[Duel]:
+    """A policy's run against its two controls, where they were run for all its seeds. Where a run saved nothing, the
+    plain run is its control."""
+    found = []
+    for kind in (Kind.SHORT, Kind.DROP):
+        gains, ratios = [], []
+        pairs = _pairs(runs, label)
+        for record, plain in pairs:
+            share = control_share(record["seconds"] / plain["seconds"])
+            control = plain if share >= 1 else runs.others.get(f"{kind.value} {share:.2f}", {}).get(record["seed"])
+            if control is None:
+                break
+            gains.append(quality.gain(record["final"], control["final"]))
+            ratios.append(control["seconds"] / plain["seconds"])
+        if pairs and len(gains) == len(pairs):
+            found.append(Duel(label, kind, Spread.of(gains), statistics.fmean(ratios)))
+    return found
+
+
+def _pairs(runs: Group, label: str) -> list[tuple[Record, Record]]:
+    return [(record, runs.plain[seed]) for seed, record in sorted(runs.others.get(label, {}).items())
+            if seed in runs.plain]
+
+
+def _account(pairs: Sequence[tuple[Record, Record]]) -> float | None:
+    shares = []
+    for record, plain in pairs:
+        summary = record["summary"] or {}
+        if summary.get("saved_seconds") is None or not isinstance(summary.get("spent_seconds"), Mapping):
+            return None
+        shares.append((summary["saved_seconds"] - sum(summary["spent_seconds"].values())) / plain["seconds"])
+    return statistics.fmean(shares)
+
+
+def _reached(pairs: Sequence[tuple[Record, Record]], quality: Quality, allowance: float) -> Spread | None:
+    """Time to the plain run's final quality, less `allowance` in its unit, over the plain run's own."""
+    ratios = []
+    for record, plain in pairs:
+        worse = allowance / quality.scale * (-1 if quality.higher_is_better else 1)
+        target = plain["final"] + worse
+        own, of_plain = time_to(record, quality, target), time_to(plain, quality, target)
+        if own is not None and of_plain:
+            ratios.append(own / of_plain)
+    return Spread.of(ratios)

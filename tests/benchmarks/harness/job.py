@@ -1,0 +1,59 @@
+"""What the harness tells the ranks of a run, and what they tell it: files in a folder of the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.harness.runs import Run
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One run of one task and seed.
+
+    Attributes:
+      task, profile: names.
+      data: the data folder, or None.
+      controller: address of the run's own egeria-controller, or None.
+      checkpoint: state of the plain run to start from, or None.
+      save_at: steps after which the state is to be saved, by file.
+      folder: for what the ranks write.
+    """
+
+    task: str
+    profile: str
+    seed: int
+    run: Run
+    data: str | None
+    controller: str | None
+    checkpoint: str | None
+    save_at: Mapping[str, int]
+    folder: str
+
+    def write(self) -> pathlib.Path:
+        """Returns the file that read() takes."""
+        file = pathlib.Path(self.folder) / "job.json"
+        write_json(file, dataclasses.asdict(self) | {"run": self.run.to_json()})
+        return file
+
+    @classmethod
+    def read(cls, file: pathlib.Path) -> Job:
+        fields = json.loads(file.read_text(encoding="utf-8"))
+        return cls(**{**fields, "run": Run.from_json(fields["run"])})
+
+    @property
+    def result_file(self) -> pathlib.Path:
+        """What rank 0 writes at the end."""
+        return pathlib.Path(self.folder) / "result.json"
+
+
+def write_json(file: pathlib.Path, value: Any) -> None:
+    """Replaces the file in one piece."""
+    part = file.with_name(file.name + ".part")
+    part.write_text(json.dumps(value), encoding="utf-8")
+    os.replace(part, file)

@@ -1,0 +1,58 @@
+"""Records of finished runs: one JSON object a line, one file for each task."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+RECORD_VERSION = 1
+
+# What tells runs apart: a run with the same values has been done.
+_KEY = ("task", "profile", "settings", "ranks", "seed", "run", "run_hash")
+
+
+def file_of(out: pathlib.Path, task: str) -> pathlib.Path:
+    """Where the records of a task are."""
+    return out / "records" / f"{task}.jsonl"
+
+
+def append(file: pathlib.Path, record: Mapping[str, Any]) -> None:
+    """Adds a record, which is on the disk when this returns. A process that is killed in the middle leaves at most a
+    part of a line, which read() passes over and the next append() ends."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    line = (json.dumps(record, separators=(",", ":")) + "\n").encode()
+    descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        size = os.fstat(descriptor).st_size
+        if size > 0 and os.pread(descriptor, 1, size - 1) != b"\n":
+            line = b"\n" + line
+        while line:
+            line = line[os.write(descriptor, line):]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read(file: pathlib.Path) -> list[dict[str, Any]]:
+    """All whole records, of which a later one with the same key replaces an earlier one; [] without a file."""
+    if not file.exists():
+        return []
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for line in file.read_bytes().split(b"\n"):
+        try:
+            record = json.loads(line)
+        except ValueError:  # an empty line, or one that was cut off
+            continue
+        if isinstance(record, dict) and record.get("version") == RECORD_VERSION:
+            found[key(record)] = record
+    return list(found.values())
+
+
+def key(record: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Equal for records of the same run."""
+    return tuple(record[name] for name in _KEY)

@@ -1,0 +1,230 @@
+"""Reports, from the records alone: TASK.md for each task, and README.md over all of them."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+
+from benchmarks import tasks
+from benchmarks.harness import records
+from benchmarks.harness.comparisons import Group, Record, Row, Spread, duels, group, plain_noise, row
+from benchmarks.harness.errors import BenchError
+from benchmarks.harness.runs import EARLY_AT, EARLY_MODULES, Kind
+from benchmarks.harness.task import Quality
+
+# A negative control has lost clearly where it is worse than plain by so many standard deviations of plain.
+_CLEARLY = 2.0
+
+
+def write_reports(out: pathlib.Path) -> list[pathlib.Path]:
+    """Writes the reports of all records under `out`, beside them. Returns the files.
+
+    Raises:
+      BenchError: [NO_RECORDS].
+    """
+    from benchmarks.harness import plots  # matplotlib takes seconds to load
+
+    files = sorted((out / "records").glob("*.jsonl"))
+    groups = [found for file in files for found in group(records.read(file)) if found.plain]
+    if not groups:
+        raise BenchError("NO_RECORDS", f"there are no records of plain runs in {out / 'records'}; run `egeria bench "
+                         f"TASK --out {out}` first")
+    written = []
+    for runs in groups:
+        quality = tasks.task_class(runs.task).quality
+        name = report_name(runs)
+        plots.draw_pareto(out / f"{name}-pareto.svg", runs, quality)
+        plots.draw_timeline(out / f"{name}-timeline.svg", runs)
+        (out / f"{name}.md").write_text(task_report(runs, quality), encoding="utf-8")
+        written.append(out / f"{name}.md")
+    (out / "README.md").write_text(overview(groups), encoding="utf-8")
+    return [*written, out / "README.md"]
+
+
+def report_name(runs: Group) -> str:
+    """Of the file, without its ending."""
+    return "-".join([runs.task, *([runs.profile] if runs.profile != "small" else []),
+                     *([f"{runs.ranks}-ranks"] if runs.ranks != 2 else [])])
+
+
+def verdicts(runs: Group, quality: Quality) -> list[str]:
+    """The sentences that a report begins with."""
+    lines = []
+    auto = row(runs, "auto", quality)
+    if auto is None:
+        lines.append("**`auto` has not been run on this task.**")
+    else:
+        fought = duels(runs, "auto", quality)
+        lost = [duel for duel in fought if not duel.won]
+        if len(fought) < 2:
+            lines.append("**`auto` has not been compared with both controls of its own time.**")
+        elif lost:
+            lines.append("**`auto` does not beat " + " and ".join(
+                f"`{duel.control.value}` ({_signed(duel.gain, quality)} {quality.unit})" for duel in lost)
+                + " at its own time.**")
+        else:
+            lines.append("`auto` beats both controls at its own time: by " + " and ".join(
+                f"{_signed(duel.gain, quality)} {quality.unit} (`{duel.control.value}`)" for duel in fought) + ".")
+        if auto.ratio.mean >= 1:
+            lines.append(f"**`auto` does not save time here: {auto.ratio.mean:.3f} of the plain run's.**")
+    early, noise = row(runs, "early", quality), plain_noise(runs, quality)
+    if early is None:
+        lines.append("**The negative control has not been run.**")
+    elif noise is None:
+        lines.append(f"The negative control is at {_signed(early.gain, quality)} {quality.unit}; with a single seed "
+                     "nothing can be said about noise.")
+    elif -early.gain.mean > _CLEARLY * noise:
+        lines.append(f"The negative control loses clearly: {_signed(early.gain, quality)} {quality.unit}, where plain "
+                     f"runs of different seeds spread by {_number(noise, quality)}.")
+    else:
+        lines.append(f"**The negative control does not lose clearly ({_signed(early.gain, quality)} {quality.unit}, "
+                     f"where plain runs spread by {_number(noise, quality)}): this task proves nothing.**")
+    return lines
+
+
+def task_report(runs: Group, quality: Quality) -> str:
+    """One task's report, as Markdown."""
+    kind = tasks.task_class(runs.task)
+    name = report_name(runs)
+    plain = list(runs.plain.values())
+    final = Spread.of([quality.scale * record["final"] for record in plain])
+    seconds = Spread.of([record["seconds"] for record in plain])
+    rows = [found for label in runs.others if (found := row(runs, label, quality)) is not None]
+    text = [
+        f"# {kind.title}", "", *[f"- {line}" for line in verdicts(runs, quality)], "",
+        f"Profile `{runs.profile}`, {runs.ranks} ranks, seeds {', '.join(map(str, sorted(runs.plain)))}; "
+        f"{plain[0]['steps']:,} steps, {plain[0]['parameters']:,} parameters. "
+        f"Quality is the {quality.name.replace('_', ' ')} on the validation set at the end, in {quality.unit}, "
+        f"{'more' if quality.higher_is_better else 'less'} being better. Plain: {_value(final, quality)}, "
+        f"{seconds.mean:.0f} s of training ({seconds.least:.0f} to {seconds.most:.0f}).", "",
+        *_machines(runs), "",
+        "## Runs", "",
+        "Quality is the difference to the plain run of the same seed, over which means are taken; positive is better. "
+        "Time is that of training, evaluation left out, over the plain run's, both as measured. Where a run begins as "
+        "the plain run does, it may have been started from there, and its time is that of the plain run up to there "
+        "and its own from there on: the share of its own is given. TTA: time to the plain run's final quality over "
+        "the time the plain run took to get there; in brackets how many seeds got there.", "",
+        *_table(rows, quality), "",
+        *_duel_table(runs, rows, quality),
+        f"![Quality against time]({name}-pareto.svg)", "",
+        "## What was frozen when", "",
+        f"![Frozen share over the steps]({name}-timeline.svg)", "",
+        *_decisions(runs),
+    ]
+    return "\n".join(text).rstrip() + "\n"
+
+
+def overview(groups: Sequence[Group]) -> str:
+    """README.md: what all tasks come to."""
+    text = ["# Results of `egeria bench`", ""]
+    for runs in groups:
+        if runs.profile == "small":
+            lines = verdicts(runs, tasks.task_class(runs.task).quality)
+            text += [f"- {tasks.task_class(runs.task).title}: {lines[0]}"]
+            text += [f"  {line}" for line in lines[1:] if line.startswith("**")]
+    text += ["", "Written by `egeria bench report` from the records beside it. docs/benchmarks.md says what is "
+             "measured and how. Each cell: mean difference of quality to the plain run of the same seed, and training "
+             "time over the plain run's.", ""]
+    labels = list(dict.fromkeys(label for runs in groups for label in runs.others
+                                if (found := next(iter(runs.others[label].values())))["kind"]
+                                in (Kind.POLICY, Kind.EARLY)))
+    text += ["| task | profile | seeds | plain | " + " | ".join(f"`{label}`" for label in labels) + " |",
+             "|---|---|---|---|" + "---|" * len(labels)]
+    for runs in groups:
+        quality = tasks.task_class(runs.task).quality
+        final = Spread.of([quality.scale * record["final"] for record in runs.plain.values()])
+        cells = []
+        for label in labels:
+            found = row(runs, label, quality)
+            cells.append("" if found is None else f"{_signed(found.gain, quality)}, {found.ratio.mean:.2f}")
+        text.append(f"| [{tasks.task_class(runs.task).title}]({report_name(runs)}.md) | {runs.profile} | "
+                    f"{len(runs.plain)} | {_value(final, quality)} {quality.unit} | " + " | ".join(cells) + " |")
+    return "\n".join(text) + "\n"
+
+
+def _table(rows: Sequence[Row], quality: Quality) -> list[str]:
+    lines = [f"| run | seeds | quality, {quality.unit} | worst seed | time | least to most | saved | by its own "
+             "account | frozen | TTA | TTA less noise | own steps |",
+             "|---|---|---|---|---|---|---|---|---|---|---|---|"]
+    for found in rows:
+        lines.append(
+            f"| {found.label} | {found.gain.count} | {_signed(found.gain, quality)} | "
+            f"{_number(found.gain.least, quality, sign=True)} | {found.ratio.mean:.3f} | {found.ratio.least:.3f} to "
+            f"{found.ratio.most:.3f} | {100 * (1 - found.ratio.mean):.1f} % | {_percent(found.account)} | "
+            f"{100 * found.frozen:.1f} % | {_reached(found.reached, found)} | "
+            f"{_reached(found.reached_noise, found)} | {100 * found.own:.0f} % |")
+    lines += ["", f"`early` freezes {EARLY_MODULES:.0%} of the layer modules at {EARLY_AT:.0%} of the steps: it must "
+              "lose, or the task proves nothing. `short S` is the whole schedule in that share of the steps, `drop S` "
+              "leaves as many steps out of the phase of low learning rates. Saved: share of the "
+              "plain run's time, as measured, and as the session adds it up (what freezing saved, less what it cost). "
+              "Frozen: share of the parameters, averaged over the steps."]
+    return lines
+
+
+def _duel_table(runs: Group, rows: Sequence[Row], quality: Quality) -> list[str]:
+    fought = [duel for found in rows if found.kind is Kind.POLICY for duel in duels(runs, found.label, quality)]
+    if not fought:
+        return []
+    lines = ["## Against controls of the same time", "",
+             f"| policy | control | quality over the control's, {quality.unit} | worst seed | control's time |",
+             "|---|---|---|---|---|"]
+    for duel in fought:
+        lines.append(f"| {duel.label} | {duel.control.value} | {_signed(duel.gain, quality)} | "
+                     f"{_number(duel.gain.least, quality, sign=True)} | {duel.control_ratio:.3f} |")
+    return [*lines, ""]
+
+
+def _decisions(runs: Group) -> list[str]:
+    lines = []
+    for label, seeds in runs.others.items():
+        for seed, record in sorted(seeds.items()):
+            if record["kind"] == Kind.POLICY:
+                lines += [f"- `{label}`, seed {seed}: " + (_switches(record) or "nothing was frozen")]
+                if record["decisions"]:
+                    last = record["decisions"][-1]
+                    lines[-1] += f". The last decision, at step {last['step']:,}: {last['reason']}"
+    return [*lines, ""] if lines else []
+
+
+def _switches(record: Record) -> str:
+    return ", ".join(f"{switch['frozen_prefix']} of {len(record['modules'])} modules from step {switch['step']:,}"
+                     for switch in record["switches"])
+
+
+def _machines(runs: Group) -> list[str]:
+    """One line for each machine and version."""
+    found: dict[str, int] = {}
+    for record in runs.records:
+        facts = record["machine"]
+        text = f"{facts['cores']} cores ({facts['processor']}), device {facts['device']}, torch {facts['torch']}, " \
+               f"egeria {facts['egeria']}"
+        found[text] = found.get(text, 0) + 1
+    return [f"- {count} runs: {text}" for text, count in sorted(found.items())]
+
+
+def _digits(quality: Quality) -> int:
+    return 2 if quality.scale == 100 else 4
+
+
+def _number(value: float, quality: Quality, sign: bool = False) -> str:
+    return f"{value:{'+' if sign else ''}.{_digits(quality)}f}"
+
+
+def _value(spread: Spread, quality: Quality) -> str:
+    deviation = "" if spread.deviation is None else f" ± {_number(spread.deviation, quality)}"
+    return _number(spread.mean, quality) + deviation
+
+
+def _signed(spread: Spread, quality: Quality) -> str:
+    deviation = "" if spread.deviation is None else f" ± {_number(spread.deviation, quality)}"
+    return _number(spread.mean, quality, sign=True) + deviation
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def _reached(spread: Spread | None, found: Row) -> str:
+    if spread is None:
+        return "-"
+    return f"{spread.mean:.3f} ({spread.count}/{found.gain.count})"

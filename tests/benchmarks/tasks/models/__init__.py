@@ -1,0 +1,1 @@
+"""The networks of the tasks, written out so that no further package is needed."""

@@ -1,0 +1,127 @@
+"""egeria bench: what reports say of records."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+from benchmarks.harness import comparisons, records  # noqa: E402
+from benchmarks.harness.errors import BenchError  # noqa: E402
+from benchmarks.harness.report import task_report, verdicts, write_reports  # noqa: E402
+from benchmarks.harness.task import Quality  # noqa: E402
+
+ACCURACY = Quality("accuracy", "points", higher_is_better=True, scale=100)
+LOSS = Quality("loss", "nats", higher_is_better=False)
+
+
+def record(run: str, seed: int, final: float, seconds: float, kind: str = "policy", **fields) -> dict:
+    """A run of 100 steps whose loss falls from 1 to `final` in a straight line."""
+    curve = [{"step": step, "seconds": seconds * step / 100, "loss": 1 + (final - 1) * step / 100}
+             for step in (10, 50, 100)]
+    return {"version": records.RECORD_VERSION, "task": "digits", "profile": "small", "settings": "a", "ranks": 2,
+            "seed": seed, "run": run, "run_hash": run, "kind": kind, "started": 0, "quality": "loss", "steps": 100,
+            "first_step": 0, "seconds": seconds, "curve": curve, "final": final, "frozen_share": 0.1,
+            "parameters": 12, "modules": [{"name": "a", "parameters": 8}, {"name": "b", "parameters": 4}],
+            "switches": [{"step": 60, "frozen_prefix": 1}] if kind == "policy" else [],
+            "decisions": [], "summary": None,
+            "machine": {"cores": 2, "processor": "p", "device": "cpu", "torch": "2", "egeria": "c"}, **fields}
+
+
+def plain(seed: int, final: float = 0.2) -> dict:
+    return record("plain", seed, final, 100, kind="plain")
+
+
+def group(*entries: dict) -> comparisons.Group:
+    (found,) = comparisons.group(entries)
+    return found
+
+
+def auto_with_controls(auto: float, short: float, drop: float) -> list[dict]:
+    return [entry for seed in (0, 1) for entry in (
+        plain(seed, 0.200 + 0.001 * seed), record("auto", seed, auto, 90), record("early", seed, 0.5, 60, "early"),
+        record("short 0.90", seed, short, 91, "short"), record("drop 0.90", seed, drop, 89, "drop"))]
+
+
+def test_differences_are_paired_by_seed_and_positive_where_better():
+    runs = group(plain(0, 0.2), plain(1, 0.4), record("auto", 0, 0.19, 90), record("auto", 1, 0.41, 80))
+    row = comparisons.row(runs, "auto", LOSS)
+    assert row.gain.mean == pytest.approx(0.0)
+    assert (row.gain.least, row.gain.most) == (pytest.approx(-0.01), pytest.approx(0.01))
+    assert row.ratio.mean == pytest.approx(0.85)
+    assert ACCURACY.gain(0.91, 0.90) == pytest.approx(1.0)
+
+
+def test_a_seed_without_its_plain_run_does_not_count():
+    runs = group(plain(0), record("auto", 0, 0.2, 90), record("auto", 7, 0.9, 10))
+    assert comparisons.row(runs, "auto", LOSS).gain.count == 1
+
+
+def test_time_to_quality_lies_between_evaluations():
+    runs = group(plain(0, 0.2), record("auto", 0, 0.1, 90), record("slow", 0, 0.3, 90))
+    assert comparisons.time_to(runs.others["auto"][0], LOSS, 0.2) == pytest.approx(90 * 8 / 9)
+    assert comparisons.row(runs, "auto", LOSS).reached.mean == pytest.approx(0.9 * 8 / 9)
+    assert comparisons.row(runs, "slow", LOSS).reached is None
+
+
+def test_records_of_older_settings_are_left_out():
+    old = {**record("auto", 0, 0.9, 50), "settings": "old"}
+    runs = group(old, {**plain(0), "started": 5}, {**record("auto", 0, 0.2, 90), "started": 6})
+    assert comparisons.row(runs, "auto", LOSS).gain.mean == pytest.approx(0)
+
+
+@pytest.mark.parametrize(("short", "drop", "said"), [
+    (0.25, 0.24, "beats both controls"),
+    (0.19, 0.24, "does not beat `short` (-0.0100"),
+    (0.19, 0.18, "does not beat `short` (-0.0100 ± 0.0000 nats) and `drop`"),
+])
+def test_the_first_line_says_whether_auto_beats_its_controls(short: float, drop: float, said: str):
+    runs = group(*auto_with_controls(0.2, short, drop))
+    assert said in verdicts(runs, LOSS)[0]
+    assert said in task_report(runs, LOSS).splitlines()[2]
+
+
+def test_a_missing_control_is_not_a_victory():
+    entries = [entry for entry in auto_with_controls(0.2, 0.25, 0.24) if entry["kind"] != "drop"]
+    assert "has not been compared with both" in verdicts(group(*entries), LOSS)[0]
+    one_seed_only = [entry for entry in auto_with_controls(0.2, 0.25, 0.24)
+                     if entry["kind"] != "short" or entry["seed"] == 0]
+    assert "has not been compared with both" in verdicts(group(*one_seed_only), LOSS)[0]
+
+
+def test_what_saves_nothing_is_compared_with_plain():
+    runs = group(plain(0, 0.2), record("auto", 0, 0.21, 100))
+    assert [duel.gain.mean for duel in comparisons.duels(runs, "auto", LOSS)] == [pytest.approx(-0.01)] * 2
+    assert any("does not save time" in line for line in verdicts(runs, LOSS))
+
+
+def test_a_negative_control_within_the_noise_proves_nothing():
+    noisy = group(plain(0, 0.2), plain(1, 0.3), *(record("early", seed, 0.3, 60, "early") for seed in (0, 1)))
+    assert any("this task proves nothing" in line for line in verdicts(noisy, LOSS))
+    clear = group(*auto_with_controls(0.2, 0.25, 0.24))
+    assert any("loses clearly" in line for line in verdicts(clear, LOSS))
+
+
+def test_reports_are_made_of_the_records_alone_and_repeatably(tmp_path: pathlib.Path):
+    with pytest.raises(BenchError, match=r"\[NO_RECORDS\]"):
+        write_reports(tmp_path)
+    for entry in auto_with_controls(0.2, 0.25, 0.24):
+        records.append(records.file_of(tmp_path, "digits"), entry)
+    files = write_reports(tmp_path)
+    assert {file.name for file in files} == {"digits.md", "README.md"}
+    first = {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}
+    assert {"digits-pareto.svg", "digits-timeline.svg"} <= set(first)
+    write_reports(tmp_path)
+    assert first == {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}
+
+
+def test_a_run_that_diverged_is_reported_and_has_not_won(tmp_path: pathlib.Path):
+    for entry in auto_with_controls(float("nan"), 0.25, 0.24):
+        records.append(records.file_of(tmp_path, "digits"), entry)
+    write_reports(tmp_path)
+    text = (tmp_path / "digits.md").read_text()
+    assert "| auto | 2 | +nan" in text
+    assert "does not beat `short`" in text

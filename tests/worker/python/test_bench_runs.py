@@ -1,0 +1,121 @@
+"""egeria bench: which steps of the schedule a run takes, and which runs there are."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+from benchmarks.harness import schedules  # noqa: E402
+from benchmarks.harness.command_line import main  # noqa: E402
+from benchmarks.harness.errors import BenchError  # noqa: E402
+from benchmarks.harness.runs import (Kind, Run, control_runs, frozen_prefix, parse_variants, policy_run,  # noqa: E402
+                          resolved_options)
+from benchmarks.harness.task import step_decay  # noqa: E402
+
+
+def test_short_runs_the_whole_schedule_in_fewer_steps():
+    positions = schedules.resized(1_000, 0.87)
+    assert len(positions) == 870
+    assert positions[0] == 0
+    assert 998 < positions[-1] < 1_000
+    assert positions == sorted(positions)
+
+
+@pytest.mark.parametrize("share", [0.98, 0.9, 0.8])
+def test_drop_leaves_steps_of_the_low_rate_phase_out(share):
+    positions = schedules.dropped(1_000, share, step_decay(0.6, 0.85))
+    assert len(positions) == round(1_000 * share)
+    assert positions[:600] == list(range(600))
+    assert positions == sorted(positions)
+    assert all(600 <= position < 1_000 for position in positions[600:])
+    assert positions[-1] > 990
+
+
+def test_drop_takes_at_most_half_of_the_phase_by_beginning_earlier():
+    rate = step_decay(0.9)
+    assert schedules.low_rate_phase(1_000, rate) == 900
+    positions = schedules.dropped(1_000, 0.7, rate)
+    assert len(positions) == 700
+    assert schedules.shared_with_plain(positions) == 400
+
+
+def test_drop_of_a_constant_rate_has_no_low_phase_to_take_from():
+    positions = schedules.dropped(100, 0.9, lambda _: 1.0)
+    assert len(positions) == 90
+    assert schedules.shared_with_plain(positions) == 80
+
+
+def test_nothing_dropped_is_the_plain_schedule():
+    assert schedules.dropped(100, 1.0, step_decay(0.5)) == schedules.plain(100)
+
+
+@pytest.mark.parametrize("steps", [3, 10, 97, 1_000])
+def test_a_run_of_any_length_is_evaluated_as_often_and_at_its_end(steps):
+    after = schedules.evaluation_steps(steps, 10)
+    assert len(after) == min(steps, 10)
+    assert after[-1] == steps
+    assert len(set(after)) == len(after)
+
+
+def test_controls_take_the_policys_share_of_the_time():
+    assert [(run.kind, run.share, run.label) for run in control_runs(0.8649)] == [
+        (Kind.SHORT, 0.86, "short 0.86"), (Kind.DROP, 0.86, "drop 0.86")]
+    assert control_runs(0.998) == []  # the plain run is the control of what saves nothing
+    assert control_runs(1.2) == []
+
+
+def test_late_policies_start_where_they_first_act():
+    assert policy_run("plasticity", "plasticity", {}).first_act == 0
+    assert policy_run("auto", "auto", {}).first_act == pytest.approx(0.30)
+    assert policy_run("auto", "auto", {"start": 0.2}).first_act == pytest.approx(0.1)
+    assert policy_run("staged", "staged", {"begin": 0.5}).first_act == pytest.approx(0.4)
+    assert policy_run("staged", "staged", {"area": True}).first_act == 0
+    assert policy_run("schedule", "schedule", {}).first_act == pytest.approx(0.78)
+
+
+def test_a_reinvesting_run_has_a_schedule_of_its_own():
+    run = policy_run("staged", "staged", {}, 1.06)
+    assert (run.label, run.share, run.first_act) == ("staged+6%", 1.06, 0.0)
+
+
+def test_shares_of_the_modules_become_prefixes():
+    options = resolved_options(policy_run("schedule", "schedule", {}), 9)
+    assert [entry["frozen_prefix"] for entry in options["entries"]] == [4, 6, 8]
+    assert frozen_prefix(1.0, 9) == 8  # the last one never freezes
+    assert frozen_prefix(0.01, 9) == 1
+
+
+def test_runs_survive_their_way_to_the_ranks():
+    run = policy_run("late", "schedule", {"entries": [{"fraction": 0.9, "frozen_prefix": 1}]})
+    assert Run.from_json(run.to_json()) == run
+
+
+def test_variants_are_told_how_to_be_written():
+    assert parse_variants(['wide=plasticity:{"window": 20}', "bare=none"]) == [
+        ("wide", "plasticity", {"window": 20}), ("bare", "none", {})]
+    with pytest.raises(BenchError, match=r"\[BAD_VARIANT\].*LABEL=POLICY:JSON"):
+        parse_variants(["plasticity:{}"])
+    with pytest.raises(BenchError, match=r"\[BAD_VARIANT\]"):
+        parse_variants(["wide=plasticity:{window}"])
+
+
+@pytest.mark.parametrize(("arguments", "code", "said"), [
+    (["digitz"], 2, "[UNKNOWN_TASK]"),
+    (["digits", "--profile", "huge"], 2, "[UNKNOWN_PROFILE]"),
+    (["digits", "--seeds", "a"], 2, "[BAD_SEEDS]"),
+    (["digits", "--policy", "plasticity,plasticity"], 2, "two runs have one label"),
+    (["digits", "--policy", "plasticity", "--options", '{"plasticity": {"widow": 3}}'], 2, "'widow'"),
+    (["digits", "--policy", "plasticity", "--options", '{"schedule": {}}'], 2, "[BAD_OPTIONS]"),
+    (["digits", "--policy", "wish"], 2, "[BAD_POLICY] wish"),
+    (["digits", "--controls", "auto"], 2, "[BAD_CONTROLS]"),
+    (["resnet56-cifar10"], 1, "[NO_DATA]"),
+    (["report"], 2, "[NO_RECORDS]"),
+])
+def test_what_cannot_work_is_said_before_anything_runs(arguments: list[str], code: int, said: str,
+                                                       tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+    assert main([*arguments, "--out", str(tmp_path)]) == code
+    assert said in capsys.readouterr().err
