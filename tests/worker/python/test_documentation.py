@@ -60,6 +60,6 @@ def test_every_option_and_variable_is_listed():
     table = TEXT.split("## Options")[1].split("## doctor")[0]
     assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == [field.name for field in dataclasses.fields(Config)]
     code = (PACKAGE / "config.py").read_text(encoding="utf-8")
-    fields = re.findall(r'\("(\w+)", (?:str|_boolean|_whole)\)', code)
+    fields = re.findall(r'\("(\w+)", (?:str|_boolean|_whole|_part)\)', code)
     variables = {f"EGERIA_{field.upper()}" for field in fields} | {"EGERIA_CONTROLLER", "EGERIA_POLICY_OPTIONS"}
     assert set(re.findall(r"^\| `\w+` \| `(\w+)`", table, re.MULTILINE)) == variables
