@@ -320,6 +320,10 @@ void RankLink::SetModelTotals(double frozen_share, int64_t bytes_reduced) {
   state_->counted.bytes_reduced = bytes_reduced;
 }
 
+void RankLink::SetAccount(AccountTotals totals) {
+  if (!InChild()) state_->counted.account = std::move(totals);
+}
+
 void RankLink::SetCacheTotals(CacheTotals totals) {
   if (!InChild()) state_->counted.cache = std::move(totals);
 }

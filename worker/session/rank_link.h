@@ -108,6 +108,7 @@ class RankLink {
   void RecordProbe(double seconds);
   void RecordDroppedSample();
   void SetModelTotals(double frozen_share, int64_t bytes_reduced);
+  void SetAccount(AccountTotals totals);
   void SetCacheTotals(CacheTotals totals);
   SessionTotals totals() const;
   AgentCounters counters() const;

@@ -71,6 +71,15 @@ struct SessionMetrics::Impl {
            .Register(*registry)
            .Add({{"training_job", training_job}, {"version", Version()}});
 
+  // Of the account; they appear with the first number.
+  prometheus::Gauge* SavedSeconds() {
+    return Gauge("saved_seconds", "Time that freezing has saved, by the mean times of steps.");
+  }
+  prometheus::Counter* SpentSeconds(const std::string& what) {
+    return Counter("spent_seconds_total", "Time of the training thread that Egeria has taken, by what for.",
+                   {{"what", what}});
+  }
+
   // Of the cache. Those with labels appear with the first number.
   prometheus::Counter* CacheSamples(const std::string& result) {
     return Counter("cache_samples_total", "Samples of passes with frozen layer modules that asked the cache, by result.",
@@ -141,6 +150,8 @@ void SessionMetrics::Update(const SessionTotals& totals) {
   raise(impl_->snapshot_bytes, totals.snapshot_bytes);
   raise(impl_->reconnects, totals.reconnects);
   impl_->connected->Set(totals.connected ? 1 : 0);
+  if (totals.account.saved_seconds) impl_->SavedSeconds()->Set(*totals.account.saved_seconds);
+  for (const auto& [what, seconds] : totals.account.spent_seconds) raise(impl_->SpentSeconds(what), seconds);
   const CacheTotals& cache = totals.cache;
   if (cache.state == "none") return;
   raise(impl_->CacheSamples("hit"), cache.hits);

@@ -2,13 +2,21 @@
 #define EGERIA_WORKER_SESSION_SESSION_METRICS_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "worker/session/cache_totals.h"
 
 namespace egeria::worker {
+
+// What freezing has saved of a training process's time, and what Egeria has taken of it.
+struct AccountTotals {
+  std::optional<double> saved_seconds;  // by freezing; empty: not known (yet)
+  std::map<std::string, double> spent_seconds;  // of the training thread's time, by what
+};
 
 // The totals of one training process, as of now.
 struct SessionTotals {
@@ -27,6 +35,7 @@ struct SessionTotals {
   int64_t snapshot_bytes = 0;
   int64_t reconnects = 0;
   bool connected = false;
+  AccountTotals account;
   CacheTotals cache;
 };
 

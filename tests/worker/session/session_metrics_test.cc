@@ -72,6 +72,22 @@ TEST(SessionMetrics, TellsOfTheCacheWhereThereIsOne) {
   EXPECT_THAT(text, HasSubstr("egeria_worker_cache_state{state=\"trying\",training_job=\"job\"} 0"));
 }
 
+TEST(SessionMetrics, TellsOfTheAccountOnceThereIsOne) {
+  const auto metrics = SessionMetrics::Serve("127.0.0.1:0", "job");
+  ASSERT_TRUE(metrics.ok());
+  SessionTotals totals;
+  totals.account.spent_seconds = {{"probes", 1.5}};
+  (*metrics)->Update(totals);
+  EXPECT_THAT((*metrics)->Text(), Not(HasSubstr("egeria_worker_saved_seconds")));
+  totals.account.saved_seconds = -0.25;
+  totals.account.spent_seconds["switches"] = 0.5;
+  (*metrics)->Update(totals);
+  const std::string text = (*metrics)->Text();
+  EXPECT_THAT(text, HasSubstr("egeria_worker_saved_seconds{training_job=\"job\"} -0.25"));
+  EXPECT_THAT(text, HasSubstr("egeria_worker_spent_seconds_total{training_job=\"job\",what=\"probes\"} 1.5"));
+  EXPECT_THAT(text, HasSubstr("egeria_worker_spent_seconds_total{training_job=\"job\",what=\"switches\"} 0.5"));
+}
+
 TEST(SessionMetrics, CountersNeverFall) {
   const auto metrics = SessionMetrics::Serve("127.0.0.1:0", "job");
   ASSERT_TRUE(metrics.ok());

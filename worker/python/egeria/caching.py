@@ -68,7 +68,6 @@ class Caching:
         self._watch = Stopwatch()  # of all but the skipper's own
         self._final: dict[str, Any] | None = None  # estimates() at the end
         self._state = ""
-        self._steps = 0
 
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before a training forward pass of the wrapped model. Ids that nobody needs have to be taken too: else it
@@ -133,11 +132,6 @@ class Caching:
         """What all of this has taken of the training thread's time, whether it saved some or not."""
         present = self._skipper.watch.seconds if self._skipper is not None else 0.0
         return self._spent_seconds + self._watch.seconds + present
-
-    def totals_due(self) -> bool:
-        """Whether the metrics should learn of totals(), once every few steps."""
-        self._steps += 1
-        return self._steps % _LOOK_EVERY == 0
 
     def totals(self) -> tuple[dict[str, int], dict[str, int], dict[str, Any]]:
         """For the metrics: Skipper's counters over all prefixes, samples by why they were no hits, and estimates()."""

@@ -41,6 +41,8 @@ _LAST_START = 64
 # How often the ranks ask each other whether one of them needs a new recording of the model.
 _RECORD_ANEW_EVERY = 256
 _MOST_RECORDINGS = 4
+# How often the metrics learn of the account and the cache.
+_TOTALS_EVERY = 16
 
 _numbers = itertools.count()  # of the sessions of this process
 _open: dict[int, Session] = {}  # of this process, by number; a session lives until it is closed
@@ -456,8 +458,10 @@ class Session:
     def _report_boundary(self, link: Link) -> None:
         self._bytes_reduced += self._switcher.gradient_bytes
         link.native.set_totals(self._switcher.frozen_share, self._bytes_reduced)
-        if self._caching is not None and self._caching.totals_due():
-            link.native.set_cache_totals(*self._caching.totals())
+        if self._step % _TOTALS_EVERY == 0:
+            link.native.set_account(self._account.saved_seconds(), self._account.spent_seconds())
+            if self._caching is not None:
+                link.native.set_cache_totals(*self._caching.totals())
         self._reports.boundary(link, self._switcher.prefix)
 
     def _try_to_report(self, action: Callable[[], None]) -> None:

@@ -299,6 +299,10 @@ void DefineLink(py::module_& module) {
       .def("record_probe", &PythonLink::RecordProbe, "seconds"_a, Unlocked())
       .def("record_dropped_sample", &PythonLink::RecordDroppedSample, Unlocked())
       .def("set_totals", &PythonLink::SetModelTotals, "frozen_share"_a = 0.0, "bytes_reduced"_a = 0, Unlocked())
+      .def("set_account",
+           [](PythonLink& link, std::optional<double> saved, std::map<std::string, double> spent) {
+             link.SetAccount({saved, std::move(spent)});
+           }, "saved_seconds"_a, "spent_seconds"_a, Unlocked(), "What the metrics say of the session's account.")
       .def("set_cache_totals", &SetCacheTotals, "counters"_a, "misses"_a, "estimates"_a,
            "What the metrics say of the cache: Skipper.counters, samples by reason, and Worth.estimates().")
       .def("counters", &CountersOf)

@@ -223,6 +223,12 @@ void PythonLink::SetModelTotals(double frozen_share, int64_t bytes_reduced) {
   link_->SetModelTotals(frozen_share, bytes_reduced);
 }
 
+void PythonLink::SetAccount(worker::AccountTotals totals) {
+  if (InChild()) return;
+  const std::lock_guard<std::timed_mutex> lock(in_use_);
+  link_->SetAccount(std::move(totals));
+}
+
 void PythonLink::SetCacheTotals(worker::CacheTotals totals) {
   if (InChild()) return;
   const std::lock_guard<std::timed_mutex> lock(in_use_);

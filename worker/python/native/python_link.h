@@ -68,6 +68,7 @@ class PythonLink {
   void RecordProbe(double seconds);
   void RecordDroppedSample();
   void SetModelTotals(double frozen_share, int64_t bytes_reduced);
+  void SetAccount(worker::AccountTotals totals);
   void SetCacheTotals(worker::CacheTotals totals);
 
   struct Counters {
