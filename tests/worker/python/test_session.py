@@ -136,6 +136,7 @@ def test_a_session_that_is_switched_off_does_nothing(capsys: pytest.CaptureFixtu
     with training.attach(enabled=False) as session:
         training.train(2, session)
         assert session.scalars() == {} and session.prefix == 0 and session.modules == []
+        assert session.summary()["saved_seconds"] is None and session.summary()["cache"] is None
         session.load_state_dict(session.state_dict())
     assert capsys.readouterr().out == ""
     assert not training.model._forward_pre_hooks

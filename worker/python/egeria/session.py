@@ -111,6 +111,7 @@ class Session:
         self._step = 0
         self._switches: list[Switch] = []
         self._account = Account()
+        self._caching: Caching | None = None
         self._cache_spent = 0.0  # seconds that are in the account
         self._closed = False
         self._reports = Reports()
@@ -141,9 +142,10 @@ class Session:
         self._check_plans()
         self._switcher.allow_recompiles()
         cache = config.cache_address()
-        self._caching = None if cache is None else Caching(
-            cache, self._model, format=config.cache_format, always=config.cache_use == "always",
-            own_forward_only=network is not None, tell=self._fail)
+        if cache is not None:
+            self._caching = Caching(cache, self._model, format=config.cache_format,
+                                    always=config.cache_use == "always", own_forward_only=network is not None,
+                                    tell=self._fail)
         hook = ForwardHook(self) if network is None else NetworkHook(self)
         watched = model if network is None else network
         self._watch(watched, hook, OutputHook(self) if network is None else NetworkOutputHook(self))
