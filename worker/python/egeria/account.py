@@ -123,6 +123,7 @@ class _Times:
         self._seen = 0  # of those that were given
         self._stride = 1
         self._kept: list[float] = []
+        self._mean: float | None = None  # of those; None: not known any more
 
     @property
     def measured(self) -> bool:
@@ -131,6 +132,7 @@ class _Times:
     def add(self, seconds: float) -> None:
         if self._seen % self._stride == 0:
             self._kept.append(seconds)
+            self._mean = None
             if len(self._kept) >= _CAPACITY:
                 self._kept = self._kept[::2]
                 self._stride *= 2
@@ -139,5 +141,7 @@ class _Times:
 
     def mean(self) -> float:
         """Without outliers."""
-        highest = _OUTLIER * statistics.median(self._kept)
-        return statistics.fmean(value for value in self._kept if value <= highest)
+        if self._mean is None:
+            highest = _OUTLIER * statistics.median(self._kept)
+            self._mean = statistics.fmean(value for value in self._kept if value <= highest)
+        return self._mean

@@ -38,13 +38,16 @@ class GradientStep:
     """The measurement of one training step. See egeria.gradients for what is measured how.
 
     Owned by the training thread.
+
+    Attributes:
+      compared: whether a pass on the side has given what training's did, in this step or one before.
     """
 
     def __init__(self, replicas: Replicas, model: nn.Module, modules: Sequence[LayerModule],
-                 thawed: Sequence[nn.Parameter], ranks: int, compared: list[bool],
+                 thawed: Sequence[nn.Parameter], ranks: int, compared: bool,
                  spend: Callable[[], contextlib.AbstractContextManager[None]]):
+        self.compared = compared
         self._spend = spend
-        self._compared = compared
         self._replicas = replicas
         self._model = model
         self._ranks = ranks
@@ -57,7 +60,7 @@ class GradientStep:
         self._newest: dict[int, Tensor] = {}  # that of the newest pass alone
         self._again = False  # the newest forward pass has had more than one backward pass
         self._micro: dict[int, list[Tensor]] = {}  # with one rank: norms in all passes
-        self._mean: list[Tensor] | None = None  # norms of what the backward pass has left, as in _trained
+        self._mean: dict[int, Tensor] | None = None  # norms of what the backward pass has left, by parameter
         self._synced: set[int] = set()  # parameters that the averaging pass has reached
         self._averaging = False
         self._queued = False
@@ -130,11 +133,8 @@ class GradientStep:
         if self._full or (self._ranks == 1 and len(self._batches) < 2):
             return
         with self._spend():
-            self._take_mean()
-
-    def _take_mean(self) -> None:
-        self._mean = [_norm(parameter.grad) if parameter.grad is not None else torch.zeros(())
-                      for parameter in self._trained]
+            self._mean = {id(parameter): _norm(parameter.grad) for parameter in self._trained
+                          if parameter.grad is not None}
 
     # What has been found.
 
@@ -172,9 +172,8 @@ class GradientStep:
     def _of_ranks(self) -> Squares | None:
         if self._mean is None or not self._synced:
             return None
-        mean = {id(parameter): norm for parameter, norm in zip(self._trained, self._mean)}
-        own, means = self._sums(self._own), self._sums(mean)
-        return Squares(own, means, 1, sum(self._batches) if all(self._batches) else 0)
+        return Squares(self._sums(self._own), self._sums(self._mean), 1,
+                       sum(self._batches) if all(self._batches) else 0)
 
     def _of_micro_batches(self) -> Squares | None:
         parts = len(self._batches)
@@ -185,18 +184,18 @@ class GradientStep:
                                "no micro-batches")
         squares = {key: torch.stack([norm.double() for norm in norms]).square().sum().sqrt()
                    for key, norms in self._micro.items()}
-        mean = {id(parameter): norm for parameter, norm in zip(self._trained, self._mean)}
         # The step's gradient is the sum of theirs, so that g_p is `parts` times that of micro-batch p.
-        return Squares([parts * value for value in self._sums(squares)], self._sums(mean), parts, sum(self._batches))
+        return Squares([parts * value for value in self._sums(squares)], self._sums(self._mean), parts,
+                       sum(self._batches))
 
     def _of_halves(self, replay: Replay) -> Squares:
         loss = replay.loss()
         if loss is not None:
             # Cheaper by a backward pass, and right with batch normalisation.
-            if not self._compared[0]:  # what passes alone cannot be compared, so that a whole pass is, once
+            if not self.compared:  # what passes alone cannot be compared, so that a whole pass is, once
                 whole, = replay.gradients(self._parameters, 1)
                 self._compare(_squares(whole))
-                self._compared[0] = True
+                self.compared = True
             halves = replay.gradients(self._parameters, 2, loss)
         else:
             halves = replay.gradients(self._parameters, 2)

@@ -1,7 +1,7 @@
 """Readings of gradients: how much of them is signal, from norms that training computes anyway.
 
 The samples of a step are in N equal parts, and g_p is the gradient of part p's mean loss. Where the parts are told
-apart, mean_p ||g_p||^2 and ||mean_p g_p||^2 give an unbiased estimate of ||E g||^2 (docs/rule.md). The parts are, in
+apart, mean_p ||g_p||^2 and ||mean_p g_p||^2 give an unbiased estimate of ||E g||^2 (docs/policies.md). The parts are, in
 this order of preference:
 
 - those of the ranks, under DistributedDataParallel: each rank's norms are taken in tensor hooks, before the reducer
@@ -48,7 +48,7 @@ class GradientMeter:
         self._tell = tell
         self._spend = spend
         self._step: GradientStep | None = None
-        self._compared = [False]  # whether a pass on the side has given what training's did
+        self._compared = False  # whether a pass on the side has given what training's did
 
     def begin(self, modules: Sequence[LayerModule], first: int, thawed: Sequence[nn.Parameter], ranks: int) -> None:
         """The step that begins is measured.
@@ -96,6 +96,7 @@ class GradientMeter:
         if step is None:
             return None
         step.close()
+        self._compared = step.compared
         return step.result()
 
     def _cannot(self, ranks: int) -> str | None:

@@ -77,7 +77,7 @@ class NetworkHook(ForwardHook):
     while the framework makes a detour through its wrapper: a call of something else, with other arguments."""
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if _has_own_forward(module):
+        if has_own_forward(module):
             super().__call__(module, args, kwargs)
 
 
@@ -85,7 +85,7 @@ class NetworkOutputHook(OutputHook):
     """The same for a network."""
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if _has_own_forward(module):
+        if has_own_forward(module):
             super().__call__(module, args, output)
 
 
@@ -122,7 +122,7 @@ class PassHook(_Inert):
             method(*arguments)
 
 
-def _has_own_forward(module: nn.Module) -> bool:
+def has_own_forward(module: nn.Module) -> bool:
     return getattr(module.forward, "__func__", None) is type(module).forward
 
 

@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from egeria.calls import Call, UnusualCall
 from egeria.cut import Cut, Refused
 from egeria.frozen_weights import FrozenWeights
-from egeria.hooks import PassHook
+from egeria.hooks import PassHook, has_own_forward
 from egeria.inputs import batch_of
 from egeria.isolation import device_of
 from egeria.modules import LayerModule
@@ -139,8 +139,7 @@ class Skipper:
     # The two hooks.
 
     def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._busy or (self._own_forward_only and getattr(self._model.forward, "__func__", None)
-                          is not type(self._model).forward):
+        if self._busy or (self._own_forward_only and not has_own_forward(self._model)):
             return
         training = self._model.training and torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
         if training and self._take_ids is not None and not self._entered:
