@@ -272,6 +272,8 @@ v1::RegisterJobResponse JobManager::ResponseFor(const Job& job) const {
   response.set_plan_id(job.state.newest_plan().value());
   response.set_frozen_prefix(job.state.planned_prefix());
   *response.mutable_heartbeat_interval() = DurationToProto(options_.heartbeat_interval);
+  const auto monitoring = job.state.policy().monitoring();
+  if (!monitoring || !monitoring->required) return response;  // modules freeze without a reference
   for (size_t i = 0; i < job.module_status.size(); ++i) {
     if (job.module_status[i].ok()) continue;
     auto* error = response.add_module_errors();

@@ -379,6 +379,7 @@ std::string JobState::DebugString() const {
                     observed.observation.module.value_or(-1), " ", Number(observed.observation.plasticity), " ",
                     Number(observed.observation.loss), " ", Number(observed.observation.learning_rate), " ",
                     observed.observation.gradients ? ToProto(observed.observation).gradients().ShortDebugString() : "",
+                    observed.observation.account ? ToProto(observed.observation).account().ShortDebugString() : "",
                     "\n");
   }
   for (size_t i = 0; i < decisions_.size(); ++i) {

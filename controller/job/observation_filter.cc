@@ -11,6 +11,7 @@ namespace {
 
 constexpr double kLearningRateChange = 0.01;
 constexpr int64_t kTicksPerJob = 1'000;
+constexpr int64_t kAccountsPerJob = 50;
 constexpr int64_t kTickStepsWhereTotalIsUnknown = 50;
 
 // Whether the policy acts on the mere passing of steps.
@@ -51,6 +52,14 @@ absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat, int modules) {
     return bad("losses of ", losses.values_size(), " steps from ", losses.first_step(), " on at step ",
                heartbeat.step());
   }
+  if (heartbeat.has_account()) {
+    const v1::Account& account = heartbeat.account();
+    if (!std::isfinite(account.saved_seconds())) return bad("an account that is not finite");
+    for (const double seconds :
+         {account.spent_seconds(), account.active_step_seconds(), account.frozen_step_seconds()}) {
+      if (!std::isfinite(seconds) || seconds < 0) return bad("an account with ", seconds, " seconds");
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -58,6 +67,7 @@ void ObservationFilter::Reset() {
   learning_rate_.reset();
   last_loss_step_ = -1;
   last_heartbeat_step_ = -1;
+  last_account_step_ = -1;
 }
 
 int64_t ObservationFilter::LossWatermark(const JobState& state) const {
@@ -100,6 +110,12 @@ std::vector<v1::Observation> ObservationFilter::Take(const v1::Heartbeat& heartb
     const double rate = heartbeat.learning_rates(0);
     if (LearningRateIsNews(rate, state)) observation_of_now().set_learning_rate(rate);
     learning_rate_ = rate;
+  }
+  const int64_t account_steps = std::max<int64_t>(1, state.registration().total_steps() / kAccountsPerJob);
+  if (heartbeat.has_account() && state.policy().wants_account() && state.mode() == v1::MODE_ACT && !state.paused() &&
+      (last_account_step_ < 0 || now - last_account_step_ >= account_steps)) {
+    *observation_of_now().mutable_account() = heartbeat.account();
+    last_account_step_ = now;
   }
   if (taken.empty() && ActsAtSteps(state.policy_config()) && now - floor >= TickSteps(state)) {
     observation_of_now();

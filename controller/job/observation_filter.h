@@ -25,7 +25,8 @@ absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat, int modules);
 // - the learning rate when it has moved by 1 % since it was last recorded, or has come to rest anywhere
 //   else, so that no drop is missed however slowly it comes;
 // - for a policy that acts at given steps, that training has gone on, about a thousand times in all;
-// - that training has got to the step that the policy awaits, if it awaits one.
+// - that training has got to the step that the policy awaits, if it awaits one;
+// - the account, where the policy wants it and its decisions take effect, about fifty times in all.
 //
 // Pure; thread-compatible.
 class ObservationFilter {
@@ -49,6 +50,7 @@ class ObservationFilter {
   std::optional<double> learning_rate_;
   int64_t last_loss_step_ = -1;       // looked at, recorded or not
   int64_t last_heartbeat_step_ = -1;
+  int64_t last_account_step_ = -1;     // recorded
 };
 
 }  // namespace egeria::controller

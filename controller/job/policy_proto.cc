@@ -191,6 +191,11 @@ policy::Observation FromProto(const v1::Observation& proto) {
                              {gradients.square_of_mean().begin(), gradients.square_of_mean().end()},
                              gradients.samples()};
   }
+  if (proto.has_account()) {
+    const v1::Account& account = proto.account();
+    observation.account = {account.saved_seconds(), account.spent_seconds(), account.active_step_seconds(),
+                           account.frozen_step_seconds()};
+  }
   return observation;
 }
 
@@ -209,6 +214,13 @@ v1::Observation ToProto(const policy::Observation& observation) {
     out->mutable_mean_of_squares()->Add(gradients->mean_of_squares.begin(), gradients->mean_of_squares.end());
     out->mutable_square_of_mean()->Add(gradients->square_of_mean.begin(), gradients->square_of_mean.end());
     out->set_samples(gradients->samples);
+  }
+  if (const std::optional<policy::Account>& account = observation.account) {
+    v1::Account* out = proto.mutable_account();
+    out->set_saved_seconds(account->saved_seconds);
+    out->set_spent_seconds(account->spent_seconds);
+    out->set_active_step_seconds(account->active_step_seconds);
+    out->set_frozen_step_seconds(account->frozen_step_seconds);
   }
   return proto;
 }

@@ -1,7 +1,6 @@
 #include "controller/policy/auto_policy.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <utility>
 
@@ -24,6 +23,10 @@ constexpr int64_t kMostInterval = 100'000;
 constexpr double kLargestMagnitude = 1e100;
 
 constexpr int64_t kPeriodOfUnknownTotal = 500;
+
+// A reading of what is frozen costs about what freezing saves in a step, so that in a short training the probes would
+// take all that was saved: they are so far apart that at most one step in so many is theirs.
+constexpr int64_t kStepsPerProbeReading = 50;
 
 std::string OnePart() {
   return "[ONE_PART] the gradients of a step come as one, so that their noise cannot be told: use two ranks or more, "
@@ -198,7 +201,8 @@ int64_t AutoPolicy::Lead() const {
 
 int64_t AutoPolicy::StepsBetweenProbes() const {
   const double period = static_cast<double>(clock_.period().value_or(kPeriodOfUnknownTotal));
-  return std::max<int64_t>(1, std::llround(config_.reprobe_every / config_.every * period));
+  return std::max(StepsOfPart(config_.reprobe_every / config_.every, period),
+                  kStepsPerProbeReading * config_.least_readings);
 }
 
 std::optional<GradientMonitoring> AutoPolicy::gradient_monitoring() const {
@@ -210,8 +214,7 @@ std::optional<GradientMonitoring> AutoPolicy::gradient_monitoring() const {
 }
 
 PolicyStatus AutoPolicy::status() const {
-  PolicyStatus status;
-  status.modules.resize(static_cast<size_t>(shape_.modules));
+  PolicyStatus status = EmptyStatus(shape_.modules);
   for (int module = 0; module < shape_.modules; ++module) {
     status.modules[static_cast<size_t>(module)].snr = gate_.OfModule(module);
   }

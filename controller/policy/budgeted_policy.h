@@ -31,6 +31,7 @@ class BudgetedPolicy : public Policy {
   std::optional<GradientMonitoring> gradient_monitoring() const override { return inner_->gradient_monitoring(); }
   std::optional<std::string> Objection(int prefix) const override { return inner_->Objection(prefix); }
   bool wants_loss() const override { return inner_->wants_loss(); }
+  bool wants_account() const override { return inner_->wants_account(); }
   std::optional<int64_t> awaited_step() const override { return inner_->awaited_step(); }
   PolicyStatus status() const override { return inner_->status(); }
 

@@ -1,7 +1,6 @@
 #include "controller/policy/check_clock.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "common/base/status.h"
 #include "controller/policy/training_fractions.h"
@@ -13,8 +12,6 @@ constexpr double kLowRate = 0.1;  // of the peak
 constexpr double kSlack = 1e-9;
 constexpr double kLeastStart = 0.01;  // keeps the period of an unknown total bounded
 
-int64_t StepsOf(double part, double steps) { return std::max<int64_t>(1, std::llround(part * steps)); }
-
 }  // namespace
 
 CheckClock::CheckClock(double start, double every, int most_backoff, int64_t total_steps)
@@ -22,7 +19,7 @@ CheckClock::CheckClock(double start, double every, int most_backoff, int64_t tot
   EGERIA_CHECK(every > 0 && start >= 0 && most_backoff >= 1 && total_steps >= 0);
   if (unknown_total_) return;
   start_ = next_ = StepAtFraction(start, total_steps);
-  period_ = StepsOf(every, static_cast<double>(total_steps));
+  period_ = StepsOfPart(every, static_cast<double>(total_steps));
 }
 
 void CheckClock::ObserveRate(int64_t step, double rate) {
@@ -31,7 +28,7 @@ void CheckClock::ObserveRate(int64_t step, double rate) {
   rate_is_high_ = rate > kLowRate * peak_ * (1 + kSlack);
   if (rate_is_high_ || start_ || peak_ == 0) return;
   start_ = next_ = step;
-  period_ = StepsOf(every_ / std::max(start_fraction_, kLeastStart), static_cast<double>(step));
+  period_ = StepsOfPart(every_ / std::max(start_fraction_, kLeastStart), static_cast<double>(step));
 }
 
 void CheckClock::MoveOn(int64_t step, int64_t periods) {

@@ -66,9 +66,7 @@ void FinetunePolicy::Adopt(int64_t step, int frozen_prefix) {
 }
 
 PolicyStatus FinetunePolicy::status() const {
-  PolicyStatus status;
-  status.modules.resize(static_cast<size_t>(modules_));
-  return status;
+  return EmptyStatus(modules_);
 }
 
 }  // namespace egeria::policy

@@ -103,9 +103,7 @@ void GradnormPolicy::Adopt(int64_t step, int frozen_prefix) {
 }
 
 PolicyStatus GradnormPolicy::status() const {
-  PolicyStatus status;
-  status.modules.resize(static_cast<size_t>(modules_));
-  return status;
+  return EmptyStatus(modules_);
 }
 
 }  // namespace egeria::policy

@@ -21,6 +21,14 @@ struct GradientReading {
   int64_t samples = 0;                  // of the step, over all ranks; 0: not known
 };
 
+// What freezing has saved of rank 0's time so far, and what Egeria has taken of it.
+struct Account {
+  double saved_seconds = 0;
+  double spent_seconds = 0;
+  double active_step_seconds = 0;  // mean time of a step with nothing frozen, Egeria's own time left out
+  double frozen_step_seconds = 0;  // the same with what is frozen now; 0: nothing is, or it has not been measured
+};
+
 // One thing that a policy learns about its job. A field that was not observed is empty.
 struct Observation {
   int64_t step = 0;
@@ -29,6 +37,7 @@ struct Observation {
   std::optional<double> loss;          // training loss of this step
   std::optional<double> learning_rate; // of the first parameter group, in force at this step
   std::optional<GradientReading> gradients;
+  std::optional<Account> account;
 };
 
 enum class Action { kFreeze, kUnfreeze };
@@ -82,6 +91,9 @@ struct PolicyStatus {
   std::vector<ModuleStatus> modules;
 };
 
+// That of a policy that has nothing to say of its modules.
+PolicyStatus EmptyStatus(int modules);
+
 // Decides what to freeze from what it observes. Pure: no clock, no I/O, no randomness, no threads; the same
 // observations give the same decisions, which is what lets a controller rebuild it from the journal.
 // Thread-compatible.
@@ -116,6 +128,9 @@ class Policy {
 
   // False when losses are of no further use to it, so that nobody needs to record them.
   virtual bool wants_loss() const = 0;
+
+  // False when nobody needs to record accounts.
+  virtual bool wants_account() const { return false; }
 
   // The step of which it is to be told that training has got there, by an observation of that step or a later
   // one that may hold nothing else. Empty: none.

@@ -12,6 +12,7 @@
 #include "controller/policy/budgeted_policy.h"
 #include "controller/policy/finetune_policy.h"
 #include "controller/policy/gradnorm_policy.h"
+#include "controller/policy/paying_policy.h"
 #include "controller/policy/plasticity_policy.h"
 #include "controller/policy/schedule_policy.h"
 #include "controller/policy/staged_policy.h"
@@ -104,7 +105,7 @@ absl::Status CheckThreshold(const char* name, double value) {
 }
 
 int64_t PeriodOf(double every, const JobShape& shape) {
-  return std::llround(every * static_cast<double>(shape.total_steps));
+  return StepsOfPart(every, static_cast<double>(shape.total_steps));
 }
 
 absl::StatusOr<PolicyConfig> ResolveAuto(AutoConfig config, const JobShape& shape) {
@@ -187,13 +188,14 @@ absl::StatusOr<PolicyConfig> ResolveGradnorm(GradnormConfig config, const JobSha
 // What a policy of each kind is called, how its constants are filled in, and how it is made.
 struct Kind {
   const char* name;
+  bool measures;  // so that it may cost more than it saves
   absl::StatusOr<PolicyConfig> (*resolve)(const PolicyConfig& config, const JobShape& shape);
   std::unique_ptr<Policy> (*make)(const PolicyConfig& config, const JobShape& shape);
 };
 
 template <typename Config, typename Made, auto Resolver>
-constexpr Kind KindOf(const char* name) {
-  return {name,
+constexpr Kind KindOf(const char* name, bool measures) {
+  return {name, measures,
           [](const PolicyConfig& config, const JobShape& shape) { return Resolver(std::get<Config>(config), shape); },
           [](const PolicyConfig& config, const JobShape& shape) -> std::unique_ptr<Policy> {
             return std::make_unique<Made>(std::get<Config>(config), shape);
@@ -204,13 +206,13 @@ absl::StatusOr<PolicyConfig> ResolveNone(const NoneConfig& config, const JobShap
 
 // In the order of PolicyConfig's alternatives.
 constexpr Kind kKinds[] = {
-    KindOf<PlasticityConfig, PlasticityPolicy, ResolvePlasticity>("plasticity"),
-    KindOf<ScheduleConfig, SchedulePolicy, ResolveSchedule>("schedule"),
-    KindOf<NoneConfig, NonePolicy, ResolveNone>("none"),
-    KindOf<AutoConfig, AutoPolicy, ResolveAuto>("auto"),
-    KindOf<StagedConfig, StagedPolicy, ResolveStaged>("staged"),
-    KindOf<FinetuneConfig, FinetunePolicy, ResolveFinetune>("finetune"),
-    KindOf<GradnormConfig, GradnormPolicy, ResolveGradnorm>("gradnorm"),
+    KindOf<PlasticityConfig, PlasticityPolicy, ResolvePlasticity>("plasticity", true),
+    KindOf<ScheduleConfig, SchedulePolicy, ResolveSchedule>("schedule", false),
+    KindOf<NoneConfig, NonePolicy, ResolveNone>("none", false),
+    KindOf<AutoConfig, AutoPolicy, ResolveAuto>("auto", true),
+    KindOf<StagedConfig, StagedPolicy, ResolveStaged>("staged", true),
+    KindOf<FinetuneConfig, FinetunePolicy, ResolveFinetune>("finetune", false),
+    KindOf<GradnormConfig, GradnormPolicy, ResolveGradnorm>("gradnorm", true),
 };
 static_assert(std::size(kKinds) == std::variant_size_v<PolicyConfig>);
 
@@ -242,6 +244,9 @@ absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(const PolicyConfig& config, c
   EGERIA_ASSIGN_OR_RETURN(const PolicyConfig resolved, Resolve(config, shape));
   std::unique_ptr<Policy> policy = kKinds[resolved.index()].make(resolved, shape);
   if (shape.budget > 0) policy = std::make_unique<BudgetedPolicy>(std::move(policy), shape);
+  if (kKinds[resolved.index()].measures && shape.total_steps > 0) {
+    policy = std::make_unique<PayingPolicy>(std::move(policy), shape);
+  }
   return policy;
 }
 

@@ -43,7 +43,7 @@ struct AutoConfig {
   int most_modules = 2;
   double threshold = 0.05;
   double late_threshold = 0.03;
-  int interval_steps = 0;        // 0: every / 50, with one rank at least 20; where the total is unknown it stays 0
+  int interval_steps = 0;        // 0: every / 50, at least 2, with one rank 20; where the total is unknown it stays 0
   int readings = 100;
   int least_readings = 16;
   double reprobe_every = 0.05;   // 0: never
@@ -107,8 +107,8 @@ struct JobShape {
 // is known. Errors: INVALID_ARGUMENT [BAD_POLICY] naming the constant and its range.
 absl::StatusOr<PolicyConfig> Resolve(const PolicyConfig& config, const JobShape& shape);
 
-// The policy that `config`, which must have been resolved, describes, held to the budget where the shape has one. Same
-// errors as Resolve().
+// The policy that `config`, which must have been resolved, describes: held to the budget where the shape has one, and,
+// where it measures and the total is known, switched off when it does not pay. Same errors as Resolve().
 absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(const PolicyConfig& config, const JobShape& shape);
 
 }  // namespace egeria::policy

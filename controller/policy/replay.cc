@@ -126,6 +126,15 @@ absl::StatusOr<GradientReading> ParseGradients(int64_t line, int64_t step, const
   return reading;
 }
 
+absl::StatusOr<Account> ParseAccount(int64_t line, const json& object) {
+  if (!object.is_object()) return BadLine(line, "\"account\" is no object");
+  EGERIA_ASSIGN_OR_RETURN(const std::optional<double> saved, NumberAt(line, object, "saved_seconds"));
+  EGERIA_ASSIGN_OR_RETURN(const std::optional<double> spent, NumberAt(line, object, "spent_seconds"));
+  EGERIA_ASSIGN_OR_RETURN(const std::optional<double> active, NumberAt(line, object, "active_step_seconds"));
+  EGERIA_ASSIGN_OR_RETURN(const std::optional<double> frozen, NumberAt(line, object, "frozen_step_seconds"));
+  return Account{saved.value_or(0), spent.value_or(0), active.value_or(0), frozen.value_or(0)};
+}
+
 absl::StatusOr<JobShape> ParseJob(int64_t line, const json& object) {
   constexpr int64_t kMostSteps = std::numeric_limits<int64_t>::max();
   constexpr int64_t kMostOfInt = std::numeric_limits<int>::max();
@@ -164,6 +173,9 @@ absl::StatusOr<Recorded> ParseRecorded(int64_t line, const json& object) {
   EGERIA_ASSIGN_OR_RETURN(recorded.adopted_prefix, WholeNumber(line, object, "adopt", kMaxModule));
   if (const auto found = object.find("gradients"); found != object.end() && !found->is_null()) {
     EGERIA_ASSIGN_OR_RETURN(recorded.observation.gradients, ParseGradients(line, *step, *found));
+  }
+  if (const auto found = object.find("account"); found != object.end() && !found->is_null()) {
+    EGERIA_ASSIGN_OR_RETURN(recorded.observation.account, ParseAccount(line, *found));
   }
   EGERIA_RETURN_IF_ERROR(ParsePlasticity(line, object, recorded));
   return recorded;
@@ -224,7 +236,7 @@ absl::StatusOr<std::optional<Recorded>> RecordingParser::ParseLine(absl::string_
   }
   for (const auto& [key, value] : object.items()) {
     if (key != "step" && key != "module" && key != "plasticity" && key != "loss" && key != "lr" &&
-        key != "adopt" && key != "gradients") {
+        key != "adopt" && key != "gradients" && key != "account") {
       unknown_keys_.insert(key);
     }
   }
@@ -269,6 +281,12 @@ std::string FormatObservation(const Observation& observation) {
                                        {"samples", gradients->samples},
                                        {"mean_of_squares", gradients->mean_of_squares},
                                        {"square_of_mean", gradients->square_of_mean}};
+  }
+  if (const auto& account = observation.account) {
+    object["account"] = ordered_json{{"saved_seconds", account->saved_seconds},
+                                     {"spent_seconds", account->spent_seconds},
+                                     {"active_step_seconds", account->active_step_seconds},
+                                     {"frozen_step_seconds", account->frozen_step_seconds}};
   }
   return Dump(object);
 }

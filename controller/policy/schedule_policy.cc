@@ -7,15 +7,6 @@
 #include "controller/policy/training_fractions.h"
 
 namespace egeria::policy {
-namespace {
-
-PolicyStatus EmptyStatus(int modules) {
-  PolicyStatus status;
-  status.modules.resize(static_cast<size_t>(modules));
-  return status;
-}
-
-}  // namespace
 
 SchedulePolicy::SchedulePolicy(const ScheduleConfig& config, const JobShape& shape)
     : modules_(shape.modules), total_steps_(shape.total_steps) {

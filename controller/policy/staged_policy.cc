@@ -20,7 +20,7 @@ constexpr int kLeastReadings = 16;
 StagedPolicy::StagedPolicy(const StagedConfig& config, const JobShape& shape)
     : config_(config),
       modules_(shape.modules),
-      period_(std::max<int64_t>(1, std::llround(config.every * static_cast<double>(shape.total_steps)))),
+      period_(StepsOfPart(config.every, static_cast<double>(shape.total_steps))),
       gate_(config.threshold, config.threshold, kReadings, kLeastReadings, TimeSharesOf(shape)) {
   const std::vector<double> shares = TimeSharesOf(shape);
   int deepest = config.deepest_prefix > 0 ? config.deepest_prefix : shape.modules - 1;
@@ -103,8 +103,7 @@ void StagedPolicy::Adopt(int64_t step, int frozen_prefix) {
 }
 
 PolicyStatus StagedPolicy::status() const {
-  PolicyStatus status;
-  status.modules.resize(static_cast<size_t>(modules_));
+  PolicyStatus status = EmptyStatus(modules_);
   for (int module = 0; module < modules_; ++module) {
     status.modules[static_cast<size_t>(module)].snr = gate_.OfModule(module);
   }

@@ -11,6 +11,7 @@ namespace egeria::policy {
 namespace {
 
 constexpr int64_t kReadingsPerPeriod = 50;
+constexpr int64_t kLeastInterval = 2;
 constexpr int64_t kLeastIntervalOfOneRank = 20;
 constexpr int64_t kMostPeriodsAhead = 4;
 constexpr int64_t kMostInterval = 100'000;
@@ -21,6 +22,8 @@ int64_t StepAtFraction(double fraction, int64_t total_steps) {
   const double exact = fraction * static_cast<double>(total_steps);
   return static_cast<int64_t>(std::ceil(exact * (1 - 1e-12)));
 }
+
+int64_t StepsOfPart(double part, double steps) { return std::max<int64_t>(1, std::llround(part * steps)); }
 
 int64_t StepAtArea(double fraction, const std::vector<double>& rates, int64_t total_steps) {
   EGERIA_CHECK(rates.size() >= 2 && total_steps >= 1);
@@ -70,7 +73,7 @@ double ShareOfPrefix(int prefix, const std::vector<double>& shares) {
 }
 
 int GradientInterval(int64_t period, const JobShape& shape) {
-  const int64_t least = shape.ranks == 1 ? kLeastIntervalOfOneRank : 1;
+  const int64_t least = shape.ranks == 1 ? kLeastIntervalOfOneRank : kLeastInterval;
   return static_cast<int>(std::clamp(period / kReadingsPerPeriod, least, kMostInterval));
 }
 

@@ -12,6 +12,9 @@ namespace egeria::policy {
 // ceil(fraction * total_steps), with a slack that keeps 0.07 * 100, a little over 7 in floating point, at step 7.
 int64_t StepAtFraction(double fraction, int64_t total_steps);
 
+// That part of so many steps in whole ones, at least one: for periods.
+int64_t StepsOfPart(double part, double steps);
+
 // The first step at which the area under the learning rates, which are linear between the points of `rates` (evenly
 // spread over 0..total_steps), has reached `fraction` of the whole. Requires two rates or more, none negative and not
 // all 0, and total_steps >= 1.
@@ -27,8 +30,8 @@ int SmallestPrefixReaching(double amount, const std::vector<double>& shares);
 // shares[0] + .. + shares[prefix-1].
 double ShareOfPrefix(int prefix, const std::vector<double>& shares);
 
-// Steps between two gradient readings of a policy that looks at them every `period` steps: a fiftieth, at least 1.
-// Where there is one rank a reading costs it about another backward pass, so at least 20.
+// Steps between two gradient readings of a policy that looks at them every `period` steps: a fiftieth, at least 2, since
+// a reading takes some percent of a step. Where there is one rank it costs about another backward pass, so at least 20.
 int GradientInterval(int64_t period, const JobShape& shape);
 
 // How many steps before a look at them gradients are to be told of: as many as `readings` take, but no more than four

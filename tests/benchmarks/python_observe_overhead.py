@@ -93,8 +93,9 @@ def train(arguments: argparse.Namespace) -> None:
         if turn > 0:
             times.append(measured)
     assert losses["plain"] == losses["again"] == losses["observe"], "observe changed the training"
-    counters = kinds["observe"][2].counters()
-    arguments.job.joinpath(f"rank{rank}.json").write_text(json.dumps({"times": times, "counters": counters}))
+    session = kinds["observe"][2]
+    arguments.job.joinpath(f"rank{rank}.json").write_text(json.dumps(
+        {"times": times, "counters": session.counters(), "spent": session.summary()["spent_seconds"]}))
     kinds["observe"][2].close()
     dist.destroy_process_group()
 
@@ -120,7 +121,7 @@ def main() -> None:
     steps = arguments.steps
     plain = [turn["plain"][0] / steps for turn in ranks[0]["times"]]
     print(f"step: {1e3 * statistics.median(plain):.1f} ms plain, {len(plain)} rounds of {steps} steps of each")
-    print(f"samples sent {counters['samples_sent']}, probes {1e3 * counters['probe_seconds']:.0f} ms in all")
+    print(f"samples sent {counters['samples_sent']}, probes {1e3 * ranks[0]['spent'].get('probes', 0):.0f} ms in all")
     for number, rank in enumerate(ranks):
         for place, what in enumerate(("clock", "processor")):
             for kind in ("observe", "again"):

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "worker" / "python" / "examples"))
+sys.path[:0] = [str(ROOT / "worker" / "python" / "examples"), str(ROOT / "tests")]
+
+from benchmarks.two_ranks import read_plans, run_two_ranks  # noqa: E402
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -57,8 +57,7 @@ def train(arguments: argparse.Namespace) -> None:
     data = cifar_resnet.Cifar10([arguments.data / "data_batch_1.bin"], False, arguments.samples)
     loader = DataLoader(data, arguments.batch_size, sampler=DistributedSampler(data, seed=7), drop_last=True)
     optimizer = torch.optim.SGD(network.parameters(), 0.05, momentum=0.9, weight_decay=1e-4)
-    plans = [(int(epoch) * len(loader), int(prefix))
-             for epoch, prefix in (plan.split(":") for plan in arguments.plans.split(","))]
+    plans = read_plans(arguments.plans, len(loader))
     session = egeria.attach(model, optimizer, config=egeria.Config(
         controller="none", plans=plans, cache="none", enabled=bool(arguments.enabled)))
     begin = time.perf_counter()
@@ -79,10 +78,8 @@ def train(arguments: argparse.Namespace) -> None:
     dist.destroy_process_group()
 
 
-def run(arguments: argparse.Namespace, enabled: int, report: pathlib.Path) -> dict:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__,
-               *sys.argv[1:], "--job", str(report), "--enabled", str(enabled)]
-    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)
+def run(enabled: int, report: pathlib.Path) -> dict:
+    run_two_ranks(__file__, ["--job", str(report), "--enabled", str(enabled)])
     return json.loads(report.read_text())
 
 
@@ -95,7 +92,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for number in range(arguments.rounds):
             order = (0, 1) if number % 2 == 0 else (1, 0)
-            runs = {enabled: run(arguments, enabled, pathlib.Path(folder) / f"{number}.{enabled}") for enabled in order}
+            runs = {enabled: run(enabled, pathlib.Path(folder) / f"{number}.{enabled}") for enabled in order}
             spent = sum(runs[1]["spent"].values())
             differences.append(runs[0]["seconds"] - runs[1]["seconds"])
             accounts.append(runs[1]["saved"] - spent)

@@ -27,5 +27,7 @@ def test_the_main_job_freezes_unfreezes_and_refreezes(tmp_path: pathlib.Path, di
     assert actions[0] == "freeze" and "unfreeze" in actions
     assert "freeze" in actions[actions.index("unfreeze"):]
     assert 0 < run["frozen_share"] < 1
+    assert run["saved_seconds"] is not None and run["time_saved_share"] is not None
+    assert {"agreement", "hooks", "probes", "snapshots", "switches"} <= set(run["spent_seconds"])
     assert run["cache"]["state"] != "none"
     assert not (tmp_path / "cache" / "cache.sock").exists(), "the cache that egeria-run started has ended with it"

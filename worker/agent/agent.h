@@ -52,6 +52,14 @@ struct JobDescription {
   PlanId applied_plan;
 };
 
+// What freezing has saved of this process's time so far, and what Egeria has taken of it.
+struct AccountReport {
+  double saved_seconds = 0;
+  double spent_seconds = 0;
+  double active_step_seconds = 0;  // mean time of a step with nothing frozen, Egeria's own time left out
+  double frozen_step_seconds = 0;  // the same with what is frozen now; 0: nothing is, or it has not been measured
+};
+
 // What the training loop tells after each optimizer step.
 struct StepReport {
   int64_t step = 0;  // optimizer steps done
@@ -59,6 +67,7 @@ struct StepReport {
   std::vector<double> learning_rates;
   int frozen_prefix = 0;
   PlanId applied_plan;
+  std::optional<AccountReport> account;  // empty: not known (yet)
 };
 
 // "Probe this module at every step that is a multiple of interval_steps": offer a Sample, or of a module with

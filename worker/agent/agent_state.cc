@@ -167,6 +167,13 @@ v1::Heartbeat AgentState::TakeHeartbeat() {
     heartbeat.mutable_losses()->set_first_step(run.first_step);
     heartbeat.mutable_losses()->mutable_values()->Assign(run.values.begin(), run.values.end());
   }
+  if (report_.account.has_value()) {
+    v1::Account* account = heartbeat.mutable_account();
+    account->set_saved_seconds(report_.account->saved_seconds);
+    account->set_spent_seconds(report_.account->spent_seconds);
+    account->set_active_step_seconds(report_.account->active_step_seconds);
+    account->set_frozen_step_seconds(report_.account->frozen_step_seconds);
+  }
   v1::Counters* counters = heartbeat.mutable_counters();
   counters->set_samples_sent(counters_.samples_sent);
   counters->set_samples_dropped(counters_.samples_dropped + uploads_.samples_dropped());

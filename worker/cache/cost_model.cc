@@ -54,16 +54,22 @@ void CostModel::SamplesRepeat(bool repeat) {
 
 void CostModel::Computed(double seconds) { forward_.Add(seconds); }
 
+void CostModel::Spent(double seconds) {
+  saved_seconds_ -= seconds;
+  spent_seconds_ += seconds;
+}
+
 void CostModel::Filled(double seconds) {
   fill_.Add(seconds);
-  saved_seconds_ -= seconds;
+  Spent(seconds);
   Decide();
 }
 
 void CostModel::Fetched(double seconds, double hit_share) {
   fetch_.Add(seconds);
   hits_ += hit_share > 0;
-  saved_seconds_ += forward_.median().value_or(seconds) - seconds;
+  saved_seconds_ += forward_.median().value_or(seconds);
+  Spent(seconds);
   Decide();
 }
 
@@ -118,7 +124,7 @@ const char* StateName(CostModel::State state) {
 }
 
 CostModel::Estimates CostModel::estimates() const {
-  return {state_, forward_.median(), fetch_.median(), saved_seconds_, reason_};
+  return {state_, forward_.median(), fetch_.median(), saved_seconds_, reason_, spent_seconds_};
 }
 
 }  // namespace egeria::cache

@@ -53,7 +53,7 @@ class CostModel {
   // included, and the share of samples that was in the cache.
   void Fetched(double seconds, double hit_share);
   // Other seconds that the cache has cost, such as those of a proof.
-  void Spent(double seconds) { saved_seconds_ -= seconds; }
+  void Spent(double seconds);
   // Every sample has come again since Use() has begun to return true, or since the last call.
   void EpochPassed();
 
@@ -63,6 +63,7 @@ class CostModel {
     std::optional<double> fetch_seconds;    // of a skipped pass
     double saved_seconds = 0;               // so far, less what was spent
     std::string reason;                     // for people
+    double spent_seconds = 0;               // so far: all that was told to Filled(), Fetched() and Spent()
   };
   Estimates estimates() const;
   State state() const { return state_; }
@@ -100,6 +101,7 @@ class CostModel {
   int64_t hits_ = 0;  // passes with some, since the trial began
   int fruitless_epochs_ = 0;
   double saved_seconds_ = 0;
+  double spent_seconds_ = 0;
 };
 
 // "unknown", "trying", "on" or "off".

@@ -16,6 +16,7 @@ struct CacheTotals {
   int64_t proofs = 0;                     // passes in which it was proven that others may be skipped
   int64_t audits = 0;                     // passes that were computed to be compared with what the cache had
   double saved_seconds = 0;               // less what was spent; estimated
+  double spent_seconds = 0;               // on asking, keeping and proving
   double forward_seconds = 0;             // of the frozen layer modules in one pass; 0: not known, as the next
   double fetch_seconds = 0;               // of a pass that was skipped
   std::string state = "none";  // "unfrozen", "unknown", "trying", "on", "off" or "refused"; "none": there is no cache

@@ -245,6 +245,7 @@ CacheTotals FrozenForward::totals() const {
   if (!prefix_.has_value()) return totals;
   const cache::CostModel::Estimates estimates = prefix_->cost.estimates();
   totals.saved_seconds += estimates.saved_seconds;
+  totals.spent_seconds += estimates.spent_seconds;
   totals.forward_seconds = estimates.forward_seconds.value_or(0);
   totals.fetch_seconds = estimates.fetch_seconds.value_or(0);
   totals.state = !prefix_->refusal.empty() ? "refused" : options_.always ? "on" : StateName(estimates.state);

@@ -24,6 +24,23 @@ int64_t TotalBytes(const std::vector<NamedTensor>& tensors) {
   return bytes;
 }
 
+template <typename Request>
+bool IsVersion(int64_t version, const std::optional<Request>& request) {
+  return request.has_value() && request->version == version;
+}
+
+// What the controller is told of an account: nothing before a step without frozen layers has been measured.
+std::optional<AccountReport> ReportOf(const AccountTotals& account, int frozen_prefix) {
+  const auto active = account.seconds_per_step.find(0);
+  if (!account.saved_seconds.has_value() || active == account.seconds_per_step.end()) return std::nullopt;
+  const auto frozen = account.seconds_per_step.find(frozen_prefix);
+  const bool measured = frozen_prefix > 0 && frozen != account.seconds_per_step.end();
+  return AccountReport{.saved_seconds = *account.saved_seconds,
+                       .spent_seconds = account.total_spent_seconds(),
+                       .active_step_seconds = active->second,
+                       .frozen_step_seconds = measured ? frozen->second : 0};
+}
+
 }  // namespace
 
 struct RankLink::State {
@@ -65,8 +82,7 @@ struct RankLink::State {
     return alone() ? parts.agent->gradients() : agreement.gradients();
   }
   void Send(std::optional<GradientReading> reading) {
-    const std::optional<GradientRequest> own = parts.agent->gradients();
-    if (!reading.has_value() || !own.has_value() || own->version != reading->request_version) return;
+    if (!reading.has_value() || !IsVersion(reading->request_version, parts.agent->gradients())) return;
     parts.agent->OfferGradients(*std::move(reading));
   }
 
@@ -137,21 +153,15 @@ std::optional<SnapshotRequest> RankLink::SnapshotWanted(int64_t step) {
 }
 
 bool RankLink::IsAsked(const SamplingRequest& request) const {
-  if (!has_controller()) return false;
-  const std::optional<SamplingRequest> own = state_->parts.agent->sampling();
-  return own.has_value() && own->version == request.version;
+  return has_controller() && IsVersion(request.version, state_->parts.agent->sampling());
 }
 
 bool RankLink::IsAsked(const SnapshotRequest& request) const {
-  if (!has_controller()) return false;
-  const std::optional<SnapshotRequest> own = state_->parts.agent->snapshot();
-  return own.has_value() && own->version == request.version;
+  return has_controller() && IsVersion(request.version, state_->parts.agent->snapshot());
 }
 
 bool RankLink::IsAsked(const GradientRequest& request) const {
-  if (!has_controller()) return false;
-  const std::optional<GradientRequest> own = state_->parts.agent->gradients();
-  return own.has_value() && own->version == request.version;
+  return has_controller() && IsVersion(request.version, state_->parts.agent->gradients());
 }
 
 std::optional<GradientRequest> RankLink::GradientsFor(int64_t step) const {
@@ -287,6 +297,7 @@ void RankLink::Report(int64_t step, const at::Tensor& loss, const std::vector<do
     report.learning_rates = learning_rates;
     report.frozen_prefix = frozen_prefix;
     report.applied_plan = state.applied;
+    report.account = ReportOf(state.counted.account, frozen_prefix);
     // The loss may not have been computed yet; the report waits for it, the training thread does not.
     const bool copying =
         loss.defined() && loss.numel() == 1 &&
@@ -304,10 +315,6 @@ void RankLink::RecordSwitch(bool unfreeze, bool identical) {
   if (InChild()) return;
   ++(unfreeze ? state_->counted.unfreezes : state_->counted.freezes);
   if (!identical) ++state_->counted.checksum_mismatches;
-}
-
-void RankLink::RecordProbe(double seconds) {
-  if (!InChild()) state_->counted.probe_seconds += seconds;
 }
 
 void RankLink::RecordDroppedSample() {

@@ -105,9 +105,9 @@ class RankLink {
 
   // For the totals.
   void RecordSwitch(bool unfreeze, bool identical);
-  void RecordProbe(double seconds);
   void RecordDroppedSample();
   void SetModelTotals(double frozen_share, int64_t bytes_reduced);
+  // For the controller, too, with the next Report().
   void SetAccount(AccountTotals totals);
   void SetCacheTotals(CacheTotals totals);
   SessionTotals totals() const;

@@ -1,6 +1,5 @@
 #include "worker/session/session.h"
 
-#include <chrono>
 #include <exception>
 #include <utility>
 
@@ -13,6 +12,9 @@
 
 namespace egeria::worker {
 namespace {
+
+// How often the metrics and the controller learn of the account.
+constexpr int64_t kAccountEvery = 16;
 
 RankLinkParts LinkParts(SessionParts* parts) {
   RankLinkParts link;
@@ -78,7 +80,7 @@ at::Tensor Session::Forward(at::Tensor input, const BatchSamples* samples) {
 
 void Session::AfterBackward(const LossOfRows& loss) {
   if (meter_ == nullptr) return;
-  const auto start = std::chrono::steady_clock::now();
+  const Account::Spending spending(&account_, "gradients");
   absl::StatusOr<GradientSquares> squares = meter_->Measure(loss);
   meter_.reset();
   if (squares.ok()) {
@@ -86,7 +88,6 @@ void Session::AfterBackward(const LossOfRows& loss) {
   } else if (!std::exchange(gradients_failed_, true)) {
     LogWarning("a step tells nothing of its gradients: ", squares.status().message());
   }
-  link_.RecordProbe(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
 }
 
 at::Tensor Session::RunModules(at::Tensor input, const BatchSamples* samples) {
@@ -124,19 +125,30 @@ void Session::Capture(const at::Tensor& input) {
 
 absl::Status Session::EndStep(const at::Tensor& loss, const std::vector<double>& learning_rates) {
   ++step_;
+  AccountForCache();
+  account_.EndStep(freezer_->frozen_prefix(), freezer_->frozen_share());
+  const Account::Spending spending(&account_, "hooks");
   link_.Poll();
   Probe();
   AnswerSnapshotRequest();
   EGERIA_RETURN_IF_ERROR(CommitAndSwitch());
   link_.SetModelTotals(freezer_->frozen_share(), reducer_->bytes_reduced());
   if (frozen_forward_ != nullptr) link_.SetCacheTotals(frozen_forward_->totals());
+  if (step_ % kAccountEvery == 0) link_.SetAccount(account_.totals());
   link_.Report(step_, loss, learning_rates, freezer_->frozen_prefix());
   return absl::OkStatus();
 }
 
+void Session::AccountForCache() {
+  if (frozen_forward_ == nullptr) return;
+  const double spent = frozen_forward_->totals().spent_seconds;
+  if (spent > cache_spent_) account_.Add("cache", spent - cache_spent_);
+  cache_spent_ = spent;
+}
+
 void Session::Probe() {
   if (!sampling_.has_value() || !captured_.defined()) return;
-  const auto start = std::chrono::steady_clock::now();
+  const Account::Spending spending(&account_, "probes");
   const at::Tensor input = std::exchange(captured_, at::Tensor());
   try {
     const at::Tensor gram =
@@ -149,24 +161,30 @@ void Session::Probe() {
                  " cannot be probed, so it will not freeze: ", MessageOf(error));
     }
   }
-  link_.RecordProbe(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
 }
 
 void Session::AnswerSnapshotRequest() {
   const std::optional<SnapshotRequest> wanted = link_.SnapshotWanted(step_);
   if (!wanted.has_value() || wanted->module.value() >= static_cast<int64_t>(snapshot_tensors_.size())) return;
+  const Account::Spending spending(&account_, "snapshots");
   for (ModuleIndex module = wanted->first_module; module <= wanted->module; module = module.next()) {
     link_.OfferSnapshot(*wanted, module, step_, snapshot_tensors_[module.value()]);
   }
 }
 
 absl::Status Session::CommitAndSwitch() {
-  EGERIA_ASSIGN_OR_RETURN(const std::optional<Plan> plan, link_.Commit(step_));
+  std::optional<Plan> plan;
+  {
+    const Account::Spending spending(&account_, "agreement");
+    EGERIA_ASSIGN_OR_RETURN(plan, link_.Commit(step_));
+  }
   return plan.has_value() ? SwitchTo(plan->frozen_prefix, plan->id) : absl::OkStatus();
 }
 
 absl::Status Session::SwitchTo(int prefix, PlanId plan) {
   if (prefix == freezer_->frozen_prefix()) return absl::OkStatus();
+  const Account::Spending spending(&account_, "switches");
+  account_.Disturb();
   try {
     reducer_->SyncBuffers();  // what freezes now is to be the same everywhere
   } catch (const std::exception& error) {

@@ -13,6 +13,7 @@
 #include "worker/agent/agent.h"
 #include "worker/freeze/gradient_reducer.h"
 #include "worker/freeze/module_freezer.h"
+#include "worker/session/account.h"
 #include "worker/session/frozen_forward.h"
 #include "worker/session/gradient_meter.h"
 #include "worker/session/plan_schedule.h"
@@ -96,6 +97,8 @@ class Session {
   PlanId applied_plan() const { return link_.applied_plan(); }
   const std::vector<Switch>& switches() const { return switches_; }
   SessionTotals totals() const;
+  // Of this process's time since Start().
+  const Account& account() const { return account_; }
 
   // A hash of all parameters and of the frozen modules' buffers: what ranks must have in common between
   // steps. (Buffers of active modules are equal only during a forward pass; see GradientReducer.)
@@ -113,6 +116,7 @@ class Session {
   void Probe();
   void AnswerSnapshotRequest();
   void FollowPrefix();
+  void AccountForCache();
   absl::Status CommitAndSwitch();
   absl::Status SwitchTo(int prefix, PlanId plan);
 
@@ -122,6 +126,8 @@ class Session {
   const std::vector<std::vector<NamedTensor>> snapshot_tensors_;
   const std::unique_ptr<FrozenForward> frozen_forward_;
   RankLink link_;
+  Account account_;
+  double cache_spent_ = 0;  // seconds that are in the account
   int64_t step_;
   int restored_prefix_;
   std::optional<SamplingRequest> sampling_;  // of the step under way

@@ -50,8 +50,6 @@ struct SessionMetrics::Impl {
               "Switches after which the ranks' parameters differed. Anything but 0 is a fault.");
   prometheus::Counter* const bytes_reduced =
       Counter("allreduced_bytes_total", "Gradient bytes that this process handed to all_reduce.");
-  prometheus::Counter* const probe_seconds =
-      Counter("probe_seconds_total", "Time that the training thread spent on probing layer modules.");
   prometheus::Counter* const samples_sent = Counter("samples_sent_total", "Samples sent to the controller.");
   prometheus::Counter* const samples_dropped =
       Counter("samples_dropped_total",
@@ -143,7 +141,6 @@ void SessionMetrics::Update(const SessionTotals& totals) {
   raise(impl_->commits, totals.commits);
   raise(impl_->mismatches, totals.checksum_mismatches);
   raise(impl_->bytes_reduced, totals.bytes_reduced);
-  raise(impl_->probe_seconds, totals.probe_seconds);
   raise(impl_->samples_sent, totals.samples_sent);
   raise(impl_->samples_dropped, totals.samples_dropped);
   raise(impl_->snapshots_sent, totals.snapshots_sent);

@@ -2,21 +2,14 @@
 #define EGERIA_WORKER_SESSION_SESSION_METRICS_H_
 
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "worker/session/account.h"
 #include "worker/session/cache_totals.h"
 
 namespace egeria::worker {
-
-// What freezing has saved of a training process's time, and what Egeria has taken of it.
-struct AccountTotals {
-  std::optional<double> saved_seconds;  // by freezing; empty: not known (yet)
-  std::map<std::string, double> spent_seconds;  // of the training thread's time, by what
-};
 
 // The totals of one training process, as of now.
 struct SessionTotals {
@@ -28,7 +21,6 @@ struct SessionTotals {
   int64_t commits = 0;  // plans that the ranks agreed on
   int64_t checksum_mismatches = 0;
   int64_t bytes_reduced = 0;
-  double probe_seconds = 0;
   int64_t samples_sent = 0;
   int64_t samples_dropped = 0;
   int64_t snapshots_sent = 0;

@@ -11,7 +11,6 @@
 #include "absl/strings/str_split.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
-#include "common/config/values.h"
 #include "worker/commit/torch_status.h"
 #include "worker/trainer/launch.h"
 #include "worker/trainer/step_shares.h"
@@ -97,9 +96,7 @@ absl::StatusOr<ControllerLink> LinkController(const LinkDescription& description
   job.planned_learning_rates = description.planned_learning_rates;
   job.device_type = c10::DeviceTypeName(description.device.type(), /*lower_case=*/true);
   job.observe = options.observe;
-  config::Part budget;
-  if (!options.budget.empty()) EGERIA_RETURN_IF_ERROR(config::Parse({options.budget}, &budget));
-  job.budget = budget.value;
+  job.budget = options.budget;
   job.step = description.step;
   job.frozen_prefix = description.frozen_prefix;
   job.applied_plan = description.applied_plan;

@@ -79,6 +79,14 @@ void AddTrainingFlags(CLI::App* app, Options* o) {
       ->check(CLI::IsMember({"none", "random"}));
 }
 
+void SetBudget(const std::string& text, Options* o) {
+  config::Part part;
+  if (!text.empty() && !(config::Parse({text}, &part).ok() && part.value > 0 && part.value < 1)) {
+    throw CLI::ValidationError("--budget", "'" + text + "' is not a part of the time, such as 20%");
+  }
+  o->budget = part.value;
+}
+
 void AddEgeriaFlags(CLI::App* app, Options* o) {
   app->add_option("--controller", o->controller,
                   "unix:/path or HOST:PORT of the controller; 'none' trains plainly")
@@ -98,7 +106,8 @@ void AddEgeriaFlags(CLI::App* app, Options* o) {
   app->add_option("--bootstrap", o->bootstrap, "plasticity: wait for the loss to settle: on or off")
       ->transform(CLI::CheckedTransformer(std::map<std::string, bool>{{"on", true}, {"off", false}}));
   app->add_option("--freeze-at", o->freeze_at, "schedule: FRACTION:PREFIX, one or more, such as 0.5:2 0.75:4");
-  app->add_option("--budget", o->budget, "Part of the time to save, such as 20%: freeze no more than that takes")
+  app->add_option_function<std::string>("--budget", [o](const std::string& text) { SetBudget(text, o); },
+                                        "Part of the time to save, such as 20%: freeze no more than that takes")
       ->envname("EGERIA_BUDGET");
   app->add_flag("--observe", o->observe, "Decide and report, but freeze nothing");
   app->add_option("--modules", o->module_patterns,
@@ -217,10 +226,6 @@ absl::Status ResolveOptions(Options* o) {
   if (o->resume && o->checkpoint.empty()) return BadFlag("--resume needs --checkpoint FILE");
   if (o->checkpoint_every > 0 && o->checkpoint.empty()) {
     return BadFlag("--checkpoint-every needs --checkpoint FILE");
-  }
-  config::Part budget;
-  if (!o->budget.empty() && !(config::Parse({o->budget}, &budget).ok() && budget.value > 0 && budget.value < 1)) {
-    return BadFlag("--budget is '", o->budget, "', must be a part of the time, such as 20%");
   }
   return BuildPolicyJson(*o).status();
 }

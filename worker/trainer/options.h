@@ -43,7 +43,7 @@ struct Options {
   std::optional<int> probe_batch;
   std::optional<bool> bootstrap;
   std::vector<std::string> freeze_at;  // "FRACTION:PREFIX", for the policy schedule
-  std::string budget;      // "0.2" or "20%"; "" is none
+  double budget = 0;       // part of the time to save; 0: as much as can be
   bool observe = false;
   std::string controller;  // "" is none
   std::string plans;       // file

@@ -24,9 +24,10 @@ std::string Clock(absl::Duration duration) {
 std::string Describe(const Moment& m) {
   const double share =
       m.total_steps > 0 ? 100.0 * static_cast<double>(m.step) / static_cast<double>(m.total_steps) : 0;
-  return absl::StrFormat("%3.0f%%  epoch %d/%d  step %d/%d  loss %.4f  lr %.4g  frozen %d/%d  left %s", share,
+  const std::string saved = m.saved_seconds ? absl::StrFormat("  saved %.1f s", *m.saved_seconds) : "";
+  return absl::StrFormat("%3.0f%%  epoch %d/%d  step %d/%d  loss %.4f  lr %.4g  frozen %d/%d%s  left %s", share,
                          m.epoch, m.epochs, m.step, m.total_steps, m.loss, m.learning_rate, m.frozen_prefix,
-                         m.modules, Clock(m.left));
+                         m.modules, saved, Clock(m.left));
 }
 
 Progress::Progress(std::FILE* out, bool terminal, absl::Time now, int64_t first_step)

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
 
 #include "absl/time/time.h"
@@ -19,10 +20,11 @@ struct Moment {
   double learning_rate = 0;
   int frozen_prefix = 0;
   int modules = 0;
+  std::optional<double> saved_seconds;  // by freezing, less what Egeria took; empty: not known
   absl::Duration left;
 };
 
-// "  41%  epoch 13/30  step 520/1260  loss 0.1034  lr 0.05  frozen 2/5  left 0:41"
+// "  41%  epoch 13/30  step 520/1260  loss 0.1034  lr 0.05  frozen 2/5  saved 3.1 s  left 0:41"
 std::string Describe(const Moment& moment);
 
 // A bar that is redrawn in place on a terminal, else a line every few seconds. Owned by one thread.

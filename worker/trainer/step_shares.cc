@@ -49,7 +49,6 @@ Times Pass(const std::vector<worker::LayerModule>& modules, const at::Tensor& ba
   at::Tensor value = batch;
   Clock::time_point last = Clock::now();
   SecondsSince(&last, device);
-  times.forward = 0;
   for (const worker::LayerModule& module : modules) {
     inputs.push_back(value.detach());
     // The first module's input needs no gradient; an in-place operation may not begin with a leaf that does.

@@ -34,6 +34,7 @@ std::string ToJson(const RunSummary& summary) {
                       {"saved_seconds", totals.saved_seconds},
                       {"forward_seconds", totals.forward_seconds},
                       {"fetch_seconds", totals.fetch_seconds}};
+  const auto or_null = [](const std::optional<double>& value) { return value ? Json(*value) : Json(); };
   const Json run = {{"task", summary.task},
                     {"policy", summary.policy},
                     {"mode", summary.mode},
@@ -54,6 +55,9 @@ std::string ToJson(const RunSummary& summary) {
                     {"bytes_all_reduced", summary.bytes_all_reduced},
                     {"samples_sent", summary.samples_sent},
                     {"samples_dropped", summary.samples_dropped},
+                    {"saved_seconds", or_null(summary.account.saved_seconds)},
+                    {"spent_seconds", summary.account.spent_seconds},
+                    {"time_saved_share", or_null(summary.time_saved_share)},
                     {"cache", cache}};
   return Json{{"runs", Json::array({run})}}.dump(2) + "\n";
 }

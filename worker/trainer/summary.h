@@ -2,11 +2,13 @@
 #define EGERIA_WORKER_TRAINER_SUMMARY_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "worker/session/account.h"
 #include "worker/session/cache_totals.h"
 
 namespace egeria::trainer {
@@ -39,7 +41,9 @@ struct RunSummary {
   int64_t bytes_all_reduced = 0;  // by rank 0
   int64_t samples_sent = 0;       // by rank 0
   int64_t samples_dropped = 0;
-  worker::CacheTotals cache;  // of rank 0
+  worker::CacheTotals cache;      // of rank 0, as the next two
+  worker::AccountTotals account;
+  std::optional<double> time_saved_share;  // saved less spent, of what the steps would have taken; empty: not known
 };
 
 // {"runs": [run]} as indented text.

@@ -303,6 +303,10 @@ absl::Status Run::Step(Progress* progress) {
     moment.learning_rate = rate;
     moment.frozen_prefix = replica_->freezer().frozen_prefix();
     moment.modules = static_cast<int>(replica_->modules().size());
+    if (session_->account().NetShare().has_value()) {  // something was frozen, and it can be told
+      const worker::AccountTotals account = session_->account().totals();
+      moment.saved_seconds = *account.saved_seconds - account.total_spent_seconds();
+    }
     progress->Show(moment, now);
   }
   return absl::OkStatus();
@@ -381,6 +385,8 @@ absl::StatusOr<RunSummary> Run::Summarise(const Score& score, double wall_second
   summary.samples_sent = totals.samples_sent;
   summary.samples_dropped = totals.samples_dropped;
   summary.cache = totals.cache;
+  summary.account = session_->account().totals();
+  summary.time_saved_share = session_->account().NetShare();
   return summary;
 }
 

@@ -14,16 +14,17 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(ROOT / "worker" / "python" / "examples"), str(ROOT / "tests" / "worker" / "python")]
+sys.path[:0] = [str(ROOT / "worker" / "python" / "examples"), str(ROOT / "tests" / "worker" / "python"),
+                str(ROOT / "tests")]
+
+from benchmarks.two_ranks import read_plans, run_two_ranks  # noqa: E402
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -65,8 +66,7 @@ def train(arguments: argparse.Namespace) -> None:
     sampler = DistributedSampler(data, seed=7)
     loader = egeria.data.wrap(DataLoader(data, arguments.batch_size, sampler=sampler, num_workers=arguments.workers))
     optimizer = torch.optim.SGD(network.parameters(), 0.05, momentum=0.9, weight_decay=1e-4)
-    plans = [(int(epoch) * len(loader), int(prefix))
-             for epoch, prefix in (plan.split(":") for plan in arguments.plans.split(","))]
+    plans = read_plans(arguments.plans, len(loader))
     session = egeria.attach(model, optimizer, config=egeria.Config(
         controller="none", plans=plans, cache=arguments.cache, cache_use=arguments.use))
     epochs, states = [], []
@@ -90,18 +90,16 @@ def train(arguments: argparse.Namespace) -> None:
     dist.destroy_process_group()
 
 
-def run(arguments: argparse.Namespace, cache: str, folder: pathlib.Path) -> list[dict]:
+def run(cache: str, folder: pathlib.Path) -> list[dict]:
     folder.mkdir()
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__,
-               *sys.argv[1:], "--job", str(folder), "--cache", cache]
-    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)
+    run_two_ranks(__file__, ["--job", str(folder), "--cache", cache])
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)]
 
 
 def compare(arguments: argparse.Namespace, number: int, address: str, folder: pathlib.Path) -> tuple[float, float]:
     """One round. Returns the ratio of wall times, and the share of the training that the cache's own code took."""
     order = [("none", "plain"), (address, "cached")]
-    runs = {name: run(arguments, cache, folder / f"{name}{number}")
+    runs = {name: run(cache, folder / f"{name}{number}")
             for cache, name in (order if number % 2 == 0 else order[::-1])}
     seconds = {name: max(sum(rank["epochs"]) for rank in ranks) for name, ranks in runs.items()}
     ratio = seconds["cached"] / seconds["plain"]

@@ -174,15 +174,9 @@ def _result(job: Job) -> dict[str, Any]:
 
 def frozen_share(result: Mapping[str, Any]) -> float:
     """Share of the parameters that was frozen, averaged over all steps of a run."""
-    total = sum(module["parameters"] for module in result["modules"])
-    if total == 0:
-        return 0.0
-    steps, frozen = result["steps"], 0.0
     switches = result["switches"]
-    for switch, after in zip(switches, [*switches[1:], {"step": steps}]):
-        parameters = sum(module["parameters"] for module in result["modules"][:switch["frozen_prefix"]])
-        frozen += (after["step"] - switch["step"]) * parameters / total
-    return frozen / steps
+    return sum((after["step"] - switch["step"]) * records.prefix_share(result, switch["frozen_prefix"])
+               for switch, after in zip(switches, [*switches[1:], {"step": result["steps"]}])) / result["steps"]
 
 
 def _decisions(controller: Controller) -> list[dict[str, Any]]:

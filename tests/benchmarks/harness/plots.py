@@ -10,6 +10,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first)
 
 from benchmarks.harness.comparisons import Group, row  # noqa: E402
+from benchmarks.harness.records import prefix_share  # noqa: E402
 from benchmarks.harness.runs import Kind  # noqa: E402
 from benchmarks.harness.task import Quality  # noqa: E402
 
@@ -57,11 +58,9 @@ def draw_timeline(file: pathlib.Path, runs: Group) -> None:
         colour = next(colours)
         for index, (_, record) in enumerate(sorted(seeds.items())):
             steps, shares = [0.0], [0.0]
-            total = sum(module["parameters"] for module in record["modules"])
             for switch in record["switches"]:
-                frozen = sum(module["parameters"] for module in record["modules"][:switch["frozen_prefix"]])
                 steps.append(switch["step"] / record["steps"])
-                shares.append(frozen / total)
+                shares.append(prefix_share(record, switch["frozen_prefix"]))
             axes.step([*steps, 1.0], [*shares, shares[-1]], where="post", color=colour, linewidth=1.0,
                       alpha=0.8, label=label if index == 0 else None)
     axes.set_xlabel("share of the run's steps")

@@ -56,3 +56,9 @@ def read(file: pathlib.Path) -> list[dict[str, Any]]:
 def key(record: Mapping[str, Any]) -> tuple[Any, ...]:
     """Equal for records of the same run."""
     return tuple(record[name] for name in _KEY)
+
+
+def prefix_share(record: Mapping[str, Any], prefix: int) -> float:
+    """Share of the parameters of a run's layer modules that its first `prefix` ones have, 0..1."""
+    sizes = [module["parameters"] for module in record["modules"]]
+    return sum(sizes[:prefix]) / max(1, sum(sizes))

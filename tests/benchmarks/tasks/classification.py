@@ -13,7 +13,8 @@ _EVALUATION_BATCH = 128
 
 
 class ImageClassification(Task):
-    """SGD with momentum, or AdamW, on shifted and mirrored images. A subclass's load() sets the four tensors."""
+    """SGD with momentum, or AdamW, on images that are shifted and mirrored if the settings have a "shift". A subclass's
+    load() sets the four tensors."""
 
     _images: Tensor
     _labels: Tensor
@@ -36,7 +37,9 @@ class ImageClassification(Task):
                                weight_decay=self.settings["weight_decay"])
 
     def loss(self, model: nn.Module, samples: Tensor, device: torch.device) -> Tensor:
-        images = shift_and_mirror(self._images[samples], self.settings["shift"])
+        images = self._images[samples]
+        if "shift" in self.settings:
+            images = shift_and_mirror(images, self.settings["shift"])
         return F.cross_entropy(model(images.to(device)), self._labels[samples].to(device))
 
     def evaluate(self, model: nn.Module, samples: Tensor, device: torch.device) -> Tensor:

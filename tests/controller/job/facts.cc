@@ -60,6 +60,12 @@ Fact ReadingFact(int64_t step, int module, double plasticity) {
   return fact;
 }
 
+storage::v1::Fact ModeFact(v1::Mode mode) {
+  storage::v1::Fact fact;
+  fact.mutable_mode_changed()->set_mode(mode);
+  return fact;
+}
+
 Fact PauseFact(bool paused) {
   Fact fact;
   fact.mutable_pause_changed()->set_paused(paused);

@@ -14,6 +14,7 @@ namespace egeria::controller {
 storage::v1::Fact RegisteredFact(int number);
 storage::v1::Fact ReadingFact(int64_t step, int module, double plasticity);
 storage::v1::Fact PauseFact(bool paused);
+storage::v1::Fact ModeFact(v1::Mode mode);
 storage::v1::Fact GenerationFact(int64_t generation, int64_t step, int frozen_prefix, int64_t applied_plan);
 
 // Any kind of fact: mostly one that `state` can take next, now and then one that it cannot.

@@ -171,5 +171,58 @@ TEST(ValidateHeartbeat, NamesWhatIsWrong) {
   EXPECT_THAT(why(heartbeat), StartsWith("[HEARTBEAT_TOO_LARGE]"));
 }
 
+TEST_F(ObservationFilterTest, TakesAFiftiethOfTheAccounts) {
+  Register();
+  const int64_t total = state_.registration().total_steps();
+  ASSERT_GT(total, 0);
+  v1::Heartbeat heartbeat;
+  heartbeat.mutable_account()->set_spent_seconds(2);
+  int taken = 0;
+  for (int64_t step = 0; step <= total; ++step) {
+    heartbeat.set_step(step);
+    for (const v1::Observation& observation : filter_.Take(heartbeat, state_)) {
+      if (!observation.has_account()) continue;
+      ++taken;
+      EXPECT_EQ(observation.account().spent_seconds(), 2);
+    }
+  }
+  EXPECT_EQ(taken, 51);
+}
+
+TEST_F(ObservationFilterTest, TakesNoAccountThatIsOfNoUse) {
+  const auto takes = [this] {
+    v1::Heartbeat heartbeat;
+    heartbeat.set_step(10);
+    heartbeat.mutable_account()->set_spent_seconds(2);
+    for (const v1::Observation& observation : ObservationFilter().Take(heartbeat, state_)) {
+      if (observation.has_account()) return true;
+    }
+    return false;
+  };
+  Register();
+  EXPECT_TRUE(takes());
+  ASSERT_TRUE(state_.Apply(PauseFact(true)).ok());
+  EXPECT_FALSE(takes());
+  ASSERT_TRUE(state_.Apply(PauseFact(false)).ok());
+  ASSERT_TRUE(state_.Apply(ModeFact(v1::MODE_OBSERVE)).ok());
+  EXPECT_FALSE(takes()) << "nothing can be saved";
+  state_ = JobState();
+  v1::PolicyConfig none;
+  none.mutable_none();
+  Register(none);
+  EXPECT_FALSE(takes());
+}
+
+TEST_F(ObservationFilterTest, RefusesAccountsThatAreNone) {
+  for (const double seconds : {-1.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    v1::Heartbeat heartbeat;
+    heartbeat.mutable_account()->set_spent_seconds(seconds);
+    EXPECT_THAT(std::string(ValidateHeartbeat(heartbeat, 3).message()), StartsWith("[BAD_MESSAGE]"));
+  }
+  v1::Heartbeat lost;
+  lost.mutable_account()->set_saved_seconds(-3);  // freezing that costs time
+  EXPECT_TRUE(ValidateHeartbeat(lost, 3).ok());
+}
+
 }  // namespace
 }  // namespace egeria::controller

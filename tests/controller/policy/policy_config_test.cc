@@ -94,7 +94,7 @@ TEST(PolicyConfig, FillsInGradientIntervalsFromTheTotalAndTheRanks) {
   EXPECT_EQ(std::get<AutoConfig>(Resolve(AutoConfig(), shape).value()).interval_steps, 10);
   EXPECT_EQ(std::get<StagedConfig>(Resolve(StagedConfig(), shape).value()).interval_steps, 10);
   shape.total_steps = 1'000;
-  EXPECT_EQ(std::get<AutoConfig>(Resolve(AutoConfig(), shape).value()).interval_steps, 1);
+  EXPECT_EQ(std::get<AutoConfig>(Resolve(AutoConfig(), shape).value()).interval_steps, 2);
   shape.ranks = 1;
   EXPECT_EQ(std::get<AutoConfig>(Resolve(AutoConfig(), shape).value()).interval_steps, 20)
       << "where a reading costs a backward pass they are few";

@@ -87,6 +87,4 @@ def test_many_steps_are_sampled_evenly() -> None:
     training = Training()
     for number in range(5_000):
         training.steps(1, 1.0 + number / 5_000)
-    assert len(training.account._times[0]._kept) < 1024
     assert training.account.seconds_per_step()[0] == pytest.approx(1.5, abs=0.01)
-    assert training.account._times[0].count == 4_999

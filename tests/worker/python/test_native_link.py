@@ -91,12 +91,14 @@ def test_metrics_are_served(tmp_path: pathlib.Path):
     link = _native.RankLink(describe_job(), metrics="127.0.0.1:0")
     link.set_totals(frozen_share=0.25, bytes_reduced=1024)
     link.record_switch(unfreeze=False, identical=True)
-    link.record_probe(0.5)
+    account = _native.Account()
+    account.add_spent("probes", 0.5)
+    link.set_account(account)
     link.report(3, None, [0.1], 1)
     text = urllib.request.urlopen(f"http://127.0.0.1:{link.counters()['metrics_port']}/metrics").read().decode()
     assert 'egeria_worker_steps_total{training_job="link"} 3' in text
     assert 'egeria_worker_frozen_parameters_ratio{training_job="link"} 0.25' in text
-    assert 'egeria_worker_probe_seconds_total{training_job="link"} 0.5' in text
+    assert 'egeria_worker_spent_seconds_total{training_job="link",what="probes"} 0.5' in text
 
 
 @pytest.mark.parametrize("more, options, name", [

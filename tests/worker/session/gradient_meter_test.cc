@@ -13,6 +13,7 @@
 #include "tests/support/fake_agent.h"
 #include "tests/support/ranks.h"
 #include "tests/support/toy_model.h"
+#include "tests/worker/session/toy_rank.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "worker/session/session.h"
 
@@ -20,71 +21,14 @@ namespace egeria::worker {
 namespace {
 
 using ::egeria::testing::BitEqual;
-using ::egeria::testing::FakeAgent;
 using ::egeria::testing::FakeLine;
-using ::egeria::testing::GlooGroup;
-using ::egeria::testing::MakeToyBatch;
 using ::egeria::testing::RunRanks;
 using ::egeria::testing::ToyBatch;
 using ::egeria::testing::ToyModel;
+using Rank = ::egeria::testing::ToyRank;
 
-constexpr int kBlocks = 3;
-constexpr int kModules = kBlocks + 1;
+constexpr int kModules = Rank::kModules;
 constexpr int64_t kBatch = 8;
-
-ToyBatch BatchOf(int64_t step, int rank) { return MakeToyBatch(kBatch, 100 * static_cast<uint64_t>(step) + rank); }
-
-// One rank that trains a toy model with a session around it.
-class Rank {
- public:
-  Rank(const GroupMember& member, FakeLine* line, double rate, double dropout)
-      : member_(member), model_(ToyModel::Make(kBlocks, 3, dropout)), rate_(rate) {
-    if (member.world_size > 1) {
-      training_ = GlooGroup(member, "training");
-      commit_ = GlooGroup(member, "commit");
-    }
-    for (auto& group : model_->optimizer->param_groups()) group.options().set_lr(rate);
-    reducer_ = std::make_unique<GradientReducer>(training_);
-    SessionParts parts;
-    parts.freezer = model_->freezer.get();
-    parts.reducer = reducer_.get();
-    parts.agent = std::make_unique<FakeAgent>(line);
-    parts.commit_group = commit_;
-    auto session = Session::Start(std::move(parts));
-    EGERIA_CHECK(session.ok());
-    session_ = *std::move(session);
-  }
-
-  void Step() {
-    const ToyBatch batch = BatchOf(session_->step(), member_.rank);
-    for (const LayerModule& module : model_->modules) module.SetTraining(true);
-    model_->optimizer->zero_grad();
-    session_->BeginStep();
-    const at::Tensor loss = at::cross_entropy_loss(session_->Forward(batch.images), batch.labels);
-    session_->BeforeBackward(loss);
-    loss.backward();
-    session_->AfterBackward([&batch](const at::Tensor& output, int64_t begin, int64_t end) {
-      return at::cross_entropy_loss(output, batch.labels.slice(0, begin, end));
-    });
-    model_->optimizer->step();
-    const absl::Status status = session_->EndStep(loss, {rate_});
-    EXPECT_TRUE(status.ok()) << status;
-  }
-  void Steps(int count) {
-    for (int i = 0; i < count; ++i) Step();
-  }
-
-  Session& session() { return *session_; }
-  ToyModel& model() { return *model_; }
-
- private:
-  const GroupMember member_;
-  std::unique_ptr<ToyModel> model_;
-  const double rate_;
-  ProcessGroupPtr training_, commit_;
-  std::unique_ptr<GradientReducer> reducer_;
-  std::unique_ptr<Session> session_;
-};
 
 // Gradients of the mean loss of some rows, by hand; the first `frozen` modules in evaluation mode.
 std::vector<std::vector<at::Tensor>> GradientsOf(ToyModel* model, const ToyBatch& batch, int64_t begin, int64_t end,
@@ -108,7 +52,7 @@ std::vector<std::vector<at::Tensor>> GradientsOf(ToyModel* model, const ToyBatch
 
 // The same at the weights of the beginning, with nothing frozen.
 std::vector<std::vector<at::Tensor>> GradientsOf(const ToyBatch& batch, int64_t begin, int64_t end) {
-  const std::unique_ptr<ToyModel> model = ToyModel::Make(kBlocks, 3, 0);
+  const std::unique_ptr<ToyModel> model = ToyModel::Make(Rank::kBlocks, 3, 0);
   return GradientsOf(model.get(), batch, begin, end, 0);
 }
 
@@ -135,13 +79,13 @@ void ExpectNear(const std::vector<double>& found, const std::vector<double>& wan
 
 TEST(GradientMeter, TellsTwoHalvesOfTheBatchApartOnOneRank) {
   FakeLine line(Generation(0), PlanId(0), kModules);
-  Rank rank({nullptr, 0, 1}, &line, /*rate=*/0, /*dropout=*/0);
+  Rank rank({nullptr, 0, 1}, &line, {.dropout = 0, .learning_rate = 0});
   line.Want(GradientRequest{ModuleIndex(0), 1, 7});
   rank.Steps(3);
   const std::vector<GradientReading> readings = line.gradient_readings();
   ASSERT_EQ(readings.size(), 3u);
   for (const GradientReading& reading : readings) {
-    const ToyBatch batch = BatchOf(reading.step - 1, 0);
+    const ToyBatch batch = Rank::Batch(reading.step - 1, 0);
     const GradientSquares squares = ByHand(GradientsOf(batch, 0, 4), GradientsOf(batch, 4, 8));
     ExpectNear(reading.mean_of_squares, squares.mean_of_squares);
     ExpectNear(reading.square_of_mean, squares.square_of_mean);
@@ -153,15 +97,15 @@ TEST(GradientMeter, TellsTwoHalvesOfTheBatchApartOnOneRank) {
 TEST(GradientMeter, TellsTheRanksApartWithoutAPassOfItsOwn) {
   RunRanks(2, [](const GroupMember& member) {
     FakeLine line(Generation(0), PlanId(0), kModules);
-    Rank rank(member, &line, /*rate=*/0, /*dropout=*/0);
+    Rank rank(member, &line, {.dropout = 0, .learning_rate = 0});
     if (member.rank == 0) line.Want(GradientRequest{ModuleIndex(1), 2, 7});
     rank.Steps(12);
     EXPECT_TRUE(rank.session().Stop(true).ok());
     const std::vector<GradientReading> readings = line.gradient_readings();
     ASSERT_EQ(readings.size(), member.rank == 0 ? 4u : 0u);
     for (const GradientReading& reading : readings) {
-      const auto one = GradientsOf(BatchOf(reading.step - 1, 0), 0, kBatch);
-      const auto other = GradientsOf(BatchOf(reading.step - 1, 1), 0, kBatch);
+      const auto one = GradientsOf(Rank::Batch(reading.step - 1, 0), 0, kBatch);
+      const auto other = GradientsOf(Rank::Batch(reading.step - 1, 1), 0, kBatch);
       GradientSquares squares = ByHand(one, other);
       squares.mean_of_squares.erase(squares.mean_of_squares.begin());
       squares.square_of_mean.erase(squares.square_of_mean.begin());
@@ -175,7 +119,7 @@ TEST(GradientMeter, TellsTheRanksApartWithoutAPassOfItsOwn) {
 TEST(GradientMeter, ProbesFrozenModulesOverAllRanks) {
   RunRanks(2, [](const GroupMember& member) {
     FakeLine line(Generation(0), PlanId(0), kModules);
-    Rank rank(member, &line, /*rate=*/0, /*dropout=*/0);
+    Rank rank(member, &line, {.dropout = 0, .learning_rate = 0});
     EXPECT_TRUE(line.Deliver({PlanId(1), Generation(0), 2, ""}).ok());
     rank.Steps(3);
     EXPECT_EQ(rank.model().freezer->frozen_prefix(), 2);
@@ -189,8 +133,8 @@ TEST(GradientMeter, ProbesFrozenModulesOverAllRanks) {
     ASSERT_EQ(readings.size(), member.rank == 0 ? 2u : 0u);
     EXPECT_TRUE(rank.model().freezer->Apply(0).ok());  // the weights are still those of the beginning
     for (const GradientReading& reading : readings) {
-      const auto one = GradientsOf(&rank.model(), BatchOf(reading.step - 1, 0), 0, kBatch, 2);
-      const auto other = GradientsOf(&rank.model(), BatchOf(reading.step - 1, 1), 0, kBatch, 2);
+      const auto one = GradientsOf(&rank.model(), Rank::Batch(reading.step - 1, 0), 0, kBatch, 2);
+      const auto other = GradientsOf(&rank.model(), Rank::Batch(reading.step - 1, 1), 0, kBatch, 2);
       const GradientSquares squares = ByHand(one, other);
       ExpectNear(reading.mean_of_squares, squares.mean_of_squares);
       ExpectNear(reading.square_of_mean, squares.square_of_mean);
@@ -201,7 +145,7 @@ TEST(GradientMeter, ProbesFrozenModulesOverAllRanks) {
 
 std::vector<at::Tensor> Train(bool measured, int prefix) {
   FakeLine line(Generation(0), PlanId(0), kModules);
-  Rank rank({nullptr, 0, 1}, &line, /*rate=*/0.05, /*dropout=*/0.2);
+  Rank rank({nullptr, 0, 1}, &line, {.dropout = 0.2});
   at::manual_seed(17);
   if (measured) line.Want(GradientRequest{ModuleIndex(0), 2, 7});
   rank.Steps(4);
@@ -218,9 +162,9 @@ TEST(GradientMeter, ChangesNothingInTraining) {
 }
 
 TEST(GradientMeter, SaysNothingOfOneSample) {
-  const std::unique_ptr<ToyModel> model = ToyModel::Make(kBlocks, 3, 0);
+  const std::unique_ptr<ToyModel> model = ToyModel::Make(Rank::kBlocks, 3, 0);
   GradientMeter meter(model->freezer.get(), nullptr, GradientRequest{ModuleIndex(0), 1, 1});
-  meter.BeforeForward(BatchOf(0, 0).images.slice(0, 0, 1));
+  meter.BeforeForward(Rank::Batch(0, 0).images.slice(0, 0, 1));
   EXPECT_EQ(meter.Measure({}).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 

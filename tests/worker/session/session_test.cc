@@ -10,78 +10,24 @@
 #include "tests/support/fake_agent.h"
 #include "tests/support/ranks.h"
 #include "tests/support/toy_model.h"
+#include "tests/worker/session/toy_rank.h"
 #include "worker/commit/parameter_checksum.h"
 
 namespace egeria::worker {
 namespace {
 
 using ::egeria::testing::BitEqual;
-using ::egeria::testing::FakeAgent;
 using ::egeria::testing::FakeLine;
-using ::egeria::testing::GlooGroup;
-using ::egeria::testing::MakeToyBatch;
 using ::egeria::testing::RunRanks;
-using ::egeria::testing::ToyBatch;
-using ::egeria::testing::ToyModel;
+using Rank = ::egeria::testing::ToyRank;
 
-constexpr int kBlocks = 3;
-constexpr int kModules = kBlocks + 1;
+constexpr int kModules = Rank::kModules;
 
 Plan PlanNumber(int64_t id, int prefix) { return {PlanId(id), Generation(0), prefix, "test"}; }
 
 SamplingRequest Sampling(int module, int interval, int batch, int64_t version = 1, int first = -1) {
   return {ModuleIndex(module), ModuleIndex(first < 0 ? module : first), interval, batch, version};
 }
-
-// One rank of a job: a toy model and a session around it.
-class Rank {
- public:
-  Rank(const GroupMember& member, FakeLine* line, PlanSchedule plans = {}, double dropout = 0.1)
-      : member_(member), model_(ToyModel::Make(kBlocks, 3, dropout)) {
-    if (member.world_size > 1) {
-      training_ = GlooGroup(member, "training");
-      commit_ = GlooGroup(member, "commit");
-    }
-    reducer_ = std::make_unique<GradientReducer>(training_);
-    SessionParts parts;
-    parts.freezer = model_->freezer.get();
-    parts.reducer = reducer_.get();
-    if (line != nullptr) parts.agent = std::make_unique<FakeAgent>(line);
-    parts.plans = std::move(plans);
-    parts.commit_group = commit_;
-    for (const LayerModule& module : model_->modules) parts.snapshot_tensors.push_back(module.parameters());
-    auto session = Session::Start(std::move(parts));
-    EGERIA_CHECK(session.ok());
-    session_ = *std::move(session);
-  }
-
-  void Step(int64_t batch_size = 8) {
-    const ToyBatch batch = MakeToyBatch(batch_size, 100 * session_->step() + member_.rank);
-    for (const LayerModule& module : model_->modules) module.SetTraining(true);
-    model_->optimizer->zero_grad();
-    session_->BeginStep();
-    const at::Tensor loss = at::cross_entropy_loss(session_->Forward(batch.images), batch.labels);
-    session_->BeforeBackward(loss);
-    loss.backward();
-    model_->optimizer->step();
-    const absl::Status status = session_->EndStep(loss, {0.05});
-    EXPECT_TRUE(status.ok()) << status;
-  }
-  void Steps(int count) {
-    for (int i = 0; i < count; ++i) Step();
-  }
-
-  Session& session() { return *session_; }
-  ToyModel& model() { return *model_; }
-  std::vector<at::Tensor> State() { return model_->State(0, kModules); }
-
- private:
-  const GroupMember member_;
-  std::unique_ptr<ToyModel> model_;
-  ProcessGroupPtr training_, commit_;
-  std::unique_ptr<GradientReducer> reducer_;
-  std::unique_ptr<Session> session_;
-};
 
 void Deliver(const Plan& plan, FakeLine* line) { EXPECT_TRUE(line->Deliver(plan).ok()); }
 
@@ -270,7 +216,7 @@ TEST(Session, ARunUnderAControllerEqualsOneHandedTheSamePlans) {
   std::vector<PlanSchedule::Entry> entries;
   RunRanks(2, [&](const GroupMember& member) {
     FakeLine line(Generation(0), PlanId(0), kModules);
-    Rank rank(member, &line, {}, /*dropout=*/0);
+    Rank rank(member, &line, {.dropout = 0});
     line.Want(Sampling(1, 2, 4));
     for (int step = 1; step <= 30; ++step) {
       if (step == 4) Deliver(PlanNumber(1, 2), &line);
@@ -286,7 +232,7 @@ TEST(Session, ARunUnderAControllerEqualsOneHandedTheSamePlans) {
   });
   ASSERT_EQ(entries.size(), 3u);
   RunRanks(2, [&](const GroupMember& member) {
-    Rank rank(member, nullptr, *PlanSchedule::Make(entries, kModules), /*dropout=*/0);
+    Rank rank(member, nullptr, {.plans = *PlanSchedule::Make(entries, kModules), .dropout = 0});
     rank.Steps(30);
     handed[member.rank] = rank.State();
   });
@@ -297,13 +243,13 @@ TEST(Session, WithAControllerThatNeverSpeaksTrainingIsAsWithoutOne) {
   std::vector<at::Tensor> with[2], without[2];
   RunRanks(2, [&](const GroupMember& member) {
     FakeLine line(Generation(0), PlanId(0), kModules);
-    Rank rank(member, &line, {}, /*dropout=*/0);
+    Rank rank(member, &line, {.dropout = 0});
     rank.Steps(20);
     with[member.rank] = rank.State();
     EXPECT_TRUE(rank.session().Stop(true).ok());
   });
   RunRanks(2, [&](const GroupMember& member) {
-    Rank rank(member, nullptr, {}, /*dropout=*/0);
+    Rank rank(member, nullptr, {.dropout = 0});
     rank.Steps(20);
     without[member.rank] = rank.State();
   });

@@ -236,6 +236,9 @@ TEST(Progress, SaysWhatIsFrozenAndWhatIsLeft) {
   moment.modules = 5;
   moment.left = absl::Seconds(3725);
   EXPECT_EQ(Describe(moment), " 41%  epoch 2/5  step 41/100  loss 0.5000  lr 0.1  frozen 2/5  left 1:02:05");
+  moment.saved_seconds = -0.25;
+  EXPECT_EQ(Describe(moment),
+            " 41%  epoch 2/5  step 41/100  loss 0.5000  lr 0.1  frozen 2/5  saved -0.2 s  left 1:02:05");
 }
 
 TEST(Progress, PrintsALineEverySecondsOffATerminal) {

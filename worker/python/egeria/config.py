@@ -201,6 +201,10 @@ class Config:
         """Samples of a reading."""
         return int(self.batch_size or self.options.get("batch_size") or 32)
 
+    def reads_plasticity(self) -> bool:
+        """Whether the policy wants readings of plasticity, for which there must be a reference model."""
+        return self.policy in _SAMPLED and self.options.get("second_opinion", True)
+
     def policy_json(self, batch_size: int | None = None) -> str:
         """egeria.v1.PolicyConfig as JSON; `batch_size` replaces the number of samples of a reading."""
         constants = dict(self.options)

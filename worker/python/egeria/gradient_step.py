@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +15,6 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from egeria.inputs import GraphError, batch_of
-from egeria.modules import LayerModule
 from egeria.replay import CannotReplay, Replay
 from egeria.replicas import Replicas
 
@@ -41,20 +41,20 @@ class GradientStep:
 
     Attributes:
       compared: whether a pass on the side has given what training's did, in this step or one before.
+      seconds: spent inside of training's backward passes.
     """
 
-    def __init__(self, replicas: Replicas, model: nn.Module, modules: Sequence[LayerModule],
-                 thawed: Sequence[nn.Parameter], ranks: int, compared: bool,
-                 spend: Callable[[], contextlib.AbstractContextManager[None]]):
+    def __init__(self, replicas: Replicas, model: nn.Module, modules: Sequence[Sequence[nn.Parameter]],
+                 thawed: Sequence[nn.Parameter], ranks: int, compared: bool):
         self.compared = compared
-        self._spend = spend
+        self.seconds = 0.0
         self._replicas = replicas
         self._model = model
         self._ranks = ranks
         self._thawed = list(thawed)
         frozen = {id(parameter) for parameter in thawed}
-        self._parameters = [[parameter for _, parameter in module.parameters()
-                             if parameter.requires_grad or id(parameter) in frozen] for module in modules]
+        self._parameters = [[parameter for parameter in module if parameter.requires_grad or id(parameter) in frozen]
+                            for module in modules]
         self._trained = [parameter for parameter in pytree.tree_leaves(self._parameters) if parameter.requires_grad]
         self._own: dict[int, Tensor] = {}  # norm of this rank's gradient so far, by parameter
         self._newest: dict[int, Tensor] = {}  # that of the newest pass alone
@@ -114,8 +114,9 @@ class GradientStep:
 
         def hook(gradient: Tensor) -> None:
             if not self._full:
-                with self._spend():
-                    take(gradient)
+                begin = time.perf_counter()  # for each parameter: no context manager, which would take longer than take()
+                take(gradient)
+                self.seconds += time.perf_counter() - begin
 
         return hook
 
@@ -132,9 +133,9 @@ class GradientStep:
         self._queued = False
         if self._full or (self._ranks == 1 and len(self._batches) < 2):
             return
-        with self._spend():
-            self._mean = {id(parameter): _norm(parameter.grad) for parameter in self._trained
-                          if parameter.grad is not None}
+        begin = time.perf_counter()
+        self._mean = {id(parameter): _norm(parameter.grad) for parameter in self._trained if parameter.grad is not None}
+        self.seconds += time.perf_counter() - begin
 
     # What has been found.
 
@@ -261,18 +262,26 @@ class GradientStep:
 
     def _sums(self, norms: dict[int, Tensor]) -> list[float]:
         """Sums of squares by layer module."""
-        if not norms:
-            return [0.0] * len(self._parameters)
-        values = dict(zip(norms, torch.stack([norm.double() for norm in norms.values()]).tolist()))
+        values = dict(zip(norms, _numbers(norms.values())))
         return [sum(values.get(id(parameter), 0.0)**2 for parameter in module) for module in self._parameters]
 
 
 def _norm(tensor: Tensor) -> Tensor:
     """L2 norm, in single precision at least."""
     tensor = tensor.detach()
+    if tensor.dtype == torch.float32 and tensor.layout == torch.strided:  # as nearly always
+        return torch.linalg.vector_norm(tensor)
     if tensor.is_sparse:
         tensor = tensor.coalesce().values()
     return torch.linalg.vector_norm(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32))
+
+
+def _numbers(norms: Iterable[Tensor]) -> list[float]:
+    """Of 0-dimensional tensors, all at once."""
+    norms = list(norms)
+    if len({norm.dtype for norm in norms}) > 1:
+        norms = [norm.double() for norm in norms]
+    return torch.stack(norms).double().tolist() if norms else []
 
 
 def _mixed(parts: Sequence[Sequence[Sequence[Tensor]]], factors: Sequence[float]) -> list[list[Tensor]]:
@@ -282,8 +291,7 @@ def _mixed(parts: Sequence[Sequence[Sequence[Tensor]]], factors: Sequence[float]
 
 def _squares(modules: Sequence[Sequence[Tensor]]) -> list[float]:
     """Sums of squares by layer module."""
-    norms = [_norm(gradient).double() for module in modules for gradient in module]
-    values = iter(torch.stack(norms).tolist() if norms else [])
+    values = iter(_numbers(_norm(gradient) for module in modules for gradient in module))
     return [sum(next(values)**2 for _ in module) for module in modules]
 
 

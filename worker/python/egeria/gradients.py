@@ -13,7 +13,6 @@ this order of preference:
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,20 +33,19 @@ class GradientMeter:
     Owned by the training thread.
     """
 
-    def __init__(self, replicas: Replicas, model: nn.Module, tell: Callable[[str, Exception | None], None],
-                 spend: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext):
+    def __init__(self, replicas: Replicas, model: nn.Module, tell: Callable[[str, Exception | None], None]):
         """
         Args:
           replicas: of the model that trains.
           model: unwrapped; what is called with the batch.
           tell: called with each reason for which there is no reading, in words and as the exception.
-          spend: gives a context for what happens inside of the backward pass, where its time is to be told from it.
         """
         self._replicas = replicas
         self._model = model
         self._tell = tell
-        self._spend = spend
         self._step: GradientStep | None = None
+        self._modules: Sequence[LayerModule] = ()
+        self._parameters: list[list[nn.Parameter]] = []  # of those: to find them takes a while
         self._compared = False  # whether a pass on the side has given what training's did
 
     def begin(self, modules: Sequence[LayerModule], first: int, thawed: Sequence[nn.Parameter], ranks: int) -> None:
@@ -64,8 +62,10 @@ class GradientMeter:
         if reason is not None:
             self._tell(reason, None)
             return
-        self._step = GradientStep(self._replicas, self._model, modules[first:], thawed, ranks, self._compared,
-                                  self._spend)
+        if modules is not self._modules:
+            self._modules = modules
+            self._parameters = [[parameter for _, parameter in module.parameters()] for module in modules]
+        self._step = GradientStep(self._replicas, self._model, self._parameters[first:], thawed, ranks, self._compared)
 
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A training forward pass begins."""
@@ -89,6 +89,11 @@ class GradientMeter:
                 self._step.before_step(aside)
             except CannotReplay as error:
                 self._tell("a step tells nothing of its gradients", error)
+
+    @property
+    def seconds(self) -> float:
+        """Spent inside of the backward passes of the step that is measured."""
+        return self._step.seconds if self._step is not None else 0.0
 
     def end(self) -> Squares | None:
         """After the step: what has been found. Leaves no hook behind."""

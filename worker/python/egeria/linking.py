@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import logging
 import os
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -132,13 +131,14 @@ class Link:
         self._sharded = _is_sharded(subject.model)
         self._shares = subject.shares.known
         self._errors = list(errors)
-        self._local = [error is not None and config.reference != "controller" for error in errors]
+        self._local = [error is not None and config.reference != "controller" and config.reads_plasticity()
+                       for error in errors]
         self._reference: LocalReference | None = None
         if any(self._local) and analysis.calls is not None:
             self._reference = LocalReference(subject.model, analysis.modules, analysis.calls)
         self._mismatches = 0
         self._told: set[str] = set()
-        self._tell_local()
+        self._tell_local(config)
         rank = dist.get_rank(group) if group is not None else 0
         world = dist.get_world_size(group) if group is not None else 1
         job = {
@@ -170,7 +170,6 @@ class Link:
             self._drop(request, f"a batch of {inputs.samples} samples gives no reading: {request.batch_size} are "
                        "asked for")
             return
-        begin = time.perf_counter()
         try:
             if self._local[request.module]:
                 self._read(request, step, inputs)
@@ -181,7 +180,6 @@ class Link:
             self._drop(request, f"a sample is skipped: {mismatch}")
         except GraphError as error:
             self._drop(request, f"layer module '{self.modules[request.module].name}' cannot be probed: {error}")
-        self.native.record_probe(time.perf_counter() - begin)
 
     def _sample(self, request: Any, step: int, inputs: RootInputs) -> None:
         exported = self._exported
@@ -251,7 +249,9 @@ class Link:
             "step_share": self._shares.get(module.name, 0.0),
         }
 
-    def _tell_local(self) -> None:
+    def _tell_local(self, config: Config) -> None:
+        if not config.reads_plasticity():
+            return
         reasons: dict[str, list[str]] = {}
         for module, error in zip(self.modules[:-1], self._errors):
             if error is not None:
@@ -283,6 +283,8 @@ def _analyse(subject: Subject, inputs: RootInputs, samples: int, dynamic: Sequen
     elif _is_sharded(subject.model):
         reason = "its parameters are sharded"
     exported = None
+    if not subject.config.reads_plasticity():
+        reason = "the policy reads no plasticity"  # and what a recording takes can be saved
     if reason is None:
         try:
             exported = export_model(subject.model, modules, inputs, dynamic)

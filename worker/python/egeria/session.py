@@ -8,7 +8,7 @@ import itertools
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -21,7 +21,7 @@ from egeria.caching import Caching
 from egeria.config import Config
 from egeria.errors import EgeriaError
 from egeria.graph import GraphError, RootInputs
-from egeria.gradients import GradientMeter
+from egeria.gradient_readings import GradientReadings
 from egeria.hooks import BeforeStepHook, ForwardHook, NetworkHook, NetworkOutputHook, OutputHook, StepHook, \
     wrappers_of
 from egeria.linking import Link, Subject, start_link
@@ -122,8 +122,6 @@ class Session:
         self._recordings = 0
         self._probing = True
         self._sampling: Any = None
-        self._gradients: Any = None  # the request that the step under way answers
-        self._aside = False  # a forward pass is none of training's
         self._wants_inputs = config.address() is not None
         self._inputs: list[RootInputs] = []
         self._captured = False  # in the step under way
@@ -137,8 +135,7 @@ class Session:
         self._fixed = spec is not None
         self._switcher = Switcher(model, self._optimizers, partition(self._model, spec), self._fail)
         self._shares = StepShares(model)
-        self._meter = GradientMeter(self._switcher.replicas, self._model, self._fail,
-                                    lambda: self._account.spend("gradients"))
+        self._gradients = GradientReadings(self._switcher, self._model, self._account, self._fail, self._without_cache)
         self._check_plans()
         self._switcher.allow_recompiles()
         cache = config.cache_address()
@@ -332,7 +329,7 @@ class Session:
 
     def _on_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before a training forward pass."""
-        if self._aside:
+        if self._gradients.aside:
             return
         try:
             with self._account.spend("hooks"):
@@ -350,21 +347,17 @@ class Session:
             self._cannot_probe(str(error))
         except Exception as error:  # pylint: disable=broad-exception-caught
             self._cannot_probe("the model's inputs cannot be copied", error)
-
-        if self._gradients is not None:
-            self._try_to_measure(lambda: self._meter.before_forward(args, kwargs))
+        self._gradients.before_forward(args, kwargs)
 
     def _on_output(self, output: Any) -> None:
         """After a training forward pass."""
         self._shares.after_forward()
-        if self._gradients is not None and not self._aside:
-            self._try_to_measure(lambda: self._meter.after_forward(output))
+        self._gradients.after_forward(output)
 
     def _before_step(self) -> None:
         """Before an optimizer's step."""
         self._shares.before_step()
-        if self._gradients is not None:
-            self._try_to_measure(lambda: self._meter.before_step(self._going_aside))
+        self._gradients.before_step()
 
     def _on_step(self) -> None:
         """After the optimizer's step: the boundary between two training steps."""
@@ -405,8 +398,7 @@ class Session:
             inputs, self._inputs = self._inputs, []
             with self._account.spend("probes"):
                 self._try_to_probe(lambda: link.probe(self._sampling, self._step, inputs[-1]))
-        if self._gradients is not None:
-            self._try_to_measure(lambda: self._offer_gradients(link))
+        self._gradients.offer(link.native, self._step)
         if self._probing:
             with self._account.spend("snapshots"):
                 self._try_to_probe(lambda: link.answer_snapshot(self._step))
@@ -421,30 +413,10 @@ class Session:
             self._restart(link)
             return
         self._sampling = link.native.sampling_for(self._step + 1) if self._probing else None
-        self._gradients = link.native.gradients_for(self._step + 1)
-        if self._gradients is not None:
-            self._try_to_measure(self._measure_next)
+        self._gradients.begin(link.native.gradients_for(self._step + 1))
 
-    def _measure_next(self) -> None:
-        first = self._gradients.first_module
-        self._meter.begin(self.modules, first, self._switcher.thawed_by(first), self._switcher.ranks)
-
-    def _offer_gradients(self, link: Link) -> None:
-        request, self._gradients = self._gradients, None
-        found = self._meter.end()
-        if found is not None:
-            link.native.offer_gradients(request, self._step, found.mean_of_squares, found.square_of_mean,
-                                        found.parts, found.samples)
-
-    @contextlib.contextmanager
-    def _going_aside(self) -> Iterator[None]:
-        """For forward passes that are none of training's."""
-        self._aside = True
-        try:
-            with contextlib.nullcontext() if self._caching is None else self._caching.aside():
-                yield
-        finally:
-            self._aside = False
+    def _without_cache(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._caching is None else self._caching.aside()
 
     def _follow_with_cache(self, caching: Caching) -> None:
         try:
@@ -461,7 +433,7 @@ class Session:
         self._bytes_reduced += self._switcher.gradient_bytes
         link.native.set_totals(self._switcher.frozen_share, self._bytes_reduced)
         if self._step % _TOTALS_EVERY == 0:
-            link.native.set_account(self._account.saved_seconds(), self._account.spent_seconds())
+            link.native.set_account(self._account)
             if self._caching is not None:
                 link.native.set_cache_totals(*self._caching.totals())
         self._reports.boundary(link, self._switcher.prefix)
@@ -478,14 +450,6 @@ class Session:
             action()
         except Exception as error:  # pylint: disable=broad-exception-caught
             self._cannot_probe("a probe failed", error)
-
-    def _try_to_measure(self, action: Callable[[], None]) -> None:
-        """A failure costs one reading. Whatever fails, this rank goes on with the others."""
-        try:
-            with self._account.spend("gradients"):
-                action()
-        except Exception as error:  # pylint: disable=broad-exception-caught
-            self._fail("a step tells nothing of its gradients", error)
 
     def _switch_by_plan(self) -> None:
         prefix = dict(self._config.plans).get(self._step)
@@ -575,8 +539,7 @@ class Session:
                 _logger.debug("egeria: the line to the controller did not end in order", exc_info=True)
 
     def _stop_measuring(self) -> None:
-        self._gradients = None
-        self._meter.end()
+        self._gradients.end()
         self._shares.close()
 
     # Small things.
@@ -629,6 +592,7 @@ class Session:
         _logger.warning("egeria: %s%s", what, f": {error}" if error is not None else "")
         if error is not None:
             _logger.debug("egeria: %s", what, exc_info=error)
+
 
 @atexit.register
 def _close_all() -> None:

@@ -23,6 +23,7 @@
 #include "worker/cache/tensor_hash.h"
 #include "worker/commit/parameter_checksum.h"
 #include "worker/freeze/partition.h"
+#include "worker/python/native/account_binding.h"
 #include "worker/python/native/job_dict.h"
 #include "worker/python/native/python_link.h"
 #include "worker/python/native/planned_saving.h"
@@ -118,7 +119,6 @@ py::dict CountersOf(PythonLink& link) {
   out["applied_plan"] = counters.applied_plan;
   out["checksum_mismatches"] = totals.checksum_mismatches;
   out["bytes_reduced"] = totals.bytes_reduced;
-  out["probe_seconds"] = totals.probe_seconds;
   out["samples_sent"] = totals.samples_sent;
   out["samples_dropped"] = totals.samples_dropped;
   out["snapshots_sent"] = totals.snapshots_sent;
@@ -296,13 +296,10 @@ void DefineLink(py::module_& module) {
              link.Report(step, loss.value_or(at::Tensor()), learning_rates, frozen_prefix);
            }, "step"_a, "loss"_a, "learning_rates"_a, "frozen_prefix"_a, Unlocked())
       .def("record_switch", &PythonLink::RecordSwitch, "unfreeze"_a, "identical"_a, Unlocked())
-      .def("record_probe", &PythonLink::RecordProbe, "seconds"_a, Unlocked())
       .def("record_dropped_sample", &PythonLink::RecordDroppedSample, Unlocked())
       .def("set_totals", &PythonLink::SetModelTotals, "frozen_share"_a = 0.0, "bytes_reduced"_a = 0, Unlocked())
-      .def("set_account",
-           [](PythonLink& link, std::optional<double> saved, std::map<std::string, double> spent) {
-             link.SetAccount({saved, std::move(spent)});
-           }, "saved_seconds"_a, "spent_seconds"_a, Unlocked(), "What the metrics say of the session's account.")
+      .def("set_account", [](PythonLink& link, const worker::Account& account) { link.SetAccount(account.totals()); },
+           "account"_a, "For the metrics, and for the controller.")
       .def("set_cache_totals", &SetCacheTotals, "counters"_a, "misses"_a, "estimates"_a,
            "What the metrics say of the cache: Skipper.counters, samples by reason, and Worth.estimates().")
       .def("counters", &CountersOf)
@@ -465,6 +462,7 @@ PYBIND11_MODULE(_native, module) {
   module.doc() = "What the Python package runs on: the agent, the agreement of the ranks, the partition.";
   module.attr("built_for_torch") = std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR);
   DefineRequests(module);
+  DefineAccount(module);
   DefineLink(module);
   DefineCache(module);
   using namespace pybind11::literals;

@@ -205,12 +205,6 @@ void PythonLink::RecordSwitch(bool unfreeze, bool identical) {
   link_->RecordSwitch(unfreeze, identical);
 }
 
-void PythonLink::RecordProbe(double seconds) {
-  if (InChild()) return;
-  const std::lock_guard<std::timed_mutex> lock(in_use_);
-  link_->RecordProbe(seconds);
-}
-
 void PythonLink::RecordDroppedSample() {
   if (InChild()) return;
   const std::lock_guard<std::timed_mutex> lock(in_use_);

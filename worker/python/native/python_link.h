@@ -65,7 +65,6 @@ class PythonLink {
   absl::StatusOr<std::optional<worker::Plan>> Commit(int64_t step);
   void Report(int64_t step, const at::Tensor& loss, const std::vector<double>& learning_rates, int frozen_prefix);
   void RecordSwitch(bool unfreeze, bool identical);
-  void RecordProbe(double seconds);
   void RecordDroppedSample();
   void SetModelTotals(double frozen_share, int64_t bytes_reduced);
   void SetAccount(worker::AccountTotals totals);

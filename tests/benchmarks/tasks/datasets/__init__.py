@@ -14,3 +14,9 @@ def data_folder(data: pathlib.Path | None, name: str) -> pathlib.Path:
     if not (data / name).is_dir():
         raise BenchError("NO_DATA", f"there is no folder {data / name}; docs/benchmarks.md says what must be in it")
     return data / name
+
+
+def unreadable(file: pathlib.Path, error: OSError) -> BenchError:
+    """What to raise where a file of a data set cannot be read."""
+    return BenchError("NO_DATA", f"cannot read {error.filename or file}: {error.strerror or error}; docs/benchmarks.md "
+                      "says what must be in the data folder")

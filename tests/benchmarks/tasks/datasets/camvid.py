@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness.errors import BenchError
-from benchmarks.tasks.datasets import data_folder
+from benchmarks.tasks.datasets import data_folder, unreadable
 
 CLASSES = 11
 VOID = 11
@@ -40,6 +40,5 @@ def read_camvid(data: pathlib.Path | None, split: str, height: int) -> tuple[Ten
                 images.append(torch.from_numpy(np.array(picture)).permute(2, 0, 1))
                 labels.append(torch.from_numpy(np.array(label)))
         except OSError as error:
-            raise BenchError("NO_DATA", f"cannot read {error.filename or file}; docs/benchmarks.md says what must be "
-                             "in the data folder") from None
+            raise unreadable(file, error) from None
     return (torch.stack(images).float() / 255 - _MEAN) / _STD, torch.stack(labels).long()

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.harness.errors import BenchError
-from benchmarks.tasks.datasets import data_folder
+from benchmarks.tasks.datasets import data_folder, unreadable
 
 _RECORD = 1 + 3 * 32 * 32  # bytes: the label, then the planes red, green, blue
 _MEAN = torch.tensor([0.4914, 0.4822, 0.4465]).view(3, 1, 1)
@@ -34,8 +34,7 @@ def _read(files: list[pathlib.Path], count: int, size: int) -> tuple[Tensor, Ten
         try:
             values = np.fromfile(file, dtype=np.uint8)
         except OSError as error:
-            raise BenchError("NO_DATA", f"cannot read {file}: {error.strerror}; docs/benchmarks.md says what must be "
-                             "in the data folder") from None
+            raise unreadable(file, error) from None
         if values.size == 0 or values.size % _RECORD:
             raise BenchError("BAD_DATA", f"{file} is no CIFAR-10 file: {values.size} bytes, no multiple of {_RECORD}")
         parts.append(values.reshape(-1, _RECORD))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness.errors import BenchError
-from benchmarks.tasks.datasets import data_folder
+from benchmarks.tasks.datasets import data_folder, unreadable
 
 _MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
 _STD = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
@@ -29,8 +29,11 @@ def read_imagenette(data: pathlib.Path | None, split: str, size: int) -> tuple[T
     classes = sorted({file.parent.name for file in files})
     images = torch.empty(len(files), 3, size, size, dtype=torch.uint8)
     for target, file in zip(images, files):
-        with Image.open(file) as picture:
-            picture = picture.convert("RGB").resize((size, size), Image.Resampling.BOX)
-            target.copy_(torch.from_numpy(np.array(picture)).permute(2, 0, 1))
+        try:
+            with Image.open(file) as picture:
+                picture = picture.convert("RGB").resize((size, size), Image.Resampling.BOX)
+                target.copy_(torch.from_numpy(np.array(picture)).permute(2, 0, 1))
+        except OSError as error:
+            raise unreadable(file, error) from None
     labels = torch.tensor([classes.index(file.parent.name) for file in files])
     return (images.float() / 255 - _MEAN) / _STD, labels

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness.errors import BenchError
-from benchmarks.tasks.datasets import data_folder
+from benchmarks.tasks.datasets import data_folder, unreadable
 
 PAD, BEGIN, END, UNKNOWN = range(4)
 
@@ -64,5 +64,4 @@ def _lines(file: pathlib.Path) -> list[str]:
     try:
         return file.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise BenchError("NO_DATA", f"cannot read {file}: {error.strerror}; docs/benchmarks.md says what must be "
-                         "in the data folder") from None
+        raise unreadable(file, error) from None

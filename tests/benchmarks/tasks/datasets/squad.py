@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness.errors import BenchError
-from benchmarks.tasks.datasets import data_folder
+from benchmarks.tasks.datasets import data_folder, unreadable
 
 _LONGEST_QUESTION = 24
 _CLS, _SEP = 101, 102
@@ -30,8 +30,7 @@ class Windows:
         try:
             articles = json.loads(file.read_text(encoding="utf-8"))["data"]
         except OSError as error:
-            raise BenchError("NO_DATA", f"cannot read {file}: {error.strerror}; docs/benchmarks.md says what must be "
-                             "in the data folder") from None
+            raise unreadable(file, error) from None
         questions = [(paragraph["context"], entry["question"], entry["answers"][0])
                      for article in articles for paragraph in article["paragraphs"] for entry in paragraph["qas"]]
         stride = max(1, len(questions) // count)

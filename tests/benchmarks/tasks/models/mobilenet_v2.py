@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from benchmarks.tasks.models import initialize_convolutions
+
 # Expansion, channels, repeats and stride of each row.
 _ROWS = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
@@ -58,9 +60,7 @@ class MobileNetV2(nn.Module):
         last = _scaled(1_280, max(1.0, width))
         self.last = nn.Sequential(*_convolution(channels, last, 1))
         self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(last, classes))
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out")
+        initialize_convolutions(self)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.tasks.models import initialize_convolutions
+
 BLOCKS = (3, 4, 6, 3)
 EXPANSION = 4
 
@@ -57,9 +59,7 @@ class Features(nn.Module):
             stages.append(nn.Sequential(*layers))
         self.stages = nn.ModuleList(stages)
         self.channels = inputs
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        initialize_convolutions(self)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.tasks.models import initialize_convolutions
+
 
 class Block(nn.Module):
     """Two 3 x 3 convolutions."""
@@ -37,9 +39,7 @@ class CifarResNet(nn.Module):
             nn.Sequential(Block(inputs, outputs, stride), *(Block(outputs, outputs, 1) for _ in range(blocks - 1)))
             for inputs, outputs, stride in shapes)
         self.head = nn.Linear(4 * width, classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        initialize_convolutions(self)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)

@@ -1,0 +1,63 @@
+#include "controller/policy/paying_policy.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "controller/policy/training_fractions.h"
+
+namespace egeria::policy {
+namespace {
+
+constexpr int kAccountsInARow = 3;
+
+}  // namespace
+
+PayingPolicy::PayingPolicy(std::unique_ptr<Policy> inner, const JobShape& shape)
+    : inner_(std::move(inner)), total_steps_(shape.total_steps), shares_(TimeSharesOf(shape)) {
+  EGERIA_CHECK(total_steps_ > 0);
+}
+
+std::optional<Decision> PayingPolicy::Observe(const Observation& observation) {
+  if (observation.account && !off()) Judge(observation.step, *observation.account);
+  const int before = frozen_prefix();
+  std::optional<Decision> decision = inner_->Observe(observation);
+  if (!off() || !decision || decision->action == Action::kUnfreeze) return decision;
+  inner_->Adopt(decision->step, before);
+  return std::nullopt;
+}
+
+void PayingPolicy::Judge(int64_t step, const Account& account) {
+  const double remaining = static_cast<double>(std::max<int64_t>(0, total_steps_ - step));
+  const int deepest = static_cast<int>(shares_.size()) - 1;
+  double true_part = 1;
+  if (const double promised = account.active_step_seconds * ShareOfPrefix(frozen_prefix(), shares_);
+      account.frozen_step_seconds > 0 && promised > 0) {
+    true_part = std::max(0.0, account.active_step_seconds - account.frozen_step_seconds) / promised;
+  }
+  const double most = remaining * account.active_step_seconds * ShareOfPrefix(deepest, shares_) * true_part;
+  if (account.spent_seconds - account.saved_seconds <= most) {
+    in_a_row_ = 0;
+    return;
+  }
+  if (++in_a_row_ < kAccountsInARow) return;
+  why_off_ = absl::StrFormat(
+      "[DOES_NOT_PAY] by step %d it has taken %.3g s and saved %.3g s, and the %.0f steps left can save %.3g s at "
+      "most: nothing more is measured or frozen",
+      step, account.spent_seconds, account.saved_seconds, remaining, most);
+}
+
+std::optional<Monitoring> PayingPolicy::monitoring() const { return off() ? std::nullopt : inner_->monitoring(); }
+
+std::optional<GradientMonitoring> PayingPolicy::gradient_monitoring() const {
+  return off() ? std::nullopt : inner_->gradient_monitoring();
+}
+
+PolicyStatus PayingPolicy::status() const {
+  PolicyStatus status = inner_->status();
+  if (off()) status.blocked = why_off_;
+  return status;
+}
+
+}  // namespace egeria::policy

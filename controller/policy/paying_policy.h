@@ -1,0 +1,55 @@
+#ifndef EGERIA_CONTROLLER_POLICY_PAYING_POLICY_H_
+#define EGERIA_CONTROLLER_POLICY_PAYING_POLICY_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "controller/policy/policy.h"
+#include "controller/policy/policy_config.h"
+
+namespace egeria::policy {
+
+// Another policy, which is switched off when it can no longer earn back what it has cost. At step t of T, with c the
+// time of a step with nothing frozen, D the deepest prefix that may freeze and S(k) the share of c that prefix k
+// saves, that is once, in three accounts in a row,
+//
+//   spent - saved  >  (T - t) c S(D) rho,     rho = max(0, c - c_k) / (c S(k)) for the prefix k that is frozen now,
+//
+// where rho, how much of what S promises has come true, is 1 while nothing is frozen or that was not measured. The
+// right side is the most that can still be saved, so that what pays late is not given up early.
+//
+// Once it is off nothing more is measured, not even re-probes, and nothing more freezes; what is frozen stays so, but for
+// thaws, which remain the inner policy's. Thread-compatible.
+class PayingPolicy : public Policy {
+ public:
+  // Requires known total steps in `shape`.
+  PayingPolicy(std::unique_ptr<Policy> inner, const JobShape& shape);
+
+  std::optional<Decision> Observe(const Observation& observation) override;
+  void Adopt(int64_t step, int frozen_prefix) override { inner_->Adopt(step, frozen_prefix); }
+  int frozen_prefix() const override { return inner_->frozen_prefix(); }
+  std::optional<Monitoring> monitoring() const override;
+  std::optional<GradientMonitoring> gradient_monitoring() const override;
+  std::optional<std::string> Objection(int prefix) const override { return inner_->Objection(prefix); }
+  bool wants_loss() const override { return !off() && inner_->wants_loss(); }
+  bool wants_account() const override { return !off(); }
+  std::optional<int64_t> awaited_step() const override { return inner_->awaited_step(); }
+  PolicyStatus status() const override;
+
+ private:
+  bool off() const { return !why_off_.empty(); }
+  void Judge(int64_t step, const Account& account);
+
+  const std::unique_ptr<Policy> inner_;
+  const int64_t total_steps_;
+  const std::vector<double> shares_;
+  int in_a_row_ = 0;  // accounts by which it does not pay
+  std::string why_off_;
+};
+
+}  // namespace egeria::policy
+
+#endif  // EGERIA_CONTROLLER_POLICY_PAYING_POLICY_H_

@@ -1,0 +1,63 @@
+#include "worker/session/account.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace egeria::worker {
+namespace {
+
+using ::testing::DoubleNear;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Optional;
+using ::testing::Pair;
+
+// tests/worker/python/test_account.py has the arithmetic of whole trainings.
+class AccountTest : public ::testing::Test {
+ protected:
+  void Steps(int count, double seconds, int prefix) {
+    for (int i = 0; i < count; ++i) {
+      now_ += seconds;
+      account_.EndStep(prefix, 0.25 * prefix);
+    }
+  }
+
+  double now_ = 0;
+  Account account_{[this] { return now_; }};
+};
+
+TEST_F(AccountTest, OthersAreToldOfPrefixesWithEnoughStepsOnly) {
+  Steps(29 + 1, 1, 0);  // the first one is not known from its beginning
+  EXPECT_THAT(account_.totals().seconds_per_step, IsEmpty());
+  Steps(1, 1, 0);
+  Steps(29, 0.5, 2);
+  EXPECT_THAT(account_.totals().seconds_per_step, ElementsAre(Pair(0, 1.0)));
+  EXPECT_THAT(account_.SecondsPerStep(), ElementsAre(Pair(0, 1.0), Pair(2, 0.5)));
+  EXPECT_THAT(account_.totals().saved_seconds, Optional(DoubleNear(29 * 0.5, 1e-9)));
+}
+
+TEST_F(AccountTest, WhatScopesSpendIsNoPartOfAStep) {
+  Steps(1, 1, 0);
+  for (int i = 0; i < 9; ++i) {
+    const Account::Spending outer(&account_, "hooks");
+    now_ += 3;
+    const Account::Spending inner(&account_, "probes");
+    now_ += 4;
+  }
+  Steps(1, 1, 0);
+  EXPECT_THAT(account_.SecondsPerStep(), ElementsAre(Pair(0, 1.0)));
+  EXPECT_THAT(account_.SpentSeconds(), ElementsAre(Pair("hooks", 27.0), Pair("probes", 36.0)));
+  EXPECT_DOUBLE_EQ(account_.totals().total_spent_seconds(), 63);
+}
+
+TEST_F(AccountTest, AMedianOfTwoIsTheirMean) {
+  Steps(1, 1, 0);
+  Steps(1, 1, 0);
+  Steps(1, 4, 0);  // under three times 2.5, and so no outlier
+  EXPECT_THAT(account_.SecondsPerStep(), ElementsAre(Pair(0, 2.5)));
+  Steps(1, 1, 0);
+  EXPECT_THAT(account_.SecondsPerStep(), ElementsAre(Pair(0, 1.0)));
+}
+
+}  // namespace
+}  // namespace egeria::worker

@@ -1,0 +1,114 @@
+#ifndef EGERIA_WORKER_SESSION_ACCOUNT_H_
+#define EGERIA_WORKER_SESSION_ACCOUNT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace egeria::worker {
+
+// What freezing has saved of a training process's time, and what Egeria has taken of it.
+struct AccountTotals {
+  std::optional<double> saved_seconds;          // by freezing; empty: not known (yet)
+  std::map<std::string, double> spent_seconds;  // of the training thread's time, by what
+  // Mean time of a step by frozen prefix, without Egeria's own; of prefixes with enough steps to rely on.
+  std::map<int, double> seconds_per_step;
+
+  double total_spent_seconds() const;
+};
+
+// Adds up seconds, from step to step and by what they were spent on.
+//
+// With c_k the mean time of a step at frozen prefix k, without Egeria's own, and n_k the number of such steps, freezing
+// has saved the sum over k of n_k (c_0 - c_k). Steps in which something unusual happened count with c_k; what they took
+// beyond that is spent on "recompiles".
+//
+// Owned by the training thread.
+class Account {
+ public:
+  using Clock = std::function<double()>;  // in seconds
+  Account();                              // by the monotonic clock
+  explicit Account(Clock now) : now_(std::move(now)) {}
+
+  // The time from Begin() to its End() is Egeria's own. They nest: a block inside another is spent on what it says
+  // itself, and not on what the outer one says. End() requires a Begin().
+  void Begin();
+  void End(const std::string& what);
+  // As a block, where somebody else has measured, outside of one.
+  void Add(const std::string& what, double seconds);
+
+  // A block that ends with its scope.
+  class Spending {
+   public:
+    Spending(Account* account, std::string what) : account_(account), what_(std::move(what)) { account_->Begin(); }
+    ~Spending() { account_->End(what_); }
+    Spending(const Spending&) = delete;
+    Spending& operator=(const Spending&) = delete;
+
+   private:
+    Account* const account_;
+    const std::string what_;
+  };
+
+  // The step under way has something in it that others do not have: a compilation, say.
+  void Disturb() { disturbed_ = true; }
+
+  // At the end of each step. `prefix`: layer modules that were frozen during it; `share`: of the parameters, 0..1.
+  void EndStep(int prefix, double share);
+
+  // Mean over the steps of the share of the parameters that was frozen, 0..1.
+  double frozen_share() const;
+  // By freezing, so far, without what was spent. Empty while no step without frozen layers has been measured.
+  std::optional<double> SavedSeconds() const;
+  // So far, by what it was spent on.
+  std::map<std::string, double> SpentSeconds() const;
+  // What was saved less what was spent, as a share of what the same steps would have taken without Egeria. Empty where
+  // nothing was frozen, or SavedSeconds() is.
+  std::optional<double> NetShare() const;
+  // Mean time of a step at each frozen prefix of which so many were measured.
+  std::map<int, double> SecondsPerStep(int64_t steps = 1) const;
+  AccountTotals totals() const;
+
+ private:
+  struct Block {
+    double begin = 0;
+    double inner = 0;  // of the blocks inside it
+  };
+
+  // A bounded, evenly spread sample of step times, and their number.
+  class Times {
+   public:
+    void Add(double seconds);
+    void AddUnmeasured() { ++count_; }
+    int64_t measured() const { return seen_; }
+    int64_t count() const { return count_; }
+    double Mean() const;  // without outliers
+
+   private:
+    int64_t count_ = 0;  // of all
+    int64_t seen_ = 0;   // of those that were given
+    int64_t stride_ = 1;
+    std::vector<double> kept_;
+    mutable std::optional<double> mean_;  // of those, once it was asked for
+  };
+
+  Clock now_;
+  std::vector<Block> blocks_;
+  std::optional<double> last_;  // the boundary before
+  double own_ = 0;              // spent since then
+  bool disturbed_ = false;
+  std::map<std::string, double> spent_;
+  std::map<int, Times> times_;
+  std::vector<std::pair<int, double>> disturbances_;  // prefix, seconds
+  double share_steps_ = 0;
+  int64_t steps_ = 0;
+};
+
+}  // namespace egeria::worker
+
+#endif  // EGERIA_WORKER_SESSION_ACCOUNT_H_
