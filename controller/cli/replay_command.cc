@@ -64,9 +64,11 @@ absl::StatusOr<policy::PolicyConfig> ParseOptions(const Flags& flags) {
 
 absl::StatusOr<policy::PolicyConfig> ConfigOf(const Flags& flags) {
   if (flags.policy == "schedule" && flags.options.empty()) return ParseSchedule(flags.schedule);
-  if (flags.policy != "plasticity" || !flags.options.empty()) return ParseOptions(flags);
+  const bool rule = flags.policy == "plasticity" || flags.policy == "actnorm";  // on whichever metric
+  if (!rule || !flags.options.empty()) return ParseOptions(flags);
   policy::PlasticityConfig config = flags.plasticity;
   config.bootstrap = flags.bootstrap == "on";
+  if (flags.policy == "actnorm") return policy::ActnormConfig{config};
   return config;
 }
 
@@ -142,7 +144,7 @@ void AddReplayCommand(CLI::App& app, const Select& select) {
   command->add_option("file", flags->file,
                       "One JSON object a line, as `egeria export` writes; - for standard input")->required();
   command->add_option("--policy", flags->policy, "The policy that decides")
-      ->check(CLI::IsMember({"plasticity", "auto", "staged", "finetune", "gradnorm", "schedule", "none"}))
+      ->check(CLI::IsMember({"plasticity", "auto", "staged", "finetune", "gradnorm", "actnorm", "schedule", "none"}))
       ->capture_default_str();
   command->add_option("--options", flags->options,
                       "The policy's constants as a JSON object, in place of single flags: {\"start\":0.5}");

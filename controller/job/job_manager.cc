@@ -244,8 +244,8 @@ void JobManager::TakeGraphs(const v1::RegisterJobRequest& request, uint64_t fing
     auto found = jobs_.find(id);
     if (found == jobs_.end()) return;
     // Of any other policy readings are a second opinion, which may come when it can.
-    const auto* plasticity = std::get_if<policy::PlasticityConfig>(&found->second->state.policy_config());
-    if (plasticity != nullptr) traits.deadline_steps = plasticity->interval_steps;
+    const policy::PlasticityConfig* rule = policy::RuleOf(found->second->state.policy_config());
+    if (rule != nullptr) traits.deadline_steps = rule->interval_steps;
   }
   std::vector<absl::Status> accepted = evaluator_->SetJob(id, graphs, traits);
   accepted.resize(graphs.size());
@@ -272,8 +272,7 @@ v1::RegisterJobResponse JobManager::ResponseFor(const Job& job) const {
   response.set_plan_id(job.state.newest_plan().value());
   response.set_frozen_prefix(job.state.planned_prefix());
   *response.mutable_heartbeat_interval() = DurationToProto(options_.heartbeat_interval);
-  const auto monitoring = job.state.policy().monitoring();
-  if (!monitoring || !monitoring->required) return response;  // modules freeze without a reference
+  if (policy::RuleOf(job.state.policy_config()) == nullptr) return response;  // modules freeze without a reference
   for (size_t i = 0; i < job.module_status.size(); ++i) {
     if (job.module_status[i].ok()) continue;
     auto* error = response.add_module_errors();

@@ -55,20 +55,23 @@ v1::SampleHeader HeaderOf(const v1::Reading& reading) {
   return header;
 }
 
-// The Gram matrix must be of exactly the batch that was asked for: SP values of different batch sizes do not
+// What the metric compares must be of exactly the batch that was asked for: values of different batch sizes do not
 // compare.
-absl::Status CheckGram(const v1::UploadBegin& begin, int batch_size) {
-  const v1::TensorSpec* gram = begin.tensors_size() > 0 ? &begin.tensors(begin.tensors_size() - 1) : nullptr;
-  if (gram == nullptr || begin.tensors_size() < 2 || gram->name() != "gram") {
-    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_SHAPE",
-                      "a sample is the module's inputs and, last, 'gram'");
+absl::Status CheckCompared(const v1::UploadBegin& begin, const v1::SamplingRequest& request) {
+  const bool norm = request.metric() == v1::ACTIVATION_METRIC_NORM;
+  const char* const name = norm ? "output" : "gram";
+  const int batch = request.batch_size();
+  const v1::TensorSpec* found = begin.tensors_size() > 0 ? &begin.tensors(begin.tensors_size() - 1) : nullptr;
+  if (found == nullptr || begin.tensors_size() < 2 || found->name() != name) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_SHAPE", "a sample is the module's inputs and, last, '",
+                      name, "'");
   }
-  if (gram->dtype() != v1::DATA_TYPE_FLOAT32) {
-    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_DTYPE", "'gram' is to be float32");
+  if (found->dtype() != v1::DATA_TYPE_FLOAT32) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_DTYPE", "'", name, "' is to be float32");
   }
-  if (gram->shape_size() != 2 || gram->shape(0) != batch_size || gram->shape(1) != batch_size) {
-    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_SHAPE", "'gram' is to be ", batch_size, " x ",
-                      batch_size);
+  if (found->shape_size() != 2 || found->shape(0) != batch || (!norm && found->shape(1) != batch)) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_SHAPE", "'", name, "' is to be ", batch, " x ",
+                      norm ? "the size of a sample's output" : absl::StrCat(batch));
   }
   return absl::OkStatus();
 }
@@ -279,7 +282,7 @@ absl::Status JobManager::CheckUploadLocked(const Found& found, const v1::UploadB
   }
   EGERIA_RETURN_IF_ERROR(found.job->requests.CheckSample(begin.sample()));
   if (found.job->IsLocal(begin.sample().module())) return local("it sends readings, not samples");
-  return CheckGram(begin, found.job->requests.sampling()->batch_size());
+  return CheckCompared(begin, *found.job->requests.sampling());
 }
 
 absl::Status JobManager::CheckUpload(SessionId session, const v1::UploadBegin& begin) const {

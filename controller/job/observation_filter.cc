@@ -20,8 +20,8 @@ bool ActsAtSteps(const policy::PolicyConfig& config) {
       std::holds_alternative<policy::StagedConfig>(config)) {
     return true;
   }
-  const auto* plasticity = std::get_if<policy::PlasticityConfig>(&config);
-  return plasticity != nullptr && !plasticity->unfreeze_steps.empty();
+  const policy::PlasticityConfig* rule = policy::RuleOf(config);
+  return rule != nullptr && !rule->unfreeze_steps.empty();
 }
 
 int64_t TickSteps(const JobState& state) {

@@ -143,6 +143,8 @@ policy::PolicyConfig FromProto(const v1::PolicyConfig& proto) {
       return FromFinetune(proto.finetune());
     case v1::PolicyConfig::kGradnorm:
       return FromGradnorm(proto.gradnorm());
+    case v1::PolicyConfig::kActnorm:
+      return policy::ActnormConfig{FromPlasticity(proto.actnorm())};
     case v1::PolicyConfig::kPlasticity:
     case v1::PolicyConfig::POLICY_NOT_SET:
       break;
@@ -169,6 +171,8 @@ v1::PolicyConfig ToProto(const policy::PolicyConfig& config) {
     ToFinetune(*finetune, proto.mutable_finetune());
   } else if (const auto* gradnorm = std::get_if<policy::GradnormConfig>(&config)) {
     ToGradnorm(*gradnorm, proto.mutable_gradnorm());
+  } else if (const auto* actnorm = std::get_if<policy::ActnormConfig>(&config)) {
+    ToPlasticity(*actnorm, proto.mutable_actnorm());
   } else {
     proto.mutable_none();
   }

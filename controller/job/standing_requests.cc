@@ -10,7 +10,8 @@ namespace {
 bool SameSubject(const StandingRequests::Subject& a, const StandingRequests::Subject& b) {
   return a.monitoring.module == b.monitoring.module &&
          a.monitoring.interval_steps == b.monitoring.interval_steps &&
-         a.monitoring.batch_size == b.monitoring.batch_size && a.first_module == b.first_module &&
+         a.monitoring.batch_size == b.monitoring.batch_size && a.monitoring.metric == b.monitoring.metric &&
+         a.first_module == b.first_module &&
          a.epoch == b.epoch && a.generation == b.generation && a.graphs == b.graphs && a.local == b.local;
 }
 
@@ -72,6 +73,9 @@ std::optional<v1::SamplingRequest> StandingRequests::sampling() const {
   request.set_first_module(subject_->first_module);
   request.set_interval_steps(subject_->monitoring.interval_steps);
   request.set_batch_size(subject_->monitoring.batch_size);
+  request.set_metric(subject_->monitoring.metric == plasticity::ActivationMetric::kSpLoss
+                         ? v1::ACTIVATION_METRIC_SP
+                         : v1::ACTIVATION_METRIC_NORM);
   request.set_version(sampling_version_);
   return request;
 }

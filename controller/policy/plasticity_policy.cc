@@ -20,8 +20,10 @@ bool IsUsable(const std::optional<double>& value) {
 
 }  // namespace
 
-PlasticityPolicy::PlasticityPolicy(const PlasticityConfig& config, const JobShape& shape)
+PlasticityPolicy::PlasticityPolicy(const PlasticityConfig& config, const JobShape& shape,
+                                   plasticity::ActivationMetric metric)
     : config_(config),
+      metric_(metric),
       modules_(shape.modules),
       window_(config.window),
       bootstrapping_(shape.losses_reported
@@ -139,7 +141,7 @@ void PlasticityPolicy::Adopt(int64_t step, int frozen_prefix) {
 
 std::optional<Monitoring> PlasticityPolicy::monitoring() const {
   if (bootstrapping() || frozen_prefix_ == modules_ - 1) return std::nullopt;
-  return Monitoring{frozen_prefix_, config_.interval_steps, config_.batch_size, window_};
+  return Monitoring{frozen_prefix_, config_.interval_steps, config_.batch_size, window_, /*required=*/true, metric_};
 }
 
 PolicyStatus PlasticityPolicy::status() const {

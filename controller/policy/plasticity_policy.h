@@ -26,7 +26,11 @@ namespace egeria::policy {
 class PlasticityPolicy : public Policy {
  public:
   // Requires a resolved config and a shape that Resolve() takes.
-  PlasticityPolicy(const PlasticityConfig& config, const JobShape& shape);
+  PlasticityPolicy(const PlasticityConfig& config, const JobShape& shape)
+      : PlasticityPolicy(config, shape, plasticity::ActivationMetric::kSpLoss) {}
+  // The same rule on Skip-Conv's metric.
+  PlasticityPolicy(const ActnormConfig& config, const JobShape& shape)
+      : PlasticityPolicy(config, shape, plasticity::ActivationMetric::kActivationNorm) {}
 
   std::optional<Decision> Observe(const Observation& observation) override;
   void Adopt(int64_t step, int frozen_prefix) override;
@@ -39,6 +43,8 @@ class PlasticityPolicy : public Policy {
   PolicyStatus status() const override;
 
  private:
+  PlasticityPolicy(const PlasticityConfig& config, const JobShape& shape, plasticity::ActivationMetric metric);
+
   bool bootstrapping() const { return config_.bootstrap && !bootstrapping_.over(); }
   std::optional<Decision> ObserveLearningRate(double rate);
   std::optional<Decision> PassUnfreezeSteps();
@@ -47,6 +53,7 @@ class PlasticityPolicy : public Policy {
   ModuleHistory FreshHistory() const;
 
   const PlasticityConfig config_;
+  const plasticity::ActivationMetric metric_;
   const int modules_;
   int window_;                       // W, halved by each drop of the learning rate
   int64_t step_ = 0;                 // newest

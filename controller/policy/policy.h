@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "controller/plasticity/activation_metric.h"
+
 namespace egeria::policy {
 
 // The gradients of one step at fixed weights, told apart in `parts` equal parts of its samples: those of the ranks, or
@@ -33,7 +35,7 @@ struct Account {
 struct Observation {
   int64_t step = 0;
   std::optional<int> module;           // of the plasticity
-  std::optional<double> plasticity;    // SP loss between training and reference
+  std::optional<double> plasticity;    // distance between training and reference, in the metric that was asked for
   std::optional<double> loss;          // training loss of this step
   std::optional<double> learning_rate; // of the first parameter group, in force at this step
   std::optional<GradientReading> gradients;
@@ -58,6 +60,7 @@ struct Monitoring {
   int batch_size = 2;         // b
   int refresh_readings = 1;   // take a new snapshot of the module after this many readings (W)
   bool required = true;       // nothing can freeze without it; false: a second opinion
+  plasticity::ActivationMetric metric = plasticity::ActivationMetric::kSpLoss;
 };
 
 // Which gradients it wants to be told of now: those of first_module and behind, at every step that is a multiple of

@@ -61,7 +61,9 @@ int GuidelineInterval(int window, const JobShape& shape) {
   return static_cast<int>(std::clamp(std::floor(interval), 1.0, static_cast<double>(kMaxInterval)));
 }
 
-absl::StatusOr<PolicyConfig> ResolvePlasticity(PlasticityConfig config, const JobShape& shape) {
+// Config: PlasticityConfig or ActnormConfig.
+template <typename Config>
+absl::StatusOr<PolicyConfig> ResolveRule(Config config, const JobShape& shape) {
   EGERIA_RETURN_IF_ERROR(CheckRange("window", config.window, kMinWindow, kMaxWindow));
   if (config.interval_steps == 0) config.interval_steps = GuidelineInterval(config.window, shape);
   EGERIA_RETURN_IF_ERROR(CheckRange("interval_steps", config.interval_steps, 1, kMaxInterval));
@@ -206,13 +208,14 @@ absl::StatusOr<PolicyConfig> ResolveNone(const NoneConfig& config, const JobShap
 
 // In the order of PolicyConfig's alternatives.
 constexpr Kind kKinds[] = {
-    KindOf<PlasticityConfig, PlasticityPolicy, ResolvePlasticity>("plasticity", true),
+    KindOf<PlasticityConfig, PlasticityPolicy, ResolveRule<PlasticityConfig>>("plasticity", true),
     KindOf<ScheduleConfig, SchedulePolicy, ResolveSchedule>("schedule", false),
     KindOf<NoneConfig, NonePolicy, ResolveNone>("none", false),
     KindOf<AutoConfig, AutoPolicy, ResolveAuto>("auto", true),
     KindOf<StagedConfig, StagedPolicy, ResolveStaged>("staged", true),
     KindOf<FinetuneConfig, FinetunePolicy, ResolveFinetune>("finetune", false),
     KindOf<GradnormConfig, GradnormPolicy, ResolveGradnorm>("gradnorm", true),
+    KindOf<ActnormConfig, PlasticityPolicy, ResolveRule<ActnormConfig>>("actnorm", true),
 };
 static_assert(std::size(kKinds) == std::variant_size_v<PolicyConfig>);
 
@@ -234,6 +237,11 @@ absl::Status CheckShape(const JobShape& shape) {
 }  // namespace
 
 const char* PolicyName(const PolicyConfig& config) { return kKinds[config.index()].name; }
+
+const PlasticityConfig* RuleOf(const PolicyConfig& config) {
+  if (const auto* plasticity = std::get_if<PlasticityConfig>(&config)) return plasticity;
+  return std::get_if<ActnormConfig>(&config);
+}
 
 absl::StatusOr<PolicyConfig> Resolve(const PolicyConfig& config, const JobShape& shape) {
   EGERIA_RETURN_IF_ERROR(CheckShape(shape));

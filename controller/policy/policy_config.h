@@ -26,6 +26,9 @@ struct PlasticityConfig {
   std::vector<int64_t> unfreeze_steps;
 };
 
+// The same rule on another metric of the activations, plasticity::ActivationMetric::kActivationNorm.
+struct ActnormConfig : PlasticityConfig {};
+
 struct ScheduleConfig {
   struct Entry {
     double fraction = 0;  // of the total steps, 0..1, rising
@@ -82,10 +85,14 @@ struct GradnormConfig {
 };
 
 using PolicyConfig = std::variant<PlasticityConfig, ScheduleConfig, NoneConfig, AutoConfig, StagedConfig,
-                                  FinetuneConfig, GradnormConfig>;
+                                  FinetuneConfig, GradnormConfig, ActnormConfig>;
 
-// Its name in egeria.v1.PolicyConfig: "plasticity", "schedule", "none", "auto", "staged", "finetune" or "gradnorm".
+// Its name in egeria.v1.PolicyConfig: "plasticity", "schedule", "none", "auto", "staged", "finetune", "gradnorm" or
+// "actnorm".
 const char* PolicyName(const PolicyConfig& config);
+
+// The constants of the paper's rule, where the policy is that rule, on whichever metric; else null.
+const PlasticityConfig* RuleOf(const PolicyConfig& config);
 
 // What a policy must know of its job.
 struct JobShape {

@@ -357,16 +357,21 @@ void EvaluatorImpl::Run(SampleQueue::Next next) {
   if (on_result_) on_result_(result);
 }
 
+plasticity::ActivationMetric MetricOf(const QueuedSample& sample) {
+  return IsOutput(sample.tensors.back()) ? plasticity::ActivationMetric::kActivationNorm
+                                         : plasticity::ActivationMetric::kSpLoss;
+}
+
 absl::StatusOr<Evaluation> EvaluatorImpl::Evaluate(const QueuedSample& sample) {
   const auto start = std::chrono::steady_clock::now();
   try {
     const c10::InferenceMode inference;
     auto* context = static_cast<SampleContext*>(sample.context.get());
     JobChains::Entry& entry = context->chains->entries[{sample.first_module, sample.module}];
-    if (entry.chain == nullptr) {
+    if (entry.chain == nullptr || entry.chain->metric() != MetricOf(sample)) {
       std::vector<std::shared_ptr<ReferenceModule>> modules;
       for (const auto& loaded : context->modules) modules.push_back(loaded->module);
-      entry.chain = std::make_unique<ReferenceChain>(std::move(modules), &backends_);
+      entry.chain = std::make_unique<ReferenceChain>(std::move(modules), &backends_, MetricOf(sample));
     }
     for (size_t i = 0; i < context->modules.size(); ++i) {
       if (context->modules[i]->loaded == context->snapshots[i]) continue;
@@ -380,10 +385,11 @@ absl::StatusOr<Evaluation> EvaluatorImpl::Evaluate(const QueuedSample& sample) {
     }
     std::vector<at::Tensor> inputs;
     for (size_t i = 0; i + 1 < sample.tensors.size(); ++i) inputs.push_back(ToTensor(sample.tensors[i]));
-    const WireTensor& gram_bytes = sample.tensors.back();
-    std::vector<float> gram(gram_bytes.size() / sizeof(float));
-    std::memcpy(gram.data(), gram_bytes.data(), gram_bytes.size());
-    EGERIA_ASSIGN_OR_RETURN(const ChainReading reading, entry.chain->Evaluate(inputs, gram));
+    const WireTensor& bytes = sample.tensors.back();
+    std::vector<float> compared(bytes.size() / sizeof(float));
+    std::memcpy(compared.data(), bytes.data(), bytes.size());
+    EGERIA_ASSIGN_OR_RETURN(const ChainReading reading,
+                            entry.chain->Evaluate(inputs, compared, bytes.spec.shape[0]));
     return Evaluation{.plasticity = reading.plasticity,
                       .backend = reading.family,
                       .compute = absl::FromChrono(std::chrono::steady_clock::now() - start)};

@@ -20,9 +20,9 @@ namespace egeria::reference {
 
 // What one evaluation of a sample gave.
 struct Evaluation {
-  double plasticity = 0;   // SP loss between the sample's Gram matrix and the reference's
+  double plasticity = 0;   // distance between training's output and the reference's
   std::string backend;     // "int8", "bf16", "prepacked", "aten"
-  absl::Duration compute;  // reference forward and SP loss
+  absl::Duration compute;  // reference forward and distance
 };
 
 struct EvaluatorOptions {

@@ -10,7 +10,6 @@
 
 #include "common/base/log.h"
 #include "common/base/status.h"
-#include "controller/plasticity/sp_loss.h"
 #include "controller/reference/tensor_bridge.h"
 
 namespace egeria::reference {
@@ -34,8 +33,12 @@ absl::Status Failed(const std::string& why) {
 
 ReferenceChain::ReferenceChain(std::vector<std::shared_ptr<ReferenceModule>> modules,
                                const std::vector<std::unique_ptr<Backend>>* backends,
-                               SelectionOptions options)
-    : modules_(std::move(modules)), backends_(backends), baseline_(MakeAtenBackend()), selector_(options) {}
+                               plasticity::ActivationMetric metric, SelectionOptions options)
+    : modules_(std::move(modules)),
+      backends_(backends),
+      metric_(metric),
+      baseline_(MakeAtenBackend()),
+      selector_(options) {}
 
 const Backend* ReferenceChain::Find(const std::string& name) const {
   for (const auto& backend : *backends_) {
@@ -51,73 +54,75 @@ bool ReferenceChain::IsSaturated() const {
 
 namespace {
 
-absl::StatusOr<std::vector<float>> GramOf(const std::vector<at::Tensor>& outputs, size_t batch) {
+// What the metric compares of the outputs.
+absl::StatusOr<std::vector<float>> ComparedOf(const std::vector<at::Tensor>& outputs, int64_t batch,
+                                              plasticity::ActivationMetric metric) {
   try {
     const c10::InferenceMode inference;
-    if (outputs[0].dim() < 1 || outputs[0].size(0) != static_cast<int64_t>(batch)) {
+    if (outputs[0].dim() < 1 || outputs[0].size(0) != batch) {
       return Failed("the module's first output is not batched like its inputs");
     }
     if (!outputs[0].is_floating_point()) return Failed("the module's first output is not floating-point");
-    const at::Tensor gram = GramMatrix(outputs[0]);
-    const float* data = gram.const_data_ptr<float>();
-    std::vector<float> values(data, data + gram.numel());
+    const at::Tensor compared = metric == plasticity::ActivationMetric::kSpLoss
+                                    ? GramMatrix(outputs[0])
+                                    : outputs[0].to(at::kFloat).contiguous();
+    const float* data = compared.const_data_ptr<float>();
+    std::vector<float> values(data, data + compared.numel());
     if (!std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); })) {
       return Failed("the reference's output is not finite");
     }
     return values;
   } catch (...) {
-    return StatusOfCurrentException("Gram matrix");
+    return StatusOfCurrentException("the output of a reference");
   }
 }
 
 }  // namespace
 
-absl::StatusOr<std::vector<float>> ReferenceChain::Gram(const Backend& backend,
-                                                        const std::vector<at::Tensor>& inputs, size_t batch) {
+absl::StatusOr<std::vector<float>> ReferenceChain::Run(const Backend& backend, const std::vector<at::Tensor>& inputs,
+                                                       int64_t batch) {
   std::vector<at::Tensor> values = inputs;
   for (const auto& module : modules_) {
     EGERIA_ASSIGN_OR_RETURN(values, module->Run(backend, values));
   }
-  return GramOf(values, batch);
+  return ComparedOf(values, batch, metric_);
 }
 
-absl::StatusOr<std::vector<float>> ReferenceChain::CalibratingGram(const std::vector<at::Tensor>& inputs,
-                                                                   size_t batch) {
+absl::StatusOr<std::vector<float>> ReferenceChain::Calibrate(const std::vector<at::Tensor>& inputs, int64_t batch) {
   std::vector<at::Tensor> values = inputs;
   for (const auto& module : modules_) {
     EGERIA_ASSIGN_OR_RETURN(values, module->Calibrate(values));
   }
-  return GramOf(values, batch);
+  return ComparedOf(values, batch, metric_);
 }
 
 BackendMeasurement ReferenceChain::Measure(const Backend& backend, const std::vector<at::Tensor>& inputs,
-                                           std::span<const float> baseline, size_t batch) {
+                                           std::span<const float> baseline, int64_t batch) {
   BackendMeasurement measurement{.name = backend.name()};
   const auto refuse = [&](const absl::Status& status) {
     measurement.refusal = std::string(status.message());
     return measurement;
   };
   // The first run packs and compiles kernels; the shorter of two more is the time.
-  absl::StatusOr<std::vector<float>> gram = Gram(backend, inputs, batch);
-  if (!gram.ok()) return refuse(gram.status());
-  const absl::StatusOr<double> noise = plasticity::SpLoss(*gram, baseline, static_cast<int64_t>(batch));
+  absl::StatusOr<std::vector<float>> output = Run(backend, inputs, batch);
+  if (!output.ok()) return refuse(output.status());
+  const absl::StatusOr<double> noise = plasticity::Distance(metric_, *output, baseline, batch);
   if (!noise.ok()) return refuse(noise.status());
   measurement.noise = *noise;
   measurement.seconds = std::numeric_limits<double>::infinity();
   for (int i = 0; i < 2; ++i) {
     const double start = CpuSeconds();
-    gram = Gram(backend, inputs, batch);
-    if (!gram.ok()) return refuse(gram.status());
+    output = Run(backend, inputs, batch);
+    if (!output.ok()) return refuse(output.status());
     measurement.seconds = std::min(measurement.seconds, CpuSeconds() - start);
   }
   return measurement;
 }
 
 absl::StatusOr<ChainReading> ReferenceChain::EvaluateAndCalibrate(const std::vector<at::Tensor>& inputs,
-                                                                  std::span<const float> gram, size_t batch) {
-  EGERIA_ASSIGN_OR_RETURN(const std::vector<float> baseline, CalibratingGram(inputs, batch));
-  EGERIA_ASSIGN_OR_RETURN(const double plasticity,
-                          plasticity::SpLoss(gram, baseline, static_cast<int64_t>(batch)));
+                                                                  std::span<const float> training, int64_t batch) {
+  EGERIA_ASSIGN_OR_RETURN(const std::vector<float> baseline, Calibrate(inputs, batch));
+  EGERIA_ASSIGN_OR_RETURN(const double plasticity, plasticity::Distance(metric_, training, baseline, batch));
   calibrated_ = true;
   if (selector_.NeedsMeasurement()) {
     std::vector<BackendMeasurement> measurements;
@@ -132,9 +137,9 @@ absl::StatusOr<ChainReading> ReferenceChain::EvaluateAndCalibrate(const std::vec
                m.refusal.empty() ? "" : ", refused: ", m.refusal);
     }
   } else if (const std::string chosen = selector_.Choose(); chosen != baseline_->name()) {
-    const absl::StatusOr<std::vector<float>> quantised = Gram(*Find(chosen), inputs, batch);
+    const absl::StatusOr<std::vector<float>> quantised = Run(*Find(chosen), inputs, batch);
     const absl::StatusOr<double> noise =
-        quantised.ok() ? plasticity::SpLoss(*quantised, baseline, static_cast<int64_t>(batch))
+        quantised.ok() ? plasticity::Distance(metric_, *quantised, baseline, batch)
                        : quantised.status();
     if (noise.ok()) {
       selector_.UpdateNoise(chosen, *noise);
@@ -146,25 +151,23 @@ absl::StatusOr<ChainReading> ReferenceChain::EvaluateAndCalibrate(const std::vec
 }
 
 absl::StatusOr<ChainReading> ReferenceChain::Evaluate(const std::vector<at::Tensor>& inputs,
-                                                      std::span<const float> gram) {
-  const auto batch = static_cast<size_t>(std::llround(std::sqrt(static_cast<double>(gram.size()))));
+                                                      std::span<const float> training, int64_t batch) {
   if (!calibrated_ || selector_.NeedsMeasurement() || IsSaturated()) {
-    absl::StatusOr<ChainReading> reading = EvaluateAndCalibrate(inputs, gram, batch);
+    absl::StatusOr<ChainReading> reading = EvaluateAndCalibrate(inputs, training, batch);
     if (reading.ok()) selector_.AddReading(reading->plasticity);
     return reading;
   }
   const Backend* backend = Find(selector_.Choose());
-  absl::StatusOr<std::vector<float>> reference = Gram(*backend, inputs, batch);
+  absl::StatusOr<std::vector<float>> reference = Run(*backend, inputs, batch);
   if (!reference.ok() && backend != baseline_.get()) {
     // What one backend cannot do, the baseline may: fall back, and leave the backend until it is measured
     // anew.
     selector_.Refuse(backend->name(), std::string(reference.status().message()));
     backend = baseline_.get();
-    reference = Gram(*backend, inputs, batch);
+    reference = Run(*backend, inputs, batch);
   }
   if (!reference.ok()) return reference.status();
-  EGERIA_ASSIGN_OR_RETURN(const double plasticity,
-                          plasticity::SpLoss(gram, *reference, static_cast<int64_t>(batch)));
+  EGERIA_ASSIGN_OR_RETURN(const double plasticity, plasticity::Distance(metric_, training, *reference, batch));
   selector_.AddReading(plasticity);
   return ChainReading{plasticity, backend->family()};
 }

@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "absl/status/statusor.h"
+#include "controller/plasticity/activation_metric.h"
 #include "controller/reference/reference_module.h"
 #include "controller/reference/selection.h"
 
@@ -27,32 +28,39 @@ class ReferenceChain {
  public:
   // `backends` outlive the chain; they are candidates beside the baseline, which need not be among them.
   ReferenceChain(std::vector<std::shared_ptr<ReferenceModule>> modules,
-                 const std::vector<std::unique_ptr<Backend>>* backends, SelectionOptions options = {});
+                 const std::vector<std::unique_ptr<Backend>>* backends,
+                 plasticity::ActivationMetric metric = plasticity::ActivationMetric::kSpLoss,
+                 SelectionOptions options = {});
 
   // A module of the chain has new weights: the next sample recalibrates.
   void WeightsChanged() { calibrated_ = false; }
 
-  // The SP loss between `gram` (b x b, row-major) and the Gram matrix of the chain's first output.
-  // Errors: those of ReferenceModule::Run(); INTERNAL [REFERENCE_FAILED] where the output has another batch
-  // or is not finite.
-  absl::StatusOr<ChainReading> Evaluate(const std::vector<at::Tensor>& inputs, std::span<const float> gram);
+  // The distance between training's output and the chain's first one. `training`: what the metric compares, the Gram
+  // matrix (b x b) or the output (b x d), row-major; batch: b.
+  // Errors: those of ReferenceModule::Run() and plasticity::Distance(); INTERNAL [REFERENCE_FAILED] where the chain's
+  // output has another batch or is not finite.
+  absl::StatusOr<ChainReading> Evaluate(const std::vector<at::Tensor>& inputs, std::span<const float> training,
+                                        int64_t batch);
 
+  plasticity::ActivationMetric metric() const { return metric_; }
   const BackendSelector& selector() const { return selector_; }
   const std::vector<std::shared_ptr<ReferenceModule>>& modules() const { return modules_; }
 
  private:
-  absl::StatusOr<std::vector<float>> Gram(const Backend& backend, const std::vector<at::Tensor>& inputs,
-                                          size_t batch);
-  absl::StatusOr<std::vector<float>> CalibratingGram(const std::vector<at::Tensor>& inputs, size_t batch);
+  // What the metric compares of the chain's output.
+  absl::StatusOr<std::vector<float>> Run(const Backend& backend, const std::vector<at::Tensor>& inputs, int64_t batch);
+  // The same through the baseline, which calibrates 8-bit ranges.
+  absl::StatusOr<std::vector<float>> Calibrate(const std::vector<at::Tensor>& inputs, int64_t batch);
   BackendMeasurement Measure(const Backend& backend, const std::vector<at::Tensor>& inputs,
-                             std::span<const float> baseline, size_t batch);
+                             std::span<const float> baseline, int64_t batch);
   absl::StatusOr<ChainReading> EvaluateAndCalibrate(const std::vector<at::Tensor>& inputs,
-                                                    std::span<const float> gram, size_t batch);
+                                                    std::span<const float> training, int64_t batch);
   const Backend* Find(const std::string& name) const;
   bool IsSaturated() const;
 
   const std::vector<std::shared_ptr<ReferenceModule>> modules_;
   const std::vector<std::unique_ptr<Backend>>* const backends_;
+  const plasticity::ActivationMetric metric_;
   const std::unique_ptr<Backend> baseline_;
   BackendSelector selector_;
   bool calibrated_ = false;

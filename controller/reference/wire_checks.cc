@@ -66,10 +66,12 @@ absl::Status CheckWireTensor(const TensorSpec& spec, const WireTensor& tensor) {
   return absl::OkStatus();
 }
 
+bool IsOutput(const WireTensor& compared) { return compared.spec.name == "output"; }
+
 absl::Status CheckSample(const std::vector<TensorSpec>& inputs, absl::Span<const WireTensor> tensors) {
   if (tensors.size() != inputs.size() + 1) {
     return NamedError(kInvalid, "BAD_SHAPE", "the sample has ", tensors.size(), " tensors; the module takes ",
-                      inputs.size(), " and the Gram matrix");
+                      inputs.size(), " and what is compared of its output");
   }
   int64_t batch = -1;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -84,13 +86,14 @@ absl::Status CheckSample(const std::vector<TensorSpec>& inputs, absl::Span<const
                         tensors[i].spec.shape[0], ", the input before it of ", batch);
     }
   }
-  const WireTensor& gram = tensors.back();
-  if (batch == -1 && gram.spec.shape.size() == 2) batch = gram.spec.shape[0];
+  const WireTensor& compared = tensors.back();
+  if (batch == -1 && compared.spec.shape.size() == 2) batch = compared.spec.shape[0];
   if (batch < 2 || batch > kMaxBatch) {
     return NamedError(kInvalid, "BAD_SHAPE", "a batch of ", batch, ", not in 2..", kMaxBatch);
   }
-  EGERIA_RETURN_IF_ERROR(CheckWireTensor({"Gram matrix", DataType::kFloat32, {batch, batch}}, gram));
-  if (!IsFinite(gram)) return NamedError(kInvalid, "SAMPLE_NOT_FINITE", "the Gram matrix");
+  const int64_t width = IsOutput(compared) ? -1 : batch;
+  EGERIA_RETURN_IF_ERROR(CheckWireTensor({compared.spec.name, DataType::kFloat32, {batch, width}}, compared));
+  if (!IsFinite(compared)) return NamedError(kInvalid, "SAMPLE_NOT_FINITE", "'", compared.spec.name, "'");
   return absl::OkStatus();
 }
 

@@ -70,6 +70,12 @@ struct StepReport {
   std::optional<AccountReport> account;  // empty: not known (yet)
 };
 
+// How far a module's output A is from that of its reference, R; see ActivationMetric in controller.proto.
+enum class ActivationMetric {
+  kSpLoss,          // of the Gram matrices
+  kActivationNorm,  // ||A - R|| / ||R||
+};
+
 // "Probe this module at every step that is a multiple of interval_steps": offer a Sample, or of a module with
 // local_reference a Reading.
 struct SamplingRequest {
@@ -78,6 +84,7 @@ struct SamplingRequest {
   int interval_steps = 1;
   int batch_size = 2;
   int64_t version = 0;
+  ActivationMetric metric = ActivationMetric::kSpLoss;
 };
 
 // "Send the weights of modules first_module..module, one Snapshot each, unless this version has been sent." Of a
@@ -97,8 +104,8 @@ struct GradientRequest {
   int64_t version = 0;
 };
 
-// Inputs of first_module (first b samples), and last the b x b float32 Gram matrix of module's output, named
-// "gram".
+// Inputs of first_module (first b samples), and last what the metric compares of module's output, in float32: "gram",
+// b x b, or "output", b x d.
 struct Sample {
   ModuleIndex module;
   ModuleIndex first_module;
@@ -119,7 +126,7 @@ struct Reading {
   ModuleIndex module;
   int64_t step = 0;
   int64_t request_version = 0;  // of the SamplingRequest
-  double plasticity = 0;        // SP loss against the newest snapshot; finite and at least 0, or it is refused
+  double plasticity = 0;        // distance to the newest snapshot's output; finite and at least 0, or it is refused
 };
 
 // The gradients of one step, at fixed weights, of modules first_module, first_module + 1 and so on to the last, told

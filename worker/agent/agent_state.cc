@@ -269,7 +269,9 @@ std::optional<SamplingRequest> AgentState::Checked(const v1::SamplingRequest& re
     return std::nullopt;
   }
   return SamplingRequest{ModuleIndex(request.module()), ModuleIndex(request.first_module()), request.interval_steps(),
-                         request.batch_size(), request.version()};
+                         request.batch_size(), request.version(),
+                         request.metric() == v1::ACTIVATION_METRIC_NORM ? ActivationMetric::kActivationNorm
+                                                                        : ActivationMetric::kSpLoss};
 }
 
 std::optional<SnapshotRequest> AgentState::Checked(const v1::SnapshotRequest& request) {

@@ -5,8 +5,8 @@
 
 namespace egeria::worker {
 
-at::Tensor ProbeGram(const std::vector<LayerModule>& modules, size_t first, size_t last,
-                     const at::Tensor& input) {
+at::Tensor Probe(const std::vector<LayerModule>& modules, size_t first, size_t last, const at::Tensor& input,
+                 ActivationMetric metric) {
   at::NoGradGuard no_gradients;
   std::vector<std::shared_ptr<Block>> blocks;
   for (size_t i = first; i <= last; ++i) {
@@ -16,7 +16,7 @@ at::Tensor ProbeGram(const std::vector<LayerModule>& modules, size_t first, size
   at::Tensor output = input;
   for (const auto& block : blocks) output = block->forward(output);
   const at::Tensor rows = output.reshape({output.size(0), -1}).to(at::kFloat);
-  return at::mm(rows, rows.t());
+  return metric == ActivationMetric::kSpLoss ? at::mm(rows, rows.t()) : rows;
 }
 
 }  // namespace egeria::worker

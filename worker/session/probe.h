@@ -4,20 +4,21 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "worker/agent/agent.h"
 #include "worker/freeze/layer_module.h"
 
 namespace egeria::worker {
 
 // Runs modules first..last, one after the other, on `input` (b samples, the input of module `first`) in eval
-// mode and without gradients, and returns the Gram matrix A A^T of the output, flattened to A: b x d, in
-// float32 on the input's device. Restores every mode; changes no parameter, no buffer and no random state,
+// mode and without gradients, and returns what the metric compares of the output, flattened to A: b x d, in float32 on
+// the input's device: the Gram matrix A A^T, or A. Restores every mode; changes no parameter, no buffer and no random state,
 // so that training is bit-equal with and without it.
 //
 // Why eval: between train and eval mode, batch normalisation changes the output more than a few steps of
 // training do, and the reference has to be run in the same mode.
 // Exceptions of torch pass through, with the modes restored.
-at::Tensor ProbeGram(const std::vector<LayerModule>& modules, size_t first, size_t last,
-                     const at::Tensor& input);
+at::Tensor Probe(const std::vector<LayerModule>& modules, size_t first, size_t last, const at::Tensor& input,
+                 ActivationMetric metric = ActivationMetric::kSpLoss);
 
 }  // namespace egeria::worker
 

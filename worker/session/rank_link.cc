@@ -187,14 +187,14 @@ bool RankLink::OfferGradients(const GradientRequest& request, int64_t step, Grad
 }
 
 bool RankLink::OfferSample(const SamplingRequest& request, int64_t step, std::vector<NamedTensor> inputs,
-                           const at::Tensor& gram) {
+                           const at::Tensor& compared) {
   if (!IsAsked(request)) return false;
   Sample header;
   header.module = request.module;
   header.first_module = request.first_module;
   header.step = step;
   header.request_version = request.version;
-  inputs.push_back({"gram", gram});
+  inputs.push_back({request.metric == ActivationMetric::kSpLoss ? "gram" : "output", compared});
   Agent* const agent = state_->parts.agent.get();
   const bool copying = state_->copier.Copy(std::move(inputs), [agent, header](std::vector<WireTensor> tensors) {
     Sample sample = header;

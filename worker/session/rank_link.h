@@ -72,12 +72,12 @@ class RankLink {
   // Of which modules all ranks are to tell the gradients of this step: the same on all of them.
   std::optional<GradientRequest> GradientsFor(int64_t step) const;
 
-  // Sends a sample: the inputs of first_module and the b x b float32 Gram matrix of module's output, as they
-  // are at this point of the current stream; not to be changed in place afterwards. False, and counted as
+  // Sends a sample: the inputs of first_module and what the metric compares of module's output, in float32, as they are
+  // at this point of the current stream; not to be changed in place afterwards. False, and counted as
   // dropped, if there is no room now; false for a rank that is not asked.
   bool OfferSample(const SamplingRequest& request, int64_t step, std::vector<NamedTensor> inputs,
-                   const at::Tensor& gram);
-  // Sends what a probe of a module with a local reference gave: the SP loss. False if there is no room now, and
+                   const at::Tensor& compared);
+  // Sends what a probe of a module with a local reference gave: the distance. False if there is no room now, and
   // for a rank that is not asked.
   bool OfferReading(const SamplingRequest& request, int64_t step, double plasticity);
   // Tells what this rank knows of the gradients of `step`, of the modules asked for, before Commit(step). What all

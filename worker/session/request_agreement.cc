@@ -39,7 +39,8 @@ std::vector<int64_t> RequestAgreement::Advertise(const std::optional<SamplingReq
   std::vector<int64_t> numbers;
   const SamplingRequest sample = sampling.value_or(SamplingRequest{.version = kNoVersion});
   sampling_.Advertise(sample.version,
-                      {sample.module.value(), sample.first_module.value(), sample.interval_steps, sample.batch_size},
+                      {sample.module.value(), sample.first_module.value(), sample.interval_steps, sample.batch_size,
+                       static_cast<int64_t>(sample.metric)},
                       &numbers);
   const SnapshotRequest shot = snapshot.value_or(SnapshotRequest{.version = kNoVersion});
   snapshot_.Advertise(shot.version, {shot.module.value(), shot.first_module.value()}, &numbers);
@@ -61,7 +62,8 @@ std::optional<SamplingRequest> RequestAgreement::sampling() const {
   if (!sampling_.agreed.has_value()) return std::nullopt;
   const auto& content = sampling_.content;
   return SamplingRequest{ModuleIndex(content[0]), ModuleIndex(content[1]), static_cast<int>(content[2]),
-                         static_cast<int>(content[3]), *sampling_.agreed};
+                         static_cast<int>(content[3]), *sampling_.agreed,
+                         static_cast<ActivationMetric>(content[4])};
 }
 
 std::optional<SnapshotRequest> RequestAgreement::snapshot() const {

@@ -53,7 +53,7 @@ class RequestAgreement {
     Content content{};
   };
 
-  Topic<4> sampling_;
+  Topic<5> sampling_;
   Topic<2> snapshot_;
   Topic<2> gradients_;
 };

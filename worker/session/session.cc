@@ -151,9 +151,9 @@ void Session::Probe() {
   const Account::Spending spending(&account_, "probes");
   const at::Tensor input = std::exchange(captured_, at::Tensor());
   try {
-    const at::Tensor gram =
-        ProbeGram(freezer_->modules(), sampling_->first_module.value(), sampling_->module.value(), input);
-    link_.OfferSample(*sampling_, step_, {{"input", input}}, gram);
+    const at::Tensor compared = worker::Probe(freezer_->modules(), sampling_->first_module.value(),
+                                              sampling_->module.value(), input, sampling_->metric);
+    link_.OfferSample(*sampling_, step_, {{"input", input}}, compared);
   } catch (const std::exception& error) {
     link_.RecordDroppedSample();
     if (!std::exchange(probe_failed_, true)) {

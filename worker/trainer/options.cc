@@ -92,18 +92,18 @@ void AddEgeriaFlags(CLI::App* app, Options* o) {
                   "unix:/path or HOST:PORT of the controller; 'none' trains plainly")
       ->envname("EGERIA_CONTROLLER");
   app->add_option("--policy", o->policy, "What decides (docs/policies.md)")
-      ->check(CLI::IsMember({"none", "plasticity", "auto", "staged", "finetune", "gradnorm", "schedule"}));
+      ->check(CLI::IsMember({"none", "plasticity", "auto", "staged", "finetune", "gradnorm", "actnorm", "schedule"}));
   app->add_option("--policy-json", o->policy_json,
                   "The policy's constants as JSON, such as {\"plasticity\": {\"learning_rate_drop\": 5}}");
-  app->add_option("--interval", o->interval, "plasticity: steps between readings (n)")
+  app->add_option("--interval", o->interval, "plasticity, actnorm: steps between readings (n)")
       ->check(CLI::PositiveNumber);
-  app->add_option("--window", o->window, "plasticity: readings in the window (W)")->check(CLI::PositiveNumber);
-  app->add_option("--tolerance", o->tolerance, "plasticity: T, as a share of the first slopes")
+  app->add_option("--window", o->window, "plasticity, actnorm: readings in the window (W)")->check(CLI::PositiveNumber);
+  app->add_option("--tolerance", o->tolerance, "plasticity, actnorm: T, as a share of the first slopes")
       ->check(CLI::PositiveNumber);
   app->add_option("--probe-batch", o->probe_batch,
                   "plasticity: samples per reading (b), at most --batch-size (32)")
       ->check(CLI::PositiveNumber);
-  app->add_option("--bootstrap", o->bootstrap, "plasticity: wait for the loss to settle: on or off")
+  app->add_option("--bootstrap", o->bootstrap, "plasticity, actnorm: wait for the loss to settle: on or off")
       ->transform(CLI::CheckedTransformer(std::map<std::string, bool>{{"on", true}, {"off", false}}));
   app->add_option("--freeze-at", o->freeze_at, "schedule: FRACTION:PREFIX, one or more, such as 0.5:2 0.75:4");
   app->add_option_function<std::string>("--budget", [o](const std::string& text) { SetBudget(text, o); },
@@ -246,12 +246,13 @@ absl::StatusOr<std::string> BuildPolicyJson(const Options& o) {
   nlohmann::json& constants = config[o.policy];
   if (constants.is_null()) constants = nlohmann::json::object();
   if (!constants.is_object()) return BadFlag("--policy-json: '", o.policy, "' must be an object");
-  const bool measures = o.policy == "plasticity" || o.policy == "auto";
+  const bool rule = o.policy == "plasticity" || o.policy == "actnorm";  // on whichever metric
+  const bool measures = rule || o.policy == "auto";
   if ((o.probe_batch && !measures && o.policy != "none") ||
-      ((o.interval || o.window || o.tolerance || o.bootstrap) && o.policy != "plasticity" && o.policy != "none")) {
+      ((o.interval || o.window || o.tolerance || o.bootstrap) && !rule && o.policy != "none")) {
     return BadFlag("the policy ", o.policy, " has none of these plasticity constants; --policy-json takes its own");
   }
-  if (o.policy == "plasticity") AddPlasticityConstants(o, &constants);
+  if (rule) AddPlasticityConstants(o, &constants);
   if (measures) EGERIA_RETURN_IF_ERROR(AddProbeBatch(o, &constants));
   if (!o.freeze_at.empty() && o.policy != "schedule") return BadFlag("--freeze-at needs --policy schedule");
   for (const std::string& text : o.freeze_at) {

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import pathlib
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -17,7 +16,7 @@ from benchmarks import tasks
 from benchmarks.harness import machine, records, schedules
 from benchmarks.harness.errors import BenchError
 from benchmarks.harness.job import Job
-from benchmarks.harness.processes import Controller, find_program, run_ranks
+from benchmarks.harness.processes import Controller, run_ranks
 from benchmarks.harness.runs import EARLY, PLAIN, Kind, Run, control_runs, positions
 from benchmarks.harness.task import Task
 
@@ -149,7 +148,12 @@ class Seed:
             with Controller(folder) as controller:
                 job = dataclasses.replace(job, controller=controller.address)
                 run_ranks([str(job.write())], self._plan.ranks, folder / "ranks.log")
-                return _result(job), _decisions(controller)
+                decisions: list[dict[str, Any]] = []
+                for name in controller.jobs():
+                    decisions += map(json.loads, controller.export(name, "--decisions").splitlines())
+                    records.keep_recording(self._plan.out, f"{self._task.name}-{self._seed}-{run.label}",
+                                           controller.export(name))
+                return _result(job), decisions
 
     def _saves(self) -> dict[str, int]:
         """Where the plain run's state is kept for the runs that begin as it does: steps by file."""
@@ -177,22 +181,3 @@ def frozen_share(result: Mapping[str, Any]) -> float:
     switches = result["switches"]
     return sum((after["step"] - switch["step"]) * records.prefix_share(result, switch["frozen_prefix"])
                for switch, after in zip(switches, [*switches[1:], {"step": result["steps"]}])) / result["steps"]
-
-
-def _decisions(controller: Controller) -> list[dict[str, Any]]:
-    """What the controller decided, with its reasons."""
-    egeria = find_program("egeria")
-
-    def call(*arguments: str) -> list[dict[str, Any]]:
-        try:
-            output = subprocess.run([egeria, *arguments, "--controller", controller.address], check=True,
-                                    capture_output=True, text=True, timeout=30).stdout
-            return [json.loads(line) for line in output.splitlines() if line.strip()]
-        except (OSError, subprocess.SubprocessError, ValueError) as error:
-            raise BenchError("NO_DECISIONS", f"`egeria {' '.join(arguments)}` failed: {error}") from None
-
-    found = []
-    for job in call("list", "--json"):
-        for decision in call("export", str(job.get("jobId") or job.get("job_id")), "--decisions"):
-            found.append(decision)
-    return found

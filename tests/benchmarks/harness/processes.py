@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import pathlib
 import shutil
@@ -63,6 +64,21 @@ class Controller:
             raise BenchError("NO_CONTROLLER", "the controller did not become ready; it said:\n"
                              + log_file.read_text(errors="replace")[-2000:])
         return self
+
+    def jobs(self) -> list[str]:
+        """Ids of the jobs that it holds."""
+        return [json.loads(line)["job_id"] for line in self._egeria("list", "--json").splitlines() if line.strip()]
+
+    def export(self, job: str, *options: str) -> str:
+        """What `egeria export` writes of a job."""
+        return self._egeria("export", job, *options)
+
+    def _egeria(self, *arguments: str) -> str:
+        try:
+            return subprocess.run([find_program("egeria"), *arguments, "--controller", self.address], check=True,
+                                  capture_output=True, text=True, timeout=30).stdout
+        except (OSError, subprocess.SubprocessError) as error:
+            raise BenchError("NO_DECISIONS", f"`egeria {' '.join(arguments)}` failed: {error}") from None
 
     def __exit__(self, *_: object) -> None:
         process = self._process

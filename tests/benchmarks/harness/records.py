@@ -38,6 +38,13 @@ def append(file: pathlib.Path, record: Mapping[str, Any]) -> None:
         os.close(descriptor)
 
 
+def keep_recording(out: pathlib.Path, name: str, text: str) -> None:
+    """Writes what a run's policy observed, for `egeria replay`."""
+    file = out / "recordings" / f"{name}.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+
+
 def read(file: pathlib.Path) -> list[dict[str, Any]]:
     """All whole records, of which a later one with the same key replaces an earlier one; [] without a file."""
     if not file.exists():

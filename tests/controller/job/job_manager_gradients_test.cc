@@ -58,7 +58,7 @@ TEST_F(JobManagerGradients, AreAskedForOfOneRankFromShortlyBeforeTheStart) {
   EXPECT_FALSE(Beat(*rank0, 299).has_gradients());
   const v1::Directive directive = Beat(*rank0, 301);
   ASSERT_TRUE(directive.has_gradients());
-  EXPECT_EQ(directive.gradients().interval_steps(), 1);
+  EXPECT_EQ(directive.gradients().interval_steps(), 2);
   EXPECT_EQ(directive.gradients().first_module(), 0);
   EXPECT_FALSE(manager_->DirectiveFor(rank1->id)->has_gradients());
   EXPECT_THAT(std::string(Tell(*rank1, 342, 0).message()), StartsWith("[STALE_REQUEST] another rank"));

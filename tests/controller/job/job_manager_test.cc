@@ -297,6 +297,21 @@ TEST_F(JobManagerTest, RefusesSamplesOfAnotherBatchSize) {
   EXPECT_THAT(std::string(Upload(*stream, SampleUpload(9, request, 10)).message()), StartsWith("[BAD_SHAPE]"));
 }
 
+TEST_F(JobManagerTest, AsksForTheOutputItselfWhereItsNormIsTheMetric) {
+  auto job = TestRegistration(1);
+  const v1::PlasticityPolicy constants = job.policy().plasticity();
+  *job.mutable_policy()->mutable_actnorm() = constants;
+  auto stream = Open(job);
+  ASSERT_TRUE(Serve(*stream, 5).ok());  // the snapshot
+  const v1::SamplingRequest request = manager_->DirectiveFor(stream->id)->sampling();
+  EXPECT_EQ(request.metric(), v1::ACTIVATION_METRIC_NORM);
+  EXPECT_THAT(std::string(Upload(*stream, SampleUpload(9, request, 10)).message()), StartsWith("[BAD_SHAPE]"))
+      << "a Gram matrix";
+  TestUpload upload = SampleUpload(10, request, 10);
+  upload.begin.mutable_tensors(1)->set_name("output");
+  EXPECT_TRUE(Upload(*stream, upload).ok());
+}
+
 TEST_F(JobManagerTest, AsksAgainForASnapshotThatWasRefused) {
   auto stream = Open(TestRegistration(1));
   const v1::SnapshotRequest first = manager_->DirectiveFor(stream->id)->snapshot();

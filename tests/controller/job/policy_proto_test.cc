@@ -41,6 +41,8 @@ TEST(PolicyProto, CarriesEveryConstantBothWays) {
                "every":0.05,"interval_steps":9}})",
            R"({"finetune":{"budget":0.5,"frozen_prefix":2}})",
            R"({"gradnorm":{"percentile":40,"interval_steps":3,"every":0.1,"check_steps":70}})",
+           R"({"actnorm":{"interval_steps":7,"window":5,"tolerance":0.3,"batch_size":16,"signed_slope":true,
+               "bootstrap":false,"learning_rate_drop":5,"learning_rate_rise":2,"unfreeze_steps":[100]}})",
            R"({"none":{}})",
        }) {
     const v1::PolicyConfig proto = Parsed(json);
@@ -53,7 +55,7 @@ TEST(PolicyProto, CarriesEveryConstantBothWays) {
 // What the journal keeps is resolved already, and must be read back as what it was.
 TEST(PolicyProto, OfAResolvedPolicyIsReadBackAsItIs) {
   for (const char* json : {R"({"auto":{}})", R"({"staged":{}})", R"({"finetune":{}})", R"({"gradnorm":{}})",
-                           R"({"plasticity":{}})"}) {
+                           R"({"plasticity":{}})", R"({"actnorm":{}})"}) {
     const auto resolved = policy::Resolve(FromProto(Parsed(json)), ShapeOfATraining());
     ASSERT_TRUE(resolved.ok()) << resolved.status();
     const auto again = policy::Resolve(FromProto(ToProto(*resolved)), ShapeOfATraining());

@@ -142,6 +142,7 @@ TEST(PolicyConfig, KnowsEveryPolicyByItsName) {
   EXPECT_STREQ(PolicyName(StagedConfig()), "staged");
   EXPECT_STREQ(PolicyName(FinetuneConfig()), "finetune");
   EXPECT_STREQ(PolicyName(GradnormConfig()), "gradnorm");
+  EXPECT_STREQ(PolicyName(ActnormConfig()), "actnorm");
 }
 
 TEST(PolicyConfig, MakesEveryPolicy) {
@@ -150,6 +151,30 @@ TEST(PolicyConfig, MakesEveryPolicy) {
   EXPECT_FALSE(MakePolicy(PlasticityConfig{.bootstrap = false}, shape).value()->wants_loss());
   EXPECT_FALSE(MakePolicy(ScheduleConfig{{{0.5, 1}}}, shape).value()->wants_loss());
   EXPECT_FALSE(MakePolicy(NoneConfig(), shape).value()->wants_loss());
+}
+
+TEST(PolicyConfig, TheRuleOnAnotherMetricIsTheSameRule) {
+  using plasticity::ActivationMetric;
+  const JobShape shape{4, 1000};
+  PlasticityConfig constants{.interval_steps = 1, .window = 3, .bootstrap = false};
+  const auto paper = MakePolicy(constants, shape).value(), actnorm = MakePolicy(ActnormConfig{constants}, shape).value();
+  EXPECT_EQ(paper->monitoring()->metric, ActivationMetric::kSpLoss);
+  EXPECT_EQ(actnorm->monitoring()->metric, ActivationMetric::kActivationNorm);
+  EXPECT_NE(RuleOf(constants), nullptr);
+  EXPECT_EQ(RuleOf(ActnormConfig{constants})->window, 3);
+  EXPECT_EQ(RuleOf(AutoConfig()), nullptr);
+  int freezes = 0;
+  for (int64_t step = 1; step < 100; ++step) {
+    Observation reading;
+    reading.step = step;
+    reading.module = paper->frozen_prefix();
+    reading.plasticity = 1.0 / static_cast<double>(step);
+    const auto one = paper->Observe(reading), other = actnorm->Observe(reading);
+    ASSERT_EQ(one.has_value(), other.has_value());
+    freezes += one.has_value();
+  }
+  EXPECT_GT(freezes, 0);
+  EXPECT_EQ(Resolve(ActnormConfig{{.window = 2}}, shape).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

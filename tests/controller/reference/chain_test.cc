@@ -47,7 +47,7 @@ class ReferenceChainTest : public ::testing::Test {
     const auto output = training_->Run(*MakeAtenBackend(), {input});
     if (!output.ok()) return output.status();
     const at::Tensor gram = GramMatrix((*output)[0]);
-    return chain.Evaluate({input}, {gram.const_data_ptr<float>(), static_cast<size_t>(gram.numel())});
+    return chain.Evaluate({input}, {gram.const_data_ptr<float>(), static_cast<size_t>(gram.numel())}, 8);
   }
 
   const SampleModule module_ = testing::BasicBlock(16, 12);
@@ -155,6 +155,22 @@ TEST_F(ReferenceChainTest, FallsBackWhereABackendFailsLater) {
   EXPECT_EQ(chain.selector().Choose(), "aten");
 }
 
+TEST_F(ReferenceChainTest, MeasuresTheNormOfTheOutputsThemselves) {
+  const c10::InferenceMode inference;
+  ReferenceChain chain({reference_}, &backends_, plasticity::ActivationMetric::kActivationNorm);
+  const at::Tensor input = at::randn({8, 16, 12, 12});
+  const at::Tensor own = (*reference_->Run(*MakeAtenBackend(), {input}))[0].contiguous();
+  for (const double scale : {1.0, 1.5, 1.5}) {  // the first through the baseline
+    const at::Tensor training = (own * scale).contiguous();
+    const auto reading =
+        chain.Evaluate({input}, {training.const_data_ptr<float>(), static_cast<size_t>(training.numel())}, 8);
+    ASSERT_TRUE(reading.ok()) << reading.status();
+    EXPECT_NEAR(reading->plasticity, scale - 1, 0.05) << "8 bits are as exact as that";
+  }
+  const auto cut = chain.Evaluate({input}, {own.const_data_ptr<float>(), 8 * 16}, 8);
+  EXPECT_EQ(cut.status().code(), absl::StatusCode::kInvalidArgument) << cut.status();
+}
+
 TEST_F(ReferenceChainTest, RefusesAnOutputOfAnotherBatch) {
   testing::GraphBuilder builder("transposed", {8}, 1, testing::Spelling::kExported);
   const SampleModule module = builder.Finish(builder.Node("aten::t", "", {testing::Ref(builder.input())}));
@@ -162,7 +178,7 @@ TEST_F(ReferenceChainTest, RefusesAnOutputOfAnotherBatch) {
   reference->SetWeights(module.weights);
   ReferenceChain chain({reference}, &backends_);
   const std::vector<float> gram(9, 1);
-  const auto reading = chain.Evaluate({at::randn({3, 8})}, gram);
+  const auto reading = chain.Evaluate({at::randn({3, 8})}, gram, 3);
   EXPECT_EQ(reading.status().code(), absl::StatusCode::kInternal);
 }
 

@@ -69,6 +69,14 @@ TEST(CheckSample, RefusesWhatDoesNotFit) {
   ExpectNamed(CheckSample(kInputs, {x, y, wrong}), "BAD_DTYPE");
 }
 
+TEST(CheckSample, AcceptsTheOutputItselfOfAnyWidth) {
+  const WireTensor x = Floats("x", {4, 3}), y = Floats("y", {4, 2});
+  EXPECT_TRUE(CheckSample(kInputs, {x, y, Floats("output", {4, 7})}).ok());
+  ExpectNamed(CheckSample(kInputs, {x, y, Floats("output", {3, 7})}), "BAD_SHAPE");
+  ExpectNamed(CheckSample(kInputs, {x, y, Floats("output", {28})}), "BAD_SHAPE");
+  ExpectNamed(CheckSample(kInputs, {x, y, Floats("output", {4, 7}, std::nanf(""))}), "SAMPLE_NOT_FINITE");
+}
+
 TEST(CheckSample, RefusesTruncatedTensors) {
   WireTensor x = Floats("x", {4, 3});
   x.bytes = std::make_shared<std::vector<std::byte>>(47);

@@ -59,7 +59,8 @@ def test_a_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch, variable: str,
 
 
 def test_unknown_values_are_refused_with_those_that_are_known():
-    assert "'plasticity', 'auto', 'staged', 'finetune', 'gradnorm', 'schedule', 'none'" in refusal(policy="magic")
+    assert "'plasticity', 'actnorm', 'auto', 'staged', 'finetune', 'gradnorm', 'schedule', 'none'" \
+        in refusal(policy="magic")
     assert "'auto', 'controller', 'local'" in refusal(reference="gpu")
     assert "'exact', 'lz4', 'zstd', 'fp16', 'bf16'" in refusal(cache_format="float16")
     assert "interval_steps" in refusal(options={"intervall": 3})
@@ -107,11 +108,22 @@ def test_constants_of_the_other_policies_reach_the_controller_as_they_are():
         assert json.loads(Config(policy=policy, options=constants).policy_json()) == {policy: constants}
 
 
+def test_a_short_training_does_without_the_second_opinion():
+    for options, total_steps, reads in (({}, 4_999, False), ({}, 5_000, True), ({}, None, True),
+                                        ({"second_opinion": True}, 100, True), ({"second_opinion": False}, 9_999, False)):
+        config = Config(policy="auto", options=options)
+        assert config.reads_plasticity(total_steps) == reads
+        sent = json.loads(config.policy_json(8, total_steps))["auto"]
+        assert sent.get("second_opinion", True) == reads
+    assert Config(policy="plasticity").reads_plasticity(10) and Config(policy="actnorm").reads_plasticity(10)
+    assert not Config(policy="staged").reads_plasticity(9_999)
+
+
 def test_constants_are_those_of_the_wire():
     text = (ROOT / "proto" / "egeria" / "v1" / "controller.proto").read_text()
-    fields = dict(re.findall(r"^ +(\w+)Policy (\w+) = \d+;", text, re.MULTILINE))
-    assert set(fields.values()) == set(_CONSTANTS)
-    for message, policy in fields.items():
+    fields = re.findall(r"^ +(\w+)Policy (\w+) = \d+;", text, re.MULTILINE)
+    assert {policy for _, policy in fields} == set(_CONSTANTS)
+    for message, policy in fields:
         body = re.search(rf"^message {message}Policy {{(}}|\n.*?^}})", text, re.MULTILINE | re.DOTALL)
         assert body is not None
         names = re.findall(r"^  (?:optional|repeated) \w+ (\w+) = \d+;", body.group(1), re.MULTILINE)

@@ -12,7 +12,7 @@ from torch import nn
 from egeria.graph import GraphError, RootInputs, export_model
 from egeria.isolation import undisturbed
 from egeria.modules import partition
-from egeria.probing import LocalReference, gram, record_calls, sp_loss
+from egeria.probing import LocalReference, compared, distance, gram, record_calls, sp_loss
 from egeria.reports import Reports, total_steps_of
 
 
@@ -34,6 +34,15 @@ def test_the_sp_loss_is_that_of_the_controller():
 def test_matrices_that_tell_nothing_are_refused(pair: tuple[torch.Tensor, torch.Tensor]):
     with pytest.raises(ValueError, match="Gram matri"):
         sp_loss(*pair)
+
+
+def test_the_norm_is_that_of_the_difference_over_the_references():
+    reference = torch.tensor([[1.0, 2.0], [3.0, 1.0]])
+    assert distance(2 * reference, reference, "norm") == pytest.approx(1.0)
+    assert distance(reference, reference, "norm") == 0.0
+    for other in (torch.zeros(2, 3), torch.tensor([[1.0, float("nan")], [0.0, 0.0]])):
+        with pytest.raises(ValueError):
+            distance(other, reference, "norm")
 
 
 def test_a_local_reading_is_that_of_the_recording_up_to_the_copys_rounding():
@@ -59,6 +68,12 @@ def test_a_local_reading_is_that_of_the_recording_up_to_the_copys_rounding():
         now = gram(exported.run(index, exported.inputs_of(index, inputs)))
         wanted = sp_loss(now, then)
         assert exact.reading(index, inputs) == pytest.approx(wanted, rel=1e-3, abs=1e-12)
+        # The copy is of before the change, so that the norm is that of ours over the copy's.
+        norm = exact.reading(index, inputs, "norm")
+        with exact._copied_weights():
+            copy = compared(exact._output(index, inputs), "norm")
+        ours = compared(exact._output(index, inputs), "norm")
+        assert norm == pytest.approx(float((ours - copy).norm() / copy.norm()), rel=1e-4) and norm > 0
         assert rounded.reading(index, inputs) == pytest.approx(wanted, rel=0.1, abs=1e-6)
 
 

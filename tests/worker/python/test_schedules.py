@@ -61,6 +61,20 @@ def test_long_trainings_are_told_at_a_thousand_steps():
     assert len(planned) == 1024 and planned[0] == pytest.approx(0.4) and planned[-1] == pytest.approx(0, abs=1e-9)
 
 
+def test_a_method_is_not_copied_with_all_that_it_belongs_to():
+    class Trainer:
+        def rate(self, step: int) -> float:
+            return math.exp(-step / 20)
+
+        def __deepcopy__(self, _: dict) -> None:
+            raise AssertionError("a trainer has the model and the data")
+
+    for scheduler in (lr_scheduler.LambdaLR(optimizer(), Trainer().rate),
+                      lr_scheduler.SequentialLR(owner := optimizer(), [
+                          lr_scheduler.LambdaLR(owner, Trainer().rate), lr_scheduler.StepLR(owner, 20, 0.1)], [30])):
+        assert planned_rates(scheduler, STEPS)[:20] == planned_rates(MAKERS["lambda"](optimizer()), STEPS)[:20] != []
+
+
 def test_what_is_no_function_of_the_step_is_not_told():
     owner = optimizer()
     assert planned_rates(lr_scheduler.ReduceLROnPlateau(owner), STEPS) == []

@@ -426,6 +426,15 @@ def test_reference_local_takes_all_readings_here(controller: Any):
         train_until(training, session, lambda: session.prefix >= 1)
 
 
+@pytest.mark.parametrize("reference", ["controller", "local"])
+def test_the_rule_on_the_norm_of_activations_freezes_as_well(controller: Any, reference: str):
+    training = Training()
+    with training.attach(controller=controller.address, batch_size=8, policy="actnorm", options=WINDOW,
+                         reference=reference) as session:
+        train_until(training, session, lambda: session.prefix >= 1)
+        assert session.counters()["uploads_refused"] == 0
+
+
 def test_layer_modules_out_of_order_are_said_and_not_watched(controller: Any, caplog: pytest.LogCaptureFixture):
     training = Training()
     config = egeria.Config(controller=controller.address, batch_size=8, options=WINDOW)

@@ -123,7 +123,7 @@ TEST(TraceGraph, TheReferenceEngineComputesWhatTheModuleDoes) {
   }
   for (const absl::Status& status : (*evaluator)->SetJob(job, graphs, {})) ASSERT_TRUE(status.ok()) << status;
   auto reading = [&](size_t m) {
-    const at::Tensor gram = worker::ProbeGram(modules, m, m, inputs[m]);
+    const at::Tensor gram = worker::Probe(modules, m, m, inputs[m]);
     const absl::Status status =
         (*evaluator)
             ->SubmitSample(job, ModuleIndex(m), ModuleIndex(m), 1, 1, 0,

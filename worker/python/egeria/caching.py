@@ -125,7 +125,8 @@ class Caching:
         (samples), saved_seconds (less what it took), spent_seconds, state, reason."""
         totals, estimates = self.counters(), self.estimates()
         return {**{name: totals.get(name, 0) for name in ("passes", "passes_skipped", "hits", "misses")},
-                "spent_seconds": self.spent_seconds, **{name: estimates[name] for name in ("saved_seconds", "state", "reason")}}
+                "spent_seconds": self.spent_seconds,
+                **{name: estimates[name] for name in ("saved_seconds", "state", "reason")}}
 
     @property
     def spent_seconds(self) -> float:

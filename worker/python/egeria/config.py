@@ -56,21 +56,27 @@ _EVERY = _share(1e-4, 1)
 _THRESHOLD = (lambda value: _share(0, 1)[0](value) and 0 < value < 1, "a number over 0 and under 1")
 
 # The policies that have samples of plasticity taken.
-_SAMPLED = ("plasticity", "auto")
+_SAMPLED = ("plasticity", "actnorm", "auto")
+# From so many on "auto" asks for a second opinion.
+_MANY_STEPS = 5_000
+
+# Constants of the paper's rule, on whichever metric.
+_RULE = {
+    "interval_steps": _integer(1, 100_000),
+    "window": _integer(3, 1_000),
+    "tolerance": _number(0, 1),
+    "batch_size": _integer(2, 4_096),
+    "signed_slope": _BOOLEAN,
+    "bootstrap": _BOOLEAN,
+    "learning_rate_drop": _number(1, math.inf, zero_too=True),
+    "learning_rate_rise": _number(1, math.inf, zero_too=True),
+    "unfreeze_steps": (_steps, "a list of at most 1,024 steps"),
+}
 
 # Constants of each policy: the names of egeria.v1.PolicyConfig, and what fits (docs/rule.md, docs/policies.md).
 _CONSTANTS: dict[str, dict[str, tuple[Callable[[Any], bool], str]]] = {
-    "plasticity": {
-        "interval_steps": _integer(1, 100_000),
-        "window": _integer(3, 1_000),
-        "tolerance": _number(0, 1),
-        "batch_size": _integer(2, 4_096),
-        "signed_slope": _BOOLEAN,
-        "bootstrap": _BOOLEAN,
-        "learning_rate_drop": _number(1, math.inf, zero_too=True),
-        "learning_rate_rise": _number(1, math.inf, zero_too=True),
-        "unfreeze_steps": (_steps, "a list of at most 1,024 steps"),
-    },
+    "plasticity": _RULE,
+    "actnorm": _RULE,
     "auto": {
         "start": _share(0, 1),
         "every": _EVERY,
@@ -126,7 +132,7 @@ class Config:
     Attributes:
       controller: address of egeria-controller ("host:port" or "unix:/path"). None: the environment's
         EGERIA_CONTROLLER, which `egeria-run` sets. "none": no controller, so that nothing is measured or frozen.
-      policy: "plasticity", "auto", "staged", "finetune", "gradnorm", "schedule" or "none"
+      policy: "plasticity", "auto", "staged", "finetune", "gradnorm", "actnorm", "schedule" or "none"
         (docs/policies.md).
       options: the policy's constants, such as {"interval_steps": 50, "window": 10}; what is missing takes the
         default.
@@ -142,8 +148,8 @@ class Config:
       cache_use: "auto": as long as that saves time by measurement; "always".
       cache_format: how activations are kept: "exact"; "lz4" or "zstd", compressed without loss; "fp16" or "bf16",
         rounded, so that the training is another one than without a cache.
-      budget: part of the training's time that is to be saved, 0..1: no more freezes than that takes; needs total_steps. None:
-        as much as can be.
+      budget: part of the training's time that is to be saved, 0..1: no more freezes than that takes; needs total_steps.
+        None: as much as can be.
       batch_size: samples of a reading (the policy constant of this name; 32 where neither is given).
       enabled: False makes a session that does nothing.
     """
@@ -173,7 +179,8 @@ class Config:
 
         EGERIA_TRAINING_JOB, EGERIA_METRICS, EGERIA_OBSERVE (1 or 0), EGERIA_ENABLED (1 or 0), EGERIA_POLICY,
         EGERIA_POLICY_OPTIONS (a JSON object), EGERIA_TOTAL_STEPS, EGERIA_REFERENCE, EGERIA_CACHE, EGERIA_CACHE_USE,
-        EGERIA_CACHE_FORMAT, EGERIA_BUDGET (0.2 or 20%); and, as without this, EGERIA_CONTROLLER where neither a controller nor plans are given.
+        EGERIA_CACHE_FORMAT, EGERIA_BUDGET (0.2 or 20%); and, as without this, EGERIA_CONTROLLER where neither a
+        controller nor plans are given.
         """
         values: dict[str, Any] = {}
         for field, convert in (("training_job", str), ("metrics", str), ("cache", str), ("cache_use", str),
@@ -201,13 +208,19 @@ class Config:
         """Samples of a reading."""
         return int(self.batch_size or self.options.get("batch_size") or 32)
 
-    def reads_plasticity(self) -> bool:
-        """Whether the policy wants readings of plasticity, for which there must be a reference model."""
-        return self.policy in _SAMPLED and self.options.get("second_opinion", True)
+    def reads_plasticity(self, total_steps: int | None = None) -> bool:
+        """Whether the policy wants readings of plasticity, for which there must be a reference model. Where they are a
+        second opinion, which "auto" can do without, a training of few steps is not worth the time that it takes to
+        record the model."""
+        if self.policy == "auto":
+            return self.options.get("second_opinion", (total_steps or _MANY_STEPS) >= _MANY_STEPS)
+        return self.policy in _SAMPLED
 
-    def policy_json(self, batch_size: int | None = None) -> str:
+    def policy_json(self, batch_size: int | None = None, total_steps: int | None = None) -> str:
         """egeria.v1.PolicyConfig as JSON; `batch_size` replaces the number of samples of a reading."""
         constants = dict(self.options)
+        if self.policy == "auto" and not self.reads_plasticity(total_steps):
+            constants["second_opinion"] = False
         if self.policy in _SAMPLED:
             constants["batch_size"] = batch_size or self.probe_batch()
         return json.dumps({self.policy: constants})

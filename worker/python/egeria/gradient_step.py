@@ -114,7 +114,7 @@ class GradientStep:
 
         def hook(gradient: Tensor) -> None:
             if not self._full:
-                begin = time.perf_counter()  # for each parameter: no context manager, which would take longer than take()
+                begin = time.perf_counter()  # a context manager would take longer than take()
                 take(gradient)
                 self.seconds += time.perf_counter() - begin
 

@@ -19,7 +19,7 @@ from egeria.errors import EgeriaError
 from egeria.graph import ExportedModel, GraphError, RootInputs, ShapeMismatch, export_model
 from egeria.isolation import device_of
 from egeria.modules import LayerModule, ModuleSpec, has_parameters, partition
-from egeria.probing import LocalReference, gram, record_calls
+from egeria.probing import LocalReference, compared, record_calls
 from egeria.replicas import is_fully_sharded
 from egeria.step_shares import StepShares
 
@@ -131,14 +131,15 @@ class Link:
         self._sharded = _is_sharded(subject.model)
         self._shares = subject.shares.known
         self._errors = list(errors)
-        self._local = [error is not None and config.reference != "controller" and config.reads_plasticity()
-                       for error in errors]
+        reads = config.reads_plasticity(subject.total_steps)
+        self._local = [error is not None and config.reference != "controller" and reads for error in errors]
         self._reference: LocalReference | None = None
         if any(self._local) and analysis.calls is not None:
             self._reference = LocalReference(subject.model, analysis.modules, analysis.calls)
         self._mismatches = 0
         self._told: set[str] = set()
-        self._tell_local(config)
+        if reads:
+            self._tell_local()
         rank = dist.get_rank(group) if group is not None else 0
         world = dist.get_world_size(group) if group is not None else 1
         job = {
@@ -149,7 +150,7 @@ class Link:
             "training_job": config.training_job or os.environ.get("EGERIA_TRAINING_JOB")
                             or type(subject.model).__name__,
             "modules": [self._describe(index) for index in range(len(self.modules))],
-            "policy_json": config.policy_json(samples),
+            "policy_json": config.policy_json(samples, subject.total_steps),
             "total_steps": subject.total_steps or 0,
             "planned_learning_rates": subject.planned_rates,
             "observe": config.observe,
@@ -192,13 +193,14 @@ class Link:
         for index in wanted:
             values = [exported.run(index, values)]
         names = exported.module(request.first_module).input_names
-        self.native.offer_sample(request, step, list(zip(names, tensors)), gram(values[0]))
+        self.native.offer_sample(request, step, list(zip(names, tensors)),
+                                 compared(values[0], request.metric))
 
     def _read(self, request: Any, step: int, inputs: RootInputs) -> None:
         if self._reference is None or not self._reference.has(request.module):
             self._drop(request, "")
             return
-        self.native.offer_reading(request, step, self._reference.reading(request.module, inputs))
+        self.native.offer_reading(request, step, self._reference.reading(request.module, inputs, request.metric))
 
     def _drop(self, request: Any, reason: str) -> None:
         if request.asked:
@@ -249,9 +251,7 @@ class Link:
             "step_share": self._shares.get(module.name, 0.0),
         }
 
-    def _tell_local(self, config: Config) -> None:
-        if not config.reads_plasticity():
-            return
+    def _tell_local(self) -> None:
         reasons: dict[str, list[str]] = {}
         for module, error in zip(self.modules[:-1], self._errors):
             if error is not None:
@@ -283,7 +283,7 @@ def _analyse(subject: Subject, inputs: RootInputs, samples: int, dynamic: Sequen
     elif _is_sharded(subject.model):
         reason = "its parameters are sharded"
     exported = None
-    if not subject.config.reads_plasticity():
+    if not subject.config.reads_plasticity(subject.total_steps):
         reason = "the policy reads no plasticity"  # and what a recording takes can be saved
     if reason is None:
         try:

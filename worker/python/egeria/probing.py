@@ -1,4 +1,5 @@
-"""Readings: Gram matrices, and the plasticity that this process measures itself where the controller cannot."""
+"""Readings: what is compared of activations, and the plasticity that this process measures itself where the controller
+cannot."""
 
 from __future__ import annotations
 
@@ -41,6 +42,26 @@ def sp_loss(training: Tensor, reference: Tensor) -> float:
     rows = [matrix.detach().to("cpu", torch.float64) for matrix in (training, reference)]
     normalised = [matrix / matrix.norm(dim=1, keepdim=True).clamp_min(_SMALLEST_NORM) for matrix in rows]
     return float((normalised[0] - normalised[1]).square().mean())
+
+
+def compared(output: Tensor, metric: str) -> Tensor:
+    """What a metric compares of an activation of shape b x ..., in float32: the Gram matrix ("sp", b x b), or the
+    activation itself ("norm", b x d)."""
+    return gram(output) if metric == "sp" else output.detach().reshape(output.size(0), -1).to(torch.float32)
+
+
+def distance(training: Tensor, reference: Tensor, metric: str) -> float:
+    """How far what compared() gave of two models is apart: sp_loss(), or ||A - R|| / ||R|| in double.
+
+    Raises:
+      ValueError: as sp_loss().
+    """
+    if metric == "sp":
+        return sp_loss(training, reference)
+    ours, theirs = (rows.to("cpu", torch.float64) for rows in (training, reference))
+    if ours.shape != theirs.shape or not bool(torch.isfinite(ours).all() and torch.isfinite(theirs).all()):
+        raise ValueError("outputs that differ in shape, or have an element that is infinite or not a number")
+    return float((ours - theirs).norm() / theirs.norm().clamp_min(_SMALLEST_NORM))
 
 
 def record_calls(model: nn.Module, inputs: RootInputs) -> list[nn.Module]:
@@ -104,18 +125,18 @@ class LocalReference:
         """Whether there is a copy of this layer module's weights."""
         return self._index == index
 
-    def reading(self, index: int, inputs: RootInputs) -> float:
-        """Plasticity of layer module `index` on these inputs of the model.
+    def reading(self, index: int, inputs: RootInputs, metric: str = "sp") -> float:
+        """Plasticity of layer module `index` on these inputs of the model, in a metric of compared().
 
         Raises:
           GraphError: its output is not known or has no batch dimension.
         """
         if not self.has(index):
             raise GraphError("there is no copy of its weights yet")
-        now = gram(self._output(index, inputs))
+        now = compared(self._output(index, inputs), metric)
         with self._copied_weights():
-            then = gram(self._output(index, inputs))
-        return sp_loss(now, then)
+            then = compared(self._output(index, inputs), metric)
+        return distance(now, then, metric)
 
     def _output(self, index: int, inputs: RootInputs) -> Tensor:
         unit = self._last_unit[index]

@@ -17,20 +17,20 @@ def reinvest(total_steps: int, config: Config, report: Report | None = None, *, 
         steps = egeria.reinvest(steps, config, report)       # before the scheduler is made
         config = dataclasses.replace(config, total_steps=steps)
 
-    With s the expected saving, that is total_steps / (1 - s), rounded down. A clock (the policies "staged", "schedule" and
-    "finetune") says what it will freeze when; by what the report has measured of each prefix that makes s. Other policies
-    decide by what they measure, and need `saving`.
+    With s the expected saving, that is total_steps / (1 - s), rounded down. A clock (the policies "staged", "schedule"
+    and "finetune") says what it will freeze when; by what the report has measured of each prefix that makes s. Other
+    policies decide by what they measure, and need `saving`.
 
     Args:
       total_steps: of the training without Egeria.
       config: with the policy, its options and the budget.
       report: of egeria.doctor(), with an example batch.
-      saving: expected part of the time, 0..1, such as the "time_saved_share" that Session.summary() had after a training
-        like this one. None: from the policy and the report.
+      saving: expected part of the time, 0..1, such as the "time_saved_share" that Session.summary() had after a
+        training like this one. None: from the policy and the report.
 
     Raises:
-      EgeriaError: [BAD_TOTAL_STEPS], [BAD_SAVING]; [NO_PLAN] the policy does not say what it will freeze, or the report has
-        no times.
+      EgeriaError: [BAD_TOTAL_STEPS], [BAD_SAVING]; [NO_PLAN] the policy does not say what it will freeze, or the report
+        has no times.
     """
     if isinstance(total_steps, bool) or not isinstance(total_steps, int) or total_steps < 1:
         raise EgeriaError("BAD_TOTAL_STEPS", f"total_steps is {total_steps!r}; give the number of optimizer steps")
@@ -44,22 +44,22 @@ def reinvest(total_steps: int, config: Config, report: Report | None = None, *, 
 def planned_saving(total_steps: int, config: Config, report: Report | None) -> float:
     """The part of the time that the policy plans to save, 0..1. Raises EgeriaError as reinvest() does."""
     if report is None or not report.savings:
-        raise EgeriaError("NO_PLAN", "what a frozen prefix saves is not known; give what egeria.doctor() reports with an "
-                          "example batch, or `saving`")
+        raise EgeriaError("NO_PLAN", "what a frozen prefix saves is not known; give what egeria.doctor() reports with "
+                          "an example batch, or `saving`")
     shares = step_shares(report.savings, len(report.modules))
     try:
         saving = _native.planned_saving(config.policy_json(), total_steps, shares, config.budget or 0.0)
     except Exception as error:
         raise EgeriaError("NO_PLAN", f"{error}") from error
     if saving <= 0 and config.policy != "none":
-        raise EgeriaError("NO_PLAN", f"the policy {config.policy!r} decides by what it measures, so that what it will save "
-                          "is not known; give `saving`, or take a policy that follows a clock (\"staged\")")
+        raise EgeriaError("NO_PLAN", f"the policy {config.policy!r} decides by what it measures, so that what it will "
+                          "save is not known; give `saving`, or take a policy that follows a clock (\"staged\")")
     return saving
 
 
 def step_shares(savings: Sequence[Saving], modules: int) -> list[float]:
-    """What each layer module saves of a step's time once all before it are frozen, from the times of some prefixes; those
-    between are taken to lie on a line. The last module never freezes."""
+    """What each layer module saves of a step's time once all before it are frozen, from the times of some prefixes;
+    those between are taken to lie on a line. The last module never freezes."""
     points = [(0, 0.0)]
     for saving in savings:
         points.append((saving.frozen_prefix, max(points[-1][1], 1 - saving.ratio)))

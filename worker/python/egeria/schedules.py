@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import copy
 import math
+import types
 import warnings
 from typing import Any
 
@@ -51,6 +52,10 @@ def planned_rates(scheduler: Any, total_steps: int | None) -> list[float]:
 def _twin(scheduler: LRScheduler) -> LRScheduler:
     """A copy with an optimizer of its own, of the same groups without parameters that matter."""
     memo: dict[int, Any] = {id(scheduler.optimizer): _stand_in(scheduler.optimizer)}
+    for part in getattr(scheduler, "_schedulers", [scheduler]):
+        for function in getattr(part, "lr_lambdas", []):
+            if isinstance(function, types.MethodType):  # of which a copy would copy whose method it is: a trainer, say
+                memo[id(function)] = function
     return copy.deepcopy(scheduler, memo)
 
 

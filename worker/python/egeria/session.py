@@ -474,7 +474,7 @@ class Session:
         group = self._switcher.share_group()
         self._switcher.allow_recompiles()
         if not self._start_tried and self._rank() == 0 and not self._reports.any_loss \
-                and self._config.policy == "plasticity" and self._config.options.get("bootstrap", True):
+                and self._config.policy in ("plasticity", "actnorm") and self._config.options.get("bootstrap", True):
             _logger.warning("egeria: no loss is reported, so the bootstrapping stage lasts a fixed number of "
                             "steps; call session.step(loss) after each optimizer.step()")
         self._start_tried = True

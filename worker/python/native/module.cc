@@ -209,6 +209,9 @@ void DefineRequests(py::module_& module) {
       .def_property_readonly("interval_steps", [](const Sampling& self) { return self.request.interval_steps; })
       .def_property_readonly("batch_size", [](const Sampling& self) { return self.request.batch_size; })
       .def_property_readonly("version", [](const Sampling& self) { return self.request.version; })
+      .def_property_readonly("metric", [](const Sampling& self) {
+        return self.request.metric == worker::ActivationMetric::kSpLoss ? "sp" : "norm";
+      })
       .def_readonly("asked", &Sampling::asked);
   using Snapshot = PythonLink::Asked<worker::SnapshotRequest>;
   py::class_<Snapshot>(module, "SnapshotRequest",
@@ -269,9 +272,9 @@ void DefineLink(py::module_& module) {
       .def("sampling_for", &PythonLink::SamplingFor, "step"_a, Unlocked())
       .def("snapshot_wanted", &PythonLink::SnapshotWanted, "step"_a, Unlocked())
       .def("offer_sample",
-           [](PythonLink& link, const Sampling& request, int64_t step, NamedTensors inputs, const at::Tensor& gram) {
-             return link.OfferSample(request.request, step, ToNamedTensors(std::move(inputs)), gram);
-           }, "request"_a, "step"_a, "inputs"_a, "gram"_a, Unlocked())
+           [](PythonLink& link, const Sampling& request, int64_t step, NamedTensors inputs, const at::Tensor& compared) {
+             return link.OfferSample(request.request, step, ToNamedTensors(std::move(inputs)), compared);
+           }, "request"_a, "step"_a, "inputs"_a, "compared"_a, Unlocked())
       .def("offer_reading",
            [](PythonLink& link, const Sampling& request, int64_t step, double plasticity) {
              return link.OfferReading(request.request, step, plasticity);

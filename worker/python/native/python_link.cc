@@ -166,10 +166,10 @@ bool PythonLink::OfferGradients(const worker::GradientRequest& request, int64_t 
 }
 
 bool PythonLink::OfferSample(const worker::SamplingRequest& request, int64_t step,
-                             std::vector<worker::NamedTensor> inputs, const at::Tensor& gram) {
+                             std::vector<worker::NamedTensor> inputs, const at::Tensor& compared) {
   if (InChild()) return false;
   const std::lock_guard<std::timed_mutex> lock(in_use_);
-  return link_->OfferSample(request, step, std::move(inputs), gram);
+  return link_->OfferSample(request, step, std::move(inputs), compared);
 }
 
 bool PythonLink::OfferReading(const worker::SamplingRequest& request, int64_t step, double plasticity) {

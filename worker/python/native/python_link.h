@@ -58,7 +58,7 @@ class PythonLink {
   std::optional<Asked<worker::GradientRequest>> GradientsFor(int64_t step);
   bool OfferGradients(const worker::GradientRequest& request, int64_t step, worker::GradientSquares own);
   bool OfferSample(const worker::SamplingRequest& request, int64_t step, std::vector<worker::NamedTensor> inputs,
-                   const at::Tensor& gram);
+                   const at::Tensor& compared);
   bool OfferReading(const worker::SamplingRequest& request, int64_t step, double plasticity);
   bool OfferSnapshot(const worker::SnapshotRequest& request, int64_t module, int64_t step,
                      std::vector<worker::NamedTensor> tensors);

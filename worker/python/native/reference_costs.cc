@@ -32,7 +32,7 @@ absl::StatusOr<std::vector<reference::BackendMeasurement>> MeasureReference(
   if (batch < 2) return NamedError(absl::StatusCode::kInvalidArgument, "BAD_SHAPE", "the sample has no batch");
   // The training's Gram matrix decides the plasticity, in which nobody is interested here.
   const std::vector<float> gram(batch * batch, 1.0F);
-  EGERIA_RETURN_IF_ERROR(chain.Evaluate(inputs, gram).status());
+  EGERIA_RETURN_IF_ERROR(chain.Evaluate(inputs, gram, batch).status());
   return chain.selector().measurements();
 }
 
