@@ -20,7 +20,6 @@ using std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kStopTime(2);
 constexpr std::chrono::seconds kRegisterTime(10);
-constexpr std::chrono::milliseconds kCancelTime(500);  // that a cancelled call may take to end
 constexpr int kSlowly = 10;
 
 uint64_t RandomIncarnation() {
@@ -111,7 +110,6 @@ absl::Status ControllerLink::ConnectOnce() {
                          .stop_request = [this] { return stop_request(); },
                          .on_first_directive = [this] { OnAnswer(); }});
   absl::Status status = session.Run();
-  if (session.abandoned()) stub_.reset();  // the next attempt takes another connection
   if (status.ok() && !stop_request().has_value()) {
     return absl::UnavailableError("the controller has ended the stream");
   }
@@ -120,23 +118,16 @@ absl::Status ControllerLink::ConnectOnce() {
 
 absl::StatusOr<v1::RegisterJobResponse> ControllerLink::Register() {
   state_->FillProgress(&registration_);
-  const std::shared_ptr<RegisterCall> call = RegisterCall::Start(stub_.get(), registration_, kRegisterTime, wakeup_);
-  SteadyTime abandon_at = steady_clock::now() + kRegisterTime + kCancelTime;
+  RegisterCall call(stub_.get(), &registration_, kRegisterTime, wakeup_);
   bool cancelled = false;
   for (;;) {
-    if (auto result = call->result()) return *std::move(result);
-    const SteadyTime now = steady_clock::now();
-    if (now >= abandon_at) {
-      stub_.reset();  // the next attempt takes another connection
-      return absl::DeadlineExceededError("no answer to the registration");
-    }
-    SteadyTime look = std::min(abandon_at, now + std::chrono::seconds(1));
+    if (auto result = call.result()) return *std::move(result);
+    SteadyTime look = steady_clock::now() + std::chrono::seconds(1);
     if (const auto stop = stop_request(); stop.has_value() && !cancelled) {
       look = std::min(look, stop->deadline);
-      if (now >= stop->deadline) {
-        call->Cancel();
+      if (steady_clock::now() >= stop->deadline) {
+        call.Cancel();
         cancelled = true;
-        abandon_at = now + kCancelTime;
         continue;
       }
     }

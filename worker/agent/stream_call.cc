@@ -8,30 +8,27 @@
 
 namespace egeria::worker {
 
-std::shared_ptr<StreamCall> StreamCall::Start(v1::Controller::Stub* stub, std::shared_ptr<Wakeup> wakeup) {
-  const std::shared_ptr<StreamCall> call(new StreamCall(std::move(wakeup)));
-  call->self_ = call;
-  stub->async()->Stream(&call->context_, call.get());
-  call->AddHold();  // operations are started from the owner's thread, between reactions
-  HandOver(call.get());
-  call->StartRead(&call->incoming_);
-  call->StartCall();
-  return call;
+StreamCall::StreamCall(v1::Controller::Stub* stub, std::shared_ptr<Wakeup> wakeup) : wakeup_(std::move(wakeup)) {
+  stub->async()->Stream(&context_, this);
+  AddHold();  // operations are started from the owner's thread, between reactions
+  HandOver(this);
+  StartRead(&incoming_);
+  StartCall();
 }
 
 StreamCall::~StreamCall() { EGERIA_CHECK(result().has_value()); }
 
 bool StreamCall::CanWrite() {
   if (released_ || half_closed_) return false;
-  std::lock_guard<std::mutex> lock(mutex_);
-  return !writing_ && !reading_ended_;
+  std::lock_guard<std::mutex> lock(shared_->mutex);
+  return !shared_->writing && !shared_->reading_ended;
 }
 
 void StreamCall::Write(v1::WorkerMessage message) {
   outgoing_ = std::move(message);
   {
-    std::lock_guard<std::mutex> lock(mutex_);
-    writing_ = true;
+    std::lock_guard<std::mutex> lock(shared_->mutex);
+    shared_->writing = true;
   }
   HandOver(this);
   StartWrite(&outgoing_);
@@ -45,10 +42,10 @@ void StreamCall::HalfClose() {
 std::optional<v1::ControllerMessage> StreamCall::Read() {
   bool ended;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
-    ended = reading_ended_;
-    if (!ended && !has_message_) return std::nullopt;
-    has_message_ = false;
+    std::lock_guard<std::mutex> lock(shared_->mutex);
+    ended = shared_->reading_ended;
+    if (!ended && !shared_->has_message) return std::nullopt;
+    shared_->has_message = false;
   }
   if (ended) {
     Release();
@@ -67,8 +64,8 @@ void StreamCall::Cancel() {
 }
 
 std::optional<absl::Status> StreamCall::result() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return result_;
+  std::lock_guard<std::mutex> lock(shared_->mutex);
+  return shared_->result;
 }
 
 void StreamCall::Release() {
@@ -80,9 +77,9 @@ void StreamCall::Release() {
 void StreamCall::OnReadDone(bool ok) {
   TakeOver(this);
   {
-    std::lock_guard<std::mutex> lock(mutex_);
-    has_message_ = ok;
-    reading_ended_ = !ok;
+    std::lock_guard<std::mutex> lock(shared_->mutex);
+    shared_->has_message = ok;
+    shared_->reading_ended = !ok;
   }
   wakeup_->Notify();
 }
@@ -90,8 +87,8 @@ void StreamCall::OnReadDone(bool ok) {
 void StreamCall::OnWriteDone(bool ok) {
   TakeOver(this);
   {
-    std::lock_guard<std::mutex> lock(mutex_);
-    writing_ = false;  // if it failed, the stream is over, and reading says so
+    std::lock_guard<std::mutex> lock(shared_->mutex);
+    shared_->writing = false;  // if it failed, the stream is over, and reading says so
   }
   wakeup_->Notify();
 }
@@ -100,12 +97,14 @@ void StreamCall::OnWritesDoneDone(bool ok) {}
 
 void StreamCall::OnDone(const grpc::Status& status) {
   TakeOver(this);
-  const std::shared_ptr<StreamCall> self = std::move(self_);  // the owner may let go at any moment now
+  const std::shared_ptr<Shared> shared = shared_;
+  const std::shared_ptr<Wakeup> wakeup = wakeup_;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
-    result_ = rpc::FromGrpc(status);
+    std::lock_guard<std::mutex> lock(shared->mutex);
+    shared->result = rpc::FromGrpc(status);
   }
-  wakeup_->Notify();
+  // The owner may have destroyed this object by now.
+  wakeup->Notify();
 }
 
 }  // namespace egeria::worker

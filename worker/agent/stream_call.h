@@ -4,7 +4,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "egeria/v1/controller.grpc.pb.h"
@@ -17,13 +16,11 @@ namespace egeria::worker {
 // there is news. At most one message is read ahead, so that a controller that talks too much is held back by
 // flow control.
 //
-// Owned by one thread, which makes every call; gRPC's threads only leave results. After Cancel() result() has a value
-// soon, but for one case: a write that a stopped peer does not take from a full socket ends only when the peer goes on,
-// since neither a cancellation nor a keepalive ping gets past it. The owner may let go of the call then, which lives on
-// until gRPC is done with it.
+// Owned by one thread, which makes every call; gRPC's threads only leave results. The owner keeps polling
+// until result() has a value before it destroys it; after Cancel() that is soon.
 class StreamCall : private grpc::ClientBidiReactor<v1::WorkerMessage, v1::ControllerMessage> {
  public:
-  static std::shared_ptr<StreamCall> Start(v1::Controller::Stub* stub, std::shared_ptr<Wakeup> wakeup);
+  StreamCall(v1::Controller::Stub* stub, std::shared_ptr<Wakeup> wakeup);
   ~StreamCall() override;
   StreamCall(const StreamCall&) = delete;
   StreamCall& operator=(const StreamCall&) = delete;
@@ -44,7 +41,15 @@ class StreamCall : private grpc::ClientBidiReactor<v1::WorkerMessage, v1::Contro
   std::optional<absl::Status> result();
 
  private:
-  explicit StreamCall(std::shared_ptr<Wakeup> wakeup) : wakeup_(std::move(wakeup)) {}
+  // Outlives the call: a thread of gRPC may still be leaving a reaction when the owner has seen its result.
+  struct Shared {
+    std::mutex mutex;
+    // Guarded by mutex.
+    bool has_message = false;
+    bool reading_ended = false;
+    bool writing = false;
+    std::optional<absl::Status> result;
+  };
 
   // Reactions, on gRPC's threads.
   void OnReadDone(bool ok) override;
@@ -55,15 +60,8 @@ class StreamCall : private grpc::ClientBidiReactor<v1::WorkerMessage, v1::Contro
   // Lets the call end: no operation will be started any more.
   void Release();
 
-  std::mutex mutex_;
-  // Guarded by mutex_.
-  bool has_message_ = false;
-  bool reading_ended_ = false;
-  bool writing_ = false;
-  std::optional<absl::Status> result_;
-
+  const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
   const std::shared_ptr<Wakeup> wakeup_;
-  std::shared_ptr<StreamCall> self_;  // until gRPC is done
   grpc::ClientContext context_;
 
   // Of the owner's thread.

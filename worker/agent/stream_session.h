@@ -38,10 +38,8 @@ class StreamSession {
   StreamSession(v1::Controller::Stub* stub, AgentState* state, std::shared_ptr<Wakeup> wakeup, Options options);
 
   // Returns how the stream ended: OK after a stop request, else why. Ends at the stop request's deadline, and
-  // when nothing has come for the silence limit: UNAVAILABLE [NO_ANSWER]; half a second later at most.
+  // when nothing has come for the silence limit: UNAVAILABLE [NO_ANSWER].
   absl::Status Run();
-  // Whether the call was left to itself, as it did not end: its connection is of no use any more.
-  bool abandoned() const { return !call_->result().has_value(); }
 
  private:
   void TakeMessages();
@@ -57,12 +55,12 @@ class StreamSession {
   AgentState* const state_;
   const std::shared_ptr<Wakeup> wakeup_;
   const Options options_;
-  const std::shared_ptr<StreamCall> call_;
+  StreamCall call_;
 
   bool opened_ = false;
   bool answered_ = false;
   bool said_goodbye_ = false;
-  std::optional<SteadyTime> abandon_at_;  // once it was cancelled
+  bool cancelled_ = false;
   bool silent_ = false;  // and therefore cancelled
   SteadyTime next_heartbeat_;
   SteadyTime silent_at_;  // if nothing comes before
