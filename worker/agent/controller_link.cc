@@ -88,6 +88,7 @@ void ControllerLink::Run() {
 }
 
 absl::Status ControllerLink::ConnectOnce() {
+  abandoned_.Sweep();
   if (stub_ == nullptr) {
     EGERIA_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, rpc::MakeChannel(controller_, options_.tls));
     stub_ = v1::Controller::NewStub(channel);
@@ -110,6 +111,10 @@ absl::Status ControllerLink::ConnectOnce() {
                          .stop_request = [this] { return stop_request(); },
                          .on_first_directive = [this] { OnAnswer(); }});
   absl::Status status = session.Run();
+  if (std::unique_ptr<StreamCall> unended = session.TakeUnended()) {
+    abandoned_.Keep(std::move(unended));
+    stub_.reset();  // the next attempt takes another connection
+  }
   if (status.ok() && !stop_request().has_value()) {
     return absl::UnavailableError("the controller has ended the stream");
   }
@@ -118,16 +123,24 @@ absl::Status ControllerLink::ConnectOnce() {
 
 absl::StatusOr<v1::RegisterJobResponse> ControllerLink::Register() {
   state_->FillProgress(&registration_);
-  RegisterCall call(stub_.get(), &registration_, kRegisterTime, wakeup_);
+  auto call = std::make_unique<RegisterCall>(stub_.get(), registration_, kRegisterTime, wakeup_);
+  SteadyTime abandon_at = steady_clock::now() + kRegisterTime + kCancelTime;
   bool cancelled = false;
   for (;;) {
-    if (auto result = call.result()) return *std::move(result);
-    SteadyTime look = steady_clock::now() + std::chrono::seconds(1);
+    if (auto result = call->result()) return *std::move(result);
+    const SteadyTime now = steady_clock::now();
+    if (now >= abandon_at) {
+      abandoned_.Keep(std::move(call));
+      stub_.reset();  // the next attempt takes another connection
+      return absl::DeadlineExceededError("no answer to the registration");
+    }
+    SteadyTime look = std::min(abandon_at, now + std::chrono::seconds(1));
     if (const auto stop = stop_request(); stop.has_value() && !cancelled) {
       look = std::min(look, stop->deadline);
-      if (steady_clock::now() >= stop->deadline) {
-        call.Cancel();
+      if (now >= stop->deadline) {
+        call->Cancel();
         cancelled = true;
+        abandon_at = now + kCancelTime;
         continue;
       }
     }

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "common/rpc/address.h"
 #include "egeria/v1/controller.grpc.pb.h"
+#include "worker/agent/abandoned_calls.h"
 #include "worker/agent/agent.h"
 #include "worker/agent/agent_state.h"
 #include "worker/agent/stream_session.h"
@@ -55,6 +56,7 @@ class ControllerLink {
   v1::RegisterJobRequest registration_;
   v1::Open open_;
   std::unique_ptr<v1::Controller::Stub> stub_;
+  AbandonedCalls abandoned_;
   int64_t next_upload_id_ = 0;
   absl::Status last_logged_;     // the failure that was logged last; OK while the controller answers
   bool answered_before_ = false;

@@ -8,11 +8,11 @@
 
 namespace egeria::worker {
 
-RegisterCall::RegisterCall(v1::Controller::Stub* stub, const v1::RegisterJobRequest* request,
-                           std::chrono::seconds patience, std::shared_ptr<Wakeup> wakeup)
-    : wakeup_(std::move(wakeup)) {
+RegisterCall::RegisterCall(v1::Controller::Stub* stub, v1::RegisterJobRequest request, std::chrono::seconds patience,
+                           std::shared_ptr<Wakeup> wakeup)
+    : wakeup_(std::move(wakeup)), request_(std::move(request)) {
   context_.set_deadline(std::chrono::system_clock::now() + patience);
-  stub->async()->RegisterJob(&context_, request, &response_, this);
+  stub->async()->RegisterJob(&context_, &request_, &response_, this);
   HandOver(this);
   StartCall();
 }

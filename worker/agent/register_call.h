@@ -17,8 +17,8 @@ namespace egeria::worker {
 // rule: owned by one thread, which keeps polling until result() has a value before it destroys it.
 class RegisterCall : private grpc::ClientUnaryReactor {
  public:
-  // Ends after `patience` at the latest. `request` must outlive the call.
-  RegisterCall(v1::Controller::Stub* stub, const v1::RegisterJobRequest* request, std::chrono::seconds patience,
+  // Ends after `patience`, unless a stopped peer stands in the way.
+  RegisterCall(v1::Controller::Stub* stub, v1::RegisterJobRequest request, std::chrono::seconds patience,
                std::shared_ptr<Wakeup> wakeup);
   ~RegisterCall() override;
   RegisterCall(const RegisterCall&) = delete;
@@ -38,6 +38,7 @@ class RegisterCall : private grpc::ClientUnaryReactor {
 
   const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
   const std::shared_ptr<Wakeup> wakeup_;
+  const v1::RegisterJobRequest request_;
   grpc::ClientContext context_;
   v1::RegisterJobResponse response_;  // of gRPC until the call is done
 };

@@ -4,45 +4,52 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "worker/agent/abandoned_calls.h"
 
 namespace egeria::worker {
 
 StreamSession::StreamSession(v1::Controller::Stub* stub, AgentState* state, std::shared_ptr<Wakeup> wakeup,
                              Options options)
-    : state_(state), wakeup_(wakeup), options_(std::move(options)), call_(stub, std::move(wakeup)) {}
+    : state_(state), wakeup_(wakeup), options_(std::move(options)), call_(std::make_unique<StreamCall>(stub, std::move(wakeup))) {}
 
 absl::Status StreamSession::Run() {
   state_->BeginStream();
   silent_at_ = std::chrono::steady_clock::now() + options_.silence_limit;
   for (;;) {
     TakeMessages();
-    if (call_.result().has_value()) break;
+    if (call_->result().has_value()) break;
     const std::optional<StopRequest> stop = options_.stop_request();
     CancelIfLate(stop);
-    while (call_.CanWrite() && WriteNext(stop)) {
+    if (abandon_at_.has_value() && std::chrono::steady_clock::now() >= *abandon_at_) break;
+    while (call_->CanWrite() && WriteNext(stop)) {
     }
     wakeup_->WaitUntil(NextLook(stop));
   }
   cutter_.reset();
   state_->EndStream(std::move(upload_));
-  if (silent_ && !call_.result()->ok()) {
+  const std::optional<absl::Status> result = call_->result();
+  if (silent_ && !(result.has_value() && result->ok())) {
     return NamedError(absl::StatusCode::kUnavailable, "NO_ANSWER", "connected, but without an answer for ",
                       std::chrono::duration_cast<std::chrono::milliseconds>(options_.silence_limit).count(), " ms");
   }
-  return *call_.result();
+  return result.value_or(absl::CancelledError("the stream was left, as it did not end"));
+}
+
+std::unique_ptr<StreamCall> StreamSession::TakeUnended() {
+  return call_->result().has_value() ? nullptr : std::move(call_);
 }
 
 void StreamSession::CancelIfLate(const std::optional<StopRequest>& stop) {
-  if (cancelled_) return;
+  if (abandon_at_.has_value()) return;
   const SteadyTime now = std::chrono::steady_clock::now();
   silent_ = now >= silent_at_;
   if (!silent_ && !(stop.has_value() && now >= stop->deadline)) return;
-  call_.Cancel();
-  cancelled_ = true;
+  call_->Cancel();
+  abandon_at_ = now + kCancelTime;
 }
 
 void StreamSession::TakeMessages() {
-  while (std::optional<v1::ControllerMessage> message = call_.Read()) {
+  while (std::optional<v1::ControllerMessage> message = call_->Read()) {
     silent_at_ = std::chrono::steady_clock::now() + options_.silence_limit;
     if (message->has_directive()) {
       state_->Apply(message->directive());
@@ -59,14 +66,14 @@ bool StreamSession::WriteNext(const std::optional<StopRequest>& stop) {
     opened_ = true;
     *message.mutable_open() = options_.open;
   } else if (stop.has_value() && said_goodbye_) {
-    call_.HalfClose();
+    call_->HalfClose();
     return false;
   } else if (stop.has_value() || state_->HeartbeatIsUrgent() || std::chrono::steady_clock::now() >= next_heartbeat_) {
     *message.mutable_heartbeat() = NextHeartbeat(stop);
   } else if (!NextOfUpload(&message)) {
     return false;
   }
-  call_.Write(std::move(message));
+  call_->Write(std::move(message));
   return true;
 }
 
@@ -97,9 +104,10 @@ bool StreamSession::NextOfUpload(v1::WorkerMessage* message) {
 SteadyTime StreamSession::NextLook(const std::optional<StopRequest>& stop) {
   // The end of a write or of the call wakes us; this bound is only for safety.
   SteadyTime look = std::chrono::steady_clock::now() + std::chrono::seconds(1);
-  if (!cancelled_) look = std::min(look, silent_at_);
-  if (stop.has_value() && !cancelled_) look = std::min(look, stop->deadline);
-  if (call_.CanWrite()) look = std::min(look, next_heartbeat_);
+  if (abandon_at_.has_value()) return std::min(look, *abandon_at_);
+  look = std::min(look, silent_at_);
+  if (stop.has_value()) look = std::min(look, stop->deadline);
+  if (call_->CanWrite()) look = std::min(look, next_heartbeat_);
   return look;
 }
 

@@ -38,8 +38,10 @@ class StreamSession {
   StreamSession(v1::Controller::Stub* stub, AgentState* state, std::shared_ptr<Wakeup> wakeup, Options options);
 
   // Returns how the stream ended: OK after a stop request, else why. Ends at the stop request's deadline, and
-  // when nothing has come for the silence limit: UNAVAILABLE [NO_ANSWER].
+  // when nothing has come for the silence limit: UNAVAILABLE [NO_ANSWER]; half a second later at most.
   absl::Status Run();
+  // Once Run() has returned: the call, if it has not ended. It must not be destroyed before it has.
+  std::unique_ptr<StreamCall> TakeUnended();
 
  private:
   void TakeMessages();
@@ -55,12 +57,12 @@ class StreamSession {
   AgentState* const state_;
   const std::shared_ptr<Wakeup> wakeup_;
   const Options options_;
-  StreamCall call_;
+  std::unique_ptr<StreamCall> call_;
 
   bool opened_ = false;
   bool answered_ = false;
   bool said_goodbye_ = false;
-  bool cancelled_ = false;
+  std::optional<SteadyTime> abandon_at_;  // once it was cancelled
   bool silent_ = false;  // and therefore cancelled
   SteadyTime next_heartbeat_;
   SteadyTime silent_at_;  // if nothing comes before
