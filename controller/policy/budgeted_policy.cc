@@ -11,7 +11,7 @@
 namespace egeria::policy {
 
 BudgetedPolicy::BudgetedPolicy(std::unique_ptr<Policy> inner, const JobShape& shape)
-    : inner_(std::move(inner)),
+    : WrappedPolicy(std::move(inner)),
       budget_(shape.budget),
       total_steps_(shape.total_steps),
       shares_(TimeSharesOf(shape)),
@@ -35,12 +35,12 @@ double BudgetedPolicy::SavedAtTheEnd(int prefix) const {
 std::optional<Decision> BudgetedPolicy::Observe(const Observation& observation) {
   PassTo(observation.step);
   const int before = frozen_prefix();
-  std::optional<Decision> decision = inner_->Observe(observation);
+  std::optional<Decision> decision = inner().Observe(observation);
   if (!decision || decision->frozen_prefix <= before) return decision;
   int enough = before;
   while (enough < decision->frozen_prefix && !Reached(enough)) ++enough;
   if (enough == decision->frozen_prefix) return decision;
-  inner_->Adopt(decision->step, enough);
+  inner().Adopt(decision->step, enough);
   if (enough == before) return std::nullopt;
   decision->frozen_prefix = enough;
   decision->reason += absl::StrFormat("; %d modules are enough for the budget of %g %%", enough, 100 * budget_);
@@ -54,11 +54,11 @@ void BudgetedPolicy::Adopt(int64_t step, int frozen_prefix) {
     step_ = step;
   }
   PassTo(step);
-  inner_->Adopt(step, frozen_prefix);
+  inner().Adopt(step, frozen_prefix);
 }
 
 std::optional<Monitoring> BudgetedPolicy::monitoring() const {
-  return Reached(frozen_prefix()) ? std::nullopt : inner_->monitoring();
+  return Reached(frozen_prefix()) ? std::nullopt : inner().monitoring();
 }
 
 }  // namespace egeria::policy

@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
-#include "controller/policy/policy.h"
 #include "controller/policy/policy_config.h"
+#include "controller/policy/wrapped_policy.h"
 
 namespace egeria::policy {
 
@@ -19,21 +19,14 @@ namespace egeria::policy {
 //
 // Thaws are the inner policy's own, and so is what it wants to know, but for plasticity, which is not measured while
 // nothing more is to freeze. Thread-compatible.
-class BudgetedPolicy : public Policy {
+class BudgetedPolicy : public WrappedPolicy {
  public:
   // Requires a budget over 0 and known total steps in `shape`.
   BudgetedPolicy(std::unique_ptr<Policy> inner, const JobShape& shape);
 
   std::optional<Decision> Observe(const Observation& observation) override;
   void Adopt(int64_t step, int frozen_prefix) override;
-  int frozen_prefix() const override { return inner_->frozen_prefix(); }
   std::optional<Monitoring> monitoring() const override;
-  std::optional<GradientMonitoring> gradient_monitoring() const override { return inner_->gradient_monitoring(); }
-  std::optional<std::string> Objection(int prefix) const override { return inner_->Objection(prefix); }
-  bool wants_loss() const override { return inner_->wants_loss(); }
-  bool wants_account() const override { return inner_->wants_account(); }
-  std::optional<int64_t> awaited_step() const override { return inner_->awaited_step(); }
-  PolicyStatus status() const override { return inner_->status(); }
 
  private:
   void PassTo(int64_t step);
@@ -41,7 +34,6 @@ class BudgetedPolicy : public Policy {
   double SavedAtTheEnd(int prefix) const;
   bool Reached(int prefix) const { return SavedAtTheEnd(prefix) >= budget_; }
 
-  const std::unique_ptr<Policy> inner_;
   const double budget_;
   const int64_t total_steps_;
   const std::vector<double> shares_;

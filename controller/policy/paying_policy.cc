@@ -15,16 +15,16 @@ constexpr int kAccountsInARow = 3;
 }  // namespace
 
 PayingPolicy::PayingPolicy(std::unique_ptr<Policy> inner, const JobShape& shape)
-    : inner_(std::move(inner)), total_steps_(shape.total_steps), shares_(TimeSharesOf(shape)) {
+    : WrappedPolicy(std::move(inner)), total_steps_(shape.total_steps), shares_(TimeSharesOf(shape)) {
   EGERIA_CHECK(total_steps_ > 0);
 }
 
 std::optional<Decision> PayingPolicy::Observe(const Observation& observation) {
   if (observation.account && !off()) Judge(observation.step, *observation.account);
   const int before = frozen_prefix();
-  std::optional<Decision> decision = inner_->Observe(observation);
+  std::optional<Decision> decision = inner().Observe(observation);
   if (!off() || !decision || decision->action == Action::kUnfreeze) return decision;
-  inner_->Adopt(decision->step, before);
+  inner().Adopt(decision->step, before);
   return std::nullopt;
 }
 
@@ -48,14 +48,14 @@ void PayingPolicy::Judge(int64_t step, const Account& account) {
       step, account.spent_seconds, account.saved_seconds, remaining, most);
 }
 
-std::optional<Monitoring> PayingPolicy::monitoring() const { return off() ? std::nullopt : inner_->monitoring(); }
+std::optional<Monitoring> PayingPolicy::monitoring() const { return off() ? std::nullopt : inner().monitoring(); }
 
 std::optional<GradientMonitoring> PayingPolicy::gradient_monitoring() const {
-  return off() ? std::nullopt : inner_->gradient_monitoring();
+  return off() ? std::nullopt : inner().gradient_monitoring();
 }
 
 PolicyStatus PayingPolicy::status() const {
-  PolicyStatus status = inner_->status();
+  PolicyStatus status = inner().status();
   if (off()) status.blocked = why_off_;
   return status;
 }

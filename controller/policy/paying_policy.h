@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "controller/policy/policy.h"
 #include "controller/policy/policy_config.h"
+#include "controller/policy/wrapped_policy.h"
 
 namespace egeria::policy {
 
@@ -23,27 +23,22 @@ namespace egeria::policy {
 //
 // Once it is off nothing more is measured, not even re-probes, and nothing more freezes; what is frozen stays so, but for
 // thaws, which remain the inner policy's. Thread-compatible.
-class PayingPolicy : public Policy {
+class PayingPolicy : public WrappedPolicy {
  public:
   // Requires known total steps in `shape`.
   PayingPolicy(std::unique_ptr<Policy> inner, const JobShape& shape);
 
   std::optional<Decision> Observe(const Observation& observation) override;
-  void Adopt(int64_t step, int frozen_prefix) override { inner_->Adopt(step, frozen_prefix); }
-  int frozen_prefix() const override { return inner_->frozen_prefix(); }
   std::optional<Monitoring> monitoring() const override;
   std::optional<GradientMonitoring> gradient_monitoring() const override;
-  std::optional<std::string> Objection(int prefix) const override { return inner_->Objection(prefix); }
-  bool wants_loss() const override { return !off() && inner_->wants_loss(); }
+  bool wants_loss() const override { return !off() && inner().wants_loss(); }
   bool wants_account() const override { return !off(); }
-  std::optional<int64_t> awaited_step() const override { return inner_->awaited_step(); }
   PolicyStatus status() const override;
 
  private:
   bool off() const { return !why_off_.empty(); }
   void Judge(int64_t step, const Account& account);
 
-  const std::unique_ptr<Policy> inner_;
   const int64_t total_steps_;
   const std::vector<double> shares_;
   int in_a_row_ = 0;  // accounts by which it does not pay
