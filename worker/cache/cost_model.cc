@@ -124,7 +124,7 @@ const char* StateName(CostModel::State state) {
 }
 
 CostModel::Estimates CostModel::estimates() const {
-  return {state_, forward_.median(), fetch_.median(), saved_seconds_, reason_, spent_seconds_};
+  return {state_, forward_.median(), fetch_.median(), saved_seconds_, reason_};
 }
 
 }  // namespace egeria::cache

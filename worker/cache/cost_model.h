@@ -63,10 +63,11 @@ class CostModel {
     std::optional<double> fetch_seconds;    // of a skipped pass
     double saved_seconds = 0;               // so far, less what was spent
     std::string reason;                     // for people
-    double spent_seconds = 0;               // so far: all that was told to Filled(), Fetched() and Spent()
   };
   Estimates estimates() const;
   State state() const { return state_; }
+  // So far: all that was told to Filled(), Fetched() and Spent().
+  double spent_seconds() const { return spent_seconds_; }
 
   // Seconds that a pass may wait for the cache: kPatienceShare of what it could save, and no more than
   // kLongestPatience; 0 while that is not known.

@@ -239,13 +239,17 @@ void FrozenForward::TellDecision() {
   LogInfo("the cache of frozen layer modules is ", StateName(state), ": ", prefix_->cost.estimates().reason);
 }
 
+double FrozenForward::spent_seconds() const {
+  return totals_.spent_seconds + (prefix_.has_value() ? prefix_->cost.spent_seconds() : 0);
+}
+
 CacheTotals FrozenForward::totals() const {
   CacheTotals totals = totals_;
   totals.state = "unfrozen";
   if (!prefix_.has_value()) return totals;
   const cache::CostModel::Estimates estimates = prefix_->cost.estimates();
   totals.saved_seconds += estimates.saved_seconds;
-  totals.spent_seconds += estimates.spent_seconds;
+  totals.spent_seconds = spent_seconds();
   totals.forward_seconds = estimates.forward_seconds.value_or(0);
   totals.fetch_seconds = estimates.fetch_seconds.value_or(0);
   totals.state = !prefix_->refusal.empty() ? "refused" : options_.always ? "on" : StateName(estimates.state);

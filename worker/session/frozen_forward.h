@@ -66,6 +66,8 @@ class FrozenForward {
   void Stop(bool finished);
 
   CacheTotals totals() const;
+  // That of totals(), cheap enough for every step.
+  double spent_seconds() const;
 
  private:
   // What is known of the prefix that is frozen now.

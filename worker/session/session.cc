@@ -141,7 +141,7 @@ absl::Status Session::EndStep(const at::Tensor& loss, const std::vector<double>&
 
 void Session::AccountForCache() {
   if (frozen_forward_ == nullptr) return;
-  const double spent = frozen_forward_->totals().spent_seconds;
+  const double spent = frozen_forward_->spent_seconds();
   if (spent > cache_spent_) account_.Add("cache", spent - cache_spent_);
   cache_spent_ = spent;
 }

@@ -278,13 +278,13 @@ def _analyse(subject: Subject, inputs: RootInputs, samples: int, dynamic: Sequen
     else:
         modules = partition(subject.model, subject.spec, calls)
     reason = None
-    if subject.config.reference == "local":
+    if not subject.config.reads_plasticity(subject.total_steps):
+        reason = "the policy reads no plasticity"  # and what a recording takes can be saved
+    elif subject.config.reference == "local":
         reason = "reference is 'local'"
     elif _is_sharded(subject.model):
         reason = "its parameters are sharded"
     exported = None
-    if not subject.config.reads_plasticity(subject.total_steps):
-        reason = "the policy reads no plasticity"  # and what a recording takes can be saved
     if reason is None:
         try:
             exported = export_model(subject.model, modules, inputs, dynamic)
