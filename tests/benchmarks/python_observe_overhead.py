@@ -96,7 +96,7 @@ def train(arguments: argparse.Namespace) -> None:
     session = kinds["observe"][2]
     arguments.job.joinpath(f"rank{rank}.json").write_text(json.dumps(
         {"times": times, "counters": session.counters(), "spent": session.summary()["spent_seconds"]}))
-    kinds["observe"][2].close()
+    session.close()
     dist.destroy_process_group()
 
 
