@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import time
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -70,6 +71,15 @@ def egeria_address() -> str:
 def digest(tensors: list[Tensor]) -> str:
     return hashlib.sha256(b"".join(bytes(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).tolist())
                                    for tensor in tensors)).hexdigest()
+
+
+def wait_until_sent(session: Any, quiet: float = 0.3) -> None:
+    """The end of a job does not wait for readings that are still queued; a test that counts them does."""
+    sent, since = -1, time.monotonic()
+    while time.monotonic() - since < quiet:
+        if session.counters().get("samples_sent", 0) != sent:
+            sent, since = session.counters().get("samples_sent", 0), time.monotonic()
+        time.sleep(0.02)
 
 
 def main() -> None:
@@ -139,6 +149,8 @@ def main() -> None:
         **record,
     }
     if session is not None:
+        if egeria_address():
+            wait_until_sent(session)
         session.close()
     (arguments.out / f"rank{rank}.json").write_text(json.dumps(result), encoding="utf-8")
     if distributed:
