@@ -47,13 +47,15 @@ policy::AutoConfig FromAuto(const v1::AutoPolicy& proto) {
   if (proto.has_most_backoff()) config.most_backoff = proto.most_backoff();
   if (proto.has_second_opinion()) config.second_opinion = proto.second_opinion();
   if (proto.has_batch_size()) config.batch_size = proto.batch_size();
+  if (proto.has_signal_led()) config.signal_led = proto.signal_led();
+  if (proto.has_area_left()) config.area_left = proto.area_left();
   return config;
 }
 
 void ToAuto(const policy::AutoConfig& config, v1::AutoPolicy* proto) {
-  proto->set_start(config.start);
+  if (config.start) proto->set_start(*config.start);
   proto->set_every(config.every);
-  proto->set_most_modules(config.most_modules);
+  if (config.most_modules != 0) proto->set_most_modules(config.most_modules);
   proto->set_threshold(config.threshold);
   proto->set_late_threshold(config.late_threshold);
   if (config.interval_steps != 0) proto->set_interval_steps(config.interval_steps);
@@ -64,6 +66,8 @@ void ToAuto(const policy::AutoConfig& config, v1::AutoPolicy* proto) {
   proto->set_most_backoff(config.most_backoff);
   proto->set_second_opinion(config.second_opinion);
   proto->set_batch_size(config.batch_size);
+  if (config.signal_led) proto->set_signal_led(*config.signal_led);
+  if (config.area_left) proto->set_area_left(*config.area_left);
 }
 
 policy::StagedConfig FromStaged(const v1::StagedPolicy& proto) {

@@ -24,6 +24,11 @@ constexpr double kLargestMagnitude = 1e100;
 
 constexpr int64_t kPeriodOfUnknownTotal = 500;
 
+// A signal is worth the less the less of the learning rate is left to follow it with: of the clock's veto, thresholds hold
+// while this part of the area is to come, and rise as it shrinks.
+constexpr double kAreaOfThresholds = 0.02;
+constexpr double kLeastArea = 1e-6;
+
 // A reading of what is frozen costs about what freezing saves in a step, so that in a short training the probes would
 // take all that was saved: they are so far apart that at most one step in so many is theirs.
 constexpr int64_t kStepsPerProbeReading = 50;
@@ -31,6 +36,13 @@ constexpr int64_t kStepsPerProbeReading = 50;
 std::string OnePart() {
   return "[ONE_PART] the gradients of a step come as one, so that their noise cannot be told: use two ranks or more, "
          "or several backward passes a step, or a model whose parts the worker can replay";
+}
+
+// The part of the steps at which checks begin.
+double StartOf(const AutoConfig& config, const RemainingArea& area, int64_t total_steps) {
+  const std::optional<int64_t> by_area = area.StepWith(*config.area_left);
+  if (!by_area || total_steps == 0) return *config.start;
+  return std::max(*config.start, static_cast<double>(*by_area) / static_cast<double>(total_steps));
 }
 
 bool IsUsable(const std::optional<double>& value) {
@@ -42,7 +54,8 @@ bool IsUsable(const std::optional<double>& value) {
 AutoPolicy::AutoPolicy(const AutoConfig& config, const JobShape& shape)
     : config_(config),
       shape_(shape),
-      clock_(config.start, config.every, config.most_backoff, shape.total_steps),
+      area_(shape.planned_learning_rates, shape.total_steps),
+      clock_(StartOf(config, area_, shape.total_steps), config.every, config.most_backoff, shape.total_steps),
       gate_(config.threshold, config.late_threshold, config.readings, config.least_readings, TimeSharesOf(shape)),
       probe_(SnrGate(config.threshold, config.late_threshold, config.least_readings, config.least_readings,
                      TimeSharesOf(shape)),
@@ -50,13 +63,17 @@ AutoPolicy::AutoPolicy(const AutoConfig& config, const JobShape& shape)
       trend_(kTrendWindow),
       rate_at_freeze_(static_cast<size_t>(shape.modules)),
       still_(static_cast<size_t>(shape.modules)) {
-  EGERIA_CHECK(shape.modules >= 2);
+  EGERIA_CHECK(shape.modules >= 2 && config.signal_led && config.start && config.area_left);
 }
 
 std::optional<Decision> AutoPolicy::Observe(const Observation& observation) {
   step_ = std::max(step_, observation.step);
   if (IsUsable(observation.learning_rate)) {
     if (auto thaw = ObserveRate(*observation.learning_rate)) return thaw;
+  }
+  if (!*config_.signal_led) {
+    const double left = area_.After(step_).value_or(1);
+    gate_.Ease(std::max(1.0, kAreaOfThresholds / std::max(kLeastArea, left)));
   }
   if (observation.gradients) {
     if (auto decision = ObserveGradients(*observation.gradients)) return decision;
@@ -70,6 +87,7 @@ std::optional<Decision> AutoPolicy::Observe(const Observation& observation) {
 
 std::optional<Decision> AutoPolicy::ObserveRate(double rate) {
   clock_.ObserveRate(step_, rate);
+  area_.Observe(step_, rate);
   for (int module = 0; module < frozen_prefix_; ++module) {
     std::optional<double>& known = rate_at_freeze_[static_cast<size_t>(module)];
     if (!known) known = rate;
@@ -134,17 +152,16 @@ void AutoPolicy::BeginProbeIfDue() {
 std::optional<Decision> AutoPolicy::Check() {
   if (!clock_.IsDue(step_) || frozen_prefix_ == shape_.modules - 1) return std::nullopt;
   if (shape_.total_steps > 0 && step_ >= shape_.total_steps) return std::nullopt;  // nothing is left to save
-  if (!gate_.HasEstimate(frozen_prefix_)) return std::nullopt;  // due until there is one
+  if (TooMuchLeft()) {
+    clock_.Undecided(step_);
+    return std::nullopt;
+  }
+  if (AwaitsReadings()) return std::nullopt;  // due until they are there
   const int most = std::min(frozen_prefix_ + config_.most_modules, shape_.modules - 1);
   for (int prefix = most; prefix > frozen_prefix_; --prefix) {
     if (Refusal(prefix)) continue;
     clock_.Passed(step_);
-    const std::string snr = gate_.Describe(prefix, still_);
-    return Freeze(prefix, snr.empty() ? absl::StrFormat("all gradients of modules %d to %d are exactly 0",
-                                                        frozen_prefix_, prefix - 1)
-                                      : absl::StrFormat("modules 0 to %d: gradient SNR %s at the job's batch is mostly "
-                                                        "noise",
-                                                        prefix - 1, snr));
+    return Freeze(prefix, ReasonFor(prefix));
   }
   if (gate_.IsFull(frozen_prefix_)) {
     clock_.Refused(step_);
@@ -154,12 +171,41 @@ std::optional<Decision> AutoPolicy::Check() {
   return std::nullopt;
 }
 
+bool AutoPolicy::AwaitsReadings() const {
+  if (gate_.HasEstimate(frozen_prefix_)) return false;
+  if (*config_.signal_led) return true;
+  const bool told = !one_part_ && newest_reading_ >= *clock_.next() - Lead();
+  return told && step_ < *clock_.next() + *clock_.period();
+}
+
+std::optional<std::string> AutoPolicy::TooMuchLeft() const {
+  const std::optional<double> left = area_.After(step_);
+  if (!left || *left <= *config_.area_left * (1 + 1e-9)) return std::nullopt;
+  return absl::StrFormat("%.3g %% of the area under the learning rates is still to come, over %g %%, and freezing would "
+                         "cost accuracy",
+                         100 * *left, 100 * *config_.area_left);
+}
+
+std::string AutoPolicy::ReasonFor(int prefix) const {
+  const std::string snr = gate_.Describe(prefix, still_);
+  if (*config_.signal_led) {
+    return snr.empty() ? absl::StrFormat("all gradients of modules %d to %d are exactly 0", frozen_prefix_, prefix - 1)
+                       : absl::StrFormat("modules 0 to %d: gradient SNR %s at the job's batch is mostly noise",
+                                         prefix - 1, snr);
+  }
+  const std::optional<double> left = area_.After(step_);
+  return absl::StrCat("step ", step_, " of ", shape_.total_steps,
+                      left ? absl::StrFormat(", %.3g %% of the area under the learning rates to come", 100 * *left) : "",
+                      snr.empty() ? "" : absl::StrFormat("; modules 0 to %d: gradient SNR %s", prefix - 1, snr));
+}
+
 std::optional<std::string> AutoPolicy::Refusal(int prefix) const {
   if (config_.second_opinion && trend_.IsRising()) {
     return absl::StrFormat("module %d: its plasticity has risen by more than a fifth over the last %d readings",
                            frozen_prefix_, kTrendWindow);
   }
-  return gate_.Refusal(frozen_prefix_, prefix, still_);
+  return *config_.signal_led ? gate_.Refusal(frozen_prefix_, prefix, still_)
+                             : gate_.ClearSignal(frozen_prefix_, prefix, still_);
 }
 
 std::optional<std::string> AutoPolicy::Objection(int prefix) const {
@@ -167,14 +213,16 @@ std::optional<std::string> AutoPolicy::Objection(int prefix) const {
   if (prefix == frozen_prefix_ + 1 && trend_.IsStill()) return std::nullopt;
   if (shape_.total_steps > 0 && step_ < *clock_.start()) {
     return absl::StrFormat("step %d of %d is before %g %% of the training, where freezing costs accuracy", step_,
-                           shape_.total_steps, 100 * config_.start);
+                           shape_.total_steps,
+                           100 * static_cast<double>(*clock_.start()) / static_cast<double>(shape_.total_steps));
   }
   if (!clock_.next()) {
-    return absl::StrFormat("the learning rate %.4g has not fallen to a tenth of its peak of %.4g, and how long the "
+    return absl::StrFormat("the learning rate %.4g has not fallen to a hundredth of its peak of %.4g, and how long the "
                            "training lasts is unknown",
                            rates_.newest().value_or(0), clock_.peak_rate());
   }
-  if (one_part_) return OnePart();
+  if (one_part_ && *config_.signal_led) return OnePart();
+  if (auto left = TooMuchLeft()) return left;
   return Refusal(prefix);
 }
 
@@ -221,7 +269,7 @@ PolicyStatus AutoPolicy::status() const {
   ModuleStatus& frontmost = status.modules[static_cast<size_t>(frozen_prefix_)];
   frontmost.plasticity = trend_.newest();
   frontmost.readings = trend_.readings();
-  if (frozen_prefix_ == shape_.modules - 1) return status;
+  if (frozen_prefix_ == shape_.modules - 1 || !*config_.signal_led) return status;
   const std::optional<int64_t> next = clock_.next();
   if (one_part_) {
     status.blocked = OnePart();

@@ -11,13 +11,16 @@
 #include "controller/policy/policy.h"
 #include "controller/policy/policy_config.h"
 #include "controller/policy/rate_changes.h"
+#include "controller/policy/remaining_area.h"
 #include "controller/policy/reprobe.h"
 #include "controller/policy/snr_gate.h"
 
 namespace egeria::policy {
 
-// Freezes late, a few modules at a time, and only those whose gradients are mostly noise; looks again at what is
-// frozen, and thaws it where that was wrong or the learning rate has risen. docs/policies.md has the rule in full.
+// Freezes late: when most of the steps are done and next to nothing of the learning rate is left, all modules whose
+// gradients do not clearly say more than noise. Led by the signal, earlier, a few modules at a time and only those whose
+// gradients surely are noise. Looks again at what is frozen, and thaws it where that was wrong or the learning rate has
+// risen. docs/policies.md has the rule in full.
 //
 // An observation is evaluated in the order learning rate, gradients (also of a re-probe), plasticity, check. The first
 // of them that leads to a decision ends it. Numbers that cannot be are as if not observed. Thread-compatible.
@@ -46,8 +49,13 @@ class AutoPolicy : public Policy {
   int Interval() const;
   int64_t Lead() const;
   int64_t StepsBetweenProbes() const;
+  // Whether a check that is due had better wait for gradient readings.
+  bool AwaitsReadings() const;
+  // Why it is too early for any freeze: by the learning rate, at a step that is late enough.
+  std::optional<std::string> TooMuchLeft() const;
   // Why 0..prefix-1 should not be frozen by the signals alone, whatever the step.
   std::optional<std::string> Refusal(int prefix) const;
+  std::string ReasonFor(int prefix) const;
 
   Decision Freeze(int prefix, std::string reason);
   Decision Thaw(int prefix, std::string reason);
@@ -56,6 +64,7 @@ class AutoPolicy : public Policy {
 
   const AutoConfig config_;
   const JobShape shape_;
+  RemainingArea area_;
   CheckClock clock_;
   RateChanges rates_;
   SnrGate gate_;

@@ -8,7 +8,7 @@
 namespace egeria::policy {
 namespace {
 
-constexpr double kLowRate = 0.1;  // of the peak
+constexpr double kLowRate = 0.01;  // of the peak
 constexpr double kSlack = 1e-9;
 constexpr double kLeastStart = 0.01;  // keeps the period of an unknown total bounded
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -41,9 +42,11 @@ struct NoneConfig {};
 
 // auto_policy.h. Parts are of the total steps.
 struct AutoConfig {
-  double start = 0.4;
+  std::optional<bool> signal_led;   // empty: where the total is unknown
+  std::optional<double> start;      // empty: .85; led by the signal .4
+  std::optional<double> area_left;  // of all under the learning rates; empty: .01; led by the signal 1
   double every = 0.025;
-  int most_modules = 2;
+  int most_modules = 0;             // 0: all; led by the signal 2
   double threshold = 0.05;
   double late_threshold = 0.03;
   int interval_steps = 0;        // 0: every / 50, at least 2, with one rank 20; where the total is unknown it stays 0
@@ -58,13 +61,13 @@ struct AutoConfig {
 
 // staged_policy.h. Parts are of the total steps, or of the area under the learning rates.
 struct StagedConfig {
-  double begin = 0.7;
+  double begin = 0.8;
   double end = 0.9;
   int stages = 3;
   int deepest_prefix = 0;        // 0: all but the last module, or as `share` says
   double share = 0;              // 0: none was given
   bool area = false;
-  bool veto = true;
+  bool veto = false;
   double threshold = 0.05;
   double every = 0.025;          // of the total steps, always
   int interval_steps = 0;        // 0: as AutoConfig

@@ -11,6 +11,7 @@ namespace egeria::policy {
 namespace {
 
 constexpr double kLateFrom = 2.0 / 3;  // of the time of all modules
+constexpr double kMostThreshold = 0.9;  // an SNR is at most 1
 
 std::string Text(const SnrEstimate& snr) {
   return absl::StrFormat("%.3g (%.3g..%.3g)", snr.value, snr.lower, snr.upper);
@@ -36,7 +37,9 @@ SnrGate::SnrGate(double threshold, double late_threshold, int readings, int leas
 }
 
 double SnrGate::ThresholdOf(int module, double samples) const {
-  return ThresholdAtBatch(thresholds_[static_cast<size_t>(module)], samples);
+  const double at_64 = std::max(thresholds_[static_cast<size_t>(module)],
+                                std::min(kMostThreshold, ease_ * thresholds_[static_cast<size_t>(module)]));
+  return ThresholdAtBatch(at_64, samples);
 }
 
 std::optional<SnrEstimate> SnrGate::OfModule(int module) const {
@@ -76,15 +79,15 @@ std::optional<std::string> SnrGate::Refusal(int frozen, int prefix, const std::v
                          Text(pooled->snr), threshold);
 }
 
-std::optional<std::string> SnrGate::ClearSignal(int frozen, int prefix) const {
+std::optional<std::string> SnrGate::ClearSignal(int frozen, int prefix, const std::vector<bool>& exempt) const {
   for (int module = frozen; module < prefix; ++module) {
-    const std::optional<PooledSnr> own = PooledOf(module, module + 1, {});
+    const std::optional<PooledSnr> own = PooledOf(module, module + 1, exempt);
     if (own && own->snr.lower > ThresholdOf(module, own->samples)) {
       return absl::StrFormat("module %d: gradient SNR %s at the job's batch is over %.3g", module, Text(own->snr),
                              ThresholdOf(module, own->samples));
     }
   }
-  const std::optional<PooledSnr> pooled = PooledOf(frozen, prefix, {});
+  const std::optional<PooledSnr> pooled = PooledOf(frozen, prefix, exempt);
   if (!pooled || pooled->snr.lower <= ThresholdOf(prefix - 1, pooled->samples)) return std::nullopt;
   return absl::StrFormat("modules %d to %d: gradient SNR %s at the job's batch is over %.3g", frozen, prefix - 1,
                          Text(pooled->snr), ThresholdOf(prefix - 1, pooled->samples));

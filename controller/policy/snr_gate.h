@@ -21,6 +21,8 @@ class SnrGate {
 
   void Add(const GradientReading& reading) { estimator_.Add(reading); }
   void Forget() { estimator_.Forget(); }
+  // Thresholds are `factor` >= 1 times as high from now on, but not over .9 for it.
+  void Ease(double factor) { ease_ = factor; }
 
   // Whether the module has as many readings as an estimate needs, and as many as are ever kept.
   bool HasEstimate(int module) const { return estimator_.readings(module) >= least_readings_; }
@@ -36,7 +38,7 @@ class SnrGate {
 
   // The same where doubt is no reason: a lower end, of one of the new modules or of all of them together, is over the
   // threshold.
-  std::optional<std::string> ClearSignal(int frozen, int prefix) const;
+  std::optional<std::string> ClearSignal(int frozen, int prefix, const std::vector<bool>& exempt = {}) const;
 
   // The modules among 0..prefix-1 that clearly are no noise: whose own lower end is over their threshold, or, where the
   // lower end of all together is over the prefix's, whose value is.
@@ -52,6 +54,7 @@ class SnrGate {
   const int readings_;
   const int least_readings_;
   std::vector<double> thresholds_;  // at 64 samples
+  double ease_ = 1;
   SnrEstimator estimator_;
 };
 

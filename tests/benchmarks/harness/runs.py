@@ -25,7 +25,8 @@ _SHARE_STEP = 0.01
 
 # Share of the steps before which a policy cannot act, less what it needs to look around. Policies that are not here
 # may act from the first step on.
-_FIRST_ACT = {"auto": 0.30, "staged": 0.60}
+_FIRST_ACT = {"auto": 0.70, "staged": 0.70}
+_FIRST_ACT_BY_SIGNAL = 0.30
 
 
 class Kind(str, enum.Enum):
@@ -74,8 +75,9 @@ def policy_run(label: str, policy: str, options: Mapping[str, Any], reinvest: fl
     if policy == "schedule" and "entries" not in options:
         options = {**options, "entries": [{"fraction": at, "module_share": share} for at, share in CLOCK]}
     first = _FIRST_ACT.get(policy, 0.0)
-    if policy == "auto" and "start" in options:
-        first = min(first, max(0.0, options["start"] - 0.1))
+    if policy == "auto":
+        first = _FIRST_ACT_BY_SIGNAL if options.get("signal_led") else first
+        first = min(first, max(0.0, options.get("start", 1.0) - 0.1))
     elif policy == "staged" and options.get("area"):
         first = 0.0  # where in the steps that is depends on the schedule
     elif policy == "staged" and "begin" in options:

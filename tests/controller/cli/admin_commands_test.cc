@@ -73,7 +73,7 @@ TEST_F(AdminCommands, FreezeIsVetoedUnlessItIsForced) {
   auto rank = cluster_.Rank(job, 0);
   rank->Connect();
   EXPECT_EQ(Run({"freeze", "job2", "1"}), 1);
-  EXPECT_THAT(err_.str(), AllOf(HasSubstr("[VETOED]"), HasSubstr("before 40 %"), HasSubstr("--force")));
+  EXPECT_THAT(err_.str(), AllOf(HasSubstr("[VETOED]"), HasSubstr("before 85 %"), HasSubstr("--force")));
   EXPECT_EQ(Run({"freeze", "job2", "1", "--force"}), 0) << err_.str();
   EXPECT_EQ(out_.str(), "plan 1: frozen prefix 1\n");
 }
@@ -83,6 +83,7 @@ TEST_F(AdminCommands, ReplayOfAnExportWithGradientsGivesTheSameDecisions) {
   auto job = TestRegistration(2, 4);
   job.set_total_steps(1'000);
   job.mutable_policy()->mutable_auto_()->set_second_opinion(false);
+  job.mutable_policy()->mutable_auto_()->set_signal_led(true);
   for (v1::LayerModule& module : *job.mutable_modules()) module.set_step_share(0.2);
   auto rank = cluster_.Rank(job, 0);
   rank->Connect();
@@ -107,7 +108,7 @@ TEST_F(AdminCommands, ReplayOfAnExportWithGradientsGivesTheSameDecisions) {
   const std::string decisions = out_.str();
   ASSERT_EQ(Run({"export", "job2"}), 0) << err_.str();
   in_.str(out_.str());
-  ASSERT_EQ(Run({"replay", "-", "--policy", "auto", "--options", R"({"second_opinion":false})"}, false), 0)
+  ASSERT_EQ(Run({"replay", "-", "--policy", "auto", "--options", R"({"second_opinion":false,"signal_led":true})"}, false), 0)
       << err_.str();
   std::istringstream replayed(out_.str()), decided(decisions);
   std::string line, record;

@@ -20,6 +20,7 @@ v1::RegisterJobRequest AutoJob() {
   auto job = TestRegistration(1, 4);
   job.set_total_steps(1'000);
   job.mutable_policy()->mutable_auto_()->set_second_opinion(false);
+  job.mutable_policy()->mutable_auto_()->set_signal_led(true);
   return job;
 }
 

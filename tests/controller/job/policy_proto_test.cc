@@ -34,10 +34,10 @@ TEST(PolicyProto, CarriesEveryConstantBothWays) {
   for (const char* json : {
            R"({"auto":{"start":0.5,"every":0.05,"most_modules":3,"threshold":0.1,"late_threshold":0.07,
                "interval_steps":9,"readings":50,"least_readings":12,"reprobe_every":0.2,"thaw_rise":1.5,"most_backoff":8,
-               "second_opinion":false,"batch_size":16}})",
-           R"({"staged":{"begin":0.6,"end":0.8,"stages":2,"deepest_prefix":4,"area":true,"veto":false,"threshold":0.1,
+               "second_opinion":false,"batch_size":16,"signal_led":true,"area_left":0.5}})",
+           R"({"staged":{"begin":0.6,"end":0.8,"stages":2,"deepest_prefix":4,"area":true,"veto":true,"threshold":0.1,
                "every":0.05,"interval_steps":9}})",
-           R"({"staged":{"begin":0.6,"end":0.8,"stages":2,"share":0.4,"area":true,"veto":false,"threshold":0.1,
+           R"({"staged":{"begin":0.6,"end":0.8,"stages":2,"share":0.4,"area":true,"veto":true,"threshold":0.1,
                "every":0.05,"interval_steps":9}})",
            R"({"finetune":{"budget":0.5,"frozen_prefix":2}})",
            R"({"gradnorm":{"percentile":40,"interval_steps":3,"every":0.1,"check_steps":70}})",

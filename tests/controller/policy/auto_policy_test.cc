@@ -31,12 +31,138 @@ SimulatedTraining TrainingOf(double snr, int64_t total = 4000) {
   return training;
 }
 
+std::unique_ptr<Policy> ByClock(const SimulatedTraining& training, AutoConfig config = {}) {
+  return MakePolicy(config, training.shape).value();
+}
+
+std::vector<Decision> RunByClock(SimulatedTraining& training, AutoConfig config = {}) {
+  return training.Run(*ByClock(training, config));
+}
+
+// Led by the signal.
 std::unique_ptr<Policy> Auto(const SimulatedTraining& training, AutoConfig config = {}) {
+  config.signal_led = true;
   return MakePolicy(config, training.shape).value();
 }
 
 std::vector<Decision> RunOf(SimulatedTraining& training, AutoConfig config = {}) {
   return training.Run(*Auto(training, config));
+}
+
+double Cosine(int64_t step, int64_t total) {
+  return 0.05 * (1 + std::cos(3.14159265358979 * static_cast<double>(step) / static_cast<double>(total)));
+}
+
+// What a worker tells of it.
+std::vector<double> PlannedCosine() {
+  std::vector<double> rates;
+  for (int64_t point = 0; point <= 200; ++point) rates.push_back(Cosine(point, 200));
+  return rates;
+}
+
+TEST(AutoPolicyByClock, FreezesAllWhenLittleOfTheStepsAndOfTheRateIsLeft) {
+  SimulatedTraining training = TrainingOf(0.003);
+  training.rate = [](int64_t step) { return Cosine(step, 4000); };
+  training.shape.planned_learning_rates = PlannedCosine();
+  const std::vector<Decision> decisions = RunByClock(training);
+  ASSERT_THAT(decisions, SizeIs(1));
+  EXPECT_GE(decisions[0].step, 3400);
+  EXPECT_LE(decisions[0].step, 3404) << "85 %, where .55 % of the area is left";
+  EXPECT_EQ(decisions[0].frozen_prefix, kModules - 1);
+  EXPECT_THAT(decisions[0].reason, HasSubstr("of 4000, 0.549 % of the area under the learning rates to come; modules 0 to 4: gradient SNR"));
+}
+
+TEST(AutoPolicyByClock, WaitsForTheArea) {
+  SimulatedTraining training = TrainingOf(0.003);
+  training.rate = [](int64_t step) { return 0.1 * (1 - static_cast<double>(step) / 4000); };
+  std::vector<Decision> decisions = RunByClock(training);
+  ASSERT_THAT(decisions, SizeIs(1));
+  EXPECT_GE(decisions[0].step, 3600) << "no plan: a bound, looked at every 2.5 % of the steps";
+  EXPECT_LE(decisions[0].step, 3804);
+  training.shape.planned_learning_rates = {0.1, 0};
+  decisions = RunByClock(training);
+  ASSERT_THAT(decisions, SizeIs(1));
+  EXPECT_NEAR(static_cast<double>(decisions[0].step), 3600, 4) << "(1 - .9)^2 = 1 %";
+  decisions = RunByClock(training, {.area_left = 0.04});
+  EXPECT_NEAR(static_cast<double>(decisions.at(0).step), 3400, 4) << "not before the start";
+  decisions = RunByClock(training, {.start = 0.5, .area_left = 0.04});
+  EXPECT_NEAR(static_cast<double>(decisions.at(0).step), 3200, 4);
+}
+
+TEST(AutoPolicyByClock, IsVetoedByAClearSignal) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SimulatedTraining training = TrainingOf(0.3);
+    training.seed = seed;
+    EXPECT_THAT(RunByClock(training), IsEmpty()) << "a constant rate with live gradients";
+    const auto policy = ByClock(training);
+    training.steps = 3980;
+    training.Run(*policy);
+    EXPECT_THAT(policy->Objection(1).value_or(""), HasSubstr("gradient SNR"));
+    EXPECT_THAT(policy->Objection(1).value_or(""), HasSubstr("is over 0.2")) << "2 % over .5 %, times .05";
+  }
+}
+
+// The same signal, where little of the rate is left and where next to nothing is.
+TEST(AutoPolicyByClock, MindsASignalTheLessTheLessCanBeDoneWithIt) {
+  SimulatedTraining training = TrainingOf(0.25);
+  training.rate = [](int64_t step) { return step < 3000 ? 0.1 : 0.001; };
+  training.shape.planned_learning_rates = {0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.0088, 0.0088, 0.0088};  // .9 % left at 85 %
+  EXPECT_GT(RunByClock(training).at(0).step, 3600);
+  training.shape.planned_learning_rates = {0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.001, 0.001, 0.001};  // .1 %
+  EXPECT_LE(RunByClock(training).at(0).step, 3404);
+}
+
+TEST(AutoPolicyByClock, DoesNotWaitForReadingsThatNobodyTellsOf) {
+  SimulatedTraining training = TrainingOf(0);
+  training.shape.planned_learning_rates = PlannedCosine();
+  training.snr = nullptr;
+  EXPECT_LE(RunByClock(training).at(0).step, 3404);
+  training.snr = [](int, int64_t) { return 0.3; };
+  training.parts = 1;
+  const auto policy = ByClock(training);
+  EXPECT_LE(training.Run(*policy).at(0).step, 3404);
+  EXPECT_EQ(policy->status().blocked, "");
+}
+
+TEST(AutoPolicyByClock, WaitsForReadingsOfARateThatHasJustFallen) {
+  SimulatedTraining training = TrainingOf(0);
+  training.snr = [](int, int64_t step) { return step < 3396 ? 0.3 : 0.003; };
+  training.rate = [](int64_t step) { return step < 3396 ? 0.1 : 0.001; };
+  training.shape.planned_learning_rates = PlannedCosine();
+  const std::vector<Decision> decisions = RunByClock(training);
+  ASSERT_THAT(decisions, SizeIs(1));
+  EXPECT_GE(decisions[0].step, 3396 + 16 * 2);
+  EXPECT_LE(decisions[0].step, 3396 + 17 * 2 + 4);
+}
+
+TEST(AutoPolicyByClock, ObjectsBeforeItsTime) {
+  SimulatedTraining training = TrainingOf(0.003);
+  const auto policy = ByClock(training, {.start = 0.5});
+  training.steps = 1000;
+  training.Run(*policy);
+  EXPECT_THAT(policy->Objection(3).value_or(""), HasSubstr("step 1000 of 4000 is before 50 %"));
+  training.steps = 3000;
+  training.Run(*policy, 1000);
+  EXPECT_THAT(policy->Objection(3).value_or(""), HasSubstr("25 % of the area under the learning rates is still to come"));
+}
+
+TEST(AutoPolicyByClock, UndoesWhatIsForcedPastItsVeto) {
+  SimulatedTraining training = TrainingOf(0.13);
+  training.shape.planned_learning_rates = PlannedCosine();
+  training.meddle = [](int64_t step, Policy& policy) {
+    if (step == 600) policy.Adopt(step, 3);
+  };
+  const std::vector<Decision> decisions = RunByClock(training);
+  ASSERT_THAT(decisions, SizeIs(2));
+  EXPECT_EQ(decisions[0].action, Action::kUnfreeze);
+  EXPECT_LE(decisions[0].step, 700);
+  EXPECT_GE(decisions[1].step, 3400);
+}
+
+TEST(AutoPolicyByClock, NeedsTheTotal) {
+  SimulatedTraining training = TrainingOf(0.003);
+  training.shape.total_steps = 0;
+  EXPECT_THAT(MakePolicy(AutoConfig{.signal_led = false}, training.shape).status().message(), HasSubstr("total_steps"));
 }
 
 TEST(AutoPolicy, FreezesNoiseLateAndAFewModulesAtATime) {
@@ -271,14 +397,14 @@ TEST(AutoPolicy, SaysThatNobodyTellsOfGradients) {
   EXPECT_THAT(policy->Objection(1).value_or(""), HasSubstr("0 gradient readings"));
 }
 
-TEST(AutoPolicy, OfAnUnknownTotalStartsAtATenthOfThePeakRate) {
+TEST(AutoPolicy, OfAnUnknownTotalStartsAtAHundredthOfThePeakRate) {
   SimulatedTraining training = TrainingOf(0.003);
   training.shape.total_steps = 0;
-  training.rate = [](int64_t step) { return step < 2000 ? 0.1 : 0.01; };
+  training.rate = [](int64_t step) { return step < 1000 ? 0.1 : step < 2000 ? 0.01 : 0.001; };
   const auto policy = Auto(training);
   training.steps = 1999;
   EXPECT_THAT(training.Run(*policy), IsEmpty());
-  EXPECT_THAT(policy->Objection(1).value_or(""), HasSubstr("has not fallen to a tenth of its peak"));
+  EXPECT_THAT(policy->Objection(1).value_or(""), HasSubstr("has not fallen to a hundredth of its peak"));
   EXPECT_EQ(training.gradient_readings, 0);
   training.steps = 4000;
   const std::vector<Decision> decisions = training.Run(*policy, 1999);
@@ -322,9 +448,7 @@ TEST(AutoPolicy, OfOneRankSamplesSeldomAndFromNotLongBeforeTheStart) {
 TEST(AutoPolicy, FreezesToTheEndOfACosine) {
   SimulatedTraining training = TrainingOf(0);
   training.tick = 20;
-  training.rate = [](int64_t step) {
-    return 0.05 * (1 + std::cos(3.14159265358979 * static_cast<double>(step - step % 20) / 4000));
-  };
+  training.rate = [](int64_t step) { return Cosine(step - step % 20, 4000); };
   training.snr = [&](int, int64_t step) { return 4 * training.rate(step); };
   training.dimensions = 300;
   const std::vector<Decision> decisions = RunOf(training);

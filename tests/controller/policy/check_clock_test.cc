@@ -50,18 +50,20 @@ TEST(CheckClock, IsNotMovedBeforeItsStart) {
   EXPECT_EQ(clock.next(), 400);
 }
 
-TEST(CheckClock, OfAnUnknownTotalWaitsForATenthOfThePeakRate) {
+TEST(CheckClock, OfAnUnknownTotalWaitsForAHundredthOfThePeakRate) {
   CheckClock clock(0.4, 0.025, 4, 0);
   clock.ObserveRate(0, 0.001);  // warm-up
   clock.Refused(5);             // of account to nobody yet
   clock.ObserveRate(100, 0.1);
   EXPECT_FALSE(clock.next());
-  clock.ObserveRate(1600, 0.1 * 0.1);  // a little over .01 in floating point
+  clock.ObserveRate(400, 0.1 * 0.1);
+  EXPECT_FALSE(clock.next());
+  clock.ObserveRate(1600, 0.1 * 0.1 * 0.1);  // a little over .001 in floating point
   EXPECT_EQ(clock.next(), 1600);
   EXPECT_EQ(clock.period(), 100) << "1600 stands for 40 %";
   clock.ObserveRate(1650, 0.05);
   EXPECT_FALSE(clock.IsDue(1700)) << "the rate is high again";
-  clock.ObserveRate(1900, 0.005);
+  clock.ObserveRate(1900, 0.0005);
   EXPECT_TRUE(clock.IsDue(1900));
 }
 

@@ -21,7 +21,7 @@ JobShape Shape() {
   return shape;
 }
 
-std::unique_ptr<Policy> MakeAuto() { return MakePolicy(AutoConfig{}, Shape()).value(); }
+std::unique_ptr<Policy> MakeAuto() { return MakePolicy(AutoConfig{.signal_led = true}, Shape()).value(); }
 
 Observation AccountAt(int64_t step, double saved, double spent, double frozen_step_seconds = 0) {
   Observation observation;

@@ -108,7 +108,8 @@ TEST(PolicyConfig, RefusesConstantsOfTheOtherPoliciesThatAreOutOfRange) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   ExpectBad(AutoConfig{.start = 1.1}, shape, "start");
   ExpectBad(AutoConfig{.every = 0}, shape, "every");
-  ExpectBad(AutoConfig{.most_modules = 0}, shape, "most_modules");
+  ExpectBad(AutoConfig{.most_modules = -1}, shape, "most_modules");
+  ExpectBad(AutoConfig{.area_left = nan}, shape, "area_left");
   for (const double threshold : {0.0, 1.0, -0.1, nan}) {
     ExpectBad(AutoConfig{.threshold = threshold}, shape, "threshold");
     ExpectBad(AutoConfig{.late_threshold = threshold}, shape, "late_threshold");

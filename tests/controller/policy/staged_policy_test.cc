@@ -34,13 +34,15 @@ std::vector<std::pair<int64_t, int>> StagesOf(SimulatedTraining& training, const
   return stages;
 }
 
+constexpr StagedConfig kVetoed{.begin = 0.7, .veto = true};
+
 std::string ErrorOf(const StagedConfig& config, const JobShape& shape) {
   return std::string(Resolve(config, shape).status().message());
 }
 
 TEST(StagedPolicy, FreezesDeepAtOnceAndAllButTheHeadAtTheEnd) {
   SimulatedTraining training = TrainingOf(6);
-  EXPECT_THAT(StagesOf(training), ElementsAre(Pair(700, 3), Pair(800, 4), Pair(900, 5)));
+  EXPECT_THAT(StagesOf(training), ElementsAre(Pair(800, 3), Pair(850, 4), Pair(900, 5)));
   EXPECT_THAT(StagesOf(training, {.begin = 0.8, .stages = 1}), ElementsAre(Pair(800, 5)));
   EXPECT_THAT(StagesOf(training, {.begin = 0.5, .end = 0.6, .stages = 2, .deepest_prefix = 3}),
               ElementsAre(Pair(500, 2), Pair(600, 3)));
@@ -50,8 +52,8 @@ TEST(StagedPolicy, MeasuresDepthInTime) {
   SimulatedTraining training = TrainingOf(6);
   training.shape.step_shares = {0.5, 0.1, 0.1, 0.1, 0.1, 0.1};
   // 3/5 and 4/5 of the .9 that five modules take.
-  EXPECT_THAT(StagesOf(training), ElementsAre(Pair(700, 2), Pair(800, 4), Pair(900, 5)));
-  EXPECT_THAT(StagesOf(training, {.share = 0.55}), ElementsAre(Pair(700, 1), Pair(900, 2)))
+  EXPECT_THAT(StagesOf(training), ElementsAre(Pair(800, 2), Pair(850, 4), Pair(900, 5)));
+  EXPECT_THAT(StagesOf(training, {.share = 0.55}), ElementsAre(Pair(800, 1), Pair(900, 2)))
       << "the second stage has nothing to add";
 }
 
@@ -73,11 +75,11 @@ TEST(StagedPolicy, PutsOffWhatClearlyCarriesASignal) {
   SimulatedTraining training = TrainingOf(6, 4000);
   training.snr = [](int module, int64_t step) { return step < 3300 && module >= 2 ? 0.4 : 0.005; };
   training.rate = [](int64_t step) { return step < 3300 ? 0.1 : 0.01; };
-  const auto stages = StagesOf(training);
+  const auto stages = StagesOf(training, kVetoed);
   ASSERT_FALSE(stages.empty());
   EXPECT_EQ(stages[0].first, 3400) << "a period later, on readings of the new rate";
   EXPECT_EQ(stages.back().second, 5);
-  EXPECT_THAT(StagesOf(training, {.veto = false}), ElementsAre(Pair(2800, 3), Pair(3200, 4), Pair(3600, 5)));
+  EXPECT_THAT(StagesOf(training, {.begin = 0.7}), ElementsAre(Pair(2800, 3), Pair(3200, 4), Pair(3600, 5)));
 }
 
 // Every rate is more than 10 % over the one before, so that there are never readings enough.
@@ -85,7 +87,7 @@ TEST(StagedPolicy, DoesNotWaitForeverForReadingsOfARateThatKeepsRising) {
   SimulatedTraining training = TrainingOf(6, 4000);
   training.snr = [](int, int64_t) { return 0.4; };
   training.rate = [](int64_t step) { return step < 2850 ? 0.1 : std::exp(0.12 * static_cast<double>(step - 2850)); };
-  const auto stages = StagesOf(training);
+  const auto stages = StagesOf(training, kVetoed);
   ASSERT_FALSE(stages.empty());
   EXPECT_LE(stages[0].first, 3000);
 }
@@ -93,20 +95,20 @@ TEST(StagedPolicy, DoesNotWaitForeverForReadingsOfARateThatKeepsRising) {
 TEST(StagedPolicy, TakesAFormerStageWhereTheDeeperOneIsPutOff) {
   SimulatedTraining training = TrainingOf(6, 4000);
   training.snr = [](int module, int64_t) { return module >= 3 ? 0.4 : 0.005; };
-  EXPECT_THAT(StagesOf(training), ElementsAre(Pair(2800, 3)));
+  EXPECT_THAT(StagesOf(training, kVetoed), ElementsAre(Pair(2800, 3)));
 }
 
 TEST(StagedPolicy, IsAClockWithoutASignal) {
   SimulatedTraining training = TrainingOf(6, 4000);
   training.snr = [](int, int64_t) { return 0.4; };
   training.parts = 1;
-  EXPECT_THAT(StagesOf(training), ElementsAre(Pair(2800, 3), Pair(3200, 4), Pair(3600, 5)));
+  EXPECT_THAT(StagesOf(training, kVetoed), ElementsAre(Pair(2800, 3), Pair(3200, 4), Pair(3600, 5)));
 }
 
 TEST(StagedPolicy, ObjectsOnlyToAClearSignal) {
   SimulatedTraining training = TrainingOf(6, 4000);
   training.snr = [](int module, int64_t) { return module >= 3 ? 0.4 : 0.005; };
-  const auto policy = MakePolicy(StagedConfig{}, training.shape).value();
+  const auto policy = MakePolicy(kVetoed, training.shape).value();
   EXPECT_FALSE(policy->Objection(5));
   training.steps = 2790;
   training.Run(*policy);
@@ -117,9 +119,9 @@ TEST(StagedPolicy, ObjectsOnlyToAClearSignal) {
 TEST(StagedPolicy, GoesOnFromWhatSomebodyElseSet) {
   SimulatedTraining training = TrainingOf(6);
   training.meddle = [](int64_t step, Policy& policy) {
-    if (step == 750) policy.Adopt(step, 0);
+    if (step == 820) policy.Adopt(step, 0);
   };
-  EXPECT_THAT(StagesOf(training), ElementsAre(Pair(700, 3), Pair(800, 4), Pair(900, 5)));
+  EXPECT_THAT(StagesOf(training), ElementsAre(Pair(800, 3), Pair(850, 4), Pair(900, 5)));
 }
 
 TEST(TrainingFractions, AreaIsThatOfTheLinesBetweenTheRates) {

@@ -25,15 +25,20 @@ def test_a_clock_buys_the_steps_that_take_the_time_that_it_saves() -> None:
     config = egeria.Config(policy="schedule", options={"entries": [{"fraction": 0.5, "frozen_prefix": 1},
                                                                    {"fraction": 0.75, "frozen_prefix": 3}]})
     assert egeria.reinvest(1000, config, REPORT) == 1250  # a fifth is saved
-    staged = egeria.Config(policy="staged")  # 3/5, 4/5 and all of three modules' 0.6, for a tenth of the steps each
-    assert egeria.reinvest(1000, staged, REPORT) == int(1000 / (1 - 0.16))
+    staged = egeria.Config(policy="staged")  # 3/5, 4/5 and all of three modules' 0.6, at 80, 85 and 90 %
+    assert egeria.reinvest(1000, staged, REPORT) == int(1000 / (1 - 0.11))
+    auto = egeria.Config(policy="auto")  # all modules but the last at 85 %, or where 1 % of the area is left
+    assert egeria.reinvest(1000, auto, REPORT, learning_rates=[1, 1, 0, 0]) == int(1000 / (1 - 0.09))
+    assert egeria.reinvest(1000, auto, REPORT, learning_rates=[1, 0]) == int(1000 / (1 - 0.06))
     budgeted = dataclasses.replace(staged, budget=0.05)
     assert 1000 < egeria.reinvest(1000, budgeted, REPORT) < egeria.reinvest(1000, staged, REPORT)
     assert egeria.reinvest(1000, egeria.Config(policy="none"), REPORT) == 1000
 
 
 def test_what_others_save_has_to_be_said() -> None:
-    for policy in ("auto", "plasticity", "gradnorm"):
+    with pytest.raises(egeria.EgeriaError, match="NO_PLAN.*give `learning_rates`, or `saving`"):
+        egeria.reinvest(1000, egeria.Config(policy="auto"), REPORT)
+    for policy in ("plasticity", "gradnorm"):
         with pytest.raises(egeria.EgeriaError, match="NO_PLAN.*decides by what it measures.*saving"):
             egeria.reinvest(1000, egeria.Config(policy=policy), REPORT)
     assert egeria.reinvest(1000, egeria.Config(policy="auto"), saving=0.1) == 1111

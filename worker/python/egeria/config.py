@@ -78,7 +78,9 @@ _CONSTANTS: dict[str, dict[str, tuple[Callable[[Any], bool], str]]] = {
     "plasticity": _RULE,
     "actnorm": _RULE,
     "auto": {
+        "signal_led": _BOOLEAN,
         "start": _share(0, 1),
+        "area_left": _share(0, 1),
         "every": _EVERY,
         "most_modules": _integer(1, 512),
         "threshold": _THRESHOLD,

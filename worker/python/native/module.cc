@@ -482,9 +482,10 @@ PYBIND11_MODULE(_native, module) {
              "noise, refusal), the float32 baseline last. `weights` are (name, tensor) pairs, `inputs` tensors of at "
              "least two samples, all on the host.");
   module.def("planned_saving", [](const std::string& policy_json, int64_t total_steps,
-                                  const std::vector<double>& step_shares, double budget) {
-    return ValueOrRaise(PlannedSaving(policy_json, total_steps, step_shares, budget));
-  }, "policy_json"_a, "total_steps"_a, "step_shares"_a, "budget"_a = 0.0,
+                                  const std::vector<double>& step_shares, double budget,
+                                  const std::vector<double>& learning_rates) {
+    return ValueOrRaise(PlannedSaving(policy_json, total_steps, step_shares, budget, learning_rates));
+  }, "policy_json"_a, "total_steps"_a, "step_shares"_a, "budget"_a = 0.0, "learning_rates"_a = std::vector<double>(),
              "The part of a training's time that a policy saves by the clock alone.");
   module.def("random_job_id", [] { return JobId::Random().text(); }, "A new job's UUID.");
   module.def("set_log_level", &SetLogLevel, "level"_a, "debug, info, warning or error; for what C++ logs.");

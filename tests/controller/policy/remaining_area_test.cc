@@ -1,0 +1,58 @@
+#include "controller/policy/remaining_area.h"
+
+#include <limits>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace egeria::policy {
+namespace {
+
+TEST(RemainingArea, IsThatOfThePlan) {
+  const RemainingArea linear({1, 0}, 1000);
+  EXPECT_DOUBLE_EQ(linear.After(0).value(), 1);
+  EXPECT_DOUBLE_EQ(linear.After(500).value(), 0.25);
+  EXPECT_NEAR(linear.After(900).value(), 0.01, 1e-12);
+  EXPECT_EQ(linear.After(1000), 0);
+  EXPECT_EQ(linear.After(2000), 0);
+  EXPECT_EQ(linear.StepWith(0.01), 900);
+  EXPECT_EQ(linear.StepWith(1), 0);
+
+  const RemainingArea drop({1, 1, 1, 0.1, 0.1}, 400);  // 1 + 1 + .55 + .1
+  EXPECT_NEAR(drop.After(300).value(), 0.1 / 2.65, 1e-12);
+  EXPECT_NEAR(drop.After(350).value(), 0.05 / 2.65, 1e-12);
+}
+
+TEST(RemainingArea, OfAPlanDoesNotMindWhatIsObserved) {
+  RemainingArea linear({1, 0}, 1000);
+  linear.Observe(500, 7);
+  EXPECT_DOUBLE_EQ(linear.After(500).value(), 0.25);
+}
+
+TEST(RemainingArea, WithoutAPlanIsABoundByThePresentRate) {
+  for (const std::vector<double>& none : {std::vector<double>{}, {0.1}, {0, 0}, {0.1, -1},
+                                          {0.1, std::numeric_limits<double>::quiet_NaN()}}) {
+    RemainingArea area(none, 1000);
+    EXPECT_FALSE(area.After(10));
+    EXPECT_FALSE(area.StepWith(0.01));
+    area.Observe(100, 1);
+    EXPECT_DOUBLE_EQ(area.After(100).value(), 0.9) << "as if it had been so from the beginning";
+    area.Observe(600, 0.1);
+    EXPECT_DOUBLE_EQ(area.After(600).value(), 40.0 / 640);
+    EXPECT_DOUBLE_EQ(area.After(800).value(), 20.0 / 640) << "and goes on so";
+    area.Observe(800, 0);
+    EXPECT_EQ(area.After(800), 0);
+    area.Observe(400, 1);  // goes on from an older step
+    EXPECT_NEAR(area.After(400).value(), 600.0 / (600 + 310), 1e-12);
+  }
+}
+
+TEST(RemainingArea, OfAnUnknownTotalIsUnknown) {
+  RemainingArea area({1, 0}, 0);
+  area.Observe(10, 1);
+  EXPECT_FALSE(area.After(10));
+  EXPECT_FALSE(area.StepWith(0.01));
+}
+
+}  // namespace
+}  // namespace egeria::policy
