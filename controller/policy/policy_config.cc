@@ -116,8 +116,8 @@ absl::StatusOr<PolicyConfig> ResolveAuto(AutoConfig config, const JobShape& shap
     return BadPolicy("signal_led is false, but a clock needs total_steps, which is unknown: give it with the job");
   }
   const bool signal_led = *config.signal_led;
-  if (!config.start) config.start = signal_led ? 0.4 : 0.85;
-  if (!config.area_left) config.area_left = signal_led ? 1 : 0.01;
+  if (!config.start) config.start = signal_led ? 0.4 : 0.83;
+  if (!config.area_left) config.area_left = signal_led ? 1 : 0.02;
   if (config.most_modules == 0) config.most_modules = signal_led ? 2 : kMaxStages;
   EGERIA_RETURN_IF_ERROR(CheckRange("start", *config.start, 0, 1));
   EGERIA_RETURN_IF_ERROR(CheckRange("area_left", *config.area_left, 0, 1));

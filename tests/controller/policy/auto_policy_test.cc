@@ -31,11 +31,11 @@ SimulatedTraining TrainingOf(double snr, int64_t total = 4000) {
   return training;
 }
 
-std::unique_ptr<Policy> ByClock(const SimulatedTraining& training, AutoConfig config = {}) {
+std::unique_ptr<Policy> ByClock(const SimulatedTraining& training, AutoConfig config = {.start = 0.85, .area_left = 0.01}) {
   return MakePolicy(config, training.shape).value();
 }
 
-std::vector<Decision> RunByClock(SimulatedTraining& training, AutoConfig config = {}) {
+std::vector<Decision> RunByClock(SimulatedTraining& training, AutoConfig config = {.start = 0.85, .area_left = 0.01}) {
   return training.Run(*ByClock(training, config));
 }
 
@@ -83,7 +83,7 @@ TEST(AutoPolicyByClock, WaitsForTheArea) {
   decisions = RunByClock(training);
   ASSERT_THAT(decisions, SizeIs(1));
   EXPECT_NEAR(static_cast<double>(decisions[0].step), 3600, 4) << "(1 - .9)^2 = 1 %";
-  decisions = RunByClock(training, {.area_left = 0.04});
+  decisions = RunByClock(training, {.start = 0.85, .area_left = 0.04});
   EXPECT_NEAR(static_cast<double>(decisions.at(0).step), 3400, 4) << "not before the start";
   decisions = RunByClock(training, {.start = 0.5, .area_left = 0.04});
   EXPECT_NEAR(static_cast<double>(decisions.at(0).step), 3200, 4);
