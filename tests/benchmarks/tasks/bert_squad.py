@@ -27,7 +27,7 @@ class BertSquad(Task):
     title = "BERT (MiniLM-L6), SQuAD format"
     quality = Quality("loss", "nats", higher_is_better=False)
     profiles = {
-        "small": Profile(steps=400, batch_size=8, evaluations=8, settings={
+        "small": Profile(steps=280, batch_size=8, evaluations=8, settings={
             "length": 64, "training": 8_000, "validation": 400, "rate": 2e-4, "warm_up": 0.1}),
         "paper": Profile(steps=5_400, batch_size=32, evaluations=20, settings={
             "length": 256, "training": 100_000, "validation": 2_000, "rate": 5e-5, "warm_up": 0.1}),
