@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sets everything up and runs the main job: two ranks train a small network on the digits data set, plainly and
-# with the paper's freezing rule, under egeria-run. Prints a table; leaves build/out/quickstart/summary.json.
+# Sets everything up and runs the main job: two ranks train a small network on the digits data set under egeria-run:
+# plainly, with freezing, and with the paper's freezing rule. Prints a table; leaves build/out/quickstart/summary.json.
 #
 # usage: deploy/quickstart.sh [--data DIR]
 #   --data DIR   then also ResNet-20 on CIFAR-10; DIR holds its standard binary files (cifar-10-batches-bin).
@@ -61,9 +61,10 @@ quickstart() {
   [ -f "$out/digits.bin" ] || python deploy/digits/export_digits.py "$out/digits.bin"
   local job=(--task digits --data "$out/digits.bin" --epochs 60 --schedule step --lr-milestones 0.6 --seed 0)
   EGERIA_CONTROLLER=none train "$out" plain "${job[@]}"
+  train "$out" auto "${job[@]}"
   train "$out" plasticity "${job[@]}" --policy plasticity --interval 4 --window 4
   echo
-  python deploy/report/summarize.py "$out/summary.json" "$out/plain.json" "$out/plasticity.json"
+  python deploy/report/summarize.py "$out/summary.json" "$out/plain.json" "$out/auto.json" "$out/plasticity.json"
 }
 
 cifar10() {
@@ -77,11 +78,12 @@ cifar10() {
     egeria export resnet20 > "$out/readings.jsonl"
     egeria export resnet20 --decisions > "$out/decisions.jsonl"
   }
+  train "$out" auto "${job[@]}"
   with_controller "$out" train_and_export
   python deploy/report/plot_plasticity.py "$out/readings.jsonl" "$out/decisions.jsonl" "$out/plasticity.png" \
     --title "ResNet-20 on CIFAR-10, 2 ranks"
   echo
-  python deploy/report/summarize.py "$out/summary.json" "$out/plain.json" "$out/plasticity.json"
+  python deploy/report/summarize.py "$out/summary.json" "$out/plain.json" "$out/auto.json" "$out/plasticity.json"
 }
 
 quickstart

@@ -64,7 +64,7 @@ void ToAuto(const policy::AutoConfig& config, v1::AutoPolicy* proto) {
   proto->set_reprobe_every(config.reprobe_every);
   proto->set_thaw_rise(config.thaw_rise);
   proto->set_most_backoff(config.most_backoff);
-  proto->set_second_opinion(config.second_opinion);
+  if (config.second_opinion) proto->set_second_opinion(*config.second_opinion);
   proto->set_batch_size(config.batch_size);
   if (config.signal_led) proto->set_signal_led(*config.signal_led);
   if (config.area_left) proto->set_area_left(*config.area_left);

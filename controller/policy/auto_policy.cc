@@ -63,7 +63,8 @@ AutoPolicy::AutoPolicy(const AutoConfig& config, const JobShape& shape)
       trend_(kTrendWindow),
       rate_at_freeze_(static_cast<size_t>(shape.modules)),
       still_(static_cast<size_t>(shape.modules)) {
-  EGERIA_CHECK(shape.modules >= 2 && config.signal_led && config.start && config.area_left);
+  EGERIA_CHECK(shape.modules >= 2 && config.signal_led && config.start && config.area_left &&
+               config.second_opinion);
 }
 
 std::optional<Decision> AutoPolicy::Observe(const Observation& observation) {
@@ -200,7 +201,7 @@ std::string AutoPolicy::ReasonFor(int prefix) const {
 }
 
 std::optional<std::string> AutoPolicy::Refusal(int prefix) const {
-  if (config_.second_opinion && trend_.IsRising()) {
+  if (*config_.second_opinion && trend_.IsRising()) {
     return absl::StrFormat("module %d: its plasticity has risen by more than a fifth over the last %d readings",
                            frozen_prefix_, kTrendWindow);
   }
@@ -227,7 +228,7 @@ std::optional<std::string> AutoPolicy::Objection(int prefix) const {
 }
 
 std::optional<Monitoring> AutoPolicy::monitoring() const {
-  if (!config_.second_opinion || frozen_prefix_ == shape_.modules - 1) return std::nullopt;
+  if (!*config_.second_opinion || frozen_prefix_ == shape_.modules - 1) return std::nullopt;
   int64_t interval = kTrendIntervalOfUnknownTotal;
   if (const std::optional<int64_t> period = clock_.period()) {
     const bool early = step_ < *clock_.start() - Lead();

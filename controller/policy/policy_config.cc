@@ -34,6 +34,8 @@ constexpr int kMaxReadings = 1000;
 constexpr int kMinReadings = 4;      // an interval from fewer would be a guess
 constexpr double kMinEvery = 1e-4;
 constexpr int kMaxBackoff = 64;
+// In a shorter training a reference model takes more time than its opinion is worth.
+constexpr int64_t kStepsOfSecondOpinion = 5'000;
 constexpr int kMaxStages = 512;
 constexpr int kDefaultCheckSteps = 500;
 constexpr int kReadingsPerGradnormCheck = 10;
@@ -116,6 +118,9 @@ absl::StatusOr<PolicyConfig> ResolveAuto(AutoConfig config, const JobShape& shap
     return BadPolicy("signal_led is false, but a clock needs total_steps, which is unknown: give it with the job");
   }
   const bool signal_led = *config.signal_led;
+  if (!config.second_opinion) {
+    config.second_opinion = shape.total_steps == 0 || shape.total_steps >= kStepsOfSecondOpinion;
+  }
   if (!config.start) config.start = signal_led ? 0.4 : 0.83;
   if (!config.area_left) config.area_left = signal_led ? 1 : 0.02;
   if (config.most_modules == 0) config.most_modules = signal_led ? 2 : kMaxStages;

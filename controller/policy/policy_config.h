@@ -55,7 +55,7 @@ struct AutoConfig {
   double reprobe_every = 0.05;   // 0: never
   double thaw_rise = 1.1;        // 0: never
   int most_backoff = 2;
-  bool second_opinion = true;
+  std::optional<bool> second_opinion;  // empty: unless the training is short (under 5,000 steps)
   int batch_size = 32;
 };
 

@@ -63,7 +63,7 @@ def train(arguments: argparse.Namespace) -> None:
         optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9, weight_decay=1e-4)
         # No waiting for the loss, so that all steps are watched.
         config = egeria.Config(observe=True, enabled=watched,
-                               options={"interval_steps": arguments.interval, "bootstrap": False})
+                               policy="plasticity", options={"interval_steps": arguments.interval, "bootstrap": False})
         return model, optimizer, egeria.attach(model, optimizer, config=config)
 
     kinds = {"plain": make(False), "again": make(False), "observe": make(True)}

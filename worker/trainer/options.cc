@@ -91,7 +91,7 @@ void AddEgeriaFlags(CLI::App* app, Options* o) {
   app->add_option("--controller", o->controller,
                   "unix:/path or HOST:PORT of the controller; 'none' trains plainly")
       ->envname("EGERIA_CONTROLLER");
-  app->add_option("--policy", o->policy, "What decides (docs/policies.md)")
+  app->add_option("--policy", o->policy, "What decides (docs/policies.md); auto")
       ->check(CLI::IsMember({"none", "plasticity", "auto", "staged", "finetune", "gradnorm", "actnorm", "schedule"}));
   app->add_option("--policy-json", o->policy_json,
                   "The policy's constants as JSON, such as {\"plasticity\": {\"learning_rate_drop\": 5}}");
@@ -213,7 +213,7 @@ absl::Status ResolveOptions(Options* o) {
   }
   if (o->augment.empty()) o->augment = digits ? "none" : "random";
   if (digits && o->augment != "none") return BadFlag("--augment random is for images larger than the digits");
-  if (o->policy.empty()) o->policy = o->controller.empty() ? "none" : "plasticity";
+  if (o->policy.empty()) o->policy = o->controller.empty() ? "none" : "auto";
   if (o->controller.empty() && o->policy != "none") {
     // Not an error: a job must train whether or not a controller could be had for it.
     LogWarning("--policy ", o->policy, " has no effect without a controller: start through egeria-run, or give "

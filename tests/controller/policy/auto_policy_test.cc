@@ -31,7 +31,8 @@ SimulatedTraining TrainingOf(double snr, int64_t total = 4000) {
   return training;
 }
 
-std::unique_ptr<Policy> ByClock(const SimulatedTraining& training, AutoConfig config = {.start = 0.85, .area_left = 0.01}) {
+std::unique_ptr<Policy> ByClock(const SimulatedTraining& training,
+                                AutoConfig config = {.start = 0.85, .area_left = 0.01}) {
   return MakePolicy(config, training.shape).value();
 }
 
@@ -42,6 +43,7 @@ std::vector<Decision> RunByClock(SimulatedTraining& training, AutoConfig config 
 // Led by the signal.
 std::unique_ptr<Policy> Auto(const SimulatedTraining& training, AutoConfig config = {}) {
   config.signal_led = true;
+  if (!config.second_opinion) config.second_opinion = true;  // as in a longer training
   return MakePolicy(config, training.shape).value();
 }
 

@@ -146,7 +146,8 @@ def attach(arguments: argparse.Namespace, model: nn.Module, optimizer: torch.opt
     config = egeria.Config.from_env(
         observe=arguments.egeria == "observe", plans=plans if arguments.egeria == "plans" else (),
         batch_size=8, reference=arguments.reference, training_job="session-job",
-        options={"interval_steps": arguments.interval, "window": 3, "tolerance": 1.0, "bootstrap": arguments.silent})
+        policy="plasticity", options={"interval_steps": arguments.interval, "window": 3, "tolerance": 1.0,
+                                      "bootstrap": arguments.silent})
     return egeria.attach(model, optimizer, scheduler=scheduler, config=config)
 
 

@@ -39,7 +39,8 @@ def main() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3)), nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
-    config = egeria.Config(batch_size=4, observe=True, options={"interval_steps": 1, "window": 3, "bootstrap": False})
+    config = egeria.Config(batch_size=4, observe=True, policy="plasticity",
+                           options={"interval_steps": 1, "window": 3, "bootstrap": False})
     with egeria.attach(model, optimizer, config=config) as session:
         counts = {}
         for method, size in (("fork", 80), ("spawn", 32)):

@@ -21,12 +21,12 @@ def refusal(**values: object) -> str:
     return str(raised.value)
 
 
-def test_the_defaults_are_a_plasticity_policy_with_32_samples(monkeypatch: pytest.MonkeyPatch):
+def test_the_default_is_auto_with_32_samples(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("EGERIA_CONTROLLER", raising=False)
     config = Config()
     assert config.address() is None
-    assert json.loads(config.policy_json()) == {"plasticity": {"batch_size": 32}}
-    assert json.loads(config.policy_json(16)) == {"plasticity": {"batch_size": 16}}
+    assert json.loads(config.policy_json()) == {"auto": {"batch_size": 32}}
+    assert json.loads(config.policy_json(16)) == {"auto": {"batch_size": 16}}
 
 
 def test_the_address_comes_from_the_environment_unless_it_is_given(monkeypatch: pytest.MonkeyPatch):
@@ -63,7 +63,7 @@ def test_unknown_values_are_refused_with_those_that_are_known():
         in refusal(policy="magic")
     assert "'auto', 'controller', 'local'" in refusal(reference="gpu")
     assert "'exact', 'lz4', 'zstd', 'fp16', 'bf16'" in refusal(cache_format="float16")
-    assert "interval_steps" in refusal(options={"intervall": 3})
+    assert "interval_steps" in refusal(policy="plasticity", options={"intervall": 3})
     assert "it has: none" in refusal(policy="none", options={"window": 3})
     assert "entries" in refusal(policy="schedule")
     assert "dict" in refusal(options=[1])
@@ -74,13 +74,13 @@ def test_unknown_values_are_refused_with_those_that_are_known():
     ("tolerance", 2), ("batch_size", 1), ("bootstrap", "yes"), ("learning_rate_drop", 1), ("learning_rate_rise", -1),
     ("unfreeze_steps", 5), ("unfreeze_steps", [0])])
 def test_constants_out_of_range_are_refused_with_their_range(name: str, value: object):
-    assert f"options['{name}'] is {value!r}; it must be" in refusal(options={name: value})
+    assert f"options['{name}'] is {value!r}; it must be" in refusal(policy="plasticity", options={name: value})
 
 
 def test_good_constants_reach_the_controller_as_they_are():
     options = {"interval_steps": 7, "window": 4, "tolerance": 0.5, "signed_slope": True, "bootstrap": False,
                "learning_rate_drop": 0, "learning_rate_rise": 3.0, "unfreeze_steps": [5, 9], "batch_size": 16}
-    assert json.loads(Config(options=options).policy_json()) == {"plasticity": options}
+    assert json.loads(Config(policy="plasticity", options=options).policy_json()) == {"plasticity": options}
     entries = [{"fraction": 0.5, "frozen_prefix": 2}]
     config = Config(policy="schedule", options={"entries": entries}, total_steps=10)
     assert json.loads(config.policy_json()) == {"schedule": {"entries": entries}}

@@ -154,7 +154,8 @@ def test_the_session_gets_the_loss_of_each_step(tmp_path: pathlib.Path, monkeypa
 @pytest.mark.parametrize("kind", [Module, Layers])
 def test_the_controller_gets_readings_of_the_network(kind: type, tmp_path: pathlib.Path, controller: Controller):
     options = {"interval_steps": 2, "window": 3, "bootstrap": False, "batch_size": 8}
-    callback = EgeriaCallback(config=Config(controller=controller.address, options=options, training_job="fit"))
+    callback = EgeriaCallback(config=Config(controller=controller.address, policy="plasticity", options=options,
+                                            training_job="fit"))
 
     class UntilRead(L.Callback):
         """Goes on until some readings have arrived, however busy the machine is."""

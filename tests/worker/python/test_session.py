@@ -287,7 +287,8 @@ def test_no_failure_of_ours_reaches_the_training(broken: str, monkeypatch: pytes
                                                  caplog: pytest.LogCaptureFixture):
     plain, watched = Training(), Training()
     plain.train(30)
-    session = watched.attach(controller=controller.address, observe=True, batch_size=4, options=WINDOW)
+    session = watched.attach(controller=controller.address, observe=True, batch_size=4, policy="plasticity",
+                             options=WINDOW)
     monkeypatch.setattr(broken, fail)
     with caplog.at_level(logging.WARNING, logger="egeria"):
         watched.train(30, session, pace=0.05)
@@ -300,7 +301,7 @@ def test_no_failure_of_ours_reaches_the_training(broken: str, monkeypatch: pytes
 def test_a_training_that_cannot_be_linked_goes_on_and_says_why(monkeypatch: pytest.MonkeyPatch, controller: Any,
                                                               caplog: pytest.LogCaptureFixture):
     training = Training()
-    session = training.attach(controller=controller.address, batch_size=4, options=WINDOW)
+    session = training.attach(controller=controller.address, batch_size=4, policy="plasticity", options=WINDOW)
     monkeypatch.setattr("egeria.linking.export_model", fail)
     training.train(6, session)
     assert "this training is not watched: [NO_LINK] ZeroDivisionError: ours" in caplog.text
@@ -338,7 +339,7 @@ def test_copies_and_pickles_of_a_watched_model_are_not_watched():
 
 def test_a_forked_child_does_not_disturb_the_session(controller: Any):
     training = Training()
-    session = training.attach(controller=controller.address, batch_size=4, options=WINDOW)
+    session = training.attach(controller=controller.address, batch_size=4, policy="plasticity", options=WINDOW)
     training.train(6, session)
     child = os.fork()
     if child == 0:
@@ -386,7 +387,7 @@ def train_until(training: Training, session: egeria.Session, condition: Callable
 
 def test_a_controller_freezes_layers_by_their_plasticity(controller: Any):
     training = Training()
-    with training.attach(controller=controller.address, batch_size=8, options=WINDOW) as session:
+    with training.attach(controller=controller.address, batch_size=8, policy="plasticity", options=WINDOW) as session:
         train_until(training, session, lambda: session.prefix >= 2)
         counters = session.counters()
     assert counters["samples_sent"] > 0 and counters["snapshots_sent"] > 0
@@ -401,7 +402,8 @@ def test_a_model_that_cannot_be_recorded_is_frozen_by_readings_of_this_process(c
     training.model = Branches()
     training.optimizer = torch.optim.SGD(training.model.parameters(), 0.05)
     with caplog.at_level(logging.INFO, logger="egeria"):
-        with training.attach(controller=controller.address, batch_size=8, options=WINDOW) as session:
+        with training.attach(controller=controller.address, batch_size=8, policy="plasticity",
+                             options=WINDOW) as session:
             train_until(training, session, lambda: session.prefix >= 1)
     assert "data-dependent" in caplog.text and "runs their reference itself" in caplog.text
     assert session.counters()["samples_sent"] > 0
@@ -411,7 +413,8 @@ def test_without_losses_the_bootstrapping_stage_is_a_number_of_steps(controller:
                                                                     caplog: pytest.LogCaptureFixture):
     training = Training()
     options = {**WINDOW, "interval_steps": 5, "bootstrap": True}
-    with training.attach(controller=controller.address, batch_size=8, observe=True, options=options) as session:
+    with training.attach(controller=controller.address, batch_size=8, observe=True, policy="plasticity",
+                         options=options) as session:
         for _ in range(20_000):
             training.train(1)
             if session.counters().get("samples_sent", 0) > 0:
@@ -422,7 +425,8 @@ def test_without_losses_the_bootstrapping_stage_is_a_number_of_steps(controller:
 
 def test_reference_local_takes_all_readings_here(controller: Any):
     training = Training()
-    with training.attach(controller=controller.address, batch_size=8, options=WINDOW, reference="local") as session:
+    with training.attach(controller=controller.address, batch_size=8, policy="plasticity", options=WINDOW,
+                         reference="local") as session:
         train_until(training, session, lambda: session.prefix >= 1)
 
 
@@ -437,7 +441,7 @@ def test_the_rule_on_the_norm_of_activations_freezes_as_well(controller: Any, re
 
 def test_layer_modules_out_of_order_are_said_and_not_watched(controller: Any, caplog: pytest.LogCaptureFixture):
     training = Training()
-    config = egeria.Config(controller=controller.address, batch_size=8, options=WINDOW)
+    config = egeria.Config(controller=controller.address, batch_size=8, policy="plasticity", options=WINDOW)
     session = egeria.attach(training.model, training.optimizer, modules=["blocks", "stem", "head"], config=config)
     training.train(4, session)
     assert "[BAD_PARTITION] a layer of 'stem' runs before one of 'blocks'; list" in caplog.text
@@ -456,7 +460,7 @@ def test_the_order_of_the_forward_pass_replaces_that_of_definition(controller: A
     training = Training()
     training.model = Backwards()
     training.optimizer = torch.optim.SGD(training.model.parameters(), 0.01)
-    session = training.attach(controller=controller.address, batch_size=8, options=WINDOW)
+    session = training.attach(controller=controller.address, batch_size=8, policy="plasticity", options=WINDOW)
     assert [module.name for module in session.modules] == ["head", "second", "first"]
     training.train(3, session)
     assert [module.name for module in session.modules] == ["first", "second", "head"]
@@ -471,7 +475,8 @@ def test_sizes_that_begin_to_vary_later_lead_to_a_new_recording(controller: Any)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-    config = egeria.Config(controller=controller.address, batch_size=4, observe=True, options=WINDOW)
+    config = egeria.Config(controller=controller.address, batch_size=4, observe=True, policy="plasticity",
+                           options=WINDOW)
     session = egeria.attach(model, optimizer, config=config)
 
     def step(length: int) -> None:

@@ -34,7 +34,7 @@ TEST(Options, FillsInTheTasksDefaults) {
   const CommandLine resnet =
       Parse({"--task", "resnet56", "--data", "x", "--controller", "unix:/c", "--epochs", "3"});
   EXPECT_EQ(resnet.options.epochs, 3);
-  EXPECT_EQ(resnet.options.policy, "plasticity");
+  EXPECT_EQ(resnet.options.policy, "auto");
   EXPECT_EQ(ModelName(resnet.options), "resnet56");
 }
 
@@ -90,7 +90,7 @@ TEST(Options, ControllerNoneIsAPlainRunWhateverTheEnvironmentSays) {
 
 TEST(Options, SingleConstantsWinOverThePolicyJson) {
   const Options options =
-      Parse({"--task", "digits", "--data", "x", "--controller", "unix:/c", "--policy-json",
+      Parse({"--task", "digits", "--data", "x", "--controller", "unix:/c", "--policy", "plasticity", "--policy-json",
              "{\"plasticity\": {\"window\": 7, \"learning_rate_drop\": 5}}", "--window", "4", "--interval",
              "20", "--tolerance", "0.3", "--probe-batch", "16", "--bootstrap", "off"})
           .options;
@@ -103,7 +103,7 @@ TEST(Options, SingleConstantsWinOverThePolicyJson) {
 TEST(Options, AProbeIsNoLargerThanTheBatch) {
   auto parse = [](std::vector<std::string> more) {
     std::vector<std::string> all = {"--task",       "digits",  "--data",       "x",
-                                    "--controller", "unix:/c", "--batch-size", "16"};
+                                    "--controller", "unix:/c", "--batch-size", "16", "--policy", "plasticity"};
     all.insert(all.end(), more.begin(), more.end());
     return Parse(all);
   };

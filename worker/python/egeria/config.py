@@ -134,7 +134,7 @@ class Config:
     Attributes:
       controller: address of egeria-controller ("host:port" or "unix:/path"). None: the environment's
         EGERIA_CONTROLLER, which `egeria-run` sets. "none": no controller, so that nothing is measured or frozen.
-      policy: "plasticity", "auto", "staged", "finetune", "gradnorm", "actnorm", "schedule" or "none"
+      policy: "auto", "staged", "plasticity", "finetune", "gradnorm", "actnorm", "schedule" or "none"
         (docs/policies.md).
       options: the policy's constants, such as {"interval_steps": 50, "window": 10}; what is missing takes the
         default.
@@ -157,7 +157,7 @@ class Config:
     """
 
     controller: str | None = None
-    policy: str = "plasticity"
+    policy: str = "auto"
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     observe: bool = False
     total_steps: int | None = None
