@@ -92,10 +92,10 @@ TEST(PolicyConfig, FillsInGradientIntervalsFromTheTotalAndTheRanks) {
   JobShape shape{6, 20'000};
   shape.ranks = 2;
   EXPECT_EQ(std::get<AutoConfig>(Resolve(AutoConfig(), shape).value()).interval_steps, 10);
-  EXPECT_EQ(std::get<AutoConfig>(Resolve(AutoConfig(), shape).value()).second_opinion, false);
+  EXPECT_EQ(std::get<AutoConfig>(Resolve(AutoConfig(), {4, 4999}).value()).second_opinion, false);
   EXPECT_EQ(std::get<AutoConfig>(Resolve(AutoConfig(), {4, 5000}).value()).second_opinion, true);
   EXPECT_EQ(std::get<AutoConfig>(Resolve(AutoConfig(), {4, 0}).value()).second_opinion, true);
-  EXPECT_EQ(std::get<AutoConfig>(Resolve(AutoConfig{.second_opinion = true}, shape).value()).second_opinion, true);
+  EXPECT_EQ(std::get<AutoConfig>(Resolve(AutoConfig{.second_opinion = true}, {4, 4999}).value()).second_opinion, true);
   EXPECT_EQ(std::get<StagedConfig>(Resolve(StagedConfig(), shape).value()).interval_steps, 10);
   shape.total_steps = 1'000;
   EXPECT_EQ(std::get<AutoConfig>(Resolve(AutoConfig(), shape).value()).interval_steps, 2);
