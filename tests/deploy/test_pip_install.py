@@ -57,13 +57,17 @@ def test_the_package_and_its_types_and_programs_are_there(environment: pathlib.P
         assert version in call(environment / "bin" / program, "--version", folder=tmp_path)
 
 
-def test_the_readmes_example_freezes_and_unfreezes_on_two_ranks(environment: pathlib.Path, tmp_path: pathlib.Path):
+@pytest.mark.parametrize(("policy", "switches"), [("auto", r"[1-9]\d* freezes?, \d+ unfreezes?"),
+                                                  ("plasticity", r"[1-9]\d* freezes?, [1-9]\d* unfreezes?")])
+def test_the_readmes_example_freezes_on_two_ranks(policy: str, switches: str, environment: pathlib.Path,
+                                                  tmp_path: pathlib.Path):
     script = shutil.copy(EXAMPLE, tmp_path)
     out = call(environment / "bin" / "egeria-run", "--nproc-per-node", 2, script, folder=tmp_path, seconds=300,
-               EGERIA_CACHE=str(tmp_path / "cache"), PATH=f"{environment / 'bin'}:{os.environ['PATH']}")
+               EGERIA_CACHE=str(tmp_path / "cache"), PATH=f"{environment / 'bin'}:{os.environ['PATH']}",
+               **({} if policy == "auto" else {"EGERIA_POLICY": policy}))
     assert float(re.search(r"accuracy ([\d.]+)", out).group(1)) > 0.95
     summary = next(line for line in out.splitlines() if line.startswith("egeria: "))
-    assert re.search(r"[1-9]\d* freezes?, [1-9]\d* unfreezes?, 2 ranks identical", summary)
+    assert re.search(switches + ", 2 ranks identical", summary)
 
 
 def test_doctor_finds_the_package_beside_the_program(environment: pathlib.Path, tmp_path: pathlib.Path):
