@@ -73,12 +73,12 @@ cifar10() {
   local job=(--task resnet20 --data "$data" --train-samples 10000 --epochs 16 --schedule step
              --lr-milestones 0.6 --seed 0)
   EGERIA_CONTROLLER=none train "$out" plain "${job[@]}"
+  train "$out" auto "${job[@]}"
   train_and_export() {
     train "$out" plasticity "${job[@]}" --policy plasticity --interval 5 --window 5
     egeria export resnet20 > "$out/readings.jsonl"
     egeria export resnet20 --decisions > "$out/decisions.jsonl"
   }
-  train "$out" auto "${job[@]}"
   with_controller "$out" train_and_export
   python deploy/report/plot_plasticity.py "$out/readings.jsonl" "$out/decisions.jsonl" "$out/plasticity.png" \
     --title "ResNet-20 on CIFAR-10, 2 ranks"

@@ -57,9 +57,9 @@ AutoPolicy::AutoPolicy(const AutoConfig& config, const JobShape& shape)
       area_(shape.planned_learning_rates, shape.total_steps),
       clock_(StartOf(config, area_, shape.total_steps), config.every, config.most_backoff, shape.total_steps),
       gate_(config.threshold, config.late_threshold, config.readings, config.least_readings, TimeSharesOf(shape)),
-      probe_(SnrGate(config.threshold, config.late_threshold, config.least_readings, config.least_readings,
+      probe_(SnrGate(config.threshold, config.late_threshold, config.readings, config.least_readings,
                      TimeSharesOf(shape)),
-             shape.modules, config.least_readings),
+             shape.modules, config.least_readings, config.readings),
       trend_(kTrendWindow),
       rate_at_freeze_(static_cast<size_t>(shape.modules)),
       still_(static_cast<size_t>(shape.modules)) {
@@ -74,7 +74,9 @@ std::optional<Decision> AutoPolicy::Observe(const Observation& observation) {
   }
   if (!*config_.signal_led) {
     const double left = area_.After(step_).value_or(1);
-    gate_.Ease(std::max(1.0, kAreaOfThresholds / std::max(kLeastArea, left)));
+    const double factor = std::max(1.0, kAreaOfThresholds / std::max(kLeastArea, left));
+    gate_.Ease(factor);
+    probe_.Ease(factor);
   }
   if (observation.gradients) {
     if (auto decision = ObserveGradients(*observation.gradients)) return decision;
@@ -115,19 +117,26 @@ std::optional<Decision> AutoPolicy::ObserveGradients(const GradientReading& read
   one_part_ = reading.parts < 2;
   if (one_part_) {
     probe_.Stop();
-    next_probe_ = step_ + StepsBetweenProbes();
+    next_probe_ = step_ + StepsToNextProbe(0);
     return std::nullopt;
   }
   if (reading.step <= readings_from_) return std::nullopt;
   gate_.Add(reading);
   if (!probe_.running()) return std::nullopt;
-  const std::optional<int> learns = probe_.Observe(reading, frozen_prefix_, still_);
-  if (!probe_.running()) next_probe_ = step_ + StepsBetweenProbes();
-  if (!learns) return std::nullopt;
+  const std::optional<std::string> too_early = TooEarly();
+  const auto found = probe_.Observe(reading, frozen_prefix_, still_,
+                                    too_early ? Reprobe::Burden::kOnFreeze : Reprobe::Burden::kOnSignal);
+  if (!probe_.running()) next_probe_ = step_ + StepsToNextProbe(probe_.readings());
+  if (!found) return std::nullopt;
   clock_.Refused(step_);
-  return Thaw(*learns, absl::StrFormat("two probes in a row of what is frozen found that module %d could learn still: "
-                                       "gradient SNR of modules 0 to %d now %s",
-                                       *learns, frozen_prefix_ - 1, probe_.Describe(frozen_prefix_, still_)));
+  const std::string snr = absl::StrFormat("gradient SNR of modules 0 to %d now %s", frozen_prefix_ - 1,
+                                          probe_.Describe(frozen_prefix_, still_));
+  if (!found->learns) {
+    return Thaw(found->prefix, absl::StrFormat("what is frozen is not surely noise (%s), and "
+                                               "%s", snr, *too_early));
+  }
+  return Thaw(found->prefix, absl::StrFormat("two probes in a row of what is frozen found that module %d could learn "
+                                             "still: %s", *found->learns, snr));
 }
 
 std::optional<Decision> AutoPolicy::ObservePlasticity(double plasticity) {
@@ -179,6 +188,20 @@ bool AutoPolicy::AwaitsReadings() const {
   return told && step_ < *clock_.next() + *clock_.period();
 }
 
+std::optional<std::string> AutoPolicy::TooEarly() const {
+  if (shape_.total_steps > 0 && step_ < *clock_.start()) {
+    return absl::StrFormat("step %d of %d is before %g %% of the training, where freezing costs accuracy", step_,
+                           shape_.total_steps,
+                           100 * static_cast<double>(*clock_.start()) / static_cast<double>(shape_.total_steps));
+  }
+  if (!clock_.next()) {
+    return absl::StrFormat("the learning rate %.4g has not fallen to a hundredth of its peak of %.4g, and how long the "
+                           "training lasts is unknown",
+                           rates_.newest().value_or(0), clock_.peak_rate());
+  }
+  return TooMuchLeft();
+}
+
 std::optional<std::string> AutoPolicy::TooMuchLeft() const {
   const std::optional<double> left = area_.After(step_);
   if (!left || *left <= *config_.area_left * (1 + 1e-9)) return std::nullopt;
@@ -212,18 +235,8 @@ std::optional<std::string> AutoPolicy::Refusal(int prefix) const {
 std::optional<std::string> AutoPolicy::Objection(int prefix) const {
   if (prefix <= frozen_prefix_) return std::nullopt;
   if (prefix == frozen_prefix_ + 1 && trend_.IsStill()) return std::nullopt;
-  if (shape_.total_steps > 0 && step_ < *clock_.start()) {
-    return absl::StrFormat("step %d of %d is before %g %% of the training, where freezing costs accuracy", step_,
-                           shape_.total_steps,
-                           100 * static_cast<double>(*clock_.start()) / static_cast<double>(shape_.total_steps));
-  }
-  if (!clock_.next()) {
-    return absl::StrFormat("the learning rate %.4g has not fallen to a hundredth of its peak of %.4g, and how long the "
-                           "training lasts is unknown",
-                           rates_.newest().value_or(0), clock_.peak_rate());
-  }
   if (one_part_ && *config_.signal_led) return OnePart();
-  if (auto left = TooMuchLeft()) return left;
+  if (auto early = TooEarly()) return early;
   return Refusal(prefix);
 }
 
@@ -244,18 +257,23 @@ int AutoPolicy::Interval() const {
   return GradientInterval(clock_.period().value_or(0), shape_);
 }
 
+int AutoPolicy::ProbeInterval() const {
+  // The sooner it ends, the shorter a bad freeze lasts; of one rank, a reading takes a backward pass of its own.
+  return shape_.ranks == 1 ? Interval() : 1;
+}
+
 int64_t AutoPolicy::Lead() const {
   return GradientLead(Interval(), config_.readings, config_.least_readings, clock_.period().value_or(0));
 }
 
-int64_t AutoPolicy::StepsBetweenProbes() const {
+int64_t AutoPolicy::StepsToNextProbe(int readings) const {
   const double period = static_cast<double>(clock_.period().value_or(kPeriodOfUnknownTotal));
   return std::max(StepsOfPart(config_.reprobe_every / config_.every, period),
-                  kStepsPerProbeReading * config_.least_readings);
+                  kStepsPerProbeReading * std::max(config_.least_readings, readings));
 }
 
 std::optional<GradientMonitoring> AutoPolicy::gradient_monitoring() const {
-  if (probe_.running()) return GradientMonitoring{Interval(), 0};
+  if (probe_.running()) return GradientMonitoring{ProbeInterval(), 0};
   if (frozen_prefix_ == shape_.modules - 1) return std::nullopt;
   const std::optional<int64_t> next = clock_.next();
   if (!next || step_ < *next - Lead()) return std::nullopt;
@@ -289,12 +307,12 @@ Decision AutoPolicy::Freeze(int prefix, std::string reason) {
 Decision AutoPolicy::Thaw(int prefix, std::string reason) {
   SetPrefix(prefix);
   probe_.Stop();
-  next_probe_ = step_ + StepsBetweenProbes();
+  next_probe_ = step_ + StepsToNextProbe(0);
   return {step_, Action::kUnfreeze, prefix, std::move(reason)};
 }
 
 void AutoPolicy::SetPrefix(int prefix) {
-  if (frozen_prefix_ == 0) next_probe_ = step_ + StepsBetweenProbes();
+  if (frozen_prefix_ == 0) next_probe_ = step_ + StepsToNextProbe(0);
   for (int module = std::min(frozen_prefix_, prefix); module < shape_.modules; ++module) {
     rate_at_freeze_[static_cast<size_t>(module)] = module < prefix ? rates_.newest() : std::nullopt;
     still_[static_cast<size_t>(module)] = false;

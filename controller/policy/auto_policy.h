@@ -45,13 +45,17 @@ class AutoPolicy : public Policy {
   std::optional<Decision> Check();
   void BeginProbeIfDue();
 
-  // Steps between gradient readings; how long before a check they begin; steps between re-probes.
+  // Steps between gradient readings, and between those of a probe; how long before a check they begin.
   int Interval() const;
+  int ProbeInterval() const;
   int64_t Lead() const;
-  int64_t StepsBetweenProbes() const;
+  // Steps until the next probe, after one of so many readings.
+  int64_t StepsToNextProbe(int readings) const;
   // Whether a check that is due had better wait for gradient readings.
   bool AwaitsReadings() const;
-  // Why it is too early for any freeze: by the learning rate, at a step that is late enough.
+  // Why it is too early for any freeze: by steps, or by the learning rate.
+  std::optional<std::string> TooEarly() const;
+  // The same at a step that is late enough.
   std::optional<std::string> TooMuchLeft() const;
   // Why 0..prefix-1 should not be frozen by the signals alone, whatever the step.
   std::optional<std::string> Refusal(int prefix) const;

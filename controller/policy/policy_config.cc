@@ -153,9 +153,7 @@ absl::Status CheckArea(const JobShape& shape) {
     return BadPolicy("area needs planned_learning_rates, which the job did not tell: let its scheduler be known to the "
                      "session, or use fractions of the steps (area false)");
   }
-  const bool usable =
-      std::all_of(rates.begin(), rates.end(), [](double rate) { return std::isfinite(rate) && rate >= 0; });
-  if (!usable || *std::max_element(rates.begin(), rates.end()) <= 0) {
+  if (!HaveArea(rates)) {
     return BadPolicy("area needs planned_learning_rates that are finite, not negative and not all 0");
   }
   return absl::OkStatus();

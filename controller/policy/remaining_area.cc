@@ -1,35 +1,16 @@
 #include "controller/policy/remaining_area.h"
 
 #include <algorithm>
-#include <cmath>
-#include <utility>
 
 #include "controller/policy/training_fractions.h"
 
 namespace egeria::policy {
-namespace {
 
-std::vector<double> UsableOrNone(std::vector<double> rates) {
-  const bool usable = rates.size() >= 2 &&
-                      std::all_of(rates.begin(), rates.end(), [](double r) { return std::isfinite(r) && r >= 0; }) &&
-                      std::any_of(rates.begin(), rates.end(), [](double r) { return r > 0; });
-  return usable ? std::move(rates) : std::vector<double>{};
-}
-
-// Of a rate that is linear between points one apart, from 0 to x.
-double AreaUntil(double x, const std::vector<double>& rates) {
-  double area = 0;
-  for (size_t i = 0; i + 1 < rates.size() && static_cast<double>(i) < x; ++i) {
-    const double part = std::min(1.0, x - static_cast<double>(i));
-    area += part * (rates[i] + (rates[i + 1] - rates[i]) * part / 2);
-  }
-  return area;
-}
-
-}  // namespace
-
-RemainingArea::RemainingArea(std::vector<double> planned, int64_t total_steps)
-    : planned_(UsableOrNone(std::move(planned))), total_steps_(total_steps) {}
+RemainingArea::RemainingArea(const std::vector<double>& planned, int64_t total_steps)
+    : planned_(HaveArea(planned) ? planned : std::vector<double>{}),
+      pieces_(planned_.empty() ? 0 : static_cast<double>(planned_.size() - 1)),
+      whole_(AreaUntil(pieces_, planned_)),
+      total_steps_(total_steps) {}
 
 void RemainingArea::Observe(int64_t step, double rate) {
   const int64_t since = observed_until_.value_or(0);
@@ -46,9 +27,8 @@ std::optional<double> RemainingArea::After(int64_t step) const {
   if (total_steps_ == 0) return std::nullopt;
   if (step >= total_steps_) return 0;
   if (!planned_.empty()) {
-    const double pieces = static_cast<double>(planned_.size() - 1);
     const double done = std::max(0.0, static_cast<double>(step) / static_cast<double>(total_steps_));
-    return std::max(0.0, 1 - AreaUntil(done * pieces, planned_) / AreaUntil(pieces, planned_));
+    return std::max(0.0, 1 - AreaUntil(done * pieces_, planned_) / whole_);
   }
   if (!observed_until_) return std::nullopt;
   const double past = past_ + rate_ * static_cast<double>(std::max<int64_t>(0, step - *observed_until_));

@@ -14,9 +14,9 @@ namespace egeria::policy {
 // the end. Thread-compatible.
 class RemainingArea {
  public:
-  // `planned` as JobShape::planned_learning_rates; one that says nothing (fewer than two points, or all 0) is none.
+  // `planned` as JobShape::planned_learning_rates; one without an area (HaveArea) is none.
   // total_steps 0: unknown.
-  RemainingArea(std::vector<double> planned, int64_t total_steps);
+  RemainingArea(const std::vector<double>& planned, int64_t total_steps);
 
   // Takes in the rate in force at a step. Before the first one it is taken to have been the same.
   void Observe(int64_t step, double rate);
@@ -29,7 +29,9 @@ class RemainingArea {
   std::optional<int64_t> StepWith(double left) const;
 
  private:
-  const std::vector<double> planned_;
+  const std::vector<double> planned_;  // empty: nothing is
+  const double pieces_;                // between its points
+  const double whole_;                 // area, of points one apart
   const int64_t total_steps_;
   std::optional<int64_t> observed_until_;
   double rate_ = 0;  // newest

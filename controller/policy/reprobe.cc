@@ -11,11 +11,15 @@ constexpr int kProbesInARow = 2;
 
 }  // namespace
 
-Reprobe::Reprobe(SnrGate gate, int modules, int readings)
-    : gate_(std::move(gate)), readings_needed_(readings), found_(static_cast<size_t>(modules)) {}
+Reprobe::Reprobe(SnrGate gate, int modules, int least_readings, int readings)
+    : gate_(std::move(gate)),
+      least_readings_(least_readings),
+      most_readings_(readings),
+      found_(static_cast<size_t>(modules)) {}
 
 void Reprobe::Begin(int64_t step) {
   repeated_ = false;
+  all_readings_ = 0;
   Collect(step);
 }
 
@@ -23,6 +27,7 @@ void Reprobe::Collect(int64_t step) {
   running_ = true;
   from_step_ = step;
   readings_ = 0;
+  next_look_ = least_readings_;
   gate_.Forget();
 }
 
@@ -36,12 +41,23 @@ void Reprobe::Restart(int64_t step) {
   if (running_) Collect(step);
 }
 
-std::optional<int> Reprobe::Observe(const GradientReading& reading, int frozen, const std::vector<bool>& exempt) {
+std::optional<Reprobe::Finding> Reprobe::Observe(const GradientReading& reading, int frozen,
+                                                 const std::vector<bool>& exempt, Burden burden) {
   if (!running_ || reading.first_module > 0 || reading.parts < 2 || reading.step <= from_step_) return std::nullopt;
   gate_.Add(reading);
-  if (++readings_ < readings_needed_) return std::nullopt;
+  ++all_readings_;
+  if (++readings_ < next_look_) return std::nullopt;
 
+  if (burden == Burden::kOnFreeze && gate_.Refusal(frozen, frozen, exempt).has_value()) {
+    running_ = false;
+    const auto first = std::find(exempt.begin(), exempt.begin() + frozen, false);
+    return Finding{static_cast<int>(first - exempt.begin()), std::nullopt};
+  }
   const std::vector<int> over = gate_.OverThreshold(frozen, exempt);
+  if (over.empty() && gate_.EstimateIsOver(frozen, exempt) && readings_ < most_readings_) {
+    next_look_ = std::min(2 * next_look_, most_readings_);
+    return std::nullopt;
+  }
   std::optional<int> first;
   for (int module = 0; module < static_cast<int>(found_.size()); ++module) {
     int& found = found_[static_cast<size_t>(module)];
@@ -53,7 +69,7 @@ std::optional<int> Reprobe::Observe(const GradientReading& reading, int frozen, 
     return std::nullopt;
   }
   running_ = false;
-  return first;
+  return first ? std::optional<Finding>({*first, first}) : std::nullopt;
 }
 
 }  // namespace egeria::policy

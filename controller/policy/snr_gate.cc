@@ -37,9 +37,8 @@ SnrGate::SnrGate(double threshold, double late_threshold, int readings, int leas
 }
 
 double SnrGate::ThresholdOf(int module, double samples) const {
-  const double at_64 = std::max(thresholds_[static_cast<size_t>(module)],
-                                std::min(kMostThreshold, ease_ * thresholds_[static_cast<size_t>(module)]));
-  return ThresholdAtBatch(at_64, samples);
+  const double given = thresholds_[static_cast<size_t>(module)];
+  return ThresholdAtBatch(std::max(given, std::min(kMostThreshold, ease_ * given)), samples);
 }
 
 std::optional<SnrEstimate> SnrGate::OfModule(int module) const {
@@ -104,6 +103,11 @@ std::vector<int> SnrGate::OverThreshold(int prefix, const std::vector<bool>& exe
     if (own->snr.lower > threshold || (together && own->snr.value > threshold)) over.push_back(module);
   }
   return over;
+}
+
+bool SnrGate::EstimateIsOver(int prefix, const std::vector<bool>& exempt) const {
+  const std::optional<PooledSnr> pooled = PooledOf(0, prefix, exempt);
+  return pooled && pooled->snr.value > ThresholdOf(prefix - 1, pooled->samples);
 }
 
 std::string SnrGate::Describe(int prefix, const std::vector<bool>& exempt) const {

@@ -44,6 +44,9 @@ class SnrGate {
   // lower end of all together is over the prefix's, whose value is.
   std::vector<int> OverThreshold(int prefix, const std::vector<bool>& exempt) const;
 
+  // Whether the estimate of them all together is over the threshold, clearly or not.
+  bool EstimateIsOver(int prefix, const std::vector<bool>& exempt) const;
+
   // "0.012 (0.004..0.031)" of the modules together; empty where there is no estimate.
   std::string Describe(int prefix, const std::vector<bool>& exempt) const;
 

@@ -25,13 +25,25 @@ int64_t StepAtFraction(double fraction, int64_t total_steps) {
 
 int64_t StepsOfPart(double part, double steps) { return std::max<int64_t>(1, std::llround(part * steps)); }
 
+bool HaveArea(const std::vector<double>& rates) {
+  return rates.size() >= 2 &&
+         std::all_of(rates.begin(), rates.end(), [](double rate) { return std::isfinite(rate) && rate >= 0; }) &&
+         std::any_of(rates.begin(), rates.end(), [](double rate) { return rate > 0; });
+}
+
+double AreaUntil(double points, const std::vector<double>& rates) {
+  double area = 0;
+  for (size_t i = 0; i + 1 < rates.size() && static_cast<double>(i) < points; ++i) {
+    const double part = std::min(1.0, points - static_cast<double>(i));
+    area += part * (rates[i] + (rates[i + 1] - rates[i]) * part / 2);
+  }
+  return area;
+}
+
 int64_t StepAtArea(double fraction, const std::vector<double>& rates, int64_t total_steps) {
-  EGERIA_CHECK(rates.size() >= 2 && total_steps >= 1);
-  double whole = 0;
-  for (size_t i = 0; i + 1 < rates.size(); ++i) whole += (rates[i] + rates[i + 1]) / 2;
-  EGERIA_CHECK(whole > 0);
-  const double wanted = fraction * whole;
+  EGERIA_CHECK(HaveArea(rates) && total_steps >= 1);
   const double pieces = static_cast<double>(rates.size() - 1);
+  const double wanted = fraction * AreaUntil(pieces, rates);
   double before = 0;
   for (size_t i = 0; i + 1 < rates.size(); ++i) {
     const double area = (rates[i] + rates[i + 1]) / 2;

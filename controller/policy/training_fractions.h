@@ -15,9 +15,14 @@ int64_t StepAtFraction(double fraction, int64_t total_steps);
 // That part of so many steps in whole ones, at least one: for periods.
 int64_t StepsOfPart(double part, double steps);
 
+// Whether learning rates have an area under them: two or more, finite, none negative and not all 0.
+bool HaveArea(const std::vector<double>& rates);
+
+// The area under learning rates that are linear between points one apart, from the first point to `points` after it.
+double AreaUntil(double points, const std::vector<double>& rates);
+
 // The first step at which the area under the learning rates, which are linear between the points of `rates` (evenly
-// spread over 0..total_steps), has reached `fraction` of the whole. Requires two rates or more, none negative and not
-// all 0, and total_steps >= 1.
+// spread over 0..total_steps), has reached `fraction` of the whole. Requires HaveArea(rates) and total_steps >= 1.
 int64_t StepAtArea(double fraction, const std::vector<double>& rates, int64_t total_steps);
 
 // Each module's share of the time of a step; where the job does not tell, all have the same one.

@@ -46,25 +46,20 @@ class Meddler(threading.Thread):
       said: what `egeria freeze` printed, without and with --force.
     """
 
-    def __init__(self, address: str, step: int, module_share: float):
+    def __init__(self, controller: Controller, step: int, module_share: float):
         super().__init__(daemon=True)
-        self._address, self._step, self._share = address, step, module_share
+        self._controller, self._step, self._share = controller, step, module_share
         self.said: list[str] = []
 
     def run(self) -> None:
-        while True:
-            jobs = [json.loads(line) for line in self._egeria("list", "--json").splitlines() if line.startswith("{")]
-            if jobs and int(jobs[0]["step"]) >= self._step:
-                break
+        while not (jobs := self._controller.list()) or int(jobs[0]["step"]) < self._step:
             time.sleep(0.2)
         prefix = str(frozen_prefix(self._share, int(jobs[0]["module_count"])))
         for force in ([], ["--force"]):
-            self.said.append(self._egeria("freeze", jobs[0]["job_id"], prefix, *force).strip())
-
-    def _egeria(self, *arguments: str) -> str:
-        done = subprocess.run([find_program("egeria"), *arguments, "--controller", self._address], text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30)
-        return done.stdout
+            done = subprocess.run([find_program("egeria"), "freeze", jobs[0]["job_id"], prefix, *force, "--controller",
+                                   self._controller.address], text=True, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, timeout=30)
+            self.said.append(done.stdout.strip())
 
 
 def train(arguments: argparse.Namespace, run: Run, controller: str | None, folder: pathlib.Path) -> dict:
@@ -81,7 +76,7 @@ def main() -> int:
         folder = pathlib.Path(temporary)
         plain = train(arguments, PLAIN, None, folder)
         with Controller(folder) as controller:
-            meddler = Meddler(controller.address, int(arguments.at * task.profile.steps), arguments.modules)
+            meddler = Meddler(controller, int(arguments.at * task.profile.steps), arguments.modules)
             meddler.start()
             forced = train(arguments, policy_run("auto", "auto", {}), controller.address, folder)
             meddler.join(timeout=10)

@@ -81,6 +81,14 @@ void Account::Add(const std::string& what, double seconds) {
   spent_[what] += seconds;
 }
 
+void Account::BeginForward() {
+  if (disturbed_ && !in_forward_ && last_) {
+    last_ = now_();
+    own_ = 0;
+  }
+  in_forward_ = true;
+}
+
 void Account::EndStep(int prefix, double share) {
   const double now = now_();
   if (last_) {
@@ -95,7 +103,7 @@ void Account::EndStep(int prefix, double share) {
   }
   last_ = now;
   own_ = 0;
-  disturbed_ = false;
+  disturbed_ = in_forward_ = false;
   share_steps_ += share;
   ++steps_;
 }

@@ -58,6 +58,10 @@ class Account {
   // The step under way has something in it that others do not have: a compilation, say.
   void Disturb() { disturbed_ = true; }
 
+  // A training forward pass begins; not inside a block. A disturbed step counts from here, since before it there may have
+  // been an evaluation, which nobody has spent.
+  void BeginForward();
+
   // At the end of each step. `prefix`: layer modules that were frozen during it; `share`: of the parameters, 0..1.
   void EndStep(int prefix, double share);
 
@@ -102,6 +106,7 @@ class Account {
   std::optional<double> last_;  // the boundary before
   double own_ = 0;              // spent since then
   bool disturbed_ = false;
+  bool in_forward_ = false;     // of the step under way, a forward pass has begun
   std::map<std::string, double> spent_;
   std::map<int, Times> times_;
   std::vector<std::pair<int, double>> disturbances_;  // prefix, seconds

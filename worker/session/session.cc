@@ -63,6 +63,7 @@ void Session::FollowPrefix() {
 }
 
 void Session::BeginStep() {
+  account_.BeginForward();
   reducer_->BeforeForward();
   captured_.reset();
   sampling_ = link_.SamplingFor(step_ + 1);

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from benchmarks.harness.errors import BenchError
 
@@ -65,9 +66,13 @@ class Controller:
                              + log_file.read_text(errors="replace")[-2000:])
         return self
 
+    def list(self) -> list[dict[str, Any]]:
+        """What `egeria list --json` says of each job that it holds."""
+        return [json.loads(line) for line in self._egeria("list", "--json").splitlines() if line.strip()]
+
     def jobs(self) -> list[str]:
-        """Ids of the jobs that it holds."""
-        return [json.loads(line)["job_id"] for line in self._egeria("list", "--json").splitlines() if line.strip()]
+        """Their ids."""
+        return [job["job_id"] for job in self.list()]
 
     def export(self, job: str, *options: str) -> str:
         """What `egeria export` writes of a job."""

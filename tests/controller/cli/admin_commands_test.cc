@@ -108,8 +108,8 @@ TEST_F(AdminCommands, ReplayOfAnExportWithGradientsGivesTheSameDecisions) {
   const std::string decisions = out_.str();
   ASSERT_EQ(Run({"export", "job2"}), 0) << err_.str();
   in_.str(out_.str());
-  ASSERT_EQ(Run({"replay", "-", "--policy", "auto", "--options", R"({"second_opinion":false,"signal_led":true})"}, false), 0)
-      << err_.str();
+  const std::string constants = R"({"second_opinion":false,"signal_led":true})";
+  ASSERT_EQ(Run({"replay", "-", "--policy", "auto", "--options", constants}, false), 0) << err_.str();
   std::istringstream replayed(out_.str()), decided(decisions);
   std::string line, record;
   int lines = 0;

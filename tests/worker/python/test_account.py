@@ -56,6 +56,22 @@ def test_the_first_step_after_a_switch_counts_as_spent_beyond_the_usual() -> Non
     assert training.account.spent_seconds() == {"probes": 0.0, "recompiles": pytest.approx(4.0)}
 
 
+def test_an_evaluation_before_the_first_step_after_a_switch_is_not_spent() -> None:
+    training = Training()
+    training.steps(11, 1.0)
+    training.account.disturb()
+    with training.account.spend("hooks"):
+        training.now += 0.25
+    training.now += 60.0
+    training.account.begin_forward()
+    training.now += 1.0
+    training.account.begin_forward()  # of the step's second micro-batch
+    training.steps(1, 3.5, prefix=1, own=0.25)
+    training.steps(9, 0.5, prefix=1)
+    assert training.account.spent_seconds() == {"hooks": pytest.approx(0.25), "probes": pytest.approx(0.25),
+                                                "recompiles": pytest.approx(4.0)}
+
+
 def test_an_evaluation_between_two_steps_is_no_part_of_them() -> None:
     training = Training()
     training.steps(21, 1.0)

@@ -331,6 +331,7 @@ class Session:
         """Before a training forward pass."""
         if self._gradients.aside:
             return
+        self._account.begin_forward()
         try:
             with self._account.spend("hooks"):
                 self._reports.forward()

@@ -17,6 +17,7 @@ void DefineAccount(pybind11::module_& module) {
       .def("end", &Account::End, "what"_a)
       .def("add_spent", &Account::Add, "what"_a, "seconds"_a)
       .def("disturb", &Account::Disturb)
+      .def("begin_forward", &Account::BeginForward)
       .def("end_step", &Account::EndStep, "prefix"_a, "share"_a)
       .def_property_readonly("frozen_share", &Account::frozen_share)
       .def("saved_seconds", &Account::SavedSeconds)
