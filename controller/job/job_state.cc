@@ -103,6 +103,9 @@ absl::Status JobState::CheckObserved(const v1::Observation& fact) const {
   if (fact.has_module() && (fact.module() < 0 || fact.module() >= module_count())) {
     return Impossible("a reading of module ", fact.module());
   }
+  if (fact.still_modules() < 0 || fact.still_modules() >= module_count()) {
+    return Impossible(fact.still_modules(), " modules that do not change");
+  }
   const bool finite = std::isfinite(fact.plasticity()) && std::isfinite(fact.loss()) &&
                       std::isfinite(fact.learning_rate());
   if (!finite) return Impossible("an observation that is not finite");
@@ -259,6 +262,7 @@ void JobState::RecordObservation(const Observed& observed) {
   last_step_ = observation.step;
   if (observation.loss) last_loss_step_ = observation.step;
   if (observation.learning_rate) last_learning_rate_ = observation.learning_rate;
+  if (observation.still_modules) last_still_modules_ = *observation.still_modules;
   if (observation.plasticity) ++readings_;
   observations_.push_back(observed);
 }
@@ -281,6 +285,7 @@ void JobState::RollBackTo(int64_t step) {
   last_step_ = registration_.step();
   last_loss_step_ = -1;
   last_learning_rate_.reset();
+  last_still_modules_ = 0;
   readings_ = 0;
   std::vector<v1::Decision> decisions = std::exchange(decisions_, {});
   const std::vector<size_t> after = std::exchange(decision_after_, {});
@@ -353,6 +358,7 @@ std::string JobState::DebugString() const {
   std::string text = absl::StrCat(
       registration_.DebugString(), "generation ", generation_.value(), " mode ", static_cast<int>(mode_),
       " paused ", paused_, " finished ", finished_, " step ", last_step_, " lr ", Number(last_learning_rate_),
+      " still ", last_still_modules_,
       " readings ", readings_, " epoch ", epoch_, " base plan ", base_plan_.value(), " prefix ", base_prefix_,
       " decided ", decided_prefix(), "\n");
   for (const Plan& plan : plans_) {
@@ -378,6 +384,7 @@ std::string JobState::DebugString() const {
     absl::StrAppend(&text, observed.seen ? "seen " : "unseen ", observed.observation.step, " ",
                     observed.observation.module.value_or(-1), " ", Number(observed.observation.plasticity), " ",
                     Number(observed.observation.loss), " ", Number(observed.observation.learning_rate), " ",
+                    observed.observation.still_modules.value_or(-1), " ",
                     observed.observation.gradients ? ToProto(observed.observation).gradients().ShortDebugString() : "",
                     observed.observation.account ? ToProto(observed.observation).account().ShortDebugString() : "",
                     "\n");

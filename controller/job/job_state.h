@@ -93,6 +93,7 @@ class JobState {
   int64_t last_step() const { return last_step_; }
   int64_t last_loss_step() const { return last_loss_step_; }  // -1: no loss is recorded
   std::optional<double> last_learning_rate() const { return last_learning_rate_; }
+  int last_still_modules() const { return last_still_modules_; }
   size_t observations() const { return observations_.size(); }
   int64_t readings() const { return readings_; }
   const std::vector<v1::Decision>& decisions() const { return decisions_; }
@@ -150,6 +151,7 @@ class JobState {
   int64_t last_step_ = 0;
   int64_t last_loss_step_ = -1;
   std::optional<double> last_learning_rate_;
+  int last_still_modules_ = 0;
   int64_t readings_ = 0;
   std::vector<Observed> observations_;
   std::vector<v1::Decision> decisions_;

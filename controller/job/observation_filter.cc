@@ -29,6 +29,15 @@ int64_t TickSteps(const JobState& state) {
   return total > 0 ? std::max<int64_t>(1, total / kTicksPerJob) : kTickStepsWhereTotalIsUnknown;
 }
 
+// The rate of the first parameter group that learns; 0 where none does. Empty if nobody tells, or it is not finite.
+std::optional<double> ScheduledRate(const v1::Heartbeat& heartbeat) {
+  const auto& rates = heartbeat.learning_rates();
+  if (rates.empty()) return std::nullopt;
+  const auto found = std::find_if(rates.begin(), rates.end(), [](double rate) { return rate != 0; });
+  const double rate = found == rates.end() ? 0 : *found;
+  return std::isfinite(rate) ? std::optional<double>(rate) : std::nullopt;
+}
+
 }  // namespace
 
 absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat, int modules) {
@@ -46,6 +55,9 @@ absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat, int modules) {
   if (heartbeat.plan_watermark() < 0 || heartbeat.applied_plan() < 0) return bad("a negative plan");
   if (heartbeat.frozen_prefix() < 0 || heartbeat.frozen_prefix() >= modules) {
     return bad("frozen prefix ", heartbeat.frozen_prefix(), " of ", modules, " modules");
+  }
+  if (heartbeat.still_modules() < 0 || heartbeat.still_modules() >= modules) {
+    return bad(heartbeat.still_modules(), " of ", modules, " modules that do not change");
   }
   if (losses.values_size() > 0 &&
       (losses.first_step() < 0 || losses.first_step() > heartbeat.step() - losses.values_size() + 1)) {
@@ -106,10 +118,12 @@ std::vector<v1::Observation> ObservationFilter::Take(const v1::Heartbeat& heartb
     if (taken.empty() || taken.back().step() != now) taken.emplace_back().set_step(now);
     return taken.back();
   };
-  if (heartbeat.learning_rates_size() > 0 && std::isfinite(heartbeat.learning_rates(0))) {
-    const double rate = heartbeat.learning_rates(0);
-    if (LearningRateIsNews(rate, state)) observation_of_now().set_learning_rate(rate);
+  if (const std::optional<double> rate = ScheduledRate(heartbeat)) {
+    if (LearningRateIsNews(*rate, state)) observation_of_now().set_learning_rate(*rate);
     learning_rate_ = rate;
+  }
+  if (heartbeat.still_modules() != state.last_still_modules()) {
+    observation_of_now().set_still_modules(heartbeat.still_modules());
   }
   const int64_t account_steps = std::max<int64_t>(1, state.registration().total_steps() / kAccountsPerJob);
   if (heartbeat.has_account() && state.policy().wants_account() && state.mode() == v1::MODE_ACT && !state.paused() &&

@@ -24,6 +24,7 @@ absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat, int modules);
 // - losses while the policy wants them, each step once, none that is not finite;
 // - the learning rate when it has moved by 1 % since it was last recorded, or has come to rest anywhere
 //   else, so that no drop is missed however slowly it comes;
+// - the number of modules that do not change, when it changes;
 // - for a policy that acts at given steps, that training has gone on, about a thousand times in all;
 // - that training has got to the step that the policy awaits, if it awaits one;
 // - the account, where the policy wants it and its decisions take effect, about fifty times in all.

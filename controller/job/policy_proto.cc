@@ -190,6 +190,7 @@ policy::Observation FromProto(const v1::Observation& proto) {
   if (proto.has_plasticity()) observation.plasticity = proto.plasticity();
   if (proto.has_loss()) observation.loss = proto.loss();
   if (proto.has_learning_rate()) observation.learning_rate = proto.learning_rate();
+  if (proto.has_still_modules()) observation.still_modules = proto.still_modules();
   if (proto.has_gradients()) {
     const v1::GradientReading& gradients = proto.gradients();
     observation.gradients = {gradients.step(),
@@ -214,6 +215,7 @@ v1::Observation ToProto(const policy::Observation& observation) {
   if (observation.plasticity) proto.set_plasticity(*observation.plasticity);
   if (observation.loss) proto.set_loss(*observation.loss);
   if (observation.learning_rate) proto.set_learning_rate(*observation.learning_rate);
+  if (observation.still_modules) proto.set_still_modules(*observation.still_modules);
   if (const std::optional<policy::GradientReading>& gradients = observation.gradients) {
     v1::GradientReading* out = proto.mutable_gradients();
     out->set_step(gradients->step);

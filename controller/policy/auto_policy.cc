@@ -15,10 +15,6 @@ namespace {
 constexpr int kTrendWindow = 5;           // W of the second opinion
 constexpr int64_t kTrendReadingsPerPeriod = 10;
 constexpr int64_t kLeastTrendInterval = 10;
-// Long before the start plasticity is only watched for modules that do not change at all.
-constexpr int64_t kEarlyTrendReadingsPerPeriod = 2;
-constexpr int64_t kLeastEarlyTrendInterval = 50;
-constexpr int64_t kTrendIntervalOfUnknownTotal = 200;
 constexpr int64_t kMostInterval = 100'000;
 constexpr double kLargestMagnitude = 1e100;
 
@@ -61,17 +57,19 @@ AutoPolicy::AutoPolicy(const AutoConfig& config, const JobShape& shape)
                      TimeSharesOf(shape)),
              shape.modules, config.least_readings, config.readings),
       trend_(kTrendWindow),
-      rate_at_freeze_(static_cast<size_t>(shape.modules)),
-      still_(static_cast<size_t>(shape.modules)) {
+      rate_at_freeze_(static_cast<size_t>(shape.modules)) {
   EGERIA_CHECK(shape.modules >= 2 && config.signal_led && config.start && config.area_left &&
                config.second_opinion);
 }
 
 std::optional<Decision> AutoPolicy::Observe(const Observation& observation) {
   step_ = std::max(step_, observation.step);
+  std::optional<Decision> by_rates;
+  if (observation.still_modules) by_rates = ObserveStill(*observation.still_modules);
   if (IsUsable(observation.learning_rate)) {
-    if (auto thaw = ObserveRate(*observation.learning_rate)) return thaw;
+    if (auto thaw = ObserveRate(*observation.learning_rate)) by_rates = std::move(thaw);
   }
+  if (by_rates) return by_rates;
   if (!*config_.signal_led) {
     const double left = area_.After(step_).value_or(1);
     const double factor = std::max(1.0, kAreaOfThresholds / std::max(kLeastArea, left));
@@ -82,10 +80,23 @@ std::optional<Decision> AutoPolicy::Observe(const Observation& observation) {
     if (auto decision = ObserveGradients(*observation.gradients)) return decision;
   }
   if (IsUsable(observation.plasticity) && observation.module.value_or(frozen_prefix_) == frozen_prefix_) {
-    if (auto freeze = ObservePlasticity(*observation.plasticity)) return freeze;
+    trend_.Add(*observation.plasticity);
   }
   BeginProbeIfDue();
   return Check();
+}
+
+std::optional<Decision> AutoPolicy::ObserveStill(int still_modules) {
+  const int before = std::exchange(still_modules_, std::clamp(still_modules, 0, shape_.modules - 1));
+  if (still_modules_ == before) return std::nullopt;  // what somebody else has decided since then stands
+  if (still_modules_ > frozen_prefix_) {
+    return Freeze(still_modules_, absl::StrFormat("nothing changes modules 0 to %d: their learning rates are 0",
+                                                  still_modules_ - 1));
+  }
+  if (still_modules_ < std::min(before, frozen_prefix_)) {
+    return Thaw(still_modules_, absl::StrFormat("the learning rate of module %d is not 0 any more", still_modules_));
+  }
+  return std::nullopt;
 }
 
 std::optional<Decision> AutoPolicy::ObserveRate(double rate) {
@@ -103,7 +114,7 @@ std::optional<Decision> AutoPolicy::ObserveRate(double rate) {
     readings_from_ = step_;
   }
   if (config_.thaw_rise == 0) return std::nullopt;
-  for (int module = 0; module < frozen_prefix_; ++module) {
+  for (int module = still_modules_; module < frozen_prefix_; ++module) {
     const double before = *rate_at_freeze_[static_cast<size_t>(module)];
     if (rate <= before * config_.thaw_rise * (1 + 1e-9)) continue;
     return Thaw(module, absl::StrFormat("learning rate %.4g is over %g times the %.4g at which module %d froze", rate,
@@ -124,13 +135,13 @@ std::optional<Decision> AutoPolicy::ObserveGradients(const GradientReading& read
   gate_.Add(reading);
   if (!probe_.running()) return std::nullopt;
   const std::optional<std::string> too_early = TooEarly();
-  const auto found = probe_.Observe(reading, frozen_prefix_, still_,
+  const auto found = probe_.Observe(reading, frozen_prefix_, still_modules_,
                                     too_early ? Reprobe::Burden::kOnFreeze : Reprobe::Burden::kOnSignal);
   if (!probe_.running()) next_probe_ = step_ + StepsToNextProbe(probe_.readings());
   if (!found) return std::nullopt;
   clock_.Refused(step_);
   const std::string snr = absl::StrFormat("gradient SNR of modules 0 to %d now %s", frozen_prefix_ - 1,
-                                          probe_.Describe(frozen_prefix_, still_));
+                                          probe_.Describe(frozen_prefix_, still_modules_));
   if (!found->learns) {
     return Thaw(found->prefix, absl::StrFormat("what is frozen is not surely noise (%s), and "
                                                "%s", snr, *too_early));
@@ -139,24 +150,9 @@ std::optional<Decision> AutoPolicy::ObserveGradients(const GradientReading& read
                                              "still: %s", *found->learns, snr));
 }
 
-std::optional<Decision> AutoPolicy::ObservePlasticity(double plasticity) {
-  trend_.Add(plasticity);
-  if (!trend_.IsStill() || frozen_prefix_ == shape_.modules - 1) return std::nullopt;
-  const int module = frozen_prefix_;
-  Decision freeze = Freeze(module + 1, absl::StrFormat("module %d: its weights do not change, %d readings of its "
-                                                       "plasticity are exactly 0",
-                                                       module, kTrendWindow));
-  still_[static_cast<size_t>(module)] = true;
-  return freeze;
-}
-
 void AutoPolicy::BeginProbeIfDue() {
   if (config_.reprobe_every == 0 || one_part_ || probe_.running() || step_ < next_probe_) return;
-  for (int module = 0; module < frozen_prefix_; ++module) {
-    if (still_[static_cast<size_t>(module)]) continue;
-    probe_.Begin(step_);
-    return;
-  }
+  if (frozen_prefix_ > still_modules_) probe_.Begin(step_);
 }
 
 std::optional<Decision> AutoPolicy::Check() {
@@ -211,7 +207,7 @@ std::optional<std::string> AutoPolicy::TooMuchLeft() const {
 }
 
 std::string AutoPolicy::ReasonFor(int prefix) const {
-  const std::string snr = gate_.Describe(prefix, still_);
+  const std::string snr = gate_.Describe(prefix, still_modules_);
   if (*config_.signal_led) {
     return snr.empty() ? absl::StrFormat("all gradients of modules %d to %d are exactly 0", frozen_prefix_, prefix - 1)
                        : absl::StrFormat("modules 0 to %d: gradient SNR %s at the job's batch is mostly noise",
@@ -228,13 +224,12 @@ std::optional<std::string> AutoPolicy::Refusal(int prefix) const {
     return absl::StrFormat("module %d: its plasticity has risen by more than a fifth over the last %d readings",
                            frozen_prefix_, kTrendWindow);
   }
-  return *config_.signal_led ? gate_.Refusal(frozen_prefix_, prefix, still_)
-                             : gate_.ClearSignal(frozen_prefix_, prefix, still_);
+  return *config_.signal_led ? gate_.Refusal(frozen_prefix_, prefix, still_modules_)
+                             : gate_.ClearSignal(frozen_prefix_, prefix, still_modules_);
 }
 
 std::optional<std::string> AutoPolicy::Objection(int prefix) const {
-  if (prefix <= frozen_prefix_) return std::nullopt;
-  if (prefix == frozen_prefix_ + 1 && trend_.IsStill()) return std::nullopt;
+  if (prefix <= std::max(frozen_prefix_, still_modules_)) return std::nullopt;
   if (one_part_ && *config_.signal_led) return OnePart();
   if (auto early = TooEarly()) return early;
   return Refusal(prefix);
@@ -242,12 +237,9 @@ std::optional<std::string> AutoPolicy::Objection(int prefix) const {
 
 std::optional<Monitoring> AutoPolicy::monitoring() const {
   if (!*config_.second_opinion || frozen_prefix_ == shape_.modules - 1) return std::nullopt;
-  int64_t interval = kTrendIntervalOfUnknownTotal;
-  if (const std::optional<int64_t> period = clock_.period()) {
-    const bool early = step_ < *clock_.start() - Lead();
-    interval = early ? std::max(kLeastEarlyTrendInterval, *period / kEarlyTrendReadingsPerPeriod)
-                     : std::max(kLeastTrendInterval, *period / kTrendReadingsPerPeriod);
-  }
+  const std::optional<int64_t> start = clock_.start();
+  if (!start || step_ < *start - std::max(Lead(), *clock_.period())) return std::nullopt;
+  const int64_t interval = std::max(kLeastTrendInterval, *clock_.period() / kTrendReadingsPerPeriod);
   return Monitoring{frozen_prefix_, static_cast<int>(std::min(interval, kMostInterval)), config_.batch_size,
                     kTrendWindow, /*required=*/false};
 }
@@ -315,7 +307,6 @@ void AutoPolicy::SetPrefix(int prefix) {
   if (frozen_prefix_ == 0) next_probe_ = step_ + StepsToNextProbe(0);
   for (int module = std::min(frozen_prefix_, prefix); module < shape_.modules; ++module) {
     rate_at_freeze_[static_cast<size_t>(module)] = module < prefix ? rates_.newest() : std::nullopt;
-    still_[static_cast<size_t>(module)] = false;
   }
   frozen_prefix_ = prefix;
   trend_.Forget();
@@ -329,6 +320,7 @@ void AutoPolicy::Adopt(int64_t step, int frozen_prefix) {
     rates_.Forget();
     gate_.Forget();
     readings_from_ = newest_reading_ = -1;
+    still_modules_ = 0;
   }
   step_ = step;
   SetPrefix(frozen_prefix);

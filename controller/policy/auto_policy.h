@@ -19,10 +19,10 @@ namespace egeria::policy {
 
 // Freezes late: when most of the steps are done and next to nothing of the learning rate is left, all modules whose
 // gradients do not clearly say more than noise. Led by the signal, earlier, a few modules at a time and only those whose
-// gradients surely are noise. Looks again at what is frozen, and thaws it where that was wrong or the learning rate has
-// risen. docs/policies.md has the rule in full.
+// gradients surely are noise. What no learning rate changes is frozen at once. Looks again at what is frozen, and thaws it
+// where that was wrong or the learning rate has risen. docs/policies.md has the rule in full.
 //
-// An observation is evaluated in the order learning rate, gradients (also of a re-probe), plasticity, check. The first
+// An observation is evaluated in the order learning rates, gradients (also of a re-probe), plasticity, check. The first
 // of them that leads to a decision ends it. Numbers that cannot be are as if not observed. Thread-compatible.
 class AutoPolicy : public Policy {
  public:
@@ -39,9 +39,9 @@ class AutoPolicy : public Policy {
   PolicyStatus status() const override;
 
  private:
+  std::optional<Decision> ObserveStill(int still_modules);
   std::optional<Decision> ObserveRate(double rate);
   std::optional<Decision> ObserveGradients(const GradientReading& reading);
-  std::optional<Decision> ObservePlasticity(double plasticity);
   std::optional<Decision> Check();
   void BeginProbeIfDue();
 
@@ -81,7 +81,7 @@ class AutoPolicy : public Policy {
   int64_t newest_reading_ = -1;     // step of the newest gradients
   int64_t next_probe_ = 0;
   std::vector<std::optional<double>> rate_at_freeze_;  // of frozen modules, where it is known
-  std::vector<bool> still_;         // frozen modules that were frozen because their weights do not change
+  int still_modules_ = 0;           // the first ones, whose own learning rates are 0
 };
 
 }  // namespace egeria::policy

@@ -1,7 +1,5 @@
 #include "controller/policy/plasticity_trend.h"
 
-#include <algorithm>
-
 #include "common/base/status.h"
 
 namespace egeria::policy {
@@ -26,12 +24,6 @@ double PlasticityTrend::MeanOf(size_t first) const {
 
 bool PlasticityTrend::IsRising() const {
   return readings_.size() == 2 * window_ && MeanOf(window_) > kRise * MeanOf(0);
-}
-
-bool PlasticityTrend::IsStill() const {
-  return readings_.size() >= window_ &&
-         std::all_of(readings_.end() - static_cast<std::ptrdiff_t>(window_), readings_.end(),
-                     [](double plasticity) { return plasticity == 0; });
 }
 
 }  // namespace egeria::policy

@@ -23,9 +23,6 @@ class PlasticityTrend {
   // 2 W.
   bool IsRising() const;
 
-  // Whether the last W readings are exactly 0: the module computes what it computed when the snapshots were taken.
-  bool IsStill() const;
-
   std::optional<double> newest() const {
     return readings_.empty() ? std::nullopt : std::optional<double>(readings_.back());
   }

@@ -37,7 +37,8 @@ struct Observation {
   std::optional<int> module;           // of the plasticity
   std::optional<double> plasticity;    // distance between training and reference, in the metric that was asked for
   std::optional<double> loss;          // training loss of this step
-  std::optional<double> learning_rate; // of the first parameter group, in force at this step
+  std::optional<double> learning_rate; // of the first parameter group whose rate is not 0, in force at this step
+  std::optional<int> still_modules;    // of the first so many no parameter changes: their learning rates are 0
   std::optional<GradientReading> gradients;
   std::optional<Account> account;
 };

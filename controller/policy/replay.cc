@@ -170,6 +170,7 @@ absl::StatusOr<Recorded> ParseRecorded(int64_t line, const json& object) {
   EGERIA_ASSIGN_OR_RETURN(recorded.observation.module, WholeNumber(line, object, "module", kMaxModule));
   EGERIA_ASSIGN_OR_RETURN(recorded.observation.loss, NumberAt(line, object, "loss"));
   EGERIA_ASSIGN_OR_RETURN(recorded.observation.learning_rate, NumberAt(line, object, "lr"));
+  EGERIA_ASSIGN_OR_RETURN(recorded.observation.still_modules, WholeNumber(line, object, "still_modules", kMaxModule));
   EGERIA_ASSIGN_OR_RETURN(recorded.adopted_prefix, WholeNumber(line, object, "adopt", kMaxModule));
   if (const auto found = object.find("gradients"); found != object.end() && !found->is_null()) {
     EGERIA_ASSIGN_OR_RETURN(recorded.observation.gradients, ParseGradients(line, *step, *found));
@@ -236,7 +237,7 @@ absl::StatusOr<std::optional<Recorded>> RecordingParser::ParseLine(absl::string_
   }
   for (const auto& [key, value] : object.items()) {
     if (key != "step" && key != "module" && key != "plasticity" && key != "loss" && key != "lr" &&
-        key != "adopt" && key != "gradients" && key != "account") {
+        key != "still_modules" && key != "adopt" && key != "gradients" && key != "account") {
       unknown_keys_.insert(key);
     }
   }
@@ -274,6 +275,7 @@ std::string FormatObservation(const Observation& observation) {
   PutIfFinite(object, "plasticity", observation.plasticity);
   PutIfFinite(object, "loss", observation.loss);
   PutIfFinite(object, "lr", observation.learning_rate);
+  if (observation.still_modules) object["still_modules"] = *observation.still_modules;
   if (const auto& gradients = observation.gradients) {
     object["gradients"] = ordered_json{{"step", gradients->step},
                                        {"first_module", gradients->first_module},

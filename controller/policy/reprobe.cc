@@ -42,7 +42,7 @@ void Reprobe::Restart(int64_t step) {
 }
 
 std::optional<Reprobe::Finding> Reprobe::Observe(const GradientReading& reading, int frozen,
-                                                 const std::vector<bool>& exempt, Burden burden) {
+                                                 int exempt, Burden burden) {
   if (!running_ || reading.first_module > 0 || reading.parts < 2 || reading.step <= from_step_) return std::nullopt;
   gate_.Add(reading);
   ++all_readings_;
@@ -50,8 +50,7 @@ std::optional<Reprobe::Finding> Reprobe::Observe(const GradientReading& reading,
 
   if (burden == Burden::kOnFreeze && gate_.Refusal(frozen, frozen, exempt).has_value()) {
     running_ = false;
-    const auto first = std::find(exempt.begin(), exempt.begin() + frozen, false);
-    return Finding{static_cast<int>(first - exempt.begin()), std::nullopt};
+    return Finding{std::min(exempt, frozen), std::nullopt};
   }
   const std::vector<int> over = gate_.OverThreshold(frozen, exempt);
   if (over.empty() && gate_.EstimateIsOver(frozen, exempt) && readings_ < most_readings_) {

@@ -44,12 +44,12 @@ class Reprobe {
   int readings() const { return all_readings_; }
 
   // Takes in a reading while running. Once the probe has ended, what it found among modules 0..frozen-1, if anything.
-  // Modules that `exempt` marks are never found.
-  std::optional<Finding> Observe(const GradientReading& reading, int frozen, const std::vector<bool>& exempt,
+  // The first `exempt` modules are never found.
+  std::optional<Finding> Observe(const GradientReading& reading, int frozen, int exempt,
                                  Burden burden);
 
   // "0.09 (0.06..0.12)" of all that was probed last.
-  std::string Describe(int frozen, const std::vector<bool>& exempt) const { return gate_.Describe(frozen, exempt); }
+  std::string Describe(int frozen, int exempt) const { return gate_.Describe(frozen, exempt); }
 
  private:
   void Collect(int64_t step);

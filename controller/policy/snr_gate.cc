@@ -17,10 +17,6 @@ std::string Text(const SnrEstimate& snr) {
   return absl::StrFormat("%.3g (%.3g..%.3g)", snr.value, snr.lower, snr.upper);
 }
 
-bool IsExempt(const std::vector<bool>& exempt, int module) {
-  return static_cast<size_t>(module) < exempt.size() && exempt[static_cast<size_t>(module)];
-}
-
 }  // namespace
 
 SnrGate::SnrGate(double threshold, double late_threshold, int readings, int least_readings,
@@ -46,17 +42,16 @@ std::optional<SnrEstimate> SnrGate::OfModule(int module) const {
   return estimate ? std::optional<SnrEstimate>(estimate->snr) : std::nullopt;
 }
 
-std::optional<PooledSnr> SnrGate::PooledOf(int first, int end, const std::vector<bool>& exempt) const {
+std::optional<PooledSnr> SnrGate::PooledOf(int first, int end, int exempt) const {
   std::vector<int> modules;
-  for (int module = first; module < end; ++module) {
-    if (HasEstimate(module) && !IsExempt(exempt, module)) modules.push_back(module);
+  for (int module = std::max(first, exempt); module < end; ++module) {
+    if (HasEstimate(module)) modules.push_back(module);
   }
   return estimator_.Pooled(modules);
 }
 
-std::optional<std::string> SnrGate::Refusal(int frozen, int prefix, const std::vector<bool>& exempt) const {
-  for (int module = 0; module < prefix; ++module) {
-    if (IsExempt(exempt, module)) continue;
+std::optional<std::string> SnrGate::Refusal(int frozen, int prefix, int exempt) const {
+  for (int module = exempt; module < prefix; ++module) {
     if (!HasEstimate(module)) {
       if (module < frozen) continue;
       return absl::StrFormat("module %d has %d gradient readings, of which %d make an estimate", module,
@@ -78,7 +73,7 @@ std::optional<std::string> SnrGate::Refusal(int frozen, int prefix, const std::v
                          Text(pooled->snr), threshold);
 }
 
-std::optional<std::string> SnrGate::ClearSignal(int frozen, int prefix, const std::vector<bool>& exempt) const {
+std::optional<std::string> SnrGate::ClearSignal(int frozen, int prefix, int exempt) const {
   for (int module = frozen; module < prefix; ++module) {
     const std::optional<PooledSnr> own = PooledOf(module, module + 1, exempt);
     if (own && own->snr.lower > ThresholdOf(module, own->samples)) {
@@ -92,7 +87,7 @@ std::optional<std::string> SnrGate::ClearSignal(int frozen, int prefix, const st
                          Text(pooled->snr), ThresholdOf(prefix - 1, pooled->samples));
 }
 
-std::vector<int> SnrGate::OverThreshold(int prefix, const std::vector<bool>& exempt) const {
+std::vector<int> SnrGate::OverThreshold(int prefix, int exempt) const {
   const std::optional<PooledSnr> pooled = PooledOf(0, prefix, exempt);
   const bool together = pooled && pooled->snr.lower > ThresholdOf(prefix - 1, pooled->samples);
   std::vector<int> over;
@@ -105,12 +100,12 @@ std::vector<int> SnrGate::OverThreshold(int prefix, const std::vector<bool>& exe
   return over;
 }
 
-bool SnrGate::EstimateIsOver(int prefix, const std::vector<bool>& exempt) const {
+bool SnrGate::EstimateIsOver(int prefix, int exempt) const {
   const std::optional<PooledSnr> pooled = PooledOf(0, prefix, exempt);
   return pooled && pooled->snr.value > ThresholdOf(prefix - 1, pooled->samples);
 }
 
-std::string SnrGate::Describe(int prefix, const std::vector<bool>& exempt) const {
+std::string SnrGate::Describe(int prefix, int exempt) const {
   const std::optional<PooledSnr> pooled = PooledOf(0, prefix, exempt);
   return pooled ? Text(pooled->snr) : "";
 }

@@ -33,25 +33,25 @@ class SnrGate {
 
   // Why modules 0..prefix-1 should not all be frozen, of which 0..frozen-1 already are: one of the new ones has no
   // estimate, a module's lower end is over its threshold, or the upper end of the pooled estimate is not under the
-  // threshold of the prefix's last module. Empty where they may. Modules that `exempt` marks are of no account.
-  std::optional<std::string> Refusal(int frozen, int prefix, const std::vector<bool>& exempt) const;
+  // threshold of the prefix's last module. Empty where they may. The first `exempt` modules are of no account.
+  std::optional<std::string> Refusal(int frozen, int prefix, int exempt) const;
 
   // The same where doubt is no reason: a lower end, of one of the new modules or of all of them together, is over the
   // threshold.
-  std::optional<std::string> ClearSignal(int frozen, int prefix, const std::vector<bool>& exempt = {}) const;
+  std::optional<std::string> ClearSignal(int frozen, int prefix, int exempt = 0) const;
 
   // The modules among 0..prefix-1 that clearly are no noise: whose own lower end is over their threshold, or, where the
   // lower end of all together is over the prefix's, whose value is.
-  std::vector<int> OverThreshold(int prefix, const std::vector<bool>& exempt) const;
+  std::vector<int> OverThreshold(int prefix, int exempt) const;
 
   // Whether the estimate of them all together is over the threshold, clearly or not.
-  bool EstimateIsOver(int prefix, const std::vector<bool>& exempt) const;
+  bool EstimateIsOver(int prefix, int exempt) const;
 
   // "0.012 (0.004..0.031)" of the modules together; empty where there is no estimate.
-  std::string Describe(int prefix, const std::vector<bool>& exempt) const;
+  std::string Describe(int prefix, int exempt) const;
 
  private:
-  std::optional<PooledSnr> PooledOf(int first, int end, const std::vector<bool>& exempt) const;
+  std::optional<PooledSnr> PooledOf(int first, int end, int exempt) const;
   double ThresholdOf(int module, double samples) const;
 
   const int readings_;

@@ -49,7 +49,9 @@ class JobManagerGradients : public JobManagerTest {
   void Train(const Stream& stream, int64_t from, int64_t to, double snr) {
     for (int64_t step = from; step <= to; ++step) {
       const v1::Directive directive = Beat(stream, step);
-      if (directive.has_gradients()) ASSERT_TRUE(Tell(stream, step, snr).ok()) << step;
+      if (directive.has_gradients()) {
+        ASSERT_TRUE(Tell(stream, step, snr).ok()) << step;
+      }
     }
   }
 };

@@ -110,6 +110,39 @@ TEST_F(ObservationFilterTest, BooksTheRateWithTheLossOfItsStep) {
   EXPECT_TRUE(taken[1].has_learning_rate());
 }
 
+TEST_F(ObservationFilterTest, TakesTheRateOfTheFirstGroupThatLearns) {
+  Register();
+  v1::Heartbeat heartbeat;
+  heartbeat.set_step(1);
+  for (const double rate : {0.0, 0.3, 0.2}) heartbeat.add_learning_rates(rate);
+  heartbeat.set_still_modules(1);
+  const auto taken = filter_.Take(heartbeat, state_);
+  ASSERT_EQ(taken.size(), 1u);
+  EXPECT_EQ(taken[0].learning_rate(), 0.3);
+  EXPECT_EQ(taken[0].still_modules(), 1);
+}
+
+TEST_F(ObservationFilterTest, RecordsHowManyModulesDoNotChangeWhenTheNumberDoes) {
+  Register();
+  v1::Heartbeat heartbeat;
+  std::vector<std::optional<int>> recorded;
+  for (const int still : {0, 2, 2, 1, 1, 0}) {
+    heartbeat.set_step(heartbeat.step() + 1);
+    heartbeat.set_still_modules(still);
+    std::optional<int> told;
+    for (const v1::Observation& observation : filter_.Take(heartbeat, state_)) {
+      if (observation.has_still_modules()) told = observation.still_modules();
+      storage::v1::Fact fact;
+      *fact.mutable_observed() = observation;
+      ASSERT_TRUE(state_.Apply(fact).ok());
+    }
+    recorded.push_back(told);
+  }
+  EXPECT_EQ(recorded, (std::vector<std::optional<int>>{{}, 2, {}, 1, {}, 0}));
+  heartbeat.set_still_modules(3);
+  EXPECT_FALSE(ValidateHeartbeat(heartbeat, 3).ok()) << "the last module always learns";
+}
+
 TEST_F(ObservationFilterTest, NeverBooksBeforeTheNewestStep) {
   Register();
   ASSERT_TRUE(state_.Apply(ReadingFact(50, 0, 0.1)).ok());

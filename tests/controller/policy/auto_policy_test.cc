@@ -210,7 +210,9 @@ TEST(AutoPolicy, FreezesNoiseLateAndAFewModulesAtATime) {
   for (const Decision& decision : decisions) {
     EXPECT_EQ(decision.action, Action::kFreeze);
     EXPECT_GE(decision.step, 1600) << "40 % of the steps";
-    if (step > 0) EXPECT_GE(decision.step, step + 96) << "2.5 % of the steps, but for a tick";
+    if (step > 0) {
+      EXPECT_GE(decision.step, step + 96) << "2.5 % of the steps, but for a tick";
+    }
     EXPECT_LE(decision.frozen_prefix - before, 2);
     step = decision.step;
     before = decision.frozen_prefix;
@@ -271,16 +273,65 @@ TEST(AutoPolicy, WaitsWhilePlasticityRises) {
   EXPECT_LE(RunOf(training, {.second_opinion = false}).at(0).step, 1610);
 }
 
-TEST(AutoPolicy, FreezesAModuleWhoseWeightsDoNotChangeAtOnce) {
+TEST(AutoPolicy, FreezesModulesWhoseLearningRateIsZeroAtOnce) {
   SimulatedTraining training = TrainingOf(0.3);
-  training.plasticity = [](int module, int64_t) { return module == 0 ? 0 : 0.01; };
+  training.still_modules = [](int64_t step) { return step < 8 ? 0 : 2; };
   const auto policy = Auto(training);
+  EXPECT_FALSE(policy->Objection(0));
   const std::vector<Decision> decisions = training.Run(*policy);
-  // It has live gradients, which no re-probe holds against it.
+  // They have live gradients, which no re-probe holds against them.
   ASSERT_THAT(decisions, SizeIs(1));
-  EXPECT_EQ(decisions[0].frozen_prefix, 1);
-  EXPECT_LE(decisions[0].step, 250) << "five readings, 50 steps apart";
-  EXPECT_THAT(decisions[0].reason, HasSubstr("its weights do not change"));
+  EXPECT_EQ(decisions[0].frozen_prefix, 2);
+  EXPECT_EQ(decisions[0].step, 8);
+  EXPECT_THAT(decisions[0].reason, HasSubstr("modules 0 to 1: their learning rates are 0"));
+  EXPECT_TRUE(policy->Objection(3));
+}
+
+TEST(AutoPolicy, ThawsModulesWhoseLearningRateIsZeroNoMore) {
+  SimulatedTraining training = TrainingOf(0.3);
+  training.still_modules = [](int64_t step) { return step < 300 ? 3 : step < 500 ? 1 : 0; };
+  const std::vector<Decision> decisions = RunOf(training);
+  ASSERT_THAT(decisions, SizeIs(3));
+  EXPECT_EQ(decisions[0].frozen_prefix, 3);
+  EXPECT_EQ(decisions[1].frozen_prefix, 1);
+  EXPECT_EQ(decisions[1].step, 300);
+  EXPECT_EQ(decisions[1].action, Action::kUnfreeze);
+  EXPECT_THAT(decisions[1].reason, HasSubstr("learning rate of module 1 is not 0 any more"));
+  EXPECT_EQ(decisions[2].frozen_prefix, 0);
+  EXPECT_EQ(decisions[2].step, 500);
+}
+
+TEST(AutoPolicy, LeavesToItsOperatorWhatAZeroRateWouldFreeze) {
+  SimulatedTraining training = TrainingOf(0.3);
+  training.still_modules = [](int64_t step) { return step < 200 ? 2 : 0; };
+  bool thawed = false;
+  training.meddle = [&](int64_t step, Policy& policy) {
+    if (step == 100) policy.Adopt(step, 0);
+    thawed = thawed || (step > 100 && policy.frozen_prefix() == 0);
+  };
+  const auto policy = Auto(training);
+  EXPECT_THAT(training.Run(*policy), SizeIs(1)) << "and the end of the zero rate thaws nothing that is active";
+  EXPECT_TRUE(thawed);
+}
+
+TEST(AutoPolicy, FreezesAnewWhatHasNoRateWhereTrainingGoesOnFromBeforeTheFreeze) {
+  SimulatedTraining training = TrainingOf(0.3);
+  training.still_modules = [](int64_t) { return 2; };
+  training.steps = 100;
+  const auto policy = Auto(training);
+  EXPECT_THAT(training.Run(*policy), SizeIs(1));
+  policy->Adopt(50, 0);
+  EXPECT_THAT(training.Run(*policy, 50), SizeIs(1));
+  EXPECT_EQ(policy->frozen_prefix(), 2);
+}
+
+TEST(AutoPolicy, ThawsNoModuleOfZeroRateWhenOthersRatesRise) {
+  SimulatedTraining training = TrainingOf(0.3);
+  training.still_modules = [](int64_t) { return 2; };
+  training.rate = [](int64_t step) { return step < 400 ? 0.01 : 0.1; };
+  const std::vector<Decision> decisions = RunOf(training);
+  ASSERT_THAT(decisions, SizeIs(1));
+  EXPECT_EQ(decisions[0].frozen_prefix, 2);
 }
 
 TEST(AutoPolicy, FreezesModulesWhoseGradientsAreExactlyZero) {

@@ -36,7 +36,9 @@ Recorded Parse(const std::string& line) {
 }
 
 TEST(Recording, HoldsAnyOfItsNumbers) {
-  const Recorded all = Parse(R"({"step":120,"module":2,"plasticity":3.5e-3,"loss":1.5,"lr":0.1})");
+  const Recorded all = Parse(R"({"step":120,"module":2,"plasticity":3.5e-3,"loss":1.5,"lr":0.1,"still_modules":1})");
+  EXPECT_EQ(all.observation.still_modules, 1);
+  EXPECT_EQ(Parse(FormatObservation(all.observation)).observation.still_modules, 1);
   EXPECT_EQ(all.line, 1);
   EXPECT_EQ(all.observation.step, 120);
   EXPECT_EQ(all.observation.module, 2);

@@ -36,6 +36,7 @@ std::vector<Decision> SimulatedTraining::Run(Policy& policy, int64_t from) {
   std::vector<Decision> decisions;
   const auto observe = [&](Observation observation) {
     observation.learning_rate = rate(observation.step);
+    if (still_modules) observation.still_modules = still_modules(observation.step);
     observations.push_back(observation);
     if (auto decision = policy.Observe(observation)) decisions.push_back(*std::move(decision));
   };

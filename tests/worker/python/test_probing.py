@@ -133,7 +133,9 @@ class Told:
         self.native = self
         self.reports: list[tuple[int, float | None, list[float], int]] = []
 
-    def report(self, step: int, loss: torch.Tensor | None, rates: list[float], prefix: int) -> None:
+    def report(self, step: int, loss: torch.Tensor | None, rates: list[float], prefix: int,
+               still: int) -> None:
+        assert still == 0
         self.reports.append((step, None if loss is None else round(float(loss), 6), rates, prefix))
 
 
@@ -149,7 +151,7 @@ def drive(order: str, steps: int = 4) -> list[tuple[int, float | None]]:
                 reports.add_loss(torch.tensor(loss) if loss % 2 else loss, told, 0)
             else:
                 step += 1
-                reports.end_step(step, [0.1], told, 0)
+                reports.end_step(step, [0.1], 0, told, 0)
                 reports.boundary(told, 0)
     reports.flush(told, 0)
     return [(step, loss) for step, loss, _, _ in told.reports]

@@ -37,6 +37,13 @@ MAKERS: dict[str, Callable[[torch.optim.Optimizer], lr_scheduler.LRScheduler]] =
 }
 
 
+def test_rates_are_those_of_the_first_group_that_learns():
+    groups = [{"params": [torch.zeros(2, requires_grad=True)], "lr": rate} for rate in (0.0, 0.4, 0.1)]
+    scheduler = lr_scheduler.CosineAnnealingLR(torch.optim.SGD(groups, lr=0.1), STEPS)
+    planned = planned_rates(scheduler, STEPS)
+    assert planned[0] == 0.4 and planned[STEPS // 2] == pytest.approx(0.2)
+
+
 @pytest.mark.parametrize("name", MAKERS)
 def test_rates_are_those_that_come_and_the_scheduler_is_left_alone(name: str):
     owner = optimizer()

@@ -58,7 +58,7 @@ _THRESHOLD = (lambda value: _share(0, 1)[0](value) and 0 < value < 1, "a number 
 # The policies that have samples of plasticity taken.
 _SAMPLED = ("plasticity", "actnorm", "auto")
 # From so many on "auto" asks for a second opinion.
-_MANY_STEPS = 5_000
+_STEPS_OF_SECOND_OPINION = 5_000
 
 # Constants of the paper's rule, on whichever metric.
 _RULE = {
@@ -215,7 +215,8 @@ class Config:
         second opinion, which "auto" can do without, a training of few steps is not worth the time that it takes to
         record the model."""
         if self.policy == "auto":
-            return self.options.get("second_opinion", (total_steps or _MANY_STEPS) >= _MANY_STEPS)
+            long = total_steps is None or total_steps >= _STEPS_OF_SECOND_OPINION
+            return self.options.get("second_opinion", long)
         return self.policy in _SAMPLED
 
     def policy_json(self, batch_size: int | None = None, total_steps: int | None = None) -> str:

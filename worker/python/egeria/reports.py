@@ -13,6 +13,7 @@ from torch import Tensor
 class _Report:
     step: int
     learning_rates: list[float]
+    still_modules: int
     losses: list[Tensor]
 
 
@@ -50,11 +51,11 @@ class Reports:
             self._pending.losses.append(value)
             self.flush(link, prefix)
 
-    def end_step(self, step: int, learning_rates: list[float], link: Any, prefix: int) -> None:
-        """The optimizer has stepped. What was missing of the step before will not come."""
+    def end_step(self, step: int, learning_rates: list[float], still_modules: int, link: Any, prefix: int) -> None:
+        """The optimizer has stepped; the first `still_modules` layer modules have learning rates of 0. What was missing of the step before will not come."""
         self.flush(link, prefix)
         self.steps += 1
-        self._pending = _Report(step, learning_rates, self._losses)
+        self._pending = _Report(step, learning_rates, still_modules, self._losses)
         self._losses = []
         self._forward = False
 
@@ -72,7 +73,7 @@ class Reports:
         loss = None
         if losses:
             loss = losses[0] if len(losses) == 1 else torch.stack([entry.float() for entry in losses]).mean()
-        link.native.report(report.step, loss, report.learning_rates, prefix)
+        link.native.report(report.step, loss, report.learning_rates, prefix, report.still_modules)
 
 
 def total_steps_of(scheduler: Any, step: int) -> int | None:

@@ -18,8 +18,8 @@ _MOST_RATES = 1024
 
 
 def planned_rates(scheduler: Any, total_steps: int | None) -> list[float]:
-    """Learning rates of the first parameter group at evenly spread steps of the whole training, the first and the
-    last included.
+    """Learning rates of the first parameter group whose rate is ever over 0, at evenly spread steps of the whole
+    training, the first and the last included.
 
     Only for schedulers whose rate is a function of the step alone, stepped once per optimizer step: torch's LambdaLR,
     StepLR, MultiStepLR, ConstantLR, LinearLR, ExponentialLR, CosineAnnealingLR, PolynomialLR, OneCycleLR, and
@@ -34,19 +34,21 @@ def planned_rates(scheduler: Any, total_steps: int | None) -> list[float]:
     scheduler = getattr(scheduler, "scheduler", scheduler)  # inside accelerate's
     if not isinstance(scheduler, LRScheduler) or total_steps is None or total_steps < 2:
         return []
-    now = float(scheduler.optimizer.param_groups[0]["lr"])
+    now = [float(group["lr"]) for group in scheduler.optimizer.param_groups]
     count = min(total_steps, _MOST_RATES)
     steps = [round(index * (total_steps - 1) / (count - 1)) for index in range(count)]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch, that this is not how a scheduler is meant to be used
             twin = _twin(scheduler)
-            if not math.isclose(_rate(twin, scheduler.last_epoch), now, rel_tol=1e-6, abs_tol=1e-12):
+            found = _rates(twin, scheduler.last_epoch)
+            if not all(math.isclose(rate, real, rel_tol=1e-6, abs_tol=1e-12) for rate, real in zip(found, now)):
                 return []
-            rates = [_rate(twin, step) for step in steps]
+            by_group = list(zip(*(_rates(twin, step) for step in steps)))
     except Exception:  # pylint: disable=broad-exception-caught  # a user's function, or a scheduler unlike torch's
         return []
-    return rates if all(math.isfinite(rate) and rate >= 0 for rate in rates) else []
+    rates = next((rates for rates in by_group if any(rates)), by_group[0])
+    return list(rates) if all(math.isfinite(rate) and rate >= 0 for rate in rates) else []
 
 
 def _twin(scheduler: LRScheduler) -> LRScheduler:
@@ -65,16 +67,16 @@ def _stand_in(optimizer: Optimizer) -> Optimizer:
     return Optimizer(groups, dict(optimizer.defaults))
 
 
-def _rate(scheduler: LRScheduler, step: int) -> float:
-    """Of the first group after `step` steps."""
+def _rates(scheduler: LRScheduler, step: int) -> list[float]:
+    """Of each group after `step` steps."""
     if isinstance(scheduler, SequentialLR):
         index = bisect.bisect_right(scheduler._milestones, step)
         begin = scheduler._milestones[index - 1] if index > 0 else 0
-        return _rate(scheduler._schedulers[index], step - begin)
+        return _rates(scheduler._schedulers[index], step - begin)
     scheduler.last_epoch = step
     if isinstance(scheduler, OneCycleLR):
         scheduler.last_epoch = min(step, scheduler.total_steps - 1)
     closed_form = getattr(scheduler, "_get_closed_form_lr", None)
     if closed_form is None and type(scheduler).get_lr not in (LambdaLR.get_lr, OneCycleLR.get_lr):
         raise TypeError(f"{type(scheduler).__name__} has no rate that is a function of the step")
-    return float((closed_form or scheduler.get_lr)()[0])
+    return [float(rate) for rate in (closed_form or scheduler.get_lr)()]

@@ -24,6 +24,7 @@ from egeria.graph import GraphError, RootInputs
 from egeria.gradient_readings import GradientReadings
 from egeria.hooks import BeforeStepHook, ForwardHook, NetworkHook, NetworkOutputHook, OutputHook, StepHook, \
     wrappers_of
+from egeria.learning_rates import LearningRates
 from egeria.linking import Link, Subject, start_link
 from egeria.modules import LayerModule, ModuleSpec, from_unit_names, partition, unwrap
 from egeria.reports import Reports, total_steps_of
@@ -115,6 +116,7 @@ class Session:
         self._cache_spent = 0.0  # seconds that are in the account
         self._closed = False
         self._reports = Reports()
+        self._rates = LearningRates(self._optimizers)
         self._link: Link | None = None
         self._applied_plan = 0
         self._start_at = _FIRST_START
@@ -375,7 +377,7 @@ class Session:
             self._follow_with_cache(self._caching)
 
     def _end_step(self, prefix: int) -> None:
-        self._try_to_report(lambda: self._reports.end_step(self._step, self._learning_rates(), self._link, prefix))
+        self._try_to_report(lambda: self._report_step(prefix))
         try:
             if self._link is not None:
                 self._follow(self._link)
@@ -572,8 +574,10 @@ class Session:
                                   f"model has {len(self.modules)} and the last never freezes; give at most "
                                   f"{len(self.modules) - 1}")
 
-    def _learning_rates(self) -> list[float]:
-        return [float(group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
+    def _report_step(self, prefix: int) -> None:
+        rates = self._rates.now()
+        still = self._rates.still_modules(rates, self.modules)
+        self._reports.end_step(self._step, rates, still, self._link, prefix)
 
     def _rank(self) -> int:
         if dist.is_available() and dist.is_initialized():

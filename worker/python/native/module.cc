@@ -295,9 +295,9 @@ void DefineLink(py::module_& module) {
       .def("commit", &Commit, "step"_a)
       .def("report",
            [](PythonLink& link, int64_t step, const std::optional<at::Tensor>& loss,
-              const std::vector<double>& learning_rates, int frozen_prefix) {
-             link.Report(step, loss.value_or(at::Tensor()), learning_rates, frozen_prefix);
-           }, "step"_a, "loss"_a, "learning_rates"_a, "frozen_prefix"_a, Unlocked())
+              const std::vector<double>& learning_rates, int frozen_prefix, int still_modules) {
+             link.Report(step, loss.value_or(at::Tensor()), learning_rates, frozen_prefix, still_modules);
+           }, "step"_a, "loss"_a, "learning_rates"_a, "frozen_prefix"_a, "still_modules"_a = 0, Unlocked())
       .def("record_switch", &PythonLink::RecordSwitch, "unfreeze"_a, "identical"_a, Unlocked())
       .def("record_dropped_sample", &PythonLink::RecordDroppedSample, Unlocked())
       .def("set_totals", &PythonLink::SetModelTotals, "frozen_share"_a = 0.0, "bytes_reduced"_a = 0, Unlocked())

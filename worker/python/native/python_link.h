@@ -63,7 +63,8 @@ class PythonLink {
   bool OfferSnapshot(const worker::SnapshotRequest& request, int64_t module, int64_t step,
                      std::vector<worker::NamedTensor> tensors);
   absl::StatusOr<std::optional<worker::Plan>> Commit(int64_t step);
-  void Report(int64_t step, const at::Tensor& loss, const std::vector<double>& learning_rates, int frozen_prefix);
+  void Report(int64_t step, const at::Tensor& loss, const std::vector<double>& learning_rates, int frozen_prefix,
+              int still_modules);
   void RecordSwitch(bool unfreeze, bool identical);
   void RecordDroppedSample();
   void SetModelTotals(double frozen_share, int64_t bytes_reduced);

@@ -1,0 +1,57 @@
+"""The learning rates in force, and which layer modules they leave alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch.optim import Optimizer
+
+from egeria.modules import LayerModule
+
+
+class LearningRates:
+    """Of all parameter groups of the optimizers, in their order.
+
+    A module whose rate is 0 is trained for nothing: the policy `auto` freezes it at once.
+    """
+
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        self._optimizers = optimizers
+        self._zeros: list[bool] = []  # of each group, when still modules were last counted
+        self._modules: Sequence[LayerModule] = ()
+        self._still = 0
+
+    def now(self) -> list[float]:
+        return [float(group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
+
+    def still_modules(self, rates: Sequence[float], modules: Sequence[LayerModule]) -> int:
+        """How many of the first layer modules no optimizer changes, because their learning rates are 0.
+
+        Only those up to the last one that is in a group of rate 0: modules that are in no optimizer are their owner's
+        business. 0 where no rate is over 0, as at the first step of a warm-up.
+
+        Args:
+          rates: as now() gave them.
+
+        Returns:
+          Less than the number of modules; the last one never freezes.
+        """
+        zeros = [rate == 0 for rate in rates]
+        if all(zeros) or not any(zeros):
+            return 0
+        if zeros != self._zeros or modules is not self._modules:
+            self._zeros, self._modules = zeros, modules
+            self._still = self._count(zeros, modules)
+        return self._still
+
+    def _count(self, zeros: Sequence[bool], modules: Sequence[LayerModule]) -> int:
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        is_zero = {id(parameter): zero for group, zero in zip(groups, zeros) for parameter in group["params"]}
+        still = 0
+        for index, module in enumerate(modules[:-1]):
+            own = [is_zero[id(parameter)] for _, parameter in module.parameters() if id(parameter) in is_zero]
+            if not all(own):
+                break
+            if own:
+                still = index + 1
+        return still
