@@ -576,7 +576,8 @@ class Session:
 
     def _report_step(self, prefix: int) -> None:
         rates = self._rates.now()
-        still = self._rates.still_modules(rates, self.modules)
+        # Before the line starts, modules may be in another order than the model calls them.
+        still = self._rates.still_modules(rates, self.modules) if self._link is not None else 0
         self._reports.end_step(self._step, rates, still, self._link, prefix)
 
     def _rank(self) -> int:
