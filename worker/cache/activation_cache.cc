@@ -61,9 +61,14 @@ absl::StatusOr<int64_t> ActivationCache::Put(const std::vector<uint64_t>& sample
                                              const std::vector<uint64_t>& input_hashes,
                                              const std::vector<at::Tensor>& tensors) {
   const at::NoGradGuard no_grad;
+  if (tensors.size() > kMaxTensors) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_SHAPE", tensors.size(), " tensors of a sample, at most ",
+                      kMaxTensors);
+  }
   std::vector<at::Tensor> hosts;
   for (const at::Tensor& tensor : tensors) {
-    if (tensor.dim() == 0 || static_cast<size_t>(tensor.size(0)) != samples.size() ||
+    if (tensor.dim() == 0 || static_cast<size_t>(tensor.dim()) > kMaxDimensions + 1 ||
+        static_cast<size_t>(tensor.size(0)) != samples.size() ||
         samples.size() != input_hashes.size() || ToDataType(tensor.scalar_type()) == DataType::kUnspecified) {
       return NamedError(absl::StatusCode::kInvalidArgument, "BAD_SHAPE", samples.size(), " samples, and a tensor of ",
                         tensor.dim() == 0 ? 0 : tensor.size(0), " rows of ", c10::toString(tensor.scalar_type()));

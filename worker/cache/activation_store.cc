@@ -102,6 +102,13 @@ rocksdb::Options DatabaseOptions(const ActivationStore::Options& options, rocksd
   return database;
 }
 
+// RocksDB has no code for it; "block", and names of folders, have the word in them, too.
+bool IsLocked(const rocksdb::Status& status) {
+  const std::string text = status.ToString();
+  return status.IsIOError() &&
+         (absl::StrContains(text, "While lock file") || absl::StrContains(text, "lock hold by current process"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ActivationStore>> ActivationStore::Open(const Options& options) {
@@ -143,7 +150,7 @@ absl::Status ActivationStore::OpenFiles() {
     for (const std::string& name : names) descriptors.emplace_back(name, FamilyOptions(options_));
     opened = rocksdb::DB::Open(options, options_.folder, descriptors, &handles, &db);
     if (opened.ok() || again) break;
-    if (absl::StrContains(opened.ToString(), "lock")) {
+    if (IsLocked(opened)) {
       return NamedError(absl::StatusCode::kAlreadyExists, "STORE_IN_USE", "another egeria-cache uses ",
                         options_.folder, ": stop it, or give --folder another one");
     }
@@ -214,6 +221,7 @@ void ActivationStore::Detach(const JobId& name) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto space = namespaces_.find(name);
   if (space == namespaces_.end()) return;
+  space->second.last_used = ++uses_;
   --space->second.attached;
   if (space->second.attached <= 0 && space->second.prefixes.empty()) namespaces_.erase(space);
 }
@@ -260,6 +268,8 @@ ActivationStore::Outcome ActivationStore::Put(const JobId& name, const Fingerpri
   rocksdb::WriteOptions writing;
   writing.disableWAL = true;
   writing.no_slowdown = true;  // rather not kept than waited for
+  // Its prefix may have been dropped meanwhile. Without this RocksDB takes that for a fault, and writes no more.
+  writing.ignore_missing_column_families = true;
   const rocksdb::Status written = db_->Write(writing, &batch);
   if (written.ok()) return Outcome::kStored;
   Forget(name, prefix, sample);
@@ -299,7 +309,7 @@ void ActivationStore::Discard(const JobId& name, const Fingerprint& prefix, uint
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     Family* const family = FindFamily(name, prefix);
-    if (family == nullptr || family->lengths.erase(sample) == 0) return;
+    if (family == nullptr || !family->lengths.contains(sample)) return;
     handle = family->handle;
   }
   rocksdb::WriteBatch batch;
@@ -308,8 +318,12 @@ void ActivationStore::Discard(const JobId& name, const Fingerprint& prefix, uint
   rocksdb::WriteOptions writing;
   writing.disableWAL = true;
   writing.no_slowdown = true;
+  writing.ignore_missing_column_families = true;
   const rocksdb::Status written = db_->Write(writing, &batch);
   if (!written.ok() && !written.IsIncomplete()) CountFailure("write", written.ToString());
+  // Only now: who is told that it is not there writes it anew, and that must come after the deletion.
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (Family* const family = FindFamily(name, prefix); family != nullptr) family->lengths.erase(sample);
 }
 
 int64_t ActivationStore::DropPrefix(const JobId& name, const Fingerprint& prefix) {
@@ -385,15 +399,15 @@ bool ActivationStore::MakeRoom(const JobId& name, const Fingerprint& prefix, int
     if (family->first != prefix) evicted_bytes_ += Remove(&space, family);
     family = next;
   }
-  while (!fits() && space.bytes + bytes <= space.quota_bytes && EvictIdleNamespace()) {
+  while (!fits() && space.bytes + bytes <= space.quota_bytes && EvictIdleNamespace(name)) {
   }
   return fits();
 }
 
-bool ActivationStore::EvictIdleNamespace() {
+bool ActivationStore::EvictIdleNamespace(const JobId& writing) {
   auto idle = namespaces_.end();
   for (auto space = namespaces_.begin(); space != namespaces_.end(); ++space) {
-    if (space->second.attached > 0) continue;
+    if (space->second.attached > 0 || space->first == writing) continue;
     if (idle == namespaces_.end() || space->second.last_used < idle->second.last_used) idle = space;
   }
   if (idle == namespaces_.end()) return false;

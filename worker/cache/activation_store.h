@@ -36,7 +36,8 @@ class PatientFiles;
 // one that is needed last, since each epoch takes every sample once: keeping the older ones gives a hit rate of quota
 // over size for any order of samples, and writes nothing twice.
 //
-// Thread-safe. No method waits for the disk's free space, compaction or another process.
+// Thread-safe. No method waits for compaction or another process; for the disk's free space only what drops prefixes may,
+// and without the lock.
 class ActivationStore {
  public:
   struct Options {
@@ -118,7 +119,8 @@ class ActivationStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Removes what has to go before `bytes` more of this prefix; false if that is not enough.
   bool MakeRoom(const JobId& name, const Fingerprint& prefix, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool EvictIdleNamespace() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Never that of `writing`: its session may have ended while a call of it goes on, which holds on to it.
+  bool EvictIdleNamespace(const JobId& writing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int64_t Remove(Namespace* space, std::map<Fingerprint, Family>::iterator family)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Drops what was removed: without the lock, since that writes to the disk.

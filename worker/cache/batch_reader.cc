@@ -180,6 +180,7 @@ void BatchReader::Impl::Expect(const std::vector<std::vector<uint64_t>>& batches
     if (stopping_) return;
     std::deque<Shared> expected;
     for (const std::vector<uint64_t>& samples : batches) {
+      if (samples.empty()) continue;
       Shared reading = Find(samples);
       if (reading == nullptr) {
         reading = std::make_shared<Reading>();
@@ -241,7 +242,9 @@ CachedBatch BatchReader::Impl::HandOut(const Shared& reading, std::span<const ui
   }
   if (!any) return batch;
   if (!stream_.has_value()) {
-    batch.tensors = std::move(reading->host);
+    // Tensors of their own over the same memory: one that Python has had never has a single owner again.
+    for (const at::Tensor& host : reading->host) batch.tensors.push_back(host.variable_data());
+    reading->host.clear();
     return batch;
   }
   const c10::Stream current = at::accelerator::getCurrentStream(options_.device.index());

@@ -289,8 +289,9 @@ std::vector<CacheClient::Outcome> CacheClient::Impl::Lookup(const Fingerprint& p
       outcomes[position] = Outcome::kAbsent;
       return;
     }
-    const bool good = ReadEntry({options_.name, prefix, samples[position]}, bytes, entry_bytes, &entry);
-    outcomes[position] = good ? Outcome::kFound : Outcome::kCorrupt;
+    bool intact = false;  // and if so, only longer than was asked for
+    const bool good = ReadEntry({options_.name, prefix, samples[position]}, bytes, entry_bytes, &entry, &intact);
+    outcomes[position] = good ? Outcome::kFound : intact ? Outcome::kAbsent : Outcome::kCorrupt;
     bytes_read += static_cast<int64_t>(bytes.size());
     if (good) found(position, entry);
   };
@@ -431,7 +432,10 @@ void CacheClient::Impl::WriteSome(const Line& line, std::vector<Write> writes) {
     }
   }
   writer->WritesDone();
-  good = writer->Finish().ok() && good;
+  const grpc::Status status = writer->Finish();
+  // The daemon may still read there: this memory is not written to again.
+  if (line.memory != nullptr && status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) GiveUp(line);
+  good = status.ok() && good;
   const std::lock_guard<std::mutex> lock(mutex_);
   write_context_ = nullptr;
   const auto stored = static_cast<int64_t>(response.stored() + response.present());
@@ -448,7 +452,14 @@ void CacheClient::Impl::Send(const Line& line, const Forget& forget) {
   request.set_scope(forget.scope);
   request.mutable_samples()->Add(forget.samples.begin(), forget.samples.end());
   v1::DropResponse response;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (stopping_) return;
+    write_context_ = &context;
+  }
   stub_->Drop(&context, request, &response);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  write_context_ = nullptr;
 }
 
 bool CacheClient::Impl::Flush(absl::Duration patience) {

@@ -227,12 +227,13 @@ grpc::Status CacheService::GetShared(const Session& session, const Fingerprint& 
 grpc::Status CacheService::GetStreamed(const Session& session, const Fingerprint& prefix, const v1::GetRequest& request,
                                        grpc::ServerWriter<v1::GetResponse>* writer) {
   v1::GetResponse response;
+  const auto stride = static_cast<uint64_t>(std::max<int64_t>(request.stride(), 0));
   std::string streamed;
   int64_t hits = 0;
   for (const uint64_t sample : request.samples()) {
     uint32_t length = 0;
     store_->Get(session.name, prefix, sample, [&](absl::string_view entry) {
-      if (entry.size() > kMaxStreamed - streamed.size()) return;
+      if (entry.size() > stride || entry.size() > kMaxStreamed - streamed.size()) return;
       length = static_cast<uint32_t>(entry.size());
       streamed.append(entry.data(), entry.size());
     });

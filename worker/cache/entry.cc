@@ -14,8 +14,6 @@ namespace egeria::cache {
 namespace {
 
 constexpr uint32_t kMagic = 0x32414745;  // "EGA2"
-constexpr size_t kMaxTensors = 64;
-constexpr size_t kMaxDimensions = 16;
 constexpr size_t kAlignment = 64;  // of each tensor's bytes, from the entry's beginning
 
 // Little-endian, as every machine that torch runs on.
@@ -130,11 +128,12 @@ std::vector<std::byte> WriteEntry(const EntryKey& key, uint64_t input_hash, std:
   return out;
 }
 
-bool ReadEntry(const EntryKey& key, std::span<const std::byte> bytes, size_t most_bytes, Entry* entry) {
+bool ReadEntry(const EntryKey& key, std::span<const std::byte> bytes, size_t most_bytes, Entry* entry, bool* intact) {
   Header header;
   size_t at = 0;
   if (!Take(bytes, &at, &header) || header.magic != kMagic || header.tensors > kMaxTensors) return false;
   if (header.checksum != Checksum(key, bytes)) return false;
+  if (intact != nullptr) *intact = true;
   entry->input_hash = header.input_hash;
   entry->tensors.resize(header.tensors);
   std::vector<Stored> stored(header.tensors);

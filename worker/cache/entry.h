@@ -42,6 +42,10 @@ size_t EntrySize(std::span<const EntryTensor> tensors);
 std::vector<std::byte> WriteEntry(const EntryKey& key, uint64_t input_hash, std::span<const EntryTensor> tensors,
                                   StorageFormat format = StorageFormat::kExact, RoundingError* rounding = nullptr);
 
+// Of an entry, and of each of its tensors.
+inline constexpr size_t kMaxTensors = 64;
+inline constexpr size_t kMaxDimensions = 16;
+
 // What an entry holds. The tensors point into the bytes that were read, or into `restored`, which is there to be used
 // again for the next entry.
 struct Entry {
@@ -52,8 +56,9 @@ struct Entry {
 
 // Checks an entry against the key, and against its own checksum, which covers the key, and restores its values. False
 // where it is not what was written for this key, or would be of more than `most_bytes` in the exact format; `entry` is
-// undefined then.
-bool ReadEntry(const EntryKey& key, std::span<const std::byte> bytes, size_t most_bytes, Entry* entry);
+// undefined then. `intact`: whether the checksum was right.
+bool ReadEntry(const EntryKey& key, std::span<const std::byte> bytes, size_t most_bytes, Entry* entry,
+               bool* intact = nullptr);
 
 }  // namespace egeria::cache
 

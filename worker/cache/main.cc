@@ -7,10 +7,13 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "common/base/file_lock.h"
@@ -18,6 +21,7 @@
 #include "common/base/notify.h"
 #include "common/base/status.h"
 #include "common/metrics/metrics_endpoint.h"
+#include "common/thread/thread.h"
 #include "worker/cache/cache_folder.h"
 #include "worker/cache/cache_metrics.h"
 #include "worker/cache/cache_options.h"
@@ -71,11 +75,19 @@ absl::Status Run(const CacheOptions& options) {
   if (std::optional<FileLock> lock = WaitForEnd(options, server->service(), signals)) unused.emplace(*std::move(lock));
   NotifyServiceManager("STOPPING=1");
   metrics->Stop();
-  server->Stop();
+  // A call may wait for the disk, and the server waits for its calls.
+  std::atomic<bool> stopped{false};
+  std::thread stopping = StartThread("cache-stop", [&] {
+    server->Stop();
+    stopped = true;
+  });
+  while (!stopped && !server->store().IsStuck()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   if (server->store().IsStuck()) {
     LogWarning("the disk does not take what was not written yet, which is lost");
+    unlink(address.unix_path.c_str());
     _exit(0);  // threads of the store wait for the disk
   }
+  stopping.join();
   return absl::OkStatus();
 }
 

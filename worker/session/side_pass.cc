@@ -4,6 +4,7 @@
 
 #include "ATen/Context.h"
 #include "ATen/core/grad_mode.h"
+#include "worker/session/row_proof.h"
 
 namespace egeria::worker {
 namespace {
@@ -32,7 +33,10 @@ SidePass::~SidePass() {
     generator.set_state(random_state_);
   }
   at::NoGradGuard no_gradients;
-  for (auto& [buffer, value] : buffers_) buffer.copy_(value);
+  for (auto& [buffer, value] : buffers_) {
+    // A write that changes nothing would count as one, and the cache of frozen activations be given up.
+    if (!SameBits(buffer, value)) buffer.copy_(value);
+  }
   for (at::Tensor& parameter : asked_) parameter.set_requires_grad(false);
 }
 

@@ -1,5 +1,6 @@
 #include "worker/cache/activation_store.h"
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -167,6 +168,64 @@ TEST_F(ActivationStoreTest, OtherPrefixesThenIdleJobsMakeRoomForNewEntries) {
   EXPECT_GT(store_->totals().evicted_bytes, 700'000);
 }
 
+TEST_F(ActivationStoreTest, APutWhoseSessionHasEndedEvictsNothingOfItsOwnJob) {
+  options_.quota_bytes = 1'000'000;
+  Open();
+  store_->Attach(kJob, 0);
+  uint64_t sample = 0;
+  while (Put(kJob, kFirst, sample, Entry(sample)) == Outcome::kStored) ++sample;
+  store_->Detach(kJob);
+  EXPECT_EQ(Put(kJob, kFirst, sample, Entry(sample)), Outcome::kOverQuota);
+  EXPECT_EQ(Get(kJob, kFirst, 0), Entry(0));
+}
+
+TEST_F(ActivationStoreTest, TheJobThatEndedLongestAgoMakesRoomFirst) {
+  const JobId third("2b0e7f6c-5a3e-4d58-9e0e-3c1f6a2b7d33");
+  options_.quota_bytes = 1'000'000;
+  Open();
+  store_->Attach(kJob, 0);
+  store_->Attach(kOther, 0);
+  for (uint64_t sample = 0; sample < 40; ++sample) {
+    Put(kJob, kFirst, sample, Entry(sample));
+    Put(kOther, kFirst, sample, Entry(sample));
+  }
+  store_->Detach(kOther);
+  store_->Detach(kJob);
+  store_->Attach(third, 0);
+  for (uint64_t sample = 0; sample < 20; ++sample) Put(third, kFirst, sample, Entry(sample));
+  EXPECT_EQ(Get(kOther, kFirst, 0), std::nullopt);
+  EXPECT_EQ(Get(kJob, kFirst, 0), Entry(0));
+}
+
+TEST_F(ActivationStoreTest, PrefixesThatAreDroppedWhileTheyAreWrittenDoNotEndTheStore) {
+  Open();
+  store_->Attach(kJob, 0);
+  std::atomic<bool> done{false};
+  std::thread writer([&] {
+    for (uint64_t sample = 0; !done; ++sample) store_->Put(kJob, kFirst, sample, Entry(sample, 100));
+  });
+  for (int i = 0; i < 2'000; ++i) store_->DropPrefix(kJob, kFirst);
+  done = true;
+  writer.join();
+  EXPECT_EQ(Put(kJob, kSecond, 1, Entry(1)), Outcome::kStored);
+  EXPECT_EQ(Get(kJob, kSecond, 1), Entry(1));
+}
+
+TEST_F(ActivationStoreTest, WhatIsDiscardedWhileItIsWrittenIsThereOrNotAsItIsTold) {
+  Open();
+  store_->Attach(kJob, 0);
+  std::atomic<bool> done{false};
+  std::thread writer([&] {
+    while (!done) store_->Put(kJob, kFirst, 1, Entry(1, 100));
+  });
+  for (int i = 0; i < 10'000; ++i) store_->Discard(kJob, kFirst, 1);
+  done = true;
+  writer.join();
+  if (Put(kJob, kFirst, 1, Entry(1, 100)) == Outcome::kPresent) {
+    EXPECT_EQ(Get(kJob, kFirst, 1), Entry(1, 100));
+  }
+}
+
 TEST_F(ActivationStoreTest, AJobsOwnQuotaIsTheSmallestOfThree) {
   options_.quota_bytes = 1'000'000;
   options_.namespace_quota_bytes = 300'000;
@@ -207,6 +266,19 @@ TEST_F(ActivationStoreTest, AFolderThatCannotBeReadIsBegunAnewAndForeignFilesSta
   store_->Attach(kJob, 0);
   EXPECT_EQ(Put(kJob, kFirst, 1, Entry(1)), Outcome::kStored);
   EXPECT_TRUE(std::filesystem::exists(options_.folder + "/holiday.jpg"));
+}
+
+// Its name, or the text of a failure, is not to be taken for a lock that somebody holds.
+TEST_F(ActivationStoreTest, AFolderWithALockInItsNameIsBegunAnewAsAnyOther) {
+  options_.folder = folder_ / "block/store";
+  std::filesystem::create_directories(options_.folder);
+  Open();
+  store_->Attach(kJob, 0);
+  Put(kJob, kFirst, 1, Entry(1));
+  store_.reset();
+  std::ofstream(options_.folder + "/CURRENT") << "MANIFEST-999999\n";
+  Open();
+  EXPECT_EQ(store_->totals().entries, 0);
 }
 
 TEST_F(ActivationStoreTest, TruncatedFilesOfEntriesGiveMissesOnly) {

@@ -142,6 +142,23 @@ TEST_F(BatchReaderTest, MemoryIsUsedAgainOnlyOnceNobodyHasIt) {
   EXPECT_TRUE(at::equal(view, Row(2)));
 }
 
+// Somebody who keeps tensor objects, as Python does, keeps none that the reader has.
+TEST_F(BatchReaderTest, TensorsThatAreHandedOutAreNotTheReadersOwn) {
+  Store(Samples(0, 10));
+  CachedBatch first = Take(Samples(0, 10));
+  EXPECT_EQ(first.tensors[0].use_count(), 1u);
+  const void* const memory = first.tensors[0].const_data_ptr();
+  first.tensors.clear();
+  EXPECT_EQ(Take(Samples(0, 10)).tensors[0].const_data_ptr(), memory);
+}
+
+TEST_F(BatchReaderTest, AnEmptyBatchIsNothingToReadAhead) {
+  Store(Samples(0, 10));
+  reader_.Expect({{}, Samples(0, 10)});
+  WaitUntilAhead(10);
+  EXPECT_THAT(Take(Samples(0, 10)).outcomes, Each(SampleOutcome::kHit));
+}
+
 TEST_F(BatchReaderTest, WhatIsReadAheadIsBounded) {
   Store(Samples(0, 60));
   BatchReader::Options options;

@@ -124,6 +124,19 @@ TEST_F(CacheClientTest, EntriesLargerThanAMessageAreStreamedToo) {
   EXPECT_TRUE(same);
 }
 
+TEST_F(CacheClientTest, AnEntryLongerThanExpectedIsNoHitAndStays) {
+  const auto streamed = daemon_.Connect(kJob, size_t{1} << 50);
+  const auto shared = daemon_.Connect();
+  Offer(*streamed, kFirst, 0, 3);
+  const std::vector<uint64_t> samples = {0, 1, 2};
+  for (CacheClient* client : {streamed.get(), shared.get()}) {
+    const auto outcomes = client->Lookup(kFirst, samples, EntryBytes() / 2, [](size_t, const Entry&) { FAIL(); });
+    EXPECT_EQ(std::count(outcomes.begin(), outcomes.end(), CacheClient::Outcome::kAbsent), 3);
+    EXPECT_EQ(client->counters().corrupt, 0);
+  }
+  EXPECT_EQ(Find(*streamed, kFirst, 0, 3), 3);
+}
+
 TEST_F(CacheClientTest, UnfreezingForgetsAPrefixAndFinishingTheJob) {
   const auto client = daemon_.Connect();
   Offer(*client, kFirst, 0, 10);
@@ -181,6 +194,18 @@ TEST_F(CacheClientTest, AStoppedDaemonIsWaitedForNoLongerThanSaid) {
   EXPECT_TRUE(testing::WaitUntil([&] { return Find(*client, kFirst, 0, 10) == 10; }));
 }
 
+TEST_F(CacheClientTest, EndsSoonThoughADropIsNotAnswered) {
+  const auto client = daemon_.Connect();
+  Offer(*client, kFirst, 0, 10);
+  daemon_.Signal(SIGSTOP);
+  client->Drop(kFirst, CacheClient::Scope::kPrefix);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  const auto begin = std::chrono::steady_clock::now();
+  client->Stop();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
+  daemon_.Signal(SIGCONT);
+}
+
 TEST_F(CacheClientTest, FlippedBitsInTheStoreAreNeverAccepted) {
   constexpr uint64_t kSamples = 400;
   {
@@ -210,6 +235,35 @@ TEST_F(CacheClientTest, FlippedBitsInTheStoreAreNeverAccepted) {
     EXPECT_EQ(Find(*client, kFirst, 0, kSamples), static_cast<int>(kSamples)) << "what was corrupt is written anew";
   }
   EXPECT_GT(corrupt, 0) << "no entry was hit, so that nothing was tried";
+}
+
+// Its index, its list of files, its log: what cannot be read is given up, and the daemon begins with an empty folder.
+TEST_F(CacheClientTest, AcceptsNothingWrongAfterFlipsInAnyFileOfTheStore) {
+  constexpr uint64_t kSamples = 100;
+  std::mt19937_64 random(4);
+  for (int round = 0; round < 30; ++round) {
+    {
+      const auto client = daemon_.Connect();
+      Offer(*client, kFirst, 0, kSamples);
+    }
+    daemon_.End(SIGTERM);
+    for (const auto& file : std::filesystem::directory_iterator(daemon_.store())) {
+      if (!file.is_regular_file() || file.file_size() == 0) continue;
+      std::fstream bytes(file.path(), std::ios::in | std::ios::out | std::ios::binary);
+      for (int flip = 0; flip < 1 + round; ++flip) {
+        const auto at = static_cast<std::streamoff>(random() % file.file_size());
+        bytes.seekg(at);
+        const char byte = static_cast<char>(bytes.get() ^ (1 << random() % 8));
+        bytes.seekp(at);
+        bytes.put(byte);
+      }
+    }
+    daemon_.Start();
+    const auto client = daemon_.Connect();
+    Find(*client, kFirst, 0, kSamples);  // which fails where one is wrong
+    Offer(*client, kFirst, 0, kSamples);
+    EXPECT_EQ(Find(*client, kFirst, 0, kSamples), static_cast<int>(kSamples)) << "round " << round;
+  }
 }
 
 TEST_F(CacheClientTest, ASecondDaemonOnTheFolderSaysSo) {

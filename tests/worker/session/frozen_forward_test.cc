@@ -16,6 +16,7 @@
 #include "torch/nn/modules/conv.h"
 #include "worker/cache/tensor_hash.h"
 #include "worker/session/row_proof.h"
+#include "worker/session/side_pass.h"
 
 namespace egeria::worker {
 namespace {
@@ -107,6 +108,16 @@ TEST_F(FrozenForwardTest, SkipsWhatItHasComputedBefore) {
   EXPECT_EQ(totals.proofs, 1);
   EXPECT_EQ(Misses("unproven"), kBatch);
   EXPECT_EQ(totals.state, "on");
+}
+
+TEST_F(FrozenForwardTest, APassOnTheSideLeavesIt) {
+  Start();
+  Confirm();
+  const int64_t skipped = forward_->totals().passes_skipped;
+  { const SidePass pass(model_->modules, c10::kCPU); }
+  Pass(Ids(0));
+  EXPECT_EQ(forward_->totals().state, "on");
+  EXPECT_EQ(forward_->totals().passes_skipped, skipped + 1);
 }
 
 TEST_F(FrozenForwardTest, PutsBatchesTogetherFromSamplesOfOthers) {

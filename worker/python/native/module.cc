@@ -73,12 +73,13 @@ std::vector<worker::NamedTensor> ToNamedTensors(NamedTensors tensors) {
 }
 
 // An object that Python may drop with the interpreter's lock in hand, though its end may take a while.
-std::shared_ptr<PythonLink> DroppedWithoutLock(std::shared_ptr<PythonLink> link) {
-  PythonLink* const raw = link.get();
-  return {raw, [link = std::move(link)](PythonLink*) mutable {
-            if (PyGILState_Check() == 0) return link.reset();
+template <typename T>
+std::shared_ptr<T> DroppedWithoutLock(std::shared_ptr<T> object) {
+  T* const raw = object.get();
+  return {raw, [object = std::move(object)](T*) mutable {
+            if (PyGILState_Check() == 0) return object.reset();
             const Release release;
-            link.reset();
+            object.reset();
           }};
 }
 
@@ -301,7 +302,12 @@ void DefineLink(py::module_& module) {
       .def("record_switch", &PythonLink::RecordSwitch, "unfreeze"_a, "identical"_a, Unlocked())
       .def("record_dropped_sample", &PythonLink::RecordDroppedSample, Unlocked())
       .def("set_totals", &PythonLink::SetModelTotals, "frozen_share"_a = 0.0, "bytes_reduced"_a = 0, Unlocked())
-      .def("set_account", [](PythonLink& link, const worker::Account& account) { link.SetAccount(account.totals()); },
+      .def("set_account",
+           [](PythonLink& link, const worker::Account& account) {
+             worker::AccountTotals totals = account.totals();
+             const Release release;
+             link.SetAccount(std::move(totals));
+           },
            "account"_a, "For the metrics, and for the controller.")
       .def("set_cache_totals", &SetCacheTotals, "counters"_a, "misses"_a, "estimates"_a,
            "What the metrics say of the cache: Skipper.counters, samples by reason, and Worth.estimates().")
@@ -420,9 +426,10 @@ void DefineCache(py::module_& module) {
       "forked child every method does nothing.")
       .def(py::init([](const std::string& address, const std::string& job_id, const std::string& device,
                        const std::string& format, int64_t quota_bytes, size_t shared_bytes) {
-             return ValueOrRaise(ActivationCache::Start(address, job_id, c10::Device(device),
-                                                        ValueOrRaise(cache::StorageFormatOf(format)), quota_bytes,
-                                                        shared_bytes));
+             if (const absl::Status claimed = ClaimGrpc(); !claimed.ok()) Raise(claimed);
+             return DroppedWithoutLock(ValueOrRaise(ActivationCache::Start(
+                 address, job_id, c10::Device(device), ValueOrRaise(cache::StorageFormatOf(format)), quota_bytes,
+                 shared_bytes)));
            }), "address"_a, "job_id"_a, "device"_a = "cpu", "format"_a = "exact", "quota_bytes"_a = 0,
            "shared_bytes"_a = size_t{128} << 20)
       .def("use", [](ActivationCache& self, const py::bytes& prefix) { self.Use(ToFingerprint(prefix)); }, "prefix"_a,

@@ -40,16 +40,6 @@ Registry& ThisProcess() {
   return *registry;
 }
 
-// gRPC does not live through a fork: a process whose parent has used it must not.
-absl::Status ClaimGrpc() {
-  static std::atomic<pid_t> user{0};
-  pid_t nobody = 0;
-  if (user.compare_exchange_strong(nobody, getpid()) || nobody == getpid()) return absl::OkStatus();
-  return NamedError(absl::StatusCode::kFailedPrecondition, "FORKED",
-                    "process ", nobody, ", from which this one was forked, has a link to a controller already: start "
-                    "training processes with torchrun or with the start method 'spawn'");
-}
-
 absl::StatusOr<c10::Device> ParseDevice(const std::string& text) {
   try {
     return c10::Device(text);
@@ -74,6 +64,15 @@ absl::Status Check(const LinkOptions& options, const worker::ProcessGroupPtr& gr
 }
 
 }  // namespace
+
+absl::Status ClaimGrpc() {
+  static std::atomic<pid_t> user{0};
+  pid_t nobody = 0;
+  if (user.compare_exchange_strong(nobody, getpid()) || nobody == getpid()) return absl::OkStatus();
+  return NamedError(absl::StatusCode::kFailedPrecondition, "FORKED",
+                    "process ", nobody, ", from which this one was forked, has a link to a controller or a cache "
+                    "already: start training processes with torchrun or with the start method 'spawn'");
+}
 
 absl::StatusOr<worker::ProcessGroupPtr> FindGroup(const std::string& name) {
   if (name.empty()) return worker::ProcessGroupPtr();

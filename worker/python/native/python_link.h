@@ -15,12 +15,17 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker/agent/agent.h"
 #include "worker/session/rank_link.h"
 #include "worker/session/session_metrics.h"
 
 namespace egeria::python {
+
+// To be asked before this process uses gRPC, which does not live through a fork.
+// Errors: FAILED_PRECONDITION [FORKED] a parent of this process has used it.
+absl::Status ClaimGrpc();
 
 // What a link is made of, as Python says it.
 struct LinkOptions {
