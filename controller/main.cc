@@ -91,7 +91,6 @@ absl::Status Run(const ControllerOptions& options) {
                                         return reference::Evaluator::Start(ReferenceOptions(options),
                                                                            std::move(on_result));
                                       }));
-  manager->Maintain();
   EGERIA_ASSIGN_OR_RETURN(auto server, StartServer(options, manager.get()));
   MetricsServer::Options metrics_options;
   metrics_options.listen = options.metrics.listen;

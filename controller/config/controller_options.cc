@@ -71,7 +71,8 @@ void AddGroups(ControllerOptions* options, config::OptionSet* set) {
            config::ValueCheck<ByteCount>(CheckBytes))
       .Add("reference.queue_samples_per_job", &options->reference.queue_samples_per_job,
            "samples of one job that may wait; the oldest is dropped", InRange(1, 1'000))
-      .Add("limits.jobs", &options->limits.jobs, "jobs that have not finished", InRange(1, 1'000'000))
+      .Add("limits.jobs", &options->limits.jobs, "jobs that have not finished; as many finished ones are kept",
+           InRange(1, 1'000'000))
       .Add("limits.observations_per_job", &options->limits.observations_per_job,
            "losses, readings and learning rates that are kept of a job", InRange<int64_t>(1'000, 1'000'000'000))
       .Add("limits.upload_bytes", &options->limits.upload_bytes, "size of one sample or snapshot",

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "controller/job/registration.h"
 
 namespace egeria::controller {
 namespace {
@@ -24,7 +25,9 @@ absl::Status Stale(const Args&... what) {
 }  // namespace
 
 absl::Status CheckGradients(const v1::GradientReading& reading, int modules) {
-  if (reading.step() < 0 || reading.samples() < 0) return Bad("gradients of a negative step or number of samples");
+  if (reading.step() < 0 || reading.step() > kMostSteps || reading.samples() < 0) {
+    return Bad("gradients of ", reading.samples(), " samples at step ", reading.step());
+  }
   if (reading.parts() < 1 || reading.parts() > kMaxParts) return Bad("gradients in ", reading.parts(), " parts");
   if (reading.first_module() < 0 || reading.first_module() >= modules) {
     return Bad("gradients from module ", reading.first_module(), " on, of ", modules);

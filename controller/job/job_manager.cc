@@ -11,6 +11,7 @@
 #include "controller/job/job.h"
 #include "controller/job/policy_proto.h"
 #include "controller/job/proto_time.h"
+#include "controller/job/registration.h"
 
 namespace egeria::controller {
 namespace {
@@ -131,7 +132,7 @@ absl::StatusOr<v1::RegisterJobResponse> JobManager::RegisterJob(const v1::Regist
     Job* job = nullptr;
     if (auto found = jobs_.find(JobId(request.job_id())); found != jobs_.end()) {
       job = found->second.get();
-      EGERIA_RETURN_IF_ERROR(RenewJob(*job, request, effects));
+      EGERIA_RETURN_IF_ERROR(RenewJob(*job, request, ToProto(policy), effects));
     } else {
       EGERIA_ASSIGN_OR_RETURN(job, AdmitJob(request, ToProto(policy), effects));
     }
@@ -177,7 +178,8 @@ absl::StatusOr<JobManager::Job*> JobManager::AdmitJob(const v1::RegisterJobReque
   return (jobs_[job->id] = std::move(job)).get();
 }
 
-absl::Status JobManager::RenewJob(Job& job, const v1::RegisterJobRequest& request, Effects& effects) {
+absl::Status JobManager::RenewJob(Job& job, const v1::RegisterJobRequest& request, const v1::PolicyConfig& policy,
+                                  Effects& effects) {
   if (request.generation() < job.state.generation().value()) {
     return NamedError(absl::StatusCode::kFailedPrecondition, "STALE_GENERATION", "generation ",
                       job.state.generation().value(), " of this job has registered; this is ",
@@ -194,10 +196,26 @@ absl::Status JobManager::RenewJob(Job& job, const v1::RegisterJobRequest& reques
   started->set_frozen_prefix(request.frozen_prefix());
   started->set_applied_plan(request.applied_plan());
   started->set_losses_unreported(request.losses_unreported());
+  if (newer) {
+    const v1::RegisterJobRequest& known = job.state.registration();
+    v1::RegisterJobRequest now = WithSettingsOf(known, request);
+    *now.mutable_policy() = policy;
+    if (now.SerializeAsString() != known.SerializeAsString()) {
+      LogInfo("job ", job.id.text(), ": goes on with policy ", policy::PolicyName(FromProto(policy)), ", ",
+              now.total_steps(), " steps in all");
+      *started->mutable_changed() = WithSettingsOf({}, now);
+    }
+  }
   const size_t decisions_before = job.state.decisions().size();
   EGERIA_RETURN_IF_ERROR(Commit(job, {fact}, /*sync=*/true, effects));
   LogInfo("job ", job.id.text(), ": generation ", request.generation(), " starts at step ", request.step(),
           " with frozen prefix ", request.frozen_prefix());
+  // Only this way round: an operator's observe mode outlives restarts, which say act by default.
+  if (newer && request.mode() == v1::MODE_OBSERVE && job.state.mode() == v1::MODE_ACT) {
+    Fact mode = FactAt(options_.clock());
+    mode.mutable_mode_changed()->set_mode(v1::MODE_OBSERVE);
+    EGERIA_RETURN_IF_ERROR(Commit(job, {mode}, /*sync=*/true, effects));
+  }
   if (job.state.decisions().size() > decisions_before &&
       job.state.decisions().back().origin() == v1::DECISION_ORIGIN_WORKER) {
     ++job.totals.decisions[{job.state.decisions().back().action(), OriginName(v1::DECISION_ORIGIN_WORKER)}];
@@ -432,10 +450,25 @@ void JobManager::Maintain() {
   Effects effects;
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<JobId> expired;
+  std::vector<std::pair<absl::Time, JobId>> finished;
   for (const auto& [id, job] : jobs_) {
     const absl::Duration kept =
         job->state.finished() ? options_.finished_retention : options_.silent_retention;
-    if (job->Sampler() < 0 && now - job->last_activity > kept) expired.push_back(id);
+    if (job->Sampler() >= 0) continue;
+    if (now - job->last_activity > kept) {
+      expired.push_back(id);
+    } else if (job->state.finished()) {
+      finished.emplace_back(job->last_activity, id);
+    } else if (job->graphs_known && now - job->last_activity > options_.idle_reference) {
+      // Its snapshots would take the place of others'. Its workers register anew, graphs and all.
+      job->registered_here = job->graphs_known = false;
+      RefreshRequests(*job, effects);
+      effects.Add([evaluator = evaluator_.get(), id = id] { evaluator->RemoveJob(id); });
+    }
+  }
+  std::sort(finished.begin(), finished.end());
+  for (size_t i = 0; i + static_cast<size_t>(options_.max_jobs) < finished.size(); ++i) {
+    expired.push_back(finished[i].second);
   }
   for (const JobId& id : expired) {
     if (absl::Status removed = journal_->Remove(id); !removed.ok()) {

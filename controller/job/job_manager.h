@@ -33,9 +33,10 @@ struct JobManagerOptions {
   ReferenceScope scope = ReferenceScope::kModule;
   std::string host;                                     // this machine's name, as workers send theirs
   absl::Duration heartbeat_interval = absl::Seconds(1);
-  int max_jobs = 4'096;                                 // that have not finished
+  int max_jobs = 4'096;                                 // that have not finished; and that have, the newest
   int64_t max_observations_per_job = 1'000'000;         // in memory and in the journal
   absl::Duration finished_retention = absl::Hours(24 * 30);
+  absl::Duration idle_reference = absl::Minutes(10);    // after so long without a stream a job's reference models go
   absl::Duration silent_retention = absl::Hours(24 * 7);  // of jobs that never finished
   RegistrationLimits registration;
   std::function<absl::Time()> clock = absl::Now;
@@ -136,7 +137,8 @@ class JobManager {
   // Hands the graphs to the evaluator and books what it says of them.
   void TakeGraphs(const v1::RegisterJobRequest& request, uint64_t fingerprint) ABSL_LOCKS_EXCLUDED(mutex_);
   v1::RegisterJobResponse ResponseFor(const Job& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status RenewJob(Job& job, const v1::RegisterJobRequest& request, Effects& effects)
+  absl::Status RenewJob(Job& job, const v1::RegisterJobRequest& request, const v1::PolicyConfig& policy,
+                        Effects& effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Facts (job_manager.cc). Commit() checks, journals and applies; a fact that the state then refuses

@@ -139,6 +139,7 @@ absl::Status JobManager::SetPaused(const JobId& id, bool paused) {
   fact.mutable_pause_changed()->set_paused(paused);
   EGERIA_RETURN_IF_ERROR(Commit(*job, {fact}, /*sync=*/true, effects));
   LogInfo("job ", id.text(), ": ", paused ? "paused" : "resumed", " by hand");
+  RefreshRequests(*job, effects);
   return absl::OkStatus();
 }
 

@@ -8,6 +8,7 @@
 #include "controller/job/job.h"
 #include "controller/job/job_manager.h"
 #include "controller/job/proto_time.h"
+#include "controller/job/registration.h"
 
 namespace egeria::controller {
 namespace {
@@ -180,6 +181,7 @@ absl::Status JobManager::Heartbeat(SessionId session, const v1::Heartbeat& heart
   });
   if (job.state.finished()) return absl::OkStatus();
   if (found->rank_number == 0) {
+    if (heartbeat.has_account()) job.totals.account = heartbeat.account();
     const ObservationFilter before = job.filter;
     const std::vector<v1::Observation> observations = job.filter.Take(heartbeat, job.state);
     // A journal that cannot be written is logged and counted there; the worker keeps its losses meanwhile.
@@ -225,6 +227,7 @@ std::optional<v1::Directive> JobManager::DirectiveFor(SessionId session) const {
 
 void JobManager::RefreshRequests(Job& job, Effects& effects) {
   std::optional<StandingRequests::Subject> subject;
+  std::string blocked;
   const auto monitoring = job.state.policy().monitoring();
   if (monitoring && job.graphs_known && !job.state.finished()) {
     subject = StandingRequests::Subject{*monitoring, monitoring->module, job.state.epoch(),
@@ -232,7 +235,6 @@ void JobManager::RefreshRequests(Job& job, Effects& effects) {
     subject->local = job.IsLocal(monitoring->module);
     // A worker evaluates the one module; the prefix before it is frozen and the same for both models.
     if (options_.scope == ReferenceScope::kPrefix && !subject->local) subject->first_module = 0;
-    std::string blocked;
     for (int i = subject->first_module; i <= monitoring->module; ++i) {
       absl::Status usable = job.module_status[i];
       if (usable.ok() && !subject->local && job.IsLocal(i)) {
@@ -249,10 +251,12 @@ void JobManager::RefreshRequests(Job& job, Effects& effects) {
     if (!blocked.empty() && blocked != job.blocked) {
       LogWarning("job ", job.id.text(), ": nothing more can freeze: ", blocked);
     }
-    job.blocked = blocked;
   }
+  job.blocked = blocked;
   const bool samples_changed = job.requests.Update(subject, options_.clock());
-  const auto gradients = job.state.finished() ? std::nullopt : job.state.policy().gradient_monitoring();
+  // A paused policy sees none, so that a probe of it would not end.
+  const bool measures = !job.state.finished() && !job.state.paused();
+  const auto gradients = measures ? job.state.policy().gradient_monitoring() : std::nullopt;
   const bool gradients_changed =
       job.gradients.Update(gradients, job.state.generation().value(), options_.clock());
   if (samples_changed || gradients_changed) PushDirectives(job, effects);
@@ -366,6 +370,9 @@ absl::Status JobManager::CheckReading(const Found& found, const v1::Reading& rea
   if (reading.plasticity() < 0) {
     return NamedError(absl::StatusCode::kInvalidArgument, "READING_NEGATIVE", "a plasticity of ",
                       reading.plasticity());
+  }
+  if (reading.step() < 0 || reading.step() > kMostSteps) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", "a reading at step ", reading.step());
   }
   if (!found.job->IsLocal(reading.module())) {
     return NamedError(absl::StatusCode::kInvalidArgument, "NOT_LOCAL", "module ", reading.module(),

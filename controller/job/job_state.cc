@@ -11,6 +11,7 @@
 #include "controller/job/gradient_requests.h"
 #include "controller/job/policy_proto.h"
 #include "controller/job/proto_time.h"
+#include "controller/job/registration.h"
 
 namespace egeria::controller {
 namespace {
@@ -92,6 +93,11 @@ absl::Status JobState::CheckGeneration(const storage::v1::GenerationStarted& fac
   if (fact.step() < 0 || fact.applied_plan() < 0) return Impossible("a negative step or plan");
   if (fact.frozen_prefix() < 0 || fact.frozen_prefix() >= module_count()) {
     return Impossible("a generation with frozen prefix ", fact.frozen_prefix());
+  }
+  if (fact.has_changed()) {
+    const v1::RegisterJobRequest job = WithSettingsOf(registration_, fact.changed());
+    auto policy = policy::MakePolicy(FromProto(job.policy()), ShapeOf(job));
+    if (!policy.ok()) return Impossible("a generation with a policy that cannot be: ", policy.status().message());
   }
   return absl::OkStatus();
 }
@@ -185,6 +191,12 @@ void JobState::ApplyRegistered(const storage::v1::JobRegistered& fact) {
 }
 
 void JobState::ApplyGeneration(const storage::v1::GenerationStarted& fact) {
+  if (fact.has_changed()) {
+    registration_ = WithSettingsOf(std::move(registration_), fact.changed());
+    policy_config_ = FromProto(registration_.policy());
+  }
+  // The job begins where its oldest generation does.
+  registration_.set_step(std::min(registration_.step(), fact.step()));
   // Never the other way round: readings that counted without losses must count when the policy is rebuilt.
   losses_reported_ = losses_reported_ && !fact.losses_unreported();
   RollBackTo(fact.step());
@@ -199,6 +211,12 @@ void JobState::ApplyGeneration(const storage::v1::GenerationStarted& fact) {
     AdoptFromWorker(fact.step(), base_prefix_,
                     absl::StrCat("adopted from the checkpoint of step ", fact.step(), ", generation ",
                                  fact.generation()));
+    if (base_prefix_ < last_still_modules_) {  // the new processes tell of them once more
+      v1::Observation forgotten;
+      forgotten.set_step(last_step_);
+      forgotten.set_still_modules(0);
+      ApplyObserved(forgotten);
+    }
   }
 }
 
@@ -261,8 +279,9 @@ void JobState::RecordObservation(const Observed& observed) {
   const policy::Observation& observation = observed.observation;
   last_step_ = observation.step;
   if (observation.loss) last_loss_step_ = observation.step;
-  if (observation.learning_rate) last_learning_rate_ = observation.learning_rate;
-  if (observation.still_modules) last_still_modules_ = *observation.still_modules;
+  // What a paused policy has not seen is news again afterwards.
+  if (observed.seen && observation.learning_rate) last_learning_rate_ = observation.learning_rate;
+  if (observed.seen && observation.still_modules) last_still_modules_ = *observation.still_modules;
   if (observation.plasticity) ++readings_;
   observations_.push_back(observed);
 }

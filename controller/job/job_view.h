@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,11 +12,12 @@
 #include "controller/policy/policy.h"
 #include "controller/reference/evaluator.h"
 #include "egeria/v1/admin.pb.h"
+#include "egeria/v1/controller.pb.h"
 
 // What the controller shows of its jobs, as plain values, for metrics.
 namespace egeria::controller {
 
-// Totals of one job since this controller knows it. They never fall.
+// Totals of one job since this controller knows it. But for the account they never fall.
 struct JobTotals {
   int64_t readings = 0;
   int64_t gradient_readings = 0;
@@ -29,6 +31,7 @@ struct JobTotals {
   int64_t worker_samples_dropped = 0;  // by the workers' queues; as they tell
   int64_t commits = 0;                 // of plans, as the ranks tell; the furthest rank's
   int64_t reconnects = 0;              // of all ranks
+  std::optional<v1::Account> account;  // what rank 0 told last
 };
 
 struct JobView {

@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
@@ -85,7 +86,10 @@ absl::Status Journal::OpenDatabase() {
     return absl::OkStatus();
   }
   const std::string text = opened.ToString();
-  if (opened.IsIOError() && text.find("LOCK") != std::string::npos) {
+  // RocksDB has no code for it.
+  const bool held =
+      absl::StrContains(text, "While lock file") || absl::StrContains(text, "lock hold by current process");
+  if (opened.IsIOError() && held) {
     return NamedError(absl::StatusCode::kFailedPrecondition, "STATE_DIR_IN_USE", "another controller uses ",
                       folder_, " (", text, "): stop it, or give this one another --state-dir");
   }

@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "common/base/status.h"
+#include "controller/job/registration.h"
 
 namespace egeria::controller {
 namespace {
@@ -51,7 +52,7 @@ absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat, int modules) {
   auto bad = [](const auto&... what) {
     return NamedError(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", "a heartbeat with ", what...);
   };
-  if (heartbeat.step() < 0) return bad("step ", heartbeat.step());
+  if (heartbeat.step() < 0 || heartbeat.step() > kMostSteps) return bad("step ", heartbeat.step());
   if (heartbeat.plan_watermark() < 0 || heartbeat.applied_plan() < 0) return bad("a negative plan");
   if (heartbeat.frozen_prefix() < 0 || heartbeat.frozen_prefix() >= modules) {
     return bad("frozen prefix ", heartbeat.frozen_prefix(), " of ", modules, " modules");
@@ -119,10 +120,10 @@ std::vector<v1::Observation> ObservationFilter::Take(const v1::Heartbeat& heartb
     return taken.back();
   };
   if (const std::optional<double> rate = ScheduledRate(heartbeat)) {
-    if (LearningRateIsNews(*rate, state)) observation_of_now().set_learning_rate(*rate);
+    if (!state.paused() && LearningRateIsNews(*rate, state)) observation_of_now().set_learning_rate(*rate);
     learning_rate_ = rate;
   }
-  if (heartbeat.still_modules() != state.last_still_modules()) {
+  if (!state.paused() && heartbeat.still_modules() != state.last_still_modules()) {
     observation_of_now().set_still_modules(heartbeat.still_modules());
   }
   const int64_t account_steps = std::max<int64_t>(1, state.registration().total_steps() / kAccountsPerJob);

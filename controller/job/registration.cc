@@ -66,8 +66,10 @@ absl::Status ValidateRegistration(const v1::RegisterJobRequest& request, const R
     }
   }
   EGERIA_RETURN_IF_ERROR(ValidateModules(request, limits));
-  if (request.total_steps() < 0) return Bad("total_steps ", request.total_steps());
-  if (request.step() < 0) return Bad("step ", request.step());
+  if (request.total_steps() < 0 || request.total_steps() > kMostSteps) {
+    return Bad("total_steps ", request.total_steps());
+  }
+  if (request.step() < 0 || request.step() > kMostSteps) return Bad("step ", request.step());
   if (request.planned_learning_rates_size() > limits.max_planned_rates) {
     return Bad(request.planned_learning_rates_size(), " planned learning rates; at most ", limits.max_planned_rates,
                " are possible");
@@ -104,6 +106,14 @@ absl::Status CompareRegistrations(const v1::RegisterJobRequest& known, const v1:
     }
   }
   return absl::OkStatus();
+}
+
+v1::RegisterJobRequest WithSettingsOf(v1::RegisterJobRequest known, const v1::RegisterJobRequest& now) {
+  *known.mutable_policy() = now.policy();
+  known.set_total_steps(now.total_steps());
+  *known.mutable_planned_learning_rates() = now.planned_learning_rates();
+  known.set_budget(now.budget());
+  return known;
 }
 
 uint64_t GraphFingerprint(const v1::RegisterJobRequest& request) {

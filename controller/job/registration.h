@@ -8,6 +8,9 @@
 
 namespace egeria::controller {
 
+// No training has as many optimizer steps; sums of such numbers do not overflow.
+inline constexpr int64_t kMostSteps = int64_t{1} << 50;
+
 // Bounds on a registration.
 struct RegistrationLimits {
   int max_world_size = 65'536;
@@ -24,6 +27,10 @@ absl::Status ValidateRegistration(const v1::RegisterJobRequest& request, const R
 // OK if the two describe the same job: the same world size and modules (names and sizes).
 // Errors: ALREADY_EXISTS [JOB_CONFLICT] naming what differs.
 absl::Status CompareRegistrations(const v1::RegisterJobRequest& known, const v1::RegisterJobRequest& request);
+
+// `known` with what a restarted training may have changed as `now` has it: policy, total_steps, planned_learning_rates
+// and budget.
+v1::RegisterJobRequest WithSettingsOf(v1::RegisterJobRequest known, const v1::RegisterJobRequest& now);
 
 // A number that differs if any module's graph does, or where its reference is evaluated; the same for the same
 // graphs in every process.

@@ -25,6 +25,10 @@ constexpr int64_t kPeriodOfUnknownTotal = 500;
 constexpr double kAreaOfThresholds = 0.02;
 constexpr double kLeastArea = 1e-6;
 
+// By the clock, the rates to come must be lower than this part of those of the whole training, on average: at a constant
+// rate little is left at the very end, too, but what is frozen then would have learned like the rest.
+constexpr double kRatesThatFall = 0.5;
+
 // A reading of what is frozen costs about what freezing saves in a step, so that in a short training the probes would
 // take all that was saved: they are so far apart that at most one step in so many is theirs.
 constexpr int64_t kStepsPerProbeReading = 50;
@@ -180,7 +184,7 @@ std::optional<Decision> AutoPolicy::Check() {
 bool AutoPolicy::AwaitsReadings() const {
   if (gate_.HasEstimate(frozen_prefix_)) return false;
   if (*config_.signal_led) return true;
-  const bool told = !one_part_ && newest_reading_ >= *clock_.next() - Lead();
+  const bool told = !one_part_ && newest_reading_ >= 0 && newest_reading_ >= *clock_.next() - Lead();
   return told && step_ < *clock_.next() + *clock_.period();
 }
 
@@ -200,10 +204,18 @@ std::optional<std::string> AutoPolicy::TooEarly() const {
 
 std::optional<std::string> AutoPolicy::TooMuchLeft() const {
   const std::optional<double> left = area_.After(step_);
-  if (!left || *left <= *config_.area_left * (1 + 1e-9)) return std::nullopt;
-  return absl::StrFormat("%.3g %% of the area under the learning rates is still to come, over %g %%, and freezing would "
-                         "cost accuracy",
-                         100 * *left, 100 * *config_.area_left);
+  if (!left) return std::nullopt;
+  if (*left > *config_.area_left * (1 + 1e-9)) {
+    return absl::StrFormat("%.3g %% of the area under the learning rates is still to come, over %g %%, and freezing "
+                           "would cost accuracy",
+                           100 * *left, 100 * *config_.area_left);
+  }
+  if (*config_.signal_led) return std::nullopt;
+  const double steps_left = static_cast<double>(shape_.total_steps - step_) / static_cast<double>(shape_.total_steps);
+  if (steps_left <= 0 || *left <= kRatesThatFall * steps_left) return std::nullopt;
+  return absl::StrFormat("the learning rates to come are on average %.2g times those of the whole training: the modules "
+                         "learn until the end",
+                         *left / steps_left);
 }
 
 std::string AutoPolicy::ReasonFor(int prefix) const {
@@ -284,7 +296,8 @@ PolicyStatus AutoPolicy::status() const {
   const std::optional<int64_t> next = clock_.next();
   if (one_part_) {
     status.blocked = OnePart();
-  } else if (next && step_ >= *next + *clock_.period() && newest_reading_ < *next - Lead()) {
+  } else if (next && step_ >= *next + *clock_.period() &&
+             (newest_reading_ < 0 || newest_reading_ < *next - Lead())) {
     status.blocked = absl::StrCat("[NO_GRADIENTS] a check is due since step ", *next,
                                   ", but the workers tell of no gradients; see their logs");
   }
@@ -315,6 +328,7 @@ void AutoPolicy::SetPrefix(int prefix) {
 void AutoPolicy::Adopt(int64_t step, int frozen_prefix) {
   EGERIA_CHECK(frozen_prefix >= 0 && frozen_prefix < shape_.modules);
   const bool thawed = frozen_prefix < frozen_prefix_;
+  const bool unjudged = step < step_ || frozen_prefix > frozen_prefix_;
   if (step < step_) {  // training goes on from an older step
     clock_.GoBack(step);
     rates_.Forget();
@@ -325,7 +339,7 @@ void AutoPolicy::Adopt(int64_t step, int frozen_prefix) {
   step_ = step;
   SetPrefix(frozen_prefix);
   probe_.Stop();
-  next_probe_ = step_;  // nobody has judged it yet
+  if (unjudged) next_probe_ = step_;
   if (thawed && clock_.start()) clock_.Refused(step_);
 }
 

@@ -55,6 +55,7 @@ std::optional<Decision> FinetunePolicy::Observe(const Observation& observation) 
   step_ = std::max(step_, observation.step);
   if (std::exchange(done_, true) || frozen_prefix_ == wanted_) return std::nullopt;
   frozen_prefix_ = wanted_;
+  decided_at_ = step_;
   return Decision{step_, Action::kFreeze, wanted_, reason_};
 }
 
@@ -62,7 +63,8 @@ void FinetunePolicy::Adopt(int64_t step, int frozen_prefix) {
   EGERIA_CHECK(frozen_prefix >= 0 && frozen_prefix < modules_);
   step_ = step;
   frozen_prefix_ = frozen_prefix;
-  done_ = true;
+  // Where training begins anew at the step of the decision no rank has applied it, and it comes again.
+  done_ = !decided_at_ || step > *decided_at_ || frozen_prefix > 0;
 }
 
 PolicyStatus FinetunePolicy::status() const {

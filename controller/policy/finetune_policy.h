@@ -33,6 +33,7 @@ class FinetunePolicy : public Policy {
   int wanted_ = 0;
   std::string reason_;
   bool done_ = false;  // by this policy, or by somebody else who set the prefix
+  std::optional<int64_t> decided_at_;
   int64_t step_ = 0;
   int frozen_prefix_ = 0;
 };

@@ -246,6 +246,12 @@ absl::StatusOr<std::optional<Recorded>> RecordingParser::ParseLine(absl::string_
   return recorded;
 }
 
+bool HasObservation(const Recorded& recorded) {
+  const Observation& seen = recorded.observation;
+  return seen.plasticity || seen.loss || seen.learning_rate || seen.still_modules || seen.gradients || seen.account ||
+         !recorded.plasticity_by_module.empty();
+}
+
 absl::StatusOr<std::vector<Decision>> Replay(const std::vector<Recorded>& recording, int modules,
                                              Policy& policy) {
   std::vector<Decision> decisions;
@@ -254,7 +260,10 @@ absl::StatusOr<std::vector<Decision>> Replay(const std::vector<Recorded>& record
   };
   for (const Recorded& recorded : recording) {
     EGERIA_RETURN_IF_ERROR(CheckAgainstJob(recorded, modules));
-    if (recorded.adopted_prefix) policy.Adopt(recorded.observation.step, *recorded.adopted_prefix);
+    if (recorded.adopted_prefix) {
+      policy.Adopt(recorded.observation.step, *recorded.adopted_prefix);
+      if (!HasObservation(recorded)) continue;  // an adoption alone is none
+    }
     observe(recorded.observation);
     if (recorded.plasticity_by_module.empty()) continue;
     // Which module is frontmost is known only after the learning rate and the loss of the line: so those

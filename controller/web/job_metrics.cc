@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -57,6 +58,8 @@ struct JobFamilies {
   Family evaluations =
       Family::Counter("egeria_reference_evaluations_total", "Samples that it has evaluated, by backend.");
   Family reconnects = Family::Counter("egeria_worker_reconnects_total", "Streams that ranks have opened again.");
+  Family saved = Family::Gauge("egeria_job_saved_seconds", "Time of rank 0 that freezing has saved, as it tells.");
+  Family spent = Family::Gauge("egeria_job_spent_seconds", "Time of rank 0 that Egeria has taken, as it tells.");
 
   void AddSummary(const Labels& job, const v1::JobSummary& summary);
   void AddPolicy(const Labels& job, const JobView& view);
@@ -119,6 +122,10 @@ void JobFamilies::AddTotals(const Labels& job, const JobTotals& totals) {
     evaluations.Add(With(job, "backend", backend), static_cast<double>(count));
   }
   reconnects.Add(job, static_cast<double>(totals.reconnects));
+  if (totals.account) {
+    saved.Add(job, totals.account->saved_seconds());
+    spent.Add(job, totals.account->spent_seconds());
+  }
 }
 
 void JobFamilies::MoveTo(std::vector<prometheus::MetricFamily>* families) && {
@@ -126,7 +133,7 @@ void JobFamilies::MoveTo(std::vector<prometheus::MetricFamily>* families) && {
                          &share, &readings, &plasticity, &slope, &threshold, &consecutive,
                          &gradient_readings, &snr, &snr_lower, &snr_upper, &decisions,
                          &commits, &samples, &dropped, &refused, &snapshots, &snapshot_bytes, &seconds,
-                         &evaluations, &reconnects}) {
+                         &evaluations, &reconnects, &saved, &spent}) {
     std::move(*family).MoveTo(families);
   }
 }
@@ -179,12 +186,14 @@ std::map<std::string, std::string> TrainingJobLabels(const std::vector<JobView>&
     if (holder == nullptr || precedes(job, *holder)) holder = &job;
   }
   std::map<std::string, std::string> labels;
+  std::set<std::string> used;
   for (const JobView& job : jobs) {
     const std::string& id = job.summary.job_id();
     std::string label = bare(job);
     if (holders[label] != &job) label = absl::StrCat(bare(job), "-", id.substr(0, 8));
     // Somebody may have called a job just that; no two series may be the same.
     if (holders.count(label) > 0 && holders[label] != &job) label = absl::StrCat(bare(job), "-", id);
+    if (!used.insert(label).second) used.insert(label = absl::StrCat(bare(job), "-", id));
     labels[id] = std::move(label);
   }
   return labels;

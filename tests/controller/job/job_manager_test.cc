@@ -364,6 +364,100 @@ TEST_F(JobManagerTest, SummarisesWhatTheRanksHaveApplied) {
   EXPECT_EQ(Summary(*rank0).phase(), v1::JOB_PHASE_SILENT);
 }
 
+TEST_F(JobManagerTest, OfFinishedJobsTheNewestAreKept) {
+  options_.max_jobs = 2;
+  Restart();
+  for (const int number : {1, 2, 3}) {
+    auto stream = Open(TestRegistration(number));
+    v1::Heartbeat finished;
+    finished.set_finished(true);
+    ASSERT_TRUE(manager_->Heartbeat(stream->id, finished).ok());
+    manager_->CloseSession(stream->id);
+    now_ += absl::Seconds(1);
+  }
+  manager_->Maintain();
+  EXPECT_EQ(Summary(TestJobId(1)).job_id(), "");
+  EXPECT_EQ(Summary(TestJobId(2)).job_id(), TestJobId(2));
+  EXPECT_EQ(Summary(TestJobId(3)).job_id(), TestJobId(3));
+}
+
+TEST_F(JobManagerTest, TheReferenceOfAJobThatIsGoneGoesToo) {
+  auto stream = Open(TestRegistration(1));
+  ASSERT_TRUE(Serve(*stream, 1).ok());
+  manager_->CloseSession(stream->id);
+  manager_->Maintain();
+  EXPECT_TRUE(evaluator_->traits(JobId(TestJobId(1))).has_value());
+  now_ += absl::Minutes(11);
+  manager_->Maintain();
+  EXPECT_FALSE(evaluator_->traits(JobId(TestJobId(1))).has_value());
+  EXPECT_EQ(Summary(*stream).job_id(), TestJobId(1)) << "the job itself stays";
+  auto again = Open(TestRegistration(1));
+  EXPECT_TRUE(manager_->DirectiveFor(again->id)->has_snapshot());
+}
+
+TEST_F(JobManagerTest, ARestartMayHaveOtherSettings) {
+  auto stream = Open(TestRegistration(1));
+  int64_t step = 0;
+  TrainUntilPlan(*stream, &step, PlanId(1));
+  auto next = TestRegistration(1);
+  next.set_generation(1);
+  next.set_step(step);
+  next.set_frozen_prefix(1);
+  next.set_applied_plan(1);
+  next.set_total_steps(9'000);
+  next.mutable_policy()->mutable_none();
+  next.set_mode(v1::MODE_OBSERVE);
+  for (const bool restarted : {false, true}) {
+    if (restarted) Restart();
+    const auto response = manager_->RegisterJob(next);
+    ASSERT_TRUE(response.ok()) << response.status();
+    EXPECT_TRUE(response->policy().has_none());
+    EXPECT_EQ(Summary(TestJobId(1)).mode(), v1::MODE_OBSERVE);
+    EXPECT_EQ(Summary(TestJobId(1)).decided_prefix(), 1) << "as the checkpoint has it";
+  }
+  next.set_generation(2);
+  next.set_mode(v1::MODE_ACT);
+  ASSERT_TRUE(manager_->RegisterJob(next).ok());
+  EXPECT_EQ(Summary(TestJobId(1)).mode(), v1::MODE_OBSERVE) << "perhaps an operator's";
+}
+
+TEST_F(JobManagerTest, AChangeOfTheRateInAPauseIsToldAfterIt) {
+  auto stream = Open(TestRegistration(1));
+  int64_t step = 0;
+  TrainUntilPlan(*stream, &step, PlanId(1));
+  TrainUntilPlan(*stream, &step, PlanId(2));
+  ASSERT_TRUE(manager_->SetPaused(JobId(TestJobId(1)), true).ok());
+  Beat(*stream, step + 10, 0.01, 2);
+  EXPECT_EQ(Summary(*stream).plan_id(), 2);
+  ASSERT_TRUE(manager_->SetPaused(JobId(TestJobId(1)), false).ok());
+  Beat(*stream, step + 20, 0.01, 2);
+  EXPECT_EQ(Summary(*stream).plan_id(), 3);
+  EXPECT_EQ(Summary(*stream).decided_prefix(), 0);
+}
+
+TEST_F(JobManagerTest, RefusesStepsThatNoTrainingHas) {
+  auto job = TestRegistration(1);
+  job.set_step(kMostSteps + 1);
+  EXPECT_THAT(std::string(manager_->RegisterJob(job).status().message()), StartsWith("[BAD_REGISTRATION]"));
+  auto stream = Open(TestRegistration(1));
+  v1::Heartbeat heartbeat;
+  heartbeat.set_step(kMostSteps + 1);
+  EXPECT_THAT(std::string(manager_->Heartbeat(stream->id, heartbeat).message()), StartsWith("[BAD_MESSAGE]"));
+}
+
+TEST_F(JobManagerTest, ARestartFromBeforeItsDecisionFreezesForFineTuningAgain) {
+  auto job = TestRegistration(1);
+  job.mutable_policy()->mutable_finetune()->set_frozen_prefix(1);
+  auto stream = Open(job);
+  Beat(*stream, 0);
+  EXPECT_EQ(Summary(*stream).plan_id(), 1);
+  job.set_generation(1);
+  auto again = Open(job, 0, 2);
+  Beat(*again, 0);
+  EXPECT_EQ(Summary(*again).decided_prefix(), 1);
+  EXPECT_EQ(manager_->DirectiveFor(again->id)->plans_size(), 1);
+}
+
 TEST_F(JobManagerTest, AFinishedJobIsLetGoAndKeptForAWhile) {
   auto stream = Open(TestRegistration(1));
   v1::Heartbeat heartbeat;

@@ -226,6 +226,35 @@ TEST(JobState, PlanIdsGoOnFromTheWorkersWhereTheJournalKnowsLess) {
   EXPECT_FALSE(job.state.Check(GenerationFact(-1, 900, 0, 9)).ok());
 }
 
+TEST(JobState, AnOlderCheckpointThanTheFirstOneTakesTheJobBackToIt) {
+  Fact registered = RegisteredFact(1);
+  registered.mutable_registered()->mutable_request()->set_step(1'000);
+  Driver job(registered);
+  job.Apply(ReadingFact(1'010, 0, 0.5));
+  job.Apply(GenerationFact(1, 500, 0, 0));
+  EXPECT_EQ(job.state.last_step(), 500);
+  job.Apply(ReadingFact(510, 0, 0.5));
+  EXPECT_EQ(job.Replayed(), job.state.DebugString());
+}
+
+TEST(JobState, WhatHasNoRateIsToldOfAgainWhereTheCheckpointHasItActive) {
+  Fact registered = RegisteredFact(1);
+  registered.mutable_registered()->mutable_request()->mutable_policy()->mutable_auto_();
+  Driver job(registered);
+  Fact still;
+  still.mutable_observed()->set_step(40);
+  still.mutable_observed()->set_still_modules(1);
+  job.Apply(still);
+  EXPECT_EQ(job.state.decided_prefix(), 1);
+  job.Apply(GenerationFact(1, 45, 0, 0));
+  EXPECT_EQ(job.state.decided_prefix(), 0);
+  EXPECT_EQ(job.state.last_still_modules(), 0) << "so that the next heartbeat's number is news";
+  still.mutable_observed()->set_step(50);
+  job.Apply(still);
+  EXPECT_EQ(job.state.decided_prefix(), 1);
+  EXPECT_EQ(job.Replayed(), job.state.DebugString());
+}
+
 TEST(JobState, AFinishedJobTakesNoMoreObservationsUntilItRestarts) {
   Driver job(RegisteredFact(1));
   Fact finished;

@@ -98,12 +98,57 @@ TEST(AutoPolicyByClock, IsVetoedByAClearSignal) {
     SimulatedTraining training = TrainingOf(0.3);
     training.seed = seed;
     EXPECT_THAT(RunByClock(training), IsEmpty()) << "a constant rate with live gradients";
+    training.shape.planned_learning_rates = {0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.01, 0.01};
     const auto policy = ByClock(training);
-    training.steps = 3980;
-    training.Run(*policy);
+    training.steps = 3834;
+    EXPECT_THAT(training.Run(*policy), IsEmpty());
     EXPECT_THAT(policy->Objection(1).value_or(""), HasSubstr("gradient SNR"));
     EXPECT_THAT(policy->Objection(1).value_or(""), HasSubstr("is over 0.2")) << "2 % over .5 %, times .05";
   }
+}
+
+TEST(AutoPolicyByClock, NeverFreezesAtAConstantRate) {
+  for (const double snr : {0.3, 0.1, 0.003}) {
+    for (const bool planned : {false, true}) {
+      SimulatedTraining training = TrainingOf(snr);
+      if (planned) training.shape.planned_learning_rates = {0.1, 0.1};
+      const auto policy = ByClock(training);
+      EXPECT_THAT(training.Run(*policy), IsEmpty()) << snr;
+      training.steps = 3990;
+      const auto earlier = ByClock(training);
+      training.Run(*earlier);
+      EXPECT_THAT(earlier->Objection(1).value_or(""), HasSubstr("on average 1 times those of the whole training"));
+    }
+  }
+}
+
+// Plasticity is a second opinion only: no series of it makes the clock freeze, or freeze earlier.
+TEST(AutoPolicyByClock, NeverFreezesOnARandomWalk) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    std::mt19937_64 random(seed);
+    std::normal_distribution<double> normal;
+    double walk = 1;
+    SimulatedTraining training = TrainingOf(0.003);
+    training.plasticity = [&](int, int64_t) { return walk = std::abs(walk + 0.1 * normal(random)); };
+    if (seed % 2 == 0) training.snr = nullptr;
+    const AutoConfig config{.start = 0.85, .area_left = 0.01, .second_opinion = true};
+    EXPECT_THAT(RunByClock(training, config), IsEmpty()) << "a constant rate";
+    training.shape.planned_learning_rates = PlannedCosine();
+    for (const Decision& decision : RunByClock(training, config)) EXPECT_GE(decision.step, 3400);
+  }
+}
+
+TEST(AutoPolicyByClock, HasNoObjectionPastThePlannedEnd) {
+  SimulatedTraining training = TrainingOf(0.003);
+  training.rate = [](int64_t step) { return Cosine(step, 4000); };
+  training.shape.planned_learning_rates = PlannedCosine();
+  const auto policy = ByClock(training);
+  training.meddle = [](int64_t step, Policy& meddled) {
+    if (step == 4001) meddled.Adopt(step, 0);
+  };
+  training.steps = 4004;
+  training.Run(*policy);
+  EXPECT_EQ(policy->Objection(1), std::nullopt);
 }
 
 // The same signal, where little of the rate is left and where next to nothing is.

@@ -207,6 +207,20 @@ TEST(Replay, TakesTheFrontmostValueOfAnArrayAlsoInTheLineThatUnfreezes) {
   EXPECT_EQ(decisions[2].step, 13);
 }
 
+TEST(Replay, AnAdoptionAloneIsNoObservation) {
+  RecordingParser parser;
+  std::vector<Recorded> recording;
+  for (const char* line : {R"({"step":500,"adopt":1})", R"({"step":501,"lr":0.1})"}) {
+    recording.push_back(parser.ParseLine(line).value().value());
+  }
+  ScheduleConfig config;
+  config.entries = {{0.5, 2}};
+  const std::unique_ptr<Policy> policy = MakePolicy(config, JobShape{3, 1'000}).value();
+  const std::vector<Decision> decisions = Replay(recording, 3, *policy).value();
+  ASSERT_EQ(decisions.size(), 1u);
+  EXPECT_EQ(decisions[0].step, 501);
+}
+
 TEST(Replay, AdoptsWhatSomebodyElseFroze) {
   std::vector<std::string> lines = {R"({"step":1,"adopt":1})"};
   for (int i = 1; i <= 7; ++i) {

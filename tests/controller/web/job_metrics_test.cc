@@ -51,6 +51,8 @@ JobView FullJob(int number, const std::string& name) {
   job.totals.reference_seconds["int8"] = 1.5;
   job.totals.evaluations["int8"] = 7;
   job.totals.snapshot_bytes = 1'000;
+  job.totals.account.emplace().set_saved_seconds(12.5);
+  job.totals.account->set_spent_seconds(0.5);
   job.last_activity = kNow;
   return job;
 }
@@ -84,6 +86,8 @@ TEST(JobMetrics, ShowWhatIsKnownOfAJob) {
            "egeria_decisions_total{training_job=\"resnet\",action=\"freeze\",reason=\"policy\"} 2",
            "egeria_uploads_refused_total{training_job=\"resnet\",reason=\"bad_shape\"} 4",
            "egeria_reference_seconds_total{training_job=\"resnet\",backend=\"int8\"} 1.5",
+           "egeria_job_saved_seconds{training_job=\"resnet\"} 12.5",
+           "egeria_job_spent_seconds{training_job=\"resnet\"} 0.5",
            "egeria_reference_samples_dropped_total{reason=\"late\"} 3",
            "egeria_reference_queue_bytes 99",
        }) {
@@ -91,6 +95,18 @@ TEST(JobMetrics, ShowWhatIsKnownOfAJob) {
   }
   EXPECT_THAT(text, Not(HasSubstr("module=\"stem\""))) << "nothing was read of it";
   EXPECT_THAT(text, Not(HasSubstr("rank=")));
+}
+
+TEST(JobMetrics, NoTwoJobsHaveOneLabelThoughTheirIdsBeginAlike) {
+  std::vector<JobView> jobs;
+  for (const char* id : {"00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000002",
+                         "00000000-0000-4000-8000-000000000003"}) {
+    jobs.push_back(FullJob(1, "same"));
+    jobs.back().summary.set_job_id(id);
+  }
+  std::set<std::string> labels;
+  for (const auto& [id, label] : TrainingJobLabels(jobs)) labels.insert(label);
+  EXPECT_EQ(labels.size(), 3u);
 }
 
 TEST(JobMetrics, OfAJobWithoutStreamsDisappearAfterAWhile) {
