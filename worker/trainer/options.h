@@ -35,7 +35,7 @@ struct Options {
   std::string augment;         // "none" or "random"; "" until resolved: the task's
 
   std::vector<std::string> module_patterns;
-  std::string policy;  // "" until resolved: "plasticity" with a controller, else "none"
+  std::string policy;  // "" until resolved: "auto" with a controller, else "none"
   std::string policy_json;
   std::optional<int> interval;
   std::optional<int> window;

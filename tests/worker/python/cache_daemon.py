@@ -9,9 +9,10 @@ import subprocess
 
 
 class Daemon:
-    """An egeria-cache on a folder of its own."""
+    """An egeria-cache on a folder of its own; with metrics where a port is given."""
 
-    def __init__(self, folder: pathlib.Path):
+    def __init__(self, folder: pathlib.Path, metrics_port: int | None = None):
+        self.metrics = "none" if metrics_port is None else f"127.0.0.1:{metrics_port}"
         self.folder = folder / "store"
         self.address = f"unix:{self.folder}/cache.sock"
         self.process: subprocess.Popen | None = None
@@ -19,8 +20,8 @@ class Daemon:
     def start(self) -> None:
         reader, writer = os.pipe()
         program = pathlib.Path(os.environ["EGERIA_BIN"]) / "egeria-cache"
-        self.process = subprocess.Popen([program, "--folder", self.folder, "--keep-free", "0", "--ready-fd",
-                                         str(writer)], pass_fds=[writer])
+        self.process = subprocess.Popen([program, "--folder", self.folder, "--keep-free", "0",
+                                         "--metrics-listen", self.metrics, "--ready-fd", str(writer)], pass_fds=[writer])
         os.close(writer)
         with os.fdopen(reader) as ready:
             assert ready.readline() == "READY=1\n"

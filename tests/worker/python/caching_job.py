@@ -1,6 +1,6 @@
 """A training on two ranks with switches, and what the cache of frozen activations did in it.
 
-  caching_job.py OUT [--cache ADDRESS] [--use auto|always] [--workers N] [--augment] [--pause]
+  caching_job.py OUT [--cache ADDRESS] [--use auto|always] [--workers N] [--augment] [--only-rank N] [--pause N ...]
 Each rank writes OUT/rank<r>.json.
 """
 
@@ -58,7 +58,9 @@ def main() -> None:
     parser.add_argument("--use", default="always")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--augment", action="store_true")
-    parser.add_argument("--pause", action="store_true", help="after epoch 4 and 6: OUT/paused<n>, until OUT/go<n>")
+    parser.add_argument("--only-rank", type=int, help="the only one that has the cache")
+    parser.add_argument("--pause", type=int, nargs="+", default=[], help="before epoch N, from 0: says so in "
+                        "OUT/paused<n>, goes on when OUT/go<n> is there")
     arguments = parser.parse_args()
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -67,14 +69,15 @@ def main() -> None:
     torch.manual_seed(100 + rank)
     model: nn.Module = DistributedDataParallel(network)
     optimizer = torch.optim.SGD(network.parameters(), 0.05, momentum=0.9, weight_decay=1e-3)
+    cache = arguments.cache if arguments.only_rank in (None, rank) else "none"
     session = egeria.attach(model, optimizer, config=egeria.Config(
-        plans=PLANS, cache=arguments.cache, cache_use=arguments.use))
+        plans=PLANS, cache=cache, cache_use=arguments.use))
     images = Images(arguments.augment)
     sampler = DistributedSampler(images, shuffle=True, seed=3)
     loader = data.wrap(DataLoader(images, BATCH, sampler=sampler, num_workers=arguments.workers))
     losses = []
     for epoch in range(EPOCHS):
-        if arguments.pause and epoch in (4, 6):
+        if epoch in arguments.pause:
             (arguments.out / f"paused{epoch}").touch()
             while not (arguments.out / f"go{epoch}").exists():
                 time.sleep(0.02)

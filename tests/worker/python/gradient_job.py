@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -43,6 +44,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=0.05)
     parser.add_argument("--fixed-weights", action="store_true", help="a learning rate of zero")
     parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--closure", action="store_true", help="passes in the closure of optimizer.step()")
+    parser.add_argument("--optimizers", default="one", choices=["one", "first_steps_first", "first_steps_last"])
+    parser.add_argument("--regularize", action="store_true", help="a loss that the model's output does not tell all of")
     return parser.parse_args()
 
 
@@ -95,14 +99,19 @@ def main() -> None:
             module.p = arguments.dropout
     model = network if arguments.wrap == "later" else wrap(network, arguments)
     rate = 0.0 if arguments.fixed_weights else arguments.rate
-    optimizer = torch.optim.SGD(network.parameters(), rate, momentum=0.9)
+    halves = [list(network.parameters())]
+    if arguments.optimizers != "one":
+        halves = [halves[0][:len(halves[0]) // 2], halves[0][len(halves[0]) // 2:]]
+    optimizers = [torch.optim.SGD(half, rate, momentum=0.9) for half in halves]
+    optimizer = optimizers[0]
+    others = optimizers[1:]
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / (2 * arguments.steps))
     session = None
     if not arguments.without:
         import egeria
 
         config = egeria.Config.from_env(total_steps=arguments.steps)
-        session = egeria.attach(model, optimizer, modules=MODULES[arguments.model], scheduler=scheduler, config=config)
+        session = egeria.attach(model, optimizers, modules=MODULES[arguments.model], scheduler=scheduler, config=config)
     if arguments.wrap == "later":
         arguments.wrap = "ddp"
         model = wrap(network, arguments)
@@ -110,7 +119,8 @@ def main() -> None:
     torch.manual_seed(1000 + rank)
     prefixes = []
     record: dict[str, list[list[float]]] = {"own": [], "mean": []}
-    for step in range(1, arguments.steps + 1):
+
+    def passes(step: int) -> Tensor:
         for micro in range(arguments.accumulate):
             seed = (step * arguments.accumulate + micro) * world + rank
             inputs, labels = make_batch(arguments.model, arguments.batch_size, seed)
@@ -119,6 +129,8 @@ def main() -> None:
             with model.no_sync() if waits else contextlib.nullcontext():
                 with torch.autocast("cpu", torch.bfloat16, enabled=arguments.scale):
                     loss = F.cross_entropy(model(inputs).float(), labels) / arguments.accumulate
+                if arguments.regularize:
+                    loss = loss + sum(parameter.square().sum() for parameter in network.parameters())
                 scaler.scale(loss).backward()
         if arguments.wrap == "manual":
             record["own"].append([float(p.grad.square().sum()) for p in network.parameters()])
@@ -127,9 +139,21 @@ def main() -> None:
                 parameter.grad /= world
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(network.parameters(), 0.5)
-        scaler.step(optimizer)
+        return loss
+
+    for step in range(1, arguments.steps + 1):
+        if arguments.closure:
+            loss = optimizer.step(functools.partial(passes, step))
+        else:
+            loss = passes(step)
+            for other in others if arguments.optimizers == "first_steps_last" else []:
+                other.step()
+            scaler.step(optimizer)
+            for other in others if arguments.optimizers == "first_steps_first" else []:
+                other.step()
         scaler.update()
-        optimizer.zero_grad()
+        for each in optimizers:
+            each.zero_grad()
         scheduler.step()
         if session is not None:
             session.step(loss)
@@ -146,6 +170,7 @@ def main() -> None:
                               for value in network.parameters()]),
         "random": digest([torch.get_rng_state()]),
         "counters": session.counters() if session is not None else {},
+        "in_vain": session._gradients._meter._in_vain if session is not None else 0,
         **record,
     }
     if session is not None:

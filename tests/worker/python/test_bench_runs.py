@@ -90,6 +90,11 @@ def test_shares_of_the_modules_become_prefixes():
     assert frozen_prefix(0.01, 9) == 1
 
 
+def test_backends_of_the_reference_are_the_controllers():
+    run = policy_run("bf16", "plasticity", {"window": 5, "reference_backends": ["bf16"]})
+    assert resolved_options(run, 9) == {"window": 5}
+
+
 def test_runs_survive_their_way_to_the_ranks():
     run = policy_run("late", "schedule", {"entries": [{"fraction": 0.9, "frozen_prefix": 1}]})
     assert Run.from_json(run.to_json()) == run

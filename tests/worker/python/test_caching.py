@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cache_daemon import Daemon
 from example_scripts import launch
-from harness import wait_until
+from harness import free_port, http_get, metric, wait_until
 from launching import HERE, Program
 
 
@@ -57,7 +57,7 @@ def test_a_cache_that_comes_and_goes_changes_nothing(plain: list[dict[str, Any]]
                                                      tmp_path: pathlib.Path):
     out = tmp_path / "out"
     out.mkdir()
-    with Program(tmp_path, "caching_job.py", out, "--cache", cache_daemon.address, "--pause", ranks=2) as job:
+    with Program(tmp_path, "caching_job.py", out, "--cache", cache_daemon.address, "--pause", 4, 6, ranks=2) as job:
         wait_until(lambda: (out / "paused4").exists(), 120, "epoch 4")
         cache_daemon.end(signal.SIGKILL)
         (out / "go4").touch()
@@ -67,6 +67,54 @@ def test_a_cache_that_comes_and_goes_changes_nothing(plain: list[dict[str, Any]]
         job.succeed(120)
     assert same(plain, records(out))
     assert records(out)[0]["counters"]["cache_late"] > 0
+
+
+def test_a_cache_that_is_stopped_for_a_while_changes_nothing(plain: list[dict[str, Any]], cache_daemon: Daemon,
+                                                             tmp_path: pathlib.Path):
+    out = tmp_path / "out"
+    out.mkdir()
+    assert cache_daemon.process is not None
+    with Program(tmp_path, "caching_job.py", out, "--cache", cache_daemon.address, "--pause", 4, 6, ranks=2) as job:
+        wait_until(lambda: (out / "paused4").exists(), 120, "epoch 4")
+        cache_daemon.process.send_signal(signal.SIGSTOP)
+        (out / "go4").touch()
+        wait_until(lambda: (out / "paused6").exists(), 120, "epoch 6")
+        cache_daemon.process.send_signal(signal.SIGCONT)
+        (out / "go6").touch()
+        job.succeed(120)
+    assert same(plain, records(out))
+    assert records(out)[0]["counters"]["cache_late"] > 0
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_without_a_cache_is_not_waited_for(rank: int, plain: list[dict[str, Any]], cache_daemon: Daemon,
+                                                 tmp_path: pathlib.Path):
+    cached = train(tmp_path / "out", "--cache", cache_daemon.address, "--only-rank", rank)
+    assert same(plain, cached)
+    assert cached[rank]["counters"]["passes_skipped"] > 2 and not cached[1 - rank]["counters"]
+
+
+def test_what_thaws_is_forgotten(tmp_path: pathlib.Path):
+    port = free_port()
+    daemon = Daemon(tmp_path, port)
+    daemon.start()
+
+    def entries() -> float:
+        return metric(http_get(f"http://127.0.0.1:{port}/metrics"), "egeria_cache_entries") or 0
+
+    out = tmp_path / "out"
+    out.mkdir()
+    try:
+        with Program(tmp_path, "caching_job.py", out, "--cache", daemon.address, "--pause", 4, 5, ranks=2) as job:
+            wait_until(lambda: (out / "paused4").exists(), 120, "epoch 4")
+            wait_until(lambda: entries() > 0, 20, "entries of what is frozen")
+            (out / "go4").touch()
+            wait_until(lambda: (out / "paused5").exists(), 120, "epoch 5")
+            wait_until(lambda: entries() == 0, 20, "no entries, since all is active")
+            (out / "go5").touch()
+            job.succeed(120)
+    finally:
+        daemon.end()
 
 
 def test_left_to_itself_it_is_not_used_where_samples_do_not_come_again(cache_daemon: Daemon, tmp_path: pathlib.Path):

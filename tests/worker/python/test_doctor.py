@@ -193,6 +193,32 @@ def test_a_batch_on_which_the_model_fails_is_an_error(example, loss_fn, message:
     assert message in str(caught.value)
 
 
+class _Graph:
+    """A batch whose tensors nobody sees."""
+
+    def __init__(self) -> None:
+        self.nodes = torch.randn(6, 8)
+
+
+class _OfGraphs(nn.Module):
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 2))
+
+    def forward(self, graph: _Graph) -> torch.Tensor:
+        return self.layers(graph.nodes)
+
+
+@pytest.mark.parametrize("model, example, why", [
+    (_OfGraphs(), _Graph(), "no reading can be taken"),
+    (_OfGraphs().layers, torch.randn(1, 8), "the example batch has one sample")], ids=["no tensors", "one sample"])
+def test_what_gives_no_reading_is_measured_all_the_same(model: nn.Module, example: object, why: str):
+    report = examine(model, example, lambda model, batch: model(batch).square().mean(), rounds=1)
+    assert report.refusal is None and report.savings
+    assert any(why in note for note in report.notes), report.notes
+
+
 def test_a_model_that_returns_no_number_is_an_error():
     class Silent(nn.Sequential):
         def forward(self, x: torch.Tensor) -> None:

@@ -185,6 +185,21 @@ def test_a_parameter_that_asked_for_no_gradient_never_gets_one():
     assert [p.requires_grad for p in model.parameters()] == before
 
 
+def test_gradients_that_are_switched_on_again_are_switched_off_before_the_next_pass():
+    model = Layered()
+    freezer = Freezer(layer_modules(model), [torch.optim.SGD(model.parameters(), 0.1)])
+    model.stem.bias.requires_grad_(False)
+    freezer.apply(2)
+    model.requires_grad_(True)
+    model(torch.randn(4, 8)).sum().backward()  # the pass before a session looks
+    freezer.hold()
+    assert not any(value.requires_grad or value.grad is not None for value in model.stem.parameters())
+    assert not any(value.requires_grad for value in model.blocks[0].parameters())
+    assert all(value.requires_grad for value in model.blocks[1].parameters())
+    freezer.apply(0)
+    assert all(value.requires_grad for value in model.parameters()), "as was asked for meanwhile"
+
+
 def test_applying_says_whether_it_changed_anything_and_how_much_is_frozen():
     model = make(blocks=2, width=16)
     freezer = Freezer(layer_modules(model), [])

@@ -67,7 +67,8 @@ def _squares(modules: list[LayerModule], names: list[str], gradients: Any) -> li
 
 @pytest.mark.parametrize("options", [
     "", "--accumulate 2", "--accumulate 2 --sync-always", "--views --static --model resnet", "--wrap later",
-    "--wrap compile_ddp", "--wrap ddp_compile", "--comm-hook fp16", "--scale"])
+    "--wrap compile_ddp", "--wrap ddp_compile", "--comm-hook fp16", "--scale", "--closure", "--closure --accumulate 2",
+    "--optimizers first_steps_first", "--optimizers first_steps_last"])
 def test_ranks_tell_their_gradients_apart(options: str, tmp_path: pathlib.Path):
     controller, results, text = train(tmp_path, "--fixed-weights", "--steps", 12, *options.split(), gradients=EVERY_STEP)
     kind = "resnet" if "resnet" in options else "transformer"
@@ -118,6 +119,25 @@ def test_frozen_modules_are_probed_over_all_ranks(tmp_path: pathlib.Path):
         squares, mean = expected("transformer", reading["step"])
         assert reading["mean_of_squares"] == pytest.approx(squares, rel=1e-3)
         assert reading["square_of_mean"] == pytest.approx(mean, rel=1e-3)
+
+
+@pytest.mark.parametrize("options", ["--closure", "--optimizers first_steps_first", "--optimizers first_steps_last"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_frozen_modules_are_probed_once_a_step_however_it_is_taken(ranks: int, options: str, tmp_path: pathlib.Path):
+    asked, probed, text = train(tmp_path / "asked", "--steps", 14, *options.split(), ranks=ranks, plans=2,
+                                gradients=EVERY_STEP)
+    _, plain, _ = train(tmp_path / "plain", "--steps", 14, *options.split(), ranks=ranks, plans=2)
+    frozen = [reading for reading in asked.gradients if reading["step"] >= 8]
+    assert frozen, text
+    assert all(reading["parts"] == 2 and reading["samples"] == 8 * ranks for reading in frozen)
+    assert [rank["weights"] for rank in probed] == [rank["weights"] for rank in plain]
+
+
+def test_after_some_probes_in_vain_no_more_are_tried(tmp_path: pathlib.Path):
+    controller, results, text = train(tmp_path, "--steps", 24, "--regularize", plans=2, gradients=EVERY_STEP)
+    assert not [reading for reading in controller.gradients if reading["step"] >= 8]
+    assert [rank["in_vain"] for rank in results] == [4, 4]
+    assert text.count("gives other gradients than training") == 2  # once a rank
 
 
 def test_an_own_forward_of_a_compiled_model_is_measured_on_one_rank(tmp_path: pathlib.Path):

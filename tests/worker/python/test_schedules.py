@@ -44,6 +44,16 @@ def test_rates_are_those_of_the_first_group_that_learns():
     assert planned[0] == 0.4 and planned[STEPS // 2] == pytest.approx(0.2)
 
 
+def test_a_scheduler_that_counts_something_else_tells_nothing():
+    scheduler = lr_scheduler.StepLR(optimizer(), 20, 0.5)
+    assert planned_rates(scheduler, STEPS, step=2) == []  # it has not been stepped, as one that counts epochs
+    assert planned_rates(scheduler, STEPS, step=1) != []  # perhaps it is stepped after this
+    for _ in range(4):
+        scheduler.step()
+    assert planned_rates(scheduler, STEPS, step=4) != [] and planned_rates(scheduler, STEPS, step=5) != []
+    assert planned_rates(scheduler, STEPS, step=2) == []  # with each micro-batch, or for each process
+
+
 @pytest.mark.parametrize("name", MAKERS)
 def test_rates_are_those_that_come_and_the_scheduler_is_left_alone(name: str):
     owner = optimizer()

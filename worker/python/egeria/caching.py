@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch.distributed as dist
 import torch.utils._pytree as pytree
 from torch import nn
 
@@ -87,16 +85,19 @@ class Caching:
         if self._skipper is not None:
             self._log_state(self._skipper)
 
-    def follow(self, modules: Sequence[LayerModule], prefix: int, group: dist.ProcessGroup | None) -> None:
-        """Between two steps: `prefix` of the layer modules are frozen now. A collective of `group` at the first
-        frozen one; what a rank cannot do is left undone on that rank alone."""
+    def follow(self, modules: Sequence[LayerModule], prefix: int, job_id: str | None) -> None:
+        """Between two steps: `prefix` of the layer modules are frozen now. No collective: others may have no cache.
+
+        Args:
+          job_id: the same on all ranks, so that they share entries; None: this process has its own.
+        """
         if prefix == self._prefix:
             return
         self._prefix = prefix
         with self._watch:
             self._leave()
             if prefix > 0:
-                self._begin(modules[:prefix], group)
+                self._begin(modules[:prefix], job_id)
 
     def counters(self) -> dict[str, Any]:
         """Totals over all prefixes: see Skipper.counters; and, with "cache_" before them, those of the line to the
@@ -149,11 +150,11 @@ class Caching:
             self._cache.flush(1.0)
             self._cache.close()
 
-    def _begin(self, frozen: Sequence[LayerModule], group: dist.ProcessGroup | None) -> None:
+    def _begin(self, frozen: Sequence[LayerModule], job_id: str | None) -> None:
         device = device_of(self._model)
         if self._cache is None:
-            self._cache = _native.ActivationCache(self._address, _job_id(group), device=str(device),
-                                                  format=self._format)
+            self._cache = _native.ActivationCache(self._address, job_id or _native.random_job_id(),
+                                                  device=str(device), format=self._format)
         self._store = PrefixStore(self._cache, fingerprint(frozen), self._format)
         self._skipper = Skipper(self._model, frozen, self._store, take_ids=current().take, upcoming=_upcoming,
                                 worth=Worth(device, self.repeats, self._always),
@@ -194,11 +195,3 @@ def _upcoming() -> list[list[int]]:
 def _add(totals: dict[str, Any], more: dict[str, Any]) -> None:
     for name, value in more.items():
         totals[name] = totals.get(name, 0) + value
-
-
-def _job_id(group: dist.ProcessGroup | None) -> str:
-    """The same on all ranks, so that they share entries: the job's, or a random one."""
-    ids = [os.environ.get("EGERIA_JOB_ID") or _native.random_job_id()]
-    if group is not None:
-        dist.broadcast_object_list(ids, src=dist.get_global_rank(group, 0), group=group)
-    return ids[0]

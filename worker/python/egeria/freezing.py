@@ -34,6 +34,7 @@ class Freezer:
         self._optimizers = list(optimizers)
         self._prefix = 0
         self._asked: dict[str, bool] = {}  # frozen parameters by name: did they ask for a gradient
+        self._frozen: dict[str, nn.Parameter] = {}  # by name
         self._modes = ModePins()
         self._model = FrozenModel()
 
@@ -67,6 +68,7 @@ class Freezer:
         parameters = {name: value for name, value in parameters.items() if id(value) not in kept}
         self._thaw({name: value for name, value in others.items() if name in self._asked})
         self._freeze(parameters)
+        self._frozen = parameters
         training = any(unit.training for unit in self._modules[-1].units)
         self._modes.set(_units(frozen), _units(active), training)
         self._model.set([*parameters.values(), *others.values()], frozen=prefix > 0)
@@ -78,9 +80,15 @@ class Freezer:
         return [parameter for name, parameter in _named(modules).items() if self._asked.get(name, False)]
 
     def hold(self) -> None:
-        """Sets the modes of frozen layers again, in case `training` was assigned to: for places where their own
-        hooks do not run, such as before a compiled forward pass."""
+        """Before a training forward pass: sets the modes of frozen layers again, in case `training` was assigned to
+        where their own hooks do not run, such as before a compiled pass; and switches off gradients that somebody has
+        switched on. No reducer would average those: each rank would train by its own."""
         self._modes.hold()
+        for name, parameter in self._frozen.items():
+            if parameter.requires_grad:
+                self._asked[name] = True
+                parameter.requires_grad_(False)
+                parameter.grad = None
 
     def _freeze(self, parameters: dict[str, nn.Parameter]) -> None:
         for name, parameter in parameters.items():

@@ -58,7 +58,7 @@ class GradientReadings:
     def before_step(self) -> None:
         """Before an optimizer's step."""
         if self._request is not None:
-            self._account.add_spent("gradients", self._meter.seconds)
+            self._account.add_spent("gradients", self._meter.take_seconds())
             self._try(lambda: self._meter.before_step(self._going_aside))
 
     def offer(self, native: Any, step: int) -> None:
@@ -73,6 +73,7 @@ class GradientReadings:
 
     def _offer(self, native: Any, step: int) -> None:
         request, self._request = self._request, None
+        self._meter.before_step(self._going_aside, last=True)
         found = self._meter.end()
         if found is not None:
             native.offer_gradients(request, step, found.mean_of_squares, found.square_of_mean, found.parts,

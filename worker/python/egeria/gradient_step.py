@@ -42,12 +42,14 @@ class GradientStep:
     Attributes:
       compared: whether a pass on the side has given what training's did, in this step or one before.
       seconds: spent inside of training's backward passes.
+      in_vain: frozen layer modules could not be looked at, since some rank could not; the same on all ranks.
     """
 
     def __init__(self, replicas: Replicas, model: nn.Module, modules: Sequence[Sequence[nn.Parameter]],
                  thawed: Sequence[nn.Parameter], ranks: int, compared: bool):
         self.compared = compared
         self.seconds = 0.0
+        self.in_vain = False
         self._replicas = replicas
         self._model = model
         self._ranks = ranks
@@ -67,6 +69,8 @@ class GradientStep:
         self._full = False  # the averaging pass has ended, and another has begun
         self._batches: list[int] = []  # samples of the passes
         self._replay: Replay | None = None
+        self._failure: Exception | None = None  # in a backward pass, which must not see it
+        self._measured = False
         self._result: Squares | None = None
         self._handles = [parameter.register_hook(self._hook_of(parameter)) for parameter in self._trained]
 
@@ -113,10 +117,14 @@ class GradientStep:
                 self._queue()
 
         def hook(gradient: Tensor) -> None:
-            if not self._full:
-                begin = time.perf_counter()  # a context manager would take longer than take()
+            if self._full or self._failure is not None:
+                return
+            begin = time.perf_counter()  # a context manager would take longer than take()
+            try:
                 take(gradient)
-                self.seconds += time.perf_counter() - begin
+            except Exception as error:  # pylint: disable=broad-exception-caught
+                self._failure = error
+            self.seconds += time.perf_counter() - begin
 
         return hook
 
@@ -134,15 +142,30 @@ class GradientStep:
         if self._full or (self._ranks == 1 and len(self._batches) < 2):
             return
         begin = time.perf_counter()
-        self._mean = {id(parameter): _norm(parameter.grad) for parameter in self._trained if parameter.grad is not None}
+        try:
+            self._mean = {id(parameter): _norm(parameter.grad) for parameter in self._trained
+                          if parameter.grad is not None}
+        except Exception as error:  # pylint: disable=broad-exception-caught
+            self._failure = error
         self.seconds += time.perf_counter() - begin
 
     # What has been found.
 
-    def before_step(self, aside: Callable[[], Any]) -> None:
+    def before_step(self, aside: Callable[[], Any], last: bool = False) -> None:
+        """Before each optimizer's step: the first one behind a forward pass counts. With several optimizers, others may
+        step behind the one that has ended the step before, or behind that one.
+
+        Args:
+          last: the step has ended: other ranks may wait for this one, though it has seen no forward pass.
+        """
+        if self._measured or not (self._batches or last):
+            return
+        self._measured = True
         self._unhook()
         replay, self._replay = self._replay, None
         try:
+            if self._failure is not None and not (self._thawed and self._ranks > 1):
+                raise CannotReplay(f"{type(self._failure).__name__}: {self._failure}")
             if self._thawed:
                 self._result = self._probe_frozen(replay, aside)
             elif self._ranks > 1:
@@ -215,31 +238,36 @@ class GradientStep:
                 return None
             with aside(), _requiring_gradients(self._thawed):
                 return self._of_halves(replay)
-        failure: Exception | None = None
-        flat = torch.zeros(sum(parameter.numel() for parameter in pytree.tree_leaves(self._parameters)) + 1,
-                           device=self._trained[0].device)
+        failure = self._failure
+        flat: Tensor | None = None
         own: list[float] = []
         try:
+            if failure is not None:
+                raise failure
             if replay is None:
                 raise CannotReplay("no forward pass of it has been seen")
             with aside(), _requiring_gradients(self._thawed):
                 whole, = replay.gradients(self._parameters, 1)
             own = _squares(whole)
             self._compare(own)
-            offset = 1
+            flat = torch.zeros(sum(parameter.numel() for parameter in pytree.tree_leaves(self._parameters)),
+                               device=self._trained[0].device)
+            offset = 0
             for gradient in pytree.tree_leaves(whole):
                 flat[offset:offset + gradient.numel()] = gradient.reshape(-1)
                 offset += gradient.numel()
-            flat[0] = 1
         except Exception as error:  # pylint: disable=broad-exception-caught  # the other ranks wait for this one
             failure = error
-        dist.all_reduce(flat, group=self._replicas.process_group)
+        able = torch.tensor([float(failure is None)], device=self._trained[0].device)
+        dist.all_reduce(able, group=self._replicas.process_group)
+        self.in_vain = bool(able != self._ranks)
         if failure is not None:
             raise failure if isinstance(failure, CannotReplay) else CannotReplay(str(failure)) from failure
-        if flat[0] != self._ranks:
+        if self.in_vain or flat is None or replay is None:
             return None
+        dist.all_reduce(flat, group=self._replicas.process_group)
         flat /= self._ranks
-        means, offset = [], 1
+        means, offset = [], 0
         for module in self._parameters:
             size = sum(parameter.numel() for parameter in module)
             means.append(float(_norm(flat[offset:offset + size]).double().square()))

@@ -23,6 +23,9 @@ from egeria.modules import LayerModule
 from egeria.replay import CannotReplay
 from egeria.replicas import Replicas
 
+# Steps in a row in which some rank could not look at frozen layer modules: then none tries again while they are frozen.
+_MOST_IN_VAIN = 4
+
 # Communication hooks of torch that average, if in fewer bits; others give something else than the mean.
 _AVERAGING_HOOKS = {"allreduce_hook", "fp16_compress_hook", "bf16_compress_hook"}
 
@@ -47,6 +50,8 @@ class GradientMeter:
         self._modules: Sequence[LayerModule] = ()
         self._parameters: list[list[nn.Parameter]] = []  # of those: to find them takes a while
         self._compared = False  # whether a pass on the side has given what training's did
+        self._in_vain = 0  # steps in a row
+        self._thawed = 0  # parameters that were looked at in them
 
     def begin(self, modules: Sequence[LayerModule], first: int, thawed: Sequence[nn.Parameter], ranks: int) -> None:
         """The step that begins is measured.
@@ -65,6 +70,10 @@ class GradientMeter:
         if modules is not self._modules:
             self._modules = modules
             self._parameters = [[parameter for _, parameter in module.parameters()] for module in modules]
+        if len(thawed) != self._thawed:
+            self._in_vain, self._thawed = 0, len(thawed)
+        if thawed and self._in_vain >= _MOST_IN_VAIN:
+            return
         self._step = GradientStep(self._replicas, self._model, self._parameters[first:], thawed, ranks, self._compared)
 
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -77,23 +86,26 @@ class GradientMeter:
         if self._step is not None:
             self._step.after_forward(output)
 
-    def before_step(self, aside: Callable[[], Any]) -> None:
+    def before_step(self, aside: Callable[[], Any], last: bool = False) -> None:
         """Before an optimizer's step: the weights are still those of the gradients. Of frozen layer modules with
         several ranks a collective.
 
         Args:
           aside: gives a context in which passes of the model are not training's.
+          last: once more, when the step has ended.
         """
         if self._step is not None:
             try:
-                self._step.before_step(aside)
+                self._step.before_step(aside, last)
             except CannotReplay as error:
                 self._tell("a step tells nothing of its gradients", error)
 
-    @property
-    def seconds(self) -> float:
-        """Spent inside of the backward passes of the step that is measured."""
-        return self._step.seconds if self._step is not None else 0.0
+    def take_seconds(self) -> float:
+        """Spent inside of the backward passes of the step that is measured, since this was last asked."""
+        if self._step is None:
+            return 0.0
+        seconds, self._step.seconds = self._step.seconds, 0.0
+        return seconds
 
     def end(self) -> Squares | None:
         """After the step: what has been found. Leaves no hook behind."""
@@ -102,6 +114,7 @@ class GradientMeter:
             return None
         step.close()
         self._compared = step.compared
+        self._in_vain = self._in_vain + 1 if step.in_vain else 0
         return step.result()
 
     def _cannot(self, ranks: int) -> str | None:

@@ -123,10 +123,6 @@ class ExportedModel:
         """The layer module's output, with the weights that it has now: b x ... ."""
         return self._program("module", index)(list(inputs))[0]
 
-    def run_with(self, index: int, inputs: Sequence[Tensor], weights: dict[str, Tensor]) -> Tensor:
-        """The layer module's output with these weights."""
-        return self._program("module", index)(list(inputs), weights)[0]
-
     def _check(self, inputs: RootInputs) -> None:
         example = self._example
         if not inputs.same_call(example):
@@ -272,8 +268,8 @@ class _Program:
         self._constants = [recording.constants[node] for node in constants]
         self._function = fx.GraphModule(nn.Module(), graph).forward
 
-    def __call__(self, inputs: list[Tensor], weights: dict[str, Tensor] | None = None) -> list[Tensor]:
-        named = weights if weights is not None else self.weights()
+    def __call__(self, inputs: list[Tensor]) -> list[Tensor]:
+        named = self.weights()
         arguments = [named[name] for name in (*self._names, *self._constant_names)]
         with plain_evaluation(self._device):
             return list(self._function(*inputs, *arguments))

@@ -99,12 +99,26 @@ class StepHook(_Hook):
 
 
 class BeforeStepHook(_Hook):
-    """Pre-hook of an optimizer's step()."""
+    """Pre-hook of an optimizer's step(). Where the passes are in its closure, as in Lightning, it acts behind them."""
 
-    def __call__(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __call__(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...],
+                 kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         session = self.session()
-        if session is not None:
+        if session is None:
+            return None
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # args[0] is the optimizer
+        if closure is None:
             session._before_step()
+            return None
+
+        def followed() -> Any:
+            result = closure()
+            session._before_step()
+            return result
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": followed}
+        return (args[0], followed, *args[2:]), kwargs
 
 
 class PassHook(_Inert):

@@ -26,10 +26,10 @@ def plain_evaluation(device: torch.device) -> Iterator[None]:
 def undisturbed(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
     """Evaluation mode for a training model's own forward, with everything afterwards as it was.
 
-    Put back, to the bit: all random states (torch's on every device in use, Python's, numpy's), the modes of all
-    submodules, whatever submodules assign to their attributes, the contents of buffers (`keep_buffers`), gradient
-    and autocast mode, the default dtype. Compiled code is not entered, compiled or invalidated; the fused
-    attention kernels of nn.TransformerEncoder, which no graph shows, are off meanwhile.
+    Put back, to the bit: all random states (torch's on the CPU and on the model's device, Python's, numpy's), the
+    modes of all submodules, whatever submodules assign to their attributes, the contents of buffers
+    (`keep_buffers`), gradient and autocast mode, the default dtype. Compiled code is not entered, compiled or
+    invalidated; the fused attention kernels of nn.TransformerEncoder, which no graph shows, are off meanwhile.
     """
     fast_path = torch.backends.mha.get_fastpath_enabled()
     with restored(model, keep_buffers), plain_evaluation(device_of(model)):
@@ -46,7 +46,7 @@ def undisturbed(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
 def restored(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
     """A forward pass of a training model on the side, in the modes that it is in.
 
-    Put back, to the bit: all random states (torch's on every device in use, Python's, numpy's), whatever
+    Put back, to the bit: all random states (torch's on the CPU and on the model's device, Python's, numpy's), whatever
     submodules assign to their attributes, their forward hooks, the contents of buffers (`keep_buffers`), the
     default dtype. Compiled code is not entered, compiled or invalidated.
     """

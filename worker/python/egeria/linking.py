@@ -97,6 +97,7 @@ def start_link(subject: Subject, group: dist.ProcessGroup | None, observed: Sequ
         "losses": subject.losses_reported,
         "shares": subject.shares.of(analysis.modules),
         "job_id": os.environ.get("EGERIA_JOB_ID") or _native.random_job_id(),
+        "generation": _generation(),
     })
     if any(other["modules"] != found[0]["modules"] for other in found):
         raise EgeriaError("NO_LINK", "the ranks found different layer modules; give `modules` to attach()")
@@ -104,7 +105,8 @@ def start_link(subject: Subject, group: dist.ProcessGroup | None, observed: Sequ
     # Measured, so that they differ a little.
     subject.shares.known = dict(zip((module.name for module in analysis.modules), found[0]["shares"]))
     errors = [_error_of(index, found) for index in range(len(analysis.modules))]
-    link = _attempt(group, lambda: Link(subject, analysis, errors, samples, group, found[0]["job_id"], session))
+    link = _attempt(group, lambda: Link(subject, analysis, errors, samples, group, found[0]["job_id"],
+                                        found[0]["generation"], session))
     return link
 
 
@@ -121,14 +123,14 @@ class Link:
     """A rank's line to the controller, and what it takes to answer it. Owned by the training thread."""
 
     def __init__(self, subject: Subject, analysis: _Analysis, errors: Sequence[str | None], samples: int,
-                 group: dist.ProcessGroup | None, job_id: str, session: int):
+                 group: dist.ProcessGroup | None, job_id: str, generation: int, session: int):
         config = subject.config
         self.modules = analysis.modules
         self.samples = samples
         self._group = group
         self._exported = analysis.exported
         self._model = subject.model
-        self._sharded = _is_sharded(subject.model)
+        self.sharded = _is_sharded(subject.model)
         self._shares = subject.shares.known
         self._errors = list(errors)
         reads = config.reads_plasticity(subject.total_steps)
@@ -144,7 +146,7 @@ class Link:
         world = dist.get_world_size(group) if group is not None else 1
         job = {
             "job_id": _job_id(job_id, session),
-            "generation": _generation() + min(subject.restarts, _MOST_RESTARTS),
+            "generation": generation + min(subject.restarts, _MOST_RESTARTS),
             "rank": rank,
             "world_size": world,
             "training_job": config.training_job or os.environ.get("EGERIA_TRAINING_JOB")
@@ -163,14 +165,22 @@ class Link:
         self.native = _native.RankLink(job, config.address(), group.group_name if group is not None else None,
                                        str(device_of(subject.model)), [], _metrics_address(config.metrics))
 
-    def probe(self, request: Any, step: int, inputs: RootInputs) -> None:
-        """Answers a sampling request. Of a sharded model a collective; else only the asked rank computes."""
-        if not (request.asked or self._sharded):
+    def probe(self, request: Any, step: int, inputs: RootInputs | None) -> None:
+        """Answers a sampling request. Of a sharded model a collective; else only the asked rank computes.
+
+        Args:
+          inputs: of the model in this step; None: this rank has none to give.
+        """
+        if not (request.asked or self.sharded):
             return
-        if request.batch_size != self.samples or inputs.samples < self.samples:
-            self._drop(request, f"a batch of {inputs.samples} samples gives no reading: {request.batch_size} are "
-                       "asked for")
+        able = inputs is not None and request.batch_size == self.samples and inputs.samples >= self.samples
+        if self.sharded:  # weights are gathered from all ranks, or from none
+            able = self.agree(able and self._reference is not None and self._reference.has(request.module))
+        if inputs is None or not able:
+            self._drop(request, "" if inputs is None or inputs.samples >= self.samples else
+                       f"a batch of {inputs.samples} samples gives no reading: {request.batch_size} are asked for")
             return
+        inputs = inputs.narrowed(self.samples)
         try:
             if self._local[request.module]:
                 self._read(request, step, inputs)
@@ -216,7 +226,7 @@ class Link:
             return
         for index in range(request.first_module, request.module + 1):
             if self._local[index] and self._reference is not None:
-                if request.asked or self._sharded:
+                if request.asked or self.sharded:
                     self._reference.take(index)
                     self.native.offer_snapshot(request, index, step, [])
             elif request.asked and self._exported is not None and self._exported.module(index).error is None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from egeria import _native
 from egeria.errors import EgeriaError
 
 # A stage that holds at least this share of the parameters is looked into, to find where it can be cut.
@@ -284,8 +285,6 @@ class _Blocks:
 
 
 def _by_structure(model: nn.Module, calls: Sequence[nn.Module] | None) -> list[LayerModule]:
-    from egeria import _native  # pylint: disable=import-outside-toplevel
-
     blocks = _Blocks(model, calls).blocks
     if len(blocks) < 2:
         raise _bad(f"the model has {len(blocks)} block(s) with weights, and the last never freezes; say with "

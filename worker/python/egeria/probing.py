@@ -90,7 +90,7 @@ class LocalReference:
     user's own forward twice on the same samples, with the weights of now and with the copy, and compares the layer
     module's output. Both runs stop behind the layer module (not where parameters are sharded).
 
-    Owned by the training thread. Under FSDP2 take() and reading() are collectives.
+    Owned by the training thread. Under FSDP2 reading() is a collective.
     """
 
     def __init__(self, model: nn.Module, modules: Sequence[LayerModule], calls: Sequence[nn.Module],

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import hashlib
 import inspect
 import logging
 import sys
@@ -17,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from egeria import _native
 from egeria.errors import EgeriaError
 from egeria.modules import LayerModule, unwrap
 
@@ -334,18 +333,4 @@ def _broadcast_from_first(tensors: list[Tensor], group: dist.ProcessGroup) -> No
 
 def hash_tensors(tensors: list[Tensor]) -> int:
     """64 bits over the element type, shape and bytes of each tensor, in order."""
-    try:
-        from egeria import _native  # pylint: disable=import-outside-toplevel
-    except ImportError:
-        return _hash_in_python(tensors)
     return _native.hash_tensors(tensors)
-
-
-def _hash_in_python(tensors: list[Tensor]) -> int:
-    digest = hashlib.blake2b(digest_size=8)
-    for tensor in tensors:
-        host = tensor.detach().cpu().contiguous()
-        digest.update(f"{host.dtype}{tuple(host.shape)}".encode())
-        if host.numel() > 0:
-            digest.update((ctypes.c_char * (host.numel() * host.element_size())).from_address(host.data_ptr()))
-    return int.from_bytes(digest.digest(), "little")

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from egeria.schedules import counts_processes
+
 
 @dataclasses.dataclass
 class _Report:
@@ -52,7 +54,8 @@ class Reports:
             self.flush(link, prefix)
 
     def end_step(self, step: int, learning_rates: list[float], still_modules: int, link: Any, prefix: int) -> None:
-        """The optimizer has stepped; the first `still_modules` layer modules have learning rates of 0. What was missing of the step before will not come."""
+        """The optimizer has stepped; the first `still_modules` layer modules have learning rates of 0. What was
+        missing of the step before will not come."""
         self.flush(link, prefix)
         self.steps += 1
         self._pending = _Report(step, learning_rates, still_modules, self._losses)
@@ -83,6 +86,8 @@ def total_steps_of(scheduler: Any, step: int) -> int | None:
       step: steps taken since the scheduler began. One that has not been stepped as often counts epochs, and tells
         nothing about steps.
     """
+    if counts_processes(scheduler):
+        return None
     scheduler = getattr(scheduler, "scheduler", scheduler)  # inside accelerate's
     if scheduler is None or step < 2 or getattr(scheduler, "last_epoch", 0) < step - 1:
         return None

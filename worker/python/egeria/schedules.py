@@ -10,6 +10,7 @@ import warnings
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, SequentialLR
 
@@ -17,7 +18,13 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, Sequenti
 _MOST_RATES = 1024
 
 
-def planned_rates(scheduler: Any, total_steps: int | None) -> list[float]:
+def counts_processes(scheduler: Any) -> bool:
+    """Whether the scheduler steps once for each process in a step, as accelerate's wrapper does."""
+    return (getattr(scheduler, "step_with_optimizer", False) and not getattr(scheduler, "split_batches", True)
+            and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
+
+
+def planned_rates(scheduler: Any, total_steps: int | None, step: int | None = None) -> list[float]:
     """Learning rates of the first parameter group whose rate is ever over 0, at evenly spread steps of the whole
     training, the first and the last included.
 
@@ -27,12 +34,18 @@ def planned_rates(scheduler: Any, total_steps: int | None) -> list[float]:
 
     Args:
       total_steps: optimizer steps of the training; None: unknown.
+      step: how many of them are done; None: as many as the scheduler has counted. One that counts something else
+        (epochs, micro-batches) tells nothing.
 
     Returns:
       At most 1,024 rates; none where they cannot be told, or where the rate of now is not what was found for it.
     """
+    if counts_processes(scheduler):
+        return []
     scheduler = getattr(scheduler, "scheduler", scheduler)  # inside accelerate's
     if not isinstance(scheduler, LRScheduler) or total_steps is None or total_steps < 2:
+        return []
+    if step is not None and not step - 1 <= scheduler.last_epoch <= step:
         return []
     now = [float(group["lr"]) for group in scheduler.optimizer.param_groups]
     count = min(total_steps, _MOST_RATES)

@@ -120,6 +120,7 @@ class Session:
         self._link: Link | None = None
         self._applied_plan = 0
         self._start_at = _FIRST_START
+        self._tries_from = 0  # the step before the first try
         self._start_tried = False
         self._recordings = 0
         self._probing = True
@@ -215,6 +216,9 @@ class Session:
         if self._reports.steps > 0 or self._captured or self._inputs:
             raise EgeriaError("LOAD_TOO_LATE", "load_state_dict() comes after the first step; call it between "
                               "attach() and the training loop")
+        if self.prefix > 0:
+            raise EgeriaError("LOAD_TOO_LATE", "a state with frozen layers has been loaded already; attach() anew "
+                              "first")
         step, prefix, plan, switches = read_state(state)
         if state.get("modules"):
             self._adopt(state["modules"])
@@ -226,6 +230,7 @@ class Session:
         self._applied_plan = plan
         self._switches = switches
         self._start_at = step + _FIRST_START
+        self._tries_from = step
         self._shares.known = {str(name): float(share) for name, share in (state.get("step_shares") or {}).items()}
         if self._caching is not None and state.get("samples_repeat") is not None:
             self._caching.repeats.known = bool(state["samples_repeat"])
@@ -234,7 +239,8 @@ class Session:
     def summary(self) -> dict[str, Any]:
         """Numbers of the whole session.
 
-        steps, modules, frozen_prefix, frozen_share (of the parameters, mean over the steps, 0..1), freezes, unfreezes,
+        steps, modules, frozen_prefix, frozen_share (of the parameters, mean over this session's steps, 0..1), freezes,
+        unfreezes,
         ranks, ranks_identical (after every switch), observe.
 
         Of this rank's time: saved_seconds, by freezing (None where it cannot be told); spent_seconds, Egeria's own, by
@@ -339,8 +345,11 @@ class Session:
                 self._reports.forward()
                 self._switcher.replicas.discover()
                 self._switcher.hold()
-            if self._caching is not None:
-                self._caching.before_forward(args, kwargs)
+        except Exception as error:  # pylint: disable=broad-exception-caught
+            self._fail("a forward pass could not be followed", error)
+        if self._caching is not None:
+            self._ask_cache(self._caching, args, kwargs)
+        try:
             if not self._captured and self._probing and (self._sampling is not None or self._wants_inputs):
                 self._captured = True
                 with self._account.spend("probes"):
@@ -397,10 +406,12 @@ class Session:
 
     def _follow(self, link: Link) -> None:
         """Whatever fails here on one rank alone, it goes on agreeing with the others, which wait for it."""
-        if self._sampling is not None and self._captured and self._probing:
-            inputs, self._inputs = self._inputs, []
+        taken = self._captured and self._probing
+        if self._sampling is not None and (taken or link.sharded):
+            inputs = self._inputs[-1] if taken and self._inputs else None
+            self._inputs = []
             with self._account.spend("probes"):
-                self._try_to_probe(lambda: link.probe(self._sampling, self._step, inputs[-1]))
+                self._try_to_probe(lambda: link.probe(self._sampling, self._step, inputs))
         self._gradients.offer(link.native, self._step)
         if self._probing:
             with self._account.spend("snapshots"):
@@ -412,18 +423,24 @@ class Session:
             self._switch(plan.frozen_prefix)
         self._try_to_report(lambda: self._report_boundary(link))
         if self._step % _RECORD_ANEW_EVERY == 0 and self._recordings < _MOST_RECORDINGS \
-                and not link.agree(not link.outgrown):
+                and not link.agree(not link.outgrown) and link.agree(self._probing):
             self._restart(link)
             return
-        self._sampling = link.native.sampling_for(self._step + 1) if self._probing else None
+        self._sampling = link.native.sampling_for(self._step + 1) if self._probing or link.sharded else None
         self._gradients.begin(link.native.gradients_for(self._step + 1))
 
     def _without_cache(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self._caching is None else self._caching.aside()
 
+    def _ask_cache(self, caching: Caching, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            caching.before_forward(args, kwargs)
+        except Exception as error:  # pylint: disable=broad-exception-caught
+            self._fail("whether samples come again cannot be told", error)
+
     def _follow_with_cache(self, caching: Caching) -> None:
         try:
-            caching.follow(self.modules, self.prefix, self._switcher.group)
+            caching.follow(self.modules, self.prefix, self._switcher.job_id)
         except Exception as error:  # pylint: disable=broad-exception-caught
             self._fail("frozen layers are not skipped", error)
 
@@ -483,7 +500,7 @@ class Session:
         self._start_tried = True
         total_steps = self._config.total_steps or total_steps_of(self._scheduler, self._step)
         subject = Subject(self._model, self._spec, self._fixed, self.modules, self._config, total_steps,
-                          planned_rates(self._scheduler, total_steps), self._shares, self._reports.any_loss,
+                          planned_rates(self._scheduler, total_steps, self._step), self._shares, self._reports.any_loss,
                           self._step, self._switcher.prefix, self._applied_plan, self._recordings)
         try:
             link = start_link(subject, group, self._inputs if self._probing else [], self._number)
@@ -503,12 +520,15 @@ class Session:
     def _look_elsewhere(self) -> None:
         """No rank has started, since some have not seen the model's inputs: a wrapper that was made after attach()
         may be compiled with everything inside it."""
-        if self._step > _LAST_START * _FIRST_START:
+        tried = self._step - self._tries_from
+        if tried > _LAST_START * _FIRST_START:
             self._wants_inputs = False
-            _logger.warning("egeria: the model's forward pass is never seen, so this training is not watched; "
-                            "attach the model that is called in the training loop")
+            why = "the model's forward pass is never seen" if self._probing else \
+                "what the model is called with cannot be copied"
+            _logger.warning("egeria: %s, so this training is not watched; attach the model that is called in the "
+                            "training loop", why)
             return
-        self._start_at = 2 * self._step
+        self._start_at = self._step + tried
         if self._network is not None:
             return
         for found in wrappers_of(self._model):
@@ -522,7 +542,8 @@ class Session:
         self._recordings += 1
         self._sampling = None
         self._stop_measuring()
-        self._wants_inputs = self._probing
+        self._wants_inputs = True
+        self._tries_from = self._step
         self._start_at = self._step + _FIRST_START
 
     def _reorder(self, link: Link) -> None:
@@ -587,7 +608,6 @@ class Session:
 
     def _cannot_probe(self, what: str, error: Exception | None = None) -> None:
         self._probing = False
-        self._sampling = None
         self._inputs = []
         self._fail(f"{what}; this process takes no readings", error)
 

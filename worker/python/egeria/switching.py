@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
+from egeria import _native
 from egeria.checks import check
 from egeria.freezing import Freezer
 from egeria.linking import commit_group
@@ -31,6 +33,8 @@ class Switcher:
       replicas: the ranks' copies of the model.
       group: of the ranks, for agreements; None until share_group(), and for one process.
       ranks: how many there are in it.
+      job_id: the job's, the same on all ranks from share_group() on; None where the job has none and there is one
+        process, or where the ranks have not met yet.
     """
 
     def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer], modules: Sequence[LayerModule],
@@ -46,6 +50,7 @@ class Switcher:
         self.replicas = Replicas(model)
         self.group: dist.ProcessGroup | None = None
         self.ranks = 1
+        self.job_id: str | None = os.environ.get("EGERIA_JOB_ID") or None
         self._model = model
         self._optimizers = list(optimizers)
         self._tell = tell
@@ -84,7 +89,8 @@ class Switcher:
         return self._freezer.thawed_by(self.modules[first:self.prefix])
 
     def hold(self) -> None:
-        """Before a training forward pass: frozen layers are in the modes that they were frozen in."""
+        """Before a training forward pass: frozen layers are in the modes that they were frozen in, and have no
+        gradients."""
         if self.prefix > 0:
             self._freezer.hold()
 
@@ -98,6 +104,10 @@ class Switcher:
         if self.group is None:
             self.group = commit_group(self.replicas.process_group)
             self.ranks = dist.get_world_size(self.group) if self.group is not None else 1
+            if self.group is not None:
+                ids = [self.job_id or _native.random_job_id()]
+                dist.broadcast_object_list(ids, src=dist.get_global_rank(self.group, 0), group=self.group)
+                self.job_id = ids[0]
         return self.group
 
     def set(self, prefix: int) -> None:
