@@ -6,7 +6,8 @@ Needs the package (PYTHONPATH=build/dev/python).
 
 Trains the task plainly, and with `auto`. Of the second run, `egeria freeze` is told at a part of the steps to freeze a
 part of the layer modules: without --force, which must be vetoed, then with it. Prints what was said, what the policy
-decided after that, and both qualities. On digits, whose steps are too short for that, the step is met roughly.
+decided after that, and both qualities. The exit code is 1 if it was not vetoed, or not undone. On digits, whose steps
+are too short for that, the step is met roughly.
 """
 
 from __future__ import annotations
@@ -86,7 +87,11 @@ def main() -> int:
         decision = json.loads(line)
         print(f"step {decision['step']}: {decision['action']} to {decision['frozen_prefix']}: {decision['reason']}")
     print(f"{task.quality.name}: plain {plain['final']:.4f}, forced {forced['final']:.4f}")
-    return 0
+    vetoed = len(meddler.said) == 2 and "[VETOED]" in meddler.said[0]
+    undone = any(json.loads(line)["action"] == "unfreeze" for line in decisions.splitlines())
+    if not vetoed or not undone:
+        print(f"The freeze was {'' if vetoed else 'not '}vetoed and {'' if undone else 'not '}undone.", file=sys.stderr)
+    return 0 if vetoed and undone else 1
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ Needs the package (PYTHONPATH=build/dev/python) and EGERIA_BIN (build/dev/bin).
 A ResNet on two ranks that freezes, freezes further, unfreezes and freezes again at given epochs, shuffled, with a partial last
 batch; with --augment each image is shifted and mirrored at random, as usual, so that nothing can be reused. Runs without
 and with a cache take turns. Prints, by round, the ratio of wall times of the training loops, the share of them that the cache's
-own code took of the training thread, and whether the weights of each rank were the same to the bit.
+own code took of the training thread, and whether the weights of each rank were the same to the bit; if not, the exit
+code is 1.
 """
 
 from __future__ import annotations
@@ -96,8 +97,10 @@ def run(cache: str, folder: pathlib.Path) -> list[dict]:
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)]
 
 
-def compare(arguments: argparse.Namespace, number: int, address: str, folder: pathlib.Path) -> tuple[float, float]:
-    """One round. Returns the ratio of wall times, and the share of the training that the cache's own code took."""
+def compare(arguments: argparse.Namespace, number: int, address: str,
+            folder: pathlib.Path) -> tuple[float, float, bool]:
+    """One round. Returns the ratio of wall times, the share of the training that the cache's own code took, and whether
+    the weights were the same to the bit."""
     order = [("none", "plain"), (address, "cached")]
     runs = {name: run(cache, folder / f"{name}{number}")
             for cache, name in (order if number % 2 == 0 else order[::-1])}
@@ -117,14 +120,14 @@ def compare(arguments: argparse.Namespace, number: int, address: str, folder: pa
         print("   ", {name: value for name, value in rank["counters"].items() if value})
     for epoch, state in enumerate(runs["cached"][0]["estimates"], 1):
         print(f"  epoch {epoch}: {state['state']}: {state['reason']}")
-    return ratio, spent
+    return ratio, spent, same
 
 
-def main() -> None:
+def main() -> int:
     arguments = parse_arguments()
     if arguments.job is not None:
         train(arguments)
-        return
+        return 0
     from cache_daemon import Daemon
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
@@ -134,9 +137,11 @@ def main() -> None:
             rounds = [compare(arguments, number, daemon.address, folder) for number in range(arguments.rounds)]
         finally:
             daemon.end()
-    for name, values in zip(("wall time, cached over plain", "share of the cache's own code"), zip(*rounds)):
+    *measured, same = zip(*rounds)
+    for name, values in zip(("wall time, cached over plain", "share of the cache's own code"), measured):
         print(f"{name}: {statistics.median(values):.4f} [{min(values):.4f}, {max(values):.4f}]")
+    return 0 if all(same) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -17,7 +17,7 @@ from benchmarks.harness import machine, records, schedules
 from benchmarks.harness.errors import BenchError
 from benchmarks.harness.job import Job
 from benchmarks.harness.processes import Controller, run_ranks
-from benchmarks.harness.runs import EARLY, PLAIN, Kind, Run, control_runs, positions
+from benchmarks.harness.runs import EARLY, PLAIN, REFERENCE_BACKENDS, Kind, Run, control_runs, positions
 from benchmarks.harness.task import Task
 
 
@@ -145,7 +145,8 @@ class Seed:
             if run.kind is not Kind.POLICY:
                 run_ranks([str(job.write())], self._plan.ranks, folder / "ranks.log")
                 return _result(job), []
-            with Controller(folder) as controller:
+            backends = run.options.get(REFERENCE_BACKENDS)
+            with Controller(folder, [] if backends is None else ["--reference-backends", *backends]) as controller:
                 job = dataclasses.replace(job, controller=controller.address)
                 run_ranks([str(job.write())], self._plan.ranks, folder / "ranks.log")
                 decisions: list[dict[str, Any]] = []

@@ -40,12 +40,15 @@ def find_program(name: str) -> pathlib.Path:
 class Controller:
     """An egeria-controller of its own, on a socket in a folder of its own; ends with its context.
 
+    Args:
+      options: more of its command line.
+
     Attributes:
       address: as egeria.Config takes it.
     """
 
-    def __init__(self, folder: pathlib.Path):
-        self._folder = folder
+    def __init__(self, folder: pathlib.Path, options: Sequence[str] = ()):
+        self._folder, self._options = folder, options
         self.address = f"unix:{folder}/controller.sock"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -55,7 +58,7 @@ class Controller:
         with log_file.open("wb") as log:
             self._process = subprocess.Popen(
                 [find_program("egeria-controller"), "--listen", self.address, "--state-dir", self._folder / "state",
-                 "--metrics-listen", "none", "--ready-fd", str(writer)],
+                 "--metrics-listen", "none", "--ready-fd", str(writer), *self._options],
                 stdout=log, stderr=log, pass_fds=[writer], preexec_fn=end_with_parent)
         os.close(writer)
         with os.fdopen(reader) as ready:

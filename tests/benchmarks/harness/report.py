@@ -7,13 +7,15 @@ from collections.abc import Sequence
 
 from benchmarks import tasks
 from benchmarks.harness import records
-from benchmarks.harness.comparisons import Group, Record, Row, Spread, duels, group, plain_noise, row
+from benchmarks.harness.comparisons import Duel, Group, Record, Row, Spread, duels, group, plain_noise, row
 from benchmarks.harness.errors import BenchError
 from benchmarks.harness.runs import EARLY_AT, EARLY_MODULES, Kind
 from benchmarks.harness.task import Quality
 
 # A negative control has lost clearly where it is worse than plain by so many standard deviations of plain.
 _CLEARLY = 2.0
+# Times that differ by no more than this part of the plain run's are the same.
+_SAME_TIME = 0.02
 
 
 def write_reports(out: pathlib.Path) -> list[pathlib.Path]:
@@ -61,10 +63,11 @@ def verdicts(runs: Group, quality: Quality) -> list[str]:
         elif lost:
             lines.append("**`auto` does not beat " + " and ".join(
                 f"`{duel.control.value}` ({_signed(duel.gain, quality)} {quality.unit})" for duel in lost)
-                + " at its own time.**")
+                + " at its own time.**" + _times(auto, fought))
         else:
             lines.append("`auto` beats both controls at its own time: by " + " and ".join(
-                f"{_signed(duel.gain, quality)} {quality.unit} (`{duel.control.value}`)" for duel in fought) + ".")
+                f"{_signed(duel.gain, quality)} {quality.unit} (`{duel.control.value}`)" for duel in fought) + "."
+                + _times(auto, fought))
         if auto.ratio.mean >= 1:
             lines.append(f"**`auto` does not save time here: {auto.ratio.mean:.3f} of the plain run's.**")
     early, noise = row(runs, "early", quality), plain_noise(runs, quality)
@@ -80,6 +83,14 @@ def verdicts(runs: Group, quality: Quality) -> list[str]:
         lines.append(f"**The negative control does not lose clearly ({_signed(early.gain, quality)} {quality.unit}, "
                      f"where plain runs spread by {_number(noise, quality)}): this task proves nothing.**")
     return lines
+
+
+def _times(policy: Row, fought: Sequence[Duel]) -> str:
+    """Controls get the policy's share of the steps; whether they took its time is a matter of the machine."""
+    times = " and ".join(f"{duel.control_ratio:.3f} (`{duel.control.value}`)" for duel in fought)
+    off = max(abs(duel.control_ratio - policy.ratio.mean) for duel in fought)
+    return f" As measured, it took {policy.ratio.mean:.3f} of the plain run's time, and they {times}" + (
+        "." if off <= _SAME_TIME else ": the machine was not the same for all.")
 
 
 def task_report(runs: Group, quality: Quality) -> str:

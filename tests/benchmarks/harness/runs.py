@@ -19,6 +19,9 @@ EARLY_AT = 0.1
 # Without options of its own, `schedule` is this clock: (share of the steps, share of the layer modules).
 CLOCK = ((0.80, 0.5), (0.85, 2 / 3), (0.90, 1.0))
 
+# An option of a run that is the controller's: which backends its reference engine may use.
+REFERENCE_BACKENDS = "reference_backends"
+
 # Controls take the time share of the policy that they stand against in steps of this size, so that two policies
 # of about the same time share their controls.
 _SHARE_STEP = 0.01
@@ -46,7 +49,8 @@ class Run:
     Attributes:
       label: unique among the runs of a task and seed.
       policy: its name for egeria.Config, where `kind` is POLICY.
-      options: the policy's constants. In `schedule`, `module_share` may stand for `frozen_prefix`.
+      options: the policy's constants. In `schedule`, `module_share` may stand for `frozen_prefix`; "reference_backends",
+        a list of names, is the controller's.
       share: steps, as a share of the plain run's.
       first_act: share of the steps before which the run is the plain one, which it may be started from.
     """
@@ -118,7 +122,7 @@ def frozen_prefix(module_share: float, modules: int) -> int:
 
 def resolved_options(run: Run, modules: int) -> dict[str, Any]:
     """The options as egeria.Config takes them, for a model with so many layer modules."""
-    options = dict(run.options)
+    options = {name: value for name, value in run.options.items() if name != REFERENCE_BACKENDS}
     if run.policy == "schedule":
         options["entries"] = [
             {"fraction": entry["fraction"], "frozen_prefix": frozen_prefix(entry["module_share"], modules)}

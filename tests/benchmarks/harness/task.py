@@ -57,7 +57,7 @@ class Task(abc.ABC):
       name: as the command line has it.
       title: of the report.
       quality: what runs are compared by.
-      profiles: "small": about three minutes for a plain run of two ranks on two cores, and far enough from the
+      profiles: "small": about two and a half minutes for a plain run of two ranks on two cores, and far enough from the
         noise that freezing half of the layer modules at a tenth of the training loses clearly. "paper": the
         hyperparameters of the paper, for GPUs.
       modules: how egeria.attach() is to cut the model.
