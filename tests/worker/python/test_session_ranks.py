@@ -38,6 +38,16 @@ def test_a_rank_in_which_something_fails_goes_on_with_the_others(broken: str, tm
     assert output.count("ours") == 1
 
 
+def test_the_ranks_of_a_sharded_model_read_together_or_not_at_all(tmp_path: pathlib.Path):
+    """A reading gathers its weights; one rank has no inputs for it from its third step on."""
+    records, output = run(tmp_path, "--egeria", "act", "--steps", 30, "--pace", 0.05, "--model", "encoder", "--wrap",
+                          "fsdp2", "--break", "egeria.inputs:RootInputs.__init__")
+    assert [record["prefixes"] for record in records] == [[0] * 30] * 2
+    assert output.count("ours") == 1
+    plain, _ = run(tmp_path / "plain", "--steps", 30, "--model", "encoder", "--wrap", "fsdp2")
+    assert [record["weights"] for record in records] == [record["weights"] for record in plain]
+
+
 def test_a_rank_that_cannot_tell_its_parameters_is_told_from_one_that_can(tmp_path: pathlib.Path):
     """It fails in the middle of a switch, where the other rank waits for it."""
     plans = ["--egeria", "plans", "--plans", "4:1,8:2,12:1,16:2", "--steps", 20]
