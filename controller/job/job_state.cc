@@ -214,7 +214,7 @@ void JobState::ApplyGeneration(const storage::v1::GenerationStarted& fact) {
     if (base_prefix_ < last_still_modules_) {  // the new processes tell of them once more
       v1::Observation forgotten;
       forgotten.set_step(last_step_);
-      forgotten.set_still_modules(0);
+      forgotten.set_still_modules(base_prefix_);
       ApplyObserved(forgotten);
     }
   }

@@ -30,15 +30,6 @@ int64_t TickSteps(const JobState& state) {
   return total > 0 ? std::max<int64_t>(1, total / kTicksPerJob) : kTickStepsWhereTotalIsUnknown;
 }
 
-// The rate of the first parameter group that learns; 0 where none does. Empty if nobody tells, or it is not finite.
-std::optional<double> ScheduledRate(const v1::Heartbeat& heartbeat) {
-  const auto& rates = heartbeat.learning_rates();
-  if (rates.empty()) return std::nullopt;
-  const auto found = std::find_if(rates.begin(), rates.end(), [](double rate) { return rate != 0; });
-  const double rate = found == rates.end() ? 0 : *found;
-  return std::isfinite(rate) ? std::optional<double>(rate) : std::nullopt;
-}
-
 }  // namespace
 
 absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat, int modules) {
@@ -97,6 +88,18 @@ bool ObservationFilter::LearningRateIsNews(double rate, const JobState& state) c
   return learning_rate_ == rate;  // it has come to rest
 }
 
+std::optional<double> ObservationFilter::ScheduledRate(const v1::Heartbeat& heartbeat) {
+  const auto& rates = heartbeat.learning_rates();
+  if (rates.empty()) return std::nullopt;
+  if (rate_group_ < 0 || rate_group_ >= rates.size() || rates[rate_group_] == 0) {
+    const auto found = std::find_if(rates.begin(), rates.end(), [](double rate) { return rate != 0; });
+    if (found == rates.end()) return 0.0;
+    rate_group_ = static_cast<int>(found - rates.begin());
+  }
+  const double rate = rates[rate_group_];
+  return std::isfinite(rate) ? std::optional<double>(rate) : std::nullopt;
+}
+
 std::vector<v1::Observation> ObservationFilter::Take(const v1::Heartbeat& heartbeat, const JobState& state) {
   std::vector<v1::Observation> taken;
   const int64_t floor = state.last_step();
@@ -123,7 +126,8 @@ std::vector<v1::Observation> ObservationFilter::Take(const v1::Heartbeat& heartb
     if (!state.paused() && LearningRateIsNews(*rate, state)) observation_of_now().set_learning_rate(*rate);
     learning_rate_ = rate;
   }
-  if (!state.paused() && heartbeat.still_modules() != state.last_still_modules()) {
+  const bool tells_still = heartbeat.has_still_modules() && heartbeat.still_modules() != state.last_still_modules();
+  if (!state.paused() && tells_still) {
     observation_of_now().set_still_modules(heartbeat.still_modules());
   }
   const int64_t account_steps = std::max<int64_t>(1, state.registration().total_steps() / kAccountsPerJob);

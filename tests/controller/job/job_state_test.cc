@@ -252,6 +252,16 @@ TEST(JobState, WhatHasNoRateIsToldOfAgainWhereTheCheckpointHasItActive) {
   still.mutable_observed()->set_step(50);
   job.Apply(still);
   EXPECT_EQ(job.state.decided_prefix(), 1);
+  // A checkpoint from before the second one: nothing thaws meanwhile.
+  still.mutable_observed()->set_step(60);
+  still.mutable_observed()->set_still_modules(2);
+  job.Apply(still);
+  EXPECT_EQ(job.state.decided_prefix(), 2);
+  job.Apply(GenerationFact(2, 65, 1, 1));
+  EXPECT_EQ(job.state.decided_prefix(), 1);
+  still.mutable_observed()->set_step(70);
+  job.Apply(still);
+  EXPECT_EQ(job.state.decided_prefix(), 2);
   EXPECT_EQ(job.Replayed(), job.state.DebugString());
 }
 

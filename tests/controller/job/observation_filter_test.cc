@@ -120,6 +120,12 @@ TEST_F(ObservationFilterTest, TakesTheRateOfTheFirstGroupThatLearns) {
   ASSERT_EQ(taken.size(), 1u);
   EXPECT_EQ(taken[0].learning_rate(), 0.3);
   EXPECT_EQ(taken[0].still_modules(), 1);
+  storage::v1::Fact fact;
+  *fact.mutable_observed() = taken[0];
+  ASSERT_TRUE(state_.Apply(fact).ok());
+  heartbeat.set_step(2);
+  heartbeat.set_learning_rates(0, 0.001);
+  EXPECT_TRUE(filter_.Take(heartbeat, state_).empty()) << "the rate stays that of the group that it was of";
 }
 
 TEST_F(ObservationFilterTest, RecordsHowManyModulesDoNotChangeWhenTheNumberDoes) {
@@ -139,6 +145,10 @@ TEST_F(ObservationFilterTest, RecordsHowManyModulesDoNotChangeWhenTheNumberDoes)
     recorded.push_back(told);
   }
   EXPECT_EQ(recorded, (std::vector<std::optional<int>>{{}, 2, {}, 1, {}, 0}));
+  heartbeat.set_still_modules(1);
+  EXPECT_EQ(filter_.Take(heartbeat, state_).size(), 1u);
+  heartbeat.clear_still_modules();  // of a process that has done no step yet
+  EXPECT_TRUE(filter_.Take(heartbeat, state_).empty());
   heartbeat.set_still_modules(3);
   EXPECT_FALSE(ValidateHeartbeat(heartbeat, 3).ok()) << "the last module always learns";
 }

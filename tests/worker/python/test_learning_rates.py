@@ -40,6 +40,17 @@ def test_before_a_warm_up_nothing_is_still():
     assert still(0.0, 0.0, 0.0, 0.0) == 0
 
 
+def test_at_the_end_of_a_schedule_it_is_as_it_was():
+    learning_rates, modules, optimizers = setting(0.0, 0.0, 0.1, 0.1)
+    assert learning_rates.still_modules(learning_rates.now(), modules) == 2
+    for optimizer in optimizers:
+        optimizer.param_groups[0]["lr"] = 0.0
+    assert learning_rates.still_modules(learning_rates.now(), modules) == 2
+    for optimizer in optimizers:
+        optimizer.param_groups[0]["lr"] = 0.1
+    assert learning_rates.still_modules(learning_rates.now(), modules) == 0
+
+
 def test_modules_in_no_optimizer_are_their_owners_business():
     assert still(None, None, 0.1, 0.1) == 0
     assert still(None, 0.0, None, 0.1) == 2

@@ -52,6 +52,8 @@ def test_a_scheduler_that_counts_something_else_tells_nothing():
         scheduler.step()
     assert planned_rates(scheduler, STEPS, step=4) != [] and planned_rates(scheduler, STEPS, step=5) != []
     assert planned_rates(scheduler, STEPS, step=2) == []  # with each micro-batch, or for each process
+    assert planned_rates(scheduler, STEPS, step=2, before=2) == []
+    assert planned_rates(scheduler, STEPS, step=2, before=3) != []  # two steps were skipped before
 
 
 @pytest.mark.parametrize("name", MAKERS)

@@ -410,6 +410,27 @@ def test_a_model_that_cannot_be_recorded_is_frozen_by_readings_of_this_process(c
     assert session.counters()["samples_sent"] > 0
 
 
+class Own(torch.optim.SGD):
+    """Calls its closure in a way of its own, or is given something else in its place."""
+
+    def step(self, argument: Any = None) -> Any:  # type: ignore[override]
+        if callable(argument):
+            return argument(backward=True)
+        assert argument == 0.5
+        return super().step()
+
+
+@pytest.mark.parametrize("with_closure", [True, False])
+def test_an_optimizer_of_ones_own_is_called_as_ever(with_closure: bool):
+    training = Training()
+    training.optimizer = Own(training.model.parameters(), 0.05)
+    with training.attach():
+        if with_closure:
+            assert training.optimizer.step(lambda backward: backward)
+        else:
+            training.optimizer.step(0.5)
+
+
 def test_a_state_with_frozen_layers_is_loaded_once():
     training = Training()
     with training.attach(plans=[(3, 2)]) as session:

@@ -8,6 +8,7 @@ what a forked or spawned process inherits) carry hooks that do nothing.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import sys
@@ -107,12 +108,13 @@ class BeforeStepHook(_Hook):
         if session is None:
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # args[0] is the optimizer
-        if closure is None:
+        if not callable(closure):  # there is none, or it is an argument of another kind
             session._before_step()
             return None
 
-        def followed() -> Any:
-            result = closure()
+        @functools.wraps(closure)
+        def followed(*inner: Any, **named: Any) -> Any:
+            result = closure(*inner, **named)
             session._before_step()
             return result
 

@@ -28,7 +28,7 @@ class LearningRates:
         """How many of the first layer modules no optimizer changes, because their learning rates are 0.
 
         Only those up to the last one that is in a group of rate 0: modules that are in no optimizer are their owner's
-        business. 0 where no rate is over 0, as at the first step of a warm-up.
+        business. Where no rate is over 0, as many as before: 0 at the first step of a warm-up.
 
         Args:
           rates: as now() gave them.
@@ -37,8 +37,8 @@ class LearningRates:
           Less than the number of modules; the last one never freezes.
         """
         zeros = [rate == 0 for rate in rates]
-        if all(zeros) or not any(zeros):
-            return 0
+        if all(zeros):
+            return self._still if modules is self._modules else 0
         if zeros != self._zeros or modules is not self._modules:
             self._zeros, self._modules = zeros, modules
             self._still = self._count(zeros, modules)

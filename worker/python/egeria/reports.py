@@ -62,6 +62,11 @@ class Reports:
         self._losses = []
         self._forward = False
 
+    def correct_still(self, still_modules: int) -> None:
+        """The order of the layer modules is known now: of the step that has ended last."""
+        if self._pending is not None:
+            self._pending.still_modules = still_modules
+
     def boundary(self, link: Any, prefix: int) -> None:
         """What happens between two steps has happened: `prefix` layer modules are frozen now."""
         if not self._late:

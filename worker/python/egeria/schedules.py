@@ -24,7 +24,8 @@ def counts_processes(scheduler: Any) -> bool:
             and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
 
 
-def planned_rates(scheduler: Any, total_steps: int | None, step: int | None = None) -> list[float]:
+def planned_rates(scheduler: Any, total_steps: int | None, step: int | None = None,
+                  before: int | None = None) -> list[float]:
     """Learning rates of the first parameter group whose rate is ever over 0, at evenly spread steps of the whole
     training, the first and the last included.
 
@@ -36,6 +37,8 @@ def planned_rates(scheduler: Any, total_steps: int | None, step: int | None = No
       total_steps: optimizer steps of the training; None: unknown.
       step: how many of them are done; None: as many as the scheduler has counted. One that counts something else
         (epochs, micro-batches) tells nothing.
+      before: what the scheduler had counted a step ago. Where a GradScaler skips steps, a scheduler counts more than
+        are done, but one for each.
 
     Returns:
       At most 1,024 rates; none where they cannot be told, or where the rate of now is not what was found for it.
@@ -45,7 +48,8 @@ def planned_rates(scheduler: Any, total_steps: int | None, step: int | None = No
     scheduler = getattr(scheduler, "scheduler", scheduler)  # inside accelerate's
     if not isinstance(scheduler, LRScheduler) or total_steps is None or total_steps < 2:
         return []
-    if step is not None and not step - 1 <= scheduler.last_epoch <= step:
+    skipped = before is not None and step is not None and scheduler.last_epoch == before + 1 > step
+    if step is not None and not step - 1 <= scheduler.last_epoch <= step and not skipped:
         return []
     now = [float(group["lr"]) for group in scheduler.optimizer.param_groups]
     count = min(total_steps, _MOST_RATES)

@@ -108,6 +108,7 @@ class Session:
         self._optimizers = [getattr(entry, "optimizer", entry) for entry in optimizers]
         self._spec = spec
         self._scheduler = scheduler
+        self._scheduled: int | None = None  # what it had counted when the step before ended
         self._number = next(_numbers) if self._enabled else 0
         self._step = 0
         self._switches: list[Switch] = []
@@ -399,6 +400,7 @@ class Session:
             self._fail("the session cannot go on", error)
             self._drop_link()
         self._captured = False
+        self._scheduled = getattr(getattr(self._scheduler, "scheduler", self._scheduler), "last_epoch", None)
         if self._wants_inputs and self._switcher.prefix == 0:  # the line starts soon
             self._try_to_report(lambda: self._shares.begin(self.modules))
 
@@ -500,8 +502,8 @@ class Session:
         self._start_tried = True
         total_steps = self._config.total_steps or total_steps_of(self._scheduler, self._step)
         subject = Subject(self._model, self._spec, self._fixed, self.modules, self._config, total_steps,
-                          planned_rates(self._scheduler, total_steps, self._step), self._shares, self._reports.any_loss,
-                          self._step, self._switcher.prefix, self._applied_plan, self._recordings)
+                          planned_rates(self._scheduler, total_steps, self._step, self._scheduled), self._shares,
+                          self._reports.any_loss, self._step, self._switcher.prefix, self._applied_plan, self._recordings)
         try:
             link = start_link(subject, group, self._inputs if self._probing else [], self._number)
         except EgeriaError as error:
@@ -515,6 +517,7 @@ class Session:
         self._wants_inputs = False
         self._inputs = []
         self._reorder(link)
+        self._reports.correct_still(self._rates.still_modules(self._rates.now(), self.modules))
         self._link = link
 
     def _look_elsewhere(self) -> None:
