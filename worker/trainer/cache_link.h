@@ -13,7 +13,7 @@
 namespace egeria::trainer {
 
 // The line to the node's egeria-cache; null where the options name none. All ranks share the job's entries.
-// Errors: those of ShareFromRankZero() and ActivationCache::Start().
+// Errors: those of ShareFromRankZero(), StorageFormatOf() and ActivationCache::Start().
 absl::StatusOr<std::unique_ptr<worker::FrozenForward>> LinkCache(const Options& options, const Launch& launch,
                                                                  c10::Device device, int64_t steps_per_epoch);
 

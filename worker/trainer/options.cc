@@ -123,6 +123,11 @@ void AddEgeriaFlags(CLI::App* app, Options* o) {
       ->envname("EGERIA_CACHE_USE")
       ->check(CLI::IsMember({"auto", "always"}))
       ->capture_default_str();
+  // What rounds (fp16, bf16) is not for a trainer whose every pass has to be the same to the bit.
+  app->add_option("--cache-format", o->cache_format, "How it keeps that: as it is, or compressed without loss")
+      ->envname("EGERIA_CACHE_FORMAT")
+      ->check(CLI::IsMember({"exact", "lz4", "zstd"}))
+      ->capture_default_str();
 }
 
 void AddOutputFlags(CLI::App* app, Options* o) {

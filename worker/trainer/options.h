@@ -49,6 +49,7 @@ struct Options {
   std::string plans;       // file
   std::string cache;       // "unix:/path"; "" is none
   std::string cache_use = "auto";
+  std::string cache_format = "exact";
 
   std::string checkpoint;
   int64_t checkpoint_every = 0;  // steps; 0: at the end only

@@ -52,6 +52,7 @@ TEST(Options, BadFlagsEndWithTwo) {
            {"--task", "digits", "--data", "x", "--controller", "unix:/c", "--freeze-at", "0.5:2"},
            {"--task", "digits", "--data", "x", "--cache", "/folder"},
            {"--task", "digits", "--data", "x", "--cache", "unix:/c", "--cache-use", "never"},
+           {"--task", "digits", "--data", "x", "--cache", "unix:/c", "--cache-format", "fp16"},
            {"--task", "digits", "--data", "x", "--budget", "100%"},
            {"--task", "digits", "--data", "x", "--augment", "random"},
            {"--task", "digits", "--data", "x", "--bootstrap", "maybe"}}) {
@@ -66,6 +67,11 @@ TEST(Options, TakesTheCacheFromTheEnvironmentUnlessItIsToldOtherwise) {
   EXPECT_EQ(Parse({"--task", "digits", "--data", "x", "--cache", "none"}).options.cache, "");
   EXPECT_EQ(Parse({"--task", "digits", "--data", "x", "--observe"}).options.cache, "");
   unsetenv("EGERIA_CACHE");
+  setenv("EGERIA_CACHE_FORMAT", "lz4", 1);
+  EXPECT_EQ(Parse({"--task", "digits", "--data", "x"}).options.cache_format, "lz4");
+  setenv("EGERIA_CACHE_FORMAT", "bf16", 1);
+  EXPECT_EQ(Parse({"--task", "digits", "--data", "x"}).exit_code, 2);
+  unsetenv("EGERIA_CACHE_FORMAT");
   EXPECT_EQ(Parse({"--task", "digits", "--data", "x"}).options.cache, "");
   EXPECT_EQ(Parse({"--task", "digits", "--data", "x"}).options.augment, "none");
   EXPECT_EQ(Parse({"--task", "resnet20", "--data", "x"}).options.augment, "random");

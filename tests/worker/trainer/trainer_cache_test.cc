@@ -13,6 +13,7 @@
 #include "tests/support/cache_daemon.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp_folder.h"
+#include "worker/trainer/cache_link.h"
 #include "worker/trainer/data/random.h"
 #include "worker/trainer/data/upcoming_batches.h"
 #include "worker/trainer/trainer.h"
@@ -106,6 +107,17 @@ TEST_F(TrainerCacheTest, GivesTheSameWeightsThroughFreezingThawingAndFreezingAga
   EXPECT_GT(cached.cache.passes_skipped, 5);
   EXPECT_EQ(cached.cache.passes, kStepsPerEpoch * 4 - 6 - 4);
   EXPECT_EQ(Misses(cached, "corrupt") + Misses(cached, "other_input") + Misses(cached, "unfit"), 0);
+}
+
+TEST_F(TrainerCacheTest, GivesTheSameWeightsFromCompressedEntries) {
+  Options compressed = Cached();
+  compressed.cache_format = "zstd";
+  const RunSummary cached = TrainOn(compressed);
+  EXPECT_EQ(Plain().parameters_hash, cached.parameters_hash);
+  EXPECT_GT(cached.cache.hits, 5 * kBatch);
+  EXPECT_EQ(Misses(cached, "corrupt") + Misses(cached, "other_input") + Misses(cached, "unfit"), 0);
+  compressed.cache_format = "zip";
+  EXPECT_THAT(LinkCache(compressed, Launch{}, c10::kCPU, kStepsPerEpoch).status().message(), HasSubstr("[BAD_CONFIG]"));
 }
 
 TEST_F(TrainerCacheTest, TheCostModelMayDecideAsItLikes) {
