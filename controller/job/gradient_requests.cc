@@ -25,7 +25,7 @@ absl::Status Stale(const Args&... what) {
 }  // namespace
 
 absl::Status CheckGradients(const v1::GradientReading& reading, int modules) {
-  if (reading.step() < 0 || reading.step() > kMostSteps || reading.samples() < 0) {
+  if (!CanBeStep(reading.step()) || reading.samples() < 0) {
     return Bad("gradients of ", reading.samples(), " samples at step ", reading.step());
   }
   if (reading.parts() < 1 || reading.parts() > kMaxParts) return Bad("gradients in ", reading.parts(), " parts");

@@ -58,6 +58,7 @@ struct JobManager::Job {
   bool observations_full = false;
   bool evaluation_failed = false;  // said once
   JobTotals totals;
+  std::optional<v1::Account> account;  // what rank 0 told last
   v1::Counters counters_before;    // of processes that have gone
 
   bool IsLocal(int module) const {

@@ -170,6 +170,7 @@ JobView JobManager::ViewOf(const Job& job) const {
   for (const v1::LayerModule& module : job.state.registration().modules()) view.modules.push_back(module.name());
   view.policy = job.state.policy().status();
   view.totals = job.totals;
+  view.account = job.account;
   view.totals.worker_samples_dropped = job.counters_before.samples_dropped();
   view.totals.reconnects = job.counters_before.reconnects();
   view.totals.commits = job.counters_before.commits();

@@ -181,7 +181,7 @@ absl::Status JobManager::Heartbeat(SessionId session, const v1::Heartbeat& heart
   });
   if (job.state.finished()) return absl::OkStatus();
   if (found->rank_number == 0) {
-    if (heartbeat.has_account()) job.totals.account = heartbeat.account();
+    if (heartbeat.has_account()) job.account = heartbeat.account();
     const ObservationFilter before = job.filter;
     const std::vector<v1::Observation> observations = job.filter.Take(heartbeat, job.state);
     // A journal that cannot be written is logged and counted there; the worker keeps its losses meanwhile.
@@ -371,7 +371,7 @@ absl::Status JobManager::CheckReading(const Found& found, const v1::Reading& rea
     return NamedError(absl::StatusCode::kInvalidArgument, "READING_NEGATIVE", "a plasticity of ",
                       reading.plasticity());
   }
-  if (reading.step() < 0 || reading.step() > kMostSteps) {
+  if (!CanBeStep(reading.step())) {
     return NamedError(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", "a reading at step ", reading.step());
   }
   if (!found.job->IsLocal(reading.module())) {

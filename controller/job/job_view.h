@@ -17,7 +17,7 @@
 // What the controller shows of its jobs, as plain values, for metrics.
 namespace egeria::controller {
 
-// Totals of one job since this controller knows it. But for the account they never fall.
+// Totals of one job since this controller knows it. They never fall.
 struct JobTotals {
   int64_t readings = 0;
   int64_t gradient_readings = 0;
@@ -31,7 +31,6 @@ struct JobTotals {
   int64_t worker_samples_dropped = 0;  // by the workers' queues; as they tell
   int64_t commits = 0;                 // of plans, as the ranks tell; the furthest rank's
   int64_t reconnects = 0;              // of all ranks
-  std::optional<v1::Account> account;  // what rank 0 told last
 };
 
 struct JobView {
@@ -39,6 +38,7 @@ struct JobView {
   std::vector<std::string> modules;
   policy::PolicyStatus policy;
   JobTotals totals;
+  std::optional<v1::Account> account;  // what rank 0 told last
   absl::Time last_activity;
 };
 

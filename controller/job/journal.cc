@@ -7,10 +7,10 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/storage/folder_lock.h"
 #include "rocksdb/db.h"
 #include "rocksdb/options.h"
 #include "rocksdb/write_batch.h"
@@ -85,13 +85,9 @@ absl::Status Journal::OpenDatabase() {
     db_.reset(db);
     return absl::OkStatus();
   }
-  const std::string text = opened.ToString();
-  // RocksDB has no code for it.
-  const bool held =
-      absl::StrContains(text, "While lock file") || absl::StrContains(text, "lock hold by current process");
-  if (opened.IsIOError() && held) {
+  if (IsHeldByAnother(opened)) {
     return NamedError(absl::StatusCode::kFailedPrecondition, "STATE_DIR_IN_USE", "another controller uses ",
-                      folder_, " (", text, "): stop it, or give this one another --state-dir");
+                      folder_, " (", opened.ToString(), "): stop it, or give this one another --state-dir");
   }
   return ToStatus(opened);
 }

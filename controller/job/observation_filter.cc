@@ -43,7 +43,7 @@ absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat, int modules) {
   auto bad = [](const auto&... what) {
     return NamedError(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", "a heartbeat with ", what...);
   };
-  if (heartbeat.step() < 0 || heartbeat.step() > kMostSteps) return bad("step ", heartbeat.step());
+  if (!CanBeStep(heartbeat.step())) return bad("step ", heartbeat.step());
   if (heartbeat.plan_watermark() < 0 || heartbeat.applied_plan() < 0) return bad("a negative plan");
   if (heartbeat.frozen_prefix() < 0 || heartbeat.frozen_prefix() >= modules) {
     return bad("frozen prefix ", heartbeat.frozen_prefix(), " of ", modules, " modules");

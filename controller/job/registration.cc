@@ -66,10 +66,8 @@ absl::Status ValidateRegistration(const v1::RegisterJobRequest& request, const R
     }
   }
   EGERIA_RETURN_IF_ERROR(ValidateModules(request, limits));
-  if (request.total_steps() < 0 || request.total_steps() > kMostSteps) {
-    return Bad("total_steps ", request.total_steps());
-  }
-  if (request.step() < 0 || request.step() > kMostSteps) return Bad("step ", request.step());
+  if (!CanBeStep(request.total_steps())) return Bad("total_steps ", request.total_steps());
+  if (!CanBeStep(request.step())) return Bad("step ", request.step());
   if (request.planned_learning_rates_size() > limits.max_planned_rates) {
     return Bad(request.planned_learning_rates_size(), " planned learning rates; at most ", limits.max_planned_rates,
                " are possible");

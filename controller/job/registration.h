@@ -10,6 +10,7 @@ namespace egeria::controller {
 
 // No training has as many optimizer steps; sums of such numbers do not overflow.
 inline constexpr int64_t kMostSteps = int64_t{1} << 50;
+inline bool CanBeStep(int64_t step) { return step >= 0 && step <= kMostSteps; }
 
 // Bounds on a registration.
 struct RegistrationLimits {

@@ -147,8 +147,7 @@ std::optional<Decision> AutoPolicy::ObserveGradients(const GradientReading& read
   const std::string snr = absl::StrFormat("gradient SNR of modules 0 to %d now %s", frozen_prefix_ - 1,
                                           probe_.Describe(frozen_prefix_, still_modules_));
   if (!found->learns) {
-    return Thaw(found->prefix, absl::StrFormat("what is frozen is not surely noise (%s), and "
-                                               "%s", snr, *too_early));
+    return Thaw(found->prefix, absl::StrFormat("what is frozen is not surely noise (%s), and %s", snr, *too_early));
   }
   return Thaw(found->prefix, absl::StrFormat("two probes in a row of what is frozen found that module %d could learn "
                                              "still: %s", *found->learns, snr));
@@ -184,9 +183,10 @@ std::optional<Decision> AutoPolicy::Check() {
 bool AutoPolicy::AwaitsReadings() const {
   if (gate_.HasEstimate(frozen_prefix_)) return false;
   if (*config_.signal_led) return true;
-  const bool told = !one_part_ && newest_reading_ >= 0 && newest_reading_ >= *clock_.next() - Lead();
-  return told && step_ < *clock_.next() + *clock_.period();
+  return !one_part_ && ToldForCheck() && step_ < *clock_.next() + *clock_.period();
 }
+
+bool AutoPolicy::ToldForCheck() const { return newest_reading_ >= 0 && newest_reading_ >= *clock_.next() - Lead(); }
 
 std::optional<std::string> AutoPolicy::TooEarly() const {
   if (shape_.total_steps > 0 && step_ < *clock_.start()) {
@@ -296,8 +296,7 @@ PolicyStatus AutoPolicy::status() const {
   const std::optional<int64_t> next = clock_.next();
   if (one_part_) {
     status.blocked = OnePart();
-  } else if (next && step_ >= *next + *clock_.period() &&
-             (newest_reading_ < 0 || newest_reading_ < *next - Lead())) {
+  } else if (next && step_ >= *next + *clock_.period() && !ToldForCheck()) {
     status.blocked = absl::StrCat("[NO_GRADIENTS] a check is due since step ", *next,
                                   ", but the workers tell of no gradients; see their logs");
   }

@@ -53,6 +53,8 @@ class AutoPolicy : public Policy {
   int64_t StepsToNextProbe(int readings) const;
   // Whether a check that is due had better wait for gradient readings.
   bool AwaitsReadings() const;
+  // Whether gradients were told for the next check, whose step is known.
+  bool ToldForCheck() const;
   // Why it is too early for any freeze: by steps, or by the learning rate.
   std::optional<std::string> TooEarly() const;
   // The same at a step that is late enough.

@@ -214,6 +214,13 @@ std::string Dump(const ordered_json& object) {
   return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
+// Of more than somebody's prefix.
+bool HasObservation(const Recorded& recorded) {
+  const Observation& seen = recorded.observation;
+  return seen.plasticity || seen.loss || seen.learning_rate || seen.still_modules || seen.gradients || seen.account ||
+         !recorded.plasticity_by_module.empty();
+}
+
 }  // namespace
 
 absl::StatusOr<std::optional<Recorded>> RecordingParser::ParseLine(absl::string_view text) {
@@ -244,12 +251,6 @@ absl::StatusOr<std::optional<Recorded>> RecordingParser::ParseLine(absl::string_
   step_ = step;
   if (length > 0) array_length_ = length;
   return recorded;
-}
-
-bool HasObservation(const Recorded& recorded) {
-  const Observation& seen = recorded.observation;
-  return seen.plasticity || seen.loss || seen.learning_rate || seen.still_modules || seen.gradients || seen.account ||
-         !recorded.plasticity_by_module.empty();
 }
 
 absl::StatusOr<std::vector<Decision>> Replay(const std::vector<Recorded>& recording, int modules,

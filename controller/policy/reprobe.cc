@@ -41,8 +41,8 @@ void Reprobe::Restart(int64_t step) {
   if (running_) Collect(step);
 }
 
-std::optional<Reprobe::Finding> Reprobe::Observe(const GradientReading& reading, int frozen,
-                                                 int exempt, Burden burden) {
+std::optional<Reprobe::Finding> Reprobe::Observe(const GradientReading& reading, int frozen, int exempt,
+                                                 Burden burden) {
   if (!running_ || reading.first_module > 0 || reading.parts < 2 || reading.step <= from_step_) return std::nullopt;
   gate_.Add(reading);
   ++all_readings_;

@@ -45,8 +45,7 @@ class Reprobe {
 
   // Takes in a reading while running. Once the probe has ended, what it found among modules 0..frozen-1, if anything.
   // The first `exempt` modules are never found.
-  std::optional<Finding> Observe(const GradientReading& reading, int frozen, int exempt,
-                                 Burden burden);
+  std::optional<Finding> Observe(const GradientReading& reading, int frozen, int exempt, Burden burden);
 
   // "0.09 (0.06..0.12)" of all that was probed last.
   std::string Describe(int frozen, int exempt) const { return gate_.Describe(frozen, exempt); }

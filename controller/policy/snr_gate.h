@@ -27,8 +27,6 @@ class SnrGate {
   // Whether the module has as many readings as an estimate needs, and as many as are ever kept.
   bool HasEstimate(int module) const { return estimator_.readings(module) >= least_readings_; }
   bool IsFull(int module) const { return estimator_.readings(module) >= readings_; }
-  // Whether it has as many as an estimate needs, and all were exactly zero.
-  bool IsZero(int module) const { return estimator_.IsZero(module, least_readings_); }
   std::optional<SnrEstimate> OfModule(int module) const;
 
   // Why modules 0..prefix-1 should not all be frozen, of which 0..frozen-1 already are: one of the new ones has no

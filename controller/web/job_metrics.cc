@@ -64,6 +64,7 @@ struct JobFamilies {
   void AddSummary(const Labels& job, const v1::JobSummary& summary);
   void AddPolicy(const Labels& job, const JobView& view);
   void AddTotals(const Labels& job, const JobTotals& totals);
+  void AddAccount(const Labels& job, const v1::Account& account);
   void MoveTo(std::vector<prometheus::MetricFamily>* families) &&;
 };
 
@@ -122,10 +123,11 @@ void JobFamilies::AddTotals(const Labels& job, const JobTotals& totals) {
     evaluations.Add(With(job, "backend", backend), static_cast<double>(count));
   }
   reconnects.Add(job, static_cast<double>(totals.reconnects));
-  if (totals.account) {
-    saved.Add(job, totals.account->saved_seconds());
-    spent.Add(job, totals.account->spent_seconds());
-  }
+}
+
+void JobFamilies::AddAccount(const Labels& job, const v1::Account& account) {
+  saved.Add(job, account.saved_seconds());
+  spent.Add(job, account.spent_seconds());
 }
 
 void JobFamilies::MoveTo(std::vector<prometheus::MetricFamily>* families) && {
@@ -185,15 +187,17 @@ std::map<std::string, std::string> TrainingJobLabels(const std::vector<JobView>&
     const JobView*& holder = holders[bare(job)];
     if (holder == nullptr || precedes(job, *holder)) holder = &job;
   }
-  std::map<std::string, std::string> labels;
+  // Somebody may have called a job as another one's label would be; no two series may be the same.
   std::set<std::string> used;
+  for (const auto& [label, holder] : holders) used.insert(label);
+  std::map<std::string, std::string> labels;
   for (const JobView& job : jobs) {
     const std::string& id = job.summary.job_id();
     std::string label = bare(job);
-    if (holders[label] != &job) label = absl::StrCat(bare(job), "-", id.substr(0, 8));
-    // Somebody may have called a job just that; no two series may be the same.
-    if (holders.count(label) > 0 && holders[label] != &job) label = absl::StrCat(bare(job), "-", id);
-    if (!used.insert(label).second) used.insert(label = absl::StrCat(bare(job), "-", id));
+    if (holders[label] != &job) {
+      label = absl::StrCat(bare(job), "-", id.substr(0, 8));
+      if (!used.insert(label).second) used.insert(label = absl::StrCat(bare(job), "-", id));
+    }
     labels[id] = std::move(label);
   }
   return labels;
@@ -211,6 +215,7 @@ std::vector<prometheus::MetricFamily> JobMetrics(const ManagerView& view, absl::
     of_jobs.AddSummary(label, job.summary);
     of_jobs.AddPolicy(label, job);
     of_jobs.AddTotals(label, job.totals);
+    if (job.account) of_jobs.AddAccount(label, *job.account);
   }
   std::move(of_jobs).MoveTo(&families);
   return families;

@@ -81,14 +81,14 @@ def main() -> int:
             meddler.start()
             forced = train(arguments, policy_run("auto", "auto", {}), controller.address, folder)
             meddler.join(timeout=10)
-            decisions = controller.export(controller.jobs()[0], "--decisions")
+            exported = controller.export(controller.jobs()[0], "--decisions")
     print("\n".join(meddler.said))
-    for line in decisions.splitlines():
-        decision = json.loads(line)
+    decisions = [json.loads(line) for line in exported.splitlines()]
+    for decision in decisions:
         print(f"step {decision['step']}: {decision['action']} to {decision['frozen_prefix']}: {decision['reason']}")
     print(f"{task.quality.name}: plain {plain['final']:.4f}, forced {forced['final']:.4f}")
     vetoed = len(meddler.said) == 2 and "[VETOED]" in meddler.said[0]
-    undone = any(json.loads(line)["action"] == "unfreeze" for line in decisions.splitlines())
+    undone = any(decision["action"] == "unfreeze" for decision in decisions)
     if not vetoed or not undone:
         print(f"The freeze was {'' if vetoed else 'not '}vetoed and {'' if undone else 'not '}undone.", file=sys.stderr)
     return 0 if vetoed and undone else 1

@@ -68,7 +68,7 @@ void LocalTrainer::Step() {
     applied_ = common;
   }
   for (const auto& agent : agents_) {
-    agent->ReportStep({step_, std::nullopt, {learning_rate}, 0, frozen_prefix_, applied_});
+    agent->ReportStep({step_, std::nullopt, {learning_rate}, frozen_prefix_, applied_});
   }
 }
 

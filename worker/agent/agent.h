@@ -65,10 +65,10 @@ struct StepReport {
   int64_t step = 0;  // optimizer steps done
   std::optional<float> loss;
   std::vector<double> learning_rates;
-  int still_modules = 0;  // of the first so many no parameter changes: their learning rates are 0, others' are not
   int frozen_prefix = 0;
   PlanId applied_plan;
   std::optional<AccountReport> account;  // empty: not known (yet)
+  int still_modules = 0;  // of the first so many no parameter changes: their learning rates are 0, others' are not
 };
 
 // How far a module's output A is from that of its reference, R; see ActivationMetric in controller.proto.

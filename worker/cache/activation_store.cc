@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/storage/folder_lock.h"
 #include "rocksdb/db.h"
 #include "rocksdb/env.h"
 #include "rocksdb/options.h"
@@ -102,11 +102,14 @@ rocksdb::Options DatabaseOptions(const ActivationStore::Options& options, rocksd
   return database;
 }
 
-// RocksDB has no code for it; "block", and names of folders, have the word in them, too.
-bool IsLocked(const rocksdb::Status& status) {
-  const std::string text = status.ToString();
-  return status.IsIOError() &&
-         (absl::StrContains(text, "While lock file") || absl::StrContains(text, "lock hold by current process"));
+// Of entries, and of their deletion.
+rocksdb::WriteOptions EntryWrites() {
+  rocksdb::WriteOptions writing;
+  writing.disableWAL = true;
+  writing.no_slowdown = true;  // rather not kept than waited for
+  // A prefix may be dropped meanwhile. Without this RocksDB takes that for a fault, and writes no more.
+  writing.ignore_missing_column_families = true;
+  return writing;
 }
 
 }  // namespace
@@ -150,7 +153,7 @@ absl::Status ActivationStore::OpenFiles() {
     for (const std::string& name : names) descriptors.emplace_back(name, FamilyOptions(options_));
     opened = rocksdb::DB::Open(options, options_.folder, descriptors, &handles, &db);
     if (opened.ok() || again) break;
-    if (IsLocked(opened)) {
+    if (IsHeldByAnother(opened)) {
       return NamedError(absl::StatusCode::kAlreadyExists, "STORE_IN_USE", "another egeria-cache uses ",
                         options_.folder, ": stop it, or give --folder another one");
     }
@@ -265,12 +268,7 @@ ActivationStore::Outcome ActivationStore::Put(const JobId& name, const Fingerpri
   batch.Put(handle.get(), Key(kEntry, sample), rocksdb::Slice(entry.data(), entry.size()));
   batch.Put(handle.get(), Key(kLength, sample),
             rocksdb::Slice(reinterpret_cast<const char*>(&length), sizeof(length)));
-  rocksdb::WriteOptions writing;
-  writing.disableWAL = true;
-  writing.no_slowdown = true;  // rather not kept than waited for
-  // Its prefix may have been dropped meanwhile. Without this RocksDB takes that for a fault, and writes no more.
-  writing.ignore_missing_column_families = true;
-  const rocksdb::Status written = db_->Write(writing, &batch);
+  const rocksdb::Status written = db_->Write(EntryWrites(), &batch);
   if (written.ok()) return Outcome::kStored;
   Forget(name, prefix, sample);
   if (written.IsIncomplete()) return Outcome::kBusy;
@@ -315,11 +313,7 @@ void ActivationStore::Discard(const JobId& name, const Fingerprint& prefix, uint
   rocksdb::WriteBatch batch;
   batch.Delete(handle.get(), Key(kEntry, sample));
   batch.Delete(handle.get(), Key(kLength, sample));
-  rocksdb::WriteOptions writing;
-  writing.disableWAL = true;
-  writing.no_slowdown = true;
-  writing.ignore_missing_column_families = true;
-  const rocksdb::Status written = db_->Write(writing, &batch);
+  const rocksdb::Status written = db_->Write(EntryWrites(), &batch);
   if (!written.ok() && !written.IsIncomplete()) CountFailure("write", written.ToString());
   // Only now: who is told that it is not there writes it anew, and that must come after the deletion.
   const std::lock_guard<std::mutex> lock(mutex_);

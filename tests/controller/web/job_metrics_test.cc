@@ -51,8 +51,8 @@ JobView FullJob(int number, const std::string& name) {
   job.totals.reference_seconds["int8"] = 1.5;
   job.totals.evaluations["int8"] = 7;
   job.totals.snapshot_bytes = 1'000;
-  job.totals.account.emplace().set_saved_seconds(12.5);
-  job.totals.account->set_spent_seconds(0.5);
+  job.account.emplace().set_saved_seconds(12.5);
+  job.account->set_spent_seconds(0.5);
   job.last_activity = kNow;
   return job;
 }

@@ -50,7 +50,7 @@ bool Eventually(Condition condition) {
 absl::Duration Train(Agent& agent) {
   const absl::Time start = absl::Now();
   for (int64_t step = 1; step <= 2000; ++step) {
-    agent.ReportStep({step, 1.0f, {0.1}, 0, 0, PlanId(0)});
+    agent.ReportStep({step, 1.0f, {0.1}, 0, PlanId(0)});
     agent.sampling();
     agent.snapshot();
     agent.watermark();
@@ -106,8 +106,8 @@ TEST(AgentFaults, ARestartedControllerIsFoundAgainAndToldEverything) {
   directive.set_loss_watermark(1);
   fake.SetDirective(directive);
   const std::unique_ptr<Agent> agent = StartAgent(fake.address());
-  agent->ReportStep({1, 1.0f, {}, 0, 0, PlanId(0)});
-  agent->ReportStep({2, 2.0f, {}, 0, 0, PlanId(0)});
+  agent->ReportStep({1, 1.0f, {}, 0, PlanId(0)});
+  agent->ReportStep({2, 2.0f, {}, 0, PlanId(0)});
   ASSERT_TRUE(Eventually([&] { return agent->counters().connected; }));
   ASSERT_TRUE(fake.WaitUntil([](const auto& record) { return record.heartbeats.at(0).back().step() == 2; }));
   const uint64_t incarnation = fake.record().opens[0].incarnation();
@@ -115,7 +115,7 @@ TEST(AgentFaults, ARestartedControllerIsFoundAgainAndToldEverything) {
   fake.Stop();
   ASSERT_TRUE(Eventually([&] { return !agent->counters().connected; }));
   fake.ClearRecord();
-  agent->ReportStep({3, 3.0f, {}, 0, 0, PlanId(0)});
+  agent->ReportStep({3, 3.0f, {}, 0, PlanId(0)});
   EXPECT_LT(Train(*agent), kPrompt);
   ASSERT_TRUE(fake.Start().ok());
   ASSERT_TRUE(Eventually([&] { return agent->counters().connected; }));
@@ -283,7 +283,7 @@ TEST(AgentFork, DoesNothingInAChildAndGoesOnInTheParent) {
   if (child == 0) {
     // No test macro and no exit handler here: the child only tells by its exit code.
     alarm(20);
-    agent->ReportStep({1, 1.0f, {}, 0, 0, PlanId(0)});
+    agent->ReportStep({1, 1.0f, {}, 0, PlanId(0)});
     bool quiet = !agent->OfferSample(TestSample(1)) && !agent->OfferSnapshot(TestSnapshot(0, 1));
     quiet = quiet && !agent->sampling().has_value() && !agent->snapshot().has_value();
     quiet = quiet && agent->watermark() == PlanId(0) && !agent->plan(PlanId(1)).has_value();

@@ -33,7 +33,7 @@ void AddPlan(v1::Directive* directive, int64_t id, int prefix, int64_t generatio
 
 class AgentStateTest : public ::testing::Test {
  protected:
-  static StepReport At(int64_t step, float loss = 1) { return {step, loss, {0.1, 0.2}, 0, 0, PlanId(0)}; }
+  static StepReport At(int64_t step, float loss = 1) { return {step, loss, {0.1, 0.2}, 0, PlanId(0)}; }
 
   void SendAllUploads() {
     while (std::optional<Upload> upload = state_.TakeUpload()) state_.UploadSent(*upload);

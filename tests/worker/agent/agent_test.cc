@@ -122,7 +122,7 @@ TEST_F(AgentTest, RegistersOpensItsStreamAndBeats) {
 TEST_F(AgentTest, ReportsStepsLossesAndLearningRates) {
   const std::unique_ptr<Agent> agent = StartAgent();
   for (int64_t step = 1; step <= 100; ++step) {
-    agent->ReportStep({step, static_cast<float>(step) / 4, {0.5}, 0, 0, PlanId(0)});
+    agent->ReportStep({step, static_cast<float>(step) / 4, {0.5}, 0, PlanId(0)});
   }
   ASSERT_TRUE(WaitForHeartbeat([](const v1::Heartbeat& heartbeat) { return heartbeat.step() == 100; }));
   std::vector<float> losses;
@@ -231,7 +231,7 @@ TEST_F(AgentTest, AcknowledgesPlansUntilTheControllerNeedNotRepeatThem) {
   EXPECT_EQ(agent->plan(PlanId(2))->frozen_prefix, 2);
   EXPECT_EQ(agent->counters().plans_refused, 0) << "repeated plans are no error";
 
-  agent->ReportStep({7, std::nullopt, {}, 0, 3, PlanId(3)});
+  agent->ReportStep({7, std::nullopt, {}, 3, PlanId(3)});
   ASSERT_TRUE(WaitForHeartbeat([](const v1::Heartbeat& beat) { return beat.applied_plan() == 3; }));
   EXPECT_TRUE(agent->plan(PlanId(3)).has_value());
   EXPECT_FALSE(agent->plan(PlanId(2)).has_value());
@@ -259,8 +259,8 @@ TEST_F(AgentTest, RefusesGarbageAndStaysConnected) {
 TEST_F(AgentTest, DeliversTheFinishedFlagAndTheLastLosses) {
   const std::unique_ptr<Agent> agent = StartAgent();
   ASSERT_TRUE(Eventually([&] { return agent->counters().connected; }));
-  agent->ReportStep({41, 0.5f, {}, 0, 0, PlanId(0)});
-  agent->ReportStep({50, 0.25f, {}, 0, 0, PlanId(0)});  // a second run of losses
+  agent->ReportStep({41, 0.5f, {}, 0, PlanId(0)});
+  agent->ReportStep({50, 0.25f, {}, 0, PlanId(0)});  // a second run of losses
   agent->Stop(/*finished=*/true);
   ASSERT_TRUE(fake_.WaitUntil([](const auto& record) { return record.half_closes == 1; }));
   const std::vector<v1::Heartbeat> heartbeats = fake_.record().heartbeats[0];
@@ -297,7 +297,7 @@ TEST_F(AgentTest, GivesUpAndSaysWhyWhenTheControllerWillNeverTakeTheJob) {
   const std::unique_ptr<Agent> agent = StartAgent();
   ASSERT_TRUE(Eventually([&] { return !agent->OfferSample(TestSample(1)); }));
   EXPECT_FALSE(agent->OfferSnapshot(TestSnapshot(0, 2)));
-  agent->ReportStep({1, 1.0f, {}, 0, 0, PlanId(0)});
+  agent->ReportStep({1, 1.0f, {}, 0, PlanId(0)});
   EXPECT_GT(agent->counters().samples_dropped, 0);
   agent->Stop(true);
   EXPECT_EQ(fake_.record().registrations.size(), 1u);

@@ -40,6 +40,17 @@ std::vector<float> Activation(uint64_t sample) {
 }
 uint64_t InputHash(uint64_t sample) { return sample * 0x9e3779b97f4a7c15; }
 
+void FlipBits(const std::filesystem::directory_entry& file, int flips, std::mt19937_64& random) {
+  std::fstream bytes(file.path(), std::ios::in | std::ios::out | std::ios::binary);
+  for (int flip = 0; flip < flips; ++flip) {
+    const auto at = static_cast<std::streamoff>(random() % file.file_size());
+    bytes.seekg(at);
+    const char byte = static_cast<char>(bytes.get() ^ (1 << random() % 8));
+    bytes.seekp(at);
+    bytes.put(byte);
+  }
+}
+
 // With a real egeria-cache of its own.
 class CacheClientTest : public ::testing::Test {
  protected:
@@ -218,14 +229,7 @@ TEST_F(CacheClientTest, FlippedBitsInTheStoreAreNeverAccepted) {
     daemon_.End(SIGTERM);
     for (const auto& file : std::filesystem::directory_iterator(daemon_.store())) {
       if (file.path().extension() != ".blob") continue;
-      std::fstream bytes(file.path(), std::ios::in | std::ios::out | std::ios::binary);
-      for (int flip = 0; flip < 5'000; ++flip) {
-        const auto at = static_cast<std::streamoff>(random() % file.file_size());
-        bytes.seekg(at);
-        const char byte = static_cast<char>(bytes.get() ^ (1 << random() % 8));
-        bytes.seekp(at);
-        bytes.put(byte);
-      }
+      FlipBits(file, 5'000, random);
     }
     daemon_.Start();
     const auto client = daemon_.Connect();
@@ -249,14 +253,7 @@ TEST_F(CacheClientTest, AcceptsNothingWrongAfterFlipsInAnyFileOfTheStore) {
     daemon_.End(SIGTERM);
     for (const auto& file : std::filesystem::directory_iterator(daemon_.store())) {
       if (!file.is_regular_file() || file.file_size() == 0) continue;
-      std::fstream bytes(file.path(), std::ios::in | std::ios::out | std::ios::binary);
-      for (int flip = 0; flip < 1 + round; ++flip) {
-        const auto at = static_cast<std::streamoff>(random() % file.file_size());
-        bytes.seekg(at);
-        const char byte = static_cast<char>(bytes.get() ^ (1 << random() % 8));
-        bytes.seekp(at);
-        bytes.put(byte);
-      }
+      FlipBits(file, 1 + round, random);
     }
     daemon_.Start();
     const auto client = daemon_.Connect();

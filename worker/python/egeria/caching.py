@@ -85,11 +85,11 @@ class Caching:
         if self._skipper is not None:
             self._log_state(self._skipper)
 
-    def follow(self, modules: Sequence[LayerModule], prefix: int, job_id: str | None) -> None:
+    def follow(self, modules: Sequence[LayerModule], prefix: int, job_id: str) -> None:
         """Between two steps: `prefix` of the layer modules are frozen now. No collective: others may have no cache.
 
         Args:
-          job_id: the same on all ranks, so that they share entries; None: this process has its own.
+          job_id: ranks that have the same share entries.
         """
         if prefix == self._prefix:
             return
@@ -150,11 +150,10 @@ class Caching:
             self._cache.flush(1.0)
             self._cache.close()
 
-    def _begin(self, frozen: Sequence[LayerModule], job_id: str | None) -> None:
+    def _begin(self, frozen: Sequence[LayerModule], job_id: str) -> None:
         device = device_of(self._model)
         if self._cache is None:
-            self._cache = _native.ActivationCache(self._address, job_id or _native.random_job_id(),
-                                                  device=str(device), format=self._format)
+            self._cache = _native.ActivationCache(self._address, job_id, device=str(device), format=self._format)
         self._store = PrefixStore(self._cache, fingerprint(frozen), self._format)
         self._skipper = Skipper(self._model, frozen, self._store, take_ids=current().take, upcoming=_upcoming,
                                 worth=Worth(device, self.repeats, self._always),

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from egeria.errors import EgeriaError
 from egeria.modules import LayerModule
 from egeria.replicas import Replicas, is_fully_sharded
+from egeria.schedules import unwrapped
 
 _USE_DDP = "use torch.nn.parallel.DistributedDataParallel or fully_shard() (FSDP2)"
 
@@ -133,7 +134,7 @@ def _check_layers(modules: Sequence[LayerModule]) -> None:
 
 
 def _check_optimizer(optimizer: Optimizer) -> None:
-    optimizer = getattr(optimizer, "optimizer", optimizer)  # inside accelerate's
+    optimizer = unwrapped(optimizer, "optimizer")
     kinds = _names_of(type(optimizer))
     package = _package(optimizer)
     if "ZeroRedundancyOptimizer" in kinds:

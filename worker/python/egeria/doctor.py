@@ -99,10 +99,11 @@ def _try_out(root: nn.Module, batch: Any, loss_fn: LossFunction | None, spec: Mo
                               "what a step costs is not known")
         return
     loss_of = _loss_of(twin, batch, loss_fn)
-    inputs, why = _inputs_of(twin, loss_of, samples)
     modules = _same_modules(findings.modules, twin)
-    if inputs is None:
-        findings.notes.append(f"no reading can be taken: {why}")
+    try:
+        inputs = _inputs_of(twin, loss_of, samples)
+    except GraphError as error:
+        findings.notes.append(f"no reading can be taken: {error}")
     else:
         try:
             calls = record_calls(twin, inputs)
@@ -193,8 +194,9 @@ def _default_loss(output: Any) -> Tensor:
     return torch.stack([tensor.float().pow(2).mean() for tensor in tensors]).sum()
 
 
-def _inputs_of(model: nn.Module, loss_of: Callable[[], Tensor], samples: int) -> tuple[RootInputs | None, str]:
-    """What the model is called with while the loss is computed; None and why, where a reading cannot be taken of it."""
+def _inputs_of(model: nn.Module, loss_of: Callable[[], Tensor], samples: int) -> RootInputs:
+    """What the model is called with while the loss is computed. Raises GraphError, with why, where no reading can be
+    taken of it."""
     caught: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
     def catch(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -206,15 +208,12 @@ def _inputs_of(model: nn.Module, loss_of: Callable[[], Tensor], samples: int) ->
     finally:
         hook.remove()
     if not caught:
-        return None, "the loss function does not call the model itself; attach() needs the module that the training " \
-            "loop calls"
-    try:
-        inputs = RootInputs(*caught[-1], samples)
-    except GraphError as error:
-        return None, str(error)
+        raise GraphError("the loss function does not call the model itself; attach() needs the module that the "
+                         "training loop calls")
+    inputs = RootInputs(*caught[-1], samples)
     if inputs.samples < 2:
-        return None, "the example batch has one sample, and a reading compares at least two"
-    return inputs, ""
+        raise GraphError("the example batch has one sample, and a reading compares at least two")
+    return inputs
 
 
 def _export(model: nn.Module, modules: Sequence[LayerModule], inputs: RootInputs, findings: _Findings) -> None:

@@ -250,12 +250,7 @@ class GradientStep:
                 whole, = replay.gradients(self._parameters, 1)
             own = _squares(whole)
             self._compare(own)
-            flat = torch.zeros(sum(parameter.numel() for parameter in pytree.tree_leaves(self._parameters)),
-                               device=self._trained[0].device)
-            offset = 0
-            for gradient in pytree.tree_leaves(whole):
-                flat[offset:offset + gradient.numel()] = gradient.reshape(-1)
-                offset += gradient.numel()
+            flat = torch.cat([gradient.reshape(-1).float() for gradient in pytree.tree_leaves(whole)])
         except Exception as error:  # pylint: disable=broad-exception-caught  # the other ranks wait for this one
             failure = error
         able = torch.tensor([float(failure is None)], device=self._trained[0].device)

@@ -42,6 +42,7 @@ class Subject:
     fixed: bool  # the layer modules are the user's, or a checkpoint's
     modules: list[LayerModule]
     config: Config
+    job_id: str  # the same on all ranks
     total_steps: int | None
     planned_rates: list[float]
     shares: StepShares
@@ -96,7 +97,6 @@ def start_link(subject: Subject, group: dist.ProcessGroup | None, observed: Sequ
         "graphs": [_fingerprint(analysis.exported, index) for index in range(len(analysis.modules))],
         "losses": subject.losses_reported,
         "shares": subject.shares.of(analysis.modules),
-        "job_id": os.environ.get("EGERIA_JOB_ID") or _native.random_job_id(),
         "generation": _generation(),
     })
     if any(other["modules"] != found[0]["modules"] for other in found):
@@ -105,8 +105,8 @@ def start_link(subject: Subject, group: dist.ProcessGroup | None, observed: Sequ
     # Measured, so that they differ a little.
     subject.shares.known = dict(zip((module.name for module in analysis.modules), found[0]["shares"]))
     errors = [_error_of(index, found) for index in range(len(analysis.modules))]
-    link = _attempt(group, lambda: Link(subject, analysis, errors, samples, group, found[0]["job_id"],
-                                        found[0]["generation"], session))
+    link = _attempt(group, lambda: Link(subject, analysis, errors, samples, group, found[0]["generation"],
+                                        session))
     return link
 
 
@@ -123,7 +123,7 @@ class Link:
     """A rank's line to the controller, and what it takes to answer it. Owned by the training thread."""
 
     def __init__(self, subject: Subject, analysis: _Analysis, errors: Sequence[str | None], samples: int,
-                 group: dist.ProcessGroup | None, job_id: str, generation: int, session: int):
+                 group: dist.ProcessGroup | None, generation: int, session: int):
         config = subject.config
         self.modules = analysis.modules
         self.samples = samples
@@ -145,7 +145,7 @@ class Link:
         rank = dist.get_rank(group) if group is not None else 0
         world = dist.get_world_size(group) if group is not None else 1
         job = {
-            "job_id": _job_id(job_id, session),
+            "job_id": _job_id(subject.job_id, session),
             "generation": generation + min(subject.restarts, _MOST_RESTARTS),
             "rank": rank,
             "world_size": world,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from egeria.schedules import counts_processes
+from egeria.schedules import counts_processes, unwrapped
 
 
 @dataclasses.dataclass
@@ -93,7 +93,7 @@ def total_steps_of(scheduler: Any, step: int) -> int | None:
     """
     if counts_processes(scheduler):
         return None
-    scheduler = getattr(scheduler, "scheduler", scheduler)  # inside accelerate's
+    scheduler = unwrapped(scheduler, "scheduler")
     if scheduler is None or step < 2 or getattr(scheduler, "last_epoch", 0) < step - 1:
         return None
     schedulers = torch.optim.lr_scheduler

@@ -18,6 +18,11 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, Sequenti
 _MOST_RATES = 1024
 
 
+def unwrapped(prepared: Any, kind: str) -> Any:
+    """The optimizer or scheduler (`kind` says which) inside one that accelerate has prepared; any other as it is."""
+    return getattr(prepared, kind, prepared)
+
+
 def counts_processes(scheduler: Any) -> bool:
     """Whether the scheduler steps once for each process in a step, as accelerate's wrapper does."""
     return (getattr(scheduler, "step_with_optimizer", False) and not getattr(scheduler, "split_batches", True)
@@ -45,7 +50,7 @@ def planned_rates(scheduler: Any, total_steps: int | None, step: int | None = No
     """
     if counts_processes(scheduler):
         return []
-    scheduler = getattr(scheduler, "scheduler", scheduler)  # inside accelerate's
+    scheduler = unwrapped(scheduler, "scheduler")
     if not isinstance(scheduler, LRScheduler) or total_steps is None or total_steps < 2:
         return []
     skipped = before is not None and step is not None and scheduler.last_epoch == before + 1 > step

@@ -28,7 +28,7 @@ from egeria.learning_rates import LearningRates
 from egeria.linking import Link, Subject, start_link
 from egeria.modules import LayerModule, ModuleSpec, from_unit_names, partition, unwrap
 from egeria.reports import Reports, total_steps_of
-from egeria.schedules import planned_rates
+from egeria.schedules import planned_rates, unwrapped
 from egeria.states import STATE_VERSION, Switch, read_state, summary_line
 from egeria.step_shares import StepShares
 from egeria.switching import Switcher
@@ -249,8 +249,8 @@ class Session:
         time_saved_share, saved less spent as a share of what the same steps would have taken without Egeria;
         seconds_per_step by frozen prefix, without Egeria's own.
 
-        cache: passes, passes_skipped, hits, misses, saved_seconds, spent_seconds, state and reason on this rank, or None
-        without one."""
+        cache: passes, passes_skipped, hits, misses, saved_seconds, spent_seconds, state and reason on this rank, or
+        None without one."""
         return {
             "steps": self._step,
             "modules": len(self.modules),
@@ -349,7 +349,8 @@ class Session:
         except Exception as error:  # pylint: disable=broad-exception-caught
             self._fail("a forward pass could not be followed", error)
         if self._caching is not None:
-            self._ask_cache(self._caching, args, kwargs)
+            caching = self._caching
+            self._try("whether samples come again cannot be told", lambda: caching.before_forward(args, kwargs))
         try:
             if not self._captured and self._probing and (self._sampling is not None or self._wants_inputs):
                 self._captured = True
@@ -384,7 +385,9 @@ class Session:
         with self._account.spend("hooks"):
             self._end_step(prefix)
         if self._caching is not None:
-            self._follow_with_cache(self._caching)
+            caching = self._caching
+            self._try("frozen layers are not skipped",
+                      lambda: caching.follow(self.modules, self.prefix, self._switcher.job_id))
 
     def _end_step(self, prefix: int) -> None:
         self._try_to_report(lambda: self._report_step(prefix))
@@ -400,7 +403,7 @@ class Session:
             self._fail("the session cannot go on", error)
             self._drop_link()
         self._captured = False
-        self._scheduled = getattr(getattr(self._scheduler, "scheduler", self._scheduler), "last_epoch", None)
+        self._scheduled = getattr(unwrapped(self._scheduler, "scheduler"), "last_epoch", None)
         if self._wants_inputs and self._switcher.prefix == 0:  # the line starts soon
             self._try_to_report(lambda: self._shares.begin(self.modules))
 
@@ -434,18 +437,6 @@ class Session:
     def _without_cache(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self._caching is None else self._caching.aside()
 
-    def _ask_cache(self, caching: Caching, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        try:
-            caching.before_forward(args, kwargs)
-        except Exception as error:  # pylint: disable=broad-exception-caught
-            self._fail("whether samples come again cannot be told", error)
-
-    def _follow_with_cache(self, caching: Caching) -> None:
-        try:
-            caching.follow(self.modules, self.prefix, self._switcher.job_id)
-        except Exception as error:  # pylint: disable=broad-exception-caught
-            self._fail("frozen layers are not skipped", error)
-
     def _account_for_cache(self, caching: Caching) -> None:
         spent = caching.spent_seconds
         self._account.add_spent("cache", spent - self._cache_spent)
@@ -460,11 +451,15 @@ class Session:
                 link.native.set_cache_totals(*self._caching.totals())
         self._reports.boundary(link, self._switcher.prefix)
 
-    def _try_to_report(self, action: Callable[[], None]) -> None:
+    def _try(self, failure: str, action: Callable[[], None]) -> None:
+        """`failure`: what to tell when it fails."""
         try:
             action()
         except Exception as error:  # pylint: disable=broad-exception-caught
-            self._fail("a step could not be reported", error)
+            self._fail(failure, error)
+
+    def _try_to_report(self, action: Callable[[], None]) -> None:
+        self._try("a step could not be reported", action)
 
     def _try_to_probe(self, action: Callable[[], None]) -> None:
         """A failure ends the probes of this rank."""
@@ -501,9 +496,10 @@ class Session:
                             "steps; call session.step(loss) after each optimizer.step()")
         self._start_tried = True
         total_steps = self._config.total_steps or total_steps_of(self._scheduler, self._step)
-        subject = Subject(self._model, self._spec, self._fixed, self.modules, self._config, total_steps,
-                          planned_rates(self._scheduler, total_steps, self._step, self._scheduled), self._shares,
-                          self._reports.any_loss, self._step, self._switcher.prefix, self._applied_plan, self._recordings)
+        subject = Subject(self._model, self._spec, self._fixed, self.modules, self._config, self._switcher.job_id,
+                          total_steps, planned_rates(self._scheduler, total_steps, self._step, self._scheduled),
+                          self._shares, self._reports.any_loss, self._step, self._switcher.prefix, self._applied_plan,
+                          self._recordings)
         try:
             link = start_link(subject, group, self._inputs if self._probing else [], self._number)
         except EgeriaError as error:

@@ -33,8 +33,7 @@ class Switcher:
       replicas: the ranks' copies of the model.
       group: of the ranks, for agreements; None until share_group(), and for one process.
       ranks: how many there are in it.
-      job_id: the job's, the same on all ranks from share_group() on; None where the job has none and there is one
-        process, or where the ranks have not met yet.
+      job_id: the job's, where it has none one of this process; the same on all ranks from share_group() on.
     """
 
     def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer], modules: Sequence[LayerModule],
@@ -50,7 +49,7 @@ class Switcher:
         self.replicas = Replicas(model)
         self.group: dist.ProcessGroup | None = None
         self.ranks = 1
-        self.job_id: str | None = os.environ.get("EGERIA_JOB_ID") or None
+        self.job_id: str = os.environ.get("EGERIA_JOB_ID") or _native.random_job_id()
         self._model = model
         self._optimizers = list(optimizers)
         self._tell = tell
@@ -105,7 +104,7 @@ class Switcher:
             self.group = commit_group(self.replicas.process_group)
             self.ranks = dist.get_world_size(self.group) if self.group is not None else 1
             if self.group is not None:
-                ids = [self.job_id or _native.random_job_id()]
+                ids = [self.job_id]
                 dist.broadcast_object_list(ids, src=dist.get_global_rank(self.group, 0), group=self.group)
                 self.job_id = ids[0]
         return self.group
