@@ -48,6 +48,7 @@ struct JobManager::Job {
   std::vector<absl::Status> module_status;  // whether each module can be evaluated
   std::vector<bool> local_reference;        // whether its worker evaluates it; as the graphs, not durable
   std::string blocked;                      // why the frontmost module cannot be, said once
+  std::string blocked_by_policy;            // its PolicyStatus::blocked, said when it begins
 
   std::map<int, Rank> ranks;
   ObservationFilter filter;

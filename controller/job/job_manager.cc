@@ -5,6 +5,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/str_format.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/graph/graph_proto.h"
@@ -12,9 +13,13 @@
 #include "controller/job/policy_proto.h"
 #include "controller/job/proto_time.h"
 #include "controller/job/registration.h"
+#include "controller/policy/planned_saving.h"
 
 namespace egeria::controller {
 namespace {
+
+// A plan that comes to this part of a budget does it, but for the steps between two looks.
+constexpr double kMostOfABudget = 0.95;
 
 using storage::v1::Fact;
 
@@ -47,6 +52,16 @@ int64_t CommitsOf(const std::vector<v1::Counters>& ranks) {
   int64_t commits = 0;
   for (const v1::Counters& counters : ranks) commits = std::max(commits, counters.commits());
   return commits;
+}
+
+// A policy that waits for what it measures plans nothing, and may yet do it.
+void SayIfBudgetIsOutOfReach(const JobId& job, const v1::RegisterJobRequest& registration) {
+  if (registration.budget() <= 0) return;
+  const absl::StatusOr<double> saving = policy::PlannedSaving(FromProto(registration.policy()), ShapeOf(registration));
+  if (!saving.ok() || *saving <= 0 || *saving > kMostOfABudget * registration.budget()) return;
+  LogWarning("job ", job.text(), ": a budget of ", absl::StrFormat("%.3g %% is out of reach: this policy plans to save "
+             "%.3g %% of the time at most; for more, give it other constants (docs/policies.md) or take another one",
+             100 * registration.budget(), 100 * *saving));
 }
 
 }  // namespace
@@ -210,6 +225,7 @@ absl::Status JobManager::RenewJob(Job& job, const v1::RegisterJobRequest& reques
   EGERIA_RETURN_IF_ERROR(Commit(job, {fact}, /*sync=*/true, effects));
   LogInfo("job ", job.id.text(), ": generation ", request.generation(), " starts at step ", request.step(),
           " with frozen prefix ", request.frozen_prefix());
+  SayIfBudgetIsOutOfReach(job.id, request);
   // Only this way round: an operator's observe mode outlives restarts, which say act by default.
   if (newer && request.mode() == v1::MODE_OBSERVE && job.state.mode() == v1::MODE_ACT) {
     Fact mode = FactAt(options_.clock());
@@ -256,7 +272,7 @@ void JobManager::TakeGraphs(const v1::RegisterJobRequest& request, uint64_t fing
   }
   const JobId id(request.job_id());
   reference::JobTraits traits;
-  traits.shares_cpu = request.device_type() == "cpu" && request.host() == options_.host;
+  traits.shares_cpu = SharesCores(request);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     auto found = jobs_.find(id);

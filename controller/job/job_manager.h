@@ -1,6 +1,7 @@
 #ifndef EGERIA_CONTROLLER_JOB_JOB_MANAGER_H_
 #define EGERIA_CONTROLLER_JOB_JOB_MANAGER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -8,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -32,6 +34,7 @@ enum class ReferenceScope { kModule, kPrefix };
 struct JobManagerOptions {
   ReferenceScope scope = ReferenceScope::kModule;
   std::string host;                                     // this machine's name, as workers send theirs
+  int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));  // of it
   absl::Duration heartbeat_interval = absl::Seconds(1);
   int max_jobs = 4'096;                                 // that have not finished; and that have, the newest
   int64_t max_observations_per_job = 1'000'000;         // in memory and in the journal
@@ -83,7 +86,7 @@ class JobManager {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // The stream has ended, for whatever reason. Harmless for a session that the manager has closed itself.
   void CloseSession(SessionId session) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Heartbeat(SessionId session, const v1::Heartbeat& heartbeat) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Heartbeat(SessionId session, const v1::Heartbeat& told) ABSL_LOCKS_EXCLUDED(mutex_);
   // What this rank is to do now; empty where the session is over.
   std::optional<v1::Directive> DirectiveFor(SessionId session) const ABSL_LOCKS_EXCLUDED(mutex_);
   // Whether the upload is wanted, before its bytes are taken in. An error is the UploadResult's reason, but
@@ -166,6 +169,11 @@ class JobManager {
   // What is wanted of the ranks (job_manager_sessions.cc).
   void RefreshRequests(Job& job, Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PushDirectives(const Job& job, Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether the job computes on this machine's CPU.
+  bool SharesCores(const v1::RegisterJobRequest& registration) const {
+    return registration.device_type() == "cpu" && registration.host() == options_.host;
+  }
+  double SecondsOfReference(const Job& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<Found> Find(SessionId session) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Job*> FindJob(const JobId& id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckUploadLocked(const Found& found, const v1::UploadBegin& begin) const

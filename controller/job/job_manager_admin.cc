@@ -81,6 +81,7 @@ absl::StatusOr<std::vector<v1::ExportRecord>> JobManager::ExportJob(const JobId&
   *header->mutable_planned_learning_rates() = registration.planned_learning_rates();
   header->set_first_step(registration.step());
   header->set_budget(registration.budget());
+  header->set_saved_before(registration.saved_before());
   header->set_losses_unreported(!job->state.losses_reported());
   job->state.VisitHistory([&records](const v1::ExportRecord& record) { records.push_back(record); });
   return records;

@@ -162,7 +162,16 @@ void JobManager::CloseSession(SessionId session) {
   }
 }
 
-absl::Status JobManager::Heartbeat(SessionId session, const v1::Heartbeat& heartbeat) {
+// What evaluating the reference has taken of a training that could have used all cores of the node itself: an upper bound.
+double JobManager::SecondsOfReference(const Job& job) const {
+  if (!SharesCores(job.state.registration())) return 0;
+  double seconds = 0;
+  for (const auto& [backend, compute] : job.totals.reference_seconds) seconds += compute;
+  return seconds / options_.cores;
+}
+
+absl::Status JobManager::Heartbeat(SessionId session, const v1::Heartbeat& told) {
+  v1::Heartbeat heartbeat = told;
   Effects effects;
   const std::lock_guard<std::mutex> lock(mutex_);
   const std::optional<Found> found = Find(session);
@@ -181,7 +190,11 @@ absl::Status JobManager::Heartbeat(SessionId session, const v1::Heartbeat& heart
   });
   if (job.state.finished()) return absl::OkStatus();
   if (found->rank_number == 0) {
-    if (heartbeat.has_account()) job.account = heartbeat.account();
+    if (heartbeat.has_account()) {
+      v1::Account* const account = heartbeat.mutable_account();
+      account->set_spent_seconds(account->spent_seconds() + SecondsOfReference(job));
+      job.account = *account;
+    }
     const ObservationFilter before = job.filter;
     const std::vector<v1::Observation> observations = job.filter.Take(heartbeat, job.state);
     // A journal that cannot be written is logged and counted there; the worker keeps its losses meanwhile.
@@ -253,6 +266,11 @@ void JobManager::RefreshRequests(Job& job, Effects& effects) {
     }
   }
   job.blocked = blocked;
+  const std::string by_policy = job.state.policy().status().blocked;
+  if (job.blocked_by_policy.empty() && !by_policy.empty()) {
+    LogWarning("job ", job.id.text(), ": nothing more freezes: ", by_policy);
+  }
+  job.blocked_by_policy = by_policy;
   const bool samples_changed = job.requests.Update(subject, options_.clock());
   // A paused policy sees none, so that a probe of it would not end.
   const bool measures = !job.state.finished() && !job.state.paused();

@@ -249,6 +249,7 @@ policy::JobShape ShapeOf(const v1::RegisterJobRequest& registration) {
   const auto& rates = registration.planned_learning_rates();
   shape.planned_learning_rates.assign(rates.begin(), rates.end());
   shape.budget = registration.budget();
+  shape.saved_before = registration.saved_before();
   return shape;
 }
 
@@ -264,6 +265,7 @@ policy::JobShape ShapeOf(const v1::JobHeader& header) {
   const auto& rates = header.planned_learning_rates();
   shape.planned_learning_rates.assign(rates.begin(), rates.end());
   shape.budget = header.budget();
+  shape.saved_before = header.saved_before();
   return shape;
 }
 

@@ -75,6 +75,7 @@ absl::Status ValidateRegistration(const v1::RegisterJobRequest& request, const R
   for (const double rate : request.planned_learning_rates()) {
     if (!std::isfinite(rate) || rate < 0) return Bad("a planned learning rate of ", rate);
   }
+  if (!(request.saved_before() >= 0 && request.saved_before() <= 1)) return Bad("saved_before ", request.saved_before());
   if (request.applied_plan() < 0) return Bad("applied_plan ", request.applied_plan());
   if (request.frozen_prefix() < 0 || request.frozen_prefix() >= request.modules_size()) {
     return Bad("frozen_prefix ", request.frozen_prefix(), " of ", request.modules_size(),

@@ -292,7 +292,12 @@ PolicyStatus AutoPolicy::status() const {
   ModuleStatus& frontmost = status.modules[static_cast<size_t>(frozen_prefix_)];
   frontmost.plasticity = trend_.newest();
   frontmost.readings = trend_.readings();
-  if (frozen_prefix_ == shape_.modules - 1 || !*config_.signal_led) return status;
+  if (frozen_prefix_ == shape_.modules - 1) return status;
+  if (!*config_.signal_led) {
+    const std::optional<std::string> left = TooMuchLeft();
+    if (left && clock_.start() && step_ >= *clock_.start()) status.blocked = absl::StrCat("[RATES_STAY_HIGH] ", *left);
+    return status;
+  }
   const std::optional<int64_t> next = clock_.next();
   if (one_part_) {
     status.blocked = OnePart();

@@ -15,7 +15,8 @@ BudgetedPolicy::BudgetedPolicy(std::unique_ptr<Policy> inner, const JobShape& sh
       budget_(shape.budget),
       total_steps_(shape.total_steps),
       shares_(TimeSharesOf(shape)),
-      step_(shape.first_step) {
+      step_(shape.first_step),
+      saved_(shape.saved_before) {
   EGERIA_CHECK(budget_ > 0 && total_steps_ > 0);
 }
 
@@ -59,6 +60,12 @@ void BudgetedPolicy::Adopt(int64_t step, int frozen_prefix) {
 
 std::optional<Monitoring> BudgetedPolicy::monitoring() const {
   return Reached(frozen_prefix()) ? std::nullopt : inner().monitoring();
+}
+
+std::optional<GradientMonitoring> BudgetedPolicy::gradient_monitoring() const {
+  const std::optional<GradientMonitoring> wanted = inner().gradient_monitoring();
+  if (wanted && wanted->first_module >= frozen_prefix() && Reached(frozen_prefix())) return std::nullopt;
+  return wanted;
 }
 
 }  // namespace egeria::policy

@@ -17,8 +17,8 @@ namespace egeria::policy {
 //
 //   sum over the steps up to t of S(prefix at that step) / T  +  (T - t) / T * S(k)  >=  budget.
 //
-// Thaws are the inner policy's own, and so is what it wants to know, but for plasticity, which is not measured while
-// nothing more is to freeze. Thread-compatible.
+// Thaws are the inner policy's own, and so is what it wants to know: but while nothing more is to freeze only of what is
+// frozen, which may have to thaw. Thread-compatible.
 class BudgetedPolicy : public WrappedPolicy {
  public:
   // Requires a budget over 0 and known total steps in `shape`.
@@ -27,6 +27,7 @@ class BudgetedPolicy : public WrappedPolicy {
   std::optional<Decision> Observe(const Observation& observation) override;
   void Adopt(int64_t step, int frozen_prefix) override;
   std::optional<Monitoring> monitoring() const override;
+  std::optional<GradientMonitoring> gradient_monitoring() const override;
 
  private:
   void PassTo(int64_t step);
@@ -38,7 +39,7 @@ class BudgetedPolicy : public WrappedPolicy {
   const int64_t total_steps_;
   const std::vector<double> shares_;
   int64_t step_ = 0;
-  double saved_ = 0;  // of the job's time, so far
+  double saved_;      // of the job's time, so far
 };
 
 }  // namespace egeria::policy

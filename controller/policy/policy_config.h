@@ -111,6 +111,7 @@ struct JobShape {
   // Learning rates at evenly spread steps of the whole training, the first and the last included; empty: unknown.
   std::vector<double> planned_learning_rates = {};
   double budget = 0;  // part of the job's time that is to be saved, and no more; 0: as much as can be
+  double saved_before = 0;  // the same, that was saved before `first_step`
 };
 
 // The config with every default filled in: n = max(1, total steps / (2 W) / modules / 1.75) where the total

@@ -145,6 +145,7 @@ absl::StatusOr<JobShape> ParseJob(int64_t line, const json& object) {
   EGERIA_ASSIGN_OR_RETURN(const std::optional<int64_t> total, WholeNumber(line, object, "total_steps", kMostSteps));
   EGERIA_ASSIGN_OR_RETURN(const std::optional<int64_t> first, WholeNumber(line, object, "first_step", kMostSteps));
   EGERIA_ASSIGN_OR_RETURN(const std::optional<double> budget, NumberAt(line, object, "budget"));
+  EGERIA_ASSIGN_OR_RETURN(const std::optional<double> saved_before, NumberAt(line, object, "saved_before"));
   EGERIA_ASSIGN_OR_RETURN(shape.step_shares, Numbers(line, object, "step_shares"));
   EGERIA_ASSIGN_OR_RETURN(shape.planned_learning_rates, Numbers(line, object, "planned_learning_rates"));
   EGERIA_ASSIGN_OR_RETURN(const std::vector<double> counts, Numbers(line, object, "parameter_counts"));
@@ -154,6 +155,7 @@ absl::StatusOr<JobShape> ParseJob(int64_t line, const json& object) {
   shape.total_steps = total.value_or(0);
   shape.first_step = first.value_or(0);
   shape.budget = budget.value_or(0);
+  shape.saved_before = saved_before.value_or(0);
   const auto losses = object.find("losses_reported");
   shape.losses_reported = losses == object.end() || !losses->is_boolean() || losses->get<bool>();
   return shape;
@@ -313,6 +315,7 @@ std::string FormatJob(const JobShape& shape) {
   if (!shape.parameter_counts.empty()) job["parameter_counts"] = shape.parameter_counts;
   if (!shape.planned_learning_rates.empty()) job["planned_learning_rates"] = shape.planned_learning_rates;
   if (shape.budget > 0) job["budget"] = shape.budget;
+  if (shape.saved_before > 0) job["saved_before"] = shape.saved_before;
   return Dump(ordered_json{{"job", job}});
 }
 

@@ -58,6 +58,33 @@ TEST(Cluster, AJobFreezesItsFirstModule) {
   EXPECT_FALSE(pushed->has_sampling()) << "one rank samples for all";
 }
 
+TEST(Cluster, WhatTheReferenceTakesOfTheTrainingsCoresIsSpent) {
+  controller::JobManagerOptions options;
+  options.host = "here";
+  options.cores = 4;
+  TestCluster cluster(FallsThenStays, options);
+  auto near = TestRegistration(1), far = TestRegistration(2), gpu = TestRegistration(3);
+  near.set_host("here");
+  far.set_host("there");
+  gpu.set_host("here");
+  gpu.set_device_type("cuda");
+  for (const auto& job : {near, far, gpu}) {
+    auto rank = cluster.Rank(job, 0);
+    rank->Connect();
+    ASSERT_TRUE(TrainUntilPlan(*rank, 1'000).has_value());
+    rank->heartbeat.mutable_account()->set_spent_seconds(1);
+    rank->Beat();
+    rank->Finish();
+    for (const controller::JobView& view : cluster.manager()->View().jobs) {
+      if (view.summary.job_id() != job.job_id()) continue;
+      const double reference = view.totals.reference_seconds.at("fake");
+      EXPECT_GT(reference, 0);
+      ASSERT_TRUE(view.account.has_value());
+      EXPECT_DOUBLE_EQ(view.account->spent_seconds(), job.job_id() == near.job_id() ? 1 + reference / 4 : 1);
+    }
+  }
+}
+
 TEST(Cluster, APlanIsSentAgainUntilTheWatermarkHasIt) {
   TestCluster cluster(FallsThenStays);
   auto rank = cluster.Rank(TestRegistration(1), 0);

@@ -21,6 +21,7 @@ def test_readings_that_cost_more_than_they_can_save_end(tmp_path: pathlib.Path, 
         run = job.wait()
     listed = json.loads(controller.egeria("list", "--json").splitlines()[0])
     assert listed["blocked"].startswith("[DOES_NOT_PAY]")
+    assert controller.log.read_text().count("[DOES_NOT_PAY]") == 1
     assert run["decisions"] == [] and run["parameters_hash"] == plain["parameters_hash"]
     history = [json.loads(line) for line in controller.egeria("export", listed["job_id"]).splitlines()]
     readings = [entry["step"] for entry in history if "gradients" in entry]

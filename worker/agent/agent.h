@@ -46,6 +46,7 @@ struct JobDescription {
   std::string device_type = "cpu";
   bool observe = false;
   double budget = 0;         // part of the job's time that is to be saved, and no more; 0: as much as can be
+  double saved_before = 0;   // the same, that was saved before `step`
   bool losses_reported = true;  // false: no StepReport will ever have a loss, on no rank
   int64_t step = 0;          // restored from a checkpoint, with the next two
   int frozen_prefix = 0;

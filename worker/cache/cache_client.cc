@@ -33,6 +33,9 @@ constexpr std::chrono::milliseconds kLongestPause{64'000};
 constexpr size_t kSlotAlignment = 64;
 constexpr size_t kMaxSamplesPerCall = 4'096;
 constexpr size_t kMaxStreamedWrite = size_t{16} << 20;
+// Reading may take as long as at this rate, and no longer than this for what one call asks for.
+constexpr double kSlowestBytesPerSecond = 100e6;
+constexpr absl::Duration kLongestReading = absl::Milliseconds(650);
 
 size_t SlotOf(size_t entry_bytes) { return (entry_bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment; }
 
@@ -95,6 +98,8 @@ class CacheClient::Impl {
                               absl::FunctionRef<void(size_t, const Entry&)> found);
   void ForgetCorrupt(const Fingerprint& prefix, std::span<const uint64_t> samples,
                      const std::vector<Outcome>& outcomes);
+  // False counts as an offer that was dropped.
+  bool HasRoomFor(size_t bytes);
   bool Push(Task task, size_t bytes);
   bool Flush(absl::Duration patience);
 
@@ -274,7 +279,6 @@ std::vector<CacheClient::Outcome> CacheClient::Impl::Lookup(const Fingerprint& p
                                                             std::span<const uint64_t> samples, size_t entry_bytes,
                                                             absl::FunctionRef<void(size_t, const Entry&)> found) {
   const auto begin = std::chrono::steady_clock::now();
-  const absl::Time deadline = absl::Now() + options_.patience;
   const Line line = this->line();
   const bool shared = line.memory != nullptr;
   const size_t slot = shared ? std::min(SlotOf(entry_bytes), line.half()) : SlotOf(entry_bytes);
@@ -303,7 +307,8 @@ std::vector<CacheClient::Outcome> CacheClient::Impl::Lookup(const Fingerprint& p
     request.set_fingerprint(BytesOf(prefix));
     request.mutable_samples()->Add(samples.begin() + at, samples.begin() + at + count);
     request.set_stride(static_cast<int64_t>(slot));
-    failed = !Fetch(line, request, deadline, arrived);
+    const absl::Duration reading = absl::Seconds(static_cast<double>(count * slot) / kSlowestBytesPerSecond);
+    failed = !Fetch(line, request, absl::Now() + options_.patience + std::min(reading, kLongestReading), arrived);
   }
   if (failed) GiveUp(line);
   ForgetCorrupt(prefix, samples, outcomes);
@@ -328,6 +333,14 @@ void CacheClient::Impl::ForgetCorrupt(const Fingerprint& prefix, std::span<const
     if (outcomes[i] == Outcome::kCorrupt) corrupt.push_back(samples[i]);
   }
   if (!corrupt.empty()) Push(Forget{prefix, v1::DropRequest::SAMPLES, std::move(corrupt)}, 0);
+}
+
+bool CacheClient::Impl::HasRoomFor(size_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (stub_ != nullptr && !stopping_ && queued_bytes_ + bytes <= options_.queue_bytes) return true;
+  ++counters_.offered;
+  ++counters_.dropped;
+  return false;
 }
 
 bool CacheClient::Impl::Push(Task task, size_t bytes) {
@@ -495,7 +508,7 @@ std::vector<CacheClient::Outcome> CacheClient::Lookup(const Fingerprint& prefix,
 
 bool CacheClient::Offer(const Fingerprint& prefix, uint64_t sample, uint64_t input_hash,
                         std::span<const EntryTensor> tensors) {
-  if (InChild()) return false;
+  if (InChild() || !impl_->HasRoomFor(EntrySize(tensors))) return false;  // before they are copied
   Write write(StoredPrefix(prefix, impl_->options().format), sample, input_hash, tensors);
   const size_t bytes = write.exact_bytes;
   return impl_->Push(std::move(write), bytes);

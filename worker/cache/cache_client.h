@@ -36,7 +36,7 @@ class CacheClient {
     size_t queue_bytes = size_t{128} << 20;           // of offers that wait to be written
     // In which entries are written. Those in any format are read, but rounded ones only where the format is the same.
     StorageFormat format = StorageFormat::kExact;
-    absl::Duration patience = absl::Milliseconds(250);  // with one lookup; what is later is a miss
+    absl::Duration patience = absl::Milliseconds(250);  // with the daemon, besides what reading takes; what is later is a miss
   };
 
   struct Counters {
@@ -71,8 +71,9 @@ class CacheClient {
   enum class Outcome : uint8_t { kFound, kAbsent, kCorrupt, kLate };
 
   // Looks samples of one prefix up. `found` is called for each that is found, in order, with its position and its entry,
-  // which is valid during the call. Waits for the daemon as long as `patience` says; one that was too slow is left alone
-  // for a second, and twice as long each time, up to a minute.
+  // which is valid during the call. Waits for the daemon as long as `patience` says and a slow disk takes, for each part of
+  // what is asked for that fits into the shared memory; one that was too slow is left alone for a second, and twice as
+  // long each time, up to a minute.
   // `entry_bytes`: EntrySize() of what is expected; longer entries are not found.
   std::vector<Outcome> Lookup(const Fingerprint& prefix, std::span<const uint64_t> samples, size_t entry_bytes,
                               absl::FunctionRef<void(size_t position, const Entry&)> found);

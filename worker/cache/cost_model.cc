@@ -1,6 +1,7 @@
 #include "worker/cache/cost_model.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -9,6 +10,8 @@ namespace egeria::cache {
 namespace {
 
 constexpr int kMostFruitlessEpochs = 3;
+// A pass that was held up by something else counts as so many forward passes of the frozen layers.
+constexpr double kMostOfOnePass = 2;
 
 std::string Milliseconds(double seconds) { return absl::StrFormat("%.2f ms", 1e3 * seconds); }
 
@@ -29,6 +32,10 @@ std::optional<double> CostModel::Recent::median() const {
   const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
   std::nth_element(sorted.begin(), middle, sorted.end());
   return *middle;
+}
+
+double CostModel::Recent::mean() const {
+  return std::accumulate(values_.begin(), values_.end(), 0.0) / static_cast<double>(values_.size());
 }
 
 bool CostModel::Use() {
@@ -61,16 +68,23 @@ void CostModel::Spent(double seconds) {
 
 void CostModel::Filled(double seconds) {
   fill_.Add(seconds);
+  Asked(seconds + forward_.median().value_or(0));
   Spent(seconds);
   Decide();
 }
 
 void CostModel::Fetched(double seconds, double hit_share) {
   fetch_.Add(seconds);
+  Asked(seconds);
   hits_ += hit_share > 0;
   saved_seconds_ += forward_.median().value_or(seconds);
   Spent(seconds);
   Decide();
+}
+
+void CostModel::Asked(double seconds) {
+  const std::optional<double> forward = forward_.median();
+  if (state_ == State::kOn && forward.has_value()) asked_.Add(std::min(seconds, kMostOfOnePass * *forward));
 }
 
 void CostModel::EpochPassed() {
@@ -78,7 +92,7 @@ void CostModel::EpochPassed() {
   fruitless_epochs_ = hits_ > 0 ? 0 : fruitless_epochs_ + 1;
   hits_ = 0;
   if (fruitless_epochs_ < kMostFruitlessEpochs) return;
-  reason_ = "samples have come again, and none was in the cache";
+  reason_ = "samples have come again, and no pass could be skipped: they were not in the cache, or too few of them were";
   Rest();
 }
 
@@ -94,7 +108,13 @@ void CostModel::Decide() {
       Rest();
     } else if (state_ == State::kTrying) {
       state_ = State::kOn;
+      asked_.clear();
+    } else if (asked_.size() >= kRemembered && asked_.mean() < *forward) {
       rest_ = kFirstRest;
+    } else if (asked_.size() >= kRemembered) {
+      absl::StrAppend(&reason_, ", but a pass that asked for it, with what came too late or was not there, ",
+                      Milliseconds(asked_.mean()));
+      Rest();
     }
   } else if (fetch_.size() == 0 && fill_.size() >= kEnough && *fill_.median() > *forward) {
     reason_ = absl::StrCat("the frozen layers' forward pass takes ", Milliseconds(*forward),

@@ -13,10 +13,11 @@ namespace egeria::cache {
 // longer than the time that it takes, both as measured.
 //
 // The first passes go through the cache so that there is something to measure. From then on it is used while a fetch
-// takes less than the forward pass of the frozen layers (kSwitchOn of it, to be switched on), and left off where it does
-// not, to be tried again after kFirstRest passes, and after twice as many each time. It is off as well where three
-// epochs have brought no hit: the first stores, and the last batches of a short one may be asked for before they are
-// written.
+// takes less than the forward pass of the frozen layers (kSwitchOn of it, to be switched on), and so do, on average, the
+// last kRemembered passes that asked, those that had to compute in the end among them. It is left off where that is not
+// so, to be tried again after kFirstRest passes, and after twice as many each time. It is off as well where three
+// epochs have brought no skipped pass: the first stores, and the last batches of a short one may be asked for before they
+// are written.
 //
 // A sample's activation is the same in two epochs only if its input is. So nothing is done before SamplesRepeat(true).
 //
@@ -24,7 +25,7 @@ namespace egeria::cache {
 class CostModel {
  public:
   static constexpr size_t kEnough = 8;     // measurements, for a decision
-  static constexpr size_t kRemembered = 31;  // of which the median counts
+  static constexpr size_t kRemembered = 31;  // of which the median counts, where nothing else is said
   static constexpr double kSwitchOn = 0.9;
   static constexpr int64_t kFirstRest = 512;  // passes
   static constexpr int64_t kLongestRest = 65'536;
@@ -80,6 +81,7 @@ class CostModel {
     void Add(double value);
     size_t size() const { return values_.size(); }
     std::optional<double> median() const;
+    double mean() const;  // requires some
     void clear() { values_.clear(); }
 
    private:
@@ -87,6 +89,7 @@ class CostModel {
     size_t next_ = 0;
   };
 
+  void Asked(double seconds);
   void Decide();
   void Rest();
 
@@ -96,10 +99,11 @@ class CostModel {
   Recent forward_;
   Recent fetch_;
   Recent fill_;
+  Recent asked_;  // what passes took from asking to having the result, since it is on
   int64_t passes_ = 0;
   int64_t resume_at_ = 0;
   int64_t rest_ = kFirstRest;
-  int64_t hits_ = 0;  // passes with some, since the trial began
+  int64_t hits_ = 0;  // skipped passes, in this epoch
   int fruitless_epochs_ = 0;
   double saved_seconds_ = 0;
   double spent_seconds_ = 0;

@@ -87,7 +87,7 @@ at::Tensor FrozenForward::Run(const at::Tensor& input, const BatchSamples& sampl
   if (!use || !prefix_->refusal.empty()) return Compute(input);
   CountPass();
   if (!prefix_->fingerprint.has_value()) return Prove(input, samples);
-  if (!prefix_->frozen.unchanged()) {
+  if (!prefix_->frozen.unchanged() || !prefix_->contents->Unchanged()) {
     Refuse("weights or buffers of frozen layer modules are not what they were");
   } else if (input.sizes() == prefix_->input_shape) {
     return RunCached(input, samples);
@@ -125,6 +125,7 @@ at::Tensor FrozenForward::Prove(const at::Tensor& input, const BatchSamples& sam
     prefix_->output_shape = output.sizes().vec();
     prefix_->output_type = output.scalar_type();
     prefix_->fingerprint = prefix_->frozen.FingerprintFor(input);
+    prefix_->contents.emplace(prefix_->frozen.tensors());
     options_.cache->Use(*prefix_->fingerprint);
     Offer(samples, cache::HashRows(samples.host_input), AllRows(input.size(0)), output);
   }
@@ -245,6 +246,13 @@ double FrozenForward::spent_seconds() const {
 
 CacheTotals FrozenForward::totals() const {
   CacheTotals totals = totals_;
+  const cache::BatchReader::Counters reader = options_.cache->reader().counters();
+  const cache::CacheClient::Counters line = options_.cache->client().counters();
+  totals.batches = {
+      {"ahead", reader.batches_ahead}, {"waited_for", reader.batches_waited_for}, {"late", reader.batches_late}};
+  totals.waited_seconds = reader.waited_seconds;
+  totals.lookup_seconds = line.lookup_seconds;
+  totals.bytes_read = line.bytes_read;
   totals.state = "unfrozen";
   if (!prefix_.has_value()) return totals;
   const cache::CostModel::Estimates estimates = prefix_->cost.estimates();

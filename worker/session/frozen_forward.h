@@ -11,6 +11,7 @@
 #include "ATen/core/Tensor.h"
 #include "absl/time/time.h"
 #include "worker/cache/activation_cache.h"
+#include "worker/cache/content_watch.h"
 #include "worker/cache/cost_model.h"
 #include "worker/freeze/layer_module.h"
 #include "worker/session/cache_totals.h"
@@ -77,6 +78,7 @@ class FrozenForward {
     const FrozenPrefix frozen;
     cache::CostModel cost;
     std::optional<cache::Fingerprint> fingerprint;  // once a batch has been seen, and proven
+    std::optional<cache::ContentWatch> contents;    // from then on
     std::vector<int64_t> input_shape, output_shape;
     at::ScalarType output_type = at::kFloat;
     std::map<int64_t, bool> computes_alone;  // by number of samples

@@ -25,31 +25,32 @@ cache::Fingerprint FrozenPrefix::FingerprintFor(const at::Tensor& input) const {
   // A library may compute the same sum in another order for another batch, machine or number of threads.
   text << TORCH_VERSION << " " << at::get_cpu_capability() << " " << at::get_num_threads() << "\n"
        << input.options() << " " << input.sizes() << "\n";
-  std::vector<at::Tensor> tensors;
   for (const LayerModule& module : modules_) {
     text << module.name() << "\n";
     for (const std::shared_ptr<Block>& block : module.blocks()) {
       text << *block << "\n";  // with the settings of torch's own modules
       for (const auto& inner : block->named_modules()) text << inner.key() << " " << inner.value()->is_training() << "\n";
     }
-    for (const auto& named : {module.parameters(), module.buffers()}) {
-      for (const NamedTensor& tensor : named) {
-        text << tensor.name << "\n";
-        tensors.push_back(tensor.tensor);
-      }
-    }
+    for (const NamedTensor& parameter : module.parameters()) text << parameter.name << "\n";
+    for (const NamedTensor& buffer : module.buffers()) text << buffer.name << "\n";
   }
-  return cache::FingerprintOf(text.str(), tensors);
+  return cache::FingerprintOf(text.str(), tensors());
 }
 
 bool FrozenPrefix::unchanged() const { return Writes() == writes_; }
 
+std::vector<at::Tensor> FrozenPrefix::tensors() const {
+  std::vector<at::Tensor> tensors;
+  for (const LayerModule& module : modules_) {
+    for (const NamedTensor& parameter : module.parameters()) tensors.push_back(parameter.tensor);
+    for (const NamedTensor& buffer : module.buffers()) tensors.push_back(buffer.tensor);
+  }
+  return tensors;
+}
+
 int64_t FrozenPrefix::Writes() const {
   int64_t writes = 0;
-  for (const LayerModule& module : modules_) {
-    for (const NamedTensor& parameter : module.parameters()) writes += parameter.tensor._version();
-    for (const NamedTensor& buffer : module.buffers()) writes += buffer.tensor._version();
-  }
+  for (const at::Tensor& tensor : tensors()) writes += tensor._version();
   return writes;
 }
 

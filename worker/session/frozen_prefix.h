@@ -24,8 +24,11 @@ class FrozenPrefix {
   // buffers of the modules, the batch's type and shape, and what chooses its kernels.
   cache::Fingerprint FingerprintFor(const at::Tensor& input) const;
 
-  // Whether no weight or buffer was written since the constructor.
+  // Whether torch has counted no write to a weight or buffer since the constructor.
   bool unchanged() const;
+
+  // Weights and buffers.
+  std::vector<at::Tensor> tensors() const;
 
  private:
   int64_t Writes() const;

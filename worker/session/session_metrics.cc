@@ -95,6 +95,15 @@ struct SessionMetrics::Impl {
       Gauge("cache_forward_seconds", "Time of one pass of the frozen layer modules; 0 while it is not known.");
   prometheus::Gauge* const fetch_seconds =
       Gauge("cache_fetch_seconds", "Time of one pass in which they were skipped; 0 while it is not known.");
+  prometheus::Counter* CacheBatches(const std::string& reading) {
+    return Counter("cache_batches_total", "Batches asked of the cache, by whether they had been read when it was their turn.",
+                   {{"reading", reading}});
+  }
+  prometheus::Counter* const waited_seconds =
+      Counter("cache_waited_seconds_total", "Time that the training thread has waited for the cache.");
+  prometheus::Counter* const lookup_seconds =
+      Counter("cache_lookup_seconds_total", "Time that the thread which reads ahead has spent on reading.");
+  prometheus::Counter* const read_bytes = Counter("cache_read_bytes_total", "Bytes of the entries that it has read.");
   prometheus::Gauge* CacheState(const std::string& state) {
     return Gauge("cache_state", "1 for what the cost model has decided.", {{"state", state}});
   }
@@ -156,6 +165,10 @@ void SessionMetrics::Update(const SessionTotals& totals) {
   raise(impl_->skipped_passes, cache.passes_skipped);
   raise(impl_->proofs, cache.proofs);
   raise(impl_->audits, cache.audits);
+  for (const auto& [reading, batches] : cache.batches) raise(impl_->CacheBatches(reading), batches);
+  raise(impl_->waited_seconds, cache.waited_seconds);
+  raise(impl_->lookup_seconds, cache.lookup_seconds);
+  raise(impl_->read_bytes, cache.bytes_read);
   impl_->saved_seconds->Set(cache.saved_seconds);
   impl_->forward_seconds->Set(cache.forward_seconds);
   impl_->fetch_seconds->Set(cache.fetch_seconds);

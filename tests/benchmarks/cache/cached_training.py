@@ -6,8 +6,8 @@ Needs the package (PYTHONPATH=build/dev/python) and EGERIA_BIN (build/dev/bin).
 A ResNet on two ranks that freezes, freezes further, unfreezes and freezes again at given epochs, shuffled, with a partial last
 batch; with --augment each image is shifted and mirrored at random, as usual, so that nothing can be reused. Runs without
 and with a cache take turns. Prints, by round, the ratio of wall times of the training loops, the share of them that the cache's
-own code took of the training thread, and whether the weights of each rank were the same to the bit; if not, the exit
-code is 1.
+own code took of the training thread, and whether the weights of each rank were the same to the bit. The exit code is 1 if
+they were not, or if with --augment that share was over 1 % (median).
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ sys.path[:0] = [str(ROOT / "worker" / "python" / "examples"), str(ROOT / "tests"
                 str(ROOT / "tests")]
 
 from benchmarks.two_ranks import read_plans, run_two_ranks  # noqa: E402
+
+
+# Of a training's time, that the cache's own code may take where nothing can be reused.
+MOST_IN_VAIN = 0.01
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -140,7 +144,8 @@ def main() -> int:
     *measured, same = zip(*rounds)
     for name, values in zip(("wall time, cached over plain", "share of the cache's own code"), measured):
         print(f"{name}: {statistics.median(values):.4f} [{min(values):.4f}, {max(values):.4f}]")
-    return 0 if all(same) else 1
+    too_much = arguments.augment and statistics.median(measured[1]) > MOST_IN_VAIN
+    return 0 if all(same) and not too_much else 1
 
 
 if __name__ == "__main__":

@@ -116,7 +116,9 @@ class Seed:
         }
         known = self._done.get(records.key(identity))
         if known is not None:
-            print(f"{self._task.name}, seed {self._seed}, {run.label}: recorded before", flush=True)
+            version = known["machine"]["egeria"]
+            by = "" if version == self._facts["egeria"] else f", by version {version}"
+            print(f"{self._task.name}, seed {self._seed}, {run.label}: recorded before{by}", flush=True)
             return known
         started = time.time()
         result, decisions = self._train(run)

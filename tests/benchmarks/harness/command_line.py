@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import pathlib
 import sys
@@ -62,6 +63,8 @@ def _parser() -> argparse.ArgumentParser:
                         help="one more run of a policy, with constants of its own, under a name of its own")
     parser.add_argument("--reinvest", type=float, action="append", default=[], metavar="FACTOR",
                         help="one more run of each policy with this many times the steps, such as 1.06")
+    parser.add_argument("--whole", action="store_true",
+                        help="policies are run from the first step on, and not from where they may first act")
     parser.add_argument("--controls", default=None, metavar="LABEL[,LABEL...]",
                         help="runs that get same-time controls; default: auto and staged where they are among the "
                         "policies, else all. \"none\": no controls")
@@ -116,6 +119,8 @@ def _policy_runs(flags: argparse.Namespace) -> list[Run]:
     runs = [policy_run(label, policy, options) for label, policy, options in wanted]
     runs += [policy_run(label, policy, options, factor) for factor in flags.reinvest
              for label, policy, options in wanted]
+    if flags.whole:
+        runs = [dataclasses.replace(run, first_act=0.0) for run in runs]
     labels = [run.label for run in runs]
     if len(set(labels)) < len(labels):
         raise BenchError("BAD_POLICY", f"two runs have one label: {', '.join(labels)}; name variants differently")

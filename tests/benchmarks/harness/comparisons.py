@@ -180,6 +180,17 @@ def duels(runs: Group, label: str, quality: Quality) -> list[Duel]:
     return found
 
 
+def difference(runs: Group, label: str, other: str, quality: Quality) -> Spread | None:
+    """Quality of one label over another's, over the seeds that have both; None without any."""
+    one, two = runs.others.get(label, {}), runs.others.get(other, {})
+    return Spread.of([quality.gain(one[seed]["final"], two[seed]["final"]) for seed in sorted(one) if seed in two])
+
+
+def versions(runs: Group, label: str) -> list[str]:
+    """Of the software, that the label's runs come from."""
+    return sorted({record["machine"]["egeria"] for record in runs.others.get(label, {}).values()})
+
+
 def _pairs(runs: Group, label: str) -> list[tuple[Record, Record]]:
     return [(record, runs.plain[seed]) for seed, record in sorted(runs.others.get(label, {}).items())
             if seed in runs.plain]

@@ -158,11 +158,12 @@ class Trainer:
 
     def _warm_up(self) -> None:
         """A few steps that leave nothing behind."""
-        state = torch.get_rng_state()
+        state, on_device = torch.get_rng_state(), torch.cuda.get_rng_state_all()
         network = copy.deepcopy(self.network)
         for step in range(_WARM_UP):
             self._task.loss(network, self._batch(step), self._device).backward()
         torch.set_rng_state(state)
+        torch.cuda.set_rng_state_all(on_device)
 
     def _clock(self) -> float:
         """Seconds, at a moment that all ranks have reached."""

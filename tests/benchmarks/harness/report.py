@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from benchmarks import tasks
 from benchmarks.harness import records
-from benchmarks.harness.comparisons import Duel, Group, Record, Row, Spread, duels, group, plain_noise, row
+from benchmarks.harness.comparisons import Duel, Group, Record, Row, Spread, difference, duels, group, plain_noise, \
+    row, versions
 from benchmarks.harness.errors import BenchError
 from benchmarks.harness.runs import EARLY_AT, EARLY_MODULES, Kind
 from benchmarks.harness.task import Quality
@@ -16,6 +17,8 @@ from benchmarks.harness.task import Quality
 _CLEARLY = 2.0
 # Times that differ by no more than this part of the plain run's are the same.
 _SAME_TIME = 0.02
+# Of the plain run's time.
+_MUCH_FASTER = 0.9
 
 
 def write_reports(out: pathlib.Path) -> list[pathlib.Path]:
@@ -52,7 +55,7 @@ def report_name(runs: Group) -> str:
 def verdicts(runs: Group, quality: Quality) -> list[str]:
     """The sentences that a report begins with."""
     lines = []
-    auto = row(runs, "auto", quality)
+    auto, noise = row(runs, "auto", quality), plain_noise(runs, quality)
     if auto is None:
         lines.append("**`auto` has not been run on this task.**")
     else:
@@ -70,7 +73,10 @@ def verdicts(runs: Group, quality: Quality) -> list[str]:
                 + _times(auto, fought))
         if auto.ratio.mean >= 1:
             lines.append(f"**`auto` does not save time here: {auto.ratio.mean:.3f} of the plain run's.**")
-    early, noise = row(runs, "early", quality), plain_noise(runs, quality)
+        lines += [_against_plain(auto, noise, quality), *_against_clock(runs, auto, quality), *_reinvested(runs, quality)]
+        if len(versions(runs, "auto")) > 1:
+            lines.append(f"The runs of `auto` come from several versions: {', '.join(versions(runs, 'auto'))}.")
+    early = row(runs, "early", quality)
     if early is None:
         lines.append("**The negative control has not been run.**")
     elif noise is None:
@@ -83,6 +89,48 @@ def verdicts(runs: Group, quality: Quality) -> list[str]:
         lines.append(f"**The negative control does not lose clearly ({_signed(early.gain, quality)} {quality.unit}, "
                      f"where plain runs spread by {_number(noise, quality)}): this task proves nothing.**")
     return lines
+
+
+def within_noise(policy: Row, noise: float | None) -> bool | None:
+    """Whether the mean quality falls behind the plain runs' by no more than they differ among themselves; None with a
+    single seed."""
+    return None if noise is None else policy.gain.mean >= -noise
+
+
+def _against_plain(policy: Row, noise: float | None, quality: Quality) -> str:
+    text = f"`{policy.label}` over {_seeds(policy.gain.count)}: {_signed(policy.gain, quality)} {quality.unit} in " \
+           f"{policy.ratio.mean:.3f} of the plain run's time"
+    if noise is None:
+        return f"{text}; what is noise, a single seed does not tell."
+    if within_noise(policy, noise):
+        return f"{text}, within the {_number(noise, quality)} that plain runs of different seeds spread by."
+    return f"**{text}: it loses more than the {_number(noise, quality)} that plain runs of different seeds spread by.**"
+
+
+def _against_clock(runs: Group, policy: Row, quality: Quality) -> list[str]:
+    """What the signal has earned over a plain clock."""
+    gain, clock = difference(runs, policy.label, "staged", quality), row(runs, "staged", quality)
+    if gain is None or clock is None:
+        return []
+    return [f"`{policy.label}` over the plain clock `staged`: {_signed(gain, quality)} {quality.unit}; `staged` took "
+            f"{clock.ratio.mean:.3f} of the plain run's time."]
+
+
+def _reinvested(runs: Group, quality: Quality) -> list[str]:
+    lines = []
+    for label in runs.others:
+        found = row(runs, label, quality) if label.startswith("auto+") else None
+        if found is None:
+            continue
+        text = f"`{label}` over {_seeds(found.gain.count)}: {_signed(found.gain, quality)} {quality.unit} in " \
+               f"{found.ratio.mean:.3f} of the plain run's time"
+        both = found.gain.mean > 0 and found.ratio.mean < 1
+        lines.append(f"{text}: better, and sooner." if both else f"**{text}: not both better and sooner.**")
+    return lines
+
+
+def _seeds(count: int) -> str:
+    return "1 seed" if count == 1 else f"{count} seeds"
 
 
 def _times(policy: Row, fought: Sequence[Duel]) -> str:
@@ -127,7 +175,7 @@ def task_report(runs: Group, quality: Quality) -> str:
 
 def overview(groups: Sequence[Group]) -> str:
     """README.md: what all tasks come to."""
-    text = ["# Results of `egeria bench`", ""]
+    text = ["# Results of `egeria bench`", "", *_sums(groups), ""]
     for runs in groups:
         if runs.profile == "small":
             lines = verdicts(runs, tasks.task_class(runs.task).quality)
@@ -151,6 +199,23 @@ def overview(groups: Sequence[Group]) -> str:
         text.append(f"| [{tasks.task_class(runs.task).title}]({report_name(runs)}.md) | {runs.profile} | "
                     f"{len(runs.plain)} | {_value(final, quality)} {quality.unit} | " + " | ".join(cells) + " |")
     return "\n".join(text) + "\n"
+
+
+def _sums(groups: Sequence[Group]) -> list[str]:
+    """On how many of the tasks `auto` does what it should."""
+    small = [(runs, tasks.task_class(runs.task).quality) for runs in groups if runs.profile == "small"]
+    rows = [(runs, found, quality) for runs, quality in small if (found := row(runs, "auto", quality)) is not None]
+    if not rows:
+        return []
+    faster = sum(found.ratio.mean < 1 for _, found, _ in rows)
+    much = sum(found.ratio.mean < _MUCH_FASTER for _, found, _ in rows)
+    known = [kept for runs, found, quality in rows
+             if (kept := within_noise(found, plain_noise(runs, quality))) is not None]
+    won = sum(len(fought) == 2 and all(duel.won for duel in fought)
+              for fought in (duels(runs, "auto", quality) for runs, _, quality in rows))
+    return [f"Of {len(rows)} tasks, `auto` takes less time than the plain run on {faster}, under {_MUCH_FASTER} of it on "
+            f"{much}; it beats both controls of its own time on {won}; its mean quality is within the plain runs' noise on "
+            f"{sum(known)} of the {len(known)} with more than one seed."]
 
 
 def _table(rows: Sequence[Row], quality: Quality) -> list[str]:

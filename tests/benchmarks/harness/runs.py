@@ -89,7 +89,7 @@ def policy_run(label: str, policy: str, options: Mapping[str, Any], reinvest: fl
     elif policy == "schedule":
         first = max(0.0, min(entry["fraction"] for entry in options["entries"]) - 0.02)
     if reinvest != 1.0:
-        return Run(f"{label}+{round(100 * reinvest - 100)}%", Kind.POLICY, policy, dict(options), reinvest)
+        return Run(f"{label}+{100 * (reinvest - 1):.4g}%", Kind.POLICY, policy, dict(options), reinvest)
     return Run(label, Kind.POLICY, policy, dict(options), first_act=first)
 
 

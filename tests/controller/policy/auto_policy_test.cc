@@ -19,6 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
+using ::testing::StartsWith;
 
 constexpr int kModules = 6;
 
@@ -114,10 +115,15 @@ TEST(AutoPolicyByClock, NeverFreezesAtAConstantRate) {
       if (planned) training.shape.planned_learning_rates = {0.1, 0.1};
       const auto policy = ByClock(training);
       EXPECT_THAT(training.Run(*policy), IsEmpty()) << snr;
+      training.steps = 1000;
+      const auto young = ByClock(training);
+      training.Run(*young);
+      EXPECT_EQ(young->status().blocked, "") << "before the start nothing is to freeze anyway";
       training.steps = 3990;
       const auto earlier = ByClock(training);
       training.Run(*earlier);
       EXPECT_THAT(earlier->Objection(1).value_or(""), HasSubstr("on average 1 times those of the whole training"));
+      EXPECT_THAT(earlier->status().blocked, StartsWith("[RATES_STAY_HIGH]"));
     }
   }
 }

@@ -46,6 +46,30 @@ TEST(BudgetedPolicy, CountsWhatWasSavedBefore) {
   EXPECT_FALSE(policy->monitoring());
 }
 
+TEST(BudgetedPolicy, ReadsNoGradientsForAFreezeThatIsNotToCome) {
+  StagedConfig staged;
+  staged.veto = true;
+  staged.begin = 0.5;
+  staged.end = 0.9;
+  const auto policy = MakePolicy(staged, ShapeWith(0.15)).value(), free = MakePolicy(staged, ShapeWith(0)).value();
+  for (Policy* each : {policy.get(), free.get()}) {
+    At(*each, 499);
+    EXPECT_TRUE(each->gradient_monitoring());
+    EXPECT_EQ(At(*each, 500)->frozen_prefix, 2);
+    At(*each, 699);
+  }
+  EXPECT_TRUE(free->gradient_monitoring());
+  EXPECT_FALSE(policy->gradient_monitoring()) << "0.4 of half the time is enough";
+}
+
+TEST(BudgetedPolicy, CountsWhatWasSavedBeforeAResume) {
+  JobShape shape = ShapeWith(0.15);
+  shape.first_step = 600;
+  shape.saved_before = 0.13;
+  const auto policy = MakePolicy(ScheduleConfig{{{0.7, 3}}}, shape).value();
+  EXPECT_EQ(At(*policy, 700)->frozen_prefix, 1);  // 0.2 of 0.3 is more than the 0.02 that are left
+}
+
 TEST(BudgetedPolicy, FreezesAllThatItMayWhereTheBudgetIsOutOfReach) {
   const auto policy = Make(0.5, {{0.5, 3}});
   const std::optional<Decision> decision = At(*policy, 500);

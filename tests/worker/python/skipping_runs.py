@@ -33,6 +33,9 @@ class DictStore:
     def expect(self, batches: Sequence[Sequence[int]]) -> None:
         pass
 
+    def forget(self) -> None:
+        self.rows.clear()
+
     def put(self, ids: Sequence[int], input_hashes: Sequence[int], tensors: tuple[Tensor, ...]) -> None:
         for number, key in enumerate(zip(ids, input_hashes)):
             self.rows[key] = tuple(tensor[number].contiguous().clone() for tensor in tensors)

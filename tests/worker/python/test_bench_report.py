@@ -84,6 +84,39 @@ def test_the_first_line_says_whether_auto_beats_its_controls(short: float, drop:
     assert said in task_report(runs, LOSS).splitlines()[2]
 
 
+def test_it_says_whether_auto_is_within_the_noise_and_what_it_earns_over_a_clock():
+    entries = [*auto_with_controls(0.2, 0.25, 0.24), *(record("staged", seed, 0.21, 80) for seed in (0, 1))]
+    said = "\n".join(verdicts(group(*entries), LOSS))
+    assert "`auto` over 2 seeds: +0.0005 ± 0.0007 nats in 0.900 of the plain run's time, within the 0.0007" in said
+    assert "over the plain clock `staged`: +0.0100 ± 0.0000 nats; `staged` took 0.800" in said
+    bad = verdicts(group(*auto_with_controls(0.203, 0.25, 0.24)), LOSS)
+    assert any(line.startswith("**`auto` over 2 seeds: -0.0025") and "loses more than the 0.0007" in line for line in bad)
+    one = verdicts(group(plain(0), record("auto", 0, 0.19, 90)), LOSS)
+    assert any("over 1 seed: +0.0100" in line and "a single seed does not tell" in line for line in one)
+
+
+def test_it_says_whether_more_steps_are_better_and_still_sooner():
+    for final, seconds, said in ((0.19, 99, "better, and sooner"), (0.21, 99, "**"), (0.19, 101, "**")):
+        lines = verdicts(group(plain(0), record("auto", 0, 0.2, 90), record("auto+6%", 0, final, seconds)), LOSS)
+        assert any("`auto+6%` over 1 seed" in line and said in line for line in lines)
+
+
+def test_it_says_that_runs_of_a_row_come_from_several_versions():
+    runs = auto_with_controls(0.2, 0.25, 0.24)
+    assert not any("several versions" in line for line in verdicts(group(*runs), LOSS))
+    runs[1] = {**runs[1], "machine": {**runs[1]["machine"], "egeria": "d"}}
+    assert "The runs of `auto` come from several versions: c, d." in verdicts(group(*runs), LOSS)
+
+
+def test_the_overview_counts_the_tasks_on_which_auto_does_what_it_should(tmp_path: pathlib.Path):
+    for entry in auto_with_controls(0.2, 0.25, 0.24):
+        records.append(records.file_of(tmp_path, "digits"), entry)
+    write_reports(tmp_path)
+    assert "Of 1 tasks, `auto` takes less time than the plain run on 1, under 0.9 of it on 0; it beats both controls of " \
+        "its own time on 1; its mean quality is within the plain runs' noise on 1 of the 1" in (
+            tmp_path / "README.md").read_text()
+
+
 def test_a_missing_control_is_not_a_victory():
     entries = [entry for entry in auto_with_controls(0.2, 0.25, 0.24) if entry["kind"] != "drop"]
     assert "has not been compared with both" in verdicts(group(*entries), LOSS)[0]

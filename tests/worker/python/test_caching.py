@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 import pathlib
+import random
+import shutil
 import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,9 +19,9 @@ from harness import free_port, http_get, metric, wait_until
 from launching import HERE, Program
 
 
-def train(folder: pathlib.Path, *arguments: object) -> list[dict[str, Any]]:
+def train(folder: pathlib.Path, *arguments: object, launcher: Sequence[object] = ()) -> list[dict[str, Any]]:
     folder.mkdir()
-    launch(HERE / "caching_job.py", folder, *arguments, folder=folder)
+    launch(HERE / "caching_job.py", folder, *arguments, folder=folder, launcher=launcher)
     return records(folder)
 
 
@@ -84,6 +89,90 @@ def test_a_cache_that_is_stopped_for_a_while_changes_nothing(plain: list[dict[st
         job.succeed(120)
     assert same(plain, records(out))
     assert records(out)[0]["counters"]["cache_late"] > 0
+
+
+def flip_bits(blobs: Sequence[pathlib.Path]) -> None:
+    chance = random.Random(5)
+    for blob in blobs:
+        content = bytearray(blob.read_bytes())
+        for _ in range(5_000):
+            content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        blob.write_bytes(content)
+
+
+def truncate(blobs: Sequence[pathlib.Path]) -> None:
+    for blob in blobs:
+        with blob.open("r+b") as file:
+            file.truncate(blob.stat().st_size // 2)
+
+
+@pytest.mark.parametrize("harm", [flip_bits, truncate])
+def test_entries_that_are_harmed_change_nothing(harm: Callable[[Sequence[pathlib.Path]], None],
+                                                plain: list[dict[str, Any]], cache_daemon: Daemon,
+                                                tmp_path: pathlib.Path):
+    """In the middle of the training, with entries that are asked for next."""
+    out = tmp_path / "out"
+    out.mkdir()
+    with Program(tmp_path, "caching_job.py", out, "--cache", cache_daemon.address, "--pause", 2, ranks=2) as job:
+        wait_until(lambda: (out / "paused2").exists(), 120, "epoch 2")
+        cache_daemon.end()  # writes what it has in memory
+        blobs = list(cache_daemon.folder.rglob("*.blob"))
+        assert sum(blob.stat().st_size for blob in blobs) > 1_000_000
+        harm(blobs)
+        cache_daemon.start()
+        (out / "go2").touch()
+        job.succeed(120)
+    found = records(out)
+    assert same(plain, found)
+    lost = sum(record["counters"]["cache_corrupt"] + record["counters"]["cache_absent"] for record in found)
+    assert lost > 75, "the harm was not noticed"  # as many as a rank has samples
+
+
+def test_a_full_disk_changes_nothing(plain: list[dict[str, Any]], tmp_path: pathlib.Path):
+    """Others have left room for some of the 10 MB that there are to keep."""
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", small], check=False,
+                             capture_output=True, text=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"needs to mount a small file system: {mounted.stderr}")
+    daemon = Daemon(small)
+    try:
+        daemon.start()
+        (small / "others").write_bytes(bytes(shutil.disk_usage(small).free - 4_000_000))
+        cached = train(tmp_path / "out", "--cache", daemon.address)
+    finally:
+        daemon.end()
+        subprocess.run(["umount", "-l", small], check=True)
+    assert same(plain, cached)
+    assert sum(record["counters"]["cache_refused"] for record in cached) > 0, "the disk was never full"
+
+
+def test_shared_memory_that_is_full_changes_nothing(plain: list[dict[str, Any]], cache_daemon: Daemon,
+                                                   tmp_path: pathlib.Path):
+    """The job has a /dev/shm of its own with next to no room."""
+    own = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=256k tmpfs /dev/shm && exec "$@"', "sh"]
+    if subprocess.run([*own, "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("needs a mount of its own")
+    cached = train(tmp_path / "out", "--cache", cache_daemon.address,
+                   launcher=(*own, sys.executable, "-m", "torch.distributed.run", "--standalone"))
+    assert same(plain, cached)
+    for record in cached:
+        assert record["counters"]["cache_streamed"] and record["counters"]["hits"] > 60, record["counters"]
+
+
+def test_two_jobs_at_once_do_not_touch_each_other(plain: list[dict[str, Any]], cache_daemon: Daemon,
+                                                  tmp_path: pathlib.Path):
+    outs = [tmp_path / "one", tmp_path / "two"]
+    for out in outs:
+        out.mkdir()
+    with Program(tmp_path, "caching_job.py", outs[0], "--cache", cache_daemon.address, ranks=2) as one, \
+            Program(tmp_path, "caching_job.py", outs[1], "--cache", cache_daemon.address, ranks=2) as two:
+        one.succeed(240)
+        two.succeed(240)
+    for out in outs:
+        assert same(plain, records(out))
+        assert sum(record["counters"]["hits"] for record in records(out)) > 60
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -137,6 +137,14 @@ def test_a_callback_serves_one_fit_after_another_and_one_that_failed(tmp_path: p
     assert callback.session is not first and callback.session.summary()["steps"] == 8
 
 
+def test_the_progress_bar_shows_what_is_frozen_and_saved(tmp_path: pathlib.Path):
+    callback = EgeriaCallback(config=Config(plans=[(2, 1)]))
+    trainer = trainer_of(tmp_path, callback, log_every_n_steps=1)
+    trainer.fit(Layers(), loader())
+    shown = trainer.progress_bar_metrics
+    assert 0 < shown["egeria/frozen_share"] < 1 and "egeria/net_saved_seconds" in shown
+
+
 def test_the_session_gets_the_loss_of_each_step(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     seen = []
     monkeypatch.setattr("egeria.session.Session.step", lambda self, loss: seen.append(float(loss)))

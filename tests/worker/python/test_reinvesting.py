@@ -30,6 +30,7 @@ def test_a_clock_buys_the_steps_that_take_the_time_that_it_saves() -> None:
     auto = egeria.Config(policy="auto")  # all modules but the last at 83 %, or where 2 % of the area are left
     assert egeria.reinvest(1000, auto, REPORT, learning_rates=[1, 1, 0, 0]) == int(1000 / (1 - 0.17 * 0.6))
     assert egeria.reinvest(1000, auto, REPORT, learning_rates=[1, 0]) == int(1000 / (1 - 0.141 * 0.6))
+    assert egeria.reinvest(1000, auto, REPORT, learning_rates=[1, 1]) == 1000  # nothing freezes
     budgeted = dataclasses.replace(staged, budget=0.05)
     assert 1000 < egeria.reinvest(1000, budgeted, REPORT) < egeria.reinvest(1000, staged, REPORT)
     assert egeria.reinvest(1000, egeria.Config(policy="none"), REPORT) == 1000
@@ -38,6 +39,9 @@ def test_a_clock_buys_the_steps_that_take_the_time_that_it_saves() -> None:
 def test_what_others_save_has_to_be_said() -> None:
     with pytest.raises(egeria.EgeriaError, match="NO_PLAN.*give `learning_rates`, or `saving`"):
         egeria.reinvest(1000, egeria.Config(policy="auto"), REPORT)
+    led = egeria.Config(policy="auto", options={"signal_led": True})
+    with pytest.raises(egeria.EgeriaError, match="NO_PLAN.*decides by what it measures.*saving"):
+        egeria.reinvest(1000, led, REPORT, learning_rates=[1, 0])
     for policy in ("plasticity", "gradnorm"):
         with pytest.raises(egeria.EgeriaError, match="NO_PLAN.*decides by what it measures.*saving"):
             egeria.reinvest(1000, egeria.Config(policy=policy), REPORT)

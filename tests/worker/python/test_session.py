@@ -8,6 +8,7 @@ import io
 import logging
 import os
 import pathlib
+import re
 import pickle
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 import egeria
 from egeria import session as session_module
 from egeria.session import Switch
+from egeria.states import saved_before
 
 WINDOW = {"interval_steps": 1, "window": 3, "tolerance": 1.0, "bootstrap": False}
 
@@ -92,6 +94,14 @@ def same(one: Any, other: Any) -> bool:
 # What it does.
 
 
+def test_what_was_saved_before_a_resume_follows_from_the_switches():
+    switches = [Switch(10, 2, False, True), Switch(30, 3, False, True), Switch(50, 0, True, True)]
+    shares = [0.1, 0.2, 0.3, 0.0]
+    assert saved_before(60, switches, shares, 100) == pytest.approx((20 * 0.3 + 20 * 0.6) / 100)
+    assert saved_before(40, switches, shares, 100) == pytest.approx((20 * 0.3 + 10 * 0.6) / 100)
+    assert saved_before(60, [], shares, 100) == 0 and saved_before(60, switches, shares, None) == 0
+
+
 def test_plans_freeze_and_unfreeze_and_the_summary_says_so(capsys: pytest.CaptureFixture[str]):
     training = Training()
     with training.attach(plans=[(5, 2), (8, 3), (12, 0)]) as session:
@@ -99,6 +109,10 @@ def test_plans_freeze_and_unfreeze_and_the_summary_says_so(capsys: pytest.Captur
         assert session.prefix == 3
         assert session.scalars()["egeria/frozen_prefix"] == 3.0 and session.scalars()["egeria/freezes"] == 2.0
         assert 0 < session.scalars()["egeria/frozen_share"] < 1
+        scalars = session.scalars()
+        assert scalars["egeria/net_saved_seconds"] == pytest.approx(
+            scalars["egeria/saved_seconds"] - scalars["egeria/spent_seconds"], abs=0.05)
+        assert re.fullmatch(r"frozen 3/\d, net -?\d+\.\d s saved", session.progress())
         frozen = [name for module in session.modules[:3] for name, _ in module.parameters()]
         assert {name for name, p in training.model.named_parameters() if not p.requires_grad} == set(frozen)
         training.train(6, session)

@@ -207,6 +207,32 @@ def test_changed_weights_end_it() -> None:
     assert cached.counters["passes_skipped"] > 0
 
 
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_weights_that_are_changed_behind_the_back_of_torch_end_it(name: str) -> None:
+    def change(number: int, model: nn.Module, _: Skipper | None) -> None:
+        if number == 8:
+            parameter = getattr(model.layer1[0].bn1, name)
+            version = parameter._version
+            parameter.data.add_(0.5)
+            assert parameter._version == version
+
+    cached = run(DictStore(), each_step=change)
+    assert cached.refusal == "WEIGHTS_CHANGED"
+    assert cached.same_as(run(each_step=change))
+    assert cached.counters["passes_skipped"] > 0
+
+
+def test_a_changed_attribute_ends_it() -> None:
+    def change(number: int, model: nn.Module, _: Skipper | None) -> None:
+        if number == 8:
+            model.layer1[0].bn1.eps = 0.1
+
+    cached = run(DictStore(), each_step=change)
+    assert cached.refusal == "SETTING_CHANGED"
+    assert cached.same_as(run(each_step=change))
+    assert cached.counters["passes_skipped"] > 0
+
+
 @pytest.mark.parametrize("name,value", [("running_mean", 1.0), ("running_var", 2.0)])
 def test_changed_buffers_end_it_but_not_those_that_are_written_to(name: str, value: float) -> None:
     def change(number: int, model: nn.Module, _: Skipper | None) -> None:

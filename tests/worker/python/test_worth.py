@@ -128,7 +128,7 @@ def test_samples_that_are_never_found_again_switch_it_off() -> None:
 
     training = Training(Forgetful(), None, forward_seconds=0.003)
     training.epochs(6)
-    assert training.estimates["state"] == "off" and "none was in the cache" in training.estimates["reason"]
+    assert training.estimates["state"] == "off" and "no pass could be skipped" in training.estimates["reason"]
 
 
 def test_always_asks_nobody() -> None:

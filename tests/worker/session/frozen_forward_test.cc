@@ -6,6 +6,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/core/grad_mode.h"
@@ -14,6 +15,7 @@
 #include "tests/support/cache_daemon.h"
 #include "tests/support/toy_model.h"
 #include "torch/nn/modules/conv.h"
+#include "worker/cache/content_watch.h"
 #include "worker/cache/tensor_hash.h"
 #include "worker/session/row_proof.h"
 #include "worker/session/side_pass.h"
@@ -352,6 +354,27 @@ TEST(FrozenPrefix, HasAnotherFingerprintForEachBitOfItsWeightsAndBuffers) {
   }
   model->modules[2].parameters()[0].tensor.add_(1);
   EXPECT_EQ(prefix.FingerprintFor(input), before) << "what is not frozen does not count";
+}
+
+TEST(ContentWatch, SeesWritesThatTorchDoesNotCount) {
+  const at::Tensor large = at::randn({100'000}), small = at::randn({3});
+  cache::ContentWatch watch({large, small, at::Tensor(), at::randn({4, 6}).slice(1, 0, 6, 2)});
+  for (size_t look = 0; look < 2 * cache::ContentWatch::kLooks; ++look) ASSERT_TRUE(watch.Unchanged());
+  auto* const values = static_cast<float*>(large.mutable_data_ptr());
+  const int64_t version = large._version();
+  const float saved = std::exchange(values[77'777], 1e3F);
+  size_t looks = 1;
+  while (watch.Unchanged() && looks <= cache::ContentWatch::kLooks) ++looks;
+  EXPECT_LE(looks, cache::ContentWatch::kLooks) << "a single element, after one round";
+  values[77'777] = saved;
+  EXPECT_EQ(large._version(), version);
+  for (size_t look = 0; look < cache::ContentWatch::kLooks; ++look) ASSERT_TRUE(watch.Unchanged()) << "as it was";
+  for (int64_t i = 0; i < large.numel(); ++i) values[i] *= 2;
+  EXPECT_FALSE(watch.Unchanged()) << "all of a tensor, at once";
+  for (int64_t i = 0; i < large.numel(); ++i) values[i] /= 2;
+  EXPECT_TRUE(watch.Unchanged());
+  static_cast<float*>(small.mutable_data_ptr())[2] = 7;
+  EXPECT_FALSE(watch.Unchanged());
 }
 
 TEST(RowProof, KnowsFunctionsOfSingleRows) {

@@ -59,6 +59,9 @@ TEST(SessionMetrics, TellsOfTheCacheWhereThereIsOne) {
   totals.cache.state = "trying";
   totals.cache.hits = 64;
   totals.cache.misses = {{"absent", 3}, {"late", 2}};
+  totals.cache.batches = {{"ahead", 7}, {"late", 1}};
+  totals.cache.waited_seconds = 0.25;
+  totals.cache.bytes_read = 4096;
   totals.cache.saved_seconds = -0.5;
   (*metrics)->Update(totals);
   totals.cache.state = "off";
@@ -67,6 +70,10 @@ TEST(SessionMetrics, TellsOfTheCacheWhereThereIsOne) {
   const std::string text = (*metrics)->Text();
   EXPECT_THAT(text, HasSubstr("egeria_worker_cache_samples_total{result=\"hit\",training_job=\"job\"} 64"));
   EXPECT_THAT(text, HasSubstr("egeria_worker_cache_samples_total{result=\"late\",training_job=\"job\"} 5"));
+  EXPECT_THAT(text, HasSubstr("egeria_worker_cache_batches_total{reading=\"ahead\",training_job=\"job\"} 7"));
+  EXPECT_THAT(text, HasSubstr("egeria_worker_cache_batches_total{reading=\"late\",training_job=\"job\"} 1"));
+  EXPECT_THAT(text, HasSubstr("egeria_worker_cache_waited_seconds_total{training_job=\"job\"} 0.25"));
+  EXPECT_THAT(text, HasSubstr("egeria_worker_cache_read_bytes_total{training_job=\"job\"} 4096"));
   EXPECT_THAT(text, HasSubstr("egeria_worker_cache_saved_seconds{training_job=\"job\"} -0.5"));
   EXPECT_THAT(text, HasSubstr("egeria_worker_cache_state{state=\"off\",training_job=\"job\"} 1"));
   EXPECT_THAT(text, HasSubstr("egeria_worker_cache_state{state=\"trying\",training_job=\"job\"} 0"));

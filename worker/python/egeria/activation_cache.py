@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from egeria import _native
+from egeria.frozen_weights import plain_settings
 from egeria.modules import LayerModule
 from egeria.stores import Fetched
 
@@ -16,8 +17,8 @@ _ROUNDED = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def fingerprint(frozen: Sequence[LayerModule]) -> bytes:
-    """16 bytes that tell this frozen prefix from every other: names, types and settings of its submodules, the
-    contents of parameters and buffers, and torch's version.
+    """16 bytes that tell this frozen prefix from every other: names, types, settings and plain attributes of its
+    submodules, the contents of parameters and buffers, and torch's version.
 
     On an accelerator it copies them to the host.
     """
@@ -25,7 +26,8 @@ def fingerprint(frozen: Sequence[LayerModule]) -> bytes:
     tensors: list[Tensor] = []
     for module in frozen:
         for name, unit in zip(module.unit_names, module.units):
-            text += [f"{name}.{inner}: {kind!r} {kind.training}" for inner, kind in unit.named_modules()]
+            text += [f"{name}.{inner}: {kind!r} {kind.training} {sorted(plain_settings(kind).items())!r}"
+                     for inner, kind in unit.named_modules()]
         for kind, found in (("parameter", module.parameters()), ("buffer", module.buffers())):
             for name, tensor in found:
                 text.append(f"{kind} {name} {tensor.device.type}")

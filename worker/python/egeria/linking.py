@@ -21,6 +21,7 @@ from egeria.isolation import device_of
 from egeria.modules import LayerModule, ModuleSpec, has_parameters, partition
 from egeria.probing import LocalReference, compared, record_calls
 from egeria.replicas import is_fully_sharded
+from egeria.states import Switch, saved_before
 from egeria.step_shares import StepShares
 
 _logger = logging.getLogger("egeria")
@@ -49,6 +50,7 @@ class Subject:
     losses_reported: bool
     step: int
     frozen_prefix: int
+    switches: Sequence[Switch]
     applied_plan: int
     restarts: int
 
@@ -144,6 +146,7 @@ class Link:
             self._tell_local()
         rank = dist.get_rank(group) if group is not None else 0
         world = dist.get_world_size(group) if group is not None else 1
+        shares = [self._shares.get(module.name, 0.0) for module in self.modules]
         job = {
             "job_id": _job_id(subject.job_id, session),
             "generation": generation + min(subject.restarts, _MOST_RESTARTS),
@@ -157,6 +160,7 @@ class Link:
             "planned_learning_rates": subject.planned_rates,
             "observe": config.observe,
             "budget": config.budget or 0.0,
+            "saved_before": saved_before(subject.step, subject.switches, shares, subject.total_steps),
             "losses_reported": subject.losses_reported,
             "step": subject.step,
             "frozen_prefix": subject.frozen_prefix,

@@ -19,8 +19,8 @@ def reinvest(total_steps: int, config: Config, report: Report | None = None, *, 
         config = dataclasses.replace(config, total_steps=steps)
 
     With s the expected saving, that is total_steps / (1 - s), rounded down. A clock (the policies "auto", "staged",
-    "schedule" and "finetune") says what it will freeze when; by what the report has measured of each prefix that makes s.
-    Other policies decide by what they measure, and need `saving`.
+    "schedule" and "finetune") says what it will freeze when; by what the report has measured of each prefix that makes
+    s, which is 0 where nothing is going to freeze. Other policies decide by what they measure, and need `saving`.
 
     Args:
       total_steps: of the training without Egeria.
@@ -59,10 +59,18 @@ def planned_saving(total_steps: int, config: Config, report: Report | None,
                                         list(learning_rates))
     except Exception as error:
         raise EgeriaError("NO_PLAN", f"{error}") from error
-    if saving <= 0 and config.policy != "none":
+    if saving <= 0 and not _follows_a_clock(config):
         raise EgeriaError("NO_PLAN", f"the policy {config.policy!r} decides by what it measures, so that what it will "
-                          "save is not known; give `saving`, or take a policy that follows a clock (\"auto\", \"staged\")")
+                          "save is not known; give `saving`, or take a policy that follows a clock (\"auto\", "
+                          "\"staged\")")
     return saving
+
+
+def _follows_a_clock(config: Config) -> bool:
+    """Whether what the policy plans is all that it may do; at a constant learning rate, say, "auto" plans nothing."""
+    if config.policy == "auto":
+        return not (config.options or {}).get("signal_led")
+    return config.policy in ("staged", "schedule", "finetune", "none")
 
 
 def step_shares(savings: Sequence[Saving], modules: int) -> list[float]:

@@ -283,11 +283,19 @@ class Session:
         if saved is not None:
             scalars["egeria/saved_seconds"] = saved
             scalars["egeria/spent_seconds"] = sum(self._account.spent_seconds().values())
+            scalars["egeria/net_saved_seconds"] = saved - scalars["egeria/spent_seconds"]
         if self._caching is not None:
             cache = self._caching.summary()
             scalars["egeria/cache_passes_skipped"] = float(cache["passes_skipped"])
             scalars["egeria/cache_saved_seconds"] = cache["saved_seconds"]
         return scalars
+
+    def progress(self) -> str:
+        """For a progress bar, such as tqdm's set_postfix_str(): "frozen 3/8, net 12.3 s saved"."""
+        if not self._enabled:
+            return ""
+        net = self.scalars().get("egeria/net_saved_seconds")
+        return f"frozen {self.prefix}/{len(self.modules)}" + (f", net {net:.1f} s saved" if net is not None else "")
 
     def counters(self) -> dict[str, Any]:
         """Totals of the line to the controller (samples sent and dropped, reconnects, ...); empty without one."""
@@ -498,8 +506,8 @@ class Session:
         total_steps = self._config.total_steps or total_steps_of(self._scheduler, self._step)
         subject = Subject(self._model, self._spec, self._fixed, self.modules, self._config, self._switcher.job_id,
                           total_steps, planned_rates(self._scheduler, total_steps, self._step, self._scheduled),
-                          self._shares, self._reports.any_loss, self._step, self._switcher.prefix, self._applied_plan,
-                          self._recordings)
+                          self._shares, self._reports.any_loss, self._step, self._switcher.prefix, self._switches,
+                          self._applied_plan, self._recordings)
         try:
             link = start_link(subject, group, self._inputs if self._probing else [], self._number)
         except EgeriaError as error:

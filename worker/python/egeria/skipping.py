@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from egeria.calls import Call, UnusualCall
 from egeria.cut import Cut, Refused
-from egeria.frozen_weights import FrozenWeights
+from egeria.frozen_weights import FrozenSettings, FrozenWeights
 from egeria.hooks import PassHook, has_own_forward
 from egeria.inputs import batch_of
 from egeria.isolation import device_of
@@ -53,8 +53,8 @@ class Skipper:
       worth: decides in which passes the store is used at all.
       watch: what all this has taken of the training thread's time, proofs and audits included.
       counters: "hits" and "misses" in samples, and these by reason: those of the store ("miss_absent",
-        "miss_late", "miss_other_input", ...), "miss_no_ids", "miss_off" (it does not pay), "miss_unproven" (a shape of call
-        without a proof), "miss_unusual_call", "miss_unfit" (the store gave something else); "miss_failure";
+        "miss_late", "miss_other_input", ...), "miss_recomputed" (with others of their batch), "miss_audited", "miss_no_ids"
+        (passes), "miss_off" (it does not pay), "miss_unproven" (a shape of call without a proof), "miss_unusual_call", "miss_unfit" (the store gave something else); "miss_failure";
         "passes", "passes_skipped"; "proofs" (each takes a few steps' time, in the pass that it is made in);
         "audits" (passes that were computed although they might have been skipped); "failures".
     """
@@ -86,6 +86,7 @@ class Skipper:
         self._own_forward_only = own_forward_only
         self._tell = tell if tell is not None else _warn
         self._weights = FrozenWeights(frozen)
+        self._settings = FrozenSettings(frozen)
         self._proofs = Proofs(model, frozen, self.worth.calls_before_proof)
         self._taps = Taps()
         self._entered = False
@@ -192,6 +193,8 @@ class Skipper:
         call = Call(args, kwargs, len(ids))
         if not self._weights.unchanged():
             raise Refused("WEIGHTS_CHANGED", "the weights or buffers of frozen layers are not what they were")
+        if (setting := self._settings.changed()) is not None:
+            raise Refused("SETTING_CHANGED", f"an attribute of frozen layers is not what it was: {setting}")
         proven = self._proofs.find(call)
         if self._proofs.made != self.counters["proofs"]:
             self.counters["proofs"] = self._proofs.made
@@ -207,11 +210,14 @@ class Skipper:
             return
         tensors, missing = self._fetch(proven.cut, ids, hashes)
         if missing and not (tensors and self._compute_alone(proven.cut, call, missing, ids, hashes, tensors)):
+            if len(missing) < call.batch:
+                self._missed("recomputed", call.batch - len(missing))
             self._populate(proven.cut, missing, ids, hashes, time.perf_counter() - begin)
             return
         crossing = [spec.placed(tensor) for spec, tensor in zip(proven.cut.tensors, tensors)]
         self._skippable += 1
         if self._skippable % _AUDIT_EVERY == 0 or self._skippable in (1, 4, 16, 64):
+            self._missed("audited", call.batch - len(missing))
             self._audit(proven.cut, crossing)
             self.worth.spent(time.perf_counter() - begin)
             return
@@ -305,6 +311,7 @@ class Skipper:
         def reached(tensors: list[Tensor]) -> None:
             kept = self._store.as_kept
             if not same_rows(kept(tensors), kept(fetched), range(len(tensors[0]))):
+                self._store.forget()
                 raise Refused("STORE_DIFFERS", "the store has other activations than the frozen layers compute")
 
         self._observe(cut, reached)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from egeria.errors import EgeriaError
@@ -43,6 +44,18 @@ def read_state(state: Any) -> tuple[int, int, int, list[Switch]]:
         raise EgeriaError("CHECKPOINT_MISMATCH", f"the state has negative numbers ({numbers}); load what "
                           "state_dict() gave")
     return numbers[0], numbers[1], numbers[2], switches
+
+
+def saved_before(step: int, switches: Sequence[Switch], shares: Sequence[float], total_steps: int | None) -> float:
+    """The part of a training's time, 0..1, that frozen layer modules saved before `step`.
+
+    Args:
+      shares: of the modules, see StepShares.known.
+      total_steps: of the whole training; None: not known, nor is what was saved.
+    """
+    ends = [min(switch.step, step) for switch in switches[1:]] + [step]
+    saved = sum(max(0, end - switch.step) * sum(shares[:switch.frozen_prefix]) for switch, end in zip(switches, ends))
+    return min(1.0, saved / total_steps) if total_steps else 0.0
 
 
 def summary_line(numbers: dict[str, Any]) -> str:

@@ -57,3 +57,6 @@ class ActivationStore(Protocol):
     def expect(self, batches: Sequence[Sequence[int]]) -> None:
         """The samples of the next batches, a hint."""
 
+    def forget(self) -> None:
+        """What is stored of this prefix is not needed any more, or wrong."""
+

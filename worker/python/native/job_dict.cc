@@ -99,6 +99,7 @@ JobDescription ReadJob(const py::dict& dict) {
       {"planned_learning_rates", Into(&JobDescription::planned_learning_rates)},
       {"observe", Into(&JobDescription::observe)},
       {"budget", Into(&JobDescription::budget)},
+      {"saved_before", Into(&JobDescription::saved_before)},
       {"losses_reported", Into(&JobDescription::losses_reported)},
       {"step", Into(&JobDescription::step)},
       {"frozen_prefix", Into(&JobDescription::frozen_prefix)},

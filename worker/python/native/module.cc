@@ -14,11 +14,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/ids.h"
 #include "common/base/log.h"
 #include "common/graph/graph_json.h"
 #include "torch/headeronly/version.h"
 #include "worker/cache/activation_cache.h"
+#include "worker/cache/content_watch.h"
 #include "worker/cache/cost_model.h"
 #include "worker/cache/tensor_hash.h"
 #include "worker/commit/parameter_checksum.h"
@@ -237,7 +239,7 @@ void DefineRequests(py::module_& module) {
 }
 
 void SetCacheTotals(PythonLink& link, const std::map<std::string, int64_t>& counters,
-                    std::map<std::string, int64_t> misses, const py::dict& estimates) {
+                    std::map<std::string, int64_t> misses, const py::dict& estimates, const py::dict& line) {
   const auto count = [&](const char* name) {
     const auto found = counters.find(name);
     return found == counters.end() ? 0 : found->second;
@@ -249,6 +251,14 @@ void SetCacheTotals(PythonLink& link, const std::map<std::string, int64_t>& coun
   totals.passes_skipped = count("passes_skipped");
   totals.proofs = count("proofs");
   totals.audits = count("audits");
+  if (!line.empty()) {
+    for (const char* reading : {"ahead", "waited_for", "late"}) {
+      totals.batches[reading] = line[py::str(absl::StrCat("batches_", reading))].cast<int64_t>();
+    }
+    totals.waited_seconds = line["waited_seconds"].cast<double>();
+    totals.lookup_seconds = line["lookup_seconds"].cast<double>();
+    totals.bytes_read = line["bytes_read"].cast<int64_t>();
+  }
   totals.saved_seconds = estimates["saved_seconds"].cast<double>();
   totals.forward_seconds = estimates["forward_seconds"].cast<std::optional<double>>().value_or(0);
   totals.fetch_seconds = estimates["fetch_seconds"].cast<std::optional<double>>().value_or(0);
@@ -309,8 +319,9 @@ void DefineLink(py::module_& module) {
              link.SetAccount(std::move(totals));
            },
            "account"_a, "For the metrics, and for the controller.")
-      .def("set_cache_totals", &SetCacheTotals, "counters"_a, "misses"_a, "estimates"_a,
-           "What the metrics say of the cache: Skipper.counters, samples by reason, and Worth.estimates().")
+      .def("set_cache_totals", &SetCacheTotals, "counters"_a, "misses"_a, "estimates"_a, "line"_a,
+           "What the metrics say of the cache: Skipper.counters, samples by reason, Worth.estimates(), and "
+           "ActivationCache.counters() or nothing.")
       .def("counters", &CountersOf)
       .def("stop", &Stop, "finished"_a);
 }
@@ -420,6 +431,10 @@ void DefineCache(py::module_& module) {
     }
     return py::bytes(reinterpret_cast<const char*>(fingerprint.data()), fingerprint.size());
   }, "text"_a, "tensors"_a, "16 bytes over the text and over the element type, shape and bytes of each tensor.");
+  py::class_<cache::ContentWatch>(module, "ContentWatch", "Sees writes to tensors that their versions do not count.")
+      .def(py::init<const std::vector<at::Tensor>&>(), "tensors"_a)
+      .def("unchanged", &cache::ContentWatch::Unchanged,
+           "The next look: at a part of each tensor that is dense in host memory, another one than before.");
   py::class_<ActivationCache, std::shared_ptr<ActivationCache>>(
       module, "ActivationCache",
       "A line to the node's egeria-cache. What fails is a miss, or is dropped. Used from the training thread; in a "

@@ -30,6 +30,10 @@ from egeria.errors import EgeriaError
 from egeria.modules import ModuleSpec
 
 
+# In the progress bar.
+_SHOWN = ("egeria/frozen_share", "egeria/net_saved_seconds")
+
+
 class EgeriaCallback(Callback):
     """Freezes layers while a Lightning Trainer fits: one device, or the strategies "ddp" and "ddp_spawn".
 
@@ -109,6 +113,8 @@ class EgeriaCallback(Callback):
         if trainer.is_global_zero and trainer.global_step % max(1, trainer.log_every_n_steps) == 0:
             for logger in trainer.loggers:
                 logger.log_metrics(self.session.scalars(), step=trainer.global_step)
+            shown = {name: value for name, value in self.session.scalars().items() if name in _SHOWN}
+            pl_module.log_dict(shown, prog_bar=True, logger=False, on_step=True, on_epoch=False, rank_zero_only=True)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Ends the session; layers that are frozen then train again, should the model be trained further."""
