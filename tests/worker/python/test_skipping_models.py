@@ -191,6 +191,24 @@ def test_transformer_encoder_with_a_mask_by_keyword(prefix: int) -> None:
     expect_same(Encoder, encoder_layers, prefix, steps)
 
 
+def padded(ids: list[int], length: int) -> Any:
+    """Cut to `length`, of which the mask leaves some."""
+    return (), dict(input_ids=TOKENS[ids][:, :length], attention_mask=MASK[ids][:, :length], labels=LABELS[ids])
+
+
+@pytest.mark.parametrize("prefix", [1, 3, 5])
+def test_batches_that_are_padded_to_their_longest_sample(prefix: int) -> None:
+    """A sample is padded otherwise in other company, and is another one then."""
+    lengths = torch.randint(4, TOKENS.size(1) + 1, (22,), generator=torch.Generator().manual_seed(2)).tolist()
+    steps = epochs(22, 4, 12, lambda ids: padded(ids, max(lengths[sample] for sample in ids)))
+    assert len({kwargs["input_ids"].size(1) for _, _, kwargs in steps}) > 3
+    store = DictStore()
+    cached = train(bert, BERT_LAYERS, prefix, steps, loss_of, store)
+    assert cached.refusal is None, cached.skipper.refusal
+    assert cached.same_as(train(bert, BERT_LAYERS, prefix, steps, loss_of))
+    assert cached.counters["passes_skipped"] > 0 and len(store.rows) > 22, "samples with several paddings"
+
+
 @pytest.mark.parametrize("batch", [8, 12])
 def test_batch_in_the_second_dimension_is_refused(batch: int) -> None:
     """Also where there are as many samples as tokens in a sentence, so that the sizes do not tell."""
