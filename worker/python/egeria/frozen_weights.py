@@ -34,15 +34,16 @@ class FrozenSettings:
     """The plain_settings() of frozen modules, as they are when this is made: a scale, the width of a window."""
 
     def __init__(self, frozen: Sequence[LayerModule]):
-        self._kept = [(module, name, copy.deepcopy(value)) for entry in frozen for unit in entry.units
-                      for module in unit.modules() for name, value in plain_settings(module).items()]
+        self._kept = [(vars(module), name, copy.deepcopy(value), type(module).__name__)
+                      for entry in frozen for unit in entry.units for module in unit.modules()
+                      for name, value in plain_settings(module).items()]
 
     def changed(self) -> str | None:
         """The attribute that has changed, if any."""
-        for module, name, value in self._kept:
-            now = vars(module).get(name)
+        for table, name, value, kind in self._kept:
+            now = table.get(name)
             if now is not value and now != value:
-                return f"{name} of a {type(module).__name__}"
+                return f"{name} of a {kind}"
         return None
 
 
