@@ -10,6 +10,7 @@ import sys
 
 import pytest
 import torch
+from cache_daemon import Daemon
 from example_scripts import launch, run
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -139,6 +140,19 @@ def test_a_callback_serves_one_training_after_another_and_one_that_failed(tmp_pa
     assert [entry.step for entry in callback.session.switches] == [2]
     assert "training_step" not in vars(trainer)
     assert all(parameter.requires_grad for parameter in trainer.model.parameters())
+
+
+def test_a_cache_skips_frozen_layers_and_changes_no_bit(tmp_path: pathlib.Path, cache_daemon: Daemon):
+    found = {}
+    for cache in ("none", cache_daemon.address):
+        callback = EgeriaCallback(config=Config(plans=[(2, 2)], cache=cache, cache_use="always"))
+        torch.manual_seed(0)
+        trainer = trainer_of(tmp_path, callback, max_steps=40, seed=5)
+        trainer.train()
+        found[cache] = [value.clone() for value in trainer.model.state_dict().values()]
+    assert all(map(torch.equal, *found.values()))
+    counters = callback.session.cache_counters()
+    assert counters["hits"] > 32 and counters["passes_skipped"] > 8, counters
 
 
 def test_the_session_gets_the_mean_loss_of_each_step(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

@@ -10,6 +10,7 @@ import sys
 import lightning as L
 import pytest
 import torch
+from cache_daemon import Daemon
 from example_scripts import launch, readings, run
 from harness import Controller
 from lightning_job import Module
@@ -135,6 +136,19 @@ def test_a_callback_serves_one_fit_after_another_and_one_that_failed(tmp_path: p
     module.fail_at = -1
     trainer_of(tmp_path, callback).fit(module, loader())
     assert callback.session is not first and callback.session.summary()["steps"] == 8
+
+
+def test_a_cache_skips_frozen_layers_and_changes_no_bit(tmp_path: pathlib.Path, cache_daemon: Daemon):
+    found = {}
+    for cache in ("none", cache_daemon.address):
+        torch.manual_seed(0)
+        module = Layers()
+        callback = EgeriaCallback(config=Config(plans=[(2, 2)], cache=cache, cache_use="always"))
+        trainer_of(tmp_path, callback, max_epochs=5).fit(module, loader())
+        found[cache] = [value.clone() for value in module.state_dict().values()]
+    assert all(map(torch.equal, *found.values()))
+    counters = callback.session.cache_counters()
+    assert counters["hits"] > 64 and counters["passes_skipped"] > 8, counters
 
 
 def test_the_progress_bar_shows_what_is_frozen_and_saved(tmp_path: pathlib.Path):
