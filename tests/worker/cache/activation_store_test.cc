@@ -235,6 +235,27 @@ TEST_F(ActivationStoreTest, AJobsOwnQuotaIsTheSmallestOfThree) {
   EXPECT_EQ(store_->Attach(kJob, 2'000'000), 300'000);
 }
 
+TEST_F(ActivationStoreTest, AJobThatIsAtItsQuotaStopsAndOthersGoOn) {
+  options_.quota_bytes = 2'000'000;
+  options_.namespace_quota_bytes = 300'000;
+  Open();
+  store_->Attach(kJob, 0);
+  store_->Attach(kOther, 100'000);
+  int stored = 0, of_other = 0;
+  for (uint64_t sample = 0; sample < 100; ++sample) {
+    stored += Put(kJob, kFirst, sample, Entry(sample)) == Outcome::kStored;
+  }
+  EXPECT_EQ(Put(kJob, kFirst, 100, Entry(100)), Outcome::kOverQuota);
+  for (uint64_t sample = 0; sample < 100; ++sample) {
+    of_other += Put(kOther, kFirst, sample, Entry(sample)) == Outcome::kStored;
+  }
+  EXPECT_NEAR(stored, 30, 1);
+  EXPECT_NEAR(of_other, 10, 1);
+  EXPECT_LE(store_->totals().bytes, 400'000);
+  EXPECT_EQ(Get(kJob, kFirst, 0), Entry(0)) << "one job's entries make no room for another's";
+  EXPECT_EQ(Get(kOther, kFirst, 0), Entry(0));
+}
+
 TEST_F(ActivationStoreTest, NothingIsStoredWhereTheDiskHasToKeepMore) {
   options_.free_bytes = int64_t{1} << 60;
   Open();

@@ -205,6 +205,33 @@ TEST_F(CacheClientTest, AStoppedDaemonIsWaitedForNoLongerThanSaid) {
   EXPECT_TRUE(testing::WaitUntil([&] { return Find(*client, kFirst, 0, 10) == 10; }));
 }
 
+// Of a daemon that does not write, so many bytes wait, and no more; the training goes on.
+TEST_F(CacheClientTest, OffersThatDoNotFitIntoTheQueueAreDropped) {
+  CacheClient::Options options;
+  options.address = *rpc::ParseAddress(daemon_.address());
+  options.name = kJob;
+  options.queue_bytes = 20 * EntryBytes();
+  options.shared_bytes = size_t{1} << 20;
+  const auto client = CacheClient::Start(options);
+  ASSERT_TRUE(testing::WaitUntil([&] { return client->attached(); }));
+  daemon_.Signal(SIGSTOP);
+  const std::vector<float> values = Activation(1);
+  const EntryTensor tensor{DataType::kFloat32, {kFloats}, reinterpret_cast<const std::byte*>(values.data())};
+  int taken = 0;
+  for (uint64_t sample = 0; sample < 100; ++sample) {
+    taken += client->Offer(kFirst, sample, InputHash(1), std::span(&tensor, 1));
+  }
+  // Those that are under way have left the queue.
+  EXPECT_GE(taken, 20);
+  EXPECT_LT(taken, 90);
+  const CacheClient::Counters counters = client->counters();
+  EXPECT_EQ(counters.offered, 100);
+  EXPECT_EQ(counters.dropped, 100 - taken);
+  daemon_.Signal(SIGCONT);
+  EXPECT_TRUE(client->Flush(absl::Seconds(20)));
+  EXPECT_EQ(client->counters().stored, taken);
+}
+
 TEST_F(CacheClientTest, EndsSoonThoughADropIsNotAnswered) {
   const auto client = daemon_.Connect();
   Offer(*client, kFirst, 0, 10);
