@@ -90,7 +90,8 @@ int GradientInterval(int64_t period, const JobShape& shape) {
 }
 
 int64_t GradientLead(int interval, int readings, int least, int64_t period) {
-  const int64_t most = std::max(int64_t{least} * interval, kMostPeriodsAhead * period);
+  // Some more than the least: until the workers have been told, and the last reading has come, steps go by.
+  const int64_t most = std::max(int64_t{least + least / 4} * interval, kMostPeriodsAhead * period);
   return std::min(int64_t{readings} * interval, most);
 }
 

@@ -40,7 +40,7 @@ double ShareOfPrefix(int prefix, const std::vector<double>& shares);
 int GradientInterval(int64_t period, const JobShape& shape);
 
 // How many steps before a look at them gradients are to be told of: as many as `readings` take, but no more than four
-// periods where `least` readings come sooner.
+// periods where a quarter more than `least` readings come sooner.
 int64_t GradientLead(int interval, int readings, int least, int64_t period);
 
 }  // namespace egeria::policy

@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "controller/policy/training_fractions.h"
 
 namespace egeria::policy {
 namespace {
@@ -86,6 +87,13 @@ TEST(PolicyConfig, RefusesASchedulesMistakes) {
   ExpectBad(ScheduleConfig{{{1.5, 1}}}, shape, "fraction");
   ExpectBad(ScheduleConfig{{{std::numeric_limits<double>::quiet_NaN(), 1}}}, shape, "fraction");
   ExpectBad(ScheduleConfig{{{0.5, 1}, {0.5, 2}}}, shape, "must rise");
+}
+
+TEST(GradientLead, HasRoomForTheReadingsOfAnEstimateAndForTellingTheWorkers) {
+  EXPECT_EQ(GradientLead(/*interval=*/2, /*readings=*/100, /*least=*/16, /*period=*/40), 160) << "four periods";
+  EXPECT_EQ(GradientLead(2, 100, 16, 200), 200) << "all readings";
+  EXPECT_EQ(GradientLead(2, 100, 16, 7), 40) << "a quarter more than the least";
+  EXPECT_EQ(GradientLead(2, 16, 16, 7), 32);
 }
 
 TEST(PolicyConfig, FillsInGradientIntervalsFromTheTotalAndTheRanks) {
