@@ -55,11 +55,11 @@ int64_t CommitsOf(const std::vector<v1::Counters>& ranks) {
 }
 
 // A policy that waits for what it measures plans nothing, and may yet do it.
-void SayIfBudgetIsOutOfReach(const JobId& job, const v1::RegisterJobRequest& registration) {
+void SayIfBudgetIsOutOfReach(const v1::RegisterJobRequest& registration) {
   if (registration.budget() <= 0) return;
   const absl::StatusOr<double> saving = policy::PlannedSaving(FromProto(registration.policy()), ShapeOf(registration));
   if (!saving.ok() || *saving <= 0 || *saving > kMostOfABudget * registration.budget()) return;
-  LogWarning("job ", job.text(), ": a budget of ", absl::StrFormat("%.3g %% is out of reach: this policy plans to save "
+  LogWarning("job ", registration.job_id(), ": a budget of ", absl::StrFormat("%.3g %% is out of reach: this policy plans to save "
              "%.3g %% of the time at most; for more, give it other constants (docs/policies.md) or take another one",
              100 * registration.budget(), 100 * *saving));
 }
@@ -140,6 +140,7 @@ absl::StatusOr<v1::RegisterJobResponse> JobManager::RegisterJob(const v1::Regist
   EGERIA_ASSIGN_OR_RETURN(const policy::PolicyConfig policy,
                           policy::Resolve(FromProto(request.policy()), ShapeOf(request)));
   const uint64_t fingerprint = GraphFingerprint(request);
+  bool begins = true;  // the job, or a generation of it
   {
     Effects effects;
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -147,6 +148,7 @@ absl::StatusOr<v1::RegisterJobResponse> JobManager::RegisterJob(const v1::Regist
     Job* job = nullptr;
     if (auto found = jobs_.find(JobId(request.job_id())); found != jobs_.end()) {
       job = found->second.get();
+      begins = request.generation() > job->state.generation().value();
       EGERIA_RETURN_IF_ERROR(RenewJob(*job, request, ToProto(policy), effects));
     } else {
       EGERIA_ASSIGN_OR_RETURN(job, AdmitJob(request, ToProto(policy), effects));
@@ -161,6 +163,7 @@ absl::StatusOr<v1::RegisterJobResponse> JobManager::RegisterJob(const v1::Regist
       return ResponseFor(*job);
     }
   }
+  if (begins) SayIfBudgetIsOutOfReach(request);
   TakeGraphs(request, fingerprint);
   const std::lock_guard<std::mutex> lock(mutex_);
   EGERIA_ASSIGN_OR_RETURN(const Job* job, FindJob(JobId(request.job_id())));
@@ -225,7 +228,6 @@ absl::Status JobManager::RenewJob(Job& job, const v1::RegisterJobRequest& reques
   EGERIA_RETURN_IF_ERROR(Commit(job, {fact}, /*sync=*/true, effects));
   LogInfo("job ", job.id.text(), ": generation ", request.generation(), " starts at step ", request.step(),
           " with frozen prefix ", request.frozen_prefix());
-  SayIfBudgetIsOutOfReach(job.id, request);
   // Only this way round: an operator's observe mode outlives restarts, which say act by default.
   if (newer && request.mode() == v1::MODE_OBSERVE && job.state.mode() == v1::MODE_ACT) {
     Fact mode = FactAt(options_.clock());

@@ -86,7 +86,7 @@ class JobManager {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // The stream has ended, for whatever reason. Harmless for a session that the manager has closed itself.
   void CloseSession(SessionId session) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Heartbeat(SessionId session, const v1::Heartbeat& told) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Heartbeat(SessionId session, const v1::Heartbeat& heartbeat) ABSL_LOCKS_EXCLUDED(mutex_);
   // What this rank is to do now; empty where the session is over.
   std::optional<v1::Directive> DirectiveFor(SessionId session) const ABSL_LOCKS_EXCLUDED(mutex_);
   // Whether the upload is wanted, before its bytes are taken in. An error is the UploadResult's reason, but
@@ -173,6 +173,8 @@ class JobManager {
   bool SharesCores(const v1::RegisterJobRequest& registration) const {
     return registration.device_type() == "cpu" && registration.host() == options_.host;
   }
+  // What evaluating the reference has taken of a training that could have used all cores of the node itself: an upper
+  // bound; 0 where it has cores of its own.
   double SecondsOfReference(const Job& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<Found> Find(SessionId session) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Job*> FindJob(const JobId& id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -162,7 +162,6 @@ void JobManager::CloseSession(SessionId session) {
   }
 }
 
-// What evaluating the reference has taken of a training that could have used all cores of the node itself: an upper bound.
 double JobManager::SecondsOfReference(const Job& job) const {
   if (!SharesCores(job.state.registration())) return 0;
   double seconds = 0;
@@ -170,8 +169,7 @@ double JobManager::SecondsOfReference(const Job& job) const {
   return seconds / options_.cores;
 }
 
-absl::Status JobManager::Heartbeat(SessionId session, const v1::Heartbeat& told) {
-  v1::Heartbeat heartbeat = told;
+absl::Status JobManager::Heartbeat(SessionId session, const v1::Heartbeat& heartbeat) {
   Effects effects;
   const std::lock_guard<std::mutex> lock(mutex_);
   const std::optional<Found> found = Find(session);
@@ -190,13 +188,13 @@ absl::Status JobManager::Heartbeat(SessionId session, const v1::Heartbeat& told)
   });
   if (job.state.finished()) return absl::OkStatus();
   if (found->rank_number == 0) {
+    v1::Heartbeat booked = heartbeat;
     if (heartbeat.has_account()) {
-      v1::Account* const account = heartbeat.mutable_account();
-      account->set_spent_seconds(account->spent_seconds() + SecondsOfReference(job));
-      job.account = *account;
+      booked.mutable_account()->set_spent_seconds(heartbeat.account().spent_seconds() + SecondsOfReference(job));
+      job.account = booked.account();
     }
     const ObservationFilter before = job.filter;
-    const std::vector<v1::Observation> observations = job.filter.Take(heartbeat, job.state);
+    const std::vector<v1::Observation> observations = job.filter.Take(booked, job.state);
     // A journal that cannot be written is logged and counted there; the worker keeps its losses meanwhile.
     if (!CommitObservations(job, observations, effects).ok()) job.filter = before;
   }
@@ -266,7 +264,7 @@ void JobManager::RefreshRequests(Job& job, Effects& effects) {
     }
   }
   job.blocked = blocked;
-  const std::string by_policy = job.state.policy().status().blocked;
+  const std::string by_policy = job.state.policy().blocked();
   if (job.blocked_by_policy.empty() && !by_policy.empty()) {
     LogWarning("job ", job.id.text(), ": nothing more freezes: ", by_policy);
   }

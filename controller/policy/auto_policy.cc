@@ -292,20 +292,22 @@ PolicyStatus AutoPolicy::status() const {
   ModuleStatus& frontmost = status.modules[static_cast<size_t>(frozen_prefix_)];
   frontmost.plasticity = trend_.newest();
   frontmost.readings = trend_.readings();
-  if (frozen_prefix_ == shape_.modules - 1) return status;
-  if (!*config_.signal_led) {
-    const std::optional<std::string> left = TooMuchLeft();
-    if (left && clock_.start() && step_ >= *clock_.start()) status.blocked = absl::StrCat("[RATES_STAY_HIGH] ", *left);
-    return status;
-  }
-  const std::optional<int64_t> next = clock_.next();
-  if (one_part_) {
-    status.blocked = OnePart();
-  } else if (next && step_ >= *next + *clock_.period() && !ToldForCheck()) {
-    status.blocked = absl::StrCat("[NO_GRADIENTS] a check is due since step ", *next,
-                                  ", but the workers tell of no gradients; see their logs");
-  }
+  status.blocked = blocked();
   return status;
+}
+
+std::string AutoPolicy::blocked() const {
+  if (frozen_prefix_ == shape_.modules - 1) return "";
+  if (!*config_.signal_led) {
+    if (!clock_.start() || step_ < *clock_.start()) return "";
+    const std::optional<std::string> left = TooMuchLeft();
+    return left ? absl::StrCat("[RATES_STAY_HIGH] ", *left) : "";
+  }
+  if (one_part_) return OnePart();
+  const std::optional<int64_t> next = clock_.next();
+  if (!next || step_ < *next + *clock_.period() || ToldForCheck()) return "";
+  return absl::StrCat("[NO_GRADIENTS] a check is due since step ", *next,
+                      ", but the workers tell of no gradients; see their logs");
 }
 
 Decision AutoPolicy::Freeze(int prefix, std::string reason) {

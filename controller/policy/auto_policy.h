@@ -36,6 +36,7 @@ class AutoPolicy : public Policy {
   std::optional<GradientMonitoring> gradient_monitoring() const override;
   std::optional<std::string> Objection(int prefix) const override;
   bool wants_loss() const override { return false; }
+  std::string blocked() const override;
   PolicyStatus status() const override;
 
  private:

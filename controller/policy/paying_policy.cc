@@ -56,7 +56,7 @@ std::optional<GradientMonitoring> PayingPolicy::gradient_monitoring() const {
 
 PolicyStatus PayingPolicy::status() const {
   PolicyStatus status = inner().status();
-  if (off()) status.blocked = why_off_;
+  status.blocked = blocked();
   return status;
 }
 

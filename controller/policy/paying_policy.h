@@ -33,6 +33,7 @@ class PayingPolicy : public WrappedPolicy {
   std::optional<GradientMonitoring> gradient_monitoring() const override;
   bool wants_loss() const override { return !off() && inner().wants_loss(); }
   bool wants_account() const override { return !off(); }
+  std::string blocked() const override { return off() ? why_off_ : inner().blocked(); }
   PolicyStatus status() const override;
 
  private:

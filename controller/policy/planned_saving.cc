@@ -16,7 +16,9 @@ constexpr int64_t kMostLooks = 10'000;  // at longer trainings it looks at every
 
 }  // namespace
 
-absl::StatusOr<double> PlannedSaving(const PolicyConfig& config, const JobShape& shape) {
+absl::StatusOr<double> PlannedSaving(const PolicyConfig& config, JobShape shape) {
+  shape.first_step = 0;
+  shape.saved_before = 0;
   EGERIA_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakePolicy(config, shape));
   if (shape.total_steps == 0) {
     return NamedError(absl::StatusCode::kInvalidArgument, "BAD_POLICY",

@@ -6,13 +6,13 @@
 
 namespace egeria::policy {
 
-// The part of a training's time that a policy saves by the clock alone: if it learns of nothing but the steps, and all its
+// The part of a whole training's time that a policy saves by the clock alone: if it learns of nothing but the steps, and all its
 // decisions come true. 0 for a policy that waits for what is measured.
 //
 //   sum over the steps t of S(prefix at t) / T,   S(k) the share of a step's time that prefix k saves.
 //
 // Requires the total steps. Errors: those of MakePolicy(); INVALID_ARGUMENT [BAD_POLICY] the number of steps is unknown.
-absl::StatusOr<double> PlannedSaving(const PolicyConfig& config, const JobShape& shape);
+absl::StatusOr<double> PlannedSaving(const PolicyConfig& config, JobShape shape);
 
 }  // namespace egeria::policy
 

@@ -140,6 +140,9 @@ class Policy {
   // one that may hold nothing else. Empty: none.
   virtual std::optional<int64_t> awaited_step() const { return std::nullopt; }
 
+  // PolicyStatus::blocked, cheap enough for every observation.
+  virtual std::string blocked() const { return ""; }
+
   virtual PolicyStatus status() const = 0;
 };
 

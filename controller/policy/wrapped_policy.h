@@ -25,6 +25,7 @@ class WrappedPolicy : public Policy {
   bool wants_loss() const override { return inner_->wants_loss(); }
   bool wants_account() const override { return inner_->wants_account(); }
   std::optional<int64_t> awaited_step() const override { return inner_->awaited_step(); }
+  std::string blocked() const override { return inner_->blocked(); }
   PolicyStatus status() const override { return inner_->status(); }
 
  protected:

@@ -85,6 +85,28 @@ TEST(Cluster, WhatTheReferenceTakesOfTheTrainingsCoresIsSpent) {
   }
 }
 
+TEST(Cluster, ABudgetThatIsOutOfReachIsSaidOnceWhenTheJobRegisters) {
+  TestCluster cluster;
+  auto job = TestRegistration(1);
+  job.set_total_steps(1'000);
+  auto* entry = job.mutable_policy()->mutable_schedule()->add_entries();
+  entry->set_fraction(0.9);
+  entry->set_frozen_prefix(1);
+  const auto said = [&](double budget) {
+    job.set_budget(budget);
+    job.set_job_id(JobId::Random().text());
+    ::testing::internal::CaptureStderr();
+    cluster.Rank(job, 0)->Connect();
+    cluster.Rank(job, 1)->Connect();
+    return ::testing::internal::GetCapturedStderr();
+  };
+  const std::string warned = said(0.5);
+  EXPECT_THAT(warned, HasSubstr("a budget of 50 % is out of reach: this policy plans to save"));
+  EXPECT_EQ(warned.find("is out of reach"), warned.rfind("is out of reach"));
+  EXPECT_THAT(said(0.001), ::testing::Not(HasSubstr("out of reach")));
+  EXPECT_THAT(said(0), ::testing::Not(HasSubstr("out of reach")));
+}
+
 TEST(Cluster, APlanIsSentAgainUntilTheWatermarkHasIt) {
   TestCluster cluster(FallsThenStays);
   auto rank = cluster.Rank(TestRegistration(1), 0);

@@ -98,9 +98,9 @@ class CacheClient::Impl {
                               absl::FunctionRef<void(size_t, const Entry&)> found);
   void ForgetCorrupt(const Fingerprint& prefix, std::span<const uint64_t> samples,
                      const std::vector<Outcome>& outcomes);
-  // False counts as an offer that was dropped.
-  bool HasRoomFor(size_t bytes);
-  bool Push(Task task, size_t bytes);
+  // Room in the queue for an offer, which is then to be pushed; false counts as one that was dropped.
+  bool Reserve(size_t bytes);
+  void Push(Task task);
   bool Flush(absl::Duration patience);
 
   bool attached() const {
@@ -332,31 +332,25 @@ void CacheClient::Impl::ForgetCorrupt(const Fingerprint& prefix, std::span<const
   for (size_t i = 0; i < outcomes.size() && corrupt.size() < kMaxSamplesPerCall; ++i) {
     if (outcomes[i] == Outcome::kCorrupt) corrupt.push_back(samples[i]);
   }
-  if (!corrupt.empty()) Push(Forget{prefix, v1::DropRequest::SAMPLES, std::move(corrupt)}, 0);
+  if (!corrupt.empty()) Push(Forget{prefix, v1::DropRequest::SAMPLES, std::move(corrupt)});
 }
 
-bool CacheClient::Impl::HasRoomFor(size_t bytes) {
+bool CacheClient::Impl::Reserve(size_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (stub_ != nullptr && !stopping_ && queued_bytes_ + bytes <= options_.queue_bytes) return true;
   ++counters_.offered;
-  ++counters_.dropped;
-  return false;
+  const bool room = stub_ != nullptr && !stopping_ && queued_bytes_ + bytes <= options_.queue_bytes;
+  if (room) queued_bytes_ += bytes;
+  counters_.dropped += !room;
+  return room;
 }
 
-bool CacheClient::Impl::Push(Task task, size_t bytes) {
+void CacheClient::Impl::Push(Task task) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const bool write = std::holds_alternative<Write>(task);
-    counters_.offered += write;
-    if (stub_ == nullptr || stopping_ || (write && queued_bytes_ + bytes > options_.queue_bytes)) {
-      counters_.dropped += write;
-      return false;
-    }
-    queued_bytes_ += bytes;
+    if (stub_ == nullptr || stopping_) return;
     tasks_.push_back(std::move(task));
   }
   changed_.notify_all();
-  return true;
 }
 
 void CacheClient::Impl::WriteUntilStopped() {
@@ -508,14 +502,13 @@ std::vector<CacheClient::Outcome> CacheClient::Lookup(const Fingerprint& prefix,
 
 bool CacheClient::Offer(const Fingerprint& prefix, uint64_t sample, uint64_t input_hash,
                         std::span<const EntryTensor> tensors) {
-  if (InChild() || !impl_->HasRoomFor(EntrySize(tensors))) return false;  // before they are copied
-  Write write(StoredPrefix(prefix, impl_->options().format), sample, input_hash, tensors);
-  const size_t bytes = write.exact_bytes;
-  return impl_->Push(std::move(write), bytes);
+  if (InChild() || !impl_->Reserve(EntrySize(tensors))) return false;  // before they are copied
+  impl_->Push(Write(StoredPrefix(prefix, impl_->options().format), sample, input_hash, tensors));
+  return true;
 }
 
 void CacheClient::Drop(const Fingerprint& prefix, Scope scope) {
-  if (!InChild()) impl_->Push(Forget{StoredPrefix(prefix, impl_->options().format), ToProto(scope), {}}, 0);
+  if (!InChild()) impl_->Push(Forget{StoredPrefix(prefix, impl_->options().format), ToProto(scope), {}});
 }
 
 bool CacheClient::Flush(absl::Duration patience) { return InChild() || impl_->Flush(patience); }

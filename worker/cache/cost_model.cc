@@ -109,9 +109,11 @@ void CostModel::Decide() {
     } else if (state_ == State::kTrying) {
       state_ = State::kOn;
       asked_.clear();
-    } else if (asked_.size() >= kRemembered && asked_.mean() < *forward) {
+    } else if (asked_.size() < kRemembered) {
+      return;
+    } else if (asked_.mean() < *forward) {
       rest_ = kFirstRest;
-    } else if (asked_.size() >= kRemembered) {
+    } else {
       absl::StrAppend(&reason_, ", but a pass that asked for it, with what came too late or was not there, ",
                       Milliseconds(asked_.mean()));
       Rest();

@@ -5,6 +5,10 @@
 #include <map>
 #include <string>
 
+namespace egeria::cache {
+class ActivationCache;
+}  // namespace egeria::cache
+
 namespace egeria::worker {
 
 // What the cache of frozen activations has done for one training process, as of now.
@@ -26,6 +30,9 @@ struct CacheTotals {
   std::string state = "none";  // "unfrozen", "unknown", "trying", "on", "off" or "refused"; "none": there is no cache
   std::string reason;          // for people
 };
+
+// Takes over what reading from the cache has come to: batches, seconds and bytes.
+void AddReading(cache::ActivationCache& cache, CacheTotals* totals);
 
 }  // namespace egeria::worker
 

@@ -246,13 +246,7 @@ double FrozenForward::spent_seconds() const {
 
 CacheTotals FrozenForward::totals() const {
   CacheTotals totals = totals_;
-  const cache::BatchReader::Counters reader = options_.cache->reader().counters();
-  const cache::CacheClient::Counters line = options_.cache->client().counters();
-  totals.batches = {
-      {"ahead", reader.batches_ahead}, {"waited_for", reader.batches_waited_for}, {"late", reader.batches_late}};
-  totals.waited_seconds = reader.waited_seconds;
-  totals.lookup_seconds = line.lookup_seconds;
-  totals.bytes_read = line.bytes_read;
+  AddReading(*options_.cache, &totals);
   totals.state = "unfrozen";
   if (!prefix_.has_value()) return totals;
   const cache::CostModel::Estimates estimates = prefix_->cost.estimates();

@@ -11,7 +11,21 @@
 
 namespace egeria::worker {
 
-FrozenPrefix::FrozenPrefix(std::span<const LayerModule> modules) : modules_(modules), writes_(Writes()) {}
+namespace {
+
+std::vector<at::Tensor> TensorsOf(std::span<const LayerModule> modules) {
+  std::vector<at::Tensor> tensors;
+  for (const LayerModule& module : modules) {
+    for (const NamedTensor& parameter : module.parameters()) tensors.push_back(parameter.tensor);
+    for (const NamedTensor& buffer : module.buffers()) tensors.push_back(buffer.tensor);
+  }
+  return tensors;
+}
+
+}  // namespace
+
+FrozenPrefix::FrozenPrefix(std::span<const LayerModule> modules)
+    : modules_(modules), tensors_(TensorsOf(modules)), writes_(Writes()) {}
 
 at::Tensor FrozenPrefix::Run(const at::Tensor& input) const {
   const at::NoGradGuard no_gradients;
@@ -34,23 +48,14 @@ cache::Fingerprint FrozenPrefix::FingerprintFor(const at::Tensor& input) const {
     for (const NamedTensor& parameter : module.parameters()) text << parameter.name << "\n";
     for (const NamedTensor& buffer : module.buffers()) text << buffer.name << "\n";
   }
-  return cache::FingerprintOf(text.str(), tensors());
+  return cache::FingerprintOf(text.str(), tensors_);
 }
 
 bool FrozenPrefix::unchanged() const { return Writes() == writes_; }
 
-std::vector<at::Tensor> FrozenPrefix::tensors() const {
-  std::vector<at::Tensor> tensors;
-  for (const LayerModule& module : modules_) {
-    for (const NamedTensor& parameter : module.parameters()) tensors.push_back(parameter.tensor);
-    for (const NamedTensor& buffer : module.buffers()) tensors.push_back(buffer.tensor);
-  }
-  return tensors;
-}
-
 int64_t FrozenPrefix::Writes() const {
   int64_t writes = 0;
-  for (const at::Tensor& tensor : tensors()) writes += tensor._version();
+  for (const at::Tensor& tensor : tensors_) writes += tensor._version();
   return writes;
 }
 

@@ -28,12 +28,13 @@ class FrozenPrefix {
   bool unchanged() const;
 
   // Weights and buffers.
-  std::vector<at::Tensor> tensors() const;
+  const std::vector<at::Tensor>& tensors() const { return tensors_; }
 
  private:
   int64_t Writes() const;
 
   const std::span<const LayerModule> modules_;
+  const std::vector<at::Tensor> tensors_;
   const int64_t writes_;  // to all tensors; they only rise
 };
 

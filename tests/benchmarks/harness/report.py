@@ -74,8 +74,8 @@ def verdicts(runs: Group, quality: Quality) -> list[str]:
         if auto.ratio.mean >= 1:
             lines.append(f"**`auto` does not save time here: {auto.ratio.mean:.3f} of the plain run's.**")
         lines += [_against_plain(auto, noise, quality), *_against_clock(runs, auto, quality), *_reinvested(runs, quality)]
-        if len(versions(runs, "auto")) > 1:
-            lines.append(f"The runs of `auto` come from several versions: {', '.join(versions(runs, 'auto'))}.")
+        if len(found := versions(runs, "auto")) > 1:
+            lines.append(f"The runs of `auto` come from several versions: {', '.join(found)}.")
     early = row(runs, "early", quality)
     if early is None:
         lines.append("**The negative control has not been run.**")
@@ -98,8 +98,7 @@ def within_noise(policy: Row, noise: float | None) -> bool | None:
 
 
 def _against_plain(policy: Row, noise: float | None, quality: Quality) -> str:
-    text = f"`{policy.label}` over {_seeds(policy.gain.count)}: {_signed(policy.gain, quality)} {quality.unit} in " \
-           f"{policy.ratio.mean:.3f} of the plain run's time"
+    text = _result(policy, quality)
     if noise is None:
         return f"{text}; what is noise, a single seed does not tell."
     if within_noise(policy, noise):
@@ -122,15 +121,16 @@ def _reinvested(runs: Group, quality: Quality) -> list[str]:
         found = row(runs, label, quality) if label.startswith("auto+") else None
         if found is None:
             continue
-        text = f"`{label}` over {_seeds(found.gain.count)}: {_signed(found.gain, quality)} {quality.unit} in " \
-               f"{found.ratio.mean:.3f} of the plain run's time"
+        text = _result(found, quality)
         both = found.gain.mean > 0 and found.ratio.mean < 1
         lines.append(f"{text}: better, and sooner." if both else f"**{text}: not both better and sooner.**")
     return lines
 
 
-def _seeds(count: int) -> str:
-    return "1 seed" if count == 1 else f"{count} seeds"
+def _result(found: Row, quality: Quality) -> str:
+    seeds = "1 seed" if found.gain.count == 1 else f"{found.gain.count} seeds"
+    return f"`{found.label}` over {seeds}: {_signed(found.gain, quality)} {quality.unit} in {found.ratio.mean:.3f} of the " \
+        "plain run's time"
 
 
 def _times(policy: Row, fought: Sequence[Duel]) -> str:

@@ -24,6 +24,15 @@ TEST(PlannedSaving, IsThatOfTheClock) {
   EXPECT_NEAR(PlannedSaving(AutoConfig{}, linear).value(), 0.1 * 0.6, 1e-9) << "1 % of the area is left at 90 %";
 }
 
+TEST(PlannedSaving, IsThatOfTheWholeTrainingAfterAResumeToo) {
+  JobShape resumed = Shape(1000);
+  resumed.budget = 0.1;
+  const double whole = PlannedSaving(StagedConfig{}, resumed).value();
+  resumed.first_step = 850;
+  resumed.saved_before = 0.02;
+  EXPECT_DOUBLE_EQ(PlannedSaving(StagedConfig{}, resumed).value(), whole);
+}
+
 TEST(PlannedSaving, IsNothingWhereMeasurementsDecide) {
   EXPECT_EQ(PlannedSaving(AutoConfig{.signal_led = true}, Shape(1000)).value(), 0);
   EXPECT_EQ(PlannedSaving(PlasticityConfig{}, Shape(1000)).value(), 0);

@@ -164,12 +164,13 @@ def test_the_fingerprint_tells_every_change_of_a_prefix():
             lambda m: next(buffer for buffer in m.buffers() if buffer.is_floating_point()).view(-1)[0].add_(1e-7),
             lambda m: m.eval(),
             lambda m: m.double(),
-            lambda m: setattr(next(x for x in m.modules() if isinstance(x, nn.BatchNorm1d)), "eps", 1e-3)):
+            lambda m: setattr(next(x for x in m.modules() if isinstance(x, nn.BatchNorm1d)), "eps", 1e-3),
+            lambda m: setattr(next(x for x in m.modules() if isinstance(x, nn.BatchNorm1d)), "scale", 2.0)):
         other = copy.deepcopy(model)
         with torch.no_grad():
             change(other)
         seen.add(of(other))
-    assert len(seen) == 8
+    assert len(seen) == 9
     last = copy.deepcopy(model)
     with torch.no_grad():
         last.head.weight.add_(1)

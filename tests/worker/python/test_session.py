@@ -8,8 +8,8 @@ import io
 import logging
 import os
 import pathlib
-import re
 import pickle
+import re
 import subprocess
 import sys
 import time

@@ -195,16 +195,21 @@ def test_a_store_that_raises_is_left_alone_after_three_failures(method: str) -> 
     assert len(told) == 1 and "no space left" in told[0]
 
 
+def expect_ended(name: str, change: Callable[[int, nn.Module, Skipper | None], None]) -> None:
+    """By a change that somebody makes before a step, after which nothing is skipped, and nothing wrong was used."""
+    cached = run(DictStore(), each_step=change)
+    assert cached.refusal == name
+    assert cached.same_as(run(each_step=change))
+    assert cached.counters["passes_skipped"] > 0
+
+
 def test_changed_weights_end_it() -> None:
     def change(number: int, model: nn.Module, _: Skipper | None) -> None:
         if number == 8:
             with torch.no_grad():
                 model.layer1[0].conv1.weight.mul_(1.5)
 
-    cached = run(DictStore(), each_step=change)
-    assert cached.refusal == "WEIGHTS_CHANGED"
-    assert cached.same_as(run(each_step=change))
-    assert cached.counters["passes_skipped"] > 0
+    expect_ended("WEIGHTS_CHANGED", change)
 
 
 @pytest.mark.parametrize("name", ["weight", "bias"])
@@ -216,10 +221,7 @@ def test_weights_that_are_changed_behind_the_back_of_torch_end_it(name: str) -> 
             parameter.data.add_(0.5)
             assert parameter._version == version
 
-    cached = run(DictStore(), each_step=change)
-    assert cached.refusal == "WEIGHTS_CHANGED"
-    assert cached.same_as(run(each_step=change))
-    assert cached.counters["passes_skipped"] > 0
+    expect_ended("WEIGHTS_CHANGED", change)
 
 
 def test_a_changed_attribute_ends_it() -> None:
@@ -227,10 +229,7 @@ def test_a_changed_attribute_ends_it() -> None:
         if number == 8:
             model.layer1[0].bn1.eps = 0.1
 
-    cached = run(DictStore(), each_step=change)
-    assert cached.refusal == "SETTING_CHANGED"
-    assert cached.same_as(run(each_step=change))
-    assert cached.counters["passes_skipped"] > 0
+    expect_ended("SETTING_CHANGED", change)
 
 
 @pytest.mark.parametrize("name,value", [("running_mean", 1.0), ("running_var", 2.0)])
@@ -241,10 +240,7 @@ def test_changed_buffers_end_it_but_not_those_that_are_written_to(name: str, val
         if number == 9:
             buffer.fill_(value)
 
-    cached = run(DictStore(), each_step=change)
-    assert cached.refusal == "WEIGHTS_CHANGED"
-    assert cached.same_as(run(each_step=change))
-    assert cached.counters["passes_skipped"] > 0
+    expect_ended("WEIGHTS_CHANGED", change)
 
 
 def test_settings_that_change_are_another_shape_of_call() -> None:

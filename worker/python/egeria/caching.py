@@ -135,12 +135,12 @@ class Caching:
         present = self._skipper.watch.seconds if self._skipper is not None else 0.0
         return self._spent_seconds + self._watch.seconds + present
 
-    def totals(self) -> tuple[dict[str, int], dict[str, int], dict[str, Any], dict[str, Any]]:
+    def totals(self) -> tuple[dict[str, int], dict[str, int], dict[str, Any], _native.ActivationCache | None]:
         """For the metrics: Skipper's counters over all prefixes, samples by why they were no hits, estimates(), and the
-        counters of the line to the daemon, if there is one."""
+        line to the daemon, if there is one."""
         counters = self._skipped()
         misses = {name[len("miss_"):]: value for name, value in counters.items() if name.startswith("miss_")}
-        return counters, misses, self.estimates(), {} if self._cache is None else self._cache.counters()
+        return counters, misses, self.estimates(), self._cache
 
     def close(self, finished: bool) -> None:
         """Leaves the model as it was. Entries of a training that has finished are forgotten, others stay for its

@@ -146,7 +146,8 @@ class Link:
             self._tell_local()
         rank = dist.get_rank(group) if group is not None else 0
         world = dist.get_world_size(group) if group is not None else 1
-        shares = [self._shares.get(module.name, 0.0) for module in self.modules]
+        modules = [self._describe(index) for index in range(len(self.modules))]
+        shares = [module["step_share"] for module in modules]
         job = {
             "job_id": _job_id(subject.job_id, session),
             "generation": generation + min(subject.restarts, _MOST_RESTARTS),
@@ -154,7 +155,7 @@ class Link:
             "world_size": world,
             "training_job": config.training_job or os.environ.get("EGERIA_TRAINING_JOB")
                             or type(subject.model).__name__,
-            "modules": [self._describe(index) for index in range(len(self.modules))],
+            "modules": modules,
             "policy_json": config.policy_json(samples, subject.total_steps),
             "total_steps": subject.total_steps or 0,
             "planned_learning_rates": subject.planned_rates,

@@ -356,8 +356,7 @@ class Session:
                 self._switcher.hold()
         except Exception as error:  # pylint: disable=broad-exception-caught
             self._fail("a forward pass could not be followed", error)
-        if self._caching is not None:
-            caching = self._caching
+        if (caching := self._caching) is not None:
             self._try("whether samples come again cannot be told", lambda: caching.before_forward(args, kwargs))
         try:
             if not self._captured and self._probing and (self._sampling is not None or self._wants_inputs):
@@ -392,8 +391,7 @@ class Session:
         self._account.end_step(prefix, self._switcher.frozen_share)
         with self._account.spend("hooks"):
             self._end_step(prefix)
-        if self._caching is not None:
-            caching = self._caching
+        if (caching := self._caching) is not None:
             self._try("frozen layers are not skipped",
                       lambda: caching.follow(self.modules, self.prefix, self._switcher.job_id))
 

@@ -53,10 +53,10 @@ class Skipper:
       worth: decides in which passes the store is used at all.
       watch: what all this has taken of the training thread's time, proofs and audits included.
       counters: "hits" and "misses" in samples, and these by reason: those of the store ("miss_absent",
-        "miss_late", "miss_other_input", ...), "miss_recomputed" (with others of their batch), "miss_audited", "miss_no_ids"
-        (passes), "miss_off" (it does not pay), "miss_unproven" (a shape of call without a proof), "miss_unusual_call", "miss_unfit" (the store gave something else); "miss_failure";
-        "passes", "passes_skipped"; "proofs" (each takes a few steps' time, in the pass that it is made in);
-        "audits" (passes that were computed although they might have been skipped); "failures".
+        "miss_late", "miss_other_input", ...), "miss_recomputed" (with others of their batch), "miss_audited",
+        "miss_no_ids" (passes), "miss_off" (it does not pay), "miss_unproven" (a shape of call without a proof),
+        "miss_unusual_call", "miss_unfit" (the store gave something else); "miss_failure"; "passes", "passes_skipped";
+        "proofs" (each takes a few steps' time, in the pass that it is made in); "audits" (passes that were computed although they might have been skipped); "failures".
     """
 
     def __init__(self, model: nn.Module, frozen: Sequence[LayerModule], store: ActivationStore, *,

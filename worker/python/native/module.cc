@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "common/base/ids.h"
 #include "common/base/log.h"
 #include "common/graph/graph_json.h"
@@ -239,7 +238,7 @@ void DefineRequests(py::module_& module) {
 }
 
 void SetCacheTotals(PythonLink& link, const std::map<std::string, int64_t>& counters,
-                    std::map<std::string, int64_t> misses, const py::dict& estimates, const py::dict& line) {
+                    std::map<std::string, int64_t> misses, const py::dict& estimates, ActivationCache* cache) {
   const auto count = [&](const char* name) {
     const auto found = counters.find(name);
     return found == counters.end() ? 0 : found->second;
@@ -251,14 +250,7 @@ void SetCacheTotals(PythonLink& link, const std::map<std::string, int64_t>& coun
   totals.passes_skipped = count("passes_skipped");
   totals.proofs = count("proofs");
   totals.audits = count("audits");
-  if (!line.empty()) {
-    for (const char* reading : {"ahead", "waited_for", "late"}) {
-      totals.batches[reading] = line[py::str(absl::StrCat("batches_", reading))].cast<int64_t>();
-    }
-    totals.waited_seconds = line["waited_seconds"].cast<double>();
-    totals.lookup_seconds = line["lookup_seconds"].cast<double>();
-    totals.bytes_read = line["bytes_read"].cast<int64_t>();
-  }
+  if (cache != nullptr) AddReading(*cache, &totals);
   totals.saved_seconds = estimates["saved_seconds"].cast<double>();
   totals.forward_seconds = estimates["forward_seconds"].cast<std::optional<double>>().value_or(0);
   totals.fetch_seconds = estimates["fetch_seconds"].cast<std::optional<double>>().value_or(0);
@@ -319,9 +311,9 @@ void DefineLink(py::module_& module) {
              link.SetAccount(std::move(totals));
            },
            "account"_a, "For the metrics, and for the controller.")
-      .def("set_cache_totals", &SetCacheTotals, "counters"_a, "misses"_a, "estimates"_a, "line"_a,
+      .def("set_cache_totals", &SetCacheTotals, "counters"_a, "misses"_a, "estimates"_a, "cache"_a,
            "What the metrics say of the cache: Skipper.counters, samples by reason, Worth.estimates(), and "
-           "ActivationCache.counters() or nothing.")
+           "the ActivationCache, or None.")
       .def("counters", &CountersOf)
       .def("stop", &Stop, "finished"_a);
 }

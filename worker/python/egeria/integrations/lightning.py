@@ -111,9 +111,10 @@ class EgeriaCallback(Callback):
         self.session.step(self._loss)
         self._loss = None
         if trainer.is_global_zero and trainer.global_step % max(1, trainer.log_every_n_steps) == 0:
+            scalars = self.session.scalars()
             for logger in trainer.loggers:
-                logger.log_metrics(self.session.scalars(), step=trainer.global_step)
-            shown = {name: value for name, value in self.session.scalars().items() if name in _SHOWN}
+                logger.log_metrics(scalars, step=trainer.global_step)
+            shown = {name: value for name, value in scalars.items() if name in _SHOWN}
             pl_module.log_dict(shown, prog_bar=True, logger=False, on_step=True, on_epoch=False, rank_zero_only=True)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
