@@ -20,6 +20,7 @@ from egeria.account import Account
 from egeria.caching import Caching
 from egeria.config import Config
 from egeria.errors import EgeriaError
+from egeria.exiting import wait_for_collectives
 from egeria.graph import GraphError, RootInputs
 from egeria.gradient_readings import GradientReadings
 from egeria.hooks import BeforeStepHook, ForwardHook, NetworkHook, NetworkOutputHook, OutputHook, StepHook, \
@@ -631,3 +632,4 @@ def _close_all() -> None:
     finished = getattr(sys, "last_value", None) is None
     for session in list(_open.values()):
         session.close(finished=finished)
+    wait_for_collectives()

@@ -1,0 +1,49 @@
+"""The end of the process, after the last collective."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+
+_COLLECTIVES = "(pt_gloo_runloop)"  # what torch names the threads of a gloo group
+_CHECK_SECONDS = 0.001
+_CHECKS = 3  # in a row: a thread that waits for the interpreter's lock sleeps before it runs
+
+
+def wait_for_collectives(patience: float = 1.0) -> bool:
+    """Waits until the threads of the gloo groups rest; for atexit.
+
+    A collective has ended for its caller a moment before the thread that ran it drops its tensors. Where one of them
+    was Python's and the interpreter ends in between, the process aborts ("terminate called without an active
+    exception", https://github.com/pytorch/pytorch/pull/179291), in torch alone as with Egeria.
+
+    Args:
+      patience: seconds, at most.
+
+    Returns:
+      Whether they rest. True where threads cannot be looked at.
+    """
+    deadline = time.monotonic() + patience
+    checks = 0
+    while checks < _CHECKS:
+        states = _states()
+        if not states:
+            return True
+        if time.monotonic() > deadline:
+            return False
+        checks = checks + 1 if "R" not in states else 0
+        time.sleep(_CHECK_SECONDS)
+    return True
+
+
+def _states() -> set[str]:
+    """Of the threads, as in proc(5): R runs or waits for a core, S waits for work."""
+    states = set()
+    for file in pathlib.Path("/proc/self/task").glob("*/stat"):
+        try:
+            _, name, rest = file.read_text().partition(_COLLECTIVES)
+        except OSError:
+            continue  # the thread has ended
+        if name:
+            states.add(rest.split()[0])
+    return states
