@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <variant>
 #include <vector>
 
 #include "common/base/status.h"
@@ -35,6 +36,12 @@ absl::StatusOr<double> PlannedSaving(const PolicyConfig& config, JobShape shape)
     saved += ShareOfPrefix(policy->frozen_prefix(), shares) * static_cast<double>(steps);
   }
   return saved / static_cast<double>(shape.total_steps);
+}
+
+bool FollowsAClock(const PolicyConfig& config) {
+  if (const auto* clock = std::get_if<AutoConfig>(&config)) return !clock->signal_led.value_or(false);
+  return std::holds_alternative<StagedConfig>(config) || std::holds_alternative<ScheduleConfig>(config) ||
+         std::holds_alternative<FinetuneConfig>(config) || std::holds_alternative<NoneConfig>(config);
 }
 
 }  // namespace egeria::policy

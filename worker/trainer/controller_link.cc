@@ -1,19 +1,14 @@
 #include "worker/trainer/controller_link.h"
 
 #include <algorithm>
-#include <exception>
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/zeros.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
-#include "worker/commit/torch_status.h"
 #include "worker/trainer/launch.h"
-#include "worker/trainer/step_shares.h"
 #include "worker/trainer/trace_graph.h"
 
 namespace egeria::trainer {
@@ -50,26 +45,6 @@ std::vector<worker::ModuleDescription> Describe(
   return described;
 }
 
-// Rank 0's measurement on all ranks, as one job has one shape. What cannot be measured is 0: not known.
-absl::Status AddStepShares(const LinkDescription& description, std::vector<worker::ModuleDescription>* described) {
-  std::string text;
-  if (description.member->rank == 0) {
-    try {
-      std::vector<int64_t> shape = description.image_shape;
-      shape.insert(shape.begin(), description.options->batch_size);
-      text = absl::StrJoin(MeasureStepShares(*description.modules, shape, description.device), " ");
-    } catch (const std::exception& error) {
-      LogWarning("the layer modules' parts of a step's time cannot be measured: ", worker::MessageOf(error));
-    }
-  }
-  EGERIA_ASSIGN_OR_RETURN(text, ShareFromRankZero(*description.member, "step_shares", text));
-  const std::vector<std::string> parts = absl::StrSplit(text, ' ', absl::SkipEmpty());
-  for (size_t i = 0; i < std::min(parts.size(), described->size()); ++i) {
-    if (!absl::SimpleAtod(parts[i], &(*described)[i].step_share)) (*described)[i].step_share = 0;
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<ControllerLink> LinkController(const LinkDescription& description) {
@@ -90,7 +65,9 @@ absl::StatusOr<ControllerLink> LinkController(const LinkDescription& description
   job.world_size = description.member->world_size;
   job.training_job = options.training_job;
   job.modules = Describe(description, &link.snapshot_tensors);
-  EGERIA_RETURN_IF_ERROR(AddStepShares(description, &job.modules));
+  for (size_t i = 0; i < std::min(description.step_shares.size(), job.modules.size()); ++i) {
+    job.modules[i].step_share = description.step_shares[i];
+  }
   EGERIA_ASSIGN_OR_RETURN(job.policy_json, BuildPolicyJson(options));
   job.total_steps = description.total_steps;
   job.planned_learning_rates = description.planned_learning_rates;

@@ -22,6 +22,7 @@ struct LinkDescription {
   const std::vector<worker::LayerModule>* modules = nullptr;
   std::vector<int64_t> image_shape;  // channels, height, width
   c10::Device device = c10::kCPU;
+  std::vector<double> step_shares;  // of StepSharesOfRankZero()
   int64_t total_steps = 0;
   std::vector<double> planned_learning_rates;
   int64_t step = 0;

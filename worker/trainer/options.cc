@@ -28,6 +28,8 @@ constexpr const char* kDescription =
 // The rule's own default for b; see docs/rule.md.
 constexpr int kDefaultProbeBatch = 32;
 
+constexpr const char* kPlannedSaving = "planned";  // of --reinvest
+
 template <typename... Args>
 absl::Status BadFlag(const Args&... message) {
   return NamedError(absl::StatusCode::kInvalidArgument, "BAD_FLAG", message...);
@@ -87,6 +89,15 @@ void SetBudget(const std::string& text, Options* o) {
   o->budget = part.value;
 }
 
+void SetReinvest(const std::string& text, Options* o) {
+  o->reinvest = true;
+  config::Part part;
+  if (text != kPlannedSaving && !(config::Parse({text}, &part).ok() && part.value > 0 && part.value < 1)) {
+    throw CLI::ValidationError("--reinvest", "'" + text + "' is not a part of the time, such as 8%");
+  }
+  o->reinvest_saving = part.value;
+}
+
 void AddEgeriaFlags(CLI::App* app, Options* o) {
   app->add_option("--controller", o->controller,
                   "unix:/path or HOST:PORT of the controller; 'none' trains plainly")
@@ -109,6 +120,11 @@ void AddEgeriaFlags(CLI::App* app, Options* o) {
   app->add_option_function<std::string>("--budget", [o](const std::string& text) { SetBudget(text, o); },
                                         "Part of the time to save, such as 20%: freeze no more than that takes")
       ->envname("EGERIA_BUDGET");
+  app->add_option_function<std::string>("--reinvest", [o](const std::string& text) { SetReinvest(text, o); },
+                                        "Train for more steps, which take the time that freezing saves: the part given, such "
+                                        "as 8%, or what the policy plans to save on this machine")
+      ->expected(0, 1)
+      ->default_str(kPlannedSaving);
   app->add_flag("--observe", o->observe, "Decide and report, but freeze nothing");
   app->add_option("--modules", o->module_patterns,
                   "One regular expression per layer module, matched against the names of the blocks");
@@ -224,6 +240,11 @@ absl::Status ResolveOptions(Options* o) {
     LogWarning("--policy ", o->policy, " has no effect without a controller: start through egeria-run, or give "
                "--controller ADDRESS");
     o->policy = "none";
+  }
+  if (o->reinvest && o->observe) return BadFlag("--reinvest spends what freezing saves, but --observe freezes nothing");
+  if (o->reinvest && o->controller.empty() && o->reinvest_saving == 0) {
+    LogWarning("--reinvest has no effect without a controller, as nothing will freeze");
+    o->reinvest = false;
   }
   if (!o->controller.empty() && !o->plans.empty()) {
     return BadFlag("--plans takes the place of a controller: add --controller none");

@@ -44,6 +44,8 @@ struct Options {
   std::optional<bool> bootstrap;
   std::vector<std::string> freeze_at;  // "FRACTION:PREFIX", for the policy schedule
   double budget = 0;       // part of the time to save; 0: as much as can be
+  bool reinvest = false;   // spend the time that is saved on more steps
+  double reinvest_saving = 0;  // the part of the time that is expected to be saved; 0: what the policy plans
   bool observe = false;
   std::string controller;  // "" is none
   std::string plans;       // file

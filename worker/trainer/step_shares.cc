@@ -1,8 +1,10 @@
 #include "worker/trainer/step_shares.h"
 
 #include <chrono>
+#include <exception>
 #include <limits>
 #include <numeric>
+#include <string>
 #include <utility>
 
 #include "ATen/DeviceAccelerator.h"
@@ -10,9 +12,16 @@
 #include "ATen/ops/ones_like.h"
 #include "ATen/ops/zeros.h"
 #include "ATen/ops/zeros_like.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/optim/sgd.h"
+#include "worker/commit/torch_status.h"
 #include "worker/session/side_pass.h"
+#include "worker/trainer/launch.h"
 
 namespace egeria::trainer {
 namespace {
@@ -103,6 +112,27 @@ std::vector<double> MeasureStepShares(const std::vector<worker::LayerModule>& mo
   std::vector<double> shares;
   for (size_t i = 0; i < modules.size(); ++i) {
     shares.push_back(total > 0 ? (best.backward[i] + best.optimizer * counts[i] / parameters) / total : 0);
+  }
+  return shares;
+}
+
+absl::StatusOr<std::vector<double>> StepSharesOfRankZero(const worker::GroupMember& member,
+                                                         const std::vector<worker::LayerModule>& modules,
+                                                         const std::vector<int64_t>& batch_shape, c10::Device device) {
+  std::string text;
+  if (member.rank == 0) {
+    try {
+      text = absl::StrJoin(MeasureStepShares(modules, batch_shape, device), " ");
+    } catch (const std::exception& error) {
+      LogWarning("the layer modules' parts of a step's time cannot be measured: ", worker::MessageOf(error));
+    }
+  }
+  EGERIA_ASSIGN_OR_RETURN(text, ShareFromRankZero(member, "step_shares", text));
+  std::vector<double> shares;
+  for (const absl::string_view part : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
+    double share = 0;
+    EGERIA_CHECK(absl::SimpleAtod(part, &share));
+    shares.push_back(share);
   }
   return shares;
 }

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "c10/core/Device.h"
+#include "worker/commit/process_group.h"
 #include "worker/freeze/layer_module.h"
 
 namespace egeria::trainer {
@@ -15,6 +17,12 @@ namespace egeria::trainer {
 // duration the memory of another copy of the parameters. Exceptions of torch pass through.
 std::vector<double> MeasureStepShares(const std::vector<worker::LayerModule>& modules,
                                       const std::vector<int64_t>& batch_shape, c10::Device device);
+
+// Rank 0's measurement on all ranks, as one job has one shape; empty where it fails, with a warning.
+// Errors: those of ShareFromRankZero().
+absl::StatusOr<std::vector<double>> StepSharesOfRankZero(const worker::GroupMember& member,
+                                                         const std::vector<worker::LayerModule>& modules,
+                                                         const std::vector<int64_t>& batch_shape, c10::Device device);
 
 }  // namespace egeria::trainer
 

@@ -22,6 +22,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "worker/commit/torch_status.h"
+#include "worker/planning/planned_saving.h"
 #include "worker/session/session.h"
 #include "worker/trainer/batch_loader.h"
 #include "worker/trainer/cache_link.h"
@@ -32,6 +33,7 @@
 #include "worker/trainer/progress.h"
 #include "worker/trainer/replica.h"
 #include "worker/trainer/schedule.h"
+#include "worker/trainer/step_shares.h"
 
 namespace egeria::trainer {
 namespace {
@@ -63,8 +65,12 @@ class Run {
     return options_.stop_after > 0 ? std::min(options_.stop_after, total_steps_) : total_steps_;
   }
 
+  // The last one may be a part of one.
+  int64_t epochs() const { return (total_steps_ + sampler_->steps_per_epoch() - 1) / sampler_->steps_per_epoch(); }
+
   absl::Status LoadData();
   absl::Status MakeReplica();
+  absl::Status PlanSteps(const std::optional<Checkpoint>& restored);
   absl::Status StartSession(const std::optional<Checkpoint>& restored);
   absl::StatusOr<std::optional<Checkpoint>> Restore();
   absl::Status SaveCheckpoint();
@@ -83,6 +89,8 @@ class Run {
   std::optional<UpcomingBatches> upcoming_;
   Augmentation augmentation_;
   int64_t total_steps_ = 0;
+  double reinvested_saving_ = 0;
+  std::vector<double> step_shares_;
   LearningRateOptions rate_;
   std::unique_ptr<Replica> replica_;
   std::unique_ptr<worker::SessionMetrics> metrics_;
@@ -107,10 +115,8 @@ absl::Status Run::LoadData() {
   EGERIA_ASSIGN_OR_RETURN(sampler_, Sampler::Make(task_.train.size(), launch_.member.world_size,
                                                   options_.batch_size, options_.seed));
   upcoming_.emplace(*sampler_, launch_.member.rank, kBatchesAhead);
-  total_steps_ = options_.epochs * sampler_->steps_per_epoch();
   EGERIA_ASSIGN_OR_RETURN(rate_.kind, ParseScheduleKind(options_.schedule));
   rate_.base = options_.learning_rate;
-  rate_.total_steps = total_steps_;
   rate_.warmup_steps = options_.warmup_steps;
   rate_.milestones = options_.milestones;
   rate_.gamma = options_.gamma;
@@ -128,6 +134,35 @@ absl::Status Run::MakeReplica() {
   options.seed = options_.seed;
   options.device = device_;
   EGERIA_ASSIGN_OR_RETURN(replica_, Replica::Make(options, launch_.training_group));
+  return absl::OkStatus();
+}
+
+// The length of the training: the epochs that were asked for, and the steps that the saved time buys. A resumed run counts on
+// the same saving as before, so that its learning rates stay the same.
+absl::Status Run::PlanSteps(const std::optional<Checkpoint>& restored) {
+  const ImageSet& images = task_.train;
+  if (!options_.controller.empty()) {
+    EGERIA_ASSIGN_OR_RETURN(step_shares_,
+                            StepSharesOfRankZero(launch_.member, replica_->modules(),
+                                                 {options_.batch_size, images.channels, images.height, images.width},
+                                                 device_));
+  }
+  total_steps_ = rate_.total_steps = options_.epochs * sampler_->steps_per_epoch();
+  if (!options_.reinvest) return absl::OkStatus();
+  if (restored.has_value()) {
+    reinvested_saving_ = restored->reinvested_saving;
+  } else if (options_.reinvest_saving > 0) {
+    reinvested_saving_ = options_.reinvest_saving;
+  } else {
+    EGERIA_ASSIGN_OR_RETURN(const std::string policy, BuildPolicyJson(options_));
+    EGERIA_ASSIGN_OR_RETURN(reinvested_saving_, worker::PlannedSaving(policy, total_steps_, step_shares_,
+                                                                      options_.budget, PlannedRates(rate_)));
+  }
+  total_steps_ = rate_.total_steps = worker::ReinvestedSteps(rate_.total_steps, reinvested_saving_);
+  if (leader()) {
+    LogInfo("reinvest: ", absl::StrFormat("%.1f %%", 100 * reinvested_saving_), " of the time is expected to be saved, and the "
+            "training takes ", total_steps_, " steps in place of ", options_.epochs * sampler_->steps_per_epoch());
+  }
   return absl::OkStatus();
 }
 
@@ -181,6 +216,7 @@ absl::Status Run::SaveCheckpoint() {
   checkpoint.seconds = seconds_;
   checkpoint.frozen_share_steps = share_steps_;
   checkpoint.frozen_share_seconds = share_seconds_;
+  checkpoint.reinvested_saving = reinvested_saving_;
   std::vector<worker::Switch> switches = earlier_switches_;
   switches.insert(switches.end(), session_->switches().begin(), session_->switches().end());
   for (const worker::Switch& s : switches) {
@@ -227,6 +263,7 @@ absl::Status Run::StartSession(const std::optional<Checkpoint>& restored) {
     link.modules = &replica_->modules();
     link.image_shape = {task_.train.channels, task_.train.height, task_.train.width};
     link.device = device_;
+    link.step_shares = step_shares_;
     link.total_steps = total_steps_;
     link.planned_learning_rates = PlannedRates(rate_);
     link.step = parts.step;
@@ -256,6 +293,7 @@ absl::Status Run::Prepare() {
   // What is random during training may differ between ranks; the weights above may not.
   at::manual_seed(options_.seed * 1'000'003 + 1 + static_cast<uint64_t>(launch_.member.rank));
   EGERIA_ASSIGN_OR_RETURN(const std::optional<Checkpoint> restored, Restore());
+  EGERIA_RETURN_IF_ERROR(PlanSteps(restored));
   return StartSession(restored);
 }
 
@@ -298,7 +336,7 @@ absl::Status Run::Step(Progress* progress) {
     moment.step = step + 1;
     moment.total_steps = total_steps_;
     moment.epoch = epoch + 1;
-    moment.epochs = options_.epochs;
+    moment.epochs = epochs();
     moment.loss = loss.item<double>();
     moment.learning_rate = rate;
     moment.frozen_prefix = replica_->freezer().frozen_prefix();
@@ -377,7 +415,7 @@ absl::StatusOr<RunSummary> Run::Summarise(const Score& score, double wall_second
     identical = identical && s.ranks_identical;
   }
   summary.ranks_identical = identical;
-  summary.epochs = options_.epochs;
+  summary.epochs = epochs();
   summary.seed = options_.seed;
   for (const worker::LayerModule& module : replica_->modules()) summary.modules.push_back(module.name());
   summary.parameters_hash = absl::StrFormat("%016x", replica_->Hash());

@@ -54,10 +54,25 @@ TEST(Options, BadFlagsEndWithTwo) {
            {"--task", "digits", "--data", "x", "--cache", "unix:/c", "--cache-use", "never"},
            {"--task", "digits", "--data", "x", "--cache", "unix:/c", "--cache-format", "fp16"},
            {"--task", "digits", "--data", "x", "--budget", "100%"},
+           {"--task", "digits", "--data", "x", "--reinvest", "100%"},
+           {"--task", "digits", "--data", "x", "--reinvest", "much"},
+           {"--task", "digits", "--data", "x", "--controller", "unix:/c", "--observe", "--reinvest"},
            {"--task", "digits", "--data", "x", "--augment", "random"},
            {"--task", "digits", "--data", "x", "--bootstrap", "maybe"}}) {
     EXPECT_EQ(Parse(arguments).exit_code, 2) << ::testing::PrintToString(arguments);
   }
+}
+
+TEST(Options, ReinvestsWhatIsPlannedOrWhatItIsTold) {
+  EXPECT_FALSE(Parse({"--task", "digits", "--data", "x", "--controller", "unix:/c"}).options.reinvest);
+  const CommandLine planned = Parse({"--task", "digits", "--reinvest", "--data", "x", "--controller", "unix:/c"});
+  ASSERT_FALSE(planned.exit_code.has_value());
+  EXPECT_TRUE(planned.options.reinvest);
+  EXPECT_EQ(planned.options.reinvest_saving, 0);
+  const CommandLine told = Parse({"--task", "digits", "--data", "x", "--controller", "unix:/c", "--reinvest", "8%"});
+  EXPECT_TRUE(told.options.reinvest);
+  EXPECT_DOUBLE_EQ(told.options.reinvest_saving, 0.08);
+  EXPECT_FALSE(Parse({"--task", "digits", "--data", "x", "--reinvest"}).options.reinvest) << "nothing will freeze";
 }
 
 TEST(Options, TakesTheCacheFromTheEnvironmentUnlessItIsToldOtherwise) {

@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/ranks.h"
+#include "worker/planning/planned_saving.h"
 #include "worker/trainer/checkpoint.h"
 #include "worker/trainer/data/random.h"
 
@@ -180,6 +181,50 @@ TEST_F(TrainerTest, AControllerThatNeverStartedLeavesTheRunAsItWas) {
   EXPECT_EQ(run->parameters_hash, plain->parameters_hash);
   EXPECT_EQ(run->mode, "act");
   EXPECT_TRUE(run->decisions.empty());
+}
+
+TEST_F(TrainerTest, AnExpectedSavingBuysStepsAtTheLearningRatesOfALongerTraining) {
+  options_.schedule = "cosine";
+  options_.reinvest = true;
+  options_.reinvest_saving = 0.2;
+  const auto whole = TrainOn(2, options_);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_EQ(whole->steps, 50) << "40 / .8";
+  EXPECT_EQ(whole->epochs, 5);
+  Options longer = options_;
+  longer.reinvest = false;
+  longer.epochs = 5;
+  EXPECT_EQ(TrainOn(2, longer)->parameters_hash, whole->parameters_hash);
+}
+
+TEST_F(TrainerTest, WhatThePolicyPlansToSaveBuysStepsAndAResumedRunKeepsThem) {
+  options_.controller = "unix:" + Path("nobody.sock");
+  options_.policy = "schedule";
+  options_.freeze_at = {"0.5:3"};
+  options_.reinvest = true;
+  options_.checkpoint = Path("a.ckpt");
+  options_.stop_after = 20;
+  ASSERT_TRUE(TrainOn(2, options_).ok());
+  std::ifstream in(Path("a.ckpt"), std::ios::binary);
+  const auto checkpoint = Decode(std::string(std::istreambuf_iterator<char>(in), {}));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_GT(checkpoint->reinvested_saving, 0);
+  EXPECT_LT(checkpoint->reinvested_saving, 0.5);
+  options_.stop_after = 0;
+  options_.resume = true;
+  const auto run = TrainOn(2, options_);
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->steps, worker::ReinvestedSteps(40, checkpoint->reinvested_saving));
+}
+
+TEST_F(TrainerTest, WhatAPolicyWillSaveThatWaitsForReadingsHasToBeSaid) {
+  options_.controller = "unix:" + Path("nobody.sock");
+  options_.policy = "plasticity";
+  options_.reinvest = true;
+  EXPECT_THAT(std::string(TrainOn(2, options_).status().message()),
+              ::testing::AllOf(HasSubstr("[NO_PLAN]"), HasSubstr("give the saving that you expect")));
+  options_.reinvest_saving = 0.1;
+  EXPECT_EQ(TrainOn(2, options_)->steps, 44);
 }
 
 TEST_F(TrainerTest, BadPlansAndPolicyAreTheUsersErrors) {

@@ -32,8 +32,8 @@ def reinvest(total_steps: int, config: Config, report: Report | None = None, *, 
         included. For "auto", which waits until little is left of them, and for "staged" with "area".
 
     Raises:
-      EgeriaError: [BAD_TOTAL_STEPS], [BAD_SAVING]; [NO_PLAN] the policy does not say what it will freeze, or the report
-        has no times.
+      EgeriaError: [BAD_TOTAL_STEPS], [BAD_SAVING], [BAD_POLICY]; [NO_PLAN] the policy does not say what it will freeze,
+        or the report has no times.
     """
     if isinstance(total_steps, bool) or not isinstance(total_steps, int) or total_steps < 1:
         raise EgeriaError("BAD_TOTAL_STEPS", f"total_steps is {total_steps!r}; give the number of optimizer steps")
@@ -41,7 +41,7 @@ def reinvest(total_steps: int, config: Config, report: Report | None = None, *, 
         saving = planned_saving(total_steps, config, report, learning_rates or ())
     if not 0 <= saving < 1:
         raise EgeriaError("BAD_SAVING", f"saving is {saving!r}; give a part of the time, from 0 to under 1")
-    return int(total_steps / (1 - saving) + 1e-9)
+    return _native.reinvested_steps(total_steps, saving)
 
 
 def planned_saving(total_steps: int, config: Config, report: Report | None,
@@ -54,23 +54,7 @@ def planned_saving(total_steps: int, config: Config, report: Report | None,
         raise EgeriaError("NO_PLAN", "the policy 'auto' waits until little is left of the learning rate; give "
                           "`learning_rates`, or `saving`")
     shares = step_shares(report.savings, len(report.modules))
-    try:
-        saving = _native.planned_saving(config.policy_json(), total_steps, shares, config.budget or 0.0,
-                                        list(learning_rates))
-    except Exception as error:
-        raise EgeriaError("NO_PLAN", f"{error}") from error
-    if saving <= 0 and not _follows_a_clock(config):
-        raise EgeriaError("NO_PLAN", f"the policy {config.policy!r} decides by what it measures, so that what it will "
-                          "save is not known; give `saving`, or take a policy that follows a clock (\"auto\", "
-                          "\"staged\")")
-    return saving
-
-
-def _follows_a_clock(config: Config) -> bool:
-    """Whether what the policy plans is all that it may do; at a constant learning rate, say, "auto" plans nothing."""
-    if config.policy == "auto":
-        return not (config.options or {}).get("signal_led")
-    return config.policy in ("staged", "schedule", "finetune", "none")
+    return _native.planned_saving(config.policy_json(), total_steps, shares, config.budget or 0.0, list(learning_rates))
 
 
 def step_shares(savings: Sequence[Saving], modules: int) -> list[float]:

@@ -24,10 +24,10 @@
 #include "worker/cache/tensor_hash.h"
 #include "worker/commit/parameter_checksum.h"
 #include "worker/freeze/partition.h"
+#include "worker/planning/planned_saving.h"
 #include "worker/python/native/account_binding.h"
 #include "worker/python/native/job_dict.h"
 #include "worker/python/native/python_link.h"
-#include "worker/python/native/planned_saving.h"
 #include "worker/python/native/reference_costs.h"
 
 namespace egeria::python {
@@ -498,9 +498,11 @@ PYBIND11_MODULE(_native, module) {
   module.def("planned_saving", [](const std::string& policy_json, int64_t total_steps,
                                   const std::vector<double>& step_shares, double budget,
                                   const std::vector<double>& learning_rates) {
-    return ValueOrRaise(PlannedSaving(policy_json, total_steps, step_shares, budget, learning_rates));
+    return ValueOrRaise(worker::PlannedSaving(policy_json, total_steps, step_shares, budget, learning_rates));
   }, "policy_json"_a, "total_steps"_a, "step_shares"_a, "budget"_a = 0.0, "learning_rates"_a = std::vector<double>(),
              "The part of a training's time that a policy saves by the clock alone.");
+  module.def("reinvested_steps", &worker::ReinvestedSteps, "steps"_a, "saving"_a,
+             "As many steps as take the time of `steps` when `saving` of it is saved.");
   module.def("random_job_id", [] { return JobId::Random().text(); }, "A new job's UUID.");
   module.def("set_log_level", &SetLogLevel, "level"_a, "debug, info, warning or error; for what C++ logs.");
   py::module_::import("atexit").attr("register")(py::cpp_function([] {

@@ -1,5 +1,5 @@
-#ifndef EGERIA_WORKER_PYTHON_NATIVE_PLANNED_SAVING_H_
-#define EGERIA_WORKER_PYTHON_NATIVE_PLANNED_SAVING_H_
+#ifndef EGERIA_WORKER_PLANNING_PLANNED_SAVING_H_
+#define EGERIA_WORKER_PLANNING_PLANNED_SAVING_H_
 
 #include <cstdint>
 #include <string>
@@ -7,20 +7,23 @@
 
 #include "absl/status/statusor.h"
 
-namespace egeria::python {
+namespace egeria::worker {
 
-// See policy::PlannedSaving().
+// What policy::PlannedSaving() says of a policy that follows a clock, for a training whose length is still to be chosen.
 //
 // Args:
 //   policy_json: egeria.v1.PolicyConfig in protobuf's JSON.
 //   step_shares: of the layer modules, as in egeria.v1.LayerModule.
 //   budget: 0: none.
 //   learning_rates: as JobShape::planned_learning_rates.
-// Errors: INVALID_ARGUMENT [BAD_POLICY].
+// Errors: INVALID_ARGUMENT [BAD_POLICY], or [NO_PLAN] the policy waits for what it measures.
 absl::StatusOr<double> PlannedSaving(const std::string& policy_json, int64_t total_steps,
                                      const std::vector<double>& step_shares, double budget,
                                      const std::vector<double>& learning_rates);
 
-}  // namespace egeria::python
+// As many steps as take the time of `steps` when `saving` of it, 0 to under 1, is saved.
+int64_t ReinvestedSteps(int64_t steps, double saving);
 
-#endif  // EGERIA_WORKER_PYTHON_NATIVE_PLANNED_SAVING_H_
+}  // namespace egeria::worker
+
+#endif  // EGERIA_WORKER_PLANNING_PLANNED_SAVING_H_
