@@ -22,7 +22,7 @@ constexpr int64_t kPeriodOfUnknownTotal = 500;
 
 // A signal is worth the less the less of the learning rate is left to follow it with: of the clock's veto, thresholds hold
 // while this part of the area is to come, and rise as it shrinks.
-constexpr double kAreaOfThresholds = 0.02;
+constexpr double kAreaOfThresholds = 0.01;
 constexpr double kLeastArea = 1e-6;
 
 // By the clock, the rates to come must be lower than this part of those of the whole training, on average: at a constant
