@@ -188,13 +188,9 @@ absl::Status JobManager::Heartbeat(SessionId session, const v1::Heartbeat& heart
   });
   if (job.state.finished()) return absl::OkStatus();
   if (found->rank_number == 0) {
-    v1::Heartbeat booked = heartbeat;
-    if (heartbeat.has_account()) {
-      booked.mutable_account()->set_spent_seconds(heartbeat.account().spent_seconds() + SecondsOfReference(job));
-      job.account = booked.account();
-    }
+    if (heartbeat.has_account()) job.account = heartbeat.account();
     const ObservationFilter before = job.filter;
-    const std::vector<v1::Observation> observations = job.filter.Take(booked, job.state);
+    const std::vector<v1::Observation> observations = job.filter.Take(heartbeat, job.state);
     // A journal that cannot be written is logged and counted there; the worker keeps its losses meanwhile.
     if (!CommitObservations(job, observations, effects).ok()) job.filter = before;
   }
@@ -232,7 +228,10 @@ std::optional<v1::Directive> JobManager::DirectiveFor(SessionId session) const {
     out->set_frozen_prefix(plan.frozen_prefix);
     out->set_reason(plan.reason);
   }
-  if (found->rank_number == 0) directive.set_loss_watermark(job.filter.LossWatermark(job.state));
+  if (found->rank_number == 0) {
+    directive.set_loss_watermark(job.filter.LossWatermark(job.state));
+    directive.set_reference_seconds(SecondsOfReference(job));
+  }
   return directive;
 }
 

@@ -58,7 +58,7 @@ TEST(Cluster, AJobFreezesItsFirstModule) {
   EXPECT_FALSE(pushed->has_sampling()) << "one rank samples for all";
 }
 
-TEST(Cluster, WhatTheReferenceTakesOfTheTrainingsCoresIsSpent) {
+TEST(Cluster, RankZeroIsToldWhatTheReferenceTakesOfItsCores) {
   controller::JobManagerOptions options;
   options.host = "here";
   options.cores = 4;
@@ -69,19 +69,26 @@ TEST(Cluster, WhatTheReferenceTakesOfTheTrainingsCoresIsSpent) {
   gpu.set_host("here");
   gpu.set_device_type("cuda");
   for (const auto& job : {near, far, gpu}) {
-    auto rank = cluster.Rank(job, 0);
+    auto rank = cluster.Rank(job, 0), other = cluster.Rank(job, 1);
     rank->Connect();
+    other->Connect();
     ASSERT_TRUE(TrainUntilPlan(*rank, 1'000).has_value());
-    rank->heartbeat.mutable_account()->set_spent_seconds(1);
-    rank->Beat();
-    rank->Finish();
+    double reference = 0;
     for (const controller::JobView& view : cluster.manager()->View().jobs) {
-      if (view.summary.job_id() != job.job_id()) continue;
-      const double reference = view.totals.reference_seconds.at("fake");
-      EXPECT_GT(reference, 0);
-      ASSERT_TRUE(view.account.has_value());
-      EXPECT_DOUBLE_EQ(view.account->spent_seconds(), job.job_id() == near.job_id() ? 1 + reference / 4 : 1);
+      if (view.summary.job_id() == job.job_id()) reference = view.totals.reference_seconds.at("fake");
     }
+    EXPECT_GT(reference, 0);
+    rank->Beat();
+    if (job.job_id() == near.job_id()) {
+      const auto told = rank->ReadDirective([&](const v1::Directive& d) { return d.reference_seconds() >= reference / 4; });
+      ASSERT_TRUE(told.has_value());
+      EXPECT_LT(told->reference_seconds(), reference);
+    } else {
+      EXPECT_EQ(rank->ReadDirective([](const v1::Directive&) { return true; })->reference_seconds(), 0);
+    }
+    const auto to_other = other->ReadDirective([](const v1::Directive& d) { return d.plans_size() > 0; });
+    ASSERT_TRUE(to_other.has_value());
+    EXPECT_EQ(to_other->reference_seconds(), 0) << "one account counts it";
   }
 }
 

@@ -1,5 +1,6 @@
 #include "worker/agent/agent_state.h"
 
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -185,6 +186,15 @@ v1::Heartbeat AgentState::TakeHeartbeat() {
   return heartbeat;
 }
 
+void AgentState::CountReference(double total) {
+  if (!std::isfinite(total) || total < 0) return;
+  if (reference_seconds_.has_value()) {
+    const bool restarted = total < *reference_seconds_;
+    counters_.reference_seconds += restarted ? total : total - *reference_seconds_;
+  }
+  reference_seconds_ = total;
+}
+
 void AgentState::Apply(const v1::Directive& directive) {
   if (directive.generation() != generation_.value()) {
     LogOnce("generation", absl::StrCat("The controller sent a directive for generation ", directive.generation(),
@@ -209,6 +219,7 @@ void AgentState::Apply(const v1::Directive& directive) {
     // A restarted controller counts from the beginning.
     if (snapshot.has_value() && snapshot->version < answered_version_) answered_version_ = -1;
     losses_.Forget(directive.loss_watermark());
+    CountReference(directive.reference_seconds());
     const PlanId before = ledger_.watermark();
     for (const v1::Plan& plan : directive.plans()) {
       absl::Status status = ledger_.Deliver(

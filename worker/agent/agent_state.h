@@ -61,6 +61,8 @@ class AgentState {
   void GiveUp();
 
  private:
+  // `total`: of the controller's life, which may have begun before this process or after it. Requires mutex_.
+  void CountReference(double total);
   // Queues what a probe gave, or counts it as dropped.
   bool Offer(absl::StatusOr<Upload> sample_or_reading);
   void LogOnce(const std::string& key, const std::string& message);
@@ -81,6 +83,7 @@ class AgentState {
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
+  std::optional<double> reference_seconds_;  // as the last directive had them
   StepReport report_;
   LossBuffer losses_;
   PlanLedger ledger_;

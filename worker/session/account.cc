@@ -122,6 +122,9 @@ std::optional<double> Account::SavedSeconds() const {
 
 std::map<std::string, double> Account::SpentSeconds() const {
   std::map<std::string, double> spent = spent_;
+  for (const auto& [what, seconds] : elsewhere_) {
+    if (seconds > 0) spent[what] += seconds;
+  }
   const std::map<int, double> means = SecondsPerStep();
   for (const auto& [prefix, seconds] : disturbances_) {
     auto usual = means.find(prefix);

@@ -15,7 +15,7 @@ namespace egeria::worker {
 // What freezing has saved of a training process's time, and what Egeria has taken of it.
 struct AccountTotals {
   std::optional<double> saved_seconds;          // by freezing; empty: not known (yet)
-  std::map<std::string, double> spent_seconds;  // of the training thread's time, by what
+  std::map<std::string, double> spent_seconds;  // of the training's time, by what
   // Mean time of a step by frozen prefix, without Egeria's own; of prefixes with enough steps to rely on.
   std::map<int, double> seconds_per_step;
 
@@ -41,6 +41,10 @@ class Account {
   void End(const std::string& what);
   // As a block, where somebody else has measured, outside of one.
   void Add(const std::string& what, double seconds);
+
+  // What was taken so far outside of the training thread, of the cores that it could have used: in place of what was said
+  // before. Not part of any step's time.
+  void SetElsewhere(const std::string& what, double seconds) { elsewhere_[what] = seconds; }
 
   // A block that ends with its scope.
   class Spending {
@@ -108,6 +112,7 @@ class Account {
   bool disturbed_ = false;
   bool in_forward_ = false;     // of the step under way, a forward pass has begun
   std::map<std::string, double> spent_;
+  std::map<std::string, double> elsewhere_;
   std::map<int, Times> times_;
   std::vector<std::pair<int, double>> disturbances_;  // prefix, seconds
   double share_steps_ = 0;

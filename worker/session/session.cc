@@ -135,7 +135,10 @@ absl::Status Session::EndStep(const at::Tensor& loss, const std::vector<double>&
   EGERIA_RETURN_IF_ERROR(CommitAndSwitch());
   link_.SetModelTotals(freezer_->frozen_share(), reducer_->bytes_reduced());
   if (frozen_forward_ != nullptr) link_.SetCacheTotals(frozen_forward_->totals());
-  if (step_ % kAccountEvery == 0) link_.SetAccount(account_.totals());
+  if (step_ % kAccountEvery == 0) {
+    account_.SetElsewhere("reference", link_.counters().reference_seconds);
+    link_.SetAccount(account_.totals());
+  }
   link_.Report(step_, loss, learning_rates, freezer_->frozen_prefix());
   return absl::OkStatus();
 }

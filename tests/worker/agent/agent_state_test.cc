@@ -1,5 +1,6 @@
 #include "worker/agent/agent_state.h"
 
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -50,6 +51,23 @@ TEST_F(AgentStateTest, PutsTheNewestReportAndAllLossesIntoTheHeartbeat) {
   EXPECT_EQ(heartbeat.losses().first_step(), 1);
   EXPECT_THAT(heartbeat.losses().values(), ElementsAre(1, 2, 3));
   EXPECT_FALSE(state_.TakeHeartbeat().has_losses());
+}
+
+TEST_F(AgentStateTest, CountsWhatTheReferenceTakesFromItsFirstDirectiveOn) {
+  v1::Directive directive = DirectiveOf();
+  const auto after = [&](double seconds) {
+    directive.set_reference_seconds(seconds);
+    state_.Apply(directive);
+    return state_.counters().reference_seconds;
+  };
+  EXPECT_EQ(after(5), 0) << "spent on the process before this one";
+  EXPECT_EQ(after(6), 1);
+  EXPECT_EQ(after(6), 1);
+  EXPECT_EQ(after(0.5), 1.5) << "of a controller that has been restarted";
+  EXPECT_EQ(after(2), 3);
+  EXPECT_EQ(after(std::numeric_limits<double>::quiet_NaN()), 3);
+  EXPECT_EQ(after(-1), 3);
+  EXPECT_EQ(after(2.5), 3.5);
 }
 
 TEST_F(AgentStateTest, SendsLossesOnlyFromRankZero) {

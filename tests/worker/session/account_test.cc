@@ -50,6 +50,18 @@ TEST_F(AccountTest, WhatScopesSpendIsNoPartOfAStep) {
   EXPECT_DOUBLE_EQ(account_.totals().total_spent_seconds(), 63);
 }
 
+TEST_F(AccountTest, WhatIsTakenElsewhereIsSpentButNoPartOfAStep) {
+  Steps(41, 1, 0);
+  account_.SetElsewhere("reference", 0);
+  EXPECT_THAT(account_.SpentSeconds(), IsEmpty());
+  Steps(40, 0.5, 2);
+  account_.SetElsewhere("reference", 3);
+  account_.SetElsewhere("reference", 4);
+  EXPECT_THAT(account_.SpentSeconds(), ElementsAre(Pair("reference", 4.0)));
+  EXPECT_THAT(account_.SecondsPerStep(), ElementsAre(Pair(0, 1.0), Pair(2, 0.5)));
+  EXPECT_THAT(account_.NetShare(), Optional(DoubleNear((20.0 - 4) / 80, 1e-9)));
+}
+
 TEST_F(AccountTest, AMedianOfTwoIsTheirMean) {
   Steps(1, 1, 0);
   Steps(1, 1, 0);

@@ -305,7 +305,13 @@ void DefineLink(py::module_& module) {
       .def("record_dropped_sample", &PythonLink::RecordDroppedSample, Unlocked())
       .def("set_totals", &PythonLink::SetModelTotals, "frozen_share"_a = 0.0, "bytes_reduced"_a = 0, Unlocked())
       .def("set_account",
-           [](PythonLink& link, const worker::Account& account) {
+           [](PythonLink& link, worker::Account& account) {
+             double reference_seconds = 0;
+             {
+               const Release release;
+               reference_seconds = link.counters().agent.reference_seconds;
+             }
+             account.SetElsewhere("reference", reference_seconds);
              worker::AccountTotals totals = account.totals();
              const Release release;
              link.SetAccount(std::move(totals));
