@@ -265,7 +265,7 @@ void JobManager::RefreshRequests(Job& job, Effects& effects) {
   job.blocked = blocked;
   const std::string by_policy = job.state.policy().blocked();
   if (job.blocked_by_policy.empty() && !by_policy.empty()) {
-    LogWarning("job ", job.id.text(), ": nothing more freezes: ", by_policy);
+    LogWarning("job ", job.id.text(), ": nothing freezes now: ", by_policy);
   }
   job.blocked_by_policy = by_policy;
   const bool samples_changed = job.requests.Update(subject, options_.clock());

@@ -13,6 +13,7 @@
 #include "controller/policy/finetune_policy.h"
 #include "controller/policy/gradnorm_policy.h"
 #include "controller/policy/paying_policy.h"
+#include "controller/policy/planned_saving.h"
 #include "controller/policy/plasticity_policy.h"
 #include "controller/policy/schedule_policy.h"
 #include "controller/policy/staged_policy.h"
@@ -264,7 +265,8 @@ absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(const PolicyConfig& config, c
   EGERIA_ASSIGN_OR_RETURN(const PolicyConfig resolved, Resolve(config, shape));
   std::unique_ptr<Policy> policy = kKinds[resolved.index()].make(resolved, shape);
   if (shape.budget > 0) policy = std::make_unique<BudgetedPolicy>(std::move(policy), shape);
-  if (kKinds[resolved.index()].measures && shape.total_steps > 0) {
+  // What a clock measures is little, and bounded; what was spent on other things is not had back by freezing nothing.
+  if (kKinds[resolved.index()].measures && !FollowsAClock(resolved) && shape.total_steps > 0) {
     policy = std::make_unique<PayingPolicy>(std::move(policy), shape);
   }
   return policy;

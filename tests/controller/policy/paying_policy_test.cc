@@ -127,12 +127,14 @@ TEST(PayingPolicy, WhatMeasuresNothingWantsNoAccount) {
   EXPECT_TRUE(MakeAuto()->wants_account());
   EXPECT_FALSE(MakePolicy(NoneConfig{}, Shape()).value()->wants_account());
   EXPECT_FALSE(MakePolicy(ScheduleConfig{{{0.5, 1}}}, Shape()).value()->wants_account());
+  EXPECT_FALSE(MakePolicy(AutoConfig{}, Shape()).value()->wants_account()) << "a clock's readings are few";
+  EXPECT_FALSE(MakePolicy(StagedConfig{.veto = true}, Shape()).value()->wants_account());
   JobShape endless = Shape();
   endless.total_steps = 0;
   EXPECT_FALSE(MakePolicy(PlasticityConfig{}, endless).value()->wants_account()) << "what is left is not known";
   JobShape budgeted = Shape();
   budgeted.budget = 0.1;
-  EXPECT_TRUE(MakePolicy(AutoConfig{}, budgeted).value()->wants_account());
+  EXPECT_TRUE(MakePolicy(AutoConfig{.signal_led = true}, budgeted).value()->wants_account());
   EXPECT_THAT(MakeAuto()->status().blocked, IsEmpty());
 }
 
