@@ -202,8 +202,8 @@ policy::Observation FromProto(const v1::Observation& proto) {
   }
   if (proto.has_account()) {
     const v1::Account& account = proto.account();
-    observation.account = {account.saved_seconds(), account.spent_seconds(), account.active_step_seconds(),
-                           account.frozen_step_seconds()};
+    observation.account = {account.saved_seconds(), account.measuring_seconds(),
+                           account.active_step_seconds(), account.frozen_step_seconds()};
   }
   return observation;
 }
@@ -228,7 +228,7 @@ v1::Observation ToProto(const policy::Observation& observation) {
   if (const std::optional<policy::Account>& account = observation.account) {
     v1::Account* out = proto.mutable_account();
     out->set_saved_seconds(account->saved_seconds);
-    out->set_spent_seconds(account->spent_seconds);
+    out->set_measuring_seconds(account->measuring_seconds);
     out->set_active_step_seconds(account->active_step_seconds);
     out->set_frozen_step_seconds(account->frozen_step_seconds);
   }

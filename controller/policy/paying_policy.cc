@@ -37,15 +37,15 @@ void PayingPolicy::Judge(int64_t step, const Account& account) {
     true_part = std::max(0.0, account.active_step_seconds - account.frozen_step_seconds) / promised;
   }
   const double most = remaining * account.active_step_seconds * ShareOfPrefix(deepest, shares_) * true_part;
-  if (account.spent_seconds - account.saved_seconds <= most) {
+  if (account.measuring_seconds - account.saved_seconds <= most) {
     in_a_row_ = 0;
     return;
   }
   if (++in_a_row_ < kAccountsInARow) return;
   why_off_ = absl::StrFormat(
-      "[DOES_NOT_PAY] by step %d it has taken %.3g s and saved %.3g s, and the %.0f steps left can save %.3g s at "
+      "[DOES_NOT_PAY] by step %d measuring has taken %.3g s and freezing saved %.3g s, and the %.0f steps left can save %.3g s at "
       "most: nothing more is measured or frozen",
-      step, account.spent_seconds, account.saved_seconds, remaining, most);
+      step, account.measuring_seconds, account.saved_seconds, remaining, most);
 }
 
 std::optional<Monitoring> PayingPolicy::monitoring() const { return off() ? std::nullopt : inner().monitoring(); }

@@ -12,14 +12,16 @@
 
 namespace egeria::policy {
 
-// Another policy, which is switched off when it can no longer earn back what it has cost. At step t of T, with c the
-// time of a step with nothing frozen, D the deepest prefix that may freeze and S(k) the share of c that prefix k
-// saves, that is once, in three accounts in a row,
+// Another policy, which is switched off when it can no longer earn back what its measurements have cost. At step t of T,
+// with c the time of a step with nothing frozen, D the deepest prefix that may freeze and S(k) the share of c that prefix
+// k saves, that is once, in three accounts in a row,
 //
-//   spent - saved  >  (T - t) c S(D) rho,     rho = max(0, c - c_k) / (c S(k)) for the prefix k that is frozen now,
+//   measuring - saved  >  (T - t) c S(D) rho,     rho = max(0, c - c_k) / (c S(k)) for the prefix k that is frozen now,
 //
 // where rho, how much of what S promises has come true, is 1 while nothing is frozen or that was not measured. The
-// right side is the most that can still be saved, so that what pays late is not given up early.
+// right side is the most that can still be saved: whenever the last freeze of use would have come, no more than it could
+// have saved is spent on waiting for it. What Egeria takes with any policy, or has taken once, is not in it, since
+// switching off would not give it back.
 //
 // Once it is off nothing more is measured, not even re-probes, and nothing more freezes; what is frozen stays so, but for
 // thaws, which remain the inner policy's. Thread-compatible.

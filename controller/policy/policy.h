@@ -23,10 +23,10 @@ struct GradientReading {
   int64_t samples = 0;                  // of the step, over all ranks; 0: not known
 };
 
-// What freezing has saved of rank 0's time so far, and what Egeria has taken of it.
+// What freezing has saved of rank 0's time so far, and what measuring for the policy has taken of it.
 struct Account {
   double saved_seconds = 0;
-  double spent_seconds = 0;
+  double measuring_seconds = 0;
   double active_step_seconds = 0;  // mean time of a step with nothing frozen, Egeria's own time left out
   double frozen_step_seconds = 0;  // the same with what is frozen now; 0: nothing is, or it has not been measured
 };

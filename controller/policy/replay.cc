@@ -129,10 +129,10 @@ absl::StatusOr<GradientReading> ParseGradients(int64_t line, int64_t step, const
 absl::StatusOr<Account> ParseAccount(int64_t line, const json& object) {
   if (!object.is_object()) return BadLine(line, "\"account\" is no object");
   EGERIA_ASSIGN_OR_RETURN(const std::optional<double> saved, NumberAt(line, object, "saved_seconds"));
-  EGERIA_ASSIGN_OR_RETURN(const std::optional<double> spent, NumberAt(line, object, "spent_seconds"));
+  EGERIA_ASSIGN_OR_RETURN(const std::optional<double> measuring, NumberAt(line, object, "measuring_seconds"));
   EGERIA_ASSIGN_OR_RETURN(const std::optional<double> active, NumberAt(line, object, "active_step_seconds"));
   EGERIA_ASSIGN_OR_RETURN(const std::optional<double> frozen, NumberAt(line, object, "frozen_step_seconds"));
-  return Account{saved.value_or(0), spent.value_or(0), active.value_or(0), frozen.value_or(0)};
+  return Account{saved.value_or(0), measuring.value_or(0), active.value_or(0), frozen.value_or(0)};
 }
 
 absl::StatusOr<JobShape> ParseJob(int64_t line, const json& object) {
@@ -298,7 +298,7 @@ std::string FormatObservation(const Observation& observation) {
   }
   if (const auto& account = observation.account) {
     object["account"] = ordered_json{{"saved_seconds", account->saved_seconds},
-                                     {"spent_seconds", account->spent_seconds},
+                                     {"measuring_seconds", account->measuring_seconds},
                                      {"active_step_seconds", account->active_step_seconds},
                                      {"frozen_step_seconds", account->frozen_step_seconds}};
   }

@@ -57,6 +57,7 @@ struct JobDescription {
 struct AccountReport {
   double saved_seconds = 0;
   double spent_seconds = 0;
+  double measuring_seconds = 0;    // of these, for what the policy decides by
   double active_step_seconds = 0;  // mean time of a step with nothing frozen, Egeria's own time left out
   double frozen_step_seconds = 0;  // the same with what is frozen now; 0: nothing is, or it has not been measured
 };

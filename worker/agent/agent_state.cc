@@ -173,6 +173,7 @@ v1::Heartbeat AgentState::TakeHeartbeat() {
     v1::Account* account = heartbeat.mutable_account();
     account->set_saved_seconds(report_.account->saved_seconds);
     account->set_spent_seconds(report_.account->spent_seconds);
+    account->set_measuring_seconds(report_.account->measuring_seconds);
     account->set_active_step_seconds(report_.account->active_step_seconds);
     account->set_frozen_step_seconds(report_.account->frozen_step_seconds);
   }

@@ -34,6 +34,14 @@ double AccountTotals::total_spent_seconds() const {
   return sum;
 }
 
+double AccountTotals::measuring_seconds() const {
+  double sum = 0;
+  for (const char* what : {"gradients", "probes", "reference", "snapshots"}) {
+    if (const auto found = spent_seconds.find(what); found != spent_seconds.end()) sum += found->second;
+  }
+  return sum;
+}
+
 void Account::Times::Add(double seconds) {
   if (seen_ % stride_ == 0) {
     kept_.push_back(seconds);

@@ -20,6 +20,7 @@ struct AccountTotals {
   std::map<int, double> seconds_per_step;
 
   double total_spent_seconds() const;
+  double measuring_seconds() const;  // of these, for what a policy decides by
 };
 
 // Adds up seconds, from step to step and by what they were spent on.

@@ -37,6 +37,7 @@ std::optional<AccountReport> ReportOf(const AccountTotals& account, int frozen_p
   const bool measured = frozen_prefix > 0 && frozen != account.seconds_per_step.end();
   return AccountReport{.saved_seconds = *account.saved_seconds,
                        .spent_seconds = account.total_spent_seconds(),
+                       .measuring_seconds = account.measuring_seconds(),
                        .active_step_seconds = active->second,
                        .frozen_step_seconds = measured ? frozen->second : 0};
 }

@@ -219,14 +219,14 @@ TEST_F(ObservationFilterTest, TakesAFiftiethOfTheAccounts) {
   const int64_t total = state_.registration().total_steps();
   ASSERT_GT(total, 0);
   v1::Heartbeat heartbeat;
-  heartbeat.mutable_account()->set_spent_seconds(2);
+  heartbeat.mutable_account()->set_measuring_seconds(2);
   int taken = 0;
   for (int64_t step = 0; step <= total; ++step) {
     heartbeat.set_step(step);
     for (const v1::Observation& observation : filter_.Take(heartbeat, state_)) {
       if (!observation.has_account()) continue;
       ++taken;
-      EXPECT_EQ(observation.account().spent_seconds(), 2);
+      EXPECT_EQ(observation.account().measuring_seconds(), 2);
     }
   }
   EXPECT_EQ(taken, 51);
@@ -260,6 +260,10 @@ TEST_F(ObservationFilterTest, RefusesAccountsThatAreNone) {
   for (const double seconds : {-1.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
     v1::Heartbeat heartbeat;
     heartbeat.mutable_account()->set_spent_seconds(seconds);
+    EXPECT_THAT(std::string(ValidateHeartbeat(heartbeat, 3).message()), StartsWith("[BAD_MESSAGE]"));
+    heartbeat.mutable_account()->set_spent_seconds(0);
+    EXPECT_TRUE(ValidateHeartbeat(heartbeat, 3).ok());
+    heartbeat.mutable_account()->set_measuring_seconds(seconds);
     EXPECT_THAT(std::string(ValidateHeartbeat(heartbeat, 3).message()), StartsWith("[BAD_MESSAGE]"));
   }
   v1::Heartbeat lost;

@@ -23,10 +23,10 @@ JobShape Shape() {
 
 std::unique_ptr<Policy> MakeAuto() { return MakePolicy(AutoConfig{.signal_led = true}, Shape()).value(); }
 
-Observation AccountAt(int64_t step, double saved, double spent, double frozen_step_seconds = 0) {
+Observation AccountAt(int64_t step, double saved, double measuring, double frozen_step_seconds = 0) {
   Observation observation;
   observation.step = step;
-  observation.account = {saved, spent, 0.1, frozen_step_seconds};
+  observation.account = {saved, measuring, 0.1, frozen_step_seconds};
   return observation;
 }
 
@@ -53,7 +53,7 @@ TEST(PayingPolicy, IsSwitchedOffWhenItCannotEarnBackWhatItCost) {
   EXPECT_TRUE(policy->wants_account());
   policy->Observe(AccountAt(430, 0, 35.5));
   EXPECT_THAT(policy->status().blocked,
-              HasSubstr("by step 430 it has taken 35.5 s and saved 0 s, and the 570 steps left can save 34.2 s at most"));
+              HasSubstr("by step 430 measuring has taken 35.5 s and freezing saved 0 s, and the 570 steps left can save 34.2 s at most"));
   EXPECT_FALSE(policy->gradient_monitoring());
   EXPECT_FALSE(policy->monitoring());
   EXPECT_FALSE(policy->wants_account());

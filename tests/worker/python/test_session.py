@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import io
+import itertools
 import logging
 import os
 import pathlib
@@ -554,8 +555,9 @@ def test_sizes_that_begin_to_vary_later_lead_to_a_new_recording(controller: Any)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    never = {**WINDOW, "tolerance": 1e-9}  # nothing freezes, so that readings go on
     config = egeria.Config(controller=controller.address, batch_size=4, observe=True, policy="plasticity",
-                           options=WINDOW)
+                           options=never)
     session = egeria.attach(model, optimizer, config=config)
 
     def step(length: int) -> None:
@@ -565,12 +567,13 @@ def test_sizes_that_begin_to_vary_later_lead_to_a_new_recording(controller: Any)
 
     lengths = torch.Generator().manual_seed(0)
     sent = 0
-    for number in range(20_000):
+    deadline = time.monotonic() + 60
+    for number in itertools.count():
         step(5 if number < 10 else int(torch.randint(3, 9, (), generator=lengths)))
         sent = session.counters().get("samples_sent", 0)
         if session._recordings == 1 and sent >= 10:
             break
-    assert session._recordings == 1 and sent >= 10
+        assert time.monotonic() < deadline, session.counters()
     assert session.counters()["samples_dropped"] < sent + 5
 
 

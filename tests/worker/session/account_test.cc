@@ -48,6 +48,7 @@ TEST_F(AccountTest, WhatScopesSpendIsNoPartOfAStep) {
   EXPECT_THAT(account_.SecondsPerStep(), ElementsAre(Pair(0, 1.0)));
   EXPECT_THAT(account_.SpentSeconds(), ElementsAre(Pair("hooks", 27.0), Pair("probes", 36.0)));
   EXPECT_DOUBLE_EQ(account_.totals().total_spent_seconds(), 63);
+  EXPECT_DOUBLE_EQ(account_.totals().measuring_seconds(), 36);
 }
 
 TEST_F(AccountTest, WhatIsTakenElsewhereIsSpentButNoPartOfAStep) {
