@@ -144,7 +144,7 @@ void AddReplayCommand(CLI::App& app, const Select& select) {
   command->add_option("file", flags->file,
                       "One JSON object a line, as `egeria export` writes; - for standard input")->required();
   command->add_option("--policy", flags->policy, "The policy that decides")
-      ->check(CLI::IsMember({"plasticity", "auto", "staged", "finetune", "gradnorm", "actnorm", "schedule", "none"}))
+      ->check(CLI::IsMember(policy::PolicyNames()))
       ->capture_default_str();
   command->add_option("--options", flags->options,
                       "The policy's constants as a JSON object, in place of single flags: {\"start\":0.5}");

@@ -251,6 +251,12 @@ absl::Status CheckShape(const JobShape& shape) {
 
 const char* PolicyName(const PolicyConfig& config) { return kKinds[config.index()].name; }
 
+std::vector<std::string> PolicyNames() {
+  std::vector<std::string> names;
+  for (const Kind& kind : kKinds) names.push_back(kind.name);
+  return names;
+}
+
 const PlasticityConfig* RuleOf(const PolicyConfig& config) {
   if (const auto* plasticity = std::get_if<PlasticityConfig>(&config)) return plasticity;
   return std::get_if<ActnormConfig>(&config);

@@ -90,9 +90,9 @@ struct GradnormConfig {
 using PolicyConfig = std::variant<PlasticityConfig, ScheduleConfig, NoneConfig, AutoConfig, StagedConfig,
                                   FinetuneConfig, GradnormConfig, ActnormConfig>;
 
-// Its name in egeria.v1.PolicyConfig: "plasticity", "schedule", "none", "auto", "staged", "finetune", "gradnorm" or
-// "actnorm".
+// Its name in egeria.v1.PolicyConfig, and all such names.
 const char* PolicyName(const PolicyConfig& config);
+std::vector<std::string> PolicyNames();
 
 // The constants of the paper's rule, where the policy is that rule, on whichever metric; else null.
 const PlasticityConfig* RuleOf(const PolicyConfig& config);

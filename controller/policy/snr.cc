@@ -128,10 +128,4 @@ std::optional<PooledSnr> SnrEstimator::Pooled(const std::vector<int>& modules) c
   return pooled;
 }
 
-bool SnrEstimator::IsZero(int module, int least) const {
-  const std::deque<Entry>& history = history_[static_cast<size_t>(module)];
-  return static_cast<int>(history.size()) >= least &&
-         std::all_of(history.begin(), history.end(), [](const Entry& entry) { return entry.square == 0; });
-}
-
 }  // namespace egeria::policy

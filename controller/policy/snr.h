@@ -52,9 +52,6 @@ class SnrEstimator {
   // Of these modules together; those without an estimate are left out. Empty where none has one.
   std::optional<PooledSnr> Pooled(const std::vector<int>& modules) const;
 
-  // Whether the module has at least `least` readings, and all its gradients were exactly zero.
-  bool IsZero(int module, int least) const;
-
  private:
   struct Entry {
     int64_t step = 0;

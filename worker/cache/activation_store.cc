@@ -20,6 +20,7 @@
 #include "rocksdb/write_batch.h"
 #include "worker/cache/cache_folder.h"
 #include "worker/cache/patient_files.h"
+#include "worker/cache/targeted_files.h"
 
 namespace egeria::cache {
 namespace {
@@ -127,7 +128,7 @@ absl::StatusOr<std::unique_ptr<ActivationStore>> ActivationStore::Open(const Opt
 ActivationStore::ActivationStore(const Options& options)
     : options_(options),
       files_(std::make_shared<PatientFiles>(rocksdb::FileSystem::Default())),
-      environment_(rocksdb::NewCompositeEnv(files_)) {}
+      environment_(rocksdb::NewCompositeEnv(std::make_shared<TargetedFiles>(files_))) {}
 
 ActivationStore::~ActivationStore() {
   DropRemoved();
@@ -277,29 +278,34 @@ ActivationStore::Outcome ActivationStore::Put(const JobId& name, const Fingerpri
   return written.IsNoSpace() ? Outcome::kNoSpace : Outcome::kFailed;
 }
 
-bool ActivationStore::Get(const JobId& name, const Fingerprint& prefix, uint64_t sample,
-                          absl::FunctionRef<void(absl::string_view entry)> found) {
+size_t ActivationStore::Get(const JobId& name, const Fingerprint& prefix, uint64_t sample, std::span<std::byte> memory) {
   std::shared_ptr<rocksdb::ColumnFamilyHandle> handle;
+  size_t length = 0;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     const Family* const family = FindFamily(name, prefix);
-    if (family == nullptr || !family->lengths.contains(sample)) return false;
+    if (family == nullptr) return 0;
+    const auto known = family->lengths.find(sample);
+    if (known == family->lengths.end() || known->second > memory.size()) return 0;
+    length = known->second;
     handle = family->handle;
   }
   rocksdb::ReadOptions reading;
   reading.verify_checksums = false;  // the entry has its own, which covers more
   reading.fill_cache = false;        // the kernel's page cache holds the blobs
+  const ReadTarget target(memory.first(length));
   rocksdb::PinnableSlice entry;
   const rocksdb::Status read = db_->Get(reading, handle.get(), Key(kEntry, sample), &entry);
   if (read.ok()) {
-    found(absl::string_view(entry.data(), entry.size()));
-    return true;
+    if (entry.size() > memory.size()) return 0;  // written anew meanwhile
+    if (!target.is_filled() || entry.size() != length) std::memcpy(memory.data(), entry.data(), entry.size());
+    return entry.size();
   }
   if (!read.IsNotFound()) {  // which is one that is just being written
     Forget(name, prefix, sample);
     CountFailure("read", read.ToString());
   }
-  return false;
+  return 0;
 }
 
 void ActivationStore::Discard(const JobId& name, const Fingerprint& prefix, uint64_t sample) {
@@ -386,16 +392,18 @@ absl::StatusOr<ActivationStore::Family*> ActivationStore::FamilyOf(Namespace* sp
 
 bool ActivationStore::MakeRoom(const JobId& name, const Fingerprint& prefix, int64_t bytes) {
   Namespace& space = namespaces_.at(name);
-  const int64_t most = options_.quota_bytes - std::min(kOwnFiles, options_.quota_bytes / 16);
-  const auto fits = [&] { return space.bytes + bytes <= space.quota_bytes && bytes_ + bytes <= most; };
-  for (auto family = space.prefixes.begin(); !fits() && family != space.prefixes.end();) {
+  const auto fits_job = [&] { return space.bytes + bytes <= space.quota_bytes; };
+  const auto fits = [&](int64_t quota) { return bytes_ + bytes <= quota - std::min(kOwnFiles, quota / 16); };
+  const int64_t soft = options_.soft_quota_bytes > 0 ? std::min(options_.soft_quota_bytes, options_.quota_bytes)
+                                                     : options_.quota_bytes;
+  for (auto family = space.prefixes.begin(); !(fits_job() && fits(soft)) && family != space.prefixes.end();) {
     const auto next = std::next(family);
     if (family->first != prefix) evicted_bytes_ += Remove(&space, family);
     family = next;
   }
-  while (!fits() && space.bytes + bytes <= space.quota_bytes && EvictIdleNamespace(name)) {
+  while (fits_job() && !fits(soft) && EvictIdleNamespace(name)) {
   }
-  return fits();
+  return fits_job() && fits(options_.quota_bytes);
 }
 
 bool ActivationStore::EvictIdleNamespace(const JobId& writing) {

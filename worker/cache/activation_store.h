@@ -2,16 +2,17 @@
 #define EGERIA_WORKER_CACHE_ACTIVATION_STORE_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/base/ids.h"
@@ -31,8 +32,8 @@ class PatientFiles;
 // so that forgetting either gives its space back at once. What is written may be lost with a crash, never changed: the
 // entries carry their own checksums (see entry.h), and this class looks at none of them.
 //
-// Who may stay when room is short, in this order: other prefixes of the namespace that writes go first, then
-// namespaces that nobody has attached to, the least recently used first, then the new entry itself. A new entry is the
+// Who goes when room is short, in this order: what is idle, which is other prefixes of the namespace that writes and then
+// namespaces that nobody has attached to, the least recently used first; then the new entry itself. A new entry is the
 // one that is needed last, since each epoch takes every sample once: keeping the older ones gives a hit rate of quota
 // over size for any order of samples, and writes nothing twice.
 //
@@ -43,6 +44,7 @@ class ActivationStore {
   struct Options {
     std::string folder;                            // is made; belongs to one daemon
     int64_t quota_bytes = int64_t{32} << 30;       // of all namespaces together
+    int64_t soft_quota_bytes = 0;                  // beyond it nothing idle stays, though there is room; 0: quota_bytes
     int64_t namespace_quota_bytes = 0;             // of each where it asks for no less; 0: quota_bytes
     int64_t free_bytes = int64_t{2} << 30;         // that the file system keeps; less: nothing is stored
     int64_t write_buffer_bytes = int64_t{64} << 20;  // in memory, before it is written
@@ -71,9 +73,9 @@ class ActivationStore {
 
   Outcome Put(const JobId& name, const Fingerprint& prefix, uint64_t sample, absl::string_view entry);
 
-  // Calls `found` with the entry, which is valid during the call. False where there is none.
-  bool Get(const JobId& name, const Fingerprint& prefix, uint64_t sample,
-           absl::FunctionRef<void(absl::string_view entry)> found);
+  // Copies the entry to the beginning of `memory` and returns its length: 0 where there is none, or it is longer than that.
+  // Whatever it returns, all of `memory` may have been written.
+  size_t Get(const JobId& name, const Fingerprint& prefix, uint64_t sample, std::span<std::byte> memory);
 
   // Forgets an entry that is not what was written, so that it can be written anew. Its bytes stay in use, and counted,
   // until its prefix goes.
@@ -117,7 +119,7 @@ class ActivationStore {
   // Makes it where there is none.
   absl::StatusOr<Family*> FamilyOf(Namespace* space, const JobId& name, const Fingerprint& prefix)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Removes what has to go before `bytes` more of this prefix; false if that is not enough.
+  // Removes what is idle until `bytes` more of this prefix fit into the soft quota; false if they do not fit into the quota.
   bool MakeRoom(const JobId& name, const Fingerprint& prefix, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Never that of `writing`: its session may have ended while a call of it goes on, which holds on to it.
   bool EvictIdleNamespace(const JobId& writing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

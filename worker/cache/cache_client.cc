@@ -151,6 +151,7 @@ class CacheClient::Impl {
 
   const Options options_;
   EntryMaker maker_;
+  bool told_too_long_ = false;  // the writing thread only
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Cache::Stub> stub_;
   bool told_of_streaming_ = false;
@@ -422,6 +423,11 @@ void CacheClient::Impl::WriteSome(const Line& line, std::vector<Write> writes) {
     request.set_offset(static_cast<int64_t>(line.half()));
     request.set_stride(static_cast<int64_t>(slot));
     good = slot * entries.size() <= line.half();
+    if (!good && !told_too_long_) {
+      told_too_long_ = true;
+      LogWarning("[ENTRY_TOO_LONG] what the frozen layers give for a sample takes ", slot, " bytes, and the cache keeps "
+                 "entries of up to ", line.half(), ": nothing is kept of this prefix");
+    }
     for (size_t i = 0; good && i < entries.size(); ++i) {
       std::memcpy(line.memory->bytes().data() + line.half() + i * slot, entries[i].data(), entries[i].size());
     }

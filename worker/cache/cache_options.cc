@@ -25,6 +25,9 @@ config::OptionSet CacheOptionSet(CacheOptions* options) {
   set.Add("listen", &options->listen, "unix:/path; empty: unix:<folder>/cache.sock")
       .Add("folder", &options->folder, "where the entries lie; belongs to one egeria-cache")
       .Add("quota", &options->quota, "of all jobs together", AtLeast(size_t{1} << 20, "1MiB"))
+      .Add("soft_quota", &options->soft_quota,
+           "beyond it nothing stays of jobs without a training process, nor of prefixes that are past; 0: quota",
+           AtLeast(size_t{1} << 20, "1MiB", true))
       .Add("quota_per_job", &options->quota_per_job, "of each job; 0: quota", AtLeast(size_t{1} << 20, "1MiB", true))
       .Add("keep_free", &options->keep_free, "space that the file system keeps; nothing is stored where there is less")
       .Add("write_buffer", &options->write_buffer, "memory for entries that are not yet written",
@@ -36,7 +39,11 @@ config::OptionSet CacheOptionSet(CacheOptions* options) {
       .Add("until_unused", &options->until_unused,
            "end when no egeria-run uses the folder and no training process is attached");
   // Which are for the training processes, in the same environment.
-  set.LeaveToOthers("EGERIA_CACHE_USE").LeaveToOthers("EGERIA_CACHE_FORMAT");
+  for (const char* theirs : {"EGERIA_CACHE_USE", "EGERIA_CACHE_FORMAT", "EGERIA_CACHE_JOB_QUOTA"}) set.LeaveToOthers(theirs);
+  set.AddCheck([options]() -> absl::Status {
+    if (options->soft_quota.value <= options->quota.value) return absl::OkStatus();
+    return absl::InvalidArgumentError("soft_quota: must not be more than quota");
+  });
   set.AddCheck([options]() -> absl::Status {
     EGERIA_ASSIGN_OR_RETURN(const rpc::Address address, ListenAddress(*options));
     if (address.is_unix()) return absl::OkStatus();
@@ -52,6 +59,7 @@ absl::StatusOr<rpc::Address> ListenAddress(const CacheOptions& options) {
 ActivationStore::Options StoreOptions(const CacheOptions& options) {
   return {.folder = options.folder,
           .quota_bytes = static_cast<int64_t>(options.quota.value),
+          .soft_quota_bytes = static_cast<int64_t>(options.soft_quota.value),
           .namespace_quota_bytes = static_cast<int64_t>(options.quota_per_job.value),
           .free_bytes = static_cast<int64_t>(options.keep_free.value),
           .write_buffer_bytes = static_cast<int64_t>(options.write_buffer.value)};

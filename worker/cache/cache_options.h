@@ -17,6 +17,7 @@ struct CacheOptions {
   std::string listen;  // empty: unix:<folder>/cache.sock
   std::string folder;
   config::ByteCount quota{size_t{32} << 30};
+  config::ByteCount soft_quota{0};
   config::ByteCount quota_per_job{0};
   config::ByteCount keep_free{size_t{2} << 30};
   config::ByteCount write_buffer{size_t{64} << 20};

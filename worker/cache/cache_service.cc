@@ -184,13 +184,8 @@ grpc::Status CacheService::GetShared(const Session& session, const Fingerprint& 
   const auto read_one = [&] {
     const int i = next.fetch_add(1);
     if (i >= count) return false;
-    int64_t length = 0;
-    store_->Get(session.name, prefix, request.samples(i), [&](absl::string_view entry) {
-      if (entry.size() > stride) return;
-      std::memcpy(begin + i * stride, entry.data(), entry.size());
-      length = static_cast<int64_t>(entry.size());
-    });
-    lengths[i] = length;
+    const std::span<std::byte> slot(begin + i * stride, stride);
+    lengths[i] = static_cast<int64_t>(store_->Get(session.name, prefix, request.samples(i), slot));
     return true;
   };
 
@@ -229,17 +224,17 @@ grpc::Status CacheService::GetStreamed(const Session& session, const Fingerprint
   v1::GetResponse response;
   const auto stride = static_cast<uint64_t>(std::max<int64_t>(request.stride(), 0));
   std::string streamed;
+  size_t filled = 0;
   int64_t hits = 0;
   for (const uint64_t sample : request.samples()) {
-    uint32_t length = 0;
-    store_->Get(session.name, prefix, sample, [&](absl::string_view entry) {
-      if (entry.size() > stride || entry.size() > kMaxStreamed - streamed.size()) return;
-      length = static_cast<uint32_t>(entry.size());
-      streamed.append(entry.data(), entry.size());
-    });
-    response.add_lengths(length);
+    streamed.resize(std::max(streamed.size(), filled + std::min(stride, kMaxStreamed - filled)));
+    const std::span<std::byte> rest = std::as_writable_bytes(std::span(streamed)).subspan(filled);
+    const size_t length = store_->Get(session.name, prefix, sample, rest.first(std::min(stride, rest.size())));
+    response.add_lengths(static_cast<uint32_t>(length));
     hits += length > 0;
+    filled += length;
   }
+  streamed.resize(filled);
   CountReads(hits, request.samples_size(), static_cast<int64_t>(streamed.size()));
   size_t sent = 0;
   do {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "xxhash.h"
+#include "worker/cache/xxh3.h"
 
 namespace egeria::cache {
 namespace {

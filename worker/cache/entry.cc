@@ -4,11 +4,7 @@
 #include <memory>
 
 #include "common/base/status.h"
-#ifdef __x86_64__
-#include "xxh_x86dispatch.h"  // the same sums, with the widest instructions that the processor has
-#else
-#include "xxhash.h"
-#endif
+#include "worker/cache/xxh3.h"
 
 namespace egeria::cache {
 namespace {

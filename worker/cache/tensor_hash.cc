@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "common/base/status.h"
-#include "xxhash.h"
+#include "worker/cache/xxh3.h"
 
 namespace egeria::cache {
 namespace {

@@ -15,7 +15,8 @@ absl::StatusOr<std::unique_ptr<worker::FrozenForward>> LinkCache(const Options& 
   const std::string own_id = options.job_id.empty() ? JobId::Random().text() : options.job_id;
   EGERIA_ASSIGN_OR_RETURN(const std::string job_id, ShareFromRankZero(launch.member, "cache_job_id", own_id));
   worker::FrozenForward::Options parts;
-  EGERIA_ASSIGN_OR_RETURN(parts.cache, cache::ActivationCache::Start(options.cache, job_id, device, format));
+  EGERIA_ASSIGN_OR_RETURN(parts.cache, cache::ActivationCache::Start(options.cache, job_id, device, format,
+                                                                       static_cast<int64_t>(options.cache_job_quota)));
   parts.samples_repeat = options.augment != "random";
   parts.passes_per_epoch = steps_per_epoch;
   parts.always = options.cache_use == "always";

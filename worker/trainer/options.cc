@@ -14,6 +14,7 @@
 #include "common/base/status.h"
 #include "common/base/version.h"
 #include "common/config/values.h"
+#include "controller/policy/policy_config.h"
 #include "nlohmann/json.hpp"
 
 namespace egeria::trainer {
@@ -103,7 +104,7 @@ void AddEgeriaFlags(CLI::App* app, Options* o) {
                   "unix:/path or HOST:PORT of the controller; 'none' trains plainly")
       ->envname("EGERIA_CONTROLLER");
   app->add_option("--policy", o->policy, "What decides (docs/policies.md); auto")
-      ->check(CLI::IsMember({"none", "plasticity", "auto", "staged", "finetune", "gradnorm", "actnorm", "schedule"}));
+      ->check(CLI::IsMember(policy::PolicyNames()));
   app->add_option("--policy-json", o->policy_json,
                   "The policy's constants as JSON, such as {\"plasticity\": {\"learning_rate_drop\": 5}}");
   app->add_option("--interval", o->interval, "plasticity, actnorm: steps between readings (n)")
@@ -143,6 +144,11 @@ void AddEgeriaFlags(CLI::App* app, Options* o) {
   app->add_option("--cache-format", o->cache_format, "How it keeps that: as it is, or compressed without loss")
       ->envname("EGERIA_CACHE_FORMAT")
       ->check(CLI::IsMember({"exact", "lz4", "zstd"}))
+      ->capture_default_str();
+  app->add_option("--cache-job-quota", o->cache_job_quota,
+                  "What it may keep of this job, such as 8GiB, if its own quota_per_job is not less; 0: that")
+      ->envname("EGERIA_CACHE_JOB_QUOTA")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->capture_default_str();
 }
 

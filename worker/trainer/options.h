@@ -52,6 +52,7 @@ struct Options {
   std::string cache;       // "unix:/path"; "" is none
   std::string cache_use = "auto";
   std::string cache_format = "exact";
+  uint64_t cache_job_quota = 0;  // bytes; 0: the daemon's
 
   std::string checkpoint;
   int64_t checkpoint_every = 0;  // steps; 0: at the end only

@@ -41,10 +41,6 @@ TEST(Snr, OfAllZerosIsNone) {
   SnrEstimator estimator(1, 10);
   for (int i = 0; i < 5; ++i) estimator.Add(ReadingOf(i, 2, 0, 0));
   EXPECT_FALSE(estimator.OfModule(0));
-  EXPECT_TRUE(estimator.IsZero(0, 5));
-  EXPECT_FALSE(estimator.IsZero(0, 6));
-  estimator.Add(ReadingOf(6, 2, 1e-30, 0));
-  EXPECT_FALSE(estimator.IsZero(0, 5));
 }
 
 TEST(Snr, PassesOverWhatCannotBe) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 
@@ -44,9 +45,11 @@ class ActivationStoreTest : public ::testing::Test {
     return entry;
   }
   std::optional<std::string> Get(const JobId& job, const Fingerprint& prefix, uint64_t sample) {
-    std::optional<std::string> found;
-    store_->Get(job, prefix, sample, [&](absl::string_view entry) { found = std::string(entry); });
-    return found;
+    std::string memory(20'000, '#');
+    const size_t length = store_->Get(job, prefix, sample, std::as_writable_bytes(std::span(memory)));
+    if (length == 0) return std::nullopt;
+    EXPECT_EQ(memory.find_first_not_of('#', length), std::string::npos) << "more than the entry was written";
+    return memory.substr(0, length);
   }
   // As often as it takes where the disk is behind.
   Outcome Put(const JobId& job, const Fingerprint& prefix, uint64_t sample, const std::string& entry) {
@@ -90,12 +93,12 @@ TEST_F(ActivationStoreTest, KeepsEntriesBySampleAndPrefixAndJob) {
 TEST_F(ActivationStoreTest, FindsEntriesAgainAfterAnOrderlyEnd) {
   Open();
   store_->Attach(kJob, 0);
-  for (uint64_t sample = 0; sample < 50; ++sample) Put(kJob, kFirst, sample, Entry(sample, 100 * sample));
+  for (uint64_t sample = 0; sample < 50; ++sample) Put(kJob, kFirst, sample, Entry(sample, 100 * sample + 1));
   const ActivationStore::Totals before = store_->totals();
   Open();
   EXPECT_EQ(store_->totals().entries, before.entries);
   EXPECT_EQ(store_->totals().bytes, before.bytes);
-  for (uint64_t sample = 0; sample < 50; ++sample) EXPECT_EQ(Get(kJob, kFirst, sample), Entry(sample, 100 * sample));
+  for (uint64_t sample = 0; sample < 50; ++sample) EXPECT_EQ(Get(kJob, kFirst, sample), Entry(sample, 100 * sample + 1));
 }
 
 TEST_F(ActivationStoreTest, ForgottenPrefixesGiveTheirSpaceBack) {
@@ -226,6 +229,27 @@ TEST_F(ActivationStoreTest, WhatIsDiscardedWhileItIsWrittenIsThereOrNotAsItIsTol
   }
 }
 
+TEST_F(ActivationStoreTest, BeyondTheSoftQuotaNothingIdleStays) {
+  options_.quota_bytes = 2'000'000;
+  options_.soft_quota_bytes = 1'000'000;
+  Open();
+  store_->Attach(kOther, 0);
+  for (uint64_t sample = 0; sample < 60; ++sample) Put(kOther, kFirst, sample, Entry(sample));
+  store_->Attach(kJob, 0);
+  for (uint64_t sample = 0; sample < 60; ++sample) EXPECT_EQ(Put(kJob, kFirst, sample, Entry(sample)), Outcome::kStored);
+  EXPECT_EQ(Get(kOther, kFirst, 0), Entry(0)) << "it is attached";
+  store_->Detach(kOther);
+  EXPECT_EQ(Put(kJob, kFirst, 60, Entry(60)), Outcome::kStored);
+  EXPECT_EQ(Get(kOther, kFirst, 0), std::nullopt);
+  // A job that writes may fill the rest, but keeps nothing that it does not need there.
+  uint64_t sample = 61;
+  while (Put(kJob, kFirst, sample, Entry(sample)) == Outcome::kStored) ++sample;
+  EXPECT_GT(store_->totals().bytes, 1'700'000);
+  EXPECT_LE(store_->totals().bytes, 2'000'000);
+  EXPECT_EQ(Put(kJob, kSecond, 0, Entry(0)), Outcome::kStored);
+  EXPECT_EQ(store_->totals().entries, 1);
+}
+
 TEST_F(ActivationStoreTest, AJobsOwnQuotaIsTheSmallestOfThree) {
   options_.quota_bytes = 1'000'000;
   options_.namespace_quota_bytes = 300'000;
@@ -322,6 +346,21 @@ TEST_F(ActivationStoreTest, TruncatedFilesOfEntriesGiveMissesOnly) {
   EXPECT_GT(found, 50);
   EXPECT_LT(found, 300);
   EXPECT_EQ(store_->totals().entries, found) << "what cannot be read is forgotten";
+}
+
+TEST_F(ActivationStoreTest, GivesNoEntryThatIsLongerThanTheMemory) {
+  Open();
+  store_->Attach(kJob, 0);
+  Put(kJob, kFirst, 1, Entry(1));
+  for (const bool in_files : {false, true}) {
+    if (in_files) Open();
+    std::string memory(9'999, '#');
+    EXPECT_EQ(store_->Get(kJob, kFirst, 1, std::as_writable_bytes(std::span(memory))), 0);
+    EXPECT_EQ(memory, std::string(9'999, '#'));
+    memory.push_back('#');
+    EXPECT_EQ(store_->Get(kJob, kFirst, 1, std::as_writable_bytes(std::span(memory))), 10'000);
+    EXPECT_EQ(memory, Entry(1));
+  }
 }
 
 TEST_F(ActivationStoreTest, AFolderThatCannotBeMadeIsAnError) {

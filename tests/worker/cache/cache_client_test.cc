@@ -26,6 +26,8 @@
 namespace egeria::cache {
 namespace {
 
+using ::testing::HasSubstr;
+
 const JobId kJob("0b0e7f6c-5a3e-4d58-9e0e-3c1f6a2b7d11");
 const JobId kOther("1b0e7f6c-5a3e-4d58-9e0e-3c1f6a2b7d22");
 constexpr Fingerprint kFirst = {1};
@@ -133,6 +135,23 @@ TEST_F(CacheClientTest, EntriesLargerThanAMessageAreStreamedToo) {
     same = std::memcmp(found.tensors[0].data, values.data(), 4'000'000) == 0;
   });
   EXPECT_TRUE(same);
+}
+
+TEST_F(CacheClientTest, AnEntryThatDoesNotFitIntoTheSharedMemoryIsRefusedWithTheReason) {
+  const auto client = daemon_.Connect(kJob, size_t{1} << 20);  // half of it is for offers
+  const std::vector<float> values(200'000);
+  const EntryTensor tensor{DataType::kFloat32, {200'000}, reinterpret_cast<const std::byte*>(values.data())};
+  ::testing::internal::CaptureStderr();
+  for (uint64_t sample : {1, 2}) {
+    client->Offer(kFirst, sample, 2, std::span(&tensor, 1));
+    EXPECT_TRUE(client->Flush(absl::Seconds(20)));
+  }
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr("[ENTRY_TOO_LONG] what the frozen layers give for a sample takes 800"));
+  EXPECT_EQ(log.find("[ENTRY_TOO_LONG]"), log.rfind("[ENTRY_TOO_LONG]")) << "it is said once";
+  EXPECT_EQ(client->counters().refused, 2);
+  Offer(*client, kFirst, 3, 3);
+  EXPECT_EQ(Find(*client, kFirst, 3, 3), 3) << "others are kept";
 }
 
 TEST_F(CacheClientTest, AnEntryLongerThanExpectedIsNoHitAndStays) {

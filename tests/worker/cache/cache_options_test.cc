@@ -41,11 +41,19 @@ TEST(CacheOptionsTest, WrongValuesAreSaid) {
   EXPECT_THAT(std::string(Load({"--quota", "10"}, &options).message()), HasSubstr("at least 1MiB"));
   options = {.folder = "/f"};
   EXPECT_THAT(std::string(Load({"--qouta", "1GiB"}, &options).message()), HasSubstr("quota"));
+  options = {.folder = "/f"};
+  EXPECT_TRUE(Load({"--quota", "2GiB", "--soft-quota", "1GiB"}, &options).ok());
+  EXPECT_EQ(StoreOptions(options).soft_quota_bytes, int64_t{1} << 30);
+  options = {.folder = "/f"};
+  EXPECT_THAT(std::string(Load({"--quota", "2GiB", "--soft-quota", "3GiB"}, &options).message()),
+              HasSubstr("soft_quota: must not be more than quota"));
 }
 
 TEST(CacheOptionsTest, VariablesOfTheTrainingProcessesAreNotItsOwn) {
   CacheOptions options = {.folder = "/f"};
-  EXPECT_TRUE(Load({}, &options, {{"EGERIA_CACHE_USE", "always"}, {"EGERIA_CACHE_FORMAT", "lz4"}}).ok());
+  EXPECT_TRUE(Load({}, &options, {{"EGERIA_CACHE_USE", "always"},
+                                  {"EGERIA_CACHE_FORMAT", "lz4"},
+                                  {"EGERIA_CACHE_JOB_QUOTA", "1GiB"}}).ok());
   EXPECT_THAT(std::string(Load({}, &options, {{"EGERIA_CACHE_FORMATS", "lz4"}}).message()), HasSubstr("not known"));
 }
 

@@ -41,11 +41,11 @@ def test_the_address_comes_from_the_environment_unless_it_is_given(monkeypatch: 
 def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch):
     for name, value in {"OBSERVE": "1", "ENABLED": "no", "POLICY": "plasticity", "TOTAL_STEPS": "900",
                         "POLICY_OPTIONS": '{"window": 5}', "REFERENCE": "local", "METRICS": "127.0.0.1:0",
-                        "TRAINING_JOB": "night", "CACHE_FORMAT": "zstd"}.items():
+                        "TRAINING_JOB": "night", "CACHE_FORMAT": "zstd", "CACHE_JOB_QUOTA": "8GiB"}.items():
         monkeypatch.setenv(f"EGERIA_{name}", value)
     config = Config.from_env(total_steps=1000)
     assert (config.observe, config.enabled, config.total_steps, config.reference) == (True, False, 1000, "local")
-    assert config.cache_format == "zstd"
+    assert config.cache_format == "zstd" and config.cache_job_bytes() == 8 << 30
     assert (config.options, config.metrics, config.training_job) == ({"window": 5}, "127.0.0.1:0", "night")
 
 
@@ -63,6 +63,9 @@ def test_unknown_values_are_refused_with_those_that_are_known():
         in refusal(policy="magic")
     assert "'auto', 'controller', 'local'" in refusal(reference="gpu")
     assert "'exact', 'lz4', 'zstd', 'fp16', 'bf16'" in refusal(cache_format="float16")
+    assert Config().cache_job_bytes() == 0 and Config(cache_job_quota=2**20).cache_job_bytes() == 2**20
+    for size in (0, -1, True, "8GB", "many", 2**20 - 1, "1KiB", 2**63, 1.5):
+        assert "'8GiB', at least 1MiB" in refusal(cache_job_quota=size)
     assert "interval_steps" in refusal(policy="plasticity", options={"intervall": 3})
     assert "it has: none" in refusal(policy="none", options={"window": 3})
     assert "entries" in refusal(policy="schedule")

@@ -6,6 +6,7 @@ import copy
 import gc
 import io
 import itertools
+import json
 import logging
 import os
 import pathlib
@@ -271,6 +272,18 @@ def test_states_that_do_not_fit_are_refused_with_what_to_do():
         listed.load_state_dict(listed.state_dict())
 
 
+def test_the_number_of_steps_given_to_attach_is_that_of_the_job(controller: Any):
+    training = Training()
+    config = egeria.Config(controller=controller.address, batch_size=4, total_steps=10)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(training.optimizer, 5000)
+    session = egeria.attach(training.model, training.optimizer, scheduler=scheduler, total_steps=5000, config=config)
+    training.train(3, session)
+    session.close()
+    assert config.total_steps == 10
+    (job,) = [json.loads(line) for line in controller.egeria("list", "--json").splitlines()]
+    assert job["total_steps"] == 5000
+
+
 # Misuse, and our own failures.
 
 
@@ -285,6 +298,8 @@ def test_misuse_is_said_at_attach_with_what_to_do():
         egeria.attach(lambda x: x, training.optimizer, config=config)
     with pytest.raises(egeria.EgeriaError, match="BAD_CONFIG.*at most"):
         training.attach(plans=[(3, 50)])
+    with pytest.raises(egeria.EgeriaError, match="BAD_CONFIG.*total_steps is 0"):
+        egeria.attach(training.model, training.optimizer, total_steps=0, config=config)
     config.policy = "magic"
     with pytest.raises(egeria.EgeriaError, match="BAD_CONFIG"):
         egeria.attach(training.model, training.optimizer, config=config)

@@ -53,6 +53,7 @@ TEST(Options, BadFlagsEndWithTwo) {
            {"--task", "digits", "--data", "x", "--cache", "/folder"},
            {"--task", "digits", "--data", "x", "--cache", "unix:/c", "--cache-use", "never"},
            {"--task", "digits", "--data", "x", "--cache", "unix:/c", "--cache-format", "fp16"},
+           {"--task", "digits", "--data", "x", "--cache", "unix:/c", "--cache-job-quota", "much"},
            {"--task", "digits", "--data", "x", "--budget", "100%"},
            {"--task", "digits", "--data", "x", "--reinvest", "100%"},
            {"--task", "digits", "--data", "x", "--reinvest", "much"},
@@ -84,6 +85,8 @@ TEST(Options, TakesTheCacheFromTheEnvironmentUnlessItIsToldOtherwise) {
   unsetenv("EGERIA_CACHE");
   setenv("EGERIA_CACHE_FORMAT", "lz4", 1);
   EXPECT_EQ(Parse({"--task", "digits", "--data", "x"}).options.cache_format, "lz4");
+  EXPECT_EQ(Parse({"--task", "digits", "--data", "x"}).options.cache_job_quota, 0);
+  EXPECT_EQ(Parse({"--task", "digits", "--data", "x", "--cache-job-quota", "3MiB"}).options.cache_job_quota, 3 << 20);
   setenv("EGERIA_CACHE_FORMAT", "bf16", 1);
   EXPECT_EQ(Parse({"--task", "digits", "--data", "x"}).exit_code, 2);
   unsetenv("EGERIA_CACHE_FORMAT");

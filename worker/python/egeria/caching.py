@@ -38,13 +38,14 @@ class Caching:
       repeats: whether samples come to the model as they came before; for checkpoints.
     """
 
-    def __init__(self, address: str, model: nn.Module, *, format: str, always: bool,
+    def __init__(self, address: str, model: nn.Module, *, format: str, quota_bytes: int, always: bool,
                  own_forward_only: bool, tell: Callable[[str, Exception | None], None]):
         """
         Args:
           address: of the egeria-cache, "unix:/path".
           model: unwrapped.
           format: of what is kept: see Config.cache_format.
+          quota_bytes: of the job; 0: the daemon's.
           always: do so whatever it costs.
           own_forward_only: see Skipper.
           tell: called with what goes wrong, for people.
@@ -53,6 +54,7 @@ class Caching:
         self._address = address
         self._model = model
         self._format = format
+        self._quota_bytes = quota_bytes
         self._always = always
         self._own_forward_only = own_forward_only
         self._tell = tell
@@ -154,7 +156,8 @@ class Caching:
     def _begin(self, frozen: Sequence[LayerModule], job_id: str) -> None:
         device = device_of(self._model)
         if self._cache is None:
-            self._cache = _native.ActivationCache(self._address, job_id, device=str(device), format=self._format)
+            self._cache = _native.ActivationCache(self._address, job_id, device=str(device), format=self._format,
+                                                  quota_bytes=self._quota_bytes)
         self._store = PrefixStore(self._cache, fingerprint(frozen), self._format)
         self._skipper = Skipper(self._model, frozen, self._store, take_ids=current().take, upcoming=_upcoming,
                                 worth=Worth(device, self.repeats, self._always),

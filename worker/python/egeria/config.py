@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -122,6 +123,7 @@ _CONSTANTS: dict[str, dict[str, tuple[Callable[[Any], bool], str]]] = {
     "none": {},
 }
 
+_UNITS = {None: 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 CACHE_FORMATS = ("exact", "lz4", "zstd", "fp16", "bf16")
 
 _TRUE = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -150,6 +152,8 @@ class Config:
       cache_use: "auto": as long as that saves time by measurement; "always".
       cache_format: how activations are kept: "exact"; "lz4" or "zstd", compressed without loss; "fp16" or "bf16",
         rounded, so that the training is another one than without a cache.
+      cache_job_quota: bytes of this job that the cache keeps, or a text such as "8GiB". None: its own quota_per_job,
+        which counts where it is less.
       budget: part of the training's time that is to be saved, 0..1: no more freezes than that takes; needs total_steps.
         None: as much as can be.
       batch_size: samples of a reading (the policy constant of this name; 32 where neither is given).
@@ -168,6 +172,7 @@ class Config:
     cache: str | None = None
     cache_use: str = "auto"
     cache_format: str = "exact"
+    cache_job_quota: int | str | None = None
     budget: float | None = None
     batch_size: int | None = None
     enabled: bool = True
@@ -181,12 +186,12 @@ class Config:
 
         EGERIA_TRAINING_JOB, EGERIA_METRICS, EGERIA_OBSERVE (1 or 0), EGERIA_ENABLED (1 or 0), EGERIA_POLICY,
         EGERIA_POLICY_OPTIONS (a JSON object), EGERIA_TOTAL_STEPS, EGERIA_REFERENCE, EGERIA_CACHE, EGERIA_CACHE_USE,
-        EGERIA_CACHE_FORMAT, EGERIA_BUDGET (0.2 or 20%); and, as without this, EGERIA_CONTROLLER where neither a
-        controller nor plans are given.
+        EGERIA_CACHE_FORMAT, EGERIA_CACHE_JOB_QUOTA (8GiB), EGERIA_BUDGET (0.2 or 20%); and, as without this,
+        EGERIA_CONTROLLER where neither a controller nor plans are given.
         """
         values: dict[str, Any] = {}
         for field, convert in (("training_job", str), ("metrics", str), ("cache", str), ("cache_use", str),
-                               ("cache_format", str), ("policy", str), ("reference", str), ("observe", _boolean),
+                               ("cache_format", str), ("cache_job_quota", str), ("policy", str), ("reference", str), ("observe", _boolean),
                                ("enabled", _boolean), ("total_steps", _whole), ("budget", _part)):
             variable = f"EGERIA_{field.upper()}"
             if os.environ.get(variable):
@@ -205,6 +210,10 @@ class Config:
         """The cache's address; None where there is to be none."""
         address = self.cache if self.cache is not None else os.environ.get("EGERIA_CACHE", "")
         return None if address in ("", "none") or not self.enabled or self.observe else address
+
+    def cache_job_bytes(self) -> int:
+        """cache_job_quota in bytes; 0 where the cache's own counts."""
+        return 0 if self.cache_job_quota is None else _bytes(self.cache_job_quota)
 
     def probe_batch(self) -> int:
         """Samples of a reading."""
@@ -263,6 +272,7 @@ class Config:
         fits, wanted = _integer(1, 2**53)
         if self.total_steps is not None and not fits(self.total_steps):
             raise _bad(f"total_steps is {self.total_steps!r}; it must be {wanted}, or None where it is not known")
+        self.cache_job_bytes()
         fits, wanted = _number(0, 1)
         if self.budget is not None and not (fits(self.budget) and self.budget < 1):
             raise _bad(f"budget is {self.budget!r}; it must be a part of the time, over 0 and under 1, or None")
@@ -307,6 +317,16 @@ def _part(variable: str, text: str) -> float:
         return float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
         raise _bad(f"{variable} is {text!r}; it must be a part, such as 0.2 or 20%") from None
+
+
+def _bytes(size: Any) -> int:
+    """Of a number, or of a text such as "8GiB"."""
+    found = re.fullmatch(r"(\d+) ?([KMGT]iB)?", str(size)) if not isinstance(size, bool) else None
+    bytes_ = int(found[1]) * _UNITS[found[2]] if found else 0
+    if not 2**20 <= bytes_ < 2**63:
+        raise _bad(f"cache_job_quota is {size!r}; it must be a number of bytes or a text such as '8GiB', at least 1MiB, or "
+                   "None for the cache's own")
+    return bytes_
 
 
 def _object(variable: str, text: str) -> dict[str, Any]:

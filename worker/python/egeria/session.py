@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import itertools
 import logging
 import os
@@ -51,10 +52,11 @@ _open: dict[int, Session] = {}  # of this process, by number; a session lives un
 
 
 def attach(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], *, modules: ModuleSpec = None,
-           scheduler: Any = None, config: Config | None = None, network: nn.Module | None = None) -> Session:
+           scheduler: Any = None, total_steps: int | None = None, config: Config | None = None,
+           network: nn.Module | None = None) -> Session:
     """Lets Egeria watch and freeze the layers of `model` while `optimizer` trains it.
 
-        session = egeria.attach(model, optimizer)
+        session = egeria.attach(model, optimizer, scheduler=scheduler, total_steps=steps)
         for batch in loader:
             loss = ...; loss.backward(); optimizer.step(); optimizer.zero_grad()
             session.step(loss)
@@ -65,7 +67,9 @@ def attach(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], *, modu
       optimizer: the one whose step() ends a training step, first, where there are several.
       modules: how to cut the model into layer modules; see egeria.modules.partition(). None: by structure and
         size.
-      scheduler: a learning-rate scheduler, from which the number of steps is taken where it knows it.
+      scheduler: the learning-rate scheduler, which tells the rates to come; where it knows the number of steps, that
+        too.
+      total_steps: optimizer steps of the whole training, in place of what `config` says.
       config: None: from the environment (EGERIA_CONTROLLER and so on, as egeria-run sets them).
       network: the part of the model that is called with the batch, where that is not the model itself (a training
         framework's module around it); it has all parameters that train. Names of layer modules are relative to it.
@@ -74,6 +78,8 @@ def attach(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], *, modu
       EgeriaError: what is not supported or contradictory, before the first step, with what to do instead.
     """
     config = Config.from_env() if config is None else config
+    if total_steps is not None:
+        config = dataclasses.replace(config, total_steps=total_steps)
     config.validate()
     if not isinstance(model, nn.Module):
         raise EgeriaError("BAD_MODEL", f"attach() takes the model as a torch.nn.Module, not a "
@@ -146,8 +152,8 @@ class Session:
         cache = config.cache_address()
         if cache is not None:
             self._caching = Caching(cache, self._model, format=config.cache_format,
-                                    always=config.cache_use == "always", own_forward_only=network is not None,
-                                    tell=self._fail)
+                                    quota_bytes=config.cache_job_bytes(), always=config.cache_use == "always",
+                                    own_forward_only=network is not None, tell=self._fail)
         hook = ForwardHook(self) if network is None else NetworkHook(self)
         watched = model if network is None else network
         self._watch(watched, hook, OutputHook(self) if network is None else NetworkOutputHook(self))

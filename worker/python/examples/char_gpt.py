@@ -179,7 +179,7 @@ def main() -> None:
     optimizer = build_optimizer(model, arguments.learning_rate)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_factor(step, arguments))
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=arguments.precision == "bf16")
-    session = egeria.attach(model, optimizer, config=egeria.Config.from_env(total_steps=arguments.steps))  # egeria
+    session = egeria.attach(model, optimizer, scheduler=scheduler, total_steps=arguments.steps)  # egeria
 
     def loss_of(data: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         inputs, targets = (x.to(device) for x in sample(data, arguments.batch_size, arguments.context, generator))

@@ -170,7 +170,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), arguments.learning_rate, momentum=0.9, weight_decay=1e-4)
     steps = arguments.epochs * len(loader)
     scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [steps // 2, steps * 3 // 4], gamma=0.1)
-    session = egeria.attach(model, optimizer, config=egeria.Config.from_env(total_steps=steps))  # egeria
+    session = egeria.attach(model, optimizer, scheduler=scheduler, total_steps=steps)  # egeria
 
     losses: list[float] = []
     for epoch in range(arguments.epochs):

@@ -80,7 +80,7 @@ def main() -> None:
     per_rank = len(labels) // world
     steps = arguments.epochs * math.ceil(per_rank / arguments.batch_size)
     scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [int(0.6 * steps)], gamma=0.1)
-    session = egeria.attach(model, optimizer, config=egeria.Config.from_env(total_steps=steps))  # egeria
+    session = egeria.attach(model, optimizer, scheduler=scheduler, total_steps=steps)  # egeria
 
     losses = []
     generator = torch.Generator().manual_seed(arguments.seed)  # the same order on all ranks

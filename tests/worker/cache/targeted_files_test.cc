@@ -1,0 +1,71 @@
+#include "worker/cache/targeted_files.h"
+
+#include <cstddef>
+#include <fstream>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/support/temp_folder.h"
+
+namespace egeria::cache {
+namespace {
+
+class TargetedFilesTest : public ::testing::Test {
+ protected:
+  // What a read of `size` bytes from the third on gives, and whether it lies in `wanted_` instead of RocksDB's memory.
+  std::string Read(const std::string& name, size_t size, bool* in_wanted) {
+    const std::string path = folder_ / name;
+    std::ofstream(path) << "0123456789";
+    std::unique_ptr<rocksdb::FSRandomAccessFile> file;
+    EXPECT_TRUE(files_.NewRandomAccessFile(path, {}, &file, nullptr).ok());
+    std::string scratch(size, '#');
+    rocksdb::Slice result;
+    EXPECT_TRUE(file->Read(2, size, {}, &result, scratch.data(), nullptr).ok());
+    *in_wanted = result.data() == wanted_.data();
+    EXPECT_TRUE(*in_wanted || result.data() == scratch.data());
+    return result.ToString();
+  }
+  std::span<std::byte> Wanted(size_t size) { return std::as_writable_bytes(std::span(wanted_)).first(size); }
+
+  testing::TempFolder folder_;
+  TargetedFiles files_{rocksdb::FileSystem::Default()};
+  std::string wanted_ = std::string(8, '#');
+  bool in_wanted_ = false;
+};
+
+TEST_F(TargetedFilesTest, ReadsABlobToWhereItIsWanted) {
+  const ReadTarget target(Wanted(5));
+  EXPECT_EQ(Read("1.blob", 5, &in_wanted_), "23456");
+  EXPECT_TRUE(in_wanted_);
+  EXPECT_TRUE(target.is_filled());
+  EXPECT_EQ(wanted_, "23456###");
+}
+
+TEST_F(TargetedFilesTest, LeavesAllOtherReadsAlone) {
+  EXPECT_EQ(Read("1.blob", 5, &in_wanted_), "23456") << "nobody wants it";
+  EXPECT_FALSE(in_wanted_);
+  const ReadTarget target(Wanted(5));
+  EXPECT_EQ(Read("1.blob", 4, &in_wanted_), "2345") << "another length";
+  EXPECT_FALSE(in_wanted_);
+  EXPECT_EQ(Read("1.sst", 5, &in_wanted_), "23456") << "no blob";
+  EXPECT_FALSE(in_wanted_);
+  EXPECT_FALSE(target.is_filled());
+  EXPECT_EQ(wanted_, "########");
+}
+
+TEST_F(TargetedFilesTest, AFileThatEndsEarlyFillsNothing) {
+  {
+    const ReadTarget target(Wanted(8));
+    EXPECT_EQ(Read("1.blob", 8, &in_wanted_), "23456789");
+    EXPECT_TRUE(target.is_filled());
+  }
+  wanted_.resize(9);
+  const ReadTarget target(Wanted(9));
+  EXPECT_EQ(Read("1.blob", 9, &in_wanted_), "23456789");
+  EXPECT_FALSE(target.is_filled());
+}
+
+}  // namespace
+}  // namespace egeria::cache

@@ -1,0 +1,45 @@
+#ifndef EGERIA_WORKER_CACHE_TARGETED_FILES_H_
+#define EGERIA_WORKER_CACHE_TARGETED_FILES_H_
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "rocksdb/file_system.h"
+
+namespace egeria::cache {
+
+// While it lives, what this thread reads from a blob file comes to lie in `memory`, if it is as long: RocksDB has it read
+// into memory of its own, of which it gives a copy, so that who wants it elsewhere would copy it twice. Not nested.
+class ReadTarget {
+ public:
+  explicit ReadTarget(std::span<std::byte> memory);
+  ~ReadTarget();
+  ReadTarget(const ReadTarget&) = delete;
+  ReadTarget& operator=(const ReadTarget&) = delete;
+
+  // Whether all of it was read. What RocksDB has in its write buffers is not.
+  bool is_filled() const { return filled_; }
+
+ private:
+  friend class TargetedBlobFile;
+
+  const std::span<std::byte> memory_;
+  bool filled_ = false;
+};
+
+// The files of another file system, whose blob files read into the ReadTarget of the reading thread. Thread-safe.
+class TargetedFiles final : public rocksdb::FileSystemWrapper {
+ public:
+  explicit TargetedFiles(const std::shared_ptr<rocksdb::FileSystem>& files) : FileSystemWrapper(files) {}
+
+  const char* Name() const override { return "TargetedFiles"; }
+  rocksdb::IOStatus NewRandomAccessFile(const std::string& name, const rocksdb::FileOptions& options,
+                                        std::unique_ptr<rocksdb::FSRandomAccessFile>* file,
+                                        rocksdb::IODebugContext* context) override;
+};
+
+}  // namespace egeria::cache
+
+#endif  // EGERIA_WORKER_CACHE_TARGETED_FILES_H_
