@@ -161,7 +161,8 @@ void AutoPolicy::BeginProbeIfDue() {
 std::optional<Decision> AutoPolicy::Check() {
   if (!clock_.IsDue(step_) || frozen_prefix_ == shape_.modules - 1) return std::nullopt;
   if (shape_.total_steps > 0 && step_ >= shape_.total_steps) return std::nullopt;  // nothing is left to save
-  if (TooMuchLeft()) {
+  if (TooMuchLeft(step_)) {
+    too_much_at_ = step_;
     clock_.Undecided(step_);
     return std::nullopt;
   }
@@ -183,7 +184,10 @@ std::optional<Decision> AutoPolicy::Check() {
 bool AutoPolicy::AwaitsReadings() const {
   if (gate_.HasEstimate(frozen_prefix_)) return false;
   if (*config_.signal_led) return true;
-  return !one_part_ && ToldForCheck() && step_ < *clock_.next() + *clock_.period();
+  if (one_part_) return false;
+  // Where the rates have just fallen, nobody was asked before.
+  if (too_much_at_ && step_ < *too_much_at_ + 2 * *clock_.period()) return true;
+  return ToldForCheck() && step_ < *clock_.next() + *clock_.period();
 }
 
 bool AutoPolicy::ToldForCheck() const { return newest_reading_ >= 0 && newest_reading_ >= *clock_.next() - Lead(); }
@@ -199,11 +203,11 @@ std::optional<std::string> AutoPolicy::TooEarly() const {
                            "training lasts is unknown",
                            rates_.newest().value_or(0), clock_.peak_rate());
   }
-  return TooMuchLeft();
+  return TooMuchLeft(step_);
 }
 
-std::optional<std::string> AutoPolicy::TooMuchLeft() const {
-  const std::optional<double> left = area_.After(step_);
+std::optional<std::string> AutoPolicy::TooMuchLeft(int64_t step) const {
+  const std::optional<double> left = area_.After(step);
   if (!left) return std::nullopt;
   if (*left > *config_.area_left * (1 + 1e-9)) {
     return absl::StrFormat("%.3g %% of the area under the learning rates is still to come, over %g %%, and freezing "
@@ -211,7 +215,7 @@ std::optional<std::string> AutoPolicy::TooMuchLeft() const {
                            100 * *left, 100 * *config_.area_left);
   }
   if (*config_.signal_led) return std::nullopt;
-  const double steps_left = static_cast<double>(shape_.total_steps - step_) / static_cast<double>(shape_.total_steps);
+  const double steps_left = static_cast<double>(shape_.total_steps - step) / static_cast<double>(shape_.total_steps);
   if (steps_left <= 0 || *left <= kRatesThatFall * steps_left) return std::nullopt;
   return absl::StrFormat("the learning rates to come are on average %.2g times those of the whole training: the modules "
                          "learn until the end",
@@ -250,7 +254,9 @@ std::optional<std::string> AutoPolicy::Objection(int prefix) const {
 std::optional<Monitoring> AutoPolicy::monitoring() const {
   if (!*config_.second_opinion || frozen_prefix_ == shape_.modules - 1) return std::nullopt;
   const std::optional<int64_t> start = clock_.start();
-  if (!start || step_ < *start - std::max(Lead(), *clock_.period())) return std::nullopt;
+  if (!start) return std::nullopt;
+  const int64_t lead = std::max(Lead(), *clock_.period());
+  if (step_ < *start - lead || !MayFreezeWithin(lead)) return std::nullopt;
   const int64_t interval = std::max(kLeastTrendInterval, *clock_.period() / kTrendReadingsPerPeriod);
   return Monitoring{frozen_prefix_, static_cast<int>(std::min(interval, kMostInterval)), config_.batch_size,
                     kTrendWindow, /*required=*/false};
@@ -270,6 +276,11 @@ int64_t AutoPolicy::Lead() const {
   return GradientLead(Interval(), config_.readings, config_.least_readings, clock_.period().value_or(0));
 }
 
+bool AutoPolicy::MayFreezeWithin(int64_t steps) const {
+  if (*config_.signal_led || shape_.total_steps == 0) return true;
+  return !TooMuchLeft(std::min(step_ + steps, shape_.total_steps - 1));
+}
+
 int64_t AutoPolicy::StepsToNextProbe(int readings) const {
   const double period = static_cast<double>(clock_.period().value_or(kPeriodOfUnknownTotal));
   return std::max(StepsOfPart(config_.reprobe_every / config_.every, period),
@@ -280,7 +291,7 @@ std::optional<GradientMonitoring> AutoPolicy::gradient_monitoring() const {
   if (probe_.running()) return GradientMonitoring{ProbeInterval(), 0};
   if (frozen_prefix_ == shape_.modules - 1) return std::nullopt;
   const std::optional<int64_t> next = clock_.next();
-  if (!next || step_ < *next - Lead()) return std::nullopt;
+  if (!next || step_ < *next - Lead() || !MayFreezeWithin(Lead())) return std::nullopt;
   return GradientMonitoring{Interval(), frozen_prefix_};
 }
 
@@ -300,7 +311,7 @@ std::string AutoPolicy::blocked() const {
   if (frozen_prefix_ == shape_.modules - 1) return "";
   if (!*config_.signal_led) {
     if (!clock_.start() || step_ < *clock_.start()) return "";
-    const std::optional<std::string> left = TooMuchLeft();
+    const std::optional<std::string> left = TooMuchLeft(step_);
     return left ? absl::StrCat("[RATES_STAY_HIGH] ", *left) : "";
   }
   if (one_part_) return OnePart();
@@ -340,6 +351,7 @@ void AutoPolicy::Adopt(int64_t step, int frozen_prefix) {
     rates_.Forget();
     gate_.Forget();
     readings_from_ = newest_reading_ = -1;
+    too_much_at_.reset();
     still_modules_ = 0;
   }
   step_ = step;

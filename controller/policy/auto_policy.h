@@ -50,6 +50,8 @@ class AutoPolicy : public Policy {
   int Interval() const;
   int ProbeInterval() const;
   int64_t Lead() const;
+  // Whether, at the present rates, anything may freeze so many steps from now.
+  bool MayFreezeWithin(int64_t steps) const;
   // Steps until the next probe, after one of so many readings.
   int64_t StepsToNextProbe(int readings) const;
   // Whether a check that is due had better wait for gradient readings.
@@ -58,8 +60,8 @@ class AutoPolicy : public Policy {
   bool ToldForCheck() const;
   // Why it is too early for any freeze: by steps, or by the learning rate.
   std::optional<std::string> TooEarly() const;
-  // The same at a step that is late enough.
-  std::optional<std::string> TooMuchLeft() const;
+  // The same of a step that is late enough, or will be: by the planned rates, or the present one.
+  std::optional<std::string> TooMuchLeft(int64_t step) const;
   // Why 0..prefix-1 should not be frozen by the signals alone, whatever the step.
   std::optional<std::string> Refusal(int prefix) const;
   std::string ReasonFor(int prefix) const;
@@ -83,6 +85,7 @@ class AutoPolicy : public Policy {
   int64_t readings_from_ = -1;      // gradients of this step and before say nothing of now
   int64_t newest_reading_ = -1;     // step of the newest gradients
   int64_t next_probe_ = 0;
+  std::optional<int64_t> too_much_at_;  // the newest check for which too much was left
   std::vector<std::optional<double>> rate_at_freeze_;  // of frozen modules, where it is known
   int still_modules_ = 0;           // the first ones, whose own learning rates are 0
 };

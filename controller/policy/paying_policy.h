@@ -19,9 +19,8 @@ namespace egeria::policy {
 //   measuring - saved  >  (T - t) c S(D) rho,     rho = max(0, c - c_k) / (c S(k)) for the prefix k that is frozen now,
 //
 // where rho, how much of what S promises has come true, is 1 while nothing is frozen or that was not measured. The
-// right side is the most that can still be saved: whenever the last freeze of use would have come, no more than it could
-// have saved is spent on waiting for it. What Egeria takes with any policy, or has taken once, is not in it, since
-// switching off would not give it back.
+// right side is the most that can still be saved: about as much is spent on waiting for a freeze as it could have saved.
+// What Egeria takes with any policy, or has taken once, is not in it, since switching off would not give it back.
 //
 // Once it is off nothing more is measured, not even re-probes, and nothing more freezes; what is frozen stays so, but for
 // thaws, which remain the inner policy's. Thread-compatible.

@@ -177,6 +177,7 @@ absl::Status ActivationStore::OpenFiles() {
       LogWarning("the cache forgets ", names[i], ", which cannot be read");
     }
   }
+  EvictIdleBeyondSoftQuota();
   return absl::OkStatus();
 }
 
@@ -198,6 +199,11 @@ bool ActivationStore::ReadIndex(const std::string& family_name,
       family.bytes += length + kOverhead;
     }
     good = entry->status().ok();
+    // Entries that were discarded have left their bytes there.
+    uint64_t blobs = 0;
+    if (db_->GetIntProperty(family.handle.get(), rocksdb::DB::Properties::kTotalBlobFileSize, &blobs)) {
+      family.bytes = std::max(family.bytes, static_cast<int64_t>(blobs));
+    }
   }
   if (!good) {
     db_->DropColumnFamily(family.handle.get());
@@ -211,23 +217,33 @@ bool ActivationStore::ReadIndex(const std::string& family_name,
 }
 
 int64_t ActivationStore::Attach(const JobId& name, int64_t quota_bytes) {
-  const std::lock_guard<std::mutex> lock(mutex_);
   const int64_t most = options_.namespace_quota_bytes > 0 ? std::min(options_.namespace_quota_bytes, options_.quota_bytes)
                                                           : options_.quota_bytes;
-  Namespace& space = namespaces_[name];
-  ++space.attached;
-  space.last_used = ++uses_;
-  space.quota_bytes = quota_bytes > 0 ? std::min(quota_bytes, most) : most;
-  return space.quota_bytes;
+  const int64_t granted = quota_bytes > 0 ? std::min(quota_bytes, most) : most;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Namespace& space = namespaces_[name];
+    ++space.attached;
+    space.last_used = ++uses_;
+    space.quota_bytes = granted;
+    while (space.bytes > granted && EvictPrefix(&space, nullptr)) {  // it was more before
+    }
+  }
+  DropRemoved();
+  return granted;
 }
 
 void ActivationStore::Detach(const JobId& name) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto space = namespaces_.find(name);
-  if (space == namespaces_.end()) return;
-  space->second.last_used = ++uses_;
-  --space->second.attached;
-  if (space->second.attached <= 0 && space->second.prefixes.empty()) namespaces_.erase(space);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto space = namespaces_.find(name);
+    if (space == namespaces_.end()) return;
+    space->second.last_used = ++uses_;
+    --space->second.attached;
+    if (space->second.attached <= 0 && space->second.prefixes.empty()) namespaces_.erase(space);
+    EvictIdleBeyondSoftQuota();
+  }
+  DropRemoved();
 }
 
 ActivationStore::Outcome ActivationStore::Enter(const JobId& name, const Fingerprint& prefix, uint64_t sample,
@@ -241,7 +257,7 @@ ActivationStore::Outcome ActivationStore::Enter(const JobId& name, const Fingerp
     return Outcome::kPresent;
   }
   if (!MakeRoom(name, prefix, cost)) return Outcome::kOverQuota;
-  if (!DiskHasRoom(cost)) return Outcome::kNoSpace;
+  if (!DiskHasRoom(name, prefix, cost)) return Outcome::kNoSpace;
   const absl::StatusOr<Family*> family = FamilyOf(&space->second, name, prefix);
   if (absl::IsResourceExhausted(family.status())) return Outcome::kNoSpace;
   if (!family.ok()) {
@@ -252,6 +268,7 @@ ActivationStore::Outcome ActivationStore::Enter(const JobId& name, const Fingerp
   *handle = (*family)->handle;
   (*family)->lengths[sample] = static_cast<uint32_t>(length);
   (*family)->bytes += cost;
+  (*family)->last_used = ++uses_;
   space->second.bytes += cost;
   bytes_ += cost;
   return Outcome::kStored;
@@ -283,11 +300,12 @@ size_t ActivationStore::Get(const JobId& name, const Fingerprint& prefix, uint64
   size_t length = 0;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const Family* const family = FindFamily(name, prefix);
+    Family* const family = FindFamily(name, prefix);
     if (family == nullptr) return 0;
     const auto known = family->lengths.find(sample);
     if (known == family->lengths.end() || known->second > memory.size()) return 0;
     length = known->second;
+    family->last_used = ++uses_;
     handle = family->handle;
   }
   rocksdb::ReadOptions reading;
@@ -302,7 +320,7 @@ size_t ActivationStore::Get(const JobId& name, const Fingerprint& prefix, uint64
     return entry.size();
   }
   if (!read.IsNotFound()) {  // which is one that is just being written
-    Forget(name, prefix, sample);
+    ForgetUnreadable(name, prefix, sample);
     CountFailure("read", read.ToString());
   }
   return 0;
@@ -322,8 +340,7 @@ void ActivationStore::Discard(const JobId& name, const Fingerprint& prefix, uint
   const rocksdb::Status written = db_->Write(EntryWrites(), &batch);
   if (!written.ok() && !written.IsIncomplete()) CountFailure("write", written.ToString());
   // Only now: who is told that it is not there writes it anew, and that must come after the deletion.
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (Family* const family = FindFamily(name, prefix); family != nullptr) family->lengths.erase(sample);
+  ForgetUnreadable(name, prefix, sample);
 }
 
 int64_t ActivationStore::DropPrefix(const JobId& name, const Fingerprint& prefix) {
@@ -393,23 +410,42 @@ absl::StatusOr<ActivationStore::Family*> ActivationStore::FamilyOf(Namespace* sp
 bool ActivationStore::MakeRoom(const JobId& name, const Fingerprint& prefix, int64_t bytes) {
   Namespace& space = namespaces_.at(name);
   const auto fits_job = [&] { return space.bytes + bytes <= space.quota_bytes; };
-  const auto fits = [&](int64_t quota) { return bytes_ + bytes <= quota - std::min(kOwnFiles, quota / 16); };
-  const int64_t soft = options_.soft_quota_bytes > 0 ? std::min(options_.soft_quota_bytes, options_.quota_bytes)
-                                                     : options_.quota_bytes;
-  for (auto family = space.prefixes.begin(); !(fits_job() && fits(soft)) && family != space.prefixes.end();) {
-    const auto next = std::next(family);
-    if (family->first != prefix) evicted_bytes_ += Remove(&space, family);
-    family = next;
+  while (!(fits_job() && Fits(bytes, soft_quota())) && EvictPrefix(&space, &prefix)) {
   }
-  while (fits_job() && !fits(soft) && EvictIdleNamespace(name)) {
+  while (fits_job() && !Fits(bytes, soft_quota()) && EvictIdleNamespace(&name)) {
   }
-  return fits_job() && fits(options_.quota_bytes);
+  return fits_job() && Fits(bytes, options_.quota_bytes);
 }
 
-bool ActivationStore::EvictIdleNamespace(const JobId& writing) {
+bool ActivationStore::Fits(int64_t bytes, int64_t quota) const {
+  return bytes_ + bytes <= quota - std::min(kOwnFiles, quota / 16);
+}
+
+int64_t ActivationStore::soft_quota() const {
+  if (options_.soft_quota_bytes == 0) return options_.quota_bytes;
+  return std::min(options_.soft_quota_bytes, options_.quota_bytes);
+}
+
+void ActivationStore::EvictIdleBeyondSoftQuota() {
+  while (!Fits(0, soft_quota()) && EvictIdleNamespace(nullptr)) {
+  }
+}
+
+bool ActivationStore::EvictPrefix(Namespace* space, const Fingerprint* kept) {
+  auto idle = space->prefixes.end();
+  for (auto family = space->prefixes.begin(); family != space->prefixes.end(); ++family) {
+    if (kept != nullptr && family->first == *kept) continue;
+    if (idle == space->prefixes.end() || family->second.last_used < idle->second.last_used) idle = family;
+  }
+  if (idle == space->prefixes.end()) return false;
+  evicted_bytes_ += Remove(space, idle);
+  return true;
+}
+
+bool ActivationStore::EvictIdleNamespace(const JobId* writing) {
   auto idle = namespaces_.end();
   for (auto space = namespaces_.begin(); space != namespaces_.end(); ++space) {
-    if (space->second.attached > 0 || space->first == writing) continue;
+    if (space->second.attached > 0 || (writing != nullptr && space->first == *writing)) continue;
     if (idle == namespaces_.end() || space->second.last_used < idle->second.last_used) idle = space;
   }
   if (idle == namespaces_.end()) return false;
@@ -440,6 +476,8 @@ void ActivationStore::DropRemoved() {
     if (dropped.ok()) continue;
     CountFailure("drop a column family", dropped.ToString());
     failed_ = true;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    removed_.push_back(handle);  // with what is removed next
   }
 }
 
@@ -456,15 +494,27 @@ void ActivationStore::Forget(const JobId& name, const Fingerprint& prefix, uint6
   bytes_ -= cost;
 }
 
-bool ActivationStore::DiskHasRoom(int64_t bytes) {
+void ActivationStore::ForgetUnreadable(const JobId& name, const Fingerprint& prefix, uint64_t sample) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (Family* const family = FindFamily(name, prefix); family != nullptr) family->lengths.erase(sample);
+}
+
+bool ActivationStore::DiskHasRoom(const JobId& name, const Fingerprint& prefix, int64_t bytes) {
   if (written_since_look_ < 0 || written_since_look_ > kLookEvery) {
     free_bytes_seen_ = FreeBytes(options_.folder);
     written_since_look_ = 0;
   }
   if (free_bytes_seen_ - bytes < options_.free_bytes) {
     written_since_look_ = -1;  // look again next time
+    // To drop something, RocksDB has to write a little: on a disk without any room it would wait.
+    if (free_bytes_seen_ >= kRoomForFamily && !EvictPrefix(&namespaces_.at(name), &prefix)) EvictIdleNamespace(&name);
+    if (!std::exchange(disk_was_full_, true)) {
+      LogWarning("the cache keeps nothing new while the disk of ", options_.folder, " has less than ",
+                 options_.free_bytes, " bytes free (keep_free)");
+    }
     return false;
   }
+  if (std::exchange(disk_was_full_, false)) LogInfo("the cache keeps new entries again");
   free_bytes_seen_ -= bytes;
   written_since_look_ += bytes;
   return true;

@@ -33,7 +33,7 @@ class PatientFiles;
 // entries carry their own checksums (see entry.h), and this class looks at none of them.
 //
 // Who goes when room is short, in this order: what is idle, which is other prefixes of the namespace that writes and then
-// namespaces that nobody has attached to, the least recently used first; then the new entry itself. A new entry is the
+// namespaces that nobody has attached to, of each the least recently used first; then the new entry itself. A new entry is the
 // one that is needed last, since each epoch takes every sample once: keeping the older ones gives a hit rate of quota
 // over size for any order of samples, and writes nothing twice.
 //
@@ -96,6 +96,7 @@ class ActivationStore {
     std::shared_ptr<rocksdb::ColumnFamilyHandle> handle;
     std::unordered_map<uint64_t, uint32_t> lengths;  // by sample
     int64_t bytes = 0;
+    uint64_t last_used = 0;
   };
   struct Namespace {
     std::map<Fingerprint, Family> prefixes;
@@ -119,16 +120,28 @@ class ActivationStore {
   // Makes it where there is none.
   absl::StatusOr<Family*> FamilyOf(Namespace* space, const JobId& name, const Fingerprint& prefix)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Removes what is idle until `bytes` more of this prefix fit into the soft quota; false if they do not fit into the quota.
+  // Whether `bytes` more of all fit into this much.
+  bool Fits(int64_t bytes, int64_t quota) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int64_t soft_quota() const;
+  // Removes what is idle until `bytes` more of this prefix fit into the soft quota. False if they do not fit into the
+  // quota.
   bool MakeRoom(const JobId& name, const Fingerprint& prefix, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Never that of `writing`: its session may have ended while a call of it goes on, which holds on to it.
-  bool EvictIdleNamespace(const JobId& writing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Both remove what was not used for longest, and return false where there is nothing: a prefix of the namespace but this
+  // one, if any; and an idle namespace, never that of `writing`: its session may have ended while a call of it goes on,
+  // which holds on to it.
+  bool EvictPrefix(Namespace* space, const Fingerprint* kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool EvictIdleNamespace(const JobId* writing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // When nothing is written: idle namespaces go until the others fit into the soft quota.
+  void EvictIdleBeyondSoftQuota() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int64_t Remove(Namespace* space, std::map<Fingerprint, Family>::iterator family)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Drops what was removed: without the lock, since that writes to the disk.
   void DropRemoved() ABSL_LOCKS_EXCLUDED(mutex_);
+  // An entry that was not written; and one that cannot be read, whose bytes stay in use.
   void Forget(const JobId& name, const Fingerprint& prefix, uint64_t sample) ABSL_LOCKS_EXCLUDED(mutex_);
-  bool DiskHasRoom(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ForgetUnreadable(const JobId& name, const Fingerprint& prefix, uint64_t sample) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Where it has none, something idle makes some, so that the next ones may fit.
+  bool DiskHasRoom(const JobId& name, const Fingerprint& prefix, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountFailure(const char* what, const std::string& why);
   void Recover() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -146,6 +159,7 @@ class ActivationStore {
   uint64_t uses_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t free_bytes_seen_ ABSL_GUARDED_BY(mutex_) = 0;      // at the last look, less what was written since
   int64_t written_since_look_ ABSL_GUARDED_BY(mutex_) = -1;  // -1: never looked
+  bool disk_was_full_ ABSL_GUARDED_BY(mutex_) = false;       // at the last look
   std::atomic<int64_t> failures_{0};
   std::atomic<bool> failed_{false};       // a write did, since the last attempt to go on
   std::atomic<int64_t> recovered_at_{0};  // in milliseconds

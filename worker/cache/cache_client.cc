@@ -33,6 +33,7 @@ constexpr std::chrono::milliseconds kLongestPause{64'000};
 constexpr size_t kSlotAlignment = 64;
 constexpr size_t kMaxSamplesPerCall = 4'096;
 constexpr size_t kMaxStreamedWrite = size_t{16} << 20;
+constexpr size_t kMaxStreamedRead = size_t{64} << 20;  // the daemon holds no more than 256 MiB for a call
 // Reading may take as long as at this rate, and no longer than this for what one call asks for.
 constexpr double kSlowestBytesPerSecond = 100e6;
 constexpr absl::Duration kLongestReading = absl::Milliseconds(650);
@@ -98,8 +99,9 @@ class CacheClient::Impl {
                               absl::FunctionRef<void(size_t, const Entry&)> found);
   void ForgetCorrupt(const Fingerprint& prefix, std::span<const uint64_t> samples,
                      const std::vector<Outcome>& outcomes);
-  // Room in the queue for an offer, which is then to be pushed; false counts as one that was dropped.
-  bool Reserve(size_t bytes);
+  // Room in the queue for an offer, which is then to be pushed; false counts as one that was dropped, or refused where it
+  // is longer than any can be.
+  bool Reserve(const Fingerprint& prefix, size_t bytes);
   void Push(Task task);
   bool Flush(absl::Duration patience);
 
@@ -151,10 +153,10 @@ class CacheClient::Impl {
 
   const Options options_;
   EntryMaker maker_;
-  bool told_too_long_ = false;  // the writing thread only
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Cache::Stub> stub_;
   bool told_of_streaming_ = false;
+  bool told_of_quota_ = false;
 
   std::vector<std::thread> threads_;
 
@@ -170,6 +172,7 @@ class CacheClient::Impl {
   size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool working_ ABSL_GUARDED_BY(mutex_) = false;
   Counters counters_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Fingerprint> too_long_ ABSL_GUARDED_BY(mutex_);  // the newest prefix of which that was said
 };
 
 void CacheClient::Impl::AttachUntilStopped() {
@@ -215,6 +218,10 @@ void CacheClient::Impl::AttachOnce() {
   if (stream->Write(request) && stream->Read(&response)) {
     if (memory != nullptr) memory->Unlink();
     if (!response.shared_memory()) memory.reset();
+    if (response.quota_bytes() < options_.quota_bytes && !std::exchange(told_of_quota_, true)) {
+      LogWarning("the cache keeps ", response.quota_bytes(), " bytes of this job, not ", options_.quota_bytes,
+                 ": egeria-cache's own quota_per_job or quota is less");
+    }
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       line_ = {response.session(), memory, ++counters_.attached};
@@ -301,7 +308,7 @@ std::vector<CacheClient::Outcome> CacheClient::Impl::Lookup(const Fingerprint& p
     if (good) found(position, entry);
   };
   while (!failed && line.session != 0 && at < samples.size() && slot > 0) {
-    const size_t room = shared ? line.half() / slot : kMaxSamplesPerCall;
+    const size_t room = shared ? line.half() / slot : std::max<size_t>(1, kMaxStreamedRead / slot);
     const size_t count = std::min({samples.size() - at, room, kMaxSamplesPerCall});
     v1::GetRequest request;
     request.set_session(line.session);
@@ -336,9 +343,18 @@ void CacheClient::Impl::ForgetCorrupt(const Fingerprint& prefix, std::span<const
   if (!corrupt.empty()) Push(Forget{prefix, v1::DropRequest::SAMPLES, std::move(corrupt)});
 }
 
-bool CacheClient::Impl::Reserve(size_t bytes) {
+bool CacheClient::Impl::Reserve(const Fingerprint& prefix, size_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   ++counters_.offered;
+  const size_t longest = std::min(options_.queue_bytes, line_.memory != nullptr ? line_.half() : kMaxStreamedRead);
+  if (SlotOf(bytes) > longest) {
+    ++counters_.refused;
+    if (std::exchange(too_long_, prefix) != prefix) {
+      LogWarning("[ENTRY_TOO_LONG] what the frozen layers give for a sample takes ", bytes, " bytes, and the cache takes "
+                 "no more than ", longest, ": such samples are computed");
+    }
+    return false;
+  }
   const bool room = stub_ != nullptr && !stopping_ && queued_bytes_ + bytes <= options_.queue_bytes;
   if (room) queued_bytes_ += bytes;
   counters_.dropped += !room;
@@ -423,11 +439,6 @@ void CacheClient::Impl::WriteSome(const Line& line, std::vector<Write> writes) {
     request.set_offset(static_cast<int64_t>(line.half()));
     request.set_stride(static_cast<int64_t>(slot));
     good = slot * entries.size() <= line.half();
-    if (!good && !told_too_long_) {
-      told_too_long_ = true;
-      LogWarning("[ENTRY_TOO_LONG] what the frozen layers give for a sample takes ", slot, " bytes, and the cache keeps "
-                 "entries of up to ", line.half(), ": nothing is kept of this prefix");
-    }
     for (size_t i = 0; good && i < entries.size(); ++i) {
       std::memcpy(line.memory->bytes().data() + line.half() + i * slot, entries[i].data(), entries[i].size());
     }
@@ -508,7 +519,7 @@ std::vector<CacheClient::Outcome> CacheClient::Lookup(const Fingerprint& prefix,
 
 bool CacheClient::Offer(const Fingerprint& prefix, uint64_t sample, uint64_t input_hash,
                         std::span<const EntryTensor> tensors) {
-  if (InChild() || !impl_->Reserve(EntrySize(tensors))) return false;  // before they are copied
+  if (InChild() || !impl_->Reserve(prefix, EntrySize(tensors))) return false;  // before they are copied
   impl_->Push(Write(StoredPrefix(prefix, impl_->options().format), sample, input_hash, tensors));
   return true;
 }

@@ -39,7 +39,7 @@ config::OptionSet CacheOptionSet(CacheOptions* options) {
       .Add("until_unused", &options->until_unused,
            "end when no egeria-run uses the folder and no training process is attached");
   // Which are for the training processes, in the same environment.
-  for (const char* theirs : {"EGERIA_CACHE_USE", "EGERIA_CACHE_FORMAT", "EGERIA_CACHE_JOB_QUOTA"}) set.LeaveToOthers(theirs);
+  set.LeaveToOthers("EGERIA_CACHE_USE").LeaveToOthers("EGERIA_CACHE_FORMAT").LeaveToOthers("EGERIA_CACHE_JOB_QUOTA");
   set.AddCheck([options]() -> absl::Status {
     if (options->soft_quota.value <= options->quota.value) return absl::OkStatus();
     return absl::InvalidArgumentError("soft_quota: must not be more than quota");

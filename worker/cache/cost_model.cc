@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -47,6 +48,7 @@ bool CostModel::Use() {
     fill_.clear();
     hits_ = 0;
     fruitless_epochs_ = 0;
+    saved_before_epoch_ = saved_seconds_;
   }
   return state_ == State::kTrying || state_ == State::kOn;
 }
@@ -89,10 +91,13 @@ void CostModel::Asked(double seconds) {
 
 void CostModel::EpochPassed() {
   if (state_ != State::kTrying && state_ != State::kOn) return;
-  fruitless_epochs_ = hits_ > 0 ? 0 : fruitless_epochs_ + 1;
-  hits_ = 0;
+  const bool skipped = std::exchange(hits_, 0) > 0;
+  const bool paid = saved_seconds_ > std::exchange(saved_before_epoch_, saved_seconds_);
+  fruitless_epochs_ = skipped && paid ? 0 : fruitless_epochs_ + 1;
   if (fruitless_epochs_ < kMostFruitlessEpochs) return;
-  reason_ = "samples have come again, and no pass could be skipped: they were not in the cache, or too few of them were";
+  reason_ = skipped ? "samples have come again, and the passes that could be skipped saved less than asking and keeping took"
+                    : "samples have come again, and no pass could be skipped: they were not in the cache, or too few of "
+                      "them were";
   Rest();
 }
 

@@ -104,7 +104,8 @@ class CostModel {
   int64_t resume_at_ = 0;
   int64_t rest_ = kFirstRest;
   int64_t hits_ = 0;  // skipped passes, in this epoch
-  int fruitless_epochs_ = 0;
+  int fruitless_epochs_ = 0;  // in a row: nothing was skipped, or it did not pay
+  double saved_before_epoch_ = 0;
   double saved_seconds_ = 0;
   double spent_seconds_ = 0;
 };

@@ -128,6 +128,35 @@ TEST(AutoPolicyByClock, NeverFreezesAtAConstantRate) {
   }
 }
 
+TEST(AutoPolicyByClock, AsksForNoReadingsWhileTooMuchIsLeft) {
+  SimulatedTraining training = TrainingOf(0.003);
+  const auto policy = ByClock(training, {.start = 0.85, .area_left = 0.01, .second_opinion = true});
+  for (int64_t step = 0; step < 3990; step += 10) {
+    Observation observation;
+    observation.step = step;
+    observation.learning_rate = 0.1;
+    policy->Observe(observation);
+    ASSERT_FALSE(policy->gradient_monitoring()) << step;
+    ASSERT_FALSE(policy->monitoring()) << step;
+  }
+}
+
+TEST(AutoPolicyByClock, WaitsForReadingsWhenTheRateHasJustFallen) {
+  for (const double snr : {0.3, 0.003}) {
+    SimulatedTraining training = TrainingOf(snr);
+    training.rate = [](int64_t step) { return step < 3500 ? 0.1 : 0.005; };  // .7 % of the area is left then
+    const std::vector<Decision> decisions = RunByClock(training);
+    ASSERT_FALSE(decisions.empty());
+    if (snr < 0.05) {
+      EXPECT_GE(decisions[0].step, 3500);
+      EXPECT_LE(decisions[0].step, 3750);
+      EXPECT_THAT(decisions[0].reason, HasSubstr("gradient SNR"));
+    } else {
+      EXPECT_GE(decisions[0].step, 3850) << "live gradients, until next to nothing is left";
+    }
+  }
+}
+
 // Plasticity is a second opinion only: no series of it makes the clock freeze, or freeze earlier.
 TEST(AutoPolicyByClock, NeverFreezesOnARandomWalk) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {

@@ -250,6 +250,45 @@ TEST_F(ActivationStoreTest, BeyondTheSoftQuotaNothingIdleStays) {
   EXPECT_EQ(store_->totals().entries, 1);
 }
 
+TEST_F(ActivationStoreTest, WhatWasKeptUnderALargerQuotaIsTrimmed) {
+  options_.quota_bytes = 2'000'000;
+  Open();
+  store_->Attach(kJob, 0);
+  store_->Attach(kOther, 0);
+  for (uint64_t sample = 0; sample < 40; ++sample) Put(kOther, kFirst, sample, Entry(sample));
+  for (uint64_t sample = 0; sample < 40; ++sample) Put(kJob, kFirst, sample, Entry(sample));
+  for (uint64_t sample = 0; sample < 40; ++sample) Put(kJob, kSecond, sample, Entry(sample));
+  EXPECT_NE(Get(kJob, kFirst, 0), std::nullopt);  // so that it is the other one that was not used for longest
+  store_->Attach(kJob, 500'000);
+  EXPECT_EQ(Get(kJob, kSecond, 0), std::nullopt);
+  EXPECT_EQ(Get(kJob, kFirst, 0), Entry(0));
+  EXPECT_EQ(Get(kOther, kFirst, 0), Entry(0)) << "another job's";
+  options_.quota_bytes = 500'000;
+  Open();
+  EXPECT_EQ(store_->totals().entries, 40);
+  EXPECT_LE(store_->totals().bytes, 500'000);
+}
+
+TEST_F(ActivationStoreTest, WhatIsIdleMakesRoomOnADiskThatHasToKeepMore) {
+  Open();
+  store_->Attach(kOther, 0);
+  Put(kOther, kFirst, 1, Entry(1));
+  store_->Attach(kJob, 0);
+  Put(kJob, kFirst, 1, Entry(1));
+  Put(kJob, kSecond, 1, Entry(1));
+  options_.free_bytes = int64_t{1} << 60;
+  Open();
+  store_->Attach(kJob, 0);
+  EXPECT_EQ(store_->totals().entries, 3);
+  EXPECT_EQ(Put(kJob, kSecond, 2, Entry(2)), Outcome::kNoSpace);
+  EXPECT_EQ(Get(kJob, kFirst, 1), std::nullopt) << "a prefix that is past";
+  EXPECT_EQ(Get(kOther, kFirst, 1), Entry(1));
+  EXPECT_EQ(Put(kJob, kSecond, 2, Entry(2)), Outcome::kNoSpace);
+  EXPECT_EQ(Get(kOther, kFirst, 1), std::nullopt) << "a job that does not run";
+  EXPECT_EQ(Put(kJob, kSecond, 2, Entry(2)), Outcome::kNoSpace);
+  EXPECT_EQ(Get(kJob, kSecond, 1), Entry(1));
+}
+
 TEST_F(ActivationStoreTest, AJobsOwnQuotaIsTheSmallestOfThree) {
   options_.quota_bytes = 1'000'000;
   options_.namespace_quota_bytes = 300'000;

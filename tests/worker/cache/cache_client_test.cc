@@ -148,6 +148,7 @@ TEST_F(CacheClientTest, AnEntryThatDoesNotFitIntoTheSharedMemoryIsRefusedWithThe
   }
   const std::string log = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(log, HasSubstr("[ENTRY_TOO_LONG] what the frozen layers give for a sample takes 800"));
+  EXPECT_THAT(log, HasSubstr("such samples are computed"));
   EXPECT_EQ(log.find("[ENTRY_TOO_LONG]"), log.rfind("[ENTRY_TOO_LONG]")) << "it is said once";
   EXPECT_EQ(client->counters().refused, 2);
   Offer(*client, kFirst, 3, 3);

@@ -147,6 +147,24 @@ TEST(CostModelTest, EpochsWithHitsAreNotFruitless) {
   }
 }
 
+TEST(CostModelTest, EpochsOfFewHitsThatDoNotPayAreFruitless) {
+  for (const bool pays : {false, true}) {
+    CostModel model = Measured(0.010);
+    model.EpochPassed();  // in which entries are written
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      for (int pass = 0; pass < 100; ++pass) {
+        if (pass < 3) continue;
+        model.Computed(0.010);
+        model.Filled(pays ? 0.0001 : 0.002);
+      }
+      Skip(&model, 3, 0.002, 1);
+      model.EpochPassed();
+    }
+    EXPECT_EQ(model.Use(), pays);
+    if (!pays) EXPECT_THAT(model.estimates().reason, HasSubstr("saved less than asking and keeping took"));
+  }
+}
+
 TEST(CostModelTest, WhatElseIsSpentIsNotSaved) {
   CostModel model = Measured(0.010);
   model.Spent(2);
