@@ -3,9 +3,10 @@
 usage: saved_seconds.py DIR [options]      DIR: CIFAR-10's binary files
 Needs the package (PYTHONPATH=build/dev/python).
 
-The ResNet of the example cifar_resnet.py on two ranks, trained without Egeria and with layers that freeze at given epochs,
-in turn. By round and over all: the difference of the trainings' times, what the account of rank 0 says (saved less
-spent), and their ratio.
+The ResNet of the example cifar_resnet.py on two ranks, trained without Egeria and with layers that freeze at given
+epochs, in turn. By round and over all: the difference of the trainings' times, what the account of rank 0 says (saved
+less spent), and their ratio. The exit code is 1 where the two differ over all by more than --within of the clock's
+saving.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--plans", default="1:2,3:4", help="epoch:frozen modules,... (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--within", type=float, default=0.1, help="part of the saving (default 0.1)")
     parser.add_argument("--job", type=pathlib.Path, help=argparse.SUPPRESS)
     parser.add_argument("--enabled", type=int, default=1, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -83,11 +85,16 @@ def run(enabled: int, report: pathlib.Path) -> dict:
     return json.loads(report.read_text())
 
 
-def main() -> None:
+def agree(account: float, clock: float, within: float) -> bool:
+    """Whether the account differs from the clock's saving by at most that part of it."""
+    return abs(account - clock) <= within * clock
+
+
+def main() -> int:
     arguments = parse_arguments()
     if arguments.job is not None:
         train(arguments)
-        return
+        return 0
     differences, accounts = [], []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(arguments.rounds):
@@ -97,12 +104,16 @@ def main() -> None:
             differences.append(runs[0]["seconds"] - runs[1]["seconds"])
             accounts.append(runs[1]["saved"] - spent)
             print(f"round {number + 1}: plain {runs[0]['seconds']:.1f} s, freezing {runs[1]['seconds']:.1f} s: "
-                  f"{differences[-1]:.1f} s less; the account: {runs[1]['saved']:.1f} s saved, {spent:.2f} s spent; ratio "
-                  f"{accounts[-1] / differences[-1]:.2f}", flush=True)
-    print(f"over all rounds: the account's {sum(accounts):.1f} s over the clock's {sum(differences):.1f} s: "
-          f"{sum(accounts) / sum(differences):.3f}; by round, median "
-          f"{statistics.median(one / other for one, other in zip(accounts, differences)):.3f}")
+                  f"{differences[-1]:.1f} s less; the account: {runs[1]['saved']:.1f} s saved, {spent:.2f} s spent; "
+                  f"ratio {accounts[-1] / differences[-1]:.2f}", flush=True)
+    account, clock = sum(accounts), sum(differences)
+    print(f"over all rounds: the account's {account:.1f} s over the clock's {clock:.1f} s: {account / clock:.3f}; by "
+          f"round, median {statistics.median(one / other for one, other in zip(accounts, differences)):.3f}")
+    right = agree(account, clock, arguments.within)
+    print(f"they differ by {abs(account - clock):.1f} s, {'within' if right else 'NOT within'} {arguments.within:.0%} "
+          "of the clock's saving")
+    return 0 if right else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

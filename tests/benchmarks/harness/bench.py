@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 import pathlib
@@ -16,6 +17,7 @@ from benchmarks import tasks
 from benchmarks.harness import machine, records, schedules
 from benchmarks.harness.errors import BenchError
 from benchmarks.harness.job import Job
+from benchmarks.harness.planned import with_planned_steps
 from benchmarks.harness.processes import Controller, run_ranks
 from benchmarks.harness.runs import EARLY, PLAIN, REFERENCE_BACKENDS, Kind, Run, control_runs, positions
 from benchmarks.harness.task import Task
@@ -53,28 +55,41 @@ def run_all(plan: Plan) -> int:
     """Runs everything. Returns the number of runs that failed; what depends on them is left out."""
     facts = machine.facts()
     failed = 0
+    kept: collections.Counter[str] = collections.Counter()
     for name in plan.tasks:
         task = tasks.create(name, plan.profile, plan.data)
         try:
             task.load()  # fails here rather than in a rank
+            runs = with_planned_steps(plan.runs, task, plan.ranks, _known(plan, task))
         except BenchError as error:
             failed += 1
             print(f"{name}: {error}", file=sys.stderr, flush=True)
             continue
         for seed in plan.seeds:
-            failed += Seed(plan, task, seed, facts).run()
+            one = Seed(dataclasses.replace(plan, runs=runs), task, seed, facts)
+            failed += one.run()
+            kept += one.kept
+    if kept:
+        by = ", ".join(f"{count} by version {version}" for version, count in kept.items())
+        print(f"{kept.total()} runs were recorded before by other versions than {facts['egeria']}: {by}; reports say "
+              "which rows are mixed", flush=True)
     return failed
 
 
 class Seed:
-    """The runs of one task and seed, one after the other, the plain one first."""
+    """The runs of one task and seed, one after the other, the plain one first.
+
+    Attributes:
+      kept: how many runs another version's record stood for, by version.
+    """
 
     def __init__(self, plan: Plan, task: Task, seed: int, facts: Mapping[str, Any]):
         self._plan, self._task, self._seed, self._facts = plan, task, seed, facts
         self._settings = machine.settings_hash(task.profile)
         self._file = records.file_of(plan.out, task.name)
         self._checkpoints = plan.out / "checkpoints" / f"{task.name}-{plan.profile}-{self._settings}-{seed}"
-        self._done = {records.key(record): record for record in records.read(self._file)} if plan.resume else {}
+        self._done = {records.key(record): record for record in _known(plan, task)}
+        self.kept: collections.Counter[str] = collections.Counter()
 
     def run(self) -> int:
         """Returns the number of failed runs."""
@@ -118,6 +133,8 @@ class Seed:
         if known is not None:
             version = known["machine"]["egeria"]
             by = "" if version == self._facts["egeria"] else f", by version {version}"
+            if by:
+                self.kept[version] += 1
             print(f"{self._task.name}, seed {self._seed}, {run.label}: recorded before{by}", flush=True)
             return known
         started = time.time()
@@ -172,6 +189,11 @@ class Seed:
         latest = same if run.kind is Kind.DROP else min(same, int(run.first_act * self._task.profile.steps))
         kept = [file for file in self._checkpoints.glob("*.pt") if 0 < int(file.stem) <= latest]
         return max(kept, key=lambda file: int(file.stem), default=None)
+
+
+def _known(plan: Plan, task: Task) -> list[dict[str, Any]]:
+    """Records of the task that --resume may keep."""
+    return records.read(records.file_of(plan.out, task.name)) if plan.resume else []
 
 
 def _result(job: Job) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from benchmarks.harness.bench import Plan, run_all
 from benchmarks.harness.errors import BenchError
 from benchmarks.harness.records import file_of
 from benchmarks.harness.report import write_reports
-from benchmarks.harness.runs import Run, parse_variants, policy_run, resolved_options
+from benchmarks.harness.runs import PLANNED, Run, parse_variants, policy_run, resolved_options
 
 _DESCRIPTION = """Trains a task with and without freezing, beside the controls that save the same time without it.
 
@@ -61,8 +62,9 @@ def _parser() -> argparse.ArgumentParser:
                         help='constants by policy, such as \'{"plasticity": {"window": 5}}\'')
     parser.add_argument("--variant", action="append", default=[], metavar="LABEL=POLICY:JSON",
                         help="one more run of a policy, with constants of its own, under a name of its own")
-    parser.add_argument("--reinvest", type=float, action="append", default=[], metavar="FACTOR",
-                        help="one more run of each policy with this many times the steps, such as 1.06")
+    parser.add_argument("--reinvest", type=_factor, action="append", default=[], metavar="FACTOR",
+                        help="one more run of each policy with this many times the steps, such as 1.06; \"planned\": "
+                        "as egeria.reinvest() plans for a clock, by times that are measured first")
     parser.add_argument("--whole", action="store_true",
                         help="policies are run from the first step on, and not from where they may first act")
     parser.add_argument("--controls", default=None, metavar="LABEL[,LABEL...]",
@@ -79,6 +81,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--keep-checkpoints", action="store_true",
                         help="so that a later call can start late policies where the plain run was")
     return parser
+
+
+def _factor(text: str) -> float:
+    if text == "planned":
+        return PLANNED
+    factor = float(text)
+    if not 0 < factor < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no number of times the steps")
+    return factor
 
 
 def _plan(flags: argparse.Namespace) -> Plan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,20 @@ from benchmarks.harness.runs import Kind, control_share
 from benchmarks.harness.task import Quality
 
 Record = Mapping[str, Any]
+
+# 95 % quantiles of Student's t, by degrees of freedom from 1 on. For more than ten the tenth is taken, which makes
+# intervals a little too wide.
+_STUDENT_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812)
+
+
+class Verdict(str, enum.Enum):
+    """Of a difference that is positive where better, by the 90 % interval of its mean."""
+
+    BEATS = "beats"
+    LOSES = "loses"
+    OPEN = "cannot be told apart"
+    ONE_SEED = "cannot be told: one seed"
+    DIVERGED = "cannot be told: a run diverged"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +53,25 @@ class Spread:
         return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, min(values),
                    max(values), len(values))
 
+    @property
+    def half_width(self) -> float | None:
+        """Of the two-sided 90 % interval of the mean, by Student's t; None without a deviation."""
+        if self.deviation is None:
+            return None
+        quantile = _STUDENT_95[min(self.count - 1, len(_STUDENT_95)) - 1]
+        return quantile * self.deviation / math.sqrt(self.count)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Where the values are paired differences."""
+        if not math.isfinite(self.mean):
+            return Verdict.DIVERGED
+        if self.half_width is None:
+            return Verdict.ONE_SEED
+        if self.mean > self.half_width:
+            return Verdict.BEATS
+        return Verdict.LOSES if self.mean < -self.half_width else Verdict.OPEN
+
 
 @dataclasses.dataclass(frozen=True)
 class Row:
@@ -50,6 +84,8 @@ class Row:
       reached: time to the plain run's final quality over that of the plain run itself, where it was reached.
       reached_noise: likewise, to that quality less the plain runs' standard deviation; None with a single seed.
       own: share of the steps that the run took itself; before them it is the plain run.
+      watching: an estimate of what being watched would have cost before those, over the plain run's time: as much a
+        step as in them. None where the records do not say.
       account: what the session says that it has saved, net of what it spent, over the plain run's time; None where
         it does not say.
     """
@@ -62,6 +98,7 @@ class Row:
     reached: Spread | None
     reached_noise: Spread | None
     own: float
+    watching: float | None
     account: float | None
 
 
@@ -80,7 +117,8 @@ class Duel:
     control_ratio: float
 
     @property
-    def won(self) -> bool:
+    def ahead(self) -> bool:
+        """By the mean."""
         return self.gain.mean > 0
 
 
@@ -158,7 +196,8 @@ def row(runs: Group, label: str, quality: Quality) -> Row | None:
         Spread.of([record["seconds"] / plain["seconds"] for record, plain in pairs]),
         statistics.fmean(record["frozen_share"] for record, _ in pairs),
         _reached(pairs, quality, 0.0), None if noise is None else _reached(pairs, quality, noise),
-        statistics.fmean(1 - record["first_step"] / record["steps"] for record, _ in pairs), _account(pairs))
+        statistics.fmean(1 - record["first_step"] / record["steps"] for record, _ in pairs), _watching(pairs),
+        _account(pairs))
 
 
 def duels(runs: Group, label: str, quality: Quality) -> list[Duel]:
@@ -186,9 +225,36 @@ def difference(runs: Group, label: str, other: str, quality: Quality) -> Spread 
     return Spread.of([quality.gain(one[seed]["final"], two[seed]["final"]) for seed in sorted(one) if seed in two])
 
 
-def versions(runs: Group, label: str) -> list[str]:
-    """Of the software, that the label's runs come from."""
-    return sorted({record["machine"]["egeria"] for record in runs.others.get(label, {}).values()})
+def mixture(runs: Group, label: str) -> str:
+    """By which versions and on which machines the label's runs were made, where those of its seeds, or the plain runs
+    that they are paired with, differ; else ""."""
+    found = []
+    for origin in (_version, machine_of):
+        own = {record["seed"]: origin(record) for record, _ in _pairs(runs, label)}
+        other = {seed: origin(runs.plain[seed]) for seed in own if origin(runs.plain[seed]) != own[seed]}
+        if other or len(set(own.values())) > 1:
+            found.append(_by_seed(own))
+        if other:
+            found.append(f"the plain runs: {_by_seed(other)}")
+    return "; ".join(found)
+
+
+def machine_of(record: Record) -> str:
+    """In words."""
+    facts = record["machine"]
+    return f"on {facts['cores']} cores ({facts['processor']}), device {facts['device']}, torch {facts['torch']}"
+
+
+def _version(record: Record) -> str:
+    return f"by version {record['machine']['egeria']}"
+
+
+def _by_seed(texts: Mapping[int, str]) -> str:
+    seeds: dict[str, list[str]] = {}
+    for seed, text in sorted(texts.items()):
+        seeds.setdefault(text, []).append(str(seed))
+    return ", ".join(f"seed{'s' if len(numbers) > 1 else ''} {', '.join(numbers)} {text}"
+                     for text, numbers in seeds.items())
 
 
 def _pairs(runs: Group, label: str) -> list[tuple[Record, Record]]:
@@ -203,6 +269,18 @@ def _account(pairs: Sequence[tuple[Record, Record]]) -> float | None:
         if summary.get("saved_seconds") is None or not isinstance(summary.get("spent_seconds"), Mapping):
             return None
         shares.append((summary["saved_seconds"] - sum(summary["spent_seconds"].values())) / plain["seconds"])
+    return statistics.fmean(shares)
+
+
+def _watching(pairs: Sequence[tuple[Record, Record]]) -> float | None:
+    shares = []
+    for record, plain in pairs:
+        spent = (record["summary"] or {}).get("spent_seconds")
+        own_steps = record["steps"] - record["first_step"]
+        if not isinstance(spent, Mapping) or "hooks" not in spent or own_steps <= 0:
+            return None
+        a_step = (spent["hooks"] + spent.get("agreement", 0.0)) / own_steps
+        shares.append(a_step * record["first_step"] / plain["seconds"])
     return statistics.fmean(shares)
 
 

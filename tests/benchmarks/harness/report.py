@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from benchmarks import tasks
 from benchmarks.harness import records
-from benchmarks.harness.comparisons import Duel, Group, Record, Row, Spread, difference, duels, group, plain_noise, \
-    row, versions
+from benchmarks.harness.comparisons import Duel, Group, Record, Row, Spread, Verdict, difference, duels, group, \
+    machine_of, mixture, plain_noise, row
 from benchmarks.harness.errors import BenchError
 from benchmarks.harness.runs import EARLY_AT, EARLY_MODULES, Kind
 from benchmarks.harness.task import Quality
@@ -59,23 +59,11 @@ def verdicts(runs: Group, quality: Quality) -> list[str]:
     if auto is None:
         lines.append("**`auto` has not been run on this task.**")
     else:
-        fought = duels(runs, "auto", quality)
-        lost = [duel for duel in fought if not duel.won]
-        if len(fought) < 2:
-            lines.append("**`auto` has not been compared with both controls of its own time.**")
-        elif lost:
-            lines.append("**`auto` does not beat " + " and ".join(
-                f"`{duel.control.value}` ({_signed(duel.gain, quality)} {quality.unit})" for duel in lost)
-                + " at its own time.**" + _times(auto, fought))
-        else:
-            lines.append("`auto` beats both controls at its own time: by " + " and ".join(
-                f"{_signed(duel.gain, quality)} {quality.unit} (`{duel.control.value}`)" for duel in fought) + "."
-                + _times(auto, fought))
+        lines.append(_against_controls(auto, duels(runs, "auto", quality), quality))
         if auto.ratio.mean >= 1:
             lines.append(f"**`auto` does not save time here: {auto.ratio.mean:.3f} of the plain run's.**")
-        lines += [_against_plain(auto, noise, quality), *_against_clock(runs, auto, quality), *_reinvested(runs, quality)]
-        if len(found := versions(runs, "auto")) > 1:
-            lines.append(f"The runs of `auto` come from several versions: {', '.join(found)}.")
+        lines += [_against_plain(auto, noise, quality), *_against_clock(runs, auto, quality),
+                  *_reinvested(runs, quality)]
     early = row(runs, "early", quality)
     if early is None:
         lines.append("**The negative control has not been run.**")
@@ -88,7 +76,7 @@ def verdicts(runs: Group, quality: Quality) -> list[str]:
     else:
         lines.append(f"**The negative control does not lose clearly ({_signed(early.gain, quality)} {quality.unit}, "
                      f"where plain runs spread by {_number(noise, quality)}): this task proves nothing.**")
-    return lines
+    return [*lines, *_mixtures(runs)]
 
 
 def within_noise(policy: Row, noise: float | None) -> bool | None:
@@ -97,13 +85,25 @@ def within_noise(policy: Row, noise: float | None) -> bool | None:
     return None if noise is None else policy.gain.mean >= -noise
 
 
+def _against_controls(policy: Row, fought: Sequence[Duel], quality: Quality) -> str:
+    if len(fought) < 2:
+        return f"**`{policy.label}` has not been compared with both controls of its own time.**"
+    behind = " and ".join(f"`{duel.control.value}`" for duel in fought if not duel.ahead)
+    text = f"**By the mean `{policy.label}` does not beat {behind} at its own time:**" if behind else \
+        f"By the mean `{policy.label}` beats both controls at its own time:"
+    found = ", ".join(f"{_difference(duel.gain, quality)} over `{duel.control.value}` ({duel.gain.verdict.value})"
+                      for duel in fought)
+    return f"{text} {found}.{_times(policy, fought)}"
+
+
 def _against_plain(policy: Row, noise: float | None, quality: Quality) -> str:
     text = _result(policy, quality)
     if noise is None:
         return f"{text}; what is noise, a single seed does not tell."
+    spread = f"the {_number(noise, quality)} that plain runs of different seeds spread by"
     if within_noise(policy, noise):
-        return f"{text}, within the {_number(noise, quality)} that plain runs of different seeds spread by."
-    return f"**{text}: it loses more than the {_number(noise, quality)} that plain runs of different seeds spread by.**"
+        return f"{text}; by the mean not behind by more than {spread}."
+    return f"**{text}; by the mean behind by more than {spread}.**"
 
 
 def _against_clock(runs: Group, policy: Row, quality: Quality) -> list[str]:
@@ -111,8 +111,8 @@ def _against_clock(runs: Group, policy: Row, quality: Quality) -> list[str]:
     gain, clock = difference(runs, policy.label, "staged", quality), row(runs, "staged", quality)
     if gain is None or clock is None:
         return []
-    return [f"`{policy.label}` over the plain clock `staged`: {_signed(gain, quality)} {quality.unit}; `staged` took "
-            f"{clock.ratio.mean:.3f} of the plain run's time."]
+    return [f"`{policy.label}` over the plain clock `staged`: {_difference(gain, quality)} ({gain.verdict.value}); "
+            f"`staged` took {_time(clock)}."]
 
 
 def _reinvested(runs: Group, quality: Quality) -> list[str]:
@@ -123,22 +123,37 @@ def _reinvested(runs: Group, quality: Quality) -> list[str]:
             continue
         text = _result(found, quality)
         both = found.gain.mean > 0 and found.ratio.mean < 1
-        lines.append(f"{text}: better, and sooner." if both else f"**{text}: not both better and sooner.**")
+        lines.append(f"{text}: by the mean better, and sooner." if both else
+                     f"**{text}: by the mean not both better and sooner.**")
     return lines
 
 
 def _result(found: Row, quality: Quality) -> str:
     seeds = "1 seed" if found.gain.count == 1 else f"{found.gain.count} seeds"
-    return f"`{found.label}` over {seeds}: {_signed(found.gain, quality)} {quality.unit} in {found.ratio.mean:.3f} of the " \
-        "plain run's time"
+    return f"`{found.label}` over {seeds}: {_difference(found.gain, quality)} to plain ({found.gain.verdict.value}) " \
+        f"in {_time(found)}"
 
 
 def _times(policy: Row, fought: Sequence[Duel]) -> str:
     """Controls get the policy's share of the steps; whether they took its time is a matter of the machine."""
     times = " and ".join(f"{duel.control_ratio:.3f} (`{duel.control.value}`)" for duel in fought)
     off = max(abs(duel.control_ratio - policy.ratio.mean) for duel in fought)
-    return f" As measured, it took {policy.ratio.mean:.3f} of the plain run's time, and they {times}" + (
+    return f" As measured, it took {_time(policy)}, and they {times}" + (
         "." if off <= _SAME_TIME else ": the machine was not the same for all.")
+
+
+def _time(found: Row) -> str:
+    own = "" if found.own == 1 else f" (its time is its own for the last {100 * found.own:.0f} % of the steps)"
+    return f"{found.ratio.mean:.3f} of the plain run's time{own}"
+
+
+def _mixtures(runs: Group) -> list[str]:
+    """One line for all rows that are mixed in the same way."""
+    labels: dict[str, list[str]] = {}
+    for label in runs.others:
+        if found := mixture(runs, label):
+            labels.setdefault(found, []).append(f"`{label}`")
+    return [f"Mixed rows: {', '.join(names)}: {found}." for found, names in labels.items()]
 
 
 def task_report(runs: Group, quality: Quality) -> str:
@@ -159,6 +174,8 @@ def task_report(runs: Group, quality: Quality) -> str:
         *_machines(runs), "",
         "## Runs", "",
         "Quality is the difference to the plain run of the same seed, over which means are taken; positive is better. "
+        "± is half of the mean's 90 % interval over the seeds, by Student's t: a run beats another where it lies above "
+        "0, loses where it lies below, and where it contains 0 they cannot be told apart. "
         "Time is that of training, evaluation left out, over the plain run's, both as measured. Where a run begins as "
         "the plain run does, it may have been started from there, and its time is that of the plain run up to there "
         "and its own from there on: the share of its own is given. TTA: time to the plain run's final quality over "
@@ -182,8 +199,9 @@ def overview(groups: Sequence[Group]) -> str:
             text += [f"- {tasks.task_class(runs.task).title}: {lines[0]}"]
             text += [f"  {line}" for line in lines[1:] if line.startswith("**")]
     text += ["", "Written by `egeria bench report` from the records beside it. docs/benchmarks.md says what is "
-             "measured and how. Each cell: mean difference of quality to the plain run of the same seed, and training "
-             "time over the plain run's.", ""]
+             "measured and how. Each cell: mean difference of quality to the plain run of the same seed (± half of its "
+             "90 % interval), and training time over the plain run's. Plain: ± the standard deviation over the seeds. "
+             "Mixed: rows come from several versions or machines, as the task's report says.", ""]
     labels = list(dict.fromkeys(label for runs in groups for label in runs.others
                                 if (found := next(iter(runs.others[label].values())))["kind"]
                                 in (Kind.POLICY, Kind.EARLY)))
@@ -196,8 +214,10 @@ def overview(groups: Sequence[Group]) -> str:
         for label in labels:
             found = row(runs, label, quality)
             cells.append("" if found is None else f"{_signed(found.gain, quality)}, {found.ratio.mean:.2f}")
+        mixed = ", mixed" if _mixtures(runs) else ""
         text.append(f"| [{tasks.task_class(runs.task).title}]({report_name(runs)}.md) | {runs.profile} | "
-                    f"{len(runs.plain)} | {_value(final, quality)} {quality.unit} | " + " | ".join(cells) + " |")
+                    f"{len(runs.plain)}{mixed} | {_value(final, quality)} {quality.unit} | " + " | ".join(cells)
+                    + " |")
     return "\n".join(text) + "\n"
 
 
@@ -209,31 +229,40 @@ def _sums(groups: Sequence[Group]) -> list[str]:
         return []
     faster = sum(found.ratio.mean < 1 for _, found, _ in rows)
     much = sum(found.ratio.mean < _MUCH_FASTER for _, found, _ in rows)
-    known = [kept for runs, found, quality in rows
-             if (kept := within_noise(found, plain_noise(runs, quality))) is not None]
-    won = sum(len(fought) == 2 and all(duel.won for duel in fought)
-              for fought in (duels(runs, "auto", quality) for runs, _, quality in rows))
-    return [f"Of {len(rows)} tasks, `auto` takes less time than the plain run on {faster}, under {_MUCH_FASTER} of it on "
-            f"{much}; it beats both controls of its own time on {won}; its mean quality is within the plain runs' noise on "
-            f"{sum(known)} of the {len(known)} with more than one seed."]
+    fought = [found for runs, _, quality in rows if len(found := duels(runs, "auto", quality)) == 2]
+    ahead = sum(all(duel.ahead for duel in pair) for pair in fought)
+    text = f"Of {len(rows)} tasks, `auto` takes less time than the plain run on {faster}, under {_MUCH_FASTER} of it " \
+        f"on {much}; by the mean it beats both controls of its own time on {ahead}."
+    several = [(runs, found, quality) for runs, found, quality in rows if found.gain.count > 1]
+    if not several:
+        return [f"{text} One seed each: what is beyond the spread over seeds cannot be told."]
+    won = sum(all(duel.gain.verdict is Verdict.BEATS for duel in pair) for pair in fought)
+    lost = sum(any(duel.gain.verdict is Verdict.LOSES for duel in pair) for pair in fought)
+    under = sum(found.gain.verdict is Verdict.LOSES for _, found, _ in several)
+    within = sum(within_noise(found, plain_noise(runs, quality)) for runs, found, quality in several)
+    return [f"{text} Of the {len(several)} with more than one seed, it beats both beyond the spread over seeds on "
+            f"{won}, and loses to one of them on {lost}; it loses to plain beyond the spread on {under}, and its mean "
+            f"quality is within the plain runs' noise on {within}."]
 
 
 def _table(rows: Sequence[Row], quality: Quality) -> list[str]:
     lines = [f"| run | seeds | quality, {quality.unit} | worst seed | time | least to most | saved | by its own "
-             "account | frozen | TTA | TTA less noise | own steps |",
-             "|---|---|---|---|---|---|---|---|---|---|---|---|"]
+             "account | frozen | TTA | TTA less noise | own steps | watching before, estimate |",
+             "|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
     for found in rows:
         lines.append(
             f"| {found.label} | {found.gain.count} | {_signed(found.gain, quality)} | "
             f"{_number(found.gain.least, quality, sign=True)} | {found.ratio.mean:.3f} | {found.ratio.least:.3f} to "
             f"{found.ratio.most:.3f} | {100 * (1 - found.ratio.mean):.1f} % | {_percent(found.account)} | "
             f"{100 * found.frozen:.1f} % | {_reached(found.reached, found)} | "
-            f"{_reached(found.reached_noise, found)} | {100 * found.own:.0f} % |")
+            f"{_reached(found.reached_noise, found)} | {100 * found.own:.0f} % | {_percent(found.watching)} |")
     lines += ["", f"`early` freezes {EARLY_MODULES:.0%} of the layer modules at {EARLY_AT:.0%} of the steps: it must "
               "lose, or the task proves nothing. `short S` is the whole schedule in that share of the steps, `drop S` "
               "leaves as many steps out of the phase of low learning rates. Saved: share of the "
               "plain run's time, as measured, and as the session adds it up (what freezing saved, less what it cost). "
-              "Frozen: share of the parameters, averaged over the steps."]
+              "Frozen: share of the parameters, averaged over the steps. Watching before: an estimate, which is in no "
+              "other number here, of what hooks and agreement between ranks would have taken in the steps that are the "
+              "plain run's, as much a step as in its own, over the plain run's time. `--whole` measures it."]
     return lines
 
 
@@ -242,11 +271,12 @@ def _duel_table(runs: Group, rows: Sequence[Row], quality: Quality) -> list[str]
     if not fought:
         return []
     lines = ["## Against controls of the same time", "",
-             f"| policy | control | quality over the control's, {quality.unit} | worst seed | control's time |",
-             "|---|---|---|---|---|"]
+             f"| policy | control | quality over the control's, {quality.unit} | verdict | worst seed | "
+             "control's time |", "|---|---|---|---|---|---|"]
     for duel in fought:
         lines.append(f"| {duel.label} | {duel.control.value} | {_signed(duel.gain, quality)} | "
-                     f"{_number(duel.gain.least, quality, sign=True)} | {duel.control_ratio:.3f} |")
+                     f"{duel.gain.verdict.value} | {_number(duel.gain.least, quality, sign=True)} | "
+                     f"{duel.control_ratio:.3f} |")
     return [*lines, ""]
 
 
@@ -271,11 +301,9 @@ def _machines(runs: Group) -> list[str]:
     """One line for each machine and version."""
     found: dict[str, int] = {}
     for record in runs.records:
-        facts = record["machine"]
-        text = f"{facts['cores']} cores ({facts['processor']}), device {facts['device']}, torch {facts['torch']}, " \
-               f"egeria {facts['egeria']}"
+        text = f"{machine_of(record)}, egeria {record['machine']['egeria']}"
         found[text] = found.get(text, 0) + 1
-    return [f"- {count} runs: {text}" for text, count in sorted(found.items())]
+    return [f"- {count} runs {text}" for text, count in sorted(found.items())]
 
 
 def _digits(quality: Quality) -> int:
@@ -292,8 +320,13 @@ def _value(spread: Spread, quality: Quality) -> str:
 
 
 def _signed(spread: Spread, quality: Quality) -> str:
-    deviation = "" if spread.deviation is None else f" ± {_number(spread.deviation, quality)}"
-    return _number(spread.mean, quality, sign=True) + deviation
+    """A mean difference and half of its interval."""
+    half = "" if spread.half_width is None else f" ± {_number(spread.half_width, quality)}"
+    return _number(spread.mean, quality, sign=True) + half
+
+
+def _difference(spread: Spread, quality: Quality) -> str:
+    return f"{_signed(spread, quality)} {quality.unit}"
 
 
 def _percent(share: float | None) -> str:

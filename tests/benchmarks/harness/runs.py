@@ -22,6 +22,10 @@ CLOCK = ((0.80, 0.5), (0.85, 2 / 3), (0.90, 1.0))
 # An option of a run that is the controller's: which backends its reference engine may use.
 REFERENCE_BACKENDS = "reference_backends"
 
+# In place of a run's share of the steps: what egeria.reinvest() plans, of a policy that follows a clock.
+PLANNED = 0.0
+_CLOCKS = ("auto", "staged", "schedule", "finetune")
+
 # Controls take the time share of the policy that they stand against in steps of this size, so that two policies
 # of about the same time share their controls.
 _SHARE_STEP = 0.01
@@ -49,9 +53,9 @@ class Run:
     Attributes:
       label: unique among the runs of a task and seed.
       policy: its name for egeria.Config, where `kind` is POLICY.
-      options: the policy's constants. In `schedule`, `module_share` may stand for `frozen_prefix`; "reference_backends",
-        a list of names, is the controller's.
-      share: steps, as a share of the plain run's.
+      options: the policy's constants. In `schedule`, `module_share` may stand for `frozen_prefix`;
+        "reference_backends", a list of names, is the controller's.
+      share: steps, as a share of the plain run's; PLANNED until the task is known.
       first_act: share of the steps before which the run is the plain one, which it may be started from.
     """
 
@@ -75,7 +79,11 @@ EARLY = Run("early", Kind.EARLY, first_act=EARLY_AT)
 
 
 def policy_run(label: str, policy: str, options: Mapping[str, Any], reinvest: float = 1.0) -> Run:
-    """A run of a policy. `reinvest`: its number of steps over the plain run's."""
+    """A run of a policy. `reinvest`: its number of steps over the plain run's, or PLANNED.
+
+    Raises:
+      BenchError: [NO_PLAN] PLANNED, and the policy follows no clock.
+    """
     if policy == "schedule" and "entries" not in options:
         options = {**options, "entries": [{"fraction": at, "module_share": share} for at, share in CLOCK]}
     first = _FIRST_ACT.get(policy, 0.0)
@@ -88,6 +96,11 @@ def policy_run(label: str, policy: str, options: Mapping[str, Any], reinvest: fl
         first = min(first, max(0.0, options["begin"] - 0.1))
     elif policy == "schedule":
         first = max(0.0, min(entry["fraction"] for entry in options["entries"]) - 0.02)
+    if reinvest == PLANNED:
+        if policy not in _CLOCKS or options.get("signal_led"):
+            raise BenchError("NO_PLAN", f"{label} follows no clock, so that what it will save is not known; give a "
+                             "factor, such as --reinvest 1.06")
+        return Run(f"{label}+planned", Kind.POLICY, policy, dict(options), PLANNED)
     if reinvest != 1.0:
         return Run(f"{label}+{100 * (reinvest - 1):.4g}%", Kind.POLICY, policy, dict(options), reinvest)
     return Run(label, Kind.POLICY, policy, dict(options), first_act=first)

@@ -74,9 +74,10 @@ def test_records_of_older_settings_are_left_out():
 
 
 @pytest.mark.parametrize(("short", "drop", "said"), [
-    (0.25, 0.24, "beats both controls"),
-    (0.19, 0.24, "does not beat `short` (-0.0100"),
-    (0.19, 0.18, "does not beat `short` (-0.0100 ± 0.0000 nats) and `drop`"),
+    (0.25, 0.24, "By the mean `auto` beats both controls at its own time: +0.0500 ± 0.0000 nats over `short` (beats)"),
+    (0.19, 0.24, "**By the mean `auto` does not beat `short` at its own time:** -0.0100 ± 0.0000 nats over `short` "
+                 "(loses), +0.0400 ± 0.0000 nats over `drop` (beats)."),
+    (0.19, 0.18, "does not beat `short` and `drop`"),
 ])
 def test_the_first_line_says_whether_auto_beats_its_controls(short: float, drop: float, said: str):
     runs = group(*auto_with_controls(0.2, short, drop))
@@ -84,13 +85,39 @@ def test_the_first_line_says_whether_auto_beats_its_controls(short: float, drop:
     assert said in task_report(runs, LOSS).splitlines()[2]
 
 
+def test_a_mean_within_the_spread_over_seeds_is_no_victory():
+    entries = auto_with_controls(0.2, 0.25, 0.24)
+    entries[3] = {**entries[3], "final": 0.21}  # `short`: gains of .01 and .05
+    runs = group(*entries)
+    assert "+0.0300 ± 0.1263 nats over `short` (cannot be told apart)" in verdicts(runs, LOSS)[0]
+    assert "| auto | short | +0.0300 ± 0.1263 | cannot be told apart |" in task_report(runs, LOSS)
+    one = group(*(entry for entry in entries if entry["seed"] == 0))
+    assert "+0.0100 nats over `short` (cannot be told: one seed)" in verdicts(one, LOSS)[0]
+
+
+@pytest.mark.parametrize(("values", "half_width", "verdict"), [
+    ([0.1, 0.2], 6.314 * 0.05, comparisons.Verdict.OPEN),
+    ([0.1, 0.2, 0.3], 2.92 * 0.1 / 3**0.5, comparisons.Verdict.BEATS),
+    ([-0.1, -0.2, -0.3], 2.92 * 0.1 / 3**0.5, comparisons.Verdict.LOSES),
+    ([0.0, 0.0], 0.0, comparisons.Verdict.OPEN),
+    ([0.1], None, comparisons.Verdict.ONE_SEED),
+    ([0.1, float("nan")], None, comparisons.Verdict.DIVERGED),
+])
+def test_verdicts_are_by_students_interval(values: list[float], half_width: float | None, verdict: comparisons.Verdict):
+    spread = comparisons.Spread.of(values)
+    assert spread.half_width == pytest.approx(half_width)
+    assert spread.verdict is verdict
+
+
 def test_it_says_whether_auto_is_within_the_noise_and_what_it_earns_over_a_clock():
     entries = [*auto_with_controls(0.2, 0.25, 0.24), *(record("staged", seed, 0.21, 80) for seed in (0, 1))]
     said = "\n".join(verdicts(group(*entries), LOSS))
-    assert "`auto` over 2 seeds: +0.0005 ± 0.0007 nats in 0.900 of the plain run's time, within the 0.0007" in said
-    assert "over the plain clock `staged`: +0.0100 ± 0.0000 nats; `staged` took 0.800" in said
+    assert "`auto` over 2 seeds: +0.0005 ± 0.0032 nats to plain (cannot be told apart) in 0.900 of the plain run's " \
+        "time; by the mean not behind by more than the 0.0007" in said
+    assert "over the plain clock `staged`: +0.0100 ± 0.0000 nats (beats); `staged` took 0.800" in said
     bad = verdicts(group(*auto_with_controls(0.203, 0.25, 0.24)), LOSS)
-    assert any(line.startswith("**`auto` over 2 seeds: -0.0025") and "loses more than the 0.0007" in line for line in bad)
+    assert any(line.startswith("**`auto` over 2 seeds: -0.0025") and "behind by more than the 0.0007" in line
+               for line in bad)
     one = verdicts(group(plain(0), record("auto", 0, 0.19, 90)), LOSS)
     assert any("over 1 seed: +0.0100" in line and "a single seed does not tell" in line for line in one)
 
@@ -101,20 +128,48 @@ def test_it_says_whether_more_steps_are_better_and_still_sooner():
         assert any("`auto+6%` over 1 seed" in line and said in line for line in lines)
 
 
-def test_it_says_that_runs_of_a_row_come_from_several_versions():
-    runs = auto_with_controls(0.2, 0.25, 0.24)
-    assert not any("several versions" in line for line in verdicts(group(*runs), LOSS))
-    runs[1] = {**runs[1], "machine": {**runs[1]["machine"], "egeria": "d"}}
-    assert "The runs of `auto` come from several versions: c, d." in verdicts(group(*runs), LOSS)
+def test_it_says_which_time_is_a_runs_own_and_estimates_what_watching_took_before():
+    spent = {"hooks": 0.3, "agreement": 0.6, "start": 5.0}
+    shared = record("auto", 0, 0.2, 90, first_step=70, summary={"saved_seconds": 12.0, "spent_seconds": spent})
+    runs = group(plain(0), shared, record("plasticity", 0, 0.2, 90))
+    assert comparisons.row(runs, "auto", LOSS).watching == pytest.approx(0.9 / 30 * 70 / 100)
+    assert comparisons.row(runs, "plasticity", LOSS).watching is None
+    assert any("in 0.900 of the plain run's time (its time is its own for the last 30 % of the steps)" in line
+               for line in verdicts(runs, LOSS))
+    assert "| 30 % | 2.1 % |" in task_report(runs, LOSS)
+
+
+def test_it_says_which_rows_mix_versions_and_machines(tmp_path: pathlib.Path):
+    entries = auto_with_controls(0.2, 0.25, 0.24)
+    assert not any("Mixed" in line for line in verdicts(group(*entries), LOSS))
+
+    def elsewhere(entry: dict, **facts: object) -> dict:
+        return {**entry, "machine": {**entry["machine"], **facts}}
+
+    newer = [elsewhere(entry, egeria="d") if entry["seed"] == 1 else entry for entry in entries]
+    newer.append(record("auto", 2, 0.2, 90))
+    newer.append(plain(2))
+    assert "Mixed rows: `auto`: seeds 0, 2 by version c, seed 1 by version d." in verdicts(group(*newer), LOSS)
+    assert "Mixed rows: `early`, `short 0.90`, `drop 0.90`: seed 0 by version c, seed 1 by version d." in verdicts(
+        group(*newer), LOSS)
+    moved = [elsewhere(entries[0], cores=4), *entries[1:5]]
+    said = "seed 0 on 2 cores (p), device cpu, torch 2; the plain runs: seed 0 on 4 cores (p), device cpu, torch 2."
+    assert any(line.startswith("Mixed rows: `auto`, `early`") and line.endswith(said)
+               for line in verdicts(group(*moved), LOSS))
+    for entry in newer:
+        records.append(records.file_of(tmp_path, "digits"), entry)
+    write_reports(tmp_path)
+    assert "| small | 3, mixed |" in (tmp_path / "README.md").read_text()
 
 
 def test_the_overview_counts_the_tasks_on_which_auto_does_what_it_should(tmp_path: pathlib.Path):
     for entry in auto_with_controls(0.2, 0.25, 0.24):
         records.append(records.file_of(tmp_path, "digits"), entry)
     write_reports(tmp_path)
-    assert "Of 1 tasks, `auto` takes less time than the plain run on 1, under 0.9 of it on 0; it beats both controls of " \
-        "its own time on 1; its mean quality is within the plain runs' noise on 1 of the 1" in (
-            tmp_path / "README.md").read_text()
+    assert "Of 1 tasks, `auto` takes less time than the plain run on 1, under 0.9 of it on 0; by the mean it beats " \
+        "both controls of its own time on 1. Of the 1 with more than one seed, it beats both beyond the spread over " \
+        "seeds on 1, and loses to one of them on 0; it loses to plain beyond the spread on 0, and its mean quality is " \
+        "within the plain runs' noise on 1." in (tmp_path / "README.md").read_text()
 
 
 def test_a_missing_control_is_not_a_victory():
@@ -157,4 +212,5 @@ def test_a_run_that_diverged_is_reported_and_has_not_won(tmp_path: pathlib.Path)
     write_reports(tmp_path)
     text = (tmp_path / "digits.md").read_text()
     assert "| auto | 2 | +nan" in text
-    assert "does not beat `short`" in text
+    assert "does not beat `short` and `drop`" in text
+    assert "+nan nats over `short` (cannot be told: a run diverged)" in text

@@ -9,12 +9,14 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-from benchmarks.harness import schedules  # noqa: E402
+from benchmarks import forced_freeze, saved_seconds, tasks  # noqa: E402
+from benchmarks.harness import bench, machine, schedules  # noqa: E402
 from benchmarks.harness.command_line import main  # noqa: E402
 from benchmarks.harness.errors import BenchError  # noqa: E402
-from benchmarks.harness.runs import (Kind, Run, control_runs, frozen_prefix, parse_variants, policy_run,  # noqa: E402
-                          resolved_options)
-from benchmarks.harness.task import step_decay  # noqa: E402
+from benchmarks.harness.planned import with_planned_steps  # noqa: E402
+from benchmarks.harness.runs import (PLANNED, Kind, Run, control_runs, frozen_prefix, parse_variants,  # noqa: E402
+                          policy_run, resolved_options)
+from benchmarks.harness.task import Quality, step_decay  # noqa: E402
 
 
 def test_short_runs_the_whole_schedule_in_fewer_steps():
@@ -83,6 +85,65 @@ def test_a_reinvesting_run_has_a_schedule_of_its_own():
     assert (run.label, run.share, run.first_act) == ("staged+6%", 1.06, 0.0)
 
 
+def test_a_clock_plans_its_steps_once_for_all_seeds():
+    task = tasks.create("digits", "smoke", None)
+    task.load()
+    staged = policy_run("staged", "staged", {}, PLANNED)
+    plain_length = policy_run("staged", "staged", {})
+    planned = with_planned_steps([plain_length, staged], task, 2, [])
+    assert planned[0] == plain_length
+    assert (planned[1].label, planned[1].first_act) == ("staged+planned", 0.0)
+    assert 1.0 <= planned[1].share < 1.5
+    recorded = {"settings": machine.settings_hash(task.profile), "ranks": 2, "run": "staged+planned", "options": {},
+                "share": 1.05}
+    assert with_planned_steps([staged], task, 2, [recorded])[0].share == 1.05
+
+
+def test_resuming_counts_what_other_versions_have_recorded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch,
+                                                           capsys: pytest.CaptureFixture[str]):
+    plan = bench.Plan(tasks=["digits"], seeds=[0, 1], profile="smoke", ranks=2, runs=[], controls_for=[], early=True,
+                      data=None, out=tmp_path, resume=True, keep_checkpoints=False)
+    result = {"final": 0.1, "seconds": 1.0, "steps": 60, "first_step": 0}
+    monkeypatch.setattr(bench.Seed, "_train", lambda self, run: (result, []))
+    for version in ("old", "new"):
+        monkeypatch.setattr(machine, "facts", lambda version=version: {"egeria": version})
+        capsys.readouterr()
+        assert bench.run_all(plan) == 0
+    said = capsys.readouterr().out
+    assert "digits, seed 1, early: recorded before, by version old" in said
+    assert "4 runs were recorded before by other versions than new: 4 by version old" in said
+
+
+def decision(action: str, reason: str, origin: str = "POLICY") -> dict:
+    return {"action": action, "reason": reason, "origin": f"DECISION_ORIGIN_{origin}"}
+
+
+def test_a_forced_freeze_is_undone_by_the_re_probe_alone():
+    forced = decision("freeze", "by hand", "OPERATOR")
+    late = decision("unfreeze", "two probes in a row of what is frozen found that module 0 could learn still")
+    early = decision("unfreeze", "what is frozen is not surely noise (gradient SNR ...), and it is early")
+    other = decision("unfreeze", "learning rate 1 is over 2 times the 0.1 at which module 0 froze")
+    assert forced_freeze.is_undone([forced, early])
+    assert forced_freeze.is_undone([decision("freeze", "early"), forced, late])
+    assert not forced_freeze.is_undone([forced, other])
+    assert not forced_freeze.is_undone([forced, other, late])  # of what was frozen later
+    assert not forced_freeze.is_undone([late, forced])
+    assert not forced_freeze.is_undone([])
+
+
+def test_what_a_forced_freeze_may_cost():
+    points, nats = Quality("accuracy", "points", True, 100), Quality("loss", "nats", False)
+    assert forced_freeze.limit_of(None, 2.0, points, [0.5]) == 1.0
+    assert forced_freeze.limit_of(None, 2.0, nats, [1.0, 1.2, 1.4]) == pytest.approx(0.4)
+    assert forced_freeze.limit_of(0.05, 2.0, nats, [1.0]) == 0.05
+
+
+def test_the_account_agrees_within_a_part_of_the_saving():
+    assert saved_seconds.agree(10.9, 10.0, 0.1)
+    assert not saved_seconds.agree(11.1, 10.0, 0.1)
+    assert not saved_seconds.agree(0.0, -1.0, 0.1)  # nothing was saved
+
+
 def test_shares_of_the_modules_become_prefixes():
     options = resolved_options(policy_run("schedule", "schedule", {}), 9)
     assert [entry["frozen_prefix"] for entry in options["entries"]] == [4, 6, 8]
@@ -118,6 +179,7 @@ def test_variants_are_told_how_to_be_written():
     (["digits", "--policy", "plasticity", "--options", '{"schedule": {}}'], 2, "[BAD_OPTIONS]"),
     (["digits", "--policy", "wish"], 2, "[BAD_POLICY] wish"),
     (["digits", "--controls", "auto"], 2, "[BAD_CONTROLS]"),
+    (["digits", "--policy", "auto,plasticity", "--reinvest", "planned"], 2, "[NO_PLAN] plasticity follows no clock"),
     (["resnet56-cifar10"], 1, "[NO_DATA]"),
     (["report"], 2, "[NO_RECORDS]"),
 ])
