@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <csignal>
+#include <ctime>
 #include <utility>
 
 namespace egeria {
@@ -17,6 +18,12 @@ std::thread StartThread(const std::string& name, std::function<void()> body) {
   });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return thread;
+}
+
+absl::Duration ThreadCpuTime() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return absl::DurationFromTimespec(now);
 }
 
 }  // namespace egeria

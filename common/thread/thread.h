@@ -5,11 +5,16 @@
 #include <string>
 #include <thread>
 
+#include "absl/time/time.h"
+
 namespace egeria {
 
 // Starts a thread that carries `name` (the first 15 characters) in debuggers and /proc, with every signal
 // blocked, so that signals reach the main thread.
 std::thread StartThread(const std::string& name, std::function<void()> body);
+
+// Processor time that the calling thread has taken so far; it stands still while others have the CPU.
+absl::Duration ThreadCpuTime();
 
 }  // namespace egeria
 

@@ -1,7 +1,6 @@
 #include "controller/reference/evaluator.h"
 
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <map>
@@ -363,7 +362,7 @@ plasticity::ActivationMetric MetricOf(const QueuedSample& sample) {
 }
 
 absl::StatusOr<Evaluation> EvaluatorImpl::Evaluate(const QueuedSample& sample) {
-  const auto start = std::chrono::steady_clock::now();
+  const absl::Duration start = ThreadCpuTime();
   try {
     const c10::InferenceMode inference;
     auto* context = static_cast<SampleContext*>(sample.context.get());
@@ -392,7 +391,7 @@ absl::StatusOr<Evaluation> EvaluatorImpl::Evaluate(const QueuedSample& sample) {
                             entry.chain->Evaluate(inputs, compared, bytes.spec.shape[0]));
     return Evaluation{.plasticity = reading.plasticity,
                       .backend = reading.family,
-                      .compute = absl::FromChrono(std::chrono::steady_clock::now() - start)};
+                      .compute = options_.threads * (ThreadCpuTime() - start)};
   } catch (...) {
     return StatusOfCurrentException("evaluation");
   }

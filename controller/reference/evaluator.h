@@ -20,9 +20,12 @@ namespace egeria::reference {
 
 // What one evaluation of a sample gave.
 struct Evaluation {
-  double plasticity = 0;   // distance between training's output and the reference's
-  std::string backend;     // "int8", "bf16", "prepacked", "aten"
-  absl::Duration compute;  // reference forward and distance
+  double plasticity = 0;  // distance between training's output and the reference's
+  std::string backend;    // "int8", "bf16", "prepacked", "aten"
+  // Processor time of packing new weights, the reference's forward pass, the distance and, where they are due, trials
+  // of backends; not what the thread waited for a core. With several intra-op threads: that of the evaluator's own
+  // times their number, as if the others, which join in for parts of the work, took as much.
+  absl::Duration compute;
 };
 
 struct EvaluatorOptions {

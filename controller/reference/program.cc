@@ -1,24 +1,18 @@
 #include "controller/reference/program.h"
 
 #include <algorithm>
-#include <ctime>
 #include <utility>
 
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
 #include "common/base/status.h"
+#include "common/thread/thread.h"
 #include "controller/reference/memory_budget.h"
 #include "controller/reference/tensor_bridge.h"
 
 namespace egeria::reference {
 namespace {
-
-absl::Duration ThreadCpuTime() {
-  timespec now;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return absl::DurationFromTimespec(now);
-}
 
 void CheckTensor(const at::Tensor& tensor, const RunLimits& limits) {
   TORCH_CHECK(tensor.defined(), "the operator gave no tensor");

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <ctime>
 #include <limits>
 #include <utility>
 
@@ -10,6 +9,7 @@
 
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/thread/thread.h"
 #include "controller/reference/tensor_bridge.h"
 
 namespace egeria::reference {
@@ -17,13 +17,6 @@ namespace {
 
 // With this share of 8-bit values at the end of their range, the ranges are out of date.
 constexpr double kMaxSaturatedShare = 1e-3;
-
-// Of this thread: at idle priority on a busy machine the wall clock tells nothing about a backend.
-double CpuSeconds() {
-  timespec now;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
 
 absl::Status Failed(const std::string& why) {
   return NamedError(absl::StatusCode::kInternal, "REFERENCE_FAILED", why);
@@ -103,7 +96,8 @@ BackendMeasurement ReferenceChain::Measure(const Backend& backend, const std::ve
     measurement.refusal = std::string(status.message());
     return measurement;
   };
-  // The first run packs and compiles kernels; the shorter of two more is the time.
+  // The first run packs and compiles kernels; the shorter of two more is the time: of this thread, as at idle priority
+  // on a busy machine the wall clock tells nothing about a backend.
   absl::StatusOr<std::vector<float>> output = Run(backend, inputs, batch);
   if (!output.ok()) return refuse(output.status());
   const absl::StatusOr<double> noise = plasticity::Distance(metric_, *output, baseline, batch);
@@ -111,10 +105,11 @@ BackendMeasurement ReferenceChain::Measure(const Backend& backend, const std::ve
   measurement.noise = *noise;
   measurement.seconds = std::numeric_limits<double>::infinity();
   for (int i = 0; i < 2; ++i) {
-    const double start = CpuSeconds();
+    const absl::Duration start = ThreadCpuTime();
     output = Run(backend, inputs, batch);
     if (!output.ok()) return refuse(output.status());
-    measurement.seconds = std::min(measurement.seconds, CpuSeconds() - start);
+    const absl::Duration taken = ThreadCpuTime() - start;
+    measurement.seconds = std::min(measurement.seconds, absl::ToDoubleSeconds(taken));
   }
   return measurement;
 }

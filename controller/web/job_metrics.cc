@@ -54,7 +54,7 @@ struct JobFamilies {
   Family snapshots = Family::Counter("egeria_snapshots_received_total", "Snapshots taken for the reference.");
   Family snapshot_bytes = Family::Counter("egeria_snapshot_received_bytes_total", "Bytes of those snapshots.");
   Family seconds = Family::Counter("egeria_reference_seconds_total",
-                                   "Time that the reference engine has computed, by backend.");
+                                   "Processor time that the reference engine has taken, by backend.");
   Family evaluations =
       Family::Counter("egeria_reference_evaluations_total", "Samples that it has evaluated, by backend.");
   Family reconnects = Family::Counter("egeria_worker_reconnects_total", "Streams that ranks have opened again.");

@@ -27,3 +27,4 @@ def test_readings_that_cost_more_than_they_can_save_end(tmp_path: pathlib.Path, 
     readings = [entry["step"] for entry in history if "gradients" in entry]
     assert 0 < len(readings) and max(readings) < 0.9 * run["steps"], "readings go on"
     assert run["spent_seconds"]["gradients"] > 0 and run["saved_seconds"] == 0
+    assert run["time_saved_share"] < 0

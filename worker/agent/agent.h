@@ -152,7 +152,7 @@ struct AgentCounters {
   int64_t plans_refused = 0;    // of another generation, contradictory or nonsense; not harmless duplicates
   int64_t commits = 0;          // changes of StepReport::applied_plan
   int64_t reconnects = 0;       // streams after the first
-  // What the controller has computed for this process on the cores that it trains on, over their number; of rank 0.
+  // Processor time that the controller has taken of the cores that this process trains on, over their number. Rank 0's.
   double reference_seconds = 0;
   bool connected = false;       // the controller has answered on the present stream
 };

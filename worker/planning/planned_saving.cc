@@ -1,8 +1,11 @@
 #include "worker/planning/planned_saving.h"
 
+#include <algorithm>
+
 #include "common/base/status.h"
 #include "controller/job/policy_proto.h"
 #include "controller/policy/planned_saving.h"
+#include "controller/policy/training_fractions.h"
 #include "worker/agent/registration.h"
 
 namespace egeria::worker {
@@ -25,6 +28,23 @@ absl::StatusOr<double> PlannedSaving(const std::string& policy_json, int64_t tot
                       "expect, or take a policy that follows a clock (auto, staged)");
   }
   return saving;
+}
+
+double SavedBefore(int64_t step, const std::vector<std::pair<int64_t, int>>& changes, int modules,
+                   const std::vector<double>& step_shares, int64_t total_steps) {
+  if (total_steps <= 0) return 0;
+  policy::JobShape shape;
+  shape.modules = modules;
+  shape.step_shares = step_shares;
+  const std::vector<double> shares = policy::TimeSharesOf(shape);
+  double saved = 0;
+  for (size_t i = 0; i < changes.size(); ++i) {
+    const auto& [begin, prefix] = changes[i];
+    const int64_t end = i + 1 < changes.size() ? std::min(changes[i + 1].first, step) : step;
+    const double share = policy::ShareOfPrefix(std::clamp(prefix, 0, modules), shares);
+    saved += share * static_cast<double>(std::max<int64_t>(0, end - begin));
+  }
+  return std::min(1.0, saved / static_cast<double>(total_steps));
 }
 
 int64_t ReinvestedSteps(int64_t steps, double saving) {

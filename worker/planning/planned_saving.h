@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -20,6 +21,16 @@ namespace egeria::worker {
 absl::StatusOr<double> PlannedSaving(const std::string& policy_json, int64_t total_steps,
                                      const std::vector<double>& step_shares, double budget,
                                      const std::vector<double>& learning_rates);
+
+// The part of a training's time, 0..1, that frozen layer modules saved before `step`, for JobDescription::saved_before.
+//
+// Args:
+//   changes: of what was frozen, in order: the frozen prefix after so many steps.
+//   modules: how many layer modules there are.
+//   step_shares: of them; where nobody knows, each counts the same, as for the controller.
+//   total_steps: of the whole training; 0: not known, nor is what was saved.
+double SavedBefore(int64_t step, const std::vector<std::pair<int64_t, int>>& changes, int modules,
+                   const std::vector<double>& step_shares, int64_t total_steps);
 
 // As many steps as take the time of `steps` when `saving` of it, 0 to under 1, is saved.
 int64_t ReinvestedSteps(int64_t steps, double saving);

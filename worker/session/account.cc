@@ -36,7 +36,7 @@ double AccountTotals::total_spent_seconds() const {
 
 double AccountTotals::measuring_seconds() const {
   double sum = 0;
-  for (const char* what : {"gradients", "probes", "reference", "snapshots"}) {
+  for (const char* what : spent_on::kMeasuring) {
     if (const auto found = spent_seconds.find(what); found != spent_seconds.end()) sum += found->second;
   }
   return sum;
@@ -137,16 +137,14 @@ std::map<std::string, double> Account::SpentSeconds() const {
   for (const auto& [prefix, seconds] : disturbances_) {
     auto usual = means.find(prefix);
     if (usual == means.end()) usual = means.find(0);
-    spent["recompiles"] += usual == means.end() ? 0 : std::max(0.0, seconds - usual->second);
+    spent[spent_on::kRecompiles] += usual == means.end() ? 0 : std::max(0.0, seconds - usual->second);
   }
   return spent;
 }
 
 std::optional<double> Account::NetShare() const {
   const std::optional<double> saved = SavedSeconds();
-  if (!saved || std::all_of(times_.begin(), times_.end(), [](const auto& entry) { return entry.first == 0; })) {
-    return std::nullopt;
-  }
+  if (!saved) return std::nullopt;
   int64_t steps = 0;
   for (const auto& [prefix, times] : times_) steps += times.count();
   const double plain = times_.at(0).Mean() * static_cast<double>(steps);

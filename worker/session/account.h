@@ -12,6 +12,24 @@
 
 namespace egeria::worker {
 
+// What Egeria spends the training's time on; docs/metrics.md says more.
+namespace spent_on {
+inline constexpr const char* kAgreement = "agreement";    // of the ranks
+inline constexpr const char* kCache = "cache";
+inline constexpr const char* kGradients = "gradients";    // readings of them
+inline constexpr const char* kHooks = "hooks";            // what is none of the others
+inline constexpr const char* kProbes = "probes";
+inline constexpr const char* kRecompiles = "recompiles";  // or whatever makes a step after a switch slow
+inline constexpr const char* kReference = "reference";    // evaluated by a controller on the same cores
+inline constexpr const char* kSnapshots = "snapshots";
+inline constexpr const char* kStart = "start";            // in Python
+inline constexpr const char* kSwitches = "switches";
+inline constexpr const char* kAll[] = {kAgreement,  kCache,     kGradients, kHooks, kProbes,
+                                       kRecompiles, kReference, kSnapshots, kStart, kSwitches};
+// For what a policy decides by: the time that a policy which measures nothing would not take.
+inline constexpr const char* kMeasuring[] = {kGradients, kProbes, kReference, kSnapshots};
+}  // namespace spent_on
+
 // What freezing has saved of a training process's time, and what Egeria has taken of it.
 struct AccountTotals {
   std::optional<double> saved_seconds;          // by freezing; empty: not known (yet)
@@ -20,14 +38,14 @@ struct AccountTotals {
   std::map<int, double> seconds_per_step;
 
   double total_spent_seconds() const;
-  double measuring_seconds() const;  // of these, for what a policy decides by
+  double measuring_seconds() const;  // on spent_on::kMeasuring
 };
 
-// Adds up seconds, from step to step and by what they were spent on.
+// Adds up seconds, from step to step and by what they were spent on: one of spent_on.
 //
 // With c_k the mean time of a step at frozen prefix k, without Egeria's own, and n_k the number of such steps, freezing
 // has saved the sum over k of n_k (c_0 - c_k). Steps in which something unusual happened count with c_k; what they took
-// beyond that is spent on "recompiles".
+// beyond that is spent on kRecompiles.
 //
 // Owned by the training thread.
 class Account {
@@ -76,8 +94,8 @@ class Account {
   std::optional<double> SavedSeconds() const;
   // So far, by what it was spent on.
   std::map<std::string, double> SpentSeconds() const;
-  // What was saved less what was spent, as a share of what the same steps would have taken without Egeria. Empty where
-  // nothing was frozen, or SavedSeconds() is.
+  // What was saved less what was spent, as a share of what the same steps would have taken without Egeria: not over 0
+  // while nothing has frozen. Empty where SavedSeconds() is.
   std::optional<double> NetShare() const;
   // Mean time of a step at each frozen prefix of which so many were measured.
   std::map<int, double> SecondsPerStep(int64_t steps = 1) const;

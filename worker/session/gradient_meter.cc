@@ -1,5 +1,6 @@
 #include "worker/session/gradient_meter.h"
 
+#include <chrono>
 #include <exception>
 #include <stdexcept>
 #include <utility>
@@ -17,6 +18,8 @@
 
 namespace egeria::worker {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 at::Tensor Norm(const at::Tensor& tensor) {
   return at::linalg_vector_norm(tensor.detach(), 2, c10::nullopt, false,
@@ -70,8 +73,11 @@ void GradientMeter::WatchOwn() {
     for (size_t j = 0; j < parameters_[i].size(); ++j) {
       at::Tensor* const norm = &own_norms_[i][j];
       // Before the gradient is accumulated, and so before the reducer is told of it.
-      const unsigned hook =
-          parameters_[i][j].register_hook([norm](const at::Tensor& gradient) { *norm = Norm(gradient); });
+      const unsigned hook = parameters_[i][j].register_hook([this, norm](const at::Tensor& gradient) {
+        const Clock::time_point begin = Clock::now();
+        *norm = Norm(gradient);
+        backward_seconds_ += std::chrono::duration<double>(Clock::now() - begin).count();
+      });
       hooks_.emplace_back(parameters_[i][j], hook);
     }
   }

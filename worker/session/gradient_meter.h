@@ -40,6 +40,9 @@ class GradientMeter {
 
   void BeforeForward(const at::Tensor& input);
 
+  // What the hooks have taken of the backward pass, which has ended; of work on a device, launching it.
+  double backward_seconds() const { return backward_seconds_; }
+
   // Errors: FAILED_PRECONDITION [NO_GRADIENTS] there was no such pass, or of one sample; UNAVAILABLE [RANK_GONE];
   // INTERNAL [GRADIENTS_FAILED] torch's reason. Whatever fails here on one rank, it takes part in what others wait for.
   absl::StatusOr<GradientSquares> Measure(const LossOfRows& loss);
@@ -63,6 +66,7 @@ class GradientMeter {
   std::vector<std::vector<at::Tensor>> parameters_;  // by module: those that train, or would if not frozen
   std::vector<std::vector<at::Tensor>> own_norms_;   // of this rank's gradients; undefined: none came
   std::vector<std::pair<at::Tensor, unsigned>> hooks_;
+  double backward_seconds_ = 0;  // by the thread of the backward pass
   at::Tensor input_;
   int64_t batch_ = 0;
 };

@@ -71,17 +71,23 @@ void Session::BeginStep() {
   if (sampling_.has_value() && !link_.IsAsked(*sampling_)) sampling_.reset();
   meter_.reset();
   gradients_ = link_.GradientsFor(step_ + 1);
-  if (gradients_.has_value()) meter_ = std::make_unique<GradientMeter>(freezer_, group_, *gradients_);
+  if (!gradients_.has_value()) return;
+  const Account::Spending spending(&account_, spent_on::kGradients);
+  meter_ = std::make_unique<GradientMeter>(freezer_, group_, *gradients_);
 }
 
 at::Tensor Session::Forward(at::Tensor input, const BatchSamples* samples) {
-  if (meter_ != nullptr) meter_->BeforeForward(input);
+  if (meter_ != nullptr) {
+    const Account::Spending spending(&account_, spent_on::kGradients);
+    meter_->BeforeForward(input);
+  }
   return RunModules(std::move(input), samples);
 }
 
 void Session::AfterBackward(const LossOfRows& loss) {
   if (meter_ == nullptr) return;
-  const Account::Spending spending(&account_, "gradients");
+  account_.Add(spent_on::kGradients, meter_->backward_seconds());
+  const Account::Spending spending(&account_, spent_on::kGradients);
   absl::StatusOr<GradientSquares> squares = meter_->Measure(loss);
   meter_.reset();
   if (squares.ok()) {
@@ -113,6 +119,7 @@ at::Tensor Session::RunModules(at::Tensor input, const BatchSamples* samples) {
 }
 
 void Session::Capture(const at::Tensor& input) {
+  const Account::Spending spending(&account_, spent_on::kProbes);
   if (input.size(0) < sampling_->batch_size) {
     if (!std::exchange(small_batch_told_, true)) {
       LogWarning("a batch of ", input.size(0), " samples gives no reading: ", sampling_->batch_size,
@@ -128,7 +135,7 @@ absl::Status Session::EndStep(const at::Tensor& loss, const std::vector<double>&
   ++step_;
   AccountForCache();
   account_.EndStep(freezer_->frozen_prefix(), freezer_->frozen_share());
-  const Account::Spending spending(&account_, "hooks");
+  const Account::Spending spending(&account_, spent_on::kHooks);
   link_.Poll();
   Probe();
   AnswerSnapshotRequest();
@@ -136,7 +143,7 @@ absl::Status Session::EndStep(const at::Tensor& loss, const std::vector<double>&
   link_.SetModelTotals(freezer_->frozen_share(), reducer_->bytes_reduced());
   if (frozen_forward_ != nullptr) link_.SetCacheTotals(frozen_forward_->totals());
   if (step_ % kAccountEvery == 0) {
-    account_.SetElsewhere("reference", link_.counters().reference_seconds);
+    account_.SetElsewhere(spent_on::kReference, link_.counters().reference_seconds);
     link_.SetAccount(account_.totals());
   }
   link_.Report(step_, loss, learning_rates, freezer_->frozen_prefix());
@@ -146,13 +153,13 @@ absl::Status Session::EndStep(const at::Tensor& loss, const std::vector<double>&
 void Session::AccountForCache() {
   if (frozen_forward_ == nullptr) return;
   const double spent = frozen_forward_->spent_seconds();
-  if (spent > cache_spent_) account_.Add("cache", spent - cache_spent_);
+  if (spent > cache_spent_) account_.Add(spent_on::kCache, spent - cache_spent_);
   cache_spent_ = spent;
 }
 
 void Session::Probe() {
   if (!sampling_.has_value() || !captured_.defined()) return;
-  const Account::Spending spending(&account_, "probes");
+  const Account::Spending spending(&account_, spent_on::kProbes);
   const at::Tensor input = std::exchange(captured_, at::Tensor());
   try {
     const at::Tensor compared = worker::Probe(freezer_->modules(), sampling_->first_module.value(),
@@ -170,7 +177,7 @@ void Session::Probe() {
 void Session::AnswerSnapshotRequest() {
   const std::optional<SnapshotRequest> wanted = link_.SnapshotWanted(step_);
   if (!wanted.has_value() || wanted->module.value() >= static_cast<int64_t>(snapshot_tensors_.size())) return;
-  const Account::Spending spending(&account_, "snapshots");
+  const Account::Spending spending(&account_, spent_on::kSnapshots);
   for (ModuleIndex module = wanted->first_module; module <= wanted->module; module = module.next()) {
     link_.OfferSnapshot(*wanted, module, step_, snapshot_tensors_[module.value()]);
   }
@@ -179,7 +186,7 @@ void Session::AnswerSnapshotRequest() {
 absl::Status Session::CommitAndSwitch() {
   std::optional<Plan> plan;
   {
-    const Account::Spending spending(&account_, "agreement");
+    const Account::Spending spending(&account_, spent_on::kAgreement);
     EGERIA_ASSIGN_OR_RETURN(plan, link_.Commit(step_));
   }
   return plan.has_value() ? SwitchTo(plan->frozen_prefix, plan->id) : absl::OkStatus();
@@ -187,7 +194,7 @@ absl::Status Session::CommitAndSwitch() {
 
 absl::Status Session::SwitchTo(int prefix, PlanId plan) {
   if (prefix == freezer_->frozen_prefix()) return absl::OkStatus();
-  const Account::Spending spending(&account_, "switches");
+  const Account::Spending spending(&account_, spent_on::kSwitches);
   account_.Disturb();
   try {
     reducer_->SyncBuffers();  // what freezes now is to be the same everywhere

@@ -9,13 +9,16 @@
 namespace egeria::trainer {
 
 absl::StatusOr<std::unique_ptr<worker::FrozenForward>> LinkCache(const Options& options, const Launch& launch,
-                                                                 c10::Device device, int64_t steps_per_epoch) {
+                                                                 c10::Device device, int64_t steps_per_epoch,
+                                                                 std::string* job_id) {
   if (options.cache.empty()) return nullptr;
   EGERIA_ASSIGN_OR_RETURN(const cache::StorageFormat format, cache::StorageFormatOf(options.cache_format));
-  const std::string own_id = options.job_id.empty() ? JobId::Random().text() : options.job_id;
-  EGERIA_ASSIGN_OR_RETURN(const std::string job_id, ShareFromRankZero(launch.member, "cache_job_id", own_id));
+  if (job_id->empty()) {
+    const std::string own_id = options.job_id.empty() ? JobId::Random().text() : options.job_id;
+    EGERIA_ASSIGN_OR_RETURN(*job_id, ShareFromRankZero(launch.member, "cache_job_id", own_id));
+  }
   worker::FrozenForward::Options parts;
-  EGERIA_ASSIGN_OR_RETURN(parts.cache, cache::ActivationCache::Start(options.cache, job_id, device, format,
+  EGERIA_ASSIGN_OR_RETURN(parts.cache, cache::ActivationCache::Start(options.cache, *job_id, device, format,
                                                                        static_cast<int64_t>(options.cache_job_quota)));
   parts.samples_repeat = options.augment != "random";
   parts.passes_per_epoch = steps_per_epoch;

@@ -132,6 +132,7 @@ absl::StatusOr<std::string> Encode(const Checkpoint& checkpoint) {
     dictionary.insert(
         "sums", at::tensor({checkpoint.seconds, checkpoint.frozen_share_steps, checkpoint.frozen_share_seconds},
                            at::kDouble));
+    dictionary.insert("cache_job", BytesOf(checkpoint.cache_job));
     dictionary.insert("reinvested_saving", at::full({1}, checkpoint.reinvested_saving, at::kDouble));
     dictionary.insert("switches", at::tensor(checkpoint.switches, at::kLong));
     for (size_t rank = 0; rank < checkpoint.random_states.size(); ++rank) {
@@ -167,6 +168,7 @@ absl::StatusOr<Checkpoint> Decode(const std::string& bytes) {
     checkpoint.seconds = sums[0];
     checkpoint.frozen_share_steps = sums[1];
     checkpoint.frozen_share_seconds = sums[2];
+    if (all.contains("cache_job")) checkpoint.cache_job = TextOf(all["cache_job"]);
     if (all.contains("reinvested_saving")) checkpoint.reinvested_saving = all["reinvested_saving"].item<double>();
     const at::Tensor& switches = all["switches"];
     if (switches.numel() > 0) {

@@ -23,6 +23,7 @@ struct Checkpoint {
   double seconds = 0;  // sums of the summary, up to here
   double frozen_share_steps = 0;
   double frozen_share_seconds = 0;
+  std::string cache_job;         // whose entries the cache has; "": none
   double reinvested_saving = 0;  // the training is so much longer that it takes the time without it
   std::vector<int64_t> switches;              // step, unfreeze, prefix, identical, plan; one after the other
   std::vector<at::Tensor> random_states;      // of the default generator, by rank

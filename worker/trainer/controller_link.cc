@@ -74,6 +74,7 @@ absl::StatusOr<ControllerLink> LinkController(const LinkDescription& description
   job.device_type = c10::DeviceTypeName(description.device.type(), /*lower_case=*/true);
   job.observe = options.observe;
   job.budget = options.budget;
+  job.saved_before = description.saved_before;
   job.step = description.step;
   job.frozen_prefix = description.frozen_prefix;
   job.applied_plan = description.applied_plan;

@@ -25,6 +25,7 @@ struct LinkDescription {
   std::vector<double> step_shares;  // of StepSharesOfRankZero()
   int64_t total_steps = 0;
   std::vector<double> planned_learning_rates;
+  double saved_before = 0;  // part of the training's time that was saved before `step`
   int64_t step = 0;
   int frozen_prefix = 0;
   PlanId applied_plan;

@@ -19,10 +19,7 @@ absl::Status RunProgram(const Options& options) {
   EGERIA_ASSIGN_OR_RETURN(const Launch launch, JoinLaunch(options.restarts, device));
   EGERIA_ASSIGN_OR_RETURN(const RunSummary summary, Train(options, launch, device));
   if (launch.member.rank != 0) return absl::OkStatus();
-  std::printf(
-      "accuracy %.4f, validation loss %.4f, %.1f s, frozen share %.3f, %zu switches, ranks identical: %s\n",
-      summary.accuracy, summary.validation_loss, summary.seconds, summary.frozen_share,
-      summary.decisions.size(), summary.ranks_identical ? "yes" : "NO");
+  std::printf("%s\n", Describe(summary).c_str());
   if (options.summary.empty()) return absl::OkStatus();
   return WriteAtomically(options.summary, ToJson(summary));
 }

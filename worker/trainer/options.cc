@@ -149,6 +149,9 @@ void AddEgeriaFlags(CLI::App* app, Options* o) {
                   "What it may keep of this job, such as 8GiB, if its own quota_per_job is not less; 0: that")
       ->envname("EGERIA_CACHE_JOB_QUOTA")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->check([](const std::string& bytes) {
+        return bytes == "0" || bytes.size() > 7 || std::stoull(bytes) >= 1 << 20 ? "" : "must be at least 1MiB";
+      })
       ->capture_default_str();
 }
 

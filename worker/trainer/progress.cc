@@ -1,6 +1,7 @@
 #include "worker/trainer/progress.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_format.h"
 
@@ -24,7 +25,9 @@ std::string Clock(absl::Duration duration) {
 std::string Describe(const Moment& m) {
   const double share =
       m.total_steps > 0 ? 100.0 * static_cast<double>(m.step) / static_cast<double>(m.total_steps) : 0;
-  const std::string saved = m.saved_seconds ? absl::StrFormat("  saved %.1f s", *m.saved_seconds) : "";
+  // Rounded here, and never "-0.0".
+  const std::string saved =
+      m.saved_seconds ? absl::StrFormat("  saved %.1f s", std::nearbyint(10 * *m.saved_seconds) / 10 + 0.0) : "";
   return absl::StrFormat("%3.0f%%  epoch %d/%d  step %d/%d  loss %.4f  lr %.4g  frozen %d/%d%s  left %s", share,
                          m.epoch, m.epochs, m.step, m.total_steps, m.loss, m.learning_rate, m.frozen_prefix,
                          m.modules, saved, Clock(m.left));

@@ -4,14 +4,31 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 
+#include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
 
 namespace egeria::trainer {
+
+std::string Describe(const RunSummary& summary) {
+  std::string text = absl::StrFormat(
+      "accuracy %.4f, validation loss %.4f, %.1f s, frozen share %.3f, %d switches, ranks identical: %s",
+      summary.accuracy, summary.validation_loss, summary.seconds, summary.frozen_share, summary.decisions.size(),
+      summary.ranks_identical ? "yes" : "NO");
+  if (summary.mode == "plain" || !summary.time_saved_share.has_value()) return text;
+  const double percent = 100 * *summary.time_saved_share;
+  if (summary.decisions.empty()) {
+    absl::StrAppendFormat(&text, ", nothing froze, Egeria's own time about %.0f %%", std::abs(percent));
+  } else {
+    absl::StrAppendFormat(&text, ", time saved about %.0f %% (estimated from measured step times)", percent);
+  }
+  return text;
+}
 
 std::string ToJson(const RunSummary& summary) {
   using Json = nlohmann::ordered_json;

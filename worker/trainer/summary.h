@@ -46,6 +46,9 @@ struct RunSummary {
   std::optional<double> time_saved_share;  // saved less spent, of what the steps would have taken; empty: not known
 };
 
+// One line for a person.
+std::string Describe(const RunSummary& summary);
+
 // {"runs": [run]} as indented text.
 std::string ToJson(const RunSummary& summary);
 

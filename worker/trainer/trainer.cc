@@ -75,6 +75,7 @@ class Run {
   absl::StatusOr<std::optional<Checkpoint>> Restore();
   absl::Status SaveCheckpoint();
   std::string Identity() const;
+  std::string Mode() const;
 
   absl::Status Step(Progress* progress);
   void ShowSwitches(Progress* progress);
@@ -98,6 +99,7 @@ class Run {
   int64_t saved_step_ = -1;
   size_t switches_shown_ = 0;
   std::vector<worker::Switch> earlier_switches_;  // of the run that was resumed
+  std::string cache_job_;                         // whose entries the cache has; "": none
   double seconds_ = 0;
   double share_steps_ = 0;    // sum over steps of the frozen share
   double share_seconds_ = 0;  // the same times the step's duration
@@ -174,6 +176,12 @@ std::string Run::Identity() const {
                       ", batch ", options_.batch_size, ", samples ", task_.train.size(), ", modules", modules);
 }
 
+std::string Run::Mode() const {
+  if (!options_.plans.empty()) return "plans";
+  if (options_.controller.empty()) return "plain";
+  return options_.observe ? "observe" : "act";
+}
+
 absl::StatusOr<std::optional<Checkpoint>> Run::Restore() {
   if (!options_.resume) return std::nullopt;
   EGERIA_ASSIGN_OR_RETURN(const std::optional<std::string> bytes,
@@ -217,6 +225,7 @@ absl::Status Run::SaveCheckpoint() {
   checkpoint.frozen_share_steps = share_steps_;
   checkpoint.frozen_share_seconds = share_seconds_;
   checkpoint.reinvested_saving = reinvested_saving_;
+  checkpoint.cache_job = cache_job_;
   std::vector<worker::Switch> switches = earlier_switches_;
   switches.insert(switches.end(), session_->switches().begin(), session_->switches().end());
   for (const worker::Switch& s : switches) {
@@ -266,6 +275,10 @@ absl::Status Run::StartSession(const std::optional<Checkpoint>& restored) {
     link.step_shares = step_shares_;
     link.total_steps = total_steps_;
     link.planned_learning_rates = PlannedRates(rate_);
+    std::vector<std::pair<int64_t, int>> changes;
+    for (const worker::Switch& s : earlier_switches_) changes.emplace_back(s.step, s.frozen_prefix);
+    link.saved_before = worker::SavedBefore(parts.step, changes, static_cast<int>(replica_->modules().size()),
+                                            step_shares_, total_steps_);
     link.step = parts.step;
     link.frozen_prefix = parts.frozen_prefix;
     link.applied_plan = parts.applied_plan;
@@ -273,8 +286,9 @@ absl::Status Run::StartSession(const std::optional<Checkpoint>& restored) {
     parts.agent = std::move(controller.agent);
     parts.snapshot_tensors = std::move(controller.snapshot_tensors);
   }
+  if (restored.has_value()) cache_job_ = restored->cache_job;
   EGERIA_ASSIGN_OR_RETURN(parts.frozen_forward,
-                          LinkCache(options_, launch_, device_, sampler_->steps_per_epoch()));
+                          LinkCache(options_, launch_, device_, sampler_->steps_per_epoch(), &cache_job_));
   EGERIA_ASSIGN_OR_RETURN(session_, worker::Session::Start(std::move(parts)));
   return absl::OkStatus();
 }
@@ -341,8 +355,8 @@ absl::Status Run::Step(Progress* progress) {
     moment.learning_rate = rate;
     moment.frozen_prefix = replica_->freezer().frozen_prefix();
     moment.modules = static_cast<int>(replica_->modules().size());
-    if (session_->account().NetShare().has_value()) {  // something was frozen, and it can be told
-      const worker::AccountTotals account = session_->account().totals();
+    const worker::AccountTotals account = session_->account().totals();
+    if (account.saved_seconds.has_value() && Mode() != "plain") {
       moment.saved_seconds = *account.saved_seconds - account.total_spent_seconds();
     }
     progress->Show(moment, now);
@@ -395,10 +409,7 @@ absl::StatusOr<RunSummary> Run::Summarise(const Score& score, double wall_second
   RunSummary summary;
   summary.task = options_.task;
   summary.policy = options_.plans.empty() ? options_.policy : "plans";
-  summary.mode = !options_.plans.empty()       ? "plans"
-                 : options_.controller.empty() ? "plain"
-                 : options_.observe            ? "observe"
-                                               : "act";
+  summary.mode = Mode();
   summary.ranks = launch_.member.world_size;
   summary.seconds = seconds_;
   summary.wall_seconds = wall_seconds;

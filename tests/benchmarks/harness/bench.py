@@ -169,7 +169,12 @@ class Seed:
                 job = dataclasses.replace(job, controller=controller.address)
                 run_ranks([str(job.write())], self._plan.ranks, folder / "ranks.log")
                 decisions: list[dict[str, Any]] = []
-                for name in controller.jobs():
+                names = controller.jobs()
+                if not names:
+                    log = (folder / "ranks.log").read_text(encoding="utf-8", errors="replace")
+                    raise BenchError("NOT_WATCHED", f"the training of '{run.label}' has not come to the controller, so that "
+                                     f"it says nothing of the policy; its log ends with:\n{log[-2000:]}")
+                for name in names:
                     decisions += map(json.loads, controller.export(name, "--decisions").splitlines())
                     records.keep_recording(self._plan.out, f"{self._task.name}-{self._seed}-{run.label}",
                                            controller.export(name))

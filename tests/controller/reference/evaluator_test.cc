@@ -5,6 +5,7 @@
 
 #include <sched.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
@@ -17,6 +18,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "controller/reference/backend.h"
 #include "controller/reference/reference_module.h"
 #include "controller/reference/tensor_bridge.h"
@@ -398,11 +400,11 @@ pid_t FindEvaluatorThread() {
   return 0;
 }
 
-// About a second of multiplications.
-SampleModule SlowModule() {
+// A twentieth of a second or so for each multiplication.
+SampleModule SlowModule(int multiplications) {
   testing::GraphBuilder builder("slow", {8}, 1, testing::Spelling::kExported);
   std::string big = builder.Weight({1024, 1024}, 0.03f), product = big;
-  for (int i = 0; i < 20; ++i)
+  for (int i = 0; i < multiplications; ++i)
     product = builder.Node("aten::mm", "", {testing::Ref(product), testing::Ref(big)});
   const std::string sum = builder.Node("aten::mean", "", {testing::Ref(product)});
   return builder.Finish(
@@ -412,7 +414,7 @@ SampleModule SlowModule() {
 TEST_F(EvaluatorTest, RaisesTheThreadsPriorityWhenTheDeadlinePassesInMidRun) {
   Start();
   SetLoad(1);  // does not matter to a job that shares the CPU and may run at idle priority
-  const SampleModule slow = SlowModule();
+  const SampleModule slow = SlowModule(20);
   const JobId job = JobId::Random();
   ASSERT_TRUE(evaluator_->SetJob(job, {slow.graph}, {.shares_cpu = true, .deadline_steps = 10})[0].ok());
   ASSERT_TRUE(evaluator_->SubmitSnapshot(job, ModuleIndex(0), 1, 0, slow.weights).ok());
@@ -437,6 +439,41 @@ TEST_F(EvaluatorTest, RaisesTheThreadsPriorityWhenTheDeadlinePassesInMidRun) {
   }
   EXPECT_TRUE(WaitForResults(1)[0].evaluation.ok());
   EXPECT_EQ(sched_getscheduler(thread), SCHED_OTHER);
+}
+
+int AnyCpu() {
+  cpu_set_t allowed;
+  EXPECT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
+  int cpu = 0;
+  while (!CPU_ISSET(cpu, &allowed)) ++cpu;
+  return cpu;
+}
+
+TEST_F(EvaluatorTest, TellsWhatItTookOfTheProcessorNotHowLongItWaitedForIt) {
+  const int cpu = AnyCpu();
+  Start({.cpus = {cpu}, .backends = {"aten"}});
+  const SampleModule slow = SlowModule(2);
+  const JobId job = JobId::Random();
+  ASSERT_TRUE(evaluator_->SetJob(job, {slow.graph}, {})[0].ok());
+  ASSERT_TRUE(evaluator_->SubmitSnapshot(job, ModuleIndex(0), 1, 0, slow.weights).ok());
+  std::atomic<bool> over{false};
+  std::vector<std::thread> others;  // which leave it about a quarter of its CPU
+  for (int i = 0; i < 3; ++i) {
+    others.emplace_back([&] {
+      EXPECT_TRUE(PinToCpus({cpu}));
+      while (!over) continue;
+    });
+  }
+  std::mt19937_64 random(1);
+  const absl::Time start = absl::Now();
+  EXPECT_TRUE(Submit(job, 1, {RandomTensor("x", {4, 8}, random), RandomTensor("g", {4, 4}, random)}).ok());
+  const std::vector<Evaluator::Result> results = WaitForResults(1);
+  const absl::Duration passed = absl::Now() - start;
+  over = true;
+  for (std::thread& other : others) other.join();
+  ASSERT_TRUE(!results.empty() && results[0].evaluation.ok());
+  EXPECT_GT(results[0].evaluation->compute, absl::ZeroDuration());
+  EXPECT_LT(results[0].evaluation->compute, passed / 2);
 }
 
 }  // namespace

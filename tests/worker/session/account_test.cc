@@ -63,6 +63,25 @@ TEST_F(AccountTest, WhatIsTakenElsewhereIsSpentButNoPartOfAStep) {
   EXPECT_THAT(account_.NetShare(), Optional(DoubleNear((20.0 - 4) / 80, 1e-9)));
 }
 
+TEST_F(AccountTest, WhileNothingHasFrozenTheNetIsWhatWasSpent) {
+  EXPECT_FALSE(account_.NetShare().has_value());
+  Steps(1, 1, 0);
+  EXPECT_FALSE(account_.NetShare().has_value()) << "no step is known from its beginning";
+  Steps(40, 1, 0);
+  EXPECT_THAT(account_.NetShare(), Optional(0.0));
+  account_.Add(spent_on::kProbes, 2);
+  EXPECT_THAT(account_.NetShare(), Optional(DoubleNear(-2.0 / 40, 1e-9)));
+}
+
+TEST_F(AccountTest, WhatIsAddedDuringAStepIsNoPartOfIt) {
+  Steps(1, 1, 0);
+  now_ += 0.5;
+  account_.Add(spent_on::kGradients, 0.25);
+  Steps(1, 0.75, 0);
+  EXPECT_THAT(account_.SecondsPerStep(), ElementsAre(Pair(0, 1.0)));
+  EXPECT_DOUBLE_EQ(account_.totals().measuring_seconds(), 0.25);
+}
+
 TEST_F(AccountTest, AMedianOfTwoIsTheirMean) {
   Steps(1, 1, 0);
   Steps(1, 1, 0);

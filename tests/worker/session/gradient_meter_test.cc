@@ -7,6 +7,7 @@
 #include "ATen/CPUGeneratorImpl.h"
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/cross_entropy_loss.h"
+#include "absl/time/clock.h"
 #include "common/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -22,6 +23,7 @@ namespace {
 
 using ::egeria::testing::BitEqual;
 using ::egeria::testing::FakeLine;
+using ::egeria::testing::GlooGroup;
 using ::egeria::testing::RunRanks;
 using ::egeria::testing::ToyBatch;
 using ::egeria::testing::ToyModel;
@@ -159,6 +161,22 @@ std::vector<at::Tensor> Train(bool measured, int prefix) {
 
 TEST(GradientMeter, ChangesNothingInTraining) {
   for (const int prefix : {0, 2}) EXPECT_TRUE(BitEqual(Train(true, prefix), Train(false, prefix))) << prefix;
+}
+
+TEST(GradientMeter, TellsWhatItTookOfTheBackwardPass) {
+  RunRanks(2, [](const GroupMember& member) {
+    const std::unique_ptr<ToyModel> model = ToyModel::Make(Rank::kBlocks, 3, 0);
+    GradientMeter meter(model->freezer.get(), GlooGroup(member, "commit"), GradientRequest{ModuleIndex(0), 1, 1});
+    const ToyBatch batch = Rank::Batch(0, member.rank);
+    meter.BeforeForward(batch.images);
+    at::Tensor output = batch.images;
+    for (const LayerModule& module : model->modules) output = module.Run(output);
+    EXPECT_EQ(meter.backward_seconds(), 0);
+    const absl::Time start = absl::Now();
+    at::cross_entropy_loss(output, batch.labels).backward();
+    EXPECT_GT(meter.backward_seconds(), 0);
+    EXPECT_LT(meter.backward_seconds(), absl::ToDoubleSeconds(absl::Now() - start));
+  });
 }
 
 TEST(GradientMeter, SaysNothingOfOneSample) {

@@ -16,6 +16,7 @@
 namespace egeria::trainer {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 CommandLine Parse(std::vector<std::string> arguments) {
@@ -54,6 +55,7 @@ TEST(Options, BadFlagsEndWithTwo) {
            {"--task", "digits", "--data", "x", "--cache", "unix:/c", "--cache-use", "never"},
            {"--task", "digits", "--data", "x", "--cache", "unix:/c", "--cache-format", "fp16"},
            {"--task", "digits", "--data", "x", "--cache", "unix:/c", "--cache-job-quota", "much"},
+           {"--task", "digits", "--data", "x", "--cache", "unix:/c", "--cache-job-quota", "1KiB"},
            {"--task", "digits", "--data", "x", "--budget", "100%"},
            {"--task", "digits", "--data", "x", "--reinvest", "100%"},
            {"--task", "digits", "--data", "x", "--reinvest", "much"},
@@ -237,6 +239,21 @@ TEST(Summary, HasTheFieldsThatToolsRead) {
   EXPECT_EQ(run["decisions"][0]["action"], "freeze");
 }
 
+TEST(Summary, SaysWhatWasSavedOrWhatEgeriaTook) {
+  RunSummary summary;
+  summary.mode = "act";
+  const std::string plain = Describe(summary);
+  EXPECT_THAT(plain, EndsWith("frozen share 0.000, 0 switches, ranks identical: yes"));
+  summary.time_saved_share = -0.031;
+  EXPECT_EQ(Describe(summary), plain + ", nothing froze, Egeria's own time about 3 %");
+  summary.decisions = {{10, "freeze", 2, true}};
+  EXPECT_THAT(Describe(summary), EndsWith(", time saved about -3 % (estimated from measured step times)"));
+  summary = {};
+  summary.mode = "plain";
+  summary.time_saved_share = -0.0001;
+  EXPECT_EQ(Describe(summary), plain);
+}
+
 TEST(Summary, ReplacesTheFileWholeAndLeavesNoOther) {
   const std::string path = TemporaryFile("old");
   ASSERT_TRUE(WriteAtomically(path, "new").ok());
@@ -263,6 +280,8 @@ TEST(Progress, SaysWhatIsFrozenAndWhatIsLeft) {
   moment.saved_seconds = -0.25;
   EXPECT_EQ(Describe(moment),
             " 41%  epoch 2/5  step 41/100  loss 0.5000  lr 0.1  frozen 2/5  saved -0.2 s  left 1:02:05");
+  moment.saved_seconds = -0.01;
+  EXPECT_THAT(Describe(moment), HasSubstr("saved 0.0 s"));
 }
 
 TEST(Progress, PrintsALineEverySecondsOffATerminal) {

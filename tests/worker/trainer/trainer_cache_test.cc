@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -117,7 +118,16 @@ TEST_F(TrainerCacheTest, GivesTheSameWeightsFromCompressedEntries) {
   EXPECT_GT(cached.cache.hits, 5 * kBatch);
   EXPECT_EQ(Misses(cached, "corrupt") + Misses(cached, "other_input") + Misses(cached, "unfit"), 0);
   compressed.cache_format = "zip";
-  EXPECT_THAT(LinkCache(compressed, Launch{}, c10::kCPU, kStepsPerEpoch).status().message(), HasSubstr("[BAD_CONFIG]"));
+  std::string job;
+  EXPECT_THAT(LinkCache(compressed, Launch{}, c10::kCPU, kStepsPerEpoch, &job).status().message(), HasSubstr("[BAD_CONFIG]"));
+}
+
+TEST_F(TrainerCacheTest, AJobsOwnQuotaLimitsWhatIsKeptOfIt) {
+  Options small = Cached();
+  small.cache_job_quota = 300'000;
+  const RunSummary limited = TrainOn(small), cached = TrainOn(Cached());
+  EXPECT_EQ(Plain().parameters_hash, limited.parameters_hash);
+  EXPECT_LT(limited.cache.hits, cached.cache.hits / 2);
 }
 
 TEST_F(TrainerCacheTest, TheCostModelMayDecideAsItLikes) {
@@ -152,16 +162,22 @@ TEST_F(TrainerCacheTest, ADaemonThatIsKilledInTheMiddleChangesNothing) {
 TEST_F(TrainerCacheTest, AResumeGoesOnWithTheEntriesOfTheInterruptedRun) {
   const RunSummary plain = Plain();
   Options cached = Cached();
-  cached.job_id = "0b0e7f6c-5a3e-4d58-9e0e-3c1f6a2b7d11";
   cached.checkpoint = folder_ / "checkpoint";
   cached.stop_after = 15;  // in the middle of the first epoch
   TrainOn(cached);
+  std::filesystem::copy_file(folder_ / "checkpoint", folder_ / "copy");
   cached.stop_after = 0;
   cached.resume = true;
+  cached.job_id = JobId::Random().text();  // as a new launch gives it
   const RunSummary resumed = TrainOn(cached);
   EXPECT_EQ(plain.parameters_hash, resumed.parameters_hash);
-  EXPECT_GT(resumed.cache.hits, 0);
   EXPECT_EQ(Misses(resumed, "other_input") + Misses(resumed, "corrupt"), 0);
+  const CacheDaemon empty;
+  cached.cache = empty.address();
+  cached.checkpoint = folder_ / "copy";
+  const RunSummary alone = TrainOn(cached);
+  EXPECT_EQ(plain.parameters_hash, alone.parameters_hash);
+  EXPECT_GT(resumed.cache.hits, alone.cache.hits);
 }
 
 TEST(UpcomingBatches, AreTheSamplersOwnAlsoOverTheEndOfAnEpoch) {

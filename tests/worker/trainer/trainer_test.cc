@@ -6,6 +6,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/support/child_process.h"
 #include "tests/support/ranks.h"
 #include "worker/planning/planned_saving.h"
 #include "worker/trainer/checkpoint.h"
@@ -14,6 +16,7 @@
 namespace egeria::trainer {
 namespace {
 
+using ::egeria::testing::ChildProcess;
 using ::egeria::testing::GlooGroup;
 using ::egeria::testing::RunRanks;
 using ::testing::HasSubstr;
@@ -225,6 +228,29 @@ TEST_F(TrainerTest, WhatAPolicyWillSaveThatWaitsForReadingsHasToBeSaid) {
               ::testing::AllOf(HasSubstr("[NO_PLAN]"), HasSubstr("give the saving that you expect")));
   options_.reinvest_saving = 0.1;
   EXPECT_EQ(TrainOn(2, options_)->steps, 44);
+}
+
+TEST_F(TrainerTest, AResumedRunTellsWhatWasSavedBefore) {
+  WritePlans("[{\"step\": 10, \"frozen_prefix\": 3}, {\"step\": 20, \"frozen_prefix\": 1}]");
+  options_.checkpoint = Path("a.ckpt");
+  options_.stop_after = 30;
+  ASSERT_TRUE(TrainOn(1, options_).ok());
+  options_.plans.clear();
+  options_.stop_after = 0;
+  options_.resume = true;
+  options_.policy = "plasticity";
+  options_.controller = "unix:" + Path("fake.sock");
+  absl::StatusOr<ChildProcess> controller = ChildProcess::Start({FAKE_CONTROLLER, Path("fake.sock")});
+  ASSERT_TRUE(controller.ok()) << controller.status();
+  ASSERT_EQ(controller->ReadLine(), "ready");
+  ASSERT_TRUE(TrainOn(1, options_).ok());
+  controller->CloseStdin();
+  const nlohmann::json told = nlohmann::json::parse(controller->ReadLine().value());
+  const nlohmann::json& registration = told["registration"];
+  const auto share = [&](int module) { return registration["modules"][module]["step_share"].get<double>(); };
+  EXPECT_GT(share(0), 0);
+  EXPECT_NEAR(registration["saved_before"].get<double>(), (10 * (share(0) + share(1) + share(2)) + 10 * share(0)) / 80,
+              1e-9);
 }
 
 TEST_F(TrainerTest, BadPlansAndPolicyAreTheUsersErrors) {

@@ -311,7 +311,7 @@ void DefineLink(py::module_& module) {
                const Release release;
                reference_seconds = link.counters().agent.reference_seconds;
              }
-             account.SetElsewhere("reference", reference_seconds);
+             account.SetElsewhere(worker::spent_on::kReference, reference_seconds);
              worker::AccountTotals totals = account.totals();
              const Release release;
              link.SetAccount(std::move(totals));
@@ -507,6 +507,8 @@ PYBIND11_MODULE(_native, module) {
     return ValueOrRaise(worker::PlannedSaving(policy_json, total_steps, step_shares, budget, learning_rates));
   }, "policy_json"_a, "total_steps"_a, "step_shares"_a, "budget"_a = 0.0, "learning_rates"_a = std::vector<double>(),
              "The part of a training's time that a policy saves by the clock alone.");
+  module.def("saved_before", &worker::SavedBefore, "step"_a, "changes"_a, "modules"_a, "step_shares"_a, "total_steps"_a,
+             "The part of a training's time, 0..1, that was saved before `step` by (step, frozen prefix) changes.");
   module.def("reinvested_steps", &worker::ReinvestedSteps, "steps"_a, "saving"_a,
              "As many steps as take the time of `steps` when `saving` of it is saved.");
   module.def("random_job_id", [] { return JobId::Random().text(); }, "A new job's UUID.");
