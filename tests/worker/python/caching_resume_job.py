@@ -1,7 +1,7 @@
 """A training on two ranks that stops in the middle of the first epoch after a freeze, to be killed, or goes on
 from there.
 
-  caching_resume_job.py OUT [--cache ADDRESS] [--freeze-at STEP] [--hold-at STEP] [--resume STEP]
+  caching_resume_job.py OUT [--cache ADDRESS] [--freeze-at STEP] [--hold-at STEP] [--exit-at STEP] [--resume STEP]
 A checkpoint is written after each of the first steps: OUT/step<n>.pt. Each rank writes OUT/rank<r>.json, and
 OUT/held<r>.json when it waits.
 """
@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import pathlib
+import sys
 import time
 from typing import Any
 
@@ -37,6 +38,7 @@ def main() -> None:
     parser.add_argument("--cache", default="none")
     parser.add_argument("--freeze-at", type=int, default=4)
     parser.add_argument("--hold-at", type=int, default=-1, help="step after which to wait for the end")
+    parser.add_argument("--exit-at", type=int, default=-1, help="step after which to exit as if all were well")
     parser.add_argument("--resume", type=int, default=0, help="begin with the checkpoint of this step")
     arguments = parser.parse_args()
     dist.init_process_group("gloo")
@@ -46,7 +48,8 @@ def main() -> None:
     model = DistributedDataParallel(network)
     optimizer = torch.optim.SGD(network.parameters(), 0.05, momentum=0.9, weight_decay=1e-3)
     session = egeria.attach(model, optimizer, config=egeria.Config(
-        plans=[(arguments.freeze_at, 2)], cache=arguments.cache, cache_use="always"))
+        plans=[(arguments.freeze_at, 2)], cache=arguments.cache, cache_use="always"),
+        total_steps=EPOCHS * STEPS_PER_EPOCH)
     step = arguments.resume
     if step:
         saved = torch.load(arguments.out / f"step{step}.pt")
@@ -71,7 +74,12 @@ def main() -> None:
                 torch.save({"model": network.state_dict(), "optimizer": optimizer.state_dict(),
                             "egeria": session.state_dict()}, arguments.out / f"step{step}.pt")
             if step == arguments.hold_at:
-                hold(arguments.out, rank, session)
+                wait_until_stored(arguments.out, rank, session)
+                time.sleep(600)
+            if step == arguments.exit_at:
+                wait_until_stored(arguments.out, rank, session)
+                dist.destroy_process_group()
+                sys.exit()
         hits[epoch] = session.cache_counters().get("cache_hits", 0)
     weights = hashlib.sha256(b"".join(value.numpy().tobytes() for value in network.state_dict().values()))
     write(arguments.out / f"rank{rank}.json", {"weights": weights.hexdigest(), "hits": hits,
@@ -80,13 +88,12 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-def hold(out: pathlib.Path, rank: int, session: egeria.Session) -> None:
-    """Waits until what is offered has been stored, then for the end."""
+def wait_until_stored(out: pathlib.Path, rank: int, session: egeria.Session) -> None:
+    """What was offered, and the checkpoint."""
     while (counters := session.cache_counters())["cache_stored"] < counters["cache_offered"]:
         time.sleep(0.01)
-    dist.barrier()  # with the checkpoint written
+    dist.barrier()
     write(out / f"held{rank}.json", {"pid": os.getpid(), "counters": counters})
-    time.sleep(600)
 
 
 def write(path: pathlib.Path, value: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from egeria.attributes import Attributes
 from egeria.freezing import Freezer
 from egeria.modules import partition
 from egeria.replicas import Replicas
@@ -40,7 +41,8 @@ def train(cached: bool) -> tuple[dict[str, Tensor], int]:
             replicas.before_switch(layers[:prefix])
             replicas.rebuild()
             if cached and prefix > 0:
-                skipper = Skipper(model, layers[:prefix], DictStore(), take_ids=lambda batch: at_hand[-1])
+                skipper = Skipper(model, layers[:prefix], Attributes(model, layers, prefix), DictStore(),
+                                  take_ids=lambda batch: at_hand[-1])
         at_hand.append(ids)
         loss = square(wrapped(*args, **kwargs))
         optimizer.zero_grad()

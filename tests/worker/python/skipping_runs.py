@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from egeria.attributes import Attributes
 from egeria.freezing import Freezer
 from egeria.modules import partition
 from egeria.skipping import Skipper
@@ -76,11 +77,13 @@ class Run:
 
 def train(build: Callable[[], nn.Module], modules: Any, prefix: int, steps: Sequence[Step],
           loss_of: Callable[[Any], Tensor], store: Any = None, *, autocast: torch.dtype | None = None,
-          audit: bool = False, each_step: Callable[[int, nn.Module, Skipper | None], None] | None = None) -> Run:
+          audit: bool = False, warm: bool = False,
+          each_step: Callable[[int, nn.Module, Skipper | None], None] | None = None) -> Run:
     """Freezes a prefix and trains; with a store, skips what it can.
 
     Args:
       modules: as for partition().
+      warm: there was a pass before layers froze, as in any training: some libraries set attributes in the first one.
       audit: skipped passes are audited. Otherwise what the store gives is used unseen, so that mistakes show.
       each_step: called before each step, with its number.
     """
@@ -88,12 +91,16 @@ def train(build: Callable[[], nn.Module], modules: Any, prefix: int, steps: Sequ
     model = build().train()
     layers = partition(model, modules)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    if warm:
+        with torch.no_grad():
+            model(*steps[0][1], **steps[0][2])
     freezer = Freezer(layers, [optimizer])
     freezer.apply(prefix)
     at_hand: list[list[int] | None] = [None]
     skipper = None
     if store is not None:
-        skipper = Skipper(model, layers[:prefix], store, take_ids=lambda batch: at_hand[0])
+        skipper = Skipper(model, layers[:prefix], Attributes(model, layers, prefix), store,
+                          take_ids=lambda batch: at_hand[0])
         skipper._skippable = 0 if audit else 65
     losses = []
     torch.manual_seed(1)

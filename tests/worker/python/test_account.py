@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import pathlib
+
 import pytest
+
+import egeria
 
 from egeria.account import Account
 
@@ -40,10 +45,14 @@ def test_nothing_is_claimed_without_a_step_to_compare_with() -> None:
     training = Training()
     training.steps(20, 0.6, prefix=1)
     assert training.account.saved_seconds() is None and training.account.net_share() is None
+    assert Account().saved_seconds() is None and Account().net_share() is None
+
+
+def test_while_nothing_has_frozen_the_net_is_what_was_spent() -> None:
     training = Training()
-    training.steps(20, 1.0)
-    assert training.account.saved_seconds() == 0 and training.account.net_share() is None
-    assert Account().saved_seconds() is None
+    training.steps(21, 1.0, own=0.03)
+    assert training.account.saved_seconds() == 0
+    assert training.account.net_share() == pytest.approx(-21 * 0.03 / 20)
 
 
 def test_the_first_step_after_a_switch_counts_as_spent_beyond_the_usual() -> None:
@@ -104,3 +113,21 @@ def test_many_steps_are_sampled_evenly() -> None:
     for number in range(5_000):
         training.steps(1, 1.0 + number / 5_000)
     assert training.account.seconds_per_step()[0] == pytest.approx(1.5, abs=0.01)
+
+
+def test_what_the_package_spends_on_is_known_and_what_policies_decide_by_is_told_apart() -> None:
+    written = {literal(call) for file in pathlib.Path(egeria.__file__).resolve().parent.rglob("*.py")
+               for call in ast.walk(ast.parse(file.read_text()))
+               if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+               and call.func.attr in ("spend", "add_spent")}
+    assert written == set(Account.CATEGORIES) - {"recompiles", "reference"}  # these are the account's own
+    account = Account()
+    for number, category in enumerate(sorted(Account.CATEGORIES)):
+        account.add_spent(category, 2.0**number)
+    spent = account.spent_seconds()
+    assert account.measuring_seconds() == sum(spent[what] for what in ("gradients", "probes", "reference", "snapshots"))
+
+
+def literal(call: ast.Call) -> str:
+    assert isinstance(call.args[0], ast.Constant), ast.unparse(call)
+    return str(call.args[0].value)

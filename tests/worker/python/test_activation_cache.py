@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from egeria import EgeriaError, _native
 from egeria.activation_cache import PrefixStore, fingerprint
+from egeria.attributes import Attributes
 from egeria.modules import partition
 
 JOB = "0b0e7f6c-5a3e-4d58-9e0e-3c1f6a2b7d11"
@@ -154,7 +155,8 @@ def test_the_fingerprint_tells_every_change_of_a_prefix():
     model = Layered(norm=nn.BatchNorm1d)
 
     def of(changed: nn.Module, count: int = 2) -> bytes:
-        return fingerprint(partition(changed)[:count])
+        modules = partition(changed)
+        return fingerprint(modules[:count], Attributes(changed, modules, count))
 
     before = of(model)
     assert before == of(copy.deepcopy(model)) and len(before) == 16

@@ -61,7 +61,8 @@ def test_what_was_stored_before_the_kill_is_used_where_the_weights_are_the_same(
     out.mkdir()
     stored = kill_while_it_fills(tmp_path, out, job, cache_daemon.address)
     assert stored == 2 * BOTH_RANKS
-    resumed = train(tmp_path, out, job, "--cache", cache_daemon.address, "--resume", resume,
+    # A new id at each launch, as egeria-run gives it: the checkpoint says where to look.
+    resumed = train(tmp_path, out, str(uuid.uuid4()), "--cache", cache_daemon.address, "--resume", resume,
                     "--freeze-at", freeze_at)
     assert [record["weights"] for record in resumed] == plain_weights(freeze_at)
     for record in resumed:
@@ -75,3 +76,16 @@ def test_what_was_stored_before_the_kill_is_used_where_the_weights_are_the_same(
         assert first == BOTH_RANKS
     else:  # more than what step 7 has stored now
         assert first == 0 and second > BOTH_RANKS
+
+
+def test_what_was_stored_before_an_exit_in_the_middle_is_used(plain_weights: Callable[[int], list[str]],
+                                                             cache_daemon: Daemon, tmp_path: pathlib.Path):
+    """A handler of SIGTERM that writes a checkpoint ends the process as if the training were over."""
+    out = tmp_path / "out"
+    out.mkdir()
+    with Program(tmp_path, "caching_resume_job.py", out, "--cache", cache_daemon.address, "--exit-at", HELD_AT,
+                 ranks=2) as run:
+        run.succeed()
+    resumed = train(tmp_path, out, str(uuid.uuid4()), "--cache", cache_daemon.address, "--resume", 3)
+    assert [record["weights"] for record in resumed] == plain_weights(4)
+    assert sum(record["hits"]["1"] for record in resumed) == BOTH_RANKS

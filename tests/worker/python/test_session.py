@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import time
+import uuid
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -102,6 +103,9 @@ def test_what_was_saved_before_a_resume_follows_from_the_switches():
     assert saved_before(60, switches, shares, 100) == pytest.approx((20 * 0.3 + 20 * 0.6) / 100)
     assert saved_before(40, switches, shares, 100) == pytest.approx((20 * 0.3 + 10 * 0.6) / 100)
     assert saved_before(60, [], shares, 100) == 0 and saved_before(60, switches, shares, None) == 0
+    assert saved_before(60, switches, [0.0] * 4, 100) == pytest.approx((20 * 2 / 4 + 20 * 3 / 4) / 100)
+    assert saved_before(60, [Switch(0, 9, False, True)], shares, 40) == pytest.approx(60 * 0.6 / 40)
+    assert saved_before(60, [Switch(0, 9, False, True)], shares, 20) == 1
 
 
 def test_plans_freeze_and_unfreeze_and_the_summary_says_so(capsys: pytest.CaptureFixture[str]):
@@ -125,6 +129,14 @@ def test_plans_freeze_and_unfreeze_and_the_summary_says_so(capsys: pytest.Captur
     line = capsys.readouterr().out
     assert line.startswith("egeria: 15 steps, frozen share ") and line.count("\n") == 1
     assert "2 freezes, 1 unfreeze, time saved about " in line and "estimated from measured step times" in line
+
+
+def test_where_nothing_froze_the_summary_says_what_egeria_took(capsys: pytest.CaptureFixture[str]):
+    training = Training()
+    with training.attach() as session:
+        training.train(6, session)
+    assert session.summary()["time_saved_share"] < 0
+    assert re.search(r" 0 unfreezes, nothing froze, Egeria's own time about \d+ %\n", capsys.readouterr().out)
 
 
 def test_frozen_layers_do_not_change_by_one_bit():
@@ -236,6 +248,53 @@ def test_a_resumed_training_equals_the_uninterrupted_one(save_at: int):
     again.train(16 - save_at, resumed)
     assert same(whole.state(), again.state())
     assert resumed.switches == session.switches and resumed.state_dict() == session.state_dict()
+
+
+def test_a_resumed_training_has_the_same_place_in_the_cache(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(session_module, "_numbers", itertools.count())
+    first_launch, second_launch = (str(uuid.uuid4()) for _ in range(2))
+    monkeypatch.setenv("EGERIA_JOB_ID", first_launch)
+    states = [Training().attach().state_dict() for _ in range(2)]
+    assert states[0]["cache_namespace"] == first_launch, "jobs are found by their id, too"
+    assert states[1]["cache_namespace"] not in (first_launch, None), "another session is another training"
+    monkeypatch.setenv("EGERIA_JOB_ID", second_launch)
+    for state in states:
+        session = Training().attach()
+        own = session.state_dict()["cache_namespace"]
+        old = {name: value for name, value in state.items() if name != "cache_namespace"}
+        for other in (old, {**old, "cache_namespace": "elsewhere"}, {**old, "cache_namespace": 7}):
+            session.load_state_dict(other)
+            assert session.state_dict()["cache_namespace"] == own != state["cache_namespace"]
+        session.load_state_dict(json.loads(json.dumps(state)))
+        assert session.state_dict() == state
+
+
+class Cache:
+    """In the place of a session's Caching."""
+
+    def __init__(self) -> None:
+        self.forgotten: list[bool] = []
+
+    def close(self, forget: bool) -> None:
+        self.forgotten.append(forget)
+
+    def summary(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize("total_steps,steps,explicitly,forgotten", [
+    (5, 4, False, False), (5, 5, False, True), (None, 4, False, True), (5, 4, True, True)])
+def test_an_exit_before_the_last_step_is_no_end_for_the_cache(total_steps: int | None, steps: int, explicitly: bool,
+                                                             forgotten: bool):
+    training = Training()
+    session = training.attach(total_steps=total_steps)
+    training.train(steps)
+    session._caching = cache = Cache()
+    if explicitly:
+        session.close()
+    else:
+        session_module._close_all()
+    assert cache.forgotten == [forgotten]
 
 
 def test_checkpoints_go_from_with_egeria_to_without_and_back():

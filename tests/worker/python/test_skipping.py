@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from egeria.attributes import Attributes
 from egeria.freezing import Freezer
 from egeria.modules import partition
 from egeria.repeats import Repeats
@@ -80,14 +81,16 @@ def test_misses_are_computed_alone() -> None:
             rows = super().find(ids, input_hashes)
             return [None if id % 5 == 0 else row for id, row in zip(ids, rows)]
 
-    store, sizes = Forgetful(), []
+    store, sizes, watched = Forgetful(), [], []
 
     def watch(number: int, model: nn.Module, skipper: Skipper | None) -> None:
         if number == 6 and skipper is not None:
-            forward = model.layer1.forward
-            model.layer1.forward = lambda x: sizes.append(len(x)) or forward(x)
+            watched.append(model.layer1)
 
+    handle = nn.modules.module.register_module_forward_pre_hook(
+        lambda module, args: sizes.append(len(args[0])) if module in watched else None)
     cached = run(store, each_step=watch)
+    handle.remove()
     assert cached.same_as(run())
     assert cached.counters["passes_skipped"] >= 6
     assert cached.counters["hits"] > 0 and cached.counters["miss_absent"] > 22
@@ -283,7 +286,8 @@ def frozen_resnet(prefix: int = 3) -> tuple[nn.Module, Skipper, DictStore, list[
     layers = partition(model, RESNET_LAYERS)
     Freezer(layers, []).apply(prefix)
     store, at_hand = DictStore(), [list(range(8))]
-    skipper = Skipper(model, layers[:prefix], store, take_ids=lambda batch: at_hand[0])
+    skipper = Skipper(model, layers[:prefix], Attributes(model, layers, prefix), store,
+                      take_ids=lambda batch: at_hand[0])
     skipper._skippable = 65
     return model, skipper, store, at_hand
 

@@ -53,9 +53,9 @@ def text(ids: list[int], **options: Any) -> Any:
 
 def expect_same(build: Any, layers: Any, prefix: int, steps: Any, loss: Any = square) -> list[str]:
     """Names of the layers whose outputs crossed."""
-    cached = train(build, layers, prefix, steps, loss, DictStore())
+    cached = train(build, layers, prefix, steps, loss, DictStore(), warm=True)
     assert cached.refusal is None, cached.skipper.refusal
-    assert cached.same_as(train(build, layers, prefix, steps, loss))
+    assert cached.same_as(train(build, layers, prefix, steps, loss, warm=True))
     assert cached.counters["passes_skipped"] >= 6
     return cached.live
 
@@ -203,9 +203,9 @@ def test_batches_that_are_padded_to_their_longest_sample(prefix: int) -> None:
     steps = epochs(22, 4, 12, lambda ids: padded(ids, max(lengths[sample] for sample in ids)))
     assert len({kwargs["input_ids"].size(1) for _, _, kwargs in steps}) > 3
     store = DictStore()
-    cached = train(bert, BERT_LAYERS, prefix, steps, loss_of, store)
+    cached = train(bert, BERT_LAYERS, prefix, steps, loss_of, store, warm=True)
     assert cached.refusal is None, cached.skipper.refusal
-    assert cached.same_as(train(bert, BERT_LAYERS, prefix, steps, loss_of))
+    assert cached.same_as(train(bert, BERT_LAYERS, prefix, steps, loss_of, warm=True))
     assert cached.counters["passes_skipped"] > 0 and len(store.rows) > 22, "samples with several paddings"
 
 

@@ -82,7 +82,7 @@ def test_what_decides_in_python_counts_as_crossing() -> None:
 
 
 def test_a_model_that_changes_from_pass_to_pass() -> None:
-    """Its state is a list, which no pass on the side puts back."""
+    """Its state is an iterator, which no pass on the side puts back."""
     torch.manual_seed(0)
     assert refusal(Counting()) == "OUTPUT_DIFFERS"
 

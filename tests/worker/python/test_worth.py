@@ -10,6 +10,7 @@ import torch
 from skipping_runs import DictStore
 from torch import Tensor, nn
 
+from egeria.attributes import Attributes
 from egeria.freezing import Freezer
 from egeria.modules import partition
 from egeria.repeats import Repeats
@@ -55,8 +56,8 @@ class Training:
         modules = partition(self.model, ["0", "1"])
         Freezer(modules, []).apply(1)
         self.ids: list[int] = []
-        self.skipper = Skipper(self.model, modules[:1], store, take_ids=lambda batch: self.ids,
-                               worth=Worth(CPU, repeats))
+        self.skipper = Skipper(self.model, modules[:1], Attributes(self.model, modules, 1), store,
+                               take_ids=lambda batch: self.ids, worth=Worth(CPU, repeats))
         self.samples = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
 
     def epochs(self, count: int, augment: bool = False) -> None:

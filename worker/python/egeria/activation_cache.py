@@ -8,31 +8,32 @@ import torch
 from torch import Tensor
 
 from egeria import _native
-from egeria.frozen_weights import plain_settings
+from egeria.attributes import Attributes
 from egeria.modules import LayerModule
+from egeria.program import program_of
 from egeria.stores import Fetched
+from egeria.words import name_of
 
 # What the cache rounds float32 to, by its format.
 _ROUNDED = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def fingerprint(frozen: Sequence[LayerModule]) -> bytes:
-    """16 bytes that tell this frozen prefix from every other: names, types, settings and plain attributes of its
-    submodules, the contents of parameters and buffers, and torch's version.
+def fingerprint(frozen: Sequence[LayerModule], attributes: Attributes) -> bytes:
+    """16 bytes that tell this frozen prefix from every other: names, types and modes of its submodules, the contents of
+    parameters and buffers, attributes, the code of what has those, and torch's version. Not the device's number.
 
     On an accelerator it copies them to the host.
     """
-    text = [torch.__version__]
+    text = [torch.__version__, program_of(dict.fromkeys(map(type, attributes.modules))), attributes.text]
     tensors: list[Tensor] = []
     for module in frozen:
         for name, unit in zip(module.unit_names, module.units):
-            text += [f"{name}.{inner}: {kind!r} {kind.training} {sorted(plain_settings(kind).items())!r}"
-                     for inner, kind in unit.named_modules()]
+            text += [f"{name}.{inner}: {name_of(type(kind))} {kind.training}" for inner, kind in unit.named_modules()]
         for kind, found in (("parameter", module.parameters()), ("buffer", module.buffers())):
             for name, tensor in found:
                 text.append(f"{kind} {name} {tensor.device.type}")
                 tensors.append(tensor.detach())
-    return _native.fingerprint("\n".join(text), tensors)
+    return _native.fingerprint("\n".join(text), [*tensors, *attributes.tensors()])
 
 
 class PrefixStore:

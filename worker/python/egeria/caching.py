@@ -12,6 +12,8 @@ from torch import nn
 
 from egeria import _native
 from egeria.activation_cache import PrefixStore, fingerprint
+from egeria.attributes import Attributes
+from egeria.cut import Refused
 from egeria.inputs import batch_of
 from egeria.isolation import device_of
 from egeria.modules import LayerModule
@@ -27,6 +29,10 @@ _logger = logging.getLogger("egeria")
 _AHEAD = 8
 # Passes after which a change of what the cost model has decided is looked for.
 _LOOK_EVERY = 16
+# A prefix whose attributes have changed is another one, and is begun once they have been the same for so many steps;
+# unless they have changed so often.
+_STEADY_STEPS = 8
+_MOST_CHANGES = 4
 
 
 class Caching:
@@ -62,6 +68,9 @@ class Caching:
         self._cache: _native.ActivationCache | None = None
         self._store: PrefixStore | None = None
         self._skipper: Skipper | None = None
+        self._changes = 0  # of attributes, since the prefix froze
+        self._changed: Attributes | None = None  # as they are now, while they are waited for
+        self._steady = 0  # steps that they have been so
         self._counters: dict[str, int] = {}  # of the prefixes before
         self._saved_seconds = 0.0  # by those
         self._spent_seconds = 0.0  # for those
@@ -87,19 +96,23 @@ class Caching:
         if self._skipper is not None:
             self._log_state(self._skipper)
 
-    def follow(self, modules: Sequence[LayerModule], prefix: int, job_id: str) -> None:
+    def follow(self, modules: Sequence[LayerModule], prefix: int, namespace: str) -> None:
         """Between two steps: `prefix` of the layer modules are frozen now. No collective: others may have no cache.
 
         Args:
-          job_id: ranks that have the same share entries.
+          namespace: a UUID. Ranks that have the same share entries; the first one counts.
         """
-        if prefix == self._prefix:
-            return
-        self._prefix = prefix
-        with self._watch:
-            self._leave()
-            if prefix > 0:
-                self._begin(modules[:prefix], job_id)
+        if prefix != self._prefix:
+            self._prefix = prefix
+            self._changes = 0
+            self._changed = None
+            with self._watch:
+                self._leave()
+                if prefix > 0:
+                    self._begin(modules, Attributes(self._model, modules, prefix), namespace)
+        elif self._has_changed() and self._changes < _MOST_CHANGES:
+            with self._watch:
+                self._wait(modules, namespace)
 
     def counters(self) -> dict[str, Any]:
         """Totals over all prefixes: see Skipper.counters; and, with "cache_" before them, those of the line to the
@@ -144,24 +157,48 @@ class Caching:
         misses = {name[len("miss_"):]: value for name, value in counters.items() if name.startswith("miss_")}
         return counters, misses, self.estimates(), self._cache
 
-    def close(self, finished: bool) -> None:
-        """Leaves the model as it was. Entries of a training that has finished are forgotten, others stay for its
+    def close(self, forget: bool) -> None:
+        """Leaves the model as it was. `forget`: the entries of a training that has finished; else they stay for its
         resume."""
         self._final = self.estimates()
-        self._leave(forget=finished)
+        self._leave(forget)
         if self._cache is not None:
             self._cache.flush(1.0)
             self._cache.close()
 
-    def _begin(self, frozen: Sequence[LayerModule], job_id: str) -> None:
-        device = device_of(self._model)
+    def _begin(self, modules: Sequence[LayerModule], attributes: Attributes, namespace: str) -> None:
+        frozen, device = modules[:self._prefix], device_of(self._model)
         if self._cache is None:
-            self._cache = _native.ActivationCache(self._address, job_id, device=str(device), format=self._format,
+            self._cache = _native.ActivationCache(self._address, namespace, device=str(device), format=self._format,
                                                   quota_bytes=self._quota_bytes)
-        self._store = PrefixStore(self._cache, fingerprint(frozen), self._format)
-        self._skipper = Skipper(self._model, frozen, self._store, take_ids=current().take, upcoming=_upcoming,
-                                worth=Worth(device, self.repeats, self._always),
-                                own_forward_only=self._own_forward_only, tell=self._tell)
+        self._store = PrefixStore(self._cache, fingerprint(frozen, attributes), self._format)
+        self._skipper = Skipper(self._model, frozen, attributes, self._store, take_ids=current().take,
+                                upcoming=_upcoming, worth=Worth(device, self.repeats, self._always),
+                                own_forward_only=self._own_forward_only, tell=self._refused)
+
+    def _has_changed(self) -> bool:
+        refusal = self._skipper.refusal if self._skipper is not None else None
+        return refusal is not None and refusal.name == "SETTING_CHANGED"
+
+    def _refused(self, what: str, error: Exception | None) -> None:
+        """That attributes have changed is said when they are not waited for any more."""
+        if not isinstance(error, Refused) or error.name != "SETTING_CHANGED":
+            self._tell(what, error)
+
+    def _wait(self, modules: Sequence[LayerModule], namespace: str) -> None:
+        """At the end of a step, when attributes have changed: begins anew once they stay as they are."""
+        if self._changed is None or self._changed.changed() is not None:
+            self._changes += 1
+            self._steady = 0
+            self._changed = Attributes(self._model, modules, self._prefix)
+            if self._changes == _MOST_CHANGES and self._skipper is not None:
+                self._tell("the forward pass of the frozen layers is not skipped", self._skipper.refusal)
+            return
+        self._steady += 1
+        if self._steady == _STEADY_STEPS:
+            attributes, self._changed = self._changed, None
+            self._leave()
+            self._begin(modules, attributes, namespace)
 
     def _skipped(self) -> dict[str, Any]:
         """Skipper's counters, over all prefixes."""

@@ -191,8 +191,9 @@ class Config:
         """
         values: dict[str, Any] = {}
         for field, convert in (("training_job", str), ("metrics", str), ("cache", str), ("cache_use", str),
-                               ("cache_format", str), ("cache_job_quota", str), ("policy", str), ("reference", str), ("observe", _boolean),
-                               ("enabled", _boolean), ("total_steps", _whole), ("budget", _part)):
+                               ("cache_format", str), ("cache_job_quota", str), ("policy", str), ("reference", str),
+                               ("observe", _boolean), ("enabled", _boolean), ("total_steps", _whole),
+                               ("budget", _part)):
             variable = f"EGERIA_{field.upper()}"
             if os.environ.get(variable):
                 text = os.environ[variable]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -59,15 +60,17 @@ class Cut:
         """TensorSpecs of what crosses the cut."""
         return [spec for index in self.live for spec in self.outputs[index].tensors]
 
-    def skip(self, taps: Taps, crossing: Sequence[Tensor]) -> None:
-        """For the next forward pass: the entries return stand-ins, the live ones `crossing`."""
+    def skip(self, taps: Taps, crossing: Sequence[Tensor], allowed: Callable[[], bool] = lambda: True) -> None:
+        """For the next forward pass: the entries return stand-ins, the live ones `crossing`; unless they are not
+        `allowed` to, which is asked when the first one is called."""
+        allowed = functools.cache(allowed)
         remaining = iter(crossing)
         for index, (entry, output) in enumerate(zip(self.entries, self.outputs)):
             if index in self.live:
                 value = output.build([next(remaining) for _ in output.tensors])
             else:
                 value = output.stand_in(self.dense)
-            taps.replace(entry, _once(value))
+            taps.replace(entry, _once(value, allowed))
 
     def observe(self, taps: Taps, reached: Callable[[list[Tensor]], None]) -> None:
         """For the next forward pass: `reached` is given a copy of what crosses the cut, once all is there."""
@@ -86,11 +89,13 @@ class Cut:
         for index in self.live:
             taps.replace(self.entries[index], tap(index))
 
-    def compute(self, model: nn.Module, call: Call, check: Callable[[], None] | None = None) -> list[Tensor]:
+    def compute(self, model: nn.Module, call: Call, check: Callable[[], None] | None = None,
+                keep_buffers: bool = True) -> list[Tensor]:
         """What crosses the cut in this call, by the model's own forward, which is left as soon as it is known.
 
         Args:
           check: called at that moment.
+          keep_buffers: False where it is known that this leaves them alone (sub_batches).
 
         Raises:
           Refused: [NOT_CALLED] the forward pass went another way.
@@ -104,7 +109,7 @@ class Cut:
                 check()
             raise _Reached
 
-        with Taps() as taps, side_pass(model, keep_buffers=check is not None):
+        with Taps() as taps, side_pass(model, keep_buffers):
             self.observe(taps, reached)
             try:
                 call.run(model.forward)
@@ -144,11 +149,11 @@ def describe(value: Any, name: str) -> Output:
         raise Refused("NOT_A_TENSOR", f"'{name}' {error}") from None
 
 
-def _once(value: Any) -> Callable[..., Any]:
-    """Returns `value` at its first call; what is called again works as usual, and mostly on stand-ins, which
-    shows."""
+def _once(value: Any, allowed: Callable[[], bool]) -> Callable[..., Any]:
+    """Returns `value` at its first call, if that is allowed; what is called again works as usual, and mostly on
+    stand-ins, which shows."""
     values = [value]
 
     def function(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return values.pop() if values else original(*args, **kwargs)
+        return values.pop() if values and allowed() else original(*args, **kwargs)
     return function

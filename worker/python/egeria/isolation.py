@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import dataclasses
 import random
 import sys
+import types
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+_OF_TORCH = frozenset(vars(nn.Module()))
+_CONTAINERS = (dict, list, set, collections.deque)
+# Longer ones are put back, but not looked into.
+_MOST_ENTRIES = 1024
 
 
 @contextlib.contextmanager
@@ -27,9 +35,10 @@ def undisturbed(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
     """Evaluation mode for a training model's own forward, with everything afterwards as it was.
 
     Put back, to the bit: all random states (torch's on the CPU and on the model's device, Python's, numpy's), the
-    modes of all submodules, whatever submodules assign to their attributes, the contents of buffers
-    (`keep_buffers`), gradient and autocast mode, the default dtype. Compiled code is not entered, compiled or
-    invalidated; the fused attention kernels of nn.TransformerEncoder, which no graph shows, are off meanwhile.
+    modes of all submodules, whatever submodules assign to their attributes or put into containers there, the contents
+    of buffers and of other tensors that are attributes (`keep_buffers`), gradient and autocast mode, the default dtype.
+    Compiled code is not entered, compiled or invalidated; the fused attention kernels of nn.TransformerEncoder, which no
+    graph shows, are off meanwhile.
     """
     fast_path = torch.backends.mha.get_fastpath_enabled()
     with restored(model, keep_buffers), plain_evaluation(device_of(model)):
@@ -47,11 +56,14 @@ def restored(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
     """A forward pass of a training model on the side, in the modes that it is in.
 
     Put back, to the bit: all random states (torch's on the CPU and on the model's device, Python's, numpy's), whatever
-    submodules assign to their attributes, their forward hooks, the contents of buffers (`keep_buffers`), the
-    default dtype. Compiled code is not entered, compiled or invalidated.
+    submodules assign to their attributes or put into containers there, their forward hooks, the contents of buffers and
+    of other tensors that are attributes (`keep_buffers`), the default dtype. Compiled code is not entered, compiled or
+    invalidated.
     """
     attributes = [_Attributes(module) for module in model.modules()]
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()] if keep_buffers else []
+    containers, tensors = _held_by(model)
+    contents = [(entry, dict(entry) if isinstance(entry, dict) else list(entry)) for entry in containers]
+    tensors = [(tensor, tensor.detach().clone()) for tensor in (*model.buffers(), *tensors)] if keep_buffers else []
     default_dtype = torch.get_default_dtype()
     with RandomStates(device_of(model)), _uncompiled():
         try:
@@ -60,10 +72,12 @@ def restored(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
             torch.set_default_dtype(default_dtype)
             for entry in attributes:
                 entry.restore()
+            for container, saved in contents:
+                _put_back_contents(container, saved)
             with torch.no_grad():
-                for buffer, value in buffers:
-                    if not torch.equal(buffer, value):
-                        buffer.copy_(value)
+                for tensor, value in tensors:
+                    if not torch.equal(tensor, value):
+                        tensor.copy_(value)
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -98,6 +112,32 @@ def _put_back(current: dict[str, Any], saved: dict[str, Any]) -> None:
     for name, value in saved.items():
         if current.get(name, saved) is not value:
             current[name] = value
+
+
+def _put_back_contents(current: Any, saved: Any) -> None:
+    if isinstance(current, dict):
+        _put_back(current, saved)
+    elif len(current) != len(saved) or any(one is not other for one, other in zip(current, saved)):
+        current.clear()
+        (current.update if isinstance(current, set) else current.extend)(saved)
+
+
+def _held_by(model: nn.Module) -> tuple[list[Any], list[Tensor]]:
+    """Containers, and tensors that are no parameters, that are attributes of modules or in such a container."""
+    found: dict[int, Any] = {}
+    ahead = [value for module in model.modules() for name, value in vars(module).items() if name not in _OF_TORCH]
+    while ahead:
+        value = ahead.pop()
+        if isinstance(value, types.SimpleNamespace) or (dataclasses.is_dataclass(value) and hasattr(value, "__dict__")):
+            value = vars(value)
+        if id(value) in found or not isinstance(value, (Tensor, tuple, *_CONTAINERS)):
+            continue
+        found[id(value)] = value
+        if not isinstance(value, Tensor) and len(value) <= _MOST_ENTRIES:
+            ahead += value.values() if isinstance(value, dict) else value
+    return ([value for value in found.values() if isinstance(value, _CONTAINERS)],
+            [value for value in found.values() if type(value) is Tensor and not value.requires_grad
+             and value.layout is torch.strided and not (value.is_quantized or value.is_meta or value.is_inference())])
 
 
 class RandomStates:

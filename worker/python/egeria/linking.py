@@ -149,7 +149,7 @@ class Link:
         modules = [self._describe(index) for index in range(len(self.modules))]
         shares = [module["step_share"] for module in modules]
         job = {
-            "job_id": _job_id(subject.job_id, session),
+            "job_id": job_id_of(subject.job_id, session),
             "generation": generation + min(subject.restarts, _MOST_RESTARTS),
             "rank": rank,
             "world_size": world,
@@ -356,9 +356,13 @@ def _fingerprint(exported: ExportedModel | None, index: int) -> str:
     return hashlib.sha256((text or "").encode()).hexdigest()
 
 
-def _job_id(shared: str, session: int) -> str:
-    """The first session of a process has the job's id; each further one is a job of its own."""
-    return shared if session == 0 else str(uuid.uuid5(uuid.UUID(shared), str(session)))
+def job_id_of(shared: str, session: int) -> str:
+    """The first session of a process has the job's id; each further one is a job of its own. What is no UUID stays as
+    it is, to be refused by whom it is told."""
+    try:
+        return shared if session == 0 else str(uuid.uuid5(uuid.UUID(shared), str(session)))
+    except ValueError:
+        return shared
 
 
 def _generation() -> int:

@@ -27,11 +27,11 @@ from egeria.gradient_readings import GradientReadings
 from egeria.hooks import BeforeStepHook, ForwardHook, NetworkHook, NetworkOutputHook, OutputHook, StepHook, \
     wrappers_of
 from egeria.learning_rates import LearningRates
-from egeria.linking import Link, Subject, start_link
+from egeria.linking import Link, Subject, job_id_of, start_link
 from egeria.modules import LayerModule, ModuleSpec, from_unit_names, partition, unwrap
 from egeria.reports import Reports, total_steps_of
 from egeria.schedules import planned_rates, unwrapped
-from egeria.states import STATE_VERSION, Switch, read_state, summary_line
+from egeria.states import STATE_VERSION, Switch, namespace_in, read_state, summary_line
 from egeria.step_shares import StepShares
 from egeria.switching import Switcher
 
@@ -209,6 +209,7 @@ class Session:
                         for module in self.modules],
             "step_shares": dict(self._shares.known),
             "samples_repeat": None if self._caching is None else self._caching.repeats.known,
+            "cache_namespace": self._cache_namespace(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -242,6 +243,7 @@ class Session:
         self._shares.known = {str(name): float(share) for name, share in (state.get("step_shares") or {}).items()}
         if self._caching is not None and state.get("samples_repeat") is not None:
             self._caching.repeats.known = bool(state["samples_repeat"])
+        self._switcher.cache_namespace = namespace_in(state)
         self._switcher.set(prefix)
 
     def summary(self) -> dict[str, Any]:
@@ -322,6 +324,10 @@ class Session:
     def close(self, finished: bool = True) -> None:
         """Ends the session, in bounded time: tells the controller whether training has ended normally, makes
         everything active again, and prints the summary line on rank 0 if it has. Idempotent."""
+        self._end(finished, forget=finished)
+
+    def _end(self, finished: bool, forget: bool) -> None:
+        """`forget`: what the cache has of this training is not needed any more."""
         if not self._enabled or self._closed or os.getpid() != self._pid:
             return
         self._closed = True
@@ -333,7 +339,7 @@ class Session:
         try:
             self._reports.flush(self._link, self._switcher.prefix)
             if self._caching is not None:
-                self._caching.close(finished)
+                self._caching.close(forget)
             if self._link is not None:
                 self._link.native.stop(finished)
             self._switcher.set(0)
@@ -400,7 +406,7 @@ class Session:
             self._end_step(prefix)
         if (caching := self._caching) is not None:
             self._try("frozen layers are not skipped",
-                      lambda: caching.follow(self.modules, self.prefix, self._switcher.job_id))
+                      lambda: caching.follow(self.modules, self.prefix, self._cache_namespace()))
 
     def _end_step(self, prefix: int) -> None:
         self._try_to_report(lambda: self._report_step(prefix))
@@ -508,7 +514,7 @@ class Session:
             _logger.warning("egeria: no loss is reported, so the bootstrapping stage lasts a fixed number of "
                             "steps; call session.step(loss) after each optimizer.step()")
         self._start_tried = True
-        total_steps = self._config.total_steps or total_steps_of(self._scheduler, self._step)
+        total_steps = self._total_steps()
         subject = Subject(self._model, self._spec, self._fixed, self.modules, self._config, self._switcher.job_id,
                           total_steps, planned_rates(self._scheduler, total_steps, self._step, self._scheduled),
                           self._shares, self._reports.any_loss, self._step, self._switcher.prefix, self._switches,
@@ -580,6 +586,20 @@ class Session:
 
     # Small things.
 
+    def _cache_namespace(self) -> str:
+        """Under which the cache keeps what is this training's, resumed or not: that of the checkpoint before, else the
+        job's."""
+        return self._switcher.cache_namespace or job_id_of(self._switcher.job_id, self._number)
+
+    def _total_steps(self) -> int | None:
+        return self._config.total_steps or total_steps_of(self._scheduler, self._step)
+
+    def _end_with_process(self, finished: bool) -> None:
+        """Steps that are still to do, as far as their number is known, may be done by a process that resumes: a handler
+        of signals that writes a checkpoint may end this one as if all were well."""
+        total = self._total_steps()
+        self._end(finished, forget=finished and (total is None or self._step >= total))
+
     def _watch(self, module: nn.Module, hook: ForwardHook, output_hook: OutputHook) -> None:
         self._watched.add(id(module))
         self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
@@ -637,5 +657,5 @@ def _close_all() -> None:
     """Ends what was never closed: in order, unless an exception ends the process."""
     finished = getattr(sys, "last_value", None) is None
     for session in list(_open.values()):
-        session.close(finished=finished)
+        session._end_with_process(finished)
     wait_for_collectives()

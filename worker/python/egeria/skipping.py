@@ -14,9 +14,10 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from egeria.attributes import Attributes
 from egeria.calls import Call, UnusualCall
 from egeria.cut import Cut, Refused
-from egeria.frozen_weights import FrozenSettings, FrozenWeights
+from egeria.frozen_weights import FrozenWeights
 from egeria.hooks import PassHook, has_own_forward
 from egeria.inputs import batch_of
 from egeria.isolation import device_of
@@ -37,6 +38,8 @@ _AUDIT_EVERY = 256
 # Failures in a row after which a prefix is left alone.
 _MOST_FAILURES = 3
 
+_Rows = tuple[list[int], list[int], tuple[Tensor, ...]]  # ids, input hashes, and what crosses the cut
+
 
 class Skipper:
     """One frozen prefix of a model, skipped in training passes as far as a store has what it would compute.
@@ -56,10 +59,12 @@ class Skipper:
         "miss_late", "miss_other_input", ...), "miss_recomputed" (with others of their batch), "miss_audited",
         "miss_no_ids" (passes), "miss_off" (it does not pay), "miss_unproven" (a shape of call without a proof),
         "miss_unusual_call", "miss_unfit" (the store gave something else); "miss_failure"; "passes", "passes_skipped";
-        "proofs" (each takes a few steps' time, in the pass that it is made in); "audits" (passes that were computed although they might have been skipped); "failures".
+        "proofs" (each takes a few steps' time, in the pass that it is made in); "audits" (passes that were computed
+        although they might have been skipped); "failures".
     """
 
-    def __init__(self, model: nn.Module, frozen: Sequence[LayerModule], store: ActivationStore, *,
+    def __init__(self, model: nn.Module, frozen: Sequence[LayerModule], attributes: Attributes,
+                 store: ActivationStore, *,
                  take_ids: Callable[[int], Sequence[int] | None] | None = None,
                  upcoming: Callable[[], Sequence[Sequence[int]]] | None = None,
                  worth: Worth | None = None, own_forward_only: bool = False,
@@ -67,6 +72,7 @@ class Skipper:
         """
         Args:
           model: unwrapped; `frozen` are its first layer modules, and frozen.
+          attributes: as they were when `store` was made for what is frozen.
           take_ids: the samples of the batch at hand, given their number; None where that is not known. Called once
             in each training forward pass. Without it, before_forward() has to be called.
           upcoming: the samples of the batches after that one, as far as they are known.
@@ -86,7 +92,7 @@ class Skipper:
         self._own_forward_only = own_forward_only
         self._tell = tell if tell is not None else _warn
         self._weights = FrozenWeights(frozen)
-        self._settings = FrozenSettings(frozen)
+        self._attributes = attributes
         self._proofs = Proofs(model, frozen, self.worth.calls_before_proof)
         self._taps = Taps()
         self._entered = False
@@ -191,10 +197,6 @@ class Skipper:
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any], ids: list[int]) -> None:
         begin = time.perf_counter()
         call = Call(args, kwargs, len(ids))
-        if not self._weights.unchanged():
-            raise Refused("WEIGHTS_CHANGED", "the weights or buffers of frozen layers are not what they were")
-        if (setting := self._settings.changed()) is not None:
-            raise Refused("SETTING_CHANGED", f"an attribute of frozen layers is not what it was: {setting}")
         proven = self._proofs.find(call)
         if self._proofs.made != self.counters["proofs"]:
             self.counters["proofs"] = self._proofs.made
@@ -209,23 +211,53 @@ class Skipper:
             self.worth.spent(time.perf_counter() - begin)
             return
         tensors, missing = self._fetch(proven.cut, ids, hashes)
-        if missing and not (tensors and self._compute_alone(proven.cut, call, missing, ids, hashes, tensors)):
+        rows = self._compute_alone(proven.cut, call, missing, tensors) if missing and tensors else ()
+        if missing and not rows:
             if len(missing) < call.batch:
                 self._missed("recomputed", call.batch - len(missing))
             self._populate(proven.cut, missing, ids, hashes, time.perf_counter() - begin)
             return
         crossing = [spec.placed(tensor) for spec, tensor in zip(proven.cut.tensors, tensors)]
+        fresh = [ids[i] for i in missing], [hashes[i] for i in missing], rows
         self._skippable += 1
         if self._skippable % _AUDIT_EVERY == 0 or self._skippable in (1, 4, 16, 64):
             self._missed("audited", call.batch - len(missing))
-            self._audit(proven.cut, crossing)
+            self._audit(proven.cut, crossing, fresh)
             self.worth.spent(time.perf_counter() - begin)
             return
-        proven.cut.skip(self._taps, crossing)
-        self.counters["hits"] += call.batch - len(missing)
+        seconds = time.perf_counter() - begin
+        proven.cut.skip(self._taps, crossing, lambda: self._may_skip(call.batch, fresh, seconds))
+
+    def _may_skip(self, batch: int, fresh: _Rows, seconds: float) -> bool:
+        """When the model comes to what it could skip, after so many seconds of ours; `fresh` were computed alone for
+        that."""
+        begin = time.perf_counter()
+        try:
+            with self.watch:
+                self._check_unchanged()
+                self._keep(fresh)
+        except Refused as error:
+            self._refuse(error)
+            return False
+        except Exception as error:  # pylint: disable=broad-exception-caught
+            self._fail(error, batch)
+            return False
+        self.counters["hits"] += batch - len(fresh[0])
         self.counters["passes_skipped"] += 1
         self._failures = 0
-        self.worth.fetched(time.perf_counter() - begin, 1 - len(missing) / call.batch)
+        self.worth.fetched(seconds + time.perf_counter() - begin, 1 - len(fresh[0]) / batch)
+        return True
+
+    def _check_unchanged(self) -> None:
+        """Within a pass, when it comes to the frozen layers or from them: it may have changed something itself."""
+        if not self._weights.unchanged():
+            raise Refused("WEIGHTS_CHANGED", "the weights or buffers of frozen layers are not what they were")
+        if (changed := self._attributes.changed(self._taps.added)) is not None:
+            raise Refused("SETTING_CHANGED", f"an attribute of the model is not what it was: {changed}")
+
+    def _keep(self, fresh: _Rows) -> None:
+        if fresh[0]:
+            self._store.put(*fresh)
 
     def _fetch(self, cut: Cut, ids: list[int], hashes: list[int]) -> tuple[tuple[Tensor, ...], list[int]]:
         """What crosses the cut, as far as the store has it, and the positions of the samples that it has not."""
@@ -251,18 +283,18 @@ class Skipper:
         alone = call.rows([*missing, *missing[:1] * (size - len(missing))])
         return alone if not cut.decides or alone.conditions() == call.conditions() else None
 
-    def _compute_alone(self, cut: Cut, call: Call, missing: list[int], ids: list[int], hashes: list[int],
-                       tensors: tuple[Tensor, ...]) -> bool:
-        """Fills in the rows of the samples that are missing, if they may be computed alone."""
+    def _compute_alone(self, cut: Cut, call: Call, missing: list[int],
+                       tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Fills in the rows of the samples that are missing, and returns them; none if they may not be computed
+        alone."""
         alone = self._alone(cut, call, missing)
         if alone is None:
-            return False
-        rows = tuple(tensor[:len(missing)] for tensor in cut.compute(self._model, alone))
+            return ()
+        computed = cut.compute(self._model, alone, keep_buffers=False)
+        rows = tuple(tensor[:len(missing)].clone() for tensor in computed)
         for tensor, row in zip(tensors, rows):
             tensor[missing] = row.to(tensor.device)
-        self._store.put([ids[i] for i in missing], [hashes[i] for i in missing],
-                        tuple(row.clone() for row in rows))
-        return True
+        return rows
 
     def _observe(self, cut: Cut, reached: Callable[[list[Tensor]], None]) -> None:
         """This pass is computed as usual, and `reached` given what crosses the cut."""
@@ -270,6 +302,7 @@ class Skipper:
             self.worth.computed(start)
             try:
                 with self.watch:
+                    self._check_unchanged()
                     reached(tensors)
                 self._failures = 0
             except Refused as error:
@@ -304,7 +337,7 @@ class Skipper:
 
         self._observe(cut, reached)
 
-    def _audit(self, cut: Cut, fetched: list[Tensor]) -> None:
+    def _audit(self, cut: Cut, fetched: list[Tensor], fresh: _Rows) -> None:
         """What crosses the cut in this pass has to be what would have been used instead."""
         self.counters["audits"] += 1
 
@@ -313,6 +346,7 @@ class Skipper:
             if not same_rows(kept(tensors), kept(fetched), range(len(tensors[0]))):
                 self._store.forget()
                 raise Refused("STORE_DIFFERS", "the store has other activations than the frozen layers compute")
+            self._keep(fresh)
 
         self._observe(cut, reached)
 
@@ -322,6 +356,7 @@ class Skipper:
 
     def _refuse(self, error: Refused) -> None:
         self.refusal = error
+        self.close()
         self._tell("the forward pass of the frozen layers is not skipped", error)
 
     def _fail(self, error: Exception, samples: int) -> None:

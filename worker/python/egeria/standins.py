@@ -20,7 +20,7 @@ class NotATensor(Exception):
     """What a submodule returns cannot be kept; the text is for people."""
 
 
-class _Tap:
+class Tap:
     """Stands where a submodule's forward method would be looked up.
 
     Once released it does what the submodule does, even where somebody has kept a reference to it. Copies of the
@@ -61,11 +61,16 @@ class Taps:
     """The forward functions that are replaced now. A context, which gives all back at its end."""
 
     def __init__(self) -> None:
-        self._taps: list[_Tap] = []
+        self._taps: list[Tap] = []
 
     def replace(self, module: nn.Module, function: Callable[..., Any]) -> None:
         """Calls of the submodule become function(its own forward, *args, **kwargs)."""
-        self._taps.append(_Tap(module, function))
+        self._taps.append(Tap(module, function))
+
+    @property
+    def added(self) -> int:
+        """How many submodules have a `forward` of their own for that, and had none."""
+        return sum(tap.own is None for tap in self._taps)
 
     def release(self) -> None:
         for tap in reversed(self._taps):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
+from egeria import _native
 from egeria.errors import EgeriaError
 
 STATE_VERSION = 1
@@ -46,31 +48,41 @@ def read_state(state: Any) -> tuple[int, int, int, list[Switch]]:
     return numbers[0], numbers[1], numbers[2], switches
 
 
+def namespace_in(state: dict[str, Any]) -> str | None:
+    """The namespace of the cache, a UUID in lower case; None where the state has none, as those of older versions."""
+    try:
+        return str(uuid.UUID(state.get("cache_namespace")))
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
 def saved_before(step: int, switches: Sequence[Switch], shares: Sequence[float], total_steps: int | None) -> float:
     """The part of a training's time, 0..1, that frozen layer modules saved before `step`.
 
     Args:
-      shares: of the modules, see StepShares.known.
+      shares: of the modules, see StepShares.known; all 0: not known.
       total_steps: of the whole training; None: not known, nor is what was saved.
     """
-    ends = [min(switch.step, step) for switch in switches[1:]] + [step]
-    saved = sum(max(0, end - switch.step) * sum(shares[:switch.frozen_prefix]) for switch, end in zip(switches, ends))
-    return min(1.0, saved / total_steps) if total_steps else 0.0
+    changes = [(switch.step, switch.frozen_prefix) for switch in switches]
+    return _native.saved_before(step, changes, len(shares), list(shares), total_steps or 0)
 
 
 def summary_line(numbers: dict[str, Any]) -> str:
     """What Session.summary() says, for a person."""
+    saved = numbers["time_saved_share"]
+    own_time = "" if saved is None else f", Egeria's own time about {abs(100 * saved):.0f} %"  # where nothing is saved
     if numbers["observe"]:
-        return f"egeria: {numbers['steps']:,} steps observed, nothing was frozen"
+        return f"egeria: {numbers['steps']:,} steps observed, nothing was frozen{own_time}"
     parts = [f"egeria: {numbers['steps']:,} steps", f"frozen share {100 * numbers['frozen_share']:.0f} %",
              _count(numbers["freezes"], "freeze"), _count(numbers["unfreezes"], "unfreeze")]
     if not numbers["ranks_identical"]:
         parts.append("THE RANKS' PARAMETERS DIFFERED after a switch")
     elif numbers["ranks"] > 1 and numbers["freezes"] + numbers["unfreezes"] > 0:
         parts.append(f"{numbers['ranks']} ranks identical")
-    saved = numbers["time_saved_share"]
     if saved is not None:
-        parts.append(f"time saved about {100 * saved:.0f} % (estimated from measured step times)")
+        froze = numbers["freezes"] > 0 or numbers["frozen_share"] > 0
+        parts.append(f"time saved about {100 * saved:.0f} % (estimated from measured step times)" if froze else
+                     f"nothing froze{own_time}")
     cache = numbers["cache"]
     if cache is not None and cache["passes_skipped"] > 0:
         parts.append(f"cache skipped {100 * cache['passes_skipped'] / cache['passes']:.0f} % of the frozen forward "

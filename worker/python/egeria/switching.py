@@ -34,6 +34,7 @@ class Switcher:
       group: of the ranks, for agreements; None until share_group(), and for one process.
       ranks: how many there are in it.
       job_id: the job's, where it has none one of this process; the same on all ranks from share_group() on.
+      cache_namespace: a checkpoint's; None: there was none. The same on all ranks from share_group() on.
     """
 
     def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer], modules: Sequence[LayerModule],
@@ -50,6 +51,7 @@ class Switcher:
         self.group: dist.ProcessGroup | None = None
         self.ranks = 1
         self.job_id: str = os.environ.get("EGERIA_JOB_ID") or _native.random_job_id()
+        self.cache_namespace: str | None = None
         self._model = model
         self._optimizers = list(optimizers)
         self._tell = tell
@@ -104,9 +106,9 @@ class Switcher:
             self.group = commit_group(self.replicas.process_group)
             self.ranks = dist.get_world_size(self.group) if self.group is not None else 1
             if self.group is not None:
-                ids = [self.job_id]
+                ids = [self.job_id, self.cache_namespace]
                 dist.broadcast_object_list(ids, src=dist.get_global_rank(self.group, 0), group=self.group)
-                self.job_id = ids[0]
+                self.job_id, self.cache_namespace = ids
         return self.group
 
     def set(self, prefix: int) -> None:

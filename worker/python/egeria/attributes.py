@@ -1,0 +1,117 @@
+"""What a model's modules hold besides what torch registers: settings, and tensors that are plain attributes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from egeria.describing import OF_TORCH, Description
+from egeria.modules import LayerModule
+from egeria.standins import Tap
+from egeria.words import is_bystander, name_of
+
+_OF_LIGHTNING = frozenset(("_current_fx_name", "_metric_attributes", "_param_requires_grad_state"))
+# Ranks share what is kept, each on a device of its own.
+_DEVICE_NUMBER = re.compile(r"_*((cuda|current|gpu|local|output)_)?(device|cuda|gpu)s?(_?(ids?|index|num|number))?")
+
+
+class Attributes:
+    """Attributes of a model's modules, as they are when this is made: of all modules but those inside active layer
+    modules. So the model itself and the containers of its layers count, which may use their attributes before they call
+    what is frozen.
+
+    These are all values that a Description tells apart, also those of the modules' classes; and of what is in no layer
+    module, buffers and parameters that do not train. Devices are left out; parameters and buffers of frozen layer
+    modules are left to FrozenWeights.
+
+    Owned by the training thread.
+
+    Attributes:
+      modules: whose attributes these are.
+    """
+
+    def __init__(self, model: nn.Module, modules: Sequence[LayerModule], prefix: int):
+        """
+        Args:
+          model: unwrapped.
+          modules: its layer modules.
+          prefix: so many of them are frozen.
+
+        Raises:
+          TypeError: an attribute is a tensor of a kind that cannot be compared.
+        """
+        self._frozen = _inside(modules[:prefix])
+        active = _inside(modules[prefix:]) - self._frozen
+        self._names = {module: name for name, module in model.named_modules()}
+        self.modules = [module for module in self._names if module not in active]
+        self._elsewhere = {id(module): f"module '{name}'" for module, name in self._names.items()}
+        self._elsewhere |= {id(tensor): "an active parameter" for tensor in model.parameters() if tensor.requires_grad}
+        self._elsewhere |= {id(tensor): f"'{name}'" for entry in modules[:prefix]
+                            for name, tensor in (*entry.parameters(), *entry.buffers())}
+        self._seen = self._look()
+
+    @property
+    def text(self) -> str:
+        """In words; the same in every process where they are the same, but for the tensors()."""
+        return "\n".join(f"{' '.join(owner)}: {words}" for owner, words in self._seen.words.items())
+
+    def tensors(self) -> list[Tensor]:
+        """What they hold in memory, in order."""
+        return [found.tensor for found in self._seen.tensors]
+
+    def changed(self, taps: int = 0) -> str | None:
+        """The attribute that has changed since, if any. One that was assigned what it was has not. Of large tensors
+        that were written to through `.data`, each look sees a part.
+
+        Args:
+          taps: so many modules have a `forward` of ours at the moment (Taps.added).
+        """
+        if self._seen.same_objects(taps) and self._seen.same_contents():
+            return None
+        now = self._look(taps)
+        changed = self._seen.difference(now)
+        if changed is None:
+            self._seen = now
+            return None
+        _, kind, name = changed
+        return f"{name} of a {kind}"
+
+    def _look(self, taps: int = 0) -> Description:
+        seen = Description(self._elsewhere)
+        for module in self.modules:
+            owner = self._names[module], type(module).__name__
+            seen.add((*owner, "class"), type(module))
+            own = [name for name in vars(module) if name not in OF_TORCH and name not in _OF_LIGHTNING]
+            _add(seen, owner, vars(module), own)
+            for table in (module._modules, *(() if module in self._frozen else (module._parameters, module._buffers))):
+                _add(seen, owner, table, list(table))
+        for kind in dict.fromkeys(kind for module in self.modules for kind in type(module).__mro__):
+            if not kind.__module__.startswith("torch.") and not is_bystander(kind):
+                plain = [name for name, value in vars(kind).items() if not _is_code(name, value)]
+                _add(seen, ("class", name_of(kind)), vars(kind), plain)
+        seen.seal(taps)
+        return seen
+
+
+def _inside(modules: Iterable[LayerModule]) -> set[nn.Module]:
+    return {inner for entry in modules for unit in entry.units for inner in unit.modules()}
+
+
+def _add(seen: Description, owner: tuple[str, str], table: Mapping[str, Any], names: Sequence[str]) -> None:
+    values = [(name, value.own if isinstance(value := table[name], Tap) else value) for name in names]
+    values = [(name, value) for name, value in values if name != "forward" or value is not None]
+    for name, value in values:
+        seen.add((*owner, name), _without_device(name, value))
+    seen.add_table(table, [name for name, _ in values])
+
+
+def _without_device(name: str, value: Any) -> Any:
+    numbers = value if isinstance(value, (list, tuple)) else [value]
+    return None if _DEVICE_NUMBER.fullmatch(name) and all(type(entry) is int for entry in numbers) else value
+
+
+def _is_code(name: str, value: Any) -> bool:
+    return name.startswith("__") or callable(value) or hasattr(type(value), "__get__")
