@@ -10,6 +10,7 @@ import sys
 import lightning as L
 import pytest
 import torch
+import torchmetrics
 from cache_daemon import Daemon
 from example_scripts import launch, readings, run
 from harness import Controller
@@ -138,12 +139,29 @@ def test_a_callback_serves_one_fit_after_another_and_one_that_failed(tmp_path: p
     assert callback.session is not first and callback.session.summary()["steps"] == 8
 
 
-def test_a_cache_skips_frozen_layers_and_changes_no_bit(tmp_path: pathlib.Path, cache_daemon: Daemon):
+class Logging(Layers):
+    """What Lightning and its metrics note on the module at each step has nothing to do with its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = torchmetrics.MeanMetric()
+
+    def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
+        loss = super().training_step(batch, index)
+        self.mean(loss)
+        self.log_dict({"loss": loss, "mean": self.mean})
+        return loss
+
+
+@pytest.mark.parametrize("kind", [Layers, Logging])
+def test_a_cache_skips_frozen_layers_and_changes_no_bit(kind: type[Layers], tmp_path: pathlib.Path,
+                                                       cache_daemon: Daemon):
     found = {}
     for cache in ("none", cache_daemon.address):
         torch.manual_seed(0)
-        module = Layers()
-        callback = EgeriaCallback(config=Config(plans=[(2, 2)], cache=cache, cache_use="always"))
+        module = kind()
+        callback = EgeriaCallback(modules=["first", "second", "head"],
+                                  config=Config(plans=[(2, 2)], cache=cache, cache_use="always"))
         trainer_of(tmp_path, callback, max_epochs=5).fit(module, loader())
         found[cache] = [value.clone() for value in module.state_dict().values()]
     assert all(map(torch.equal, *found.values()))

@@ -24,7 +24,7 @@ def fingerprint(frozen: Sequence[LayerModule], attributes: Attributes) -> bytes:
 
     On an accelerator it copies them to the host.
     """
-    text = [torch.__version__, program_of(dict.fromkeys(map(type, attributes.modules))), attributes.text]
+    text = [torch.__version__, program_of(dict.fromkeys(map(type, attributes.modules.values()))), attributes.text]
     tensors: list[Tensor] = []
     for module in frozen:
         for name, unit in zip(module.unit_names, module.units):

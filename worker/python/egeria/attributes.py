@@ -30,7 +30,7 @@ class Attributes:
     Owned by the training thread.
 
     Attributes:
-      modules: whose attributes these are.
+      modules: whose attributes these are, by name.
     """
 
     def __init__(self, model: nn.Module, modules: Sequence[LayerModule], prefix: int):
@@ -44,10 +44,10 @@ class Attributes:
           TypeError: an attribute is a tensor of a kind that cannot be compared.
         """
         self._frozen = _inside(modules[:prefix])
-        active = _inside(modules[prefix:]) - self._frozen
-        self._names = {module: name for name, module in model.named_modules()}
-        self.modules = [module for module in self._names if module not in active]
-        self._elsewhere = {id(module): f"module '{name}'" for module, name in self._names.items()}
+        outside = _inside(modules[prefix:]) - self._frozen
+        outside |= {id(module) for module in model.modules() if is_bystander(type(module))}
+        self.modules = {name: module for name, module in model.named_modules() if id(module) not in outside}
+        self._elsewhere = {id(module): f"module '{name}'" for name, module in model.named_modules()}
         self._elsewhere |= {id(tensor): "an active parameter" for tensor in model.parameters() if tensor.requires_grad}
         self._elsewhere |= {id(tensor): f"'{name}'" for entry in modules[:prefix]
                             for name, tensor in (*entry.parameters(), *entry.buffers())}
@@ -81,14 +81,17 @@ class Attributes:
 
     def _look(self, taps: int = 0) -> Description:
         seen = Description(self._elsewhere)
-        for module in self.modules:
-            owner = self._names[module], type(module).__name__
+        for name, module in self.modules.items():
+            owner = name, type(module).__name__
             seen.add((*owner, "class"), type(module))
             own = [name for name in vars(module) if name not in OF_TORCH and name not in _OF_LIGHTNING]
             _add(seen, owner, vars(module), own)
-            for table in (module._modules, *(() if module in self._frozen else (module._parameters, module._buffers))):
+            tables = [module._modules]
+            if id(module) not in self._frozen:
+                tables += [module._parameters, module._buffers]
+            for table in tables:
                 _add(seen, owner, table, list(table))
-        for kind in dict.fromkeys(kind for module in self.modules for kind in type(module).__mro__):
+        for kind in dict.fromkeys(kind for module in self.modules.values() for kind in type(module).__mro__):
             if not kind.__module__.startswith("torch.") and not is_bystander(kind):
                 plain = [name for name, value in vars(kind).items() if not _is_code(name, value)]
                 _add(seen, ("class", name_of(kind)), vars(kind), plain)
@@ -96,8 +99,9 @@ class Attributes:
         return seen
 
 
-def _inside(modules: Iterable[LayerModule]) -> set[nn.Module]:
-    return {inner for entry in modules for unit in entry.units for inner in unit.modules()}
+def _inside(modules: Iterable[LayerModule]) -> set[int]:
+    """Ids of submodules."""
+    return {id(inner) for entry in modules for unit in entry.units for inner in unit.modules()}
 
 
 def _add(seen: Description, owner: tuple[str, str], table: Mapping[str, Any], names: Sequence[str]) -> None:

@@ -30,9 +30,11 @@ _DEEPEST = 8
 # Memory that has no version counter is compared as a whole up to this length, else in parts by a ContentWatch.
 _WHOLE_BYTES = 1 << 16
 
-# What any module has of torch, and what it is made of.
+# What any module has of torch, and what it is not made of.
 OF_TORCH = frozenset(vars(nn.Module()))
 _NOT_PARTS = OF_TORCH - {"_parameters", "_buffers", "_modules", "training"}
+# What objects have of their process: Python's hash of a text, in a GenerationConfig of transformers.
+_OF_PROCESS = frozenset(("_original_object_hash",))
 
 # In the place of what only its identity tells, and so nothing in another process.
 _HERE = uuid.uuid4().hex
@@ -260,7 +262,8 @@ class Description:
     def _describe_attributes(self, value: Any, depth: int) -> str:
         table = getattr(value, "__dict__", None)
         table = table if isinstance(table, dict) else None
-        names = [name for name in table or () if not (isinstance(value, nn.Module) and name in _NOT_PARTS)]
+        left_out = _NOT_PARTS if isinstance(value, nn.Module) else _OF_PROCESS
+        names = [name for name in table or () if name not in left_out]
         slots = [name for name in _slots_of(type(value)) if hasattr(value, name)]
         if table is not None:
             self._containers.append(table)
