@@ -122,8 +122,8 @@ absl::StatusOr<PolicyConfig> ResolveAuto(AutoConfig config, const JobShape& shap
   if (!config.second_opinion) {
     config.second_opinion = shape.total_steps == 0 || shape.total_steps >= kStepsOfSecondOpinion;
   }
-  if (!config.start) config.start = signal_led ? 0.4 : 0.8;
-  if (!config.area_left) config.area_left = signal_led ? 1 : 0.0125;
+  if (!config.start) config.start = signal_led ? 0.4 : 0.82;
+  if (!config.area_left) config.area_left = signal_led ? 1 : 0.01;
   if (config.most_modules == 0) config.most_modules = signal_led ? 2 : kMaxStages;
   EGERIA_RETURN_IF_ERROR(CheckRange("start", *config.start, 0, 1));
   EGERIA_RETURN_IF_ERROR(CheckRange("area_left", *config.area_left, 0, 1));

@@ -43,8 +43,8 @@ struct NoneConfig {};
 // auto_policy.h. Parts are of the total steps.
 struct AutoConfig {
   std::optional<bool> signal_led;   // empty: where the total is unknown
-  std::optional<double> start;      // empty: .8; led by the signal .4
-  std::optional<double> area_left;  // of all under the learning rates; empty: .0125; led by the signal 1
+  std::optional<double> start;      // empty: .82; led by the signal .4
+  std::optional<double> area_left;  // of all under the learning rates; empty: .01; led by the signal 1
   double every = 0.025;
   int most_modules = 0;             // 0: all; led by the signal 2
   double threshold = 0.05;

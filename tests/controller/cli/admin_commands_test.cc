@@ -73,7 +73,7 @@ TEST_F(AdminCommands, FreezeIsVetoedUnlessItIsForced) {
   auto rank = cluster_.Rank(job, 0);
   rank->Connect();
   EXPECT_EQ(Run({"freeze", "job2", "1"}), 1);
-  EXPECT_THAT(err_.str(), AllOf(HasSubstr("[VETOED]"), HasSubstr("before 80 %"), HasSubstr("--force")));
+  EXPECT_THAT(err_.str(), AllOf(HasSubstr("[VETOED]"), HasSubstr("before 82 %"), HasSubstr("--force")));
   EXPECT_EQ(Run({"freeze", "job2", "1", "--force"}), 0) << err_.str();
   EXPECT_EQ(out_.str(), "plan 1: frozen prefix 1\n");
 }
