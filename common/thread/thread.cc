@@ -6,18 +6,19 @@
 #include <ctime>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
+
 namespace egeria {
 
 std::thread StartThread(const std::string& name, std::function<void()> body) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread([name = name.substr(0, 15), body = std::move(body)] {
+  const absl::Cleanup restore = [&before] { pthread_sigmask(SIG_SETMASK, &before, nullptr); };
+  return std::thread([name = name.substr(0, 15), body = std::move(body)] {
     pthread_setname_np(pthread_self(), name.c_str());
     body();
   });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
 }
 
 absl::Duration ThreadCpuTime() {

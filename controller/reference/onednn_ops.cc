@@ -19,6 +19,14 @@ absl::Status CheckAvailable(const std::vector<const OperatorCall*>& calls) {
   return absl::OkStatus();
 }
 
+bool HasBfloat16() {
+  const auto supported = c10::Dispatcher::singleton().findSchema({"mkldnn::_is_mkldnn_bf16_supported", ""});
+  if (!supported.has_value()) return true;
+  std::vector<c10::IValue> stack;
+  supported->callBoxed(stack);
+  return stack.at(0).toBool();
+}
+
 c10::IValue IntList(const std::vector<int64_t>& values) {
   c10::List<int64_t> list;
   for (int64_t value : values) list.push_back(value);

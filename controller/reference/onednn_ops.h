@@ -38,6 +38,9 @@ class OperatorCall {
 // UNIMPLEMENTED naming the first operator that is missing.
 absl::Status CheckAvailable(const std::vector<const OperatorCall*>& calls);
 
+// False where torch tells that oneDNN has no bfloat16 on this machine.
+bool HasBfloat16();
+
 // c10::List<int64_t> of the values.
 c10::IValue IntList(const std::vector<int64_t>& values);
 // Scalar?[]; oneDNN takes an activation's parameters so.

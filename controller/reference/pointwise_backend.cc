@@ -96,6 +96,10 @@ class PointwiseBackend final : public Backend {
 
   absl::StatusOr<Program> Pack(const PackInput& input) const override {
     EGERIA_RETURN_IF_ERROR(PointwiseOps::Get().Check());
+    if (type_ == at::kBFloat16 && !HasBfloat16()) {
+      return absl::UnimplementedError(
+          "bfloat16 needs a processor with avx512bw, avx512vl and avx512dq, or with avx_ne_convert");
+    }
     if (input.graph->fused == 0) return absl::UnimplementedError("nothing in the module can be fused");
     try {
       const c10::InferenceMode inference;

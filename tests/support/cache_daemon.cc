@@ -32,12 +32,13 @@ int CacheDaemon::End(int signal) {
   return code;
 }
 
-std::unique_ptr<cache::CacheClient> CacheDaemon::Connect(const JobId& job, size_t shared_bytes) const {
+std::unique_ptr<cache::CacheClient> CacheDaemon::Connect(const JobId& job, size_t shared_bytes,
+                                                         absl::Duration patience) const {
   cache::CacheClient::Options options;
   options.address = *rpc::ParseAddress(address());
   options.name = job;
   options.shared_bytes = shared_bytes;
-  options.patience = absl::Seconds(2);
+  options.patience = patience;
   auto client = cache::CacheClient::Start(options);
   EGERIA_CHECK(WaitUntil([&] { return client->attached(); }));
   return client;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "tests/support/child_process.h"
 #include "tests/support/temp_folder.h"
@@ -30,7 +31,8 @@ class CacheDaemon {
 
   // An attached client.
   std::unique_ptr<cache::CacheClient> Connect(const JobId& job = JobId("0b0e7f6c-5a3e-4d58-9e0e-3c1f6a2b7d11"),
-                                              size_t shared_bytes = size_t{1} << 20) const;
+                                              size_t shared_bytes = size_t{1} << 20,
+                                              absl::Duration patience = absl::Seconds(2)) const;
   std::string address() const { return "unix:" + (folder_ / "store/cache.sock"); }
   std::filesystem::path store() const { return folder_ / "store"; }
   const TempFolder& folder() const { return folder_; }

@@ -10,11 +10,13 @@
 namespace egeria::testing {
 
 // A new folder under the system's one for temporary files, removed with everything in it at the end. Its path
-// is short enough for a Unix socket. Thread-compatible.
+// is short enough for a Unix socket: it lies in /tmp where the other one's would not be. Thread-compatible.
 class TempFolder {
  public:
   TempFolder() {
+    constexpr size_t kMaxPath = 56;  // egeria-run makes folders in it, whose paths have 80 bytes at most
     std::string path = (std::filesystem::temp_directory_path() / "egeria-test-XXXXXX").string();
+    if (path.size() > kMaxPath) path = "/tmp/egeria-test-XXXXXX";
     EGERIA_CHECK(mkdtemp(path.data()) != nullptr);
     path_ = path;
   }

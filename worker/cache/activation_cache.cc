@@ -24,22 +24,20 @@ std::vector<EntryTensor> Describe(const std::vector<at::Tensor>& row) {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<ActivationCache>> ActivationCache::Start(const std::string& address,
-                                                                        const std::string& job_id, c10::Device device,
-                                                                        StorageFormat format, int64_t quota_bytes,
-                                                                        size_t shared_bytes) {
-  CacheClient::Options options;
-  EGERIA_ASSIGN_OR_RETURN(options.address, rpc::ParseAddress(address));
-  options.name = JobId(job_id);
-  if (!options.name.IsValid()) {
-    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_CONFIG", "'", job_id, "' is not a UUID in lower case");
+absl::StatusOr<std::shared_ptr<ActivationCache>> ActivationCache::Start(const Options& options) {
+  CacheClient::Options line;
+  EGERIA_ASSIGN_OR_RETURN(line.address, rpc::ParseAddress(options.address));
+  line.name = JobId(options.job_id);
+  if (!line.name.IsValid()) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_CONFIG", "'", options.job_id,
+                      "' is not a UUID in lower case");
   }
-  options.format = format;
-  options.quota_bytes = quota_bytes;
-  options.shared_bytes = shared_bytes;
-  BatchReader::Options ahead;
-  ahead.device = device;
-  return std::shared_ptr<ActivationCache>(new ActivationCache(CacheClient::Start(options), ahead));
+  line.format = options.format;
+  line.quota_bytes = options.quota_bytes;
+  line.shared_bytes = options.shared_bytes;
+  line.patience = options.patience;
+  return std::shared_ptr<ActivationCache>(
+      new ActivationCache(CacheClient::Start(line), {.device = options.device}, options.patience));
 }
 
 void ActivationCache::Use(const Fingerprint& prefix) {

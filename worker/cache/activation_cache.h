@@ -9,6 +9,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "worker/cache/batch_reader.h"
 #include "worker/cache/cache_client.h"
 
@@ -18,12 +19,19 @@ namespace egeria::cache {
 // training thread; in a forked child every method does nothing. Nothing here fails but Start().
 class ActivationCache {
  public:
+  struct Options {
+    std::string address;
+    std::string job_id;
+    c10::Device device = c10::kCPU;
+    // The others are CacheClient's.
+    StorageFormat format = StorageFormat::kExact;
+    int64_t quota_bytes = 0;
+    size_t shared_bytes = size_t{128} << 20;
+    absl::Duration patience = absl::Milliseconds(250);
+  };
+
   // Errors: INVALID_ARGUMENT a bad address, or a job id that is no UUID.
-  static absl::StatusOr<std::shared_ptr<ActivationCache>> Start(const std::string& address, const std::string& job_id,
-                                                                c10::Device device,
-                                                                StorageFormat format = StorageFormat::kExact,
-                                                                int64_t quota_bytes = 0,
-                                                                size_t shared_bytes = size_t{128} << 20);
+  static absl::StatusOr<std::shared_ptr<ActivationCache>> Start(const Options& options);
 
   // From now on Take() and Put() are of this prefix.
   void Use(const Fingerprint& prefix);
@@ -40,13 +48,16 @@ class ActivationCache {
 
   CacheClient& client() { return *client_; }
   BatchReader& reader() { return reader_; }
+  // With the daemon, of one lookup.
+  absl::Duration patience() const { return patience_; }
 
  private:
-  ActivationCache(std::shared_ptr<CacheClient> client, const BatchReader::Options& options)
-      : client_(std::move(client)), reader_(client_, options) {}
+  ActivationCache(std::shared_ptr<CacheClient> client, const BatchReader::Options& options, absl::Duration patience)
+      : client_(std::move(client)), reader_(client_, options), patience_(patience) {}
 
   const std::shared_ptr<CacheClient> client_;
   BatchReader reader_;
+  const absl::Duration patience_;
   Fingerprint prefix_ = {};
 };
 

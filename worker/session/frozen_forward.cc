@@ -135,7 +135,8 @@ at::Tensor FrozenForward::Prove(const at::Tensor& input, const BatchSamples& sam
 
 at::Tensor FrozenForward::RunCached(const at::Tensor& input, const BatchSamples& samples) {
   const double begin = Now();
-  const double patience = options_.always ? cache::CostModel::kLongestPatience : prefix_->cost.patience();
+  const double patience =
+      options_.always ? absl::ToDoubleSeconds(options_.cache->patience()) : prefix_->cost.patience();
   const std::vector<uint64_t> hashes = cache::HashRows(samples.host_input);
   cache::CachedBatch batch = options_.cache->Take(samples.ids, hashes, patience);
   const bool fits = batch.tensors.size() == 1 && batch.tensors[0].sizes() == prefix_->output_shape &&

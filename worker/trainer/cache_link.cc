@@ -18,8 +18,11 @@ absl::StatusOr<std::unique_ptr<worker::FrozenForward>> LinkCache(const Options& 
     EGERIA_ASSIGN_OR_RETURN(*job_id, ShareFromRankZero(launch.member, "cache_job_id", own_id));
   }
   worker::FrozenForward::Options parts;
-  EGERIA_ASSIGN_OR_RETURN(parts.cache, cache::ActivationCache::Start(options.cache, *job_id, device, format,
-                                                                       static_cast<int64_t>(options.cache_job_quota)));
+  EGERIA_ASSIGN_OR_RETURN(parts.cache,
+                          cache::ActivationCache::Start({.address = options.cache, .job_id = *job_id, .device = device,
+                                                         .format = format,
+                                                         .quota_bytes = static_cast<int64_t>(options.cache_job_quota),
+                                                         .patience = absl::Seconds(options.cache_patience)}));
   parts.samples_repeat = options.augment != "random";
   parts.passes_per_epoch = steps_per_epoch;
   parts.always = options.cache_use == "always";

@@ -14,6 +14,7 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/randn.h>
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
 
 #include "controller/plasticity/sp_loss.h"
@@ -21,6 +22,7 @@
 #include "controller/reference/quantize.h"
 #include "controller/reference/reference_module.h"
 #include "controller/reference/tensor_bridge.h"
+#include "tests/support/bfloat16.h"
 #include "tests/support/reference_graphs.h"
 
 namespace egeria::reference {
@@ -30,6 +32,13 @@ using testing::SampleModule;
 using testing::Spelling;
 
 constexpr int64_t kBatch = 16;
+
+// With one thread, as the evaluator: with more, oneDNN's strided 8-bit 1x1 convolutions are wrong at times on processors
+// that have AVX2 and no VNNI.
+void Begin(uint64_t seed) {
+  at::set_num_threads(1);
+  at::manual_seed(seed);
+}
 
 at::Tensor RandomInput(const SampleModule& module, int64_t batch, float scale = 1) {
   const c10::InferenceMode inference;
@@ -58,13 +67,14 @@ double SpLoss(const at::Tensor& a, const at::Tensor& b) {
 
 // SP loss of the backend against the baseline on a batch that it was not calibrated with.
 double Noise(const SampleModule& module, const Backend& backend) {
-  at::manual_seed(3);
+  Begin(3);
   const auto reference = Load(module);
   EXPECT_TRUE(reference->Calibrate({RandomInput(module, kBatch)}).ok());
   const at::Tensor input = RandomInput(module, kBatch);
   const auto baseline = reference->Run(*MakeAtenBackend(), {input});
   EXPECT_TRUE(baseline.ok()) << baseline.status();
   const auto output = reference->Run(backend, {input});
+  if (testing::LacksBfloat16(output.status().message())) return 0;
   EXPECT_TRUE(output.ok()) << backend.name() << ": " << output.status();
   if (!baseline.ok() || !output.ok()) return 1e9;
   EXPECT_EQ((*output)[0].scalar_type(), at::kFloat);
@@ -109,7 +119,7 @@ class Lowering : public ::testing::Test {
  protected:
   // Every optimised backend's outputs lie near the baseline's; returns how many groups were found.
   static size_t ExpectSameResults(const SampleModule& module) {
-    at::manual_seed(4);
+    Begin(4);
     const auto reference = Load(module);
     const at::Tensor input = RandomInput(module, kBatch);
     const auto expected = reference->Calibrate({input});
@@ -120,6 +130,7 @@ class Lowering : public ::testing::Test {
       // Twice: a program must not eat its own weights or inputs.
       for (int run = 0; run < 2; ++run) {
         const auto outputs = reference->Run(*backend, {input});
+        if (testing::LacksBfloat16(outputs.status().message())) continue;
         EXPECT_TRUE(outputs.ok()) << backend->name() << " " << outputs.status();
         if (!outputs.ok()) continue;
         const double tolerance = backend->family() == "prepacked" ? 1e-5 : 0.05;

@@ -452,18 +452,21 @@ int AnyCpu() {
 TEST_F(EvaluatorTest, TellsWhatItTookOfTheProcessorNotHowLongItWaitedForIt) {
   const int cpu = AnyCpu();
   Start({.cpus = {cpu}, .backends = {"aten"}});
-  const SampleModule slow = SlowModule(2);
+  const SampleModule slow = SlowModule(6);
   const JobId job = JobId::Random();
   ASSERT_TRUE(evaluator_->SetJob(job, {slow.graph}, {})[0].ok());
   ASSERT_TRUE(evaluator_->SubmitSnapshot(job, ModuleIndex(0), 1, 0, slow.weights).ok());
+  std::atomic<int> running{0};
   std::atomic<bool> over{false};
   std::vector<std::thread> others;  // which leave it about a quarter of its CPU
   for (int i = 0; i < 3; ++i) {
     others.emplace_back([&] {
       EXPECT_TRUE(PinToCpus({cpu}));
+      ++running;
       while (!over) continue;
     });
   }
+  while (running < 3) std::this_thread::yield();
   std::mt19937_64 random(1);
   const absl::Time start = absl::Now();
   EXPECT_TRUE(Submit(job, 1, {RandomTensor("x", {4, 8}, random), RandomTensor("g", {4, 4}, random)}).ok());

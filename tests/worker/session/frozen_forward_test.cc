@@ -58,7 +58,8 @@ class FrozenForwardTest : public ::testing::Test {
   void Start(bool always = true, bool samples_repeat = true) {
     forward_.reset();
     FrozenForward::Options options;
-    options.cache = *cache::ActivationCache::Start(daemon_.address(), kJob, c10::kCPU);
+    options.cache = *cache::ActivationCache::Start(
+        {.address = daemon_.address(), .job_id = kJob, .patience = absl::Seconds(20)});
     ASSERT_TRUE(WaitUntil([&] { return options.cache->client().attached(); }));
     options.always = always;
     options.samples_repeat = samples_repeat;

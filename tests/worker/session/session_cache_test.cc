@@ -47,7 +47,8 @@ Outcome Train(const CacheDaemon* daemon) {
   parts.agent = std::make_unique<FakeAgent>(&line);
   std::shared_ptr<cache::ActivationCache> cache;
   if (daemon != nullptr) {
-    cache = *cache::ActivationCache::Start(daemon->address(), JobId::Random().text(), c10::kCPU);
+    cache = *cache::ActivationCache::Start(
+        {.address = daemon->address(), .job_id = JobId::Random().text(), .patience = absl::Seconds(20)});
     EXPECT_TRUE(WaitUntil([&] { return cache->client().attached(); }));
     parts.frozen_forward = std::make_unique<FrozenForward>(FrozenForward::Options{.cache = cache, .always = true});
   }

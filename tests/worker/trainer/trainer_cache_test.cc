@@ -1,6 +1,7 @@
 // egeria-train's training with a real egeria-cache: nothing but time may depend on it.
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -25,12 +26,19 @@ namespace {
 using ::egeria::testing::CacheDaemon;
 using ::egeria::testing::GlooGroup;
 using ::egeria::testing::RunRanks;
+using ::egeria::testing::WaitUntil;
 using ::testing::HasSubstr;
 
 constexpr int kRanks = 2;
 constexpr int kImages = 60;  // of each of CIFAR-10's files
 constexpr int kBatch = 8;
 constexpr int kStepsPerEpoch = 5 * kImages / (kRanks * kBatch);  // the rest of an epoch is dropped
+
+// Once its write buffer was full.
+bool HasEntriesOnDisk(const CacheDaemon& daemon) {
+  const std::filesystem::directory_iterator files(daemon.store());
+  return std::any_of(begin(files), end(files), [](const auto& file) { return file.path().extension() == ".blob"; });
+}
 
 // ResNet-20 on random images in CIFAR-10's format.
 class TrainerCacheTest : public ::testing::Test {
@@ -81,6 +89,7 @@ class TrainerCacheTest : public ::testing::Test {
     Options cached = options_;
     cached.cache = daemon_.address();
     cached.cache_use = always ? "always" : "auto";
+    cached.cache_patience = 20;
     return cached;
   }
   // The run without a cache, which all are compared with.
@@ -148,12 +157,16 @@ TEST_F(TrainerCacheTest, RandomAugmentationNeverHits) {
 }
 
 TEST_F(TrainerCacheTest, ADaemonThatIsKilledInTheMiddleChangesNothing) {
-  const RunSummary plain = Plain();
+  options_.epochs = 6;
+  const RunSummary plain = TrainOn(options_);
+  CacheDaemon daemon({"--write-buffer", "1MiB"});
+  Options options = Cached();
+  options.cache = daemon.address();
   std::thread killer([&] {
-    std::this_thread::sleep_for(std::chrono::duration<double>(plain.wall_seconds / 4));
-    daemon_.Signal(SIGKILL);
+    EXPECT_TRUE(WaitUntil([&] { return HasEntriesOnDisk(daemon); }, std::chrono::seconds(60)));
+    daemon.Signal(SIGKILL);
   });
-  const RunSummary cached = TrainOn(Cached());
+  const RunSummary cached = TrainOn(options);
   killer.join();
   EXPECT_EQ(plain.parameters_hash, cached.parameters_hash);
   EXPECT_GT(Misses(cached, "late"), 0);

@@ -1,6 +1,5 @@
 #include "worker/trainer/trainer.h"
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -9,6 +8,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/support/child_process.h"
 #include "tests/support/ranks.h"
+#include "tests/support/temp_folder.h"
 #include "worker/planning/planned_saving.h"
 #include "worker/trainer/checkpoint.h"
 #include "worker/trainer/data/random.h"
@@ -27,8 +27,6 @@ namespace fs = std::filesystem;
 class TrainerTest : public ::testing::Test {
  protected:
   TrainerTest() {
-    std::string pattern = (fs::temp_directory_path() / "egeria-trainer-XXXXXX").string();
-    folder_ = ::mkdtemp(pattern.data());
     const uint32_t header[] = {1, 200, 160, 8, 8, 2, 16};
     std::string file = "EGDIGITS", pixels, labels;
     file.append(reinterpret_cast<const char*>(header), sizeof(header));
@@ -41,15 +39,14 @@ class TrainerTest : public ::testing::Test {
     }
     std::ofstream(folder_ / "digits.bin", std::ios::binary) << file << pixels << labels;
     options_.task = "digits";
-    options_.data = folder_.string();
+    options_.data = folder_.path();
     options_.epochs = 4;
     options_.batch_size = 8;
     options_.threads = 1;
     EXPECT_TRUE(ResolveOptions(&options_).ok());
   }
-  ~TrainerTest() override { fs::remove_all(folder_); }
 
-  std::string Path(const std::string& name) const { return (folder_ / name).string(); }
+  std::string Path(const std::string& name) const { return folder_ / name; }
   void WritePlans(const std::string& json) {
     std::ofstream(folder_ / "plans.json") << json;
     options_.plans = Path("plans.json");
@@ -71,7 +68,7 @@ class TrainerTest : public ::testing::Test {
     return answers[0];
   }
 
-  fs::path folder_;
+  const testing::TempFolder folder_;
   Options options_;
 };
 

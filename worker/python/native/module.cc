@@ -441,8 +441,9 @@ void DefineCache(py::module_& module) {
                        const std::string& format, int64_t quota_bytes, size_t shared_bytes) {
              if (const absl::Status claimed = ClaimGrpc(); !claimed.ok()) Raise(claimed);
              return DroppedWithoutLock(ValueOrRaise(ActivationCache::Start(
-                 address, job_id, c10::Device(device), ValueOrRaise(cache::StorageFormatOf(format)), quota_bytes,
-                 shared_bytes)));
+                 {.address = address, .job_id = job_id, .device = c10::Device(device),
+                  .format = ValueOrRaise(cache::StorageFormatOf(format)), .quota_bytes = quota_bytes,
+                  .shared_bytes = shared_bytes})));
            }), "address"_a, "job_id"_a, "device"_a = "cpu", "format"_a = "exact", "quota_bytes"_a = 0,
            "shared_bytes"_a = size_t{128} << 20)
       .def("use", [](ActivationCache& self, const py::bytes& prefix) { self.Use(ToFingerprint(prefix)); }, "prefix"_a,
