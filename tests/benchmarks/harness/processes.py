@@ -106,7 +106,8 @@ def run_ranks(arguments: Sequence[str], ranks: int, log_file: pathlib.Path, thre
       BenchError: [RUN_FAILED] a rank ended with an error; the end of the log is in the message.
     """
     tests = str(pathlib.Path(__file__).resolve().parents[2])
-    environment = dict(os.environ, OMP_NUM_THREADS=str(threads), PYTHONUNBUFFERED="1", TOKENIZERS_PARALLELISM="false",
+    environment = dict(os.environ, OMP_NUM_THREADS=str(threads), PYTHONUNBUFFERED="1", PYTHONFAULTHANDLER="1",
+                       TOKENIZERS_PARALLELISM="false",
                        PYTHONPATH=os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")])))
     for name in [name for name in environment if name.startswith("EGERIA_") and name not in ("EGERIA_BIN",)]:
         del environment[name]  # a run is configured by its record alone
@@ -123,4 +124,4 @@ def run_ranks(arguments: Sequence[str], ranks: int, log_file: pathlib.Path, thre
             raise
     if code != 0:
         raise BenchError("RUN_FAILED", f"a run ended with exit code {code}; the end of its log:\n"
-                         + log_file.read_text(errors="replace")[-4000:])
+                         + log_file.read_text(errors="replace")[-20_000:])

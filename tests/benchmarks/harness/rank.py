@@ -215,6 +215,13 @@ def main() -> None:
     if dist.get_rank() == 0:
         write_json(job.result_file, trainer.result())
     dist.barrier()
+    _end_in_order()
+
+
+def _end_in_order() -> None:
+    from egeria.exiting import wait_for_collectives  # late: a plain run trains without the package
+
+    wait_for_collectives()
     dist.destroy_process_group()
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import pathlib
+import sys
 import time
 
 _COLLECTIVES = "(pt_gloo_runloop)"  # what torch names the threads of a gloo group
-_CHECK_SECONDS = 0.001
+_BUSY = {"R", "D"}  # runs or waits for a core; waits for a page
 _CHECKS = 3  # in a row: a thread that waits for the interpreter's lock sleeps before it runs
 
 
 def wait_for_collectives(patience: float = 1.0) -> bool:
     """Waits until the threads of the gloo groups rest; for atexit.
 
-    A collective has ended for its caller a moment before the thread that ran it drops its tensors. Where one of them
-    was Python's and the interpreter ends in between, the process aborts ("terminate called without an active
-    exception", https://github.com/pytorch/pytorch/pull/179291), in torch alone as with Egeria.
+    A collective has ended for its caller a moment before the thread that ran it drops its tensors, and what torch keeps
+    of the caller's context. Where any of that is Python's and the interpreter ends in between, the process aborts
+    ("terminate called without an active exception", https://github.com/pytorch/pytorch/pull/179291), in torch alone as
+    with Egeria.
 
     Args:
       patience: seconds, at most.
@@ -24,6 +26,7 @@ def wait_for_collectives(patience: float = 1.0) -> bool:
       Whether they rest. True where threads cannot be looked at.
     """
     deadline = time.monotonic() + patience
+    between_checks = 1.2 * sys.getswitchinterval()  # who waits for the interpreter's lock has had it by then
     checks = 0
     while checks < _CHECKS:
         states = _states()
@@ -31,13 +34,13 @@ def wait_for_collectives(patience: float = 1.0) -> bool:
             return True
         if time.monotonic() > deadline:
             return False
-        checks = checks + 1 if "R" not in states else 0
-        time.sleep(_CHECK_SECONDS)
+        checks = checks + 1 if states.isdisjoint(_BUSY) else 0
+        time.sleep(between_checks)
     return True
 
 
 def _states() -> set[str]:
-    """Of the threads, as in proc(5): R runs or waits for a core, S waits for work."""
+    """Of the threads, as in proc(5)."""
     states = set()
     for file in pathlib.Path("/proc/self/task").glob("*/stat"):
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -61,12 +61,20 @@ class Freezer:
             raise EgeriaError("BAD_PREFIX", f"{prefix} layer modules cannot be frozen: the model has "
                               f"{len(self._modules)}, and the last never freezes; give 0 to "
                               f"{len(self._modules) - 1}")
+        return self._set(prefix, self._reset_momentum)
+
+    def take_back(self, prefix: int) -> None:
+        """Makes layer modules 0..prefix-1 frozen again and all others active, after an apply() of the same moment that
+        has not come to its end or has to be undone: no momentum is stale."""
+        self._set(prefix, lambda parameter: None)
+
+    def _set(self, prefix: int, when_thawed: Callable[[nn.Parameter], None]) -> bool:
         changed = prefix != self._prefix
         frozen, active = self._modules[:prefix], self._modules[prefix:]
         parameters, others = _named(frozen), _named(active)
         kept = {id(parameter) for parameter in others.values()}
         parameters = {name: value for name, value in parameters.items() if id(value) not in kept}
-        self._thaw({name: value for name, value in others.items() if name in self._asked})
+        self._thaw({name: value for name, value in others.items() if name in self._asked}, when_thawed)
         self._freeze(parameters)
         self._frozen = parameters
         training = any(unit.training for unit in self._modules[-1].units)
@@ -96,11 +104,11 @@ class Freezer:
             parameter.requires_grad_(False)
             parameter.grad = None
 
-    def _thaw(self, parameters: dict[str, nn.Parameter]) -> None:
+    def _thaw(self, parameters: dict[str, nn.Parameter], when_thawed: Callable[[nn.Parameter], None]) -> None:
         for name, parameter in parameters.items():
             if self._asked.pop(name):
                 parameter.requires_grad_(True)
-                self._reset_momentum(parameter)
+                when_thawed(parameter)
 
     def _reset_momentum(self, parameter: nn.Parameter) -> None:
         # In place: fused optimizers take no mixture of buffers and None. From zeros, a step is the gradient's.

@@ -72,7 +72,12 @@ class GradientStep:
         self._failure: Exception | None = None  # in a backward pass, which must not see it
         self._measured = False
         self._result: Squares | None = None
-        self._handles = [parameter.register_hook(self._hook_of(parameter)) for parameter in self._trained]
+        self._handles: list[RemovableHandle] = []
+        try:
+            for parameter in self._trained:
+                self._handles.append(parameter.register_hook(self._hook_of(parameter)))
+        except Exception as error:  # pylint: disable=broad-exception-caught  # the other ranks will wait for this one
+            self._failure = error
 
     # What training does.
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import inspect
 import logging
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -111,7 +112,7 @@ class Replicas:
         _broadcast_from_first(buffers, group)
 
     def rebuild(self) -> None:
-        """Makes the wrapper right for what requires a gradient now. No collective.
+        """Makes the wrapper right for what requires a gradient now. No collective. What raises leaves it as it was.
 
         Raises:
           EgeriaError: [NOTHING_TRAINABLE] no parameter requires a gradient.
@@ -125,10 +126,11 @@ class Replicas:
                               "must have trainable parameters: say with `modules` where the model is to be cut")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # remarks on the user's options, made when the wrapper was
-            if self._rebuild == "replace" or (self._rebuild == "auto" and not _can_rebuild_in_place(self.ddp)):
-                _replace(self.ddp)
-            else:
-                _rebuild_in_place(self.ddp)
+            with _changing_reducers(self.ddp):
+                if self._rebuild == "replace" or (self._rebuild == "auto" and not _can_rebuild_in_place(self.ddp)):
+                    _replace(self.ddp)
+                else:
+                    _rebuild_in_place(self.ddp)
 
     def hash(self, frozen: Sequence[LayerModule] = ()) -> int:
         """Hash of all parameters, and of the buffers of `frozen` layers; sharded tensors: this rank's shard."""
@@ -213,9 +215,25 @@ def _can_rebuild_in_place(ddp: DistributedDataParallel) -> bool:
             and hasattr(ddp.reducer, "_remove_autograd_hooks"))
 
 
+@contextlib.contextmanager
+def _changing_reducers(ddp: DistributedDataParallel) -> Iterator[None]:
+    """A context that gives `ddp` another reducer. One of the two is left: where the context raises, the old one, and
+    `ddp` is as it was."""
+    before = dict(ddp.__dict__)
+    try:
+        yield
+    except BaseException:
+        unfinished = ddp.reducer
+        ddp.__dict__.clear()
+        ddp.__dict__.update(before)
+        if unfinished is not ddp.reducer:
+            unfinished._remove_autograd_hooks()
+        raise
+    before["reducer"]._remove_autograd_hooks()
+
+
 def _rebuild_in_place(ddp: DistributedDataParallel) -> None:
     hook = _builtin_hook(ddp)
-    ddp.reducer._remove_autograd_hooks()
     parameters, sparse = ddp._build_params_for_reducer()
     names = ddp._build_debug_param_to_name_mapping(parameters)
     ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)
@@ -230,7 +248,6 @@ def _rebuild_in_place(ddp: DistributedDataParallel) -> None:
 def _replace(ddp: DistributedDataParallel) -> None:
     """Moves the inside of a new DistributedDataParallel with the same options into `ddp`."""
     hook = _builtin_hook(ddp)
-    ddp.reducer._remove_autograd_hooks()
     made = DistributedDataParallel(ddp.module, **_options(ddp))
     kept = _KEPT | set(nn.Module().__dict__)
     state = {name: value for name, value in made.__dict__.items() if name not in kept}

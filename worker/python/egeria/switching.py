@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from egeria import _native
 from egeria.checks import check
+from egeria.errors import RanksDiffer
 from egeria.freezing import Freezer
 from egeria.linking import commit_group
 from egeria.modules import LayerModule
@@ -112,14 +113,31 @@ class Switcher:
         return self.group
 
     def set(self, prefix: int) -> None:
-        """Sets what is frozen without asking other ranks: at a resume, and at the end.
+        """Sets what is frozen without asking other ranks: at a resume, and at the end. What raises changes nothing.
 
         Raises:
           EgeriaError: [BAD_PREFIX].
         """
-        if self._freezer.apply(prefix):
+        before = self.prefix
+        try:
+            if self._freezer.apply(prefix):
+                self.replicas.rebuild()
+                self._gradient_bytes = None
+        except Exception:
+            self._freezer.take_back(before)
+            raise
+
+    def _take_back(self, prefix: int) -> None:
+        """After a switch on this rank that others could not do."""
+        if prefix == self.prefix:
+            return
+        self._freezer.take_back(prefix)
+        try:
             self.replicas.rebuild()
-            self._gradient_bytes = None
+        except Exception as error:
+            raise RanksDiffer("RANKS_DIFFER", f"{prefix} layer modules are frozen on the other ranks, and on this one "
+                              f"gradients can no more be averaged: {error}; go on from a checkpoint") from error
+        self._gradient_bytes = None
 
     def switch(self, prefix: int, step: int) -> Switch | None:
         """Freezes another prefix on all ranks, or on none if one of them cannot: then never again. A collective.
@@ -129,6 +147,9 @@ class Switcher:
 
         Returns:
           What has changed; None if nothing has.
+
+        Raises:
+          RanksDiffer: [RANKS_DIFFER] this rank can neither follow the others nor go back.
         """
         before = self.prefix
         if prefix == before or self._failed:
@@ -141,8 +162,7 @@ class Switcher:
             failure = error
         if not self._all_agree(failure is None):
             self._failed = True
-            self._freezer.apply(before)
-            self.replicas.rebuild()
+            self._take_back(before)
             self._tell(f"{prefix} layer modules cannot be frozen, so {before} stay so", failure)
             return None
         identical = self._identical(prefix)
