@@ -57,17 +57,21 @@ def test_the_package_and_its_types_and_programs_are_there(environment: pathlib.P
         assert version in call(environment / "bin" / program, "--version", folder=tmp_path)
 
 
-@pytest.mark.parametrize("policy", ["auto", "plasticity"])
+# By its defaults the rule's readings may not pay in so short a training, and it is switched off; with these it freezes from the
+# first readings on, however fast the machine is.
+OPTIONS = {"auto": "", "plasticity": '{"interval_steps": 5, "window": 3, "tolerance": 1, "bootstrap": false}'}
+
+
+@pytest.mark.parametrize("policy", OPTIONS)
 def test_the_readmes_example_freezes_on_two_ranks(policy: str, environment: pathlib.Path, tmp_path: pathlib.Path):
     script = shutil.copy(EXAMPLE, tmp_path)
-    epochs = 60 if policy == "auto" else 180  # in a shorter training the rule's readings may not pay, and it is switched off
-    out = call(environment / "bin" / "egeria-run", "--nproc-per-node", 2, script, "--epochs", epochs, folder=tmp_path,
-               seconds=300, EGERIA_CACHE=str(tmp_path / "cache"), EGERIA_POLICY=policy,
+    out = call(environment / "bin" / "egeria-run", "--nproc-per-node", 2, script, folder=tmp_path, seconds=3000,
+               EGERIA_CACHE=str(tmp_path / "cache"), EGERIA_POLICY=policy, EGERIA_POLICY_OPTIONS=OPTIONS[policy],
                PATH=f"{environment / 'bin'}:{os.environ['PATH']}")
-    assert float(re.search(r"accuracy ([\d.]+)", out).group(1)) > 0.95
+    assert float(re.search(r"accuracy ([\d.]+)", out).group(1)) > 0.9
     summary = next(line for line in out.splitlines() if line.startswith("egeria: "))
     # Whether a freeze comes before the drop of the rate, and an unfreeze with it, is a matter of how fast the readings were.
-    assert re.search(r"[1-9]\d* freezes?, \d+ unfreezes?, 2 ranks identical", summary)
+    assert re.search(r"[1-9]\d* freezes?, \d+ unfreezes?, 2 ranks identical", summary), out[-6000:]
 
 
 def test_doctor_finds_the_package_beside_the_program(environment: pathlib.Path, tmp_path: pathlib.Path):

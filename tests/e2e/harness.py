@@ -94,7 +94,9 @@ class Controller:
 
 
 def http_get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    """What is served on this machine, whatever http_proxy says."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=10) as answer:
         return answer.read().decode()
 
 
@@ -122,7 +124,7 @@ class Job:
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [TORCHRUN, "--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0",
-                 "--nproc-per-node", str(ranks), "--no-python",
+                 "--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks), "--no-python",
                  *(program or (str(BIN / "egeria-train"),)), *arguments, "--summary", str(self.summary_path)],
                 stdout=log, stderr=log, env=env)
 

@@ -7,7 +7,7 @@ import subprocess
 
 from harness import BIN, TORCHRUN
 
-JOB = ("--task", "digits", "--epochs", "60", "--schedule", "step", "--lr-milestones", "0.6",
+JOB = ("--task", "digits", "--epochs", "180", "--schedule", "step", "--lr-milestones", "0.6",
        "--policy", "plasticity", "--interval", "4", "--window", "4", "--seed", "0")
 
 
@@ -16,8 +16,8 @@ def test_the_main_job_freezes_unfreezes_and_refreezes(tmp_path: pathlib.Path, di
     environment = {k: v for k, v in os.environ.items() if not k.startswith("EGERIA_")}
     environment["PATH"] = f"{TORCHRUN.parent}:{environment['PATH']}"
     environment["EGERIA_CACHE"] = str(tmp_path / "cache")
-    done = subprocess.run([BIN / "egeria-run", "--nproc-per-node", "2", "--no-python", "egeria-train", *JOB,
-                           "--data", digits, "--summary", summary],
+    done = subprocess.run([BIN / "egeria-run", "--nproc-per-node", "2", "--local-addr", "127.0.0.1", "--no-python",
+                           "egeria-train", *JOB, "--data", digits, "--summary", summary],
                           env=environment, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     (run,) = json.loads(summary.read_text())["runs"]

@@ -1,4 +1,4 @@
-"""A real egeria-cache for tests."""
+"""A real egeria-cache for tests, and trainings that wait for it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import pathlib
 import signal
 import subprocess
+import time
+from typing import Any
 
 
 class Daemon:
@@ -31,3 +33,15 @@ class Daemon:
             self.process.send_signal(number)
             self.process.wait(30)
             self.process = None
+
+
+def wait_until_kept(session: Any, seconds: float = 60) -> None:
+    """Where a session has a cache, and has frozen layers: until that is there, and has written what it was offered."""
+    cache = session._caching and session._caching._cache
+    if cache is None:
+        return
+    deadline = time.monotonic() + seconds
+    while not cache.attached:
+        assert time.monotonic() < deadline, "the session has not found its cache"
+        time.sleep(0.01)
+    assert cache.flush(seconds)

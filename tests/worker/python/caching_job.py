@@ -16,6 +16,7 @@ import time
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from cache_daemon import wait_until_kept
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
@@ -89,6 +90,8 @@ def main() -> None:
             optimizer.step()
             session.step(loss)
             losses.append(loss.item().hex())
+            if len(losses) == PLANS[0][0]:
+                wait_until_kept(session)
     weights = hashlib.sha256(b"".join(value.numpy().tobytes() for value in network.state_dict().values()))
     (arguments.out / f"rank{rank}.json").write_text(json.dumps({
         "losses": losses, "weights": weights.hexdigest(), "counters": session.cache_counters(),

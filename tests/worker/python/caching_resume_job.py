@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from cache_daemon import wait_until_kept
 from caching_job import BATCH, STEPS_PER_EPOCH, Images, ResNet
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
@@ -70,14 +71,15 @@ def main() -> None:
             optimizer.step()
             session.step(loss)
             step += 1
+            wait_until_kept(session)
             if rank == 0 and step <= CHECKPOINTS:
                 torch.save({"model": network.state_dict(), "optimizer": optimizer.state_dict(),
                             "egeria": session.state_dict()}, arguments.out / f"step{step}.pt")
             if step == arguments.hold_at:
-                wait_until_stored(arguments.out, rank, session)
+                say_what_is_stored(arguments.out, rank, session)
                 time.sleep(600)
             if step == arguments.exit_at:
-                wait_until_stored(arguments.out, rank, session)
+                say_what_is_stored(arguments.out, rank, session)
                 dist.destroy_process_group()
                 sys.exit()
         hits[epoch] = session.cache_counters().get("cache_hits", 0)
@@ -88,10 +90,10 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-def wait_until_stored(out: pathlib.Path, rank: int, session: egeria.Session) -> None:
-    """What was offered, and the checkpoint."""
-    while (counters := session.cache_counters())["cache_stored"] < counters["cache_offered"]:
-        time.sleep(0.01)
+def say_what_is_stored(out: pathlib.Path, rank: int, session: egeria.Session) -> None:
+    """All that was offered, and the checkpoint."""
+    counters = session.cache_counters()
+    assert counters["cache_stored"] == counters["cache_offered"], counters  # none was dropped or refused
     dist.barrier()
     write(out / f"held{rank}.json", {"pid": os.getpid(), "counters": counters})
 

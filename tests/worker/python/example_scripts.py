@@ -52,7 +52,8 @@ def launch(script: pathlib.Path, *arguments, folder: pathlib.Path, launcher: Seq
     """Runs a script on two ranks under torchrun, or another launcher; it must succeed. Returns its output with its
     errors."""
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone")
-    command = [*(launcher or torchrun), "--nproc-per-node", 2, ROOT / "tests" / "worker" / "python" / "run_script.py"]
+    command = [*(launcher or torchrun), "--local-addr", "127.0.0.1", "--nproc-per-node", 2,
+               ROOT / "tests" / "worker" / "python" / "run_script.py"]
     done = run([*command, script, *arguments], folder, seconds, **variables)
     out = done.stdout + done.stderr
     assert done.returncode == 0, f"{script.name}: exit code {done.returncode}\n{out[-6000:]}"

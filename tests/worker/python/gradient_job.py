@@ -77,7 +77,7 @@ def digest(tensors: list[Tensor]) -> str:
                                    for tensor in tensors)).hexdigest()
 
 
-def wait_until_sent(session: Any, quiet: float = 0.3) -> None:
+def wait_until_sent(session: Any, quiet: float = 2.0) -> None:
     """The end of a job does not wait for readings that are still queued; a test that counts them does."""
     sent, since = -1, time.monotonic()
     while time.monotonic() - since < quiet:

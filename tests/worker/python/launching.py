@@ -23,21 +23,21 @@ class Program:
     def __init__(self, folder: pathlib.Path, script: str, *arguments: object, ranks: int = 1,
                  environment: dict[str, str] | None = None):
         self.log = folder / f"{script}.{len(list(folder.glob('*.log')))}.log"
-        command = [str(TORCHRUN), "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d", "--rdzv-endpoint",
-                   "127.0.0.1:0"] if ranks > 1 else [sys.executable]
+        command = [str(TORCHRUN), "--nproc-per-node", str(ranks), "--local-addr", "127.0.0.1", "--rdzv-backend", "c10d",
+                   "--rdzv-endpoint", "127.0.0.1:0"] if ranks > 1 else [sys.executable]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen([*command, str(HERE / script), *map(str, arguments)], stdout=log,
                                             stderr=subprocess.STDOUT,
                                             env=dict(os.environ, OMP_NUM_THREADS="1", **(environment or {})))
 
-    def wait(self, seconds: float = 120) -> int:
+    def wait(self, seconds: float = 300) -> int:
         """The exit code; fails, with the log, if it does not come in time."""
         try:
             return self.process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"no end within {seconds} s:\n{self.text()}") from None
 
-    def succeed(self, seconds: float = 120) -> None:
+    def succeed(self, seconds: float = 300) -> None:
         code = self.wait(seconds)
         assert code == 0, f"exit code {code}:\n{self.text()}"
 

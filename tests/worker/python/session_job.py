@@ -98,8 +98,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--wrap", default="ddp", choices=["plain", "ddp", "later", "compile_ddp", "ddp_compile",
                                                           "later_compile", "fsdp2"])
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--until", choices=["switch", "unfreeze", "samples"], help="on two ranks: go on past --steps "
+                        "until there was one, or samples and a snapshot were sent, for three minutes at most")
     parser.add_argument("--pace", type=float, default=0, help="seconds that a step takes at least")
-    parser.add_argument("--drop-rate-at", type=int, default=0, help="a tenth of the learning rate from this step on")
+    parser.add_argument("--drop-rate-after", type=int, default=0, help="a tenth of the learning rate from so many "
+                        "steps after the first switch on")
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--bf16", action="store_true", help="autocast with a GradScaler")
@@ -172,6 +175,16 @@ def wait_here(arguments: argparse.Namespace, rank: int) -> None:
         time.sleep(0.02)
 
 
+def goes_on(until: str, session, deadline: float) -> bool:
+    """Whether on no rank this has happened, and there is time; the same on all ranks."""
+    sent = [session.counters().get(name, 0) for name in ("samples_sent", "snapshots_sent")]
+    happened = {"switch": bool(session.switches), "unfreeze": any(entry.unfreeze for entry in session.switches),
+                "samples": min(sent) > 0}[until]
+    over = torch.tensor(float(happened or time.monotonic() > deadline))
+    dist.all_reduce(over, dist.ReduceOp.MAX)
+    return not over
+
+
 def main() -> None:
     arguments = parse_arguments()
     distributed = "RANK" in os.environ
@@ -188,28 +201,36 @@ def main() -> None:
     kind = {"sgd": lambda p: torch.optim.SGD(p, 0.05, momentum=0.9, weight_decay=1e-4),
             "adamw": lambda p: torch.optim.AdamW(p, 1e-3)}[arguments.optimizer]
     optimizer = kind(network.parameters())
-    drop = arguments.drop_rate_at or 10**9
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.1 if step >= drop else 1.0)
+    session = None
+
+    def rate(step: int) -> float:
+        switches = session.switches if session is not None and arguments.drop_rate_after else []
+        return 0.1 if switches and step >= switches[0].step + arguments.drop_rate_after else 1.0
+
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
     scaler = torch.amp.GradScaler("cpu", enabled=arguments.bf16, init_scale=256.0)
-    session = None if arguments.egeria == "none" else attach(arguments, model, optimizer, scheduler)
+    if arguments.egeria != "none":
+        session = attach(arguments, model, optimizer, scheduler)
     if arguments.broken and rank == 1:
         break_method(arguments.broken)
     silent = arguments.silent or arguments.silent_rank == rank
     model = wrap(network, arguments.wrap) if later else model
-    first = 0
+    step = 0
     if arguments.load:
         saved = torch.load(arguments.load.with_name(f"{arguments.load.name}.{rank}"), weights_only=True)
         network.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         scheduler.load_state_dict(saved["scheduler"])
-        first = saved["step"]
+        step = saved["step"]
         torch.set_rng_state(saved["random"])
         if session is not None:
-            session.load_state_dict(saved["egeria"] or {"step": first})
+            session.load_state_dict(saved["egeria"] or {"step": step})
 
     losses: list[str] = []
     prefixes: list[int] = []
-    for step in range(first + 1, arguments.steps + 1):
+    deadline = time.monotonic() + 180
+    while step < arguments.steps or (arguments.until and goes_on(arguments.until, session, deadline)):
+        step += 1
         model.train()
         data = torch.Generator().manual_seed(step * 100 + rank)
         total = torch.zeros(())

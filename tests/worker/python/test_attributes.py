@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cache_daemon import Daemon
+from cache_daemon import Daemon, wait_until_kept
 from skipped_models import VECTORS, square, vectors
 from skipping_runs import DictStore, epochs, train
 from torch import Tensor, nn
@@ -331,6 +331,7 @@ class Training:
             loss.backward()
             self.optimizer.step()
             self.losses.append(loss.item())
+            wait_until_kept(self.session)
 
     def close(self, **options: Any) -> tuple[list[float], list[Tensor]]:
         self.session.close(**options)

@@ -69,7 +69,7 @@ def test_a_cache_that_comes_and_goes_changes_nothing(plain: list[dict[str, Any]]
         wait_until(lambda: (out / "paused6").exists(), 120, "epoch 6")
         cache_daemon.start()
         (out / "go6").touch()
-        job.succeed(120)
+        job.succeed()
     assert same(plain, records(out))
     assert records(out)[0]["counters"]["cache_late"] > 0
 
@@ -86,7 +86,7 @@ def test_a_cache_that_is_stopped_for_a_while_changes_nothing(plain: list[dict[st
         wait_until(lambda: (out / "paused6").exists(), 120, "epoch 6")
         cache_daemon.process.send_signal(signal.SIGCONT)
         (out / "go6").touch()
-        job.succeed(120)
+        job.succeed()
     assert same(plain, records(out))
     assert records(out)[0]["counters"]["cache_late"] > 0
 
@@ -121,7 +121,7 @@ def test_entries_that_are_harmed_change_nothing(harm: Callable[[Sequence[pathlib
         harm(blobs)
         cache_daemon.start()
         (out / "go2").touch()
-        job.succeed(120)
+        job.succeed()
     found = records(out)
     assert same(plain, found)
     lost = sum(record["counters"]["cache_corrupt"] + record["counters"]["cache_absent"] for record in found)
@@ -168,8 +168,8 @@ def test_two_jobs_at_once_do_not_touch_each_other(plain: list[dict[str, Any]], c
         out.mkdir()
     with Program(tmp_path, "caching_job.py", outs[0], "--cache", cache_daemon.address, ranks=2) as one, \
             Program(tmp_path, "caching_job.py", outs[1], "--cache", cache_daemon.address, ranks=2) as two:
-        one.succeed(240)
-        two.succeed(240)
+        one.succeed()
+        two.succeed()
     for out in outs:
         assert same(plain, records(out))
         assert sum(record["counters"]["hits"] for record in records(out)) > 60
@@ -201,7 +201,7 @@ def test_what_thaws_is_forgotten(tmp_path: pathlib.Path):
             wait_until(lambda: (out / "paused5").exists(), 120, "epoch 5")
             wait_until(lambda: entries() == 0, 20, "no entries, since all is active")
             (out / "go5").touch()
-            job.succeed(120)
+            job.succeed()
     finally:
         daemon.end()
 

@@ -44,7 +44,8 @@ def kill_while_it_fills(folder: pathlib.Path, out: pathlib.Path, job: str, addre
     held = [out / f"held{rank}.json" for rank in (0, 1)]
     with Program(folder, "caching_resume_job.py", out, "--cache", address, "--hold-at", HELD_AT, ranks=2,
                  environment={"EGERIA_JOB_ID": job}) as run:
-        wait_until(lambda: all(path.exists() for path in held) or run.process.poll() is not None, 120, "a freeze")
+        wait_until(lambda: all(path.exists() for path in held) or run.process.poll() is not None, 300, "a freeze")
+        assert run.process.poll() is None, run.text()
         records = [json.loads(path.read_text()) for path in held]
         for record in records:
             os.kill(record["pid"], signal.SIGKILL)

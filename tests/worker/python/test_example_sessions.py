@@ -34,11 +34,11 @@ def test_the_trainer_and_lightning_examples_run_with_a_controller(tmp_path: path
     out = launch(EXAMPLES / "hf_question_answering.py", train, dev, "--layers", 2, "--heads", 2, "--width", 32,
                  "--length", 64, "--vocabulary", 200, "--batch-size", 8, "--epochs", 12, folder=tmp_path,
                  EGERIA_CONTROLLER=controller.address, EGERIA_POLICY="plasticity",
-                 EGERIA_POLICY_OPTIONS=options, EGERIA_TRAINING_JOB="answers")
+                 EGERIA_POLICY_OPTIONS=options, EGERIA_TRAINING_JOB="answers", STEP_SECONDS="0.1")
     assert "exact match" in out and "egeria: 36 steps" in out
     assert len(readings("answers", controller.address, tmp_path)) > 0
     out = launch(EXAMPLES / "lightning_digits.py", "--devices", 2, "--epochs", 2, folder=tmp_path,
                  EGERIA_CONTROLLER=controller.address, EGERIA_POLICY="plasticity",
-                 EGERIA_POLICY_OPTIONS=options, EGERIA_TRAINING_JOB="digits")
+                 EGERIA_POLICY_OPTIONS=options, EGERIA_TRAINING_JOB="digits", STEP_SECONDS="0.1")
     assert "accuracy" in out and "egeria: 44 steps" in out
     assert len(readings("digits", controller.address, tmp_path)) > 0

@@ -6,6 +6,10 @@ import ctypes
 import hashlib
 import threading
 import time
+from collections.abc import Iterator
+
+import pytest
+from harness import wait_until
 
 from egeria import exiting
 from egeria.exiting import wait_for_collectives
@@ -14,42 +18,42 @@ _PR_SET_NAME = 15
 
 
 class Collective(threading.Thread):
-    """Runs, without the interpreter's lock, under the name of a gloo group's thread."""
+    """Runs, without the interpreter's lock, under the name of a gloo group's thread; rests once it is released."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.started, self.rested, self.end = threading.Event(), threading.Event(), threading.Event()
+        self.release, self.end = threading.Event(), threading.Event()
 
     def run(self) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_NAME, b"pt_gloo_runloop")
-        self.started.set()
-        hashlib.pbkdf2_hmac("sha256", b"a", b"b", 600_000)
-        self.rested.set()
+        while not self.release.is_set():
+            hashlib.pbkdf2_hmac("sha256", b"a", b"b", 40_000)
         self.end.wait()
 
 
-def test_a_collective_that_runs_is_waited_for():
+@pytest.fixture(name="collective")
+def collective_fixture() -> Iterator[Collective]:
+    """One that is seen running."""
     thread = Collective()
     thread.start()
-    thread.started.wait()
-    assert not thread.rested.is_set()
-    assert wait_for_collectives(patience=60)
-    assert thread.rested.is_set()
+    wait_until(lambda: "R" in exiting._states(), 60, "a thread that runs")
+    yield thread
+    thread.release.set()
     thread.end.set()
     thread.join()
 
 
+def test_a_collective_that_runs_is_waited_for(collective: Collective):
+    threading.Timer(0.3, collective.release.set).start()
+    assert wait_for_collectives(patience=60)
+    assert collective.release.is_set()
+
+
+@pytest.mark.usefixtures("collective")
 def test_patience_ends():
-    thread = Collective()
-    thread.start()
-    thread.started.wait()
     begin = time.monotonic()
     assert not wait_for_collectives(patience=0.01)
     assert time.monotonic() - begin < 5
-    assert not thread.rested.is_set()
-    thread.rested.wait()
-    thread.end.set()
-    thread.join()
 
 
 def test_nothing_is_waited_for_without_collectives():

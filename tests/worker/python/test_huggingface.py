@@ -10,7 +10,7 @@ import sys
 
 import pytest
 import torch
-from cache_daemon import Daemon
+from cache_daemon import Daemon, wait_until_kept
 from example_scripts import launch, run
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -143,11 +143,16 @@ def test_a_callback_serves_one_training_after_another_and_one_that_failed(tmp_pa
 
 
 def test_a_cache_skips_frozen_layers_and_changes_no_bit(tmp_path: pathlib.Path, cache_daemon: Daemon):
+    class UntilKept(TrainerCallback):
+        def on_step_end(self, *_, **__) -> None:
+            wait_until_kept(callback.session)
+
     found = {}
     for cache in ("none", cache_daemon.address):
         callback = EgeriaCallback(config=Config(plans=[(2, 2)], cache=cache, cache_use="always"))
         torch.manual_seed(0)
         trainer = trainer_of(tmp_path, callback, max_steps=40, seed=5)
+        trainer.add_callback(UntilKept())
         trainer.train()
         found[cache] = [value.clone() for value in trainer.model.state_dict().values()]
     assert all(map(torch.equal, *found.values()))

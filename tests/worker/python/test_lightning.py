@@ -11,7 +11,7 @@ import lightning as L
 import pytest
 import torch
 import torchmetrics
-from cache_daemon import Daemon
+from cache_daemon import Daemon, wait_until_kept
 from example_scripts import launch, readings, run
 from harness import Controller
 from lightning_job import Module
@@ -156,13 +156,19 @@ class Logging(Layers):
 @pytest.mark.parametrize("kind", [Layers, Logging])
 def test_a_cache_skips_frozen_layers_and_changes_no_bit(kind: type[Layers], tmp_path: pathlib.Path,
                                                        cache_daemon: Daemon):
+    class UntilKept(L.Callback):
+        def on_train_batch_end(self, *_) -> None:
+            wait_until_kept(callback.session)
+
     found = {}
     for cache in ("none", cache_daemon.address):
         torch.manual_seed(0)
         module = kind()
         callback = EgeriaCallback(modules=["first", "second", "head"],
                                   config=Config(plans=[(2, 2)], cache=cache, cache_use="always"))
-        trainer_of(tmp_path, callback, max_epochs=5).fit(module, loader())
+        trainer = trainer_of(tmp_path, callback, max_epochs=5)
+        trainer.callbacks.append(UntilKept())
+        trainer.fit(module, loader())
         found[cache] = [value.clone() for value in module.state_dict().values()]
     assert all(map(torch.equal, *found.values()))
     counters = callback.session.cache_counters()

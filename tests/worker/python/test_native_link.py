@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from egeria import EgeriaError, _native
-from harness import Controller, metric, wait_until
+from harness import Controller, http_get, metric, wait_until
 from launching import Program
 from link_job import describe_job, graph_json
 
@@ -86,8 +86,6 @@ def test_given_plans_take_effect_at_their_steps():
 
 
 def test_metrics_are_served(tmp_path: pathlib.Path):
-    import urllib.request  # pylint: disable=import-outside-toplevel
-
     link = _native.RankLink(describe_job(), metrics="127.0.0.1:0")
     link.set_totals(frozen_share=0.25, bytes_reduced=1024)
     link.record_switch(unfreeze=False, identical=True)
@@ -95,7 +93,7 @@ def test_metrics_are_served(tmp_path: pathlib.Path):
     account.add_spent("probes", 0.5)
     link.set_account(account)
     link.report(3, None, [0.1], 1)
-    text = urllib.request.urlopen(f"http://127.0.0.1:{link.counters()['metrics_port']}/metrics").read().decode()
+    text = http_get(f"http://127.0.0.1:{link.counters()['metrics_port']}/metrics")
     assert 'egeria_worker_steps_total{training_job="link"} 3' in text
     assert 'egeria_worker_frozen_parameters_ratio{training_job="link"} 0.25' in text
     assert 'egeria_worker_spent_seconds_total{training_job="link",what="probes"} 0.5' in text

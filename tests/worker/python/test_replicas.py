@@ -36,7 +36,7 @@ def run_group(names: tuple[str, ...]) -> tuple[dict[str, Any], str]:
         report = pathlib.Path(folder) / "report.json"
         with Program(pathlib.Path(folder), "ranks_worker.py", report, *names, ranks=2,
                      environment={"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}) as program:
-            program.wait(300)
+            program.wait(900)
             return (json.loads(report.read_text()) if report.exists() else {}), program.text()
 
 

@@ -9,22 +9,24 @@ from session_runs import run
 
 
 def test_both_ranks_freeze_and_unfreeze_at_the_same_steps(tmp_path: pathlib.Path):
-    records, output = run(tmp_path, "--egeria", "act", "--steps", 300, "--drop-rate-at", 150, "--pace", 0.03)
+    records, output = run(tmp_path, "--egeria", "act", "--steps", 200, "--drop-rate-after", 60, "--pace", 0.03,
+                          "--until", "unfreeze")
     first, second = records
     assert first["switches"] == second["switches"] and first["prefixes"] == second["prefixes"]
     assert all(identical for *_, identical in first["switches"])
     assert first["switches"][0][1] == 1
     drop = [entry for entry in first["switches"] if entry[2]]
-    assert len(drop) == 1 and drop[0][0] > 150 and drop[0][1] == 0
+    assert len(drop) == 1 and drop[0][0] > first["switches"][0][0] + 60 and drop[0][1] == 0
     assert first["summary"]["unfreezes"] == 1 and first["summary"]["ranks_identical"]
     parameters = [name for name in first["weights"] if "running" not in name and "num_batches" not in name]
     assert [first["weights"][name] for name in parameters] == [second["weights"][name] for name in parameters]
-    assert output.count("egeria: 300 steps, frozen share ") == 1 and "1 unfreeze, 2 ranks identical" in output
+    assert output.count(f"egeria: {len(first['losses'])} steps, frozen share ") == 1
+    assert "1 unfreeze, 2 ranks identical" in output
 
 
 @pytest.mark.parametrize("options", ["--model branches", "--model encoder --wrap fsdp2 --optimizer adamw"])
 def test_what_cannot_be_recorded_still_freezes_on_both_ranks(options: str, tmp_path: pathlib.Path):
-    records, _ = run(tmp_path, "--egeria", "act", "--steps", 80, "--pace", 0.05, *options.split())
+    records, _ = run(tmp_path, "--egeria", "act", "--steps", 80, "--pace", 0.05, "--until", "switch", *options.split())
     assert records[0]["switches"] and records[0]["switches"] == records[1]["switches"]
     assert all(identical for *_, identical in records[0]["switches"])
 
@@ -32,7 +34,8 @@ def test_what_cannot_be_recorded_still_freezes_on_both_ranks(options: str, tmp_p
 @pytest.mark.parametrize("broken", [
     "egeria.reports:Reports.end_step", "egeria.reports:Reports.boundary", "egeria.linking:Link.answer_snapshot"])
 def test_a_rank_in_which_something_fails_goes_on_with_the_others(broken: str, tmp_path: pathlib.Path):
-    records, output = run(tmp_path, "--egeria", "act", "--steps", 80, "--pace", 0.05, "--break", broken)
+    records, output = run(tmp_path, "--egeria", "act", "--steps", 80, "--pace", 0.05, "--until", "switch",
+                          "--break", broken)
     assert records[0]["switches"] and records[0]["switches"] == records[1]["switches"]
     assert records[0]["prefixes"] == records[1]["prefixes"] and records[0]["summary"]["ranks_identical"]
     assert output.count("ours") == 1
@@ -40,7 +43,7 @@ def test_a_rank_in_which_something_fails_goes_on_with_the_others(broken: str, tm
 
 def test_the_ranks_of_a_sharded_model_read_together_or_not_at_all(tmp_path: pathlib.Path):
     """A reading gathers its weights; one rank has no inputs for it from its third step on."""
-    records, output = run(tmp_path, "--egeria", "act", "--steps", 30, "--pace", 0.05, "--model", "encoder", "--wrap",
+    records, output = run(tmp_path, "--egeria", "act", "--steps", 30, "--pace", 0.15, "--model", "encoder", "--wrap",
                           "fsdp2", "--break", "egeria.inputs:RootInputs.__init__")
     assert [record["prefixes"] for record in records] == [[0] * 30] * 2
     assert output.count("ours") == 1
@@ -58,8 +61,22 @@ def test_a_rank_that_cannot_tell_its_parameters_is_told_from_one_that_can(tmp_pa
     assert records[0]["prefixes"] == records[1]["prefixes"]
 
 
+def test_a_switch_that_one_rank_cannot_do_leaves_no_trace_on_any(tmp_path: pathlib.Path):
+    """Neither in what is averaged nor in the momentum of what was frozen for a moment."""
+    plans = ["--egeria", "plans", "--steps", 20, "--plans"]
+    helper = "torch.nn.parallel:DistributedDataParallel._ddp_init_helper"
+    records, output = run(tmp_path, *plans, "4:1,8:2,12:3,16:1", "--break", helper)
+    whole, _ = run(tmp_path / "whole", *plans, "4:1,8:2")
+    assert output.count("3 layer modules cannot be frozen, so 2 stay so: ours") == 1
+    for one, other in zip(records, whole):
+        assert one["prefixes"] == other["prefixes"] and one["losses"] == other["losses"]
+        assert [value for name, value in one["weights"].items() if "running" not in name] == \
+            [value for name, value in other["weights"].items() if "running" not in name]
+
+
 def test_losses_of_the_first_rank_are_enough(tmp_path: pathlib.Path):
-    records, output = run(tmp_path, "--egeria", "act", "--steps", 80, "--pace", 0.05, "--silent-rank", 1)
+    records, output = run(tmp_path, "--egeria", "act", "--steps", 80, "--pace", 0.05, "--until", "switch",
+                          "--silent-rank", 1)
     assert records[0]["switches"] and records[0]["switches"] == records[1]["switches"]
     assert "no loss is reported" not in output
 

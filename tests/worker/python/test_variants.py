@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler
 
 import egeria
-from cache_daemon import Daemon
+from cache_daemon import Daemon, wait_until_kept
 from egeria import EgeriaError
 from egeria.data import NodeSampler, Variants, current, wrap
 from skipped_models import RESNET_LAYERS, resnet, square
@@ -210,6 +210,7 @@ def test_with_a_session_and_a_cache(cache_daemon: Daemon):
                     loss.backward()
                     optimizer.step()
                     session.step(loss)
+                    wait_until_kept(session)
                 hits.append(session.cache_counters().get("hits", 0))
         return model.state_dict(), hits
 

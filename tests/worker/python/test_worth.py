@@ -74,7 +74,7 @@ class Training:
 
 def test_nothing_is_tried_before_samples_are_known_to_come_again() -> None:
     store = DictStore()
-    training = Training(store, Repeats(), forward_seconds=0.003)
+    training = Training(store, Repeats(), forward_seconds=0.03)
     training.epochs(1)
     assert training.estimates["state"] == "unknown" and store.stored == 0
     assert training.skipper.counters["proofs"] == 0 and training.skipper.counters["miss_off"] == 64
@@ -127,7 +127,7 @@ def test_samples_that_are_never_found_again_switch_it_off() -> None:
         def find(self, ids: Any, input_hashes: Any) -> Any:
             return [None] * len(ids)
 
-    training = Training(Forgetful(), None, forward_seconds=0.003)
+    training = Training(Forgetful(), None, forward_seconds=0.03)
     training.epochs(6)
     assert training.estimates["state"] == "off" and "no pass could be skipped" in training.estimates["reason"]
 
