@@ -137,7 +137,7 @@ class Training:
             return
         self.replicas.before_switch(self.modules[:self.next_prefix])
         self.freezer.apply(self.next_prefix)
-        self.replicas.rebuild()
+        self.replicas.rebuild().keep()
         if self.ddp is not None:
             self.reducers.append(weakref.ref(self.ddp.reducer))
             self.claims_order |= self.ddp._has_rebuilt_buckets
@@ -419,7 +419,7 @@ def switched_before_the_first_step() -> dict[str, Any]:
     training = Training(Setup(late=True))
     assert training.replicas.kind == "plain"
     training.freezer.apply(3)
-    training.replicas.rebuild()
+    training.replicas.rebuild().keep()
     for _ in range(3):
         training.step()
     training.step(switch_to=1)
@@ -439,7 +439,7 @@ def averaged_by_hand() -> dict[str, Any]:
     identical = []
     for prefix in (0, 2, 5, 1, 0):
         freezer.apply(prefix)
-        replicas.rebuild()
+        replicas.rebuild().keep()
         optimizer.zero_grad()
         model(torch.randn(4, 8, generator=data)).square().mean().backward()
         for parameter in model.parameters():
@@ -490,7 +490,7 @@ def a_subgroup_trains() -> dict[str, Any]:
     weight = model.stem.weight.detach().clone()
     replicas.before_switch(modules[:2])
     freezer.apply(2)
-    replicas.rebuild()
+    replicas.rebuild().keep()
     ddp(torch.randn(4, 8)).sum().backward()
     return {"alone": replicas.process_group is None, "identical": replicas.identical_on_all_ranks(),
             "untouched": torch.equal(weight, model.stem.weight) and model.stem.weight.grad is None}

@@ -39,7 +39,7 @@ def train(cached: bool) -> tuple[dict[str, Tensor], int]:
             prefix = 0 if step == THAW else PREFIX
             freezer.apply(prefix)
             replicas.before_switch(layers[:prefix])
-            replicas.rebuild()
+            replicas.rebuild().keep()
             if cached and prefix > 0:
                 skipper = Skipper(model, layers[:prefix], Attributes(model, layers, prefix), DictStore(),
                                   take_ids=lambda batch: at_hand[-1])

@@ -412,17 +412,6 @@ def test_a_switch_that_fails_leaves_what_was_frozen(monkeypatch: pytest.MonkeyPa
     assert "3 layer modules cannot be frozen, so 1 stay so: ours" in caplog.text
 
 
-def test_a_rank_that_can_neither_follow_nor_go_back_ends_the_training(monkeypatch: pytest.MonkeyPatch):
-    training = Training()
-    session = training.attach(plans=[(2, 1)])
-    rebuilds = iter([lambda: None, fail])  # done, while another rank cannot; not to be undone
-    monkeypatch.setattr(session._switcher.replicas, "rebuild", lambda: next(rebuilds)())
-    monkeypatch.setattr(session._switcher, "_all_agree", lambda value: False)
-    training.train(1, session)
-    with pytest.raises(egeria.EgeriaError, match=r"\[RANKS_DIFFER\] 0 layer modules .*: ours; go on"):
-        training.train(3, session)
-
-
 # Copies, pickles, forks, garbage.
 
 

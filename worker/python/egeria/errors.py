@@ -16,7 +16,3 @@ class EgeriaError(RuntimeError):
 
     def __reduce__(self) -> tuple[type[EgeriaError], tuple[str, str]]:
         return type(self), (self.name, str(self).removeprefix(f"[{self.name}] "))
-
-
-class RanksDiffer(EgeriaError):
-    """The training cannot go on: it would be wrong without a word."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import inspect
 import logging
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +26,30 @@ _INIT_HELPER = ["parameters", "expect_sparse_gradient", "param_to_name_mapping",
 # State of a DistributedDataParallel that belongs to its user, besides that of every nn.Module.
 _KEPT = {"require_backward_grad_sync", "require_forward_param_sync", "broadcast_bucket_size", "_join_config",
          "_ddp_sink_clone"}
+
+
+class Rebuilt:
+    """A wrapper's new reducer and, until one of the two methods is called, its old one; without a wrapper nothing."""
+
+    def __init__(self, ddp: DistributedDataParallel | None):
+        """Before the change."""
+        self._ddp = ddp
+        self._before = dict(ddp.__dict__) if ddp is not None else {}
+
+    def keep(self) -> None:
+        """The new reducer averages the gradients."""
+        if self._ddp is not None and self._before["reducer"] is not self._ddp.reducer:
+            self._before["reducer"]._remove_autograd_hooks()
+
+    def undo(self) -> None:
+        """The wrapper is as it was."""
+        if self._ddp is None:
+            return
+        unwanted = self._ddp.reducer
+        self._ddp.__dict__.clear()
+        self._ddp.__dict__.update(self._before)
+        if unwanted is not self._ddp.reducer:
+            unwanted._remove_autograd_hooks()
 
 
 class Replicas:
@@ -111,26 +134,35 @@ class Replicas:
                    if name not in ignored]
         _broadcast_from_first(buffers, group)
 
-    def rebuild(self) -> None:
+    def rebuild(self) -> Rebuilt:
         """Makes the wrapper right for what requires a gradient now. No collective. What raises leaves it as it was.
+
+        Returns:
+          The change, to be kept or undone before the next pass, by all ranks alike: a new reducer's first backward
+          pass has a collective more.
 
         Raises:
           EgeriaError: [NOTHING_TRAINABLE] no parameter requires a gradient.
         """
         if self.kind == "plain":
             self.ddp = _search(self.root)
+        rebuilt = Rebuilt(self.ddp)
         if self.ddp is None:
-            return
+            return rebuilt
         if not any(parameter.requires_grad for parameter in self.ddp.parameters()):
             raise EgeriaError("NOTHING_TRAINABLE", "no parameter requires a gradient; the last layer module "
                               "must have trainable parameters: say with `modules` where the model is to be cut")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # remarks on the user's options, made when the wrapper was
-            with _changing_reducers(self.ddp):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # remarks on the user's options, made when the wrapper was
                 if self._rebuild == "replace" or (self._rebuild == "auto" and not _can_rebuild_in_place(self.ddp)):
                     _replace(self.ddp)
                 else:
                     _rebuild_in_place(self.ddp)
+        except BaseException:
+            rebuilt.undo()
+            raise
+        return rebuilt
 
     def hash(self, frozen: Sequence[LayerModule] = ()) -> int:
         """Hash of all parameters, and of the buffers of `frozen` layers; sharded tensors: this rank's shard."""
@@ -213,23 +245,6 @@ def _can_rebuild_in_place(ddp: DistributedDataParallel) -> bool:
             and list(inspect.signature(ddp._ddp_init_helper).parameters) == _INIT_HELPER
             and all(name in ddp.__dict__ for name in ("_comm_hooks", "_has_rebuilt_buckets", "static_graph"))
             and hasattr(ddp.reducer, "_remove_autograd_hooks"))
-
-
-@contextlib.contextmanager
-def _changing_reducers(ddp: DistributedDataParallel) -> Iterator[None]:
-    """A context that gives `ddp` another reducer. One of the two is left: where the context raises, the old one, and
-    `ddp` is as it was."""
-    before = dict(ddp.__dict__)
-    try:
-        yield
-    except BaseException:
-        unfinished = ddp.reducer
-        ddp.__dict__.clear()
-        ddp.__dict__.update(before)
-        if unfinished is not ddp.reducer:
-            unfinished._remove_autograd_hooks()
-        raise
-    before["reducer"]._remove_autograd_hooks()
 
 
 def _rebuild_in_place(ddp: DistributedDataParallel) -> None:

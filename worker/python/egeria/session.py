@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from egeria.account import Account
 from egeria.caching import Caching
 from egeria.config import Config
-from egeria.errors import EgeriaError, RanksDiffer
+from egeria.errors import EgeriaError
 from egeria.exiting import wait_for_collectives
 from egeria.graph import GraphError, RootInputs
 from egeria.gradient_readings import GradientReadings
@@ -418,8 +418,6 @@ class Session:
                     self._start()
             elif self._config.plans:
                 self._switch_by_plan()
-        except RanksDiffer:
-            raise
         except Exception as error:  # pylint: disable=broad-exception-caught
             self._fail("the session cannot go on", error)
             self._drop_link()

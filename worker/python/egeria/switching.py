@@ -14,11 +14,10 @@ from torch.optim import Optimizer
 
 from egeria import _native
 from egeria.checks import check
-from egeria.errors import RanksDiffer
 from egeria.freezing import Freezer
 from egeria.linking import commit_group
 from egeria.modules import LayerModule
-from egeria.replicas import Replicas
+from egeria.replicas import Rebuilt, Replicas
 from egeria.states import Switch
 
 _logger = logging.getLogger("egeria")
@@ -118,26 +117,20 @@ class Switcher:
         Raises:
           EgeriaError: [BAD_PREFIX].
         """
+        self._change(prefix).keep()
+
+    def _change(self, prefix: int) -> Rebuilt:
+        """Freezes another prefix on this rank. What raises changes nothing."""
         before = self.prefix
         try:
-            if self._freezer.apply(prefix):
-                self.replicas.rebuild()
-                self._gradient_bytes = None
+            if not self._freezer.apply(prefix):
+                return Rebuilt(None)
+            rebuilt = self.replicas.rebuild()
         except Exception:
             self._freezer.take_back(before)
             raise
-
-    def _take_back(self, prefix: int) -> None:
-        """After a switch on this rank that others could not do."""
-        if prefix == self.prefix:
-            return
-        self._freezer.take_back(prefix)
-        try:
-            self.replicas.rebuild()
-        except Exception as error:
-            raise RanksDiffer("RANKS_DIFFER", f"{prefix} layer modules are frozen on the other ranks, and on this one "
-                              f"gradients can no more be averaged: {error}; go on from a checkpoint") from error
         self._gradient_bytes = None
+        return rebuilt
 
     def switch(self, prefix: int, step: int) -> Switch | None:
         """Freezes another prefix on all ranks, or on none if one of them cannot: then never again. A collective.
@@ -147,24 +140,26 @@ class Switcher:
 
         Returns:
           What has changed; None if nothing has.
-
-        Raises:
-          RanksDiffer: [RANKS_DIFFER] this rank can neither follow the others nor go back.
         """
         before = self.prefix
         if prefix == before or self._failed:
             return None
         failure: Exception | None = None
+        rebuilt: Rebuilt | None = None
         try:
             self.replicas.before_switch(self.modules[before:prefix])
-            self.set(prefix)
+            rebuilt = self._change(prefix)
         except Exception as error:  # pylint: disable=broad-exception-caught  # the other ranks wait for this one
             failure = error
         if not self._all_agree(failure is None):
             self._failed = True
-            self._take_back(before)
+            if rebuilt is not None:
+                rebuilt.undo()
+                self._freezer.take_back(before)
+                self._gradient_bytes = None
             self._tell(f"{prefix} layer modules cannot be frozen, so {before} stay so", failure)
             return None
+        rebuilt.keep()
         identical = self._identical(prefix)
         if not identical:
             _logger.error("egeria: step %d: the ranks' parameters differ after a switch to frozen prefix %d", step,
