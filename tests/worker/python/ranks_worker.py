@@ -30,7 +30,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from egeria.freezing import Freezer
-from egeria.replicas import Replicas
+from egeria.replicas import Rebuilt, Replicas
 from layered_models import (Layered, Unused, WithTable, freeze_by_hand, gradients, largest_relative_error,
                             layer_modules, relative_error_of_all)
 
@@ -382,7 +382,7 @@ def without_rebuild() -> dict[str, Any]:
     training = Training(Setup(compared=False))
     training.step(switch_to=3)
     training.step()
-    training.replicas.rebuild = lambda: None
+    training.replicas.rebuild = lambda: Rebuilt(None)
     training.step(switch_to=0)
     training.step()
     training.step()
