@@ -30,7 +30,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from egeria.freezing import Freezer
-from egeria.replicas import Rebuilt, Replicas
+from egeria.replicas import PackedBuffers, Rebuilt, Replicas
 from layered_models import (Layered, Unused, WithTable, freeze_by_hand, gradients, largest_relative_error,
                             layer_modules, relative_error_of_all)
 
@@ -135,7 +135,7 @@ class Training:
         self.steps += 1
         if self.next_prefix is None:
             return
-        self.replicas.before_switch(self.modules[:self.next_prefix])
+        self.replicas.pack_buffers(self.modules[:self.next_prefix]).share()
         self.freezer.apply(self.next_prefix)
         self.replicas.rebuild().keep()
         if self.ddp is not None:
@@ -373,6 +373,12 @@ def power_sgd() -> dict[str, Any]:
             training.step()
         identical.append(training.identical())
         compressed.append(len(training.hook_state.p_memory_dict) > 0)
+    training.freezer.apply(3)
+    training.replicas.rebuild().undo()
+    training.freezer.take_back(0)
+    compressed.append(len(training.hook_state.p_memory_dict) > 0)
+    training.step()
+    identical.append(training.identical())
     return {"identical": identical, "compressed": compressed}
 
 
@@ -391,9 +397,9 @@ def without_rebuild() -> dict[str, Any]:
 
 @scenario
 def without_buffers_of_the_first_rank() -> dict[str, Any]:
-    """What before_switch() is for: running statistics freeze as each rank has them."""
+    """What pack_buffers() is for: running statistics freeze as each rank has them."""
     training = Training(Setup(options={"norm": nn.BatchNorm1d}, compared=False))
-    training.replicas.before_switch = lambda *_: None
+    training.replicas.pack_buffers = lambda modules: PackedBuffers([], None)
     training.step()
     training.step(switch_to=3)
     frozen = training.modules[:3]
@@ -488,7 +494,7 @@ def a_subgroup_trains() -> dict[str, Any]:
     replicas, modules = Replicas(ddp), layer_modules(model)
     freezer = Freezer(modules, [])
     weight = model.stem.weight.detach().clone()
-    replicas.before_switch(modules[:2])
+    replicas.pack_buffers(modules[:2]).share()
     freezer.apply(2)
     replicas.rebuild().keep()
     ddp(torch.randn(4, 8)).sum().backward()

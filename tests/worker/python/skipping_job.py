@@ -38,7 +38,7 @@ def train(cached: bool) -> tuple[dict[str, Tensor], int]:
                 skipper = None
             prefix = 0 if step == THAW else PREFIX
             freezer.apply(prefix)
-            replicas.before_switch(layers[:prefix])
+            replicas.pack_buffers(layers[:prefix]).share()
             replicas.rebuild().keep()
             if cached and prefix > 0:
                 skipper = Skipper(model, layers[:prefix], Attributes(model, layers, prefix), DictStore(),

@@ -150,7 +150,7 @@ def test_a_builtin_communication_hook_is_kept():
 
 def test_power_sgd_starts_anew_with_the_new_buckets():
     facts = facts_of("power_sgd")
-    assert facts == {"identical": [True] * 5, "compressed": [True] * 5}
+    assert facts == {"identical": [True] * 6, "compressed": [True] * 6}
 
 
 def test_running_statistics_freeze_as_the_first_rank_has_them():

@@ -26,7 +26,7 @@ def wait_for_collectives(patience: float = 1.0) -> bool:
       Whether they rest. True where threads cannot be looked at.
     """
     deadline = time.monotonic() + patience
-    between_checks = 1.2 * sys.getswitchinterval()  # who waits for the interpreter's lock has had it by then
+    between_checks = min(1.2 * sys.getswitchinterval(), 0.05)  # who waits for the interpreter's lock has had it by then
     checks = 0
     while checks < _CHECKS:
         states = _states()

@@ -38,18 +38,48 @@ class Rebuilt:
 
     def keep(self) -> None:
         """The new reducer averages the gradients."""
-        if self._ddp is not None and self._before["reducer"] is not self._ddp.reducer:
-            self._before["reducer"]._remove_autograd_hooks()
+        before, self._before = self._before, {}
+        if self._ddp is None or not before or before["reducer"] is self._ddp.reducer:
+            return
+        before["reducer"]._remove_autograd_hooks()
+        for _, state in self._ddp._comm_hooks:
+            _forget_buckets(state)
 
     def undo(self) -> None:
-        """The wrapper is as it was."""
-        if self._ddp is None:
+        """The wrapper has its old reducer, and all else as it was."""
+        before, self._before = self._before, {}
+        if self._ddp is None or not before:
             return
-        unwanted = self._ddp.reducer
-        self._ddp.__dict__.clear()
-        self._ddp.__dict__.update(self._before)
-        if unwanted is not self._ddp.reducer:
+        unwanted, state = self._ddp.reducer, self._ddp.__dict__
+        state.update(before)
+        for name in [name for name in state if name not in before]:
+            del state[name]
+        if unwanted is not before["reducer"]:
             unwanted._remove_autograd_hooks()
+
+
+class PackedBuffers:
+    """Buffers that are to be the same on all ranks of `group`, in one message per type; None: there are no others."""
+
+    def __init__(self, buffers: Iterable[Tensor], group: dist.ProcessGroup | None):
+        self._group = group
+        self._messages: list[tuple[list[Tensor], Tensor]] = []
+        if group is None:
+            return
+        kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+        for buffer in {id(buffer): buffer for buffer in buffers}.values():
+            kinds.setdefault((buffer.dtype, buffer.device), []).append(buffer)
+        where = _device_of(group)
+        for (_, device), alike in kinds.items():
+            message = torch.cat([buffer.reshape(-1) for buffer in alike])
+            self._messages.append((alike, message if device.type == where.type else message.to(where)))
+
+    def share(self) -> None:
+        """Gives the values of the group's first rank to all. A collective."""
+        for buffers, message in self._messages:
+            dist.broadcast(message, src=dist.get_global_rank(self._group, 0), group=self._group)
+            for buffer, part in zip(buffers, message.split([buffer.numel() for buffer in buffers])):
+                buffer.copy_(part.view_as(buffer))
 
 
 class Replicas:
@@ -121,18 +151,15 @@ class Replicas:
         config.recompile_limit = max(config.recompile_limit, 4 * modules + 8)
         config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 64 * modules)
 
-    def before_switch(self, freezing: Sequence[LayerModule]) -> None:
-        """Gives rank 0's buffers of the layers that are about to freeze to all ranks. A collective.
+    def pack_buffers(self, freezing: Sequence[LayerModule]) -> PackedBuffers:
+        """Buffers of layers that freeze, so that these can stay as rank 0 has them.
 
         Between steps they differ: each rank updates running statistics with its own batch.
         """
-        group = self.process_group
-        if group is None:
-            return
         ignored = self.ddp.parameters_to_ignore if self.ddp is not None else ()
-        buffers = [_local(buffer).detach() for module in freezing for name, buffer in module.buffers()
-                   if name not in ignored]
-        _broadcast_from_first(buffers, group)
+        buffers = (_local(buffer).detach() for module in freezing for name, buffer in module.buffers()
+                   if name not in ignored)
+        return PackedBuffers(buffers, self.process_group)
 
     def rebuild(self) -> Rebuilt:
         """Makes the wrapper right for what requires a gradient now. No collective. What raises leaves it as it was.
@@ -306,7 +333,6 @@ def _register_hooks(ddp: DistributedDataParallel, hooks: Iterable[tuple[Any, Any
     if builtin is not None:
         ddp._register_builtin_comm_hook(builtin)
     for hook, state in hooks:
-        _forget_buckets(state)
         ddp.register_comm_hook(state, hook)
 
 
@@ -349,20 +375,6 @@ def _signed(value: int) -> int:
 
 
 @torch.no_grad()
-def _broadcast_from_first(tensors: list[Tensor], group: dist.ProcessGroup) -> None:
-    """Makes `tensors` equal to those of the group's first rank, in one message per type."""
-    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-    for tensor in {id(tensor): tensor for tensor in tensors}.values():
-        kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
-    for (_, device), alike in kinds.items():
-        message = torch.cat([tensor.reshape(-1) for tensor in alike])
-        where = _device_of(group)
-        sent = message if device.type == where.type else message.to(where)
-        dist.broadcast(sent, src=dist.get_global_rank(group, 0), group=group)
-        for tensor, part in zip(alike, sent.split([tensor.numel() for tensor in alike])):
-            tensor.copy_(part.view_as(tensor))
-
-
 def hash_tensors(tensors: list[Tensor]) -> int:
     """64 bits over the element type, shape and bytes of each tensor, in order."""
     return _native.hash_tensors(tensors)

@@ -336,15 +336,17 @@ class Session:
         for handle in self._handles:
             handle.remove()
         self._stop_measuring()
-        try:
-            self._reports.flush(self._link, self._switcher.prefix)
-            if self._caching is not None:
-                self._caching.close(forget)
-            if self._link is not None:
-                self._link.native.stop(finished)
-            self._switcher.set(0)
-        except Exception as error:  # pylint: disable=broad-exception-caught
-            self._fail("the session did not end in order", error)
+        ends: list[Callable[[], None]] = [lambda: self._reports.flush(self._link, self._switcher.prefix)]
+        if self._caching is not None:
+            ends.append(lambda: self._caching.close(forget))
+        if self._link is not None:
+            ends.append(lambda: self._link.native.stop(finished))
+        ends.append(lambda: self._switcher.set(0))  # on all ranks, whatever fails on one
+        for end in ends:
+            try:
+                end()
+            except Exception as error:  # pylint: disable=broad-exception-caught
+                self._fail("the session did not end in order", error)
         if finished and self._rank() == 0 and self._step > 0:
             print(summary_line(self.summary()), flush=True)
 

@@ -17,7 +17,7 @@ from egeria.checks import check
 from egeria.freezing import Freezer
 from egeria.linking import commit_group
 from egeria.modules import LayerModule
-from egeria.replicas import Rebuilt, Replicas
+from egeria.replicas import PackedBuffers, Rebuilt, Replicas
 from egeria.states import Switch
 
 _logger = logging.getLogger("egeria")
@@ -126,11 +126,19 @@ class Switcher:
             if not self._freezer.apply(prefix):
                 return Rebuilt(None)
             rebuilt = self.replicas.rebuild()
-        except Exception:
+        except BaseException:
             self._freezer.take_back(before)
             raise
         self._gradient_bytes = None
         return rebuilt
+
+    def _go_back(self, prefix: int, rebuilt: Rebuilt) -> None:
+        """After _change() on this rank, or an attempt, where others could not."""
+        try:
+            rebuilt.undo()
+        finally:
+            self._freezer.take_back(prefix)
+            self._gradient_bytes = None
 
     def switch(self, prefix: int, step: int) -> Switch | None:
         """Freezes another prefix on all ranks, or on none if one of them cannot: then never again. A collective.
@@ -145,21 +153,24 @@ class Switcher:
         if prefix == before or self._failed:
             return None
         failure: Exception | None = None
-        rebuilt: Rebuilt | None = None
+        buffers, rebuilt = PackedBuffers([], None), Rebuilt(None)
         try:
-            self.replicas.before_switch(self.modules[before:prefix])
+            buffers = self.replicas.pack_buffers(self.modules[before:prefix])
             rebuilt = self._change(prefix)
         except Exception as error:  # pylint: disable=broad-exception-caught  # the other ranks wait for this one
             failure = error
-        if not self._all_agree(failure is None):
-            self._failed = True
-            if rebuilt is not None:
-                rebuilt.undo()
-                self._freezer.take_back(before)
-                self._gradient_bytes = None
+        agreed = False
+        try:
+            agreed = self._all_agree(failure is None)
+        finally:
+            if not agreed:
+                self._failed = True
+                self._go_back(before, rebuilt)
+        if not agreed:
             self._tell(f"{prefix} layer modules cannot be frozen, so {before} stay so", failure)
             return None
         rebuilt.keep()
+        buffers.share()
         identical = self._identical(prefix)
         if not identical:
             _logger.error("egeria: step %d: the ranks' parameters differ after a switch to frozen prefix %d", step,
