@@ -73,12 +73,12 @@ class Controller:
         """SIGTERM; returns the exit code."""
         self.process.send_signal(signal.SIGCONT)
         self.process.terminate()
-        return self.process.wait(timeout=20)
+        return self.process.wait(timeout=300)
 
     def egeria(self, *arguments: str) -> str:
         """Output of the command `egeria` against this controller."""
         return subprocess.run([BIN / "egeria", *arguments, "--controller", self.address],
-                              check=True, capture_output=True, text=True, timeout=30).stdout
+                              check=True, capture_output=True, text=True, timeout=300).stdout
 
     def metrics(self) -> str:
         return http_get(f"http://127.0.0.1:{self.metrics_port}/metrics")
@@ -96,7 +96,7 @@ class Controller:
 def http_get(url: str) -> str:
     """What is served on this machine, whatever http_proxy says."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=10) as answer:
+    with opener.open(url, timeout=300) as answer:
         return answer.read().decode()
 
 
@@ -128,7 +128,7 @@ class Job:
                  *(program or (str(BIN / "egeria-train"),)), *arguments, "--summary", str(self.summary_path)],
                 stdout=log, stderr=log, env=env)
 
-    def wait(self, seconds: float = 300) -> dict:
+    def wait(self, seconds: float = 1200) -> dict:
         """The run's summary; fails where the job failed."""
         try:
             code = self.process.wait(timeout=seconds)
@@ -137,6 +137,11 @@ class Job:
             raise AssertionError(f"the job did not end within {seconds} s:\n{self.log.read_text()[-4000:]}") from None
         assert code == 0, f"the job ended with {code}:\n{self.log.read_text()[-4000:]}"
         return json.loads(self.summary_path.read_text())["runs"][0]
+
+    def metrics(self, rank: int) -> str:
+        """What a rank that was started with --metrics-port 0 serves at the port that its log names."""
+        port = re.search(rf"metrics of rank {rank} at port (\d+)", self.log.read_text()).group(1)
+        return http_get(f"http://127.0.0.1:{port}/metrics")
 
     def kill(self) -> None:
         """Ends torchrun and, through it, the ranks, which it has put into sessions of their own."""

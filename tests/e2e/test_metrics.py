@@ -15,10 +15,10 @@ from harness import Controller, Job, free_port, http_get, metric, wait_until
 def run(tmp_path: pathlib.Path, digits: pathlib.Path, controller: Controller):
     """A job that serves its own metrics; yields the ports of (controller, worker)."""
     port = free_port()
-    with Job(tmp_path, "job", "--task", "digits", "--data", str(digits), "--epochs", "3000", "--policy", "plasticity",
-             "--interval", "5", "--window", "4", "--bootstrap", "off", "--schedule", "constant",
+    with Job(tmp_path, "job", "--task", "digits", "--data", str(digits), "--epochs", "100000", "--policy",
+             "plasticity", "--interval", "5", "--window", "4", "--bootstrap", "off", "--schedule", "constant",
              "--metrics-port", str(port), controller=controller.address, ranks=1):
-        wait_until(lambda: (metric(controller.metrics(), "egeria_readings_total") or 0) >= 4, 60, "readings")
+        wait_until(lambda: (metric(controller.metrics(), "egeria_readings_total") or 0) >= 4, 300, "readings")
         yield controller.metrics_port, port
 
 
@@ -50,9 +50,9 @@ def test_prometheus_scrapes_a_run(tmp_path: pathlib.Path, run: tuple[int, int]):
         return json.loads(answer)["data"]["result"]
 
     try:
-        wait_until(lambda: len(query('up{job="egeria"} == 1')) == 2, 60, "both targets up")
-        wait_until(lambda: query("egeria_readings_total > 0"), 30, "readings in Prometheus")
-        wait_until(lambda: query("egeria_worker_steps_total > 0"), 30, "steps in Prometheus")
+        wait_until(lambda: len(query('up{job="egeria"} == 1')) == 2, 300, "both targets up")
+        wait_until(lambda: query("egeria_readings_total > 0"), 300, "readings in Prometheus")
+        wait_until(lambda: query("egeria_worker_steps_total > 0"), 300, "steps in Prometheus")
     finally:
         server.terminate()
-        server.wait(timeout=20)
+        server.wait(timeout=300)

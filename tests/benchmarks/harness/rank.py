@@ -222,7 +222,7 @@ def _end_in_order() -> None:
     with contextlib.suppress(ImportError):  # late: a plain run trains without the package
         from egeria.exiting import wait_for_collectives
 
-        wait_for_collectives()
+        wait_for_collectives(patience=60)
     dist.destroy_process_group()
 
 

@@ -31,17 +31,28 @@ class Daemon:
     def end(self, number: int = signal.SIGTERM) -> None:
         if self.process is not None:
             self.process.send_signal(number)
-            self.process.wait(30)
+            self.process.wait(300)
             self.process = None
 
 
-def wait_until_kept(session: Any, seconds: float = 60) -> None:
-    """Where a session has a cache, and has frozen layers: until that is there, and has written what it was offered."""
+def be_patient() -> None:
+    """Sessions of this process wait for their caches, however slow the machine is."""
+    from egeria.worth import Worth
+
+    Worth.longest_patience = 300.0
+
+
+def wait_until_kept(session: Any, seconds: float = 300, attachments: int = 1) -> None:
+    """Where a session has a cache, and has frozen layers: until that is there, and has written what it was offered.
+
+    Args:
+      attachments: at least so many times it has been found; a daemon that was started anew is found again.
+    """
     cache = session._caching and session._caching._cache
     if cache is None:
         return
     deadline = time.monotonic() + seconds
-    while not cache.attached:
+    while not cache.attached or cache.counters()["attached"] < attachments:
         assert time.monotonic() < deadline, "the session has not found its cache"
         time.sleep(0.01)
     assert cache.flush(seconds)

@@ -1,6 +1,7 @@
 """A training on two ranks with switches, and what the cache of frozen activations did in it.
 
-  caching_job.py OUT [--cache ADDRESS] [--use auto|always] [--workers N] [--augment] [--only-rank N] [--pause N ...]
+  caching_job.py OUT [--cache ADDRESS] [--patient] [--use auto|always] [--workers N] [--augment] [--only-rank N]
+                 [--pause N ...]
 Each rank writes OUT/rank<r>.json.
 """
 
@@ -16,7 +17,8 @@ import time
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from cache_daemon import wait_until_kept
+from cache_daemon import be_patient, wait_until_kept
+from ending import end_process_group
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
@@ -56,6 +58,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--cache", default="none")
+    parser.add_argument("--patient", action="store_true", help="wait for the cache, also for one that is started anew "
+                        "in a pause, and at the end of an epoch until it has written all")
     parser.add_argument("--use", default="always")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--augment", action="store_true")
@@ -63,6 +67,8 @@ def main() -> None:
     parser.add_argument("--pause", type=int, nargs="+", default=[], help="before epoch N, from 0: says so in "
                         "OUT/paused<n>, goes on when OUT/go<n> is there")
     arguments = parser.parse_args()
+    if arguments.patient:
+        be_patient()
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
@@ -82,6 +88,8 @@ def main() -> None:
             (arguments.out / f"paused{epoch}").touch()
             while not (arguments.out / f"go{epoch}").exists():
                 time.sleep(0.02)
+            if arguments.patient:
+                wait_until_kept(session, attachments=2)
         sampler.set_epoch(epoch)
         for batch, labels in loader:
             loss = F.cross_entropy(model(batch), labels)
@@ -92,13 +100,16 @@ def main() -> None:
             losses.append(loss.item().hex())
             if len(losses) == PLANS[0][0]:
                 wait_until_kept(session)
+        if arguments.patient:
+            wait_until_kept(session)
+            dist.barrier()  # a rank's next samples may be those of the other
     weights = hashlib.sha256(b"".join(value.numpy().tobytes() for value in network.state_dict().values()))
     (arguments.out / f"rank{rank}.json").write_text(json.dumps({
         "losses": losses, "weights": weights.hexdigest(), "counters": session.cache_counters(),
         "estimates": session.cache_estimates(),
         "identical": session.summary()["ranks_identical"]}), encoding="utf-8")
     session.close()
-    dist.destroy_process_group()
+    end_process_group()
 
 
 if __name__ == "__main__":

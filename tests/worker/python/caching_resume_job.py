@@ -20,8 +20,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from cache_daemon import wait_until_kept
+from cache_daemon import be_patient, wait_until_kept
 from caching_job import BATCH, STEPS_PER_EPOCH, Images, ResNet
+from ending import end_process_group
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
@@ -42,6 +43,7 @@ def main() -> None:
     parser.add_argument("--exit-at", type=int, default=-1, help="step after which to exit as if all were well")
     parser.add_argument("--resume", type=int, default=0, help="begin with the checkpoint of this step")
     arguments = parser.parse_args()
+    be_patient()
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
@@ -80,14 +82,14 @@ def main() -> None:
                 time.sleep(600)
             if step == arguments.exit_at:
                 say_what_is_stored(arguments.out, rank, session)
-                dist.destroy_process_group()
+                end_process_group()
                 sys.exit()
         hits[epoch] = session.cache_counters().get("cache_hits", 0)
     weights = hashlib.sha256(b"".join(value.numpy().tobytes() for value in network.state_dict().values()))
     write(arguments.out / f"rank{rank}.json", {"weights": weights.hexdigest(), "hits": hits,
                                                "counters": session.cache_counters()})
     session.close()
-    dist.destroy_process_group()
+    end_process_group()
 
 
 def say_what_is_stored(out: pathlib.Path, rank: int, session: egeria.Session) -> None:

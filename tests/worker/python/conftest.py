@@ -34,3 +34,10 @@ def cache_daemon(tmp_path: pathlib.Path) -> Iterator[Daemon]:
     daemon.start()
     yield daemon
     daemon.end(signal.SIGKILL)
+
+
+@pytest.fixture
+def patient_cache(cache_daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Daemon:
+    """One that sessions of the test's process wait for, however slow the machine is."""
+    monkeypatch.setattr("egeria.worth.Worth.longest_patience", 300.0)
+    return cache_daemon

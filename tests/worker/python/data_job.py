@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from ending import end_process_group
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -145,7 +146,7 @@ def main() -> None:
     torch.manual_seed(0)
     report = {"lightning": lightning, "huggingface": huggingface, "accelerate": accelerate}[sys.argv[2]]()
     pathlib.Path(sys.argv[1], f"report{dist.get_rank()}.json").write_text(json.dumps(report))
-    dist.destroy_process_group()
+    end_process_group()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 import numpy as np
+from harness import Controller
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "worker" / "python" / "examples"
@@ -40,14 +41,31 @@ def environment(**variables: str) -> dict[str, str]:
     return {**kept, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "EGERIA_CACHE": "none", **variables}
 
 
-def run(command: list, folder: pathlib.Path, seconds: float = 300,
+def paced(controller: Controller, *events: tuple[int, str]) -> dict[str, str]:
+    """Variables for launch(): from each of these steps on the script is slow until the controller's metrics have a line
+    that matches. See run_script.py."""
+    return {"STEP_SECONDS": "0.1", "STEP_EVENTS": json.dumps(events),
+            "STEP_METRICS": f"http://127.0.0.1:{controller.metrics_port}/metrics"}
+
+
+def a_reading_of(job: str) -> tuple[int, str]:
+    """For paced()."""
+    return 0, rf'^egeria_readings_total{{training_job="{job}"}} [1-9]'
+
+
+def a_prefix(step: int, prefix: int) -> tuple[int, str]:
+    """For paced(): that so many layer modules are frozen on all ranks of the only job."""
+    return step, rf'^egeria_frozen_prefix{{[^}}]*state="applied"[^}}]*}} {prefix}$'
+
+
+def run(command: list, folder: pathlib.Path, seconds: float = 1200,
         **variables: str) -> subprocess.CompletedProcess:
     """Runs a command in `folder` and returns what it did, whatever that is."""
     return subprocess.run([str(part) for part in command], cwd=folder, env=environment(**variables),
                           capture_output=True, text=True, timeout=seconds, check=False)
 
 
-def launch(script: pathlib.Path, *arguments, folder: pathlib.Path, launcher: Sequence = (), seconds: float = 300,
+def launch(script: pathlib.Path, *arguments, folder: pathlib.Path, launcher: Sequence = (), seconds: float = 1200,
            **variables: str) -> str:
     """Runs a script on two ranks under torchrun, or another launcher; it must succeed. Returns its output with its
     errors."""

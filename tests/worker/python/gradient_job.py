@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from ending import end_process_group
 from gradient_models import MODULES, make_batch, make_model
 
 
@@ -77,12 +78,31 @@ def digest(tensors: list[Tensor]) -> str:
                                    for tensor in tensors)).hexdigest()
 
 
-def wait_until_sent(session: Any, quiet: float = 2.0) -> None:
-    """The end of a job does not wait for readings that are still queued; a test that counts them does."""
+def note_offers() -> list[int]:
+    """The steps of which readings will be offered to the line."""
+    from egeria import _native
+
+    steps: list[int] = []
+    offer = _native.RankLink.offer_gradients
+
+    def noting(link: Any, request: Any, step: int, *reading: Any) -> bool:
+        taken = offer(link, request, step, *reading)
+        steps.extend([step] if taken else [])
+        return taken
+
+    _native.RankLink.offer_gradients = noting
+    return steps
+
+
+def wait_until_sent(session: Any, readings: int, quiet: float = 30.0) -> None:
+    """The end of a job does not wait for readings that are still queued; a test that counts them does. If there are
+    fewer than expected, as where one is no number, until no more have come for a while."""
     sent, since = -1, time.monotonic()
-    while time.monotonic() - since < quiet:
-        if session.counters().get("samples_sent", 0) != sent:
-            sent, since = session.counters().get("samples_sent", 0), time.monotonic()
+    while sent < readings and time.monotonic() - since < quiet:
+        counters = session.counters()
+        now = counters.get("samples_sent", 0) + counters.get("samples_dropped", 0)
+        if now != sent:
+            sent, since = now, time.monotonic()
         time.sleep(0.02)
 
 
@@ -116,6 +136,7 @@ def main() -> None:
         arguments.wrap = "ddp"
         model = wrap(network, arguments)
     scaler = torch.amp.GradScaler("cpu", enabled=arguments.scale, init_scale=256.0)
+    offers = note_offers() if session is not None else []
     torch.manual_seed(1000 + rank)
     prefixes = []
     record: dict[str, list[list[float]]] = {"own": [], "mean": []}
@@ -175,11 +196,13 @@ def main() -> None:
     }
     if session is not None:
         if egeria_address():
-            wait_until_sent(session)
+            # Ranks know of each other's readings two steps later.
+            last = arguments.steps - (2 if world > 1 else 0)
+            wait_until_sent(session, sum(step <= last for step in offers))
         session.close()
     (arguments.out / f"rank{rank}.json").write_text(json.dumps(result), encoding="utf-8")
     if distributed:
-        dist.destroy_process_group()
+        end_process_group()
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import pathlib
 
 import torch
 import torch.distributed as dist
+from ending import end_process_group
 from torch.utils.data import Dataset
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, set_seed
 
@@ -62,7 +63,7 @@ def main() -> None:
             "steps": 0 if session is None else session.summary()["steps"],
             "trainable": all(parameter.requires_grad for parameter in model.parameters()),
         }))
-    dist.destroy_process_group()
+    end_process_group()
 
 
 if __name__ == "__main__":

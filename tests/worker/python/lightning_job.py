@@ -9,6 +9,7 @@ import pathlib
 import lightning as L
 import torch
 import torch.distributed as dist
+from ending import end_process_group
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
@@ -68,7 +69,7 @@ def main() -> None:
             "steps": 0 if session is None else session.summary()["steps"],
             "total_steps": None if session is None else session._config.total_steps,
         }))
-    dist.destroy_process_group()
+    end_process_group()
 
 
 if __name__ == "__main__":

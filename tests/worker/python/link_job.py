@@ -1,7 +1,8 @@
 """A training job without a model of its own kind: two linear layer modules driven through egeria._native.RankLink.
 
 Run alone or under torchrun:
-  link_job.py --controller ADDRESS --out FOLDER [--steps N] [--reference-here] [--end HOW [--end-rank R]]
+  link_job.py --controller ADDRESS --out FOLDER [--steps N] [--policy JSON] [--reference-here]
+              [--end HOW [--end-rank R]]
 Each rank writes FOLDER/rank<r>.json: what it was asked and told, at which steps. With --end it ends early instead:
   return        without stop(), from the main module
   exception     an exception in the loop
@@ -24,6 +25,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from ending import end_process_group
 
 from egeria import _native
 
@@ -69,7 +71,8 @@ class Job:
         torch.manual_seed(0)
         self.weights = [torch.randn(WIDTH, WIDTH) / 4 for _ in range(2)]
         self.references: list[torch.Tensor] | None = None
-        self.link = _native.RankLink(describe_job(self.rank, self.world_size, self.local),
+        policy = {"policy_json": arguments.policy} if arguments.policy else {}
+        self.link = _native.RankLink(describe_job(self.rank, self.world_size, self.local, **policy),
                                      controller=arguments.controller, commit_group=group)
         self.seen: dict[str, Any] = {"sampled": [], "snapshots": [], "plans": [], "offered": 0}
         self.prefix = 0
@@ -138,7 +141,7 @@ def fork_a_child(job: Job) -> None:
         if job.world_size > 1:  # torch's own process groups hang in a child that ends as Python does
             os._exit(17)
         sys.exit(17)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
@@ -155,6 +158,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--step-seconds", type=float, default=0.01)
     parser.add_argument("--until-plan", type=int, default=0, help="go on until this plan has been applied")
+    parser.add_argument("--policy", help="with its constants, as JSON")
     parser.add_argument("--reference-here", action="store_true")
     parser.add_argument("--end", choices=["return", "exception", "wait", "raise-in-wait", "fork"])
     parser.add_argument("--end-rank", type=int, default=0)
@@ -186,7 +190,7 @@ def main() -> None:
     job.link.stop(finished=True)
     job.write(arguments.out)
     if job.world_size > 1:
-        dist.destroy_process_group()
+        end_process_group()
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from egeria.freezing import Freezer
 from egeria.replicas import PackedBuffers, Rebuilt, Replicas
+from ending import end_process_group
 from layered_models import (Layered, Unused, WithTable, freeze_by_hand, gradients, largest_relative_error,
                             layer_modules, relative_error_of_all)
 
@@ -520,7 +521,7 @@ def main() -> int:
                 json.dump(report, file)
         if failed:
             return 1
-    dist.destroy_process_group()
+    end_process_group()
     return 0
 
 

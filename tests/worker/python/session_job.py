@@ -23,6 +23,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from ending import end_process_group
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -289,7 +290,7 @@ def main() -> None:
             session.close()
     (arguments.out / f"rank{rank}.json").write_text(json.dumps(record), encoding="utf-8")
     if distributed:
-        dist.destroy_process_group()
+        end_process_group()
 
 
 def compiles() -> dict[str, int]:

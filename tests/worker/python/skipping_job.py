@@ -12,6 +12,7 @@ from egeria.freezing import Freezer
 from egeria.modules import partition
 from egeria.replicas import Replicas
 from egeria.skipping import Skipper
+from ending import end_process_group
 from skipped_models import RESNET_LAYERS, images, resnet, square
 from skipping_runs import DictStore, epochs
 
@@ -61,7 +62,7 @@ def main() -> None:
     assert skipped >= 8, skipped
     for name, value in plain.items():
         assert torch.equal(value, weights[name]), name
-    dist.destroy_process_group()
+    end_process_group()
 
 
 if __name__ == "__main__":

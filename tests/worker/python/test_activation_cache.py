@@ -22,11 +22,13 @@ from egeria.attributes import Attributes
 from egeria.modules import partition
 
 JOB = "0b0e7f6c-5a3e-4d58-9e0e-3c1f6a2b7d11"
+PATIENCE = 300.0  # seconds with whatever is waited for
 
 
 def connect(cache_daemon: Daemon, **options: Any) -> _native.ActivationCache:
-    cache = _native.ActivationCache(cache_daemon.address, JOB, shared_bytes=4 << 20, **options)
-    wait_until(lambda: cache.attached, 20, "the cache")
+    cache = _native.ActivationCache(cache_daemon.address, JOB, shared_bytes=4 << 20, patience_seconds=PATIENCE,
+                                    **options)
+    wait_until(lambda: cache.attached, PATIENCE, "the cache")
     return cache
 
 
@@ -39,7 +41,7 @@ def rows(count: int, seed: int = 0) -> tuple[Tensor, ...]:
 
 def missing(store: PrefixStore, ids: Sequence[int], hashes: Sequence[int] | None = None) -> list[str]:
     """Why samples are not found."""
-    return list(store.get(ids, ids if hashes is None else hashes, 5.0).reasons)
+    return list(store.get(ids, ids if hashes is None else hashes, PATIENCE).reasons)
 
 
 def test_tensors_come_back_to_the_bit_whatever_their_types_and_strides(cache_daemon: Daemon):
@@ -48,18 +50,19 @@ def test_tensors_come_back_to_the_bit_whatever_their_types_and_strides(cache_dae
     tensors = rows(40)
     assert missing(store, range(40)) == ["absent"] * 40
     store.put(range(40), range(40), tensors)
-    assert cache.flush(20)
-    found, reasons = store.get(range(50), range(50), 5.0)
+    assert cache.flush(PATIENCE)
+    found, reasons = store.get(range(50), range(50), PATIENCE)
     assert list(reasons) == [""] * 40 + ["absent"] * 10
     assert [part.dtype for part in found] == [tensor.dtype for tensor in tensors]
     assert all(torch.equal(part[:40], tensor) for part, tensor in zip(found, tensors))
     assert missing(store, [3], [4]) == ["other_input"]
     assert missing(PrefixStore(cache, bytes([1] * 16)), [3]) == ["absent"], "another prefix"
     # Another process of the job, which has stored nothing itself.
-    assert torch.equal(PrefixStore(connect(cache_daemon), bytes(16)).get([7], [7], 5.0).tensors[0][0], tensors[0][7])
+    other = PrefixStore(connect(cache_daemon), bytes(16))
+    assert torch.equal(other.get([7], [7], PATIENCE).tensors[0][0], tensors[0][7])
     store = PrefixStore(cache, bytes(16))
     store.forget()
-    assert cache.flush(20) and missing(store, [3]) == ["absent"]
+    assert cache.flush(PATIENCE) and missing(store, [3]) == ["absent"]
     counters = cache.counters()
     assert counters["hits"] >= 40 and counters["other_input"] == 1 and counters["corrupt"] == 0
 
@@ -71,9 +74,9 @@ def test_compressed_activations_come_back_to_the_bit_also_to_one_with_another_fo
     store = PrefixStore(cache, bytes(16), format)
     tensors = (*rows(120), torch.randn(120, 4, 500).relu())
     store.put(range(120), range(120), tensors)
-    assert cache.flush(20)
+    assert cache.flush(PATIENCE)
     for reader in (cache, connect(cache_daemon)):
-        found, reasons = PrefixStore(reader, bytes(16)).get(range(120), range(120), 5.0)
+        found, reasons = PrefixStore(reader, bytes(16)).get(range(120), range(120), PATIENCE)
         assert list(reasons) == [""] * 120
         assert all(torch.equal(part, tensor) for part, tensor in zip(found, tensors))
     counters = cache.counters()
@@ -88,8 +91,8 @@ def test_rounded_activations_are_what_torch_rounds_and_nobody_else_gets_them(cac
     wide = torch.cat([torch.randn(150, 600) * torch.logspace(-9, 4, 600), torch.tensor([[0.0, -0.0]] * 150)], 1)
     tensors = (*rows(150), wide)
     store.put(range(150), range(150), tensors)
-    assert cache.flush(20)
-    found, reasons = store.get(range(150), range(150), 5.0)
+    assert cache.flush(PATIENCE)
+    found, reasons = store.get(range(150), range(150), PATIENCE)
     assert list(reasons) == [""] * 150
     expected = store.as_kept(tensors)
     assert all(torch.equal(part, tensor) for part, tensor in zip(found, expected))
@@ -103,16 +106,16 @@ def test_rounded_activations_are_what_torch_rounds_and_nobody_else_gets_them(cac
         assert missing(PrefixStore(reader, bytes(16)), range(150)) == ["absent"] * 150
     store = PrefixStore(cache, bytes(16), format)
     store.forget()
-    assert cache.flush(20) and missing(store, [3]) == ["absent"]
+    assert cache.flush(PATIENCE) and missing(store, [3]) == ["absent"]
 
 
 def test_batches_that_are_expected_are_read_ahead(cache_daemon: Daemon):
     cache = connect(cache_daemon)
     store = PrefixStore(cache, bytes(16))
     store.put(range(40), range(40), rows(40))
-    assert cache.flush(20)
+    assert cache.flush(PATIENCE)
     store.expect([range(0, 20), range(20, 40)])
-    wait_until(lambda: cache.counters()["bytes_read"] > 0, 20, "the first batch")
+    wait_until(lambda: cache.counters()["bytes_read"] > 0, PATIENCE, "the first batch")
     assert missing(store, range(0, 20)) == missing(store, range(20, 40)) == [""] * 20
     counters = cache.counters()
     assert counters["batches_ahead"] + counters["batches_waited_for"] == 2 and counters["batches_late"] == 0
@@ -122,15 +125,15 @@ def test_a_cache_that_is_killed_gives_misses_and_takes_up_when_it_is_back(cache_
     cache = connect(cache_daemon)
     store = PrefixStore(cache, bytes(16))
     store.put(range(8), range(8), rows(8))
-    assert cache.flush(20) and missing(store, range(8)) == [""] * 8
+    assert cache.flush(PATIENCE) and missing(store, range(8)) == [""] * 8
     cache_daemon.end(signal.SIGKILL)
     assert set(missing(store, range(8))) <= {"late", "absent"}
     store.put(range(8), range(8), rows(8))
     cache_daemon.start()
-    wait_until(lambda: cache.counters()["attached"] == 2, 20, "the cache to come back")
+    wait_until(lambda: cache.counters()["attached"] == 2, PATIENCE, "the cache to come back")
     store.put(range(8), range(8), rows(8))
-    assert cache.flush(20)
-    found = store.get(range(8), range(8), 5.0)
+    assert cache.flush(PATIENCE)
+    found = store.get(range(8), range(8), PATIENCE)
     assert all(torch.equal(part, tensor) for part, tensor in zip(found.tensors, rows(8)))
 
 
@@ -186,5 +189,5 @@ def test_a_process_ends_promptly_with_a_line_open(cache_daemon: Daemon, close: b
               "cache.put([1], [1], [torch.zeros(1, 10)])\n"
               f"if {close}: cache.close(); assert not cache.attached\n"
               "print('end')\n")
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0 and done.stdout == "end\n", done.stderr

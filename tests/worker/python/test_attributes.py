@@ -355,22 +355,22 @@ def train_with_and_without(address: str, change: Callable[[int, nn.Module], Any]
     return training.session
 
 
-def test_after_a_change_the_prefix_is_another_one(cache_daemon: Daemon, caplog: pytest.LogCaptureFixture):
+def test_after_a_change_the_prefix_is_another_one(patient_cache: Daemon, caplog: pytest.LogCaptureFixture):
     def change(number: int, model: nn.Module) -> None:
         model.gain = 1.0 if number < 20 else 2.0
 
-    session = train_with_and_without(cache_daemon.address, change)
+    session = train_with_and_without(patient_cache.address, change)
     counters = session.cache_counters()
     assert counters["proofs"] == 2 and session.cache_estimates()["state"] != "refused", session.cache_estimates()
     assert counters["passes_skipped"] > 30 and "SETTING_CHANGED" not in caplog.text
 
 
 @pytest.mark.parametrize("every", [1, 12])
-def test_what_changes_again_and_again_is_said_once(every: int, cache_daemon: Daemon, caplog: pytest.LogCaptureFixture):
+def test_what_changes_again_and_again_is_said_once(every: int, patient_cache: Daemon, caplog: pytest.LogCaptureFixture):
     def change(number: int, model: nn.Module) -> None:
         model.passes = number // every
 
-    session = train_with_and_without(cache_daemon.address, change, 100)
+    session = train_with_and_without(patient_cache.address, change, 100)
     counters = session.cache_counters()
     assert counters["proofs"] == (1 if every == 1 else 4)
     assert caplog.text.count("SETTING_CHANGED") == 1 and "passes of a Glued" in caplog.text

@@ -42,7 +42,7 @@ def same(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> bool:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_weights_are_those_without_a_cache_over_freezes_and_thaws(workers: int, plain: list[dict[str, Any]],
                                                                   cache_daemon: Daemon, tmp_path: pathlib.Path):
-    cached = train(tmp_path / "out", "--cache", cache_daemon.address, "--workers", workers)
+    cached = train(tmp_path / "out", "--cache", cache_daemon.address, "--patient", "--workers", workers)
     assert same(plain, cached)
     for counters in (record["counters"] for record in cached):
         assert counters["hits"] > 60 and counters["passes_skipped"] > 2, counters
@@ -52,7 +52,7 @@ def test_weights_are_those_without_a_cache_over_freezes_and_thaws(workers: int, 
 
 def test_augmented_samples_never_hit(cache_daemon: Daemon, tmp_path: pathlib.Path):
     plain = train(tmp_path / "plain", "--augment")
-    cached = train(tmp_path / "cached", "--augment", "--cache", cache_daemon.address)
+    cached = train(tmp_path / "cached", "--augment", "--cache", cache_daemon.address, "--patient")
     assert same(plain, cached)
     assert sum(record["counters"]["cache_other_input"] for record in cached) > 50
     assert sum(record["counters"]["cache_hits"] for record in cached) == 0
@@ -63,10 +63,10 @@ def test_a_cache_that_comes_and_goes_changes_nothing(plain: list[dict[str, Any]]
     out = tmp_path / "out"
     out.mkdir()
     with Program(tmp_path, "caching_job.py", out, "--cache", cache_daemon.address, "--pause", 4, 6, ranks=2) as job:
-        wait_until(lambda: (out / "paused4").exists(), 120, "epoch 4")
+        wait_until(lambda: (out / "paused4").exists(), 300, "epoch 4")
         cache_daemon.end(signal.SIGKILL)
         (out / "go4").touch()
-        wait_until(lambda: (out / "paused6").exists(), 120, "epoch 6")
+        wait_until(lambda: (out / "paused6").exists(), 300, "epoch 6")
         cache_daemon.start()
         (out / "go6").touch()
         job.succeed()
@@ -80,10 +80,10 @@ def test_a_cache_that_is_stopped_for_a_while_changes_nothing(plain: list[dict[st
     out.mkdir()
     assert cache_daemon.process is not None
     with Program(tmp_path, "caching_job.py", out, "--cache", cache_daemon.address, "--pause", 4, 6, ranks=2) as job:
-        wait_until(lambda: (out / "paused4").exists(), 120, "epoch 4")
+        wait_until(lambda: (out / "paused4").exists(), 300, "epoch 4")
         cache_daemon.process.send_signal(signal.SIGSTOP)
         (out / "go4").touch()
-        wait_until(lambda: (out / "paused6").exists(), 120, "epoch 6")
+        wait_until(lambda: (out / "paused6").exists(), 300, "epoch 6")
         cache_daemon.process.send_signal(signal.SIGCONT)
         (out / "go6").touch()
         job.succeed()
@@ -113,8 +113,9 @@ def test_entries_that_are_harmed_change_nothing(harm: Callable[[Sequence[pathlib
     """In the middle of the training, with entries that are asked for next."""
     out = tmp_path / "out"
     out.mkdir()
-    with Program(tmp_path, "caching_job.py", out, "--cache", cache_daemon.address, "--pause", 2, ranks=2) as job:
-        wait_until(lambda: (out / "paused2").exists(), 120, "epoch 2")
+    with Program(tmp_path, "caching_job.py", out, "--cache", cache_daemon.address, "--patient", "--pause", 2,
+                 ranks=2) as job:
+        wait_until(lambda: (out / "paused2").exists(), 300, "epoch 2")
         cache_daemon.end()  # writes what it has in memory
         blobs = list(cache_daemon.folder.rglob("*.blob"))
         assert sum(blob.stat().st_size for blob in blobs) > 1_000_000
@@ -154,7 +155,7 @@ def test_shared_memory_that_is_full_changes_nothing(plain: list[dict[str, Any]],
     own = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=256k tmpfs /dev/shm && exec "$@"', "sh"]
     if subprocess.run([*own, "true"], check=False, capture_output=True).returncode != 0:
         pytest.skip("needs a mount of its own")
-    cached = train(tmp_path / "out", "--cache", cache_daemon.address,
+    cached = train(tmp_path / "out", "--cache", cache_daemon.address, "--patient",
                    launcher=(*own, sys.executable, "-m", "torch.distributed.run", "--standalone"))
     assert same(plain, cached)
     for record in cached:
@@ -166,8 +167,8 @@ def test_two_jobs_at_once_do_not_touch_each_other(plain: list[dict[str, Any]], c
     outs = [tmp_path / "one", tmp_path / "two"]
     for out in outs:
         out.mkdir()
-    with Program(tmp_path, "caching_job.py", outs[0], "--cache", cache_daemon.address, ranks=2) as one, \
-            Program(tmp_path, "caching_job.py", outs[1], "--cache", cache_daemon.address, ranks=2) as two:
+    with Program(tmp_path, "caching_job.py", outs[0], "--cache", cache_daemon.address, "--patient", ranks=2) as one, \
+            Program(tmp_path, "caching_job.py", outs[1], "--cache", cache_daemon.address, "--patient", ranks=2) as two:
         one.succeed()
         two.succeed()
     for out in outs:
@@ -178,7 +179,7 @@ def test_two_jobs_at_once_do_not_touch_each_other(plain: list[dict[str, Any]], c
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_without_a_cache_is_not_waited_for(rank: int, plain: list[dict[str, Any]], cache_daemon: Daemon,
                                                  tmp_path: pathlib.Path):
-    cached = train(tmp_path / "out", "--cache", cache_daemon.address, "--only-rank", rank)
+    cached = train(tmp_path / "out", "--cache", cache_daemon.address, "--patient", "--only-rank", rank)
     assert same(plain, cached)
     assert cached[rank]["counters"]["passes_skipped"] > 2 and not cached[1 - rank]["counters"]
 
@@ -195,11 +196,11 @@ def test_what_thaws_is_forgotten(tmp_path: pathlib.Path):
     out.mkdir()
     try:
         with Program(tmp_path, "caching_job.py", out, "--cache", daemon.address, "--pause", 4, 5, ranks=2) as job:
-            wait_until(lambda: (out / "paused4").exists(), 120, "epoch 4")
-            wait_until(lambda: entries() > 0, 20, "entries of what is frozen")
+            wait_until(lambda: (out / "paused4").exists(), 300, "epoch 4")
+            wait_until(lambda: entries() > 0, 300, "entries of what is frozen")
             (out / "go4").touch()
-            wait_until(lambda: (out / "paused5").exists(), 120, "epoch 5")
-            wait_until(lambda: entries() == 0, 20, "no entries, since all is active")
+            wait_until(lambda: (out / "paused5").exists(), 300, "epoch 5")
+            wait_until(lambda: entries() == 0, 300, "no entries, since all is active")
             (out / "go5").touch()
             job.succeed()
     finally:

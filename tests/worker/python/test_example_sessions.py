@@ -6,8 +6,8 @@ import json
 import pathlib
 
 import torch
-from example_scripts import (EXAMPLES, READINGS, SMALL_GPT, launch, losses, plain_script, readings, write_questions,
-                             write_text)
+from example_scripts import (EXAMPLES, READINGS, SMALL_GPT, a_prefix, a_reading_of, launch, losses, paced, plain_script,
+                             readings, write_questions, write_text)
 from harness import Controller
 
 
@@ -18,7 +18,8 @@ def test_a_script_freezes_and_unfreezes_and_its_weights_load_into_the_plain_one(
     arguments = [text, *SMALL_GPT, "--steps", 60, "--compile", "aot_eager"]
     out = launch(EXAMPLES / "char_gpt.py", *arguments, "--losses", "losses.jsonl", "--save", "frozen.pt",
                  folder=tmp_path, EGERIA_CONTROLLER=controller.address, EGERIA_POLICY="schedule",
-                 STEP_SECONDS="0.1", EGERIA_TOTAL_STEPS="60", EGERIA_POLICY_OPTIONS=json.dumps({"entries": schedule}))
+                 EGERIA_TOTAL_STEPS="60", EGERIA_POLICY_OPTIONS=json.dumps({"entries": schedule}),
+                 **paced(controller, a_prefix(13, 2), a_prefix(37, 0)))
     assert "egeria: 60 steps" in out and "1 freeze, 1 unfreeze" in out and "DIFFERED" not in out
     values = losses(tmp_path / "losses.jsonl")
     assert values[-1] < values[0]
@@ -34,11 +35,13 @@ def test_the_trainer_and_lightning_examples_run_with_a_controller(tmp_path: path
     out = launch(EXAMPLES / "hf_question_answering.py", train, dev, "--layers", 2, "--heads", 2, "--width", 32,
                  "--length", 64, "--vocabulary", 200, "--batch-size", 8, "--epochs", 12, folder=tmp_path,
                  EGERIA_CONTROLLER=controller.address, EGERIA_POLICY="plasticity",
-                 EGERIA_POLICY_OPTIONS=options, EGERIA_TRAINING_JOB="answers", STEP_SECONDS="0.1")
+                 EGERIA_POLICY_OPTIONS=options, EGERIA_TRAINING_JOB="answers",
+                 **paced(controller, a_reading_of("answers")))
     assert "exact match" in out and "egeria: 36 steps" in out
     assert len(readings("answers", controller.address, tmp_path)) > 0
     out = launch(EXAMPLES / "lightning_digits.py", "--devices", 2, "--epochs", 2, folder=tmp_path,
                  EGERIA_CONTROLLER=controller.address, EGERIA_POLICY="plasticity",
-                 EGERIA_POLICY_OPTIONS=options, EGERIA_TRAINING_JOB="digits", STEP_SECONDS="0.1")
+                 EGERIA_POLICY_OPTIONS=options, EGERIA_TRAINING_JOB="digits",
+                 **paced(controller, a_reading_of("digits")))
     assert "accuracy" in out and "egeria: 44 steps" in out
     assert len(readings("digits", controller.address, tmp_path)) > 0

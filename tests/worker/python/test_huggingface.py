@@ -142,13 +142,13 @@ def test_a_callback_serves_one_training_after_another_and_one_that_failed(tmp_pa
     assert all(parameter.requires_grad for parameter in trainer.model.parameters())
 
 
-def test_a_cache_skips_frozen_layers_and_changes_no_bit(tmp_path: pathlib.Path, cache_daemon: Daemon):
+def test_a_cache_skips_frozen_layers_and_changes_no_bit(tmp_path: pathlib.Path, patient_cache: Daemon):
     class UntilKept(TrainerCallback):
         def on_step_end(self, *_, **__) -> None:
             wait_until_kept(callback.session)
 
     found = {}
-    for cache in ("none", cache_daemon.address):
+    for cache in ("none", patient_cache.address):
         callback = EgeriaCallback(config=Config(plans=[(2, 2)], cache=cache, cache_use="always"))
         torch.manual_seed(0)
         trainer = trainer_of(tmp_path, callback, max_steps=40, seed=5)

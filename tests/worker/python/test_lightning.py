@@ -155,13 +155,13 @@ class Logging(Layers):
 
 @pytest.mark.parametrize("kind", [Layers, Logging])
 def test_a_cache_skips_frozen_layers_and_changes_no_bit(kind: type[Layers], tmp_path: pathlib.Path,
-                                                       cache_daemon: Daemon):
+                                                       patient_cache: Daemon):
     class UntilKept(L.Callback):
         def on_train_batch_end(self, *_) -> None:
             wait_until_kept(callback.session)
 
     found = {}
-    for cache in ("none", cache_daemon.address):
+    for cache in ("none", patient_cache.address):
         torch.manual_seed(0)
         module = kind()
         callback = EgeriaCallback(modules=["first", "second", "head"],

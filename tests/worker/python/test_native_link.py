@@ -25,7 +25,7 @@ def readings(controller: Controller) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("local", [False, True], ids=["controller", "local"])
 def test_one_rank_is_sampled_and_frozen(tmp_path: pathlib.Path, controller: Controller, local: bool):
-    with Program(tmp_path, "link_job.py", "--controller", controller.address, "--out", tmp_path, "--steps", 3000,
+    with Program(tmp_path, "link_job.py", "--controller", controller.address, "--out", tmp_path, "--steps", 100_000,
                  "--until-plan", 1, *(["--reference-here"] if local else [])) as program:
         program.succeed()
     rank, = results(tmp_path, 1)
@@ -42,7 +42,7 @@ def test_one_rank_is_sampled_and_frozen(tmp_path: pathlib.Path, controller: Cont
 
 @pytest.mark.parametrize("local", [False, True], ids=["controller", "local"])
 def test_two_ranks_are_told_the_same_at_the_same_steps(tmp_path: pathlib.Path, controller: Controller, local: bool):
-    with Program(tmp_path, "link_job.py", "--controller", controller.address, "--out", tmp_path, "--steps", 3000,
+    with Program(tmp_path, "link_job.py", "--controller", controller.address, "--out", tmp_path, "--steps", 100_000,
                  "--until-plan", 1, *(["--reference-here"] if local else []), ranks=2) as program:
         program.succeed()
     ranks = results(tmp_path, 2)
@@ -55,12 +55,12 @@ def test_two_ranks_are_told_the_same_at_the_same_steps(tmp_path: pathlib.Path, c
 
 
 def test_operators_commands_reach_both_ranks(tmp_path: pathlib.Path, controller: Controller):
-    with Program(tmp_path, "link_job.py", "--controller", controller.address, "--out", tmp_path, "--steps", 3000,
-                 "--until-plan", 2, ranks=2) as program:
-        wait_until(lambda: controller.egeria("list", "--json"), 60, "the job")
+    with Program(tmp_path, "link_job.py", "--controller", controller.address, "--out", tmp_path, "--steps", 100_000,
+                 "--until-plan", 2, "--policy", '{"none": {}}', ranks=2) as program:
+        wait_until(lambda: controller.egeria("list", "--json"), 300, "the job")
         controller.egeria("pause", "link")
         controller.egeria("freeze", "link", "1")
-        wait_until(lambda: metric(controller.metrics(), "egeria_frozen_prefix", state="applied") == 1, 60, "the freeze")
+        wait_until(lambda: metric(controller.metrics(), "egeria_frozen_prefix", state="applied") == 1, 300, "the freeze")
         controller.egeria("unfreeze", "link")
         program.succeed()
     ranks = results(tmp_path, 2)

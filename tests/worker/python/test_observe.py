@@ -7,8 +7,8 @@ import pathlib
 
 import pytest
 import torch
-from example_scripts import (EXAMPLES, READINGS, SMALL_GPT, launch, losses, plain_script, readings, write_cifar,
-                             write_text)
+from example_scripts import (EXAMPLES, READINGS, SMALL_GPT, a_reading_of, launch, losses, paced, plain_script, readings,
+                             write_cifar, write_text)
 from harness import Controller
 
 
@@ -17,7 +17,8 @@ def observe_and_compare(name: str, arguments: list, controller: Controller, fold
     launch(plain_script(name, folder), *arguments, "--losses", "plain.jsonl", "--save", "plain.pt", folder=folder)
     out = launch(EXAMPLES / name, *arguments, "--losses", "watched.jsonl", "--save", "watched.pt", folder=folder,
                  EGERIA_CONTROLLER=controller.address, EGERIA_OBSERVE="1", EGERIA_TRAINING_JOB="watched",
-                 EGERIA_POLICY="plasticity", EGERIA_POLICY_OPTIONS=json.dumps(READINGS), STEP_SECONDS="0.1")
+                 EGERIA_POLICY="plasticity", EGERIA_POLICY_OPTIONS=json.dumps(READINGS),
+                 **paced(controller, a_reading_of("watched")))
     assert "steps observed, nothing was frozen" in out
     assert len(readings("watched", controller.address, folder)) > 0
     assert losses(folder / "watched.jsonl") == losses(folder / "plain.jsonl")

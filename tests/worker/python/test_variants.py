@@ -191,7 +191,7 @@ def test_frozen_layers_are_skipped_from_the_kth_epoch_on_with_the_bits_of_a_trai
     assert sum(last) > 0.9 * SAMPLES * (2 * K - 1) and min(last[per_epoch:]) > 0
 
 
-def test_with_a_session_and_a_cache(cache_daemon: Daemon):
+def test_with_a_session_and_a_cache(patient_cache: Daemon):
     images = Variants(Images(), K)
 
     def weights(cache: str) -> tuple[dict[str, Tensor], list[int]]:
@@ -214,7 +214,7 @@ def test_with_a_session_and_a_cache(cache_daemon: Daemon):
                 hits.append(session.cache_counters().get("hits", 0))
         return model.state_dict(), hits
 
-    cached, hits = weights(cache_daemon.address)
+    cached, hits = weights(patient_cache.address)
     plain, _ = weights("none")
     assert all(torch.equal(value, plain[name]) for name, value in cached.items())
     assert hits[K] == 0 and hits[-1] - hits[-2] > SAMPLES / 2  # the first epoch has nothing frozen

@@ -170,7 +170,8 @@ class Caching:
         frozen, device = modules[:self._prefix], device_of(self._model)
         if self._cache is None:
             self._cache = _native.ActivationCache(self._address, namespace, device=str(device), format=self._format,
-                                                  quota_bytes=self._quota_bytes)
+                                                  quota_bytes=self._quota_bytes,
+                                                  patience_seconds=Worth.longest_patience)
         self._store = PrefixStore(self._cache, fingerprint(frozen, attributes), self._format)
         self._skipper = Skipper(self._model, frozen, attributes, self._store, take_ids=current().take,
                                 upcoming=_upcoming, worth=Worth(device, self.repeats, self._always),

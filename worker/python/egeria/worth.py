@@ -22,7 +22,12 @@ class Worth:
     """Weighs the costs of one frozen prefix: feeds the cost model (worker/cache/cost_model.h) with times.
 
     Owned by the training thread.
+
+    Attributes:
+      longest_patience: seconds that a pass, or a lookup, may wait for the store at most.
     """
+
+    longest_patience: float = _native.CostModel.longest_patience
 
     def __init__(self, device: torch.device, repeats: Repeats | None = None, always: bool = False):
         """
@@ -49,7 +54,7 @@ class Worth:
     @property
     def patience(self) -> float:
         """Seconds that a pass may wait for the store."""
-        return _native.CostModel.longest_patience if self._always else self._model.patience
+        return self.longest_patience if self._always else self._model.patience
 
     def use(self, args: tuple[Any, ...], kwargs: dict[str, Any], ids: Sequence[int]) -> bool:
         """At the beginning of a pass of these samples: whether it goes through the cache."""

@@ -438,14 +438,16 @@ void DefineCache(py::module_& module) {
       "A line to the node's egeria-cache. What fails is a miss, or is dropped. Used from the training thread; in a "
       "forked child every method does nothing.")
       .def(py::init([](const std::string& address, const std::string& job_id, const std::string& device,
-                       const std::string& format, int64_t quota_bytes, size_t shared_bytes) {
+                       const std::string& format, int64_t quota_bytes, size_t shared_bytes,
+                       double patience_seconds) {
              if (const absl::Status claimed = ClaimGrpc(); !claimed.ok()) Raise(claimed);
              return DroppedWithoutLock(ValueOrRaise(ActivationCache::Start(
                  {.address = address, .job_id = job_id, .device = c10::Device(device),
                   .format = ValueOrRaise(cache::StorageFormatOf(format)), .quota_bytes = quota_bytes,
-                  .shared_bytes = shared_bytes})));
+                  .shared_bytes = shared_bytes, .patience = absl::Seconds(patience_seconds)})));
            }), "address"_a, "job_id"_a, "device"_a = "cpu", "format"_a = "exact", "quota_bytes"_a = 0,
-           "shared_bytes"_a = size_t{128} << 20)
+           "shared_bytes"_a = size_t{128} << 20, "patience_seconds"_a = 0.25,
+           "patience_seconds: with the daemon, of one lookup, besides what reading takes.")
       .def("use", [](ActivationCache& self, const py::bytes& prefix) { self.Use(ToFingerprint(prefix)); }, "prefix"_a,
            "What is taken and put from now on is of this prefix.")
       .def("expect", &ExpectBatches, "batches"_a, py::call_guard<Release>(),

@@ -1,0 +1,12 @@
+"""The end of a script of several ranks."""
+
+import torch.distributed as dist
+
+
+def end_process_group() -> None:
+    """Takes the process group apart once its threads rest: see wait_for_collectives(). On a busy machine a plain script
+    whose model keeps the group would abort now and then."""
+    from egeria.exiting import wait_for_collectives  # late: plain scripts train without the package
+
+    assert wait_for_collectives(patience=300)
+    dist.destroy_process_group()
