@@ -26,8 +26,8 @@ class ActivationCache {
     // The others are CacheClient's.
     StorageFormat format = StorageFormat::kExact;
     int64_t quota_bytes = 0;
-    size_t shared_bytes = size_t{128} << 20;
-    absl::Duration patience = absl::Milliseconds(250);
+    size_t shared_bytes = CacheClient::Options().shared_bytes;
+    absl::Duration patience = CacheClient::Options().patience;
   };
 
   // Errors: INVALID_ARGUMENT a bad address, or a job id that is no UUID.

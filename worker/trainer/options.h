@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "worker/cache/cost_model.h"
 #include "worker/trainer/schedule.h"
 
 namespace egeria::trainer {
@@ -53,7 +54,7 @@ struct Options {
   std::string cache_use = "auto";
   std::string cache_format = "exact";
   uint64_t cache_job_quota = 0;  // bytes; 0: the daemon's
-  double cache_patience = 0.25;  // seconds with a lookup; there is no flag for it
+  double cache_patience = cache::CostModel::kLongestPatience;  // seconds with a lookup; there is no flag for it
 
   std::string checkpoint;
   int64_t checkpoint_every = 0;  // steps; 0: at the end only

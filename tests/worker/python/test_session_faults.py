@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -66,12 +67,15 @@ def test_the_process_ends_as_it_would_without_egeria(ending: str, ranks: int, tm
             wait_until(lambda: (tmp_path / "paused0").exists(), 300, "the pause")
             controller.signal(signal.SIGSTOP)  # it cannot answer a farewell
             (tmp_path / "go").touch()
+            begin = time.monotonic()
             code = job.wait()
+            seconds = time.monotonic() - begin
             text = job.text()
     if ending == "forget":
         assert code == 0 and "egeria: 12 steps" in text
     else:
         assert code != 0 and ("the user's own" if ending == "raise" else "KeyboardInterrupt") in text
+    assert seconds < 60
 
 
 def test_a_data_loader_forks_and_spawns_workers_beside_an_open_line(tmp_path: pathlib.Path):

@@ -67,7 +67,7 @@ class PackedBuffers:
         if group is None:
             return
         kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-        for buffer in {id(buffer): buffer for buffer in buffers}.values():
+        for buffer in buffers:
             kinds.setdefault((buffer.dtype, buffer.device), []).append(buffer)
         where = _device_of(group)
         for (_, device), alike in kinds.items():
@@ -374,7 +374,6 @@ def _signed(value: int) -> int:
     return (value & (2**63 - 1)) - (value & 2**63)
 
 
-@torch.no_grad()
 def hash_tensors(tensors: list[Tensor]) -> int:
     """64 bits over the element type, shape and bytes of each tensor, in order."""
     return _native.hash_tensors(tensors)

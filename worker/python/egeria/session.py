@@ -336,17 +336,12 @@ class Session:
         for handle in self._handles:
             handle.remove()
         self._stop_measuring()
-        ends: list[Callable[[], None]] = [lambda: self._reports.flush(self._link, self._switcher.prefix)]
+        self._try_to_end(lambda: self._reports.flush(self._link, self._switcher.prefix))
         if self._caching is not None:
-            ends.append(lambda: self._caching.close(forget))
+            self._try_to_end(lambda: self._caching.close(forget))
         if self._link is not None:
-            ends.append(lambda: self._link.native.stop(finished))
-        ends.append(lambda: self._switcher.set(0))  # on all ranks, whatever fails on one
-        for end in ends:
-            try:
-                end()
-            except Exception as error:  # pylint: disable=broad-exception-caught
-                self._fail("the session did not end in order", error)
+            self._try_to_end(lambda: self._link.native.stop(finished))
+        self._try_to_end(lambda: self._switcher.set(0))  # on all ranks, whatever fails on one
         if finished and self._rank() == 0 and self._step > 0:
             print(summary_line(self.summary()), flush=True)
 
@@ -481,6 +476,9 @@ class Session:
 
     def _try_to_report(self, action: Callable[[], None]) -> None:
         self._try("a step could not be reported", action)
+
+    def _try_to_end(self, action: Callable[[], None]) -> None:
+        self._try("the session did not end in order", action)
 
     def _try_to_probe(self, action: Callable[[], None]) -> None:
         """A failure ends the probes of this rank."""

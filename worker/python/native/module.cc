@@ -446,7 +446,8 @@ void DefineCache(py::module_& module) {
                   .format = ValueOrRaise(cache::StorageFormatOf(format)), .quota_bytes = quota_bytes,
                   .shared_bytes = shared_bytes, .patience = absl::Seconds(patience_seconds)})));
            }), "address"_a, "job_id"_a, "device"_a = "cpu", "format"_a = "exact", "quota_bytes"_a = 0,
-           "shared_bytes"_a = size_t{128} << 20, "patience_seconds"_a = 0.25,
+           "shared_bytes"_a = ActivationCache::Options().shared_bytes,
+           "patience_seconds"_a = absl::ToDoubleSeconds(ActivationCache::Options().patience),
            "patience_seconds: with the daemon, of one lookup, besides what reading takes.")
       .def("use", [](ActivationCache& self, const py::bytes& prefix) { self.Use(ToFingerprint(prefix)); }, "prefix"_a,
            "What is taken and put from now on is of this prefix.")
