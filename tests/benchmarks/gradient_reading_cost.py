@@ -20,7 +20,8 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "worker" / "python"), str(ROOT / "worker" / "python" / "examples")]
+sys.path[:0] = [str(ROOT / "tests" / "worker" / "python"), str(ROOT / "worker" / "python" / "examples"),
+                str(ROOT / "tests")]
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -44,6 +45,7 @@ def train(arguments: argparse.Namespace) -> None:
 
     import egeria
     from cifar_resnet import ResNet
+    from support.ending import end_process_group
 
     distributed = "RANK" in os.environ
     if distributed:
@@ -76,7 +78,7 @@ def train(arguments: argparse.Namespace) -> None:
     (arguments.out / f"rank{os.environ.get('RANK', '0')}.json").write_text(json.dumps(times))
     session.close()
     if distributed:
-        dist.destroy_process_group()
+        end_process_group()
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "worker" / "python" / "examples"))
+sys.path[:0] = [str(ROOT / "worker" / "python" / "examples"), str(ROOT / "tests")]
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -49,6 +49,7 @@ def train(arguments: argparse.Namespace) -> None:
 
     import cifar_resnet
     import egeria
+    from support.ending import end_process_group
 
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -97,7 +98,7 @@ def train(arguments: argparse.Namespace) -> None:
     arguments.job.joinpath(f"rank{rank}.json").write_text(json.dumps(
         {"times": times, "counters": session.counters(), "spent": session.summary()["spent_seconds"]}))
     session.close()
-    dist.destroy_process_group()
+    end_process_group()
 
 
 def show(what: str, ratios: list[float]) -> None:

@@ -51,6 +51,7 @@ def train(arguments: argparse.Namespace) -> None:
 
     import cifar_resnet
     import egeria
+    from support.ending import end_process_group
 
     dist.init_process_group("gloo")
     torch.manual_seed(0)
@@ -77,7 +78,7 @@ def train(arguments: argparse.Namespace) -> None:
         report = {"seconds": seconds, "saved": summary["saved_seconds"], "spent": summary["spent_seconds"]}
         arguments.job.write_text(json.dumps(report), encoding="utf-8")
     session.close(finished=False)
-    dist.destroy_process_group()
+    end_process_group()
 
 
 def run(enabled: int, report: pathlib.Path) -> dict:

@@ -60,6 +60,7 @@ def train(arguments: argparse.Namespace) -> None:
 
     import cifar_resnet
     import egeria
+    from support.ending import end_process_group
 
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -92,7 +93,7 @@ def train(arguments: argparse.Namespace) -> None:
               "counters": session.cache_counters(), "processor": time.process_time() - processor}
     (arguments.job / f"rank{rank}.json").write_text(json.dumps(report), encoding="utf-8")
     session.close()
-    dist.destroy_process_group()
+    end_process_group()
 
 
 def run(cache: str, folder: pathlib.Path) -> list[dict]:

@@ -23,6 +23,7 @@ from benchmarks.harness.runs import EARLY_AT, EARLY_MODULES, Kind, frozen_prefix
 from benchmarks.harness.states import load_state, save_state
 from benchmarks.harness.task import Task
 from benchmarks.tasks import create
+from support.ending import end_process_group
 
 # Steps on a copy of the model before the clock runs: a process's first ones are slow, and a run that starts from a
 # checkpoint would have them where the plain run has none.
@@ -215,15 +216,7 @@ def main() -> None:
     if dist.get_rank() == 0:
         write_json(job.result_file, trainer.result())
     dist.barrier()
-    _end_in_order()
-
-
-def _end_in_order() -> None:
-    with contextlib.suppress(ImportError):  # late: a plain run trains without the package
-        from egeria.exiting import wait_for_collectives
-
-        wait_for_collectives(patience=60)
-    dist.destroy_process_group()
+    end_process_group()
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from cache_daemon import be_patient, wait_until_kept
 from caching_job import BATCH, STEPS_PER_EPOCH, Images, ResNet
-from ending import end_process_group
+from support.ending import end_process_group
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler

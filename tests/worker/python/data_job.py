@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ending import end_process_group
+from support.ending import end_process_group
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 

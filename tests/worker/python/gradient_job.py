@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from ending import end_process_group
+from support.ending import end_process_group
 from gradient_models import MODULES, make_batch, make_model
 
 

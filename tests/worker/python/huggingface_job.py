@@ -8,7 +8,7 @@ import pathlib
 
 import torch
 import torch.distributed as dist
-from ending import end_process_group
+from support.ending import end_process_group
 from torch.utils.data import Dataset
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, set_seed
 

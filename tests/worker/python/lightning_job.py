@@ -9,7 +9,7 @@ import pathlib
 import lightning as L
 import torch
 import torch.distributed as dist
-from ending import end_process_group
+from support.ending import end_process_group
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ending import end_process_group
+from support.ending import end_process_group
 
 from egeria import _native
 

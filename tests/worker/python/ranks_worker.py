@@ -31,7 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from egeria.freezing import Freezer
 from egeria.replicas import PackedBuffers, Rebuilt, Replicas
-from ending import end_process_group
+from support.ending import end_process_group
 from layered_models import (Layered, Unused, WithTable, freeze_by_hand, gradients, largest_relative_error,
                             layer_modules, relative_error_of_all)
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from ending import end_process_group
+from support.ending import end_process_group
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 

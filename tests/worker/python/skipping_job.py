@@ -12,7 +12,7 @@ from egeria.freezing import Freezer
 from egeria.modules import partition
 from egeria.replicas import Replicas
 from egeria.skipping import Skipper
-from ending import end_process_group
+from support.ending import end_process_group
 from skipped_models import RESNET_LAYERS, images, resnet, square
 from skipping_runs import DictStore, epochs
 
