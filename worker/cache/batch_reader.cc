@@ -42,6 +42,11 @@ struct Reading {
   enum class State { kQueued, kReading, kReady } state = State::kQueued;
   bool urgent = false;
 
+  // Of the reading thread.
+  Fingerprint prefix = {};
+  size_t entry_bytes = 0;  // 0: nothing is known of the prefix, not even in the cache
+  std::shared_ptr<CacheClient::PendingLookup> lookup;
+
   // Filled in by the reading thread before it is ready.
   std::vector<at::Tensor> host;
   std::vector<at::Tensor> on_device;  // accelerators only
@@ -118,6 +123,7 @@ class BatchReader::Impl {
     const std::lock_guard<std::mutex> lock(mutex_);
     prefix_ = prefix;
     entry_bytes_ = 0;
+    batch_bytes_ = 0;
     readings_.clear();
   }
 
@@ -138,8 +144,10 @@ class BatchReader::Impl {
   using Shared = std::shared_ptr<Reading>;
 
   void ReadUntilStopped();
-  // Without the lock: fills `reading` in. Returns the size of an entry, or 0 where none was found.
-  size_t Read(const Fingerprint& prefix, size_t entry_bytes, Reading* reading);
+  // Of the reading thread, without the lock. What fails leaves samples out.
+  void Start(const Fingerprint& prefix, size_t entry_bytes, Reading* reading);
+  void Finish(Reading* reading);
+  void FillIn(Reading* reading);
   size_t LearnSize(const Fingerprint& prefix, uint64_t sample);
   std::vector<at::Tensor> MakeBatch(const std::vector<EntryTensor>& entry, size_t samples);
   void CopyToDevice(Reading* reading);
@@ -163,6 +171,7 @@ class BatchReader::Impl {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   Fingerprint prefix_ ABSL_GUARDED_BY(mutex_) = {};
   size_t entry_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: not known
+  size_t batch_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of the last one that was found; 0: not known
   std::deque<Shared> readings_ ABSL_GUARDED_BY(mutex_);
   Counters counters_ ABSL_GUARDED_BY(mutex_);
 };
@@ -268,39 +277,64 @@ void BatchReader::Impl::Count(const CachedBatch& batch) {
 // The one that is waited for, or the first that is not read yet; none while what is read ahead takes too much memory.
 BatchReader::Impl::Shared BatchReader::Impl::Next() {
   size_t bytes = 0;
-  size_t largest = 0;
   Shared first;
   for (const Shared& reading : readings_) {
     if (reading->state == Reading::State::kQueued && reading->urgent) return reading;
     if (reading->state == Reading::State::kQueued && first == nullptr) first = reading;
-    bytes += reading->bytes;
-    largest = std::max(largest, reading->bytes);
+    if (reading->state == Reading::State::kReading) bytes += batch_bytes_;
+    if (reading->state == Reading::State::kReady) bytes += reading->bytes;
   }
-  return bytes == 0 || bytes + largest <= options_.ahead_bytes ? first : nullptr;
+  return bytes == 0 || bytes + batch_bytes_ <= options_.ahead_bytes ? first : nullptr;
 }
 
 void BatchReader::Impl::ReadUntilStopped() {
   const at::NoGradGuard no_gradients;
+  Shared started;  // which the daemon reads while the one before it is finished
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    Shared reading;
-    changed_.wait(lock, [&] { return stopping_ || (reading = Next()) != nullptr; });
+    Shared next;
+    changed_.wait(lock, [&] { return stopping_ || started != nullptr || (next = Next()) != nullptr; });
     if (stopping_) return;
-    reading->state = Reading::State::kReading;
+    // The first of a prefix goes alone: it tells how long entries are, and how much memory a batch takes.
+    if (started != nullptr && batch_bytes_ > 0) next = Next();
+    if (next != nullptr) next->state = Reading::State::kReading;
     const Fingerprint prefix = prefix_;
     const size_t entry_bytes = entry_bytes_;
+    const bool wanted = std::ranges::find(readings_, started) != readings_.end();
     lock.unlock();
-    size_t learnt = 0;
-    try {
-      learnt = Read(prefix, entry_bytes, reading.get());
-    } catch (const std::exception& error) {  // no memory, say
-      LogWarning("a batch could not be read from the cache: ", error.what());
-      reading->outcomes.assign(reading->samples.size(), SampleOutcome::kLate);
-    }
+    if (next != nullptr) Start(prefix, entry_bytes, next.get());
+    if (started != nullptr && wanted) Finish(started.get());
+    if (started != nullptr) started->lookup.reset();  // which may wait for the daemon
     lock.lock();
-    if (prefix == prefix_) entry_bytes_ = std::max(entry_bytes_, learnt);
-    reading->state = Reading::State::kReady;
-    changed_.notify_all();
+    if (started != nullptr) {
+      if (started->prefix == prefix_) {
+        entry_bytes_ = std::max(entry_bytes_, started->entry_bytes);
+        if (started->bytes > 0) batch_bytes_ = started->bytes;
+      }
+      started->state = Reading::State::kReady;
+      changed_.notify_all();
+    }
+    started = std::move(next);
+  }
+}
+
+void BatchReader::Impl::Start(const Fingerprint& prefix, size_t entry_bytes, Reading* reading) {
+  reading->prefix = prefix;
+  try {
+    reading->entry_bytes = entry_bytes > 0 ? entry_bytes : LearnSize(prefix, reading->samples[0]);
+    if (reading->entry_bytes == 0) return;
+    reading->lookup = client_->StartLookup(prefix, reading->samples, reading->entry_bytes);
+  } catch (const std::exception& error) {  // no memory, say
+    LogWarning("a batch could not be asked for: ", error.what());
+  }
+}
+
+void BatchReader::Impl::Finish(Reading* reading) {
+  try {
+    FillIn(reading);
+  } catch (const std::exception& error) {
+    LogWarning("a batch could not be read from the cache: ", error.what());
+    reading->outcomes.assign(reading->samples.size(), SampleOutcome::kLate);
   }
 }
 
@@ -311,15 +345,15 @@ size_t BatchReader::Impl::LearnSize(const Fingerprint& prefix, uint64_t sample) 
   return bytes;
 }
 
-size_t BatchReader::Impl::Read(const Fingerprint& prefix, size_t entry_bytes, Reading* reading) {
+void BatchReader::Impl::FillIn(Reading* reading) {
   const size_t count = reading->samples.size();
   reading->outcomes.assign(count, SampleOutcome::kAbsent);
   reading->input_hashes.assign(count, 0);
-  if (entry_bytes == 0) entry_bytes = LearnSize(prefix, reading->samples[0]);
-  if (entry_bytes == 0) return 0;
+  if (reading->lookup == nullptr && reading->entry_bytes > 0) reading->outcomes.assign(count, SampleOutcome::kLate);
+  if (reading->lookup == nullptr) return;
   std::vector<bool> unfit(count, false);
   const std::vector<CacheClient::Outcome> outcomes =
-      client_->Lookup(prefix, reading->samples, entry_bytes, [&](size_t position, const Entry& entry) {
+      client_->FinishLookup(reading->lookup.get(), [&](size_t position, const Entry& entry) {
         if (reading->host.empty()) reading->host = MakeBatch(entry.tensors, count);
         unfit[position] = !Fits(reading->host, entry.tensors);
         if (unfit[position]) return;
@@ -335,7 +369,6 @@ size_t BatchReader::Impl::Read(const Fingerprint& prefix, size_t entry_bytes, Re
   }
   for (const at::Tensor& tensor : reading->host) reading->bytes += tensor.nbytes();
   if (stream_.has_value() && !reading->host.empty()) CopyToDevice(reading);
-  return entry_bytes;
 }
 
 std::vector<at::Tensor> BatchReader::Impl::MakeBatch(const std::vector<EntryTensor>& entry, size_t samples) {

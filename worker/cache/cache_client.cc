@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -21,6 +22,7 @@
 #include "common/thread/thread.h"
 #include "egeria/v1/cache.grpc.pb.h"
 #include "worker/cache/entry_maker.h"
+#include "worker/cache/get_call.h"
 #include "worker/cache/shared_memory.h"
 
 namespace egeria::cache {
@@ -63,7 +65,38 @@ v1::DropRequest::Scope ToProto(CacheClient::Scope scope) {
   return v1::DropRequest::PREFIX;
 }
 
+// A session and the memory shared with it, which is null where bytes are streamed. One part of it is for each lookup that
+// may be under way, the last one for writes.
+struct Line {
+  int64_t session = 0;  // 0: not attached
+  std::shared_ptr<SharedMemory> memory;
+  int64_t attachment = 0;  // numbers them; a daemon that was restarted begins anew with its sessions
+
+  size_t part() const { return memory->bytes().size() / (CacheClient::kMostLookups + 1) / kSlotAlignment * kSlotAlignment; }
+  size_t writes_begin() const { return CacheClient::kMostLookups * part(); }
+};
+
 }  // namespace
+
+struct CacheClient::PendingLookup {
+  PendingLookup(std::shared_ptr<Impl> impl, const Fingerprint& prefix, std::span<const uint64_t> samples,
+                size_t entry_bytes)
+      : impl(std::move(impl)), prefix(prefix), samples(samples.begin(), samples.end()), entry_bytes(entry_bytes) {}
+  ~PendingLookup();
+  PendingLookup(const PendingLookup&) = delete;
+  PendingLookup& operator=(const PendingLookup&) = delete;
+
+  const std::shared_ptr<Impl> impl;
+  const Fingerprint prefix;
+  const std::vector<uint64_t> samples;
+  const size_t entry_bytes;
+  Line line;
+  size_t offset = 0;  // of its part of the shared memory
+  size_t slot = 0;    // for an entry there
+  size_t room = 0;    // for samples in a call; 0: nothing can be asked for
+  size_t asked = 0;   // for the first ones
+  std::unique_ptr<GetCall> call;
+};
 
 class CacheClient::Impl {
  public:
@@ -95,8 +128,11 @@ class CacheClient::Impl {
     threads_.clear();
   }
 
-  std::vector<Outcome> Lookup(const Fingerprint& prefix, std::span<const uint64_t> samples, size_t entry_bytes,
-                              absl::FunctionRef<void(size_t, const Entry&)> found);
+  void Start(PendingLookup* lookup);
+  // Waits for it. Returns the outcomes.
+  std::vector<Outcome> Finish(PendingLookup* lookup, absl::FunctionRef<void(size_t, const Entry&)> found);
+  // Of one that nobody will finish.
+  void Abandon(PendingLookup* lookup);
   void ForgetCorrupt(const Fingerprint& prefix, std::span<const uint64_t> samples,
                      const std::vector<Outcome>& outcomes);
   // Room in the queue for an offer, which is then to be pushed; false counts as one that was dropped, or refused where it
@@ -122,15 +158,6 @@ class CacheClient::Impl {
   const Options& options() const { return options_; }
 
  private:
-  // A session and the memory shared with it, which is null where bytes are streamed; the first half is for lookups, the
-  // second for writes.
-  struct Line {
-    int64_t session = 0;  // 0: not attached
-    std::shared_ptr<SharedMemory> memory;
-    int64_t attachment = 0;  // numbers them; a daemon that was restarted begins anew with its sessions
-    size_t half() const { return memory->bytes().size() / 2 / kSlotAlignment * kSlotAlignment; }
-  };
-
   Line line() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     return line_;
@@ -146,15 +173,14 @@ class CacheClient::Impl {
   // its memory. The next one comes after a while, which doubles each time, so that a daemon that is stopped or overloaded
   // is hardly ever asked.
   void GiveUp(const Line& line);
-  // Calls `arrived` for each entry of an answer in order, while the daemon reads on; an empty one is not there. False
-  // where not all came in time.
-  bool Fetch(const Line& line, const v1::GetRequest& request, absl::Time deadline,
-             absl::FunctionRef<void(std::span<const std::byte> entry)> arrived);
+  // Asks for as many more samples as fit into one call.
+  void AskForMore(PendingLookup* lookup);
 
   const Options options_;
   EntryMaker maker_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Cache::Stub> stub_;
+  std::array<const PendingLookup*, kMostLookups> lookups_ = {};  // by part of the memory; of the thread that looks up
   bool told_of_streaming_ = false;
   bool told_of_quota_ = false;
 
@@ -239,42 +265,6 @@ void CacheClient::Impl::AttachOnce() {
   stream->Finish();
 }
 
-bool CacheClient::Impl::Fetch(const Line& line, const v1::GetRequest& request, absl::Time deadline,
-                              absl::FunctionRef<void(std::span<const std::byte> entry)> arrived) {
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(deadline));
-  const auto reader = stub_->Get(&context, request);
-  const auto stride = static_cast<size_t>(request.stride());
-  const auto wanted = static_cast<size_t>(request.samples_size());
-  v1::GetResponse response;
-  std::vector<uint32_t> lengths;  // of what is streamed
-  std::string streamed;
-  size_t count = 0;
-  bool good = true;
-  while (good && reader->Read(&response)) {
-    if (line.memory == nullptr) {
-      lengths.insert(lengths.end(), response.lengths().begin(), response.lengths().end());
-      streamed.append(response.data());
-      continue;
-    }
-    for (const uint32_t length : response.lengths()) {
-      good = good && count < wanted && length <= stride;
-      if (good) arrived(line.memory->bytes().subspan(count++ * stride, length));
-    }
-  }
-  if (!good) context.TryCancel();
-  good = reader->Finish().ok() && good;
-  size_t at = 0;
-  for (const uint32_t length : lengths) {
-    good = good && count < wanted && length <= streamed.size() - at;
-    if (!good) return false;
-    arrived(std::as_bytes(std::span(streamed)).subspan(at, length));
-    at += length;
-    ++count;
-  }
-  return good && count == wanted;
-}
-
 void CacheClient::Impl::GiveUp(const Line& line) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (line_.attachment != line.attachment) return;
@@ -283,17 +273,46 @@ void CacheClient::Impl::GiveUp(const Line& line) {
   if (attach_context_ != nullptr) attach_context_->TryCancel();
 }
 
-std::vector<CacheClient::Outcome> CacheClient::Impl::Lookup(const Fingerprint& prefix,
-                                                            std::span<const uint64_t> samples, size_t entry_bytes,
-                                                            absl::FunctionRef<void(size_t, const Entry&)> found) {
-  const auto begin = std::chrono::steady_clock::now();
+void CacheClient::Impl::Start(PendingLookup* lookup) {
+  const auto free = std::ranges::find(lookups_, nullptr);
+  if (free == lookups_.end()) return;
+  *free = lookup;
   const Line line = this->line();
   const bool shared = line.memory != nullptr;
-  const size_t slot = shared ? std::min(SlotOf(entry_bytes), line.half()) : SlotOf(entry_bytes);
+  lookup->line = line;
+  lookup->offset = shared ? (free - lookups_.begin()) * line.part() : 0;
+  lookup->slot = shared ? std::min(SlotOf(lookup->entry_bytes), line.part()) : SlotOf(lookup->entry_bytes);
+  if (line.session == 0 || lookup->slot == 0) return;
+  lookup->room = shared ? line.part() / lookup->slot : std::max<size_t>(1, kMaxStreamedRead / lookup->slot);
+  lookup->room = std::min(lookup->room, kMaxSamplesPerCall);
+  // Else the next lookup's time would pass while this one makes more calls.
+  if (lookup->samples.size() <= lookup->room) AskForMore(lookup);
+}
+
+void CacheClient::Impl::AskForMore(PendingLookup* lookup) {
+  const auto rest = std::span(lookup->samples).subspan(lookup->asked);
+  const auto samples = rest.first(std::min(rest.size(), lookup->room));
+  if (samples.empty()) return;
+  v1::GetRequest request;
+  request.set_session(lookup->line.session);
+  request.set_fingerprint(BytesOf(lookup->prefix));
+  request.mutable_samples()->Add(samples.begin(), samples.end());
+  request.set_offset(static_cast<int64_t>(lookup->offset));
+  request.set_stride(static_cast<int64_t>(lookup->slot));
+  const double bytes = static_cast<double>(samples.size() * lookup->slot);
+  const absl::Duration reading = std::min(absl::Seconds(bytes / kSlowestBytesPerSecond), kLongestReading);
+  // Lookups under way share the disk.
+  const absl::Time deadline = absl::Now() + options_.patience + static_cast<int>(kMostLookups) * reading;
+  lookup->call = std::make_unique<GetCall>(stub_.get(), request, lookup->line.memory, deadline);
+  lookup->asked += samples.size();
+}
+
+std::vector<CacheClient::Outcome> CacheClient::Impl::Finish(PendingLookup* lookup,
+                                                            absl::FunctionRef<void(size_t, const Entry&)> found) {
+  const auto begin = std::chrono::steady_clock::now();
   int64_t bytes_read = 0;
-  std::vector<Outcome> outcomes(samples.size(), Outcome::kLate);
+  std::vector<Outcome> outcomes(lookup->samples.size(), Outcome::kLate);
   Entry entry;
-  bool failed = false;
   size_t at = 0;
   const auto arrived = [&](std::span<const std::byte> bytes) {
     const size_t position = at++;
@@ -302,26 +321,24 @@ std::vector<CacheClient::Outcome> CacheClient::Impl::Lookup(const Fingerprint& p
       return;
     }
     bool intact = false;  // and if so, only longer than was asked for
-    const bool good = ReadEntry({options_.name, prefix, samples[position]}, bytes, entry_bytes, &entry, &intact);
+    const EntryKey key{options_.name, lookup->prefix, lookup->samples[position]};
+    const bool good = ReadEntry(key, bytes, lookup->entry_bytes, &entry, &intact);
     outcomes[position] = good ? Outcome::kFound : intact ? Outcome::kAbsent : Outcome::kCorrupt;
     bytes_read += static_cast<int64_t>(bytes.size());
     if (good) found(position, entry);
   };
-  while (!failed && line.session != 0 && at < samples.size() && slot > 0) {
-    const size_t room = shared ? line.half() / slot : std::max<size_t>(1, kMaxStreamedRead / slot);
-    const size_t count = std::min({samples.size() - at, room, kMaxSamplesPerCall});
-    v1::GetRequest request;
-    request.set_session(line.session);
-    request.set_fingerprint(BytesOf(prefix));
-    request.mutable_samples()->Add(samples.begin() + at, samples.begin() + at + count);
-    request.set_stride(static_cast<int64_t>(slot));
-    const absl::Duration reading = absl::Seconds(static_cast<double>(count * slot) / kSlowestBytesPerSecond);
-    failed = !Fetch(line, request, absl::Now() + options_.patience + std::min(reading, kLongestReading), arrived);
+  bool good = true;
+  if (lookup->asked == 0) AskForMore(lookup);
+  while (good && lookup->call != nullptr) {
+    good = lookup->call->Finish(arrived);
+    lookup->call.reset();
+    if (good) AskForMore(lookup);
   }
-  if (failed) GiveUp(line);
-  ForgetCorrupt(prefix, samples, outcomes);
+  std::ranges::replace(lookups_, lookup, nullptr);
+  if (!good) GiveUp(lookup->line);
+  ForgetCorrupt(lookup->prefix, lookup->samples, outcomes);
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!failed && at > 0) pause_ = kFirstPause;
+  if (good && at > 0 && line_.attachment == lookup->line.attachment) pause_ = kFirstPause;
   for (const Outcome outcome : outcomes) {
     counters_.found += outcome == Outcome::kFound;
     counters_.absent += outcome == Outcome::kAbsent;
@@ -331,6 +348,13 @@ std::vector<CacheClient::Outcome> CacheClient::Impl::Lookup(const Fingerprint& p
   counters_.bytes_read += bytes_read;
   counters_.lookup_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return outcomes;
+}
+
+void CacheClient::Impl::Abandon(PendingLookup* lookup) {
+  // Its part of the memory is another lookup's only once the daemon has done with it.
+  const bool writes = lookup->call != nullptr && lookup->line.memory != nullptr;
+  if (writes && !lookup->call->Finish([](std::span<const std::byte>) {})) GiveUp(lookup->line);
+  std::ranges::replace(lookups_, lookup, nullptr);
 }
 
 // So that they are written anew, when they are offered next.
@@ -346,7 +370,7 @@ void CacheClient::Impl::ForgetCorrupt(const Fingerprint& prefix, std::span<const
 bool CacheClient::Impl::Reserve(const Fingerprint& prefix, size_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   ++counters_.offered;
-  const size_t longest = std::min(options_.queue_bytes, line_.memory != nullptr ? line_.half() : kMaxStreamedRead);
+  const size_t longest = std::min(options_.queue_bytes, line_.memory != nullptr ? line_.part() : kMaxStreamedRead);
   if (SlotOf(bytes) > longest) {
     ++counters_.refused;
     if (std::exchange(too_long_, prefix) != prefix) {
@@ -385,7 +409,7 @@ void CacheClient::Impl::WriteUntilStopped() {
       // As many writes in a row as fit into one call.
       size_t bytes = 0;
       line = line_;
-      const size_t most = line.memory != nullptr ? line.half() : kMaxStreamedWrite;
+      const size_t most = line.memory != nullptr ? line.part() : kMaxStreamedWrite;
       size_t slot = 0;
       while (!tasks_.empty() && !forget && writes.size() < kMaxSamplesPerCall) {
         if (auto* write = std::get_if<Write>(&tasks_.front())) {
@@ -436,11 +460,12 @@ void CacheClient::Impl::WriteSome(const Line& line, std::vector<Write> writes) {
   const auto writer = stub_->Put(&context, &response);
   bool good = true;
   if (line.memory != nullptr) {
-    request.set_offset(static_cast<int64_t>(line.half()));
+    request.set_offset(static_cast<int64_t>(line.writes_begin()));
     request.set_stride(static_cast<int64_t>(slot));
-    good = slot * entries.size() <= line.half();
+    good = slot * entries.size() <= line.part();
+    std::byte* const begin = line.memory->bytes().data() + line.writes_begin();
     for (size_t i = 0; good && i < entries.size(); ++i) {
-      std::memcpy(line.memory->bytes().data() + line.half() + i * slot, entries[i].data(), entries[i].size());
+      std::memcpy(begin + i * slot, entries[i].data(), entries[i].size());
     }
     good = good && writer->Write(request);
   } else {
@@ -510,11 +535,27 @@ void CacheClient::Stop() {
 
 bool CacheClient::InChild() const { return getpid() != pid_; }
 
+CacheClient::PendingLookup::~PendingLookup() { impl->Abandon(this); }
+
+std::shared_ptr<CacheClient::PendingLookup> CacheClient::StartLookup(const Fingerprint& prefix,
+                                                                     std::span<const uint64_t> samples,
+                                                                     size_t entry_bytes) {
+  const Fingerprint stored = StoredPrefix(prefix, impl_->options().format);
+  auto lookup = std::make_shared<PendingLookup>(impl_, stored, samples, entry_bytes);
+  if (!InChild()) impl_->Start(lookup.get());
+  return lookup;
+}
+
+std::vector<CacheClient::Outcome> CacheClient::FinishLookup(
+    PendingLookup* lookup, absl::FunctionRef<void(size_t position, const Entry&)> found) {
+  if (InChild()) return std::vector<Outcome>(lookup->samples.size(), Outcome::kLate);
+  return impl_->Finish(lookup, found);
+}
+
 std::vector<CacheClient::Outcome> CacheClient::Lookup(const Fingerprint& prefix, std::span<const uint64_t> samples,
                                                       size_t entry_bytes,
                                                       absl::FunctionRef<void(size_t position, const Entry&)> found) {
-  if (InChild()) return std::vector<Outcome>(samples.size(), Outcome::kLate);
-  return impl_->Lookup(StoredPrefix(prefix, impl_->options().format), samples, entry_bytes, found);
+  return FinishLookup(StartLookup(prefix, samples, entry_bytes).get(), found);
 }
 
 bool CacheClient::Offer(const Fingerprint& prefix, uint64_t sample, uint64_t input_hash,

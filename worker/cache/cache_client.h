@@ -24,7 +24,7 @@ namespace egeria::cache {
 // is dropped, and a thread of the client's own attaches anew when the daemon is back. What a lookup finds has been
 // checked against its key and its checksum.
 //
-// Lookup() is for one thread, and all else for one, which may be another; the client's own threads attach and write. In
+// Lookups are for one thread, and all else for one, which may be another; the client's own threads attach and write. In
 // a forked child every method does nothing.
 class CacheClient {
  public:
@@ -32,7 +32,7 @@ class CacheClient {
     rpc::Address address;                             // of the daemon, a Unix socket
     JobId name;                                       // the job, whose entries no other job sees
     int64_t quota_bytes = 0;                          // 0: the daemon's
-    size_t shared_bytes = size_t{128} << 20;          // of shared memory; half for lookups, half for offers
+    size_t shared_bytes = size_t{128} << 20;          // of shared memory; a third for offers, the others for lookups
     size_t queue_bytes = size_t{128} << 20;           // of offers that wait to be written
     // In which entries are written. Those in any format are read, but rounded ones only where the format is the same.
     StorageFormat format = StorageFormat::kExact;
@@ -77,6 +77,15 @@ class CacheClient {
   // `entry_bytes`: EntrySize() of what is expected; longer entries are not found.
   std::vector<Outcome> Lookup(const Fingerprint& prefix, std::span<const uint64_t> samples, size_t entry_bytes,
                               absl::FunctionRef<void(size_t position, const Entry&)> found);
+
+  // Lookup() in two parts: the daemon reads while what was asked for before is finished. Of more than kMostLookups under
+  // way the last ones find nothing. One that is let go of unfinished waits for the daemon all the same.
+  static constexpr size_t kMostLookups = 2;
+  struct PendingLookup;
+  std::shared_ptr<PendingLookup> StartLookup(const Fingerprint& prefix, std::span<const uint64_t> samples,
+                                             size_t entry_bytes);
+  std::vector<Outcome> FinishLookup(PendingLookup* lookup,
+                                    absl::FunctionRef<void(size_t position, const Entry&)> found);
 
   // Takes copies of entries to be written when there is time. False where they are dropped.
   bool Offer(const Fingerprint& prefix, uint64_t sample, uint64_t input_hash, std::span<const EntryTensor> tensors);

@@ -25,6 +25,9 @@ absl::StatusOr<std::unique_ptr<CacheServer>> CacheServer::Start(const rpc::Addre
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   rpc::ConfigureServer(&builder);
+  // Several ranks ask at once, each with two calls; beyond these gRPC makes a thread for a call and ends it after.
+  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 2);
+  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 8);
   int port = 0;
   builder.AddListeningPort(listen.ToString(), grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(&server->service_);

@@ -17,7 +17,9 @@ namespace egeria::cache {
 namespace {
 
 constexpr int kMaxSamples = 65'536;
-constexpr size_t kChunk = size_t{1} << 20;
+constexpr size_t kChunk = size_t{1} << 20;  // of a message with bytes
+// Of entries in shared memory that a message tells of: a message costs as much as reading some hundred KiB.
+constexpr int64_t kToldAtOnce = int64_t{4} << 20;
 // Of one call whose bytes are streamed; they are held in memory.
 constexpr uint64_t kMaxStreamed = uint64_t{256} << 20;
 
@@ -194,7 +196,7 @@ grpc::Status CacheService::GetShared(const Session& session, const Fingerprint& 
   bool good = true;
   int64_t hits = 0;
   int64_t bytes = 0;
-  const auto tell = [&](int64_t at_least) {
+  const auto tell = [&](int64_t at_least, grpc::WriteOptions options) {
     v1::GetResponse response;
     int64_t more = 0;
     int end = told;
@@ -206,15 +208,15 @@ grpc::Status CacheService::GetShared(const Session& session, const Fingerprint& 
     for (const uint32_t length : response.lengths()) hits += length > 0;
     bytes += more;
     told = end;
-    good = good && writer->Write(response);
+    good = good && writer->Write(response, options);
   };
   const std::thread::id teller = std::this_thread::get_id();
   helpers_.Run([&] {
     while (read_one()) {
-      if (std::this_thread::get_id() == teller) tell(kChunk);
+      if (std::this_thread::get_id() == teller) tell(kToldAtOnce, {});
     }
   });
-  tell(0);
+  tell(0, grpc::WriteOptions().set_last_message());  // sent with the status, in one go
   CountReads(hits, count, bytes);
   return good ? grpc::Status::OK : grpc::Status::CANCELLED;
 }

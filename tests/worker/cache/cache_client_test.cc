@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <new>
 #include <optional>
 #include <random>
 #include <string>
@@ -33,6 +34,7 @@ const JobId kOther("1b0e7f6c-5a3e-4d58-9e0e-3c1f6a2b7d22");
 constexpr Fingerprint kFirst = {1};
 constexpr Fingerprint kSecond = {2};
 constexpr int64_t kFloats = 2'000;  // of an activation
+constexpr absl::Duration kLong = absl::Minutes(5);
 
 // What the prefix gives for a sample: different for each, so that no other one can be taken for it.
 std::vector<float> Activation(uint64_t sample) {
@@ -68,22 +70,32 @@ class CacheClientTest : public ::testing::Test {
     }
     EXPECT_TRUE(client.Flush(absl::Seconds(20)));
   }
-  // How many of these samples are found; each must be the right one.
-  static int Find(CacheClient& client, const Fingerprint& prefix, uint64_t first, uint64_t count) {
+  struct Started {
+    std::vector<uint64_t> samples;
+    std::shared_ptr<CacheClient::PendingLookup> lookup;
+  };
+  static Started Start(CacheClient& client, const Fingerprint& prefix, uint64_t first, uint64_t count) {
     std::vector<uint64_t> samples;
     for (uint64_t sample = first; sample < first + count; ++sample) samples.push_back(sample);
+    return {samples, client.StartLookup(prefix, samples, EntryBytes())};
+  }
+  // How many of its samples are found; each must be the right one.
+  static int Finish(CacheClient& client, const Started& started) {
     int found = 0;
     const std::vector<CacheClient::Outcome> outcomes =
-        client.Lookup(prefix, samples, EntryBytes(), [&](size_t position, const Entry& entry) {
+        client.FinishLookup(started.lookup.get(), [&](size_t position, const Entry& entry) {
           ++found;
-          const std::vector<float> expected = Activation(samples[position]);
-          EXPECT_EQ(entry.input_hash, InputHash(samples[position]));
+          const std::vector<float> expected = Activation(started.samples[position]);
+          EXPECT_EQ(entry.input_hash, InputHash(started.samples[position]));
           ASSERT_EQ(entry.tensors.size(), 1);
           EXPECT_EQ(entry.tensors[0].shape, std::vector<int64_t>{kFloats});
           EXPECT_EQ(std::memcmp(entry.tensors[0].data, expected.data(), kFloats * sizeof(float)), 0);
         });
     EXPECT_EQ(std::count(outcomes.begin(), outcomes.end(), CacheClient::Outcome::kFound), found);
     return found;
+  }
+  static int Find(CacheClient& client, const Fingerprint& prefix, uint64_t first, uint64_t count) {
+    return Finish(client, Start(client, prefix, first, count));
   }
 
   testing::CacheDaemon daemon_;
@@ -102,6 +114,65 @@ TEST_F(CacheClientTest, FindsWhatWasOfferedAndNothingElse) {
   EXPECT_EQ(counters.absent, 25);
   EXPECT_EQ(counters.corrupt + counters.late + counters.dropped + counters.refused, 0);
   EXPECT_FALSE(counters.streamed);
+}
+
+TEST_F(CacheClientTest, TheNextLookupMayBeUnderWay) {
+  for (const size_t shared_bytes : {size_t{1} << 20, size_t{1} << 50}) {  // the second is streamed
+    const auto client = daemon_.Connect(kJob, shared_bytes, kLong);
+    Offer(*client, kFirst, 0, 300);
+    Started started = Start(*client, kFirst, 0, 10);
+    for (uint64_t first = 10; first < 300; first += 10) {
+      Started next = Start(*client, kFirst, first, first == 150 ? 150 : 10);  // once more than fits at once
+      if (first % 50 == 0) Offer(*client, kSecond, first, 30);
+      EXPECT_EQ(Finish(*client, started), 10);
+      started = std::move(next);
+      if (first != 150) continue;
+      EXPECT_EQ(Finish(*client, started), 150);
+      started = Start(*client, kFirst, 0, 10);
+    }
+    EXPECT_EQ(Finish(*client, started), 10);
+    EXPECT_EQ(client->counters().late + client->counters().corrupt, 0);
+  }
+}
+
+TEST_F(CacheClientTest, TheDaemonReadsBeforeALookupIsFinished) {
+  const auto client = daemon_.Connect(kJob, size_t{1} << 20);
+  Offer(*client, kFirst, 0, 20);
+  int found = 0;
+  for (auto time = std::chrono::milliseconds(50); found < 20 && time < std::chrono::seconds(20); time *= 2) {
+    ASSERT_TRUE(testing::WaitUntil([&] { return client->attached(); }));
+    const Started one = Start(*client, kFirst, 0, 10);
+    const Started two = Start(*client, kFirst, 10, 10);
+    std::this_thread::sleep_for(time);
+    daemon_.Signal(SIGSTOP);
+    found = Finish(*client, one) + Finish(*client, two);
+    daemon_.Signal(SIGCONT);
+  }
+  EXPECT_EQ(found, 20) << "and it has had the time";
+}
+
+TEST_F(CacheClientTest, LookupsUnderWayAreInNobodysWay) {
+  const auto client = daemon_.Connect(kJob, size_t{1} << 20, kLong);
+  Offer(*client, kFirst, 0, 100);
+  for (uint64_t first = 0; first < 100; first += 20) {
+    Start(*client, kFirst, first, 20);
+    const Started started = Start(*client, kFirst, 0, 100);
+    Start(*client, kFirst, 50, 20);
+    EXPECT_EQ(Finish(*client, started), 100);
+    {
+      const Started failing = Start(*client, kFirst, 0, 10);
+      const auto fail = [](size_t, const Entry&) { throw std::bad_alloc(); };
+      EXPECT_THROW(client->FinishLookup(failing.lookup.get(), fail), std::bad_alloc);
+    }
+    EXPECT_EQ(Find(*client, kFirst, 0, 100), 100);
+  }
+  const Started one = Start(*client, kFirst, 0, 10);
+  const Started two = Start(*client, kFirst, 10, 10);
+  EXPECT_EQ(Find(*client, kFirst, 20, 10), 0) << "more than may be under way";
+  EXPECT_EQ(Finish(*client, two), 10);
+  EXPECT_EQ(Find(*client, kFirst, 20, 10), 10);
+  EXPECT_EQ(Finish(*client, one), 10);
+  EXPECT_EQ(client->counters().attached, 1) << "no reason to give the line up";
 }
 
 TEST_F(CacheClientTest, RanksShareAJobsEntriesAndJobsDoNot) {
@@ -138,7 +209,7 @@ TEST_F(CacheClientTest, EntriesLargerThanAMessageAreStreamedToo) {
 }
 
 TEST_F(CacheClientTest, AnEntryThatDoesNotFitIntoTheSharedMemoryIsRefusedWithTheReason) {
-  const auto client = daemon_.Connect(kJob, size_t{1} << 20);  // half of it is for offers
+  const auto client = daemon_.Connect(kJob, size_t{1} << 20);  // a third of it is for offers
   const std::vector<float> values(200'000);
   const EntryTensor tensor{DataType::kFloat32, {200'000}, reinterpret_cast<const std::byte*>(values.data())};
   ::testing::internal::CaptureStderr();
