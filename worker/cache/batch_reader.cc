@@ -146,12 +146,13 @@ class BatchReader::Impl {
   void ReadUntilStopped();
   // Of the reading thread, without the lock. What fails leaves samples out.
   void Start(const Fingerprint& prefix, size_t entry_bytes, Reading* reading);
-  void Finish(Reading* reading);
+  void Finish(bool wanted, Reading* reading);
   void FillIn(Reading* reading);
   size_t LearnSize(const Fingerprint& prefix, uint64_t sample);
   std::vector<at::Tensor> MakeBatch(const std::vector<EntryTensor>& entry, size_t samples);
   void CopyToDevice(Reading* reading);
   at::Tensor Buffer(at::IntArrayRef shape, at::ScalarType type);
+  void SetReady(Reading* reading) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Shared Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Shared Find(std::span<const uint64_t> samples) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Count(const CachedBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -303,19 +304,20 @@ void BatchReader::Impl::ReadUntilStopped() {
     const bool wanted = std::ranges::find(readings_, started) != readings_.end();
     lock.unlock();
     if (next != nullptr) Start(prefix, entry_bytes, next.get());
-    if (started != nullptr && wanted) Finish(started.get());
-    if (started != nullptr) started->lookup.reset();  // which may wait for the daemon
+    if (started != nullptr) Finish(wanted, started.get());
     lock.lock();
-    if (started != nullptr) {
-      if (started->prefix == prefix_) {
-        entry_bytes_ = std::max(entry_bytes_, started->entry_bytes);
-        if (started->bytes > 0) batch_bytes_ = started->bytes;
-      }
-      started->state = Reading::State::kReady;
-      changed_.notify_all();
-    }
+    if (started != nullptr) SetReady(started.get());
     started = std::move(next);
   }
+}
+
+void BatchReader::Impl::SetReady(Reading* reading) {
+  reading->state = Reading::State::kReady;
+  if (reading->prefix == prefix_) {
+    entry_bytes_ = std::max(entry_bytes_, reading->entry_bytes);
+    if (reading->bytes > 0) batch_bytes_ = reading->bytes;
+  }
+  changed_.notify_all();
 }
 
 void BatchReader::Impl::Start(const Fingerprint& prefix, size_t entry_bytes, Reading* reading) {
@@ -329,13 +331,14 @@ void BatchReader::Impl::Start(const Fingerprint& prefix, size_t entry_bytes, Rea
   }
 }
 
-void BatchReader::Impl::Finish(Reading* reading) {
+void BatchReader::Impl::Finish(bool wanted, Reading* reading) {
   try {
-    FillIn(reading);
+    if (wanted) FillIn(reading);
   } catch (const std::exception& error) {
     LogWarning("a batch could not be read from the cache: ", error.what());
     reading->outcomes.assign(reading->samples.size(), SampleOutcome::kLate);
   }
+  reading->lookup.reset();  // waits for the daemon where it was not finished
 }
 
 size_t BatchReader::Impl::LearnSize(const Fingerprint& prefix, uint64_t sample) {
