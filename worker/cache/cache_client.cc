@@ -65,14 +65,16 @@ v1::DropRequest::Scope ToProto(CacheClient::Scope scope) {
   return v1::DropRequest::PREFIX;
 }
 
-// A session and the memory shared with it, which is null where bytes are streamed. One part of it is for each lookup that
-// may be under way, the last one for writes.
+// A session and the memory shared with it, which is null where bytes are streamed. One part of it is for each lookup
+// that may be under way, the last one for writes.
 struct Line {
   int64_t session = 0;  // 0: not attached
   std::shared_ptr<SharedMemory> memory;
   int64_t attachment = 0;  // numbers them; a daemon that was restarted begins anew with its sessions
 
-  size_t part() const { return memory->bytes().size() / (CacheClient::kMostLookups + 1) / kSlotAlignment * kSlotAlignment; }
+  size_t part() const {
+    return memory->bytes().size() / (CacheClient::kMostLookups + 1) / kSlotAlignment * kSlotAlignment;
+  }
   size_t writes_begin() const { return CacheClient::kMostLookups * part(); }
 };
 
@@ -277,9 +279,9 @@ void CacheClient::Impl::Start(PendingLookup* lookup) {
   const auto free = std::ranges::find(lookups_, nullptr);
   if (free == lookups_.end()) return;
   *free = lookup;
-  const Line line = this->line();
+  lookup->line = line();
+  const Line& line = lookup->line;
   const bool shared = line.memory != nullptr;
-  lookup->line = line;
   lookup->offset = shared ? (free - lookups_.begin()) * line.part() : 0;
   lookup->slot = shared ? std::min(SlotOf(lookup->entry_bytes), line.part()) : SlotOf(lookup->entry_bytes);
   if (line.session == 0 || lookup->slot == 0) return;

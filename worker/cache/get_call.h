@@ -22,8 +22,8 @@ class GetCall {
   ~GetCall();
 
   // Calls `arrived` for each entry of the answer in order, while the daemon reads on; an empty one is not there. False
-  // where not all came in time: then the daemon may still write into the memory. Once; but where `arrived` throws, again
-  // for the entries behind, in shared memory.
+  // where not all came in time: then the daemon may still write into the memory. Once; but where `arrived` throws,
+  // again for the entries behind, in shared memory.
   bool Finish(absl::FunctionRef<void(std::span<const std::byte> entry)> arrived);
 
  private:

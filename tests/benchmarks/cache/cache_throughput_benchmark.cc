@@ -1,8 +1,8 @@
 // How fast egeria-cache gives entries back, over a plain file read of the same bytes: batches of samples in a random
 // order, from the daemon through CacheClient into a buffer, two batches under way, and by pread into the same buffer;
-// with the page cache hot, and cold. Both take turns, so that a noisy machine slows them alike; a ratio is taken within each round,
-// and its median, least and most over the rounds are printed, and the processor time of
-// client and daemon over that of the plain reads.
+// with the page cache hot, and cold. Both take turns, so that a noisy machine slows them alike; a ratio is taken within
+// each round, and its median, least and most over the rounds are printed, and the processor time of client and daemon
+// over that of the plain reads.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>

@@ -190,6 +190,7 @@ def goes_on(until: str, session, deadline: float) -> bool:
 
 def main() -> None:
     arguments = parse_arguments()
+    torch._C._set_print_stack_traces_on_fatal_signal(True)  # a crash tells of all threads
     distributed = "RANK" in os.environ
     if distributed:
         dist.init_process_group("gloo")

@@ -23,7 +23,7 @@ def run(folder: pathlib.Path, *arguments: object, seconds: float = 400,
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False,
                           env={**environment, "EGERIA_CACHE": "none", "OMP_NUM_THREADS": "1",
                                "PYTHONPATH": os.environ["PYTHONPATH"]})
-    assert done.returncode == code, (done.stdout + done.stderr)[-6000:]
+    assert done.returncode == code, (done.stdout + done.stderr)[-20000:]
     records = [json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))]
     assert len(records) == (2 if code == 0 else len(records))
     return records, done.stdout + done.stderr

@@ -232,6 +232,6 @@ def test_layers_of_lists_are_found_where_they_are_called() -> None:
                 x = layer(x)
             return super().forward(self.front[1](x))
 
-    # On some processors a row of a Linear's output depends on the batch's size: then the last, shorter batches are computed.
+    # On some processors a row of a Linear's output depends on the batch's size: then the shorter batches are computed.
     live = expect_same(Listed, ["front", "a", "b", "c"], 1, epochs(22, 8, 8, vectors))
     assert live == ["front.1"]
