@@ -24,6 +24,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 from support.ending import end_process_group
+from support.sharded import whole
 from gradient_models import MODULES, make_batch, make_model
 
 
@@ -182,8 +183,7 @@ def main() -> None:
             while not session.counters().get("connected"):
                 time.sleep(0.01)
         prefixes.append(session.prefix if session is not None else 0)
-    state = {name: getattr(value, "full_tensor", lambda value=value: value)()
-             for name, value in network.state_dict().items()}
+    state = {name: whole(value) for name, value in network.state_dict().items()}
     result = {
         "prefixes": prefixes,
         "weights": digest(list(state.values())),

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from egeria.modules import LayerModule
+from support.sharded import whole
 
 
 class Block(nn.Module):
@@ -73,11 +74,10 @@ def freeze_by_hand(modules: Sequence[LayerModule], prefix: int) -> None:
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
     """Copies of the gradients that there are, whole where they are sharded and dense where they are sparse."""
-    def whole(gradient: Tensor) -> Tensor:
-        gradient = gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
-        return (gradient.to_dense() if gradient.is_sparse else gradient).detach().clone()
+    def copied(gradient: Tensor) -> Tensor:
+        return (whole(gradient).to_dense() if gradient.is_sparse else whole(gradient)).detach().clone()
 
-    return {name: whole(p.grad) for name, p in model.named_parameters() if p.grad is not None}
+    return {name: copied(p.grad) for name, p in model.named_parameters() if p.grad is not None}
 
 
 def largest_relative_error(got: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:

@@ -32,6 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 from egeria.freezing import Freezer
 from egeria.replicas import PackedBuffers, Rebuilt, Replicas
 from support.ending import end_process_group
+from support.sharded import whole
 from layered_models import (Layered, Unused, WithTable, freeze_by_hand, gradients, largest_relative_error,
                             layer_modules, relative_error_of_all)
 
@@ -194,9 +195,7 @@ class Training:
 
     def reference(self, batches: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
         """Gradients of the full batch on one process, by a model that is frozen by hand."""
-        whole = {name: value.full_tensor() if hasattr(value, "full_tensor") else value
-                 for name, value in self.model.state_dict().items()}
-        self.twin.load_state_dict(whole)
+        self.twin.load_state_dict({name: whole(value) for name, value in self.model.state_dict().items()})
         freeze_by_hand(layer_modules(self.twin), self.freezer.prefix)
         self.twin.zero_grad()
         for inputs, targets in batches:
@@ -211,8 +210,8 @@ class Training:
     def identical(self) -> bool:
         frozen = self.modules[:self.freezer.prefix]
         by_hash = self.replicas.identical_on_all_ranks(frozen)
-        whole = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in self.model.parameters()]
-        return by_hash and spread_over_ranks(whole + [b for module in frozen for _, b in module.buffers()])
+        parameters = [whole(parameter) for parameter in self.model.parameters()]
+        return by_hash and spread_over_ranks(parameters + [b for module in frozen for _, b in module.buffers()])
 
     def frozen_tensors(self) -> list[Tensor]:
         modules = self.modules[:self.freezer.prefix]

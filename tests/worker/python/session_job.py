@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from support.ending import end_process_group
+from support.sharded import whole
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -272,8 +273,7 @@ def main() -> None:
         if step == arguments.steps - 1 and arguments.end == "interrupt":
             os.kill(os.getpid(), signal.SIGINT)
 
-    state = {name: getattr(value, "full_tensor", lambda value=value: value)().clone()
-             for name, value in network.state_dict().items()}
+    state = {name: whole(value).clone() for name, value in network.state_dict().items()}
     record = {
         "losses": losses,
         "prefixes": prefixes,
