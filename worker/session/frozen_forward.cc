@@ -175,11 +175,20 @@ at::Tensor FrozenForward::RunCached(const at::Tensor& input, const BatchSamples&
 }
 
 int64_t FrozenForward::SizeAlone(size_t samples, int64_t batch) const {
-  for (auto size = static_cast<int64_t>(std::bit_ceil(samples)); size < batch; size *= 2) {
+  const auto may_be_used = [this](int64_t size) {
     const auto known = prefix_->computes_alone.find(size);
-    if (known == prefix_->computes_alone.end() || known->second) return size;
+    return known == prefix_->computes_alone.end() || known->second;
+  };
+  const int64_t three_quarters = 3 * batch / 4;
+  int64_t smallest = 0;
+  for (auto size = static_cast<int64_t>(std::bit_ceil(samples)); size < batch && smallest == 0; size *= 2) {
+    if (may_be_used(size)) smallest = size;
   }
-  return 0;
+  if (static_cast<int64_t>(samples) <= three_quarters && (smallest == 0 || three_quarters < smallest) &&
+      may_be_used(three_quarters)) {
+    smallest = three_quarters;
+  }
+  return smallest;
 }
 
 bool FrozenForward::FillIn(const at::Tensor& input, const std::vector<int64_t>& missing, at::Tensor* output) {

@@ -90,8 +90,8 @@ class FrozenForward {
   at::Tensor Compute(const at::Tensor& input);
   at::Tensor Prove(const at::Tensor& input, const BatchSamples& samples);
   at::Tensor RunCached(const at::Tensor& input, const BatchSamples& samples);
-  // How many samples to compute for so many missing ones alone: a power of two, so that few have to be proven, that is
-  // proven or has not been tried. 0: there is none.
+  // How many samples to compute for so many missing ones alone: a power of two, so that few have to be proven, or three
+  // quarters of the batch. The least that is proven or has not been tried. 0: there is none.
   int64_t SizeAlone(size_t samples, int64_t batch) const;
   // Computes the missing rows of a batch, where it is known that they may be computed alone; false where not.
   bool FillIn(const at::Tensor& input, const std::vector<int64_t>& missing, at::Tensor* output);

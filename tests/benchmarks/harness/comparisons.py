@@ -142,6 +142,16 @@ class Group:
     def records(self) -> list[Record]:
         return [*self.plain.values(), *(record for runs in self.others.values() for record in runs.values())]
 
+    @property
+    def variants(self) -> list[str]:
+        """Labels of policies with constants of their own (`--variant`)."""
+        found = []
+        for label, seeds in self.others.items():
+            record = next(iter(seeds.values()))
+            if record["kind"] == Kind.POLICY and label.partition("+")[0] != record["policy"]:
+                found.append(label)
+        return found
+
 
 def group(records: Sequence[Record]) -> list[Group]:
     """By task, profile and ranks; of several settings those with the newest record."""

@@ -22,7 +22,7 @@ _MARKERS = {Kind.POLICY: "o", Kind.EARLY: "X", Kind.SHORT: "v", Kind.DROP: "s"}
 
 def draw_pareto(file: pathlib.Path, runs: Group, quality: Quality) -> None:
     """Each label's mean quality over the plain run's, against its mean share of the plain run's time; thin lines span
-    the seeds. The controls of one kind are joined."""
+    the seeds. The controls of one kind are joined. Without variants."""
     figure, axes = plt.subplots(figsize=(5.2, 3.2), layout="constrained")
     axes.axhline(0, color="0.7", linewidth=0.8)
     axes.plot([1], [0], "*k", markersize=9, label="plain")
@@ -30,7 +30,7 @@ def draw_pareto(file: pathlib.Path, runs: Group, quality: Quality) -> None:
     colours = iter(plt.get_cmap("tab10").colors * 4)
     for label in runs.others:
         found = row(runs, label, quality)
-        if found is None:
+        if found is None or label in runs.variants:
             continue
         if found.kind in controls:
             controls[found.kind].append((found.ratio.mean, found.gain.mean))
@@ -49,9 +49,9 @@ def draw_pareto(file: pathlib.Path, runs: Group, quality: Quality) -> None:
 
 
 def draw_timeline(file: pathlib.Path, runs: Group) -> None:
-    """The share of the parameters that is frozen over the steps: one line for each label and seed."""
-    shown = {label: seeds for label, seeds in runs.others.items()
-             if any(record["switches"] for record in seeds.values())}
+    """The share of the parameters that is frozen over the steps: one line for each label and seed, without variants."""
+    shown = {label: seeds for label, seeds in runs.others.items() if label not in runs.variants
+             and any(record["switches"] for record in seeds.values())}
     figure, axes = plt.subplots(figsize=(5.2, 2.6), layout="constrained")
     colours = iter(plt.get_cmap("tab10").colors * 4)
     for label, seeds in shown.items():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
+import statistics
 from collections.abc import Sequence
 
 from benchmarks import tasks
@@ -163,7 +165,8 @@ def task_report(runs: Group, quality: Quality) -> str:
     plain = list(runs.plain.values())
     final = Spread.of([quality.scale * record["final"] for record in plain])
     seconds = Spread.of([record["seconds"] for record in plain])
-    rows = [found for label in runs.others if (found := row(runs, label, quality)) is not None]
+    rows = [found for label in runs.others if label not in runs.variants
+            and (found := row(runs, label, quality)) is not None]
     text = [
         f"# {kind.title}", "", *[f"- {line}" for line in verdicts(runs, quality)], "",
         f"Profile `{runs.profile}`, {runs.ranks} ranks, seeds {', '.join(map(str, sorted(runs.plain)))}; "
@@ -182,6 +185,7 @@ def task_report(runs: Group, quality: Quality) -> str:
         "the time the plain run took to get there; in brackets how many seeds got there.", "",
         *_table(rows, quality), "",
         *_duel_table(runs, rows, quality),
+        *_variant_table(runs, quality),
         f"![Quality against time]({name}-pareto.svg)", "",
         "## What was frozen when", "",
         f"![Frozen share over the steps]({name}-timeline.svg)", "",
@@ -203,7 +207,7 @@ def overview(groups: Sequence[Group]) -> str:
              "90 % interval), and training time over the plain run's. Plain: ± the standard deviation over the seeds. "
              "Mixed: rows come from several versions or machines, as the task's report says.", ""]
     labels = list(dict.fromkeys(label for runs in groups for label in runs.others
-                                if (found := next(iter(runs.others[label].values())))["kind"]
+                                if label not in runs.variants and next(iter(runs.others[label].values()))["kind"]
                                 in (Kind.POLICY, Kind.EARLY)))
     text += ["| task | profile | seeds | plain | " + " | ".join(f"`{label}`" for label in labels) + " |",
              "|---|---|---|---|" + "---|" * len(labels)]
@@ -277,6 +281,28 @@ def _duel_table(runs: Group, rows: Sequence[Row], quality: Quality) -> list[str]
         lines.append(f"| {duel.label} | {duel.control.value} | {_signed(duel.gain, quality)} | "
                      f"{duel.gain.verdict.value} | {_number(duel.gain.least, quality, sign=True)} | "
                      f"{duel.control_ratio:.3f} |")
+    return [*lines, ""]
+
+
+def _variant_table(runs: Group, quality: Quality) -> list[str]:
+    """Policies with other constants, beside themselves with their own; those first."""
+    variants = [(next(iter(runs.others[label].values())), found) for label in runs.variants
+                if (found := row(runs, label, quality)) is not None]
+    if not variants:
+        return []
+    policies = {record["policy"]: row(runs, record["policy"], quality) for record, _ in variants}
+    lines = ["## Other constants", "",
+             f"| run | constants | seeds | quality, {quality.unit} | over the policy's own constants | time | frozen | "
+             "switches a run |", "|---|---|---|---|---|---|---|---|"]
+    for constants, found in [*(("its own", own) for own in policies.values() if own is not None),
+                             *((f"`{json.dumps(record['options'])}`", found) for record, found in variants)]:
+        seeds = runs.others[found.label]
+        policy = next(iter(seeds.values()))["policy"]
+        gain = None if found.label == policy else difference(runs, found.label, policy, quality)
+        switches = statistics.fmean(len(record["switches"]) for record in seeds.values())
+        lines.append(f"| {found.label} | {constants} | {found.gain.count} | {_signed(found.gain, quality)} | "
+                     f"{'' if gain is None else _signed(gain, quality)} | {found.ratio.mean:.3f} | "
+                     f"{100 * found.frozen:.1f} % | {switches:.1f} |")
     return [*lines, ""]
 
 

@@ -23,7 +23,8 @@ def record(run: str, seed: int, final: float, seconds: float, kind: str = "polic
     curve = [{"step": step, "seconds": seconds * step / 100, "loss": 1 + (final - 1) * step / 100}
              for step in (10, 50, 100)]
     return {"version": records.RECORD_VERSION, "task": "digits", "profile": "small", "settings": "a", "ranks": 2,
-            "seed": seed, "run": run, "run_hash": run, "kind": kind, "started": 0, "quality": "loss", "steps": 100,
+            "seed": seed, "run": run, "run_hash": run, "kind": kind,
+            "policy": run.partition("+")[0] if kind == "policy" else None, "options": {}, "started": 0, "quality": "loss", "steps": 100,
             "first_step": 0, "seconds": seconds, "curve": curve, "final": final, "frozen_share": 0.1,
             "parameters": 12, "modules": [{"name": "a", "parameters": 8}, {"name": "b", "parameters": 4}],
             "switches": [{"step": 60, "frozen_prefix": 1}] if kind == "policy" else [],
@@ -126,6 +127,20 @@ def test_it_says_whether_more_steps_are_better_and_still_sooner():
     for final, seconds, said in ((0.19, 99, "better, and sooner"), (0.21, 99, "**"), (0.19, 101, "**")):
         lines = verdicts(group(plain(0), record("auto", 0, 0.2, 90), record("auto+6%", 0, final, seconds)), LOSS)
         assert any("`auto+6%` over 1 seed" in line and said in line for line in lines)
+
+
+def test_other_constants_have_a_table_of_their_own_beside_the_policy(tmp_path: pathlib.Path):
+    wide = [record("wide", seed, 0.19, 80, policy="auto", options={"start": 0.5}) for seed in (0, 1)]
+    runs = group(*auto_with_controls(0.2, 0.25, 0.24), *wide, record("auto+6%", 0, 0.2, 95, policy="auto"))
+    assert runs.variants == ["wide"]
+    own, other = task_report(runs, LOSS).partition("## Other constants")[::2]
+    assert "| wide |" not in own and "| auto+6% |" in own
+    assert "| auto | its own | 2 | +0.0005 ± 0.0032 |  | 0.900 | 10.0 % | 1.0 |" in other
+    assert '| wide | `{"start": 0.5}` | 2 | +0.0105 ± 0.0032 | +0.0100 ± 0.0000 | 0.800 | 10.0 % | 1.0 |' in other
+    for entry in runs.records:
+        records.append(records.file_of(tmp_path, "digits"), entry)
+    write_reports(tmp_path)
+    assert "`wide`" not in (tmp_path / "README.md").read_text()
 
 
 def test_it_says_which_time_is_a_runs_own_and_estimates_what_watching_took_before():

@@ -157,6 +157,16 @@ TEST_F(FrozenForwardTest, ComputesMissingSamplesAloneOnceThatIsKnownToMakeNoDiff
   EXPECT_EQ(forward_->totals().state, "on");
 }
 
+TEST_F(FrozenForwardTest, ComputesUpToThreeQuartersOfABatchAlone) {
+  Start();
+  Confirm();
+  for (uint64_t fresh = 100; forward_->totals().passes_skipped == 0; fresh += 6) {
+    ASSERT_LT(fresh, 118u);
+    Pass({0, fresh, fresh + 1, fresh + 2, 4, fresh + 3, fresh + 4, fresh + 5});
+  }
+  EXPECT_EQ(forward_->totals().hits, kBatch - 6);
+}
+
 TEST_F(FrozenForwardTest, LeavesBatchesOfAnotherSizeAlone) {
   Start();
   Confirm();

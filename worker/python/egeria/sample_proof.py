@@ -39,13 +39,13 @@ def _in_like_company(cut: Cut, call: Call, index: list[int]) -> bool:
 
 
 def sub_batches(model: nn.Module, cut: Cut, call: Call, crossing: Sequence[Tensor]) -> Iterable[int]:
-    """Powers of two of samples that may be computed alone, as far as that leaves all buffers alone."""
-    size = 1
-    while size < call.batch:
+    """Numbers of samples, ascending, that may be computed alone, as far as that leaves all buffers alone: powers of
+    two, so that few have to be proven, and three quarters of the batch."""
+    sizes = {2**i for i in range((call.batch - 1).bit_length())} | {3 * call.batch // 4}
+    for size in sorted(sizes - {0}):
         choices = _choices(cut, call, size, crossing)
         if choices and all(_computes_alone(model, cut, call, crossing, index) for index in choices):
             yield size
-        size *= 2
 
 
 def _choices(cut: Cut, call: Call, size: int, crossing: Sequence[Tensor]) -> list[list[int]]:
