@@ -15,6 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "worker/cache/fingerprint.h"
 
@@ -32,8 +33,9 @@ class PatientFiles;
 // so that forgetting either gives its space back at once. What is written may be lost with a crash, never changed: the
 // entries carry their own checksums (see entry.h), and this class looks at none of them.
 //
-// Who goes when room is short, in this order: what is idle, which is other prefixes of the namespace that writes and then
-// namespaces that nobody has attached to, of each the least recently used first; then the new entry itself. A new entry is the
+// Who goes when room is short, in this order: what is idle, which is other prefixes of the namespace that writes, unless
+// they were in use a moment ago (ranks may differ in theirs), and then namespaces that nobody has attached to, of each
+// the least recently used first; then the new entry itself. A new entry is the
 // one that is needed last, since each epoch takes every sample once: keeping the older ones gives a hit rate of quota
 // over size for any order of samples, and writes nothing twice.
 //
@@ -48,6 +50,7 @@ class ActivationStore {
     int64_t namespace_quota_bytes = 0;             // of each where it asks for no less; 0: quota_bytes
     int64_t free_bytes = int64_t{2} << 30;         // that the file system keeps; less: nothing is stored
     int64_t write_buffer_bytes = int64_t{64} << 20;  // in memory, before it is written
+    absl::Duration idle_after = absl::Seconds(30);   // without a use, a prefix of a job that goes on is idle
   };
 
   enum class Outcome { kStored, kPresent, kOverQuota, kNoSpace, kBusy, kFailed };
@@ -97,6 +100,7 @@ class ActivationStore {
     std::unordered_map<uint64_t, uint32_t> lengths;  // by sample
     int64_t bytes = 0;
     uint64_t last_used = 0;
+    absl::Time used_at = absl::InfinitePast();
   };
   struct Namespace {
     std::map<Fingerprint, Family> prefixes;
@@ -120,15 +124,16 @@ class ActivationStore {
   // Makes it where there is none.
   absl::StatusOr<Family*> FamilyOf(Namespace* space, const JobId& name, const Fingerprint& prefix)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void MarkUsed(Family* family) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether `bytes` more of all fit into this much.
   bool Fits(int64_t bytes, int64_t quota) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int64_t soft_quota() const;
   // Removes what is idle until `bytes` more of this prefix fit into the soft quota. False if they do not fit into the
   // quota.
   bool MakeRoom(const JobId& name, const Fingerprint& prefix, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Both remove what was not used for longest, and return false where there is nothing: a prefix of the namespace but this
-  // one, if any; and an idle namespace, never that of `writing`: its session may have ended while a call of it goes on,
-  // which holds on to it.
+  // Both remove what was not used for longest, and return false where there is nothing: an idle prefix of the namespace
+  // but this one, or, where none is given, any prefix; and an idle namespace, never that of `writing`: its session may
+  // have ended while a call of it goes on, which holds on to it.
   bool EvictPrefix(Namespace* space, const Fingerprint* kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool EvictIdleNamespace(const JobId* writing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // When nothing is written: idle namespaces go until the others fit into the soft quota.

@@ -41,12 +41,13 @@ double CostModel::Recent::mean() const {
 
 bool CostModel::Use() {
   ++passes_;
-  if (state_ == State::kOff && !for_good_ && passes_ >= resume_at_) {
+  if (state_ == State::kOff && !samples_differ_ && passes_ >= resume_at_) {
     state_ = State::kTrying;
     reason_ = "it is tried again";
     fetch_.clear();
     fill_.clear();
     hits_ = 0;
+    epochs_ = 0;
     fruitless_epochs_ = 0;
     saved_before_epoch_ = saved_seconds_;
   }
@@ -54,11 +55,12 @@ bool CostModel::Use() {
 }
 
 void CostModel::SamplesRepeat(bool repeat) {
-  if (for_good_ || (repeat && state_ != State::kUnknown)) return;
+  if (repeat == !samples_differ_ && state_ != State::kUnknown) return;
   state_ = repeat ? State::kTrying : State::kOff;
-  for_good_ = !repeat;
+  samples_differ_ = !repeat;
   reason_ = repeat ? "there are no measurements yet"
-                   : "samples do not come again as they were (random augmentation), so that nothing could be reused";
+                   : "samples do not come again as they were (random augmentation, or padding that is not the same "
+                     "again), so that nothing could be reused";
 }
 
 void CostModel::Computed(double seconds) { forward_.Add(seconds); }
@@ -76,7 +78,7 @@ void CostModel::Filled(double seconds) {
 }
 
 void CostModel::Fetched(double seconds, double hit_share) {
-  fetch_.Add(seconds);
+  if (hit_share >= 1 || epochs_ > 0) fetch_.Add(seconds);
   Asked(seconds);
   hits_ += hit_share > 0;
   saved_seconds_ += forward_.median().value_or(seconds);
@@ -91,6 +93,7 @@ void CostModel::Asked(double seconds) {
 
 void CostModel::EpochPassed() {
   if (state_ != State::kTrying && state_ != State::kOn) return;
+  ++epochs_;
   const bool skipped = std::exchange(hits_, 0) > 0;
   const bool paid = saved_seconds_ > std::exchange(saved_before_epoch_, saved_seconds_);
   fruitless_epochs_ = skipped && paid ? 0 : fruitless_epochs_ + 1;

@@ -12,12 +12,12 @@ namespace egeria::cache {
 // Decides whether the training goes through the cache for a frozen prefix: only where the forward time that it saves is
 // longer than the time that it takes, both as measured.
 //
-// The first passes go through the cache so that there is something to measure. From then on it is used while a fetch
-// takes less than the forward pass of the frozen layers (kSwitchOn of it, to be switched on), and so do, on average, the
-// last kRemembered passes that asked, those that had to compute in the end among them. It is left off where that is not
-// so, to be tried again after kFirstRest passes, and after twice as many each time. It is off as well where three
-// epochs have brought no skipped pass: the first stores, and the last batches of a short one may be asked for before they
-// are written.
+// The first passes go through the cache so that there is something to measure; in the first epoch, in which it fills, a
+// fetch counts only where no sample was missing. From then on it is used while a fetch takes less than the forward pass
+// of the frozen layers (kSwitchOn of it, to be switched on), and so do, on average, the last kRemembered passes that
+// asked, those that had to compute in the end among them. It is left off where that is not so, to be tried again after
+// kFirstRest passes, and after twice as many each time. It is off as well where three epochs have brought no skipped
+// pass: the first stores, and the last batches of a short one may be asked for before they are written.
 //
 // A sample's activation is the same in two epochs only if its input is. So nothing is done before SamplesRepeat(true).
 //
@@ -42,7 +42,7 @@ class CostModel {
   // At the beginning of a training pass: whether it goes through the cache.
   bool Use();
 
-  // Whether samples come to the model as they came before; false switches off for good.
+  // Whether samples come to the model as they came before; false switches off until true is said.
   void SamplesRepeat(bool repeat);
 
   // A pass was computed as usual: the frozen layers took so long.
@@ -94,7 +94,7 @@ class CostModel {
   void Rest();
 
   State state_ = State::kUnknown;
-  bool for_good_ = false;
+  bool samples_differ_ = false;
   std::string reason_ = "it is not known yet whether samples come again as they were";
   Recent forward_;
   Recent fetch_;
@@ -103,7 +103,8 @@ class CostModel {
   int64_t passes_ = 0;
   int64_t resume_at_ = 0;
   int64_t rest_ = kFirstRest;
-  int64_t hits_ = 0;  // skipped passes, in this epoch
+  int64_t hits_ = 0;    // skipped passes, in this epoch
+  int64_t epochs_ = 0;  // that have passed since it was first tried, or tried again
   int fruitless_epochs_ = 0;  // in a row: nothing was skipped, or it did not pay
   double saved_before_epoch_ = 0;
   double saved_seconds_ = 0;

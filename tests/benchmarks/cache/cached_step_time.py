@@ -9,7 +9,8 @@ They take turns: blocks of steps, whose order rotates. The first steps of a bloc
 ahead while others trained is used up in them. A block's time is the median of its steps, loading included; a ratio
 is taken within a round of blocks. "memory" is the upper bound: each sample's activation lies in a dict, and is put
 together with the others without a hash or a question. The losses of the three that are frozen have to be the same,
-to the bit.
+to the bit. Before anything is measured the daemon is started anew, so that it reads files, and not what it has not
+written yet.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from egeria.data import current, wrap
 from egeria.standins import Taps
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "worker" / "python"))
-from cache_daemon import Daemon  # noqa: E402  pylint: disable=wrong-import-position
+from cache_daemon import Daemon, wait_until_kept  # noqa: E402  pylint: disable=wrong-import-position
 
 CLOCKS = {"wall": time.perf_counter, "processor": time.thread_time}
 KINDS = ("active", "frozen", "memory", "cached")
@@ -110,6 +111,10 @@ class Training:
     def counters(self) -> dict[str, Any]:
         return {**self._session.cache_counters(), **self._session.cache_estimates()}
 
+    def wait_until_kept(self, attachments: int) -> None:
+        """Until the cache is there, for this number of times, and has all that it was given."""
+        wait_until_kept(self._session, attachments=attachments)
+
     def close(self) -> None:
         self._session.close(finished=False)  # which says nothing
 
@@ -139,17 +144,23 @@ def endless(loader: DataLoader) -> Iterator[list[Tensor]]:
         yield from loader
 
 
-def measure(name: str, prefix: int, arguments: argparse.Namespace, address: str) -> dict[str, Any]:
+def measure(name: str, prefix: int, arguments: argparse.Namespace, daemon: Daemon) -> dict[str, Any]:
     """One case at one depth."""
     case = CASES[name]()
     torch.manual_seed(0)
     model = case.build()
     data = case.data(arguments.epoch * case.batch)
-    trainings = {kind: Training(kind, case, prefix, copy.deepcopy(model), data, address, arguments)
+    trainings = {kind: Training(kind, case, prefix, copy.deepcopy(model), data, daemon.address, arguments)
                  for kind in KINDS}
-    for training in trainings.values():  # an epoch to fill the cache, and some steps for what is tried first
-        for _ in range(1 + arguments.epoch + arguments.unmeasured):
+    # An epoch to see whether samples come again and one more to prove it, where that is asked; one to fill the cache.
+    epochs = 1 if arguments.use == "always" else 3
+    for training in trainings.values():
+        for _ in range(1 + epochs * arguments.epoch + 2 * arguments.unmeasured):
             training.step()
+    trainings["cached"].wait_until_kept(1)
+    daemon.end()
+    daemon.start()
+    trainings["cached"].wait_until_kept(2)
     before = trainings["cached"].counters()
     rounds = []
     for turn in range(arguments.rounds):
@@ -198,7 +209,7 @@ def main() -> None:
                 daemon = Daemon(pathlib.Path(folder))
                 daemon.start()
                 try:
-                    result = measure(name, prefix, arguments, daemon.address)
+                    result = measure(name, prefix, arguments, daemon)
                 finally:
                     daemon.end()
             print(row_of(result), flush=True)

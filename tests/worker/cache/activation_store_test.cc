@@ -30,6 +30,7 @@ class ActivationStoreTest : public ::testing::Test {
     options_.folder = folder_ / "store";
     options_.free_bytes = 0;
     options_.write_buffer_bytes = 1 << 20;
+    options_.idle_after = absl::ZeroDuration();
   }
 
   void Open() {
@@ -169,6 +170,27 @@ TEST_F(ActivationStoreTest, OtherPrefixesThenIdleJobsMakeRoomForNewEntries) {
   EXPECT_EQ(Put(kJob, kSecond, 89, Entry(89)), Outcome::kStored);
   EXPECT_EQ(Get(kOther, kFirst, 0), std::nullopt);
   EXPECT_GT(store_->totals().evicted_bytes, 700'000);
+}
+
+TEST_F(ActivationStoreTest, PrefixesThatRanksUseSideBySideDoNotEvictEachOther) {
+  options_.quota_bytes = 1'000'000;
+  options_.idle_after = absl::Hours(1);
+  Open();
+  store_->Attach(kJob, 0);
+  for (uint64_t sample = 0; sample < 40; ++sample) Put(kJob, kFirst, sample, Entry(sample));
+  Outcome last = Outcome::kStored;
+  for (uint64_t sample = 0; sample < 60; ++sample) last = Put(kJob, kSecond, sample, Entry(sample));
+  EXPECT_EQ(last, Outcome::kOverQuota);
+  EXPECT_EQ(Get(kJob, kFirst, 0), Entry(0));
+  EXPECT_EQ(Get(kJob, kSecond, 0), Entry(0));
+  EXPECT_EQ(store_->totals().evicted_bytes, 0);
+  // What a daemon finds in its folder is in nobody's use.
+  Open();
+  store_->Attach(kJob, 0);
+  for (uint64_t sample = 60; sample < 80; ++sample) {
+    EXPECT_EQ(Put(kJob, kSecond, sample, Entry(sample)), Outcome::kStored);
+  }
+  EXPECT_EQ(Get(kJob, kFirst, 0), std::nullopt);
 }
 
 TEST_F(ActivationStoreTest, APutWhoseSessionHasEndedEvictsNothingOfItsOwnJob) {

@@ -40,13 +40,15 @@ TEST(CostModelTest, DoesNothingUntilSamplesAreKnownToRepeat) {
   EXPECT_EQ(model.estimates().state, State::kTrying);
 }
 
-TEST(CostModelTest, RandomAugmentationSwitchesOffForGood) {
+TEST(CostModelTest, RandomAugmentationSwitchesOffUntilItEnds) {
   CostModel model;
   model.SamplesRepeat(false);
   for (int pass = 0; pass < 3 * CostModel::kLongestRest; ++pass) ASSERT_FALSE(model.Use());
-  model.SamplesRepeat(true);
-  EXPECT_FALSE(model.Use());
   EXPECT_THAT(model.estimates().reason, HasSubstr("random augmentation"));
+  model.SamplesRepeat(true);
+  EXPECT_TRUE(model.Use());
+  model.SamplesRepeat(true);
+  EXPECT_EQ(model.estimates().state, State::kTrying);
 }
 
 TEST(CostModelTest, StaysOnWhereAFetchTakesLessThanItSaves) {
@@ -86,6 +88,20 @@ TEST(CostModelTest, AFewSlowFetchesDoNotCount) {
   Skip(&model, 100, 0.002);
   EXPECT_EQ(Skip(&model, 10, 0.5), 10);
   EXPECT_EQ(Skip(&model, 100, 0.002), 100);
+}
+
+// To compute one sample alone may take as long as a whole batch, but the next epoch will have them all.
+TEST(CostModelTest, WhatIsMissingWhileItFillsDoesNotCount) {
+  CostModel model = Measured(0.010);
+  EXPECT_EQ(Skip(&model, 50, 0.012, 0.9), 50);
+  EXPECT_EQ(model.state(), State::kTrying);
+  EXPECT_EQ(Skip(&model, 50, 0.002), 50);
+  EXPECT_EQ(model.state(), State::kOn);
+  CostModel other = Measured(0.010);  // whose quota has no room for all
+  Skip(&other, 50, 0.012, 0.9);
+  other.EpochPassed();
+  EXPECT_EQ(Skip(&other, 50, 0.012, 0.9), static_cast<int>(CostModel::kEnough));
+  EXPECT_EQ(other.state(), State::kOff);
 }
 
 // Most passes wait half a forward pass in vain, and compute.

@@ -9,14 +9,21 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+import torch
 from cache_daemon import Daemon
 from example_scripts import launch
 from harness import free_port, http_get, metric, wait_until
 from launching import HERE, Program
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import egeria
+from egeria import data
 
 
 def train(folder: pathlib.Path, *arguments: object, launcher: Sequence[object] = ()) -> list[dict[str, Any]]:
@@ -214,3 +221,41 @@ def test_left_to_itself_it_is_not_used_where_samples_do_not_come_again(cache_dae
     for record in cached:
         assert record["estimates"]["state"] == "off" and "augmentation" in record["estimates"]["reason"], record
         assert record["counters"]["cache_offered"] == record["counters"].get("proofs", 0) == 0
+
+
+class Slow(nn.Module):
+    """A layer whose forward pass takes much longer than a fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(16, 512)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        time.sleep(0.1)
+        return self.inner(rows)
+
+
+def train_slowly(cache: str, epochs: int) -> tuple[nn.Module, dict[str, Any]]:
+    """48 samples in batches of 8; the slow layer is frozen after the first step."""
+    torch.manual_seed(0)
+    model = nn.Sequential(Slow(), nn.ReLU(), nn.Linear(512, 4))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    rows = torch.randn(48, 16)
+    loader = data.wrap(DataLoader(TensorDataset(rows, rows.argmax(1) % 4), 8, shuffle=True))
+    with egeria.attach(model, optimizer, modules=["0", "[12]"],
+                       config=egeria.Config(controller="none", plans=[(1, 1)], cache=cache)) as session:
+        for _ in range(epochs):
+            for batch, labels in loader:
+                nn.functional.cross_entropy(model(batch), labels).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        return model, session.summary()["cache"] or {}
+
+
+def test_left_to_itself_it_is_used_where_that_saves_time(cache_daemon: Daemon):
+    """A session of the default settings, with a real daemon, from the question whether samples come again on."""
+    cached, summary = train_slowly(cache_daemon.address, 12)
+    plain, _ = train_slowly("none", 12)
+    assert all(torch.equal(one, other) for one, other in zip(cached.parameters(), plain.parameters()))
+    assert summary["state"] == "on", summary
+    assert summary["passes_skipped"] > 20 and summary["saved_seconds"] > 0, summary

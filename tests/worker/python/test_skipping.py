@@ -179,6 +179,23 @@ def test_whether_samples_repeat() -> None:
     for ids, args, kwargs in steps:
         random.note((args[0] + torch.rand(len(ids), 1),), kwargs, ids)
     assert random.known is False
+    for _ in range(2):  # augmentation has ended
+        assert random.known is False
+        for ids, args, kwargs in steps[8:]:
+            random.note(args, kwargs, ids)
+    assert random.known is True
+
+
+@pytest.mark.parametrize(("share", "known"), [(0.15, False), (0.4, True)])
+def test_samples_repeat_where_a_part_comes_as_it_was(share: float, known: bool) -> None:
+    """Such as with padding to the longest sample of a batch."""
+    repeats = Repeats()
+    for epoch in range(2):
+        for first in range(0, 256, 8):
+            ids = list(range(first, first + 8))
+            rows = torch.tensor([[float(id), epoch * (id % 20 >= 20 * share)] for id in ids])
+            repeats.note((rows,), {}, ids)
+    assert repeats.known is known
 
 
 # Failures.
