@@ -23,6 +23,7 @@ class Job:
       checkpoint: state of the plain run to start from, or None.
       save_at: steps after which the state is to be saved, by file.
       folder: for what the ranks write.
+      turns: address of the TurnGiver of the runs that are trained at the same time, or None; and steps of a turn.
     """
 
     task: str
@@ -34,6 +35,8 @@ class Job:
     checkpoint: str | None
     save_at: Mapping[str, int]
     folder: str
+    turns: str | None = None
+    turn_steps: int = 1
 
     def write(self) -> pathlib.Path:
         """Returns the file that read() takes."""

@@ -8,6 +8,7 @@ import os
 import pathlib
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from benchmarks.harness.processes import end_with_parent
 from benchmarks.harness.runs import EARLY_AT, EARLY_MODULES, Kind, frozen_prefix, positions, resolved_options
 from benchmarks.harness.states import load_state, save_state
 from benchmarks.harness.task import Task
+from benchmarks.harness.turns import Turns
 from benchmarks.tasks import create
 from support.ending import end_process_group
 
@@ -59,14 +61,16 @@ class Trainer:
         self.modules: list[dict[str, Any]] = []
         self.switches: list[dict[str, Any]] = []
         self.summary: dict[str, Any] | None = None
+        self._turns: Turns | None = None
 
     def train(self) -> None:
         self._warm_up()
+        if self._job.turns is not None and self._rank == 0:
+            self._turns = Turns(self._job.turns, self._job.turn_steps)
         with contextlib.ExitStack() as stack:
-            begin = self._clock()
-            session = None if self._job.run.kind not in (Kind.POLICY, Kind.EARLY) else stack.enter_context(
-                self._attach())
-            self.seconds += self._clock() - begin
+            with self._measured():
+                session = None if self._job.run.kind not in (Kind.POLICY, Kind.EARLY) else stack.enter_context(
+                    self._attach())
             saves = {step: file for file, step in self._job.save_at.items() if step >= self.first_step}
             evaluations = schedules.evaluation_steps(len(self._positions), self._task.profile.evaluations)
             done = self.first_step
@@ -75,13 +79,15 @@ class Trainer:
             for stop in sorted({*evaluations, *saves}):
                 if stop <= done:
                     continue
-                begin = self._clock()
-                for step in range(done, stop):
-                    self._train_step(step, session)
-                self.seconds += self._clock() - begin
+                at_once = stop - done if self._job.turns is None else self._job.turn_steps
+                for first in range(done, stop, at_once):
+                    with self._measured():
+                        for step in range(first, min(stop, first + at_once)):
+                            self._train_step(step, session)
                 done = stop
                 if stop in evaluations:
-                    self.curve.append({"step": stop, "seconds": self.seconds, **self._evaluate()})
+                    with self._turn():
+                        self.curve.append({"step": stop, "seconds": self.seconds, **self._evaluate()})
                 if stop in saves:
                     self._save(saves[stop], stop)
             if session is not None:
@@ -165,6 +171,24 @@ class Trainer:
             self._task.loss(network, self._batch(step), self._device).backward()
         torch.set_rng_state(state)
         torch.cuda.set_rng_state_all(on_device)
+
+    @contextlib.contextmanager
+    def _measured(self) -> Iterator[None]:
+        """Adds what it takes to the training's seconds; in a turn."""
+        with self._turn():
+            begin = self._clock()
+            yield
+            self.seconds += self._clock() - begin
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """While others that are trained at the same time, if there are any, wait."""
+        if self._job.turns is None:
+            yield
+            return
+        with contextlib.nullcontext() if self._turns is None else self._turns.taken():
+            self._clock()  # the other ranks wait for the turn, too
+            yield
 
     def _clock(self) -> float:
         """Seconds, at a moment that all ranks have reached."""

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""What whole trainings take and reach with policies, next to the plain one: all at the same time, in turns.
+
+usage: interleaved.py TASK [--data DIR] [options]      tasks and DIR: docs/benchmarks.md
+Needs the package (PYTHONPATH=build/dev/python).
+
+All runs of a seed are started together, and take turns of a few steps each, so that a machine that others use, or
+that gets slower meanwhile, does so for all of them; only their own turns count. Each run is trained from its first
+step on. With --null the plain run is there twice, which tells what the ratios are worth. Prints the training time
+over the plain run's and the quality over it, by seed, and at the end means and ranges.
+
+Not seen this way is what a policy costs the machine outside of its own turns: a controller evaluates its reference
+model, of policies that have one, while others train.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import contextlib
+import dataclasses
+import json
+import pathlib
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+from benchmarks import tasks  # noqa: E402
+from benchmarks.harness import machine  # noqa: E402
+from benchmarks.harness.errors import BenchError  # noqa: E402
+from benchmarks.harness.job import Job  # noqa: E402
+from benchmarks.harness.processes import Controller, run_ranks  # noqa: E402
+from benchmarks.harness.runs import PLAIN, Kind, Run, policy_run  # noqa: E402
+from benchmarks.harness.turns import TurnGiver  # noqa: E402
+
+
+def _list_of(kind: type) -> Callable[[str], list]:
+    return lambda text: [kind(part) for part in text.split(",")]
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task")
+    parser.add_argument("--data", type=pathlib.Path)
+    parser.add_argument("--profile", default="small")
+    parser.add_argument("--seeds", type=_list_of(int), default=[0], metavar="N[,N...]")
+    parser.add_argument("--policy", type=_list_of(str), default=["auto"], metavar="P[,P...]")
+    parser.add_argument("--reinvest", type=float, metavar="FACTOR",
+                        help="one more run of each policy with this many times the steps")
+    parser.add_argument("--null", action="store_true", help="the plain run twice")
+    parser.add_argument("--steps", type=int, default=10, help="of a turn (default 10)")
+    parser.add_argument("--json", type=pathlib.Path, help="file that a line for each run is added to")
+    return parser.parse_args()
+
+
+def runs_of(arguments: argparse.Namespace) -> list[Run]:
+    found = [PLAIN, *([dataclasses.replace(PLAIN, label="plain again")] if arguments.null else [])]
+    for policy in arguments.policy:
+        for factor in (1.0, *([arguments.reinvest] if arguments.reinvest else [])):
+            found.append(policy_run(policy, policy, {}, factor))
+    return found
+
+
+def train_all(arguments: argparse.Namespace, seed: int, runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """What rank 0 of each run reports.
+
+    Raises:
+      BenchError: one of them failed, which ends the others.
+    """
+    with tempfile.TemporaryDirectory(prefix="egeria-interleaved-") as temporary:
+        folders = [pathlib.Path(temporary) / str(index) for index in range(len(runs))]
+        for folder in folders:
+            folder.mkdir()
+        with concurrent.futures.ThreadPoolExecutor(len(runs)) as pool, \
+                TurnGiver(pathlib.Path(temporary), len(runs)) as turns:
+            started = [pool.submit(train, arguments, seed, run, folder, turns.address)
+                       for run, folder in zip(runs, folders)]
+            for finished in concurrent.futures.as_completed(started):
+                finished.result()  # raises
+            return [training.result() for training in started]
+
+
+def train(arguments: argparse.Namespace, seed: int, run: Run, folder: pathlib.Path, turns: str) -> dict[str, Any]:
+    job = Job(arguments.task, arguments.profile, seed, run,
+              None if arguments.data is None else str(arguments.data.resolve()), None, None, {}, str(folder), turns,
+              arguments.steps)
+    with Controller(folder) if run.kind is Kind.POLICY else contextlib.nullcontext() as controller:
+        if controller is not None:
+            job = dataclasses.replace(job, controller=controller.address)
+        run_ranks([str(job.write())], 2, folder / "ranks.log")
+    return json.loads(job.result_file.read_text(encoding="utf-8"))
+
+
+def compare(arguments: argparse.Namespace) -> None:
+    task = tasks.create(arguments.task, arguments.profile, arguments.data)
+    task.load()  # fails here rather than in a rank
+    runs, facts = runs_of(arguments), machine.facts()
+    ratios: dict[str, list[float]] = {run.label: [] for run in runs[1:]}
+    gains: dict[str, list[float]] = {run.label: [] for run in runs[1:]}
+    for seed in arguments.seeds:
+        plain, *others = train_all(arguments, seed, runs)
+        print(f"seed {seed}, plain: {task.quality.name} {plain['final']:.4f}, {plain['seconds']:.1f} s", flush=True)
+        for run, result in zip(runs[1:], others):
+            ratios[run.label].append(result["seconds"] / plain["seconds"])
+            gains[run.label].append(task.quality.gain(result["final"], plain["final"]))
+            print(f"seed {seed}, {run.label}: {task.quality.name} {result['final']:.4f}, {result['seconds']:.1f} s: "
+                  f"{gains[run.label][-1]:+.4f} {task.quality.unit} in {ratios[run.label][-1]:.3f}", flush=True)
+        if arguments.json is not None:
+            with arguments.json.open("a", encoding="utf-8") as lines:
+                for run, result in zip(runs, (plain, *others)):
+                    lines.write(json.dumps({"task": arguments.task, "profile": arguments.profile, "seed": seed,
+                                            "run": run.label, "machine": facts, **result}) + "\n")
+    for label in ratios:
+        print(f"{label}: {statistics.fmean(gains[label]):+.4f} [{min(gains[label]):+.4f}, {max(gains[label]):+.4f}] "
+              f"{task.quality.unit} in {statistics.fmean(ratios[label]):.3f} [{min(ratios[label]):.3f}, "
+              f"{max(ratios[label]):.3f}] of the plain run's time")
+
+
+def main() -> int:
+    try:
+        compare(parse_arguments())
+    except BenchError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
