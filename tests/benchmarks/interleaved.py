@@ -49,8 +49,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--profile", default="small")
     parser.add_argument("--seeds", type=_list_of(int), default=[0], metavar="N[,N...]")
     parser.add_argument("--policy", type=_list_of(str), default=["auto"], metavar="P[,P...]")
-    parser.add_argument("--reinvest", type=float, metavar="FACTOR",
-                        help="one more run of each policy with this many times the steps")
+    parser.add_argument("--reinvest", type=_list_of(float), default=[1.0], metavar="FACTOR[,FACTOR...]",
+                        help="a run of each policy for each, with this many times the steps (default 1)")
     parser.add_argument("--null", action="store_true", help="the plain run twice")
     parser.add_argument("--steps", type=int, default=10, help="of a turn (default 10)")
     parser.add_argument("--json", type=pathlib.Path, help="file that a line for each run is added to")
@@ -59,10 +59,8 @@ def parse_arguments() -> argparse.Namespace:
 
 def runs_of(arguments: argparse.Namespace) -> list[Run]:
     found = [PLAIN, *([dataclasses.replace(PLAIN, label="plain again")] if arguments.null else [])]
-    for policy in arguments.policy:
-        for factor in (1.0, *([arguments.reinvest] if arguments.reinvest else [])):
-            found.append(policy_run(policy, policy, {}, factor))
-    return found
+    return [*found, *(policy_run(policy, policy, {}, factor) for policy in arguments.policy
+                      for factor in arguments.reinvest)]
 
 
 def train_all(arguments: argparse.Namespace, seed: int, runs: Sequence[Run]) -> list[dict[str, Any]]:

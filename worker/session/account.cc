@@ -14,6 +14,8 @@ constexpr size_t kCapacity = 1024;
 constexpr double kOutlier = 3.0;
 // Steps whose mean time others may rely on.
 constexpr int64_t kReliable = 30;
+// Active steps that frozen ones may be compared with: the first few of a training are slow.
+constexpr int64_t kEnoughActive = 10;
 
 double MonotonicSeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -120,7 +122,8 @@ double Account::frozen_share() const { return steps_ > 0 ? share_steps_ / static
 
 std::optional<double> Account::SavedSeconds() const {
   const auto active = times_.find(0);
-  if (active == times_.end() || active->second.measured() == 0) return std::nullopt;
+  const int64_t enough = times_.size() > 1 ? kEnoughActive : 1;
+  if (active == times_.end() || active->second.measured() < enough) return std::nullopt;
   double saved = 0;
   for (const auto& [prefix, times] : times_) {
     if (times.measured() > 0) saved += static_cast<double>(times.count()) * (active->second.Mean() - times.Mean());

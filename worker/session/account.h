@@ -90,7 +90,7 @@ class Account {
 
   // Mean over the steps of the share of the parameters that was frozen, 0..1.
   double frozen_share() const;
-  // By freezing, so far, without what was spent. Empty while no step without frozen layers has been measured.
+  // By freezing, so far, without what was spent. Empty while too few steps without frozen layers have been measured.
   std::optional<double> SavedSeconds() const;
   // So far, by what it was spent on.
   std::map<std::string, double> SpentSeconds() const;

@@ -46,6 +46,10 @@ def test_nothing_is_claimed_without_a_step_to_compare_with() -> None:
     training.steps(20, 0.6, prefix=1)
     assert training.account.saved_seconds() is None and training.account.net_share() is None
     assert Account().saved_seconds() is None and Account().net_share() is None
+    hasty = Training()
+    hasty.steps(4, 2.0)  # the first ones, slow as they are
+    hasty.steps(40, 0.6, prefix=1)
+    assert hasty.account.saved_seconds() is None and hasty.account.net_share() is None
 
 
 def test_while_nothing_has_frozen_the_net_is_what_was_spent() -> None:

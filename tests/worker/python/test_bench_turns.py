@@ -51,7 +51,7 @@ def test_trainings_that_take_turns_are_those_that_do_not(tmp_path: pathlib.Path)
     file = tmp_path / "runs.jsonl"
     done = subprocess.run(
         [sys.executable, ROOT / "tests" / "benchmarks" / "interleaved.py", "digits", "--profile", "smoke", "--policy",
-         "staged", "--reinvest", "1.1", "--null", "--steps", "3", "--json", file], capture_output=True, text=True,
+         "staged", "--reinvest", "1,1.1", "--null", "--steps", "3", "--json", file], capture_output=True, text=True,
         timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     plain, again, staged, longer = [json.loads(line) for line in file.read_text().splitlines()]
