@@ -111,8 +111,8 @@ def test_what_was_saved_before_a_resume_follows_from_the_switches():
 
 def test_plans_freeze_and_unfreeze_and_the_summary_says_so(capsys: pytest.CaptureFixture[str]):
     training = Training()
-    with training.attach(plans=[(5, 2), (8, 3), (12, 0)]) as session:
-        training.train(9, session)
+    with training.attach(plans=[(15, 2), (18, 3), (22, 0)]) as session:
+        training.train(19, session)
         assert session.prefix == 3
         assert session.scalars()["egeria/frozen_prefix"] == 3.0 and session.scalars()["egeria/freezes"] == 2.0
         assert 0 < session.scalars()["egeria/frozen_share"] < 1
@@ -123,12 +123,12 @@ def test_plans_freeze_and_unfreeze_and_the_summary_says_so(capsys: pytest.Captur
         frozen = [name for module in session.modules[:3] for name, _ in module.parameters()]
         assert {name for name, p in training.model.named_parameters() if not p.requires_grad} == set(frozen)
         training.train(6, session)
-    assert session.switches == [Switch(5, 2, False, True), Switch(8, 3, False, True), Switch(12, 0, True, True)]
+    assert session.switches == [Switch(15, 2, False, True), Switch(18, 3, False, True), Switch(22, 0, True, True)]
     summary = session.summary()
-    assert (summary["steps"], summary["freezes"], summary["unfreezes"]) == (15, 2, 1)
+    assert (summary["steps"], summary["freezes"], summary["unfreezes"]) == (25, 2, 1)
     assert 0 < summary["frozen_share"] < 1 and set(summary["seconds_per_step"]) == {0, 2, 3}
     line = capsys.readouterr().out
-    assert line.startswith("egeria: 15 steps, frozen share ") and line.count("\n") == 1
+    assert line.startswith("egeria: 25 steps, frozen share ") and line.count("\n") == 1
     assert "2 freezes, 1 unfreeze, time saved about " in line and "estimated from measured step times" in line
 
 
