@@ -23,14 +23,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from benchmarks import tasks  # noqa: E402
-from benchmarks.harness.job import Job  # noqa: E402
-from benchmarks.harness.processes import Controller, find_program, run_ranks  # noqa: E402
+from benchmarks.harness.command_line import list_of  # noqa: E402
+from benchmarks.harness.job import Job, run_job  # noqa: E402
+from benchmarks.harness.processes import Controller, find_program  # noqa: E402
 from benchmarks.harness.runs import PLAIN, Run, frozen_prefix, policy_run  # noqa: E402
 from benchmarks.harness.task import Quality, Task  # noqa: E402
 
@@ -41,17 +42,13 @@ MOST_POINTS = 1.0
 REPROBE = ("is not surely noise", "two probes in a row")
 
 
-def _list_of(kind: type) -> Callable[[str], list]:
-    return lambda text: [kind(part) for part in text.split(",")]
-
-
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task")
     parser.add_argument("--data", type=pathlib.Path)
     parser.add_argument("--profile", default="small")
-    parser.add_argument("--seeds", type=_list_of(int), default=[0], metavar="N[,N...]")
-    parser.add_argument("--at", type=_list_of(float), default=[0.15], metavar="PART[,PART...]",
+    parser.add_argument("--seeds", type=list_of(int), default=[0], metavar="N[,N...]")
+    parser.add_argument("--at", type=list_of(float), default=[0.15], metavar="PART[,PART...]",
                         help="of the steps (default 0.15)")
     parser.add_argument("--modules", type=float, default=0.5, help="part of the layer modules (default 0.5)")
     parser.add_argument("--limit", type=float,
@@ -104,8 +101,7 @@ class Meddler(threading.Thread):
 def train(arguments: argparse.Namespace, seed: int, run: Run, controller: str | None, folder: pathlib.Path) -> dict:
     job = Job(arguments.task, arguments.profile, seed, run,
               None if arguments.data is None else str(arguments.data.resolve()), controller, None, {}, str(folder))
-    run_ranks([str(job.write())], 2, folder / "ranks.log")
-    return json.loads(job.result_file.read_text(encoding="utf-8"))
+    return run_job(job, 2)
 
 
 def force(arguments: argparse.Namespace, task: Task, seed: int, at: float, plain: dict,

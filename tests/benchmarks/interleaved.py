@@ -24,22 +24,19 @@ import pathlib
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from benchmarks import tasks  # noqa: E402
 from benchmarks.harness import machine  # noqa: E402
+from benchmarks.harness.command_line import list_of  # noqa: E402
 from benchmarks.harness.errors import BenchError  # noqa: E402
-from benchmarks.harness.job import Job  # noqa: E402
-from benchmarks.harness.processes import Controller, run_ranks  # noqa: E402
+from benchmarks.harness.job import Job, run_job  # noqa: E402
+from benchmarks.harness.processes import Controller  # noqa: E402
 from benchmarks.harness.runs import PLAIN, Kind, Run, policy_run  # noqa: E402
 from benchmarks.harness.turns import TurnGiver  # noqa: E402
-
-
-def _list_of(kind: type) -> Callable[[str], list]:
-    return lambda text: [kind(part) for part in text.split(",")]
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -47,9 +44,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("task")
     parser.add_argument("--data", type=pathlib.Path)
     parser.add_argument("--profile", default="small")
-    parser.add_argument("--seeds", type=_list_of(int), default=[0], metavar="N[,N...]")
-    parser.add_argument("--policy", type=_list_of(str), default=["auto"], metavar="P[,P...]")
-    parser.add_argument("--reinvest", type=_list_of(float), default=[1.0], metavar="FACTOR[,FACTOR...]",
+    parser.add_argument("--seeds", type=list_of(int), default=[0], metavar="N[,N...]")
+    parser.add_argument("--policy", type=list_of(str), default=["auto"], metavar="P[,P...]")
+    parser.add_argument("--reinvest", type=list_of(float), default=[1.0], metavar="FACTOR[,FACTOR...]",
                         help="a run of each policy for each, with this many times the steps (default 1)")
     parser.add_argument("--null", action="store_true", help="the plain run twice")
     parser.add_argument("--steps", type=int, default=10, help="of a turn (default 10)")
@@ -89,8 +86,7 @@ def train(arguments: argparse.Namespace, seed: int, run: Run, folder: pathlib.Pa
     with Controller(folder) if run.kind is Kind.POLICY else contextlib.nullcontext() as controller:
         if controller is not None:
             job = dataclasses.replace(job, controller=controller.address)
-        run_ranks([str(job.write())], 2, folder / "ranks.log")
-    return json.loads(job.result_file.read_text(encoding="utf-8"))
+        return run_job(job, 2)
 
 
 def compare(arguments: argparse.Namespace) -> None:

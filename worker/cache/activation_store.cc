@@ -268,7 +268,7 @@ ActivationStore::Outcome ActivationStore::Enter(const JobId& name, const Fingerp
   *handle = (*family)->handle;
   (*family)->lengths[sample] = static_cast<uint32_t>(length);
   (*family)->bytes += cost;
-  MarkUsed(*family);
+  (*family)->last_used = absl::Now();
   space->second.bytes += cost;
   bytes_ += cost;
   return Outcome::kStored;
@@ -305,7 +305,7 @@ size_t ActivationStore::Get(const JobId& name, const Fingerprint& prefix, uint64
     const auto known = family->lengths.find(sample);
     if (known == family->lengths.end() || known->second > memory.size()) return 0;
     length = known->second;
-    MarkUsed(family);
+    family->last_used = absl::Now();
     handle = family->handle;
   }
   rocksdb::ReadOptions reading;
@@ -431,16 +431,11 @@ void ActivationStore::EvictIdleBeyondSoftQuota() {
   }
 }
 
-void ActivationStore::MarkUsed(Family* family) {
-  family->last_used = ++uses_;
-  family->used_at = absl::Now();
-}
-
 bool ActivationStore::EvictPrefix(Namespace* space, const Fingerprint* kept) {
   const absl::Time used_before = absl::Now() - options_.idle_after;
   auto idle = space->prefixes.end();
   for (auto family = space->prefixes.begin(); family != space->prefixes.end(); ++family) {
-    if (kept != nullptr && (family->first == *kept || family->second.used_at > used_before)) continue;
+    if (kept != nullptr && (family->first == *kept || family->second.last_used > used_before)) continue;
     if (idle == space->prefixes.end() || family->second.last_used < idle->second.last_used) idle = family;
   }
   if (idle == space->prefixes.end()) return false;

@@ -99,8 +99,7 @@ class ActivationStore {
     std::shared_ptr<rocksdb::ColumnFamilyHandle> handle;
     std::unordered_map<uint64_t, uint32_t> lengths;  // by sample
     int64_t bytes = 0;
-    uint64_t last_used = 0;
-    absl::Time used_at = absl::InfinitePast();
+    absl::Time last_used = absl::InfinitePast();
   };
   struct Namespace {
     std::map<Fingerprint, Family> prefixes;
@@ -124,7 +123,6 @@ class ActivationStore {
   // Makes it where there is none.
   absl::StatusOr<Family*> FamilyOf(Namespace* space, const JobId& name, const Fingerprint& prefix)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void MarkUsed(Family* family) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether `bytes` more of all fit into this much.
   bool Fits(int64_t bytes, int64_t quota) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int64_t soft_quota() const;

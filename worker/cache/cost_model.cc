@@ -47,7 +47,7 @@ bool CostModel::Use() {
     fetch_.clear();
     fill_.clear();
     hits_ = 0;
-    epochs_ = 0;
+    filling_ = true;
     fruitless_epochs_ = 0;
     saved_before_epoch_ = saved_seconds_;
   }
@@ -78,7 +78,7 @@ void CostModel::Filled(double seconds) {
 }
 
 void CostModel::Fetched(double seconds, double hit_share) {
-  if (hit_share >= 1 || epochs_ > 0) fetch_.Add(seconds);
+  if (hit_share >= 1 || !filling_) fetch_.Add(seconds);
   Asked(seconds);
   hits_ += hit_share > 0;
   saved_seconds_ += forward_.median().value_or(seconds);
@@ -93,7 +93,7 @@ void CostModel::Asked(double seconds) {
 
 void CostModel::EpochPassed() {
   if (state_ != State::kTrying && state_ != State::kOn) return;
-  ++epochs_;
+  filling_ = false;
   const bool skipped = std::exchange(hits_, 0) > 0;
   const bool paid = saved_seconds_ > std::exchange(saved_before_epoch_, saved_seconds_);
   fruitless_epochs_ = skipped && paid ? 0 : fruitless_epochs_ + 1;

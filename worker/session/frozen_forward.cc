@@ -1,9 +1,9 @@
 #include "worker/session/frozen_forward.h"
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "ATen/DeviceAccelerator.h"
@@ -175,20 +175,13 @@ at::Tensor FrozenForward::RunCached(const at::Tensor& input, const BatchSamples&
 }
 
 int64_t FrozenForward::SizeAlone(size_t samples, int64_t batch) const {
-  const auto may_be_used = [this](int64_t size) {
-    const auto known = prefix_->computes_alone.find(size);
-    return known == prefix_->computes_alone.end() || known->second;
-  };
-  const int64_t three_quarters = 3 * batch / 4;
-  int64_t smallest = 0;
-  for (auto size = static_cast<int64_t>(std::bit_ceil(samples)); size < batch && smallest == 0; size *= 2) {
-    if (may_be_used(size)) smallest = size;
+  std::set<int64_t> sizes{3 * batch / 4};
+  for (int64_t size = 1; size < batch; size *= 2) sizes.insert(size);
+  for (auto size = sizes.lower_bound(static_cast<int64_t>(samples)); size != sizes.end(); ++size) {
+    const auto known = prefix_->computes_alone.find(*size);
+    if (known == prefix_->computes_alone.end() || known->second) return *size;
   }
-  if (static_cast<int64_t>(samples) <= three_quarters && (smallest == 0 || three_quarters < smallest) &&
-      may_be_used(three_quarters)) {
-    smallest = three_quarters;
-  }
-  return smallest;
+  return 0;
 }
 
 bool FrozenForward::FillIn(const at::Tensor& input, const std::vector<int64_t>& missing, at::Tensor* output) {

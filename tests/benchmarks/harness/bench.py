@@ -16,9 +16,9 @@ from typing import Any
 from benchmarks import tasks
 from benchmarks.harness import machine, records, schedules
 from benchmarks.harness.errors import BenchError
-from benchmarks.harness.job import Job
+from benchmarks.harness.job import Job, run_job
 from benchmarks.harness.planned import with_planned_steps
-from benchmarks.harness.processes import Controller, run_ranks
+from benchmarks.harness.processes import Controller
 from benchmarks.harness.runs import EARLY, PLAIN, REFERENCE_BACKENDS, Kind, Run, control_runs, positions
 from benchmarks.harness.task import Task
 
@@ -162,12 +162,11 @@ class Seed:
                       None if self._plan.data is None else str(self._plan.data.resolve()), None,
                       None if checkpoint is None else str(checkpoint), saves, str(folder))
             if run.kind is not Kind.POLICY:
-                run_ranks([str(job.write())], self._plan.ranks, folder / "ranks.log")
-                return _result(job), []
+                return _result(run_job(job, self._plan.ranks)), []
             backends = run.options.get(REFERENCE_BACKENDS)
             with Controller(folder, [] if backends is None else ["--reference-backends", *backends]) as controller:
                 job = dataclasses.replace(job, controller=controller.address)
-                run_ranks([str(job.write())], self._plan.ranks, folder / "ranks.log")
+                result = _result(run_job(job, self._plan.ranks))
                 decisions: list[dict[str, Any]] = []
                 names = controller.jobs()
                 if not names:
@@ -178,7 +177,7 @@ class Seed:
                     decisions += map(json.loads, controller.export(name, "--decisions").splitlines())
                     records.keep_recording(self._plan.out, f"{self._task.name}-{self._seed}-{run.label}",
                                            controller.export(name))
-                return _result(job), decisions
+                return result, decisions
 
     def _saves(self) -> dict[str, int]:
         """Where the plain run's state is kept for the runs that begin as it does: steps by file."""
@@ -201,9 +200,8 @@ def _known(plan: Plan, task: Task) -> list[dict[str, Any]]:
     return records.read(records.file_of(plan.out, task.name)) if plan.resume else []
 
 
-def _result(job: Job) -> dict[str, Any]:
-    result = json.loads(job.result_file.read_text(encoding="utf-8"))
-    return result | {"frozen_share": frozen_share(result)}
+def _result(reported: Mapping[str, Any]) -> dict[str, Any]:
+    return {**reported, "frozen_share": frozen_share(reported)}
 
 
 def frozen_share(result: Mapping[str, Any]) -> float:

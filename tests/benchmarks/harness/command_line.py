@@ -8,7 +8,7 @@ import json
 import math
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from benchmarks import tasks
 from benchmarks.harness.bench import Plan, run_all
@@ -50,6 +50,11 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("egeria bench: interrupted; --resume goes on from here", file=sys.stderr)
         return 130
+
+
+def list_of(kind: type) -> Callable[[str], list]:
+    """A type for argparse: values of this type, with commas between them."""
+    return lambda text: [kind(part) for part in text.split(",")]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -142,7 +143,7 @@ class Group:
     def records(self) -> list[Record]:
         return [*self.plain.values(), *(record for runs in self.others.values() for record in runs.values())]
 
-    @property
+    @functools.cached_property
     def variants(self) -> list[str]:
         """Labels of policies with constants of their own (`--variant`)."""
         found = []

@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.harness.processes import run_ranks
 from benchmarks.harness.runs import Run
 
 
@@ -53,6 +54,16 @@ class Job:
     def result_file(self) -> pathlib.Path:
         """What rank 0 writes at the end."""
         return pathlib.Path(self.folder) / "result.json"
+
+
+def run_job(job: Job, ranks: int) -> dict[str, Any]:
+    """Runs it to its end. Returns what rank 0 reports.
+
+    Raises:
+      BenchError: [RUN_FAILED] a rank ended with an error; the end of the log is in the message.
+    """
+    run_ranks([str(job.write())], ranks, pathlib.Path(job.folder) / "ranks.log")
+    return json.loads(job.result_file.read_text(encoding="utf-8"))
 
 
 def write_json(file: pathlib.Path, value: Any) -> None:

@@ -66,7 +66,7 @@ class Trainer:
     def train(self) -> None:
         self._warm_up()
         if self._job.turns is not None and self._rank == 0:
-            self._turns = Turns(self._job.turns, self._job.turn_steps)
+            self._turns = Turns(self._job.turns)
         with contextlib.ExitStack() as stack:
             with self._measured():
                 session = None if self._job.run.kind not in (Kind.POLICY, Kind.EARLY) else stack.enter_context(

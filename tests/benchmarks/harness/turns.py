@@ -70,14 +70,9 @@ def _take_turn(connection: socket.socket) -> bool:
 
 
 class Turns:
-    """The turns of one run, on its rank 0; other ranks wait for that one anyway, when they take a step.
+    """The turns of one run, on its rank 0; other ranks wait for that one anyway, when they take a step."""
 
-    Attributes:
-      steps: of a turn.
-    """
-
-    def __init__(self, address: str, steps: int):
-        self.steps = steps
+    def __init__(self, address: str):
         self._connection = socket.socket(socket.AF_UNIX)
         self._connection.connect(address)
 

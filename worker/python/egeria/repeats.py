@@ -30,7 +30,6 @@ class Repeats:
 
     def __init__(self) -> None:
         self.known: bool | None = None
-        self._most = _REMEMBERED
         self._hashes: dict[int, int] = {}
         self._same = 0
         self._other = 0
@@ -41,7 +40,8 @@ class Repeats:
             return
         again = [row for row, sample in enumerate(ids) if sample in self._hashes]
         fresh = [row for row, sample in enumerate(ids) if sample not in self._hashes]
-        fresh = [] if again else fresh[:max(0, self._most - len(self._hashes))]
+        most = _REMEMBERED if self.known is None else _REMEMBERED_LATER
+        fresh = [] if again else fresh[:most - len(self._hashes)]
         rows = again or fresh
         if not rows:
             return
@@ -59,4 +59,3 @@ class Repeats:
             self.known = self._same >= _LEAST_SHARE * (self._same + self._other)
             self._hashes.clear()
             self._same = self._other = 0
-            self._most = _REMEMBERED_LATER
