@@ -53,7 +53,7 @@ def test_trainings_that_take_turns_are_those_that_do_not(tmp_path: pathlib.Path)
         # Not "smoke": the last twelve of its sixty steps are over before the freeze decided there is announced, if the
         # machine is busy.
         [sys.executable, ROOT / "tests" / "benchmarks" / "interleaved.py", "digits", "--profile", "small", "--policy",
-         "staged", "--reinvest", "1,1.1", "--null", "--steps", "3", "--json", file], capture_output=True, text=True,
+         "staged", "--reinvest", "1,1.1", "--null", "--steps", "20", "--json", file], capture_output=True, text=True,
         timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     plain, again, staged, longer = [json.loads(line) for line in file.read_text().splitlines()]
