@@ -34,8 +34,10 @@ Committer::~Committer() {
   if (const absl::Status status = Stop(); !status.ok()) LogWarning(status.message());
 }
 
-absl::StatusOr<PlanId> Committer::Finish(const WaitLimits& limits) {
-  if (const absl::Status status = reduction_.Finish(limits); !status.ok()) {
+absl::StatusOr<std::optional<PlanId>> Committer::Finish() {
+  minima_.clear();
+  if (!reduction_.in_flight()) return std::nullopt;
+  if (const absl::Status status = reduction_.Finish(limits_); !status.ok()) {
     return absl::IsUnavailable(status) ? Failed(absl::string_view(status.message())) : status;
   }
   const int64_t* const results = reduction_.value().const_data_ptr<int64_t>();
@@ -44,21 +46,21 @@ absl::StatusOr<PlanId> Committer::Finish(const WaitLimits& limits) {
 }
 
 absl::StatusOr<std::optional<PlanId>> Committer::Tick(PlanId watermark, const Riders& riders) {
-  PlanId agreed = applied_;
-  if (alone_) {
-    agreed = watermark;
-  } else {
-    if (reduction_.in_flight()) {
-      EGERIA_ASSIGN_OR_RETURN(agreed, Finish(limits_));
-    }
-    const at::Tensor numbers = ToTensor(watermark, riders ? riders(minima_) : std::vector<int64_t>());
-    if (const absl::Status status = reduction_.Start(numbers, c10d::ReduceOp::MIN); !status.ok()) {
-      return Failed(absl::string_view(status.message()));
-    }
+  std::optional<PlanId> agreed = watermark;
+  if (!alone_) {
+    EGERIA_ASSIGN_OR_RETURN(agreed, Finish());
   }
-  if (agreed <= applied_) return std::nullopt;
-  applied_ = agreed;
-  return agreed;
+  const bool applies = agreed.has_value() && *agreed > applied_;
+  if (applies) applied_ = *agreed;
+  if (!alone_) EGERIA_RETURN_IF_ERROR(Advertise(watermark, riders));
+  return applies ? agreed : std::nullopt;
+}
+
+absl::Status Committer::Advertise(PlanId watermark, const Riders& riders) {
+  const std::optional<std::vector<int64_t>> numbers = riders ? riders(minima_) : std::vector<int64_t>();
+  if (!numbers.has_value()) return absl::OkStatus();
+  const absl::Status status = reduction_.Start(ToTensor(watermark, *numbers), c10d::ReduceOp::MIN);
+  return status.ok() ? status : Failed(absl::string_view(status.message()));
 }
 
 absl::Status Committer::Stop(std::chrono::milliseconds patience) {

@@ -17,11 +17,11 @@ namespace egeria::worker {
 
 // Agrees, among the ranks of a job, on the step at which a plan takes effect.
 //
-// At every step boundary each rank advertises its contiguous watermark in an asynchronous all_reduce(MIN);
-// the result is taken at the next boundary. As the reduced value is the same everywhere and every rank
-// reads it at the same boundary, all ranks apply the same plan at the same step. While one rank lacks a plan,
-// the minimum stays under it and nobody applies it. A world of one needs no group and applies at once.
-// Other numbers may ride along; every rank learns their minima over all ranks.
+// At a step boundary each rank advertises its contiguous watermark in an asynchronous all_reduce(MIN); the result is
+// taken at the next boundary. As the reduced value is the same everywhere and every rank reads it at the same
+// boundary, all ranks apply the same plan at the same step. While one rank lacks a plan, the minimum stays under it
+// and nobody applies it. A world of one needs no group and applies at once. Other numbers may ride along; every rank
+// learns their minima over all ranks. Boundaries at which the ranks have nothing to tell each other may be left out.
 //
 // Owned by the training thread; every rank must call Tick() once per step and Stop() once at the end.
 // The collective of the last Tick() is in flight until Stop(), so nothing else may be destroyed before it.
@@ -35,12 +35,13 @@ class Committer {
   Committer(const Committer&) = delete;
   Committer& operator=(const Committer&) = delete;
 
-  // Given the minima of the numbers that rode along with the previous tick (empty at the first one), returns
-  // the numbers for the next: as many at every tick and on every rank. Not called in a world of one.
-  using Riders = std::function<std::vector<int64_t>(const std::vector<int64_t>& minima)>;
+  // Given the minima of the numbers that rode along at the boundary before (empty: none did), returns the numbers
+  // for this one, as many every time and on every rank; or nothing, on all ranks alike: nothing is advertised at this
+  // boundary. applied() is as this boundary has it. Not called in a world of one.
+  using Riders = std::function<std::optional<std::vector<int64_t>>(const std::vector<int64_t>& minima)>;
 
-  // Takes the result of the previous tick and starts the next one, with what `riders` gives. Returns the plan
-  // that every rank is to apply at this boundary, if there is one; it is then counted as applied.
+  // Takes the result of what was advertised at the boundary before, and advertises `watermark` and what `riders` gives.
+  // Returns the plan that every rank is to apply at this boundary, if there is one; it is then counted as applied.
   // Errors: UNAVAILABLE [COMMIT_FAILED] a rank is gone or the group's timeout has passed: the collectives of
   // training fail for the same reason. No plan is applied any more.
   // CANCELLED [INTERRUPTED], DEADLINE_EXCEEDED [OTHER_RANKS_LATE]: as the limits say; nothing was started,
@@ -55,12 +56,14 @@ class Committer {
   absl::Status Stop(std::chrono::milliseconds patience = std::chrono::milliseconds::max());
 
  private:
-  absl::StatusOr<PlanId> Finish(const WaitLimits& limits);
+  // What all ranks have advertised at the boundary before: their watermark; nothing if they have not.
+  absl::StatusOr<std::optional<PlanId>> Finish();
+  absl::Status Advertise(PlanId watermark, const Riders& riders);
 
   const bool alone_;
   const WaitLimits limits_;
   PlanId applied_;
-  std::vector<int64_t> minima_;  // of the last tick that ended
+  std::vector<int64_t> minima_;  // of what rode along at the boundary before
   AsyncAllReduce reduction_;
 };
 

@@ -24,6 +24,10 @@ int64_t TotalBytes(const std::vector<NamedTensor>& tensors) {
   return bytes;
 }
 
+// The ranks advertise what they have at every boundary while there is something to agree on or gradients are measured,
+// else at every so many: it wakes threads beside a training that keeps all cores busy.
+constexpr int64_t kIdleBoundaries = 8;
+
 template <typename Request>
 bool IsVersion(int64_t version, const std::optional<Request>& request) {
   return request.has_value() && request->version == version;
@@ -53,14 +57,21 @@ struct RankLink::State {
         frozen_prefix(parts.frozen_prefix),
         copier(parts.device) {}
 
-  // What rides along with the commit: the step, which must be the same everywhere, and the requests.
-  std::vector<int64_t> Exchange(const std::vector<int64_t>& minima) {
-    if (!minima.empty()) {
-      if (minima[0] != -minima[1]) steps_differ = true;
-      step_agreed = minima[0];
-      agreement.Hear({minima.begin() + 2, minima.end()});
-    }
-    std::vector<int64_t> numbers = {step, -step};
+  // What rides along with the commit: the step, which must be the same everywhere, the newest plan, and the requests.
+  void Hear(const std::vector<int64_t>& minima) {
+    if (minima[0] != -minima[1]) steps_differ = true;
+    step_agreed = minima[0];
+    agreement.Hear({minima.begin() + 3, minima.end()});
+    idle = agreement.settled() && -minima[2] <= committer.applied().value();
+  }
+  // Whether to advertise at this boundary follows from their number and from what has been heard, never from this rank's
+  // own step: ranks that are not at the same one must still do it at the same boundaries, or they would take one
+  // collective for another.
+  std::optional<std::vector<int64_t>> Advertise() {
+    const bool due = boundaries++ % kIdleBoundaries == 0;
+    advertised = due || !idle || agreement.gradients().has_value();
+    if (!advertised) return std::nullopt;
+    std::vector<int64_t> numbers = {step, -step, -parts.agent->watermark().value()};
     const std::vector<int64_t> requests = agreement.Advertise(parts.agent->sampling(), parts.agent->snapshot(),
                                                              parts.agent->gradients());
     numbers.insert(numbers.end(), requests.begin(), requests.end());
@@ -93,8 +104,12 @@ struct RankLink::State {
   // Asked for at the step that ended at the last boundary. Whether all ranks were at that step is known at the next
   // one only, and only then may the exchange begin: ranks that are not would take one collective for another.
   std::optional<GradientRequest> gradients_due;
-  int64_t step_agreed = -1;  // of the last boundary but one, where all ranks were at the same
+  int64_t step_agreed = -1;  // where all ranks were at the same, when they last told each other
   RequestAgreement agreement;
+  int64_t boundaries = 0;  // so far
+  // Nothing is under way that all ranks do not have yet. Like all that is heard, the same on all of them.
+  bool idle = false;
+  bool advertised = false;  // at the last boundary
   SessionTotals counted;
   int64_t step;
   int frozen_prefix;
@@ -259,13 +274,16 @@ absl::StatusOr<std::optional<Plan>> RankLink::Commit(int64_t step) {
   EGERIA_ASSIGN_OR_RETURN(std::optional<GradientReading> reading, state.gradients.Finish(state.parts.limits));
   state.Send(std::move(reading));
   const std::optional<GradientRequest> due = GradientsFor(step);
-  const auto riders = [&](const std::vector<int64_t>& minima) { return state.Exchange(minima); };
+  const auto riders = [&](const std::vector<int64_t>& minima) {
+    if (!minima.empty()) state.Hear(minima);
+    return state.Advertise();
+  };
   EGERIA_ASSIGN_OR_RETURN(const std::optional<PlanId> id, state.committer.Tick(agent->watermark(), riders));
   if (!state.alone() && !state.steps_differ) {
     if (state.gradients_due.has_value()) {
       EGERIA_RETURN_IF_ERROR(state.gradients.Begin(*state.gradients_due, state.step_agreed));
     }
-    state.gradients_due = due;
+    state.gradients_due = state.advertised ? due : std::nullopt;  // not so: the request has just been withdrawn
   }
   if (state.steps_differ) {
     return NamedError(absl::StatusCode::kFailedPrecondition, "STEPS_DIFFER",

@@ -50,7 +50,6 @@ std::vector<int64_t> RequestAgreement::Advertise(const std::optional<SamplingReq
 }
 
 void RequestAgreement::Hear(const std::vector<int64_t>& minima) {
-  if (minima.empty()) return;
   const int64_t* in = minima.data();
   sampling_.Hear(&in);
   snapshot_.Hear(&in);

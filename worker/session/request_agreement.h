@@ -15,10 +15,10 @@ namespace egeria::worker {
 // collective, and so is a reading of gradients.
 //
 // Its numbers ride with Committer::Tick(). For each request a rank advertises its version; the newest
-// among the ranks is heard everywhere. At the next tick those who hold that version advertise its content. When
+// among the ranks is heard everywhere. The next time those who hold that version advertise its content. When
 // the content has been heard, and the version is still the newest, the request is agreed. All of that follows
 // from reduced numbers alone, so that it happens at the same boundary on all ranks, two after the controller's
-// wish has arrived. A version stands for one content; see StandingRequests.
+// wish was first advertised. A version stands for one content; see StandingRequests.
 //
 // A rank that holds an older version than another (its line to the controller is cut) does not stand in the way.
 //
@@ -29,10 +29,11 @@ class RequestAgreement {
   std::vector<int64_t> Advertise(const std::optional<SamplingRequest>& sampling,
                                  const std::optional<SnapshotRequest>& snapshot,
                                  const std::optional<GradientRequest>& gradients) const;
-  // The minima of what all ranks advertised at the last tick; empty: nothing yet. The next Advertise() comes
-  // after it.
+  // The minima of what all ranks advertised last. The next Advertise() comes after it.
   void Hear(const std::vector<int64_t>& minima);
 
+  // Whether every rank has all that was last advertised.
+  bool settled() const { return sampling_.settled() && snapshot_.settled() && gradients_.settled(); }
   // In force on all ranks.
   std::optional<SamplingRequest> sampling() const;
   std::optional<SnapshotRequest> snapshot() const;
@@ -47,6 +48,7 @@ class RequestAgreement {
     using Content = std::array<int64_t, size>;
     void Advertise(int64_t version, const Content& content, std::vector<int64_t>* out) const;
     void Hear(const int64_t** in);
+    bool settled() const { return newest == agreed.value_or(kNoVersion); }
 
     int64_t newest = kNoVersion;  // that any rank advertised last
     std::optional<int64_t> agreed;

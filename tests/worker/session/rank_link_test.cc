@@ -102,7 +102,7 @@ TEST(RankLink, AllRanksSampleAtTheSameStepsWhatOneIsAskedAndThatOneSends) {
     }
   });
   EXPECT_EQ(sampled[0], sampled[1]);
-  EXPECT_EQ(sampled[0].begin()->first, 6) << "two boundaries after it was asked";
+  EXPECT_EQ(sampled[0].begin()->first, 12) << "asked in step 3, advertised after step 9, agreed on after 11";
   EXPECT_EQ(sampled[0].rbegin()->second, 200);
   EXPECT_LE(sampled[0].rbegin()->first, 42);
 }
@@ -284,13 +284,38 @@ TEST(RankLink, NobodySamplesAModuleThatAPlanHasFrozen) {
     rank.Steps(6);
     EXPECT_FALSE(rank.sampled.empty());
     EXPECT_TRUE(rank.line.Deliver({PlanId(1), Generation(0), 2, ""}).ok());
-    rank.Steps(2);
+    rank.Steps(4);
     EXPECT_EQ(rank.plans.size(), 1u);
     rank.sampled.clear();
     rank.Steps(5);
     EXPECT_TRUE(rank.sampled.empty());
     EXPECT_TRUE(rank.link().Stop(true).ok());
   });
+}
+
+TEST(RankLink, RanksThatHaveNothingToTellEachOtherDoNotMeetAtEveryStep) {
+  std::map<int64_t, int> plans[2];
+  RunRanks(2, [&](const GroupMember& member) {
+    const ProcessGroupPtr signals = GlooGroup(member, "signals");
+    Rank rank(member);
+    rank.Steps(10);  // the ranks advertise what they have after steps 1 and 9
+    if (member.rank == 0) {
+      EXPECT_TRUE(rank.line.Deliver({PlanId(1), Generation(0), 2, ""}).ok());
+      rank.Steps(7);  // without rank 1, until both have advertised what they have after step 17
+    }
+    signals->barrier()->wait();
+    if (member.rank == 1) rank.Steps(7);
+    rank.Steps(3);
+    EXPECT_TRUE(rank.plans.empty()) << "rank 1 has no plan yet";
+    if (member.rank == 1) {
+      EXPECT_TRUE(rank.line.Deliver({PlanId(1), Generation(0), 2, ""}).ok());
+    }
+    rank.Steps(2);  // rank 0 waits for its plan to reach the others, so they meet at every step
+    EXPECT_TRUE(rank.link().Stop(true).ok());
+    plans[member.rank] = rank.plans;
+  });
+  EXPECT_EQ(plans[0], plans[1]);
+  EXPECT_EQ(plans[0], (std::map<int64_t, int>{{22, 2}}));
 }
 
 TEST(RankLink, RanksThatAreNotAtTheSameStepApplyNothing) {

@@ -266,7 +266,7 @@ TEST(Session, NoticesRanksThatDiffer) {
       rank.model().modules[0].parameters()[0].tensor.mul_(1.001);
     }
     Deliver(PlanNumber(1, 1), &line);
-    rank.Steps(2);
+    rank.Steps(9);
     ASSERT_EQ(rank.session().switches().size(), 1u);
     EXPECT_FALSE(rank.session().switches()[0].ranks_identical);
     EXPECT_EQ(rank.session().totals().checksum_mismatches, 1);
