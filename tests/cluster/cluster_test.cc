@@ -78,13 +78,13 @@ TEST(Cluster, RankZeroIsToldWhatTheReferenceTakesOfItsCores) {
       if (view.summary.job_id() == job.job_id()) reference = view.totals.reference_seconds.at("fake");
     }
     EXPECT_GT(reference, 0);
-    rank->Beat();
+    // What an earlier message has brought about may come before the answer to the heartbeat.
     if (job.job_id() == near.job_id()) {
-      const auto told = rank->ReadDirective([&](const v1::Directive& d) { return d.reference_seconds() >= reference / 4; });
-      ASSERT_TRUE(told.has_value());
-      EXPECT_LT(told->reference_seconds(), reference);
+      const v1::Directive told =
+          rank->BeatUntil([&](const v1::Directive& d) { return d.reference_seconds() >= reference / 4; });
+      EXPECT_LT(told.reference_seconds(), reference);
     } else {
-      EXPECT_EQ(rank->ReadDirective([](const v1::Directive&) { return true; })->reference_seconds(), 0);
+      EXPECT_EQ(rank->Beat().reference_seconds(), 0);
     }
     const auto to_other = other->ReadDirective([](const v1::Directive& d) { return d.plans_size() > 0; });
     ASSERT_TRUE(to_other.has_value());

@@ -11,10 +11,11 @@
 namespace egeria::worker {
 namespace {
 
-template <typename... Args>
-absl::Status Failed(const Args&... reason) {
+// Of a collective that has failed: that the ranks cannot agree any more.
+absl::Status CommitStatus(const absl::Status& status) {
+  if (!absl::IsUnavailable(status)) return status;
   return NamedError(absl::StatusCode::kUnavailable, "COMMIT_FAILED", "the ranks could not agree on a plan: ",
-                    reason...);
+                    absl::string_view(status.message()));
 }
 
 at::Tensor ToTensor(PlanId watermark, const std::vector<int64_t>& values) {
@@ -34,38 +35,31 @@ Committer::~Committer() {
   if (const absl::Status status = Stop(); !status.ok()) LogWarning(status.message());
 }
 
-absl::StatusOr<std::optional<PlanId>> Committer::Finish() {
-  minima_.clear();
-  if (!reduction_.in_flight()) return std::nullopt;
-  if (const absl::Status status = reduction_.Finish(limits_); !status.ok()) {
-    return absl::IsUnavailable(status) ? Failed(absl::string_view(status.message())) : status;
-  }
-  const int64_t* const results = reduction_.value().const_data_ptr<int64_t>();
-  minima_.assign(results + 1, results + reduction_.value().numel());
-  return PlanId(*results);
-}
-
 absl::StatusOr<std::optional<PlanId>> Committer::Tick(PlanId watermark, const Riders& riders) {
-  std::optional<PlanId> agreed = watermark;
-  if (!alone_) {
-    EGERIA_ASSIGN_OR_RETURN(agreed, Finish());
+  if (alone_) return Apply(watermark);
+  std::optional<PlanId> plan;
+  std::vector<int64_t> minima;  // of what rode along
+  if (reduction_.in_flight()) {
+    EGERIA_RETURN_IF_ERROR(CommitStatus(reduction_.Finish(limits_)));
+    const int64_t* const results = reduction_.value().const_data_ptr<int64_t>();
+    plan = Apply(PlanId(*results));
+    minima.assign(results + 1, results + reduction_.value().numel());
   }
-  const bool applies = agreed.has_value() && *agreed > applied_;
-  if (applies) applied_ = *agreed;
-  if (!alone_) EGERIA_RETURN_IF_ERROR(Advertise(watermark, riders));
-  return applies ? agreed : std::nullopt;
+  const std::optional<std::vector<int64_t>> numbers = riders ? riders(minima) : std::vector<int64_t>();
+  if (numbers.has_value()) {
+    EGERIA_RETURN_IF_ERROR(CommitStatus(reduction_.Start(ToTensor(watermark, *numbers), c10d::ReduceOp::MIN)));
+  }
+  return plan;
 }
 
-absl::Status Committer::Advertise(PlanId watermark, const Riders& riders) {
-  const std::optional<std::vector<int64_t>> numbers = riders ? riders(minima_) : std::vector<int64_t>();
-  if (!numbers.has_value()) return absl::OkStatus();
-  const absl::Status status = reduction_.Start(ToTensor(watermark, *numbers), c10d::ReduceOp::MIN);
-  return status.ok() ? status : Failed(absl::string_view(status.message()));
+std::optional<PlanId> Committer::Apply(PlanId agreed) {
+  if (agreed <= applied_) return std::nullopt;
+  applied_ = agreed;
+  return agreed;
 }
 
 absl::Status Committer::Stop(std::chrono::milliseconds patience) {
-  const absl::Status status = reduction_.Stop({limits_.interrupted, patience});
-  return absl::IsUnavailable(status) ? Failed(absl::string_view(status.message())) : status;
+  return CommitStatus(reduction_.Stop({limits_.interrupted, patience}));
 }
 
 }  // namespace egeria::worker

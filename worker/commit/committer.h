@@ -56,14 +56,12 @@ class Committer {
   absl::Status Stop(std::chrono::milliseconds patience = std::chrono::milliseconds::max());
 
  private:
-  // What all ranks have advertised at the boundary before: their watermark; nothing if they have not.
-  absl::StatusOr<std::optional<PlanId>> Finish();
-  absl::Status Advertise(PlanId watermark, const Riders& riders);
+  // Counts `agreed` as applied, if it is newer than what is.
+  std::optional<PlanId> Apply(PlanId agreed);
 
   const bool alone_;
   const WaitLimits limits_;
   PlanId applied_;
-  std::vector<int64_t> minima_;  // of what rode along at the boundary before
   AsyncAllReduce reduction_;
 };
 

@@ -18,15 +18,15 @@ namespace {
 // Between two attempts to answer one snapshot request: the agent had no room, or its stream was lost.
 constexpr int64_t kSnapshotRetrySteps = 16;
 
+// The ranks advertise what they have at every boundary while there is something to agree on or gradients are measured,
+// else at every so many: it wakes threads beside a training that keeps all cores busy.
+constexpr int64_t kIdleBoundaries = 8;
+
 int64_t TotalBytes(const std::vector<NamedTensor>& tensors) {
   int64_t bytes = 0;
   for (const NamedTensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.tensor.nbytes());
   return bytes;
 }
-
-// The ranks advertise what they have at every boundary while there is something to agree on or gradients are measured,
-// else at every so many: it wakes threads beside a training that keeps all cores busy.
-constexpr int64_t kIdleBoundaries = 8;
 
 template <typename Request>
 bool IsVersion(int64_t version, const std::optional<Request>& request) {
@@ -69,8 +69,7 @@ struct RankLink::State {
   // collective for another.
   std::optional<std::vector<int64_t>> Advertise() {
     const bool due = boundaries++ % kIdleBoundaries == 0;
-    advertised = due || !idle || agreement.gradients().has_value();
-    if (!advertised) return std::nullopt;
+    if (idle && !due && !agreement.gradients().has_value()) return std::nullopt;
     std::vector<int64_t> numbers = {step, -step, -parts.agent->watermark().value()};
     const std::vector<int64_t> requests = agreement.Advertise(parts.agent->sampling(), parts.agent->snapshot(),
                                                              parts.agent->gradients());
@@ -109,7 +108,6 @@ struct RankLink::State {
   int64_t boundaries = 0;  // so far
   // Nothing is under way that all ranks do not have yet. Like all that is heard, the same on all of them.
   bool idle = false;
-  bool advertised = false;  // at the last boundary
   SessionTotals counted;
   int64_t step;
   int frozen_prefix;
@@ -274,16 +272,19 @@ absl::StatusOr<std::optional<Plan>> RankLink::Commit(int64_t step) {
   EGERIA_ASSIGN_OR_RETURN(std::optional<GradientReading> reading, state.gradients.Finish(state.parts.limits));
   state.Send(std::move(reading));
   const std::optional<GradientRequest> due = GradientsFor(step);
+  bool advertised = false;
   const auto riders = [&](const std::vector<int64_t>& minima) {
     if (!minima.empty()) state.Hear(minima);
-    return state.Advertise();
+    std::optional<std::vector<int64_t>> numbers = state.Advertise();
+    advertised = numbers.has_value();
+    return numbers;
   };
   EGERIA_ASSIGN_OR_RETURN(const std::optional<PlanId> id, state.committer.Tick(agent->watermark(), riders));
   if (!state.alone() && !state.steps_differ) {
     if (state.gradients_due.has_value()) {
       EGERIA_RETURN_IF_ERROR(state.gradients.Begin(*state.gradients_due, state.step_agreed));
     }
-    state.gradients_due = state.advertised ? due : std::nullopt;  // not so: the request has just been withdrawn
+    state.gradients_due = advertised ? due : std::nullopt;  // not so: the request has just been withdrawn
   }
   if (state.steps_differ) {
     return NamedError(absl::StatusCode::kFailedPrecondition, "STEPS_DIFFER",

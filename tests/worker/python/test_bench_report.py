@@ -26,8 +26,8 @@ def record(run: str, seed: int, final: float, seconds: float, kind: str = "polic
             "seed": seed, "run": run, "run_hash": run, "kind": kind,
             "policy": run.partition("+")[0] if kind == "policy" else None, "options": {}, "started": 0,
             "quality": "loss", "steps": 100, "first_step": 0, "seconds": seconds, "curve": curve, "final": final,
-            "frozen_share": 0.1,
-            "parameters": 12, "modules": [{"name": "a", "parameters": 8}, {"name": "b", "parameters": 4}],
+            "frozen_share": 0.1, "parameters": 12,
+            "modules": [{"name": "a", "parameters": 8}, {"name": "b", "parameters": 4}],
             "switches": [{"step": 60, "frozen_prefix": 1}] if kind == "policy" else [],
             "decisions": [], "summary": None,
             "machine": {"cores": 2, "processor": "p", "device": "cpu", "torch": "2", "egeria": "c"}, **fields}
