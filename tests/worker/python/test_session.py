@@ -370,9 +370,9 @@ def fail(*_: object, **__: object) -> None:
     raise ZeroDivisionError("ours")
 
 
-@pytest.mark.parametrize("broken", ["egeria.session.RootInputs", "egeria.linking.export_model",
+@pytest.mark.parametrize("broken", ["egeria.session_link.RootInputs", "egeria.linking.export_model",
                                     "egeria.linking.Link.probe", "egeria.linking.Link.answer_snapshot",
-                                    "egeria.session.start_link", "egeria.reports.Reports.end_step",
+                                    "egeria.session_link.start_link", "egeria.reports.Reports.end_step",
                                     "egeria.reports.Reports.add_loss", "egeria.replicas.Replicas.discover"])
 def test_no_failure_of_ours_reaches_the_training(broken: str, monkeypatch: pytest.MonkeyPatch, controller: Any,
                                                  caplog: pytest.LogCaptureFixture):
@@ -555,7 +555,7 @@ def test_a_resumed_training_is_watched_though_its_wrapper_comes_late(controller:
             hook.remove()
         training.train(3)
         session._watch(training.model, session_module.ForwardHook(session), session_module.OutputHook(session))
-        train_until(training, session, lambda: session._link is not None)
+        train_until(training, session, lambda: session._link.link is not None)
 
 
 def test_without_losses_the_bootstrapping_stage_is_a_number_of_steps(controller: Any,
@@ -663,9 +663,9 @@ def test_sizes_that_begin_to_vary_later_lead_to_a_new_recording(controller: Any)
     for number in itertools.count():
         step(5 if number < 10 else int(torch.randint(3, 9, (), generator=lengths)))
         sent = session.counters().get("samples_sent", 0)
-        if session._recordings == 1 and sent >= 10:
+        if session._link.recordings == 1 and sent >= 10:
             break
-        time.sleep(0.05 if session._recordings == 1 else 0)  # no more of them at once than the agent's queue takes
+        time.sleep(0.05 if session._link.recordings == 1 else 0)  # no more of them at once than the agent's queue takes
         assert time.monotonic() < deadline, session.counters()
     assert session.counters()["samples_dropped"] < sent + 5
 

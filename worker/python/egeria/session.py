@@ -22,28 +22,21 @@ from egeria.caching import Caching
 from egeria.config import Config
 from egeria.errors import EgeriaError
 from egeria.exiting import wait_for_collectives
-from egeria.graph import GraphError, RootInputs
 from egeria.gradient_readings import GradientReadings
 from egeria.hooks import BeforeStepHook, ForwardHook, NetworkHook, NetworkOutputHook, OutputHook, StepHook, \
     wrappers_of
 from egeria.learning_rates import LearningRates
-from egeria.linking import Link, Subject, job_id_of, start_link
+from egeria.linking import Link, Subject, job_id_of
 from egeria.modules import LayerModule, ModuleSpec, from_unit_names, partition, unwrap
 from egeria.reports import Reports, total_steps_of
 from egeria.schedules import planned_rates, unwrapped
+from egeria.session_link import SessionLink
 from egeria.states import STATE_VERSION, Switch, namespace_in, read_state, summary_line
 from egeria.step_shares import StepShares
 from egeria.switching import Switcher
 
 _logger = logging.getLogger("egeria")
 
-# The link starts at the end of this step, when sizes that vary have had a chance to show, and is tried again at
-# twice as many steps where the model's inputs have not been seen.
-_FIRST_START = 2
-_LAST_START = 64
-# How often the ranks ask each other whether one of them needs a new recording of the model.
-_RECORD_ANEW_EVERY = 256
-_MOST_RECORDINGS = 4
 # How often the metrics learn of the account and the cache.
 _TOTALS_EVERY = 16
 
@@ -125,17 +118,7 @@ class Session:
         self._closed = False
         self._reports = Reports()
         self._rates = LearningRates(self._optimizers)
-        self._link: Link | None = None
         self._applied_plan = 0
-        self._start_at = _FIRST_START
-        self._tries_from = 0  # the step before the first try
-        self._start_tried = False
-        self._recordings = 0
-        self._probing = True
-        self._sampling: Any = None
-        self._wants_inputs = config.address() is not None
-        self._inputs: list[RootInputs] = []
-        self._captured = False  # in the step under way
         self._bytes_reduced = 0
         self._told: set[str] = set()
         self._final: dict[str, Any] | None = None
@@ -147,6 +130,7 @@ class Session:
         self._switcher = Switcher(model, self._optimizers, partition(self._model, spec), self._fail)
         self._shares = StepShares(model)
         self._gradients = GradientReadings(self._switcher, self._model, self._account, self._fail, self._without_cache)
+        self._link = SessionLink(config, self._number, self._account, self._gradients, self._shares, self._fail)
         self._check_plans()
         self._switcher.allow_recompiles()
         cache = config.cache_address()
@@ -172,7 +156,7 @@ class Session:
         if not self._enabled or self._closed or os.getpid() != self._pid:
             return
         try:
-            self._reports.add_loss(loss, self._link, self._switcher.prefix)
+            self._reports.add_loss(loss, self._link.link, self._switcher.prefix)
         except Exception as error:  # pylint: disable=broad-exception-caught
             self._fail("a loss could not be reported", error)
 
@@ -222,7 +206,7 @@ class Session:
         """
         if not self._enabled or self._closed:
             return
-        if self._reports.steps > 0 or self._captured or self._inputs:
+        if self._reports.steps > 0 or self._link.captured:
             raise EgeriaError("LOAD_TOO_LATE", "load_state_dict() comes after the first step; call it between "
                               "attach() and the training loop")
         if self.prefix > 0:
@@ -238,8 +222,7 @@ class Session:
         self._step = step
         self._applied_plan = plan
         self._switches = switches
-        self._start_at = step + _FIRST_START
-        self._tries_from = step
+        self._link.resume(step)
         self._shares.known = {str(name): float(share) for name, share in (state.get("step_shares") or {}).items()}
         if self._caching is not None and state.get("samples_repeat") is not None:
             self._caching.repeats.known = bool(state["samples_repeat"])
@@ -250,8 +233,7 @@ class Session:
         """Numbers of the whole session.
 
         steps, modules, frozen_prefix, frozen_share (of the parameters, mean over this session's steps, 0..1), freezes,
-        unfreezes,
-        ranks, ranks_identical (after every switch), observe.
+        unfreezes, ranks, ranks_identical (after every switch), observe.
 
         Of this rank's time: saved_seconds, by freezing (None where it cannot be told); spent_seconds, Egeria's own, by
         what: "start", "probes", "gradients", "snapshots", "agreement", "switches", "recompiles", "cache", "hooks";
@@ -308,7 +290,7 @@ class Session:
 
     def counters(self) -> dict[str, Any]:
         """Totals of the line to the controller (samples sent and dropped, reconnects, ...); empty without one."""
-        return self._link.native.counters() if self._link is not None else {}
+        return self._link.link.native.counters() if self._enabled and self._link.link is not None else {}
 
     def cache_counters(self) -> dict[str, int]:
         """Totals of the cache of frozen activations: "hits" and "misses" in samples, "passes_skipped", misses by
@@ -335,12 +317,11 @@ class Session:
         self._final = {"frozen_prefix": self._switcher.prefix, "frozen_share": self._switcher.frozen_share}
         for handle in self._handles:
             handle.remove()
-        self._stop_measuring()
-        self._try_to_end(lambda: self._reports.flush(self._link, self._switcher.prefix))
+        self._link.stop_measuring()
+        self._try_to_end(lambda: self._reports.flush(self._link.link, self._switcher.prefix))
         if self._caching is not None:
             self._try_to_end(lambda: self._caching.close(forget))
-        if self._link is not None:
-            self._try_to_end(lambda: self._link.native.stop(finished))
+        self._try_to_end(lambda: self._link.stop(finished))
         self._try_to_end(lambda: self._switcher.set(0))  # on all ranks, whatever fails on one
         if finished and self._rank() == 0 and self._step > 0:
             print(summary_line(self.summary()), flush=True)
@@ -368,16 +349,7 @@ class Session:
             self._fail("a forward pass could not be followed", error)
         if (caching := self._caching) is not None:
             self._try("whether samples come again cannot be told", lambda: caching.before_forward(args, kwargs))
-        try:
-            if not self._captured and self._probing and (self._sampling is not None or self._wants_inputs):
-                self._captured = True
-                with self._account.spend("probes"):
-                    inputs = RootInputs(args, kwargs, self._config.probe_batch())
-                    self._inputs = [*self._inputs[-1:], inputs] if self._wants_inputs else [inputs]
-        except GraphError as error:
-            self._cannot_probe(str(error))
-        except Exception as error:  # pylint: disable=broad-exception-caught
-            self._cannot_probe("the model's inputs cannot be copied", error)
+        self._link.before_forward(args, kwargs)
         self._gradients.before_forward(args, kwargs)
 
     def _on_output(self, output: Any) -> None:
@@ -408,47 +380,30 @@ class Session:
     def _end_step(self, prefix: int) -> None:
         self._try_to_report(lambda: self._report_step(prefix))
         try:
-            if self._link is not None:
-                self._follow(self._link)
-            elif self._wants_inputs and self._step >= self._start_at:
+            if (link := self._link.link) is not None:
+                self._follow(link)
+            elif self._link.is_due(self._step):
                 with self._account.spend("start"):
                     self._start()
             elif self._config.plans:
                 self._switch_by_plan()
         except Exception as error:  # pylint: disable=broad-exception-caught
             self._fail("the session cannot go on", error)
-            self._drop_link()
-        self._captured = False
+            self._link.drop()
+        self._link.end_step()
         self._scheduled = getattr(unwrapped(self._scheduler, "scheduler"), "last_epoch", None)
-        if self._wants_inputs and self._switcher.prefix == 0:  # the line starts soon
+        if self._link.is_wanted and self._switcher.prefix == 0:  # it starts soon
             self._try_to_report(lambda: self._shares.begin(self.modules))
 
     # One step.
 
     def _follow(self, link: Link) -> None:
-        """Whatever fails here on one rank alone, it goes on agreeing with the others, which wait for it."""
-        taken = self._captured and self._probing
-        if self._sampling is not None and (taken or link.sharded):
-            inputs = self._inputs[-1] if taken and self._inputs else None
-            self._inputs = []
-            with self._account.spend("probes"):
-                self._try_to_probe(lambda: link.probe(self._sampling, self._step, inputs))
-        self._gradients.offer(link.native, self._step)
-        if self._probing:
-            with self._account.spend("snapshots"):
-                self._try_to_probe(lambda: link.answer_snapshot(self._step))
-        with self._account.spend("agreement"):
-            plan = link.native.commit(self._step)
+        plan = self._link.agree(self._step)
         if plan is not None:
             self._applied_plan = plan.plan_id
             self._switch(plan.frozen_prefix)
         self._try_to_report(lambda: self._report_boundary(link))
-        if self._step % _RECORD_ANEW_EVERY == 0 and self._recordings < _MOST_RECORDINGS \
-                and not link.agree(not link.outgrown) and link.agree(self._probing):
-            self._restart(link)
-            return
-        self._sampling = link.native.sampling_for(self._step + 1) if self._probing or link.sharded else None
-        self._gradients.begin(link.native.gradients_for(self._step + 1))
+        self._link.look_ahead(self._step)
 
     def _without_cache(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self._caching is None else self._caching.aside()
@@ -480,13 +435,6 @@ class Session:
     def _try_to_end(self, action: Callable[[], None]) -> None:
         self._try("the session did not end in order", action)
 
-    def _try_to_probe(self, action: Callable[[], None]) -> None:
-        """A failure ends the probes of this rank."""
-        try:
-            action()
-        except Exception as error:  # pylint: disable=broad-exception-caught
-            self._cannot_probe("a probe failed", error)
-
     def _switch_by_plan(self) -> None:
         prefix = dict(self._config.plans).get(self._step)
         if prefix is not None:
@@ -499,8 +447,8 @@ class Session:
         if switch is None:
             return
         self._switches.append(switch)
-        if self._link is not None:
-            self._link.native.record_switch(switch.unfreeze, switch.ranks_identical)
+        if self._link.link is not None:
+            self._link.link.native.record_switch(switch.unfreeze, switch.ranks_identical)
         self._account.disturb()  # a compilation, perhaps
 
     # The link.
@@ -509,80 +457,25 @@ class Session:
         """Analyses the model and starts the line to the controller. A collective."""
         group = self._switcher.share_group()
         self._switcher.allow_recompiles()
-        if not self._start_tried and self._rank() == 0 and not self._reports.any_loss \
-                and self._config.policy in ("plasticity", "actnorm") and self._config.options.get("bootstrap", True):
-            _logger.warning("egeria: no loss is reported, so the bootstrapping stage lasts a fixed number of "
-                            "steps; call session.step(loss) after each optimizer.step()")
-        self._start_tried = True
+        if self._rank() == 0 and not self._reports.any_loss and self._config.policy in ("plasticity", "actnorm") \
+                and self._config.options.get("bootstrap", True):
+            self._fail("no loss is reported, so the bootstrapping stage lasts a fixed number of steps; call "
+                       "session.step(loss) after each optimizer.step()", None)
         total_steps = self._total_steps()
         subject = Subject(self._model, self._spec, self._fixed, self.modules, self._config, self._switcher.job_id,
                           total_steps, planned_rates(self._scheduler, total_steps, self._step, self._scheduled),
                           self._shares, self._reports.any_loss, self._step, self._switcher.prefix, self._switches,
-                          self._applied_plan, self._recordings)
-        try:
-            link = start_link(subject, group, self._inputs if self._probing else [], self._number)
-        except EgeriaError as error:
-            self._wants_inputs = False
-            self._inputs = []
-            self._fail("this training is not watched", error)
-            return
-        if link is None:
-            self._look_elsewhere()
-            return
-        self._wants_inputs = False
-        self._inputs = []
-        self._reorder(link)
-        self._reports.correct_still(self._rates.still_modules(self._rates.now(), self.modules))
-        self._link = link
-
-    def _look_elsewhere(self) -> None:
-        """No rank has started, since some have not seen the model's inputs: a wrapper that was made after attach()
-        may be compiled with everything inside it."""
-        tried = self._step - self._tries_from
-        if tried > _LAST_START * _FIRST_START:
-            self._wants_inputs = False
-            why = "the model's forward pass is never seen" if self._probing else \
-                "what the model is called with cannot be copied"
-            _logger.warning("egeria: %s, so this training is not watched; attach the model that is called in the "
-                            "training loop", why)
-            return
-        self._start_at = self._step + tried
-        if self._network is not None:
-            return
-        for found in wrappers_of(self._model):
-            if id(found) not in self._watched:
-                self._watch(found, ForwardHook(self), OutputHook(self))
-
-    def _restart(self, link: Link) -> None:
-        """Records the model anew, with sizes that vary. A collective."""
-        link.native.stop(False)
-        self._link = None
-        self._recordings += 1
-        self._sampling = None
-        self._stop_measuring()
-        self._wants_inputs = True
-        self._tries_from = self._step
-        self._start_at = self._step + _FIRST_START
+                          self._applied_plan, self._link.recordings)
+        if not self._link.start(subject, group):
+            self._watch_wrappers()
+        if (link := self._link.link) is not None:
+            self._reorder(link)
+            self._reports.correct_still(self._rates.still_modules(self._rates.now(), self.modules))
 
     def _reorder(self, link: Link) -> None:
         """Takes the layer modules in the order in which the forward pass calls them."""
         if link.modules != self.modules and self.prefix == 0:
             self._switcher.take(link.modules)
-
-    def _drop_link(self) -> None:
-        link, self._link = self._link, None
-        self._sampling = None
-        self._stop_measuring()
-        self._wants_inputs = False
-        if link is not None:
-            try:
-                link.native.stop(False)
-            except Exception:  # pylint: disable=broad-exception-caught
-                _logger.debug("egeria: the line to the controller did not end in order", exc_info=True)
-
-    def _stop_measuring(self) -> None:
-        self._gradients.end()
-        self._shares.close()
 
     # Small things.
 
@@ -604,6 +497,13 @@ class Session:
         self._watched.add(id(module))
         self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
         self._handles.append(module.register_forward_hook(output_hook))
+
+    def _watch_wrappers(self) -> None:
+        if self._network is not None:
+            return
+        for found in wrappers_of(self._model):
+            if id(found) not in self._watched:
+                self._watch(found, ForwardHook(self), OutputHook(self))
 
     def _adopt(self, modules: Any) -> None:
         """Takes a checkpoint's layer modules, which may have been found by watching a forward pass."""
@@ -630,18 +530,13 @@ class Session:
     def _report_step(self, prefix: int) -> None:
         rates = self._rates.now()
         # Before the line starts, modules may be in another order than the model calls them.
-        still = self._rates.still_modules(rates, self.modules) if self._link is not None else 0
-        self._reports.end_step(self._step, rates, still, self._link, prefix)
+        still = self._rates.still_modules(rates, self.modules) if self._link.link is not None else 0
+        self._reports.end_step(self._step, rates, still, self._link.link, prefix)
 
     def _rank(self) -> int:
         if dist.is_available() and dist.is_initialized():
             return dist.get_rank()
         return int(os.environ.get("RANK") or 0)
-
-    def _cannot_probe(self, what: str, error: Exception | None = None) -> None:
-        self._probing = False
-        self._inputs = []
-        self._fail(f"{what}; this process takes no readings", error)
 
     def _fail(self, what: str, error: Exception | None) -> None:
         if what in self._told:
