@@ -64,6 +64,9 @@ absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat, int modules) {
           account.measuring_seconds()}) {
       if (!std::isfinite(seconds) || seconds < 0) return bad("an account with ", seconds, " seconds");
     }
+    if (account.frozen_prefix() < 0 || account.frozen_prefix() >= modules) {
+      return bad("an account of frozen prefix ", account.frozen_prefix(), " of ", modules, " modules");
+    }
   }
   return absl::OkStatus();
 }

@@ -203,7 +203,7 @@ policy::Observation FromProto(const v1::Observation& proto) {
   if (proto.has_account()) {
     const v1::Account& account = proto.account();
     observation.account = {account.saved_seconds(), account.measuring_seconds(),
-                           account.active_step_seconds(), account.frozen_step_seconds()};
+                           account.active_step_seconds(), account.frozen_step_seconds(), account.frozen_prefix()};
   }
   return observation;
 }
@@ -231,6 +231,7 @@ v1::Observation ToProto(const policy::Observation& observation) {
     out->set_measuring_seconds(account->measuring_seconds);
     out->set_active_step_seconds(account->active_step_seconds);
     out->set_frozen_step_seconds(account->frozen_step_seconds);
+    out->set_frozen_prefix(account->frozen_prefix);
   }
   return proto;
 }

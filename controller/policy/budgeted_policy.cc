@@ -16,25 +16,26 @@ BudgetedPolicy::BudgetedPolicy(std::unique_ptr<Policy> inner, const JobShape& sh
       total_steps_(shape.total_steps),
       shares_(TimeSharesOf(shape)),
       step_(shape.first_step),
-      saved_(shape.saved_before) {
+      promised_(shape.saved_before) {
   EGERIA_CHECK(budget_ > 0 && total_steps_ > 0);
 }
 
 void BudgetedPolicy::PassTo(int64_t step) {
   const int64_t until = std::min(step, total_steps_);
   if (until <= step_) return;
-  saved_ += ShareOfPrefix(frozen_prefix(), shares_) * static_cast<double>(until - step_) /
-            static_cast<double>(total_steps_);
+  promised_ += ShareOfPrefix(frozen_prefix(), shares_) * static_cast<double>(until - step_) /
+               static_cast<double>(total_steps_);
   step_ = until;
 }
 
-double BudgetedPolicy::SavedAtTheEnd(int prefix) const {
-  return saved_ + ShareOfPrefix(prefix, shares_) * static_cast<double>(total_steps_ - step_) /
-                      static_cast<double>(total_steps_);
+double BudgetedPolicy::PromisedAtTheEnd(int prefix) const {
+  return promised_ + ShareOfPrefix(prefix, shares_) * static_cast<double>(total_steps_ - step_) /
+                         static_cast<double>(total_steps_);
 }
 
 std::optional<Decision> BudgetedPolicy::Observe(const Observation& observation) {
   PassTo(observation.step);
+  if (observation.account) true_part_ = TruePartOf(*observation.account, shares_).value_or(true_part_);
   const int before = frozen_prefix();
   std::optional<Decision> decision = inner().Observe(observation);
   if (!decision || decision->frozen_prefix <= before) return decision;
@@ -51,7 +52,7 @@ std::optional<Decision> BudgetedPolicy::Observe(const Observation& observation) 
 void BudgetedPolicy::Adopt(int64_t step, int frozen_prefix) {
   if (step < step_) {  // resumed from an older checkpoint
     // What lies between is forgotten as if the prefix before had been frozen evenly over the steps so far.
-    saved_ *= step_ > 0 ? static_cast<double>(step) / static_cast<double>(step_) : 0;
+    promised_ *= step_ > 0 ? static_cast<double>(step) / static_cast<double>(step_) : 0;
     step_ = step;
   }
   PassTo(step);

@@ -13,9 +13,10 @@ namespace egeria::policy {
 
 // Another policy that freezes no more than a budget asks for: once what was saved, and what the present prefix saves until
 // the end, comes to the budget, nothing more freezes; and a decision that would go beyond it is cut to the smallest prefix
-// that reaches it. With S(k) the share of a step's time that prefix k saves, at step t of T:
+// that reaches it. With S(k) the share of a step's time that prefix k saves, by the modules' step shares, and rho how
+// much of that has come true (TruePartOf(), 1 before it was measured), at step t of T:
 //
-//   sum over the steps up to t of S(prefix at that step) / T  +  (T - t) / T * S(k)  >=  budget.
+//   rho * (sum over the steps up to t of S(prefix at that step) / T  +  (T - t) / T * S(k))  >=  budget.
 //
 // Thaws are the inner policy's own, and so is what it wants to know: but while nothing more is to freeze only of what is
 // frozen, which may have to thaw. Thread-compatible.
@@ -28,18 +29,20 @@ class BudgetedPolicy : public WrappedPolicy {
   void Adopt(int64_t step, int frozen_prefix) override;
   std::optional<Monitoring> monitoring() const override;
   std::optional<GradientMonitoring> gradient_monitoring() const override;
+  bool wants_account() const override { return true; }
 
  private:
   void PassTo(int64_t step);
-  // Of the job's time, at its end, if `prefix` stays frozen from now on.
-  double SavedAtTheEnd(int prefix) const;
-  bool Reached(int prefix) const { return SavedAtTheEnd(prefix) >= budget_; }
+  // Of the job's time, at its end, if `prefix` stays frozen from now on: as step shares promise.
+  double PromisedAtTheEnd(int prefix) const;
+  bool Reached(int prefix) const { return true_part_ * PromisedAtTheEnd(prefix) >= budget_; }
 
   const double budget_;
   const int64_t total_steps_;
   const std::vector<double> shares_;
   int64_t step_ = 0;
-  double saved_;      // of the job's time, so far
+  double promised_;       // of the job's time, so far
+  double true_part_ = 1;  // of what is promised
 };
 
 }  // namespace egeria::policy

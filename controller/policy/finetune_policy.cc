@@ -12,6 +12,14 @@
 namespace egeria::policy {
 namespace {
 
+// Before it freezes: for the time of a step with nothing frozen, a fiftieth of the steps.
+constexpr int64_t kLeastActiveSteps = 16;
+constexpr int64_t kMostActiveSteps = 64;
+
+int64_t ActiveSteps(int64_t total_steps) {
+  return total_steps > 0 ? std::clamp(total_steps / 50, kLeastActiveSteps, kMostActiveSteps) : kMostActiveSteps;
+}
+
 struct Shares {
   std::vector<double> values;
   const char* of = "";
@@ -36,15 +44,19 @@ Shares SharesOf(const JobShape& shape) {
 
 }  // namespace
 
-FinetunePolicy::FinetunePolicy(const FinetuneConfig& config, const JobShape& shape) : modules_(shape.modules) {
+FinetunePolicy::FinetunePolicy(const FinetuneConfig& config, const JobShape& shape)
+    : modules_(shape.modules), budget_(config.budget) {
   const Shares shares = SharesOf(shape);
+  shares_ = shares.values;
   if (config.frozen_prefix > 0) {
     wanted_ = config.frozen_prefix;
     reason_ = absl::StrFormat("%d of %d modules from the beginning, as given: %.1f %% %s", wanted_, modules_,
                               100 * ShareOfPrefix(wanted_, shares.values), shares.of);
+    settled_ = true;
     return;
   }
   wanted_ = SmallestPrefixReaching(config.budget, shares.values);
+  begin_ = shape.first_step + ActiveSteps(shape.total_steps);
   const double saved = ShareOfPrefix(wanted_, shares.values);
   reason_ = absl::StrFormat("%d of %d modules from the beginning: %.1f %% %s, for a budget of %g %%%s", wanted_,
                             modules_, 100 * saved, shares.of, 100 * config.budget,
@@ -53,10 +65,26 @@ FinetunePolicy::FinetunePolicy(const FinetuneConfig& config, const JobShape& sha
 
 std::optional<Decision> FinetunePolicy::Observe(const Observation& observation) {
   step_ = std::max(step_, observation.step);
-  if (std::exchange(done_, true) || frozen_prefix_ == wanted_) return std::nullopt;
+  if (done_) return observation.account ? ThawWhatTheBudgetDoesNotNeed(*observation.account) : std::nullopt;
+  if (step_ < begin_) return std::nullopt;
+  done_ = true;
   frozen_prefix_ = wanted_;
   decided_at_ = step_;
   return Decision{step_, Action::kFreeze, wanted_, reason_};
+}
+
+std::optional<Decision> FinetunePolicy::ThawWhatTheBudgetDoesNotNeed(const Account& account) {
+  if (settled_ || account.frozen_prefix != frozen_prefix_) return std::nullopt;  // it has not taken effect yet
+  const std::optional<double> true_part = TruePartOf(account, shares_);
+  if (!true_part) return std::nullopt;
+  settled_ = true;
+  const double saved = *true_part * ShareOfPrefix(frozen_prefix_, shares_);
+  if (saved <= budget_) return std::nullopt;
+  const int before = std::exchange(frozen_prefix_, SmallestPrefixReaching(budget_ / *true_part, shares_));
+  if (frozen_prefix_ == before) return std::nullopt;
+  return Decision{step_, Action::kUnfreeze, frozen_prefix_,
+                  absl::StrFormat("%d of %d modules save %.1f %% of a step's time as measured: for a budget of %g %% %d "
+                                  "are enough", before, modules_, 100 * saved, 100 * budget_, frozen_prefix_)};
 }
 
 void FinetunePolicy::Adopt(int64_t step, int frozen_prefix) {
@@ -65,6 +93,7 @@ void FinetunePolicy::Adopt(int64_t step, int frozen_prefix) {
   frozen_prefix_ = frozen_prefix;
   // Where training begins anew at the step of the decision no rank has applied it, and it comes again.
   done_ = !decided_at_ || step > *decided_at_ || frozen_prefix > 0;
+  settled_ = settled_ || done_;
 }
 
 PolicyStatus FinetunePolicy::status() const {

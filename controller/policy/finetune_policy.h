@@ -4,15 +4,23 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "controller/policy/policy.h"
 #include "controller/policy/policy_config.h"
 
 namespace egeria::policy {
 
-// For fine-tuning of a trained model: freezes one prefix with the first observation, and leaves it at that. Which one
-// is given, or is the smallest whose step shares add up to the budget; where step shares are unknown, parameters stand
-// in for time, and the reason says so. Measures nothing. Thread-compatible.
+// For fine-tuning of a trained model: freezes one prefix early, and leaves it at that. It is given, and freezes with the
+// first observation; or it is the smallest whose step shares add up to the budget, and freezes once the time of a step
+// with nothing frozen has been measured. Where step shares are unknown, parameters stand in for time, and the reason says
+// so.
+//
+// With the time of its frozen steps measured, the modules that the budget did not need thaw, once: the smallest prefix k
+// with rho S(k) >= budget stays (TruePartOf()). It never goes deeper: where a step's time is spent elsewhere, that would
+// save nothing.
+//
+// Measures nothing of the model. Thread-compatible.
 class FinetunePolicy : public Policy {
  public:
   // Requires a resolved config and a shape that Resolve() takes.
@@ -23,16 +31,23 @@ class FinetunePolicy : public Policy {
   int frozen_prefix() const override { return frozen_prefix_; }
   std::optional<Monitoring> monitoring() const override { return std::nullopt; }
   bool wants_loss() const override { return false; }
+  bool wants_account() const override { return !settled_; }
   std::optional<int64_t> awaited_step() const override {
-    return done_ ? std::nullopt : std::optional<int64_t>(0);
+    return done_ ? std::nullopt : std::optional<int64_t>(begin_);
   }
   PolicyStatus status() const override;
 
  private:
+  std::optional<Decision> ThawWhatTheBudgetDoesNotNeed(const Account& account);
+
   const int modules_;
+  const double budget_;
+  std::vector<double> shares_;
   int wanted_ = 0;
   std::string reason_;
-  bool done_ = false;  // by this policy, or by somebody else who set the prefix
+  int64_t begin_ = 0;     // the first step at which it may freeze
+  bool done_ = false;     // it has frozen, or somebody else has set the prefix
+  bool settled_ = false;  // nothing thaws any more
   std::optional<int64_t> decided_at_;
   int64_t step_ = 0;
   int frozen_prefix_ = 0;

@@ -31,11 +31,7 @@ std::optional<Decision> PayingPolicy::Observe(const Observation& observation) {
 void PayingPolicy::Judge(int64_t step, const Account& account) {
   const double remaining = static_cast<double>(std::max<int64_t>(0, total_steps_ - step));
   const int deepest = static_cast<int>(shares_.size()) - 1;
-  double true_part = 1;
-  if (const double promised = account.active_step_seconds * ShareOfPrefix(frozen_prefix(), shares_);
-      account.frozen_step_seconds > 0 && promised > 0) {
-    true_part = std::max(0.0, account.active_step_seconds - account.frozen_step_seconds) / promised;
-  }
+  const double true_part = TruePartOf(account, shares_).value_or(1);
   const double most = remaining * account.active_step_seconds * ShareOfPrefix(deepest, shares_) * true_part;
   if (account.measuring_seconds - account.saved_seconds <= most) {
     in_a_row_ = 0;

@@ -16,10 +16,10 @@ namespace egeria::policy {
 // with c the time of a step with nothing frozen, D the deepest prefix that may freeze and S(k) the share of c that prefix
 // k saves, that is once, in three accounts in a row,
 //
-//   measuring - saved  >  (T - t) c S(D) rho,     rho = max(0, c - c_k) / (c S(k)) for the prefix k that is frozen now,
+//   measuring - saved  >  (T - t) c S(D) rho
 //
-// where rho, how much of what S promises has come true, is 1 while nothing is frozen or that was not measured. The
-// right side is the most that can still be saved: about as much is spent on waiting for a freeze as it could have saved.
+// where rho, how much of what S promises comes true of what is frozen now, is 1 where that is not known (TruePartOf()).
+// The right side is the most that can still be saved: about as much is spent on waiting for a freeze as it could have saved.
 // What Egeria takes with any policy, or has taken once, is not in it, since switching off would not give it back.
 //
 // Once it is off nothing more is measured, not even re-probes, and nothing more freezes; what is frozen stays so, but for

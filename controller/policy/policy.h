@@ -29,6 +29,9 @@ struct Account {
   double measuring_seconds = 0;
   double active_step_seconds = 0;  // mean time of a step with nothing frozen, Egeria's own time left out
   double frozen_step_seconds = 0;  // the same with what is frozen now; 0: nothing is, or it has not been measured
+  int frozen_prefix = 0;           // of frozen_step_seconds; plans take effect some steps after they are decided
+
+  bool operator==(const Account&) const = default;
 };
 
 // One thing that a policy learns about its job. A field that was not observed is empty.

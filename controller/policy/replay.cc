@@ -132,7 +132,10 @@ absl::StatusOr<Account> ParseAccount(int64_t line, const json& object) {
   EGERIA_ASSIGN_OR_RETURN(const std::optional<double> measuring, NumberAt(line, object, "measuring_seconds"));
   EGERIA_ASSIGN_OR_RETURN(const std::optional<double> active, NumberAt(line, object, "active_step_seconds"));
   EGERIA_ASSIGN_OR_RETURN(const std::optional<double> frozen, NumberAt(line, object, "frozen_step_seconds"));
-  return Account{saved.value_or(0), measuring.value_or(0), active.value_or(0), frozen.value_or(0)};
+  EGERIA_ASSIGN_OR_RETURN(const std::optional<int64_t> prefix,
+                          WholeNumber(line, object, "frozen_prefix", std::numeric_limits<int>::max()));
+  return Account{saved.value_or(0), measuring.value_or(0), active.value_or(0), frozen.value_or(0),
+                 static_cast<int>(prefix.value_or(0))};
 }
 
 absl::StatusOr<JobShape> ParseJob(int64_t line, const json& object) {
@@ -300,7 +303,8 @@ std::string FormatObservation(const Observation& observation) {
     object["account"] = ordered_json{{"saved_seconds", account->saved_seconds},
                                      {"measuring_seconds", account->measuring_seconds},
                                      {"active_step_seconds", account->active_step_seconds},
-                                     {"frozen_step_seconds", account->frozen_step_seconds}};
+                                     {"frozen_step_seconds", account->frozen_step_seconds},
+                                     {"frozen_prefix", account->frozen_prefix}};
   }
   return Dump(object);
 }

@@ -84,6 +84,15 @@ double ShareOfPrefix(int prefix, const std::vector<double>& shares) {
   return std::accumulate(shares.begin(), shares.begin() + prefix, 0.0);
 }
 
+std::optional<double> TruePartOf(const Account& account, const std::vector<double>& shares) {
+  const auto modules = static_cast<int>(shares.size());
+  const int prefix = account.frozen_prefix;
+  if (account.frozen_step_seconds <= 0 || prefix <= 0 || prefix >= modules) return std::nullopt;
+  const double promised = account.active_step_seconds * ShareOfPrefix(prefix, shares);
+  if (promised <= 0) return std::nullopt;
+  return std::max(0.0, account.active_step_seconds - account.frozen_step_seconds) / promised;
+}
+
 int GradientInterval(int64_t period, const JobShape& shape) {
   const int64_t least = shape.ranks == 1 ? kLeastIntervalOfOneRank : kLeastInterval;
   return static_cast<int>(std::clamp(period / kReadingsPerPeriod, least, kMostInterval));

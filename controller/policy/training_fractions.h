@@ -2,8 +2,10 @@
 #define EGERIA_CONTROLLER_POLICY_TRAINING_FRACTIONS_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "controller/policy/policy.h"
 #include "controller/policy/policy_config.h"
 
 // Where a part of a training lies in steps, and how deep a prefix reaches in time.
@@ -34,6 +36,10 @@ int SmallestPrefixReaching(double amount, const std::vector<double>& shares);
 
 // shares[0] + .. + shares[prefix-1].
 double ShareOfPrefix(int prefix, const std::vector<double>& shares);
+
+// rho = max(0, c - c_k) / (c S(k)): how much of what the shares promise of prefix k has come true, with c the time of a
+// step with nothing frozen and c_k with prefix k. Empty where the account does not tell, or nothing was promised.
+std::optional<double> TruePartOf(const Account& account, const std::vector<double>& shares);
 
 // Steps between two gradient readings of a policy that looks at them every `period` steps: a fiftieth, at least 2, since
 // a reading takes some percent of a step. Where there is one rank it costs about another backward pass, so at least 20.

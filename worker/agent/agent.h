@@ -60,6 +60,7 @@ struct AccountReport {
   double measuring_seconds = 0;    // of these, for what the policy decides by
   double active_step_seconds = 0;  // mean time of a step with nothing frozen, Egeria's own time left out
   double frozen_step_seconds = 0;  // the same with what is frozen now; 0: nothing is, or it has not been measured
+  int frozen_prefix = 0;           // of frozen_step_seconds
 };
 
 // What the training loop tells after each optimizer step.

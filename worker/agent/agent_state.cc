@@ -176,6 +176,7 @@ v1::Heartbeat AgentState::TakeHeartbeat() {
     account->set_measuring_seconds(report_.account->measuring_seconds);
     account->set_active_step_seconds(report_.account->active_step_seconds);
     account->set_frozen_step_seconds(report_.account->frozen_step_seconds);
+    account->set_frozen_prefix(report_.account->frozen_prefix);
   }
   v1::Counters* counters = heartbeat.mutable_counters();
   counters->set_samples_sent(counters_.samples_sent);

@@ -43,7 +43,8 @@ std::optional<AccountReport> ReportOf(const AccountTotals& account, int frozen_p
                        .spent_seconds = account.total_spent_seconds(),
                        .measuring_seconds = account.measuring_seconds(),
                        .active_step_seconds = active->second,
-                       .frozen_step_seconds = measured ? frozen->second : 0};
+                       .frozen_step_seconds = measured ? frozen->second : 0,
+                       .frozen_prefix = measured ? frozen_prefix : 0};
 }
 
 }  // namespace

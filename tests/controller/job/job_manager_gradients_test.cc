@@ -144,14 +144,16 @@ TEST_F(JobManagerGradients, ABadFreezeByHandIsVetoedAndForcedAndUndone) {
   EXPECT_TRUE(manager_->SetFrozenPrefix(kJob, 0, "", false).ok()) << "nobody objects to unfreezing";
 }
 
-TEST_F(JobManagerGradients, FinetuneFreezesWithTheFirstHeartbeat) {
+TEST_F(JobManagerGradients, FinetuneFreezesAtTheStepThatItAwaits) {
   auto job = TestRegistration(1, 4);
   job.mutable_policy()->mutable_finetune()->set_budget(0.1);
   auto stream = Open(job);
   v1::Heartbeat heartbeat;
-  heartbeat.set_step(1);
-  ASSERT_TRUE(manager_->Heartbeat(stream->id, heartbeat).ok());
-  EXPECT_EQ(Summary(*stream).decided_prefix(), 1);
+  for (const int64_t step : {1, 63, 64}) {
+    heartbeat.set_step(step);
+    ASSERT_TRUE(manager_->Heartbeat(stream->id, heartbeat).ok());
+    EXPECT_EQ(Summary(*stream).decided_prefix(), step < 64 ? 0 : 1);
+  }
   EXPECT_THAT(manager_->ExportJob(kJob)->back().decision().reason(), HasSubstr("of the parameters"));
 }
 

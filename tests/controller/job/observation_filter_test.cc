@@ -266,6 +266,11 @@ TEST_F(ObservationFilterTest, RefusesAccountsThatAreNone) {
     heartbeat.mutable_account()->set_measuring_seconds(seconds);
     EXPECT_THAT(std::string(ValidateHeartbeat(heartbeat, 3).message()), StartsWith("[BAD_MESSAGE]"));
   }
+  for (const int prefix : {-1, 3}) {
+    v1::Heartbeat heartbeat;
+    heartbeat.mutable_account()->set_frozen_prefix(prefix);
+    EXPECT_THAT(std::string(ValidateHeartbeat(heartbeat, 3).message()), StartsWith("[BAD_MESSAGE]"));
+  }
   v1::Heartbeat lost;
   lost.mutable_account()->set_saved_seconds(-3);  // freezing that costs time
   EXPECT_TRUE(ValidateHeartbeat(lost, 3).ok());

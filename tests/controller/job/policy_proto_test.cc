@@ -79,6 +79,13 @@ TEST(PolicyProto, GivesBackGradientsExactly) {
   EXPECT_FALSE(FromProto(ToProto(policy::Observation{.step = 1})).gradients);
 }
 
+TEST(PolicyProto, GivesBackAnAccountExactly) {
+  policy::Observation observation{.step = 12};
+  observation.account = {-0.1 * 3, 2, 0.3, 0.2, 4};
+  EXPECT_EQ(FromProto(ToProto(observation)).account, observation.account);
+  EXPECT_FALSE(FromProto(ToProto(policy::Observation{.step = 1})).account);
+}
+
 TEST(PolicyProto, TellsThePolicyWhatARegistrationSays) {
   v1::RegisterJobRequest request;
   request.set_world_size(4);

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "controller/policy/policy_config.h"
@@ -75,6 +76,25 @@ TEST(BudgetedPolicy, FreezesAllThatItMayWhereTheBudgetIsOutOfReach) {
   const std::optional<Decision> decision = At(*policy, 500);
   EXPECT_EQ(decision->frozen_prefix, 3);
   EXPECT_EQ(decision->reason, "the schedule freezes 3 of 4 modules from 50 % of 1000 steps on");
+}
+
+TEST(BudgetedPolicy, CountsWhatFreezingHasReallySaved) {
+  // What is frozen saves half of what its shares promise, as promised, and twice that.
+  for (const auto& [frozen_step_seconds, second] : std::vector<std::pair<double, int>>{{0.09, 3}, {0.08, 2}, {0.06, 1}}) {
+    const auto policy = Make(0.175, {{0.25, 1}, {0.5, 3}});
+    EXPECT_TRUE(policy->wants_account());
+    EXPECT_EQ(At(*policy, 250)->frozen_prefix, 1);
+    const Account tells_nothing{.active_step_seconds = 0.1};
+    const Account tells{.active_step_seconds = 0.1, .frozen_step_seconds = frozen_step_seconds, .frozen_prefix = 1};
+    for (const Account& account : {tells_nothing, tells, tells_nothing}) {
+      Observation observation;
+      observation.step = 300;
+      observation.account = account;
+      EXPECT_FALSE(policy->Observe(observation));
+    }
+    At(*policy, 500);
+    EXPECT_EQ(policy->frozen_prefix(), second);
+  }
 }
 
 TEST(BudgetedPolicy, LeavesThawsAlone) {

@@ -23,10 +23,11 @@ JobShape Shape() {
 
 std::unique_ptr<Policy> MakeAuto() { return MakePolicy(AutoConfig{.signal_led = true}, Shape()).value(); }
 
-Observation AccountAt(int64_t step, double saved, double measuring, double frozen_step_seconds = 0) {
+Observation AccountAt(int64_t step, double saved, double measuring, double frozen_step_seconds = 0,
+                      int frozen_prefix = 0) {
   Observation observation;
   observation.step = step;
-  observation.account = {saved, measuring, 0.1, frozen_step_seconds};
+  observation.account = {saved, measuring, 0.1, frozen_step_seconds, frozen_prefix};
   return observation;
 }
 
@@ -75,7 +76,7 @@ TEST(PayingPolicy, WhatFreezingReallySavesCounts) {
   for (const bool comes_true : {false, true}) {
     const auto policy = MakeMeasuring();
     policy->Adopt(400, 2);
-    for (int i = 0; i < 3; ++i) policy->Observe(AccountAt(900, 2, 3, comes_true ? 0.06 : 0.096));
+    for (int i = 0; i < 3; ++i) policy->Observe(AccountAt(900, 2, 3, comes_true ? 0.06 : 0.096, 2));
     EXPECT_EQ(IsOff(*policy), !comes_true);
     EXPECT_EQ(policy->frozen_prefix(), 2);
   }
@@ -84,7 +85,7 @@ TEST(PayingPolicy, WhatFreezingReallySavesCounts) {
 TEST(PayingPolicy, FreezingThatSavesNothingIsSwitchedOffWithTheFirstSecondSpent) {
   const auto policy = MakeMeasuring();
   policy->Adopt(400, 2);
-  for (int i = 0; i < 3; ++i) policy->Observe(AccountAt(420, -0.1, 0.2, 0.101));
+  for (int i = 0; i < 3; ++i) policy->Observe(AccountAt(420, -0.1, 0.2, 0.101, 2));
   EXPECT_TRUE(IsOff(*policy));
 }
 

@@ -124,6 +124,12 @@ TEST(Recording, OfGradientsIsReadBackExactly) {
                 .observation.gradients->step, 7);
 }
 
+TEST(Recording, OfAnAccountIsReadBackExactly) {
+  Observation observation{.step = 12};
+  observation.account = {-0.1 * 3, 2, 0.3, 0.2, 4};
+  EXPECT_EQ(Parse(FormatObservation(observation)).observation.account, observation.account);
+}
+
 TEST(Recording, SaysWhatIsWrongWithGradients) {
   EXPECT_THAT(ErrorOf({R"({"step":1,"gradients":3})"}), HasSubstr("\"gradients\" is no object"));
   EXPECT_THAT(ErrorOf({R"({"step":1,"gradients":{"mean_of_squares":[1],"square_of_mean":[1,2]}})"}),
