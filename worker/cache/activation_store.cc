@@ -310,13 +310,13 @@ size_t ActivationStore::Get(const JobId& name, const Fingerprint& prefix, uint64
   }
   rocksdb::ReadOptions reading;
   reading.verify_checksums = false;  // the entry has its own, which covers more
-  reading.fill_cache = false;        // the kernel's page cache holds the blobs
   const ReadTarget target(memory.first(length));
   rocksdb::PinnableSlice entry;
   const rocksdb::Status read = db_->Get(reading, handle.get(), Key(kEntry, sample), &entry);
-  if (read.ok()) {
+  if (target.is_filled()) return length;
+  if (read.ok()) {  // it is still in memory
     if (entry.size() > memory.size()) return 0;  // written anew meanwhile
-    if (!target.is_filled() || entry.size() != length) std::memcpy(memory.data(), entry.data(), entry.size());
+    std::memcpy(memory.data(), entry.data(), entry.size());
     return entry.size();
   }
   if (!read.IsNotFound()) {  // which is one that is just being written

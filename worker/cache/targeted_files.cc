@@ -21,8 +21,7 @@ ReadTarget::ReadTarget(std::span<std::byte> memory) : memory_(memory) {
 
 ReadTarget::~ReadTarget() { current_target = nullptr; }
 
-// RocksDB takes what a read returns from wherever it lies, as with files that are mapped into memory, and of a blob it
-// keeps nothing but a copy.
+// RocksDB gives up a read that fails, and nothing else: only a failed write has consequences.
 class TargetedBlobFile final : public rocksdb::FSRandomAccessFileOwnerWrapper {
  public:
   using FSRandomAccessFileOwnerWrapper::FSRandomAccessFileOwnerWrapper;
@@ -36,7 +35,7 @@ class TargetedBlobFile final : public rocksdb::FSRandomAccessFileOwnerWrapper {
     char* const memory = reinterpret_cast<char*>(wanted->memory_.data());
     IOStatus status = FSRandomAccessFileOwnerWrapper::Read(offset, size, options, result, memory, context);
     wanted->filled_ = status.ok() && result->data() == memory && result->size() == size;
-    return status;
+    return wanted->filled_ ? IOStatus::Aborted("it lies where it is wanted") : status;
   }
 };
 

@@ -10,8 +10,9 @@
 
 namespace egeria::cache {
 
-// While it lives, what this thread reads from a blob file comes to lie in `memory`, if it is as long: RocksDB has it read
-// into memory of its own, of which it gives a copy, so that who wants it elsewhere would copy it twice. Not nested.
+// While it lives, what this thread reads from a blob file comes to lie in `memory`, if it is as long, and the read fails for
+// RocksDB: it would copy what was read, only to have it copied from there. Whoever gets a blob asks is_filled() first, and
+// for RocksDB's status where it is not. Not nested.
 class ReadTarget {
  public:
   explicit ReadTarget(std::span<std::byte> memory);

@@ -14,7 +14,8 @@ namespace {
 
 class TargetedFilesTest : public ::testing::Test {
  protected:
-  // What a read of `size` bytes from the third on gives, and whether it lies in `wanted_` instead of RocksDB's memory.
+  // What a read of `size` bytes from the third on gives, whether it lies in `wanted_` instead of RocksDB's memory, and
+  // (read_ok_) whether RocksDB would go on with it.
   std::string Read(const std::string& name, size_t size, bool* in_wanted) {
     const std::string path = folder_ / name;
     std::ofstream(path) << "0123456789";
@@ -22,7 +23,7 @@ class TargetedFilesTest : public ::testing::Test {
     EXPECT_TRUE(files_.NewRandomAccessFile(path, {}, &file, nullptr).ok());
     std::string scratch(size, '#');
     rocksdb::Slice result;
-    EXPECT_TRUE(file->Read(2, size, {}, &result, scratch.data(), nullptr).ok());
+    read_ok_ = file->Read(2, size, {}, &result, scratch.data(), nullptr).ok();
     *in_wanted = result.data() == wanted_.data();
     EXPECT_TRUE(*in_wanted || result.data() == scratch.data());
     return result.ToString();
@@ -33,6 +34,7 @@ class TargetedFilesTest : public ::testing::Test {
   TargetedFiles files_{rocksdb::FileSystem::Default()};
   std::string wanted_ = std::string(8, '#');
   bool in_wanted_ = false;
+  bool read_ok_ = false;
 };
 
 TEST_F(TargetedFilesTest, ReadsABlobToWhereItIsWanted) {
@@ -40,17 +42,20 @@ TEST_F(TargetedFilesTest, ReadsABlobToWhereItIsWanted) {
   EXPECT_EQ(Read("1.blob", 5, &in_wanted_), "23456");
   EXPECT_TRUE(in_wanted_);
   EXPECT_TRUE(target.is_filled());
+  EXPECT_FALSE(read_ok_) << "it is not to be copied";
   EXPECT_EQ(wanted_, "23456###");
 }
 
 TEST_F(TargetedFilesTest, LeavesAllOtherReadsAlone) {
   EXPECT_EQ(Read("1.blob", 5, &in_wanted_), "23456") << "nobody wants it";
   EXPECT_FALSE(in_wanted_);
+  EXPECT_TRUE(read_ok_);
   const ReadTarget target(Wanted(5));
   EXPECT_EQ(Read("1.blob", 4, &in_wanted_), "2345") << "another length";
   EXPECT_FALSE(in_wanted_);
   EXPECT_EQ(Read("1.sst", 5, &in_wanted_), "23456") << "no blob";
   EXPECT_FALSE(in_wanted_);
+  EXPECT_TRUE(read_ok_);
   EXPECT_FALSE(target.is_filled());
   EXPECT_EQ(wanted_, "########");
 }
@@ -64,6 +69,7 @@ TEST_F(TargetedFilesTest, AFileThatEndsEarlyFillsNothing) {
   wanted_.resize(9);
   const ReadTarget target(Wanted(9));
   EXPECT_EQ(Read("1.blob", 9, &in_wanted_), "23456789");
+  EXPECT_TRUE(read_ok_);
   EXPECT_FALSE(target.is_filled());
 }
 
