@@ -76,6 +76,7 @@ void ObservationFilter::Reset() {
   last_loss_step_ = -1;
   last_heartbeat_step_ = -1;
   last_account_step_ = -1;
+  last_account_prefix_ = 0;
 }
 
 int64_t ObservationFilter::LossWatermark(const JobState& state) const {
@@ -135,10 +136,13 @@ std::vector<v1::Observation> ObservationFilter::Take(const v1::Heartbeat& heartb
     observation_of_now().set_still_modules(heartbeat.still_modules());
   }
   const int64_t account_steps = std::max<int64_t>(1, state.registration().total_steps() / kAccountsPerJob);
+  const bool account_is_due = last_account_step_ < 0 || now - last_account_step_ >= account_steps ||
+                              heartbeat.account().frozen_prefix() != last_account_prefix_;
   if (heartbeat.has_account() && state.policy().wants_account() && state.mode() == v1::MODE_ACT && !state.paused() &&
-      (last_account_step_ < 0 || now - last_account_step_ >= account_steps)) {
+      account_is_due) {
     *observation_of_now().mutable_account() = heartbeat.account();
     last_account_step_ = now;
+    last_account_prefix_ = heartbeat.account().frozen_prefix();
   }
   if (taken.empty() && ActsAtSteps(state.policy_config()) && now - floor >= TickSteps(state)) {
     observation_of_now();

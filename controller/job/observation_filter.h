@@ -56,6 +56,7 @@ class ObservationFilter {
   int64_t last_loss_step_ = -1;       // looked at, recorded or not
   int64_t last_heartbeat_step_ = -1;
   int64_t last_account_step_ = -1;     // recorded
+  int last_account_prefix_ = 0;
 };
 
 }  // namespace egeria::controller

@@ -9,6 +9,12 @@
 #include "controller/policy/training_fractions.h"
 
 namespace egeria::policy {
+namespace {
+
+constexpr double kLeastTruePart = 0.5;
+constexpr double kMostTruePart = 2;
+
+}  // namespace
 
 BudgetedPolicy::BudgetedPolicy(std::unique_ptr<Policy> inner, const JobShape& shape)
     : WrappedPolicy(std::move(inner)),
@@ -35,7 +41,10 @@ double BudgetedPolicy::PromisedAtTheEnd(int prefix) const {
 
 std::optional<Decision> BudgetedPolicy::Observe(const Observation& observation) {
   PassTo(observation.step);
-  if (observation.account) true_part_ = TruePartOf(*observation.account, shares_).value_or(true_part_);
+  if (observation.account) {
+    true_part_ = std::clamp(TruePartOf(*observation.account, shares_).value_or(true_part_), kLeastTruePart,
+                            kMostTruePart);
+  }
   const int before = frozen_prefix();
   std::optional<Decision> decision = inner().Observe(observation);
   if (!decision || decision->frozen_prefix <= before) return decision;

@@ -12,12 +12,14 @@
 namespace egeria::policy {
 namespace {
 
-// Before it freezes: for the time of a step with nothing frozen, a fiftieth of the steps.
-constexpr int64_t kLeastActiveSteps = 16;
+// Before it freezes, for the time of a step with nothing frozen: a fiftieth of the steps, but as many as workers measure
+// before they tell of it (30, and the first few are none), and no more than a fifth.
+constexpr int64_t kLeastActiveSteps = 40;
 constexpr int64_t kMostActiveSteps = 64;
 
 int64_t ActiveSteps(int64_t total_steps) {
-  return total_steps > 0 ? std::clamp(total_steps / 50, kLeastActiveSteps, kMostActiveSteps) : kMostActiveSteps;
+  if (total_steps == 0) return kMostActiveSteps;
+  return std::min(std::clamp(total_steps / 50, kLeastActiveSteps, kMostActiveSteps), total_steps / 5);
 }
 
 struct Shares {
@@ -45,7 +47,7 @@ Shares SharesOf(const JobShape& shape) {
 }  // namespace
 
 FinetunePolicy::FinetunePolicy(const FinetuneConfig& config, const JobShape& shape)
-    : modules_(shape.modules), budget_(config.budget) {
+    : modules_(shape.modules), budget_(shape.budget > 0 ? std::min(config.budget, shape.budget) : config.budget) {
   const Shares shares = SharesOf(shape);
   shares_ = shares.values;
   if (config.frozen_prefix > 0) {
@@ -55,12 +57,12 @@ FinetunePolicy::FinetunePolicy(const FinetuneConfig& config, const JobShape& sha
     settled_ = true;
     return;
   }
-  wanted_ = SmallestPrefixReaching(config.budget, shares.values);
+  wanted_ = SmallestPrefixReaching(budget_, shares.values);
   begin_ = shape.first_step + ActiveSteps(shape.total_steps);
   const double saved = ShareOfPrefix(wanted_, shares.values);
   reason_ = absl::StrFormat("%d of %d modules from the beginning: %.1f %% %s, for a budget of %g %%%s", wanted_,
-                            modules_, 100 * saved, shares.of, 100 * config.budget,
-                            saved < config.budget * (1 - 1e-9) ? ", which all but the last module do not reach" : "");
+                            modules_, 100 * saved, shares.of, 100 * budget_,
+                            saved < budget_ * (1 - 1e-9) ? ", which all but the last module do not reach" : "");
 }
 
 std::optional<Decision> FinetunePolicy::Observe(const Observation& observation) {
@@ -75,9 +77,9 @@ std::optional<Decision> FinetunePolicy::Observe(const Observation& observation) 
 
 std::optional<Decision> FinetunePolicy::ThawWhatTheBudgetDoesNotNeed(const Account& account) {
   if (settled_ || account.frozen_prefix != frozen_prefix_) return std::nullopt;  // it has not taken effect yet
+  settled_ = true;
   const std::optional<double> true_part = TruePartOf(account, shares_);
   if (!true_part) return std::nullopt;
-  settled_ = true;
   const double saved = *true_part * ShareOfPrefix(frozen_prefix_, shares_);
   if (saved <= budget_) return std::nullopt;
   const int before = std::exchange(frozen_prefix_, SmallestPrefixReaching(budget_ / *true_part, shares_));

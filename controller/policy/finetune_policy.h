@@ -12,8 +12,8 @@
 namespace egeria::policy {
 
 // For fine-tuning of a trained model: freezes one prefix early, and leaves it at that. It is given, and freezes with the
-// first observation; or it is the smallest whose step shares add up to the budget, and freezes once the time of a step
-// with nothing frozen has been measured. Where step shares are unknown, parameters stand in for time, and the reason says
+// first observation; or it is the smallest whose step shares add up to the budget (or to the job's, if that is less), and
+// freezes once the time of a step with nothing frozen has been measured. Where step shares are unknown, parameters stand in for time, and the reason says
 // so.
 //
 // With the time of its frozen steps measured, the modules that the budget did not need thaw, once: the smallest prefix k
@@ -41,7 +41,7 @@ class FinetunePolicy : public Policy {
   std::optional<Decision> ThawWhatTheBudgetDoesNotNeed(const Account& account);
 
   const int modules_;
-  const double budget_;
+  const double budget_;  // of a step's time
   std::vector<double> shares_;
   int wanted_ = 0;
   std::string reason_;

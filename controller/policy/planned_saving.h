@@ -14,8 +14,8 @@ namespace egeria::policy {
 // Requires the total steps. Errors: those of MakePolicy(); INVALID_ARGUMENT [BAD_POLICY] the number of steps is unknown.
 absl::StatusOr<double> PlannedSaving(const PolicyConfig& config, JobShape shape);
 
-// Whether the clock alone decides where the total of the steps is known, so that what PlannedSaving() says is all that the policy
-// may do: 0 of it is a plan, too.
+// Whether the clock alone decides to freeze where the total of the steps is known, so that what PlannedSaving() says is all
+// that the policy may do: 0 of it is a plan, too.
 bool FollowsAClock(const PolicyConfig& config);
 
 }  // namespace egeria::policy

@@ -15,6 +15,7 @@ constexpr int64_t kLeastInterval = 2;
 constexpr int64_t kLeastIntervalOfOneRank = 20;
 constexpr int64_t kMostPeriodsAhead = 4;
 constexpr int64_t kMostInterval = 100'000;
+constexpr double kLeastPromised = 0.05;  // of a step's time
 
 }  // namespace
 
@@ -88,9 +89,9 @@ std::optional<double> TruePartOf(const Account& account, const std::vector<doubl
   const auto modules = static_cast<int>(shares.size());
   const int prefix = account.frozen_prefix;
   if (account.frozen_step_seconds <= 0 || prefix <= 0 || prefix >= modules) return std::nullopt;
-  const double promised = account.active_step_seconds * ShareOfPrefix(prefix, shares);
-  if (promised <= 0) return std::nullopt;
-  return std::max(0.0, account.active_step_seconds - account.frozen_step_seconds) / promised;
+  const double active = account.active_step_seconds, promised = ShareOfPrefix(prefix, shares);
+  if (active <= 0 || promised < kLeastPromised) return std::nullopt;
+  return std::max(0.0, active - account.frozen_step_seconds) / (active * promised);
 }
 
 int GradientInterval(int64_t period, const JobShape& shape) {

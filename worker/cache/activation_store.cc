@@ -314,7 +314,7 @@ size_t ActivationStore::Get(const JobId& name, const Fingerprint& prefix, uint64
   rocksdb::PinnableSlice entry;
   const rocksdb::Status read = db_->Get(reading, handle.get(), Key(kEntry, sample), &entry);
   if (target.is_filled()) return length;
-  if (read.ok()) {  // it is still in memory
+  if (read.ok()) {  // it is not in a file yet, or too small for one of blobs
     if (entry.size() > memory.size()) return 0;  // written anew meanwhile
     std::memcpy(memory.data(), entry.data(), entry.size());
     return entry.size();

@@ -38,12 +38,12 @@ Committer::~Committer() {
 absl::StatusOr<std::optional<PlanId>> Committer::Tick(PlanId watermark, const Riders& riders) {
   if (alone_) return Apply(watermark);
   std::optional<PlanId> plan;
-  std::vector<int64_t> minima;  // of what rode along
+  std::vector<int64_t> minima;
   if (reduction_.in_flight()) {
     EGERIA_RETURN_IF_ERROR(CommitStatus(reduction_.Finish(limits_)));
     const int64_t* const results = reduction_.value().const_data_ptr<int64_t>();
-    plan = Apply(PlanId(*results));
-    minima.assign(results + 1, results + reduction_.value().numel());
+    minima.assign(results, results + reduction_.value().numel());
+    plan = Apply(PlanId(minima.front()));
   }
   const std::optional<std::vector<int64_t>> numbers = riders ? riders(minima) : std::vector<int64_t>();
   if (numbers.has_value()) {

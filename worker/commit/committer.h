@@ -35,9 +35,9 @@ class Committer {
   Committer(const Committer&) = delete;
   Committer& operator=(const Committer&) = delete;
 
-  // Given the minima of the numbers that rode along at the boundary before (empty: none did), returns the numbers
-  // for this one, as many every time and on every rank; or nothing, on all ranks alike: nothing is advertised at this
-  // boundary. applied() is as this boundary has it. Not called in a world of one.
+  // Given the minima of what was advertised at the boundary before, the watermark and then what rode along (empty:
+  // nothing was), returns the numbers for this one, as many every time and on every rank; or nothing, on all ranks
+  // alike: nothing is advertised at this boundary. Not called in a world of one.
   using Riders = std::function<std::optional<std::vector<int64_t>>(const std::vector<int64_t>& minima)>;
 
   // Takes the result of what was advertised at the boundary before, and advertises `watermark` and what `riders` gives.

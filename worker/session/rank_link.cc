@@ -60,14 +60,15 @@ struct RankLink::State {
 
   // What rides along with the commit: the step, which must be the same everywhere, the newest plan, and the requests.
   void Hear(const std::vector<int64_t>& minima) {
-    if (minima[0] != -minima[1]) steps_differ = true;
-    step_agreed = minima[0];
-    agreement.Hear({minima.begin() + 3, minima.end()});
-    idle = agreement.settled() && -minima[2] <= committer.applied().value();
+    const int64_t oldest_plan = minima[0], newest_plan = -minima[3];
+    if (minima[1] != -minima[2]) steps_differ = true;
+    step_agreed = minima[1];
+    agreement.Hear({minima.begin() + 4, minima.end()});
+    idle = agreement.settled() && oldest_plan == newest_plan;
   }
-  // Whether to advertise at this boundary follows from their number and from what has been heard, never from this rank's
-  // own step: ranks that are not at the same one must still do it at the same boundaries, or they would take one
-  // collective for another.
+  // Whether to advertise at this boundary follows from their number and from what has been heard, never from what is this
+  // rank's own: ranks that are at other steps, or have applied other plans, must still do it at the same boundaries, or
+  // they would take one collective for another.
   std::optional<std::vector<int64_t>> Advertise() {
     const bool due = boundaries++ % kIdleBoundaries == 0;
     if (idle && !due && !agreement.gradients().has_value()) return std::nullopt;

@@ -94,7 +94,7 @@ class RankLink {
 
   // The plan to apply at the boundary after `step`, on all ranks the same. To be called at every step.
   // Errors: those of Committer::Tick(); INTERNAL [PLAN_LOST] a committed plan cannot be found;
-  // FAILED_PRECONDITION [STEPS_DIFFER], on all ranks, from the boundary on at which a rank was at another step.
+  // FAILED_PRECONDITION [STEPS_DIFFER], on all ranks, once they have told each other that a rank was at another step.
   absl::StatusOr<std::optional<Plan>> Commit(int64_t step);
   // The plan in force.
   PlanId applied_plan() const;

@@ -232,6 +232,20 @@ TEST_F(ObservationFilterTest, TakesAFiftiethOfTheAccounts) {
   EXPECT_EQ(taken, 51);
 }
 
+TEST_F(ObservationFilterTest, TakesTheFirstAccountOfAnotherFrozenPrefixAtOnce) {
+  Register();
+  v1::Heartbeat heartbeat;
+  std::vector<int64_t> taken;
+  for (int64_t step = 0; step < 9; ++step) {
+    heartbeat.set_step(step);
+    heartbeat.mutable_account()->set_frozen_prefix(step < 4 ? 0 : 1);
+    for (const v1::Observation& observation : filter_.Take(heartbeat, state_)) {
+      if (observation.has_account()) taken.push_back(observation.step());
+    }
+  }
+  EXPECT_EQ(taken, (std::vector<int64_t>{0, 4}));
+}
+
 TEST_F(ObservationFilterTest, TakesNoAccountThatIsOfNoUse) {
   const auto takes = [this] {
     v1::Heartbeat heartbeat;

@@ -97,6 +97,19 @@ TEST(BudgetedPolicy, CountsWhatFreezingHasReallySaved) {
   }
 }
 
+TEST(BudgetedPolicy, ASpeedThatHasChangedTellsLittle) {
+  // As if the first module saved all of a step's time, and none: that counts as twice and half of what is promised.
+  for (const auto& [frozen_step_seconds, budget] : std::vector<std::pair<double, double>>{{0.001, 0.5}, {0.2, 0.1}}) {
+    const auto policy = Make(budget, {{0.25, 1}, {0.5, 3}});
+    EXPECT_EQ(At(*policy, 250)->frozen_prefix, 1);
+    Observation observation;
+    observation.step = 300;
+    observation.account = {.active_step_seconds = 0.1, .frozen_step_seconds = frozen_step_seconds, .frozen_prefix = 1};
+    EXPECT_FALSE(policy->Observe(observation));
+    EXPECT_EQ(At(*policy, 500)->frozen_prefix, 2);
+  }
+}
+
 TEST(BudgetedPolicy, LeavesThawsAlone) {
   const auto policy = Make(0.1, {{0.1, 1}, {0.5, 0}, {0.6, 3}});
   EXPECT_EQ(At(*policy, 100)->frozen_prefix, 1);

@@ -14,7 +14,9 @@ Decision FirstDecision(const FinetuneConfig& config, const JobShape& shape) {
   const auto policy = MakePolicy(config, shape).value();
   const int64_t awaited = policy->awaited_step().value_or(-1);
   EXPECT_EQ(awaited, config.frozen_prefix > 0 ? 0 : 64);
-  if (awaited > 0) EXPECT_FALSE(policy->Observe({.step = awaited - 1}));
+  if (awaited > 0) {
+    EXPECT_FALSE(policy->Observe({.step = awaited - 1}));
+  }
   const auto decision = policy->Observe({.step = awaited + 3});
   EXPECT_FALSE(policy->awaited_step());
   EXPECT_FALSE(policy->Observe({.step = awaited + 4}));
@@ -26,8 +28,8 @@ std::unique_ptr<Policy> MakeFrozen() {
   JobShape shape{5, 1000};
   shape.step_shares = {0.1, 0.1, 0.1, 0.1, 0.1};
   auto policy = MakePolicy(FinetuneConfig{}, shape).value();
-  EXPECT_EQ(policy->awaited_step(), 20);
-  EXPECT_EQ(policy->Observe({.step = 20}).value_or(Decision()).frozen_prefix, 3);
+  EXPECT_EQ(policy->awaited_step(), 40);
+  EXPECT_EQ(policy->Observe({.step = 40}).value_or(Decision()).frozen_prefix, 3);
   return policy;
 }
 
@@ -77,7 +79,7 @@ TEST(FinetunePolicy, TakesAGivenPrefix) {
 TEST(FinetunePolicy, ThawsWhatTheBudgetDoesNotNeedAsMeasured) {
   const auto policy = MakeFrozen();
   EXPECT_TRUE(policy->wants_account());
-  EXPECT_FALSE(policy->Observe(AccountAt(30, 0, 0))) << "the freeze has not taken effect";
+  EXPECT_FALSE(policy->Observe(AccountAt(50, 0, 0))) << "the freeze has not taken effect";
   const std::optional<Decision> decision = policy->Observe(AccountAt(60, 0.04, 3));  // twice what was promised
   ASSERT_TRUE(decision);
   EXPECT_EQ(decision->action, Action::kUnfreeze);
@@ -85,6 +87,22 @@ TEST(FinetunePolicy, ThawsWhatTheBudgetDoesNotNeedAsMeasured) {
   EXPECT_EQ(decision->reason, "3 of 5 modules save 60.0 % of a step's time as measured: for a budget of 30 % 2 are enough");
   EXPECT_FALSE(policy->wants_account());
   EXPECT_FALSE(policy->Observe(AccountAt(90, 0.01, 2))) << "once";
+}
+
+TEST(FinetunePolicy, WaitsForAFifthOfAShortTrainingAtMost) {
+  EXPECT_EQ(MakePolicy(FinetuneConfig{}, JobShape{4, 100}).value()->awaited_step(), 20);
+  EXPECT_EQ(MakePolicy(FinetuneConfig{}, JobShape{4, 300}).value()->awaited_step(), 40);
+  EXPECT_EQ(MakePolicy(FinetuneConfig{}, JobShape{4, 3000}).value()->awaited_step(), 60);
+  EXPECT_EQ(MakePolicy(FinetuneConfig{}, JobShape{4, 100'000}).value()->awaited_step(), 64);
+}
+
+TEST(FinetunePolicy, KeepsToTheJobsBudgetWhereThatIsLess) {
+  JobShape shape{5, 1000};
+  shape.step_shares = {0.1, 0.1, 0.1, 0.1, 0.1};
+  shape.budget = 0.2;
+  const auto policy = MakePolicy(FinetuneConfig{}, shape).value();
+  EXPECT_EQ(policy->Observe({.step = 40}).value_or(Decision()).frozen_prefix, 2);
+  EXPECT_EQ(policy->Observe(AccountAt(90, 0.06, 2)).value_or(Decision()).frozen_prefix, 1) << "twice what was promised";
 }
 
 TEST(FinetunePolicy, GoesNoDeeperWhereFreezingSavesLess) {
@@ -98,7 +116,7 @@ TEST(FinetunePolicy, GoesNoDeeperWhereFreezingSavesLess) {
 
 TEST(FinetunePolicy, ThawsNothingThatSomebodyElseHasFrozen) {
   const auto policy = MakeFrozen();
-  policy->Adopt(40, 4);
+  policy->Adopt(50, 4);
   EXPECT_FALSE(policy->Observe(AccountAt(90, 0.01, 4)));
   EXPECT_EQ(policy->frozen_prefix(), 4);
 }
@@ -106,15 +124,15 @@ TEST(FinetunePolicy, ThawsNothingThatSomebodyElseHasFrozen) {
 TEST(FinetunePolicy, FreezesAnewWhereTrainingBeginsAnewBeforeTheDecision) {
   const auto policy = MakeFrozen();
   policy->Adopt(10, 0);
-  EXPECT_FALSE(policy->Observe({.step = 19}));
-  EXPECT_EQ(policy->Observe({.step = 20}).value_or(Decision()).frozen_prefix, 3);
+  EXPECT_FALSE(policy->Observe({.step = 39}));
+  EXPECT_EQ(policy->Observe({.step = 40}).value_or(Decision()).frozen_prefix, 3);
   EXPECT_EQ(policy->Observe(AccountAt(60, 0.04, 3)).value_or(Decision()).frozen_prefix, 2);
 }
 
 TEST(FinetunePolicy, LeavesWhatSomebodyElseHasSet) {
   const auto policy = MakePolicy(FinetuneConfig{}, JobShape{4, 0}).value();
   policy->Adopt(0, 1);
-  EXPECT_FALSE(policy->Observe({.step = 1}));
+  EXPECT_FALSE(policy->Observe({.step = 100}));
   EXPECT_EQ(policy->frozen_prefix(), 1);
 }
 

@@ -178,13 +178,16 @@ def main() -> None:
             raise ValueError("in the loop")
         if job.step == 20 and ends_here == "fork":
             fork_a_child(job)
-        if job.step == 20 and arguments.end in ("wait", "raise-in-wait"):
+        # The ranks tell each other what they have at every eighth boundary from the first on, or sooner. What begins
+        # after step 25 ends at the boundary after it.
+        if job.step == 24 and arguments.end in ("wait", "raise-in-wait"):
             if ends_here is None:  # never comes to its next boundary
                 time.sleep(600)
+            job.link.commit(25)
             if ends_here == "raise-in-wait":
-                job.link.commit(21)
                 raise ValueError("in the loop")
             (arguments.out / "waiting").touch()
+            job.link.commit(26)
         if arguments.until_plan and job.seen["plans"] and job.seen["plans"][-1][2] >= arguments.until_plan:
             break
     job.link.stop(finished=True)

@@ -107,6 +107,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--drop-rate-after", type=int, default=0, help="a tenth of the learning rate from so many "
                         "steps after the first switch on")
     parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--uneven", type=int, default=0, help="rank 1 takes so many steps less, in DDP's join()")
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--bf16", action="store_true", help="autocast with a GradScaler")
     parser.add_argument("--optimizer", default="sgd", choices=["sgd", "adamw"])
@@ -117,6 +118,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--break", dest="broken", default="", help="MODULE:CLASS.METHOD that fails on rank 1")
     parser.add_argument("--save-at", type=int, default=0)
     parser.add_argument("--load", type=pathlib.Path)
+    parser.add_argument("--other-plan", type=int, default=0, help="that rank 1 says after --load to have applied")
     parser.add_argument("--pause-at", type=int, default=0, help="say so in OUT/paused, go on when OUT/go is there")
     parser.add_argument("--end", default="", help="raise, interrupt, or forget to close")
     return parser.parse_args()
@@ -229,12 +231,19 @@ def main() -> None:
         step = saved["step"]
         torch.set_rng_state(saved["random"])
         if session is not None:
-            session.load_state_dict(saved["egeria"] or {"step": step})
+            state = saved["egeria"] or {"step": step}
+            if arguments.other_plan and rank == 1:
+                state["applied_plan"] = arguments.other_plan
+            session.load_state_dict(state)
 
     losses: list[str] = []
     prefixes: list[int] = []
     deadline = time.monotonic() + 180
-    while step < arguments.steps or (arguments.until and goes_on(arguments.until, session, deadline)):
+    steps = arguments.steps - (arguments.uneven if rank == 1 else 0)
+    joining = contextlib.ExitStack()
+    if arguments.uneven:
+        joining.enter_context(model.join())
+    while step < steps or (arguments.until and goes_on(arguments.until, session, deadline)):
         step += 1
         model.train()
         data = torch.Generator().manual_seed(step * 100 + rank)
@@ -272,6 +281,7 @@ def main() -> None:
             raise ValueError("the user's own")
         if step == arguments.steps - 1 and arguments.end == "interrupt":
             os.kill(os.getpid(), signal.SIGINT)
+    joining.close()
 
     state = {name: whole(value).clone() for name, value in network.state_dict().items()}
     record = {

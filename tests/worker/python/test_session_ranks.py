@@ -75,6 +75,17 @@ def test_a_switch_that_one_rank_cannot_do_leaves_no_trace_on_any(broken: str, tm
         assert one["weights"] == other["weights"]
 
 
+@pytest.mark.parametrize("egeria", ["act", "plans --plans 4:1,8:2"])
+def test_uneven_inputs_hold_nobody_up_and_are_told_of(egeria: str, tmp_path: pathlib.Path):
+    uneven = ["--steps", 40, "--uneven", 12]
+    records, output = run(tmp_path, *uneven, "--egeria", *egeria.split())
+    assert [record["prefixes"] for record in records] == [[0] * 40, [0] * 28]
+    assert output.count("[UNEVEN_INPUTS]") == 2
+    plain, _ = run(tmp_path / "plain", *uneven)
+    for one, other in zip(records, plain):
+        assert one["losses"] == other["losses"] and one["weights"] == other["weights"]
+
+
 def test_losses_of_the_first_rank_are_enough(tmp_path: pathlib.Path):
     records, output = run(tmp_path, "--egeria", "act", "--steps", 80, "--pace", 0.05, "--until", "switch",
                           "--silent-rank", 1)
@@ -92,6 +103,16 @@ def test_a_training_resumed_in_a_frozen_phase_equals_the_uninterrupted_one(optio
         assert one["losses"][13:] == other["losses"] and one["prefixes"][13:] == other["prefixes"]
         assert one["weights"] == other["weights"] and one["switches"] == other["switches"]
     assert whole[0]["prefixes"][12] == 3
+
+
+def test_ranks_that_resume_from_other_states_train_on_unwatched(tmp_path: pathlib.Path):
+    run(tmp_path, "--egeria", "plans", "--plans", "4:0", "--steps", 8, "--save-at", 8)
+    resumed = ["--steps", 60, "--load", tmp_path / "checkpoint"]
+    records, output = run(tmp_path / "act", *resumed, "--egeria", "act", "--other-plan", 5)
+    assert output.count("the ranks do not begin alike: at step 10 with plan 0 and 0 frozen layer modules, step 10 with "
+                        "plan 5 and 0 frozen layer modules") == 2
+    plain, _ = run(tmp_path / "plain", *resumed)
+    assert [record["weights"] for record in records] == [record["weights"] for record in plain]
 
 
 def test_the_state_goes_between_trainings_with_and_without_egeria(tmp_path: pathlib.Path):

@@ -39,8 +39,8 @@ GradientRequest GradientsOf(int first_module, int interval, int64_t version) {
 // One rank without a model: steps through its link and notes what it is told to do.
 class Rank {
  public:
-  explicit Rank(const GroupMember& member, WaitLimits limits = {})
-      : line(Generation(0), PlanId(0), kModules), link_(Parts(member, &line, std::move(limits))) {}
+  explicit Rank(const GroupMember& member, WaitLimits limits = {}, PlanId applied = PlanId(0))
+      : line(Generation(0), applied, kModules), link_(Parts(member, &line, std::move(limits), applied)) {}
 
   void Step() {
     ++step_;
@@ -70,8 +70,9 @@ class Rank {
   std::map<int64_t, int> plans;                   // step -> frozen prefix
 
  private:
-  static RankLinkParts Parts(const GroupMember& member, FakeLine* line, WaitLimits limits) {
+  static RankLinkParts Parts(const GroupMember& member, FakeLine* line, WaitLimits limits, PlanId applied) {
     RankLinkParts parts;
+    parts.applied_plan = applied;
     parts.agent = std::make_unique<FakeAgent>(line);
     if (member.world_size > 1) parts.commit_group = GlooGroup(member, "commit");
     parts.module_count = kModules;
@@ -316,6 +317,16 @@ TEST(RankLink, RanksThatHaveNothingToTellEachOtherDoNotMeetAtEveryStep) {
   });
   EXPECT_EQ(plans[0], plans[1]);
   EXPECT_EQ(plans[0], (std::map<int64_t, int>{{22, 2}}));
+}
+
+TEST(RankLink, RanksThatHaveAppliedOtherPlansMeetAtTheSameBoundaries) {
+  RunRanks(2, [](const GroupMember& member) {
+    Rank rank(member, {}, PlanId(member.rank == 0 ? 5 : 0));
+    rank.Steps(20);  // a rank that did not meet the others here would take their collectives for those of training
+    GlooGroup(member, "training")->barrier()->wait();
+    EXPECT_TRUE(rank.plans.empty());
+    EXPECT_TRUE(rank.link().Stop(true).ok());
+  });
 }
 
 TEST(RankLink, RanksThatAreNotAtTheSameStepApplyNothing) {

@@ -100,9 +100,14 @@ def start_link(subject: Subject, group: dist.ProcessGroup | None, observed: Sequ
         "losses": subject.losses_reported,
         "shares": subject.shares.of(analysis.modules),
         "generation": _generation(),
+        "begins": (subject.step, subject.applied_plan, subject.frozen_prefix),
     })
     if any(other["modules"] != found[0]["modules"] for other in found):
         raise EgeriaError("NO_LINK", "the ranks found different layer modules; give `modules` to attach()")
+    if len(begins := sorted({other["begins"] for other in found})) > 1:
+        told = ", ".join(f"step {step} with plan {plan} and {prefix} frozen layer modules"
+                         for step, plan, prefix in begins)
+        raise EgeriaError("NO_LINK", f"the ranks do not begin alike: at {told}; resume all of them from the same state")
     subject.losses_reported = found[0]["losses"]  # the controller takes rank 0's
     # Measured, so that they differ a little.
     subject.shares.known = dict(zip((module.name for module in analysis.modules), found[0]["shares"]))

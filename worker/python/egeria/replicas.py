@@ -130,6 +130,11 @@ class Replicas:
         local = (_local(parameter) for parameter in self.root.parameters() if parameter.requires_grad)
         return sum(tensor.numel() * tensor.element_size() for tensor in local)
 
+    @property
+    def inside_join(self) -> bool:
+        """The training runs in DistributedDataParallel.join()."""
+        return self.ddp is not None and self.ddp._join_config.enable
+
     def discover(self) -> bool:
         """Finds a DistributedDataParallel that was made after attach(). To be called inside a forward pass.
 

@@ -116,6 +116,7 @@ class Session:
         self._caching: Caching | None = None
         self._cache_spent = 0.0  # seconds that are in the account
         self._closed = False
+        self._uneven = False  # the ranks do not take as many steps
         self._reports = Reports()
         self._rates = LearningRates(self._optimizers)
         self._applied_plan = 0
@@ -380,7 +381,9 @@ class Session:
     def _end_step(self, prefix: int) -> None:
         self._try_to_report(lambda: self._report_step(prefix))
         try:
-            if (link := self._link.link) is not None:
+            if self._is_uneven():
+                pass
+            elif (link := self._link.link) is not None:
                 self._follow(link)
             elif self._link.is_due(self._step):
                 with self._account.spend("start"):
@@ -404,6 +407,16 @@ class Session:
             self._switch(plan.frozen_prefix)
         self._try_to_report(lambda: self._report_boundary(link))
         self._link.look_ahead(self._step)
+
+    def _is_uneven(self) -> bool:
+        """In DistributedDataParallel.join() a rank without data takes no steps: the others would wait for it."""
+        if not self._uneven and self._switcher.replicas.inside_join:
+            self._uneven = True
+            self._fail("[UNEVEN_INPUTS] in DistributedDataParallel.join() some ranks take fewer steps than others, so "
+                       "nothing freezes or thaws from here on; give all of them as many batches, as "
+                       "DistributedSampler does", None)
+            self._link.drop()
+        return self._uneven
 
     def _without_cache(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self._caching is None else self._caching.aside()
