@@ -37,6 +37,13 @@ absl::Status CheckGradients(const v1::GradientReading& reading, int modules) {
     return Bad("gradients of ", reading.mean_of_squares_size(), " and ", reading.square_of_mean_size(),
                " modules, where those from ", reading.first_module(), " on are ", told);
   }
+  if (reading.progress_size() != 0 && reading.progress_size() != told) {
+    return Bad("progress of ", reading.progress_size(), " modules, where those told of are ", told);
+  }
+  if (std::any_of(reading.progress().begin(), reading.progress().end(), [](double p) { return !std::isfinite(p); })) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "GRADIENTS_NOT_FINITE", "progress that is not finite, at step ",
+                      reading.step());
+  }
   for (const auto* values : {&reading.mean_of_squares(), &reading.square_of_mean()}) {
     for (const double value : *values) {
       if (!std::isfinite(value)) {

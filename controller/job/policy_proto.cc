@@ -49,6 +49,7 @@ policy::AutoConfig FromAuto(const v1::AutoPolicy& proto) {
   if (proto.has_batch_size()) config.batch_size = proto.batch_size();
   if (proto.has_signal_led()) config.signal_led = proto.signal_led();
   if (proto.has_area_left()) config.area_left = proto.area_left();
+  if (proto.has_early_share()) config.early_share = proto.early_share();
   return config;
 }
 
@@ -68,6 +69,7 @@ void ToAuto(const policy::AutoConfig& config, v1::AutoPolicy* proto) {
   proto->set_batch_size(config.batch_size);
   if (config.signal_led) proto->set_signal_led(*config.signal_led);
   if (config.area_left) proto->set_area_left(*config.area_left);
+  if (config.early_share) proto->set_early_share(*config.early_share);
 }
 
 policy::StagedConfig FromStaged(const v1::StagedPolicy& proto) {
@@ -198,7 +200,8 @@ policy::Observation FromProto(const v1::Observation& proto) {
                              gradients.parts(),
                              {gradients.mean_of_squares().begin(), gradients.mean_of_squares().end()},
                              {gradients.square_of_mean().begin(), gradients.square_of_mean().end()},
-                             gradients.samples()};
+                             gradients.samples(),
+                             {gradients.progress().begin(), gradients.progress().end()}};
   }
   if (proto.has_account()) {
     const v1::Account& account = proto.account();
@@ -224,6 +227,7 @@ v1::Observation ToProto(const policy::Observation& observation) {
     out->mutable_mean_of_squares()->Add(gradients->mean_of_squares.begin(), gradients->mean_of_squares.end());
     out->mutable_square_of_mean()->Add(gradients->square_of_mean.begin(), gradients->square_of_mean.end());
     out->set_samples(gradients->samples);
+    out->mutable_progress()->Add(gradients->progress.begin(), gradients->progress.end());
   }
   if (const std::optional<policy::Account>& account = observation.account) {
     v1::Account* out = proto.mutable_account();
@@ -251,6 +255,7 @@ policy::JobShape ShapeOf(const v1::RegisterJobRequest& registration) {
   shape.planned_learning_rates.assign(rates.begin(), rates.end());
   shape.budget = registration.budget();
   shape.saved_before = registration.saved_before();
+  shape.table_modules = registration.table_modules();
   return shape;
 }
 
@@ -267,6 +272,7 @@ policy::JobShape ShapeOf(const v1::JobHeader& header) {
   shape.planned_learning_rates.assign(rates.begin(), rates.end());
   shape.budget = header.budget();
   shape.saved_before = header.saved_before();
+  shape.table_modules = header.table_modules();
   return shape;
 }
 

@@ -75,6 +75,9 @@ absl::Status ValidateRegistration(const v1::RegisterJobRequest& request, const R
   for (const double rate : request.planned_learning_rates()) {
     if (!std::isfinite(rate) || rate < 0) return Bad("a planned learning rate of ", rate);
   }
+  if (request.table_modules() < 0 || request.table_modules() >= request.modules_size()) {
+    return Bad(request.table_modules(), " lookup tables of ", request.modules_size(), " modules");
+  }
   if (!(request.saved_before() >= 0 && request.saved_before() <= 1)) return Bad("saved_before ", request.saved_before());
   if (request.applied_plan() < 0) return Bad("applied_plan ", request.applied_plan());
   if (request.frozen_prefix() < 0 || request.frozen_prefix() >= request.modules_size()) {

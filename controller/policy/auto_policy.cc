@@ -18,6 +18,12 @@ constexpr int64_t kLeastTrendInterval = 10;
 constexpr int64_t kMostInterval = 100'000;
 constexpr double kLargestMagnitude = 1e100;
 
+// Before the start gradients are read at every hundredth of the steps, from so many readings before the first possible freeze
+// on. In a shorter training they would be so dense that they cost more than what they might find saves.
+constexpr double kEarlyReadings = 0.01;
+constexpr int64_t kEarlyLead = 30;
+constexpr int64_t kLeastStepsOfEarlyReadings = 2'000;
+
 constexpr int64_t kPeriodOfUnknownTotal = 500;
 
 // A signal is worth the less the less of the learning rate is left to follow it with: of the clock's veto, thresholds hold
@@ -56,6 +62,7 @@ AutoPolicy::AutoPolicy(const AutoConfig& config, const JobShape& shape)
       shape_(shape),
       area_(shape.planned_learning_rates, shape.total_steps),
       clock_(StartOf(config, area_, shape.total_steps), config.every, config.most_backoff, shape.total_steps),
+      early_(*config.early_share, *config.area_left, shape),
       gate_(config.threshold, config.late_threshold, config.readings, config.least_readings, TimeSharesOf(shape)),
       probe_(SnrGate(config.threshold, config.late_threshold, config.readings, config.least_readings,
                      TimeSharesOf(shape)),
@@ -63,7 +70,7 @@ AutoPolicy::AutoPolicy(const AutoConfig& config, const JobShape& shape)
       trend_(kTrendWindow),
       rate_at_freeze_(static_cast<size_t>(shape.modules)) {
   EGERIA_CHECK(shape.modules >= 2 && config.signal_led && config.start && config.area_left &&
-               config.second_opinion);
+               config.early_share && config.second_opinion);
 }
 
 std::optional<Decision> AutoPolicy::Observe(const Observation& observation) {
@@ -87,6 +94,7 @@ std::optional<Decision> AutoPolicy::Observe(const Observation& observation) {
     trend_.Add(*observation.plasticity);
   }
   BeginProbeIfDue();
+  if (auto decision = CheckEarly()) return decision;
   return Check();
 }
 
@@ -104,6 +112,7 @@ std::optional<Decision> AutoPolicy::ObserveStill(int still_modules) {
 }
 
 std::optional<Decision> AutoPolicy::ObserveRate(double rate) {
+  const std::optional<double> before = rates_.newest();
   clock_.ObserveRate(step_, rate);
   area_.Observe(step_, rate);
   for (int module = 0; module < frozen_prefix_; ++module) {
@@ -111,6 +120,9 @@ std::optional<Decision> AutoPolicy::ObserveRate(double rate) {
     if (!known) known = rate;
   }
   if (rates_.Observe(step_, rate)) {
+    fell_at_once_ = fell_at_once_ || rate < *before;
+    early_.Forget();
+    early_.BeginProbe();
     gate_.Forget();
     trend_.Forget();
     probe_.Restart(step_);
@@ -119,10 +131,10 @@ std::optional<Decision> AutoPolicy::ObserveRate(double rate) {
   }
   if (config_.thaw_rise == 0) return std::nullopt;
   for (int module = still_modules_; module < frozen_prefix_; ++module) {
-    const double before = *rate_at_freeze_[static_cast<size_t>(module)];
-    if (rate <= before * config_.thaw_rise * (1 + 1e-9)) continue;
+    const double at_freeze = *rate_at_freeze_[static_cast<size_t>(module)];
+    if (rate <= at_freeze * config_.thaw_rise * (1 + 1e-9)) continue;
     return Thaw(module, absl::StrFormat("learning rate %.4g is over %g times the %.4g at which module %d froze", rate,
-                                        config_.thaw_rise, before, module));
+                                        config_.thaw_rise, at_freeze, module));
   }
   return std::nullopt;
 }
@@ -137,15 +149,31 @@ std::optional<Decision> AutoPolicy::ObserveGradients(const GradientReading& read
   }
   if (reading.step <= readings_from_) return std::nullopt;
   gate_.Add(reading);
-  if (!probe_.running()) return std::nullopt;
+  if (!probe_.running()) {
+    early_.Add(reading);
+    return std::nullopt;
+  }
+  early_.AddToProbe(reading);
   const std::optional<std::string> too_early = TooEarly();
-  const auto found = probe_.Observe(reading, frozen_prefix_, still_modules_,
+  const int exempt = std::max(still_modules_, early_.prefix());
+  const auto found = probe_.Observe(reading, frozen_prefix_, exempt,
                                     too_early ? Reprobe::Burden::kOnFreeze : Reprobe::Burden::kOnSignal);
-  if (!probe_.running()) next_probe_ = step_ + StepsToNextProbe(probe_.readings());
+  if (probe_.running()) return std::nullopt;
+  next_probe_ = step_ + StepsToNextProbe(probe_.readings());
+  if (early_.IsContradicted()) {
+    return Thaw(still_modules_, absl::StrFormat("two probes in a row of what is frozen found that modules 0 to %d make too "
+                                                "much of the progress", early_.prefix() - 1));
+  }
   if (!found) return std::nullopt;
+  if (!found->learns && !fell_at_once_) {
+    if (const auto justified = early_.Justified(frozen_prefix_, area_.After(step_).value_or(1))) {
+      early_.Book(*justified);
+      return std::nullopt;
+    }
+  }
   clock_.Refused(step_);
   const std::string snr = absl::StrFormat("gradient SNR of modules 0 to %d now %s", frozen_prefix_ - 1,
-                                          probe_.Describe(frozen_prefix_, still_modules_));
+                                          probe_.Describe(frozen_prefix_, exempt));
   if (!found->learns) {
     return Thaw(found->prefix, absl::StrFormat("what is frozen is not surely noise (%s), and %s", snr, *too_early));
   }
@@ -155,7 +183,25 @@ std::optional<Decision> AutoPolicy::ObserveGradients(const GradientReading& read
 
 void AutoPolicy::BeginProbeIfDue() {
   if (config_.reprobe_every == 0 || one_part_ || probe_.running() || step_ < next_probe_) return;
-  if (frozen_prefix_ > still_modules_) probe_.Begin(step_);
+  if (frozen_prefix_ <= still_modules_) return;
+  probe_.Begin(step_);
+  early_.BeginProbe();
+}
+
+bool AutoPolicy::MayFreezeEarlyWithin(int64_t steps) const {
+  if (!early_.possible() || fell_at_once_ || step_ >= *clock_.start()) return false;
+  const int64_t then = std::min(step_ + steps, shape_.total_steps - 1);
+  return !RatesStayHigh(then, area_.After(then).value_or(1));
+}
+
+std::optional<Decision> AutoPolicy::CheckEarly() {
+  if (step_ < next_early_ || probe_.running() || !MayFreezeEarlyWithin(0)) return std::nullopt;
+  const int most = std::min(frozen_prefix_ + config_.most_modules, shape_.modules - 1);
+  const auto found = early_.Look(frozen_prefix_, most, area_.After(step_).value_or(1));
+  next_early_ = step_ + *clock_.period();
+  if (!found) return std::nullopt;
+  early_.Book(*found);
+  return Freeze(found->prefix, found->reason);
 }
 
 std::optional<Decision> AutoPolicy::Check() {
@@ -214,12 +260,15 @@ std::optional<std::string> AutoPolicy::TooMuchLeft(int64_t step) const {
                            "would cost accuracy",
                            100 * *left, 100 * *config_.area_left);
   }
-  if (*config_.signal_led) return std::nullopt;
+  return *config_.signal_led ? std::nullopt : RatesStayHigh(step, *left);
+}
+
+std::optional<std::string> AutoPolicy::RatesStayHigh(int64_t step, double left) const {
   const double steps_left = static_cast<double>(shape_.total_steps - step) / static_cast<double>(shape_.total_steps);
-  if (steps_left <= 0 || *left <= kRatesThatFall * steps_left) return std::nullopt;
+  if (steps_left <= 0 || left <= kRatesThatFall * steps_left) return std::nullopt;
   return absl::StrFormat("the learning rates to come are on average %.2g times those of the whole training: the modules "
                          "learn until the end",
-                         *left / steps_left);
+                         left / steps_left);
 }
 
 std::string AutoPolicy::ReasonFor(int prefix) const {
@@ -267,6 +316,11 @@ int AutoPolicy::Interval() const {
   return GradientInterval(clock_.period().value_or(0), shape_);
 }
 
+int AutoPolicy::EarlyInterval() const {
+  return static_cast<int>(
+      std::min(StepsOfPart(kEarlyReadings, static_cast<double>(shape_.total_steps)), kMostInterval));
+}
+
 int AutoPolicy::ProbeInterval() const {
   // The sooner it ends, the shorter a bad freeze lasts; of one rank, a reading takes a backward pass of its own.
   return shape_.ranks == 1 ? Interval() : 1;
@@ -291,7 +345,13 @@ std::optional<GradientMonitoring> AutoPolicy::gradient_monitoring() const {
   if (probe_.running()) return GradientMonitoring{ProbeInterval(), 0};
   if (frozen_prefix_ == shape_.modules - 1) return std::nullopt;
   const std::optional<int64_t> next = clock_.next();
-  if (!next || step_ < *next - Lead() || !MayFreezeWithin(Lead())) return std::nullopt;
+  if (!next || step_ < *next - Lead() || !MayFreezeWithin(Lead())) {
+    if (one_part_ || shape_.total_steps < kLeastStepsOfEarlyReadings ||
+        !MayFreezeEarlyWithin(kEarlyLead * EarlyInterval())) {
+      return std::nullopt;
+    }
+    return GradientMonitoring{EarlyInterval(), frozen_prefix_};
+  }
   return GradientMonitoring{Interval(), frozen_prefix_};
 }
 
@@ -339,6 +399,8 @@ void AutoPolicy::SetPrefix(int prefix) {
     rate_at_freeze_[static_cast<size_t>(module)] = module < prefix ? rates_.newest() : std::nullopt;
   }
   frozen_prefix_ = prefix;
+  early_.Limit(prefix);
+  early_.Forget();
   trend_.Forget();
 }
 
@@ -353,7 +415,9 @@ void AutoPolicy::Adopt(int64_t step, int frozen_prefix) {
     readings_from_ = newest_reading_ = -1;
     too_much_at_.reset();
     still_modules_ = 0;
+    fell_at_once_ = false;
   }
+  next_early_ = step;
   step_ = step;
   SetPrefix(frozen_prefix);
   probe_.Stop();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "controller/policy/check_clock.h"
+#include "controller/policy/early_freezes.h"
 #include "controller/policy/plasticity_trend.h"
 #include "controller/policy/policy.h"
 #include "controller/policy/policy_config.h"
@@ -18,11 +19,13 @@
 namespace egeria::policy {
 
 // Freezes late: when most of the steps are done and next to nothing of the learning rate is left, all modules whose
-// gradients do not clearly say more than noise. Led by the signal, earlier, a few modules at a time and only those whose
+// gradients do not clearly say more than noise; and before that, where rates fall smoothly, front modules that take time
+// and learn next to nothing (early_freezes.h). Led by the signal, earlier, a few modules at a time and only those whose
 // gradients surely are noise. What no learning rate changes is frozen at once. Looks again at what is frozen, and thaws it
 // where that was wrong or the learning rate has risen. docs/policies.md has the rule in full.
 //
-// An observation is evaluated in the order learning rates, gradients (also of a re-probe), plasticity, check. The first
+// An observation is evaluated in the order learning rates, gradients (also of a re-probe), plasticity, early check,
+// check. The first
 // of them that leads to a decision ends it. Numbers that cannot be are as if not observed. Thread-compatible.
 class AutoPolicy : public Policy {
  public:
@@ -43,11 +46,13 @@ class AutoPolicy : public Policy {
   std::optional<Decision> ObserveStill(int still_modules);
   std::optional<Decision> ObserveRate(double rate);
   std::optional<Decision> ObserveGradients(const GradientReading& reading);
+  std::optional<Decision> CheckEarly();
   std::optional<Decision> Check();
   void BeginProbeIfDue();
 
-  // Steps between gradient readings, and between those of a probe; how long before a check they begin.
+  // Steps between gradient readings, those before the start, and those of a probe; how long before a check they begin.
   int Interval() const;
+  int EarlyInterval() const;
   int ProbeInterval() const;
   int64_t Lead() const;
   // Whether, at the present rates, anything may freeze so many steps from now.
@@ -62,6 +67,10 @@ class AutoPolicy : public Policy {
   std::optional<std::string> TooEarly() const;
   // The same of a step that is late enough, or will be: by the planned rates, or the present one.
   std::optional<std::string> TooMuchLeft(int64_t step) const;
+  // Whether something may freeze so many steps from now, though that is before the start.
+  bool MayFreezeEarlyWithin(int64_t steps) const;
+  // Why it is too early for any clock: the learning rates do not fall.
+  std::optional<std::string> RatesStayHigh(int64_t step, double left) const;
   // Why 0..prefix-1 should not be frozen by the signals alone, whatever the step.
   std::optional<std::string> Refusal(int prefix) const;
   std::string ReasonFor(int prefix) const;
@@ -76,6 +85,9 @@ class AutoPolicy : public Policy {
   RemainingArea area_;
   CheckClock clock_;
   RateChanges rates_;
+  EarlyFreezes early_;
+  int64_t next_early_ = 0;          // step of the next look at them
+  bool fell_at_once_ = false;       // the rate, somewhere
   SnrGate gate_;
   Reprobe probe_;
   PlasticityTrend trend_;           // of the frontmost active module

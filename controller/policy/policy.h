@@ -21,6 +21,7 @@ struct GradientReading {
   std::vector<double> mean_of_squares;  // mean over p of ||g_p||^2
   std::vector<double> square_of_mean;   // ||mean over p of g_p||^2
   int64_t samples = 0;                  // of the step, over all ranks; 0: not known
+  std::vector<double> progress;         // unbiased estimate of E g' P E g, P the optimizer's; empty: not known
 };
 
 // What freezing has saved of rank 0's time so far, and what measuring for the policy has taken of it.

@@ -124,9 +124,11 @@ absl::StatusOr<PolicyConfig> ResolveAuto(AutoConfig config, const JobShape& shap
   }
   if (!config.start) config.start = signal_led ? 0.4 : 0.82;
   if (!config.area_left) config.area_left = signal_led ? 1 : 0.01;
+  if (!config.early_share) config.early_share = signal_led ? 0 : 0.25;
   if (config.most_modules == 0) config.most_modules = signal_led ? 2 : kMaxStages;
   EGERIA_RETURN_IF_ERROR(CheckRange("start", *config.start, 0, 1));
   EGERIA_RETURN_IF_ERROR(CheckRange("area_left", *config.area_left, 0, 1));
+  EGERIA_RETURN_IF_ERROR(CheckRange("early_share", *config.early_share, 0, 1));
   EGERIA_RETURN_IF_ERROR(CheckRange("every", config.every, kMinEvery, 1));
   EGERIA_RETURN_IF_ERROR(CheckRange("most_modules", config.most_modules, 1, kMaxStages));
   EGERIA_RETURN_IF_ERROR(CheckThreshold("threshold", config.threshold));

@@ -45,6 +45,7 @@ struct AutoConfig {
   std::optional<bool> signal_led;   // empty: where the total is unknown
   std::optional<double> start;      // empty: .82; led by the signal .4
   std::optional<double> area_left;  // of all under the learning rates; empty: .01; led by the signal 1
+  std::optional<double> early_share;  // of a prefix's share of the time; empty: .25; led by the signal 0: nothing is early
   double every = 0.025;
   int most_modules = 0;             // 0: all; led by the signal 2
   double threshold = 0.05;
@@ -112,6 +113,7 @@ struct JobShape {
   std::vector<double> planned_learning_rates = {};
   double budget = 0;  // part of the job's time that is to be saved, and no more; 0: as much as can be
   double saved_before = 0;  // the same, that was saved before `first_step`
+  int table_modules = 0;    // the first so many are lookup tables, such as embeddings
 };
 
 // The config with every default filled in: n = max(1, total steps / (2 W) / modules / 1.75) where the total

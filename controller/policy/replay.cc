@@ -88,14 +88,14 @@ absl::Status ParsePlasticity(int64_t line, const json& object, Recorded& recorde
   return absl::OkStatus();
 }
 
-// The numbers of an array under `key`, whose entries are finite and not negative; none where it is absent.
-absl::StatusOr<std::vector<double>> Numbers(int64_t line, const json& object, const char* key) {
+// The numbers of an array under `key`, whose entries are finite and at least `least`; none where it is absent.
+absl::StatusOr<std::vector<double>> Numbers(int64_t line, const json& object, const char* key, double least = 0) {
   std::vector<double> values;
   const auto found = object.find(key);
   if (found == object.end() || found->is_null()) return values;
   for (const json& element : *found) {
-    if (!found->is_array() || !element.is_number() || !(element.get<double>() >= 0)) {
-      return BadLine(line, "\"", key, "\" is no array of numbers from 0 on");
+    if (!found->is_array() || !element.is_number() || !(element.get<double>() >= least)) {
+      return BadLine(line, "\"", key, "\" is no array of numbers", least == 0 ? " from 0 on" : "");
     }
     values.push_back(element.get<double>());
   }
@@ -114,6 +114,8 @@ absl::StatusOr<GradientReading> ParseGradients(int64_t line, int64_t step, const
                           WholeNumber(line, object, "samples", std::numeric_limits<int64_t>::max()));
   EGERIA_ASSIGN_OR_RETURN(reading.mean_of_squares, Numbers(line, object, "mean_of_squares"));
   EGERIA_ASSIGN_OR_RETURN(reading.square_of_mean, Numbers(line, object, "square_of_mean"));
+  EGERIA_ASSIGN_OR_RETURN(reading.progress,
+                          Numbers(line, object, "progress", std::numeric_limits<double>::lowest()));
   reading.step = of_step.value_or(step);
   reading.first_module = static_cast<int>(first.value_or(0));
   reading.parts = static_cast<int>(parts.value_or(1));
@@ -122,6 +124,9 @@ absl::StatusOr<GradientReading> ParseGradients(int64_t line, int64_t step, const
       reading.mean_of_squares.size() != reading.square_of_mean.size()) {
     return BadLine(line, "\"gradients\" needs \"parts\" from 1 on, and \"mean_of_squares\" and \"square_of_mean\" "
                    "with one number a module each");
+  }
+  if (!reading.progress.empty() && reading.progress.size() != reading.square_of_mean.size()) {
+    return BadLine(line, "\"progress\" needs one number a module, as \"square_of_mean\" has");
   }
   return reading;
 }
@@ -149,6 +154,7 @@ absl::StatusOr<JobShape> ParseJob(int64_t line, const json& object) {
   EGERIA_ASSIGN_OR_RETURN(const std::optional<int64_t> first, WholeNumber(line, object, "first_step", kMostSteps));
   EGERIA_ASSIGN_OR_RETURN(const std::optional<double> budget, NumberAt(line, object, "budget"));
   EGERIA_ASSIGN_OR_RETURN(const std::optional<double> saved_before, NumberAt(line, object, "saved_before"));
+  EGERIA_ASSIGN_OR_RETURN(const std::optional<int64_t> tables, WholeNumber(line, object, "table_modules", kMostOfInt));
   EGERIA_ASSIGN_OR_RETURN(shape.step_shares, Numbers(line, object, "step_shares"));
   EGERIA_ASSIGN_OR_RETURN(shape.planned_learning_rates, Numbers(line, object, "planned_learning_rates"));
   EGERIA_ASSIGN_OR_RETURN(const std::vector<double> counts, Numbers(line, object, "parameter_counts"));
@@ -159,6 +165,7 @@ absl::StatusOr<JobShape> ParseJob(int64_t line, const json& object) {
   shape.first_step = first.value_or(0);
   shape.budget = budget.value_or(0);
   shape.saved_before = saved_before.value_or(0);
+  shape.table_modules = static_cast<int>(tables.value_or(0));
   const auto losses = object.find("losses_reported");
   shape.losses_reported = losses == object.end() || !losses->is_boolean() || losses->get<bool>();
   return shape;
@@ -298,6 +305,7 @@ std::string FormatObservation(const Observation& observation) {
                                        {"samples", gradients->samples},
                                        {"mean_of_squares", gradients->mean_of_squares},
                                        {"square_of_mean", gradients->square_of_mean}};
+    if (!gradients->progress.empty()) object["gradients"]["progress"] = gradients->progress;
   }
   if (const auto& account = observation.account) {
     object["account"] = ordered_json{{"saved_seconds", account->saved_seconds},
@@ -320,6 +328,7 @@ std::string FormatJob(const JobShape& shape) {
   if (!shape.planned_learning_rates.empty()) job["planned_learning_rates"] = shape.planned_learning_rates;
   if (shape.budget > 0) job["budget"] = shape.budget;
   if (shape.saved_before > 0) job["saved_before"] = shape.saved_before;
+  if (shape.table_modules > 0) job["table_modules"] = shape.table_modules;
   return Dump(ordered_json{{"job", job}});
 }
 

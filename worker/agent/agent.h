@@ -47,6 +47,7 @@ struct JobDescription {
   bool observe = false;
   double budget = 0;         // part of the job's time that is to be saved, and no more; 0: as much as can be
   double saved_before = 0;   // the same, that was saved before `step`
+  int table_modules = 0;     // of the first so many modules nearly all parameters are rows of lookup tables
   bool losses_reported = true;  // false: no StepReport will ever have a loss, on no rank
   int64_t step = 0;          // restored from a checkpoint, with the next two
   int frozen_prefix = 0;
@@ -143,6 +144,7 @@ struct GradientReading {
   std::vector<double> mean_of_squares;   // mean over p of ||g_p||^2, by module
   std::vector<double> square_of_mean;    // ||mean over p of g_p||^2, by module
   int64_t samples = 0;                   // of the step, over all ranks; 0: not known
+  std::vector<double> progress;          // estimate of E g' P E g, P the optimizer's, by module; empty: not known
 };
 
 struct AgentCounters {

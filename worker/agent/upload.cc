@@ -81,6 +81,7 @@ void UploadCutter::FillGradients(const GradientReading& reading, v1::GradientRea
   message->mutable_mean_of_squares()->Assign(reading.mean_of_squares.begin(), reading.mean_of_squares.end());
   message->mutable_square_of_mean()->Assign(reading.square_of_mean.begin(), reading.square_of_mean.end());
   message->set_samples(reading.samples);
+  message->mutable_progress()->Assign(reading.progress.begin(), reading.progress.end());
 }
 
 void UploadCutter::FillHeader(v1::UploadBegin* begin) const {

@@ -11,8 +11,8 @@
 namespace egeria::worker {
 namespace {
 
-// Numbers before the lists: ranks that offer, their parts, ranks that know their samples, samples.
-constexpr size_t kHead = 4;
+// Numbers before the lists: ranks that offer, their parts, ranks that know their samples, samples, ranks that know progress.
+constexpr size_t kHead = 5;
 // Offers that wait for their exchange: that of the step that has just ended, and of the one before.
 constexpr size_t kMostOffered = 2;
 // By which the ranks' squares of one mean may differ; they compute it from the same bits.
@@ -40,7 +40,7 @@ void GradientExchange::Offer(const GradientRequest& request, int64_t step, Gradi
 
 absl::Status GradientExchange::Begin(const GradientRequest& request, int64_t step) {
   const size_t size = SizeOf(request);
-  const at::Tensor numbers = at::zeros({static_cast<int64_t>(kHead + 2 * size)}, at::kDouble);
+  const at::Tensor numbers = at::zeros({static_cast<int64_t>(kHead + 3 * size)}, at::kDouble);
   begun_request_ = request;
   begun_step_ = step;
   begun_own_.reset();
@@ -53,8 +53,10 @@ absl::Status GradientExchange::Begin(const GradientRequest& request, int64_t ste
     *out++ = begun_own_->parts;
     *out++ = begun_own_->samples > 0 ? 1 : 0;
     *out++ = static_cast<double>(begun_own_->samples);
+    *out++ = begun_own_->progress.size() == size ? 1 : 0;
     out = std::copy(begun_own_->mean_of_squares.begin(), begun_own_->mean_of_squares.end(), out);
-    std::copy(begun_own_->square_of_mean.begin(), begun_own_->square_of_mean.end(), out);
+    out = std::copy(begun_own_->square_of_mean.begin(), begun_own_->square_of_mean.end(), out);
+    if (begun_own_->progress.size() == size) std::copy(begun_own_->progress.begin(), begun_own_->progress.end(), out);
   }
   offered_.erase(offered_.begin(), offered_.upper_bound(step));
   return reduction_.Start(numbers, c10d::ReduceOp::SUM);
@@ -73,6 +75,7 @@ absl::StatusOr<std::optional<GradientReading>> GradientExchange::Finish(const Wa
   for (size_t i = 0; i < size; ++i) {
     all.mean_of_squares.push_back(sums[kHead + i] / world_size_);
     all.square_of_mean.push_back(sums[kHead + size + i] / world_size_);
+    if (sums[4] == world_size_) all.progress.push_back(sums[kHead + 2 * size + i] / world_size_);
     if (std::abs(all.square_of_mean[i] - own->square_of_mean[i]) <= kTolerance * all.square_of_mean[i]) continue;
     if (std::isfinite(all.square_of_mean[i]) && !std::exchange(told_, true)) {
       LogWarning("the ranks' gradients differ after the backward pass, so that nothing can be said of their noise: "
@@ -85,7 +88,7 @@ absl::StatusOr<std::optional<GradientReading>> GradientExchange::Finish(const Wa
 
 std::optional<GradientReading> GradientExchange::Alone(const GradientRequest& request, int64_t step,
                                                        GradientSquares own) {
-  if (!Finite(own.mean_of_squares) || !Finite(own.square_of_mean)) return std::nullopt;
+  if (!Finite(own.mean_of_squares) || !Finite(own.square_of_mean) || !Finite(own.progress)) return std::nullopt;
   GradientReading reading;
   reading.first_module = request.first_module;
   reading.step = step;
@@ -94,6 +97,7 @@ std::optional<GradientReading> GradientExchange::Alone(const GradientRequest& re
   reading.mean_of_squares = std::move(own.mean_of_squares);
   reading.square_of_mean = std::move(own.square_of_mean);
   reading.samples = own.samples;
+  reading.progress = std::move(own.progress);
   return reading;
 }
 

@@ -194,6 +194,7 @@ bool RankLink::OfferGradients(const GradientRequest& request, int64_t step, Grad
   State& state = *state_;
   const size_t modules = static_cast<size_t>(state.parts.module_count - request.first_module.value());
   if (own.mean_of_squares.size() != modules || own.square_of_mean.size() != modules) return false;
+  if (!own.progress.empty() && own.progress.size() != modules) return false;
   if (state.alone()) {
     state.Send(GradientExchange::Alone(request, step, std::move(own)));
   } else {

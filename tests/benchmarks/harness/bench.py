@@ -19,7 +19,7 @@ from benchmarks.harness.errors import BenchError
 from benchmarks.harness.job import Job, run_job
 from benchmarks.harness.planned import with_planned_steps
 from benchmarks.harness.processes import Controller
-from benchmarks.harness.runs import EARLY, PLAIN, REFERENCE_BACKENDS, Kind, Run, control_runs, positions
+from benchmarks.harness.runs import EARLY, PLAIN, REFERENCE_BACKENDS, Kind, Run, control_runs, for_task, positions
 from benchmarks.harness.task import Task
 
 
@@ -60,7 +60,7 @@ def run_all(plan: Plan) -> int:
         task = tasks.create(name, plan.profile, plan.data)
         try:
             task.load()  # fails here rather than in a rank
-            runs = with_planned_steps(plan.runs, task, plan.ranks, _known(plan, task))
+            runs = with_planned_steps([for_task(run, task) for run in plan.runs], task, plan.ranks, _known(plan, task))
         except BenchError as error:
             failed += 1
             print(f"{name}: {error}", file=sys.stderr, flush=True)

@@ -33,6 +33,8 @@ _SHARE_STEP = 0.01
 # Share of the steps before which a policy cannot act, less what it needs to look around. Policies that are not here
 # may act from the first step on.
 _FIRST_ACT = {"auto": 0.70, "staged": 0.70}
+# `auto`, where rates fall smoothly: it may freeze what takes time and learns next to nothing.
+_FIRST_EARLY_ACT = 0.35
 _FIRST_ACT_BY_SIGNAL = 0.30
 
 
@@ -104,6 +106,12 @@ def policy_run(label: str, policy: str, options: Mapping[str, Any], reinvest: fl
     if reinvest != 1.0:
         return Run(f"{label}+{100 * (reinvest - 1):.4g}%", Kind.POLICY, policy, dict(options), reinvest)
     return Run(label, Kind.POLICY, policy, dict(options), first_act=first)
+
+
+def for_task(run: Run, task: Task) -> Run:
+    """The run as it may start in this task: what a policy may do how early depends on the schedule."""
+    early = run.policy == "auto" and run.options.get("early_share", 1) > 0 and schedules.falls_smoothly(task.rate)
+    return dataclasses.replace(run, first_act=min(run.first_act, _FIRST_EARLY_ACT)) if early else run
 
 
 def control_runs(time_ratio: float) -> list[Run]:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 # The low-rate phase is the tail of the schedule with rates of at most this share of the peak.
 _LOW_RATE = 0.25
+# Rates fall smoothly where none falls by more than this part of the peak within a hundredth of the steps.
+_SUDDEN = 0.1
 
 
 def plain(steps: int) -> list[float]:
@@ -30,6 +32,12 @@ def low_rate_phase(steps: int, rate: Callable[[float], float]) -> int:
     while first > 0 and rates[first - 1] <= _LOW_RATE * max(rates):
         first -= 1
     return first
+
+
+def falls_smoothly(rate: Callable[[float], float]) -> bool:
+    """Whether no step brings a sudden drop."""
+    rates = [rate(point / 100) for point in range(100)]
+    return all(before - after <= _SUDDEN * max(rates) for before, after in zip(rates, rates[1:]))
 
 
 def dropped(steps: int, share: float, rate: Callable[[float], float]) -> list[float]:

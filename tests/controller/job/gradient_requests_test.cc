@@ -50,6 +50,13 @@ TEST(CheckGradients, RefusesWhatCannotBe) {
   EXPECT_THAT(Why(CheckGradients(reading, 3)), HasSubstr("0 parts"));
   EXPECT_THAT(Why(CheckGradients(Reading(-1), 3)), StartsWith("[BAD_GRADIENTS]"));
   reading = Reading(5);
+  reading.add_progress(-1);
+  EXPECT_THAT(Why(CheckGradients(reading, 3)), HasSubstr("progress of 1 modules"));
+  for (const double value : {0.0, std::numeric_limits<double>::quiet_NaN()}) reading.add_progress(value);
+  EXPECT_THAT(Why(CheckGradients(reading, 3)), StartsWith("[GRADIENTS_NOT_FINITE]"));
+  reading.set_progress(2, 1e-9);
+  EXPECT_TRUE(CheckGradients(reading, 3).ok()) << "an estimate may be negative";
+  reading = Reading(5);
   reading.set_samples(-1);
   EXPECT_THAT(Why(CheckGradients(reading, 3)), StartsWith("[BAD_GRADIENTS]"));
 }

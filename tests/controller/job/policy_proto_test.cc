@@ -34,7 +34,7 @@ TEST(PolicyProto, CarriesEveryConstantBothWays) {
   for (const char* json : {
            R"({"auto":{"start":0.5,"every":0.05,"most_modules":3,"threshold":0.1,"late_threshold":0.07,
                "interval_steps":9,"readings":50,"least_readings":12,"reprobe_every":0.2,"thaw_rise":1.5,"most_backoff":8,
-               "second_opinion":false,"batch_size":16,"signal_led":true,"area_left":0.5}})",
+               "second_opinion":false,"batch_size":16,"signal_led":true,"area_left":0.5,"early_share":0.125}})",
            R"({"staged":{"begin":0.6,"end":0.8,"stages":2,"deepest_prefix":4,"area":true,"veto":true,"threshold":0.1,
                "every":0.05,"interval_steps":9}})",
            R"({"staged":{"begin":0.6,"end":0.8,"stages":2,"share":0.4,"area":true,"veto":true,"threshold":0.1,
@@ -67,7 +67,7 @@ TEST(PolicyProto, OfAResolvedPolicyIsReadBackAsItIs) {
 
 TEST(PolicyProto, GivesBackGradientsExactly) {
   policy::Observation observation{.step = 12, .learning_rate = 0.1};
-  observation.gradients = {11, 1, 4, {0.1 * 3, 1e-300}, {5e-324, 2}, 96};
+  observation.gradients = {11, 1, 4, {0.1 * 3, 1e-300}, {5e-324, 2}, 96, {-0.5, 1e-300}};
   const policy::Observation back = FromProto(ToProto(observation));
   ASSERT_TRUE(back.gradients);
   EXPECT_EQ(back.gradients->step, 11);
@@ -76,6 +76,7 @@ TEST(PolicyProto, GivesBackGradientsExactly) {
   EXPECT_EQ(back.gradients->samples, 96);
   EXPECT_THAT(back.gradients->mean_of_squares, ElementsAre(0.1 * 3, 1e-300));
   EXPECT_THAT(back.gradients->square_of_mean, ElementsAre(5e-324, 2));
+  EXPECT_THAT(back.gradients->progress, ElementsAre(-0.5, 1e-300));
   EXPECT_FALSE(FromProto(ToProto(policy::Observation{.step = 1})).gradients);
 }
 
@@ -92,6 +93,7 @@ TEST(PolicyProto, TellsThePolicyWhatARegistrationSays) {
   request.set_total_steps(100);
   request.set_step(7);
   request.set_losses_unreported(true);
+  request.set_table_modules(1);
   request.add_planned_learning_rates(0.5);
   for (const double share : {0.25, 0.5}) {
     v1::LayerModule* module = request.add_modules();
@@ -104,6 +106,7 @@ TEST(PolicyProto, TellsThePolicyWhatARegistrationSays) {
   EXPECT_EQ(shape.total_steps, 100);
   EXPECT_EQ(shape.first_step, 7);
   EXPECT_FALSE(shape.losses_reported);
+  EXPECT_EQ(shape.table_modules, 1);
   EXPECT_THAT(shape.step_shares, ElementsAre(0.25, 0.5));
   EXPECT_THAT(shape.parameter_counts, ElementsAre(10, 10));
   EXPECT_THAT(shape.planned_learning_rates, ElementsAre(0.5));

@@ -122,6 +122,7 @@ TEST(PolicyConfig, RefusesConstantsOfTheOtherPoliciesThatAreOutOfRange) {
   ExpectBad(AutoConfig{.every = 0}, shape, "every");
   ExpectBad(AutoConfig{.most_modules = -1}, shape, "most_modules");
   ExpectBad(AutoConfig{.area_left = nan}, shape, "area_left");
+  ExpectBad(AutoConfig{.early_share = 1.1}, shape, "early_share");
   for (const double threshold : {0.0, 1.0, -0.1, nan}) {
     ExpectBad(AutoConfig{.threshold = threshold}, shape, "threshold");
     ExpectBad(AutoConfig{.late_threshold = threshold}, shape, "late_threshold");

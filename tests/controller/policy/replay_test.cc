@@ -112,7 +112,7 @@ TEST(Recording, OfAnObservationIsReadBackExactly) {
 
 TEST(Recording, OfGradientsIsReadBackExactly) {
   Observation observation{.step = 12};
-  observation.gradients = GradientReading{11, 1, 4, {0.1 * 3, 1e-300}, {5e-324, 2}, 96};
+  observation.gradients = GradientReading{11, 1, 4, {0.1 * 3, 1e-300}, {5e-324, 2}, 96, {-0.5, 1e-300}};
   const GradientReading read = Parse(FormatObservation(observation)).observation.gradients.value();
   EXPECT_EQ(read.step, 11);
   EXPECT_EQ(read.first_module, 1);
@@ -120,6 +120,7 @@ TEST(Recording, OfGradientsIsReadBackExactly) {
   EXPECT_EQ(read.samples, 96);
   EXPECT_THAT(read.mean_of_squares, ElementsAre(0.1 * 3, 1e-300));
   EXPECT_THAT(read.square_of_mean, ElementsAre(5e-324, 2));
+  EXPECT_THAT(read.progress, ElementsAre(-0.5, 1e-300));
   EXPECT_EQ(Parse(R"({"step":7,"gradients":{"parts":2,"mean_of_squares":[1],"square_of_mean":[1]}})")
                 .observation.gradients->step, 7);
 }
@@ -138,6 +139,8 @@ TEST(Recording, SaysWhatIsWrongWithGradients) {
               HasSubstr("\"mean_of_squares\" is no array of numbers from 0 on"));
   EXPECT_THAT(ErrorOf({R"({"step":1,"gradients":{"mean_of_squares":"x","square_of_mean":[1]}})"}),
               HasSubstr("\"mean_of_squares\" is no array"));
+  EXPECT_THAT(ErrorOf({R"({"step":1,"gradients":{"parts":2,"mean_of_squares":[1],"square_of_mean":[1],"progress":[1,2]}})"}),
+              HasSubstr("\"progress\" needs one number a module"));
   EXPECT_THAT(ErrorOf({R"({"step":1,"gradients":{"parts":0,"mean_of_squares":[1],"square_of_mean":[1]}})"}),
               HasSubstr("\"parts\" from 1 on"));
   EXPECT_THAT(ErrorOf({R"({"step":1,"gradients":{"first_module":-1,"mean_of_squares":[1],"square_of_mean":[1]}})"}),

@@ -47,7 +47,11 @@ std::vector<Decision> SimulatedTraining::Run(Policy& policy, int64_t from) {
       std::vector<double> snrs;
       for (int module = wanted->first_module; module < shape.modules; ++module) snrs.push_back(snr(module, step));
       ++gradient_readings;
-      observe({.step = step, .gradients = gradients.Reading(step, wanted->first_module, snrs, samples)});
+      GradientReading reading = gradients.Reading(step, wanted->first_module, snrs, samples);
+      for (int module = wanted->first_module; progress && module < shape.modules; ++module) {
+        reading.progress.push_back(progress(module, step));
+      }
+      observe({.step = step, .gradients = std::move(reading)});
     }
     const auto monitoring = policy.monitoring();
     if (plasticity && monitoring && step % monitoring->interval_steps == 0) {

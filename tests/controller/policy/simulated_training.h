@@ -35,6 +35,7 @@ struct SimulatedTraining {
   std::function<double(int64_t step)> rate = [](int64_t) { return 0.1; };
   std::function<int(int64_t step)> still_modules;               // empty: none
   std::function<double(int module, int64_t step)> snr;          // empty: nobody tells of gradients
+  std::function<double(int module, int64_t step)> progress;     // empty: workers do not tell
   std::function<double(int module, int64_t step)> plasticity;   // empty: no reference
   std::function<void(int64_t step, Policy& policy)> meddle;     // before the step is observed
   int parts = 2;

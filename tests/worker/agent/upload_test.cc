@@ -93,7 +93,7 @@ TEST(UploadCutter, WritesAReadingAsOneMessage) {
 }
 
 TEST(UploadCutter, WritesGradientsAsOneMessage) {
-  const auto upload = MakeUpload(GradientReading{ModuleIndex(2), 50, 7, 4, {0.5, 2}, {0.25, 1}, 128});
+  const auto upload = MakeUpload(GradientReading{ModuleIndex(2), 50, 7, 4, {0.5, 2}, {0.25, 1}, 128, {-0.5, 3}});
   ASSERT_TRUE(upload.ok());
   EXPECT_TRUE(upload->is_sample()) << "in all but its form";
   UploadCutter cutter(&*upload, 11);
@@ -110,6 +110,8 @@ TEST(UploadCutter, WritesGradientsAsOneMessage) {
   ASSERT_EQ(reading.square_of_mean_size(), 2);
   EXPECT_EQ(reading.mean_of_squares(1), 2);
   EXPECT_EQ(reading.square_of_mean(0), 0.25);
+  ASSERT_EQ(reading.progress_size(), 2);
+  EXPECT_EQ(reading.progress(0), -0.5);
   EXPECT_FALSE(cutter.Next(&message));
 }
 

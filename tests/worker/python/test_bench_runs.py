@@ -14,8 +14,8 @@ from benchmarks.harness import bench, machine, schedules  # noqa: E402
 from benchmarks.harness.command_line import main  # noqa: E402
 from benchmarks.harness.errors import BenchError  # noqa: E402
 from benchmarks.harness.planned import with_planned_steps  # noqa: E402
-from benchmarks.harness.runs import (PLANNED, Kind, Run, control_runs, frozen_prefix, parse_variants,  # noqa: E402
-                          policy_run, resolved_options)
+from benchmarks.harness.runs import (PLANNED, Kind, Run, control_runs, for_task, frozen_prefix,  # noqa: E402
+                                     parse_variants, policy_run, resolved_options)
 from benchmarks.harness.task import Quality, step_decay  # noqa: E402
 
 
@@ -78,6 +78,15 @@ def test_late_policies_start_where_they_first_act():
     assert policy_run("staged", "staged", {"begin": 0.5}).first_act == pytest.approx(0.4)
     assert policy_run("staged", "staged", {"area": True}).first_act == 0
     assert policy_run("schedule", "schedule", {}).first_act == pytest.approx(0.78)
+
+
+@pytest.mark.parametrize(("task", "smooth"), [("bert-squad", True), ("transformer-tiny-multi30k", True),
+                                              ("deeplabv3-camvid", True), ("resnet56-cifar10", False)])
+def test_auto_starts_sooner_where_rates_fall_smoothly(task: str, smooth: bool):
+    created = tasks.create(task, "small", pathlib.Path("."))
+    assert for_task(policy_run("auto", "auto", {}), created).first_act == pytest.approx(0.35 if smooth else 0.70)
+    assert for_task(policy_run("auto", "auto", {"early_share": 0}), created).first_act == pytest.approx(0.70)
+    assert for_task(policy_run("staged", "staged", {}), created).first_act == pytest.approx(0.70)
 
 
 def test_a_reinvesting_run_has_a_schedule_of_its_own():

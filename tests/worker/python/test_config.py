@@ -93,6 +93,7 @@ def test_good_constants_reach_the_controller_as_they_are():
     ("auto", "start", 1.1), ("auto", "start", True), ("auto", "every", 0), ("auto", "most_modules", 0),
     ("auto", "threshold", 0), ("auto", "late_threshold", 1), ("auto", "readings", 3),
     ("auto", "reprobe_every", -1), ("auto", "thaw_rise", 0.5), ("auto", "second_opinion", 1), ("auto", "start", float("nan")),
+    ("auto", "early_share", 1.5),
     ("staged", "begin", -0.1), ("staged", "stages", 0), ("staged", "deepest_prefix", 0), ("staged", "share", 0),
     ("staged", "area", 1), ("finetune", "budget", 0), ("finetune", "frozen_prefix", 0),
     ("gradnorm", "percentile", 101), ("gradnorm", "check_steps", 0)])

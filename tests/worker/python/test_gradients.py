@@ -31,8 +31,8 @@ class Metered:
         self.modules: list[LayerModule] = partition(model, modules)
         self.frozen = frozen
         self.busy = False
-        self.meter = GradientMeter(Replicas(model), model, self._tell)
         self.optimizer = torch.optim.SGD(model.parameters(), 0.0)
+        self.meter = GradientMeter(Replicas(model), model, [self.optimizer], self._tell)
         model.register_forward_pre_hook(self._before, with_kwargs=True)
         model.register_forward_hook(lambda _, __, output: None if self.busy else self.meter.after_forward(output))
         for module in self.modules[:frozen]:

@@ -164,13 +164,15 @@ TEST(RankLink, ReadingsComeFromTheAskedRankOnly) {
   });
 }
 
-// What rank r knows of step s in the tests below: module i has squares 10 i + r + s and, of the mean, i + s.
+// What rank r knows of step s in the tests below: module i has squares 10 i + r + s and, of the mean, i + s, and progress
+// i - r.
 GradientSquares SquaresOf(int rank, int64_t step, int first_module) {
   GradientSquares squares;
   squares.samples = 8;
   for (int module = first_module; module < kModules; ++module) {
     squares.mean_of_squares.push_back(static_cast<double>(10 * module + rank + step));
     squares.square_of_mean.push_back(static_cast<double>(module + step));
+    squares.progress.push_back(static_cast<double>(module - rank));
   }
   return squares;
 }
@@ -200,6 +202,7 @@ TEST(RankLink, OneReadingOfGradientsIsMadeOfWhatAllRanksKnow) {
       EXPECT_EQ(reading.samples, 16);
       EXPECT_THAT(reading.mean_of_squares, ::testing::ElementsAre(10.5 + step, 20.5 + step, 30.5 + step));
       EXPECT_THAT(reading.square_of_mean, ::testing::ElementsAre(1 + step, 2 + step, 3 + step));
+      EXPECT_THAT(reading.progress, ::testing::ElementsAre(0.5, 1.5, 2.5)) << "the mean over the ranks";
     }
   });
 }
@@ -224,6 +227,27 @@ TEST(RankLink, ARankWithoutGradientsHoldsNobodyUpAndThenThereIsNoReading) {
     } else {
       EXPECT_TRUE(steps.empty());
     }
+  });
+}
+
+TEST(RankLink, ProgressIsLeftOutUnlessAllRanksKnowIt) {
+  RunRanks(2, [](const GroupMember& member) {
+    Rank rank(member);
+    if (member.rank == 0) rank.line.Want(GradientsOf(0, 1, 5));
+    for (int64_t step = 1; step <= 10; ++step) {
+      if (const auto request = rank.link().GradientsFor(step)) {
+        GradientSquares squares = SquaresOf(member.rank, step, 0);
+        if (member.rank == 1) squares.progress.clear();
+        EXPECT_TRUE(rank.link().OfferGradients(*request, step, squares));
+        squares.progress = {1};
+        EXPECT_FALSE(rank.link().OfferGradients(*request, step, squares)) << "of one module only";
+      }
+      rank.Step();
+    }
+    EXPECT_TRUE(rank.link().Stop(true).ok());
+    const std::vector<GradientReading> readings = rank.line.gradient_readings();
+    EXPECT_EQ(readings.empty(), member.rank != 0);
+    for (const GradientReading& reading : readings) EXPECT_TRUE(reading.progress.empty());
   });
 }
 

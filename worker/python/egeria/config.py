@@ -82,6 +82,7 @@ _CONSTANTS: dict[str, dict[str, tuple[Callable[[Any], bool], str]]] = {
         "signal_led": _BOOLEAN,
         "start": _share(0, 1),
         "area_left": _share(0, 1),
+        "early_share": _share(0, 1),
         "every": _EVERY,
         "most_modules": _integer(1, 512),
         "threshold": _THRESHOLD,

@@ -34,7 +34,7 @@ class GradientReadings:
         self._account = account
         self._tell = tell
         self._without_cache = without_cache
-        self._meter = GradientMeter(switcher.replicas, model, tell)
+        self._meter = GradientMeter(switcher.replicas, model, switcher.optimizers, tell)
         self._request: Any = None  # that the step under way answers
 
     def begin(self, request: Any) -> None:
@@ -77,7 +77,7 @@ class GradientReadings:
         found = self._meter.end()
         if found is not None:
             native.offer_gradients(request, step, found.mean_of_squares, found.square_of_mean, found.parts,
-                                   found.samples)
+                                   found.samples, found.progress)
 
     def _try(self, action: Callable[[], None]) -> None:
         try:

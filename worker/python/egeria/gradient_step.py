@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,9 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from egeria.gradient_norms import Norms, norm, numbers
 from egeria.inputs import GraphError, batch_of
+from egeria.progress import OptimizerMetric
 from egeria.replay import CannotReplay, Replay
 from egeria.replicas import Replicas
 
@@ -32,6 +34,7 @@ class Squares:
     square_of_mean: list[float]
     parts: int
     samples: int
+    progress: list[float] = dataclasses.field(default_factory=list)
 
 
 class GradientStep:
@@ -46,23 +49,26 @@ class GradientStep:
     """
 
     def __init__(self, replicas: Replicas, model: nn.Module, modules: Sequence[Sequence[nn.Parameter]],
-                 thawed: Sequence[nn.Parameter], ranks: int, compared: bool):
+                 thawed: Sequence[nn.Parameter], ranks: int, metric: OptimizerMetric, compared: bool):
         self.compared = compared
         self.seconds = 0.0
         self.in_vain = False
         self._replicas = replicas
         self._model = model
         self._ranks = ranks
+        self._metric = metric
+        metric.begin()
         self._thawed = list(thawed)
         frozen = {id(parameter) for parameter in thawed}
         self._parameters = [[parameter for parameter in module if parameter.requires_grad or id(parameter) in frozen]
                             for module in modules]
         self._trained = [parameter for parameter in pytree.tree_leaves(self._parameters) if parameter.requires_grad]
-        self._own: dict[int, Tensor] = {}  # norm of this rank's gradient so far, by parameter
+        self._own = Norms(metric)  # of this rank's gradient so far
         self._newest: dict[int, Tensor] = {}  # that of the newest pass alone
         self._again = False  # the newest forward pass has had more than one backward pass
-        self._micro: dict[int, list[Tensor]] = {}  # with one rank: norms in all passes
-        self._mean: dict[int, Tensor] | None = None  # norms of what the backward pass has left, by parameter
+        self._again_in_some = False  # or any has
+        self._micro: list[Norms] = []  # with one rank: of each pass
+        self._mean: Norms | None = None  # of what the backward pass has left
         self._synced: set[int] = set()  # parameters that the averaging pass has reached
         self._averaging = False
         self._queued = False
@@ -93,6 +99,7 @@ class GradientStep:
             batch = 0
         self._batches.append(batch)
         self._newest, self._again = {}, False
+        self._micro.append(Norms(self._metric))
         ddp = self._replicas.ddp
         self._averaging = self._ranks > 1 and ddp is not None and ddp.require_backward_grad_sync
         if self._replay is not None:
@@ -107,16 +114,16 @@ class GradientStep:
 
     def _hook_of(self, parameter: nn.Parameter) -> Callable[[Tensor], None]:
         def take(gradient: Tensor) -> None:
-            norm = _norm(gradient)
             self._again = self._again or id(parameter) in self._newest
-            self._newest[id(parameter)] = norm
+            self._again_in_some = self._again_in_some or self._again
             if self._ranks == 1:
-                self._micro.setdefault(id(parameter), []).append(norm)
+                self._newest[id(parameter)] = self._micro[-1].set(parameter, gradient)
                 self._queue()
                 return
             # What micro-batches under no_sync() have left is this rank's own, too.
             before = parameter.grad
-            self._own[id(parameter)] = norm if before is None else _norm(before + gradient)
+            own = self._own.set(parameter, gradient if before is None else before + gradient)
+            self._newest[id(parameter)] = own if before is None else norm(gradient)
             if self._averaging:
                 self._synced.add(id(parameter))
                 self._queue()
@@ -148,8 +155,10 @@ class GradientStep:
             return
         begin = time.perf_counter()
         try:
-            self._mean = {id(parameter): _norm(parameter.grad) for parameter in self._trained
-                          if parameter.grad is not None}
+            self._mean = Norms(self._metric)
+            for parameter in self._trained:
+                if parameter.grad is not None:
+                    self._mean.set(parameter, parameter.grad)
         except Exception as error:  # pylint: disable=broad-exception-caught
             self._failure = error
         self.seconds += time.perf_counter() - begin
@@ -189,6 +198,7 @@ class GradientStep:
 
     def close(self) -> None:
         self._unhook()
+        self._metric.end()
         if self._replay is not None:
             self._replay.close()
             self._replay = None
@@ -201,21 +211,22 @@ class GradientStep:
     def _of_ranks(self) -> Squares | None:
         if self._mean is None or not self._synced:
             return None
-        return Squares(self._sums(self._own), self._sums(self._mean), 1,
-                       sum(self._batches) if all(self._batches) else 0)
+        return self._squares_of(self._own.sums(self._parameters), self._mean.sums(self._parameters), 1,
+                                sum(self._batches) if all(self._batches) else 0)
 
     def _of_micro_batches(self) -> Squares | None:
         parts = len(self._batches)
         if self._mean is None or len(set(self._batches)) > 1:
             return None
-        if any(len(norms) != parts for norms in self._micro.values()):
+        if self._again_in_some or len(self._micro) != parts or any(
+                (parameter in norms) != (parameter in self._micro[0])
+                for norms in self._micro for parameter in self._trained):
             raise CannotReplay(f"its {parts} forward passes do not go with as many backward passes, so that they are "
                                "no micro-batches")
-        squares = {key: torch.stack([norm.double() for norm in norms]).square().sum().sqrt()
-                   for key, norms in self._micro.items()}
         # The step's gradient is the sum of theirs, so that g_p is `parts` times that of micro-batch p.
-        return Squares([parts * value for value in self._sums(squares)], self._sums(self._mean), parts,
-                       sum(self._batches))
+        of_passes = [norms.sums(self._parameters) for norms in self._micro]
+        own = tuple([parts * sum(values) for values in zip(*kind)] for kind in zip(*of_passes))
+        return self._squares_of(own, self._mean.sums(self._parameters), parts, sum(self._batches))
 
     def _of_halves(self, replay: Replay) -> Squares:
         loss = replay.loss()
@@ -223,18 +234,19 @@ class GradientStep:
             # Cheaper by a backward pass, and right with batch normalisation.
             if not self.compared:  # what passes alone cannot be compared, so that a whole pass is, once
                 whole, = replay.gradients(self._parameters, 1)
-                self._compare(_squares(whole))
+                self._compare(self._sums_of(whole)[0])
                 self.compared = True
             halves = replay.gradients(self._parameters, 2, loss)
         else:
             halves = replay.gradients(self._parameters, 2)
-            self._compare(_squares(_mixed(halves, [1.0, 1.0])))
+            self._compare(self._sums_of(_mixed(halves, [1.0, 1.0]))[0])
         # A half's gradient here is that of its share of the batch's mean loss. Where one half has a sample more, the
         # estimate of ||E g||^2 is still unbiased, as it is the product of two independent gradients.
         scale = [replay.batch / size for size in replay.sizes(2)]
-        squares = [_squares(half) for half in halves]
-        return Squares([(scale[0]**2 * one + scale[1]**2 * other) / 2 for one, other in zip(*squares)],
-                       _squares(_mixed(halves, [scale[0] / 2, scale[1] / 2])), 2, replay.batch)
+        sums = [self._sums_of(half) for half in halves]
+        own = tuple([(scale[0]**2 * one + scale[1]**2 * other) / 2 for one, other in zip(*kind)]
+                    for kind in zip(*sums))
+        return self._squares_of(own, self._sums_of(_mixed(halves, [scale[0] / 2, scale[1] / 2])), 2, replay.batch)
 
     def _probe_frozen(self, replay: Replay | None, aside: Callable[[], Any]) -> Squares | None:
         """Whatever happens on this rank, it takes part in what the others wait for."""
@@ -245,7 +257,7 @@ class GradientStep:
                 return self._of_halves(replay)
         failure = self._failure
         flat: Tensor | None = None
-        own: list[float] = []
+        own: tuple[list[float], list[float]] = ([], [])
         try:
             if failure is not None:
                 raise failure
@@ -253,8 +265,8 @@ class GradientStep:
                 raise CannotReplay("no forward pass of it has been seen")
             with aside(), _requiring_gradients(self._thawed):
                 whole, = replay.gradients(self._parameters, 1)
-            own = _squares(whole)
-            self._compare(own)
+            own = self._sums_of(whole)
+            self._compare(own[0])
             flat = torch.cat([gradient.reshape(-1).float() for gradient in pytree.tree_leaves(whole)])
         except Exception as error:  # pylint: disable=broad-exception-caught  # the other ranks wait for this one
             failure = error
@@ -267,19 +279,17 @@ class GradientStep:
             return None
         dist.all_reduce(flat, group=self._replicas.process_group)
         flat /= self._ranks
-        means, offset = [], 0
-        for module in self._parameters:
-            size = sum(parameter.numel() for parameter in module)
-            means.append(float(_norm(flat[offset:offset + size]).double().square()))
-            offset += size
-        return Squares(own, means, 1, replay.batch)
+        parts = iter(flat.split([parameter.numel() for module in self._parameters for parameter in module]))
+        means = [[next(parts).view(parameter.shape) for parameter in module] for module in self._parameters]
+        return self._squares_of(own, self._sums_of(means), 1, replay.batch)
 
     def _compare(self, found: Sequence[float]) -> None:
         """Raises CannotReplay unless the gradients of a pass on the side are, as far as there are others, those of
         training's newest pass."""
         if self._again:
             raise CannotReplay("one forward pass had several backward passes")
-        trained = self._sums(self._newest)
+        values = dict(zip(self._newest, numbers(self._newest.values())))
+        trained = [sum(values.get(id(parameter), 0.0)**2 for parameter in module) for module in self._parameters]
         total = sum(trained)
         known = {id(parameter) for parameter in self._trained}
         for (mine, theirs), module in zip(zip(found, trained), self._parameters):
@@ -288,39 +298,26 @@ class GradientStep:
                 raise CannotReplay("a forward pass on the side gives other gradients than training: the loss may "
                                    "depend on more than the model's output, or the model on what cannot be put back")
 
-    def _sums(self, norms: dict[int, Tensor]) -> list[float]:
-        """Sums of squares by layer module."""
-        values = dict(zip(norms, _numbers(norms.values())))
-        return [sum(values.get(id(parameter), 0.0)**2 for parameter in module) for module in self._parameters]
+    def _sums_of(self, gradients: Sequence[Sequence[Tensor]]) -> tuple[list[float], list[float]]:
+        """Of gradients as the parameters are ordered: as Norms.sums() has them."""
+        norms = Norms(self._metric)
+        for module, of_module in zip(self._parameters, gradients):
+            for parameter, gradient in zip(module, of_module):
+                norms.set(parameter, gradient)
+        return norms.sums(self._parameters)
 
-
-def _norm(tensor: Tensor) -> Tensor:
-    """L2 norm, in single precision at least."""
-    tensor = tensor.detach()
-    if tensor.dtype == torch.float32 and tensor.layout == torch.strided:  # as nearly always
-        return torch.linalg.vector_norm(tensor)
-    if tensor.is_sparse:
-        tensor = tensor.coalesce().values()
-    return torch.linalg.vector_norm(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32))
-
-
-def _numbers(norms: Iterable[Tensor]) -> list[float]:
-    """Of 0-dimensional tensors, all at once."""
-    norms = list(norms)
-    if len({norm.dtype for norm in norms}) > 1:
-        norms = [norm.double() for norm in norms]
-    return torch.stack(norms).double().tolist() if norms else []
+    def _squares_of(self, own: tuple[list[float], list[float]], mean: tuple[list[float], list[float]], parts: int,
+                    samples: int) -> Squares:
+        """With `parts` of this rank's samples: of its parts, on average, and of the mean over the parts of all ranks."""
+        of_all = parts * self._ranks
+        progress = [(of_all * square - squares) / (of_all - 1) for squares, square in zip(own[1], mean[1])] \
+            if of_all > 1 else []
+        return Squares(own[0], mean[0], parts, samples, progress)
 
 
 def _mixed(parts: Sequence[Sequence[Sequence[Tensor]]], factors: Sequence[float]) -> list[list[Tensor]]:
     """Sum over two parts of a factor times their gradients."""
     return [[factors[0] * one + factors[1] * other for one, other in zip(*module)] for module in zip(*parts)]
-
-
-def _squares(modules: Sequence[Sequence[Tensor]]) -> list[float]:
-    """Sums of squares by layer module."""
-    values = iter(_numbers(_norm(gradient) for module in modules for gradient in module))
-    return [sum(next(values)**2 for _ in module) for module in modules]
 
 
 @contextlib.contextmanager

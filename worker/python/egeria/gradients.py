@@ -17,9 +17,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
+from torch.optim import Optimizer
 
 from egeria.gradient_step import GradientStep, Squares
 from egeria.modules import LayerModule
+from egeria.progress import OptimizerMetric
 from egeria.replay import CannotReplay
 from egeria.replicas import Replicas
 
@@ -36,16 +38,19 @@ class GradientMeter:
     Owned by the training thread.
     """
 
-    def __init__(self, replicas: Replicas, model: nn.Module, tell: Callable[[str, Exception | None], None]):
+    def __init__(self, replicas: Replicas, model: nn.Module, optimizers: Sequence[Optimizer],
+                 tell: Callable[[str, Exception | None], None]):
         """
         Args:
           replicas: of the model that trains.
           model: unwrapped; what is called with the batch.
+          optimizers: that train it.
           tell: called with each reason for which there is no reading, in words and as the exception.
         """
         self._replicas = replicas
         self._model = model
         self._tell = tell
+        self._metric = OptimizerMetric(optimizers)
         self._step: GradientStep | None = None
         self._modules: Sequence[LayerModule] = ()
         self._parameters: list[list[nn.Parameter]] = []  # of those: to find them takes a while
@@ -74,7 +79,8 @@ class GradientMeter:
             self._in_vain, self._thawed = 0, len(thawed)
         if thawed and self._in_vain >= _MOST_IN_VAIN:
             return
-        self._step = GradientStep(self._replicas, self._model, self._parameters[first:], thawed, ranks, self._compared)
+        self._step = GradientStep(self._replicas, self._model, self._parameters[first:], thawed, ranks, self._metric,
+                                  self._compared)
 
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A training forward pass begins."""

@@ -22,6 +22,8 @@ from egeria.errors import EgeriaError
 _LARGE_SHARE = 0.125
 # A container that is no list is entered if it holds at least this share, at least half of it in lists of its own.
 _ENTERED_SHARE = 0.25
+# A layer module with at least this share of its parameters in embeddings is a lookup table.
+_TABLE_SHARE = 0.99
 
 # What `modules` may be: see partition().
 ModuleEntries = Sequence[nn.Module | Sequence[nn.Module] | str]
@@ -60,6 +62,12 @@ class LayerModule:
     def parameter_bytes(self) -> int:
         return sum(parameter.numel() * parameter.element_size() for _, parameter in self.parameters())
 
+    def is_lookup_table(self) -> bool:
+        """Whether nearly all of its parameters are rows of embeddings, of which a batch uses a few."""
+        rows = {id(layer.weight): layer.weight.numel() for unit in self.units for layer in unit.modules()
+                if isinstance(layer, (nn.Embedding, nn.EmbeddingBag))}
+        return sum(rows.values()) >= _TABLE_SHARE * max(1, self.parameter_count())
+
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         seen: set[int] = set()
         for name, value in self._all_tensors():
@@ -73,6 +81,11 @@ class LayerModule:
         for prefix, unit in zip(self.unit_names, self.units):
             yield from unit.named_parameters(prefix=prefix)
             yield from unit.named_buffers(prefix=prefix)
+
+
+def table_modules(modules: Sequence[LayerModule]) -> int:
+    """How many of the first layer modules are lookup tables; the last one is none of them."""
+    return next((index for index, module in enumerate(modules[:-1]) if not module.is_lookup_table()), len(modules) - 1)
 
 
 def unwrap(model: nn.Module) -> nn.Module:

@@ -34,6 +34,7 @@ class Switcher:
       group: of the ranks, for agreements; None until share_group(), and for one process.
       ranks: how many there are in it.
       job_id: the job's, where it has none one of this process; the same on all ranks from share_group() on.
+      optimizers: of the model.
       cache_namespace: a checkpoint's; None: there was none. The same on all ranks from share_group() on.
     """
 
@@ -53,7 +54,7 @@ class Switcher:
         self.job_id: str = os.environ.get("EGERIA_JOB_ID") or _native.random_job_id()
         self.cache_namespace: str | None = None
         self._model = model
-        self._optimizers = list(optimizers)
+        self.optimizers = list(optimizers)
         self._tell = tell
         self._failed = False  # what is frozen stays so
         self._gradient_bytes: int | None = None
@@ -62,9 +63,9 @@ class Switcher:
 
     def take(self, modules: Sequence[LayerModule]) -> None:
         """Cuts the model in another way, while nothing is frozen. Raises EgeriaError as the constructor does."""
-        check(self._model, self._optimizers, modules, self.replicas)
+        check(self._model, self.optimizers, modules, self.replicas)
         self.modules = list(modules)
-        self._freezer = Freezer(self.modules, self._optimizers)
+        self._freezer = Freezer(self.modules, self.optimizers)
 
     @property
     def prefix(self) -> int:

@@ -100,6 +100,7 @@ JobDescription ReadJob(const py::dict& dict) {
       {"observe", Into(&JobDescription::observe)},
       {"budget", Into(&JobDescription::budget)},
       {"saved_before", Into(&JobDescription::saved_before)},
+      {"table_modules", Into(&JobDescription::table_modules)},
       {"losses_reported", Into(&JobDescription::losses_reported)},
       {"step", Into(&JobDescription::step)},
       {"frozen_prefix", Into(&JobDescription::frozen_prefix)},

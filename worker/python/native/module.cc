@@ -285,10 +285,12 @@ void DefineLink(py::module_& module) {
       .def("gradients_for", &PythonLink::GradientsFor, "step"_a, Unlocked())
       .def("offer_gradients",
            [](PythonLink& link, const Gradients& request, int64_t step, std::vector<double> mean_of_squares,
-              std::vector<double> square_of_mean, int parts, int64_t samples) {
+              std::vector<double> square_of_mean, int parts, int64_t samples, std::vector<double> progress) {
              return link.OfferGradients(request.request, step,
-                                        {std::move(mean_of_squares), std::move(square_of_mean), parts, samples});
+                                        {std::move(mean_of_squares), std::move(square_of_mean), parts, samples,
+                                         std::move(progress)});
            }, "request"_a, "step"_a, "mean_of_squares"_a, "square_of_mean"_a, "parts"_a, "samples"_a,
+           "progress"_a = std::vector<double>(),
            "What this rank knows of a step: see GradientReading in controller.proto, with parts of its own samples.",
            Unlocked())
       .def("offer_snapshot",

@@ -1,0 +1,110 @@
+#include "controller/policy/early_freezes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "absl/strings/str_format.h"
+#include "controller/policy/training_fractions.h"
+
+namespace egeria::policy {
+namespace {
+
+// c: measured .38 to .5 where parts of transformers were frozen early (docs/policies.md).
+constexpr double kNotLearnedByOthers = 0.4;
+// f of lookup tables: .01 to .05 in three language models.
+constexpr double kShareOfTables = 0.05;
+// A switch takes some steps' time, and each depth is a compilation of its own.
+constexpr double kLeastTime = 0.1;
+constexpr int kLeastReadings = 20;
+constexpr int kMostReadings = 30;
+constexpr int kLeastProbeReadings = 8;
+constexpr int kContradictionsInARow = 2;
+// From one point of the plan to the next, of the peak; more where there are few points.
+constexpr double kSuddenDrop = 0.1;
+
+// Adding up to 1; empty where they are not of so many modules.
+std::vector<double> Normalised(std::vector<double> values, int modules) {
+  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+  if (values.size() != static_cast<size_t>(modules) || !(sum > 0)) return {};
+  for (double& value : values) value /= sum;
+  return values;
+}
+
+bool FallSmoothly(const std::vector<double>& rates) {
+  if (!HaveArea(rates)) return false;
+  const double peak = *std::max_element(rates.begin(), rates.end());
+  const double most = peak * std::max(kSuddenDrop, 3.0 / static_cast<double>(rates.size() - 1));
+  for (size_t i = 1; i < rates.size(); ++i) {
+    if (rates[i - 1] - rates[i] > most) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+EarlyFreezes::EarlyFreezes(double most_share, double area_left, const JobShape& shape)
+    : most_share_(most_share),
+      table_modules_(shape.table_modules),
+      area_left_(area_left),
+      times_(Normalised(shape.step_shares, shape.modules)),
+      possible_(most_share > 0 && shape.total_steps > 0 && !times_.empty() &&
+                FallSmoothly(shape.planned_learning_rates)),
+      shares_(kLeastReadings, kMostReadings),
+      probe_(kLeastProbeReadings, kMostReadings) {}
+
+double EarlyFreezes::TimeShare(int first, int prefix) const {
+  return std::accumulate(times_.begin() + first, times_.begin() + prefix, 0.0);
+}
+
+std::optional<EarlyFreezes::Found> EarlyFreezes::Judge(const ProgressShares& shares, int first, int prefix,
+                                                       double left) const {
+  const double time = TimeShare(first, prefix);
+  if (time < kLeastTime) return std::nullopt;
+  const std::optional<ProgressShares::Share> share =
+      shares.first_module() == first ? shares.Before(prefix) : std::nullopt;
+  if (!share && prefix > table_modules_) return std::nullopt;
+  const double missed = kNotLearnedByOthers * std::max(0.0, share ? share->upper : kShareOfTables);
+  if (missed > most_share_ * time || given_up_ + missed * left > area_left_ * (1 + 1e-9)) return std::nullopt;
+  const std::string progress =
+      share ? absl::StrFormat("make %.2g %% (%.2g..%.2g) of the progress", 100 * share->value, 100 * share->lower,
+                              100 * share->upper)
+            : "are lookup tables, which make little of the progress";
+  return Found{prefix, missed * left,
+               absl::StrFormat("modules %d to %d take %.3g %% of the time and %s, of which %.3g %% are still to come", first,
+                               prefix - 1, 100 * time, progress, 100 * left)};
+}
+
+std::optional<EarlyFreezes::Found> EarlyFreezes::Look(int frozen, int most, double left) const {
+  if (!possible_) return std::nullopt;
+  for (int prefix = most; prefix > frozen; --prefix) {
+    if (auto found = Judge(shares_, frozen, prefix, left)) return found;
+  }
+  return std::nullopt;
+}
+
+void EarlyFreezes::Book(const Found& found) {
+  prefix_ = found.prefix;
+  given_up_ += found.given_up;
+  contradicted_ = 0;
+  shares_.Forget();
+}
+
+void EarlyFreezes::Limit(int prefix) {
+  if (prefix < prefix_) prefix_ = prefix;
+}
+
+std::optional<EarlyFreezes::Found> EarlyFreezes::Justified(int frozen, double left) const {
+  return possible_ ? Judge(probe_, 0, frozen, left) : std::nullopt;
+}
+
+bool EarlyFreezes::IsContradicted() {
+  if (prefix_ == 0 || probe_.first_module() > 0) return false;
+  const std::optional<ProgressShares::Share> share = probe_.Before(prefix_);
+  if (!share) return false;
+  const bool learns = kNotLearnedByOthers * share->lower > most_share_ * TimeShare(0, prefix_);
+  contradicted_ = learns ? contradicted_ + 1 : 0;
+  return contradicted_ >= kContradictionsInARow;
+}
+
+}  // namespace egeria::policy

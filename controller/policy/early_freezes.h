@@ -1,0 +1,81 @@
+#ifndef EGERIA_CONTROLLER_POLICY_EARLY_FREEZES_H_
+#define EGERIA_CONTROLLER_POLICY_EARLY_FREEZES_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "controller/policy/policy.h"
+#include "controller/policy/policy_config.h"
+#include "controller/policy/progress_shares.h"
+
+namespace egeria::policy {
+
+// What may freeze before a clock's start: front modules that take a good part of a step's time and make next to nothing of
+// the training's progress, such as the embedding of a language model that is fine-tuned.
+//
+// With f the upper end of a prefix's share of the progress (ProgressShares), s its share of a step's time and `left` the
+// part of the area under the learning rates that is to come, freezing it gives up
+//
+//   c f left       c = .4: most of what frozen modules would have learned is learned by those behind them
+//
+// of all progress. Where no readings tell, or not clearly, f of lookup tables is taken for .05, which it was under wherever it
+// was measured, and of others for 1. That must be worth the time, c f <= most_share * s, and with what was given up before not be more than
+// `area_left`, which is what the clock gives up when it freezes everything. It is sound where rates fall smoothly only: behind a
+// sudden drop the loss falls since the weights' noise does, of which first-order progress says nothing. Thread-compatible.
+class EarlyFreezes {
+ public:
+  struct Found {
+    int prefix = 0;
+    double given_up = 0;  // of all progress
+    std::string reason;
+  };
+
+  // Never finds anything with most_share 0, or where the job does not tell step shares or the rates to come, or plans a
+  // sudden drop.
+  EarlyFreezes(double most_share, double area_left, const JobShape& shape);
+
+  // Whether this job may freeze anything early.
+  bool possible() const { return possible_; }
+
+  void Add(const GradientReading& reading) { shares_.Add(reading); }
+  // Readings so far say nothing of now. In a probe, its own.
+  void Forget() { shares_.Forget(); }
+  int readings() const { return shares_.readings(); }
+
+  // The deepest prefix over `frozen` and up to `most` that may freeze by the readings, which must tell of all from `frozen` on.
+  std::optional<Found> Look(int frozen, int most, double left) const;
+  // That freeze came true.
+  void Book(const Found& found);
+
+  // Modules that are frozen by this, and stand without having to be noise.
+  int prefix() const { return prefix_; }
+  // No more than so many are frozen now.
+  void Limit(int prefix);
+
+  // Readings of all modules, the frozen ones among them, are about to come, instead of those for Look(); and have come.
+  // What they say: more than `prefix` modules may stay frozen by this; or, twice in a row, even those may not.
+  void BeginProbe() { probe_.Forget(); }
+  void AddToProbe(const GradientReading& reading) { probe_.Add(reading); }
+  std::optional<Found> Justified(int frozen, double left) const;
+  bool IsContradicted();
+
+ private:
+  std::optional<Found> Judge(const ProgressShares& shares, int first, int prefix, double left) const;
+  double TimeShare(int first, int prefix) const;
+
+  const double most_share_;
+  const int table_modules_;
+  const double area_left_;
+  const std::vector<double> times_;  // of all modules, adding up to 1
+  bool possible_;
+  ProgressShares shares_;
+  ProgressShares probe_;
+  double given_up_ = 0;
+  int prefix_ = 0;
+  int contradicted_ = 0;  // probes in a row
+};
+
+}  // namespace egeria::policy
+
+#endif  // EGERIA_CONTROLLER_POLICY_EARLY_FREEZES_H_

@@ -1,0 +1,56 @@
+"""Norms of gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from egeria.progress import OptimizerMetric
+
+
+class Norms:
+    """Of gradients by parameter, and their squares in the optimizer's metric where that is more than a rate."""
+
+    def __init__(self, metric: OptimizerMetric):
+        self._metric = metric
+        self._norms: dict[int, Tensor] = {}
+        self._squares: dict[int, Tensor] = {}
+
+    def __contains__(self, parameter: nn.Parameter) -> bool:
+        return id(parameter) in self._norms
+
+    def set(self, parameter: nn.Parameter, gradient: Tensor) -> Tensor:
+        """Returns the norm."""
+        found = self._norms[id(parameter)] = norm(gradient)
+        square = self._metric.square(parameter, gradient)
+        if square is not None:
+            self._squares[id(parameter)] = square
+        return found
+
+    def sums(self, modules: Sequence[Sequence[nn.Parameter]]) -> tuple[list[float], list[float]]:
+        """Sums of squares by layer module: as they are, and in the optimizer's metric."""
+        plain = {key: norm**2 for key, norm in zip(self._norms, numbers(self._norms.values()))}
+        scaled = dict(zip(self._squares, numbers(self._squares.values())))
+        return ([sum(plain.get(id(parameter), 0.0) for parameter in module) for module in modules],
+                [sum(self._metric.rate(parameter) * scaled.get(id(parameter), plain.get(id(parameter), 0.0))
+                     for parameter in module) for module in modules])
+
+
+def norm(tensor: Tensor) -> Tensor:
+    """L2 norm, in single precision at least."""
+    tensor = tensor.detach()
+    if tensor.dtype == torch.float32 and tensor.layout == torch.strided:  # as nearly always
+        return torch.linalg.vector_norm(tensor)
+    if tensor.is_sparse:
+        tensor = tensor.coalesce().values()
+    return torch.linalg.vector_norm(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32))
+
+
+def numbers(norms: Iterable[Tensor]) -> list[float]:
+    """Of 0-dimensional tensors, all at once."""
+    norms = list(norms)
+    if len({norm.dtype for norm in norms}) > 1:
+        norms = [norm.double() for norm in norms]
+    return torch.stack(norms).double().tolist() if norms else []
