@@ -65,6 +65,18 @@ def _squares(modules: list[LayerModule], names: list[str], gradients: Any) -> li
     return [sum(float(values[name].double().square().sum()) for name, _ in module.parameters()) for module in modules]
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_progress_of_gradient_descent_is_the_signal_times_the_rate(ranks: int, tmp_path: pathlib.Path):
+    steps = 12
+    controller, _, text = train(tmp_path, "--rate", 0.5, "--steps", steps, ranks=ranks, gradients=EVERY_STEP)
+    assert controller.gradients, text
+    for reading in controller.gradients:
+        rate = 0.5 * (1 - (reading["step"] - 1) / (2 * steps))
+        signal = [2 * mean - squares for squares, mean in zip(reading["mean_of_squares"], reading["square_of_mean"])]
+        scale = max(reading["mean_of_squares"])  # the two nearly cancel
+        assert reading["progress"] == pytest.approx([rate * value for value in signal], rel=1e-5, abs=1e-6 * scale)
+
+
 @pytest.mark.parametrize("options", [
     "", "--accumulate 2", "--accumulate 2 --sync-always", "--views --static --model resnet", "--wrap later",
     "--wrap compile_ddp", "--wrap ddp_compile", "--comm-hook fp16", "--scale", "--closure", "--closure --accumulate 2",
