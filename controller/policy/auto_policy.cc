@@ -255,10 +255,11 @@ std::optional<std::string> AutoPolicy::TooEarly() const {
 std::optional<std::string> AutoPolicy::TooMuchLeft(int64_t step) const {
   const std::optional<double> left = area_.After(step);
   if (!left) return std::nullopt;
-  if (*left > *config_.area_left * (1 + 1e-9)) {
+  const double most = *config_.area_left - early_.given_up();  // the rest of what may be given up
+  if (*left > most * (1 + 1e-9)) {
     return absl::StrFormat("%.3g %% of the area under the learning rates is still to come, over %g %%, and freezing "
                            "would cost accuracy",
-                           100 * *left, 100 * *config_.area_left);
+                           100 * *left, 100 * most);
   }
   return *config_.signal_led ? std::nullopt : RatesStayHigh(step, *left);
 }

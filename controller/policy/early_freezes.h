@@ -21,7 +21,7 @@ namespace egeria::policy {
 //
 // of all progress. Where no readings tell, or not clearly, f of lookup tables is taken for .05, which it was under wherever it
 // was measured, and of others for 1. That must be worth the time, c f <= most_share * s, and with what was given up before not be more than
-// `area_left`, which is what the clock gives up when it freezes everything. It is sound where rates fall smoothly only: behind a
+// `area_left`, of which the clock has the rest to give up when it freezes everything. It is sound where rates fall smoothly only: behind a
 // sudden drop the loss falls since the weights' noise does, of which first-order progress says nothing. Thread-compatible.
 class EarlyFreezes {
  public:
@@ -47,6 +47,9 @@ class EarlyFreezes {
   std::optional<Found> Look(int frozen, int most, double left) const;
   // That freeze came true.
   void Book(const Found& found);
+
+  // Of all progress, by what was booked so far.
+  double given_up() const { return given_up_; }
 
   // Modules that are frozen by this, and stand without having to be noise.
   int prefix() const { return prefix_; }

@@ -148,6 +148,21 @@ TEST(AutoPolicyEarly, LetsAFreezeStayThatItWouldHaveMade) {
   }
 }
 
+TEST(AutoPolicyEarly, LeavesTheClockTheRestOfWhatMayBeGivenUp) {
+  SimulatedTraining training = FineTuning();
+  training.shape.table_modules = 1;
+  training.shape.total_steps = training.steps = 1'000;  // too short for readings before the start
+  training.rate = [](int64_t step) { return 1e-3 * (1 - static_cast<double>(step) / 1000); };
+  training.snr = [](int, int64_t) { return 0.003; };
+  const std::vector<Decision> decisions = training.Run(*Auto(training));
+  ASSERT_THAT(decisions, SizeIs(2));
+  EXPECT_NEAR(static_cast<double>(decisions[0].step), 500, 28);
+  EXPECT_EQ(decisions[1].frozen_prefix, 3);
+  // .4 * .05 * .25 of 1 % are given up; (1 - .93)^2 is under the rest, .5 %, and (1 - .925)^2 is not.
+  EXPECT_NEAR(static_cast<double>(decisions[1].step), 950, 28);
+  EXPECT_GE(decisions[1].step, 929);
+}
+
 TEST(AutoPolicyEarly, AddsUpToWhatTheClockGivesUp) {
   SimulatedTraining training = FineTuning();
   training.progress = [](int module, int64_t) { return module < 2 ? 0.02 : 0.48; };
