@@ -19,10 +19,10 @@
 namespace egeria::policy {
 
 // Freezes late: when most of the steps are done and next to nothing of the learning rate is left, all modules whose
-// gradients do not clearly say more than noise; and before that, where rates fall smoothly, front modules that take time
-// and learn next to nothing (early_freezes.h). Led by the signal, earlier, a few modules at a time and only those whose
-// gradients surely are noise. What no learning rate changes is frozen at once. Looks again at what is frozen, and thaws it
-// where that was wrong or the learning rate has risen. docs/policies.md has the rule in full.
+// gradients do not clearly say more than noise; and before that, where rates fall smoothly, front modules that take
+// time and learn next to nothing (early_freezes.h). Led by the signal, earlier, a few modules at a time and only those
+// whose gradients surely are noise. What no learning rate changes is frozen at once. Looks again at what is frozen, and
+// thaws it where that was wrong or the learning rate has risen. docs/policies.md has the rule in full.
 //
 // An observation is evaluated in the order learning rates, gradients (also of a re-probe), plasticity, early check,
 // check. The first

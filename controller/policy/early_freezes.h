@@ -11,18 +11,20 @@
 
 namespace egeria::policy {
 
-// What may freeze before a clock's start: front modules that take a good part of a step's time and make next to nothing of
-// the training's progress, such as the embedding of a language model that is fine-tuned.
+// What may freeze before a clock's start: front modules that take a good part of a step's time and make next to nothing
+// of the training's progress, such as the embedding of a language model that is fine-tuned.
 //
 // With f the upper end of a prefix's share of the progress (ProgressShares), s its share of a step's time and `left` the
 // part of the area under the learning rates that is to come, freezing it gives up
 //
 //   c f left       c = .4: most of what frozen modules would have learned is learned by those behind them
 //
-// of all progress. Where no readings tell, or not clearly, f of lookup tables is taken for .05, which it was under wherever it
-// was measured, and of others for 1. That must be worth the time, c f <= most_share * s, and with what was given up before not be more than
-// `area_left`, of which the clock has the rest to give up when it freezes everything. It is sound where rates fall smoothly only: behind a
-// sudden drop the loss falls since the weights' noise does, of which first-order progress says nothing. Thread-compatible.
+// of all progress. That must be worth the time, c f <= most_share * s, and with what was given up before not be more than
+// `area_left`, of which the clock has the rest to give up when it freezes everything. Where readings do not tell, or not
+// clearly, f of lookup tables is taken for .05, which it was under wherever it was measured; nothing else freezes then.
+//
+// It is sound where rates fall smoothly only: behind a sudden drop the loss falls since the noise of the weights does, of
+// which first-order progress says nothing. docs/adr/0017 has what was measured. Thread-compatible.
 class EarlyFreezes {
  public:
   struct Found {
@@ -41,9 +43,8 @@ class EarlyFreezes {
   void Add(const GradientReading& reading) { shares_.Add(reading); }
   // Readings so far say nothing of now. In a probe, its own.
   void Forget() { shares_.Forget(); }
-  int readings() const { return shares_.readings(); }
 
-  // The deepest prefix over `frozen` and up to `most` that may freeze by the readings, which must tell of all from `frozen` on.
+  // The deepest prefix over `frozen` and up to `most` that may freeze, by readings that tell of all from `frozen` on.
   std::optional<Found> Look(int frozen, int most, double left) const;
   // That freeze came true.
   void Book(const Found& found);

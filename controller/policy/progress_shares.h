@@ -10,14 +10,14 @@
 
 namespace egeria::policy {
 
-// How much of a training's progress its layer modules make. With g the gradient of a step's batch and P what the optimizer
-// multiplies it with, a step lowers the loss, to first order, by the sum over the modules of
+// How much of a training's progress its layer modules make. With g the gradient of a step's batch and P what the
+// optimizer multiplies it with, a step lowers the loss, to first order, by the sum over the modules of
 //
 //   p_m = E g_m' P_m E g_m
 //
-// of which GradientReading::progress is an unbiased estimate. Where a reading does not have it, gradient descent with one
-// rate is assumed, and A of snr.h stands for p. The share of a run of modules is the sum of their p over the readings over
-// that of all modules that are told of; its interval (two-sided 90 %) is that of a ratio of sums, as in snr.h.
+// of which GradientReading::progress is an unbiased estimate. Where a reading does not have it, gradient descent with
+// one rate is assumed, and A of snr.h stands for p. The share of the first of the modules that are told of is the sum of
+// their p over the readings, over that of all; its interval (two-sided 90 %) is that of a ratio of sums, as in snr.h.
 // Thread-compatible.
 class ProgressShares {
  public:
@@ -39,8 +39,8 @@ class ProgressShares {
   int first_module() const { return first_module_; }
   int readings() const { return static_cast<int>(readings_.size()); }
 
-  // Of modules first_module()..end-1, in that and all that follow. Empty with too few readings, or while the progress of
-  // all of them together is not clearly over 0 (the lower end of its own 90 % interval): nothing can be a share of it then.
+  // Of modules first_module()..end-1, in those and all that follow. Empty with too few readings, or while the progress
+  // of all of them together is not clearly over 0 (by its own 90 % interval): nothing can be a share of it then.
   std::optional<Share> Before(int end) const;
 
  private:
