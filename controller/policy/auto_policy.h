@@ -25,8 +25,7 @@ namespace egeria::policy {
 // thaws it where that was wrong or the learning rate has risen. docs/policies.md has the rule in full.
 //
 // An observation is evaluated in the order learning rates, gradients (also of a re-probe), plasticity, early check,
-// check. The first
-// of them that leads to a decision ends it. Numbers that cannot be are as if not observed. Thread-compatible.
+// check. The first of them that leads to a decision ends it. Numbers that cannot be are as if not observed. Thread-compatible.
 class AutoPolicy : public Policy {
  public:
   // Requires a resolved config and a shape that Resolve() takes.

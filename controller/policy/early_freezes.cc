@@ -1,7 +1,6 @@
 #include "controller/policy/early_freezes.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "absl/strings/str_format.h"
@@ -10,7 +9,7 @@
 namespace egeria::policy {
 namespace {
 
-// c: measured .38 to .5 where parts of transformers were frozen early (docs/policies.md).
+// c: measured .38 to .5 where parts of transformers were frozen early (docs/adr/0017).
 constexpr double kNotLearnedByOthers = 0.4;
 // f of lookup tables: .01 to .05 in three language models.
 constexpr double kShareOfTables = 0.05;

@@ -41,7 +41,7 @@ class EarlyFreezes {
   bool possible() const { return possible_; }
 
   void Add(const GradientReading& reading) { shares_.Add(reading); }
-  // Readings so far say nothing of now. In a probe, its own.
+  // Readings for Look() so far say nothing of now.
   void Forget() { shares_.Forget(); }
 
   // The deepest prefix over `frozen` and up to `most` that may freeze, by readings that tell of all from `frozen` on.
@@ -57,8 +57,9 @@ class EarlyFreezes {
   // No more than so many are frozen now.
   void Limit(int prefix);
 
-  // Readings of all modules, the frozen ones among them, are about to come, instead of those for Look(); and have come.
-  // What they say: more than `prefix` modules may stay frozen by this; or, twice in a row, even those may not.
+  // A probe begins, or begins anew: readings of all modules come, the frozen ones among them, instead of those for Look().
+  // When they have come: whether modules 0..frozen-1, whoever froze them, may stay; and, once a probe, whether two in a
+  // row have found that 0..prefix()-1 make too much of the progress.
   void BeginProbe() { probe_.Forget(); }
   void AddToProbe(const GradientReading& reading) { probe_.Add(reading); }
   std::optional<Found> Justified(int frozen, double left) const;
