@@ -18,11 +18,17 @@ constexpr int64_t kLeastTrendInterval = 10;
 constexpr int64_t kMostInterval = 100'000;
 constexpr double kLargestMagnitude = 1e100;
 
+// Before the start a freeze gives up what is left, which may be most of the area; no part of a training is known to make next
+// to nothing of its progress before this part of the steps, nor where the rates to come are hardly lower than those before.
+constexpr double kEarliestFreeze = 0.4;
+constexpr double kRatesThatFallForEarly = 0.75;
+
 // Before the start gradients are read at every hundredth of the steps, from so many readings before the first possible freeze
 // on. In a shorter training they would be so dense that they cost more than what they might find saves.
 constexpr double kEarlyReadings = 0.01;
 constexpr int64_t kEarlyLead = 30;
 constexpr int64_t kLeastStepsOfEarlyReadings = 2'000;
+constexpr int64_t kOfOneRank = 5;  // times as many
 
 constexpr int64_t kPeriodOfUnknownTotal = 500;
 
@@ -165,9 +171,10 @@ std::optional<Decision> AutoPolicy::ObserveGradients(const GradientReading& read
                                                 "much of the progress", early_.prefix() - 1));
   }
   if (!found) return std::nullopt;
-  if (!found->learns && !fell_at_once_) {
-    if (const auto justified = early_.Justified(frozen_prefix_, area_.After(step_).value_or(1))) {
-      early_.Book(*justified);
+  if (!found->learns && LateEnoughForEarly(step_)) {
+    const double left = area_.After(step_).value_or(1);
+    if (const auto justified = early_.Justified(frozen_prefix_, left)) {
+      early_.Book(*justified, left);
       return std::nullopt;
     }
   }
@@ -188,19 +195,30 @@ void AutoPolicy::BeginProbeIfDue() {
   early_.BeginProbe();
 }
 
+bool AutoPolicy::LateEnoughForEarly(int64_t step) const {
+  return early_.possible() && !fell_at_once_ &&
+         step >= StepsOfPart(kEarliestFreeze, static_cast<double>(shape_.total_steps)) &&
+         MeanRateToCome(step, area_.After(step).value_or(1)) <= kRatesThatFallForEarly;
+}
+
 bool AutoPolicy::MayFreezeEarlyWithin(int64_t steps) const {
-  if (!early_.possible() || fell_at_once_ || step_ >= *clock_.start()) return false;
-  const int64_t then = std::min(step_ + steps, shape_.total_steps - 1);
-  return !RatesStayHigh(then, area_.After(then).value_or(1));
+  return step_ < *clock_.start() && LateEnoughForEarly(std::min(step_ + steps, shape_.total_steps - 1));
+}
+
+bool AutoPolicy::ReadsForEarly() const {
+  // Of one rank a reading takes as long as a step or two.
+  const int64_t least = kLeastStepsOfEarlyReadings * (shape_.ranks == 1 ? kOfOneRank : 1);
+  return !one_part_ && shape_.total_steps >= least && MayFreezeEarlyWithin(kEarlyLead * EarlyInterval());
 }
 
 std::optional<Decision> AutoPolicy::CheckEarly() {
   if (step_ < next_early_ || probe_.running() || !MayFreezeEarlyWithin(0)) return std::nullopt;
   const int most = std::min(frozen_prefix_ + config_.most_modules, shape_.modules - 1);
-  const auto found = early_.Look(frozen_prefix_, most, area_.After(step_).value_or(1));
+  const double left = area_.After(step_).value_or(1);
+  const auto found = early_.Look(frozen_prefix_, most, left);
   next_early_ = step_ + *clock_.period();
   if (!found) return std::nullopt;
-  early_.Book(*found);
+  early_.Book(*found, left);
   return Freeze(found->prefix, found->reason);
 }
 
@@ -264,12 +282,17 @@ std::optional<std::string> AutoPolicy::TooMuchLeft(int64_t step) const {
   return *config_.signal_led ? std::nullopt : RatesStayHigh(step, *left);
 }
 
+double AutoPolicy::MeanRateToCome(int64_t step, double left) const {
+  const int64_t steps_left = shape_.total_steps - step;
+  return steps_left > 0 ? left * static_cast<double>(shape_.total_steps) / static_cast<double>(steps_left) : 0;
+}
+
 std::optional<std::string> AutoPolicy::RatesStayHigh(int64_t step, double left) const {
-  const double steps_left = static_cast<double>(shape_.total_steps - step) / static_cast<double>(shape_.total_steps);
-  if (steps_left <= 0 || left <= kRatesThatFall * steps_left) return std::nullopt;
+  const double mean = MeanRateToCome(step, left);
+  if (mean <= kRatesThatFall) return std::nullopt;
   return absl::StrFormat("the learning rates to come are on average %.2g times those of the whole training: the modules "
                          "learn until the end",
-                         left / steps_left);
+                         mean);
 }
 
 std::string AutoPolicy::ReasonFor(int prefix) const {
@@ -347,10 +370,7 @@ std::optional<GradientMonitoring> AutoPolicy::gradient_monitoring() const {
   if (frozen_prefix_ == shape_.modules - 1) return std::nullopt;
   const std::optional<int64_t> next = clock_.next();
   if (!next || step_ < *next - Lead() || !MayFreezeWithin(Lead())) {
-    if (one_part_ || shape_.total_steps < kLeastStepsOfEarlyReadings ||
-        !MayFreezeEarlyWithin(kEarlyLead * EarlyInterval())) {
-      return std::nullopt;
-    }
+    if (!ReadsForEarly()) return std::nullopt;
     return GradientMonitoring{EarlyInterval(), frozen_prefix_};
   }
   return GradientMonitoring{Interval(), frozen_prefix_};
@@ -400,7 +420,7 @@ void AutoPolicy::SetPrefix(int prefix) {
     rate_at_freeze_[static_cast<size_t>(module)] = module < prefix ? rates_.newest() : std::nullopt;
   }
   frozen_prefix_ = prefix;
-  early_.Limit(prefix);
+  early_.Limit(prefix, area_.After(step_).value_or(1));
   early_.Forget();
   trend_.Forget();
 }
@@ -418,7 +438,8 @@ void AutoPolicy::Adopt(int64_t step, int frozen_prefix) {
     still_modules_ = 0;
     fell_at_once_ = false;
   }
-  next_early_ = step;
+  // What somebody thawed does not go again at once.
+  next_early_ = step + (thawed ? config_.most_backoff * clock_.period().value_or(0) : 0);
   step_ = step;
   SetPrefix(frozen_prefix);
   probe_.Stop();

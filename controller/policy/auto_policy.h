@@ -66,8 +66,13 @@ class AutoPolicy : public Policy {
   std::optional<std::string> TooEarly() const;
   // The same of a step that is late enough, or will be: by the planned rates, or the present one.
   std::optional<std::string> TooMuchLeft(int64_t step) const;
-  // Whether something may freeze so many steps from now, though that is before the start.
+  // Whether something that learns next to nothing may be frozen at that step; so many steps from now, which is before the
+  // start; and whether readings are to tell of it.
+  bool LateEnoughForEarly(int64_t step) const;
   bool MayFreezeEarlyWithin(int64_t steps) const;
+  bool ReadsForEarly() const;
+  // The mean of the learning rates after that step over that of the whole training's.
+  double MeanRateToCome(int64_t step, double left) const;
   // Why it is too early for any clock: the learning rates do not fall.
   std::optional<std::string> RatesStayHigh(int64_t step, double left) const;
   // Why 0..prefix-1 should not be frozen by the signals alone, whatever the step.

@@ -64,12 +64,12 @@ std::optional<EarlyFreezes::Found> EarlyFreezes::Judge(const ProgressShares& sha
       shares.first_module() == first ? shares.Before(prefix) : std::nullopt;
   if (!share && prefix > table_modules_) return std::nullopt;
   const double missed = kNotLearnedByOthers * std::max(0.0, share ? share->upper : kShareOfTables);
-  if (missed > most_share_ * time || given_up_ + missed * left > area_left_ * (1 + 1e-9)) return std::nullopt;
+  if (missed > most_share_ * time || given_up() + missed * left > area_left_ * (1 + 1e-9)) return std::nullopt;
   const std::string progress =
       share ? absl::StrFormat("make %.2g %% (%.2g..%.2g) of the progress", 100 * share->value, 100 * share->lower,
                               100 * share->upper)
             : "are lookup tables, which make little of the progress";
-  return Found{prefix, missed * left,
+  return Found{first, prefix, missed, missed * left,
                absl::StrFormat("modules %d to %d take %.3g %% of the time and %s, of which %.3g %% are still to come", first,
                                prefix - 1, 100 * time, progress, 100 * left)};
 }
@@ -82,15 +82,29 @@ std::optional<EarlyFreezes::Found> EarlyFreezes::Look(int frozen, int most, doub
   return std::nullopt;
 }
 
-void EarlyFreezes::Book(const Found& found) {
-  prefix_ = found.prefix;
-  given_up_ += found.given_up;
+void EarlyFreezes::Book(const Found& found, double left) {
+  Refund(found.first, left);
+  booked_.push_back(found);
   contradicted_ = 0;
   shares_.Forget();
 }
 
-void EarlyFreezes::Limit(int prefix) {
-  if (prefix < prefix_) prefix_ = prefix;
+double EarlyFreezes::given_up() const {
+  return std::accumulate(booked_.begin(), booked_.end(), past_,
+                         [](double sum, const Found& found) { return sum + found.given_up; });
+}
+
+void EarlyFreezes::Limit(int prefix, double left) {
+  Refund(prefix, left);
+  // Of the modules of one freeze some thaw: who learns what is not known.
+  if (!booked_.empty()) booked_.back().prefix = std::min(booked_.back().prefix, prefix);
+}
+
+void EarlyFreezes::Refund(int first, double left) {
+  while (!booked_.empty() && booked_.back().first >= first) {
+    past_ += std::max(0.0, booked_.back().given_up - booked_.back().missed * left);
+    booked_.pop_back();
+  }
 }
 
 std::optional<EarlyFreezes::Found> EarlyFreezes::Justified(int frozen, double left) const {
@@ -98,12 +112,14 @@ std::optional<EarlyFreezes::Found> EarlyFreezes::Justified(int frozen, double le
 }
 
 bool EarlyFreezes::IsContradicted() {
-  if (prefix_ == 0 || probe_.first_module() > 0) return false;
-  const std::optional<ProgressShares::Share> share = probe_.Before(prefix_);
+  if (prefix() == 0 || probe_.first_module() > 0) return false;
+  const std::optional<ProgressShares::Share> share = probe_.Before(prefix());
   if (!share) return false;
-  const bool learns = kNotLearnedByOthers * share->lower > most_share_ * TimeShare(0, prefix_);
+  const bool learns = kNotLearnedByOthers * share->lower > most_share_ * TimeShare(0, prefix());
   contradicted_ = learns ? contradicted_ + 1 : 0;
-  return contradicted_ >= kContradictionsInARow;
+  if (contradicted_ < kContradictionsInARow) return false;
+  possible_ = false;
+  return true;
 }
 
 }  // namespace egeria::policy

@@ -28,8 +28,10 @@ namespace egeria::policy {
 class EarlyFreezes {
  public:
   struct Found {
+    int first = 0;  // of the modules first..prefix-1, which freeze together
     int prefix = 0;
-    double given_up = 0;  // of all progress
+    double missed = 0;    // c f
+    double given_up = 0;  // c f left, of all progress
     std::string reason;
   };
 
@@ -46,20 +48,20 @@ class EarlyFreezes {
 
   // The deepest prefix over `frozen` and up to `most` that may freeze, by readings that tell of all from `frozen` on.
   std::optional<Found> Look(int frozen, int most, double left) const;
-  // That freeze came true.
-  void Book(const Found& found);
+  // That freeze came true, with so much to come; it takes the place of others of the same modules.
+  void Book(const Found& found, double left);
 
-  // Of all progress, by what was booked so far.
-  double given_up() const { return given_up_; }
+  // Of all progress, by what was booked and stands, or stood for a while.
+  double given_up() const;
 
   // Modules that are frozen by this, and stand without having to be noise.
-  int prefix() const { return prefix_; }
-  // No more than so many are frozen now.
-  void Limit(int prefix);
+  int prefix() const { return booked_.empty() ? 0 : booked_.back().prefix; }
+  // No more than so many are frozen now, with so much to come: what thawed modules will learn is not given up.
+  void Limit(int prefix, double left);
 
   // A probe begins, or begins anew: readings of all modules come, the frozen ones among them, instead of those for Look().
   // When they have come: whether modules 0..frozen-1, whoever froze them, may stay; and, once a probe, whether two in a
-  // row have found that 0..prefix()-1 make too much of the progress.
+  // row have found that 0..prefix()-1 make too much of the progress. Nothing is found any more after that.
   void BeginProbe() { probe_.Forget(); }
   void AddToProbe(const GradientReading& reading) { probe_.Add(reading); }
   std::optional<Found> Justified(int frozen, double left) const;
@@ -67,6 +69,8 @@ class EarlyFreezes {
 
  private:
   std::optional<Found> Judge(const ProgressShares& shares, int first, int prefix, double left) const;
+  // Of modules from `first` on, which thaw or are booked anew.
+  void Refund(int first, double left);
   double TimeShare(int first, int prefix) const;
 
   const double most_share_;
@@ -76,9 +80,9 @@ class EarlyFreezes {
   bool possible_;
   ProgressShares shares_;
   ProgressShares probe_;
-  double given_up_ = 0;
-  int prefix_ = 0;
-  int contradicted_ = 0;  // probes in a row
+  std::vector<Found> booked_;  // of what is frozen, from the front on
+  double past_ = 0;            // given up by what has thawed since
+  int contradicted_ = 0;       // probes in a row
 };
 
 }  // namespace egeria::policy

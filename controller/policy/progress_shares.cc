@@ -15,17 +15,11 @@ constexpr double kLargest = 1e100;
 
 // p of each module that the reading tells of; empty where it tells nothing of that.
 std::vector<double> ProgressOf(const GradientReading& reading) {
-  if (reading.parts < 2) return {};
-  std::vector<double> progress = reading.progress;
-  if (progress.empty()) {
-    const size_t modules = std::min(reading.mean_of_squares.size(), reading.square_of_mean.size());
-    for (size_t i = 0; i < modules; ++i) {
-      progress.push_back((reading.parts * reading.square_of_mean[i] - reading.mean_of_squares[i]) /
-                         (reading.parts - 1));
-    }
-  }
-  const bool usable = std::all_of(progress.begin(), progress.end(), [](double p) { return std::abs(p) <= kLargest; });
-  return usable ? progress : std::vector<double>{};  // NaN is not
+  const std::vector<double>& progress = reading.progress;
+  const bool usable = reading.parts >= 2 && std::all_of(progress.begin(), progress.end(), [](double p) {
+    return std::abs(p) <= kLargest;  // NaN is not
+  });
+  return usable ? progress : std::vector<double>{};
 }
 
 double HalfWidth(const std::vector<double>& errors) {

@@ -15,9 +15,9 @@ namespace egeria::policy {
 //
 //   p_m = E g_m' P_m E g_m
 //
-// of which GradientReading::progress is an unbiased estimate. Where a reading does not have it, gradient descent with
-// one rate is assumed, and A of snr.h stands for p. The share of the first of the modules that are told of is the sum of
-// their p over the readings, over that of all; its interval (two-sided 90 %) is that of a ratio of sums, as in snr.h.
+// of which GradientReading::progress is an unbiased estimate. The share of the first of the modules that are told of is
+// the sum of their p over the readings, over that of all; its interval (two-sided 90 %) is that of a ratio of sums, as in
+// snr.h.
 // Thread-compatible.
 class ProgressShares {
  public:
@@ -30,8 +30,8 @@ class ProgressShares {
   // Keeps the last `most_readings` >= 2; an estimate takes `least_readings` >= 2.
   ProgressShares(int least_readings, int most_readings);
 
-  // Takes in a reading. One in one part says nothing, nor does one with numbers that are not finite. One of other modules
-  // than those before makes it forget them.
+  // Takes in a reading. One in one part says nothing, nor does one without progress, since nobody knows its optimizer's
+  // P, or with numbers that are not finite. One of other modules than those before makes it forget them.
   void Add(const GradientReading& reading);
   void Forget() { readings_.clear(); }
 

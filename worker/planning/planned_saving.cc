@@ -12,7 +12,7 @@ namespace egeria::worker {
 
 absl::StatusOr<double> PlannedSaving(const std::string& policy_json, int64_t total_steps,
                                      const std::vector<double>& step_shares, double budget,
-                                     const std::vector<double>& learning_rates) {
+                                     const std::vector<double>& learning_rates, int table_modules) {
   EGERIA_ASSIGN_OR_RETURN(const v1::PolicyConfig proto, ParsePolicy(policy_json));
   const policy::PolicyConfig config = controller::FromProto(proto);
   policy::JobShape shape;
@@ -21,6 +21,7 @@ absl::StatusOr<double> PlannedSaving(const std::string& policy_json, int64_t tot
   shape.step_shares = step_shares;
   shape.budget = budget;
   shape.planned_learning_rates = learning_rates;
+  shape.table_modules = table_modules;
   EGERIA_ASSIGN_OR_RETURN(const double saving, policy::PlannedSaving(config, shape));
   if (saving <= 0 && !policy::FollowsAClock(config)) {
     return NamedError(absl::StatusCode::kInvalidArgument, "NO_PLAN", "the policy '", policy::PolicyName(config),

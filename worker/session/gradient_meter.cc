@@ -46,6 +46,16 @@ std::vector<double> SumsOfSquares(const std::vector<std::vector<at::Tensor>>& no
   return sums;
 }
 
+// ||E g||^2 by module, of gradient descent with one rate, which is left out: only shares of the whole are asked for.
+std::vector<double> ProgressOf(const GradientSquares& squares, int ranks) {
+  std::vector<double> progress;
+  const double parts = squares.parts * ranks;
+  for (size_t i = 0; parts > 1 && i < squares.mean_of_squares.size(); ++i) {
+    progress.push_back((parts * squares.square_of_mean[i] - squares.mean_of_squares[i]) / (parts - 1));
+  }
+  return progress;
+}
+
 std::vector<std::vector<at::Tensor>> Norms(const std::vector<std::vector<at::Tensor>>& tensors) {
   std::vector<std::vector<at::Tensor>> norms;
   for (const auto& module : tensors) {
@@ -96,8 +106,9 @@ void GradientMeter::BeforeForward(const at::Tensor& input) {
 absl::StatusOr<GradientSquares> GradientMeter::Measure(const LossOfRows& loss) {
   RemoveHooks();
   try {
-    if (!replays()) return OfRanks();
-    return alone() ? OfHalves(loss) : OfFrozen(loss);
+    absl::StatusOr<GradientSquares> squares = !replays() ? OfRanks() : alone() ? OfHalves(loss) : OfFrozen(loss);
+    if (squares.ok()) squares->progress = ProgressOf(*squares, alone() ? 1 : group_->getSize());
+    return squares;
   } catch (const std::exception& error) {
     return NamedError(absl::StatusCode::kInternal, "GRADIENTS_FAILED", MessageOf(error));
   }

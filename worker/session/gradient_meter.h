@@ -18,7 +18,8 @@ namespace egeria::worker {
 // The mean loss of rows begin..end-1 of the batch under way, whose outputs are `output` (as many rows).
 using LossOfRows = std::function<at::Tensor(const at::Tensor& output, int64_t begin, int64_t end)>;
 
-// Measures the gradients of one training step, without a trace on it: the norms of which GradientSquares are made.
+// Measures the gradients of one training step of gradient descent, without a trace on it: the norms of which
+// GradientSquares are made.
 //
 // With several ranks they cost no pass of their own: those of this rank's gradients are taken in tensor hooks, before
 // the reducer sees them, and those of the mean after the backward pass. With one rank each half of the batch gets a

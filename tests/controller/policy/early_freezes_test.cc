@@ -63,13 +63,15 @@ TEST(EarlyFreezes, LeaveWhatIsNotWorthTheTime) {
 
 TEST(EarlyFreezes, GiveUpNoMoreThanTheClockInAll) {
   EarlyFreezes early = With({0.05, 0.3, 0.3, 0.35});
-  early.Book(*early.Look(0, 1, 0.4));
+  early.Book(*early.Look(0, 1, 0.4), 0.4);
   EXPECT_EQ(early.prefix(), 1);
   for (int i = 0; i < 20; ++i) early.Add(ReadingOf({0.05, 0.45, 0.5}, 1));
   EXPECT_FALSE(early.Look(1, 3, 0.4)) << ".8 % was given up before";
   EXPECT_TRUE(early.Look(1, 3, 0.1)) << ".2 % more";
-  early.Limit(0);
+  EXPECT_DOUBLE_EQ(early.given_up(), 0.4 * 0.05 * 0.4);
+  early.Limit(0, 0.3);
   EXPECT_EQ(early.prefix(), 0);
+  EXPECT_DOUBLE_EQ(early.given_up(), 0.4 * 0.05 * (0.4 - 0.3)) << "until it thawed";
 }
 
 TEST(EarlyFreezes, NeedReadingsOfWhatIsActive) {
@@ -134,7 +136,7 @@ TEST(EarlyFreezes, AFreezeOfSomebodyElseMayJustifyItself) {
 
 TEST(EarlyFreezes, TwoProbesInARowContradictOne) {
   EarlyFreezes early = With({0.05, 0.3, 0.3, 0.35});
-  early.Book(*early.Look(0, 1, 0.4));
+  early.Book(*early.Look(0, 1, 0.4), 0.4);
   const auto probe = [&](double progress) {
     early.BeginProbe();
     for (int i = 0; i < 8; ++i) early.AddToProbe(ReadingOf({progress, 0.3, 0.3, 0.35}));
@@ -144,6 +146,21 @@ TEST(EarlyFreezes, TwoProbesInARowContradictOne) {
   EXPECT_FALSE(probe(0.1));
   EXPECT_FALSE(probe(0.8));
   EXPECT_TRUE(probe(0.8));
+  EXPECT_FALSE(early.possible()) << "what it goes by is wrong here";
+}
+
+TEST(EarlyFreezes, BookModulesOnce) {
+  EarlyFreezes early = With({0.02, 0.02, 0.48, 0.48});
+  early.Book(*early.Look(0, 1, 0.4), 0.4);
+  early.BeginProbe();
+  for (int i = 0; i < 8; ++i) early.AddToProbe(ReadingOf({0.02, 0.02, 0.48, 0.48}));
+  ASSERT_TRUE(early.Justified(2, 0.2)) << "somebody froze one more";
+  early.Book(*early.Justified(2, 0.2), 0.2);
+  EXPECT_EQ(early.prefix(), 2);
+  EXPECT_DOUBLE_EQ(early.given_up(), 0.4 * 0.02 * (0.4 - 0.2) + 0.4 * 0.04 * 0.2);
+  early.Limit(1, 0.1);
+  EXPECT_EQ(early.prefix(), 1) << "one of two thaws: what was booked of both stays";
+  EXPECT_DOUBLE_EQ(early.given_up(), 0.4 * 0.02 * (0.4 - 0.2) + 0.4 * 0.04 * 0.2);
 }
 
 }  // namespace

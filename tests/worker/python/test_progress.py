@@ -66,6 +66,27 @@ def test_of_others_that_scale_by_squares_too(kind: type, state: str):
     assert float(square) == pytest.approx(float(1 / root[0] + 4 / root[1]), rel=1e-5)
 
 
+@pytest.mark.parametrize("kind", [torch.optim.Adadelta, torch.optim.Adamax, torch.optim.Rprop])
+def test_of_others_nothing_is_said(kind: type):
+    known, weight = parameter(1, 2), parameter(3, 4)
+    metric = OptimizerMetric([torch.optim.SGD([known], 0.1),
+                              trained(kind, weight, torch.tensor([[1.0, 4.0], [1.0, 4.0]]), lr=0.1)])
+    metric.begin()
+    assert metric.knows(known) and not metric.knows(weight)
+    norms = Norms(metric)
+    norms.set(known, torch.tensor([3.0, 4.0]))
+    assert norms.sums([[known], [weight]])[1] == [pytest.approx(2.5), 0.0]
+    norms.set(weight, torch.tensor([1.0, 2.0]))
+    assert norms.sums([[known], [weight]]) == ([pytest.approx(25), pytest.approx(5)], [])
+
+
+def test_nor_of_adam_before_its_first_step():
+    weight, stranger = parameter(1, 2), parameter(1)
+    metric = metric_of(torch.optim.Adam([weight], 0.1))
+    assert not metric.knows(weight)
+    assert metric.knows(stranger), "nothing changes it"
+
+
 def test_what_has_never_had_a_gradient_counts_nothing():
     weight = parameter(1, 2, 3)
     optimizer = trained(torch.optim.Adam, weight, torch.tensor([[1.0, 0.0, 2.0]]), lr=0.1)

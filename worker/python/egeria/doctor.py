@@ -28,7 +28,7 @@ from egeria.doctor_report import CONTROLLER, UNKNOWN, WORKER, BackendReport, Mod
 from egeria.errors import EgeriaError
 from egeria.freezing import Freezer
 from egeria.graph import ExportedModel, GraphError, RootInputs, export_model
-from egeria.modules import LayerModule, ModuleSpec, from_unit_names, partition, unwrap
+from egeria.modules import LayerModule, ModuleSpec, from_unit_names, partition, table_modules, unwrap
 from egeria.probing import record_calls
 from egeria.replicas import Replicas
 
@@ -76,7 +76,7 @@ def examine(model: nn.Module, batch: Any = None, loss_fn: LossFunction | None = 
             raise
         findings.refusal = str(error)
     return Report(type(root).__name__, total, _describe(findings, total), findings.savings, findings.refusal,
-                  tuple(findings.notes))
+                  tuple(findings.notes), table_modules(findings.modules))
 
 
 @dataclasses.dataclass

@@ -71,7 +71,8 @@ class Saving:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What examine() found. `refusal` is what attach() would raise, or None; `notes` say what is not known."""
+    """What examine() found. `refusal` is what attach() would raise, or None; `notes` say what is not known;
+    `table_modules` is how many of the first layer modules are lookup tables, which may freeze early."""
 
     model: str
     parameters: int
@@ -79,6 +80,7 @@ class Report:
     savings: tuple[Saving, ...]
     refusal: str | None
     notes: tuple[str, ...]
+    table_modules: int = 0
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2)

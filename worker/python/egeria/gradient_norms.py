@@ -15,6 +15,7 @@ class Norms:
 
     def __init__(self, metric: OptimizerMetric):
         self._metric = metric
+        self._metric_known = True
         self._norms: dict[int, Tensor] = {}
         self._squares: dict[int, Tensor] = {}
 
@@ -24,18 +25,21 @@ class Norms:
     def set(self, parameter: nn.Parameter, gradient: Tensor) -> Tensor:
         """Returns the norm."""
         found = self._norms[id(parameter)] = norm(gradient)
+        self._metric_known = self._metric_known and self._metric.knows(parameter)
         square = self._metric.square(parameter, gradient)
         if square is not None:
             self._squares[id(parameter)] = square
         return found
 
     def sums(self, modules: Sequence[Sequence[nn.Parameter]]) -> tuple[list[float], list[float]]:
-        """Sums of squares by layer module: as they are, and in the optimizer's metric."""
+        """Sums of squares by layer module: as they are, and in the optimizer's metric; empty where that is not known."""
         plain = {key: norm**2 for key, norm in zip(self._norms, numbers(self._norms.values()))}
+        squares = [sum(plain.get(id(parameter), 0.0) for parameter in module) for module in modules]
+        if not self._metric_known:
+            return squares, []
         scaled = dict(zip(self._squares, numbers(self._squares.values())))
-        return ([sum(plain.get(id(parameter), 0.0) for parameter in module) for module in modules],
-                [sum(self._metric.rate(parameter) * scaled.get(id(parameter), plain.get(id(parameter), 0.0))
-                     for parameter in module) for module in modules])
+        return squares, [sum(self._metric.rate(parameter) * scaled.get(id(parameter), plain.get(id(parameter), 0.0))
+                             for parameter in module) for module in modules]
 
 
 def norm(tensor: Tensor) -> Tensor:

@@ -24,6 +24,8 @@ _LARGE_SHARE = 0.125
 _ENTERED_SHARE = 0.25
 # A layer module with at least this share of its parameters in embeddings is a lookup table.
 _TABLE_SHARE = 0.99
+# Where tables are more of a model than that they are what it learns, as in recommenders.
+_MOST_OF_MODEL = 2 / 3
 
 # What `modules` may be: see partition().
 ModuleEntries = Sequence[nn.Module | Sequence[nn.Module] | str]
@@ -84,8 +86,11 @@ class LayerModule:
 
 
 def table_modules(modules: Sequence[LayerModule]) -> int:
-    """How many of the first layer modules are lookup tables; the last one is none of them."""
-    return next((index for index, module in enumerate(modules[:-1]) if not module.is_lookup_table()), len(modules) - 1)
+    """How many of the first layer modules are lookup tables, though not most of the model; the last one is none of them."""
+    count = next((index for index, module in enumerate(modules[:-1]) if not module.is_lookup_table()),
+                 max(0, len(modules) - 1))
+    of_tables = sum(module.parameter_count() for module in modules[:count])
+    return count if of_tables <= _MOST_OF_MODEL * sum(module.parameter_count() for module in modules) else 0
 
 
 def unwrap(model: nn.Module) -> nn.Module:

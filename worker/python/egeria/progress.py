@@ -15,13 +15,16 @@ _LARGE = 1 << 16
 _LEAST_COLUMNS = 64
 _COLUMNS = 8
 
-# Where optimizers of torch keep running means, or sums, of squared gradients: Adam and its kin, RMSprop, Adagrad.
-_SQUARES = ("exp_avg_sq", "square_avg", "sum")
+# Where running means, or sums, of squared gradients are kept: Adam and its kin, whosever they are, call them so; of others
+# the optimizer has to be known, since Adadelta's "square_avg", say, is half of what it makes of a gradient.
+_OF_ADAM = "exp_avg_sq"
+_OF_OTHERS = {torch.optim.RMSprop: "square_avg", torch.optim.Adagrad: "sum"}
 
 
 class OptimizerMetric:
     """The metric P in which g' P g is what a step along the gradient g takes off the loss: P = lr / (sqrt(v) + eps) for an
-    optimizer that divides by the root of a running mean v of squares, else lr. Momentum is left out.
+    optimizer that divides by the root of a running mean v of squares, lr for SGD. Momentum is left out. Of other
+    optimizers it is not known, nor of a parameter before its first step, or whose state another rank has.
 
     An entry that has never had a gradient has no scale yet, and counts nothing: what Adam makes of its first one does not
     depend on its size.
@@ -42,13 +45,18 @@ class OptimizerMetric:
         """Lets go of what was kept for the step."""
         self._inverse = {}
 
+    def knows(self, parameter: nn.Parameter) -> bool:
+        """Whether P is known; what no optimizer changes has a P of 0."""
+        owner = self._owners.get(id(parameter))
+        return owner is None or isinstance(owner[0], torch.optim.SGD) or self._squares_of(parameter) is not None
+
     def rate(self, parameter: nn.Parameter) -> float:
         """Its learning rate; 0 where no optimizer has it."""
         owner = self._owners.get(id(parameter))
         return 0.0 if owner is None else max(0.0, float(owner[1]["lr"]))
 
     def square(self, parameter: nn.Parameter, gradient: Tensor) -> Tensor | None:
-        """g' P g / lr, 0-dimensional; None where P is lr alone."""
+        """g' P g / lr, 0-dimensional; None where P is lr alone, or not known."""
         squares = self._squares_of(parameter)
         if squares is None:
             return None
@@ -68,8 +76,10 @@ class OptimizerMetric:
         """The optimizer's state of a parameter, and the v in it."""
         if id(parameter) not in self._owners:
             return None
-        state = self._owners[id(parameter)][0].state.get(parameter, {})
-        squares = next((state[name] for name in _SQUARES if name in state), None)
+        optimizer = self._owners[id(parameter)][0]
+        state = optimizer.state.get(parameter, {})
+        name = next((name for kind, name in _OF_OTHERS.items() if isinstance(optimizer, kind)), _OF_ADAM)
+        squares = state.get(name)
         if not isinstance(squares, Tensor) or squares.shape != parameter.shape:
             return None
         return state, squares.detach()
@@ -82,7 +92,7 @@ class OptimizerMetric:
         group = self._owners[id(parameter)][1]
         inverse = squares.sqrt()
         never = inverse == 0
-        if "betas" in group and "exp_avg_sq" in state and (steps := float(state["step"])) > 0:
+        if "betas" in group and _OF_ADAM in state and (steps := float(state["step"])) > 0:
             inverse /= math.sqrt(1 - float(group["betas"][1])**steps)
         inverse.add_(float(group.get("eps", 1e-8))).masked_fill_(never, math.inf)
         if parameter.device.type == "cpu":  # on an accelerator computing it twice is cheaper than memory

@@ -54,7 +54,8 @@ def planned_saving(total_steps: int, config: Config, report: Report | None,
         raise EgeriaError("NO_PLAN", "the policy 'auto' waits until little is left of the learning rate; give "
                           "`learning_rates`, or `saving`")
     shares = step_shares(report.savings, len(report.modules))
-    return _native.planned_saving(config.policy_json(), total_steps, shares, config.budget or 0.0, list(learning_rates))
+    return _native.planned_saving(config.policy_json(), total_steps, shares, config.budget or 0.0, list(learning_rates),
+                                  report.table_modules)
 
 
 def step_shares(savings: Sequence[Saving], modules: int) -> list[float]:

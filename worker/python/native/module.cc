@@ -509,10 +509,11 @@ PYBIND11_MODULE(_native, module) {
              "least two samples, all on the host.");
   module.def("planned_saving", [](const std::string& policy_json, int64_t total_steps,
                                   const std::vector<double>& step_shares, double budget,
-                                  const std::vector<double>& learning_rates) {
-    return ValueOrRaise(worker::PlannedSaving(policy_json, total_steps, step_shares, budget, learning_rates));
+                                  const std::vector<double>& learning_rates, int table_modules) {
+    return ValueOrRaise(worker::PlannedSaving(policy_json, total_steps, step_shares, budget, learning_rates,
+                                              table_modules));
   }, "policy_json"_a, "total_steps"_a, "step_shares"_a, "budget"_a = 0.0, "learning_rates"_a = std::vector<double>(),
-             "The part of a training's time that a policy saves by the clock alone.");
+             "table_modules"_a = 0, "The part of a training's time that a policy saves by the clock alone.");
   module.def("saved_before", &worker::SavedBefore, "step"_a, "changes"_a, "modules"_a, "step_shares"_a, "total_steps"_a,
              "The part of a training's time, 0..1, that was saved before `step` by (step, frozen prefix) changes.");
   module.def("reinvested_steps", &worker::ReinvestedSteps, "steps"_a, "saving"_a,
