@@ -1,5 +1,6 @@
 #include "worker/cache/activation_store.h"
 
+#include <sys/resource.h>
 #include <sys/statvfs.h>
 
 #include <algorithm>
@@ -44,11 +45,26 @@ constexpr int64_t kRecoverEveryMilliseconds = 1'000;
 // For RocksDB's own files: some builds of it end the process where there is no room for them.
 constexpr int64_t kRoomToOpen = int64_t{8} << 20;
 
+constexpr rlim_t kLeastOpenFiles = 64;
+constexpr rlim_t kMostOpenFiles = 65'536;
+
 // More than anybody needs where it cannot be told.
 int64_t FreeBytes(const std::string& folder) {
   struct statvfs disk;
   if (statvfs(folder.c_str(), &disk) != 0) return std::numeric_limits<int64_t>::max();
   return static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
+}
+
+// Half of the descriptors that the process may have; the others are for connections.
+int MostOpenFiles() {
+  rlimit descriptors;
+  if (getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return kLeastOpenFiles;
+  return static_cast<int>(std::clamp<rlim_t>(descriptors.rlim_cur / 2, kLeastOpenFiles, kMostOpenFiles));
+}
+
+// Whether it says that files are not what was written, and not that the system could not read them.
+bool IsDamage(const rocksdb::Status& status) {
+  return status.IsCorruption() || status.IsInvalidArgument() || status.IsNotSupported() || status.IsPathNotFound();
 }
 
 std::string Key(char kind, uint64_t sample) {
@@ -95,6 +111,7 @@ rocksdb::Options DatabaseOptions(const ActivationStore::Options& options, rocksd
   database.create_if_missing = true;
   database.db_write_buffer_size = 2 * options.write_buffer_bytes;
   database.max_background_jobs = 2;
+  database.max_open_files = MostOpenFiles();
   // What is on disk is what is written, so that it stays under the quota.
   database.allow_fallocate = false;
   database.keep_log_file_num = 2;
@@ -158,7 +175,7 @@ absl::Status ActivationStore::OpenFiles() {
       return NamedError(absl::StatusCode::kAlreadyExists, "STORE_IN_USE", "another egeria-cache uses ",
                         options_.folder, ": stop it, or give --folder another one");
     }
-    if (opened.IsNoSpace()) return UnusableFolder(options_.folder, opened.ToString());
+    if (!IsDamage(opened)) return UnusableFolder(options_.folder, opened.ToString());
     LogWarning("the cache in ", options_.folder, " cannot be read and is begun anew: ", opened.ToString());
     rocksdb::DestroyDB(options_.folder, options);  // removes files of a RocksDB only
   }
@@ -258,17 +275,12 @@ ActivationStore::Outcome ActivationStore::Enter(const JobId& name, const Fingerp
   }
   if (!MakeRoom(name, prefix, cost)) return Outcome::kOverQuota;
   if (!DiskHasRoom(name, prefix, cost)) return Outcome::kNoSpace;
-  const absl::StatusOr<Family*> family = FamilyOf(&space->second, name, prefix);
-  if (absl::IsResourceExhausted(family.status())) return Outcome::kNoSpace;
-  if (!family.ok()) {
-    CountFailure("make a column family", std::string(family.status().message()));
-    failed_ = true;
-    return Outcome::kFailed;
-  }
-  *handle = (*family)->handle;
-  (*family)->lengths[sample] = static_cast<uint32_t>(length);
-  (*family)->bytes += cost;
-  (*family)->last_used = absl::Now();
+  Family* const family = FindFamily(name, prefix);
+  if (family == nullptr) return Outcome::kStored;
+  *handle = family->handle;
+  family->lengths[sample] = static_cast<uint32_t>(length);
+  family->bytes += cost;
+  family->last_used = absl::Now();
   space->second.bytes += cost;
   bytes_ += cost;
   return Outcome::kStored;
@@ -278,7 +290,12 @@ ActivationStore::Outcome ActivationStore::Put(const JobId& name, const Fingerpri
                                               absl::string_view entry) {
   if (failed_.load()) Recover();
   std::shared_ptr<rocksdb::ColumnFamilyHandle> handle;
-  const Outcome entered = Enter(name, prefix, sample, entry.size(), &handle);
+  Outcome entered = Enter(name, prefix, sample, entry.size(), &handle);
+  if (entered == Outcome::kStored && handle == nullptr) {
+    entered = MakeFamily(name, prefix);
+    if (entered == Outcome::kStored) entered = Enter(name, prefix, sample, entry.size(), &handle);
+    if (entered == Outcome::kStored && handle == nullptr) entered = Outcome::kBusy;  // it was evicted meanwhile
+  }
   DropRemoved();
   if (entered != Outcome::kStored) return entered;
   const auto length = static_cast<uint32_t>(entry.size());
@@ -319,10 +336,8 @@ size_t ActivationStore::Get(const JobId& name, const Fingerprint& prefix, uint64
     std::memcpy(memory.data(), entry.data(), entry.size());
     return entry.size();
   }
-  if (!read.IsNotFound()) {  // which is one that is just being written
-    ForgetUnreadable(name, prefix, sample);
-    CountFailure("read", read.ToString());
-  }
+  if (IsDamage(read)) ForgetUnreadable(name, prefix, sample);
+  if (!read.IsNotFound()) CountFailure("read", read.ToString());  // one that is just being written is not found
   return 0;
 }
 
@@ -393,18 +408,31 @@ ActivationStore::Family* ActivationStore::FindFamily(const JobId& name, const Fi
   return family == space->second.prefixes.end() ? nullptr : &family->second;
 }
 
-absl::StatusOr<ActivationStore::Family*> ActivationStore::FamilyOf(Namespace* space, const JobId& name,
-                                                                   const Fingerprint& prefix) {
-  const auto known = space->prefixes.find(prefix);
-  if (known != space->prefixes.end()) return &known->second;
-  // It is written to disk, with the lock held: only where there is room.
-  if (FreeBytes(options_.folder) < kRoomForFamily) return absl::ResourceExhaustedError("the disk is full");
-  rocksdb::ColumnFamilyHandle* handle = nullptr;
-  const rocksdb::Status made = db_->CreateColumnFamily(FamilyOptions(options_), FamilyName(name, prefix), &handle);
-  if (!made.ok()) return absl::UnavailableError(made.ToString());
-  rocksdb::DB* const db = db_.get();
-  Family family{.handle = {handle, [db](rocksdb::ColumnFamilyHandle* last) { db->DestroyColumnFamilyHandle(last); }}};
-  return &space->prefixes.emplace(prefix, std::move(family)).first->second;
+ActivationStore::Outcome ActivationStore::MakeFamily(const JobId& name, const Fingerprint& prefix) {
+  const std::lock_guard<std::mutex> making(making_mutex_);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (FindFamily(name, prefix) != nullptr) return Outcome::kStored;
+  }
+  DropRemoved();  // one of that name among them
+  if (FreeBytes(options_.folder) < kRoomForFamily) return Outcome::kNoSpace;
+  rocksdb::ColumnFamilyHandle* made = nullptr;
+  const rocksdb::Status status = db_->CreateColumnFamily(FamilyOptions(options_), FamilyName(name, prefix), &made);
+  if (!status.ok()) {
+    CountFailure("make a column family", status.ToString());
+    failed_ = true;
+    return Outcome::kFailed;
+  }
+  std::shared_ptr<rocksdb::ColumnFamilyHandle> handle(
+      made, [db = db_.get()](rocksdb::ColumnFamilyHandle* last) { db->DestroyColumnFamilyHandle(last); });
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto space = namespaces_.find(name);
+  if (space == namespaces_.end()) {
+    removed_.push_back(std::move(handle));
+    return Outcome::kFailed;  // nobody is attached any more
+  }
+  space->second.prefixes.emplace(prefix, Family{.handle = std::move(handle), .last_used = absl::Now()});
+  return Outcome::kStored;
 }
 
 bool ActivationStore::MakeRoom(const JobId& name, const Fingerprint& prefix, int64_t bytes) {

@@ -127,6 +127,15 @@ class BatchReader::Impl {
     readings_.clear();
   }
 
+  void Rest() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      readings_.clear();
+      resting_ = true;
+    }
+    changed_.notify_all();
+  }
+
   void ExpectSize(size_t entry_bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
     entry_bytes_ = std::max(entry_bytes_, entry_bytes);
@@ -170,6 +179,7 @@ class BatchReader::Impl {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool resting_ ABSL_GUARDED_BY(mutex_) = false;  // spares are to go
   Fingerprint prefix_ ABSL_GUARDED_BY(mutex_) = {};
   size_t entry_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: not known
   size_t batch_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of the last one that was found; 0: not known
@@ -294,8 +304,12 @@ void BatchReader::Impl::ReadUntilStopped() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     Shared next;
-    changed_.wait(lock, [&] { return stopping_ || started != nullptr || (next = Next()) != nullptr; });
+    changed_.wait(lock, [&] { return stopping_ || resting_ || started != nullptr || (next = Next()) != nullptr; });
     if (stopping_) return;
+    if (std::exchange(resting_, false)) {
+      spares_.clear();
+      continue;
+    }
     // The first of a prefix goes alone: it tells how long entries are, and how much memory a batch takes.
     if (started != nullptr && batch_bytes_ > 0) next = Next();
     if (next != nullptr) next->state = Reading::State::kReading;
@@ -435,6 +449,10 @@ void BatchReader::Stop() {
 
 void BatchReader::Use(const Fingerprint& prefix) {
   if (!InChild()) impl_->Use(prefix);
+}
+
+void BatchReader::Rest() {
+  if (!InChild()) impl_->Rest();
 }
 
 void BatchReader::ExpectSize(size_t entry_bytes) {

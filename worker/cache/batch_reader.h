@@ -77,6 +77,9 @@ class BatchReader {
   // `input_hashes`: of the samples, to compare with those of the entries.
   CachedBatch Take(std::span<const uint64_t> samples, std::span<const uint64_t> input_hashes, absl::Duration patience);
 
+  // Nothing is read for a while: lets go of what was read ahead and of the memory that it took.
+  void Rest();
+
   // Ends the thread; from then on everything is late. Idempotent.
   void Stop();
 

@@ -34,6 +34,8 @@ constexpr std::chrono::milliseconds kFirstPause{1'000};
 constexpr std::chrono::milliseconds kLongestPause{64'000};
 constexpr size_t kSlotAlignment = 64;
 constexpr size_t kMaxSamplesPerCall = 4'096;
+// Of what is to be forgotten once the daemon is there again; older ones are left to eviction.
+constexpr size_t kMostOwed = 64;
 constexpr size_t kMaxStreamedWrite = size_t{16} << 20;
 constexpr size_t kMaxStreamedRead = size_t{64} << 20;  // the daemon holds no more than 256 MiB for a call
 // Reading may take as long as at this rate, and no longer than this for what one call asks for.
@@ -171,6 +173,8 @@ class CacheClient::Impl {
   void WriteUntilStopped();
   void WriteSome(const Line& line, std::vector<Write> writes);  // all of one prefix
   void Send(const Line& line, const Forget& forget);
+  // Could not be told, and is once there is a line again.
+  void Owe(Forget forget) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // After a lookup that was not answered in time: this line is not used any more, since the daemon may still write into
   // its memory. The next one comes after a while, which doubles each time, so that a daemon that is stopped or overloaded
   // is hardly ever asked.
@@ -197,6 +201,7 @@ class CacheClient::Impl {
   bool gave_up_ ABSL_GUARDED_BY(mutex_) = false;  // the last line
   std::chrono::milliseconds pause_ ABSL_GUARDED_BY(mutex_) = kFirstPause;  // after the next one that is given up
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Forget> owed_ ABSL_GUARDED_BY(mutex_);
   size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool working_ ABSL_GUARDED_BY(mutex_) = false;
   Counters counters_ ABSL_GUARDED_BY(mutex_);
@@ -254,6 +259,8 @@ void CacheClient::Impl::AttachOnce() {
       const std::lock_guard<std::mutex> lock(mutex_);
       line_ = {response.session(), memory, ++counters_.attached};
       counters_.streamed = memory == nullptr;
+      tasks_.insert(tasks_.begin(), owed_.begin(), owed_.end());
+      owed_.clear();
     }
     changed_.notify_all();
     stream->Read(&response);  // until the daemon or Stop() ends it
@@ -431,6 +438,7 @@ void CacheClient::Impl::WriteUntilStopped() {
     if (line.session == 0) {
       const std::lock_guard<std::mutex> lock(mutex_);
       counters_.dropped += static_cast<int64_t>(writes.size());
+      if (forget) Owe(*std::move(forget));
     } else if (forget) {
       Send(line, *forget);
     } else {
@@ -508,9 +516,15 @@ void CacheClient::Impl::Send(const Line& line, const Forget& forget) {
     if (stopping_) return;
     write_context_ = &context;
   }
-  stub_->Drop(&context, request, &response);
+  const grpc::Status status = stub_->Drop(&context, request, &response);
   const std::lock_guard<std::mutex> lock(mutex_);
   write_context_ = nullptr;
+  if (!status.ok()) Owe(forget);
+}
+
+void CacheClient::Impl::Owe(Forget forget) {
+  if (owed_.size() == kMostOwed) owed_.pop_front();
+  owed_.push_back(std::move(forget));
 }
 
 bool CacheClient::Impl::Flush(absl::Duration patience) {

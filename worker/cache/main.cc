@@ -5,6 +5,7 @@
 // are wrong.
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -42,6 +43,14 @@ sigset_t BlockSignals() {
   return signals;
 }
 
+// Each blob file that was read stays open.
+void AllowDescriptors() {
+  rlimit descriptors;
+  if (getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return;
+  descriptors.rlim_cur = descriptors.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &descriptors);
+}
+
 // Returns when it is time to end. The lock keeps those who would use the folder waiting until it is free.
 std::optional<FileLock> WaitForEnd(const CacheOptions& options, const CacheService& service, const sigset_t& signals) {
   for (;;) {
@@ -62,6 +71,7 @@ std::optional<FileLock> WaitForEnd(const CacheOptions& options, const CacheServi
 
 absl::Status Run(const CacheOptions& options) {
   const sigset_t signals = BlockSignals();
+  AllowDescriptors();
   std::optional<FileLock> unused;  // first, since it is to be held until the store has been closed
   EGERIA_ASSIGN_OR_RETURN(const rpc::Address address, ListenAddress(options));
   EGERIA_ASSIGN_OR_RETURN(auto server, CacheServer::Start(address, StoreOptions(options)));

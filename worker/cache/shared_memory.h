@@ -14,7 +14,7 @@ namespace egeria::cache {
 // process makes it and removes its name once the daemon has mapped it, so that it goes with the last of the two.
 class SharedMemory {
  public:
-  // A new segment under a random name, with all its pages reserved.
+  // A new segment under a name of its own, with all its pages reserved. Removes what killed processes left of theirs.
   // Errors: RESOURCE_EXHAUSTED [NO_SHARED_MEMORY] there is not as much (in a container often 64 MiB in all);
   // UNAVAILABLE [NO_SHARED_MEMORY] any other reason.
   static absl::StatusOr<std::unique_ptr<SharedMemory>> Create(size_t bytes);

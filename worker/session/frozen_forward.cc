@@ -60,6 +60,7 @@ void FrozenForward::Leave(bool forget) {
   if (forget && prefix_->fingerprint.has_value()) {
     options_.cache->client().Drop(*prefix_->fingerprint, cache::CacheClient::Scope::kPrefix);
   }
+  options_.cache->reader().Rest();
   prefix_.reset();
 }
 

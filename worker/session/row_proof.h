@@ -7,7 +7,7 @@
 #include "absl/functional/function_ref.h"
 
 // Whether a function of batches is one of single samples, to the bit: shown on a real batch, since it depends on which
-// kernels a library chooses for a shape.
+// kernels a library chooses for a shape, and on the same with noise, in which roundings show.
 namespace egeria::worker {
 
 // b x ... in, b x ... out.

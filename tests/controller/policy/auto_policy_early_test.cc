@@ -65,7 +65,7 @@ TEST(AutoPolicyEarly, MeasuresNothingForItInAShortTraining) {
   const std::vector<Decision> decisions = training.Run(*Auto(training));
   ASSERT_THAT(decisions, SizeIs(1)) << "lookup tables freeze without";
   EXPECT_EQ(decisions[0].frozen_prefix, 1);
-  EXPECT_NEAR(static_cast<double>(decisions[0].step), 140, 8) << "when the rates to come are half of the whole training's";
+  EXPECT_NEAR(static_cast<double>(decisions[0].step), 112, 8) << "from 40 % of the steps on";
   EXPECT_EQ(training.gradient_readings, 0);
 }
 

@@ -1,5 +1,7 @@
 #include "worker/cache/activation_store.h"
 
+#include <sys/resource.h>
+
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -407,6 +409,37 @@ TEST_F(ActivationStoreTest, TruncatedFilesOfEntriesGiveMissesOnly) {
   EXPECT_GT(found, 50);
   EXPECT_LT(found, 300);
   EXPECT_EQ(store_->totals().entries, found) << "what cannot be read is forgotten";
+}
+
+TEST_F(ActivationStoreTest, ReadsMoreFilesThanItMayHaveOpen) {
+  options_.write_buffer_bytes = 64 << 10;
+  Open();
+  store_->Attach(kJob, 0);
+  constexpr uint64_t kSamples = 1'500;
+  for (uint64_t sample = 0; sample < kSamples; ++sample) {
+    ASSERT_EQ(Put(kJob, kFirst, sample, Entry(sample)), Outcome::kStored);
+  }
+  const auto open_files = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
+  };
+  store_.reset();
+  int64_t blob_files = 0;
+  for (const auto& file : std::filesystem::directory_iterator(options_.folder)) {
+    blob_files += file.path().extension() == ".blob" ? 1 : 0;
+  }
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit few = before;
+  few.rlim_cur = static_cast<rlim_t>(open_files() + 110);
+  ASSERT_GT(blob_files, 2 * 110);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  Open();
+  uint64_t found = 0;
+  for (uint64_t sample = 0; sample < kSamples; ++sample) found += Get(kJob, kFirst, sample) == Entry(sample) ? 1 : 0;
+  EXPECT_EQ(found, kSamples);
+  EXPECT_EQ(store_->totals().failures, 0);
+  store_.reset();
+  setrlimit(RLIMIT_NOFILE, &before);
 }
 
 TEST_F(ActivationStoreTest, GivesNoEntryThatIsLongerThanTheMemory) {

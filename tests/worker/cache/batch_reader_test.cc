@@ -107,6 +107,18 @@ TEST_F(BatchReaderTest, ExpectedBatchesAreThereWhenTheyAreAskedFor) {
   daemon_.Signal(SIGCONT);
 }
 
+TEST_F(BatchReaderTest, RestsAndGoesOn) {
+  Store(Samples(0, 20));
+  reader_.Expect({Samples(0, 10), Samples(10, 10)});
+  WaitUntilAhead(20);
+  const CachedBatch kept = Take(Samples(0, 10));
+  reader_.Rest();
+  EXPECT_TRUE(at::equal(kept.tensors[0][3], Row(3))) << "what was handed out stays";
+  EXPECT_EQ(reader_.counters().batches_waited_for, 0);
+  EXPECT_THAT(Take(Samples(10, 10)).outcomes, Each(SampleOutcome::kHit));
+  EXPECT_EQ(reader_.counters().batches_waited_for, 1) << "what was read ahead is gone";
+}
+
 TEST_F(BatchReaderTest, WhatIsNotThereInTimeIsLate) {
   Store(Samples(0, 10));
   daemon_.Signal(SIGSTOP);

@@ -270,6 +270,21 @@ TEST_F(CacheClientTest, AKilledDaemonGivesMissesAndARestartedOneGoesOn) {
   EXPECT_EQ(Find(*client, kFirst, 0, 100), 100);
 }
 
+TEST_F(CacheClientTest, WhatIsForgottenWhileTheDaemonIsAwayIsGoneWhenItIsBack) {
+  const auto client = daemon_.Connect();
+  Offer(*client, kFirst, 0, 10);
+  Offer(*client, kSecond, 0, 10);
+  daemon_.End(SIGTERM);
+  ASSERT_TRUE(testing::WaitUntil([&] { return !client->attached(); }));
+  client->Drop(kFirst, CacheClient::Scope::kPrefix);
+  EXPECT_TRUE(client->Flush(absl::Seconds(20))) << "nobody waits for the daemon";
+  daemon_.Start();
+  ASSERT_TRUE(testing::WaitUntil([&] { return client->counters().attached == 2; }));
+  ASSERT_TRUE(client->Flush(absl::Seconds(20)));
+  EXPECT_EQ(Find(*client, kFirst, 0, 10), 0);
+  EXPECT_EQ(Find(*client, kSecond, 0, 10), 10);
+}
+
 TEST_F(CacheClientTest, AfterAnOrderlyEndAllEntriesAreThere) {
   {
     const auto client = daemon_.Connect();

@@ -20,11 +20,13 @@ _ROUNDED = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 def fingerprint(frozen: Sequence[LayerModule], attributes: Attributes) -> bytes:
     """16 bytes that tell this frozen prefix from every other: names, types and modes of its submodules, the contents of
-    parameters and buffers, attributes, the code of what has those, and torch's version. Not the device's number.
+    parameters and buffers, attributes, the code of what has those, torch's version and the processor's capability. Not
+    the device's number.
 
     On an accelerator it copies them to the host.
     """
-    text = [torch.__version__, program_of(dict.fromkeys(map(type, attributes.modules.values()))), attributes.text]
+    text = [torch.__version__, torch.backends.cpu.get_cpu_capability(),
+            program_of(dict.fromkeys(map(type, attributes.modules.values()))), attributes.text]
     tensors: list[Tensor] = []
     for module in frozen:
         for name, unit in zip(module.unit_names, module.units):
@@ -75,4 +77,5 @@ class PrefixStore:
 
     def forget(self) -> None:
         """What is stored of this prefix is not needed any more."""
+        self._cache.rest()
         self._cache.drop(self._prefix, "prefix")

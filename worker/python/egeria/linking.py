@@ -63,14 +63,6 @@ class _Analysis:
     errors: list[str | None]  # why a layer module has no graph
 
 
-def commit_group(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
-    """A group of its own, over gloo, of the ranks that train the model. A collective; None for one process."""
-    if process_group is None:
-        return None
-    ranks = dist.get_process_group_ranks(process_group)
-    return dist.new_group(ranks, backend="gloo", use_local_synchronization=len(ranks) < dist.get_world_size())
-
-
 def start_link(subject: Subject, group: dist.ProcessGroup | None, observed: Sequence[RootInputs],
                session: int) -> Link | None:
     """Analyses the model and registers it with the controller. A collective of the ranks of `group`.

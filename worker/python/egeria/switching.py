@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 
 from egeria import _native
 from egeria.checks import check
+from egeria.commit_group import commit_group
 from egeria.freezing import Freezer
-from egeria.linking import commit_group
 from egeria.modules import LayerModule
 from egeria.replicas import PackedBuffers, Rebuilt, Replicas
 from egeria.states import Switch
