@@ -35,7 +35,7 @@ at::Tensor Disturbed(const at::Tensor& batch) {
   const at::Generator random = at::detail::createCPUGenerator(static_cast<uint64_t>(batch.size(0)));
   const at::Tensor noise = at::randn(batch.sizes(), random, at::TensorOptions().dtype(at::kFloat)).to(batch.options());
   const double spread = batch.to(at::kDouble).std(/*unbiased=*/true).item<double>();
-  return batch + noise * (spread > 0 ? spread : 1.0);
+  return batch.add(noise, spread > 0 ? spread : 1.0);
 }
 
 bool SameInAnyOrder(BatchFunction compute, const at::Tensor& input, const at::Tensor& output) {

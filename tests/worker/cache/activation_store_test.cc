@@ -415,7 +415,7 @@ TEST_F(ActivationStoreTest, ReadsMoreFilesThanItMayHaveOpen) {
   options_.write_buffer_bytes = 64 << 10;
   Open();
   store_->Attach(kJob, 0);
-  constexpr uint64_t kSamples = 1'500;
+  constexpr uint64_t kSamples = 4'000;
   for (uint64_t sample = 0; sample < kSamples; ++sample) {
     ASSERT_EQ(Put(kJob, kFirst, sample, Entry(sample)), Outcome::kStored);
   }
