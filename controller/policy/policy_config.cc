@@ -273,7 +273,7 @@ absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(const PolicyConfig& config, c
   EGERIA_ASSIGN_OR_RETURN(const PolicyConfig resolved, Resolve(config, shape));
   std::unique_ptr<Policy> policy = kKinds[resolved.index()].make(resolved, shape);
   if (shape.budget > 0) policy = std::make_unique<BudgetedPolicy>(std::move(policy), shape);
-  // A clock asks for readings only from shortly before it may freeze on.
+  // A clock's readings are few: some before each check, and before its start a hundred at most.
   if (kKinds[resolved.index()].measures && !FollowsAClock(resolved) && shape.total_steps > 0) {
     policy = std::make_unique<PayingPolicy>(std::move(policy), shape);
   }
