@@ -212,7 +212,7 @@ bool ActivationStore::ReadIndex(const std::string& family_name,
       uint32_t length = 0;
       if (entry->value().size() != sizeof(length)) continue;
       std::memcpy(&length, entry->value().data(), sizeof(length));
-      family.lengths[SampleOf(entry->key())] = length;
+      family.entries[SampleOf(entry->key())].length = length;
       family.bytes += length + kOverhead;
     }
     good = entry->status().ok();
@@ -270,7 +270,7 @@ ActivationStore::Outcome ActivationStore::Enter(const JobId& name, const Fingerp
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto space = namespaces_.find(name);
   if (space == namespaces_.end()) return Outcome::kFailed;  // nobody is attached
-  if (const Family* known = FindFamily(name, prefix); known != nullptr && known->lengths.contains(sample)) {
+  if (const Family* known = FindFamily(name, prefix); known != nullptr && known->entries.contains(sample)) {
     return Outcome::kPresent;
   }
   if (!MakeRoom(name, prefix, cost)) return Outcome::kOverQuota;
@@ -278,7 +278,7 @@ ActivationStore::Outcome ActivationStore::Enter(const JobId& name, const Fingerp
   Family* const family = FindFamily(name, prefix);
   if (family == nullptr) return Outcome::kStored;
   *handle = family->handle;
-  family->lengths[sample] = static_cast<uint32_t>(length);
+  family->entries[sample].length = static_cast<uint32_t>(length);
   family->bytes += cost;
   family->last_used = absl::Now();
   space->second.bytes += cost;
@@ -315,22 +315,28 @@ ActivationStore::Outcome ActivationStore::Put(const JobId& name, const Fingerpri
 size_t ActivationStore::Get(const JobId& name, const Fingerprint& prefix, uint64_t sample, std::span<std::byte> memory) {
   std::shared_ptr<rocksdb::ColumnFamilyHandle> handle;
   size_t length = 0;
+  BlobPlace place;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     Family* const family = FindFamily(name, prefix);
     if (family == nullptr) return 0;
-    const auto known = family->lengths.find(sample);
-    if (known == family->lengths.end() || known->second > memory.size()) return 0;
-    length = known->second;
+    const auto known = family->entries.find(sample);
+    if (known == family->entries.end() || known->second.length > memory.size()) return 0;
+    length = known->second.length;
+    place = known->second.place;
     family->last_used = absl::Now();
     handle = family->handle;
   }
+  if (place.Read(memory.first(length))) return length;
   rocksdb::ReadOptions reading;
   reading.verify_checksums = false;  // the entry has its own, which covers more
   const ReadTarget target(memory.first(length));
   rocksdb::PinnableSlice entry;
   const rocksdb::Status read = db_->Get(reading, handle.get(), Key(kEntry, sample), &entry);
-  if (target.is_filled()) return length;
+  if (target.is_filled()) {
+    Remember(name, prefix, sample, target.place());
+    return length;
+  }
   if (read.ok()) {  // it is not in a file yet, or too small for one of blobs
     if (entry.size() > memory.size()) return 0;  // written anew meanwhile
     std::memcpy(memory.data(), entry.data(), entry.size());
@@ -346,7 +352,7 @@ void ActivationStore::Discard(const JobId& name, const Fingerprint& prefix, uint
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     Family* const family = FindFamily(name, prefix);
-    if (family == nullptr || !family->lengths.contains(sample)) return;
+    if (family == nullptr || !family->entries.contains(sample)) return;
     handle = family->handle;
   }
   rocksdb::WriteBatch batch;
@@ -393,7 +399,7 @@ ActivationStore::Totals ActivationStore::totals() const {
   Totals totals;
   for (const auto& [name, space] : namespaces_) {
     ++totals.namespaces;
-    for (const auto& [prefix, family] : space.prefixes) totals.entries += static_cast<int64_t>(family.lengths.size());
+    for (const auto& [prefix, family] : space.prefixes) totals.entries += static_cast<int64_t>(family.entries.size());
   }
   totals.bytes = bytes_;
   totals.evicted_bytes = evicted_bytes_;
@@ -510,14 +516,21 @@ void ActivationStore::DropRemoved() {
   }
 }
 
+void ActivationStore::Remember(const JobId& name, const Fingerprint& prefix, uint64_t sample, const BlobPlace& place) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Family* const family = FindFamily(name, prefix);
+  if (family == nullptr) return;
+  if (const auto entry = family->entries.find(sample); entry != family->entries.end()) entry->second.place = place;
+}
+
 void ActivationStore::Forget(const JobId& name, const Fingerprint& prefix, uint64_t sample) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Family* const family = FindFamily(name, prefix);
   if (family == nullptr) return;
-  const auto length = family->lengths.find(sample);
-  if (length == family->lengths.end()) return;
-  const int64_t cost = length->second + kOverhead;
-  family->lengths.erase(length);
+  const auto entry = family->entries.find(sample);
+  if (entry == family->entries.end()) return;
+  const int64_t cost = entry->second.length + kOverhead;
+  family->entries.erase(entry);
   family->bytes -= cost;
   namespaces_.at(name).bytes -= cost;
   bytes_ -= cost;
@@ -525,7 +538,7 @@ void ActivationStore::Forget(const JobId& name, const Fingerprint& prefix, uint6
 
 void ActivationStore::ForgetUnreadable(const JobId& name, const Fingerprint& prefix, uint64_t sample) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (Family* const family = FindFamily(name, prefix); family != nullptr) family->lengths.erase(sample);
+  if (Family* const family = FindFamily(name, prefix); family != nullptr) family->entries.erase(sample);
 }
 
 bool ActivationStore::DiskHasRoom(const JobId& name, const Fingerprint& prefix, int64_t bytes) {

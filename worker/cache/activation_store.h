@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "worker/cache/fingerprint.h"
+#include "worker/cache/targeted_files.h"
 
 namespace rocksdb {
 class ColumnFamilyHandle;
@@ -95,9 +96,13 @@ class ActivationStore {
   bool IsStuck() const;
 
  private:
+  struct Known {
+    uint32_t length = 0;
+    BlobPlace place;  // once it was read
+  };
   struct Family {
     std::shared_ptr<rocksdb::ColumnFamilyHandle> handle;
-    std::unordered_map<uint64_t, uint32_t> lengths;  // by sample
+    std::unordered_map<uint64_t, Known> entries;  // by sample
     int64_t bytes = 0;
     absl::Time last_used = absl::InfinitePast();
   };
@@ -140,6 +145,8 @@ class ActivationStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Drops what was removed: without the lock, since that writes to the disk.
   void DropRemoved() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Remember(const JobId& name, const Fingerprint& prefix, uint64_t sample, const BlobPlace& place)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // An entry that was not written; and one that cannot be read, whose bytes stay in use.
   void Forget(const JobId& name, const Fingerprint& prefix, uint64_t sample) ABSL_LOCKS_EXCLUDED(mutex_);
   void ForgetUnreadable(const JobId& name, const Fingerprint& prefix, uint64_t sample) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -12,7 +12,21 @@ using rocksdb::IOStatus;
 
 thread_local ReadTarget* current_target = nullptr;
 
+bool ReadAt(const rocksdb::FSRandomAccessFile& file, uint64_t offset, std::span<std::byte> memory, IOStatus* status,
+            rocksdb::Slice* result, const rocksdb::IOOptions& options, rocksdb::IODebugContext* context) {
+  char* const bytes = reinterpret_cast<char*>(memory.data());
+  *status = file.Read(offset, memory.size(), options, result, bytes, context);
+  return status->ok() && result->data() == bytes && result->size() == memory.size();
+}
+
 }  // namespace
+
+bool BlobPlace::Read(std::span<std::byte> memory) const {
+  const std::shared_ptr<rocksdb::FSRandomAccessFile> file = file_.lock();
+  IOStatus status;
+  rocksdb::Slice result;
+  return file != nullptr && ReadAt(*file, offset_, memory, &status, &result, {}, nullptr);
+}
 
 ReadTarget::ReadTarget(std::span<std::byte> memory) : memory_(memory) {
   EGERIA_CHECK(current_target == nullptr);
@@ -22,21 +36,26 @@ ReadTarget::ReadTarget(std::span<std::byte> memory) : memory_(memory) {
 ReadTarget::~ReadTarget() { current_target = nullptr; }
 
 // RocksDB gives up a read that fails, and nothing else: only a failed write has consequences.
-class TargetedBlobFile final : public rocksdb::FSRandomAccessFileOwnerWrapper {
+class TargetedBlobFile final : public rocksdb::FSRandomAccessFileWrapper {
  public:
-  using FSRandomAccessFileOwnerWrapper::FSRandomAccessFileOwnerWrapper;
+  explicit TargetedBlobFile(std::shared_ptr<rocksdb::FSRandomAccessFile> file)
+      : FSRandomAccessFileWrapper(file.get()), file_(std::move(file)) {}
 
   IOStatus Read(uint64_t offset, size_t size, const rocksdb::IOOptions& options, rocksdb::Slice* result, char* scratch,
                 rocksdb::IODebugContext* context) const override {
     ReadTarget* const wanted = current_target;
     if (wanted == nullptr || wanted->memory_.size() != size) {
-      return FSRandomAccessFileOwnerWrapper::Read(offset, size, options, result, scratch, context);
+      return file_->Read(offset, size, options, result, scratch, context);
     }
-    char* const memory = reinterpret_cast<char*>(wanted->memory_.data());
-    IOStatus status = FSRandomAccessFileOwnerWrapper::Read(offset, size, options, result, memory, context);
-    wanted->filled_ = status.ok() && result->data() == memory && result->size() == size;
-    return wanted->filled_ ? IOStatus::Aborted("it lies where it is wanted") : status;
+    IOStatus status;
+    wanted->filled_ = ReadAt(*file_, offset, wanted->memory_, &status, result, options, context);
+    if (!wanted->filled_) return status;
+    wanted->place_ = BlobPlace(file_, offset);
+    return IOStatus::Aborted("it lies where it is wanted");
   }
+
+ private:
+  const std::shared_ptr<rocksdb::FSRandomAccessFile> file_;
 };
 
 IOStatus TargetedFiles::NewRandomAccessFile(const std::string& name, const rocksdb::FileOptions& options,

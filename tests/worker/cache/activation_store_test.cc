@@ -389,11 +389,16 @@ TEST_F(ActivationStoreTest, AFolderWithALockInItsNameIsBegunAnewAsAnyOther) {
   EXPECT_EQ(store_->totals().entries, 0);
 }
 
-TEST_F(ActivationStoreTest, TruncatedFilesOfEntriesGiveMissesOnly) {
+class ActivationStoreDamageTest : public ActivationStoreTest, public ::testing::WithParamInterface<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(ReadBefore, ActivationStoreDamageTest, ::testing::Bool());
+
+TEST_P(ActivationStoreDamageTest, TruncatedFilesOfEntriesGiveMissesOnly) {
   Open();
   store_->Attach(kJob, 0);
   for (uint64_t sample = 0; sample < 300; ++sample) Put(kJob, kFirst, sample, Entry(sample));
   Open();
+  for (uint64_t sample = 0; GetParam() && sample < 300; ++sample) EXPECT_TRUE(Get(kJob, kFirst, sample));
   for (const auto& file : std::filesystem::directory_iterator(options_.folder)) {
     if (file.path().extension() != ".blob") continue;
     std::filesystem::resize_file(file.path(), file.file_size() / 2);
@@ -409,6 +414,20 @@ TEST_F(ActivationStoreTest, TruncatedFilesOfEntriesGiveMissesOnly) {
   EXPECT_GT(found, 50);
   EXPECT_LT(found, 300);
   EXPECT_EQ(store_->totals().entries, found) << "what cannot be read is forgotten";
+}
+
+TEST_F(ActivationStoreTest, WhatIsWrittenAnewIsReadFromItsNewPlace) {
+  Open();
+  store_->Attach(kJob, 0);
+  Put(kJob, kFirst, 1, Entry(1));
+  Open();  // it lies in a file
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(Get(kJob, kFirst, 1), Entry(1));
+  store_->Discard(kJob, kFirst, 1);
+  EXPECT_EQ(Get(kJob, kFirst, 1), std::nullopt);
+  Put(kJob, kFirst, 1, Entry(2));
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(Get(kJob, kFirst, 1), Entry(2));
+  store_->DropPrefix(kJob, kFirst);
+  EXPECT_EQ(Get(kJob, kFirst, 1), std::nullopt);
 }
 
 TEST_F(ActivationStoreTest, ReadsMoreFilesThanItMayHaveOpen) {

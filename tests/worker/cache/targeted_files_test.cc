@@ -1,6 +1,7 @@
 #include "worker/cache/targeted_files.h"
 
 #include <cstddef>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <span>
@@ -44,6 +45,28 @@ TEST_F(TargetedFilesTest, ReadsABlobToWhereItIsWanted) {
   EXPECT_TRUE(target.is_filled());
   EXPECT_FALSE(read_ok_) << "it is not to be copied";
   EXPECT_EQ(wanted_, "23456###");
+}
+
+TEST_F(TargetedFilesTest, KnowsThePlaceWhileTheFileIsOpen) {
+  const std::string path = folder_ / "1.blob";
+  std::ofstream(path) << "0123456789";
+  std::unique_ptr<rocksdb::FSRandomAccessFile> file;
+  ASSERT_TRUE(files_.NewRandomAccessFile(path, {}, &file, nullptr).ok());
+  BlobPlace place;
+  EXPECT_FALSE(place.Read(Wanted(5))) << "nowhere";
+  {
+    const ReadTarget target(Wanted(5));
+    rocksdb::Slice result;
+    file->Read(2, 5, {}, &result, nullptr, nullptr);
+    place = target.place();
+  }
+  wanted_.assign(8, '#');
+  EXPECT_TRUE(place.Read(Wanted(5)));
+  EXPECT_EQ(wanted_, "23456###");
+  std::filesystem::resize_file(path, 6);
+  EXPECT_FALSE(place.Read(Wanted(5))) << "it ends early";
+  file.reset();
+  EXPECT_FALSE(place.Read(Wanted(1)));
 }
 
 TEST_F(TargetedFilesTest, LeavesAllOtherReadsAlone) {
