@@ -17,7 +17,7 @@ from cache_daemon import Daemon
 from harness import wait_until
 from launching import Program
 
-HELD_AT = 6  # two of four steps after the freeze
+HELD_AT = 6  # two steps after the freeze, of an epoch's four
 BOTH_RANKS = 2 * 20  # samples of a step
 
 
@@ -39,10 +39,10 @@ def plain_weights_fixture(tmp_path_factory: pytest.TempPathFactory) -> Callable[
     return weights
 
 
-def kill_while_it_fills(folder: pathlib.Path, out: pathlib.Path, job: str, address: str) -> int:
+def kill_while_it_fills(folder: pathlib.Path, out: pathlib.Path, job: str, address: str, held_at: int) -> int:
     """Returns how many entries were stored until then."""
     held = [out / f"held{rank}.json" for rank in (0, 1)]
-    with Program(folder, "caching_resume_job.py", out, "--cache", address, "--hold-at", HELD_AT, ranks=2,
+    with Program(folder, "caching_resume_job.py", out, "--cache", address, "--hold-at", held_at, ranks=2,
                  environment={"EGERIA_JOB_ID": job}) as run:
         wait_until(lambda: all(path.exists() for path in held) or run.process.poll() is not None, 300, "a freeze")
         assert run.process.poll() is None, run.text()
@@ -53,15 +53,15 @@ def kill_while_it_fills(folder: pathlib.Path, out: pathlib.Path, job: str, addre
     return sum(record["counters"]["cache_stored"] for record in records)
 
 
-@pytest.mark.parametrize("resume,freeze_at", [(5, 4), (3, 4), (3, 5)],
+@pytest.mark.parametrize("held_at,resume,freeze_at", [(HELD_AT, 5, 4), (HELD_AT, 3, 4), (8, 3, 5)],
                          ids=["while it fills", "before the freeze", "before a freeze of other weights"])
 def test_what_was_stored_before_the_kill_is_used_where_the_weights_are_the_same(
-        resume: int, freeze_at: int, plain_weights: Callable[[int], list[str]], cache_daemon: Daemon,
+        held_at: int, resume: int, freeze_at: int, plain_weights: Callable[[int], list[str]], cache_daemon: Daemon,
         tmp_path: pathlib.Path):
     out, job = tmp_path / "out", str(uuid.uuid4())
     out.mkdir()
-    stored = kill_while_it_fills(tmp_path, out, job, cache_daemon.address)
-    assert stored == 2 * BOTH_RANKS
+    stored = kill_while_it_fills(tmp_path, out, job, cache_daemon.address, held_at)
+    assert stored == (held_at - 4) * BOTH_RANKS
     # A new id at each launch, as egeria-run gives it: the checkpoint says where to look.
     resumed = train(tmp_path, out, str(uuid.uuid4()), "--cache", cache_daemon.address, "--resume", resume,
                     "--freeze-at", freeze_at)
@@ -71,7 +71,7 @@ def test_what_was_stored_before_the_kill_is_used_where_the_weights_are_the_same(
         assert record["counters"].get("failures", 0) == record["counters"]["cache_corrupt"] == 0
     first = sum(record["hits"]["1"] for record in resumed)
     second = sum(record["hits"]["2"] for record in resumed) - first
-    if freeze_at != 4:  # other weights
+    if freeze_at != 4:  # other weights: steps 7 and 8 ask for samples that were stored with those of step 4
         assert first == 0
     elif resume == 3:  # step 5 is proven with, step 6 finds what it had stored before
         assert first == BOTH_RANKS
