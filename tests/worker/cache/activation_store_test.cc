@@ -421,6 +421,7 @@ TEST_F(ActivationStoreTest, WhatIsWrittenAnewIsReadFromItsNewPlace) {
   store_->Attach(kJob, 0);
   Put(kJob, kFirst, 1, Entry(1));
   Open();  // it lies in a file
+  store_->Attach(kJob, 0);
   for (int i = 0; i < 2; ++i) EXPECT_EQ(Get(kJob, kFirst, 1), Entry(1));
   store_->Discard(kJob, kFirst, 1);
   EXPECT_EQ(Get(kJob, kFirst, 1), std::nullopt);
