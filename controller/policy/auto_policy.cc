@@ -88,7 +88,7 @@ std::optional<Decision> AutoPolicy::Observe(const Observation& observation) {
   }
   if (by_rates) return by_rates;
   if (!*config_.signal_led) {
-    const double left = area_.After(step_).value_or(1);
+    const double left = Left(step_);
     const double factor = std::max(1.0, kAreaOfThresholds / std::max(kLeastArea, left));
     gate_.Ease(factor);
     probe_.Ease(factor);
@@ -172,7 +172,7 @@ std::optional<Decision> AutoPolicy::ObserveGradients(const GradientReading& read
   }
   if (!found) return std::nullopt;
   if (!found->learns && LateEnoughForEarly(step_)) {
-    const double left = area_.After(step_).value_or(1);
+    const double left = Left(step_);
     if (const auto justified = early_.Justified(frozen_prefix_, left)) {
       early_.Book(*justified, left);
       return std::nullopt;
@@ -198,7 +198,7 @@ void AutoPolicy::BeginProbeIfDue() {
 bool AutoPolicy::LateEnoughForEarly(int64_t step) const {
   return early_.possible() && !fell_at_once_ &&
          step >= StepsOfPart(kEarliestFreeze, static_cast<double>(shape_.total_steps)) &&
-         MeanRateToCome(step, area_.After(step).value_or(1)) <= kRatesThatFallForEarly;
+         MeanRateToCome(step) <= kRatesThatFallForEarly;
 }
 
 bool AutoPolicy::MayFreezeEarlyWithin(int64_t steps) const {
@@ -213,7 +213,7 @@ bool AutoPolicy::ReadsForEarly() const {
 std::optional<Decision> AutoPolicy::CheckEarly() {
   if (step_ < next_early_ || probe_.running() || !MayFreezeEarlyWithin(0)) return std::nullopt;
   const int most = std::min(frozen_prefix_ + config_.most_modules, shape_.modules - 1);
-  const double left = area_.After(step_).value_or(1);
+  const double left = Left(step_);
   const auto found = early_.Look(frozen_prefix_, most, left);
   next_early_ = step_ + *clock_.period();
   if (!found) return std::nullopt;
@@ -278,16 +278,18 @@ std::optional<std::string> AutoPolicy::TooMuchLeft(int64_t step) const {
                            "would cost accuracy",
                            100 * *left, 100 * most);
   }
-  return *config_.signal_led ? std::nullopt : RatesStayHigh(step, *left);
+  return *config_.signal_led ? std::nullopt : RatesStayHigh(step);
 }
 
-double AutoPolicy::MeanRateToCome(int64_t step, double left) const {
+double AutoPolicy::Left(int64_t step) const { return area_.After(step).value_or(1); }
+
+double AutoPolicy::MeanRateToCome(int64_t step) const {
   const int64_t steps_left = shape_.total_steps - step;
-  return steps_left > 0 ? left * static_cast<double>(shape_.total_steps) / static_cast<double>(steps_left) : 0;
+  return steps_left > 0 ? Left(step) * static_cast<double>(shape_.total_steps) / static_cast<double>(steps_left) : 0;
 }
 
-std::optional<std::string> AutoPolicy::RatesStayHigh(int64_t step, double left) const {
-  const double mean = MeanRateToCome(step, left);
+std::optional<std::string> AutoPolicy::RatesStayHigh(int64_t step) const {
+  const double mean = MeanRateToCome(step);
   if (mean <= kRatesThatFall) return std::nullopt;
   return absl::StrFormat("the learning rates to come are on average %.2g times those of the whole training: the modules "
                          "learn until the end",
@@ -419,7 +421,7 @@ void AutoPolicy::SetPrefix(int prefix) {
     rate_at_freeze_[static_cast<size_t>(module)] = module < prefix ? rates_.newest() : std::nullopt;
   }
   frozen_prefix_ = prefix;
-  early_.Limit(prefix, area_.After(step_).value_or(1));
+  early_.Limit(prefix, Left(step_));
   early_.Forget();
   trend_.Forget();
 }

@@ -71,10 +71,12 @@ class AutoPolicy : public Policy {
   bool LateEnoughForEarly(int64_t step) const;
   bool MayFreezeEarlyWithin(int64_t steps) const;
   bool ReadsForEarly() const;
-  // The mean of the learning rates after that step over that of the whole training's.
-  double MeanRateToCome(int64_t step, double left) const;
+  // The part of the area under the learning rates that comes after that step, all of it where that is unknown; and their
+  // mean over that of the whole training's.
+  double Left(int64_t step) const;
+  double MeanRateToCome(int64_t step) const;
   // Why it is too early for any clock: the learning rates do not fall.
-  std::optional<std::string> RatesStayHigh(int64_t step, double left) const;
+  std::optional<std::string> RatesStayHigh(int64_t step) const;
   // Why 0..prefix-1 should not be frozen by the signals alone, whatever the step.
   std::optional<std::string> Refusal(int prefix) const;
   std::string ReasonFor(int prefix) const;

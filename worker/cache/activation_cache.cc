@@ -50,6 +50,12 @@ CachedBatch ActivationCache::Take(const std::vector<uint64_t>& samples, const st
   return reader_.Take(samples, input_hashes, absl::Seconds(patience_seconds));
 }
 
+void ActivationCache::Drop(const Fingerprint& prefix, CacheClient::Scope scope) {
+  const bool of_use = scope == CacheClient::Scope::kAll || (scope == CacheClient::Scope::kPrefix) == (prefix == prefix_);
+  if (of_use) reader_.Rest();
+  client_->Drop(prefix, scope);
+}
+
 void ActivationCache::Stop() {
   reader_.Stop();
   client_->Stop();

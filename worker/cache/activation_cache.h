@@ -43,6 +43,8 @@ class ActivationCache {
   // Errors: INVALID_ARGUMENT the tensors have another number of rows, or a type that the wire has not.
   absl::StatusOr<int64_t> Put(const std::vector<uint64_t>& samples, const std::vector<uint64_t>& input_hashes,
                               const std::vector<at::Tensor>& tensors);
+  // As CacheClient::Drop(). Where the prefix in use is among it, what was read ahead goes, too.
+  void Drop(const Fingerprint& prefix, CacheClient::Scope scope);
   // Ends the threads, within a second. Idempotent.
   void Stop();
 

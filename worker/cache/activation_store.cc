@@ -120,6 +120,10 @@ rocksdb::Options DatabaseOptions(const ActivationStore::Options& options, rocksd
   return database;
 }
 
+std::shared_ptr<rocksdb::ColumnFamilyHandle> Owned(rocksdb::DB* db, rocksdb::ColumnFamilyHandle* handle) {
+  return {handle, [db](rocksdb::ColumnFamilyHandle* last) { db->DestroyColumnFamilyHandle(last); }};
+}
+
 // Of entries, and of their deletion.
 rocksdb::WriteOptions EntryWrites() {
   rocksdb::WriteOptions writing;
@@ -181,13 +185,9 @@ absl::Status ActivationStore::OpenFiles() {
   }
   if (!opened.ok()) return UnusableFolder(options_.folder, opened.ToString());
   db_.reset(db);
-  const auto own = [db](rocksdb::ColumnFamilyHandle* handle) {
-    return std::shared_ptr<rocksdb::ColumnFamilyHandle>(
-        handle, [db](rocksdb::ColumnFamilyHandle* last) { db->DestroyColumnFamilyHandle(last); });
-  };
   const std::lock_guard<std::mutex> lock(mutex_);
   for (size_t i = 0; i < handles.size(); ++i) {
-    std::shared_ptr<rocksdb::ColumnFamilyHandle> handle = own(handles[i]);
+    std::shared_ptr<rocksdb::ColumnFamilyHandle> handle = Owned(db, handles[i]);
     if (names[i] == rocksdb::kDefaultColumnFamilyName) {
       default_family_ = std::move(handle);
     } else if (!ReadIndex(names[i], std::move(handle))) {
@@ -263,9 +263,9 @@ void ActivationStore::Detach(const JobId& name) {
   DropRemoved();
 }
 
-ActivationStore::Outcome ActivationStore::Enter(const JobId& name, const Fingerprint& prefix, uint64_t sample,
-                                                size_t length,
-                                                std::shared_ptr<rocksdb::ColumnFamilyHandle>* handle) {
+std::optional<ActivationStore::Outcome> ActivationStore::Enter(const JobId& name, const Fingerprint& prefix,
+                                                               uint64_t sample, size_t length,
+                                                               std::shared_ptr<rocksdb::ColumnFamilyHandle>* handle) {
   const int64_t cost = static_cast<int64_t>(length) + kOverhead;
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto space = namespaces_.find(name);
@@ -276,7 +276,7 @@ ActivationStore::Outcome ActivationStore::Enter(const JobId& name, const Fingerp
   if (!MakeRoom(name, prefix, cost)) return Outcome::kOverQuota;
   if (!DiskHasRoom(name, prefix, cost)) return Outcome::kNoSpace;
   Family* const family = FindFamily(name, prefix);
-  if (family == nullptr) return Outcome::kStored;
+  if (family == nullptr) return std::nullopt;
   *handle = family->handle;
   family->entries[sample].length = static_cast<uint32_t>(length);
   family->bytes += cost;
@@ -290,14 +290,14 @@ ActivationStore::Outcome ActivationStore::Put(const JobId& name, const Fingerpri
                                               absl::string_view entry) {
   if (failed_.load()) Recover();
   std::shared_ptr<rocksdb::ColumnFamilyHandle> handle;
-  Outcome entered = Enter(name, prefix, sample, entry.size(), &handle);
-  if (entered == Outcome::kStored && handle == nullptr) {
-    entered = MakeFamily(name, prefix);
-    if (entered == Outcome::kStored) entered = Enter(name, prefix, sample, entry.size(), &handle);
-    if (entered == Outcome::kStored && handle == nullptr) entered = Outcome::kBusy;  // it was evicted meanwhile
+  std::optional<Outcome> entered = Enter(name, prefix, sample, entry.size(), &handle);
+  if (!entered) {
+    const Outcome made = MakeFamily(name, prefix);
+    entered = made == Outcome::kStored ? Enter(name, prefix, sample, entry.size(), &handle) : made;
   }
   DropRemoved();
-  if (entered != Outcome::kStored) return entered;
+  const Outcome outcome = entered.value_or(Outcome::kBusy);  // the family was evicted meanwhile
+  if (outcome != Outcome::kStored) return outcome;
   const auto length = static_cast<uint32_t>(entry.size());
   rocksdb::WriteBatch batch;
   batch.Put(handle.get(), Key(kEntry, sample), rocksdb::Slice(entry.data(), entry.size()));
@@ -429,8 +429,7 @@ ActivationStore::Outcome ActivationStore::MakeFamily(const JobId& name, const Fi
     failed_ = true;
     return Outcome::kFailed;
   }
-  std::shared_ptr<rocksdb::ColumnFamilyHandle> handle(
-      made, [db = db_.get()](rocksdb::ColumnFamilyHandle* last) { db->DestroyColumnFamilyHandle(last); });
+  std::shared_ptr<rocksdb::ColumnFamilyHandle> handle = Owned(db_.get(), made);
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto space = namespaces_.find(name);
   if (space == namespaces_.end()) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -120,13 +121,13 @@ class ActivationStore {
   bool ReadIndex(const std::string& family_name, std::shared_ptr<rocksdb::ColumnFamilyHandle> handle)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The part of Put() with the lock: kStored for an entry that is to be written. It is entered before it is, so that the
-  // other ranks, which compute the same samples, do not write it too; but not where its prefix has no family yet: then
-  // `handle` stays null.
-  Outcome Enter(const JobId& name, const Fingerprint& prefix, uint64_t sample, size_t length,
-                std::shared_ptr<rocksdb::ColumnFamilyHandle>* handle) ABSL_LOCKS_EXCLUDED(mutex_);
+  // other ranks, which compute the same samples, do not write it too. Empty where its prefix has no family yet.
+  std::optional<Outcome> Enter(const JobId& name, const Fingerprint& prefix, uint64_t sample, size_t length,
+                               std::shared_ptr<rocksdb::ColumnFamilyHandle>* handle) ABSL_LOCKS_EXCLUDED(mutex_);
   // Null where there is none.
   Family* FindFamily(const JobId& name, const Fingerprint& prefix) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes it where there is none: without the lock, since that writes to the disk, for which it may have to wait.
+  // kStored where there is one then.
   Outcome MakeFamily(const JobId& name, const Fingerprint& prefix) ABSL_LOCKS_EXCLUDED(mutex_, making_mutex_);
   // Whether `bytes` more of all fit into this much.
   bool Fits(int64_t bytes, int64_t quota) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -58,9 +58,8 @@ void FrozenForward::Leave(bool forget) {
   if (!prefix_.has_value()) return;
   totals_ = totals();
   if (forget && prefix_->fingerprint.has_value()) {
-    options_.cache->client().Drop(*prefix_->fingerprint, cache::CacheClient::Scope::kPrefix);
+    options_.cache->Drop(*prefix_->fingerprint, cache::CacheClient::Scope::kPrefix);
   }
-  options_.cache->reader().Rest();
   prefix_.reset();
 }
 
@@ -210,7 +209,7 @@ at::Tensor FrozenForward::Audit(const at::Tensor& input, const at::Tensor& fetch
   at::Tensor output = Compute(input);
   if (!SameBits(output, fetched)) {
     Refuse("the cache has other activations than they compute");
-    options_.cache->client().Drop(*prefix_->fingerprint, cache::CacheClient::Scope::kPrefix);
+    options_.cache->Drop(*prefix_->fingerprint, cache::CacheClient::Scope::kPrefix);
   }
   return output;
 }

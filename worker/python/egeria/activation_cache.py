@@ -77,5 +77,4 @@ class PrefixStore:
 
     def forget(self) -> None:
         """What is stored of this prefix is not needed any more."""
-        self._cache.rest()
         self._cache.drop(self._prefix, "prefix")

@@ -25,10 +25,11 @@ class Norms:
     def set(self, parameter: nn.Parameter, gradient: Tensor) -> Tensor:
         """Returns the norm."""
         found = self._norms[id(parameter)] = norm(gradient)
-        self._metric_known = self._metric_known and self._metric.knows(parameter)
         square = self._metric.square(parameter, gradient)
         if square is not None:
             self._squares[id(parameter)] = square
+        elif not self._metric.knows(parameter):
+            self._metric_known = False
         return found
 
     def sums(self, modules: Sequence[Sequence[nn.Parameter]]) -> tuple[list[float], list[float]]:

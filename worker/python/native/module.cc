@@ -377,7 +377,7 @@ void DropPrefixes(ActivationCache& self, const py::bytes& prefix, const std::str
   }
   const cache::Fingerprint fingerprint = ToFingerprint(prefix);
   const Release release;
-  self.client().Drop(fingerprint, scope == "prefix" ? Scope::kPrefix : scope == "others" ? Scope::kOthers : Scope::kAll);
+  self.Drop(fingerprint, scope == "prefix" ? Scope::kPrefix : scope == "others" ? Scope::kOthers : Scope::kAll);
 }
 
 py::dict CacheCounters(ActivationCache& self) {
@@ -460,8 +460,6 @@ void DefineCache(py::module_& module) {
            "misses hold anything. Waits no longer than patience_seconds for what was not read ahead.")
       .def("put", &PutRows, "samples"_a, "input_hashes"_a, "tensors"_a,
            "Offers b x ... tensors, a row for each sample; returns how many samples wait to be written.")
-      .def("rest", [](ActivationCache& self) { self.reader().Rest(); }, py::call_guard<Release>(),
-           "Nothing is taken for a while: lets go of what was read ahead.")
       .def("drop", &DropPrefixes, "prefix"_a, "scope"_a, "Forgets this prefix, the others, or all of the job.")
       .def("flush", [](ActivationCache& self, double seconds) { return self.client().Flush(absl::Seconds(seconds)); },
            "seconds"_a, py::call_guard<Release>(), "Waits until what was offered has been written.")
