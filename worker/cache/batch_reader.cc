@@ -45,7 +45,7 @@ struct Reading {
   // Of the reading thread.
   Fingerprint prefix = {};
   size_t entry_bytes = 0;  // 0: nothing is known of the prefix, not even in the cache
-  std::shared_ptr<CacheClient::PendingLookup> lookup;
+  std::shared_ptr<PendingLookup> lookup;
 
   // Filled in by the reading thread before it is ready.
   std::vector<at::Tensor> host;

@@ -18,6 +18,8 @@
 
 namespace egeria::cache {
 
+struct PendingLookup;
+
 // A training process's line to the egeria-cache of its node.
 //
 // Nothing here fails: without a daemon, or with one that is slow or has ended, every lookup is a miss and every offer
@@ -39,19 +41,19 @@ class CacheClient {
     absl::Duration patience = absl::Milliseconds(250);  // with the daemon, besides what reading takes; what is later is a miss
   };
 
-  struct Counters {
+  struct LookupCounters {
     int64_t found = 0;
     int64_t absent = 0;
     int64_t corrupt = 0;
     int64_t late = 0;         // the daemon did not answer in time, or is not there
     int64_t bytes_read = 0;
     double lookup_seconds = 0;
+  };
+  struct WriteCounters {
     int64_t offered = 0;
     int64_t dropped = 0;      // the queue was full
     int64_t stored = 0;
     int64_t refused = 0;      // over quota, no space, or the store failed
-    int64_t attached = 0;     // how often
-    bool streamed = false;    // there is no shared memory
 
     // Of the newest prefix, where the format is not exact: what its entries would take, and what they do; and by how
     // much its values were rounded, as root mean square and at most, both over the values' root mean square.
@@ -59,6 +61,10 @@ class CacheClient {
     int64_t format_bytes = 0;
     double rounding = 0;
     double largest_rounding = 0;
+  };
+  struct Counters : LookupCounters, WriteCounters {
+    int64_t attached = 0;     // how often
+    bool streamed = false;    // there is no shared memory
   };
 
   static std::unique_ptr<CacheClient> Start(const Options& options);
@@ -81,7 +87,6 @@ class CacheClient {
   // Lookup() in two parts: the daemon reads while what was asked for before is finished. Of more than kMostLookups under
   // way the last ones find nothing. One that is let go of unfinished waits for the daemon all the same.
   static constexpr size_t kMostLookups = 2;
-  struct PendingLookup;
   std::shared_ptr<PendingLookup> StartLookup(const Fingerprint& prefix, std::span<const uint64_t> samples,
                                              size_t entry_bytes);
   std::vector<Outcome> FinishLookup(PendingLookup* lookup,
@@ -101,12 +106,12 @@ class CacheClient {
   Counters counters() const;
 
  private:
-  class Impl;
-  explicit CacheClient(std::shared_ptr<Impl> impl);
+  struct Impl;
+  explicit CacheClient(const Options& options);
   bool InChild() const;
 
   const pid_t pid_;
-  std::shared_ptr<Impl> impl_;
+  const std::shared_ptr<Impl> impl_;
 };
 
 }  // namespace egeria::cache

@@ -197,9 +197,9 @@ class Bench {
     size_t found = 0;
     const EntryTensor tensor = TensorOf(nullptr);
     const size_t entry_bytes = EntrySize(std::span(&tensor, 1));
-    std::shared_ptr<CacheClient::PendingLookup> started;
+    std::shared_ptr<PendingLookup> started;
     for (size_t at = 0; at < order.size() || started != nullptr; at += options_.batch) {
-      std::shared_ptr<CacheClient::PendingLookup> next;
+      std::shared_ptr<PendingLookup> next;
       if (at < order.size()) {
         const std::span<const uint64_t> samples(order.data() + at, std::min(options_.batch, order.size() - at));
         next = client_->StartLookup(kPrefix, samples, entry_bytes);

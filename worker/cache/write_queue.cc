@@ -1,0 +1,247 @@
+#include "worker/cache/write_queue.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/rpc/channel.h"
+#include "common/thread/thread.h"
+
+namespace egeria::cache {
+namespace {
+
+constexpr std::chrono::seconds kPatience{5};
+// Of what is to be forgotten once the daemon is there again; older ones are left to eviction.
+constexpr size_t kMostOwed = 64;
+constexpr size_t kMaxStreamedWrite = size_t{16} << 20;
+constexpr size_t kMaxStreamedEntry = size_t{64} << 20;  // a longer one could not be read
+
+v1::DropRequest::Scope ToProto(CacheClient::Scope scope) {
+  switch (scope) {
+    case CacheClient::Scope::kAll:
+      return v1::DropRequest::ALL;
+    case CacheClient::Scope::kOthers:
+      return v1::DropRequest::OTHERS;
+    case CacheClient::Scope::kPrefix:
+      break;
+  }
+  return v1::DropRequest::PREFIX;
+}
+
+}  // namespace
+
+WriteQueue::WriteQueue(const CacheClient::Options& options, Attachment* attachment)
+    : queue_bytes_(options.queue_bytes), attachment_(*attachment), maker_(options.name, options.format) {}
+
+void WriteQueue::Start() {
+  if (attachment_.stub() != nullptr) thread_ = StartThread("cache-write", [this] { WorkUntilStopped(); });
+}
+
+void WriteQueue::Stop() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+    if (context_ != nullptr) context_->TryCancel();
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void WriteQueue::Follow(const Line& line) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    line_ = line;
+    if (line.session == 0) return;
+    tasks_.insert(tasks_.begin(), owed_.begin(), owed_.end());
+    owed_.clear();
+  }
+  changed_.notify_all();
+}
+
+bool WriteQueue::Offer(const Fingerprint& prefix, uint64_t sample, uint64_t input_hash,
+                       std::span<const EntryTensor> tensors) {
+  if (!Reserve(prefix, EntrySize(tensors))) return false;  // before they are copied
+  Push(Write(prefix, sample, input_hash, tensors));
+  return true;
+}
+
+void WriteQueue::Drop(const Fingerprint& prefix, CacheClient::Scope scope) {
+  Push(Forget{prefix, ToProto(scope), {}});
+}
+
+void WriteQueue::DropSamples(const Fingerprint& prefix, std::vector<uint64_t> samples) {
+  Push(Forget{prefix, v1::DropRequest::SAMPLES, std::move(samples)});
+}
+
+bool WriteQueue::Reserve(const Fingerprint& prefix, size_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++counters_.offered;
+  const size_t longest = std::min(queue_bytes_, line_.memory != nullptr ? line_.part() : kMaxStreamedEntry);
+  if (SlotOf(bytes) > longest) {
+    ++counters_.refused;
+    if (std::exchange(too_long_, prefix) != prefix) {
+      LogWarning("[ENTRY_TOO_LONG] what the frozen layers give for a sample takes ", bytes, " bytes, and the cache takes "
+                 "no more than ", longest, ": such samples are computed");
+    }
+    return false;
+  }
+  const bool room = attachment_.stub() != nullptr && !stopping_ && queued_bytes_ + bytes <= queue_bytes_;
+  if (room) queued_bytes_ += bytes;
+  counters_.dropped += !room;
+  return room;
+}
+
+void WriteQueue::Push(Task task) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (attachment_.stub() == nullptr || stopping_) return;
+    tasks_.push_back(std::move(task));
+  }
+  changed_.notify_all();
+}
+
+bool WriteQueue::Flush(absl::Duration patience) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return changed_.wait_for(lock, absl::ToChronoMilliseconds(patience),
+                           [this] { return stopping_ || (tasks_.empty() && !working_); });
+}
+
+CacheClient::WriteCounters WriteQueue::counters() const {
+  const EntryMaker::Report report = maker_.report();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  CacheClient::WriteCounters counters = counters_;
+  counters.exact_bytes = report.exact_bytes;
+  counters.format_bytes = report.bytes;
+  counters.rounding = report.rounding.root_mean_square();
+  counters.largest_rounding = report.rounding.largest();
+  return counters;
+}
+
+void WriteQueue::WorkUntilStopped() {
+  for (;;) {
+    Batch batch;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      working_ = false;
+      changed_.notify_all();
+      changed_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
+      if (stopping_) return;
+      working_ = true;
+      batch = TakeBatch();
+      if (batch.line.session == 0) {
+        counters_.dropped += static_cast<int64_t>(batch.writes.size());
+        if (batch.forget) Owe(*std::move(batch.forget));
+        continue;
+      }
+    }
+    if (batch.forget) {
+      Send(batch.line, *batch.forget);
+    } else {
+      WriteSome(batch.line, std::move(batch.writes));
+    }
+  }
+}
+
+WriteQueue::Batch WriteQueue::TakeBatch() {
+  Batch batch;
+  batch.line = line_;
+  if (const auto* forget = std::get_if<Forget>(&tasks_.front())) {
+    batch.forget = *forget;
+    tasks_.pop_front();
+    return batch;
+  }
+  const size_t most = line_.memory != nullptr ? line_.part() : kMaxStreamedWrite;
+  size_t slot = 0;
+  while (!tasks_.empty() && batch.writes.size() < kMaxSamplesPerCall) {
+    auto* write = std::get_if<Write>(&tasks_.front());
+    if (write == nullptr) break;
+    slot = std::max(slot, SlotOf(write->exact_bytes));
+    const bool fits = slot * (batch.writes.size() + 1) <= most && write->prefix == batch.writes.front().prefix;
+    if (!batch.writes.empty() && !fits) break;
+    queued_bytes_ -= write->exact_bytes;
+    batch.writes.push_back(std::move(*write));
+    tasks_.pop_front();
+  }
+  return batch;
+}
+
+void WriteQueue::WriteSome(const Line& line, std::vector<Write> writes) {
+  size_t slot = 0;
+  v1::PutRequest request;
+  request.set_session(line.session);
+  request.set_fingerprint(BytesOf(writes[0].prefix));
+  std::vector<std::vector<std::byte>> entries;
+  for (Write& write : writes) {
+    request.add_samples(write.sample);
+    entries.push_back(maker_.Make(std::move(write)));
+    slot = std::max(slot, SlotOf(entries.back().size()));
+    request.add_lengths(static_cast<uint32_t>(entries.back().size()));
+  }
+  grpc::ClientContext context;
+  if (!Begin(&context)) return;
+  v1::PutResponse response;
+  const auto writer = attachment_.stub()->Put(&context, &response);
+  bool good = true;
+  if (line.memory != nullptr) {
+    request.set_offset(static_cast<int64_t>(line.writes_begin()));
+    request.set_stride(static_cast<int64_t>(slot));
+    good = slot * entries.size() <= line.part();
+    std::byte* const begin = line.memory->bytes().data() + line.writes_begin();
+    for (size_t i = 0; good && i < entries.size(); ++i) {
+      std::memcpy(begin + i * slot, entries[i].data(), entries[i].size());
+    }
+    good = good && writer->Write(request);
+  } else {
+    good = writer->Write(request);
+    for (size_t i = 0; good && i < entries.size(); ++i) {
+      for (size_t sent = 0; good && sent < entries[i].size();) {
+        const size_t bytes = std::min(rpc::kMaxChunkBytes, entries[i].size() - sent);
+        request.Clear();
+        request.set_data(entries[i].data() + sent, bytes);
+        good = writer->Write(request);
+        sent += bytes;
+      }
+    }
+  }
+  writer->WritesDone();
+  const grpc::Status status = writer->Finish();
+  // The daemon may still read there: this memory is not written to again.
+  if (line.memory != nullptr && status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) attachment_.GiveUp(line);
+  good = status.ok() && good;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  context_ = nullptr;
+  const auto stored = static_cast<int64_t>(response.stored() + response.present());
+  counters_.stored += good ? stored : 0;
+  counters_.refused += static_cast<int64_t>(entries.size()) - (good ? stored : 0);
+}
+
+void WriteQueue::Send(const Line& line, const Forget& forget) {
+  v1::DropRequest request;
+  request.set_session(line.session);
+  request.set_fingerprint(BytesOf(forget.prefix));
+  request.set_scope(forget.scope);
+  request.mutable_samples()->Add(forget.samples.begin(), forget.samples.end());
+  v1::DropResponse response;
+  grpc::ClientContext context;
+  if (!Begin(&context)) return;
+  const grpc::Status status = attachment_.stub()->Drop(&context, request, &response);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  context_ = nullptr;
+  if (!status.ok()) Owe(forget);
+}
+
+void WriteQueue::Owe(Forget forget) {
+  if (owed_.size() == kMostOwed) owed_.pop_front();
+  owed_.push_back(std::move(forget));
+}
+
+bool WriteQueue::Begin(grpc::ClientContext* context) {
+  context->set_deadline(std::chrono::system_clock::now() + kPatience);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!stopping_) context_ = context;
+  return !stopping_;
+}
+
+}  // namespace egeria::cache
