@@ -158,8 +158,10 @@ WriteQueue::Batch WriteQueue::TakeBatch() {
     auto* write = std::get_if<Write>(&tasks_.front());
     if (write == nullptr) break;
     slot = std::max(slot, SlotOf(write->exact_bytes));
-    const bool fits = slot * (batch.writes.size() + 1) <= most && write->prefix == batch.writes.front().prefix;
-    if (!batch.writes.empty() && !fits) break;
+    if (!batch.writes.empty()) {
+      const bool fits = slot * (batch.writes.size() + 1) <= most;
+      if (!fits || write->prefix != batch.writes.front().prefix) break;
+    }
     queued_bytes_ -= write->exact_bytes;
     batch.writes.push_back(std::move(*write));
     tasks_.pop_front();

@@ -72,7 +72,7 @@ class CacheClientTest : public ::testing::Test {
   }
   struct Started {
     std::vector<uint64_t> samples;
-    std::shared_ptr<CacheClient::PendingLookup> lookup;
+    std::shared_ptr<PendingLookup> lookup;
   };
   static Started Start(CacheClient& client, const Fingerprint& prefix, uint64_t first, uint64_t count) {
     std::vector<uint64_t> samples;
