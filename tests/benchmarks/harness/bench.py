@@ -19,7 +19,7 @@ from benchmarks.harness.errors import BenchError
 from benchmarks.harness.job import Job, run_job
 from benchmarks.harness.planned import with_planned_steps
 from benchmarks.harness.processes import Controller
-from benchmarks.harness.runs import EARLY, PLAIN, REFERENCE_BACKENDS, Kind, Run, control_runs, for_task, positions
+from benchmarks.harness.runs import EARLY, PLAIN, Kind, Run, control_runs, controller_flags, for_task, positions
 from benchmarks.harness.task import Task
 
 
@@ -163,8 +163,7 @@ class Seed:
                       None if checkpoint is None else str(checkpoint), saves, str(folder))
             if run.kind is not Kind.POLICY:
                 return _result(run_job(job, self._plan.ranks)), []
-            backends = run.options.get(REFERENCE_BACKENDS)
-            with Controller(folder, [] if backends is None else ["--reference-backends", *backends]) as controller:
+            with Controller(folder, controller_flags(run)) as controller:
                 job = dataclasses.replace(job, controller=controller.address)
                 result = _result(run_job(job, self._plan.ranks))
                 decisions: list[dict[str, Any]] = []

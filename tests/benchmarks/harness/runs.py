@@ -20,7 +20,7 @@ EARLY_AT = 0.1
 CLOCK = ((0.80, 0.5), (0.85, 2 / 3), (0.90, 1.0))
 
 # An option of a run that is the controller's: which backends its reference engine may use.
-REFERENCE_BACKENDS = "reference_backends"
+_REFERENCE_BACKENDS = "reference_backends"
 
 # In place of a run's share of the steps: what egeria.reinvest() plans, of a policy that follows a clock.
 PLANNED = 0.0
@@ -128,6 +128,12 @@ def control_share(time_ratio: float) -> float:
     return max(_SHARE_STEP, round(round(time_ratio / _SHARE_STEP) * _SHARE_STEP, 6))
 
 
+def controller_flags(run: Run) -> list[str]:
+    """What of the run's options goes to the command line of its controller."""
+    backends = run.options.get(_REFERENCE_BACKENDS)
+    return [] if backends is None else ["--reference-backends", ",".join(backends)]
+
+
 def positions(run: Run, task: Task) -> list[float]:
     """Which steps of the plain schedule the run takes."""
     steps = task.profile.steps
@@ -143,7 +149,7 @@ def frozen_prefix(module_share: float, modules: int) -> int:
 
 def resolved_options(run: Run, modules: int) -> dict[str, Any]:
     """The options as egeria.Config takes them, for a model with so many layer modules."""
-    options = {name: value for name, value in run.options.items() if name != REFERENCE_BACKENDS}
+    options = {name: value for name, value in run.options.items() if name != _REFERENCE_BACKENDS}
     if run.policy == "schedule":
         options["entries"] = [
             {"fraction": entry["fraction"], "frozen_prefix": frozen_prefix(entry["module_share"], modules)}

@@ -14,8 +14,9 @@ from benchmarks.harness import bench, machine, schedules  # noqa: E402
 from benchmarks.harness.command_line import main  # noqa: E402
 from benchmarks.harness.errors import BenchError  # noqa: E402
 from benchmarks.harness.planned import with_planned_steps  # noqa: E402
-from benchmarks.harness.runs import (PLANNED, Kind, Run, control_runs, for_task, frozen_prefix,  # noqa: E402
-                                     parse_variants, policy_run, resolved_options)
+from benchmarks.harness.processes import Controller  # noqa: E402
+from benchmarks.harness.runs import (PLANNED, Kind, Run, control_runs, controller_flags, for_task,  # noqa: E402
+                                     frozen_prefix, parse_variants, policy_run, resolved_options)
 from benchmarks.harness.task import Quality, step_decay  # noqa: E402
 
 
@@ -160,9 +161,12 @@ def test_shares_of_the_modules_become_prefixes():
     assert frozen_prefix(0.01, 9) == 1
 
 
-def test_backends_of_the_reference_are_the_controllers():
-    run = policy_run("bf16", "plasticity", {"window": 5, "reference_backends": ["bf16"]})
+@pytest.mark.parametrize("backends", [["aten"], ["bf16", "aten"]])
+def test_backends_of_the_reference_are_the_controllers(backends: list[str], tmp_path: pathlib.Path):
+    run = policy_run("precise", "plasticity", {"window": 5, "reference_backends": backends})
     assert resolved_options(run, 9) == {"window": 5}
+    with Controller(tmp_path, controller_flags(run)) as controller:  # which takes them
+        assert controller.jobs() == []
 
 
 def test_runs_survive_their_way_to_the_ranks():
