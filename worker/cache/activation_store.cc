@@ -80,8 +80,7 @@ uint64_t SampleOf(const rocksdb::Slice& key) {
 }
 
 std::string FamilyName(const JobId& name, const Fingerprint& prefix) {
-  const absl::string_view bytes(reinterpret_cast<const char*>(prefix.data()), prefix.size());
-  return absl::StrCat(name.text(), "/", absl::BytesToHexString(bytes));
+  return absl::StrCat(name.text(), "/", absl::BytesToHexString(RawBytes(prefix)));
 }
 
 bool ParseFamilyName(absl::string_view text, JobId* name, Fingerprint* prefix) {

@@ -8,13 +8,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "egeria/v1/cache.grpc.pb.h"
 #include "worker/cache/cache_client.h"
-#include "worker/cache/fingerprint.h"
 #include "worker/cache/shared_memory.h"
 
 namespace egeria::cache {
@@ -27,11 +25,8 @@ constexpr size_t SlotOf(size_t entry_bytes) {
 
 // Of any one call.
 inline constexpr size_t kMaxSamplesPerCall = 4'096;
-
-// As calls name it.
-inline std::string BytesOf(const Fingerprint& prefix) {
-  return {reinterpret_cast<const char*>(prefix.data()), prefix.size()};
-}
+// Of entries that are streamed, so that no longer one is stored; the daemon holds no more than 256 MiB for a call.
+inline constexpr size_t kMaxStreamedRead = size_t{64} << 20;
 
 // A session with the daemon, and the memory shared with it, which is null where bytes are streamed. One part of it is
 // for each lookup that may be under way, the last one for writes.

@@ -7,7 +7,6 @@
 namespace egeria::cache {
 namespace {
 
-constexpr size_t kMaxStreamedRead = size_t{64} << 20;  // the daemon holds no more than 256 MiB for a call
 // Reading may take as long as at this rate, and no longer than this for what one call asks for.
 constexpr double kSlowestBytesPerSecond = 100e6;
 constexpr absl::Duration kLongestReading = absl::Milliseconds(650);
@@ -38,7 +37,7 @@ void Lookups::AskForMore(PendingLookup* lookup) {
   if (samples.empty()) return;
   v1::GetRequest request;
   request.set_session(lookup->line.session);
-  request.set_fingerprint(BytesOf(lookup->prefix));
+  request.set_fingerprint(RawBytes(lookup->prefix));
   request.mutable_samples()->Add(samples.begin(), samples.end());
   request.set_offset(static_cast<int64_t>(lookup->offset));
   request.set_stride(static_cast<int64_t>(lookup->slot));

@@ -16,7 +16,6 @@ constexpr std::chrono::seconds kPatience{5};
 // Of what is to be forgotten once the daemon is there again; older ones are left to eviction.
 constexpr size_t kMostOwed = 64;
 constexpr size_t kMaxStreamedWrite = size_t{16} << 20;
-constexpr size_t kMaxStreamedEntry = size_t{64} << 20;  // a longer one could not be read
 
 v1::DropRequest::Scope ToProto(CacheClient::Scope scope) {
   switch (scope) {
@@ -78,7 +77,7 @@ void WriteQueue::DropSamples(const Fingerprint& prefix, std::vector<uint64_t> sa
 bool WriteQueue::Reserve(const Fingerprint& prefix, size_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   ++counters_.offered;
-  const size_t longest = std::min(queue_bytes_, line_.memory != nullptr ? line_.part() : kMaxStreamedEntry);
+  const size_t longest = std::min(queue_bytes_, line_.memory != nullptr ? line_.part() : kMaxStreamedRead);
   if (SlotOf(bytes) > longest) {
     ++counters_.refused;
     if (std::exchange(too_long_, prefix) != prefix) {
@@ -173,7 +172,7 @@ void WriteQueue::WriteSome(const Line& line, std::vector<Write> writes) {
   size_t slot = 0;
   v1::PutRequest request;
   request.set_session(line.session);
-  request.set_fingerprint(BytesOf(writes[0].prefix));
+  request.set_fingerprint(RawBytes(writes[0].prefix));
   std::vector<std::vector<std::byte>> entries;
   for (Write& write : writes) {
     request.add_samples(write.sample);
@@ -222,7 +221,7 @@ void WriteQueue::WriteSome(const Line& line, std::vector<Write> writes) {
 void WriteQueue::Send(const Line& line, const Forget& forget) {
   v1::DropRequest request;
   request.set_session(line.session);
-  request.set_fingerprint(BytesOf(forget.prefix));
+  request.set_fingerprint(RawBytes(forget.prefix));
   request.set_scope(forget.scope);
   request.mutable_samples()->Add(forget.samples.begin(), forget.samples.end());
   v1::DropResponse response;

@@ -429,7 +429,7 @@ void DefineCache(py::module_& module) {
       const Release release;
       fingerprint = cache::FingerprintOf(text, tensors);
     }
-    return py::bytes(reinterpret_cast<const char*>(fingerprint.data()), fingerprint.size());
+    return py::bytes(cache::RawBytes(fingerprint));
   }, "text"_a, "tensors"_a, "16 bytes over the text and over the element type, shape and bytes of each tensor.");
   py::class_<cache::ContentWatch>(module, "ContentWatch", "Sees writes to tensors that their versions do not count.")
       .def(py::init<const std::vector<at::Tensor>&>(), "tensors"_a)
