@@ -255,6 +255,7 @@ policy::JobShape ShapeOf(const v1::RegisterJobRequest& registration) {
   shape.planned_learning_rates.assign(rates.begin(), rates.end());
   shape.budget = registration.budget();
   shape.saved_before = registration.saved_before();
+  shape.mean_rate_before = registration.mean_rate_before();
   shape.table_modules = registration.table_modules();
   return shape;
 }
@@ -272,6 +273,7 @@ policy::JobShape ShapeOf(const v1::JobHeader& header) {
   shape.planned_learning_rates.assign(rates.begin(), rates.end());
   shape.budget = header.budget();
   shape.saved_before = header.saved_before();
+  shape.mean_rate_before = header.mean_rate_before();
   shape.table_modules = header.table_modules();
   return shape;
 }

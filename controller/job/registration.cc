@@ -79,6 +79,9 @@ absl::Status ValidateRegistration(const v1::RegisterJobRequest& request, const R
     return Bad(request.table_modules(), " lookup tables of ", request.modules_size(), " modules");
   }
   if (!(request.saved_before() >= 0 && request.saved_before() <= 1)) return Bad("saved_before ", request.saved_before());
+  if (!std::isfinite(request.mean_rate_before()) || request.mean_rate_before() < 0) {
+    return Bad("mean_rate_before ", request.mean_rate_before());
+  }
   if (request.applied_plan() < 0) return Bad("applied_plan ", request.applied_plan());
   if (request.frozen_prefix() < 0 || request.frozen_prefix() >= request.modules_size()) {
     return Bad("frozen_prefix ", request.frozen_prefix(), " of ", request.modules_size(),

@@ -45,6 +45,13 @@ constexpr double kRatesThatFall = 0.5;
 // take all that was saved: they are so far apart that at most one step in so many is theirs.
 constexpr int64_t kStepsPerProbeReading = 50;
 
+// A probe without any reading in so many periods, reading intervals and steps has none to expect. With each such probe in
+// a row the next one is twice as far away, up to 2^6 times.
+constexpr int64_t kPeriodsOfSilence = 1;
+constexpr int64_t kIntervalsOfSilence = 10;
+constexpr int64_t kStepsOfSilence = 300;
+constexpr int kMostDoublings = 6;
+
 std::string OnePart() {
   return "[ONE_PART] the gradients of a step come as one, so that their noise cannot be told: use two ranks or more, "
          "or several backward passes a step, or a model whose parts the worker can replay";
@@ -66,7 +73,7 @@ bool IsUsable(const std::optional<double>& value) {
 AutoPolicy::AutoPolicy(const AutoConfig& config, const JobShape& shape)
     : config_(config),
       shape_(shape),
-      area_(shape.planned_learning_rates, shape.total_steps),
+      area_(shape),
       clock_(StartOf(config, area_, shape.total_steps), config.every, config.most_backoff, shape.total_steps),
       early_(*config.early_share, *config.area_left, shape),
       gate_(config.threshold, config.late_threshold, config.readings, config.least_readings, TimeSharesOf(shape)),
@@ -74,6 +81,7 @@ AutoPolicy::AutoPolicy(const AutoConfig& config, const JobShape& shape)
                      TimeSharesOf(shape)),
              shape.modules, config.least_readings, config.readings),
       trend_(kTrendWindow),
+      unasked_until_(shape.first_step),
       rate_at_freeze_(static_cast<size_t>(shape.modules)) {
   EGERIA_CHECK(shape.modules >= 2 && config.signal_led && config.start && config.area_left &&
                config.early_share && config.second_opinion);
@@ -99,6 +107,7 @@ std::optional<Decision> AutoPolicy::Observe(const Observation& observation) {
   if (IsUsable(observation.plasticity) && observation.module.value_or(frozen_prefix_) == frozen_prefix_) {
     trend_.Add(*observation.plasticity);
   }
+  EndProbeWithoutReadings();
   BeginProbeIfDue();
   if (auto decision = CheckEarly()) return decision;
   return Check();
@@ -159,6 +168,7 @@ std::optional<Decision> AutoPolicy::ObserveGradients(const GradientReading& read
     early_.Add(reading);
     return std::nullopt;
   }
+  unanswered_probes_ = 0;
   early_.AddToProbe(reading);
   const std::optional<std::string> too_early = TooEarly();
   const int exempt = std::max(still_modules_, early_.prefix());
@@ -173,7 +183,11 @@ std::optional<Decision> AutoPolicy::ObserveGradients(const GradientReading& read
   if (!found) return std::nullopt;
   if (!found->learns && LateEnoughForEarly(step_)) {
     const double left = Left(step_);
-    if (const auto justified = early_.Justified(frozen_prefix_, left)) {
+    if (auto justified = early_.Justified(frozen_prefix_, left)) {
+      if (frozen_before_) {  // it gives up more than what is left now: at most what was left when it could freeze first
+        const double first_left = Left(StepsOfPart(kEarliestFreeze, static_cast<double>(shape_.total_steps)));
+        justified->given_up = std::min(*config_.area_left, justified->missed * first_left);
+      }
       early_.Book(*justified, left);
       return std::nullopt;
     }
@@ -195,6 +209,14 @@ void AutoPolicy::BeginProbeIfDue() {
   early_.BeginProbe();
 }
 
+void AutoPolicy::EndProbeWithoutReadings() {
+  const int64_t silence = std::max({kPeriodsOfSilence * clock_.period().value_or(kPeriodOfUnknownTotal),
+                                    kIntervalsOfSilence * ProbeInterval(), kStepsOfSilence});
+  if (!probe_.running() || step_ < probe_.newest_step() + silence) return;
+  probe_.Stop();
+  next_probe_ = step_ + (StepsToNextProbe(0) << std::min(unanswered_probes_++, kMostDoublings));
+}
+
 bool AutoPolicy::LateEnoughForEarly(int64_t step) const {
   return early_.possible() && !fell_at_once_ &&
          step >= StepsOfPart(kEarliestFreeze, static_cast<double>(shape_.total_steps)) &&
@@ -202,7 +224,7 @@ bool AutoPolicy::LateEnoughForEarly(int64_t step) const {
 }
 
 bool AutoPolicy::MayFreezeEarlyWithin(int64_t steps) const {
-  return step_ < *clock_.start() && LateEnoughForEarly(std::min(step_ + steps, shape_.total_steps - 1));
+  return clock_.start() && step_ < *clock_.start() && LateEnoughForEarly(std::min(step_ + steps, shape_.total_steps - 1));
 }
 
 bool AutoPolicy::ReadsForEarly() const {
@@ -222,10 +244,9 @@ std::optional<Decision> AutoPolicy::CheckEarly() {
 }
 
 std::optional<Decision> AutoPolicy::Check() {
-  if (!clock_.IsDue(step_) || frozen_prefix_ == shape_.modules - 1) return std::nullopt;
-  if (shape_.total_steps > 0 && step_ >= shape_.total_steps) return std::nullopt;  // nothing is left to save
+  if (!clock_.IsDue(step_) || frozen_prefix_ == shape_.modules - 1 || IsOver()) return std::nullopt;
   if (TooMuchLeft(step_)) {
-    too_much_at_ = step_;
+    unasked_until_ = step_;
     clock_.Undecided(step_);
     return std::nullopt;
   }
@@ -248,8 +269,8 @@ bool AutoPolicy::AwaitsReadings() const {
   if (gate_.HasEstimate(frozen_prefix_)) return false;
   if (*config_.signal_led) return true;
   if (one_part_) return false;
-  // Where the rates have just fallen, nobody was asked before.
-  if (too_much_at_ && step_ < *too_much_at_ + 2 * *clock_.period()) return true;
+  // Where the rates have just fallen, or the job has just begun or gone back, nobody was asked before.
+  if (unasked_until_ > 0 && step_ < unasked_until_ + 2 * *clock_.period()) return true;
   return ToldForCheck() && step_ < *clock_.next() + *clock_.period();
 }
 
@@ -326,7 +347,7 @@ std::optional<std::string> AutoPolicy::Objection(int prefix) const {
 }
 
 std::optional<Monitoring> AutoPolicy::monitoring() const {
-  if (!*config_.second_opinion || frozen_prefix_ == shape_.modules - 1) return std::nullopt;
+  if (!*config_.second_opinion || frozen_prefix_ == shape_.modules - 1 || IsOver()) return std::nullopt;
   const std::optional<int64_t> start = clock_.start();
   if (!start) return std::nullopt;
   const int64_t lead = std::max(Lead(), *clock_.period());
@@ -368,7 +389,7 @@ int64_t AutoPolicy::StepsToNextProbe(int readings) const {
 
 std::optional<GradientMonitoring> AutoPolicy::gradient_monitoring() const {
   if (probe_.running()) return GradientMonitoring{ProbeInterval(), 0};
-  if (frozen_prefix_ == shape_.modules - 1) return std::nullopt;
+  if (frozen_prefix_ == shape_.modules - 1 || IsOver()) return std::nullopt;
   const std::optional<int64_t> next = clock_.next();
   if (!next || step_ < *next - Lead() || !MayFreezeWithin(Lead())) {
     if (!ReadsForEarly()) return std::nullopt;
@@ -421,6 +442,7 @@ void AutoPolicy::SetPrefix(int prefix) {
     rate_at_freeze_[static_cast<size_t>(module)] = module < prefix ? rates_.newest() : std::nullopt;
   }
   frozen_prefix_ = prefix;
+  frozen_before_ = false;
   early_.Limit(prefix, Left(step_));
   early_.Forget();
   trend_.Forget();
@@ -435,7 +457,7 @@ void AutoPolicy::Adopt(int64_t step, int frozen_prefix) {
     rates_.Forget();
     gate_.Forget();
     readings_from_ = newest_reading_ = -1;
-    too_much_at_.reset();
+    unasked_until_ = step;
     still_modules_ = 0;
     fell_at_once_ = false;
   }
@@ -443,6 +465,7 @@ void AutoPolicy::Adopt(int64_t step, int frozen_prefix) {
   next_early_ = step + (thawed ? config_.most_backoff * clock_.period().value_or(0) : 0);
   step_ = step;
   SetPrefix(frozen_prefix);
+  frozen_before_ = frozen_prefix > 0 && step_ <= shape_.first_step;
   probe_.Stop();
   if (unjudged) next_probe_ = step_;
   if (thawed && clock_.start()) clock_.Refused(step_);

@@ -48,6 +48,8 @@ class AutoPolicy : public Policy {
   std::optional<Decision> CheckEarly();
   std::optional<Decision> Check();
   void BeginProbeIfDue();
+  // Workers that cannot look at what is frozen do not tell: a probe that hears nothing ends, and the next one comes later.
+  void EndProbeWithoutReadings();
 
   // Steps between gradient readings, those before the start, and those of a probe; how long before a check they begin.
   int Interval() const;
@@ -58,6 +60,8 @@ class AutoPolicy : public Policy {
   bool MayFreezeWithin(int64_t steps) const;
   // Steps until the next probe, after one of so many readings.
   int64_t StepsToNextProbe(int readings) const;
+  // Whether all planned steps are done, so that nothing is left to save.
+  bool IsOver() const { return shape_.total_steps > 0 && step_ >= shape_.total_steps; }
   // Whether a check that is due had better wait for gradient readings.
   bool AwaitsReadings() const;
   // Whether gradients were told for the next check, whose step is known.
@@ -103,7 +107,9 @@ class AutoPolicy : public Policy {
   int64_t readings_from_ = -1;      // gradients of this step and before say nothing of now
   int64_t newest_reading_ = -1;     // step of the newest gradients
   int64_t next_probe_ = 0;
-  std::optional<int64_t> too_much_at_;  // the newest check for which too much was left
+  int unanswered_probes_ = 0;       // in a row
+  int64_t unasked_until_ = 0;       // nobody was asked for gradients until this step, however near a check was
+  bool frozen_before_ = false;      // what is frozen was so when the job began, from a checkpoint
   std::vector<std::optional<double>> rate_at_freeze_;  // of frozen modules, where it is known
   int still_modules_ = 0;           // the first ones, whose own learning rates are 0
 };

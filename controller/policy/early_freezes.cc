@@ -40,6 +40,11 @@ bool FallSmoothly(const std::vector<double>& rates) {
   return true;
 }
 
+// Of all progress, by a freeze that is undone with so much to come.
+double SpentBy(const EarlyFreezes::Found& found, double left) {
+  return std::max(0.0, found.given_up - found.missed * left);
+}
+
 }  // namespace
 
 EarlyFreezes::EarlyFreezes(double most_share, double area_left, const JobShape& shape)
@@ -51,6 +56,11 @@ EarlyFreezes::EarlyFreezes(double most_share, double area_left, const JobShape& 
                 FallSmoothly(shape.planned_learning_rates)),
       shares_(kLeastReadings, kMostReadings),
       probe_(kLeastProbeReadings, kMostReadings) {}
+
+void EarlyFreezes::Add(const GradientReading& reading) {
+  shares_.Add(reading);
+  readings_come_ = readings_come_ || shares_.readings() > 0;
+}
 
 double EarlyFreezes::TimeShare(int first, int prefix) const {
   return std::accumulate(times_.begin() + first, times_.begin() + prefix, 0.0);
@@ -64,7 +74,8 @@ std::optional<EarlyFreezes::Found> EarlyFreezes::Judge(const ProgressShares& sha
       shares.first_module() == first ? shares.Before(prefix) : std::nullopt;
   if (!share && prefix > table_modules_) return std::nullopt;
   const double missed = kNotLearnedByOthers * std::max(0.0, share ? share->upper : kShareOfTables);
-  if (missed > most_share_ * time || given_up() + missed * left > area_left_ * (1 + 1e-9)) return std::nullopt;
+  const double given_up = GivenUpWithout(first, left) + missed * left;
+  if (missed > most_share_ * time || given_up > area_left_ * (1 + 1e-9)) return std::nullopt;
   const std::string progress =
       share ? absl::StrFormat("make %.2g %% (%.2g..%.2g) of the progress", 100 * share->value, 100 * share->lower,
                               100 * share->upper)
@@ -75,7 +86,7 @@ std::optional<EarlyFreezes::Found> EarlyFreezes::Judge(const ProgressShares& sha
 }
 
 std::optional<EarlyFreezes::Found> EarlyFreezes::Look(int frozen, int most, double left) const {
-  if (!possible_) return std::nullopt;
+  if (!possible_ || (readings_come_ && shares_.readings() < kLeastReadings)) return std::nullopt;
   for (int prefix = most; prefix > frozen; --prefix) {
     if (auto found = Judge(shares_, frozen, prefix, left)) return found;
   }
@@ -94,6 +105,12 @@ double EarlyFreezes::given_up() const {
                          [](double sum, const Found& found) { return sum + found.given_up; });
 }
 
+double EarlyFreezes::GivenUpWithout(int first, double left) const {
+  return std::accumulate(booked_.begin(), booked_.end(), past_, [first, left](double sum, const Found& found) {
+    return sum + (found.first >= first ? SpentBy(found, left) : found.given_up);
+  });
+}
+
 void EarlyFreezes::Limit(int prefix, double left) {
   Refund(prefix, left);
   // Of the modules of one freeze some thaw: who learns what is not known.
@@ -102,7 +119,7 @@ void EarlyFreezes::Limit(int prefix, double left) {
 
 void EarlyFreezes::Refund(int first, double left) {
   while (!booked_.empty() && booked_.back().first >= first) {
-    past_ += std::max(0.0, booked_.back().given_up - booked_.back().missed * left);
+    past_ += SpentBy(booked_.back(), left);
     booked_.pop_back();
   }
 }

@@ -20,8 +20,9 @@ namespace egeria::policy {
 //   c f left       c = .4: most of what frozen modules would have learned is learned by those behind them
 //
 // of all progress. That must be worth the time, c f <= most_share * s, and with what was given up before not be more than
-// `area_left`, of which the clock has the rest to give up when it freezes everything. Where readings do not tell, or not
-// clearly, f of lookup tables is taken for .05, which it was under wherever it was measured; nothing else freezes then.
+// `area_left`, of which the clock has the rest to give up when it freezes everything. Where no readings come, or they do
+// not tell clearly, f of lookup tables is taken for .05, which it was under wherever it was measured; nothing else freezes
+// then.
 //
 // It is sound where rates fall smoothly only: behind a sudden drop the loss falls since the noise of the weights does, of
 // which first-order progress says nothing. docs/adr/0017 has what was measured. Thread-compatible.
@@ -42,8 +43,8 @@ class EarlyFreezes {
   // Whether this job may freeze anything early.
   bool possible() const { return possible_; }
 
-  void Add(const GradientReading& reading) { shares_.Add(reading); }
-  // Readings for Look() so far say nothing of now.
+  void Add(const GradientReading& reading);
+  // Readings for Look() so far say nothing of now. Where some have come, it finds nothing before as many have come anew.
   void Forget() { shares_.Forget(); }
 
   // The deepest prefix over `frozen` and up to `most` that may freeze, by readings that tell of all from `frozen` on.
@@ -69,6 +70,8 @@ class EarlyFreezes {
 
  private:
   std::optional<Found> Judge(const ProgressShares& shares, int first, int prefix, double left) const;
+  // Of all progress, if modules from `first` on thaw with so much to come, or are booked anew.
+  double GivenUpWithout(int first, double left) const;
   // Of modules from `first` on, which thaw or are booked anew.
   void Refund(int first, double left);
   double TimeShare(int first, int prefix) const;
@@ -80,6 +83,7 @@ class EarlyFreezes {
   bool possible_;
   ProgressShares shares_;
   ProgressShares probe_;
+  bool readings_come_ = false;
   std::vector<Found> booked_;  // of what is frozen, from the front on
   double past_ = 0;            // given up by what has thawed since
   int contradicted_ = 0;       // probes in a row

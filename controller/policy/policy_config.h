@@ -113,6 +113,7 @@ struct JobShape {
   std::vector<double> planned_learning_rates = {};
   double budget = 0;  // part of the job's time that is to be saved, and no more; 0: as much as can be
   double saved_before = 0;  // the same, that was saved before `first_step`
+  double mean_rate_before = 0;  // mean learning rate of the steps before `first_step`; 0: unknown
   int table_modules = 0;    // the first so many are lookup tables, such as embeddings
 };
 

@@ -6,11 +6,16 @@
 
 namespace egeria::policy {
 
-RemainingArea::RemainingArea(const std::vector<double>& planned, int64_t total_steps)
-    : planned_(HaveArea(planned) ? planned : std::vector<double>{}),
+RemainingArea::RemainingArea(const JobShape& shape)
+    : planned_(HaveArea(shape.planned_learning_rates) ? shape.planned_learning_rates : std::vector<double>{}),
       pieces_(planned_.empty() ? 0 : static_cast<double>(planned_.size() - 1)),
       whole_(AreaUntil(pieces_, planned_)),
-      total_steps_(total_steps) {}
+      total_steps_(shape.total_steps) {
+  if (shape.first_step == 0 || !(shape.mean_rate_before > 0)) return;
+  observed_until_ = shape.first_step;
+  rate_ = shape.mean_rate_before;
+  past_ = rate_ * static_cast<double>(shape.first_step);
+}
 
 void RemainingArea::Observe(int64_t step, double rate) {
   const int64_t since = observed_until_.value_or(0);

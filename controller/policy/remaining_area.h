@@ -5,6 +5,8 @@
 #include <optional>
 #include <vector>
 
+#include "controller/policy/policy_config.h"
+
 namespace egeria::policy {
 
 // How much of the area under the learning rates of a training is still to come: that is what is left to learn with.
@@ -14,11 +16,11 @@ namespace egeria::policy {
 // the end. Thread-compatible.
 class RemainingArea {
  public:
-  // `planned` as JobShape::planned_learning_rates; one without an area (HaveArea) is none.
-  // total_steps 0: unknown.
-  RemainingArea(const std::vector<double>& planned, int64_t total_steps);
+  // By its planned_learning_rates; such without an area (HaveArea) are none. By its mean_rate_before otherwise.
+  explicit RemainingArea(const JobShape& shape);
 
-  // Takes in the rate in force at a step. Before the first one it is taken to have been the same.
+  // Takes in the rate in force at a step. Where nothing is known of those before the first one, it is taken to have been
+  // the same.
   void Observe(int64_t step, double rate);
 
   // Part of the whole area that lies behind `step`, 0..1. Empty where the total is unknown, or nothing is planned and

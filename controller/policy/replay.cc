@@ -154,6 +154,7 @@ absl::StatusOr<JobShape> ParseJob(int64_t line, const json& object) {
   EGERIA_ASSIGN_OR_RETURN(const std::optional<int64_t> first, WholeNumber(line, object, "first_step", kMostSteps));
   EGERIA_ASSIGN_OR_RETURN(const std::optional<double> budget, NumberAt(line, object, "budget"));
   EGERIA_ASSIGN_OR_RETURN(const std::optional<double> saved_before, NumberAt(line, object, "saved_before"));
+  EGERIA_ASSIGN_OR_RETURN(const std::optional<double> rate_before, NumberAt(line, object, "mean_rate_before"));
   EGERIA_ASSIGN_OR_RETURN(const std::optional<int64_t> tables, WholeNumber(line, object, "table_modules", kMostOfInt));
   EGERIA_ASSIGN_OR_RETURN(shape.step_shares, Numbers(line, object, "step_shares"));
   EGERIA_ASSIGN_OR_RETURN(shape.planned_learning_rates, Numbers(line, object, "planned_learning_rates"));
@@ -165,6 +166,7 @@ absl::StatusOr<JobShape> ParseJob(int64_t line, const json& object) {
   shape.first_step = first.value_or(0);
   shape.budget = budget.value_or(0);
   shape.saved_before = saved_before.value_or(0);
+  shape.mean_rate_before = rate_before.value_or(0);
   shape.table_modules = static_cast<int>(tables.value_or(0));
   const auto losses = object.find("losses_reported");
   shape.losses_reported = losses == object.end() || !losses->is_boolean() || losses->get<bool>();
@@ -328,6 +330,7 @@ std::string FormatJob(const JobShape& shape) {
   if (!shape.planned_learning_rates.empty()) job["planned_learning_rates"] = shape.planned_learning_rates;
   if (shape.budget > 0) job["budget"] = shape.budget;
   if (shape.saved_before > 0) job["saved_before"] = shape.saved_before;
+  if (shape.mean_rate_before > 0) job["mean_rate_before"] = shape.mean_rate_before;
   if (shape.table_modules > 0) job["table_modules"] = shape.table_modules;
   return Dump(ordered_json{{"job", job}});
 }

@@ -25,7 +25,7 @@ void Reprobe::Begin(int64_t step) {
 
 void Reprobe::Collect(int64_t step) {
   running_ = true;
-  from_step_ = step;
+  from_step_ = newest_step_ = step;
   readings_ = 0;
   next_look_ = least_readings_;
   gate_.Forget();
@@ -44,11 +44,12 @@ void Reprobe::Restart(int64_t step) {
 std::optional<Reprobe::Finding> Reprobe::Observe(const GradientReading& reading, int frozen, int exempt,
                                                  Burden burden) {
   if (!running_ || reading.first_module > 0 || reading.parts < 2 || reading.step <= from_step_) return std::nullopt;
-  gate_.Add(reading);
+  newest_step_ = reading.step;
+  if (!gate_.Add(reading)) return std::nullopt;
   ++all_readings_;
   if (++readings_ < next_look_) return std::nullopt;
 
-  if (burden == Burden::kOnFreeze && gate_.Refusal(frozen, frozen, exempt).has_value()) {
+  if (burden == Burden::kOnFreeze && gate_.Refusal(exempt, frozen, exempt).has_value()) {
     running_ = false;
     return Finding{std::min(exempt, frozen), std::nullopt};
   }

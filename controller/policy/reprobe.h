@@ -18,7 +18,8 @@ namespace egeria::policy {
 // at the threshold by chance every twentieth time. Thread-compatible.
 class Reprobe {
  public:
-  // Where it lies on the freeze, which should not be there, the first judgement ends it unless all of it surely is noise.
+  // Where it lies on the freeze, which should not be there, the first judgement ends it unless all of it surely is noise,
+  // as far as readings of all of it tell.
   enum class Burden { kOnSignal, kOnFreeze };
 
   struct Finding {
@@ -40,6 +41,8 @@ class Reprobe {
   void Ease(double factor) { gate_.Ease(factor); }
 
   bool running() const { return running_; }
+  // The step of the newest reading of the probe that is running; where there is none, the one at which it began.
+  int64_t newest_step() const { return newest_step_; }
   // Readings that the probe under way, or the last one, has taken, with its repetition.
   int readings() const { return all_readings_; }
 
@@ -59,6 +62,7 @@ class Reprobe {
   bool running_ = false;
   bool repeated_ = false;
   int64_t from_step_ = 0;       // readings of this step and before are not of this probe
+  int64_t newest_step_ = 0;
   int readings_ = 0;            // since the probe began, or its repetition
   int next_look_ = 0;           // readings after which it is judged
   int all_readings_ = 0;

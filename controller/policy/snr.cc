@@ -14,6 +14,9 @@ constexpr double kBatchOfThresholds = 64;
 // Keeps weights finite where readings are exactly alike, as simulated ones may be.
 constexpr double kLeastVariance = 1e-12;
 constexpr double kLargestSquare = 1e200;
+// Readings in a row of another number of parts after which that is the job's number. An epoch's last step may have fewer
+// micro-batches than the others.
+constexpr int kReadingsOfAnotherNumber = 3;
 
 bool IsSquare(double value) { return value >= 0 && value <= kLargestSquare; }  // false for NaN
 
@@ -39,10 +42,14 @@ SnrEstimator::SnrEstimator(int modules, int window)
   EGERIA_CHECK(modules >= 1 && window >= 2);
 }
 
-void SnrEstimator::Add(const GradientReading& reading) {
-  if (reading.parts < 2) return;
-  if (reading.parts != parts_) Forget();
-  parts_ = reading.parts;
+bool SnrEstimator::Add(const GradientReading& reading) {
+  if (reading.parts < 2) return false;
+  if (reading.parts != parts_) {
+    if (parts_ != 0 && ++of_another_number_ < kReadingsOfAnotherNumber) return false;
+    Forget();
+    parts_ = reading.parts;
+  }
+  of_another_number_ = 0;
   const size_t values = std::min(reading.mean_of_squares.size(), reading.square_of_mean.size());
   for (size_t i = 0; i < values; ++i) {
     const size_t module = static_cast<size_t>(reading.first_module) + i;
@@ -54,6 +61,7 @@ void SnrEstimator::Add(const GradientReading& reading) {
     history.push_back({reading.step, signal, square, reading.samples});
     if (history.size() > window_) history.pop_front();
   }
+  return true;
 }
 
 void SnrEstimator::Forget() {

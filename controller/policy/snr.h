@@ -37,9 +37,10 @@ class SnrEstimator {
   // Keeps the last `window` >= 2 readings of each of `modules` >= 1 modules.
   SnrEstimator(int modules, int window);
 
-  // Takes in a reading. One with fewer than two parts says nothing of noise; one of another number of parts than those
-  // before makes it forget them. Numbers that are not finite, or negative, are as if not read.
-  void Add(const GradientReading& reading);
+  // Takes in a reading, and returns whether it did. One with fewer than two parts says nothing of noise. One of another
+  // number of parts than those before is left out; where the next ones are, too, they replace those before. Numbers that
+  // are not finite, or negative, are as if not read.
+  bool Add(const GradientReading& reading);
 
   void Forget();
 
@@ -69,7 +70,8 @@ class SnrEstimator {
   SnrEstimate AtFullBatch(double ratio, double half_width) const;
 
   const size_t window_;
-  int parts_ = 0;  // 0: none read yet
+  int parts_ = 0;              // 0: none read yet
+  int of_another_number_ = 0;  // readings in a row
   std::vector<std::deque<Entry>> history_;
 };
 

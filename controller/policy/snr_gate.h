@@ -19,7 +19,7 @@ class SnrGate {
   // least two, of a step's time.
   SnrGate(double threshold, double late_threshold, int readings, int least_readings, std::vector<double> shares);
 
-  void Add(const GradientReading& reading) { estimator_.Add(reading); }
+  bool Add(const GradientReading& reading) { return estimator_.Add(reading); }  // whether it was taken in
   void Forget() { estimator_.Forget(); }
   // Thresholds are `factor` >= 1 times as high from now on, but not over .9 for it.
   void Ease(double factor) { ease_ = factor; }

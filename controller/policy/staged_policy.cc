@@ -21,7 +21,9 @@ StagedPolicy::StagedPolicy(const StagedConfig& config, const JobShape& shape)
     : config_(config),
       modules_(shape.modules),
       period_(StepsOfPart(config.every, static_cast<double>(shape.total_steps))),
-      gate_(config.threshold, config.threshold, kReadings, kLeastReadings, TimeSharesOf(shape)) {
+      first_step_(shape.first_step),
+      gate_(config.threshold, config.threshold, kReadings, kLeastReadings, TimeSharesOf(shape)),
+      retry_(RetryAfter(first_step_)) {
   const std::vector<double> shares = TimeSharesOf(shape);
   int deepest = config.deepest_prefix > 0 ? config.deepest_prefix : shape.modules - 1;
   if (config.share > 0) deepest = SmallestPrefixReaching(config.share, shares);
@@ -91,14 +93,20 @@ void StagedPolicy::Adopt(int64_t step, int frozen_prefix) {
   EGERIA_CHECK(frozen_prefix >= 0 && frozen_prefix < modules_);
   if (step < step_) {  // training goes on from an older step
     done_ = 0;
-    retry_ = 0;
+    retry_ = RetryAfter(step);
     PutOff(false);
     rates_.Forget();
     gate_.Forget();
     readings_from_ = -1;
   }
+  // What was put off is still due, unless somebody has thawed; and so may be what a checkpoint has not frozen.
+  const bool begins_here = step <= first_step_;
+  const bool awaits = config_.veto && frozen_prefix >= frozen_prefix_ && (put_off_ || begins_here);
   step_ = step;
-  while (done_ < stages_.size() && stages_[done_].step < step_) ++done_;
+  while (done_ < stages_.size() && stages_[done_].step < step_ &&
+         !(awaits && stages_[done_].prefix > frozen_prefix)) {
+    ++done_;
+  }
   frozen_prefix_ = frozen_prefix;
 }
 

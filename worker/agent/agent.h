@@ -47,6 +47,7 @@ struct JobDescription {
   bool observe = false;
   double budget = 0;         // part of the job's time that is to be saved, and no more; 0: as much as can be
   double saved_before = 0;   // the same, that was saved before `step`
+  double mean_rate_before = 0;  // mean learning rate of the steps before `step`; 0: unknown
   int table_modules = 0;     // of the first so many modules nearly all parameters are rows of lookup tables
   bool losses_reported = true;  // false: no StepReport will ever have a loss, on no rank
   int64_t step = 0;          // restored from a checkpoint, with the next two

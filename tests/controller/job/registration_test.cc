@@ -40,6 +40,8 @@ TEST(Registration, NamesTheFieldThatIsWrong) {
       {[](auto& r) { r.set_mode(static_cast<v1::Mode>(9)); }, "[BAD_REGISTRATION] mode"},
       {[](auto& r) { r.mutable_modules(1)->set_step_share(1.5); }, "[BAD_REGISTRATION] module 'layer1' takes 1.5"},
       {[](auto& r) { r.mutable_modules(1)->set_step_share(std::nan("")); }, "[BAD_REGISTRATION] module 'layer1' takes"},
+      {[](auto& r) { r.set_mean_rate_before(-1); }, "[BAD_REGISTRATION] mean_rate_before -1"},
+      {[](auto& r) { r.set_mean_rate_before(std::nan("")); }, "[BAD_REGISTRATION] mean_rate_before nan"},
       {[](auto& r) { r.set_table_modules(-1); }, "[BAD_REGISTRATION] -1 lookup tables of 3 modules"},
       {[](auto& r) { r.set_table_modules(3); }, "[BAD_REGISTRATION] 3 lookup tables of 3 modules"},
       {[](auto& r) { r.add_planned_learning_rates(-1); }, "[BAD_REGISTRATION] a planned learning rate"},

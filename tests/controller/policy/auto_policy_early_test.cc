@@ -173,6 +173,22 @@ TEST(AutoPolicyEarly, LeavesTheClockTheRestOfWhatMayBeGivenUp) {
   EXPECT_GE(decisions[1].step, 947);
 }
 
+TEST(AutoPolicyEarly, CountsWhatWasGivenUpBeforeTheCheckpoint) {
+  SimulatedTraining training = FineTuning();
+  training.shape.table_modules = 1;
+  training.shape.total_steps = training.steps = 1'000;
+  training.shape.first_step = 600;
+  training.rate = [](int64_t step) { return 1e-3 * (1 - static_cast<double>(step) / 1000); };
+  training.snr = [](int module, int64_t) { return module == 0 ? 0.3 : 0.003; };
+  training.progress = nullptr;
+  const auto policy = Auto(training);
+  policy->Adopt(600, 1);
+  const std::vector<Decision> decisions = training.Run(*policy, 600);
+  ASSERT_THAT(decisions, SizeIs(1));
+  EXPECT_EQ(decisions[0].frozen_prefix, 3);
+  EXPECT_GE(decisions[0].step, 947) << "as if it had frozen at 40 %, see above";
+}
+
 TEST(AutoPolicyEarly, DoesNotFreezeAgainWhatTwoProbesContradict) {
   SimulatedTraining training = FineTuning();
   training.shape.table_modules = 1;  // which would go without readings

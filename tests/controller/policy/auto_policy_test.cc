@@ -219,6 +219,74 @@ TEST(AutoPolicyByClock, WaitsForReadingsOfARateThatHasJustFallen) {
   EXPECT_LE(decisions[0].step, 3396 + 17 * 2 + 4);
 }
 
+// Nobody was asked for readings when such a check came due.
+TEST(AutoPolicyByClock, IsVetoedInAJobThatGoesOnFromACheckpoint) {
+  for (const int prefix : {0, 2}) {
+    SimulatedTraining training = TrainingOf(0.3);
+    training.shape.planned_learning_rates = {0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.01, 0.01};
+    training.shape.first_step = 3500;
+    const auto policy = ByClock(training, {.start = 0.85, .area_left = 0.01, .reprobe_every = 0});
+    if (prefix > 0) policy->Adopt(3500, prefix);
+    training.steps = 3834;
+    EXPECT_THAT(training.Run(*policy, 3500), IsEmpty());
+    training.snr = nullptr;
+    training.steps = 3900;
+    EXPECT_THAT(training.Run(*ByClock(training), 3500), SizeIs(1)) << "where readings do not come it does not wait forever";
+  }
+}
+
+TEST(AutoPolicyByClock, ReadsNothingPastThePlannedEnd) {
+  SimulatedTraining training = TrainingOf(0.3);
+  training.steps = 4100;
+  for (const bool by_clock : {false, true}) {
+    const AutoConfig config{.start = 0.5, .area_left = 1, .second_opinion = true};
+    const auto policy = by_clock ? ByClock(training, config) : Auto(training);
+    EXPECT_THAT(training.Run(*policy), IsEmpty());
+    EXPECT_FALSE(policy->gradient_monitoring());
+    EXPECT_FALSE(policy->monitoring());
+  }
+}
+
+// Workers that cannot look at what is frozen: the active modules' readings must not wait for them.
+TEST(AutoPolicyByClock, GivesUpAProbeOfWhichItHearsNothing) {
+  SimulatedTraining training = TrainingOf(0.003, 20'000);
+  training.shape.planned_learning_rates = PlannedCosine();
+  training.rate = [](int64_t step) { return Cosine(step, 20'000); };
+  const auto snr = training.snr;
+  int64_t probing = 0, frozen = 0;
+  training.meddle = [&](int64_t step, Policy& policy) {
+    if (step == 12'000) policy.Adopt(step, 2);
+    const auto wanted = policy.gradient_monitoring();
+    const bool of_frozen = wanted && wanted->first_module < policy.frozen_prefix();
+    training.snr = of_frozen ? nullptr : snr;
+    frozen += policy.frozen_prefix() > 0;
+    probing += of_frozen;
+  };
+  const std::vector<Decision> decisions = RunByClock(training);
+  ASSERT_THAT(decisions, SizeIs(1));
+  EXPECT_THAT(decisions[0].reason, HasSubstr("modules 0 to 4: gradient SNR")) << "readings of the active ones have come";
+  EXPECT_LE(decisions[0].step, 17'004);
+  EXPECT_GT(probing, 0);
+  EXPECT_LT(4 * probing, frozen) << "the next probe is ever farther away";
+}
+
+// As where every other reading is of a step with fewer micro-batches.
+TEST(AutoPolicyByClock, UndoesWhatIsForcedThoughTheNumberOfPartsVaries) {
+  SimulatedTraining training = TrainingOf(0.3);
+  training.shape.planned_learning_rates = PlannedCosine();
+  const auto policy = ByClock(training);
+  policy->Adopt(600, 3);
+  SimulatedGradients two(1, 2), three(2, 3);
+  std::optional<Decision> decision;
+  for (int64_t step = 601; step < 700 && !decision; ++step) {
+    SimulatedGradients& gradients = step % 2 == 0 ? two : three;
+    decision = policy->Observe({.step = step, .learning_rate = 0.1,
+                                .gradients = gradients.Reading(step, 0, std::vector<double>(kModules, 0.3))});
+  }
+  ASSERT_TRUE(decision);
+  EXPECT_EQ(decision->frozen_prefix, 0) << decision->reason;
+}
+
 TEST(AutoPolicyByClock, ObjectsBeforeItsTime) {
   SimulatedTraining training = TrainingOf(0.003);
   const auto policy = ByClock(training, {.start = 0.5});

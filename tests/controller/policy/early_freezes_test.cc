@@ -95,6 +95,7 @@ TEST(EarlyFreezes, OfLookupTablesNeedNoReadings) {
   for (int i = 0; i < 20; ++i) early.Add(ReadingOf({0.4, 0.2, 0.2, 0.2}));
   EXPECT_FALSE(early.Look(0, 3, 0.1)) << "readings that are clear count for more";
   early.Forget();
+  EXPECT_FALSE(early.Look(0, 3, 0.1)) << "where readings come it waits for them";
   for (int i = 0; i < 20; ++i) early.Add(ReadingOf({i % 2 == 0 ? 1.0 : -1.0, 0, 0, 0}));
   EXPECT_TRUE(early.Look(0, 3, 0.1)) << "and those that are not, for nothing";
   shape.step_shares = {0.04, 0.18, 0.18, 0.2};
@@ -147,6 +148,15 @@ TEST(EarlyFreezes, TwoProbesInARowContradictOne) {
   EXPECT_FALSE(probe(0.8));
   EXPECT_TRUE(probe(0.8));
   EXPECT_FALSE(early.possible()) << "what it goes by is wrong here";
+}
+
+TEST(EarlyFreezes, CountModulesOnceWhenMoreAreToBeJustified) {
+  EarlyFreezes early = With({0.05, 0.02, 0.45, 0.48});
+  early.Book(*early.Look(0, 1, 0.36), 0.36);
+  ASSERT_EQ(early.prefix(), 1);
+  early.BeginProbe();
+  for (int i = 0; i < 8; ++i) early.AddToProbe(ReadingOf({0.05, 0.02, 0.45, 0.48}));
+  EXPECT_TRUE(early.Justified(2, 0.3)) << ".02 * (.36 - .3) + .028 * .3 is under 1 %, .02 * .36 + .028 * .3 is not";
 }
 
 TEST(EarlyFreezes, BookModulesOnce) {

@@ -8,8 +8,15 @@
 namespace egeria::policy {
 namespace {
 
+JobShape Shape(const std::vector<double>& planned, int64_t total_steps) {
+  JobShape shape;
+  shape.planned_learning_rates = planned;
+  shape.total_steps = total_steps;
+  return shape;
+}
+
 TEST(RemainingArea, IsThatOfThePlan) {
-  const RemainingArea linear({1, 0}, 1000);
+  const RemainingArea linear(Shape({1, 0}, 1000));
   EXPECT_DOUBLE_EQ(linear.After(0).value(), 1);
   EXPECT_DOUBLE_EQ(linear.After(500).value(), 0.25);
   EXPECT_NEAR(linear.After(900).value(), 0.01, 1e-12);
@@ -18,13 +25,13 @@ TEST(RemainingArea, IsThatOfThePlan) {
   EXPECT_EQ(linear.StepWith(0.01), 900);
   EXPECT_EQ(linear.StepWith(1), 0);
 
-  const RemainingArea drop({1, 1, 1, 0.1, 0.1}, 400);  // 1 + 1 + .55 + .1
+  const RemainingArea drop(Shape({1, 1, 1, 0.1, 0.1}, 400));  // 1 + 1 + .55 + .1
   EXPECT_NEAR(drop.After(300).value(), 0.1 / 2.65, 1e-12);
   EXPECT_NEAR(drop.After(350).value(), 0.05 / 2.65, 1e-12);
 }
 
 TEST(RemainingArea, OfAPlanDoesNotMindWhatIsObserved) {
-  RemainingArea linear({1, 0}, 1000);
+  RemainingArea linear(Shape({1, 0}, 1000));
   linear.Observe(500, 7);
   EXPECT_DOUBLE_EQ(linear.After(500).value(), 0.25);
 }
@@ -32,7 +39,7 @@ TEST(RemainingArea, OfAPlanDoesNotMindWhatIsObserved) {
 TEST(RemainingArea, WithoutAPlanIsABoundByThePresentRate) {
   for (const std::vector<double>& none : {std::vector<double>{}, {0.1}, {0, 0}, {0.1, -1},
                                           {0.1, std::numeric_limits<double>::quiet_NaN()}}) {
-    RemainingArea area(none, 1000);
+    RemainingArea area(Shape(none, 1000));
     EXPECT_FALSE(area.After(10));
     EXPECT_FALSE(area.StepWith(0.01));
     area.Observe(100, 1);
@@ -47,8 +54,19 @@ TEST(RemainingArea, WithoutAPlanIsABoundByThePresentRate) {
   }
 }
 
+TEST(RemainingArea, KnowsWhatWasBeforeTheJob) {
+  JobShape shape = Shape({}, 1000);
+  shape.first_step = 600;
+  shape.mean_rate_before = 1;
+  RemainingArea area(shape);
+  area.Observe(602, 0.1);
+  EXPECT_NEAR(area.After(602).value(), 39.8 / (602 + 39.8), 1e-12);
+  shape.planned_learning_rates = {1, 0};
+  EXPECT_DOUBLE_EQ(RemainingArea(shape).After(900).value(), RemainingArea(Shape({1, 0}, 1000)).After(900).value());
+}
+
 TEST(RemainingArea, OfAnUnknownTotalIsUnknown) {
-  RemainingArea area({1, 0}, 0);
+  RemainingArea area(Shape({1, 0}, 0));
   area.Observe(10, 1);
   EXPECT_FALSE(area.After(10));
   EXPECT_FALSE(area.StepWith(0.01));

@@ -61,8 +61,15 @@ TEST(Snr, KeepsTheLastReadingsAndForgetsThoseOfOtherParts) {
   SnrEstimator estimator(1, 3);
   for (int i = 0; i < 5; ++i) estimator.Add(ReadingOf(i, 2, 1, 0.5));
   EXPECT_EQ(estimator.readings(0), 3);
-  estimator.Add(ReadingOf(6, 4, 1, 0.5));
+  for (int i = 5; i < 8; ++i) EXPECT_EQ(estimator.Add(ReadingOf(i, 4, 1, 0.5)), i == 7);
   EXPECT_EQ(estimator.readings(0), 1);
+}
+
+// As where the last step of each epoch has fewer micro-batches.
+TEST(Snr, LeavesOutSingleReadingsOfAnotherNumberOfParts) {
+  SnrEstimator estimator(1, 100);
+  for (int i = 0; i < 30; ++i) EXPECT_EQ(estimator.Add(ReadingOf(i, i % 3 == 2 ? 3 : 4, 1, 0.5)), i % 3 != 2);
+  EXPECT_EQ(estimator.readings(0), 20);
 }
 
 TEST(Snr, ThresholdRisesWithTheBatch) {

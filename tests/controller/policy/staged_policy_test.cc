@@ -124,6 +124,43 @@ TEST(StagedPolicy, GoesOnFromWhatSomebodyElseSet) {
   EXPECT_THAT(StagesOf(training), ElementsAre(Pair(800, 3), Pair(850, 4), Pair(900, 5)));
 }
 
+// Modules 3 and 4 carry a signal until the rate falls at step 3720.
+SimulatedTraining PutOffUntil3720() {
+  SimulatedTraining training = TrainingOf(6, 4000);
+  training.snr = [](int module, int64_t step) { return module >= 3 && step < 3720 ? 0.4 : 0.005; };
+  training.rate = [](int64_t step) { return step < 3720 ? 0.1 : 0.01; };
+  return training;
+}
+
+TEST(StagedPolicy, StillFreezesWhatWasPutOffWhenSomebodyFroze) {
+  SimulatedTraining training = PutOffUntil3720();
+  training.meddle = [](int64_t step, Policy& policy) {
+    if (step == 3700) policy.Adopt(step, 4);
+  };
+  const auto stages = StagesOf(training, kVetoed);
+  ASSERT_FALSE(stages.empty());
+  EXPECT_EQ(stages.back().second, 5);
+  training.meddle = [](int64_t step, Policy& policy) {
+    if (step == 3700) policy.Adopt(step, 0);
+  };
+  EXPECT_THAT(StagesOf(training, kVetoed), ElementsAre(Pair(2800, 3))) << "but not what somebody thawed";
+}
+
+TEST(StagedPolicy, ReadsBeforeItFreezesInAJobThatGoesOnFromACheckpoint) {
+  for (const int prefix : {0, 3}) {
+    SimulatedTraining training = PutOffUntil3720();
+    training.shape.first_step = 3650;
+    const std::unique_ptr<Policy> policy = MakePolicy(kVetoed, training.shape).value();
+    if (prefix > 0) policy->Adopt(3650, prefix);
+    const std::vector<Decision> decisions = training.Run(*policy, 3650);
+    ASSERT_FALSE(decisions.empty());
+    EXPECT_GE(decisions[0].step, 3750) << "a period later";
+    EXPECT_EQ(decisions.back().frozen_prefix, 5);
+    if (prefix == 0) continue;
+    EXPECT_GE(decisions[0].step, 3820) << "a period after the rate has fallen";
+  }
+}
+
 TEST(TrainingFractions, AreaIsThatOfTheLinesBetweenTheRates) {
   EXPECT_EQ(StepAtArea(0.5, {1, 1}, 1000), 500);
   EXPECT_EQ(StepAtArea(0.0, {1, 1}, 1000), 0);

@@ -109,6 +109,21 @@ def test_what_was_saved_before_a_resume_follows_from_the_switches():
     assert saved_before(60, [Switch(0, 9, False, True)], shares, 20) == 1
 
 
+def test_the_mean_learning_rate_outlives_a_resume():
+    training = Training()
+    session = training.attach()
+    training.train(4, session)
+    rate = training.optimizer.param_groups[0]["lr"]
+    state = session.state_dict()
+    resumed = Training().attach()
+    resumed.load_state_dict(state)
+    assert resumed._rates.mean_over(4) == pytest.approx(rate) and rate > 0
+    for unknown in ({"step": 4}, {**state, "learning_rate_sum": float("nan")}, {**state, "learning_rate_sum": "?"}):
+        resumed = Training().attach()
+        resumed.load_state_dict(unknown)
+        assert resumed._rates.mean_over(4) == 0 and resumed.state_dict()["learning_rate_sum"] is None
+
+
 def test_plans_freeze_and_unfreeze_and_the_summary_says_so(capsys: pytest.CaptureFixture[str]):
     training = Training()
     with training.attach(plans=[(15, 2), (18, 3), (22, 0)]) as session:

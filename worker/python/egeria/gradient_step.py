@@ -45,7 +45,7 @@ class GradientStep:
     Attributes:
       compared: whether a pass on the side has given what training's did, in this step or one before.
       seconds: spent inside of training's backward passes.
-      in_vain: frozen layer modules could not be looked at, since some rank could not; the same on all ranks.
+      in_vain: there was no pass on the side, since some rank could not make it; the same on all ranks.
     """
 
     def __init__(self, replicas: Replicas, model: nn.Module, modules: Sequence[Sequence[nn.Parameter]],
@@ -109,7 +109,7 @@ class GradientStep:
             self._replay = Replay(self._model, args, kwargs, batch)
 
     def after_forward(self, output: Any) -> None:
-        if self._replay is not None:
+        if self._replay is not None and not self._full:
             self._replay.watch(output)
 
     def _hook_of(self, parameter: nn.Parameter) -> Callable[[Tensor], None]:
@@ -189,6 +189,9 @@ class GradientStep:
             elif replay is not None:
                 with aside():
                     self._result = self._of_halves(replay)
+        except CannotReplay:
+            self.in_vain = self.in_vain or self._ranks == 1
+            raise
         finally:
             if replay is not None:
                 replay.close()

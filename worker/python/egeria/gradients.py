@@ -25,7 +25,7 @@ from egeria.progress import OptimizerMetric
 from egeria.replay import CannotReplay
 from egeria.replicas import Replicas
 
-# Steps in a row in which some rank could not look at frozen layer modules: then none tries again while they are frozen.
+# Steps in a row in which a pass on the side was tried in vain: then none is tried again while the same are frozen.
 _MOST_IN_VAIN = 4
 
 # Communication hooks of torch that average, if in fewer bits; others give something else than the mean.
@@ -77,7 +77,7 @@ class GradientMeter:
             self._parameters = [[parameter for _, parameter in module.parameters()] for module in modules]
         if len(thawed) != self._thawed:
             self._in_vain, self._thawed = 0, len(thawed)
-        if thawed and self._in_vain >= _MOST_IN_VAIN:
+        if (thawed or ranks == 1) and self._in_vain >= _MOST_IN_VAIN:
             return
         self._step = GradientStep(self._replicas, self._model, self._parameters[first:], thawed, ranks, self._metric,
                                   self._compared)

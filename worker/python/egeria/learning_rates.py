@@ -13,9 +13,13 @@ class LearningRates:
     """Of all parameter groups of the optimizers, in their order.
 
     A module whose rate is 0 is trained for nothing: the policy `auto` freezes it at once.
+
+    Attributes:
+      sum: over all steps so far, of the first rate that is over 0; None where those of a checkpoint are not known.
     """
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        self.sum: float | None = 0.0
         self._optimizers = optimizers
         self._zeros: list[bool] = []  # of each group, when still modules were last counted
         self._modules: Sequence[LayerModule] = ()
@@ -23,6 +27,15 @@ class LearningRates:
 
     def now(self) -> list[float]:
         return [float(group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
+
+    def end_step(self, rates: Sequence[float]) -> None:
+        """The optimizers have stepped, with the rates that now() gave."""
+        if self.sum is not None:
+            self.sum += next((rate for rate in rates if rate > 0), 0.0)
+
+    def mean_over(self, steps: int) -> float:
+        """Of the first rate that is over 0, over all steps so far, which are so many; 0: unknown."""
+        return self.sum / steps if self.sum is not None and steps > 0 else 0.0
 
     def still_modules(self, rates: Sequence[float], modules: Sequence[LayerModule]) -> int:
         """How many of the first layer modules no optimizer changes, because their learning rates are 0.

@@ -46,6 +46,7 @@ class Subject:
     job_id: str  # the same on all ranks
     total_steps: int | None
     planned_rates: list[float]
+    mean_rate_before: float  # of the learning rate, over the steps before `step`; 0: unknown
     shares: StepShares
     losses_reported: bool
     step: int
@@ -159,6 +160,7 @@ class Link:
             "observe": config.observe,
             "budget": config.budget or 0.0,
             "saved_before": saved_before(subject.step, subject.switches, shares, subject.total_steps),
+            "mean_rate_before": subject.mean_rate_before,
             "table_modules": table_modules(self.modules),
             "losses_reported": subject.losses_reported,
             "step": subject.step,

@@ -31,7 +31,7 @@ from egeria.modules import LayerModule, ModuleSpec, from_unit_names, partition, 
 from egeria.reports import Reports, total_steps_of
 from egeria.schedules import planned_rates, unwrapped
 from egeria.session_link import SessionLink
-from egeria.states import STATE_VERSION, Switch, namespace_in, read_state, summary_line
+from egeria.states import STATE_VERSION, Switch, namespace_in, rate_sum_in, read_state, summary_line
 from egeria.step_shares import StepShares
 from egeria.switching import Switcher
 
@@ -193,6 +193,7 @@ class Session:
             "modules": [[module.name, list(module.unit_names), [name for name, _ in module.loose]]
                         for module in self.modules],
             "step_shares": dict(self._shares.known),
+            "learning_rate_sum": self._rates.sum,
             "samples_repeat": None if self._caching is None else self._caching.repeats.known,
             "cache_namespace": self._cache_namespace(),
         }
@@ -224,6 +225,7 @@ class Session:
         self._applied_plan = plan
         self._switches = switches
         self._link.resume(step)
+        self._rates.sum = rate_sum_in(state)
         self._shares.known = {str(name): float(share) for name, share in (state.get("step_shares") or {}).items()}
         if self._caching is not None and state.get("samples_repeat") is not None:
             self._caching.repeats.known = bool(state["samples_repeat"])
@@ -477,6 +479,7 @@ class Session:
         total_steps = self._total_steps()
         subject = Subject(self._model, self._spec, self._fixed, self.modules, self._config, self._switcher.job_id,
                           total_steps, planned_rates(self._scheduler, total_steps, self._step, self._scheduled),
+                          self._rates.mean_over(self._step),
                           self._shares, self._reports.any_loss, self._step, self._switcher.prefix, self._switches,
                           self._applied_plan, self._link.recordings)
         if not self._link.start(subject, group):
@@ -542,6 +545,7 @@ class Session:
 
     def _report_step(self, prefix: int) -> None:
         rates = self._rates.now()
+        self._rates.end_step(rates)
         # Before the line starts, modules may be in another order than the model calls them.
         still = self._rates.still_modules(rates, self.modules) if self._link.link is not None else 0
         self._reports.end_step(self._step, rates, still, self._link.link, prefix)

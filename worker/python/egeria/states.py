@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -54,6 +55,15 @@ def namespace_in(state: dict[str, Any]) -> str | None:
         return str(uuid.UUID(state.get("cache_namespace")))
     except (AttributeError, TypeError, ValueError):
         return None
+
+
+def rate_sum_in(state: dict[str, Any]) -> float | None:
+    """LearningRates.sum; None where the state has none that could be, as those of older versions."""
+    try:
+        value = float(state["learning_rate_sum"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return value if 0 <= value < math.inf else None
 
 
 def saved_before(step: int, switches: Sequence[Switch], shares: Sequence[float], total_steps: int | None) -> float:

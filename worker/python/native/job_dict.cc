@@ -100,6 +100,7 @@ JobDescription ReadJob(const py::dict& dict) {
       {"observe", Into(&JobDescription::observe)},
       {"budget", Into(&JobDescription::budget)},
       {"saved_before", Into(&JobDescription::saved_before)},
+      {"mean_rate_before", Into(&JobDescription::mean_rate_before)},
       {"table_modules", Into(&JobDescription::table_modules)},
       {"losses_reported", Into(&JobDescription::losses_reported)},
       {"step", Into(&JobDescription::step)},
