@@ -62,6 +62,10 @@ class Spread:
         quantile = _STUDENT_95[min(self.count - 1, len(_STUDENT_95)) - 1]
         return quantile * self.deviation / math.sqrt(self.count)
 
+    def is_below(self, limit: float) -> bool:
+        """Whether all of the mean's interval is."""
+        return self.half_width is not None and self.mean + self.half_width < limit
+
     @property
     def verdict(self) -> Verdict:
         """Where the values are paired differences."""
@@ -115,7 +119,7 @@ class Duel:
     label: str
     control: Kind
     gain: Spread
-    control_ratio: float
+    control_ratio: Spread
 
     @property
     def ahead(self) -> bool:
@@ -226,7 +230,7 @@ def duels(runs: Group, label: str, quality: Quality) -> list[Duel]:
             gains.append(quality.gain(record["final"], control["final"]))
             ratios.append(control["seconds"] / plain["seconds"])
         if pairs and len(gains) == len(pairs):
-            found.append(Duel(label, kind, Spread.of(gains), statistics.fmean(ratios)))
+            found.append(Duel(label, kind, Spread.of(gains), Spread.of(ratios)))
     return found
 
 

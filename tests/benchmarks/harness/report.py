@@ -63,7 +63,7 @@ def verdicts(runs: Group, quality: Quality) -> list[str]:
     else:
         lines.append(_against_controls(auto, duels(runs, "auto", quality), quality))
         if auto.ratio.mean >= 1:
-            lines.append(f"**`auto` does not save time here: {auto.ratio.mean:.3f} of the plain run's.**")
+            lines.append(f"**`auto` does not save time here: {_ratio(auto.ratio)} of the plain run's.**")
         lines += [_against_plain(auto, noise, quality), *_against_clock(runs, auto, quality),
                   *_reinvested(runs, quality)]
     early = row(runs, "early", quality)
@@ -138,15 +138,15 @@ def _result(found: Row, quality: Quality) -> str:
 
 def _times(policy: Row, fought: Sequence[Duel]) -> str:
     """Controls get the policy's share of the steps; whether they took its time is a matter of the machine."""
-    times = " and ".join(f"{duel.control_ratio:.3f} (`{duel.control.value}`)" for duel in fought)
-    off = max(abs(duel.control_ratio - policy.ratio.mean) for duel in fought)
+    times = " and ".join(f"{_ratio(duel.control_ratio)} (`{duel.control.value}`)" for duel in fought)
+    off = max(abs(duel.control_ratio.mean - policy.ratio.mean) for duel in fought)
     return f" As measured, it took {_time(policy)}, and they {times}" + (
         "." if off <= _SAME_TIME else ": the machine was not the same for all.")
 
 
 def _time(found: Row) -> str:
     own = "" if found.own == 1 else f" (its time is its own for the last {100 * found.own:.0f} % of the steps)"
-    return f"{found.ratio.mean:.3f} of the plain run's time{own}"
+    return f"{_ratio(found.ratio)} of the plain run's time{own}"
 
 
 def _mixtures(runs: Group) -> list[str]:
@@ -177,8 +177,9 @@ def task_report(runs: Group, quality: Quality) -> str:
         *_machines(runs), "",
         "## Runs", "",
         "Quality is the difference to the plain run of the same seed, over which means are taken; positive is better. "
-        "± is half of the mean's 90 % interval over the seeds, by Student's t: a run beats another where it lies above "
-        "0, loses where it lies below, and where it contains 0 they cannot be told apart. "
+        "± is half of the mean's 90 % interval over the seeds, by Student's t, of quality and of time: a run beats "
+        "another where the interval of quality lies above 0, loses where it lies below, and where it contains 0 they "
+        "cannot be told apart. "
         "Time is that of training, evaluation left out, over the plain run's, both as measured. Where a run begins as "
         "the plain run does, it may have been started from there, and its time is that of the plain run up to there "
         "and its own from there on: the share of its own is given. TTA: time to the plain run's final quality over "
@@ -203,9 +204,9 @@ def overview(groups: Sequence[Group]) -> str:
             text += [f"- {tasks.task_class(runs.task).title}: {lines[0]}"]
             text += [f"  {line}" for line in lines[1:] if line.startswith("**")]
     text += ["", "Written by `egeria bench report` from the records beside it. docs/benchmarks.md says what is "
-             "measured and how. Each cell: mean difference of quality to the plain run of the same seed (± half of its "
-             "90 % interval), and training time over the plain run's. Plain: ± the standard deviation over the seeds. "
-             "Mixed: rows come from several versions or machines, as the task's report says.", ""]
+             "measured and how. Each cell: mean difference of quality to the plain run of the same seed, and training "
+             "time over the plain run's (± half of their 90 % intervals). Plain: ± the standard deviation over the "
+             "seeds. Mixed: rows come from several versions or machines, as the task's report says.", ""]
     labels = list(dict.fromkeys(label for runs in groups for label in runs.others
                                 if label not in runs.variants and next(iter(runs.others[label].values()))["kind"]
                                 in (Kind.POLICY, Kind.EARLY)))
@@ -217,7 +218,7 @@ def overview(groups: Sequence[Group]) -> str:
         cells = []
         for label in labels:
             found = row(runs, label, quality)
-            cells.append("" if found is None else f"{_signed(found.gain, quality)}, {found.ratio.mean:.2f}")
+            cells.append("" if found is None else f"{_signed(found.gain, quality)}, {_ratio(found.ratio, 2)}")
         mixed = ", mixed" if _mixtures(runs) else ""
         text.append(f"| [{tasks.task_class(runs.task).title}]({report_name(runs)}.md) | {runs.profile} | "
                     f"{len(runs.plain)}{mixed} | {_value(final, quality)} {quality.unit} | " + " | ".join(cells)
@@ -231,12 +232,12 @@ def _sums(groups: Sequence[Group]) -> list[str]:
     rows = [(runs, found, quality) for runs, quality in small if (found := row(runs, "auto", quality)) is not None]
     if not rows:
         return []
-    faster = sum(found.ratio.mean < 1 for _, found, _ in rows)
-    much = sum(found.ratio.mean < _MUCH_FASTER for _, found, _ in rows)
+    ratios = [found.ratio for _, found, _ in rows]
     fought = [found for runs, _, quality in rows if len(found := duels(runs, "auto", quality)) == 2]
     ahead = sum(all(duel.ahead for duel in pair) for pair in fought)
-    text = f"Of {len(rows)} tasks, `auto` takes less time than the plain run on {faster}, under {_MUCH_FASTER} of it " \
-        f"on {much}; by the mean it beats both controls of its own time on {ahead}."
+    text = f"Of {len(rows)} tasks, `auto` takes less time than the plain run on {_count_below(ratios, 1)}, under " \
+        f"{_MUCH_FASTER} of it on {_count_below(ratios, _MUCH_FASTER)}; by the mean it beats both controls of its " \
+        f"own time on {ahead}."
     several = [(runs, found, quality) for runs, found, quality in rows if found.gain.count > 1]
     if not several:
         return [f"{text} One seed each: what is beyond the spread over seeds cannot be told."]
@@ -249,6 +250,13 @@ def _sums(groups: Sequence[Group]) -> list[str]:
             f"quality is within the plain runs' noise on {within}."]
 
 
+def _count_below(ratios: Sequence[Spread], limit: float) -> str:
+    count = str(sum(ratio.mean < limit for ratio in ratios))
+    if all(ratio.half_width is None for ratio in ratios):
+        return count
+    return f"{count} (beyond the spread over seeds on {sum(ratio.is_below(limit) for ratio in ratios)})"
+
+
 def _table(rows: Sequence[Row], quality: Quality) -> list[str]:
     lines = [f"| run | seeds | quality, {quality.unit} | worst seed | time | least to most | saved | by its own "
              "account | frozen | TTA | TTA less noise | own steps | watching before, estimate |",
@@ -256,7 +264,7 @@ def _table(rows: Sequence[Row], quality: Quality) -> list[str]:
     for found in rows:
         lines.append(
             f"| {found.label} | {found.gain.count} | {_signed(found.gain, quality)} | "
-            f"{_number(found.gain.least, quality, sign=True)} | {found.ratio.mean:.3f} | {found.ratio.least:.3f} to "
+            f"{_number(found.gain.least, quality, sign=True)} | {_ratio(found.ratio)} | {found.ratio.least:.3f} to "
             f"{found.ratio.most:.3f} | {100 * (1 - found.ratio.mean):.1f} % | {_percent(found.account)} | "
             f"{100 * found.frozen:.1f} % | {_reached(found.reached, found)} | "
             f"{_reached(found.reached_noise, found)} | {100 * found.own:.0f} % | {_percent(found.watching)} |")
@@ -280,7 +288,7 @@ def _duel_table(runs: Group, rows: Sequence[Row], quality: Quality) -> list[str]
     for duel in fought:
         lines.append(f"| {duel.label} | {duel.control.value} | {_signed(duel.gain, quality)} | "
                      f"{duel.gain.verdict.value} | {_number(duel.gain.least, quality, sign=True)} | "
-                     f"{duel.control_ratio:.3f} |")
+                     f"{_ratio(duel.control_ratio)} |")
     return [*lines, ""]
 
 
@@ -301,7 +309,7 @@ def _variant_table(runs: Group, quality: Quality) -> list[str]:
         gain = None if found.label == policy else difference(runs, found.label, policy, quality)
         switches = statistics.fmean(len(record["switches"]) for record in seeds.values())
         lines.append(f"| {found.label} | {constants} | {found.gain.count} | {_signed(found.gain, quality)} | "
-                     f"{'' if gain is None else _signed(gain, quality)} | {found.ratio.mean:.3f} | "
+                     f"{'' if gain is None else _signed(gain, quality)} | {_ratio(found.ratio)} | "
                      f"{100 * found.frozen:.1f} % | {switches:.1f} |")
     return [*lines, ""]
 
@@ -349,6 +357,12 @@ def _signed(spread: Spread, quality: Quality) -> str:
     """A mean difference and half of its interval."""
     half = "" if spread.half_width is None else f" ± {_number(spread.half_width, quality)}"
     return _number(spread.mean, quality, sign=True) + half
+
+
+def _ratio(spread: Spread, digits: int = 3) -> str:
+    """A mean ratio and half of its interval."""
+    half = "" if spread.half_width is None else f" ± {spread.half_width:.{digits}f}"
+    return f"{spread.mean:.{digits}f}{half}"
 
 
 def _difference(spread: Spread, quality: Quality) -> str:

@@ -11,7 +11,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from benchmarks.harness import comparisons, records  # noqa: E402
 from benchmarks.harness.errors import BenchError  # noqa: E402
-from benchmarks.harness.report import task_report, verdicts, write_reports  # noqa: E402
+from benchmarks.harness.report import overview, task_report, verdicts, write_reports  # noqa: E402
 from benchmarks.harness.task import Quality  # noqa: E402
 
 ACCURACY = Quality("accuracy", "points", higher_is_better=True, scale=100)
@@ -55,6 +55,24 @@ def test_differences_are_paired_by_seed_and_positive_where_better():
     assert (row.gain.least, row.gain.most) == (pytest.approx(-0.01), pytest.approx(0.01))
     assert row.ratio.mean == pytest.approx(0.85)
     assert ACCURACY.gain(0.91, 0.90) == pytest.approx(1.0)
+
+
+def test_times_have_a_spread_over_seeds_too(tmp_path: pathlib.Path):
+    one = record("auto", 0, 0.2, 80)
+    entries = [plain(0), plain(1), one, record("auto", 1, 0.2, 90), record("staged", 0, 0.2, 80)]
+    runs = group(*entries)
+    assert any("in 0.850 ± 0.316 of the plain run's time" in line for line in verdicts(runs, LOSS))
+    report = task_report(runs, LOSS)
+    assert "| 0.850 ± 0.316 | 0.800 to 0.900 |" in report
+    assert "| 0.800 | 0.800 to 0.800 |" in report  # a single seed has none
+    for entry in entries:
+        records.append(records.file_of(tmp_path, "digits"), entry)
+    write_reports(tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert "less time than the plain run on 1 (beyond the spread over seeds on 0), under 0.9 of it on 1 (beyond the " \
+        "spread over seeds on 0);" in text
+    assert "0.85 ± 0.32 |" in text
+    assert "than the plain run on 1, under 0.9 of it on 1; by" in overview([group(plain(0), one)])
 
 
 def test_a_seed_without_its_plain_run_does_not_count():
@@ -114,9 +132,9 @@ def test_verdicts_are_by_students_interval(values: list[float], half_width: floa
 def test_it_says_whether_auto_is_within_the_noise_and_what_it_earns_over_a_clock():
     entries = [*auto_with_controls(0.2, 0.25, 0.24), *(record("staged", seed, 0.21, 80) for seed in (0, 1))]
     said = "\n".join(verdicts(group(*entries), LOSS))
-    assert "`auto` over 2 seeds: +0.0005 ± 0.0032 nats to plain (cannot be told apart) in 0.900 of the plain run's " \
-        "time; by the mean not behind by more than the 0.0007" in said
-    assert "over the plain clock `staged`: +0.0100 ± 0.0000 nats (beats); `staged` took 0.800" in said
+    assert "`auto` over 2 seeds: +0.0005 ± 0.0032 nats to plain (cannot be told apart) in 0.900 ± 0.000 of the " \
+        "plain run's time; by the mean not behind by more than the 0.0007" in said
+    assert "over the plain clock `staged`: +0.0100 ± 0.0000 nats (beats); `staged` took 0.800 ± 0.000 of" in said
     bad = verdicts(group(*auto_with_controls(0.203, 0.25, 0.24)), LOSS)
     assert any(line.startswith("**`auto` over 2 seeds: -0.0025") and "behind by more than the 0.0007" in line
                for line in bad)
@@ -136,8 +154,9 @@ def test_other_constants_have_a_table_of_their_own_beside_the_policy(tmp_path: p
     assert runs.variants == ["wide"]
     own, other = task_report(runs, LOSS).partition("## Other constants")[::2]
     assert "| wide |" not in own and "| auto+6% |" in own
-    assert "| auto | its own | 2 | +0.0005 ± 0.0032 |  | 0.900 | 10.0 % | 1.0 |" in other
-    assert '| wide | `{"start": 0.5}` | 2 | +0.0105 ± 0.0032 | +0.0100 ± 0.0000 | 0.800 | 10.0 % | 1.0 |' in other
+    assert "| auto | its own | 2 | +0.0005 ± 0.0032 |  | 0.900 ± 0.000 | 10.0 % | 1.0 |" in other
+    assert '| wide | `{"start": 0.5}` | 2 | +0.0105 ± 0.0032 | +0.0100 ± 0.0000 | 0.800 ± 0.000 | 10.0 % | 1.0 |' \
+        in other
     for entry in runs.records:
         records.append(records.file_of(tmp_path, "digits"), entry)
     write_reports(tmp_path)
@@ -182,10 +201,11 @@ def test_the_overview_counts_the_tasks_on_which_auto_does_what_it_should(tmp_pat
     for entry in auto_with_controls(0.2, 0.25, 0.24):
         records.append(records.file_of(tmp_path, "digits"), entry)
     write_reports(tmp_path)
-    assert "Of 1 tasks, `auto` takes less time than the plain run on 1, under 0.9 of it on 0; by the mean it beats " \
-        "both controls of its own time on 1. Of the 1 with more than one seed, it beats both beyond the spread over " \
-        "seeds on 1, and loses to one of them on 0; it loses to plain beyond the spread on 0, and its mean quality is " \
-        "within the plain runs' noise on 1." in (tmp_path / "README.md").read_text()
+    assert "Of 1 tasks, `auto` takes less time than the plain run on 1 (beyond the spread over seeds on 1), under " \
+        "0.9 of it on 0 (beyond the spread over seeds on 0); by the mean it beats both controls of its own " \
+        "time on 1. Of the 1 with more than one seed, it beats both beyond the spread over seeds on 1, and loses to " \
+        "one of them on 0; it loses to plain beyond the spread on 0, and its mean quality is within the plain runs' " \
+        "noise on 1." in (tmp_path / "README.md").read_text()
 
 
 def test_a_missing_control_is_not_a_victory():
