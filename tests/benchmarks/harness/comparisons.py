@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.harness.runs import Kind, control_share
+from benchmarks.harness.runs import Kind, control_share, own_options
 from benchmarks.harness.task import Quality
 
 Record = Mapping[str, Any]
@@ -83,6 +84,7 @@ class Row:
     """One label, over the seeds that have both it and the plain run.
 
     Attributes:
+      constants: with which its runs were made, where they are not all the policy's own; else "".
       gain: quality over the plain run's, in the quality's unit.
       ratio: training time over the plain run's.
       frozen: share of the parameters frozen, averaged over the steps.
@@ -97,6 +99,7 @@ class Row:
 
     label: str
     kind: Kind
+    constants: str
     gain: Spread
     ratio: Spread
     frozen: float
@@ -206,7 +209,7 @@ def row(runs: Group, label: str, quality: Quality) -> Row | None:
         return None
     noise = plain_noise(runs, quality)
     return Row(
-        label, Kind(pairs[0][0]["kind"]),
+        label, Kind(pairs[0][0]["kind"]), _constants_of_all(pairs),
         Spread.of([quality.gain(record["final"], plain["final"]) for record, plain in pairs]),
         Spread.of([record["seconds"] / plain["seconds"] for record, plain in pairs]),
         statistics.fmean(record["frozen_share"] for record, _ in pairs),
@@ -241,8 +244,8 @@ def difference(runs: Group, label: str, other: str, quality: Quality) -> Spread 
 
 
 def mixture(runs: Group, label: str) -> str:
-    """By which versions and on which machines the label's runs were made, where those of its seeds, or the plain runs
-    that they are paired with, differ; else ""."""
+    """By which versions, on which machines and with which constants the label's runs were made, where those of its
+    seeds, or the plain runs that they are paired with, differ; else ""."""
     found = []
     for origin in (_version, machine_of):
         own = {record["seed"]: origin(record) for record, _ in _pairs(runs, label)}
@@ -251,6 +254,10 @@ def mixture(runs: Group, label: str) -> str:
             found.append(_by_seed(own))
         if other:
             found.append(f"the plain runs: {_by_seed(other)}")
+    constants = {record["seed"]: f"with {_constants(record) or 'its own constants'}"
+                 for record, _ in _pairs(runs, label)}
+    if len(set(constants.values())) > 1:
+        found.append(_by_seed(constants))
     return "; ".join(found)
 
 
@@ -262,6 +269,16 @@ def machine_of(record: Record) -> str:
 
 def _version(record: Record) -> str:
     return f"by version {record['machine']['egeria']}"
+
+
+def _constants(record: Record) -> str:
+    """As JSON; "" where they are the policy's own."""
+    return "" if record["options"] == own_options(record["policy"]) else f"`{json.dumps(record['options'])}`"
+
+
+def _constants_of_all(pairs: Sequence[tuple[Record, Record]]) -> str:
+    found = list(dict.fromkeys(_constants(record) for record, _ in pairs))
+    return ", ".join(text or "its own" for text in found) if any(found) else ""
 
 
 def _by_seed(texts: Mapping[int, str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import statistics
 from collections.abc import Sequence
@@ -91,8 +90,8 @@ def _against_controls(policy: Row, fought: Sequence[Duel], quality: Quality) -> 
     if len(fought) < 2:
         return f"**`{policy.label}` has not been compared with both controls of its own time.**"
     behind = " and ".join(f"`{duel.control.value}`" for duel in fought if not duel.ahead)
-    text = f"**By the mean `{policy.label}` does not beat {behind} at its own time:**" if behind else \
-        f"By the mean `{policy.label}` beats both controls at its own time:"
+    text = f"**By the mean {_name(policy)} does not beat {behind} at its own time:**" if behind else \
+        f"By the mean {_name(policy)} beats both controls at its own time:"
     found = ", ".join(f"{_difference(duel.gain, quality)} over `{duel.control.value}` ({duel.gain.verdict.value})"
                       for duel in fought)
     return f"{text} {found}.{_times(policy, fought)}"
@@ -132,7 +131,7 @@ def _reinvested(runs: Group, quality: Quality) -> list[str]:
 
 def _result(found: Row, quality: Quality) -> str:
     seeds = "1 seed" if found.gain.count == 1 else f"{found.gain.count} seeds"
-    return f"`{found.label}` over {seeds}: {_difference(found.gain, quality)} to plain ({found.gain.verdict.value}) " \
+    return f"{_name(found)} over {seeds}: {_difference(found.gain, quality)} to plain ({found.gain.verdict.value}) " \
         f"in {_time(found)}"
 
 
@@ -206,7 +205,7 @@ def overview(groups: Sequence[Group]) -> str:
     text += ["", "Written by `egeria bench report` from the records beside it. docs/benchmarks.md says what is "
              "measured and how. Each cell: mean difference of quality to the plain run of the same seed, and training "
              "time over the plain run's (± half of their 90 % intervals). Plain: ± the standard deviation over the "
-             "seeds. Mixed: rows come from several versions or machines, as the task's report says.", ""]
+             "seeds. Mixed: rows come from several versions, machines or constants, as the task's report says.", ""]
     labels = list(dict.fromkeys(label for runs in groups for label in runs.others
                                 if label not in runs.variants and next(iter(runs.others[label].values()))["kind"]
                                 in (Kind.POLICY, Kind.EARLY)))
@@ -218,7 +217,8 @@ def overview(groups: Sequence[Group]) -> str:
         cells = []
         for label in labels:
             found = row(runs, label, quality)
-            cells.append("" if found is None else f"{_signed(found.gain, quality)}, {_ratio(found.ratio, 2)}")
+            cells.append("" if found is None else f"{_signed(found.gain, quality)}, {_ratio(found.ratio, 2)}"
+                         f"{_constants(found)}")
         mixed = ", mixed" if _mixtures(runs) else ""
         text.append(f"| [{tasks.task_class(runs.task).title}]({report_name(runs)}.md) | {runs.profile} | "
                     f"{len(runs.plain)}{mixed} | {_value(final, quality)} {quality.unit} | " + " | ".join(cells)
@@ -263,7 +263,7 @@ def _table(rows: Sequence[Row], quality: Quality) -> list[str]:
              "|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
     for found in rows:
         lines.append(
-            f"| {found.label} | {found.gain.count} | {_signed(found.gain, quality)} | "
+            f"| {found.label}{_constants(found)} | {found.gain.count} | {_signed(found.gain, quality)} | "
             f"{_number(found.gain.least, quality, sign=True)} | {_ratio(found.ratio)} | {found.ratio.least:.3f} to "
             f"{found.ratio.most:.3f} | {100 * (1 - found.ratio.mean):.1f} % | {_percent(found.account)} | "
             f"{100 * found.frozen:.1f} % | {_reached(found.reached, found)} | "
@@ -293,25 +293,27 @@ def _duel_table(runs: Group, rows: Sequence[Row], quality: Quality) -> list[str]
 
 
 def _variant_table(runs: Group, quality: Quality) -> list[str]:
-    """Policies with other constants, beside themselves with their own; those first."""
-    variants = [(next(iter(runs.others[label].values())), found) for label in runs.variants
-                if (found := row(runs, label, quality)) is not None]
+    """Policies with other constants, beside themselves under their own names; those first."""
+    variants = [found for label in runs.variants if (found := row(runs, label, quality)) is not None]
     if not variants:
         return []
-    policies = {record["policy"]: row(runs, record["policy"], quality) for record, _ in variants}
+    policies = dict.fromkeys(_policy(runs, found.label) for found in variants)
+    own = [found for policy in policies if (found := row(runs, policy, quality)) is not None]
     lines = ["## Other constants", "",
-             f"| run | constants | seeds | quality, {quality.unit} | over the policy's own constants | time | frozen | "
-             "switches a run |", "|---|---|---|---|---|---|---|---|"]
-    for constants, found in [*(("its own", own) for own in policies.values() if own is not None),
-                             *((f"`{json.dumps(record['options'])}`", found) for record, found in variants)]:
-        seeds = runs.others[found.label]
-        policy = next(iter(seeds.values()))["policy"]
+             f"| run | constants | seeds | quality, {quality.unit} | over the policy under its own name | time | "
+             "frozen | switches a run |", "|---|---|---|---|---|---|---|---|"]
+    for found in [*own, *variants]:
+        policy = _policy(runs, found.label)
         gain = None if found.label == policy else difference(runs, found.label, policy, quality)
-        switches = statistics.fmean(len(record["switches"]) for record in seeds.values())
-        lines.append(f"| {found.label} | {constants} | {found.gain.count} | {_signed(found.gain, quality)} | "
-                     f"{'' if gain is None else _signed(gain, quality)} | {_ratio(found.ratio)} | "
-                     f"{100 * found.frozen:.1f} % | {switches:.1f} |")
+        switches = statistics.fmean(len(record["switches"]) for record in runs.others[found.label].values())
+        lines.append(f"| {found.label} | {found.constants or 'its own'} | {found.gain.count} | "
+                     f"{_signed(found.gain, quality)} | {'' if gain is None else _signed(gain, quality)} | "
+                     f"{_ratio(found.ratio)} | {100 * found.frozen:.1f} % | {switches:.1f} |")
     return [*lines, ""]
+
+
+def _policy(runs: Group, label: str) -> str:
+    return next(iter(runs.others[label].values()))["policy"]
 
 
 def _decisions(runs: Group) -> list[str]:
@@ -338,6 +340,14 @@ def _machines(runs: Group) -> list[str]:
         text = f"{machine_of(record)}, egeria {record['machine']['egeria']}"
         found[text] = found.get(text, 0) + 1
     return [f"- {count} runs {text}" for text, count in sorted(found.items())]
+
+
+def _name(found: Row) -> str:
+    return f"`{found.label}`{_constants(found)}"
+
+
+def _constants(found: Row) -> str:
+    return f" ({found.constants})" if found.constants else ""
 
 
 def _digits(quality: Quality) -> int:

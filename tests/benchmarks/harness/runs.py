@@ -80,14 +80,20 @@ PLAIN = Run("plain", Kind.PLAIN)
 EARLY = Run("early", Kind.EARLY, first_act=EARLY_AT)
 
 
+def own_options(policy: str | None) -> dict[str, Any]:
+    """The options of a policy's run for which none are given."""
+    if policy != "schedule":
+        return {}
+    return {"entries": [{"fraction": at, "module_share": share} for at, share in CLOCK]}
+
+
 def policy_run(label: str, policy: str, options: Mapping[str, Any], reinvest: float = 1.0) -> Run:
     """A run of a policy. `reinvest`: its number of steps over the plain run's, or PLANNED.
 
     Raises:
       BenchError: [NO_PLAN] PLANNED, and the policy follows no clock.
     """
-    if policy == "schedule" and "entries" not in options:
-        options = {**options, "entries": [{"fraction": at, "module_share": share} for at, share in CLOCK]}
+    options = {**own_options(policy), **options}
     first = _FIRST_ACT.get(policy, 0.0)
     if policy == "auto":
         first = _FIRST_ACT_BY_SIGNAL if options.get("signal_led") else first

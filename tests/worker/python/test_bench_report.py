@@ -12,6 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from benchmarks.harness import comparisons, records  # noqa: E402
 from benchmarks.harness.errors import BenchError  # noqa: E402
 from benchmarks.harness.report import overview, task_report, verdicts, write_reports  # noqa: E402
+from benchmarks.harness.runs import CLOCK  # noqa: E402
 from benchmarks.harness.task import Quality  # noqa: E402
 
 ACCURACY = Quality("accuracy", "points", higher_is_better=True, scale=100)
@@ -161,6 +162,33 @@ def test_other_constants_have_a_table_of_their_own_beside_the_policy(tmp_path: p
         records.append(records.file_of(tmp_path, "digits"), entry)
     write_reports(tmp_path)
     assert "`wide`" not in (tmp_path / "README.md").read_text()
+
+
+def test_other_constants_under_a_policys_own_name_are_seen_and_not_mixed_in_silence(tmp_path: pathlib.Path):
+    sooner = {"start": 0.5}
+    one = [plain(0), record("auto", 0, 0.2, 90, options=sooner)]
+    runs = group(*one)
+    assert any('`auto` (`{"start": 0.5}`) over 1 seed' in line for line in verdicts(runs, LOSS))
+    assert '| auto (`{"start": 0.5}`) | 1 |' in task_report(runs, LOSS)
+    assert not any("Mixed" in line for line in verdicts(runs, LOSS))
+
+    runs = group(*one, plain(1), record("auto", 1, 0.2, 90))
+    assert 'Mixed rows: `auto`: seed 0 with `{"start": 0.5}`, seed 1 with its own constants.' in verdicts(runs, LOSS)
+    assert '| auto (`{"start": 0.5}`, its own) | 2 |' in task_report(runs, LOSS)
+    for entry in runs.records:
+        records.append(records.file_of(tmp_path, "digits"), entry)
+    write_reports(tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert "| small | 2, mixed |" in text and '0.90 ± 0.00 (`{"start": 0.5}`, its own) |' in text
+
+
+def test_the_clock_of_a_bare_schedule_is_its_own_constant():
+    clock = {"entries": [{"fraction": at, "module_share": share} for at, share in CLOCK]}
+    report = task_report(group(plain(0), record("schedule", 0, 0.2, 90, options=clock)), LOSS)
+    assert "| schedule | 1 |" in report
+    later = {"entries": [{"fraction": 0.95, "module_share": 1.0}]}
+    report = task_report(group(plain(0), record("schedule", 0, 0.2, 90, options=later)), LOSS)
+    assert '| schedule (`{"entries": [{"fraction": 0.95' in report
 
 
 def test_it_says_which_time_is_a_runs_own_and_estimates_what_watching_took_before():
