@@ -8,7 +8,7 @@ import functools
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.harness.runs import Kind, control_share, own_options
@@ -87,9 +87,10 @@ class Row:
       constants: with which its runs were made, where they are not all the policy's own; else "".
       gain: quality over the plain run's, in the quality's unit.
       ratio: training time over the plain run's.
+      plain: final quality of the plain runs of its seeds, in the quality's unit.
       frozen: share of the parameters frozen, averaged over the steps.
       reached: time to the plain run's final quality over that of the plain run itself, where it was reached.
-      reached_noise: likewise, to that quality less the plain runs' standard deviation; None with a single seed.
+      reached_noise: as `reached`, to that quality less the noise; None where that is not known.
       own: share of the steps that the run took itself; before them it is the plain run.
       watching: an estimate of what being watched would have cost before those, over the plain run's time: as much a
         step as in them. None where the records do not say.
@@ -102,12 +103,18 @@ class Row:
     constants: str
     gain: Spread
     ratio: Spread
+    plain: Spread
     frozen: float
     reached: Spread | None
     reached_noise: Spread | None
     own: float
     watching: float | None
     account: float | None
+
+    @property
+    def noise(self) -> float | None:
+        """Standard deviation of the plain runs of its seeds; None with a single seed, or where one diverged."""
+        return self.plain.deviation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,10 +189,9 @@ def group(records: Sequence[Record]) -> list[Group]:
     return found
 
 
-def plain_noise(runs: Group, quality: Quality) -> float | None:
-    """Standard deviation of the plain runs' final quality over the seeds, in its unit; None with a single one."""
-    spread = Spread.of([quality.scale * record["final"] for record in runs.plain.values()])
-    return None if spread is None else spread.deviation
+def final_quality(records: Iterable[Record], quality: Quality) -> Spread | None:
+    """In its unit; None without records."""
+    return Spread.of([quality.scale * record["final"] for record in records])
 
 
 def time_to(record: Record, quality: Quality, target: float) -> float | None:
@@ -207,11 +213,12 @@ def row(runs: Group, label: str, quality: Quality) -> Row | None:
     pairs = _pairs(runs, label)
     if not pairs:
         return None
-    noise = plain_noise(runs, quality)
+    plain_runs = final_quality((plain for _, plain in pairs), quality)
+    noise = plain_runs.deviation
     return Row(
         label, Kind(pairs[0][0]["kind"]), _constants_of_all(pairs),
         Spread.of([quality.gain(record["final"], plain["final"]) for record, plain in pairs]),
-        Spread.of([record["seconds"] / plain["seconds"] for record, plain in pairs]),
+        Spread.of([record["seconds"] / plain["seconds"] for record, plain in pairs]), plain_runs,
         statistics.fmean(record["frozen_share"] for record, _ in pairs),
         _reached(pairs, quality, 0.0), None if noise is None else _reached(pairs, quality, noise),
         statistics.fmean(1 - record["first_step"] / record["steps"] for record, _ in pairs), _watching(pairs),
@@ -246,19 +253,23 @@ def difference(runs: Group, label: str, other: str, quality: Quality) -> Spread 
 def mixture(runs: Group, label: str) -> str:
     """By which versions, on which machines and with which constants the label's runs were made, where those of its
     seeds, or the plain runs that they are paired with, differ; else ""."""
+    pairs = _pairs(runs, label)
     found = []
     for origin in (_version, machine_of):
-        own = {record["seed"]: origin(record) for record, _ in _pairs(runs, label)}
-        other = {seed: origin(runs.plain[seed]) for seed in own if origin(runs.plain[seed]) != own[seed]}
-        if other or len(set(own.values())) > 1:
-            found.append(_by_seed(own))
-        if other:
-            found.append(f"the plain runs: {_by_seed(other)}")
-    constants = {record["seed"]: f"with {_constants(record) or 'its own constants'}"
-                 for record, _ in _pairs(runs, label)}
+        own = {record["seed"]: origin(record) for record, _ in pairs}
+        plain = {record["seed"]: origin(record) for _, record in pairs}
+        if len({*own.values(), *plain.values()}) > 1:
+            found += [_by_seed(own), "the plain runs" + (" likewise" if plain == own else f": {_by_seed(plain)}")]
+    constants = {record["seed"]: f"with {_constants(record) or 'its own constants'}" for record, _ in pairs}
     if len(set(constants.values())) > 1:
         found.append(_by_seed(constants))
     return "; ".join(found)
+
+
+def plain_mixture(runs: Group) -> str:
+    """By which versions and on which machines the plain runs were made, where they differ; else ""."""
+    found = [{seed: origin(record) for seed, record in runs.plain.items()} for origin in (_version, machine_of)]
+    return "; ".join(_by_seed(texts) for texts in found if len(set(texts.values())) > 1)
 
 
 def machine_of(record: Record) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from benchmarks import tasks
 from benchmarks.harness import records
-from benchmarks.harness.comparisons import Duel, Group, Record, Row, Spread, Verdict, difference, duels, group, \
-    machine_of, mixture, plain_noise, row
+from benchmarks.harness.comparisons import Duel, Group, Record, Row, Spread, Verdict, difference, duels, \
+    final_quality, group, machine_of, mixture, plain_mixture, row
 from benchmarks.harness.errors import BenchError
 from benchmarks.harness.runs import EARLY_AT, EARLY_MODULES, Kind
 from benchmarks.harness.task import Quality
@@ -56,34 +56,34 @@ def report_name(runs: Group) -> str:
 def verdicts(runs: Group, quality: Quality) -> list[str]:
     """The sentences that a report begins with."""
     lines = []
-    auto, noise = row(runs, "auto", quality), plain_noise(runs, quality)
+    auto = row(runs, "auto", quality)
     if auto is None:
         lines.append("**`auto` has not been run on this task.**")
     else:
         lines.append(_against_controls(auto, duels(runs, "auto", quality), quality))
         if auto.ratio.mean >= 1:
             lines.append(f"**`auto` does not save time here: {_ratio(auto.ratio)} of the plain run's.**")
-        lines += [_against_plain(auto, noise, quality), *_against_clock(runs, auto, quality),
-                  *_reinvested(runs, quality)]
+        lines += [_against_plain(auto, quality), *_against_clock(runs, auto, quality), *_reinvested(runs, quality)]
     early = row(runs, "early", quality)
     if early is None:
         lines.append("**The negative control has not been run.**")
-    elif noise is None:
+    elif early.noise is None:
         lines.append(f"The negative control is at {_signed(early.gain, quality)} {quality.unit}; with a single seed "
                      "nothing can be said about noise.")
-    elif -early.gain.mean > _CLEARLY * noise:
+    elif -early.gain.mean > _CLEARLY * early.noise:
         lines.append(f"The negative control loses clearly: {_signed(early.gain, quality)} {quality.unit}, where plain "
-                     f"runs of different seeds spread by {_number(noise, quality)}.")
+                     f"runs of its seeds spread by {_number(early.noise, quality)}.")
     else:
         lines.append(f"**The negative control does not lose clearly ({_signed(early.gain, quality)} {quality.unit}, "
-                     f"where plain runs spread by {_number(noise, quality)}): this task proves nothing.**")
+                     f"where plain runs of its seeds spread by {_number(early.noise, quality)}): this task proves "
+                     "nothing.**")
     return [*lines, *_mixtures(runs)]
 
 
-def within_noise(policy: Row, noise: float | None) -> bool | None:
+def within_noise(policy: Row) -> bool | None:
     """Whether the mean quality falls behind the plain runs' by no more than they differ among themselves; None with a
     single seed."""
-    return None if noise is None else policy.gain.mean >= -noise
+    return None if policy.noise is None else policy.gain.mean >= -policy.noise
 
 
 def _against_controls(policy: Row, fought: Sequence[Duel], quality: Quality) -> str:
@@ -97,12 +97,12 @@ def _against_controls(policy: Row, fought: Sequence[Duel], quality: Quality) -> 
     return f"{text} {found}.{_times(policy, fought)}"
 
 
-def _against_plain(policy: Row, noise: float | None, quality: Quality) -> str:
+def _against_plain(policy: Row, quality: Quality) -> str:
     text = _result(policy, quality)
-    if noise is None:
+    if policy.noise is None:
         return f"{text}; what is noise, a single seed does not tell."
-    spread = f"the {_number(noise, quality)} that plain runs of different seeds spread by"
-    if within_noise(policy, noise):
+    spread = f"the {_number(policy.noise, quality)} that plain runs of its seeds spread by"
+    if within_noise(policy):
         return f"{text}; by the mean not behind by more than {spread}."
     return f"**{text}; by the mean behind by more than {spread}.**"
 
@@ -150,9 +150,10 @@ def _time(found: Row) -> str:
 
 def _mixtures(runs: Group) -> list[str]:
     """One line for all rows that are mixed in the same way."""
+    mixtures = {"plain": plain_mixture(runs), **{label: mixture(runs, label) for label in runs.others}}
     labels: dict[str, list[str]] = {}
-    for label in runs.others:
-        if found := mixture(runs, label):
+    for label, found in mixtures.items():
+        if found:
             labels.setdefault(found, []).append(f"`{label}`")
     return [f"Mixed rows: {', '.join(names)}: {found}." for found, names in labels.items()]
 
@@ -162,7 +163,7 @@ def task_report(runs: Group, quality: Quality) -> str:
     kind = tasks.task_class(runs.task)
     name = report_name(runs)
     plain = list(runs.plain.values())
-    final = Spread.of([quality.scale * record["final"] for record in plain])
+    final = final_quality(plain, quality)
     seconds = Spread.of([record["seconds"] for record in plain])
     rows = [found for label in runs.others if label not in runs.variants
             and (found := row(runs, label, quality)) is not None]
@@ -171,8 +172,9 @@ def task_report(runs: Group, quality: Quality) -> str:
         f"Profile `{runs.profile}`, {runs.ranks} ranks, seeds {', '.join(map(str, sorted(runs.plain)))}; "
         f"{plain[0]['steps']:,} steps, {plain[0]['parameters']:,} parameters. "
         f"Quality is the {quality.name.replace('_', ' ')} on the validation set at the end, in {quality.unit}, "
-        f"{'more' if quality.higher_is_better else 'less'} being better. Plain: {_value(final, quality)}, "
-        f"{seconds.mean:.0f} s of training ({seconds.least:.0f} to {seconds.most:.0f}).", "",
+        f"{'more' if quality.higher_is_better else 'less'} being better. Plain: {_value(final, quality)}"
+        f"{' (mixed)' if plain_mixture(runs) else ''}, {seconds.mean:.0f} s of training ({seconds.least:.0f} to "
+        f"{seconds.most:.0f}).", "",
         *_machines(runs), "",
         "## Runs", "",
         "Quality is the difference to the plain run of the same seed, over which means are taken; positive is better. "
@@ -182,7 +184,8 @@ def task_report(runs: Group, quality: Quality) -> str:
         "Time is that of training, evaluation left out, over the plain run's, both as measured. Where a run begins as "
         "the plain run does, it may have been started from there, and its time is that of the plain run up to there "
         "and its own from there on: the share of its own is given. TTA: time to the plain run's final quality over "
-        "the time the plain run took to get there; in brackets how many seeds got there.", "",
+        "the time the plain run took to get there; in brackets how many seeds got there. Less noise: to that quality "
+        "less the standard deviation of the plain runs of its seeds, which a single seed does not tell.", "",
         *_table(rows, quality), "",
         *_duel_table(runs, rows, quality),
         *_variant_table(runs, quality),
@@ -213,7 +216,7 @@ def overview(groups: Sequence[Group]) -> str:
              "|---|---|---|---|" + "---|" * len(labels)]
     for runs in groups:
         quality = tasks.task_class(runs.task).quality
-        final = Spread.of([quality.scale * record["final"] for record in runs.plain.values()])
+        final = final_quality(runs.plain.values(), quality)
         cells = []
         for label in labels:
             found = row(runs, label, quality)
@@ -221,8 +224,8 @@ def overview(groups: Sequence[Group]) -> str:
                          f"{_constants(found)}")
         mixed = ", mixed" if _mixtures(runs) else ""
         text.append(f"| [{tasks.task_class(runs.task).title}]({report_name(runs)}.md) | {runs.profile} | "
-                    f"{len(runs.plain)}{mixed} | {_value(final, quality)} {quality.unit} | " + " | ".join(cells)
-                    + " |")
+                    f"{len(runs.plain)}{mixed} | {_value(final, quality)} {quality.unit}"
+                    f"{', mixed' if plain_mixture(runs) else ''} | " + " | ".join(cells) + " |")
     return "\n".join(text) + "\n"
 
 
@@ -238,13 +241,13 @@ def _sums(groups: Sequence[Group]) -> list[str]:
     text = f"Of {len(rows)} tasks, `auto` takes less time than the plain run on {_count_below(ratios, 1)}, under " \
         f"{_MUCH_FASTER} of it on {_count_below(ratios, _MUCH_FASTER)}; by the mean it beats both controls of its " \
         f"own time on {ahead}."
-    several = [(runs, found, quality) for runs, found, quality in rows if found.gain.count > 1]
+    several = [found for _, found, _ in rows if found.gain.count > 1]
     if not several:
         return [f"{text} One seed each: what is beyond the spread over seeds cannot be told."]
     won = sum(all(duel.gain.verdict is Verdict.BEATS for duel in pair) for pair in fought)
     lost = sum(any(duel.gain.verdict is Verdict.LOSES for duel in pair) for pair in fought)
-    under = sum(found.gain.verdict is Verdict.LOSES for _, found, _ in several)
-    within = sum(within_noise(found, plain_noise(runs, quality)) for runs, found, quality in several)
+    under = sum(found.gain.verdict is Verdict.LOSES for found in several)
+    within = sum(within_noise(found) for found in several)
     return [f"{text} Of the {len(several)} with more than one seed, it beats both beyond the spread over seeds on "
             f"{won}, and loses to one of them on {lost}; it loses to plain beyond the spread on {under}, and its mean "
             f"quality is within the plain runs' noise on {within}."]

@@ -212,9 +212,12 @@ def test_it_says_which_rows_mix_versions_and_machines(tmp_path: pathlib.Path):
     newer = [elsewhere(entry, egeria="d") if entry["seed"] == 1 else entry for entry in entries]
     newer.append(record("auto", 2, 0.2, 90))
     newer.append(plain(2))
-    assert "Mixed rows: `auto`: seeds 0, 2 by version c, seed 1 by version d." in verdicts(group(*newer), LOSS)
-    assert "Mixed rows: `early`, `short 0.90`, `drop 0.90`: seed 0 by version c, seed 1 by version d." in verdicts(
-        group(*newer), LOSS)
+    lines = verdicts(group(*newer), LOSS)
+    assert "Mixed rows: `plain`: seeds 0, 2 by version c, seed 1 by version d." in lines
+    assert "Mixed rows: `auto`: seeds 0, 2 by version c, seed 1 by version d; the plain runs likewise." in lines
+    assert "Mixed rows: `early`, `short 0.90`, `drop 0.90`: seed 0 by version c, seed 1 by version d; the plain runs " \
+        "likewise." in lines
+    assert "Plain: 0.2003 ± 0.0006 (mixed), 100 s of training" in task_report(group(*newer), LOSS)
     moved = [elsewhere(entries[0], cores=4), *entries[1:5]]
     said = "seed 0 on 2 cores (p), device cpu, torch 2; the plain runs: seed 0 on 4 cores (p), device cpu, torch 2."
     assert any(line.startswith("Mixed rows: `auto`, `early`") and line.endswith(said)
@@ -222,7 +225,18 @@ def test_it_says_which_rows_mix_versions_and_machines(tmp_path: pathlib.Path):
     for entry in newer:
         records.append(records.file_of(tmp_path, "digits"), entry)
     write_reports(tmp_path)
-    assert "| small | 3, mixed |" in (tmp_path / "README.md").read_text()
+    assert "| small | 3, mixed | 0.2003 ± 0.0006 nats, mixed |" in (tmp_path / "README.md").read_text()
+
+
+def test_plain_runs_of_other_seeds_are_no_noise_of_a_row():
+    elsewhere = {**plain(2, 0.3), "machine": {**plain(2)["machine"], "cores": 4}}
+    runs = group(*auto_with_controls(0.203, 0.25, 0.24), elsewhere)
+    assert comparisons.row(runs, "auto", LOSS).noise == pytest.approx(0.001 / 2**0.5)
+    lines = verdicts(runs, LOSS)
+    assert any("behind by more than the 0.0007 that plain runs of its seeds spread by" in line for line in lines)
+    assert any("loses clearly" in line and "spread by 0.0007" in line for line in lines)
+    (mixed,) = [line for line in lines if line.startswith("Mixed")]
+    assert mixed.startswith("Mixed rows: `plain`: seeds 0, 1 on 2 cores")
 
 
 def test_the_overview_counts_the_tasks_on_which_auto_does_what_it_should(tmp_path: pathlib.Path):
