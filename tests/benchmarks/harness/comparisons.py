@@ -56,6 +56,11 @@ class Spread:
                    max(values), len(values))
 
     @property
+    def diverged(self) -> bool:
+        """Whether one of the values is no finite number."""
+        return not math.isfinite(self.mean)
+
+    @property
     def half_width(self) -> float | None:
         """Of the two-sided 90 % interval of the mean, by Student's t; None without a deviation."""
         if self.deviation is None:
@@ -70,7 +75,7 @@ class Spread:
     @property
     def verdict(self) -> Verdict:
         """Where the values are paired differences."""
-        if not math.isfinite(self.mean):
+        if self.diverged:
             return Verdict.DIVERGED
         if self.half_width is None:
             return Verdict.ONE_SEED

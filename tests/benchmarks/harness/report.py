@@ -64,26 +64,12 @@ def verdicts(runs: Group, quality: Quality) -> list[str]:
         if auto.ratio.mean >= 1:
             lines.append(f"**`auto` does not save time here: {_ratio(auto.ratio)} of the plain run's.**")
         lines += [_against_plain(auto, quality), *_against_clock(runs, auto, quality), *_reinvested(runs, quality)]
-    early = row(runs, "early", quality)
-    if early is None:
-        lines.append("**The negative control has not been run.**")
-    elif early.noise is None:
-        lines.append(f"The negative control is at {_signed(early.gain, quality)} {quality.unit}; with a single seed "
-                     "nothing can be said about noise.")
-    elif -early.gain.mean > _CLEARLY * early.noise:
-        lines.append(f"The negative control loses clearly: {_signed(early.gain, quality)} {quality.unit}, where plain "
-                     f"runs of its seeds spread by {_number(early.noise, quality)}.")
-    else:
-        lines.append(f"**The negative control does not lose clearly ({_signed(early.gain, quality)} {quality.unit}, "
-                     f"where plain runs of its seeds spread by {_number(early.noise, quality)}): this task proves "
-                     "nothing.**")
-    return [*lines, *_mixtures(runs)]
+    return [*lines, _negative_control(row(runs, "early", quality), quality), *_mixtures(runs)]
 
 
-def within_noise(policy: Row) -> bool | None:
-    """Whether the mean quality falls behind the plain runs' by no more than they differ among themselves; None with a
-    single seed."""
-    return None if policy.noise is None else policy.gain.mean >= -policy.noise
+def within_noise(policy: Row) -> bool:
+    """Whether the mean quality is known to fall behind the plain runs' by no more than they differ among themselves."""
+    return policy.noise is not None and policy.gain.mean >= -policy.noise
 
 
 def _against_controls(policy: Row, fought: Sequence[Duel], quality: Quality) -> str:
@@ -99,12 +85,30 @@ def _against_controls(policy: Row, fought: Sequence[Duel], quality: Quality) -> 
 
 def _against_plain(policy: Row, quality: Quality) -> str:
     text = _result(policy, quality)
+    if policy.plain.diverged:
+        return f"{text}; what is noise cannot be told, since a plain run diverged."
     if policy.noise is None:
         return f"{text}; what is noise, a single seed does not tell."
     spread = f"the {_number(policy.noise, quality)} that plain runs of its seeds spread by"
     if within_noise(policy):
         return f"{text}; by the mean not behind by more than {spread}."
     return f"**{text}; by the mean behind by more than {spread}.**"
+
+
+def _negative_control(early: Row | None, quality: Quality) -> str:
+    if early is None:
+        return "**The negative control has not been run.**"
+    if early.plain.diverged:
+        return "**Of the negative control nothing can be said: a plain run diverged.**"
+    if early.gain.diverged:
+        return "The negative control loses clearly: a run diverged."
+    gain = _difference(early.gain, quality)
+    if early.noise is None:
+        return f"The negative control is at {gain}; with a single seed nothing can be said about noise."
+    spread = f"where plain runs of its seeds spread by {_number(early.noise, quality)}"
+    if -early.gain.mean > _CLEARLY * early.noise:
+        return f"The negative control loses clearly: {gain}, {spread}."
+    return f"**The negative control does not lose clearly ({gain}, {spread}): this task proves nothing.**"
 
 
 def _against_clock(runs: Group, policy: Row, quality: Quality) -> list[str]:

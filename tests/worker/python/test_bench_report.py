@@ -292,3 +292,24 @@ def test_a_run_that_diverged_is_reported_and_has_not_won(tmp_path: pathlib.Path)
     assert "| auto | 2 | +nan" in text
     assert "does not beat `short` and `drop`" in text
     assert "+nan nats over `short` (cannot be told: a run diverged)" in text
+
+
+@pytest.mark.parametrize("final", [float("nan"), float("inf")])
+@pytest.mark.parametrize("seeds", [[0], [0, 1]])
+def test_a_negative_control_that_diverged_loses_clearly(final: float, seeds: list[int]):
+    runs = group(*(entry for seed in seeds for entry in (
+        plain(seed, 0.2 + 0.001 * seed), record("early", seed, final if seed == 0 else 0.5, 60, "early"))))
+    assert "The negative control loses clearly: a run diverged." in verdicts(runs, LOSS)
+
+
+def test_a_plain_run_that_diverged_is_no_single_seed(tmp_path: pathlib.Path):
+    entries = auto_with_controls(0.2, 0.25, 0.24)
+    entries[0] = plain(0, float("nan"))
+    lines = verdicts(group(*entries), LOSS)
+    assert "**Of the negative control nothing can be said: a plain run diverged.**" in lines
+    assert any(line.startswith("`auto` over 2 seeds") and "since a plain run diverged" in line for line in lines)
+    assert not any("single seed" in line for line in lines)
+    for entry in entries:
+        records.append(records.file_of(tmp_path, "digits"), entry)
+    write_reports(tmp_path)
+    assert "quality is within the plain runs' noise on 0." in (tmp_path / "README.md").read_text()
