@@ -35,6 +35,9 @@ _SHARE_STEP = 0.01
 _FIRST_ACT = {"auto": 0.70, "staged": 0.70}
 # `auto`, where rates fall smoothly: it may freeze what takes time and learns next to nothing.
 _FIRST_EARLY_ACT = 0.35
+# In trainings of so many steps and more it may read gradients for that from a tenth of them on.
+_LEAST_STEPS_OF_EARLY_READINGS = 2_000
+_FIRST_EARLY_READING = 0.09
 _FIRST_ACT_BY_SIGNAL = 0.30
 
 
@@ -115,9 +118,11 @@ def policy_run(label: str, policy: str, options: Mapping[str, Any], reinvest: fl
 
 
 def for_task(run: Run, task: Task) -> Run:
-    """The run as it may start in this task: what a policy may do how early depends on the schedule."""
-    early = run.policy == "auto" and run.options.get("early_share", 1) > 0 and schedules.falls_smoothly(task.rate)
-    return dataclasses.replace(run, first_act=min(run.first_act, _FIRST_EARLY_ACT)) if early else run
+    """The run as it may start in this task: what a policy may do how early depends on the schedule and its length."""
+    if run.policy != "auto" or run.options.get("early_share", 1) <= 0 or not schedules.falls_smoothly(task.rate):
+        return run
+    reads = task.profile.steps >= _LEAST_STEPS_OF_EARLY_READINGS
+    return dataclasses.replace(run, first_act=min(run.first_act, _FIRST_EARLY_READING if reads else _FIRST_EARLY_ACT))
 
 
 def control_runs(time_ratio: float) -> list[Run]:
