@@ -87,7 +87,8 @@ class Seed:
         self._plan, self._task, self._seed, self._facts = plan, task, seed, facts
         self._settings = machine.settings_hash(task.profile)
         self._file = records.file_of(plan.out, task.name)
-        self._checkpoints = plan.out / "checkpoints" / f"{task.name}-{plan.profile}-{self._settings}-{seed}"
+        name = f"{task.name}-{plan.profile}-{self._settings}-{plan.ranks}-ranks-{seed}"
+        self._checkpoints = plan.out / "checkpoints" / name
         self._done = {records.key(record): record for record in _known(plan, task)}
         self.kept: collections.Counter[str] = collections.Counter()
 
@@ -156,6 +157,8 @@ class Seed:
         """Returns what rank 0 reports, and the controller's decisions."""
         with tempfile.TemporaryDirectory(prefix="egeria-bench-") as temporary:
             folder = pathlib.Path(temporary)
+            if run.kind is Kind.PLAIN:
+                shutil.rmtree(self._checkpoints, ignore_errors=True)  # of an older plain run
             checkpoint = None if run.kind is Kind.PLAIN else self._checkpoint_for(run)
             saves = self._saves() if run.kind is Kind.PLAIN else {}
             job = Job(self._task.name, self._plan.profile, self._seed, run,

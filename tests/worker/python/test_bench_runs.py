@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import sys
 
@@ -13,6 +14,7 @@ from benchmarks import forced_freeze, saved_seconds, tasks  # noqa: E402
 from benchmarks.harness import bench, machine, schedules  # noqa: E402
 from benchmarks.harness.command_line import main  # noqa: E402
 from benchmarks.harness.errors import BenchError  # noqa: E402
+from benchmarks.harness.job import Job  # noqa: E402
 from benchmarks.harness.planned import with_planned_steps  # noqa: E402
 from benchmarks.harness.processes import Controller  # noqa: E402
 from benchmarks.harness.runs import (PLANNED, Kind, Run, control_runs, controller_flags, for_task,  # noqa: E402
@@ -125,6 +127,31 @@ def test_resuming_counts_what_other_versions_have_recorded(tmp_path: pathlib.Pat
     said = capsys.readouterr().out
     assert "digits, seed 1, early: recorded before, by version old" in said
     assert "4 runs were recorded before by other versions than new: 4 by version old" in said
+
+
+def test_runs_start_from_no_checkpoint_of_an_older_plain_run(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    beside = []
+
+    def run_job(job: Job, _: int) -> dict:
+        for file in map(pathlib.Path, job.save_at):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+        if job.checkpoint is not None:
+            beside.append(sorted(file.name for file in pathlib.Path(job.checkpoint).parent.iterdir()))
+        return {"final": 0.1, "seconds": 1.0, "steps": 60, "first_step": 0, "switches": [], "modules": []}
+
+    monkeypatch.setattr(bench, "run_job", run_job)
+    plan = bench.Plan(tasks=["digits"], seeds=[0], profile="smoke", ranks=2, runs=[], controls_for=[], early=True,
+                      data=None, out=tmp_path, resume=False, keep_checkpoints=True)
+    assert bench.run_all(plan) == 0
+    (folder,) = (tmp_path / "checkpoints").iterdir()
+    (folder / "5.pt").touch()
+    assert bench.run_all(dataclasses.replace(plan, resume=True)) == 0
+    assert (folder / "5.pt").exists()  # the plain run was not trained anew
+    assert bench.run_all(plan) == 0
+    assert bench.run_all(dataclasses.replace(plan, ranks=1)) == 0
+    assert beside == [["6.pt"]] * 3
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2  # of one rank and of two
 
 
 def decision(action: str, reason: str, origin: str = "POLICY") -> dict:
