@@ -58,8 +58,8 @@ class Task(abc.ABC):
       title: of the report.
       quality: what runs are compared by.
       profiles: "small": about two and a half minutes for a plain run of two ranks on two cores, and far enough from the
-        noise that freezing half of the layer modules at a tenth of the training loses clearly. "paper": the
-        hyperparameters of the paper, for GPUs.
+        noise that freezing half of the layer modules at a tenth of the training loses clearly. "paper": at full
+        width, with schedules as in the paper, for GPUs.
       modules: how egeria.attach() is to cut the model.
     """
 
