@@ -3,7 +3,7 @@
 usage: gradient_reading_cost.py [--model resnet20|transformer] [--ranks 2] [--frozen K] [--steps N]
 
 Every second step is measured; a ratio is taken of a step and the one before it. With --frozen, K layer modules are frozen
-and the measured steps look at them, too. Needs a build (EGERIA_BIN, PYTHONPATH as the tests of the package have them).
+and the measured steps look at them, too. Needs the package (PYTHONPATH=build/dev/python) and a build with tests.
 Prints the median seconds of both kinds of steps, and the median and the quartiles of the ratios.
 """
 
@@ -22,6 +22,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "worker" / "python"), str(ROOT / "worker" / "python" / "examples"),
                 str(ROOT / "tests")]
+
+from benchmarks.harness.processes import find_program  # noqa: E402
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -88,6 +90,7 @@ def main() -> None:
         return
     from fake_controller import FakeController
 
+    os.environ.setdefault("EGERIA_BIN", str(find_program("egeria").parent))  # fake_controller is built beside it
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         directive = {"gradients": {"intervalSteps": 2, "version": 1}}
