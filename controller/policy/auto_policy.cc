@@ -45,9 +45,8 @@ constexpr double kRatesThatFall = 0.5;
 // take all that was saved: they are so far apart that at most one step in so many is theirs.
 constexpr int64_t kStepsPerProbeReading = 50;
 
-// A probe without any reading in so many periods, reading intervals and steps has none to expect. With each such probe in
-// a row the next one is twice as far away, up to 2^6 times.
-constexpr int64_t kPeriodsOfSilence = 1;
+// A probe without any reading in a period, and in so many reading intervals and steps, has none to expect. With each such
+// probe in a row the next one is twice as far away, up to 2^6 times.
 constexpr int64_t kIntervalsOfSilence = 10;
 constexpr int64_t kStepsOfSilence = 300;
 constexpr int kMostDoublings = 6;
@@ -210,9 +209,10 @@ void AutoPolicy::BeginProbeIfDue() {
 }
 
 void AutoPolicy::EndProbeWithoutReadings() {
-  const int64_t silence = std::max({kPeriodsOfSilence * clock_.period().value_or(kPeriodOfUnknownTotal),
+  if (!probe_.running()) return;
+  const int64_t silence = std::max({clock_.period().value_or(kPeriodOfUnknownTotal),
                                     kIntervalsOfSilence * ProbeInterval(), kStepsOfSilence});
-  if (!probe_.running() || step_ < probe_.newest_step() + silence) return;
+  if (step_ < probe_.newest_step() + silence) return;
   probe_.Stop();
   next_probe_ = step_ + (StepsToNextProbe(0) << std::min(unanswered_probes_++, kMostDoublings));
 }
