@@ -10,11 +10,17 @@ decided after that, and both qualities. The exit code is 1 if one was not vetoed
 the mean quality is under the plain runs' by more than a limit: --limit, else a point where it is an accuracy, and for a
 loss --spreads times the standard deviation of the plain runs. On digits, whose steps are too short for that, the step
 is met roughly.
+
+From the forced freeze on the run is another training than the plain one, and two trainings come apart by any
+difference. --null trains plainly once more, from weights that are one rounding step off, which tells how far; the mean
+of both is then what the others are compared with. --unforced trains with `auto` left alone. More validation samples
+(--setting testing=10000) tell more of each run.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import pathlib
 import statistics
@@ -29,11 +35,16 @@ from typing import Any
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from benchmarks import tasks  # noqa: E402
+from benchmarks.harness import machine  # noqa: E402
 from benchmarks.harness.command_line import list_of  # noqa: E402
+from benchmarks.harness.comparisons import Spread  # noqa: E402
+from benchmarks.harness.errors import BenchError  # noqa: E402
 from benchmarks.harness.job import Job, run_job  # noqa: E402
 from benchmarks.harness.processes import Controller, find_program  # noqa: E402
-from benchmarks.harness.runs import PLAIN, Run, frozen_prefix, policy_run  # noqa: E402
+from benchmarks.harness.runs import PLAIN, Kind, Run, frozen_prefix, policy_run  # noqa: E402
 from benchmarks.harness.task import Quality, Task  # noqa: E402
+
+AUTO = policy_run("auto", "auto", {})
 
 # Under the plain runs', that the mean of the forced ones may be where quality is in points.
 MOST_POINTS = 1.0
@@ -55,7 +66,20 @@ def parse_arguments() -> argparse.Namespace:
                         help="most that the mean quality may be under the plain runs', in its unit")
     parser.add_argument("--spreads", type=float, default=2.0,
                         help="that limit for a loss, in standard deviations of the plain runs (default 2)")
-    return parser.parse_args()
+    parser.add_argument("--null", action="store_true", help="a second plain run of each seed, a rounding step off")
+    parser.add_argument("--unforced", action="store_true", help="a run of each seed with `auto` left alone")
+    parser.add_argument("--setting", type=setting, action="append", default=[], metavar="NAME=JSON",
+                        help="of the task, in place of its profile's")
+    parser.add_argument("--json", type=pathlib.Path, help="file that a line for each run is added to")
+    arguments = parser.parse_args()
+    arguments.settings = dict(arguments.setting)
+    return arguments
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """A type for argparse: NAME=JSON."""
+    name, _, value = text.partition("=")
+    return name, json.loads(value)
 
 
 def limit_of(limit: float | None, spreads: float, quality: Quality, finals: Sequence[float]) -> float:
@@ -98,61 +122,118 @@ class Meddler(threading.Thread):
             self.said.append(done.stdout.strip())
 
 
-def train(arguments: argparse.Namespace, seed: int, run: Run, controller: str | None, folder: pathlib.Path) -> dict:
-    job = Job(arguments.task, arguments.profile, seed, run,
-              None if arguments.data is None else str(arguments.data.resolve()), controller, None, {}, str(folder))
-    return run_job(job, 2)
+def train(arguments: argparse.Namespace, seed: int, run: Run, *, nudged: bool = False) -> dict[str, Any]:
+    """A run that nobody meddles with. Returns what rank 0 reports."""
+    with tempfile.TemporaryDirectory(prefix="egeria-forced-") as folder:
+        with Controller(pathlib.Path(folder)) if run.kind is Kind.POLICY else contextlib.nullcontext() as controller:
+            return run_job(_job(arguments, seed, run, controller, folder, nudged), 2)
 
 
-def force(arguments: argparse.Namespace, task: Task, seed: int, at: float, plain: dict,
-          folder: pathlib.Path) -> tuple[bool, float]:
-    """One run. Returns whether the freeze was vetoed, and undone by the re-probe, and the quality over the plain
-    run's."""
-    with Controller(folder) as controller:
+def force(arguments: argparse.Namespace, task: Task, seed: int, at: float) -> tuple[bool, dict[str, Any]]:
+    """A run with a forced freeze. Returns whether that was vetoed, and undone by the re-probe; and what rank 0 reports.
+    """
+    with tempfile.TemporaryDirectory(prefix="egeria-forced-") as folder, Controller(pathlib.Path(folder)) as controller:
         meddler = Meddler(controller, int(at * task.profile.steps), arguments.modules)
         meddler.start()
-        forced = train(arguments, seed, policy_run("auto", "auto", {}), controller.address, folder)
+        result = run_job(_job(arguments, seed, AUTO, controller, folder, False), 2)
         meddler.join(timeout=10)
         exported = controller.export(controller.jobs()[0], "--decisions")
     print(f"seed {seed}, at {100 * at:g} %:", *meddler.said, sep="\n  ")
     decisions = [json.loads(line) for line in exported.splitlines()]
     for decision in decisions:
         print(f"  step {decision['step']}: {decision['action']} to {decision['frozen_prefix']}: {decision['reason']}")
-    gain = task.quality.gain(forced["final"], plain["final"])
-    print(f"  {task.quality.name}: plain {plain['final']:.4f}, forced {forced['final']:.4f}: {gain:+.4f} "
-          f"{task.quality.unit}", flush=True)
     vetoed = len(meddler.said) == 2 and "[VETOED]" in meddler.said[0]
     undone = is_undone(decisions)
     if not vetoed or not undone:
         print(f"  It was {'' if vetoed else 'not '}vetoed and {'' if undone else 'not '}undone by the re-probe.",
               file=sys.stderr)
-    return vetoed and undone, gain
+    return vetoed and undone, result
+
+
+def _job(arguments: argparse.Namespace, seed: int, run: Run, controller: Controller | None, folder: str,
+         nudged: bool) -> Job:
+    return Job(arguments.task, arguments.profile, seed, run,
+               None if arguments.data is None else str(arguments.data.resolve()),
+               None if controller is None else controller.address, None, {}, folder, settings=arguments.settings,
+               nudged=nudged)
+
+
+class Results:
+    """Prints and keeps what came of the runs.
+
+    Attributes:
+      plains: final quality of the first plain run of each seed.
+      gains: by kind of run, the quality over the plain runs' of each seed, in the task's unit.
+    """
+
+    def __init__(self, arguments: argparse.Namespace, quality: Quality):
+        self._arguments, self._quality = arguments, quality
+        self._facts = machine.facts()
+        self.plains: list[float] = []
+        self.gains: dict[str, list[float]] = {}
+
+    def add(self, seed: int, kind: str, result: Mapping[str, Any], **more: Any) -> float:
+        """Returns the run's final quality."""
+        print(f"seed {seed}, {kind}: {self._quality.name} {result['final']:.4f}", flush=True)
+        if self._arguments.json is not None:
+            with self._arguments.json.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps({"task": self._arguments.task, "profile": self._arguments.profile,
+                                        "settings": self._arguments.settings, "machine": self._facts, "seed": seed,
+                                        "run": kind, **more, **result}) + "\n")
+        return result["final"]
+
+    def compare(self, kind: str, final: float, plain: float) -> None:
+        self.gains.setdefault(kind, []).append(self._quality.gain(final, plain))
+
+    def print_gains(self) -> None:
+        """Of each kind of run: the mean, half of its 90 % interval, the least and the most."""
+        for kind, values in self.gains.items():
+            spread = Spread.of(values)
+            half = "" if spread.half_width is None else f" +- {spread.half_width:.4f}"
+            print(f"{kind}, over plain: {spread.mean:+.4f}{half} [{spread.least:+.4f}, {spread.most:+.4f}] "
+                  f"{self._quality.unit}")
+
+
+def try_all(arguments: argparse.Namespace, task: Task) -> bool:
+    """Whether every freeze was vetoed and undone, and the mean quality is within the limit."""
+    results = Results(arguments, task.quality)
+    held: list[bool] = []
+    for seed in arguments.seeds:
+        plain = results.add(seed, "plain", train(arguments, seed, PLAIN))
+        results.plains.append(plain)
+        if arguments.null:
+            again = results.add(seed, "null", train(arguments, seed, PLAIN, nudged=True))
+            results.compare("null", again, plain)
+            plain = (plain + again) / 2
+        if arguments.unforced:
+            results.compare("unforced", results.add(seed, "unforced", train(arguments, seed, AUTO)), plain)
+        forced = []
+        for at in arguments.at:
+            right, result = force(arguments, task, seed, at)
+            held.append(right)
+            forced.append(results.add(seed, "forced", result, at=at))
+        results.compare("forced", statistics.fmean(forced), plain)
+    results.print_gains()
+    limit = limit_of(arguments.limit, arguments.spreads, task.quality, results.plains)
+    kept = statistics.fmean(results.gains["forced"]) >= -limit
+    print(f"{sum(held)} of {len(held)} vetoed and undone by the re-probe; mean quality "
+          f"{'within' if kept else 'NOT within'} {limit:.4f} {task.quality.unit} of the plain runs'")
+    return all(held) and kept
 
 
 def main() -> int:
     arguments = parse_arguments()
-    task = tasks.create(arguments.task, arguments.profile, arguments.data)
-    if arguments.limit is None and task.quality.scale != 100 and len(arguments.seeds) < 2:
-        print(f"{arguments.task} is scored by a loss, of which one seed has no spread; give --limit, or more "
-              "--seeds", file=sys.stderr)
+    try:
+        task = tasks.create(arguments.task, arguments.profile, arguments.data, arguments.settings)
+        task.load()  # fails here rather than in a rank
+        if arguments.limit is None and task.quality.scale != 100 and len(arguments.seeds) < 2:
+            print(f"{arguments.task} is scored by a loss, of which one seed has no spread; give --limit, or more "
+                  "--seeds", file=sys.stderr)
+            return 2
+        return 0 if try_all(arguments, task) else 1
+    except BenchError as error:
+        print(error, file=sys.stderr)
         return 2
-    held, gains, finals = [], [], []
-    for seed in arguments.seeds:
-        with tempfile.TemporaryDirectory(prefix="egeria-forced-") as folder:
-            plain = train(arguments, seed, PLAIN, None, pathlib.Path(folder))
-        finals.append(plain["final"])
-        for at in arguments.at:
-            with tempfile.TemporaryDirectory(prefix="egeria-forced-") as folder:
-                right, gain = force(arguments, task, seed, at, plain, pathlib.Path(folder))
-            held.append(right)
-            gains.append(gain)
-    mean = statistics.fmean(gains)
-    limit = limit_of(arguments.limit, arguments.spreads, task.quality, finals)
-    kept = mean >= -limit
-    print(f"{sum(held)} of {len(held)} vetoed and undone by the re-probe; quality over the plain runs' {mean:+.4f} "
-          f"[{min(gains):+.4f}, {max(gains):+.4f}] {task.quality.unit}, {'within' if kept else 'NOT within'} the limit "
-          f"of {limit:.4f} under them")
-    return 0 if all(held) and kept else 1
 
 
 if __name__ == "__main__":

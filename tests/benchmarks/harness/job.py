@@ -25,6 +25,8 @@ class Job:
       save_at: steps after which the state is to be saved, by file.
       folder: for what the ranks write.
       turns: address of the TurnGiver of the runs that are trained at the same time, or None; and steps of a turn.
+      settings: values of the task's settings that differ from its profile's.
+      nudged: whether weights start a rounding step off, which tells how far trainings come apart by nothing.
     """
 
     task: str
@@ -38,6 +40,8 @@ class Job:
     folder: str
     turns: str | None = None
     turn_steps: int = 1
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    nudged: bool = False
 
     def write(self) -> pathlib.Path:
         """Returns the file that read() takes."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.harness import schedules
@@ -57,6 +57,8 @@ class Trainer:
         self.first_step = 0
         if job.checkpoint is not None:
             self._load(pathlib.Path(job.checkpoint))
+        if job.nudged:
+            nudge(self.network)
         self._epoch, self._order = -1, torch.empty(0, dtype=torch.long)
         self.modules: list[dict[str, Any]] = []
         self.switches: list[dict[str, Any]] = []
@@ -214,6 +216,13 @@ class Trainer:
         self.summary = session.summary()
 
 
+def nudge(network: nn.Module) -> None:
+    """Sets each weight to the next greater number."""
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.copy_(parameter.nextafter(torch.tensor(torch.inf, device=parameter.device)))
+
+
 def _check_data(task: Task) -> None:
     sums: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(sums, task.checksum())
@@ -232,7 +241,7 @@ def main() -> None:
         torch.cuda.set_device(device)
     nccl = devices >= int(os.environ["WORLD_SIZE"])  # which wants a device for each rank
     dist.init_process_group("cpu:gloo,cuda:nccl" if nccl else "gloo")
-    task = create(job.task, job.profile, None if job.data is None else pathlib.Path(job.data))
+    task = create(job.task, job.profile, None if job.data is None else pathlib.Path(job.data), job.settings)
     task.load()
     _check_data(task)
     trainer = Trainer(job, task, device)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import pathlib
+from collections.abc import Mapping
+from typing import Any
 
 from benchmarks.harness.errors import BenchError
 from benchmarks.harness.task import Task
@@ -23,16 +26,20 @@ _TASKS = {
 NAMES = tuple(_TASKS)
 
 
-def create(name: str, profile: str, data: pathlib.Path | None) -> Task:
-    """A task, whose data has not been read yet.
+def create(name: str, profile: str, data: pathlib.Path | None, settings: Mapping[str, Any] = {}) -> Task:
+    """A task, whose data has not been read yet. `settings`: values that differ from the profile's.
 
     Raises:
-      BenchError: [UNKNOWN_TASK], [UNKNOWN_PROFILE].
+      BenchError: [UNKNOWN_TASK], [UNKNOWN_PROFILE], [UNKNOWN_SETTING].
     """
     kind = task_class(name)
     if profile not in kind.profiles:
         raise BenchError("UNKNOWN_PROFILE", f"{name} has no profile {profile!r}; it has: {', '.join(kind.profiles)}")
-    return kind(kind.profiles[profile], data)
+    chosen = kind.profiles[profile]
+    if unknown := settings.keys() - chosen.settings.keys():
+        raise BenchError("UNKNOWN_SETTING", f"{name} has no setting {min(unknown)!r}; it has: "
+                         f"{', '.join(chosen.settings)}")
+    return kind(dataclasses.replace(chosen, settings={**chosen.settings, **settings}), data)
 
 
 def task_class(name: str) -> type[Task]:

@@ -7,6 +7,7 @@ import pathlib
 import sys
 
 import pytest
+import torch
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
@@ -17,6 +18,7 @@ from benchmarks.harness.errors import BenchError  # noqa: E402
 from benchmarks.harness.job import Job  # noqa: E402
 from benchmarks.harness.planned import with_planned_steps  # noqa: E402
 from benchmarks.harness.processes import Controller  # noqa: E402
+from benchmarks.harness.rank import nudge  # noqa: E402
 from benchmarks.harness.runs import (PLANNED, Kind, Run, control_runs, controller_flags, for_task,  # noqa: E402
                                      frozen_prefix, parse_variants, policy_run, resolved_options)
 from benchmarks.harness.task import Quality, step_decay  # noqa: E402
@@ -176,6 +178,15 @@ def test_what_a_forced_freeze_may_cost():
     assert forced_freeze.limit_of(None, 2.0, points, [0.5]) == 1.0
     assert forced_freeze.limit_of(None, 2.0, nats, [1.0, 1.2, 1.4]) == pytest.approx(0.4)
     assert forced_freeze.limit_of(0.05, 2.0, nats, [1.0]) == 0.05
+
+
+def test_a_nudge_moves_each_weight_to_the_next_number():
+    network = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    before = [parameter.detach().clone() for parameter in network.parameters()]
+    nudge(network)
+    for old, new in zip(before, network.parameters()):
+        assert torch.equal(new, old.nextafter(torch.full_like(old, torch.inf)))
+        assert (new > old).all()
 
 
 def test_the_account_agrees_within_a_part_of_the_saving():

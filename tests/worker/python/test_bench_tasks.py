@@ -102,6 +102,15 @@ def test_unknown_names_are_said():
         tasks.create("mnist", "small", None)
     with pytest.raises(BenchError, match=r"\[UNKNOWN_PROFILE\].*small"):
         tasks.create("digits", "huge", None)
+    with pytest.raises(BenchError, match=r"\[UNKNOWN_SETTING\].*batch"):
+        tasks.create("digits", "smoke", None, {"batches": 3})
+
+
+def test_a_setting_takes_the_place_of_the_profiles():
+    profile = tasks.task_class("resnet56-cifar10").profiles["small"]
+    task = tasks.create("resnet56-cifar10", "small", None, {"testing": 10_000})
+    assert task.settings == {**profile.settings, "testing": 10_000} == task.profile.settings
+    assert profile.settings["testing"] == 5_000
 
 
 @pytest.mark.parametrize("name", [name for name in tasks.NAMES if name != "bert-squad"])
