@@ -71,3 +71,16 @@ def test_it_is_counted_anew_when_rates_change():
     assert learning_rates.still_modules(learning_rates.now(), modules) == 1
     optimizers[1].param_groups[0]["lr"] = torch.tensor(0.0)
     assert learning_rates.still_modules(learning_rates.now(), modules) == 2
+
+
+def test_the_rate_is_summed_of_the_first_group_that_has_learned_as_long_as_it_does():
+    learning_rates, _, _ = setting(0.0, 0.5, 0.25)
+    learning_rates.end_step([0.0, 0.5, 0.25])
+    learning_rates.end_step([4.0, 0.5, 0.25])  # group 1 is followed still
+    assert learning_rates.sum == 1.0
+    learning_rates.end_step([4.0, 0.0, 0.25])
+    learning_rates.end_step([4.0, 0.5, 0.25])
+    assert learning_rates.sum == 9.0
+    learning_rates.end_step([0.0, 0.0, 0.0])
+    learning_rates.end_step([float("inf"), 0.0, 0.0])
+    assert learning_rates.mean_over(6) == 1.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from torch.optim import Optimizer
@@ -15,12 +16,14 @@ class LearningRates:
     A module whose rate is 0 is trained for nothing: the policy `auto` freezes it at once.
 
     Attributes:
-      sum: over all steps so far, of the first rate that is over 0; None where those of a checkpoint are not known.
+      sum: over all steps so far, of the rate that the controller follows: of the first group that has learned, as long
+        as it does. None where those of a checkpoint are not known.
     """
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
         self.sum: float | None = 0.0
         self._optimizers = optimizers
+        self._followed = -1  # the group whose rate is summed
         self._zeros: list[bool] = []  # of each group, when still modules were last counted
         self._modules: Sequence[LayerModule] = ()
         self._still = 0
@@ -31,10 +34,10 @@ class LearningRates:
     def end_step(self, rates: Sequence[float]) -> None:
         """The optimizers have stepped, with the rates that now() gave."""
         if self.sum is not None:
-            self.sum += next((rate for rate in rates if rate > 0), 0.0)
+            self.sum += self._followed_rate(rates)
 
     def mean_over(self, steps: int) -> float:
-        """Of the first rate that is over 0, over all steps so far, which are so many; 0: unknown."""
+        """Of `sum`, over all steps so far, which are so many; 0: unknown."""
         return self.sum / steps if self.sum is not None and steps > 0 else 0.0
 
     def still_modules(self, rates: Sequence[float], modules: Sequence[LayerModule]) -> int:
@@ -56,6 +59,13 @@ class LearningRates:
             self._zeros, self._modules = zeros, modules
             self._still = self._count(zeros, modules)
         return self._still
+
+    def _followed_rate(self, rates: Sequence[float]) -> float:
+        """As ObservationFilter::ScheduledRate() (controller/job/observation_filter.cc) picks it; 0 where none learns."""
+        if not 0 <= self._followed < len(rates) or rates[self._followed] == 0:
+            self._followed = next((group for group, rate in enumerate(rates) if rate != 0), -1)
+        rate = rates[self._followed] if self._followed >= 0 else 0.0
+        return rate if math.isfinite(rate) else 0.0
 
     def _count(self, zeros: Sequence[bool], modules: Sequence[LayerModule]) -> int:
         groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
