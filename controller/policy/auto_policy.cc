@@ -18,13 +18,14 @@ constexpr int64_t kLeastTrendInterval = 10;
 constexpr int64_t kMostInterval = 100'000;
 constexpr double kLargestMagnitude = 1e100;
 
-// Before the start a freeze gives up what is left, which may be most of the area; no part of a training is known to make next
-// to nothing of its progress before this part of the steps, nor where the rates to come are hardly lower than those before.
+// Before the start a freeze gives up what is left, which may be most of the area; no part of a training is known to
+// make next to nothing of its progress before this part of the steps, nor where the rates to come are hardly lower than
+// those before.
 constexpr double kEarliestFreeze = 0.4;
 constexpr double kRatesThatFallForEarly = 0.75;
 
-// Before the start gradients are read at every hundredth of the steps, from so many readings before the first possible freeze
-// on. In a shorter training they would be so dense that they cost more than what they might find saves.
+// Before the start gradients are read at every hundredth of the steps, from so many readings before the first possible
+// freeze on. In a shorter training they would be so dense that they cost more than what they might find saves.
 constexpr double kEarlyReadings = 0.01;
 constexpr int64_t kEarlyLead = 30;
 constexpr int64_t kLeastStepsOfEarlyReadings = 2'000;
@@ -32,21 +33,21 @@ constexpr int64_t kOfOneRank = 10;  // times as many: a hundred readings are the
 
 constexpr int64_t kPeriodOfUnknownTotal = 500;
 
-// A signal is worth the less the less of the learning rate is left to follow it with: of the clock's veto, thresholds hold
-// while this part of the area is to come, and rise as it shrinks.
+// A signal is worth the less the less of the learning rate is left to follow it with: of the clock's veto, thresholds
+// hold while this part of the area is to come, and rise as it shrinks.
 constexpr double kAreaOfThresholds = 0.01;
 constexpr double kLeastArea = 1e-6;
 
-// By the clock, the rates to come must be lower than this part of those of the whole training, on average: at a constant
-// rate little is left at the very end, too, but what is frozen then would have learned like the rest.
+// By the clock, the rates to come must be lower than this part of those of the whole training, on average: at a
+// constant rate little is left at the very end, too, but what is frozen then would have learned like the rest.
 constexpr double kRatesThatFall = 0.5;
 
 // A reading of what is frozen costs about what freezing saves in a step, so that in a short training the probes would
 // take all that was saved: they are so far apart that at most one step in so many is theirs.
 constexpr int64_t kStepsPerProbeReading = 50;
 
-// A probe without any reading in a period, and in so many reading intervals and steps, has none to expect. With each such
-// probe in a row the next one is twice as far away, up to 2^6 times.
+// A probe without any reading in a period, and in so many reading intervals and steps, has none to expect. With each
+// such probe in a row the next one is twice as far away, up to 2^6 times.
 constexpr int64_t kIntervalsOfSilence = 10;
 constexpr int64_t kStepsOfSilence = 300;
 constexpr int kMostDoublings = 6;

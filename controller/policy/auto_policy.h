@@ -25,7 +25,8 @@ namespace egeria::policy {
 // thaws it where that was wrong or the learning rate has risen. docs/policies.md has the rule in full.
 //
 // An observation is evaluated in the order learning rates, gradients (also of a re-probe), plasticity, early check,
-// check. The first of them that leads to a decision ends it. Numbers that cannot be are as if not observed. Thread-compatible.
+// check. The first of them that leads to a decision ends it. Numbers that cannot be are as if not observed.
+// Thread-compatible.
 class AutoPolicy : public Policy {
  public:
   // Requires a resolved config and a shape that Resolve() takes.
@@ -48,7 +49,8 @@ class AutoPolicy : public Policy {
   std::optional<Decision> CheckEarly();
   std::optional<Decision> Check();
   void BeginProbeIfDue();
-  // Workers that cannot look at what is frozen do not tell: a probe that hears nothing ends, and the next one comes later.
+  // Workers that cannot look at what is frozen do not tell: a probe that hears nothing ends, and the next one comes
+  // later.
   void EndProbeWithoutReadings();
 
   // Steps between gradient readings, those before the start, and those of a probe; how long before a check they begin.
@@ -70,13 +72,13 @@ class AutoPolicy : public Policy {
   std::optional<std::string> TooEarly() const;
   // The same of a step that is late enough, or will be: by the planned rates, or the present one.
   std::optional<std::string> TooMuchLeft(int64_t step) const;
-  // Whether something that learns next to nothing may be frozen at that step; so many steps from now, which is before the
-  // start; and whether readings are to tell of it.
+  // Whether something that learns next to nothing may be frozen at that step; so many steps from now, which is before
+  // the start; and whether readings are to tell of it.
   bool LateEnoughForEarly(int64_t step) const;
   bool MayFreezeEarlyWithin(int64_t steps) const;
   bool ReadsForEarly() const;
-  // The part of the area under the learning rates that comes after that step, all of it where that is unknown; and their
-  // mean over that of the whole training's.
+  // The part of the area under the learning rates that comes after that step, all of it where that is unknown; and
+  // their mean over that of the whole training's.
   double Left(int64_t step) const;
   double MeanRateToCome(int64_t step) const;
   // Why it is too early for any clock: the learning rates do not fall.

@@ -11,16 +11,16 @@
 
 namespace egeria::policy {
 
-// Another policy that freezes no more than a budget asks for: once what was saved, and what the present prefix saves until
-// the end, comes to the budget, nothing more freezes; and a decision that would go beyond it is cut to the smallest prefix
-// that reaches it. With S(k) the share of a step's time that prefix k saves, by the modules' step shares, and rho how
-// much of that has come true (TruePartOf(), 1 before it was measured; .5 to 2, beyond which the machine's speed has
-// changed), at step t of T:
+// Another policy that freezes no more than a budget asks for: once what was saved, and what the present prefix saves
+// until the end, comes to the budget, nothing more freezes; and a decision that would go beyond it is cut to the
+// smallest prefix that reaches it. With S(k) the share of a step's time that prefix k saves, by the modules' step
+// shares, and rho how much of that has come true (TruePartOf(), 1 before it was measured; .5 to 2, beyond which the
+// machine's speed has changed), at step t of T:
 //
 //   rho * (sum over the steps up to t of S(prefix at that step) / T  +  (T - t) / T * S(k))  >=  budget.
 //
-// Thaws are the inner policy's own, and so is what it wants to know: but while nothing more is to freeze only of what is
-// frozen, which may have to thaw. Thread-compatible.
+// Thaws are the inner policy's own, and so is what it wants to know: but while nothing more is to freeze only of what
+// is frozen, which may have to thaw. Thread-compatible.
 class BudgetedPolicy : public WrappedPolicy {
  public:
   // Requires a budget over 0 and known total steps in `shape`.

@@ -9,9 +9,9 @@ namespace egeria::policy {
 // When a policy looks whether more may freeze: first at `start` of the steps, then every `every` of them. After a
 // refusal it waits for two periods, after the next one for four, and so on up to `most_backoff`.
 //
-// Where the total is unknown it starts at the step s at which the learning rate has fallen to a hundredth of its peak, and
-// one period is every / start of s, as if s were where `start` is; while the rate lies higher again, nothing is due.
-// Thread-compatible.
+// Where the total is unknown it starts at the step s at which the learning rate has fallen to a hundredth of its peak,
+// and one period is every / start of s, as if s were where `start` is; while the rate lies higher again, nothing is
+// due. Thread-compatible.
 class CheckClock {
  public:
   // total_steps 0: unknown. Requires 0 < every, 0 <= start, most_backoff >= 1.

@@ -14,18 +14,18 @@ namespace egeria::policy {
 // What may freeze before a clock's start: front modules that take a good part of a step's time and make next to nothing
 // of the training's progress, such as the embedding of a language model that is fine-tuned.
 //
-// With f the upper end of a prefix's share of the progress (ProgressShares), s its share of a step's time and `left` the
-// part of the area under the learning rates that is to come, freezing it gives up
+// With f the upper end of a prefix's share of the progress (ProgressShares), s its share of a step's time and `left`
+// the part of the area under the learning rates that is to come, freezing it gives up
 //
 //   c f left       c = .4: most of what frozen modules would have learned is learned by those behind them
 //
-// of all progress. That must be worth the time, c f <= most_share * s, and with what was given up before not be more than
-// `area_left`, of which the clock has the rest to give up when it freezes everything. Where no readings come, or they do
-// not tell clearly, f of lookup tables is taken for .05, which it was under wherever it was measured; nothing else freezes
-// then.
+// of all progress. That must be worth the time, c f <= most_share * s, and with what was given up before not be more
+// than `area_left`, of which the clock has the rest to give up when it freezes everything. Where no readings come, or
+// they do not tell clearly, f of lookup tables is taken for .05, which it was under wherever it was measured; nothing
+// else freezes then.
 //
-// It is sound where rates fall smoothly only: behind a sudden drop the loss falls since the noise of the weights does, of
-// which first-order progress says nothing. docs/adr/0017 has what was measured. Thread-compatible.
+// It is sound where rates fall smoothly only: behind a sudden drop the loss falls since the noise of the weights does,
+// of which first-order progress says nothing. docs/adr/0017 has what was measured. Thread-compatible.
 class EarlyFreezes {
  public:
   struct Found {
@@ -44,7 +44,8 @@ class EarlyFreezes {
   bool possible() const { return possible_; }
 
   void Add(const GradientReading& reading);
-  // Readings for Look() so far say nothing of now. Where some have come, it finds nothing before as many have come anew.
+  // Readings for Look() so far say nothing of now. Where some have come, it finds nothing before as many have come
+  // anew.
   void Forget() { shares_.Forget(); }
 
   // The deepest prefix over `frozen` and up to `most` that may freeze, by readings that tell of all from `frozen` on.
@@ -60,9 +61,9 @@ class EarlyFreezes {
   // No more than so many are frozen now, with so much to come: what thawed modules will learn is not given up.
   void Limit(int prefix, double left);
 
-  // A probe begins, or begins anew: readings of all modules come, the frozen ones among them, instead of those for Look().
-  // When they have come: whether modules 0..frozen-1, whoever froze them, may stay; and, once a probe, whether two in a
-  // row have found that 0..prefix()-1 make too much of the progress. Nothing is found any more after that.
+  // A probe begins, or begins anew: readings of all modules come, the frozen ones among them, instead of those for
+  // Look(). When they have come: whether modules 0..frozen-1, whoever froze them, may stay; and, once a probe, whether
+  // two in a row have found that 0..prefix()-1 make too much of the progress. Nothing is found any more after that.
   void BeginProbe() { probe_.Forget(); }
   void AddToProbe(const GradientReading& reading) { probe_.Add(reading); }
   std::optional<Found> Justified(int frozen, double left) const;

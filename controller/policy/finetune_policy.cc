@@ -12,8 +12,8 @@
 namespace egeria::policy {
 namespace {
 
-// Before it freezes, for the time of a step with nothing frozen: a fiftieth of the steps, but as many as workers measure
-// before they tell of it (30, and the first few are none), and no more than a fifth.
+// Before it freezes, for the time of a step with nothing frozen: a fiftieth of the steps, but as many as workers
+// measure before they tell of it (30, and the first few are none), and no more than a fifth.
 constexpr int64_t kLeastActiveSteps = 40;
 constexpr int64_t kMostActiveSteps = 64;
 

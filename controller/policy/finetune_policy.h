@@ -11,14 +11,14 @@
 
 namespace egeria::policy {
 
-// For fine-tuning of a trained model: freezes one prefix early, and leaves it at that. It is given, and freezes with the
-// first observation; or it is the smallest whose step shares add up to the budget (or to the job's, if that is less), and
-// freezes once the time of a step with nothing frozen has been measured. Where step shares are unknown, parameters stand in for time, and the reason says
-// so.
+// For fine-tuning of a trained model: freezes one prefix early, and leaves it at that. It is given, and freezes with
+// the first observation; or it is the smallest whose step shares add up to the budget (or to the job's, if that is
+// less), and freezes once the time of a step with nothing frozen has been measured. Where step shares are unknown,
+// parameters stand in for time, and the reason says so.
 //
-// With the time of its frozen steps measured, the modules that the budget did not need thaw, once: the smallest prefix k
-// with rho S(k) >= budget stays (TruePartOf()). It never goes deeper: where a step's time is spent elsewhere, that would
-// save nothing.
+// With the time of its frozen steps measured, the modules that the budget did not need thaw, once: the smallest prefix
+// k with rho S(k) >= budget stays (TruePartOf()). It never goes deeper: where a step's time is spent elsewhere, that
+// would save nothing.
 //
 // Measures nothing of the model. Thread-compatible.
 class FinetunePolicy : public Policy {

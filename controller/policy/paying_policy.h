@@ -12,18 +12,19 @@
 
 namespace egeria::policy {
 
-// Another policy, which is switched off when it can no longer earn back what its measurements have cost. At step t of T,
-// with c the time of a step with nothing frozen, D the deepest prefix that may freeze and S(k) the share of c that prefix
-// k saves, that is once, in three accounts in a row,
+// Another policy, which is switched off when it can no longer earn back what its measurements have cost. At step t of
+// T, with c the time of a step with nothing frozen, D the deepest prefix that may freeze and S(k) the share of c that
+// prefix k saves, that is once, in three accounts in a row,
 //
 //   measuring - saved  >  (T - t) c S(D) rho
 //
 // where rho, how much of what S promises comes true of what is frozen now, is 1 where that is not known (TruePartOf()).
-// The right side is the most that can still be saved: about as much is spent on waiting for a freeze as it could have saved.
-// What Egeria takes with any policy, or has taken once, is not in it, since switching off would not give it back.
+// The right side is the most that can still be saved: about as much is spent on waiting for a freeze as it could have
+// saved. What Egeria takes with any policy, or has taken once, is not in it, since switching off would not give it
+// back.
 //
-// Once it is off nothing more is measured, not even re-probes, and nothing more freezes; what is frozen stays so, but for
-// thaws, which remain the inner policy's. Thread-compatible.
+// Once it is off nothing more is measured, not even re-probes, and nothing more freezes; what is frozen stays so, but
+// for thaws, which remain the inner policy's. Thread-compatible.
 class PayingPolicy : public WrappedPolicy {
  public:
   // Requires known total steps in `shape`.

@@ -122,7 +122,8 @@ struct JobShape {
 absl::StatusOr<PolicyConfig> Resolve(const PolicyConfig& config, const JobShape& shape);
 
 // The policy that `config`, which must have been resolved, describes: held to the budget where the shape has one, and,
-// where it decides by what it measures and the total is known, switched off when it does not pay. Same errors as Resolve().
+// where it decides by what it measures and the total is known, switched off when it does not pay. Same errors as
+// Resolve().
 absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(const PolicyConfig& config, const JobShape& shape);
 
 }  // namespace egeria::policy

@@ -12,15 +12,15 @@ namespace egeria::policy {
 // How much of the area under the learning rates of a training is still to come: that is what is left to learn with.
 //
 // Where the rates are planned, the area after a step over the whole, both linear between the points of the plan. Where
-// they are not, a bound for schedules that do not rise again: what is past as it was observed, and the present rate until
-// the end. Thread-compatible.
+// they are not, a bound for schedules that do not rise again: what is past as it was observed, and the present rate
+// until the end. Thread-compatible.
 class RemainingArea {
  public:
   // By its planned_learning_rates; such without an area (HaveArea) are none. By its mean_rate_before otherwise.
   explicit RemainingArea(const JobShape& shape);
 
-  // Takes in the rate in force at a step. Where nothing is known of those before the first one, it is taken to have been
-  // the same.
+  // Takes in the rate in force at a step. Where nothing is known of those before the first one, it is taken to have
+  // been the same.
   void Observe(int64_t step, double rate);
 
   // Part of the whole area that lies behind `step`, 0..1. Empty where the total is unknown, or nothing is planned and

@@ -33,8 +33,8 @@ struct Recorded {
 // counts; every array has the same length. {"step":200,"adopt":2} says that somebody else (an operator, a
 // checkpoint) set the frozen prefix to 2. "still_modules" is a number, "gradients" and "account" are objects as
 // FormatObservation() writes them, and a line {"job":{..}}, as FormatJob() does, tells the shape of the job. Steps do
-// not decrease, but at an "adopt", where a job may have gone on from an older checkpoint. Empty lines are skipped; other
-// keys are collected and otherwise ignored.
+// not decrease, but at an "adopt", where a job may have gone on from an older checkpoint. Empty lines are skipped;
+// other keys are collected and otherwise ignored.
 //
 // Errors: INVALID_ARGUMENT [BAD_RECORDING] with the line's number and what to do about it.
 // Thread-compatible.

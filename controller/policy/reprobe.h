@@ -13,13 +13,13 @@ namespace egeria::policy {
 
 // Looks again, now and then, at the gradients of modules that are frozen. A probe takes `least_readings` fresh readings
 // of all modules from the first on, and judges by them; while their pooled estimate is over the threshold, but not
-// clearly, it takes twice, four times, ... as many, up to `readings`. One that finds a module over its threshold is repeated
-// at once, once, and a module that two probes in a row have found is not to stay frozen. A single judgement finds a module
-// at the threshold by chance every twentieth time. Thread-compatible.
+// clearly, it takes twice, four times, ... as many, up to `readings`. One that finds a module over its threshold is
+// repeated at once, once, and a module that two probes in a row have found is not to stay frozen. A single judgement
+// finds a module at the threshold by chance every twentieth time. Thread-compatible.
 class Reprobe {
  public:
-  // Where it lies on the freeze, which should not be there, the first judgement ends it unless all of it surely is noise,
-  // as far as readings of all of it tell.
+  // Where it lies on the freeze, which should not be there, the first judgement ends it unless all of it surely is
+  // noise, as far as readings of all of it tell.
   enum class Burden { kOnSignal, kOnFreeze };
 
   struct Finding {

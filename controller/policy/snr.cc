@@ -14,8 +14,8 @@ constexpr double kBatchOfThresholds = 64;
 // Keeps weights finite where readings are exactly alike, as simulated ones may be.
 constexpr double kLeastVariance = 1e-12;
 constexpr double kLargestSquare = 1e200;
-// Readings in a row of another number of parts after which that is the job's number. An epoch's last step may have fewer
-// micro-batches than the others.
+// Readings in a row of another number of parts after which that is the job's number. An epoch's last step may have
+// fewer micro-batches than the others.
 constexpr int kReadingsOfAnotherNumber = 3;
 
 bool IsSquare(double value) { return value >= 0 && value <= kLargestSquare; }  // false for NaN

@@ -38,8 +38,8 @@ class SnrEstimator {
   SnrEstimator(int modules, int window);
 
   // Takes in a reading, and returns whether it did. One with fewer than two parts says nothing of noise. One of another
-  // number of parts than those before is left out; where the next ones are, too, they replace those before. Numbers that
-  // are not finite, or negative, are as if not read.
+  // number of parts than those before is left out; where the next ones are, too, they replace those before. Numbers
+  // that are not finite, or negative, are as if not read.
   bool Add(const GradientReading& reading);
 
   void Forget();

@@ -43,7 +43,8 @@ class StagedPolicy : public Policy {
 
   // Something speaks against a stage that is due, or nothing does.
   void PutOff(bool put_off);
-  // Nothing is tried for a period of a job that begins or goes on at `step`, since nobody was asked for readings before.
+  // Nothing is tried for a period of a job that begins or goes on at `step`, since nobody was asked for readings
+  // before.
   int64_t RetryAfter(int64_t step) const { return config_.veto && step > 0 ? step + period_ : 0; }
 
   const StagedConfig config_;

@@ -38,12 +38,13 @@ int SmallestPrefixReaching(double amount, const std::vector<double>& shares);
 double ShareOfPrefix(int prefix, const std::vector<double>& shares);
 
 // rho = max(0, c - c_k) / (c S(k)): how much of what the shares promise of prefix k has come true, with c the time of a
-// step with nothing frozen and c_k with prefix k. Empty where the account does not tell, or so little was promised (under a
-// twentieth of a step) that it would tell of the machine's moods.
+// step with nothing frozen and c_k with prefix k. Empty where the account does not tell, or so little was promised
+// (under a twentieth of a step) that it would tell of the machine's moods.
 std::optional<double> TruePartOf(const Account& account, const std::vector<double>& shares);
 
-// Steps between two gradient readings of a policy that looks at them every `period` steps: a fiftieth, at least 2, since
-// a reading takes some percent of a step. Where there is one rank it costs about another backward pass, so at least 20.
+// Steps between two gradient readings of a policy that looks at them every `period` steps: a fiftieth, at least 2,
+// since a reading takes some percent of a step. Where there is one rank it costs about another backward pass, so at
+// least 20.
 int GradientInterval(int64_t period, const JobShape& shape);
 
 // How many steps before a look at them gradients are to be told of: as many as `readings` take, but no more than four

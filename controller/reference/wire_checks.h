@@ -21,9 +21,9 @@ absl::Status CheckWireTensor(const TensorSpec& spec, const WireTensor& tensor);
 // Whether what a sample has of the output is the output itself.
 bool IsOutput(const WireTensor& compared);
 
-// The inputs of a module and, last, what a metric compares of its output, in float32: the Gram matrix, "gram" (b x b), or
-// the output itself, "output" (b x d), where b, 2..4096, is the batch of the inputs. Errors: those of CheckWireTensor,
-// [BAD_SHAPE] for a wrong count or batch, [SAMPLE_NOT_FINITE].
+// The inputs of a module and, last, what a metric compares of its output, in float32: the Gram matrix, "gram" (b x b),
+// or the output itself, "output" (b x d), where b, 2..4096, is the batch of the inputs. Errors: those of
+// CheckWireTensor, [BAD_SHAPE] for a wrong count or batch, [SAMPLE_NOT_FINITE].
 absl::Status CheckSample(const std::vector<TensorSpec>& inputs, absl::Span<const WireTensor> tensors);
 
 // Orders `weights` as `specs`, by name; tensors that the graph does not name are dropped.

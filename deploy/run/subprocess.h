@@ -15,8 +15,8 @@
 
 namespace egeria::run {
 
-// A child process. Unless it is told to, it does not outlive this one: however this one ends, the kernel sends it SIGTERM.
-// Thread-compatible; used from the thread that started it, which must be the program's main thread.
+// A child process. Unless it is told to, it does not outlive this one: however this one ends, the kernel sends it
+// SIGTERM. Thread-compatible; used from the thread that started it, which must be the program's main thread.
 class Subprocess {
  public:
   struct Options {

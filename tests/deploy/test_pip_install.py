@@ -58,8 +58,8 @@ def test_the_package_and_its_types_and_programs_are_there(environment: pathlib.P
         assert version in call(environment / "bin" / program, "--version", folder=tmp_path)
 
 
-# By its defaults the rule's readings may not pay in so short a training, and it is switched off; with these it freezes from the
-# first readings on.
+# By its defaults the rule's readings may not pay in so short a training, and it is switched off; with these it freezes
+# from the first readings on.
 OPTIONS = {"auto": "", "plasticity": '{"interval_steps": 5, "window": 3, "tolerance": 1, "bootstrap": false}'}
 
 
@@ -73,7 +73,8 @@ def test_the_readmes_example_freezes_on_two_ranks(policy: str, environment: path
                PATH=f"{environment / 'bin'}:{os.environ['PATH']}")
     assert float(re.search(r"accuracy ([\d.]+)", out).group(1)) > 0.95
     summary = next(line for line in out.splitlines() if line.startswith("egeria: "))
-    # Whether a freeze comes before the drop of the rate, and an unfreeze with it, is a matter of how fast the readings were.
+    # Whether a freeze comes before the drop of the rate, and an unfreeze with it, is a matter of how fast the readings
+    # were.
     assert re.search(r"[1-9]\d* freezes?, \d+ unfreezes?, 2 ranks identical", summary), out[-6000:]
 
 

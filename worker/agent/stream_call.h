@@ -16,9 +16,10 @@ namespace egeria::worker {
 // there is news. At most one message is read ahead, so that a controller that talks too much is held back by
 // flow control.
 //
-// Owned by one thread, which makes every call; gRPC's threads only leave results. The owner keeps polling until result()
-// has a value before it destroys it. After Cancel() that is soon, but for one case: where a stopped peer leaves a write
-// in a full socket, neither a cancellation nor a keepalive ping gets past it until the peer goes on. See AbandonedCalls.
+// Owned by one thread, which makes every call; gRPC's threads only leave results. The owner keeps polling until
+// result() has a value before it destroys it. After Cancel() that is soon, but for one case: where a stopped peer
+// leaves a write in a full socket, neither a cancellation nor a keepalive ping gets past it until the peer goes on. See
+// AbandonedCalls.
 class StreamCall : private grpc::ClientBidiReactor<v1::WorkerMessage, v1::ControllerMessage> {
  public:
   StreamCall(v1::Controller::Stub* stub, std::shared_ptr<Wakeup> wakeup);

@@ -11,8 +11,8 @@
 namespace egeria::worker {
 
 // Uploads that wait for the network, oldest first, bounded in bytes and in samples (readings are samples here).
-// Samples make room for newer samples and for snapshots; snapshots only for newer versions. One upload at a time may be taken out;
-// its bytes count until it is Done() or Return()ed. Pure; thread-compatible.
+// Samples make room for newer samples and for snapshots; snapshots only for newer versions. One upload at a time may be
+// taken out; its bytes count until it is Done() or Return()ed. Pure; thread-compatible.
 class UploadQueue {
  public:
   UploadQueue(size_t max_bytes, size_t max_samples) : max_bytes_(max_bytes), max_samples_(max_samples) {}

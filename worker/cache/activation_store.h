@@ -35,14 +35,14 @@ class PatientFiles;
 // so that forgetting either gives its space back at once. What is written may be lost with a crash, never changed: the
 // entries carry their own checksums (see entry.h), and this class looks at none of them.
 //
-// Who goes when room is short, in this order: what is idle, which is other prefixes of the namespace that writes, unless
-// they were in use a moment ago (ranks may differ in theirs), and then namespaces that nobody has attached to, of each
-// the least recently used first; then the new entry itself. A new entry is the
-// one that is needed last, since each epoch takes every sample once: keeping the older ones gives a hit rate of quota
-// over size for any order of samples, and writes nothing twice.
+// Who goes when room is short, in this order: what is idle, which is other prefixes of the namespace that writes,
+// unless they were in use a moment ago (ranks may differ in theirs), and then namespaces that nobody has attached to,
+// of each the least recently used first; then the new entry itself. A new entry is the one that is needed last, since
+// each epoch takes every sample once: keeping the older ones gives a hit rate of quota over size for any order of
+// samples, and writes nothing twice.
 //
-// Thread-safe. No method waits for compaction or another process; for the disk's free space only what drops prefixes may,
-// and without the lock.
+// Thread-safe. No method waits for compaction or another process; for the disk's free space only what drops prefixes
+// may, and without the lock.
 class ActivationStore {
  public:
   struct Options {
@@ -78,8 +78,8 @@ class ActivationStore {
 
   Outcome Put(const JobId& name, const Fingerprint& prefix, uint64_t sample, absl::string_view entry);
 
-  // Copies the entry to the beginning of `memory` and returns its length: 0 where there is none, or it is longer than that.
-  // Whatever it returns, all of `memory` may have been written.
+  // Copies the entry to the beginning of `memory` and returns its length: 0 where there is none, or it is longer than
+  // that. Whatever it returns, all of `memory` may have been written.
   size_t Get(const JobId& name, const Fingerprint& prefix, uint64_t sample, std::span<std::byte> memory);
 
   // Forgets an entry that is not what was written, so that it can be written anew. Its bytes stay in use, and counted,
@@ -120,8 +120,8 @@ class ActivationStore {
   // False for a family that cannot be read, which is then dropped.
   bool ReadIndex(const std::string& family_name, std::shared_ptr<rocksdb::ColumnFamilyHandle> handle)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The part of Put() with the lock: kStored for an entry that is to be written. It is entered before it is, so that the
-  // other ranks, which compute the same samples, do not write it too. Empty where its prefix has no family yet.
+  // The part of Put() with the lock: kStored for an entry that is to be written. It is entered before it is, so that
+  // the other ranks, which compute the same samples, do not write it too. Empty where its prefix has no family yet.
   std::optional<Outcome> Enter(const JobId& name, const Fingerprint& prefix, uint64_t sample, size_t length,
                                std::shared_ptr<rocksdb::ColumnFamilyHandle>* handle) ABSL_LOCKS_EXCLUDED(mutex_);
   // Null where there is none.

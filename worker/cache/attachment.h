@@ -46,8 +46,8 @@ class Attachment {
  public:
   explicit Attachment(const CacheClient::Options& options);
 
-  // Begins, on a thread of its own. `changed` is called with each new line, and with an empty one when it ends; one after
-  // the other, and must not call back.
+  // Begins, on a thread of its own. `changed` is called with each new line, and with an empty one when it ends; one
+  // after the other, and must not call back.
   void Start(std::function<void(const Line&)> changed);
   // Ends the thread and the line, within a second. Idempotent.
   void Stop();
@@ -56,9 +56,9 @@ class Attachment {
   v1::Cache::Stub* stub() const { return stub_.get(); }
   Line line() const;
 
-  // After a call that was not answered in time: this line is not used any more, since the daemon may still be at work in
-  // its memory. The next one comes after a while, which doubles each time until one has Answered(), so that a daemon that
-  // is stopped or overloaded is hardly ever asked.
+  // After a call that was not answered in time: this line is not used any more, since the daemon may still be at work
+  // in its memory. The next one comes after a while, which doubles each time until one has Answered(), so that a daemon
+  // that is stopped or overloaded is hardly ever asked.
   void GiveUp(const Line& line);
   void Answered(const Line& line);
 

@@ -29,8 +29,8 @@ enum class SampleOutcome : uint8_t {
 const char* SampleOutcomeName(SampleOutcome outcome);
 
 struct CachedBatch {
-  // b x ..., dense and row-major, on the reader's device and nobody else's; the rows of misses hold anything. None where
-  // no sample was found.
+  // b x ..., dense and row-major, on the reader's device and nobody else's; the rows of misses hold anything. None
+  // where no sample was found.
   std::vector<at::Tensor> tensors;
   std::vector<SampleOutcome> outcomes;  // one for each sample
 };

@@ -76,16 +76,16 @@ class CacheClient {
 
   enum class Outcome : uint8_t { kFound, kAbsent, kCorrupt, kLate };
 
-  // Looks samples of one prefix up. `found` is called for each that is found, in order, with its position and its entry,
-  // which is valid during the call. Waits for the daemon as long as `patience` says and a slow disk takes, for each part of
-  // what is asked for that fits into the shared memory; one that was too slow is left alone for a second, and twice as
-  // long each time, up to a minute.
-  // `entry_bytes`: EntrySize() of what is expected; longer entries are not found.
+  // Looks samples of one prefix up. `found` is called for each that is found, in order, with its position and its
+  // entry, which is valid during the call. Waits for the daemon as long as `patience` says and a slow disk takes, for
+  // each part of what is asked for that fits into the shared memory; one that was too slow is left alone for a second,
+  // and twice as long each time, up to a minute. `entry_bytes`: EntrySize() of what is expected; longer entries are not
+  // found.
   std::vector<Outcome> Lookup(const Fingerprint& prefix, std::span<const uint64_t> samples, size_t entry_bytes,
                               absl::FunctionRef<void(size_t position, const Entry&)> found);
 
-  // Lookup() in two parts: the daemon reads while what was asked for before is finished. Of more than kMostLookups under
-  // way the last ones find nothing. One that is let go of unfinished waits for the daemon all the same.
+  // Lookup() in two parts: the daemon reads while what was asked for before is finished. Of more than kMostLookups
+  // under way the last ones find nothing. One that is let go of unfinished waits for the daemon all the same.
   static constexpr size_t kMostLookups = 2;
   std::shared_ptr<PendingLookup> StartLookup(const Fingerprint& prefix, std::span<const uint64_t> samples,
                                              size_t entry_bytes);

@@ -15,8 +15,8 @@ std::string DefaultFolder(const std::map<std::string, std::string>& environment,
 // Where the egeria-cache of this folder listens, unless it is told otherwise.
 std::string DefaultAddress(const std::string& folder);
 
-// A file that whoever uses the folder's egeria-cache holds a shared lock on. An egeria-cache with until_unused ends when
-// it gets the exclusive one, which it holds to its end: so nobody can begin to use one that is ending.
+// A file that whoever uses the folder's egeria-cache holds a shared lock on. An egeria-cache with until_unused ends
+// when it gets the exclusive one, which it holds to its end: so nobody can begin to use one that is ending.
 std::string UsersFile(const std::string& folder);
 
 // Makes the folder, for this user alone: activations tell of the data that they were computed from.

@@ -10,8 +10,8 @@
 namespace egeria::cache {
 
 // Sees what torch's version counters do not: writes through `.data` or raw memory. Each look compares a part of every
-// tensor, a kLooks-th or a cache line, with what it was, and the next look another one. So a write to all of a tensor is
-// seen by the next look, and any write by one of the next kLooks.
+// tensor, a kLooks-th or a cache line, with what it was, and the next look another one. So a write to all of a tensor
+// is seen by the next look, and any write by one of the next kLooks.
 //
 // Tensors that are not dense in host memory are left out.
 class ContentWatch {

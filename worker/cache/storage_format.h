@@ -63,7 +63,8 @@ struct Stored {
 Stored Store(StorageFormat wanted, DataType type, std::span<const std::byte> values, std::span<std::byte> out,
              RoundingError* error);
 
-// The inverse. `values` has the tensor's size. False for bytes that are not such a tensor's; `values` is undefined then.
+// The inverse. `values` has the tensor's size. False for bytes that are not such a tensor's; `values` is undefined
+// then.
 bool Restore(StorageFormat format, DataType type, std::span<const std::byte> stored, std::span<std::byte> values);
 
 }  // namespace egeria::cache

@@ -11,8 +11,8 @@
 
 namespace egeria::cache {
 
-// Where a blob lies, as long as RocksDB keeps its file open: what it is then read by costs RocksDB some microseconds less.
-// A blob stays where it is until its file goes.
+// Where a blob lies, as long as RocksDB keeps its file open: what it is then read by costs RocksDB some microseconds
+// less. A blob stays where it is until its file goes.
 class BlobPlace {
  public:
   BlobPlace() = default;  // nowhere
@@ -26,9 +26,10 @@ class BlobPlace {
   uint64_t offset_ = 0;
 };
 
-// While it lives, what this thread reads from a blob file comes to lie in `memory`, if it is as long, and the read fails for
-// RocksDB: it would copy what was read, only to have it copied from there. Whoever gets a blob asks is_filled() first, and
-// for RocksDB's status where it is not. Not nested.
+// While it lives, what this thread reads from a blob file comes to lie in `memory`, if it is as long, and the read
+// fails for
+// RocksDB: it would copy what was read, only to have it copied from there. Whoever gets a blob asks is_filled() first,
+// and for RocksDB's status where it is not. Not nested.
 class ReadTarget {
  public:
   explicit ReadTarget(std::span<std::byte> memory);

@@ -10,8 +10,8 @@
 
 namespace egeria::cache {
 
-// Tells one frozen prefix from every other: 128 bits over `text` (structure, modes, versions) and over the element type,
-// shape and bytes of each tensor, in order. Tensors on a device are copied to the host first.
+// Tells one frozen prefix from every other: 128 bits over `text` (structure, modes, versions) and over the element
+// type, shape and bytes of each tensor, in order. Tensors on a device are copied to the host first.
 Fingerprint FingerprintOf(const std::string& text, const std::vector<at::Tensor>& tensors);
 
 // For each row of a dense tensor in host memory a hash of its bytes, and of the row's shape and element type.

@@ -21,8 +21,8 @@
 
 namespace egeria::cache {
 
-// What is to be written and forgotten, done in order by a thread of its own. Without a daemon writes are dropped, and what
-// is to be forgotten is kept until it can be told. Prefixes are as StoredPrefix() says. Thread-safe.
+// What is to be written and forgotten, done in order by a thread of its own. Without a daemon writes are dropped, and
+// what is to be forgotten is kept until it can be told. Prefixes are as StoredPrefix() says. Thread-safe.
 class WriteQueue {
  public:
   // `attachment` outlives it.

@@ -10,7 +10,8 @@
 
 namespace egeria::worker {
 
-// What policy::PlannedSaving() says of a policy that follows a clock, for a training whose length is still to be chosen.
+// What policy::PlannedSaving() says of a policy that follows a clock, for a training whose length is still to be
+// chosen.
 //
 // Args:
 //   policy_json: egeria.v1.PolicyConfig in protobuf's JSON.

@@ -61,8 +61,8 @@ class Account {
   // As a block, where somebody else has measured, outside of one.
   void Add(const std::string& what, double seconds);
 
-  // What was taken so far outside of the training thread, of the cores that it could have used: in place of what was said
-  // before. Not part of any step's time.
+  // What was taken so far outside of the training thread, of the cores that it could have used: in place of what was
+  // said before. Not part of any step's time.
   void SetElsewhere(const std::string& what, double seconds) { elsewhere_[what] = seconds; }
 
   // A block that ends with its scope.
@@ -81,8 +81,8 @@ class Account {
   // The step under way has something in it that others do not have: a compilation, say.
   void Disturb() { disturbed_ = true; }
 
-  // A training forward pass begins; not inside a block. A disturbed step counts from here, since before it there may have
-  // been an evaluation, which nobody has spent.
+  // A training forward pass begins; not inside a block. A disturbed step counts from here, since before it there may
+  // have been an evaluation, which nobody has spent.
   void BeginForward();
 
   // At the end of each step. `prefix`: layer modules that were frozen during it; `share`: of the parameters, 0..1.

@@ -28,10 +28,10 @@ struct BatchSamples {
 // The forward pass of the frozen front of a model, skipped as far as the node's cache has what it would give.
 //
 // Never wrong: an entry counts only for these very weights, this very input, and a batch of this very shape; and only
-// after it was shown on a real batch, to the bit, that a sample's result depends neither on its place nor on the others.
-// Samples that are missing are computed alone only where that, too, was shown to make no difference; else the whole
-// batch is computed. Every so many passes are computed as well, and compared with what the cache had. Never in the way:
-// the cost model decides whether it is used at all.
+// after it was shown on a real batch, to the bit, that a sample's result depends neither on its place nor on the
+// others. Samples that are missing are computed alone only where that, too, was shown to make no difference; else the
+// whole batch is computed. Every so many passes are computed as well, and compared with what the cache had. Never in
+// the way: the cost model decides whether it is used at all.
 //
 // Owned by the training thread.
 class FrozenForward {
@@ -47,8 +47,8 @@ class FrozenForward {
   explicit FrozenForward(Options options) : options_(std::move(options)) {}
   ~FrozenForward() { Stop(/*finished=*/false); }
 
-  // Between steps: the first `count` of `modules` are frozen now. `modules` must outlive this object. Entries of another
-  // prefix are forgotten.
+  // Between steps: the first `count` of `modules` are frozen now. `modules` must outlive this object. Entries of
+  // another prefix are forgotten.
   void Follow(const std::vector<LayerModule>& modules, int count);
 
   // Whether the next pass may ask the cache, so that it is worthwhile to tell what comes.

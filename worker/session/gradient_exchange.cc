@@ -11,7 +11,8 @@
 namespace egeria::worker {
 namespace {
 
-// Numbers before the lists: ranks that offer, their parts, ranks that know their samples, samples, ranks that know progress.
+// Numbers before the lists: ranks that offer, their parts, ranks that know their samples, samples, ranks that know
+// progress.
 constexpr size_t kHead = 5;
 // Offers that wait for their exchange: that of the step that has just ended, and of the one before.
 constexpr size_t kMostOffered = 2;

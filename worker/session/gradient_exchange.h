@@ -22,7 +22,8 @@ struct GradientSquares {
   std::vector<double> square_of_mean;   // ||mean over all parts of all ranks of g_p||^2: the same on every rank
   int parts = 1;
   int64_t samples = 0;  // of this rank; 0: not known
-  // This rank's part of an estimate of E g' P E g, P the optimizer's: the mean over the ranks is unbiased. Empty: not known.
+  // This rank's part of an estimate of E g' P E g, P the optimizer's: the mean over the ranks is unbiased. Empty: not
+  // known.
   std::vector<double> progress = {};
 };
 

@@ -66,9 +66,9 @@ struct RankLink::State {
     agreement.Hear({minima.begin() + 4, minima.end()});
     idle = agreement.settled() && oldest_plan == newest_plan;
   }
-  // Whether to advertise at this boundary follows from their number and from what has been heard, never from what is this
-  // rank's own: ranks that are at other steps, or have applied other plans, must still do it at the same boundaries, or
-  // they would take one collective for another.
+  // Whether to advertise at this boundary follows from their number and from what has been heard, never from what is
+  // this rank's own: ranks that are at other steps, or have applied other plans, must still do it at the same
+  // boundaries, or they would take one collective for another.
   std::optional<std::vector<int64_t>> Advertise() {
     const bool due = boundaries++ % kIdleBoundaries == 0;
     if (idle && !due && !agreement.gradients().has_value()) return std::nullopt;

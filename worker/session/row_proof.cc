@@ -28,8 +28,8 @@ bool SameRows(BatchFunction compute, const at::Tensor& input, const at::Tensor& 
   return SameBits(compute(Rows(input, index)), Rows(output, index));
 }
 
-// The batch with noise as large as its own spread; undefined where it has no numbers for that. Real inputs may be so regular
-// (a blank image) that roundings do not show.
+// The batch with noise as large as its own spread; undefined where it has no numbers for that. Real inputs may be so
+// regular (a blank image) that roundings do not show.
 at::Tensor Disturbed(const at::Tensor& batch) {
   if (!at::isFloatingType(batch.scalar_type()) || batch.numel() < 2 || !at::isfinite(batch).all().item<bool>()) return {};
   const at::Generator random = at::detail::createCPUGenerator(static_cast<uint64_t>(batch.size(0)));

@@ -139,8 +139,8 @@ absl::Status Run::MakeReplica() {
   return absl::OkStatus();
 }
 
-// The length of the training: the epochs that were asked for, and the steps that the saved time buys. A resumed run counts on
-// the same saving as before, so that its learning rates stay the same.
+// The length of the training: the epochs that were asked for, and the steps that the saved time buys. A resumed run
+// counts on the same saving as before, so that its learning rates stay the same.
 absl::Status Run::PlanSteps(const std::optional<Checkpoint>& restored) {
   const ImageSet& images = task_.train;
   if (!options_.controller.empty()) {

@@ -33,8 +33,8 @@ using testing::Spelling;
 
 constexpr int64_t kBatch = 16;
 
-// With one thread, as the evaluator: with more, oneDNN's strided 8-bit 1x1 convolutions are wrong at times on processors
-// that have AVX2 and no VNNI.
+// With one thread, as the evaluator: with more, oneDNN's strided 8-bit 1x1 convolutions are wrong at times on
+// processors that have AVX2 and no VNNI.
 void Begin(uint64_t seed) {
   at::set_num_threads(1);
   at::manual_seed(seed);

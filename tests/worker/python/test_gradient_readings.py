@@ -17,8 +17,8 @@ from gradient_models import MODULES, make_batch, make_model
 from launching import Program
 
 EVERY_STEP = {"intervalSteps": 1, "version": 1}
-# The line is up when the third step begins. Alone a rank knows of the request at its end; two of them have heard it from
-# each other two boundaries later.
+# The line is up when the third step begins. Alone a rank knows of the request at its end; two of them have heard it
+# from each other two boundaries later.
 FIRST_STEP = {1: 4, 2: 6}
 
 

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-# Of larger tensors with at least so many columns only an eighth of them is looked at, other ones each step: what a square
-# takes would else be a good part of a step's time.
+# Of larger tensors with at least so many columns only an eighth of them is looked at, other ones each step: what a
+# square takes would else be a good part of a step's time.
 _LARGE = 1 << 16
 _LEAST_COLUMNS = 64
 _COLUMNS = 8
 
-# Where running means, or sums, of squared gradients are kept: Adam and its kin, whosever they are, call them so; of others
-# the optimizer has to be known, since Adadelta's "square_avg", say, is half of what it makes of a gradient.
+# Where running means, or sums, of squared gradients are kept: Adam and its kin, whosever they are, call them so; of
+# others the optimizer has to be known, since Adadelta's "square_avg", say, is half of what it makes of a gradient.
 _OF_ADAM = "exp_avg_sq"
 _OF_OTHERS = {torch.optim.RMSprop: "square_avg", torch.optim.Adagrad: "sum"}
 

@@ -10,8 +10,8 @@
 
 namespace egeria::trainer {
 
-// The samples of one rank's next batches. Has a sampler of its own, so that looking into the next epoch does not cost the
-// present one's permutation. Thread-compatible.
+// The samples of one rank's next batches. Has a sampler of its own, so that looking into the next epoch does not cost
+// the present one's permutation. Thread-compatible.
 class UpcomingBatches {
  public:
   UpcomingBatches(Sampler sampler, int rank, size_t count) : sampler_(std::move(sampler)), rank_(rank), count_(count) {}
