@@ -89,6 +89,7 @@ class Seed:
         self._file = records.file_of(plan.out, task.name)
         name = f"{task.name}-{plan.profile}-{self._settings}-{plan.ranks}-ranks-{seed}"
         self._checkpoints = plan.out / "checkpoints" / name
+        self._unrecorded = self._checkpoints.with_name(f"{name}.part")  # of a plain run that has no record yet
         self._done = {records.key(record): record for record in _known(plan, task)}
         self.kept: collections.Counter[str] = collections.Counter()
 
@@ -106,6 +107,7 @@ class Seed:
                     if run.kind is Kind.PLAIN:
                         break  # there is nothing to compare with
         finally:
+            shutil.rmtree(self._unrecorded, ignore_errors=True)
             if not self._plan.keep_checkpoints:
                 shutil.rmtree(self._checkpoints, ignore_errors=True)
         return failed
@@ -147,6 +149,8 @@ class Seed:
             "machine": dict(self._facts),
         }
         records.append(self._file, record)
+        if run.kind is Kind.PLAIN and self._unrecorded.exists():
+            self._unrecorded.rename(self._checkpoints)
         quality = self._task.quality
         shared = f", {record['first_step']} steps of them the plain run's" if record["first_step"] else ""
         print(f"{self._task.name}, seed {self._seed}, {run.label}: {quality.name} {record['final']:.4f}, "
@@ -158,7 +162,8 @@ class Seed:
         with tempfile.TemporaryDirectory(prefix="egeria-bench-") as temporary:
             folder = pathlib.Path(temporary)
             if run.kind is Kind.PLAIN:
-                shutil.rmtree(self._checkpoints, ignore_errors=True)  # of an older plain run
+                for older in (self._checkpoints, self._unrecorded):
+                    shutil.rmtree(older, ignore_errors=True)
             checkpoint = None if run.kind is Kind.PLAIN else self._checkpoint_for(run)
             saves = self._saves() if run.kind is Kind.PLAIN else {}
             job = Job(self._task.name, self._plan.profile, self._seed, run,
@@ -187,7 +192,7 @@ class Seed:
         wanted = {int(run.first_act * steps) for run in [*self._plan.runs, *([EARLY] if self._plan.early else [])]}
         if self._plan.controls_for:
             wanted.add(schedules.low_rate_phase(steps, self._task.rate))
-        return {str((self._checkpoints / f"{step}.pt").resolve()): step for step in sorted(wanted) if 0 < step < steps}
+        return {str((self._unrecorded / f"{step}.pt").resolve()): step for step in sorted(wanted) if 0 < step < steps}
 
     def _checkpoint_for(self, run: Run) -> pathlib.Path | None:
         """The latest state of the plain run from which this one can start."""

@@ -156,6 +156,28 @@ def test_runs_start_from_no_checkpoint_of_an_older_plain_run(tmp_path: pathlib.P
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2  # of one rank and of two
 
 
+def test_checkpoints_of_a_plain_run_that_was_killed_are_not_those_of_the_record_before(
+        tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    started = []
+
+    def run_job(job: Job, _: int) -> dict:
+        started.append(job)
+        if len(started) == 2:
+            raise BenchError("RUN_FAILED", "killed")
+        return {"final": 0.1, "seconds": 1.0, "steps": 60, "first_step": 0, "switches": [], "modules": []}
+
+    monkeypatch.setattr(bench, "run_job", run_job)
+    plan = bench.Plan(tasks=["digits"], seeds=[0], profile="smoke", ranks=2, runs=[], controls_for=[], early=True,
+                      data=None, out=tmp_path, resume=False, keep_checkpoints=True)
+    assert bench.run_all(dataclasses.replace(plan, early=False)) == 0
+    assert bench.run_all(plan) == 1
+    for file in map(pathlib.Path, started[1].save_at):  # as if there had been no time to remove them
+        file.parent.mkdir(parents=True)
+        file.touch()
+    assert bench.run_all(dataclasses.replace(plan, resume=True)) == 0
+    assert [(job.run.label, job.checkpoint) for job in started] == [("plain", None), ("plain", None), ("early", None)]
+
+
 def decision(action: str, reason: str, origin: str = "POLICY") -> dict:
     return {"action": action, "reason": reason, "origin": f"DECISION_ORIGIN_{origin}"}
 
