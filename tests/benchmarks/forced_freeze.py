@@ -12,9 +12,9 @@ loss --spreads times the standard deviation of the plain runs. On digits, whose 
 is met roughly.
 
 From the forced freeze on the run is another training than the plain one, and two trainings come apart by any
-difference. --null trains plainly once more, from weights that are one rounding step off, which tells how far; the mean
-of both is then what the others are compared with. --unforced trains with `auto` left alone. More validation samples
-(--setting testing=10000) tell more of each run.
+difference, so that a single seed tells little. --null trains plainly once more, from weights that are one rounding step
+off, which tells how far they do; the mean of both is then what the others are compared with. --unforced trains with
+`auto` left alone. More validation samples (--setting testing=10000) tell more of each run.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("task")
     parser.add_argument("--data", type=pathlib.Path)
     parser.add_argument("--profile", default="small")
-    parser.add_argument("--seeds", type=list_of(int), default=[0], metavar="N[,N...]")
+    parser.add_argument("--seeds", type=list_of(int), default=[0, 1, 2], metavar="N[,N...]", help="default 0,1,2")
     parser.add_argument("--at", type=list_of(float), default=[0.15], metavar="PART[,PART...]",
                         help="of the steps (default 0.15)")
     parser.add_argument("--modules", type=float, default=0.5, help="part of the layer modules (default 0.5)")

@@ -29,6 +29,38 @@ v1::DropRequest::Scope ToProto(CacheClient::Scope scope) {
   return v1::DropRequest::PREFIX;
 }
 
+using Entries = std::vector<std::vector<std::byte>>;
+using PutWriter = grpc::ClientWriterInterface<v1::PutRequest>;
+
+// Copies the entries into the shared memory, one to a slot of so many bytes, and sends the request that says where.
+// Returns whether they fit, and it was sent.
+bool SendInMemory(const Line& line, size_t slot, const Entries& entries, v1::PutRequest& request, PutWriter& writer) {
+  if (slot * entries.size() > line.part()) return false;
+  request.set_offset(static_cast<int64_t>(line.writes_begin()));
+  request.set_stride(static_cast<int64_t>(slot));
+  std::byte* to = line.memory->bytes().data() + line.writes_begin();
+  for (const std::vector<std::byte>& entry : entries) {
+    std::memcpy(to, entry.data(), entry.size());
+    to += slot;
+  }
+  return writer.Write(request);
+}
+
+// Sends the request, and behind it the entries in pieces. Returns whether all were sent.
+bool SendAsChunks(const Entries& entries, v1::PutRequest& request, PutWriter& writer) {
+  if (!writer.Write(request)) return false;
+  for (const std::vector<std::byte>& entry : entries) {
+    for (size_t sent = 0; sent < entry.size();) {
+      const size_t bytes = std::min(rpc::kMaxChunkBytes, entry.size() - sent);
+      request.Clear();
+      request.set_data(entry.data() + sent, bytes);
+      if (!writer.Write(request)) return false;
+      sent += bytes;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 WriteQueue::WriteQueue(const CacheClient::Options& options, Attachment* attachment)
@@ -173,7 +205,7 @@ void WriteQueue::WriteSome(const Line& line, std::vector<Write> writes) {
   v1::PutRequest request;
   request.set_session(line.session);
   request.set_fingerprint(RawBytes(writes[0].prefix));
-  std::vector<std::vector<std::byte>> entries;
+  Entries entries;
   for (Write& write : writes) {
     request.add_samples(write.sample);
     entries.push_back(maker_.Make(std::move(write)));
@@ -184,28 +216,8 @@ void WriteQueue::WriteSome(const Line& line, std::vector<Write> writes) {
   if (!Begin(&context)) return;
   v1::PutResponse response;
   const auto writer = attachment_.stub()->Put(&context, &response);
-  bool good = true;
-  if (line.memory != nullptr) {
-    request.set_offset(static_cast<int64_t>(line.writes_begin()));
-    request.set_stride(static_cast<int64_t>(slot));
-    good = slot * entries.size() <= line.part();
-    std::byte* const begin = line.memory->bytes().data() + line.writes_begin();
-    for (size_t i = 0; good && i < entries.size(); ++i) {
-      std::memcpy(begin + i * slot, entries[i].data(), entries[i].size());
-    }
-    good = good && writer->Write(request);
-  } else {
-    good = writer->Write(request);
-    for (size_t i = 0; good && i < entries.size(); ++i) {
-      for (size_t sent = 0; good && sent < entries[i].size();) {
-        const size_t bytes = std::min(rpc::kMaxChunkBytes, entries[i].size() - sent);
-        request.Clear();
-        request.set_data(entries[i].data() + sent, bytes);
-        good = writer->Write(request);
-        sent += bytes;
-      }
-    }
-  }
+  bool good = line.memory != nullptr ? SendInMemory(line, slot, entries, request, *writer)
+                                     : SendAsChunks(entries, request, *writer);
   writer->WritesDone();
   const grpc::Status status = writer->Finish();
   // The daemon may still read there: this memory is not written to again.
