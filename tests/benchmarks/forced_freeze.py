@@ -20,7 +20,7 @@ off, which tells how far they do; the mean of both is then what the others are c
 from __future__ import annotations
 
 import argparse
-import contextlib
+import dataclasses
 import json
 import pathlib
 import statistics
@@ -35,13 +35,13 @@ from typing import Any
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from benchmarks import tasks  # noqa: E402
-from benchmarks.harness import machine  # noqa: E402
+from benchmarks.harness import machine, records  # noqa: E402
 from benchmarks.harness.command_line import list_of  # noqa: E402
 from benchmarks.harness.comparisons import Spread  # noqa: E402
 from benchmarks.harness.errors import BenchError  # noqa: E402
-from benchmarks.harness.job import Job, run_job  # noqa: E402
+from benchmarks.harness.job import Job, run_job, run_job_by_itself  # noqa: E402
 from benchmarks.harness.processes import Controller, find_program  # noqa: E402
-from benchmarks.harness.runs import PLAIN, Kind, Run, frozen_prefix, policy_run  # noqa: E402
+from benchmarks.harness.runs import PLAIN, Run, frozen_prefix, policy_run  # noqa: E402
 from benchmarks.harness.task import Quality, Task  # noqa: E402
 
 AUTO = policy_run("auto", "auto", {})
@@ -125,8 +125,7 @@ class Meddler(threading.Thread):
 def train(arguments: argparse.Namespace, seed: int, run: Run, *, nudged: bool = False) -> dict[str, Any]:
     """A run that nobody meddles with. Returns what rank 0 reports."""
     with tempfile.TemporaryDirectory(prefix="egeria-forced-") as folder:
-        with Controller(pathlib.Path(folder)) if run.kind is Kind.POLICY else contextlib.nullcontext() as controller:
-            return run_job(_job(arguments, seed, run, controller, folder, nudged), 2)
+        return run_job_by_itself(dataclasses.replace(_job(arguments, seed, run, folder), nudged=nudged), 2)
 
 
 def force(arguments: argparse.Namespace, task: Task, seed: int, at: float) -> tuple[bool, dict[str, Any]]:
@@ -135,7 +134,7 @@ def force(arguments: argparse.Namespace, task: Task, seed: int, at: float) -> tu
     with tempfile.TemporaryDirectory(prefix="egeria-forced-") as folder, Controller(pathlib.Path(folder)) as controller:
         meddler = Meddler(controller, int(at * task.profile.steps), arguments.modules)
         meddler.start()
-        result = run_job(_job(arguments, seed, AUTO, controller, folder, False), 2)
+        result = run_job(dataclasses.replace(_job(arguments, seed, AUTO, folder), controller=controller.address), 2)
         meddler.join(timeout=10)
         exported = controller.export(controller.jobs()[0], "--decisions")
     print(f"seed {seed}, at {100 * at:g} %:", *meddler.said, sep="\n  ")
@@ -150,12 +149,10 @@ def force(arguments: argparse.Namespace, task: Task, seed: int, at: float) -> tu
     return vetoed and undone, result
 
 
-def _job(arguments: argparse.Namespace, seed: int, run: Run, controller: Controller | None, folder: str,
-         nudged: bool) -> Job:
+def _job(arguments: argparse.Namespace, seed: int, run: Run, folder: str) -> Job:
     return Job(arguments.task, arguments.profile, seed, run,
-               None if arguments.data is None else str(arguments.data.resolve()),
-               None if controller is None else controller.address, None, {}, folder, settings=arguments.settings,
-               nudged=nudged)
+               None if arguments.data is None else str(arguments.data.resolve()), None, None, {}, folder,
+               settings=arguments.settings)
 
 
 class Results:
@@ -176,10 +173,9 @@ class Results:
         """Returns the run's final quality."""
         print(f"seed {seed}, {kind}: {self._quality.name} {result['final']:.4f}", flush=True)
         if self._arguments.json is not None:
-            with self._arguments.json.open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps({"task": self._arguments.task, "profile": self._arguments.profile,
-                                        "settings": self._arguments.settings, "machine": self._facts, "seed": seed,
-                                        "run": kind, **more, **result}) + "\n")
+            records.append(self._arguments.json, {
+                "task": self._arguments.task, "profile": self._arguments.profile, "settings": self._arguments.settings,
+                "machine": self._facts, "seed": seed, "run": kind, **more, **result})
         return result["final"]
 
     def compare(self, kind: str, final: float, plain: float) -> None:

@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import contextlib
 import dataclasses
-import json
 import pathlib
 import statistics
 import sys
@@ -30,12 +28,11 @@ from typing import Any
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from benchmarks import tasks  # noqa: E402
-from benchmarks.harness import machine  # noqa: E402
+from benchmarks.harness import machine, records  # noqa: E402
 from benchmarks.harness.command_line import list_of  # noqa: E402
 from benchmarks.harness.errors import BenchError  # noqa: E402
-from benchmarks.harness.job import Job, run_job  # noqa: E402
-from benchmarks.harness.processes import Controller  # noqa: E402
-from benchmarks.harness.runs import PLAIN, Kind, Run, policy_run  # noqa: E402
+from benchmarks.harness.job import Job, run_job_by_itself  # noqa: E402
+from benchmarks.harness.runs import PLAIN, Run, policy_run  # noqa: E402
 from benchmarks.harness.turns import TurnGiver  # noqa: E402
 
 
@@ -83,10 +80,7 @@ def train(arguments: argparse.Namespace, seed: int, run: Run, folder: pathlib.Pa
     job = Job(arguments.task, arguments.profile, seed, run,
               None if arguments.data is None else str(arguments.data.resolve()), None, None, {}, str(folder), turns,
               arguments.steps)
-    with Controller(folder) if run.kind is Kind.POLICY else contextlib.nullcontext() as controller:
-        if controller is not None:
-            job = dataclasses.replace(job, controller=controller.address)
-        return run_job(job, 2)
+    return run_job_by_itself(job, 2)
 
 
 def compare(arguments: argparse.Namespace) -> None:
@@ -104,10 +98,9 @@ def compare(arguments: argparse.Namespace) -> None:
             print(f"seed {seed}, {run.label}: {task.quality.name} {result['final']:.4f}, {result['seconds']:.1f} s: "
                   f"{gains[run.label][-1]:+.4f} {task.quality.unit} in {ratios[run.label][-1]:.3f}", flush=True)
         if arguments.json is not None:
-            with arguments.json.open("a", encoding="utf-8") as lines:
-                for run, result in zip(runs, (plain, *others)):
-                    lines.write(json.dumps({"task": arguments.task, "profile": arguments.profile, "seed": seed,
-                                            "run": run.label, "machine": facts, **result}) + "\n")
+            for run, result in zip(runs, (plain, *others)):
+                records.append(arguments.json, {"task": arguments.task, "profile": arguments.profile, "seed": seed,
+                                                "run": run.label, "machine": facts, **result})
     for label in ratios:
         print(f"{label}: {statistics.fmean(gains[label]):+.4f} [{min(gains[label]):+.4f}, {max(gains[label]):+.4f}] "
               f"{task.quality.unit} in {statistics.fmean(ratios[label]):.3f} [{min(ratios[label]):.3f}, "

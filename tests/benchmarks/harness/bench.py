@@ -178,8 +178,8 @@ class Seed:
                 names = controller.jobs()
                 if not names:
                     log = (folder / "ranks.log").read_text(encoding="utf-8", errors="replace")
-                    raise BenchError("NOT_WATCHED", f"the training of '{run.label}' has not come to the controller, so that "
-                                     f"it says nothing of the policy; its log ends with:\n{log[-2000:]}")
+                    raise BenchError("NOT_WATCHED", f"the training of '{run.label}' has not come to the controller, so "
+                                     f"that it says nothing of the policy; its log ends with:\n{log[-2000:]}")
                 for name in names:
                     decisions += map(json.loads, controller.export(name, "--decisions").splitlines())
                     records.keep_recording(self._plan.out, f"{self._task.name}-{self._seed}-{run.label}",

@@ -9,8 +9,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.harness.processes import run_ranks
-from benchmarks.harness.runs import Run
+from benchmarks.harness.processes import Controller, run_ranks
+from benchmarks.harness.runs import Kind, Run, controller_flags
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +68,14 @@ def run_job(job: Job, ranks: int) -> dict[str, Any]:
     """
     run_ranks([str(job.write())], ranks, pathlib.Path(job.folder) / "ranks.log")
     return json.loads(job.result_file.read_text(encoding="utf-8"))
+
+
+def run_job_by_itself(job: Job, ranks: int) -> dict[str, Any]:
+    """run_job(), with a controller of its own where the run is a policy's. Raises what that raises."""
+    if job.run.kind is not Kind.POLICY:
+        return run_job(job, ranks)
+    with Controller(pathlib.Path(job.folder), controller_flags(job.run)) as controller:
+        return run_job(dataclasses.replace(job, controller=controller.address), ranks)
 
 
 def write_json(file: pathlib.Path, value: Any) -> None:

@@ -23,6 +23,9 @@ from benchmarks.harness.runs import (PLANNED, Kind, Run, control_runs, controlle
                                      frozen_prefix, parse_variants, policy_run, resolved_options)
 from benchmarks.harness.task import Quality, step_decay  # noqa: E402
 
+# What rank 0 of a run that was not made reports.
+RESULT = {"final": 0.1, "seconds": 1.0, "steps": 60, "first_step": 0, "switches": [], "modules": []}
+
 
 def test_short_runs_the_whole_schedule_in_fewer_steps():
     positions = schedules.resized(1_000, 0.87)
@@ -140,7 +143,7 @@ def test_runs_start_from_no_checkpoint_of_an_older_plain_run(tmp_path: pathlib.P
             file.touch()
         if job.checkpoint is not None:
             beside.append(sorted(file.name for file in pathlib.Path(job.checkpoint).parent.iterdir()))
-        return {"final": 0.1, "seconds": 1.0, "steps": 60, "first_step": 0, "switches": [], "modules": []}
+        return RESULT
 
     monkeypatch.setattr(bench, "run_job", run_job)
     plan = bench.Plan(tasks=["digits"], seeds=[0], profile="smoke", ranks=2, runs=[], controls_for=[], early=True,
@@ -164,7 +167,7 @@ def test_checkpoints_of_a_plain_run_that_was_killed_are_not_those_of_the_record_
         started.append(job)
         if len(started) == 2:
             raise BenchError("RUN_FAILED", "killed")
-        return {"final": 0.1, "seconds": 1.0, "steps": 60, "first_step": 0, "switches": [], "modules": []}
+        return RESULT
 
     monkeypatch.setattr(bench, "run_job", run_job)
     plan = bench.Plan(tasks=["digits"], seeds=[0], profile="smoke", ranks=2, runs=[], controls_for=[], early=True,

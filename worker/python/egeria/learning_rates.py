@@ -61,7 +61,7 @@ class LearningRates:
         return self._still
 
     def _followed_rate(self, rates: Sequence[float]) -> float:
-        """As ObservationFilter::ScheduledRate() (controller/job/observation_filter.cc) picks it; 0 where none learns."""
+        """As the controller picks it (controller/job/observation_filter.cc, ScheduledRate()); 0 where none learns."""
         if not 0 <= self._followed < len(rates) or rates[self._followed] == 0:
             self._followed = next((group for group, rate in enumerate(rates) if rate != 0), -1)
         rate = rates[self._followed] if self._followed >= 0 else 0.0
