@@ -52,8 +52,7 @@ reference::EvaluatorOptions ReferenceOptions(const ControllerOptions& options) {
   return reference;
 }
 
-absl::StatusOr<std::unique_ptr<ControllerServer>> StartServer(const ControllerOptions& options,
-                                                              JobManager* manager) {
+absl::StatusOr<std::unique_ptr<ControllerServer>> StartServer(const ControllerOptions& options, JobManager* manager) {
   ControllerServer::Options server;
   EGERIA_ASSIGN_OR_RETURN(server.listen, ListenAddresses(options));
   server.tls = TlsFilesOf(options);
@@ -85,12 +84,11 @@ absl::Status Run(const ControllerOptions& options) {
   signal(SIGPIPE, SIG_IGN);
 
   EGERIA_ASSIGN_OR_RETURN(auto journal, Journal::Open(options.state_dir + "/journal"));
-  EGERIA_ASSIGN_OR_RETURN(
-      auto manager, JobManager::Start(ManagerOptions(options), std::move(journal),
-                                      [&options](reference::Evaluator::Callback on_result) {
-                                        return reference::Evaluator::Start(ReferenceOptions(options),
-                                                                           std::move(on_result));
-                                      }));
+  EGERIA_ASSIGN_OR_RETURN(auto manager, JobManager::Start(ManagerOptions(options), std::move(journal),
+                                                          [&options](reference::Evaluator::Callback on_result) {
+                                                            return reference::Evaluator::Start(
+                                                                ReferenceOptions(options), std::move(on_result));
+                                                          }));
   EGERIA_ASSIGN_OR_RETURN(auto server, StartServer(options, manager.get()));
   MetricsServer::Options metrics_options;
   metrics_options.listen = options.metrics.listen;

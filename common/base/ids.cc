@@ -21,8 +21,8 @@ JobId JobId::Random() {
   auto word = [&device] { return static_cast<uint32_t>(device()); };
   const uint32_t a = word(), b = word(), c = word(), d = word();
   char text[37];
-  std::snprintf(text, sizeof(text), "%08x-%04x-4%03x-%04x-%04x%08x", a, b >> 16, b & 0xfff,
-                0x8000 | (c >> 16 & 0x3fff), c & 0xffff, d);
+  std::snprintf(text, sizeof(text), "%08x-%04x-4%03x-%04x-%04x%08x", a, b >> 16, b & 0xfff, 0x8000 | (c >> 16 & 0x3fff),
+                c & 0xffff, d);
   return JobId(text);
 }
 

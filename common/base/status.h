@@ -10,10 +10,10 @@
 #include "absl/strings/str_cat.h"
 
 // Returns from the enclosing function when `expr`, an absl::Status, is not OK.
-#define EGERIA_RETURN_IF_ERROR(expr)                     \
-  do {                                                   \
-    absl::Status egeria_status_ = (expr);                \
-    if (!egeria_status_.ok()) return egeria_status_;     \
+#define EGERIA_RETURN_IF_ERROR(expr)                 \
+  do {                                               \
+    absl::Status egeria_status_ = (expr);            \
+    if (!egeria_status_.ok()) return egeria_status_; \
   } while (false)
 
 // Assigns the value of `expr`, an absl::StatusOr, to `lhs`, or returns its status.
@@ -27,12 +27,12 @@
 #define EGERIA_CONCAT_IMPL_(a, b) a##b
 
 // A programmer's error: prints the condition and aborts. Never for what a user or the network may send.
-#define EGERIA_CHECK(condition)                                                              \
-  do {                                                                                       \
-    if (!(condition)) {                                                                      \
-      std::fprintf(stderr, "%s:%d: check failed: %s\n", __FILE__, __LINE__, #condition);     \
-      std::abort();                                                                          \
-    }                                                                                        \
+#define EGERIA_CHECK(condition)                                                          \
+  do {                                                                                   \
+    if (!(condition)) {                                                                  \
+      std::fprintf(stderr, "%s:%d: check failed: %s\n", __FILE__, __LINE__, #condition); \
+      std::abort();                                                                      \
+    }                                                                                    \
   } while (false)
 
 namespace egeria {

@@ -104,8 +104,7 @@ struct OptionSet::Flags {
   std::vector<std::pair<size_t, Words>> values;  // by index into options_
 };
 
-OptionSet::OptionSet(std::string program, std::string environment_prefix, std::string description,
-                     std::string version)
+OptionSet::OptionSet(std::string program, std::string environment_prefix, std::string description, std::string version)
     : program_(std::move(program)),
       environment_prefix_(std::move(environment_prefix)),
       description_(std::move(description)),
@@ -124,8 +123,8 @@ OptionSet::Option* OptionSet::Find(const std::string& key) {
   return found == options_.end() ? nullptr : &*found;
 }
 
-absl::StatusOr<OptionSet::Outcome> OptionSet::Load(int argc, const char* const* argv,
-                                                   const Environment& environment, std::ostream& out) {
+absl::StatusOr<OptionSet::Outcome> OptionSet::Load(int argc, const char* const* argv, const Environment& environment,
+                                                   std::ostream& out) {
   Flags flags;
   EGERIA_ASSIGN_OR_RETURN(const Outcome outcome, ParseFlags(argc, argv, &flags, out));
   if (outcome == Outcome::kExit) return outcome;

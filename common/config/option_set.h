@@ -48,8 +48,7 @@ class OptionSet {
  public:
   enum class Outcome { kRun, kExit };
 
-  OptionSet(std::string program, std::string environment_prefix, std::string description,
-            std::string version = "");
+  OptionSet(std::string program, std::string environment_prefix, std::string description, std::string version = "");
 
   template <typename T>
   OptionSet& Add(const std::string& key, T* value, const std::string& help, ValueCheck<T> check = nullptr) {
@@ -84,8 +83,7 @@ class OptionSet {
   // kExit: the user asked for help, the version, the options or their check; it has been printed to `out`.
   // Errors: INVALID_ARGUMENT naming the file and line, the variable or the flag, and what is wrong there;
   // NOT_FOUND a file that cannot be read.
-  absl::StatusOr<Outcome> Load(int argc, const char* const* argv, const Environment& environment,
-                               std::ostream& out);
+  absl::StatusOr<Outcome> Load(int argc, const char* const* argv, const Environment& environment, std::ostream& out);
 
   // The options as a YAML file with their help as comments.
   std::string ToYaml() const;

@@ -28,10 +28,10 @@ struct Part {
 using Words = std::vector<std::string>;
 
 // Errors: INVALID_ARGUMENT saying what was expected.
-absl::Status Parse(const Words& words, bool* value);          // true, false, yes, no, on, off
+absl::Status Parse(const Words& words, bool* value);  // true, false, yes, no, on, off
 absl::Status Parse(const Words& words, int* value);
 absl::Status Parse(const Words& words, int64_t* value);
-absl::Status Parse(const Words& words, double* value);        // finite
+absl::Status Parse(const Words& words, double* value);  // finite
 absl::Status Parse(const Words& words, std::string* value);
 absl::Status Parse(const Words& words, absl::Duration* value);  // 90s, 1h30m, 30d
 absl::Status Parse(const Words& words, ByteCount* value);       // 4GiB, 1000

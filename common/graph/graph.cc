@@ -43,16 +43,14 @@ class Validator {
  private:
   absl::Status CheckSizes(const ModuleGraph& graph) const {
     if (graph.nodes.size() > limits_.max_nodes) {
-      return NamedError(kInvalid, "GRAPH_TOO_LARGE", graph.nodes.size(), " nodes, at most ",
-                        limits_.max_nodes);
+      return NamedError(kInvalid, "GRAPH_TOO_LARGE", graph.nodes.size(), " nodes, at most ", limits_.max_nodes);
     }
     const size_t tensors = graph.inputs.size() + graph.weights.size();
     if (tensors > limits_.max_tensors || graph.outputs.size() > limits_.max_tensors) {
-      return NamedError(kInvalid, "GRAPH_TOO_LARGE", tensors, " inputs and weights and ",
-                        graph.outputs.size(), " outputs, at most ", limits_.max_tensors);
+      return NamedError(kInvalid, "GRAPH_TOO_LARGE", tensors, " inputs and weights and ", graph.outputs.size(),
+                        " outputs, at most ", limits_.max_tensors);
     }
-    if (graph.inputs.empty())
-      return NamedError(kInvalid, "BAD_SHAPE", "the graph has no input, hence no batch");
+    if (graph.inputs.empty()) return NamedError(kInvalid, "BAD_SHAPE", "the graph has no input, hence no batch");
     return absl::OkStatus();
   }
 
@@ -62,8 +60,7 @@ class Validator {
       return NamedError(kInvalid, "BAD_DTYPE", "tensor '", spec.name, "' has an unknown element type");
     }
     if (spec.shape.size() > kMaxRank) {
-      return NamedError(kInvalid, "BAD_SHAPE", "tensor '", spec.name, "' has ", spec.shape.size(),
-                        " dimensions");
+      return NamedError(kInvalid, "BAD_SHAPE", "tensor '", spec.name, "' has ", spec.shape.size(), " dimensions");
     }
     return absl::OkStatus();
   }
@@ -83,8 +80,7 @@ class Validator {
     EGERIA_ASSIGN_OR_RETURN(const size_t bytes, ByteSize(spec));
     *total += bytes;  // at most 4096 times 2^40
     if (*total > limits_.max_weight_bytes) {
-      return NamedError(kInvalid, "GRAPH_TOO_LARGE", "the weights take more than ", limits_.max_weight_bytes,
-                        " bytes");
+      return NamedError(kInvalid, "GRAPH_TOO_LARGE", "the weights take more than ", limits_.max_weight_bytes, " bytes");
     }
     return absl::OkStatus();
   }
@@ -95,8 +91,8 @@ class Validator {
                         Shown(node.overload), " is not one that the reference engine runs");
     }
     if (node.args.size() + node.kwargs.size() > limits_.max_arguments_per_node) {
-      return NamedError(kInvalid, "GRAPH_TOO_LARGE", node.op, " has more than ",
-                        limits_.max_arguments_per_node, " arguments");
+      return NamedError(kInvalid, "GRAPH_TOO_LARGE", node.op, " has more than ", limits_.max_arguments_per_node,
+                        " arguments");
     }
     for (const Argument& argument : node.args) EGERIA_RETURN_IF_ERROR(CheckArgument(argument, node.op, 0));
     for (const auto& [name, argument] : node.kwargs) {
@@ -147,8 +143,7 @@ class Validator {
 
   absl::Status CheckDefined(const std::string& name, const std::string& user) const {
     if (defined_.contains(name)) return absl::OkStatus();
-    return NamedError(kInvalid, "UNDEFINED_VALUE", user, ": '", Shown(name),
-                      "' is not defined before its use");
+    return NamedError(kInvalid, "UNDEFINED_VALUE", user, ": '", Shown(name), "' is not defined before its use");
   }
 
   const GraphLimits& limits_;
@@ -157,8 +152,6 @@ class Validator {
 
 }  // namespace
 
-absl::Status Validate(const ModuleGraph& graph, const GraphLimits& limits) {
-  return Validator(limits).Run(graph);
-}
+absl::Status Validate(const ModuleGraph& graph, const GraphLimits& limits) { return Validator(limits).Run(graph); }
 
 }  // namespace egeria::graph

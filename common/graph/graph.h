@@ -60,7 +60,7 @@ struct GraphLimits {
   size_t max_list_length = 4'096;
   size_t max_list_depth = 3;
   size_t max_name_length = 256;
-  size_t max_tensors = 4'096;                // inputs + weights
+  size_t max_tensors = 4'096;  // inputs + weights
   size_t max_weight_bytes = size_t{4} << 30;
 };
 

@@ -106,8 +106,7 @@ void ToProto(const ModuleGraph& graph, v1::ModuleGraph* proto) {
     out->set_op(node.op);
     out->set_overload(node.overload);
     for (const Argument& argument : node.args) ArgumentToProto(argument, out->add_args());
-    for (const auto& [name, argument] : node.kwargs)
-      ArgumentToProto(argument, &(*out->mutable_kwargs())[name]);
+    for (const auto& [name, argument] : node.kwargs) ArgumentToProto(argument, &(*out->mutable_kwargs())[name]);
     for (const std::string& name : node.outputs) out->add_outputs(name);
   }
   for (const std::string& name : graph.outputs) proto->add_outputs(name);

@@ -75,8 +75,7 @@ std::vector<prometheus::MetricFamily> ProcessMetrics() {
       static_cast<double>(resident_pages) * static_cast<double>(sysconf(_SC_PAGESIZE)));
   add(Family::Counter("process_cpu_seconds_total", "Total user and system CPU time spent in seconds."),
       seconds(usage.ru_utime) + seconds(usage.ru_stime));
-  add(Family::Gauge("process_start_time_seconds", "Start time of the process since unix epoch in seconds."),
-      start);
+  add(Family::Gauge("process_start_time_seconds", "Start time of the process since unix epoch in seconds."), start);
   return families;
 }
 

@@ -20,8 +20,8 @@ class MetricsEndpoint {
   // Serves what `collectable` collects at `listen`, "host:port" (port 0: any free one). "none" gives an
   // endpoint that serves nothing.
   // Errors: INVALID_ARGUMENT a bad address; UNAVAILABLE [CANNOT_LISTEN] it is in use or not this machine's.
-  static absl::StatusOr<std::unique_ptr<MetricsEndpoint>> Start(
-      const std::string& listen, std::shared_ptr<prometheus::Collectable> collectable);
+  static absl::StatusOr<std::unique_ptr<MetricsEndpoint>> Start(const std::string& listen,
+                                                                std::shared_ptr<prometheus::Collectable> collectable);
   ~MetricsEndpoint();
 
   // "http://127.0.0.1:9464/metrics"; empty where nothing is served.

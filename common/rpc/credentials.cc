@@ -93,8 +93,9 @@ absl::Status ExplainRefusal(const absl::Status& failure, const Address& address,
   }
   std::string why;
   if (absl::StrContains(message, "wrong version number")) {
-    why = "the controller has no certificates; give it some (--tls-ca, --tls-cert, --tls-key), or unset "
-          "EGERIA_TLS_CA, EGERIA_TLS_CERT and EGERIA_TLS_KEY here";
+    why =
+        "the controller has no certificates; give it some (--tls-ca, --tls-cert, --tls-key), or unset "
+        "EGERIA_TLS_CA, EGERIA_TLS_CERT and EGERIA_TLS_KEY here";
   } else if (absl::StrContains(message, "certificate verify failed")) {
     why = absl::StrCat("the controller's certificate is not signed by an authority in ", tls.ca, " (EGERIA_TLS_CA)");
   } else if (!absl::StrContains(message, "Socket closed") && !absl::StrContains(message, "Connection reset")) {

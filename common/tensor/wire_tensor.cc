@@ -48,8 +48,8 @@ absl::StatusOr<size_t> ByteSize(const TensorSpec& spec) {
   }
   for (int64_t dimension : spec.shape) {
     if (dimension < 0 || (dimension > 0 && bytes > kLimit / static_cast<size_t>(dimension))) {
-      return NamedError(absl::StatusCode::kInvalidArgument, "BAD_SHAPE", "tensor '", spec.name,
-                        "' has a dimension of ", dimension);
+      return NamedError(absl::StatusCode::kInvalidArgument, "BAD_SHAPE", "tensor '", spec.name, "' has a dimension of ",
+                        dimension);
     }
     bytes *= static_cast<size_t>(dimension);
   }

@@ -23,8 +23,9 @@ void SetDeadline(grpc::ClientContext* context, std::chrono::seconds allowed = st
 
 absl::StatusOr<AdminClient> AdminClient::Connect(const std::string& address) {
   if (address.empty()) {
-    return absl::InvalidArgumentError("which controller? Give --controller unix:/path or host:port, or set "
-                                      "EGERIA_CONTROLLER");
+    return absl::InvalidArgumentError(
+        "which controller? Give --controller unix:/path or host:port, or set "
+        "EGERIA_CONTROLLER");
   }
   EGERIA_ASSIGN_OR_RETURN(const rpc::Address parsed, rpc::ParseAddress(address));
   const rpc::TlsFiles tls = rpc::TlsFilesFromEnvironment();
@@ -36,8 +37,8 @@ absl::Status AdminClient::Explain(const grpc::Status& status) const {
   const absl::Status error = rpc::FromGrpc(status);
   if (!absl::IsUnavailable(error) || !rpc::ErrorName(error).empty()) return error;
   const absl::Status explained = rpc::ExplainRefusal(error, address_, tls_);
-  return absl::UnavailableError(absl::StrCat("no controller answers at ", address_.ToString(), " (",
-                                             std::string(explained.message()), ")"));
+  return absl::UnavailableError(
+      absl::StrCat("no controller answers at ", address_.ToString(), " (", std::string(explained.message()), ")"));
 }
 
 absl::StatusOr<v1::ListJobsResponse> AdminClient::ListJobs() {
@@ -60,8 +61,8 @@ absl::Status AdminClient::ExportJob(const std::string& job_id,
   return Explain(reader->Finish());
 }
 
-absl::StatusOr<int64_t> AdminClient::SetFrozenPrefix(const std::string& job_id, int prefix,
-                                                     const std::string& reason, bool force) {
+absl::StatusOr<int64_t> AdminClient::SetFrozenPrefix(const std::string& job_id, int prefix, const std::string& reason,
+                                                     bool force) {
   grpc::ClientContext context;
   SetDeadline(&context);
   v1::SetFrozenPrefixRequest request;

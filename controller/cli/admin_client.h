@@ -24,8 +24,7 @@ class AdminClient {
   absl::StatusOr<v1::ListJobsResponse> ListJobs();
   // Calls `visit` with each record.
   absl::Status ExportJob(const std::string& job_id, const std::function<void(const v1::ExportRecord&)>& visit);
-  absl::StatusOr<int64_t> SetFrozenPrefix(const std::string& job_id, int prefix, const std::string& reason,
-                                          bool force);
+  absl::StatusOr<int64_t> SetFrozenPrefix(const std::string& job_id, int prefix, const std::string& reason, bool force);
   absl::Status SetPaused(const std::string& job_id, bool paused);
   absl::Status SetMode(const std::string& job_id, v1::Mode mode);
 

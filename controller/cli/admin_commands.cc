@@ -81,9 +81,8 @@ absl::Status List(const Flags& flags, AdminClient& client, Streams streams) {
     for (const v1::JobSummary& job : response.jobs()) EGERIA_RETURN_IF_ERROR(WriteJson(job, streams.out));
     return absl::OkStatus();
   }
-  std::vector<std::vector<std::string>> rows = {
-      {"JOB", "NAME", "STATE", "STEP", "RANKS", "POLICY", "FROZEN (decided/applied/modules)", "PARAMETERS",
-       "READINGS"}};
+  std::vector<std::vector<std::string>> rows = {{"JOB", "NAME", "STATE", "STEP", "RANKS", "POLICY",
+                                                 "FROZEN (decided/applied/modules)", "PARAMETERS", "READINGS"}};
   for (const v1::JobSummary& job : response.jobs()) rows.push_back(RowOf(job));
   std::vector<size_t> widths(rows[0].size());
   for (const auto& row : rows) {
@@ -169,8 +168,7 @@ void AddAdminCommands(CLI::App& app, const Select& select) {
       Add(app, select, "export", "Write what a job's policy saw, for `egeria replay`.", true, flags, Export);
   exported->add_flag("--decisions", flags->decisions, "Write the decisions with their reasons instead");
 
-  CLI::App* freeze =
-      Add(app, select, "freeze", "Freeze a job's first modules.", true, flags, Freeze);
+  CLI::App* freeze = Add(app, select, "freeze", "Freeze a job's first modules.", true, flags, Freeze);
   freeze->add_option("prefix", flags->prefix, "How many modules, from the first; 0 unfreezes all")->required();
   freeze->add_option("--reason", flags->reason, "For the record");
   freeze->add_flag("--force", flags->force, "Though the job's policy objects");

@@ -36,9 +36,12 @@ absl::StatusOr<std::string> FindBenchmarks() {
   for (const std::filesystem::path& folder : folders) {
     if (std::filesystem::exists(folder / kProgram, error)) return (folder / kProgram).string();
   }
-  return absl::NotFoundError(absl::StrCat("the benchmark's tasks are part of egeria's sources and are not installed: "
-                                          "no ", kProgram, " here; run this in a checkout, or name one in "
-                                          "EGERIA_SOURCE"));
+  return absl::NotFoundError(
+      absl::StrCat("the benchmark's tasks are part of egeria's sources and are not installed: "
+                   "no ",
+                   kProgram,
+                   " here; run this in a checkout, or name one in "
+                   "EGERIA_SOURCE"));
 }
 
 // Returns only if it fails.

@@ -31,8 +31,8 @@ int Run(int argc, const char* const* argv, const std::vector<AddCommands>& comma
   const absl::Status status = action(streams);
   streams.out.flush();
   if (status.ok()) return 0;
-  streams.err << "egeria " << app.get_subcommands().front()->get_name() << ": "
-              << std::string(status.message()) << "\n";
+  streams.err << "egeria " << app.get_subcommands().front()->get_name() << ": " << std::string(status.message())
+              << "\n";
   return absl::IsInvalidArgument(status) ? kBadInput : kFailed;
 }
 

@@ -25,9 +25,8 @@ void AddDoctorCommand(CLI::App& app, const Select& select) {
   CLI::App* command = app.add_subcommand("doctor", "Says what Egeria would make of a model");
   command->prefix_command();  // all that follows, --help too, is for the Python side
   command->set_help_flag();
-  command->callback([command, select] {
-    select([arguments = command->remaining()](Streams) { return BecomeDoctor(arguments); });
-  });
+  command->callback(
+      [command, select] { select([arguments = command->remaining()](Streams) { return BecomeDoctor(arguments); }); });
 }
 
 }  // namespace egeria::cli

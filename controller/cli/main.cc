@@ -8,9 +8,8 @@
 
 // The program `egeria`. Each subcommand lives in a file of its own and is listed here.
 int main(int argc, char** argv) {
-  return egeria::cli::Run(
-      argc, argv,
-      {egeria::cli::AddReplayCommand, egeria::cli::AddAdminCommands, egeria::cli::AddDoctorCommand,
-       egeria::cli::AddBenchCommand},
-      {std::cin, std::cout, std::cerr});
+  return egeria::cli::Run(argc, argv,
+                          {egeria::cli::AddReplayCommand, egeria::cli::AddAdminCommands, egeria::cli::AddDoctorCommand,
+                           egeria::cli::AddBenchCommand},
+                          {std::cin, std::cout, std::cerr});
 }

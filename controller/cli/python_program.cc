@@ -57,8 +57,8 @@ std::vector<char*> Pointers(std::vector<std::string>& words) {
 
 // Whether this Python can find the package, without loading it.
 bool HasPackage(const std::string& python) {
-  std::vector<std::string> words = {
-      python, "-c", "import importlib.util, sys; sys.exit(importlib.util.find_spec('egeria') is None)"};
+  std::vector<std::string> words = {python, "-c",
+                                    "import importlib.util, sys; sys.exit(importlib.util.find_spec('egeria') is None)"};
   pid_t pid = 0;
   if (posix_spawn(&pid, python.c_str(), nullptr, nullptr, Pointers(words).data(), environ) != 0) return false;
   int status = 0;
@@ -74,7 +74,8 @@ absl::StatusOr<std::string> FindPythonWithPackage() {
   EGERIA_ASSIGN_OR_RETURN(std::string python, FindPython());
   FindPackageInBuildTree();
   if (!HasPackage(python)) {
-    return absl::NotFoundError(absl::StrCat(python, " has no package egeria: activate the environment that it is "
+    return absl::NotFoundError(absl::StrCat(python,
+                                            " has no package egeria: activate the environment that it is "
                                             "installed in, name its Python in EGERIA_PYTHON, or install it with "
                                             "`pip install .` in egeria's source folder"));
   }

@@ -104,8 +104,7 @@ absl::StatusOr<Recording> ReadFile(const std::string& file, Streams streams) {
   if (!in) return BadFlag("cannot read ", file, ": give a file of readings, or - for the standard input");
   absl::StatusOr<Recording> recording = Read(in, streams.err);
   if (recording.ok()) return recording;
-  return absl::Status(recording.status().code(),
-                      absl::StrCat(file, ": ", std::string(recording.status().message())));
+  return absl::Status(recording.status().code(), absl::StrCat(file, ": ", std::string(recording.status().message())));
 }
 
 absl::Status Replay(Flags flags, Streams streams) {
@@ -121,8 +120,7 @@ absl::Status Replay(Flags flags, Streams streams) {
     return BadFlag("give --modules: the recording has no array that tells how many there are");
   }
   if (!recording.job) flags.shape.losses_reported = recording.has_loss;
-  EGERIA_ASSIGN_OR_RETURN(const std::unique_ptr<policy::Policy> policy,
-                          policy::MakePolicy(config, flags.shape));
+  EGERIA_ASSIGN_OR_RETURN(const std::unique_ptr<policy::Policy> policy, policy::MakePolicy(config, flags.shape));
   EGERIA_ASSIGN_OR_RETURN(const std::vector<policy::Decision> decisions,
                           policy::Replay(recording.lines, flags.shape.modules, *policy));
   for (const policy::Decision& decision : decisions) streams.out << policy::FormatDecision(decision) << "\n";
@@ -141,38 +139,45 @@ void AddReplayCommand(CLI::App& app, const Select& select) {
   CLI::App* command = app.add_subcommand(
       "replay", "Feed recorded readings to a policy and print its decisions, one JSON object a line.");
   policy::PlasticityConfig& plasticity = flags->plasticity;
-  command->add_option("file", flags->file,
-                      "One JSON object a line, as `egeria export` writes; - for standard input")->required();
+  command->add_option("file", flags->file, "One JSON object a line, as `egeria export` writes; - for standard input")
+      ->required();
   command->add_option("--policy", flags->policy, "The policy that decides")
       ->check(CLI::IsMember(policy::PolicyNames()))
       ->capture_default_str();
   command->add_option("--options", flags->options,
                       "The policy's constants as a JSON object, in place of single flags: {\"start\":0.5}");
-  command->add_option("--modules", flags->shape.modules,
-                      "Layer modules of the job; arrays in the recording tell too");
-  flags->total_steps = command->add_option("--total-steps", flags->shape.total_steps,
-                                           "Steps of the training; 0 is unknown; a recording's \"job\" tells too")
+  command->add_option("--modules", flags->shape.modules, "Layer modules of the job; arrays in the recording tell too");
+  flags->total_steps = command
+                           ->add_option("--total-steps", flags->shape.total_steps,
+                                        "Steps of the training; 0 is unknown; a recording's \"job\" tells too")
                            ->capture_default_str();
-  command->add_option("--interval", plasticity.interval_steps,
-                      "n, the steps between readings; 0: from --total-steps, else 50")->capture_default_str();
+  command
+      ->add_option("--interval", plasticity.interval_steps,
+                   "n, the steps between readings; 0: from --total-steps, else 50")
+      ->capture_default_str();
   command->add_option("--window", plasticity.window, "W, readings to smooth over and to wait for")
       ->capture_default_str();
   command->add_option("--tolerance", plasticity.tolerance, "Threshold as a share of the largest initial slope")
       ->capture_default_str();
-  command->add_option("--bootstrap", flags->bootstrap,
-                      "Wait for the loss to settle first; without any in the file, for 6 n steps")
-      ->check(CLI::IsMember({"on", "off"}))->capture_default_str();
+  command
+      ->add_option("--bootstrap", flags->bootstrap,
+                   "Wait for the loss to settle first; without any in the file, for 6 n steps")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->capture_default_str();
   command->add_flag("--signed", plasticity.signed_slope, "Compare the slope, not its magnitude");
-  command->add_option("--learning-rate-drop", plasticity.learning_rate_drop,
-                      "Unfreeze when the rate fell by this factor; 0: never")->capture_default_str();
-  command->add_option("--learning-rate-rise", plasticity.learning_rate_rise,
-                      "Unfreeze when the rate rose by this factor; 0: never")->capture_default_str();
+  command
+      ->add_option("--learning-rate-drop", plasticity.learning_rate_drop,
+                   "Unfreeze when the rate fell by this factor; 0: never")
+      ->capture_default_str();
+  command
+      ->add_option("--learning-rate-rise", plasticity.learning_rate_rise,
+                   "Unfreeze when the rate rose by this factor; 0: never")
+      ->capture_default_str();
   command->add_option("--unfreeze-step", plasticity.unfreeze_steps, "Unfreeze at this step (repeatable)")
-      ->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_option("--schedule", flags->schedule, "FRACTION:PREFIX,... for the policy `schedule`");
-  command->callback([flags, select] {
-    select([flags](Streams streams) { return Replay(*flags, streams); });
-  });
+  command->callback([flags, select] { select([flags](Streams streams) { return Replay(*flags, streams); }); });
 }
 
 }  // namespace egeria::cli

@@ -58,8 +58,7 @@ void AddGroups(ControllerOptions* options, config::OptionSet* set) {
            config::ValueCheck<std::string>(CheckMetricsListen))
       .Add("metrics.finished_jobs", &options->metrics.finished_jobs,
            "how long the metrics of a job without streams stay", config::ValueCheck<absl::Duration>(CheckRetention))
-      .Add("reference.threads", &options->reference.threads, "threads of the reference engine",
-           InRange(1, 256))
+      .Add("reference.threads", &options->reference.threads, "threads of the reference engine", InRange(1, 256))
       .Add("reference.cpus", &options->reference.cpus, "CPUs that it is pinned to; empty: none",
            config::ValueCheck<std::vector<int>>(CheckCpus))
       .Add("reference.scope", &options->reference.scope,
@@ -100,8 +99,7 @@ std::string DefaultStateDir(const config::Environment& environment, bool root) {
 config::OptionSet ControllerOptionSet(ControllerOptions* options, const std::string& version) {
   config::OptionSet set("egeria-controller", "EGERIA_CONTROLLER_",
                         "decides which layers of training jobs to freeze, and when", version);
-  set.Add("listen", &options->listen,
-          "unix:/path or host:port, one or more; empty: unix:<state_dir>/controller.sock")
+  set.Add("listen", &options->listen, "unix:/path or host:port, one or more; empty: unix:<state_dir>/controller.sock")
       .Add("state_dir", &options->state_dir, "folder of the journal; one controller at a time")
       .Add("insecure", &options->insecure, "listen on other machines' networks without TLS")
       .Add("max_cpu_load", &options->max_cpu_load,

@@ -41,8 +41,8 @@ absl::Status CheckGradients(const v1::GradientReading& reading, int modules) {
     return Bad("progress of ", reading.progress_size(), " modules, where those told of are ", told);
   }
   if (std::any_of(reading.progress().begin(), reading.progress().end(), [](double p) { return !std::isfinite(p); })) {
-    return NamedError(absl::StatusCode::kInvalidArgument, "GRADIENTS_NOT_FINITE", "progress that is not finite, at step ",
-                      reading.step());
+    return NamedError(absl::StatusCode::kInvalidArgument, "GRADIENTS_NOT_FINITE",
+                      "progress that is not finite, at step ", reading.step());
   }
   for (const auto* values : {&reading.mean_of_squares(), &reading.square_of_mean()}) {
     for (const double value : *values) {
@@ -59,9 +59,9 @@ absl::Status CheckGradients(const v1::GradientReading& reading, int modules) {
 bool GradientRequests::Update(const std::optional<policy::GradientMonitoring>& wanted, int64_t generation,
                               absl::Time now) {
   if (generation != generation_) last_step_ = -1;  // it may have gone back to an older step
-  const bool same = generation == std::exchange(generation_, generation) && wanted.has_value() == wanted_.has_value() &&
-                    (!wanted || (wanted->interval_steps == wanted_->interval_steps &&
-                                 wanted->first_module == wanted_->first_module));
+  const bool same =
+      generation == std::exchange(generation_, generation) && wanted.has_value() == wanted_.has_value() &&
+      (!wanted || (wanted->interval_steps == wanted_->interval_steps && wanted->first_module == wanted_->first_module));
   if (same) return false;
   const bool silent = !wanted && !wanted_;
   wanted_ = wanted;

@@ -60,7 +60,7 @@ struct JobManager::Job {
   bool evaluation_failed = false;  // said once
   JobTotals totals;
   std::optional<v1::Account> account;  // what rank 0 told last
-  v1::Counters counters_before;    // of processes that have gone
+  v1::Counters counters_before;        // of processes that have gone
 
   bool IsLocal(int module) const {
     return static_cast<size_t>(module) < local_reference.size() && local_reference[static_cast<size_t>(module)];

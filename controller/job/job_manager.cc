@@ -25,12 +25,9 @@ using storage::v1::Fact;
 
 const char* OriginName(v1::DecisionOrigin origin) {
   switch (origin) {
-    case v1::DECISION_ORIGIN_OPERATOR:
-      return "operator";
-    case v1::DECISION_ORIGIN_WORKER:
-      return "checkpoint";
-    default:
-      return "policy";
+    case v1::DECISION_ORIGIN_OPERATOR: return "operator";
+    case v1::DECISION_ORIGIN_WORKER: return "checkpoint";
+    default: return "policy";
   }
 }
 
@@ -59,9 +56,12 @@ void SayIfBudgetIsOutOfReach(const v1::RegisterJobRequest& registration) {
   if (registration.budget() <= 0) return;
   const absl::StatusOr<double> saving = policy::PlannedSaving(FromProto(registration.policy()), ShapeOf(registration));
   if (!saving.ok() || *saving <= 0 || *saving > kMostOfABudget * registration.budget()) return;
-  LogWarning("job ", registration.job_id(), ": a budget of ", absl::StrFormat("%.3g %% is out of reach: this policy plans to save "
-             "%.3g %% of the time at most; for more, give it other constants (docs/policies.md) or take another one",
-             100 * registration.budget(), 100 * *saving));
+  LogWarning(
+      "job ", registration.job_id(), ": a budget of ",
+      absl::StrFormat(
+          "%.3g %% is out of reach: this policy plans to save "
+          "%.3g %% of the time at most; for more, give it other constants (docs/policies.md) or take another one",
+          100 * registration.budget(), 100 * *saving));
 }
 
 }  // namespace
@@ -157,7 +157,8 @@ absl::StatusOr<v1::RegisterJobResponse> JobManager::RegisterJob(const v1::Regist
     job->last_activity = std::max(job->last_activity, options_.clock());
     if (job->graphs_known) {
       if (job->graph_fingerprint != fingerprint) {
-        LogWarning("job ", job->id.text(), ": a rank sent other module graphs than the first one; its own are "
+        LogWarning("job ", job->id.text(),
+                   ": a rank sent other module graphs than the first one; its own are "
                    "passed over");
       }
       return ResponseFor(*job);
@@ -172,8 +173,8 @@ absl::StatusOr<v1::RegisterJobResponse> JobManager::RegisterJob(const v1::Regist
 
 absl::StatusOr<JobManager::Job*> JobManager::AdmitJob(const v1::RegisterJobRequest& request,
                                                       const v1::PolicyConfig& policy, Effects& effects) {
-  const auto live = std::count_if(jobs_.begin(), jobs_.end(),
-                                  [](const auto& entry) { return !entry.second->state.finished(); });
+  const auto live =
+      std::count_if(jobs_.begin(), jobs_.end(), [](const auto& entry) { return !entry.second->state.finished(); });
   if (live >= options_.max_jobs) {
     return NamedError(absl::StatusCode::kResourceExhausted, "TOO_MANY_JOBS", live,
                       " jobs have not finished, and no more than ", options_.max_jobs, " are allowed");
@@ -191,8 +192,7 @@ absl::StatusOr<JobManager::Job*> JobManager::AdmitJob(const v1::RegisterJobReque
     ++job->totals.decisions[{job->state.decisions().back().action(), OriginName(v1::DECISION_ORIGIN_WORKER)}];
   }
   LogInfo("job ", request.job_id(), " ('", request.training_job(), "'): registered, ", request.modules_size(),
-          " modules, ", request.world_size(), " ranks, policy ",
-          policy::PolicyName(job->state.policy_config()));
+          " modules, ", request.world_size(), " ranks, policy ", policy::PolicyName(job->state.policy_config()));
   return (jobs_[job->id] = std::move(job)).get();
 }
 
@@ -200,8 +200,7 @@ absl::Status JobManager::RenewJob(Job& job, const v1::RegisterJobRequest& reques
                                   Effects& effects) {
   if (request.generation() < job.state.generation().value()) {
     return NamedError(absl::StatusCode::kFailedPrecondition, "STALE_GENERATION", "generation ",
-                      job.state.generation().value(), " of this job has registered; this is ",
-                      request.generation());
+                      job.state.generation().value(), " of this job has registered; this is ", request.generation());
   }
   EGERIA_RETURN_IF_ERROR(CompareRegistrations(job.state.registration(), request));
   const bool newer = request.generation() > job.state.generation().value();
@@ -239,8 +238,9 @@ absl::Status JobManager::RenewJob(Job& job, const v1::RegisterJobRequest& reques
     ++job.totals.decisions[{job.state.decisions().back().action(), OriginName(v1::DECISION_ORIGIN_WORKER)}];
   }
   if (newer) {
-    DismissRanks(job, NamedError(absl::StatusCode::kFailedPrecondition, "STALE_GENERATION",
-                                 "a newer generation of this job has registered"),
+    DismissRanks(job,
+                 NamedError(absl::StatusCode::kFailedPrecondition, "STALE_GENERATION",
+                            "a newer generation of this job has registered"),
                  effects);
     job.graphs_known = false;
     job.blocked.clear();
@@ -340,8 +340,8 @@ absl::Status JobManager::Commit(Job& job, const std::vector<Fact>& facts, bool s
 
 absl::Status JobManager::CommitPendingDecisions(Job& job, Effects& effects) {
   while (!job.state.pending_decisions().empty()) {
-    const Fact fact = job.state.FactFor(job.state.pending_decisions().front(), v1::DECISION_ORIGIN_POLICY,
-                                        options_.clock());
+    const Fact fact =
+        job.state.FactFor(job.state.pending_decisions().front(), v1::DECISION_ORIGIN_POLICY, options_.clock());
     EGERIA_RETURN_IF_ERROR(Commit(job, {fact}, /*sync=*/true, effects));
     const v1::Decision& decision = fact.decided();
     ++job.totals.decisions[{decision.action(), OriginName(decision.origin())}];
@@ -387,18 +387,16 @@ void JobManager::OnEvaluation(const reference::Evaluator::Result& result) {
   const int module = static_cast<int>(result.module.value());
   const bool failed = !result.evaluation.ok() || !std::isfinite(result.evaluation->plasticity);
   if (failed) {
-    const absl::Status why =
-        result.evaluation.ok()
-            ? NamedError(absl::StatusCode::kInternal, "REFERENCE_FAILED", "the plasticity is not finite")
-            : result.evaluation.status();
+    const absl::Status why = result.evaluation.ok() ? NamedError(absl::StatusCode::kInternal, "REFERENCE_FAILED",
+                                                                 "the plasticity is not finite")
+                                                    : result.evaluation.status();
     ++job.totals.uploads_refused["REFERENCE_FAILED"];
     if (!std::exchange(job.evaluation_failed, true)) {
       LogWarning("job ", job.id.text(), ": module ", module, " could not be evaluated: ", why.message());
     }
     if (auto rank = job.ranks.find(job.Sampler()); rank != job.ranks.end()) {
-      effects.Tell(rank->second.listener, [tag = result.tag, why](SessionListener& listener) {
-        listener.OnUploadRefused(tag, why);
-      });
+      effects.Tell(rank->second.listener,
+                   [tag = result.tag, why](SessionListener& listener) { listener.OnUploadRefused(tag, why); });
     }
     return;
   }
@@ -419,8 +417,7 @@ absl::Status JobManager::CommitMeasured(Job& job, int64_t step, v1::Observation 
   return NamedError(absl::StatusCode::kUnavailable, "JOURNAL", "the reading could not be recorded");
 }
 
-absl::Status JobManager::CommitReading(Job& job, int module, int64_t step, double plasticity,
-                                       Effects& effects) {
+absl::Status JobManager::CommitReading(Job& job, int module, int64_t step, double plasticity, Effects& effects) {
   v1::Observation observation;
   observation.set_module(module);
   observation.set_plasticity(plasticity);
@@ -470,8 +467,7 @@ void JobManager::Maintain() {
   std::vector<JobId> expired;
   std::vector<std::pair<absl::Time, JobId>> finished;
   for (const auto& [id, job] : jobs_) {
-    const absl::Duration kept =
-        job->state.finished() ? options_.finished_retention : options_.silent_retention;
+    const absl::Duration kept = job->state.finished() ? options_.finished_retention : options_.silent_retention;
     if (job->Sampler() >= 0) continue;
     if (now - job->last_activity > kept) {
       expired.push_back(id);

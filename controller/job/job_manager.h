@@ -33,13 +33,13 @@ enum class ReferenceScope { kModule, kPrefix };
 
 struct JobManagerOptions {
   ReferenceScope scope = ReferenceScope::kModule;
-  std::string host;                                     // this machine's name, as workers send theirs
+  std::string host;  // this machine's name, as workers send theirs
   int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));  // of it
   absl::Duration heartbeat_interval = absl::Seconds(1);
-  int max_jobs = 4'096;                                 // that have not finished; and that have, the newest
-  int64_t max_observations_per_job = 1'000'000;         // in memory and in the journal
+  int max_jobs = 4'096;                          // that have not finished; and that have, the newest
+  int64_t max_observations_per_job = 1'000'000;  // in memory and in the journal
   absl::Duration finished_retention = absl::Hours(24 * 30);
-  absl::Duration idle_reference = absl::Minutes(10);    // after so long without a stream a job's reference models go
+  absl::Duration idle_reference = absl::Minutes(10);      // after so long without a stream a job's reference models go
   absl::Duration silent_retention = absl::Hours(24 * 7);  // of jobs that never finished
   RegistrationLimits registration;
   std::function<absl::Time()> clock = absl::Now;
@@ -66,13 +66,12 @@ using SessionId = Id<struct SessionIdTag>;
 // over journal writes, which define the order of facts). Stop() is idempotent; the destructor calls it.
 class JobManager {
  public:
-  using EvaluatorFactory = std::function<absl::StatusOr<std::unique_ptr<reference::Evaluator>>(
-      reference::Evaluator::Callback on_result)>;
+  using EvaluatorFactory =
+      std::function<absl::StatusOr<std::unique_ptr<reference::Evaluator>>(reference::Evaluator::Callback on_result)>;
 
   // Recovers every job from `journal` and starts the evaluator. Errors: those of Journal::Replay and of the
   // factory.
-  static absl::StatusOr<std::unique_ptr<JobManager>> Start(JobManagerOptions options,
-                                                           std::unique_ptr<Journal> journal,
+  static absl::StatusOr<std::unique_ptr<JobManager>> Start(JobManagerOptions options, std::unique_ptr<Journal> journal,
                                                            const EvaluatorFactory& make_evaluator);
   ~JobManager();
 
@@ -135,14 +134,13 @@ class JobManager {
   void OnEvaluation(const reference::Evaluator::Result& result) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Registration (job_manager.cc).
-  absl::StatusOr<Job*> AdmitJob(const v1::RegisterJobRequest& request, const v1::PolicyConfig& policy,
-                                Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Job*> AdmitJob(const v1::RegisterJobRequest& request, const v1::PolicyConfig& policy, Effects& effects)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Hands the graphs to the evaluator and books what it says of them.
   void TakeGraphs(const v1::RegisterJobRequest& request, uint64_t fingerprint) ABSL_LOCKS_EXCLUDED(mutex_);
   v1::RegisterJobResponse ResponseFor(const Job& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status RenewJob(Job& job, const v1::RegisterJobRequest& request, const v1::PolicyConfig& policy,
-                        Effects& effects)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+                        Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Facts (job_manager.cc). Commit() checks, journals and applies; a fact that the state then refuses
   // quarantines the job.
@@ -160,11 +158,9 @@ class JobManager {
   // Sets a job aside whose journal and state disagree.
   void Quarantine(const JobId& id, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends the sessions of all ranks and forgets the ranks, but not their counters.
-  void DismissRanks(Job& job, const absl::Status& status, Effects& effects)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DismissRanks(Job& job, const absl::Status& status, Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Removes a job; its sessions end with `status`.
-  void Drop(const JobId& id, const absl::Status& status, Effects& effects)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Drop(const JobId& id, const absl::Status& status, Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // What is wanted of the ranks (job_manager_sessions.cc).
   void RefreshRequests(Job& job, Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -180,8 +176,7 @@ class JobManager {
   absl::StatusOr<Job*> FindJob(const JobId& id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckUploadLocked(const Found& found, const v1::UploadBegin& begin) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckReading(const Found& found, const v1::Reading& reading) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckReading(const Found& found, const v1::Reading& reading) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BookUpload(SessionId session, const v1::UploadBegin& begin, int64_t bytes, const absl::Status& status)
       ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -117,15 +117,14 @@ absl::StatusOr<PlanId> JobManager::SetFrozenPrefix(const JobId& id, int frozen_p
   policy::Decision decision;
   decision.step = job->state.last_step();
   for (const auto& [number, rank] : job->ranks) decision.step = std::max(decision.step, rank.step);
-  decision.action = frozen_prefix < job->state.planned_prefix() ? policy::Action::kUnfreeze
-                                                                : policy::Action::kFreeze;
+  decision.action = frozen_prefix < job->state.planned_prefix() ? policy::Action::kUnfreeze : policy::Action::kFreeze;
   decision.frozen_prefix = frozen_prefix;
   decision.reason = reason.empty() ? "by hand" : reason.substr(0, 1'024);
   const storage::v1::Fact fact = job->state.FactFor(decision, v1::DECISION_ORIGIN_OPERATOR, options_.clock());
   EGERIA_RETURN_IF_ERROR(Commit(*job, {fact}, /*sync=*/true, effects));
   ++job->totals.decisions[{fact.decided().action(), "operator"}];
-  LogInfo("job ", id.text(), ": frozen prefix ", frozen_prefix, " by hand, plan ",
-          job->state.newest_plan().value(), ": ", decision.reason);
+  LogInfo("job ", id.text(), ": frozen prefix ", frozen_prefix, " by hand, plan ", job->state.newest_plan().value(),
+          ": ", decision.reason);
   RefreshRequests(*job, effects);
   PushDirectives(*job, effects);
   return job->state.newest_plan();

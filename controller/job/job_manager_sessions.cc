@@ -33,8 +33,7 @@ absl::Status CheckModule(int module, int count) {
 }
 
 // Counts what a rank sent in vain, and logs it now and then. Returns the error's name.
-std::string CountRefusal(const JobId& job, int rank, const char* what, const absl::Status& why,
-                         JobTotals* totals) {
+std::string CountRefusal(const JobId& job, int rank, const char* what, const absl::Status& why, JobTotals* totals) {
   std::string name = NameOf(why);
   const int64_t times = ++totals->uploads_refused[name];
   // Stale ones are normal after every decision.
@@ -97,8 +96,7 @@ std::optional<JobManager::Found> JobManager::Find(SessionId session) const {
   return Found{job->second.get(), &rank->second, rank->first};
 }
 
-absl::StatusOr<SessionId> JobManager::OpenSession(const v1::Open& open,
-                                                  std::weak_ptr<SessionListener> listener) {
+absl::StatusOr<SessionId> JobManager::OpenSession(const v1::Open& open, std::weak_ptr<SessionListener> listener) {
   Effects effects;
   const std::lock_guard<std::mutex> lock(mutex_);
   if (stopped_) return absl::UnavailableError("the controller is going down");
@@ -120,8 +118,8 @@ absl::StatusOr<SessionId> JobManager::OpenSession(const v1::Open& open,
   Rank& rank = job.ranks[open.rank()];
   if (rank.session.value() != 0) {
     if (rank.incarnation != open.incarnation()) {
-      return NamedError(absl::StatusCode::kAlreadyExists, "RANK_CONFLICT", "another live process is rank ",
-                        open.rank(), " of this job's generation ", open.generation());
+      return NamedError(absl::StatusCode::kAlreadyExists, "RANK_CONFLICT", "another live process is rank ", open.rank(),
+                        " of this job's generation ", open.generation());
     }
     sessions_.erase(rank.session);
     effects.Tell(rank.listener, [](SessionListener& old) { old.OnClose(NoSession()); });
@@ -183,9 +181,8 @@ absl::Status JobManager::Heartbeat(SessionId session, const v1::Heartbeat& heart
   rank.watermark = PlanId(heartbeat.plan_watermark());
   rank.counters = heartbeat.counters();
   job.last_activity = job.last_heartbeat = options_.clock();
-  effects.Add([evaluator = evaluator_.get(), id = job.id, step = heartbeat.step()] {
-    evaluator->ReportStep(id, step);
-  });
+  effects.Add(
+      [evaluator = evaluator_.get(), id = job.id, step = heartbeat.step()] { evaluator->ReportStep(id, step); });
   if (job.state.finished()) return absl::OkStatus();
   if (found->rank_number == 0) {
     if (heartbeat.has_account()) job.account = heartbeat.account();
@@ -272,8 +269,7 @@ void JobManager::RefreshRequests(Job& job, Effects& effects) {
   // A paused policy sees none, so that a probe of it would not end.
   const bool measures = !job.state.finished() && !job.state.paused();
   const auto gradients = measures ? job.state.policy().gradient_monitoring() : std::nullopt;
-  const bool gradients_changed =
-      job.gradients.Update(gradients, job.state.generation().value(), options_.clock());
+  const bool gradients_changed = job.gradients.Update(gradients, job.state.generation().value(), options_.clock());
   if (samples_changed || gradients_changed) PushDirectives(job, effects);
 }
 
@@ -340,8 +336,7 @@ absl::Status JobManager::FinishUpload(SessionId session, const v1::UploadBegin& 
   } else {
     const v1::SampleHeader& header = begin.sample();
     taken = evaluator_->SubmitSample(id, ModuleIndex(header.first_module()), ModuleIndex(header.module()),
-                                     header.step(), header.request_version(), begin.upload_id(),
-                                     std::move(tensors));
+                                     header.step(), header.request_version(), begin.upload_id(), std::move(tensors));
   }
   BookUpload(session, begin, bytes, taken);
   return taken;
@@ -357,8 +352,8 @@ void JobManager::BookUpload(SessionId session, const v1::UploadBegin& begin, int
   const absl::Time now = options_.clock();
   bool changed = false;
   if (!status.ok()) {
-    const std::string name = CountRefusal(job.id, found->rank_number, begin.has_snapshot() ? "snapshot" : "sample",
-                                          status, &job.totals);
+    const std::string name =
+        CountRefusal(job.id, found->rank_number, begin.has_snapshot() ? "snapshot" : "sample", status, &job.totals);
     if (begin.has_snapshot()) {
       const bool wanted = job.requests.CheckSnapshot(begin.snapshot()).ok();
       changed = wanted && job.requests.SnapshotRefused(now);
@@ -383,8 +378,7 @@ absl::Status JobManager::CheckReading(const Found& found, const v1::Reading& rea
                       reading.plasticity());
   }
   if (reading.plasticity() < 0) {
-    return NamedError(absl::StatusCode::kInvalidArgument, "READING_NEGATIVE", "a plasticity of ",
-                      reading.plasticity());
+    return NamedError(absl::StatusCode::kInvalidArgument, "READING_NEGATIVE", "a plasticity of ", reading.plasticity());
   }
   if (!CanBeStep(reading.step())) {
     return NamedError(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", "a reading at step ", reading.step());

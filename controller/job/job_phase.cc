@@ -4,12 +4,9 @@ namespace egeria::controller {
 
 const char* PhaseName(v1::JobPhase phase) {
   switch (phase) {
-    case v1::JOB_PHASE_RUNNING:
-      return "running";
-    case v1::JOB_PHASE_FINISHED:
-      return "finished";
-    default:
-      return "silent";
+    case v1::JOB_PHASE_RUNNING: return "running";
+    case v1::JOB_PHASE_FINISHED: return "finished";
+    default: return "silent";
   }
 }
 

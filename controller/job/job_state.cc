@@ -32,9 +32,7 @@ bool Matches(const policy::Decision& decision, const v1::Decision& fact) {
          policy::ActionName(decision.action) == fact.action();
 }
 
-std::string Number(const std::optional<double>& value) {
-  return value ? absl::StrFormat("%.17g", *value) : "-";
-}
+std::string Number(const std::optional<double>& value) { return value ? absl::StrFormat("%.17g", *value) : "-"; }
 
 }  // namespace
 
@@ -45,25 +43,18 @@ absl::Status JobState::Check(const Fact& fact) const {
   const bool needs_empty_queue = fact.fact_case() != Fact::kObserved && fact.fact_case() != Fact::kDecided;
   if (needs_empty_queue && !pending_.empty()) return Impossible("a decision of the policy is waiting");
   switch (fact.fact_case()) {
-    case Fact::kRegistered:
-      return CheckRegistered(fact.registered());
-    case Fact::kGenerationStarted:
-      return CheckGeneration(fact.generation_started());
-    case Fact::kObserved:
-      return CheckObserved(fact.observed());
-    case Fact::kDecided:
-      return CheckDecided(fact.decided());
+    case Fact::kRegistered: return CheckRegistered(fact.registered());
+    case Fact::kGenerationStarted: return CheckGeneration(fact.generation_started());
+    case Fact::kObserved: return CheckObserved(fact.observed());
+    case Fact::kDecided: return CheckDecided(fact.decided());
     case Fact::kModeChanged:
       if (fact.mode_changed().mode() != v1::MODE_ACT && fact.mode_changed().mode() != v1::MODE_OBSERVE) {
         return Impossible("mode ", static_cast<int>(fact.mode_changed().mode()));
       }
       return absl::OkStatus();
-    case Fact::kPauseChanged:
-      return absl::OkStatus();
-    case Fact::kFinished:
-      return finished_ ? Impossible("finished twice") : absl::OkStatus();
-    case Fact::FACT_NOT_SET:
-      break;
+    case Fact::kPauseChanged: return absl::OkStatus();
+    case Fact::kFinished: return finished_ ? Impossible("finished twice") : absl::OkStatus();
+    case Fact::FACT_NOT_SET: break;
   }
   return Impossible("of no kind that this version knows");
 }
@@ -85,8 +76,7 @@ absl::Status JobState::CheckRegistered(const storage::v1::JobRegistered& fact) c
 
 absl::Status JobState::CheckGeneration(const storage::v1::GenerationStarted& fact) const {
   const bool newer = fact.generation() > generation_.value();
-  const bool knows_better =
-      fact.generation() == generation_.value() && fact.applied_plan() > newest_plan().value();
+  const bool knows_better = fact.generation() == generation_.value() && fact.applied_plan() > newest_plan().value();
   if (!newer && !knows_better) {
     return Impossible("generation ", fact.generation(), " started after ", generation_.value());
   }
@@ -112,8 +102,8 @@ absl::Status JobState::CheckObserved(const v1::Observation& fact) const {
   if (fact.still_modules() < 0 || fact.still_modules() >= module_count()) {
     return Impossible(fact.still_modules(), " modules that do not change");
   }
-  const bool finite = std::isfinite(fact.plasticity()) && std::isfinite(fact.loss()) &&
-                      std::isfinite(fact.learning_rate());
+  const bool finite =
+      std::isfinite(fact.plasticity()) && std::isfinite(fact.loss()) && std::isfinite(fact.learning_rate());
   if (!finite) return Impossible("an observation that is not finite");
   if (!fact.has_gradients()) return absl::OkStatus();
   const absl::Status gradients = CheckGradients(fact.gradients(), module_count());
@@ -126,15 +116,13 @@ absl::Status JobState::CheckDecided(const v1::Decision& fact) const {
     return Impossible("decided frozen prefix ", fact.frozen_prefix());
   }
   switch (fact.origin()) {
-    case v1::DECISION_ORIGIN_POLICY:
-      break;
+    case v1::DECISION_ORIGIN_POLICY: break;
     case v1::DECISION_ORIGIN_OPERATOR:
       if (!pending_.empty()) return Impossible("an operator overtook a decision of the policy");
       if (mode_ != v1::MODE_ACT) return Impossible("an operator's decision in observe mode");
       if (fact.step() < last_step_) return Impossible("an operator's decision in the past");
       break;
-    default:
-      return Impossible("a decision of origin ", static_cast<int>(fact.origin()));
+    default: return Impossible("a decision of origin ", static_cast<int>(fact.origin()));
   }
   const int64_t expected = mode_ == v1::MODE_ACT ? newest_plan().value() + 1 : 0;
   if (fact.plan_id() != expected) return Impossible("plan ", fact.plan_id(), " where ", expected, " is due");
@@ -146,30 +134,17 @@ absl::Status JobState::Apply(const Fact& fact) {
   now_ = TimeFromProto(fact.time());
   last_fact_time_ = std::max(last_fact_time_, now_);
   switch (fact.fact_case()) {
-    case Fact::kRegistered:
-      ApplyRegistered(fact.registered());
-      break;
-    case Fact::kGenerationStarted:
-      ApplyGeneration(fact.generation_started());
-      break;
-    case Fact::kObserved:
-      ApplyObserved(fact.observed());
-      break;
-    case Fact::kDecided:
-      ApplyDecided(fact.decided());
-      break;
-    case Fact::kModeChanged:
-      ApplyMode(fact.mode_changed().mode());
-      break;
-    case Fact::kPauseChanged:
-      paused_ = fact.pause_changed().paused();
-      break;
+    case Fact::kRegistered: ApplyRegistered(fact.registered()); break;
+    case Fact::kGenerationStarted: ApplyGeneration(fact.generation_started()); break;
+    case Fact::kObserved: ApplyObserved(fact.observed()); break;
+    case Fact::kDecided: ApplyDecided(fact.decided()); break;
+    case Fact::kModeChanged: ApplyMode(fact.mode_changed().mode()); break;
+    case Fact::kPauseChanged: paused_ = fact.pause_changed().paused(); break;
     case Fact::kFinished:
       finished_ = true;
       last_step_ = std::max(last_step_, fact.finished().step());
       break;
-    case Fact::FACT_NOT_SET:
-      break;
+    case Fact::FACT_NOT_SET: break;
   }
   return absl::OkStatus();
 }
@@ -208,9 +183,9 @@ void JobState::ApplyGeneration(const storage::v1::GenerationStarted& fact) {
   last_step_ = std::max(last_step_, fact.step());
   // In observe mode training never had what the policy decided, so its checkpoint says nothing about that.
   if (mode_ == v1::MODE_ACT && base_prefix_ != policy_->frozen_prefix()) {
-    AdoptFromWorker(fact.step(), base_prefix_,
-                    absl::StrCat("adopted from the checkpoint of step ", fact.step(), ", generation ",
-                                 fact.generation()));
+    AdoptFromWorker(
+        fact.step(), base_prefix_,
+        absl::StrCat("adopted from the checkpoint of step ", fact.step(), ", generation ", fact.generation()));
     if (base_prefix_ < last_still_modules_) {  // the new processes tell of them once more
       v1::Observation forgotten;
       forgotten.set_step(last_step_);
@@ -256,8 +231,7 @@ void JobState::ApplyMode(v1::Mode mode) {
   policy::Decision decision;
   decision.step = last_step_;
   decision.frozen_prefix = policy_->frozen_prefix();
-  decision.action =
-      decision.frozen_prefix < planned_prefix() ? policy::Action::kUnfreeze : policy::Action::kFreeze;
+  decision.action = decision.frozen_prefix < planned_prefix() ? policy::Action::kUnfreeze : policy::Action::kFreeze;
   decision.reason = "decided in observe mode, a plan now that the job is in act mode";
   pending_.push_back(std::move(decision));
 }
@@ -374,12 +348,11 @@ void JobState::VisitHistory(const std::function<void(const v1::ExportRecord&)>& 
 
 std::string JobState::DebugString() const {
   if (!registered()) return "unregistered";
-  std::string text = absl::StrCat(
-      registration_.DebugString(), "generation ", generation_.value(), " mode ", static_cast<int>(mode_),
-      " paused ", paused_, " finished ", finished_, " step ", last_step_, " lr ", Number(last_learning_rate_),
-      " still ", last_still_modules_,
-      " readings ", readings_, " epoch ", epoch_, " base plan ", base_plan_.value(), " prefix ", base_prefix_,
-      " decided ", decided_prefix(), "\n");
+  std::string text = absl::StrCat(registration_.DebugString(), "generation ", generation_.value(), " mode ",
+                                  static_cast<int>(mode_), " paused ", paused_, " finished ", finished_, " step ",
+                                  last_step_, " lr ", Number(last_learning_rate_), " still ", last_still_modules_,
+                                  " readings ", readings_, " epoch ", epoch_, " base plan ", base_plan_.value(),
+                                  " prefix ", base_prefix_, " decided ", decided_prefix(), "\n");
   for (const Plan& plan : plans_) {
     absl::StrAppend(&text, "plan ", plan.id.value(), " generation ", plan.generation.value(), " prefix ",
                     plan.frozen_prefix, " ", plan.reason, "\n");
@@ -388,8 +361,8 @@ std::string JobState::DebugString() const {
     absl::StrAppend(&text, "pending step ", decision.step, " prefix ", decision.frozen_prefix, "\n");
   }
   const policy::PolicyStatus status = policy_->status();
-  absl::StrAppend(&text, "losses reported ", losses_reported_, " bootstrapping ", status.bootstrapping,
-                  " wants loss ", policy_->wants_loss(), " blocked ", status.blocked, "\n");
+  absl::StrAppend(&text, "losses reported ", losses_reported_, " bootstrapping ", status.bootstrapping, " wants loss ",
+                  policy_->wants_loss(), " blocked ", status.blocked, "\n");
   for (const policy::ModuleStatus& module : status.modules) {
     absl::StrAppend(&text, "module ", Number(module.plasticity), " ", Number(module.slope), " ",
                     Number(module.threshold), " ", module.consecutive, " ", module.readings);

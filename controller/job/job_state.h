@@ -137,8 +137,8 @@ class JobState {
   v1::Mode mode_ = v1::MODE_ACT;
   bool paused_ = false;
   bool finished_ = false;
-  bool losses_reported_ = true;  // by every generation so far
-  absl::Time now_ = absl::InfinitePast();             // of the fact that is being applied
+  bool losses_reported_ = true;            // by every generation so far
+  absl::Time now_ = absl::InfinitePast();  // of the fact that is being applied
   absl::Time last_fact_time_ = absl::InfinitePast();
 
   int base_prefix_ = 0;  // frozen before the first plan of this generation

@@ -24,13 +24,13 @@ struct JobTotals {
   int64_t samples_received = 0;
   int64_t snapshots_received = 0;
   int64_t snapshot_bytes = 0;
-  std::map<std::string, int64_t> uploads_refused;                       // by the error's name
-  std::map<std::pair<std::string, std::string>, int64_t> decisions;     // by action and origin
-  std::map<std::string, double> reference_seconds;                      // by backend
-  std::map<std::string, int64_t> evaluations;                           // by backend
-  int64_t worker_samples_dropped = 0;  // by the workers' queues; as they tell
-  int64_t commits = 0;                 // of plans, as the ranks tell; the furthest rank's
-  int64_t reconnects = 0;              // of all ranks
+  std::map<std::string, int64_t> uploads_refused;                    // by the error's name
+  std::map<std::pair<std::string, std::string>, int64_t> decisions;  // by action and origin
+  std::map<std::string, double> reference_seconds;                   // by backend
+  std::map<std::string, int64_t> evaluations;                        // by backend
+  int64_t worker_samples_dropped = 0;                                // by the workers' queues; as they tell
+  int64_t commits = 0;                                               // of plans, as the ranks tell; the furthest rank's
+  int64_t reconnects = 0;                                            // of all ranks
 };
 
 struct JobView {

@@ -20,8 +20,8 @@ namespace {
 
 constexpr char kVersionKey[] = "v";
 constexpr char kVersion[] = "egeria-journal 1";
-constexpr char kFactPrefix = 'f';       // f <job id, 36 bytes> <sequence, 8 bytes big-endian>
-constexpr char kAsidePrefix = 'q';      // the same, set aside
+constexpr char kFactPrefix = 'f';   // f <job id, 36 bytes> <sequence, 8 bytes big-endian>
+constexpr char kAsidePrefix = 'q';  // the same, set aside
 constexpr size_t kJobIdLength = 36;
 constexpr size_t kKeyLength = 1 + kJobIdLength + 8;
 
@@ -52,8 +52,8 @@ absl::Status MakeFolder(const std::string& folder) {
   // What jobs are called and how they go is nobody else's business.
   if (made) std::filesystem::permissions(folder, std::filesystem::perms::owner_all, error);
   if (!error) return absl::OkStatus();
-  const auto code = error == std::errc::permission_denied ? absl::StatusCode::kPermissionDenied
-                                                          : absl::StatusCode::kUnavailable;
+  const auto code =
+      error == std::errc::permission_denied ? absl::StatusCode::kPermissionDenied : absl::StatusCode::kUnavailable;
   return NamedError(code, "JOURNAL", "cannot make the state folder ", folder, ": ", error.message());
 }
 
@@ -86,8 +86,8 @@ absl::Status Journal::OpenDatabase() {
     return absl::OkStatus();
   }
   if (IsHeldByAnother(opened)) {
-    return NamedError(absl::StatusCode::kFailedPrecondition, "STATE_DIR_IN_USE", "another controller uses ",
-                      folder_, " (", opened.ToString(), "): stop it, or give this one another --state-dir");
+    return NamedError(absl::StatusCode::kFailedPrecondition, "STATE_DIR_IN_USE", "another controller uses ", folder_,
+                      " (", opened.ToString(), "): stop it, or give this one another --state-dir");
   }
   return ToStatus(opened);
 }
@@ -189,8 +189,8 @@ absl::StatusOr<std::vector<Journal::Quarantined>> Journal::Replay(const Visitor&
   return quarantined;
 }
 
-absl::Status Journal::Append(const JobId& job, int64_t first_sequence,
-                             const std::vector<storage::v1::Fact>& facts, bool sync) {
+absl::Status Journal::Append(const JobId& job, int64_t first_sequence, const std::vector<storage::v1::Fact>& facts,
+                             bool sync) {
   EGERIA_RETURN_IF_ERROR(EnsureUsable());
   if (facts.empty()) return sync ? Sync() : absl::OkStatus();
   const int64_t first = first_sequence;
@@ -218,8 +218,8 @@ absl::Status Journal::Remove(const JobId& job) {
   EGERIA_RETURN_IF_ERROR(EnsureUsable());
   rocksdb::WriteOptions options;
   options.sync = true;
-  return ToStatus(db_->DeleteRange(options, db_->DefaultColumnFamily(), Key(kFactPrefix, job, 0),
-                                   Key(kFactPrefix, job, -1)));
+  return ToStatus(
+      db_->DeleteRange(options, db_->DefaultColumnFamily(), Key(kFactPrefix, job, 0), Key(kFactPrefix, job, -1)));
 }
 
 absl::StatusOr<int64_t> Journal::SetAside(const JobId& job) {

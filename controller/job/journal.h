@@ -18,7 +18,7 @@
 namespace rocksdb {
 class DB;
 class Env;
-}
+}  // namespace rocksdb
 
 namespace egeria::controller {
 
@@ -52,7 +52,7 @@ class Journal {
   // Opens the journal in `folder`, which is made if it does not exist.
   // Errors: FAILED_PRECONDITION [STATE_DIR_IN_USE] another process has it open; PERMISSION_DENIED,
   // NOT_FOUND or UNAVAILABLE [JOURNAL] where the folder cannot be made, read or written; FAILED_PRECONDITION
-  // [JOURNAL_VERSION] it was written by a version with another format. 
+  // [JOURNAL_VERSION] it was written by a version with another format.
   static absl::StatusOr<std::unique_ptr<Journal>> Open(const std::string& folder, const JournalOptions& options = {});
 
   Journal(const Journal&) = delete;
@@ -68,8 +68,7 @@ class Journal {
   // Sequence numbers of a job start at 1 and have no gaps; the caller counts.
   // Errors: UNAVAILABLE [JOURNAL]; none of the facts is in the journal then, and a later append opens
   // the database anew (a disk that was full may have room again).
-  absl::Status Append(const JobId& job, int64_t first_sequence, const std::vector<storage::v1::Fact>& facts,
-                      bool sync);
+  absl::Status Append(const JobId& job, int64_t first_sequence, const std::vector<storage::v1::Fact>& facts, bool sync);
 
   // Forgets all records of a job. Errors: UNAVAILABLE [JOURNAL].
   absl::Status Remove(const JobId& job);
@@ -101,7 +100,7 @@ class Journal {
   const JournalOptions options_;
   std::unique_ptr<rocksdb::DB> db_;  // null where it could not be opened anew
   std::optional<Doubtful> doubtful_;
-  absl::Status last_error_;          // while doubtful_
+  absl::Status last_error_;  // while doubtful_
   absl::Time next_attempt_ = absl::InfinitePast();
 };
 

@@ -53,9 +53,9 @@ class ObservationFilter {
 
   int rate_group_ = -1;
   std::optional<double> learning_rate_;
-  int64_t last_loss_step_ = -1;       // looked at, recorded or not
+  int64_t last_loss_step_ = -1;  // looked at, recorded or not
   int64_t last_heartbeat_step_ = -1;
-  int64_t last_account_step_ = -1;     // recorded
+  int64_t last_account_step_ = -1;  // recorded
   int last_account_prefix_ = 0;
 };
 

@@ -139,21 +139,14 @@ policy::PolicyConfig FromProto(const v1::PolicyConfig& proto) {
       }
       return config;
     }
-    case v1::PolicyConfig::kNone:
-      return policy::NoneConfig{};
-    case v1::PolicyConfig::kAuto:
-      return FromAuto(proto.auto_());
-    case v1::PolicyConfig::kStaged:
-      return FromStaged(proto.staged());
-    case v1::PolicyConfig::kFinetune:
-      return FromFinetune(proto.finetune());
-    case v1::PolicyConfig::kGradnorm:
-      return FromGradnorm(proto.gradnorm());
-    case v1::PolicyConfig::kActnorm:
-      return policy::ActnormConfig{FromPlasticity(proto.actnorm())};
+    case v1::PolicyConfig::kNone: return policy::NoneConfig{};
+    case v1::PolicyConfig::kAuto: return FromAuto(proto.auto_());
+    case v1::PolicyConfig::kStaged: return FromStaged(proto.staged());
+    case v1::PolicyConfig::kFinetune: return FromFinetune(proto.finetune());
+    case v1::PolicyConfig::kGradnorm: return FromGradnorm(proto.gradnorm());
+    case v1::PolicyConfig::kActnorm: return policy::ActnormConfig{FromPlasticity(proto.actnorm())};
     case v1::PolicyConfig::kPlasticity:
-    case v1::PolicyConfig::POLICY_NOT_SET:
-      break;
+    case v1::PolicyConfig::POLICY_NOT_SET: break;
   }
   return FromPlasticity(proto.plasticity());
 }
@@ -205,8 +198,8 @@ policy::Observation FromProto(const v1::Observation& proto) {
   }
   if (proto.has_account()) {
     const v1::Account& account = proto.account();
-    observation.account = {account.saved_seconds(), account.measuring_seconds(),
-                           account.active_step_seconds(), account.frozen_step_seconds(), account.frozen_prefix()};
+    observation.account = {account.saved_seconds(), account.measuring_seconds(), account.active_step_seconds(),
+                           account.frozen_step_seconds(), account.frozen_prefix()};
   }
   return observation;
 }

@@ -78,7 +78,8 @@ absl::Status ValidateRegistration(const v1::RegisterJobRequest& request, const R
   if (request.table_modules() < 0 || request.table_modules() >= request.modules_size()) {
     return Bad(request.table_modules(), " lookup tables of ", request.modules_size(), " modules");
   }
-  if (!(request.saved_before() >= 0 && request.saved_before() <= 1)) return Bad("saved_before ", request.saved_before());
+  if (!(request.saved_before() >= 0 && request.saved_before() <= 1))
+    return Bad("saved_before ", request.saved_before());
   if (!std::isfinite(request.mean_rate_before()) || request.mean_rate_before() < 0) {
     return Bad("mean_rate_before ", request.mean_rate_before());
   }
@@ -87,8 +88,7 @@ absl::Status ValidateRegistration(const v1::RegisterJobRequest& request, const R
     return Bad("frozen_prefix ", request.frozen_prefix(), " of ", request.modules_size(),
                " modules (the last one never freezes)");
   }
-  if (request.mode() != v1::MODE_UNSPECIFIED && request.mode() != v1::MODE_ACT &&
-      request.mode() != v1::MODE_OBSERVE) {
+  if (request.mode() != v1::MODE_UNSPECIFIED && request.mode() != v1::MODE_ACT && request.mode() != v1::MODE_OBSERVE) {
     return Bad("mode ", static_cast<int>(request.mode()));
   }
   return absl::OkStatus();
@@ -106,8 +106,8 @@ absl::Status CompareRegistrations(const v1::RegisterJobRequest& known, const v1:
     const v1::LayerModule& b = request.modules(i);
     if (a.name() != b.name() || a.parameter_count() != b.parameter_count() ||
         a.parameter_bytes() != b.parameter_bytes()) {
-      return Conflict("module ", i, " is '", b.name(), "' of ", b.parameter_count(), " parameters where '",
-                      a.name(), "' of ", a.parameter_count(), " is known");
+      return Conflict("module ", i, " is '", b.name(), "' of ", b.parameter_count(), " parameters where '", a.name(),
+                      "' of ", a.parameter_count(), " is known");
     }
   }
   return absl::OkStatus();

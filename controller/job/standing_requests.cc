@@ -8,11 +8,10 @@ namespace egeria::controller {
 namespace {
 
 bool SameSubject(const StandingRequests::Subject& a, const StandingRequests::Subject& b) {
-  return a.monitoring.module == b.monitoring.module &&
-         a.monitoring.interval_steps == b.monitoring.interval_steps &&
+  return a.monitoring.module == b.monitoring.module && a.monitoring.interval_steps == b.monitoring.interval_steps &&
          a.monitoring.batch_size == b.monitoring.batch_size && a.monitoring.metric == b.monitoring.metric &&
-         a.first_module == b.first_module &&
-         a.epoch == b.epoch && a.generation == b.generation && a.graphs == b.graphs && a.local == b.local;
+         a.first_module == b.first_module && a.epoch == b.epoch && a.generation == b.generation &&
+         a.graphs == b.graphs && a.local == b.local;
 }
 
 template <typename... Args>
@@ -36,8 +35,8 @@ void StandingRequests::AskForSnapshot(absl::Time now) {
 }
 
 bool StandingRequests::Update(const std::optional<Subject>& subject, absl::Time now) {
-  const bool same = subject.has_value() == subject_.has_value() &&
-                    (!subject.has_value() || SameSubject(*subject, *subject_));
+  const bool same =
+      subject.has_value() == subject_.has_value() && (!subject.has_value() || SameSubject(*subject, *subject_));
   subject_ = subject;
   if (same) return false;
   reference_ready_ = false;
@@ -73,9 +72,8 @@ std::optional<v1::SamplingRequest> StandingRequests::sampling() const {
   request.set_first_module(subject_->first_module);
   request.set_interval_steps(subject_->monitoring.interval_steps);
   request.set_batch_size(subject_->monitoring.batch_size);
-  request.set_metric(subject_->monitoring.metric == plasticity::ActivationMetric::kSpLoss
-                         ? v1::ACTIVATION_METRIC_SP
-                         : v1::ACTIVATION_METRIC_NORM);
+  request.set_metric(subject_->monitoring.metric == plasticity::ActivationMetric::kSpLoss ? v1::ACTIVATION_METRIC_SP
+                                                                                          : v1::ACTIVATION_METRIC_NORM);
   request.set_version(sampling_version_);
   return request;
 }
@@ -109,8 +107,8 @@ absl::Status StandingRequests::CheckSnapshot(const v1::SnapshotHeader& header) c
     return Stale("version ", snapshot_version_, " is wanted, not ", header.version());
   }
   if (header.module() < subject_->first_module || header.module() > subject_->monitoring.module) {
-    return Stale("modules ", subject_->first_module, " to ", subject_->monitoring.module,
-                 " are wanted, not module ", header.module());
+    return Stale("modules ", subject_->first_module, " to ", subject_->monitoring.module, " are wanted, not module ",
+                 header.module());
   }
   if (snapshot_received_.count(header.module()) > 0) return Stale("this snapshot is here already");
   return absl::OkStatus();

@@ -33,10 +33,10 @@ class StandingRequests {
   struct Subject {
     policy::Monitoring monitoring;
     int first_module = 0;
-    int64_t epoch = 0;       // JobState::epoch()
+    int64_t epoch = 0;  // JobState::epoch()
     int64_t generation = 0;
-    int64_t graphs = 0;      // rises when the reference engine was given other graphs
-    bool local = false;      // the sampling rank evaluates the reference itself; first_module is the module
+    int64_t graphs = 0;  // rises when the reference engine was given other graphs
+    bool local = false;  // the sampling rank evaluates the reference itself; first_module is the module
   };
 
   // Sets what is wanted now (empty: nothing). True if the requests changed.
@@ -82,11 +82,11 @@ class StandingRequests {
   int64_t sampling_version_ = 0;
   int64_t last_sample_step_ = -1;
 
-  int64_t snapshot_version_ = 0;      // of the newest request
+  int64_t snapshot_version_ = 0;  // of the newest request
   bool snapshot_wanted_ = false;
-  absl::Time snapshot_due_;           // ask again after this
-  bool snapshot_refused_ = false;     // nothing is asked for until snapshot_due_
-  std::set<int> snapshot_received_;   // modules of snapshot_version_
+  absl::Time snapshot_due_;          // ask again after this
+  bool snapshot_refused_ = false;    // nothing is asked for until snapshot_due_
+  std::set<int> snapshot_received_;  // modules of snapshot_version_
 
   bool reference_ready_ = false;
   int64_t reference_step_ = -1;

@@ -33,8 +33,8 @@ double Norm(std::span<const T> row) {
 template <typename T>
 absl::Status CheckGram(std::span<const T> gram, int64_t batch, const char* whose) {
   if (batch < 2 || !HasShape(gram.size(), batch, batch)) {
-    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_SHAPE", "the ", whose, " Gram matrix has ",
-                      gram.size(), " elements where a batch of ", batch, " (at least 2) needs its square");
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_SHAPE", "the ", whose, " Gram matrix has ", gram.size(),
+                      " elements where a batch of ", batch, " (at least 2) needs its square");
   }
   const auto is_finite = [](T x) { return std::isfinite(x); };
   if (!std::all_of(gram.begin(), gram.end(), is_finite)) {
@@ -84,12 +84,10 @@ absl::StatusOr<std::vector<double>> GramOf(std::span<const T> rows, int64_t batc
 
 }  // namespace
 
-absl::StatusOr<double> SpLoss(std::span<const float> training, std::span<const float> reference,
-                              int64_t batch) {
+absl::StatusOr<double> SpLoss(std::span<const float> training, std::span<const float> reference, int64_t batch) {
   return SpLossOf(training, reference, batch);
 }
-absl::StatusOr<double> SpLoss(std::span<const double> training, std::span<const double> reference,
-                              int64_t batch) {
+absl::StatusOr<double> SpLoss(std::span<const double> training, std::span<const double> reference, int64_t batch) {
   return SpLossOf(training, reference, batch);
 }
 

@@ -21,8 +21,7 @@ namespace egeria::plasticity {
 // Errors: INVALID_ARGUMENT [BAD_SHAPE] batch under 2, or a span whose size is not batch^2; [NOT_FINITE] an
 // element is NaN or infinite.
 absl::StatusOr<double> SpLoss(std::span<const float> training, std::span<const float> reference, int64_t batch);
-absl::StatusOr<double> SpLoss(std::span<const double> training, std::span<const double> reference,
-                              int64_t batch);
+absl::StatusOr<double> SpLoss(std::span<const double> training, std::span<const double> reference, int64_t batch);
 
 // G = A A^T of `batch` rows of `width` elements each (row-major), summed in double. For tests and small
 // tools: whoever has a tensor library computes it there.

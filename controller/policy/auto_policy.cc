@@ -12,7 +12,7 @@
 namespace egeria::policy {
 namespace {
 
-constexpr int kTrendWindow = 5;           // W of the second opinion
+constexpr int kTrendWindow = 5;  // W of the second opinion
 constexpr int64_t kTrendReadingsPerPeriod = 10;
 constexpr int64_t kLeastTrendInterval = 10;
 constexpr int64_t kMostInterval = 100'000;
@@ -77,14 +77,14 @@ AutoPolicy::AutoPolicy(const AutoConfig& config, const JobShape& shape)
       clock_(StartOf(config, area_, shape.total_steps), config.every, config.most_backoff, shape.total_steps),
       early_(*config.early_share, *config.area_left, shape),
       gate_(config.threshold, config.late_threshold, config.readings, config.least_readings, TimeSharesOf(shape)),
-      probe_(SnrGate(config.threshold, config.late_threshold, config.readings, config.least_readings,
-                     TimeSharesOf(shape)),
-             shape.modules, config.least_readings, config.readings),
+      probe_(
+          SnrGate(config.threshold, config.late_threshold, config.readings, config.least_readings, TimeSharesOf(shape)),
+          shape.modules, config.least_readings, config.readings),
       trend_(kTrendWindow),
       unasked_until_(shape.first_step),
       rate_at_freeze_(static_cast<size_t>(shape.modules)) {
-  EGERIA_CHECK(shape.modules >= 2 && config.signal_led && config.start && config.area_left &&
-               config.early_share && config.second_opinion);
+  EGERIA_CHECK(shape.modules >= 2 && config.signal_led && config.start && config.area_left && config.early_share &&
+               config.second_opinion);
 }
 
 std::optional<Decision> AutoPolicy::Observe(const Observation& observation) {
@@ -117,8 +117,8 @@ std::optional<Decision> AutoPolicy::ObserveStill(int still_modules) {
   const int before = std::exchange(still_modules_, std::clamp(still_modules, 0, shape_.modules - 1));
   if (still_modules_ == before) return std::nullopt;  // what somebody else has decided since then stands
   if (still_modules_ > frozen_prefix_) {
-    return Freeze(still_modules_, absl::StrFormat("nothing changes modules 0 to %d: their learning rates are 0",
-                                                  still_modules_ - 1));
+    return Freeze(still_modules_,
+                  absl::StrFormat("nothing changes modules 0 to %d: their learning rates are 0", still_modules_ - 1));
   }
   if (still_modules_ < std::min(before, frozen_prefix_)) {
     return Thaw(still_modules_, absl::StrFormat("the learning rate of module %d is not 0 any more", still_modules_));
@@ -177,8 +177,10 @@ std::optional<Decision> AutoPolicy::ObserveGradients(const GradientReading& read
   if (probe_.running()) return std::nullopt;
   next_probe_ = step_ + StepsToNextProbe(probe_.readings());
   if (early_.IsContradicted()) {
-    return Thaw(still_modules_, absl::StrFormat("two probes in a row of what is frozen found that modules 0 to %d make too "
-                                                "much of the progress", early_.prefix() - 1));
+    return Thaw(still_modules_,
+                absl::StrFormat("two probes in a row of what is frozen found that modules 0 to %d make too "
+                                "much of the progress",
+                                early_.prefix() - 1));
   }
   if (!found) return std::nullopt;
   if (!found->learns && LateEnoughForEarly(step_)) {
@@ -199,7 +201,8 @@ std::optional<Decision> AutoPolicy::ObserveGradients(const GradientReading& read
     return Thaw(found->prefix, absl::StrFormat("what is frozen is not surely noise (%s), and %s", snr, *too_early));
   }
   return Thaw(found->prefix, absl::StrFormat("two probes in a row of what is frozen found that module %d could learn "
-                                             "still: %s", *found->learns, snr));
+                                             "still: %s",
+                                             *found->learns, snr));
 }
 
 void AutoPolicy::BeginProbeIfDue() {
@@ -211,8 +214,8 @@ void AutoPolicy::BeginProbeIfDue() {
 
 void AutoPolicy::EndProbeWithoutReadings() {
   if (!probe_.running()) return;
-  const int64_t silence = std::max({clock_.period().value_or(kPeriodOfUnknownTotal),
-                                    kIntervalsOfSilence * ProbeInterval(), kStepsOfSilence});
+  const int64_t silence = std::max(
+      {clock_.period().value_or(kPeriodOfUnknownTotal), kIntervalsOfSilence * ProbeInterval(), kStepsOfSilence});
   if (step_ < probe_.newest_step() + silence) return;
   probe_.Stop();
   next_probe_ = step_ + (StepsToNextProbe(0) << std::min(unanswered_probes_++, kMostDoublings));
@@ -225,7 +228,8 @@ bool AutoPolicy::LateEnoughForEarly(int64_t step) const {
 }
 
 bool AutoPolicy::MayFreezeEarlyWithin(int64_t steps) const {
-  return clock_.start() && step_ < *clock_.start() && LateEnoughForEarly(std::min(step_ + steps, shape_.total_steps - 1));
+  return clock_.start() && step_ < *clock_.start() &&
+         LateEnoughForEarly(std::min(step_ + steps, shape_.total_steps - 1));
 }
 
 bool AutoPolicy::ReadsForEarly() const {
@@ -284,9 +288,10 @@ std::optional<std::string> AutoPolicy::TooEarly() const {
                            100 * static_cast<double>(*clock_.start()) / static_cast<double>(shape_.total_steps));
   }
   if (!clock_.next()) {
-    return absl::StrFormat("the learning rate %.4g has not fallen to a hundredth of its peak of %.4g, and how long the "
-                           "training lasts is unknown",
-                           rates_.newest().value_or(0), clock_.peak_rate());
+    return absl::StrFormat(
+        "the learning rate %.4g has not fallen to a hundredth of its peak of %.4g, and how long the "
+        "training lasts is unknown",
+        rates_.newest().value_or(0), clock_.peak_rate());
   }
   return TooMuchLeft(step_);
 }
@@ -296,9 +301,10 @@ std::optional<std::string> AutoPolicy::TooMuchLeft(int64_t step) const {
   if (!left) return std::nullopt;
   const double most = *config_.area_left - early_.given_up();  // the rest of what may be given up
   if (*left > most * (1 + 1e-9)) {
-    return absl::StrFormat("%.3g %% of the area under the learning rates is still to come, over %g %%, and freezing "
-                           "would cost accuracy",
-                           100 * *left, 100 * most);
+    return absl::StrFormat(
+        "%.3g %% of the area under the learning rates is still to come, over %g %%, and freezing "
+        "would cost accuracy",
+        100 * *left, 100 * most);
   }
   return *config_.signal_led ? std::nullopt : RatesStayHigh(step);
 }
@@ -313,9 +319,10 @@ double AutoPolicy::MeanRateToCome(int64_t step) const {
 std::optional<std::string> AutoPolicy::RatesStayHigh(int64_t step) const {
   const double mean = MeanRateToCome(step);
   if (mean <= kRatesThatFall) return std::nullopt;
-  return absl::StrFormat("the learning rates to come are on average %.2g times those of the whole training: the modules "
-                         "learn until the end",
-                         mean);
+  return absl::StrFormat(
+      "the learning rates to come are on average %.2g times those of the whole training: the modules "
+      "learn until the end",
+      mean);
 }
 
 std::string AutoPolicy::ReasonFor(int prefix) const {
@@ -326,9 +333,10 @@ std::string AutoPolicy::ReasonFor(int prefix) const {
                                          prefix - 1, snr);
   }
   const std::optional<double> left = area_.After(step_);
-  return absl::StrCat("step ", step_, " of ", shape_.total_steps,
-                      left ? absl::StrFormat(", %.3g %% of the area under the learning rates to come", 100 * *left) : "",
-                      snr.empty() ? "" : absl::StrFormat("; modules 0 to %d: gradient SNR %s", prefix - 1, snr));
+  return absl::StrCat(
+      "step ", step_, " of ", shape_.total_steps,
+      left ? absl::StrFormat(", %.3g %% of the area under the learning rates to come", 100 * *left) : "",
+      snr.empty() ? "" : absl::StrFormat("; modules 0 to %d: gradient SNR %s", prefix - 1, snr));
 }
 
 std::optional<std::string> AutoPolicy::Refusal(int prefix) const {

@@ -98,22 +98,22 @@ class AutoPolicy : public Policy {
   CheckClock clock_;
   RateChanges rates_;
   EarlyFreezes early_;
-  int64_t next_early_ = 0;          // step of the next look at them
-  bool fell_at_once_ = false;       // the rate, somewhere
+  int64_t next_early_ = 0;     // step of the next look at them
+  bool fell_at_once_ = false;  // the rate, somewhere
   SnrGate gate_;
   Reprobe probe_;
-  PlasticityTrend trend_;           // of the frontmost active module
-  int64_t step_ = 0;                // newest
+  PlasticityTrend trend_;  // of the frontmost active module
+  int64_t step_ = 0;       // newest
   int frozen_prefix_ = 0;
-  bool one_part_ = false;           // the newest gradients came in one part
-  int64_t readings_from_ = -1;      // gradients of this step and before say nothing of now
-  int64_t newest_reading_ = -1;     // step of the newest gradients
+  bool one_part_ = false;        // the newest gradients came in one part
+  int64_t readings_from_ = -1;   // gradients of this step and before say nothing of now
+  int64_t newest_reading_ = -1;  // step of the newest gradients
   int64_t next_probe_ = 0;
-  int unanswered_probes_ = 0;       // in a row
-  int64_t unasked_until_ = 0;       // nobody was asked for gradients until this step, however near a check was
-  bool frozen_before_ = false;      // what is frozen was so when the job began, from a checkpoint
+  int unanswered_probes_ = 0;   // in a row
+  int64_t unasked_until_ = 0;   // nobody was asked for gradients until this step, however near a check was
+  bool frozen_before_ = false;  // what is frozen was so when the job began, from a checkpoint
   std::vector<std::optional<double>> rate_at_freeze_;  // of frozen modules, where it is known
-  int still_modules_ = 0;           // the first ones, whose own learning rates are 0
+  int still_modules_ = 0;                              // the first ones, whose own learning rates are 0
 };
 
 }  // namespace egeria::policy

@@ -18,9 +18,7 @@ struct Mean {
 
 }  // namespace
 
-Bootstrapping::Bootstrapping(int64_t interval_steps) : half_(3 * interval_steps) {
-  EGERIA_CHECK(interval_steps >= 1);
-}
+Bootstrapping::Bootstrapping(int64_t interval_steps) : half_(3 * interval_steps) { EGERIA_CHECK(interval_steps >= 1); }
 
 Bootstrapping Bootstrapping::WithoutLosses(int64_t interval_steps, int64_t first_step) {
   EGERIA_CHECK(first_step >= 0);

@@ -45,11 +45,11 @@ class Bootstrapping {
     int64_t count = 0;
   };
 
-  const int64_t half_;  // 3n
+  const int64_t half_;                 // 3n
   std::optional<int64_t> blind_from_;  // the job's first step, where no losses are reported
   bool over_ = false;
   std::optional<int64_t> first_step_;  // of the losses
-  std::deque<StepLoss> losses_;  // rising steps, those of the last 6n
+  std::deque<StepLoss> losses_;        // rising steps, those of the last 6n
 };
 
 }  // namespace egeria::policy

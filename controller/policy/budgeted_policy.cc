@@ -29,21 +29,21 @@ BudgetedPolicy::BudgetedPolicy(std::unique_ptr<Policy> inner, const JobShape& sh
 void BudgetedPolicy::PassTo(int64_t step) {
   const int64_t until = std::min(step, total_steps_);
   if (until <= step_) return;
-  promised_ += ShareOfPrefix(frozen_prefix(), shares_) * static_cast<double>(until - step_) /
-               static_cast<double>(total_steps_);
+  promised_ +=
+      ShareOfPrefix(frozen_prefix(), shares_) * static_cast<double>(until - step_) / static_cast<double>(total_steps_);
   step_ = until;
 }
 
 double BudgetedPolicy::PromisedAtTheEnd(int prefix) const {
-  return promised_ + ShareOfPrefix(prefix, shares_) * static_cast<double>(total_steps_ - step_) /
-                         static_cast<double>(total_steps_);
+  return promised_ +
+         ShareOfPrefix(prefix, shares_) * static_cast<double>(total_steps_ - step_) / static_cast<double>(total_steps_);
 }
 
 std::optional<Decision> BudgetedPolicy::Observe(const Observation& observation) {
   PassTo(observation.step);
   if (observation.account) {
-    true_part_ = std::clamp(TruePartOf(*observation.account, shares_).value_or(true_part_), kLeastTruePart,
-                            kMostTruePart);
+    true_part_ =
+        std::clamp(TruePartOf(*observation.account, shares_).value_or(true_part_), kLeastTruePart, kMostTruePart);
   }
   const int before = frozen_prefix();
   std::optional<Decision> decision = inner().Observe(observation);

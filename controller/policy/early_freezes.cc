@@ -76,13 +76,12 @@ std::optional<EarlyFreezes::Found> EarlyFreezes::Judge(const ProgressShares& sha
   const double missed = kNotLearnedByOthers * std::max(0.0, share ? share->upper : kShareOfTables);
   const double given_up = GivenUpWithout(first, left) + missed * left;
   if (missed > most_share_ * time || given_up > area_left_ * (1 + 1e-9)) return std::nullopt;
-  const std::string progress =
-      share ? absl::StrFormat("make %.2g %% (%.2g..%.2g) of the progress", 100 * share->value, 100 * share->lower,
-                              100 * share->upper)
-            : "are lookup tables, which make little of the progress";
+  const std::string progress = share ? absl::StrFormat("make %.2g %% (%.2g..%.2g) of the progress", 100 * share->value,
+                                                       100 * share->lower, 100 * share->upper)
+                                     : "are lookup tables, which make little of the progress";
   return Found{first, prefix, missed, missed * left,
-               absl::StrFormat("modules %d to %d take %.3g %% of the time and %s, of which %.3g %% are still to come", first,
-                               prefix - 1, 100 * time, progress, 100 * left)};
+               absl::StrFormat("modules %d to %d take %.3g %% of the time and %s, of which %.3g %% are still to come",
+                               first, prefix - 1, 100 * time, progress, 100 * left)};
 }
 
 std::optional<EarlyFreezes::Found> EarlyFreezes::Look(int frozen, int most, double left) const {

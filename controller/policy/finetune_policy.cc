@@ -84,9 +84,11 @@ std::optional<Decision> FinetunePolicy::ThawWhatTheBudgetDoesNotNeed(const Accou
   if (saved <= budget_) return std::nullopt;
   const int before = std::exchange(frozen_prefix_, SmallestPrefixReaching(budget_ / *true_part, shares_));
   if (frozen_prefix_ == before) return std::nullopt;
-  return Decision{step_, Action::kUnfreeze, frozen_prefix_,
-                  absl::StrFormat("%d of %d modules save %.1f %% of a step's time as measured: for a budget of %g %% %d "
-                                  "are enough", before, modules_, 100 * saved, 100 * budget_, frozen_prefix_)};
+  return Decision{
+      step_, Action::kUnfreeze, frozen_prefix_,
+      absl::StrFormat("%d of %d modules save %.1f %% of a step's time as measured: for a budget of %g %% %d "
+                      "are enough",
+                      before, modules_, 100 * saved, 100 * budget_, frozen_prefix_)};
 }
 
 void FinetunePolicy::Adopt(int64_t step, int frozen_prefix) {
@@ -98,8 +100,6 @@ void FinetunePolicy::Adopt(int64_t step, int frozen_prefix) {
   settled_ = settled_ || done_;
 }
 
-PolicyStatus FinetunePolicy::status() const {
-  return EmptyStatus(modules_);
-}
+PolicyStatus FinetunePolicy::status() const { return EmptyStatus(modules_); }
 
 }  // namespace egeria::policy

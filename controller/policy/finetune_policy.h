@@ -32,9 +32,7 @@ class FinetunePolicy : public Policy {
   std::optional<Monitoring> monitoring() const override { return std::nullopt; }
   bool wants_loss() const override { return false; }
   bool wants_account() const override { return !settled_; }
-  std::optional<int64_t> awaited_step() const override {
-    return done_ ? std::nullopt : std::optional<int64_t>(begin_);
-  }
+  std::optional<int64_t> awaited_step() const override { return done_ ? std::nullopt : std::optional<int64_t>(begin_); }
   PolicyStatus status() const override;
 
  private:

@@ -55,8 +55,8 @@ std::optional<Decision> GradnormPolicy::Observe(const Observation& observation) 
 std::optional<Decision> GradnormPolicy::Check() {
   const size_t front = static_cast<size_t>(frozen_prefix_);
   // An interval without readings is not compared; the norms before it stand.
-  const bool read = std::all_of(sums_.begin() + frozen_prefix_, sums_.end(),
-                                [](const Sum& sum) { return sum.readings > 0; });
+  const bool read =
+      std::all_of(sums_.begin() + frozen_prefix_, sums_.end(), [](const Sum& sum) { return sum.readings > 0; });
   if (!read) {
     interval_end_ = step_ + config_.check_steps;
     return std::nullopt;
@@ -102,8 +102,6 @@ void GradnormPolicy::Adopt(int64_t step, int frozen_prefix) {
   StartInterval(step);
 }
 
-PolicyStatus GradnormPolicy::status() const {
-  return EmptyStatus(modules_);
-}
+PolicyStatus GradnormPolicy::status() const { return EmptyStatus(modules_); }
 
 }  // namespace egeria::policy

@@ -43,9 +43,9 @@ class GradnormPolicy : public Policy {
 
   const GradnormConfig config_;
   const int modules_;
-  int64_t step_ = 0;           // newest
+  int64_t step_ = 0;  // newest
   int64_t interval_end_ = 0;
-  std::vector<Sum> sums_;      // of the interval under way
+  std::vector<Sum> sums_;                     // of the interval under way
   std::vector<std::optional<double>> norms_;  // of the interval before
   int frozen_prefix_ = 0;
 };

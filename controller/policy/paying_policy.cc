@@ -39,7 +39,8 @@ void PayingPolicy::Judge(int64_t step, const Account& account) {
   }
   if (++in_a_row_ < kAccountsInARow) return;
   why_off_ = absl::StrFormat(
-      "[DOES_NOT_PAY] by step %d measuring has taken %.3g s and freezing saved %.3g s, and the %.0f steps left can save %.3g s at "
+      "[DOES_NOT_PAY] by step %d measuring has taken %.3g s and freezing saved %.3g s, and the %.0f steps left can "
+      "save %.3g s at "
       "most: nothing more is measured or frozen",
       step, account.measuring_seconds, account.saved_seconds, remaining, most);
 }

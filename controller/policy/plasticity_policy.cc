@@ -26,9 +26,8 @@ PlasticityPolicy::PlasticityPolicy(const PlasticityConfig& config, const JobShap
       metric_(metric),
       modules_(shape.modules),
       window_(config.window),
-      bootstrapping_(shape.losses_reported
-                         ? Bootstrapping(config.interval_steps)
-                         : Bootstrapping::WithoutLosses(config.interval_steps, shape.first_step)),
+      bootstrapping_(shape.losses_reported ? Bootstrapping(config.interval_steps)
+                                           : Bootstrapping::WithoutLosses(config.interval_steps, shape.first_step)),
       learning_rate_(config.learning_rate_drop, config.learning_rate_rise),
       history_(FreshHistory()),
       module_status_(static_cast<size_t>(shape.modules)) {
@@ -59,19 +58,20 @@ std::optional<Decision> PlasticityPolicy::ObserveLearningRate(double rate) {
   const std::optional<double> reference = learning_rate_.reference();
   const std::optional<double> minimum = learning_rate_.minimum();
   switch (learning_rate_.Observe(rate, frozen_prefix_ > 0)) {
-    case LearningRateWatch::Change::kNone:
-      return std::nullopt;
+    case LearningRateWatch::Change::kNone: return std::nullopt;
     case LearningRateWatch::Change::kDrop: {
       const int window_before = window_;
       window_ = std::max(kSmallestWindow, window_ / 2);
       return UnfreezeAll(absl::StrFormat(
           "learning rate %.4g is at or under 1/%g of the %.4g at the first freeze: all modules unfreeze, "
-          "window %d -> %d", rate, config_.learning_rate_drop, *reference, window_before, window_));
+          "window %d -> %d",
+          rate, config_.learning_rate_drop, *reference, window_before, window_));
     }
     case LearningRateWatch::Change::kRise:
       return UnfreezeAll(absl::StrFormat(
           "learning rate %.4g is at or over %g times its minimum of %.4g since the first freeze: all modules "
-          "unfreeze", rate, config_.learning_rate_rise, *minimum));
+          "unfreeze",
+          rate, config_.learning_rate_rise, *minimum));
   }
   return std::nullopt;
 }
@@ -92,10 +92,10 @@ std::optional<Decision> PlasticityPolicy::ObservePlasticity(double plasticity) {
   decision.step = step_;
   decision.action = Action::kFreeze;
   decision.frozen_prefix = frozen_prefix_ + 1;
-  decision.reason = absl::StrFormat(
-      "module %d: %s %.3g under %g %% of the initial %.3g for %d readings", frozen_prefix_,
-      config_.signed_slope ? "slope" : "|slope|", config_.signed_slope ? *status.slope : std::abs(*status.slope),
-      100 * config_.tolerance, history_->initial_slope(), status.consecutive);
+  decision.reason = absl::StrFormat("module %d: %s %.3g under %g %% of the initial %.3g for %d readings",
+                                    frozen_prefix_, config_.signed_slope ? "slope" : "|slope|",
+                                    config_.signed_slope ? *status.slope : std::abs(*status.slope),
+                                    100 * config_.tolerance, history_->initial_slope(), status.consecutive);
   module_status_[static_cast<size_t>(frozen_prefix_)] = status;
   frozen_prefix_ += 1;
   history_.emplace(FreshHistory());

@@ -55,12 +55,12 @@ class PlasticityPolicy : public Policy {
   const PlasticityConfig config_;
   const plasticity::ActivationMetric metric_;
   const int modules_;
-  int window_;                       // W, halved by each drop of the learning rate
-  int64_t step_ = 0;                 // newest
+  int window_;        // W, halved by each drop of the learning rate
+  int64_t step_ = 0;  // newest
   int frozen_prefix_ = 0;
   Bootstrapping bootstrapping_;
   LearningRateWatch learning_rate_;
-  size_t next_unfreeze_ = 0;         // index into config_.unfreeze_steps
+  size_t next_unfreeze_ = 0;                 // index into config_.unfreeze_steps
   std::optional<ModuleHistory> history_;     // of the frontmost module
   std::vector<ModuleStatus> module_status_;  // of the frozen ones: as they were when they were frozen
 };

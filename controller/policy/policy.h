@@ -15,7 +15,7 @@ namespace egeria::policy {
 // with one rank parts of its batch. Entry i of the lists is of module first_module + i; the lists go on to the last.
 // With g_p the gradient of part p's mean loss, of all parameters of a module:
 struct GradientReading {
-  int64_t step = 0;                     // optimizer steps done when this one has ended
+  int64_t step = 0;  // optimizer steps done when this one has ended
   int first_module = 0;
   int parts = 1;                        // 1: noise cannot be told
   std::vector<double> mean_of_squares;  // mean over p of ||g_p||^2
@@ -38,11 +38,11 @@ struct Account {
 // One thing that a policy learns about its job. A field that was not observed is empty.
 struct Observation {
   int64_t step = 0;
-  std::optional<int> module;           // of the plasticity
-  std::optional<double> plasticity;    // distance between training and reference, in the metric that was asked for
-  std::optional<double> loss;          // training loss of this step
-  std::optional<double> learning_rate; // of the first parameter group whose rate is not 0, in force at this step
-  std::optional<int> still_modules;    // of the first so many no parameter changes: their learning rates are 0
+  std::optional<int> module;            // of the plasticity
+  std::optional<double> plasticity;     // distance between training and reference, in the metric that was asked for
+  std::optional<double> loss;           // training loss of this step
+  std::optional<double> learning_rate;  // of the first parameter group whose rate is not 0, in force at this step
+  std::optional<int> still_modules;     // of the first so many no parameter changes: their learning rates are 0
   std::optional<GradientReading> gradients;
   std::optional<Account> account;
 };
@@ -61,10 +61,10 @@ struct Decision {
 // What the policy wants to be measured now.
 struct Monitoring {
   int module = 0;
-  int interval_steps = 1;     // n
-  int batch_size = 2;         // b
-  int refresh_readings = 1;   // take a new snapshot of the module after this many readings (W)
-  bool required = true;       // nothing can freeze without it; false: a second opinion
+  int interval_steps = 1;    // n
+  int batch_size = 2;        // b
+  int refresh_readings = 1;  // take a new snapshot of the module after this many readings (W)
+  bool required = true;      // nothing can freeze without it; false: a second opinion
   plasticity::ActivationMetric metric = plasticity::ActivationMetric::kSpLoss;
 };
 
@@ -88,8 +88,8 @@ struct ModuleStatus {
   std::optional<double> plasticity;  // newest reading, not smoothed
   std::optional<double> slope;
   std::optional<double> threshold;
-  int consecutive = 0;               // slopes in a row under the threshold
-  int readings = 0;                  // since the module became frontmost
+  int consecutive = 0;  // slopes in a row under the threshold
+  int readings = 0;     // since the module became frontmost
   std::optional<SnrEstimate> snr;
 };
 

@@ -32,7 +32,7 @@ constexpr int kMaxBatch = 4096;
 constexpr double kMaxFactor = 1e6;
 constexpr size_t kMaxEntries = 1024;
 constexpr int kMaxReadings = 1000;
-constexpr int kMinReadings = 4;      // an interval from fewer would be a guess
+constexpr int kMinReadings = 4;  // an interval from fewer would be a guess
 constexpr double kMinEvery = 1e-4;
 constexpr int kMaxBackoff = 64;
 // In a shorter training a reference model takes more time than its opinion is worth.
@@ -97,8 +97,8 @@ absl::StatusOr<PolicyConfig> ResolveSchedule(const ScheduleConfig& config, const
     if (entry.fraction <= before) {
       return BadPolicy("a schedule's fraction ", entry.fraction, " follows ", before, ", must rise");
     }
-    EGERIA_RETURN_IF_ERROR(CheckRange("a schedule's frozen_prefix (the last module never freezes)",
-                                      entry.frozen_prefix, 0, shape.modules - 1));
+    EGERIA_RETURN_IF_ERROR(CheckRange("a schedule's frozen_prefix (the last module never freezes)", entry.frozen_prefix,
+                                      0, shape.modules - 1));
     before = entry.fraction;
   }
   return PolicyConfig(config);
@@ -153,8 +153,9 @@ absl::StatusOr<PolicyConfig> ResolveAuto(AutoConfig config, const JobShape& shap
 absl::Status CheckArea(const JobShape& shape) {
   const std::vector<double>& rates = shape.planned_learning_rates;
   if (rates.size() < 2) {
-    return BadPolicy("area needs planned_learning_rates, which the job did not tell: let its scheduler be known to the "
-                     "session, or use fractions of the steps (area false)");
+    return BadPolicy(
+        "area needs planned_learning_rates, which the job did not tell: let its scheduler be known to the "
+        "session, or use fractions of the steps (area false)");
   }
   if (!HaveArea(rates)) {
     return BadPolicy("area needs planned_learning_rates that are finite, not negative and not all 0");
@@ -167,8 +168,8 @@ absl::StatusOr<PolicyConfig> ResolveStaged(StagedConfig config, const JobShape& 
   EGERIA_RETURN_IF_ERROR(CheckRange("begin", config.begin, 0, 1));
   EGERIA_RETURN_IF_ERROR(CheckRange("end", config.end, config.begin, 1));
   EGERIA_RETURN_IF_ERROR(CheckRange("stages", config.stages, 1, kMaxStages));
-  EGERIA_RETURN_IF_ERROR(CheckRange("deepest_prefix (the last module never freezes)", config.deepest_prefix, 0,
-                                    shape.modules - 1));
+  EGERIA_RETURN_IF_ERROR(
+      CheckRange("deepest_prefix (the last module never freezes)", config.deepest_prefix, 0, shape.modules - 1));
   EGERIA_RETURN_IF_ERROR(CheckRange("share", config.share, 0, 1));
   if (config.share > 0 && config.deepest_prefix > 0) return BadPolicy("give share or deepest_prefix, not both");
   EGERIA_RETURN_IF_ERROR(CheckThreshold("threshold", config.threshold));
@@ -183,8 +184,8 @@ absl::StatusOr<PolicyConfig> ResolveFinetune(const FinetuneConfig& config, const
   if (!(config.budget > 0 && config.budget <= 1)) {
     return BadPolicy("budget is ", config.budget, ", must be over 0 and at most 1");
   }
-  EGERIA_RETURN_IF_ERROR(CheckRange("frozen_prefix (the last module never freezes)", config.frozen_prefix, 0,
-                                    shape.modules - 1));
+  EGERIA_RETURN_IF_ERROR(
+      CheckRange("frozen_prefix (the last module never freezes)", config.frozen_prefix, 0, shape.modules - 1));
   return PolicyConfig(config);
 }
 

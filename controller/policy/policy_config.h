@@ -16,14 +16,14 @@ namespace egeria::policy {
 
 // Constants of the paper's rule; docs/rule.md has the equations.
 struct PlasticityConfig {
-  int interval_steps = 0;           // n; 0: from the guideline where the total is known, else 50
-  int window = 10;                  // W, at least 3
-  double tolerance = 0.2;           // T, as a share of the largest |slope| among the first three
-  int batch_size = 32;              // b, at least 2
-  bool signed_slope = false;        // the paper's listing as printed
-  bool bootstrap = true;            // no freezing before the loss has settled
-  double learning_rate_drop = 10;   // unfreeze all at lr <= lr(first freeze) / this; 0: never
-  double learning_rate_rise = 0;    // unfreeze all at lr >= min(lr since the first freeze) * this; 0: never
+  int interval_steps = 0;          // n; 0: from the guideline where the total is known, else 50
+  int window = 10;                 // W, at least 3
+  double tolerance = 0.2;          // T, as a share of the largest |slope| among the first three
+  int batch_size = 32;             // b, at least 2
+  bool signed_slope = false;       // the paper's listing as printed
+  bool bootstrap = true;           // no freezing before the loss has settled
+  double learning_rate_drop = 10;  // unfreeze all at lr <= lr(first freeze) / this; 0: never
+  double learning_rate_rise = 0;   // unfreeze all at lr >= min(lr since the first freeze) * this; 0: never
   std::vector<int64_t> unfreeze_steps;
 };
 
@@ -45,16 +45,17 @@ struct AutoConfig {
   std::optional<bool> signal_led;   // empty: where the total is unknown
   std::optional<double> start;      // empty: .82; led by the signal .4
   std::optional<double> area_left;  // of all under the learning rates; empty: .01; led by the signal 1
-  std::optional<double> early_share;  // of a prefix's share of the time; empty: .25; led by the signal 0: nothing is early
+  std::optional<double>
+      early_share;  // of a prefix's share of the time; empty: .25; led by the signal 0: nothing is early
   double every = 0.025;
-  int most_modules = 0;             // 0: all; led by the signal 2
+  int most_modules = 0;  // 0: all; led by the signal 2
   double threshold = 0.05;
   double late_threshold = 0.03;
-  int interval_steps = 0;        // 0: every / 50, at least 2, with one rank 20; where the total is unknown it stays 0
+  int interval_steps = 0;  // 0: every / 50, at least 2, with one rank 20; where the total is unknown it stays 0
   int readings = 100;
   int least_readings = 16;
-  double reprobe_every = 0.05;   // 0: never
-  double thaw_rise = 1.1;        // 0: never
+  double reprobe_every = 0.05;  // 0: never
+  double thaw_rise = 1.1;       // 0: never
   int most_backoff = 2;
   std::optional<bool> second_opinion;  // empty: unless the training is short (under 5,000 steps)
   int batch_size = 32;
@@ -65,27 +66,27 @@ struct StagedConfig {
   double begin = 0.8;
   double end = 0.9;
   int stages = 3;
-  int deepest_prefix = 0;        // 0: all but the last module, or as `share` says
-  double share = 0;              // 0: none was given
+  int deepest_prefix = 0;  // 0: all but the last module, or as `share` says
+  double share = 0;        // 0: none was given
   bool area = false;
   bool veto = false;
   double threshold = 0.05;
-  double every = 0.025;          // of the total steps, always
-  int interval_steps = 0;        // 0: as AutoConfig
+  double every = 0.025;    // of the total steps, always
+  int interval_steps = 0;  // 0: as AutoConfig
 };
 
 // finetune_policy.h.
 struct FinetuneConfig {
   double budget = 0.3;
-  int frozen_prefix = 0;         // 0: as the budget says
+  int frozen_prefix = 0;  // 0: as the budget says
 };
 
 // gradnorm_policy.h.
 struct GradnormConfig {
   double percentile = 50;
-  int interval_steps = 0;        // 0: a tenth of check_steps
+  int interval_steps = 0;  // 0: a tenth of check_steps
   double every = 0.05;
-  int check_steps = 0;           // 0: `every` of the total, 500 where that is unknown
+  int check_steps = 0;  // 0: `every` of the total, 500 where that is unknown
 };
 
 using PolicyConfig = std::variant<PlasticityConfig, ScheduleConfig, NoneConfig, AutoConfig, StagedConfig,
@@ -100,8 +101,8 @@ const PlasticityConfig* RuleOf(const PolicyConfig& config);
 
 // What a policy must know of its job.
 struct JobShape {
-  int modules = 0;           // at least 2
-  int64_t total_steps = 0;   // 0: unknown
+  int modules = 0;              // at least 2
+  int64_t total_steps = 0;      // 0: unknown
   bool losses_reported = true;  // false: no observation will ever have a loss
   int64_t first_step = 0;       // optimizer steps done when the job began, e.g. from a checkpoint
   int ranks = 1;                // data-parallel processes
@@ -111,10 +112,10 @@ struct JobShape {
   std::vector<int64_t> parameter_counts = {};
   // Learning rates at evenly spread steps of the whole training, the first and the last included; empty: unknown.
   std::vector<double> planned_learning_rates = {};
-  double budget = 0;  // part of the job's time that is to be saved, and no more; 0: as much as can be
-  double saved_before = 0;  // the same, that was saved before `first_step`
+  double budget = 0;            // part of the job's time that is to be saved, and no more; 0: as much as can be
+  double saved_before = 0;      // the same, that was saved before `first_step`
   double mean_rate_before = 0;  // mean learning rate of the steps before `first_step`; 0: unknown
-  int table_modules = 0;    // the first so many are lookup tables, such as embeddings
+  int table_modules = 0;        // the first so many are lookup tables, such as embeddings
 };
 
 // The config with every default filled in: n = max(1, total steps / (2 W) / modules / 1.75) where the total

@@ -17,8 +17,8 @@ constexpr double kLargest = 1e100;
 std::vector<double> ProgressOf(const GradientReading& reading) {
   const std::vector<double>& progress = reading.progress;
   const bool usable = reading.parts >= 2 && std::all_of(progress.begin(), progress.end(), [](double p) {
-    return std::abs(p) <= kLargest;  // NaN is not
-  });
+                        return std::abs(p) <= kLargest;  // NaN is not
+                      });
   return usable ? progress : std::vector<double>{};
 }
 
@@ -39,8 +39,8 @@ ProgressShares::ProgressShares(int least_readings, int most_readings)
 void ProgressShares::Add(const GradientReading& reading) {
   std::vector<double> progress = ProgressOf(reading);
   if (progress.empty()) return;
-  const bool like_before = !readings_.empty() && reading.first_module == first_module_ &&
-                           progress.size() == readings_.front().size();
+  const bool like_before =
+      !readings_.empty() && reading.first_module == first_module_ && progress.size() == readings_.front().size();
   if (!like_before) Forget();
   first_module_ = reading.first_module;
   readings_.push_back(std::move(progress));
@@ -49,8 +49,8 @@ void ProgressShares::Add(const GradientReading& reading) {
 
 std::optional<ProgressShares::Share> ProgressShares::Before(int end) const {
   if (readings() < least_readings_ || end <= first_module_) return std::nullopt;
-  const auto modules = static_cast<std::ptrdiff_t>(
-      std::min(static_cast<size_t>(end - first_module_), readings_.front().size()));
+  const auto modules =
+      static_cast<std::ptrdiff_t>(std::min(static_cast<size_t>(end - first_module_), readings_.front().size()));
   std::vector<double> parts, totals;
   for (const std::vector<double>& progress : readings_) {
     parts.push_back(std::accumulate(progress.begin(), progress.begin() + modules, 0.0));

@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kChange = 0.1;
 constexpr double kSlack = 1e-9;
-constexpr int64_t kSpan = 10;         // the last 1 / kSpan of all steps are looked back on
+constexpr int64_t kSpan = 10;  // the last 1 / kSpan of all steps are looked back on
 constexpr double kShareAtOnce = 0.4;
 
 }  // namespace

@@ -33,15 +33,13 @@ absl::StatusOr<json> ParseObject(int64_t line, absl::string_view text) {
     return BadLine(line, "a number is out of range: write null for a missing number");
   }
   if (!value.is_object()) {
-    return BadLine(line, "a JSON ", value.type_name(),
-                   ": write an object such as {\"step\":10,\"plasticity\":0.1}");
+    return BadLine(line, "a JSON ", value.type_name(), ": write an object such as {\"step\":10,\"plasticity\":0.1}");
   }
   return value;
 }
 
 // The whole number under `key`; empty where it is absent or null.
-absl::StatusOr<std::optional<int64_t>> WholeNumber(int64_t line, const json& object, const char* key,
-                                                   int64_t most) {
+absl::StatusOr<std::optional<int64_t>> WholeNumber(int64_t line, const json& object, const char* key, int64_t most) {
   const auto found = object.find(key);
   if (found == object.end() || found->is_null()) return std::nullopt;
   if (found->is_number_float()) {  // 3.0, as tools write it that know only one kind of number
@@ -114,15 +112,15 @@ absl::StatusOr<GradientReading> ParseGradients(int64_t line, int64_t step, const
                           WholeNumber(line, object, "samples", std::numeric_limits<int64_t>::max()));
   EGERIA_ASSIGN_OR_RETURN(reading.mean_of_squares, Numbers(line, object, "mean_of_squares"));
   EGERIA_ASSIGN_OR_RETURN(reading.square_of_mean, Numbers(line, object, "square_of_mean"));
-  EGERIA_ASSIGN_OR_RETURN(reading.progress,
-                          Numbers(line, object, "progress", std::numeric_limits<double>::lowest()));
+  EGERIA_ASSIGN_OR_RETURN(reading.progress, Numbers(line, object, "progress", std::numeric_limits<double>::lowest()));
   reading.step = of_step.value_or(step);
   reading.first_module = static_cast<int>(first.value_or(0));
   reading.parts = static_cast<int>(parts.value_or(1));
   reading.samples = samples.value_or(0);
   if (reading.parts < 1 || reading.mean_of_squares.empty() ||
       reading.mean_of_squares.size() != reading.square_of_mean.size()) {
-    return BadLine(line, "\"gradients\" needs \"parts\" from 1 on, and \"mean_of_squares\" and \"square_of_mean\" "
+    return BadLine(line,
+                   "\"gradients\" needs \"parts\" from 1 on, and \"mean_of_squares\" and \"square_of_mean\" "
                    "with one number a module each");
   }
   if (!reading.progress.empty() && reading.progress.size() != reading.square_of_mean.size()) {
@@ -214,8 +212,8 @@ absl::Status CheckAgainstJob(const Recorded& recorded, int modules) {
     }
   }
   if (recorded.adopted_prefix.value_or(0) >= modules) {
-    return BadLine(recorded.line, "\"adopt\" is ", *recorded.adopted_prefix, ", but at most ", modules - 1,
-                   " of ", modules, " modules can be frozen");
+    return BadLine(recorded.line, "\"adopt\" is ", *recorded.adopted_prefix, ", but at most ", modules - 1, " of ",
+                   modules, " modules can be frozen");
   }
   return absl::OkStatus();
 }
@@ -267,8 +265,7 @@ absl::StatusOr<std::optional<Recorded>> RecordingParser::ParseLine(absl::string_
   return recorded;
 }
 
-absl::StatusOr<std::vector<Decision>> Replay(const std::vector<Recorded>& recording, int modules,
-                                             Policy& policy) {
+absl::StatusOr<std::vector<Decision>> Replay(const std::vector<Recorded>& recording, int modules, Policy& policy) {
   std::vector<Decision> decisions;
   const auto observe = [&](const Observation& observation) {
     if (std::optional<Decision> decision = policy.Observe(observation)) decisions.push_back(*std::move(decision));

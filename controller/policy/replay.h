@@ -60,8 +60,7 @@ class RecordingParser {
 // Feeds a recording to a fresh policy of a job of `modules` layer modules and returns its decisions.
 // Errors: INVALID_ARGUMENT [BAD_RECORDING] a line names a module or prefix that the job does not have, or
 // has an array of another length.
-absl::StatusOr<std::vector<Decision>> Replay(const std::vector<Recorded>& recording, int modules,
-                                             Policy& policy);
+absl::StatusOr<std::vector<Decision>> Replay(const std::vector<Recorded>& recording, int modules, Policy& policy);
 
 // Lines of a recording, without an end of line. Doubles are written so that they are read back exactly;
 // one that is not finite, which no policy counts and JSON does not have, is left out.

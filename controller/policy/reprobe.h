@@ -61,12 +61,12 @@ class Reprobe {
   const int most_readings_;
   bool running_ = false;
   bool repeated_ = false;
-  int64_t from_step_ = 0;       // readings of this step and before are not of this probe
+  int64_t from_step_ = 0;  // readings of this step and before are not of this probe
   int64_t newest_step_ = 0;
-  int readings_ = 0;            // since the probe began, or its repetition
-  int next_look_ = 0;           // readings after which it is judged
+  int readings_ = 0;   // since the probe began, or its repetition
+  int next_look_ = 0;  // readings after which it is judged
   int all_readings_ = 0;
-  std::vector<int> found_;      // probes in a row that found each module over its threshold
+  std::vector<int> found_;  // probes in a row that found each module over its threshold
 };
 
 }  // namespace egeria::policy

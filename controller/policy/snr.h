@@ -13,8 +13,8 @@ namespace egeria::policy {
 // An SNR with what it was made of.
 struct PooledSnr {
   SnrEstimate snr;
-  int readings = 0;     // of the module that has the fewest
-  double samples = 0;   // of a step, on average over the readings that tell; 0: none does
+  int readings = 0;    // of the module that has the fewest
+  double samples = 0;  // of a step, on average over the readings that tell; 0: none does
 };
 
 // Estimates the signal-to-noise ratio of modules' gradients, SNR = ||E g||^2 / E||g||^2 at the full batch, from their
@@ -56,14 +56,14 @@ class SnrEstimator {
  private:
   struct Entry {
     int64_t step = 0;
-    double signal = 0;   // A
-    double square = 0;   // D
+    double signal = 0;  // A
+    double square = 0;  // D
     int64_t samples = 0;
   };
   struct Ratio {
-    double value = 0;      // r
-    double variance = 0;   // of r
-    double squares = 0;    // sum D
+    double value = 0;     // r
+    double variance = 0;  // of r
+    double squares = 0;   // sum D
   };
 
   std::optional<Ratio> RatioOf(int module) const;

@@ -10,7 +10,7 @@
 namespace egeria::policy {
 namespace {
 
-constexpr double kLateFrom = 2.0 / 3;  // of the time of all modules
+constexpr double kLateFrom = 2.0 / 3;   // of the time of all modules
 constexpr double kMostThreshold = 0.9;  // an SNR is at most 1
 
 std::string Text(const SnrEstimate& snr) {
@@ -19,11 +19,8 @@ std::string Text(const SnrEstimate& snr) {
 
 }  // namespace
 
-SnrGate::SnrGate(double threshold, double late_threshold, int readings, int least_readings,
-                 std::vector<double> shares)
-    : readings_(readings),
-      least_readings_(least_readings),
-      estimator_(static_cast<int>(shares.size()), readings) {
+SnrGate::SnrGate(double threshold, double late_threshold, int readings, int least_readings, std::vector<double> shares)
+    : readings_(readings), least_readings_(least_readings), estimator_(static_cast<int>(shares.size()), readings) {
   const double all = std::accumulate(shares.begin(), shares.end(), 0.0);
   double before = 0;
   for (const double share : shares) {

@@ -30,8 +30,8 @@ StagedPolicy::StagedPolicy(const StagedConfig& config, const JobShape& shape)
   const double time = ShareOfPrefix(deepest, shares);
   for (int i = 1; i <= config.stages; ++i) {
     Stage stage;
-    stage.fraction = config.stages == 1 ? config.begin
-                                        : config.begin + (config.end - config.begin) * (i - 1) / (config.stages - 1);
+    stage.fraction =
+        config.stages == 1 ? config.begin : config.begin + (config.end - config.begin) * (i - 1) / (config.stages - 1);
     stage.step = config.area ? StepAtArea(stage.fraction, shape.planned_learning_rates, shape.total_steps)
                              : StepAtFraction(stage.fraction, shape.total_steps);
     const double part = static_cast<double>(config.stages - 1 + i) / (2 * config.stages - 1);
@@ -62,10 +62,10 @@ std::optional<Decision> StagedPolicy::Observe(const Observation& observation) {
     PutOff(done_ < due);
     if (stage.prefix <= frozen_prefix_) return std::nullopt;
     frozen_prefix_ = stage.prefix;
-    return Decision{step_, Action::kFreeze, frozen_prefix_,
-                    absl::StrFormat("stage %d of %d: %d of %d modules from %g %% of the %s on", i + 1, stages_.size(),
-                                    stage.prefix, modules_, 100 * stage.fraction,
-                                    config_.area ? "area under the learning rates" : "steps")};
+    return Decision{
+        step_, Action::kFreeze, frozen_prefix_,
+        absl::StrFormat("stage %d of %d: %d of %d modules from %g %% of the %s on", i + 1, stages_.size(), stage.prefix,
+                        modules_, 100 * stage.fraction, config_.area ? "area under the learning rates" : "steps")};
   }
   PutOff(due > done_);
   return std::nullopt;
@@ -103,8 +103,7 @@ void StagedPolicy::Adopt(int64_t step, int frozen_prefix) {
   const bool begins_here = step <= first_step_;
   const bool awaits = config_.veto && frozen_prefix >= frozen_prefix_ && (put_off_ || begins_here);
   step_ = step;
-  while (done_ < stages_.size() && stages_[done_].step < step_ &&
-         !(awaits && stages_[done_].prefix > frozen_prefix)) {
+  while (done_ < stages_.size() && stages_[done_].step < step_ && !(awaits && stages_[done_].prefix > frozen_prefix)) {
     ++done_;
   }
   frozen_prefix_ = frozen_prefix;

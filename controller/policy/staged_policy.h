@@ -54,12 +54,12 @@ class StagedPolicy : public Policy {
   std::vector<Stage> stages_;  // rising
   RateChanges rates_;
   SnrGate gate_;
-  int64_t step_ = 0;           // newest
-  int64_t retry_ = 0;          // nothing is tried before this step
-  int64_t readings_from_ = -1; // gradients of this step and before say nothing of now
-  bool put_off_ = false;       // a stage that is due
-  bool waited_ = false;        // for readings of another rate than the one at which it was put off
-  size_t done_ = 0;            // stages that need not be tried any more
+  int64_t step_ = 0;            // newest
+  int64_t retry_ = 0;           // nothing is tried before this step
+  int64_t readings_from_ = -1;  // gradients of this step and before say nothing of now
+  bool put_off_ = false;        // a stage that is due
+  bool waited_ = false;         // for readings of another rate than the one at which it was put off
+  size_t done_ = 0;             // stages that need not be tried any more
   int frozen_prefix_ = 0;
 };
 

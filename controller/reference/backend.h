@@ -1,13 +1,13 @@
 #ifndef EGERIA_CONTROLLER_REFERENCE_BACKEND_H_
 #define EGERIA_CONTROLLER_REFERENCE_BACKEND_H_
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 #include "absl/status/statusor.h"
 #include "controller/reference/lowering.h"

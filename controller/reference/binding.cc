@@ -1,9 +1,9 @@
 #include "controller/reference/binding.h"
 
+#include <c10/core/InferenceMode.h>
+
 #include <algorithm>
 #include <utility>
-
-#include <c10/core/InferenceMode.h>
 
 #include "absl/container/flat_hash_map.h"
 #include "common/base/status.h"
@@ -117,8 +117,7 @@ class Binder {
     return absl::OkStatus();
   }
 
-  static absl::Status CheckRequirements(const std::string& op, const std::string& argument,
-                                        const Operand& given) {
+  static absl::Status CheckRequirements(const std::string& op, const std::string& argument, const Operand& given) {
     for (const Requirement& required : Requirements()) {
       if (op != required.op || argument != required.argument) continue;
       if (given.kind != Operand::Kind::kConstant || !(given.constant == required.value)) {
@@ -153,8 +152,7 @@ class Binder {
       }
       return absl::OkStatus();
     }
-    if (node.outputs.size() > returns.size())
-      return BadArgument(node.op, " has only ", returns.size(), " results");
+    if (node.outputs.size() > returns.size()) return BadArgument(node.op, " has only ", returns.size(), " results");
     for (size_t i = 0; i < returns.size(); ++i) {
       const c10::TypePtr type = returns[i].real_type();
       bound->outputs.push_back(i < node.outputs.size() ? Define(node.outputs[i], type) : AddSlot(type));
@@ -305,8 +303,7 @@ class Binder {
       case TypeKind::FloatType: return c10::IValue(static_cast<double>(number));
       case TypeKind::TensorType: return c10::IValue(WrappedNumber(number));
       case TypeKind::MemoryFormatType:
-        if (number >= 0 && number <= static_cast<int64_t>(at::MemoryFormat::ChannelsLast))
-          return c10::IValue(number);
+        if (number >= 0 && number <= static_cast<int64_t>(at::MemoryFormat::ChannelsLast)) return c10::IValue(number);
         break;
       case TypeKind::LayoutType:
         if (number == static_cast<int64_t>(at::kStrided)) return c10::IValue(number);
@@ -314,8 +311,7 @@ class Binder {
       case TypeKind::ListType: {
         const TypeKind element = type->castRaw<c10::ListType>()->getElementType()->kind();
         if (IsInteger(element)) return c10::IValue(c10::List<int64_t>({number}));
-        if (element == TypeKind::FloatType)
-          return c10::IValue(c10::List<double>({static_cast<double>(number)}));
+        if (element == TypeKind::FloatType) return c10::IValue(c10::List<double>({static_cast<double>(number)}));
         break;
       }
       default: break;
@@ -325,8 +321,7 @@ class Binder {
 
   std::shared_ptr<BoundGraph> bound_ = std::make_shared<BoundGraph>();
   absl::flat_hash_map<std::string, int> slots_;
-  absl::flat_hash_map<std::string, std::vector<int>>
-      tuples_;  // results of an operator that has one name for all
+  absl::flat_hash_map<std::string, std::vector<int>> tuples_;  // results of an operator that has one name for all
 };
 
 }  // namespace

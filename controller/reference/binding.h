@@ -1,14 +1,14 @@
 #ifndef EGERIA_CONTROLLER_REFERENCE_BINDING_H_
 #define EGERIA_CONTROLLER_REFERENCE_BINDING_H_
 
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/jit_type.h>
+
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/ivalue.h>
-#include <ATen/core/jit_type.h>
 
 #include "absl/status/statusor.h"
 #include "common/graph/graph.h"

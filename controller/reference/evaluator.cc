@@ -1,5 +1,8 @@
 #include "controller/reference/evaluator.h"
 
+#include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <cstring>
@@ -7,9 +10,6 @@
 #include <mutex>
 #include <thread>
 #include <utility>
-
-#include <ATen/Parallel.h>
-#include <c10/core/InferenceMode.h>
 
 #include "common/base/log.h"
 #include "common/base/status.h"
@@ -85,8 +85,7 @@ class EvaluatorImpl final : public Evaluator {
   absl::Status StartThreadOfItsOwn() {
     thread_ = StartThread("evaluator", [this] {
       absl::Status status;
-      if (!PinToCpus(options_.cpus))
-        status = absl::InvalidArgumentError("the evaluator cannot be bound to its CPUs");
+      if (!PinToCpus(options_.cpus)) status = absl::InvalidArgumentError("the evaluator cannot be bound to its CPUs");
       at::set_num_threads(options_.threads);
       thread_id_ = CurrentThreadId();
       const bool ok = status.ok();
@@ -102,8 +101,7 @@ class EvaluatorImpl final : public Evaluator {
     return *started_;
   }
 
-  std::vector<absl::Status> SetJob(const JobId& job,
-                                   const std::vector<std::optional<graph::ModuleGraph>>& modules,
+  std::vector<absl::Status> SetJob(const JobId& job, const std::vector<std::optional<graph::ModuleGraph>>& modules,
                                    const JobTraits& traits) override;
   void RemoveJob(const JobId& job) override;
   absl::Status SubmitSnapshot(const JobId& job, ModuleIndex module, int64_t version, int64_t step,
@@ -181,8 +179,7 @@ std::vector<absl::Status> EvaluatorImpl::SetJob(const JobId& job,
   for (size_t i = 0; i < modules.size(); ++i) {
     ModuleState module;
     if (!modules[i].has_value()) {
-      module.status =
-          NamedError(absl::StatusCode::kFailedPrecondition, "NO_GRAPH", "the worker sent no graph");
+      module.status = NamedError(absl::StatusCode::kFailedPrecondition, "NO_GRAPH", "the worker sent no graph");
     } else if (i < before.modules.size() && before.modules[i].module != nullptr &&
                before.modules[i].module->module->graph() == *modules[i]) {
       module = before.modules[i];
@@ -225,8 +222,8 @@ absl::StatusOr<ModuleState*> EvaluatorImpl::FindModule(const JobId& job, ModuleI
   return &state;
 }
 
-absl::Status EvaluatorImpl::SubmitSnapshot(const JobId& job, ModuleIndex module, int64_t version,
-                                           int64_t step, std::vector<WireTensor> weights) {
+absl::Status EvaluatorImpl::SubmitSnapshot(const JobId& job, ModuleIndex module, int64_t version, int64_t step,
+                                           std::vector<WireTensor> weights) {
   std::shared_ptr<LoadedModule> target;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -256,16 +253,14 @@ absl::Status EvaluatorImpl::SubmitSnapshot(const JobId& job, ModuleIndex module,
   return absl::OkStatus();
 }
 
-absl::Status EvaluatorImpl::SubmitSample(const JobId& job, ModuleIndex first_module, ModuleIndex module,
-                                         int64_t step, int64_t request_version, int64_t tag,
-                                         std::vector<WireTensor> tensors) {
+absl::Status EvaluatorImpl::SubmitSample(const JobId& job, ModuleIndex first_module, ModuleIndex module, int64_t step,
+                                         int64_t request_version, int64_t tag, std::vector<WireTensor> tensors) {
   auto context = std::make_shared<SampleContext>();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     EGERIA_RETURN_IF_ERROR(FindModule(job, module).status());
     if (first_module > module) {
-      return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_MODULE",
-                        "the first module comes after the last");
+      return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_MODULE", "the first module comes after the last");
     }
     for (ModuleIndex i = first_module; i <= module; i = i.next()) {
       EGERIA_ASSIGN_OR_RETURN(const ModuleState* state, FindModule(job, i));
@@ -387,8 +382,7 @@ absl::StatusOr<Evaluation> EvaluatorImpl::Evaluate(const QueuedSample& sample) {
     const WireTensor& bytes = sample.tensors.back();
     std::vector<float> compared(bytes.size() / sizeof(float));
     std::memcpy(compared.data(), bytes.data(), bytes.size());
-    EGERIA_ASSIGN_OR_RETURN(const ChainReading reading,
-                            entry.chain->Evaluate(inputs, compared, bytes.spec.shape[0]));
+    EGERIA_ASSIGN_OR_RETURN(const ChainReading reading, entry.chain->Evaluate(inputs, compared, bytes.spec.shape[0]));
     return Evaluation{.plasticity = reading.plasticity,
                       .backend = reading.family,
                       .compute = options_.threads * (ThreadCpuTime() - start)};
@@ -398,11 +392,9 @@ absl::StatusOr<Evaluation> EvaluatorImpl::Evaluate(const QueuedSample& sample) {
 }
 
 absl::Status CheckOptions(const EvaluatorOptions& options) {
-  if (options.threads < 1 || options.threads > 1024)
-    return absl::InvalidArgumentError("threads must be 1..1024");
+  if (options.threads < 1 || options.threads > 1024) return absl::InvalidArgumentError("threads must be 1..1024");
   if (!(options.max_cpu_load > 0)) return absl::InvalidArgumentError("max_cpu_load must be over 0");
-  if (options.load_poll <= absl::ZeroDuration())
-    return absl::InvalidArgumentError("load_poll must be over 0");
+  if (options.load_poll <= absl::ZeroDuration()) return absl::InvalidArgumentError("load_poll must be over 0");
   return absl::OkStatus();
 }
 
@@ -421,8 +413,8 @@ absl::StatusOr<std::unique_ptr<Evaluator>> Evaluator::Start(EvaluatorOptions opt
         "share "
         "its CPUs wait for the load gate or their deadline instead");
   }
-  auto evaluator = std::make_unique<EvaluatorImpl>(std::move(options), std::move(backends), idle_available,
-                                                   std::move(on_result));
+  auto evaluator =
+      std::make_unique<EvaluatorImpl>(std::move(options), std::move(backends), idle_available, std::move(on_result));
   EGERIA_RETURN_IF_ERROR(evaluator->StartThreadOfItsOwn());
   return evaluator;
 }

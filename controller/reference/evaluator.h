@@ -101,9 +101,8 @@ class Evaluator {
   // model's output of `module`. Modules first_module..module are run one after the other. `tag` comes back
   // with the result. Errors: those of SubmitSnapshot, [SAMPLE_NOT_FINITE], and FAILED_PRECONDITION
   // [NO_REFERENCE] where a module has no weights yet.
-  virtual absl::Status SubmitSample(const JobId& job, ModuleIndex first_module, ModuleIndex module,
-                                    int64_t step, int64_t request_version, int64_t tag,
-                                    std::vector<WireTensor> tensors) = 0;
+  virtual absl::Status SubmitSample(const JobId& job, ModuleIndex first_module, ModuleIndex module, int64_t step,
+                                    int64_t request_version, int64_t tag, std::vector<WireTensor> tensors) = 0;
 
   // The job's newest step, for deadlines.
   virtual void ReportStep(const JobId& job, int64_t step) = 0;

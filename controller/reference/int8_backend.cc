@@ -1,10 +1,10 @@
+#include <c10/core/InferenceMode.h>
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
-
-#include <c10/core/InferenceMode.h>
-#include <c10/util/Exception.h>
 
 #include "common/base/status.h"
 #include "controller/reference/backend.h"
@@ -58,8 +58,7 @@ int64_t ResultZero(const PackedGroup& packed) { return packed.byte_result ? pack
 at::Tensor Accumulator(const PackedGroup& packed, const Frame& frame, const std::vector<int64_t>& shape) {
   at::Tensor residual = frame[packed.residual].toTensor();
   TORCH_CHECK(residual.sizes() == shape, "an 8-bit sum does not broadcast ", residual.sizes());
-  TORCH_CHECK(residual.scalar_type() == (packed.byte_result ? at::kByte : at::kFloat),
-              "an 8-bit sum of another type");
+  TORCH_CHECK(residual.scalar_type() == (packed.byte_result ? at::kByte : at::kFloat), "an 8-bit sum of another type");
   if (!residual.is_contiguous(at::MemoryFormat::ChannelsLast)) {
     return residual.contiguous(at::MemoryFormat::ChannelsLast);
   }
@@ -79,24 +78,22 @@ at::Tensor Convolve(const PackedGroup& packed, const Frame& frame) {
                            ResultZero(packed), ResultType(packed), std::string(ActivationName(group)),
                            ScalarList(ActivationScalars(group)), c10::IValue());
   }
-  const QuantizationParameters sum =
-      packed.byte_result ? packed.residual_parameters : QuantizationParameters{};
-  return ops.convolution_sum(
-      input, packed.in.scale, packed.in.zero_point, packed.weight, packed.scales, packed.zero_points,
-      Accumulator(packed, frame, shape), OptionalTensor(packed.bias), IntList(group.stride),
-      IntList(group.padding), IntList(group.dilation), group.groups, ResultScale(packed), ResultZero(packed),
-      ResultType(packed), sum.scale, sum.zero_point, std::string("sum"), c10::IValue(1.0),
-      group.activation == Activation::kNone ? c10::IValue() : c10::IValue(std::string("relu")),
-      ScalarList({}), c10::IValue());
+  const QuantizationParameters sum = packed.byte_result ? packed.residual_parameters : QuantizationParameters{};
+  return ops.convolution_sum(input, packed.in.scale, packed.in.zero_point, packed.weight, packed.scales,
+                             packed.zero_points, Accumulator(packed, frame, shape), OptionalTensor(packed.bias),
+                             IntList(group.stride), IntList(group.padding), IntList(group.dilation), group.groups,
+                             ResultScale(packed), ResultZero(packed), ResultType(packed), sum.scale, sum.zero_point,
+                             std::string("sum"), c10::IValue(1.0),
+                             group.activation == Activation::kNone ? c10::IValue() : c10::IValue(std::string("relu")),
+                             ScalarList({}), c10::IValue());
 }
 
 at::Tensor Linear(const PackedGroup& packed, const Frame& frame) {
   const at::Tensor input = frame[packed.input].toTensor();
   CheckLinearInput(packed.weight_shape, input);
-  return Int8Ops::Get().linear(input.contiguous(), packed.in.scale, packed.in.zero_point, packed.weight,
-                               packed.scales, packed.zero_points, OptionalTensor(packed.bias),
-                               ResultScale(packed), ResultZero(packed), ResultType(packed),
-                               std::string(ActivationName(packed.group)), ScalarList({}),
+  return Int8Ops::Get().linear(input.contiguous(), packed.in.scale, packed.in.zero_point, packed.weight, packed.scales,
+                               packed.zero_points, OptionalTensor(packed.bias), ResultScale(packed), ResultZero(packed),
+                               ResultType(packed), std::string(ActivationName(packed.group)), ScalarList({}),
                                packed.group.gelu.empty() ? std::string("none") : packed.group.gelu);
 }
 
@@ -191,13 +188,12 @@ class Packer {
   int FloatOf(int slot) {
     if (is_float_[slot]) return slot;
     is_float_[slot] = true;
-    program_.steps.push_back(
-        {.label = "dequantise",
-         .reads = {byte_slot_[slot]},
-         .writes = {slot},
-         .run = [slot, bytes = byte_slot_[slot], parameters = Parameters(slot)](Frame& frame) {
-           frame[slot] = Dequantize(frame[bytes].toTensor(), parameters);
-         }});
+    program_.steps.push_back({.label = "dequantise",
+                              .reads = {byte_slot_[slot]},
+                              .writes = {slot},
+                              .run = [slot, bytes = byte_slot_[slot], parameters = Parameters(slot)](Frame& frame) {
+                                frame[slot] = Dequantize(frame[bytes].toTensor(), parameters);
+                              }});
     return slot;
   }
 
@@ -249,10 +245,10 @@ class Packer {
     packed->zero_points = quantized.zero_points;
     const Int8Ops& ops = Int8Ops::Get();
     if (group.convolution) {
-      packed->weight = ops.prepack_convolution(quantized.values.contiguous(at::MemoryFormat::ChannelsLast),
-                                               quantized.scales, packed->in.scale, packed->in.zero_point,
-                                               IntList(group.stride), IntList(group.padding),
-                                               IntList(group.dilation), group.groups, c10::IValue());
+      packed->weight =
+          ops.prepack_convolution(quantized.values.contiguous(at::MemoryFormat::ChannelsLast), quantized.scales,
+                                  packed->in.scale, packed->in.zero_point, IntList(group.stride),
+                                  IntList(group.padding), IntList(group.dilation), group.groups, c10::IValue());
     } else {
       packed->weight = ops.prepack_linear(quantized.values.contiguous(), c10::IValue());
     }
@@ -285,8 +281,7 @@ class Int8Backend final : public Backend {
   absl::StatusOr<Program> Pack(const PackInput& input) const override {
     EGERIA_RETURN_IF_ERROR(Int8Ops::Get().Check());
     if (input.graph->fused == 0) return absl::UnimplementedError("nothing in the module can be fused");
-    if (input.ranges == nullptr)
-      return absl::FailedPreconditionError("8-bit programs need activation ranges");
+    if (input.ranges == nullptr) return absl::FailedPreconditionError("8-bit programs need activation ranges");
     try {
       const c10::InferenceMode inference;
       return Packer(input, float_residual_).Run();
@@ -303,8 +298,6 @@ class Int8Backend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> MakeInt8Backend(bool float_residual) {
-  return std::make_unique<Int8Backend>(float_residual);
-}
+std::unique_ptr<Backend> MakeInt8Backend(bool float_residual) { return std::make_unique<Int8Backend>(float_residual); }
 
 }  // namespace egeria::reference

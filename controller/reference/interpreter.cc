@@ -1,8 +1,8 @@
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <memory>
 #include <utility>
-
-#include <c10/util/Exception.h>
 
 #include "controller/reference/binding.h"
 #include "controller/reference/tensor_bridge.h"
@@ -26,12 +26,10 @@ IValue MakeList(const Operand& list, const Frame& frame) {
     case TypeKind::TensorType:
       return MakeList<at::Tensor>(list, frame, [](const IValue& value) { return value.toTensor(); });
     case TypeKind::IntType:
-    case TypeKind::SymIntType:
-      return MakeList<int64_t>(list, frame, [](const IValue& value) { return value.toInt(); });
+    case TypeKind::SymIntType: return MakeList<int64_t>(list, frame, [](const IValue& value) { return value.toInt(); });
     case TypeKind::FloatType:
       return MakeList<double>(list, frame, [](const IValue& value) { return value.toDouble(); });
-    case TypeKind::BoolType:
-      return MakeList<bool>(list, frame, [](const IValue& value) { return value.toBool(); });
+    case TypeKind::BoolType: return MakeList<bool>(list, frame, [](const IValue& value) { return value.toBool(); });
     case TypeKind::OptionalType:
       return MakeList<std::optional<at::Tensor>>(list, frame, [](const IValue& value) {
         return value.isNone() ? std::optional<at::Tensor>() : value.toTensor();
@@ -69,8 +67,7 @@ void CallOperator(const BoundNode& node, Frame& frame) {
   node.op->callBoxed(stack);
   if (node.unpack) {
     const c10::List<IValue> list = stack.at(0).toList();
-    TORCH_CHECK(list.size() >= node.outputs.size(), "a list of ", list.size(), " for ", node.outputs.size(),
-                " names");
+    TORCH_CHECK(list.size() >= node.outputs.size(), "a list of ", list.size(), " for ", node.outputs.size(), " names");
     for (size_t i = 0; i < node.outputs.size(); ++i) frame[node.outputs[i]] = list.get(i);
     return;
   }
@@ -118,8 +115,8 @@ Step MakeStep(BoundNode bound) {
       break;
     case BoundNode::Kind::kInteger:
       step.run = [node](Frame& frame) {
-        frame[node->outputs[0]] = Integer(node->name, Evaluate(node->args[0], frame).toInt(),
-                                          Evaluate(node->args[1], frame).toInt());
+        frame[node->outputs[0]] =
+            Integer(node->name, Evaluate(node->args[0], frame).toInt(), Evaluate(node->args[1], frame).toInt());
       };
       break;
   }

@@ -1,11 +1,11 @@
 #include "controller/reference/lowering.h"
 
-#include <algorithm>
-#include <utility>
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+#include <utility>
 
 namespace egeria::reference {
 namespace {
@@ -56,9 +56,7 @@ class Lowerer {
     const TensorSpec& spec = *spec_[operand.slot];
     return spec.dtype == DataType::kFloat32 && spec.shape.size() == rank ? operand.slot : -1;
   }
-  static bool IsNone(const Operand& operand) {
-    return operand.kind == Kind::kConstant && operand.constant.isNone();
-  }
+  static bool IsNone(const Operand& operand) { return operand.kind == Kind::kConstant && operand.constant.isNone(); }
 
   // A constant list of one or two integers, as two; false for anything else.
   static bool Pair(const Operand& operand, int64_t at_least, std::vector<int64_t>* pair) {
@@ -138,8 +136,7 @@ class Lowerer {
                                .bias = Weight(node.args[2], 1),
                                .mean = Weight(node.args[3], 1),
                                .variance = Weight(node.args[4], 1)};
-    const bool affine =
-        (norm.weight >= 0 || IsNone(node.args[1])) && (norm.bias >= 0 || IsNone(node.args[2]));
+    const bool affine = (norm.weight >= 0 || IsNone(node.args[1])) && (norm.bias >= 0 || IsNone(node.args[2]));
     const Operand& epsilon = node.args[exported ? 6 : 7];
     if (!affine || norm.mean < 0 || norm.variance < 0 || !epsilon.constant.isDouble()) return false;
     const int64_t channels = spec_[group->weight]->shape[0];
@@ -167,8 +164,7 @@ class Lowerer {
       group->activation = Activation::kRelu;
       return true;
     }
-    if (group->convolution && group->residual < 0 &&
-        (node.name == "aten::hardtanh" || node.name == "aten::relu6")) {
+    if (group->convolution && group->residual < 0 && (node.name == "aten::hardtanh" || node.name == "aten::relu6")) {
       group->clamp_high = 6;
       if (node.name == "aten::hardtanh") {
         if (!node.args[1].constant.isScalar() || !node.args[2].constant.isScalar()) return false;

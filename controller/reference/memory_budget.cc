@@ -1,14 +1,14 @@
 #include "controller/reference/memory_budget.h"
 
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/alloc_cpu.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <limits>
 #include <new>
 #include <utility>
-
-#include <c10/core/CPUAllocator.h>
-#include <c10/core/impl/alloc_cpu.h>
 
 #include "absl/strings/str_cat.h"
 
@@ -58,9 +58,7 @@ class BudgetAllocator final : public c10::Allocator {
     return {header + 1, header + 1, &Free, c10::Device(c10::kCPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &Free; }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override {
-    std::memcpy(to, from, bytes);
-  }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
 
  private:
   static void Charge(MemoryBudget::Ledger& ledger, size_t bytes) {

@@ -1,8 +1,8 @@
 #include "controller/reference/onednn_ops.h"
 
-#include <string>
-
 #include <c10/util/Exception.h>
+
+#include <string>
 
 #include "absl/strings/str_cat.h"
 
@@ -13,8 +13,7 @@ OperatorCall::OperatorCall(const char* name, const char* overload)
 
 absl::Status CheckAvailable(const std::vector<const OperatorCall*>& calls) {
   for (const OperatorCall* call : calls) {
-    if (!call->available())
-      return absl::UnimplementedError("this build of torch lacks oneDNN's fused operators");
+    if (!call->available()) return absl::UnimplementedError("this build of torch lacks oneDNN's fused operators");
   }
   return absl::OkStatus();
 }
@@ -39,9 +38,7 @@ c10::IValue ScalarList(const std::vector<double>& values) {
   return list;
 }
 
-c10::IValue OptionalTensor(const at::Tensor& tensor) {
-  return tensor.defined() ? c10::IValue(tensor) : c10::IValue();
-}
+c10::IValue OptionalTensor(const at::Tensor& tensor) { return tensor.defined() ? c10::IValue(tensor) : c10::IValue(); }
 
 const char* ActivationName(const FusedGroup& group) {
   switch (group.activation) {
@@ -62,8 +59,8 @@ std::vector<int64_t> CheckConvolutionInput(const FusedGroup& group, const std::v
                                            const at::Tensor& input) {
   TORCH_CHECK(input.dim() == 4 && input.numel() > 0, "a fused convolution takes a batch of images, not ",
               input.sizes());
-  TORCH_CHECK(input.size(1) == weight_shape[1] * group.groups, "a convolution of ",
-              weight_shape[1] * group.groups, " channels got ", input.size(1));
+  TORCH_CHECK(input.size(1) == weight_shape[1] * group.groups, "a convolution of ", weight_shape[1] * group.groups,
+              " channels got ", input.size(1));
   std::vector<int64_t> result = {input.size(0), weight_shape[0]};
   for (int i = 0; i < 2; ++i) {
     const int64_t window = group.dilation[i] * (weight_shape[2 + i] - 1) + 1;
@@ -75,8 +72,8 @@ std::vector<int64_t> CheckConvolutionInput(const FusedGroup& group, const std::v
 }
 
 void CheckLinearInput(const std::vector<int64_t>& weight_shape, const at::Tensor& input) {
-  TORCH_CHECK(input.dim() >= 2 && input.numel() > 0 && input.size(-1) == weight_shape[1],
-              "a linear of width ", weight_shape[1], " got ", input.sizes());
+  TORCH_CHECK(input.dim() >= 2 && input.numel() > 0 && input.size(-1) == weight_shape[1], "a linear of width ",
+              weight_shape[1], " got ", input.sizes());
 }
 
 }  // namespace egeria::reference

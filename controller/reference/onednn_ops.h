@@ -1,13 +1,13 @@
 #ifndef EGERIA_CONTROLLER_REFERENCE_ONEDNN_OPS_H_
 #define EGERIA_CONTROLLER_REFERENCE_ONEDNN_OPS_H_
 
-#include <optional>
-#include <utility>
-#include <vector>
-
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "controller/reference/lowering.h"

@@ -1,11 +1,11 @@
 #include "controller/reference/operator_guards.h"
 
-#include <algorithm>
-#include <map>
-
 #include <ATen/core/Tensor.h>
 #include <c10/core/WrapDimMinimal.h>
 #include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "controller/reference/memory_budget.h"
@@ -56,16 +56,15 @@ void GuardBatchNorm(const Arguments& arguments) {
 
 // The fused attention kernel takes the query's and the key's shapes for those of all.
 void GuardAttention(const Arguments& arguments) {
-  const at::Tensor &query = arguments[0].toTensor(), &key = arguments[1].toTensor(),
-                   &value = arguments[2].toTensor();
+  const at::Tensor &query = arguments[0].toTensor(), &key = arguments[1].toTensor(), &value = arguments[2].toTensor();
   const int64_t rank = query.dim();
-  TORCH_CHECK(rank >= 2 && key.dim() == rank && value.dim() == rank, "attention of ", query.sizes(), ", ",
-              key.sizes(), " and ", value.sizes());
+  TORCH_CHECK(rank >= 2 && key.dim() == rank && value.dim() == rank, "attention of ", query.sizes(), ", ", key.sizes(),
+              " and ", value.sizes());
   for (int64_t i = 0; i + 2 < rank; ++i) {
     TORCH_CHECK(query.size(i) == key.size(i) && key.size(i) == value.size(i), "attention does not broadcast");
   }
-  TORCH_CHECK(query.size(-1) == key.size(-1) && key.size(-2) == value.size(-2), "attention of ",
-              query.sizes(), ", ", key.sizes(), " and ", value.sizes());
+  TORCH_CHECK(query.size(-1) == key.size(-1) && key.size(-2) == value.size(-2), "attention of ", query.sizes(), ", ",
+              key.sizes(), " and ", value.sizes());
   TORCH_CHECK(query.numel() > 0 && key.numel() > 0 && value.numel() > 0, "attention over nothing");
   if (arguments[3].isNone()) return;
   const at::Tensor& mask = arguments[3].toTensor();
@@ -73,8 +72,8 @@ void GuardAttention(const Arguments& arguments) {
   full.back() = key.size(-2);
   TORCH_CHECK(mask.dim() <= rank, "an attention mask of ", mask.sizes());
   for (int64_t i = 1; i <= mask.dim(); ++i) {
-    TORCH_CHECK(mask.size(-i) == 1 || mask.size(-i) == full[rank - i], "an attention mask of ", mask.sizes(),
-                " for ", at::IntArrayRef(full));
+    TORCH_CHECK(mask.size(-i) == 1 || mask.size(-i) == full[rank - i], "an attention mask of ", mask.sizes(), " for ",
+                at::IntArrayRef(full));
   }
 }
 

@@ -1,10 +1,10 @@
 #ifndef EGERIA_CONTROLLER_REFERENCE_OPERATOR_GUARDS_H_
 #define EGERIA_CONTROLLER_REFERENCE_OPERATOR_GUARDS_H_
 
+#include <ATen/core/ivalue.h>
+
 #include <string>
 #include <vector>
-
-#include <ATen/core/ivalue.h>
 
 namespace egeria::reference {
 

@@ -1,11 +1,11 @@
-#include <memory>
-#include <string>
-#include <utility>
-
 #include <ATen/ops/add.h>
 #include <ATen/ops/relu.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
+
+#include <memory>
+#include <string>
+#include <utility>
 
 #include "common/base/status.h"
 #include "controller/reference/backend.h"
@@ -47,22 +47,20 @@ at::Tensor Convolve(const PackedGroup& packed, const Frame& frame) {
   input = input.to(packed.type).contiguous(at::MemoryFormat::ChannelsLast);
   const auto plain = [&](const char* activation) {
     return ops.convolution(input, packed.weight, OptionalTensor(packed.bias), IntList(group.padding),
-                           IntList(group.stride), IntList(group.dilation), group.groups,
-                           std::string(activation), ScalarList(ActivationScalars(group)), c10::IValue());
+                           IntList(group.stride), IntList(group.dilation), group.groups, std::string(activation),
+                           ScalarList(ActivationScalars(group)), c10::IValue());
   };
   if (group.residual < 0) return plain(ActivationName(group));
   const at::Tensor residual = frame[group.residual].toTensor();
-  if (residual.sizes() != shape ||
-      residual.scalar_type() != packed.type) {  // broadcast or promoted: not for oneDNN
+  if (residual.sizes() != shape || residual.scalar_type() != packed.type) {  // broadcast or promoted: not for oneDNN
     at::Tensor sum = at::add(plain("none"), residual);
     return group.activation == Activation::kRelu ? at::relu(sum) : sum;
   }
-  return ops.convolution_add(
-      input, residual.contiguous(at::MemoryFormat::ChannelsLast), packed.weight, OptionalTensor(packed.bias),
-      IntList(group.padding), IntList(group.stride), IntList(group.dilation), group.groups,
-      std::string("add"), c10::IValue(1.0),
-      group.activation == Activation::kNone ? c10::IValue() : c10::IValue(std::string("relu")),
-      ScalarList({}), c10::IValue());
+  return ops.convolution_add(input, residual.contiguous(at::MemoryFormat::ChannelsLast), packed.weight,
+                             OptionalTensor(packed.bias), IntList(group.padding), IntList(group.stride),
+                             IntList(group.dilation), group.groups, std::string("add"), c10::IValue(1.0),
+                             group.activation == Activation::kNone ? c10::IValue() : c10::IValue(std::string("relu")),
+                             ScalarList({}), c10::IValue());
 }
 
 at::Tensor Linear(const PackedGroup& packed, const Frame& frame) {
@@ -80,11 +78,10 @@ PackedGroup PackGroup(const FusedGroup& group, const Frame& weights, at::ScalarT
   PackedGroup packed{.group = group, .weight_shape = folded.weight.sizes().vec(), .type = type};
   if (folded.bias.defined()) packed.bias = folded.bias.to(type);
   const at::Tensor weight = folded.weight.to(type);
-  packed.weight = group.convolution
-                      ? ops.reorder_convolution(weight.contiguous(at::MemoryFormat::ChannelsLast),
-                                                IntList(group.padding), IntList(group.stride),
-                                                IntList(group.dilation), group.groups, c10::IValue())
-                      : ops.reorder_linear(weight.contiguous(), c10::IValue());
+  packed.weight = group.convolution ? ops.reorder_convolution(weight.contiguous(at::MemoryFormat::ChannelsLast),
+                                                              IntList(group.padding), IntList(group.stride),
+                                                              IntList(group.dilation), group.groups, c10::IValue())
+                                    : ops.reorder_linear(weight.contiguous(), c10::IValue());
   return packed;
 }
 
@@ -123,8 +120,7 @@ class PointwiseBackend final : public Backend {
                 .writes = {group->output}};
       if (group->residual >= 0) step.reads.push_back(group->residual);
       step.run = [packed = PackGroup(*group, program.initial, type_)](Frame& frame) {
-        frame[packed.group.output] =
-            packed.group.convolution ? Convolve(packed, frame) : Linear(packed, frame);
+        frame[packed.group.output] = packed.group.convolution ? Convolve(packed, frame) : Linear(packed, frame);
       };
       program.steps.push_back(std::move(step));
     }
@@ -136,17 +132,15 @@ class PointwiseBackend final : public Backend {
   // Inputs, weights and constants of the plain steps, too, so that types do not promote back to float32.
   void Convert(const PackInput& input, Program* program) const {
     for (c10::IValue& value : program->initial) {
-      if (value.isTensor() && value.toTensor().scalar_type() == at::kFloat)
-        value = value.toTensor().to(type_);
+      if (value.isTensor() && value.toTensor().scalar_type() == at::kFloat) value = value.toTensor().to(type_);
     }
     std::vector<Step> steps;
     for (size_t i = 0; i < program->inputs.size(); ++i) {
       if (input.graph->graph->input_specs[i].dtype != DataType::kFloat32) continue;
       const int slot = program->inputs[i];
-      steps.push_back(
-          {.label = "to " + name_, .reads = {slot}, .writes = {slot}, .run = [slot](Frame& frame) {
-             frame[slot] = frame[slot].toTensor().to(at::kBFloat16);
-           }});
+      steps.push_back({.label = "to " + name_, .reads = {slot}, .writes = {slot}, .run = [slot](Frame& frame) {
+                         frame[slot] = frame[slot].toTensor().to(at::kBFloat16);
+                       }});
     }
     for (Step& step : program->steps) steps.push_back(std::move(step));
     for (int slot : program->outputs) {
@@ -164,11 +158,7 @@ class PointwiseBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> MakePrepackedBackend() {
-  return std::make_unique<PointwiseBackend>("prepacked", at::kFloat);
-}
-std::unique_ptr<Backend> MakeBfloat16Backend() {
-  return std::make_unique<PointwiseBackend>("bf16", at::kBFloat16);
-}
+std::unique_ptr<Backend> MakePrepackedBackend() { return std::make_unique<PointwiseBackend>("prepacked", at::kFloat); }
+std::unique_ptr<Backend> MakeBfloat16Backend() { return std::make_unique<PointwiseBackend>("bf16", at::kBFloat16); }
 
 }  // namespace egeria::reference

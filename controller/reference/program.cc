@@ -1,10 +1,10 @@
 #include "controller/reference/program.h"
 
-#include <algorithm>
-#include <utility>
-
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <utility>
 
 #include "common/base/status.h"
 #include "common/thread/thread.h"
@@ -17,8 +17,7 @@ namespace {
 void CheckTensor(const at::Tensor& tensor, const RunLimits& limits) {
   TORCH_CHECK(tensor.defined(), "the operator gave no tensor");
   if (tensor.numel() > limits.max_elements) {
-    throw GraphTooLarge(
-        absl::StrCat("a value of ", tensor.numel(), " elements, at most ", limits.max_elements));
+    throw GraphTooLarge(absl::StrCat("a value of ", tensor.numel(), " elements, at most ", limits.max_elements));
   }
 }
 
@@ -43,8 +42,7 @@ void RunSteps(const Program& program, const RunLimits& limits, const Observer& o
     }
     for (int slot : step.dead) frame[slot] = c10::IValue();
     if (ThreadCpuTime() - start > limits.max_cpu_time) {
-      throw GraphTooLarge(
-          absl::StrCat("the module takes more than ", absl::FormatDuration(limits.max_cpu_time)));
+      throw GraphTooLarge(absl::StrCat("the module takes more than ", absl::FormatDuration(limits.max_cpu_time)));
     }
   }
 }
@@ -69,15 +67,14 @@ void Program::FindDeadValues() {
   }
 }
 
-absl::StatusOr<std::vector<at::Tensor>> RunProgram(const Program& program,
-                                                   const std::vector<at::Tensor>& inputs,
+absl::StatusOr<std::vector<at::Tensor>> RunProgram(const Program& program, const std::vector<at::Tensor>& inputs,
                                                    const RunLimits& limits, const Observer& observer) {
   const char* label = "inputs";
   try {
     const c10::InferenceMode inference;
     const MemoryBudget budget(limits.max_bytes);
-    TORCH_CHECK(inputs.size() == program.inputs.size(), "the module takes ", program.inputs.size(),
-                " inputs, not ", inputs.size());
+    TORCH_CHECK(inputs.size() == program.inputs.size(), "the module takes ", program.inputs.size(), " inputs, not ",
+                inputs.size());
     Frame frame = program.initial;
     for (size_t i = 0; i < inputs.size(); ++i) {
       CheckTensor(inputs[i], limits);

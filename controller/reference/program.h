@@ -1,13 +1,13 @@
 #ifndef EGERIA_CONTROLLER_REFERENCE_PROGRAM_H_
 #define EGERIA_CONTROLLER_REFERENCE_PROGRAM_H_
 
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
-#include <ATen/core/ivalue.h>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -51,10 +51,8 @@ using Observer = std::function<void(int slot, const c10::IValue& value)>;
 
 // Runs the program in inference mode, without gradients. The caller has checked the inputs against the specs.
 // Errors: RESOURCE_EXHAUSTED [GRAPH_TOO_LARGE]; INTERNAL [REFERENCE_FAILED] whatever a step threw.
-absl::StatusOr<std::vector<at::Tensor>> RunProgram(const Program& program,
-                                                   const std::vector<at::Tensor>& inputs,
-                                                   const RunLimits& limits,
-                                                   const Observer& observer = nullptr);
+absl::StatusOr<std::vector<at::Tensor>> RunProgram(const Program& program, const std::vector<at::Tensor>& inputs,
+                                                   const RunLimits& limits, const Observer& observer = nullptr);
 
 }  // namespace egeria::reference
 

@@ -1,10 +1,5 @@
 #include "controller/reference/quantize.h"
 
-#include <algorithm>
-#include <atomic>
-#include <cmath>
-#include <vector>
-
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/abs.h>
@@ -15,6 +10,11 @@
 #include <ATen/ops/round.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <vector>
 
 namespace egeria::reference {
 namespace {
@@ -73,17 +73,16 @@ struct Kernels {
   int64_t (*count_ends)(const uint8_t*, int64_t, uint8_t, uint8_t);
 };
 
-#define EGERIA_KERNELS(name, attributes)                                                                    \
-  attributes int64_t Quantize##name(const float* in, uint8_t* out, int64_t count, float inverse,            \
-                                    float zero) {                                                           \
-    return QuantizeLoop(in, out, count, inverse, zero);                                                     \
-  }                                                                                                         \
-  attributes void Dequantize##name(const uint8_t* in, float* out, int64_t count, float scale, float zero) { \
-    DequantizeLoop(in, out, count, scale, zero);                                                            \
-  }                                                                                                         \
-  attributes int64_t Count##name(const uint8_t* bytes, int64_t count, uint8_t low, uint8_t high) {          \
-    return CountLoop(bytes, count, low, high);                                                              \
-  }                                                                                                         \
+#define EGERIA_KERNELS(name, attributes)                                                                       \
+  attributes int64_t Quantize##name(const float* in, uint8_t* out, int64_t count, float inverse, float zero) { \
+    return QuantizeLoop(in, out, count, inverse, zero);                                                        \
+  }                                                                                                            \
+  attributes void Dequantize##name(const uint8_t* in, float* out, int64_t count, float scale, float zero) {    \
+    DequantizeLoop(in, out, count, scale, zero);                                                               \
+  }                                                                                                            \
+  attributes int64_t Count##name(const uint8_t* bytes, int64_t count, uint8_t low, uint8_t high) {             \
+    return CountLoop(bytes, count, low, high);                                                                 \
+  }                                                                                                            \
   constexpr Kernels k##name = {&Quantize##name, &Dequantize##name, &Count##name};
 
 EGERIA_KERNELS(Plain, )
@@ -92,11 +91,11 @@ EGERIA_KERNELS(Avx2, __attribute__((target("avx2,fma"), optimize("O3"))))
 EGERIA_KERNELS(Avx512, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"), optimize("O3"))))
 
 const Kernels& BestKernels() {
-  static const Kernels& best = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-                                       __builtin_cpu_supports("avx512dq")
-                                   ? kAvx512
-                               : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? kAvx2
-                                                                                                 : kPlain;
+  static const Kernels& best =
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")
+          ? kAvx512
+      : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? kAvx2
+                                                                        : kPlain;
   return best;
 }
 #else
@@ -113,10 +112,8 @@ QuantizationParameters ChooseParameters(const ActivationRange& range, float marg
   return parameters;
 }
 
-at::Tensor Quantize(const at::Tensor& input, const QuantizationParameters& parameters,
-                    SaturationCount* count) {
-  TORCH_CHECK(input.scalar_type() == at::kFloat, "8-bit values are made from float32, not ",
-              input.scalar_type());
+at::Tensor Quantize(const at::Tensor& input, const QuantizationParameters& parameters, SaturationCount* count) {
+  TORCH_CHECK(input.scalar_type() == at::kFloat, "8-bit values are made from float32, not ", input.scalar_type());
   const at::Tensor dense = input.is_non_overlapping_and_dense() ? input : input.contiguous();
   at::Tensor output = at::empty_like(dense, dense.options().dtype(at::kByte));
   const float* in = dense.const_data_ptr<float>();
@@ -144,8 +141,7 @@ at::Tensor Dequantize(const at::Tensor& input, const QuantizationParameters& par
   return output;
 }
 
-void CountSaturated(const at::Tensor& bytes, const QuantizationParameters& parameters,
-                    SaturationCount* count) {
+void CountSaturated(const at::Tensor& bytes, const QuantizationParameters& parameters, SaturationCount* count) {
   if (!bytes.is_non_overlapping_and_dense()) return;
   const uint8_t low = parameters.zero_point > 0 ? 0 : 255;
   count->elements += bytes.numel();

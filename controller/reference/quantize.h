@@ -1,9 +1,9 @@
 #ifndef EGERIA_CONTROLLER_REFERENCE_QUANTIZE_H_
 #define EGERIA_CONTROLLER_REFERENCE_QUANTIZE_H_
 
-#include <cstdint>
-
 #include <ATen/core/Tensor.h>
+
+#include <cstdint>
 
 #include "controller/reference/backend.h"
 
@@ -21,16 +21,14 @@ QuantizationParameters ChooseParameters(const ActivationRange& range, float marg
 
 // u8 of the same shape and layout (contiguous if the input is not dense). Values beyond the range take its
 // end and are counted. May throw.
-at::Tensor Quantize(const at::Tensor& input, const QuantizationParameters& parameters,
-                    SaturationCount* count);
+at::Tensor Quantize(const at::Tensor& input, const QuantizationParameters& parameters, SaturationCount* count);
 
 // float32 of the same shape and layout. May throw.
 at::Tensor Dequantize(const at::Tensor& input, const QuantizationParameters& parameters);
 
 // Counts the bytes that lie at the end of their range: 255, and 0 where the zero point is above it. An
 // operator that quantises its result itself tells no more.
-void CountSaturated(const at::Tensor& bytes, const QuantizationParameters& parameters,
-                    SaturationCount* count);
+void CountSaturated(const at::Tensor& bytes, const QuantizationParameters& parameters, SaturationCount* count);
 
 // Per-channel (dimension 0) symmetric s8 of a weight, and the channels' scales in float32.
 struct QuantizedWeight {

@@ -1,11 +1,11 @@
 #include "controller/reference/reference_chain.h"
 
+#include <c10/core/InferenceMode.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
-
-#include <c10/core/InferenceMode.h>
 
 #include "common/base/log.h"
 #include "common/base/status.h"
@@ -18,9 +18,7 @@ namespace {
 // With this share of 8-bit values at the end of their range, the ranges are out of date.
 constexpr double kMaxSaturatedShare = 1e-3;
 
-absl::Status Failed(const std::string& why) {
-  return NamedError(absl::StatusCode::kInternal, "REFERENCE_FAILED", why);
-}
+absl::Status Failed(const std::string& why) { return NamedError(absl::StatusCode::kInternal, "REFERENCE_FAILED", why); }
 
 }  // namespace
 
@@ -122,8 +120,7 @@ absl::StatusOr<ChainReading> ReferenceChain::EvaluateAndCalibrate(const std::vec
   if (selector_.NeedsMeasurement()) {
     std::vector<BackendMeasurement> measurements;
     for (const auto& backend : *backends_) {
-      if (backend->name() != baseline_->name())
-        measurements.push_back(Measure(*backend, inputs, baseline, batch));
+      if (backend->name() != baseline_->name()) measurements.push_back(Measure(*backend, inputs, baseline, batch));
     }
     measurements.push_back(Measure(*baseline_, inputs, baseline, batch));
     selector_.SetMeasurements(std::move(measurements));
@@ -134,8 +131,7 @@ absl::StatusOr<ChainReading> ReferenceChain::EvaluateAndCalibrate(const std::vec
   } else if (const std::string chosen = selector_.Choose(); chosen != baseline_->name()) {
     const absl::StatusOr<std::vector<float>> quantised = Run(*Find(chosen), inputs, batch);
     const absl::StatusOr<double> noise =
-        quantised.ok() ? plasticity::Distance(metric_, *quantised, baseline, batch)
-                       : quantised.status();
+        quantised.ok() ? plasticity::Distance(metric_, *quantised, baseline, batch) : quantised.status();
     if (noise.ok()) {
       selector_.UpdateNoise(chosen, *noise);
     } else {

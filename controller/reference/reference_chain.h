@@ -1,12 +1,12 @@
 #ifndef EGERIA_CONTROLLER_REFERENCE_REFERENCE_CHAIN_H_
 #define EGERIA_CONTROLLER_REFERENCE_REFERENCE_CHAIN_H_
 
+#include <ATen/core/Tensor.h>
+
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 #include "absl/status/statusor.h"
 #include "controller/plasticity/activation_metric.h"

@@ -1,12 +1,12 @@
 #include "controller/reference/reference_module.h"
 
-#include <algorithm>
-#include <cmath>
-#include <utility>
-
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/item.h>
 #include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
@@ -35,8 +35,7 @@ absl::StatusOr<std::shared_ptr<ReferenceModule>> ReferenceModule::Create(const g
   return std::shared_ptr<ReferenceModule>(new ReferenceModule(graph, Lower(std::move(bound)), limits));
 }
 
-ReferenceModule::ReferenceModule(const graph::ModuleGraph& graph, LoweredGraph lowered,
-                                 const RunLimits& limits)
+ReferenceModule::ReferenceModule(const graph::ModuleGraph& graph, LoweredGraph lowered, const RunLimits& limits)
     : graph_(graph), lowered_(std::move(lowered)), limits_(limits), baseline_(MakeAtenBackend()) {
   ranges_.resize(lowered_.graph->slots());
   calibrated_slots_.resize(lowered_.graph->slots(), false);
@@ -71,8 +70,8 @@ absl::Status ReferenceModule::CheckInputs(const std::vector<at::Tensor>& inputs)
       fits = spec.shape[j] == -1 || spec.shape[j] == inputs[i].size(static_cast<int64_t>(j));
     }
     if (!fits) {
-      return failed("input '", spec.name, "' is [", absl::StrJoin(inputs[i].sizes(), ","),
-                    "], the graph says [", absl::StrJoin(spec.shape, ","), "]");
+      return failed("input '", spec.name, "' is [", absl::StrJoin(inputs[i].sizes(), ","), "], the graph says [",
+                    absl::StrJoin(spec.shape, ","), "]");
     }
   }
   return absl::OkStatus();
@@ -85,8 +84,7 @@ absl::StatusOr<const Program*> ReferenceModule::ProgramOf(const Backend& backend
   auto found = programs_.find(backend.name());
   if (found == programs_.end()) {
     if (saturation_ == nullptr) saturation_ = std::make_shared<SaturationCount>();
-    const PackInput input{
-        .graph = &lowered_, .weights = weights_, .ranges = &ranges_, .saturation = saturation_};
+    const PackInput input{.graph = &lowered_, .weights = weights_, .ranges = &ranges_, .saturation = saturation_};
     found = programs_.emplace(backend.name(), backend.Pack(input)).first;
   }
   if (!found->second.ok()) return found->second.status();

@@ -1,13 +1,13 @@
 #ifndef EGERIA_CONTROLLER_REFERENCE_REFERENCE_MODULE_H_
 #define EGERIA_CONTROLLER_REFERENCE_REFERENCE_MODULE_H_
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 #include "absl/status/statusor.h"
 #include "common/graph/graph.h"

@@ -92,8 +92,7 @@ std::optional<SampleQueue::Next> SampleQueue::Pop(bool gate_open, std::vector<Qu
 }
 
 bool SampleQueue::empty() const {
-  return std::all_of(jobs_.begin(), jobs_.end(),
-                     [](const auto& entry) { return entry.second.samples.empty(); });
+  return std::all_of(jobs_.begin(), jobs_.end(), [](const auto& entry) { return entry.second.samples.empty(); });
 }
 
 }  // namespace egeria::reference

@@ -23,8 +23,7 @@ namespace egeria::reference {
 class ByteLease {
  public:
   ByteLease() = default;
-  ByteLease(std::shared_ptr<std::atomic<size_t>> total, size_t bytes)
-      : total_(std::move(total)), bytes_(bytes) {
+  ByteLease(std::shared_ptr<std::atomic<size_t>> total, size_t bytes) : total_(std::move(total)), bytes_(bytes) {
     *total_ += bytes_;
   }
   ByteLease(ByteLease&& other) noexcept : total_(std::move(other.total_)), bytes_(other.bytes_) {}

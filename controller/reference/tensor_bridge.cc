@@ -1,15 +1,15 @@
 #include "controller/reference/tensor_bridge.h"
 
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <exception>
 #include <numeric>
 #include <utility>
 #include <vector>
-
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/mm.h>
-#include <ATen/ops/scalar_tensor.h>
-#include <c10/util/Exception.h>
 
 #include "common/base/status.h"
 #include "common/tensor/torch_types.h"
@@ -30,14 +30,13 @@ at::Tensor ToTensor(const WireTensor& tensor) {
   const at::ScalarType type = boolean ? at::kByte : ToScalarType(tensor.spec.dtype);
   auto keep = tensor.bytes;
   void* data = const_cast<std::byte*>(keep->data());  // nothing in the engine writes to a leaf
-  at::Tensor result = at::from_blob(
-      data, tensor.spec.shape, [keep = std::move(keep)](void*) {}, at::TensorOptions().dtype(type));
+  at::Tensor result =
+      at::from_blob(data, tensor.spec.shape, [keep = std::move(keep)](void*) {}, at::TensorOptions().dtype(type));
   return boolean ? result.ne(0) : result;
 }
 
 at::Tensor WrappedNumber(const at::Scalar& number) {
-  const at::ScalarType type =
-      number.isFloatingPoint() ? at::kDouble : (number.isBoolean() ? at::kBool : at::kLong);
+  const at::ScalarType type = number.isFloatingPoint() ? at::kDouble : (number.isBoolean() ? at::kBool : at::kLong);
   at::Tensor tensor = at::scalar_tensor(number, at::TensorOptions().dtype(type));
   tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
   return tensor;

@@ -1,10 +1,10 @@
 #ifndef EGERIA_CONTROLLER_REFERENCE_TENSOR_BRIDGE_H_
 #define EGERIA_CONTROLLER_REFERENCE_TENSOR_BRIDGE_H_
 
-#include <string>
-
 #include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>
+
+#include <string>
 
 #include "absl/status/status.h"
 #include "common/tensor/wire_tensor.h"

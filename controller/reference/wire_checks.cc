@@ -29,9 +29,7 @@ bool ExponentsAreFinite(const WireTensor& tensor, Bits exponent) {
   return bad == 0;
 }
 
-std::string Shape(const std::vector<int64_t>& shape) {
-  return absl::StrCat("[", absl::StrJoin(shape, ","), "]");
-}
+std::string Shape(const std::vector<int64_t>& shape) { return absl::StrCat("[", absl::StrJoin(shape, ","), "]"); }
 
 }  // namespace
 
@@ -55,8 +53,8 @@ absl::Status CheckWireTensor(const TensorSpec& spec, const WireTensor& tensor) {
     fits = spec.shape[i] == -1 ? tensor.spec.shape[i] > 0 : tensor.spec.shape[i] == spec.shape[i];
   }
   if (!fits) {
-    return NamedError(kInvalid, "BAD_SHAPE", "'", spec.name, "' is ", Shape(tensor.spec.shape),
-                      ", the graph says ", Shape(spec.shape));
+    return NamedError(kInvalid, "BAD_SHAPE", "'", spec.name, "' is ", Shape(tensor.spec.shape), ", the graph says ",
+                      Shape(spec.shape));
   }
   EGERIA_ASSIGN_OR_RETURN(const size_t bytes, ByteSize(tensor.spec));
   if (tensor.size() != bytes) {
@@ -82,8 +80,8 @@ absl::Status CheckSample(const std::vector<TensorSpec>& inputs, absl::Span<const
     if (inputs[i].shape[0] != -1) continue;  // not batched: a table that all rows share
     if (batch == -1) batch = tensors[i].spec.shape[0];
     if (batch != tensors[i].spec.shape[0]) {
-      return NamedError(kInvalid, "BAD_SHAPE", "input '", inputs[i].name, "' has a batch of ",
-                        tensors[i].spec.shape[0], ", the input before it of ", batch);
+      return NamedError(kInvalid, "BAD_SHAPE", "input '", inputs[i].name, "' has a batch of ", tensors[i].spec.shape[0],
+                        ", the input before it of ", batch);
     }
   }
   const WireTensor& compared = tensors.back();

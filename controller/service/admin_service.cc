@@ -18,8 +18,7 @@ grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const abs
 // Sends records one after the other. Owned by gRPC until OnDone().
 class ExportReactor final : public grpc::ServerWriteReactor<v1::ExportRecord> {
  public:
-  explicit ExportReactor(absl::StatusOr<std::vector<v1::ExportRecord>> records)
-      : records_(std::move(records)) {
+  explicit ExportReactor(absl::StatusOr<std::vector<v1::ExportRecord>> records) : records_(std::move(records)) {
     Next();
   }
   void OnWriteDone(bool ok) override {
@@ -54,8 +53,7 @@ class ExportReactor final : public grpc::ServerWriteReactor<v1::ExportRecord> {
 }  // namespace
 
 grpc::ServerUnaryReactor* AdminService::ListJobs(grpc::CallbackServerContext* context,
-                                                 const v1::ListJobsRequest* request,
-                                                 v1::ListJobsResponse* response) {
+                                                 const v1::ListJobsRequest* request, v1::ListJobsResponse* response) {
   *response = manager_->ListJobs();
   return Answer(context, absl::OkStatus());
 }
@@ -80,8 +78,7 @@ grpc::ServerUnaryReactor* AdminService::SetPaused(grpc::CallbackServerContext* c
   return Answer(context, manager_->SetPaused(JobId(request->job_id()), request->paused()));
 }
 
-grpc::ServerUnaryReactor* AdminService::SetMode(grpc::CallbackServerContext* context,
-                                                const v1::SetModeRequest* request,
+grpc::ServerUnaryReactor* AdminService::SetMode(grpc::CallbackServerContext* context, const v1::SetModeRequest* request,
                                                 v1::SetModeResponse* response) {
   return Answer(context, manager_->SetMode(JobId(request->job_id()), request->mode()));
 }

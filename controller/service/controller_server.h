@@ -33,7 +33,7 @@ class ControllerServer {
   struct Options {
     std::vector<rpc::Address> listen;  // at least one; port 0 takes any free one
     rpc::TlsFiles tls;
-    bool insecure_allowed = false;     // on addresses other than loopback without TLS
+    bool insecure_allowed = false;  // on addresses other than loopback without TLS
     UploadLimits uploads;
     size_t max_pending_upload_bytes = size_t{2} << 30;  // unfinished uploads of all streams together
   };

@@ -18,8 +18,7 @@ class ControllerService final : public v1::Controller::CallbackService {
   ControllerService(JobManager* manager, UploadLimits limits, size_t max_pending_upload_bytes)
       : manager_(manager), limits_(limits), budget_(max_pending_upload_bytes) {}
 
-  grpc::ServerUnaryReactor* RegisterJob(grpc::CallbackServerContext* context,
-                                        const v1::RegisterJobRequest* request,
+  grpc::ServerUnaryReactor* RegisterJob(grpc::CallbackServerContext* context, const v1::RegisterJobRequest* request,
                                         v1::RegisterJobResponse* response) override;
   grpc::ServerBidiReactor<v1::WorkerMessage, v1::ControllerMessage>* Stream(
       grpc::CallbackServerContext* context) override;

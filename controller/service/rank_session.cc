@@ -16,11 +16,9 @@ void Refuse(int64_t upload_id, const absl::Status& reason, RankSession::Reply* r
 
 }  // namespace
 
-absl::Status RankSession::Handle(const v1::WorkerMessage& message,
-                                 const std::weak_ptr<SessionListener>& listener, Reply* reply) {
-  auto bad = [](const char* what) {
-    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", what);
-  };
+absl::Status RankSession::Handle(const v1::WorkerMessage& message, const std::weak_ptr<SessionListener>& listener,
+                                 Reply* reply) {
+  auto bad = [](const char* what) { return NamedError(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", what); };
   if (message.has_open()) {
     if (id_.value() != 0) return bad("opened twice");
     EGERIA_RETURN_IF_ERROR(HandleOpen(message.open(), listener));
@@ -29,11 +27,8 @@ absl::Status RankSession::Handle(const v1::WorkerMessage& message,
   }
   if (id_.value() == 0) return bad("the first message is not `open`");
   switch (message.message_case()) {
-    case v1::WorkerMessage::kHeartbeat:
-      reply->directive = true;
-      return manager_->Heartbeat(id_, message.heartbeat());
-    case v1::WorkerMessage::kUploadBegin:
-      return HandleUploadBegin(message.upload_begin(), reply);
+    case v1::WorkerMessage::kHeartbeat: reply->directive = true; return manager_->Heartbeat(id_, message.heartbeat());
+    case v1::WorkerMessage::kUploadBegin: return HandleUploadBegin(message.upload_begin(), reply);
     case v1::WorkerMessage::kUploadChunk: {
       EGERIA_ASSIGN_OR_RETURN(UploadAssembler::Outcome outcome, uploads_.Add(message.upload_chunk()));
       return HandleOutcome(std::move(outcome), reply);
@@ -42,8 +37,7 @@ absl::Status RankSession::Handle(const v1::WorkerMessage& message,
       return HandleTaken(message.reading().upload_id(), manager_->TakeReading(id_, message.reading()), reply);
     case v1::WorkerMessage::kGradients:
       return HandleTaken(message.gradients().upload_id(), manager_->TakeGradients(id_, message.gradients()), reply);
-    default:
-      return bad("a message of no kind that this version knows");
+    default: return bad("a message of no kind that this version knows");
   }
 }
 

@@ -18,8 +18,8 @@ namespace egeria::controller {
 class RankSession {
  public:
   struct Reply {
-    bool directive = false;                // answer with the newest directive
-    std::vector<v1::UploadResult> results; // and with these
+    bool directive = false;                 // answer with the newest directive
+    std::vector<v1::UploadResult> results;  // and with these
   };
 
   // `manager` and `budget` must outlive the session, or its End().
@@ -31,8 +31,7 @@ class RankSession {
 
   // An error ends the stream; see Stream in controller.proto. `listener` is told what happens to the
   // session without a message.
-  absl::Status Handle(const v1::WorkerMessage& message, const std::weak_ptr<SessionListener>& listener,
-                      Reply* reply);
+  absl::Status Handle(const v1::WorkerMessage& message, const std::weak_ptr<SessionListener>& listener, Reply* reply);
 
   // Idempotent; nothing is handled after it. An upload under way gives its bytes back, and the budget is not
   // touched any more.

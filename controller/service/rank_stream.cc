@@ -17,8 +17,7 @@ RankStream* RankStream::Start(JobManager* manager, UploadLimits limits, UploadBu
   return stream.get();
 }
 
-RankStream::RankStream(JobManager* manager, UploadLimits limits, UploadBudget* budget,
-                       std::function<void()> on_done)
+RankStream::RankStream(JobManager* manager, UploadLimits limits, UploadBudget* budget, std::function<void()> on_done)
     : manager_(manager), on_done_(std::move(on_done)), session_(manager, limits, budget) {}
 
 void RankStream::OnReadDone(bool ok) {

@@ -115,8 +115,8 @@ absl::StatusOr<UploadAssembler::Outcome> UploadAssembler::Add(const v1::UploadCh
   Outcome outcome;
   if (!discarding_ && !budget_->Take(bytes.size())) {
     Discard();
-    outcome.refused = NamedError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL",
-                                 "too many bytes of unfinished uploads");
+    outcome.refused =
+        NamedError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL", "too many bytes of unfinished uploads");
   }
   if (discarding_) {
     if (total_known_ && received_ == total_) open_ = false;

@@ -90,13 +90,13 @@ class UploadAssembler {
   bool open_ = false;
   bool discarding_ = false;
   bool total_known_ = false;
-  size_t total_ = 0;      // bytes announced
+  size_t total_ = 0;  // bytes announced
   size_t received_ = 0;
-  size_t held_ = 0;       // bytes taken from the budget
+  size_t held_ = 0;  // bytes taken from the budget
   std::vector<TensorSpec> specs_;
   std::vector<size_t> sizes_;
   std::vector<std::vector<std::byte>> data_;
-  size_t filling_ = 0;    // index of the tensor whose bytes come next
+  size_t filling_ = 0;  // index of the tensor whose bytes come next
 };
 
 }  // namespace egeria::controller

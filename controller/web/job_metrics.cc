@@ -31,11 +31,10 @@ struct JobFamilies {
                                 "Modules from the first that are frozen: as decided, and as applied by all ranks.");
   Family share = Family::Gauge("egeria_frozen_parameters_ratio", "Share of the parameters that is frozen.");
   Family readings = Family::Counter("egeria_readings_total", "Plasticity readings that counted.");
-  Family plasticity = Family::Gauge("egeria_plasticity",
-                                    "Newest SP loss between a module of the training model and its reference.");
+  Family plasticity =
+      Family::Gauge("egeria_plasticity", "Newest SP loss between a module of the training model and its reference.");
   Family slope = Family::Gauge("egeria_plasticity_slope", "Slope of the smoothed plasticity, per reading.");
-  Family threshold =
-      Family::Gauge("egeria_plasticity_threshold", "A module whose |slope| stays under this freezes.");
+  Family threshold = Family::Gauge("egeria_plasticity_threshold", "A module whose |slope| stays under this freezes.");
   Family consecutive =
       Family::Gauge("egeria_plasticity_stationary_readings", "Slopes in a row that were under the threshold.");
   Family gradient_readings =
@@ -44,12 +43,10 @@ struct JobFamilies {
                              "Signal-to-noise ratio of a module's gradients at the job's batch, estimated.");
   Family snr_lower = Family::Gauge("egeria_gradient_snr_lower", "Lower end of its 90 % interval.");
   Family snr_upper = Family::Gauge("egeria_gradient_snr_upper", "Upper end of its 90 % interval.");
-  Family decisions =
-      Family::Counter("egeria_decisions_total", "Decisions by what they do and by who made them.");
+  Family decisions = Family::Counter("egeria_decisions_total", "Decisions by what they do and by who made them.");
   Family commits = Family::Counter("egeria_commits_total", "Plans that the ranks have applied together.");
   Family samples = Family::Counter("egeria_samples_received_total", "Samples taken into the reference queue.");
-  Family dropped =
-      Family::Counter("egeria_samples_dropped_total", "Samples that the workers' queues have dropped.");
+  Family dropped = Family::Counter("egeria_samples_dropped_total", "Samples that the workers' queues have dropped.");
   Family refused = Family::Counter("egeria_uploads_refused_total", "Samples and snapshots refused, by error.");
   Family snapshots = Family::Counter("egeria_snapshots_received_total", "Snapshots taken for the reference.");
   Family snapshot_bytes = Family::Counter("egeria_snapshot_received_bytes_total", "Bytes of those snapshots.");
@@ -131,11 +128,12 @@ void JobFamilies::AddAccount(const Labels& job, const v1::Account& account) {
 }
 
 void JobFamilies::MoveTo(std::vector<prometheus::MetricFamily>* families) && {
-  for (Family* family : {&step, &ranks, &connected, &bootstrapping, &paused, &observing, &blocked, &prefix,
-                         &share, &readings, &plasticity, &slope, &threshold, &consecutive,
-                         &gradient_readings, &snr, &snr_lower, &snr_upper, &decisions,
-                         &commits, &samples, &dropped, &refused, &snapshots, &snapshot_bytes, &seconds,
-                         &evaluations, &reconnects, &saved, &spent}) {
+  for (Family* family : {&step,       &ranks,       &connected,  &bootstrapping, &paused,
+                         &observing,  &blocked,     &prefix,     &share,         &readings,
+                         &plasticity, &slope,       &threshold,  &consecutive,   &gradient_readings,
+                         &snr,        &snr_lower,   &snr_upper,  &decisions,     &commits,
+                         &samples,    &dropped,     &refused,    &snapshots,     &snapshot_bytes,
+                         &seconds,    &evaluations, &reconnects, &saved,         &spent}) {
     std::move(*family).MoveTo(families);
   }
 }
@@ -145,9 +143,8 @@ void AddTotalsOfAll(const ManagerView& view, std::vector<prometheus::MetricFamil
   double streams = 0;
   for (v1::JobPhase phase : {v1::JOB_PHASE_RUNNING, v1::JOB_PHASE_SILENT, v1::JOB_PHASE_FINISHED}) {
     jobs.Add({{"phase", PhaseName(phase)}},
-             static_cast<double>(std::count_if(view.jobs.begin(), view.jobs.end(), [phase](const JobView& job) {
-               return job.summary.phase() == phase;
-             })));
+             static_cast<double>(std::count_if(view.jobs.begin(), view.jobs.end(),
+                                               [phase](const JobView& job) { return job.summary.phase() == phase; })));
   }
   for (const JobView& job : view.jobs) streams += job.summary.connected_ranks();
   std::move(jobs).MoveTo(families);

@@ -33,10 +33,9 @@ class Collector : public prometheus::Collectable {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const Options& options,
-                                                                    const JobManager* manager) {
-  EGERIA_ASSIGN_OR_RETURN(auto endpoint, metrics::MetricsEndpoint::Start(
-                                             options.listen, std::make_shared<Collector>(options, manager)));
+absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const Options& options, const JobManager* manager) {
+  EGERIA_ASSIGN_OR_RETURN(
+      auto endpoint, metrics::MetricsEndpoint::Start(options.listen, std::make_shared<Collector>(options, manager)));
   return std::unique_ptr<MetricsServer>(new MetricsServer(std::move(endpoint)));
 }
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Writes scikit-learn's handwritten digits as the file that egeria-train reads (docs/formats/digits.md)."""
+
 import argparse
 import os
 import struct
@@ -16,7 +17,8 @@ def encode(images, labels, training):
     """images: uint8 [n, height, width]; labels: uint8 [n]; the first `training` are for training."""
     count, height, width = images.shape
     header = MAGIC + struct.pack(
-        "<7I", VERSION, count, training, height, width, int(labels.max()) + 1, int(images.max()))
+        "<7I", VERSION, count, training, height, width, int(labels.max()) + 1, int(images.max())
+    )
     return header + images.tobytes() + labels.tobytes()
 
 

@@ -44,8 +44,7 @@ def main() -> None:
     if not readings:
         parser.error(f"{arguments.readings} holds no reading: was the job run with a policy that measures plasticity?")
 
-    figure, (top, bottom) = plt.subplots(
-        2, 1, figsize=(11, 7), sharex=True, height_ratios=(4, 1), layout="constrained")
+    figure, (top, bottom) = plt.subplots(2, 1, figsize=(11, 7), sharex=True, height_ratios=(4, 1), layout="constrained")
     colours = plt.get_cmap("viridis", max(readings) + 1)
     for module, points in sorted(readings.items()):
         label = f"module {module}"
@@ -57,10 +56,18 @@ def main() -> None:
     top.set_title(arguments.title)
     for decision in decisions:
         freeze = decision["action"] == "freeze"
-        top.axvline(decision["step"], color="tab:blue" if freeze else "tab:red", linewidth=1,
-                    linestyle="--" if freeze else "-")
-        top.annotate(f"{decision['action']} → {decision['frozen_prefix']}", (decision["step"], 1.0),
-                     xycoords=("data", "axes fraction"), rotation=90, fontsize=7, va="top", ha="right")
+        top.axvline(
+            decision["step"], color="tab:blue" if freeze else "tab:red", linewidth=1, linestyle="--" if freeze else "-"
+        )
+        top.annotate(
+            f"{decision['action']} → {decision['frozen_prefix']}",
+            (decision["step"], 1.0),
+            xycoords=("data", "axes fraction"),
+            rotation=90,
+            fontsize=7,
+            va="top",
+            ha="right",
+        )
     top.legend(fontsize=8, ncols=2, loc="lower left")
     if rates:
         steps, values = zip(*rates)

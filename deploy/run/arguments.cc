@@ -24,7 +24,7 @@ constexpr absl::string_view kPrefix = "--egeria-";
 
 using Setter = std::function<bool(const std::string& value, Arguments* arguments)>;
 
-Setter Into(std::string Arguments::*field) {
+Setter Into(std::string Arguments::* field) {
   return [field](const std::string& value, Arguments* arguments) {
     arguments->*field = value;
     return !value.empty();
@@ -103,8 +103,8 @@ absl::Status CheckValues(const Arguments& arguments) {
   if (!arguments.controller.empty() && arguments.controller != "none") {
     const auto address = rpc::ParseAddress(arguments.controller);
     if (!address.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("the controller's ", address.status().message(),
-                                                     ", or 'none' to train without one"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the controller's ", address.status().message(), ", or 'none' to train without one"));
     }
   }
   return absl::OkStatus();
@@ -114,8 +114,10 @@ absl::Status ResolveCache(std::optional<std::string>* cache) {
   if (!cache->has_value() || (*cache)->empty() || **cache == "none") return absl::OkStatus();
   auto address = rpc::ParseAddress(**cache);
   if (address.ok() && !address->is_unix()) {
-    return absl::InvalidArgumentError(absl::StrCat("a cache serves its own node only: give a folder, unix:/path or none "
-                                                   "instead of '", **cache, "' (--egeria-cache, EGERIA_CACHE)"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a cache serves its own node only: give a folder, unix:/path or none "
+                     "instead of '",
+                     **cache, "' (--egeria-cache, EGERIA_CACHE)"));
   }
   if (!absl::StartsWith(**cache, "unix:")) {
     std::error_code ignored;

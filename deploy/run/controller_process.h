@@ -18,8 +18,7 @@ namespace egeria::run {
 class ControllerProcess {
  public:
   // Starts it, without waiting for it. Errors: NOT_FOUND, UNAVAILABLE saying why there is none.
-  static absl::StatusOr<std::unique_ptr<ControllerProcess>> Start(const Arguments& arguments,
-                                                                  const Signals& signals);
+  static absl::StatusOr<std::unique_ptr<ControllerProcess>> Start(const Arguments& arguments, const Signals& signals);
 
   std::string address() const { return "unix:" + folder_.path() + "/controller.sock"; }
   DaemonProcess& process() { return process_; }

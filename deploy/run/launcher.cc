@@ -37,8 +37,9 @@ struct Controller {
 
 Controller StartController(const Arguments& arguments, const Signals& signals) {
   if (SpansNodes(arguments.torchrun)) {
-    LogWarning("A job on several nodes needs one controller for all: start egeria-controller, and give its address "
-               "to every egeria-run in EGERIA_CONTROLLER. Training goes on without one.");
+    LogWarning(
+        "A job on several nodes needs one controller for all: start egeria-controller, and give its address "
+        "to every egeria-run in EGERIA_CONTROLLER. Training goes on without one.");
     return {"none", nullptr};
   }
   auto process = ControllerProcess::Start(arguments, signals);
@@ -111,8 +112,8 @@ std::optional<int> SignalSoFar(Signals* signals) {
   return std::nullopt;
 }
 
-int RunTorchrun(const std::string& program, const Arguments& arguments, const Controller& controller,
-                NodeCache* cache, Signals* signals) {
+int RunTorchrun(const std::string& program, const Arguments& arguments, const Controller& controller, NodeCache* cache,
+                Signals* signals) {
   if (const std::optional<int> signal = SignalSoFar(signals)) return 128 + *signal;
   Subprocess::Options options;
   options.command = {program};

@@ -26,11 +26,13 @@ std::string Folder(const Arguments& arguments, const config::Environment& enviro
 }
 
 // Errors: CANCELLED a signal has come; UNAVAILABLE somebody has held the lock all the time; those of FileLock::Try.
-absl::StatusOr<FileLock> Lock(const std::string& path, FileLock::Kind kind, const Signals& signals, absl::Time deadline) {
+absl::StatusOr<FileLock> Lock(const std::string& path, FileLock::Kind kind, const Signals& signals,
+                              absl::Time deadline) {
   for (;;) {
     absl::StatusOr<FileLock> lock = FileLock::Try(path, kind);
     if (lock.ok() || !absl::IsUnavailable(lock.status()) || absl::Now() > deadline) return lock;
-    if (signals.WaitForInput(-1, kLockRetry) == Signals::Event::kSignal) return absl::CancelledError("a signal has come");
+    if (signals.WaitForInput(-1, kLockRetry) == Signals::Event::kSignal)
+      return absl::CancelledError("a signal has come");
   }
 }
 
@@ -50,7 +52,8 @@ absl::StatusOr<DaemonProcess> StartDaemon(const std::string& folder, const std::
 
 void WarnThatThereIsNone(const absl::Status& why) {
   if (absl::IsCancelled(why)) return;
-  LogWarning("No cache: ", why.message(), ". Training goes on without one, and computes what is frozen each time. "
+  LogWarning("No cache: ", why.message(),
+             ". Training goes on without one, and computes what is frozen each time. "
              "--egeria-cache DIR takes another folder, on a disk of this node; --egeria-cache none does without.");
 }
 
@@ -77,8 +80,7 @@ void NodeCache::FindOrStart(const std::string& folder, const Signals& signals, a
   absl::StatusOr<FileLock> use = Lock(cache::UsersFile(folder), FileLock::Kind::kShared, signals, deadline);
   if (!use.ok()) return WarnThatThereIsNone(use.status());
   // Of several jobs that start at the same moment one starts it, and the others adopt it.
-  const absl::StatusOr<FileLock> starting =
-      Lock(folder + "/starting", FileLock::Kind::kExclusive, signals, deadline);
+  const absl::StatusOr<FileLock> starting = Lock(folder + "/starting", FileLock::Kind::kExclusive, signals, deadline);
   if (!starting.ok()) return WarnThatThereIsNone(starting.status());
   if (!CheckThatSomebodyListens(address).ok()) {
     absl::StatusOr<DaemonProcess> process = StartDaemon(folder, address, signals);

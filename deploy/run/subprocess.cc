@@ -45,8 +45,8 @@ bool PrintTo(const char* path) {
 }
 
 // In the child, between fork and exec: only what is safe there. Writes errno to `report` if it fails.
-[[noreturn]] void BecomeProgram(const Subprocess::Options& options, pid_t parent, char** arguments,
-                                char** environment, int report) {
+[[noreturn]] void BecomeProgram(const Subprocess::Options& options, pid_t parent, char** arguments, char** environment,
+                                int report) {
   if (options.outlives_us) {
     setsid();
   } else {

@@ -23,10 +23,10 @@ class Subprocess {
     std::vector<std::string> command;                // the program's path first
     std::map<std::string, std::string> environment;  // added to this process's
     sigset_t signal_mask;
-    bool own_group = false;      // keep the terminal's Ctrl-C away from it
-    bool outlives_us = false;    // and the terminal, which it does not belong to
-    std::string output;          // a file for what it prints, empty at first; "": where this process's goes
-    int inherited = -1;          // a descriptor to leave open in it
+    bool own_group = false;    // keep the terminal's Ctrl-C away from it
+    bool outlives_us = false;  // and the terminal, which it does not belong to
+    std::string output;        // a file for what it prints, empty at first; "": where this process's goes
+    int inherited = -1;        // a descriptor to leave open in it
   };
 
   // Errors: NOT_FOUND if the program cannot be executed, with the reason; RESOURCE_EXHAUSTED.

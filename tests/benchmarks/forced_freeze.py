@@ -59,17 +59,29 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=pathlib.Path)
     parser.add_argument("--profile", default="small")
     parser.add_argument("--seeds", type=list_of(int), default=[0, 1, 2], metavar="N[,N...]", help="default 0,1,2")
-    parser.add_argument("--at", type=list_of(float), default=[0.15], metavar="PART[,PART...]",
-                        help="of the steps (default 0.15)")
+    parser.add_argument(
+        "--at", type=list_of(float), default=[0.15], metavar="PART[,PART...]", help="of the steps (default 0.15)"
+    )
     parser.add_argument("--modules", type=float, default=0.5, help="part of the layer modules (default 0.5)")
-    parser.add_argument("--limit", type=float,
-                        help="most that the mean quality may be under the plain runs', in its unit")
-    parser.add_argument("--spreads", type=float, default=2.0,
-                        help="that limit for a loss, in standard deviations of the plain runs (default 2)")
+    parser.add_argument(
+        "--limit", type=float, help="most that the mean quality may be under the plain runs', in its unit"
+    )
+    parser.add_argument(
+        "--spreads",
+        type=float,
+        default=2.0,
+        help="that limit for a loss, in standard deviations of the plain runs (default 2)",
+    )
     parser.add_argument("--null", action="store_true", help="a second plain run of each seed, a rounding step off")
     parser.add_argument("--unforced", action="store_true", help="a run of each seed with `auto` left alone")
-    parser.add_argument("--setting", type=setting, action="append", default=[], metavar="NAME=JSON",
-                        help="of the task, in place of its profile's")
+    parser.add_argument(
+        "--setting",
+        type=setting,
+        action="append",
+        default=[],
+        metavar="NAME=JSON",
+        help="of the task, in place of its profile's",
+    )
     parser.add_argument("--json", type=pathlib.Path, help="file that a line for each run is added to")
     arguments = parser.parse_args()
     arguments.settings = dict(arguments.setting)
@@ -94,7 +106,7 @@ def is_undone(decisions: Sequence[Mapping[str, Any]]) -> bool:
     origins = [decision["origin"] for decision in decisions]
     if "DECISION_ORIGIN_OPERATOR" not in origins:
         return False
-    after = decisions[origins.index("DECISION_ORIGIN_OPERATOR") + 1:]
+    after = decisions[origins.index("DECISION_ORIGIN_OPERATOR") + 1 :]
     thaw = next((decision["reason"] for decision in after if decision["action"] == "unfreeze"), "")
     return any(words in thaw for words in REPROBE)
 
@@ -116,9 +128,21 @@ class Meddler(threading.Thread):
             time.sleep(0.2)
         prefix = str(frozen_prefix(self._share, int(jobs[0]["module_count"])))
         for force in ([], ["--force"]):
-            done = subprocess.run([find_program("egeria"), "freeze", jobs[0]["job_id"], prefix, *force, "--controller",
-                                   self._controller.address], text=True, stdout=subprocess.PIPE,
-                                  stderr=subprocess.STDOUT, timeout=30)
+            done = subprocess.run(
+                [
+                    find_program("egeria"),
+                    "freeze",
+                    jobs[0]["job_id"],
+                    prefix,
+                    *force,
+                    "--controller",
+                    self._controller.address,
+                ],
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=30,
+            )
             self.said.append(done.stdout.strip())
 
 
@@ -129,8 +153,7 @@ def train(arguments: argparse.Namespace, seed: int, run: Run, *, nudged: bool = 
 
 
 def force(arguments: argparse.Namespace, task: Task, seed: int, at: float) -> tuple[bool, dict[str, Any]]:
-    """A run with a forced freeze. Returns whether that was vetoed, and undone by the re-probe; and what rank 0 reports.
-    """
+    """Runs with a forced freeze. Returns whether it was vetoed and undone by the re-probe, and what rank 0 reports."""
     with tempfile.TemporaryDirectory(prefix="egeria-forced-") as folder, Controller(pathlib.Path(folder)) as controller:
         meddler = Meddler(controller, int(at * task.profile.steps), arguments.modules)
         meddler.start()
@@ -144,15 +167,26 @@ def force(arguments: argparse.Namespace, task: Task, seed: int, at: float) -> tu
     vetoed = len(meddler.said) == 2 and "[VETOED]" in meddler.said[0]
     undone = is_undone(decisions)
     if not vetoed or not undone:
-        print(f"  It was {'' if vetoed else 'not '}vetoed and {'' if undone else 'not '}undone by the re-probe.",
-              file=sys.stderr)
+        print(
+            f"  It was {'' if vetoed else 'not '}vetoed and {'' if undone else 'not '}undone by the re-probe.",
+            file=sys.stderr,
+        )
     return vetoed and undone, result
 
 
 def _job(arguments: argparse.Namespace, seed: int, run: Run, folder: str) -> Job:
-    return Job(arguments.task, arguments.profile, seed, run,
-               None if arguments.data is None else str(arguments.data.resolve()), None, None, {}, folder,
-               settings=arguments.settings)
+    return Job(
+        arguments.task,
+        arguments.profile,
+        seed,
+        run,
+        None if arguments.data is None else str(arguments.data.resolve()),
+        None,
+        None,
+        {},
+        folder,
+        settings=arguments.settings,
+    )
 
 
 class Results:
@@ -173,9 +207,19 @@ class Results:
         """Returns the run's final quality."""
         print(f"seed {seed}, {kind}: {self._quality.name} {result['final']:.4f}", flush=True)
         if self._arguments.json is not None:
-            records.append(self._arguments.json, {
-                "task": self._arguments.task, "profile": self._arguments.profile, "settings": self._arguments.settings,
-                "machine": self._facts, "seed": seed, "run": kind, **more, **result})
+            records.append(
+                self._arguments.json,
+                {
+                    "task": self._arguments.task,
+                    "profile": self._arguments.profile,
+                    "settings": self._arguments.settings,
+                    "machine": self._facts,
+                    "seed": seed,
+                    "run": kind,
+                    **more,
+                    **result,
+                },
+            )
         return result["final"]
 
     def compare(self, kind: str, final: float, plain: float) -> None:
@@ -186,8 +230,10 @@ class Results:
         for kind, values in self.gains.items():
             spread = Spread.of(values)
             half = "" if spread.half_width is None else f" +- {spread.half_width:.4f}"
-            print(f"{kind}, over plain: {spread.mean:+.4f}{half} [{spread.least:+.4f}, {spread.most:+.4f}] "
-                  f"{self._quality.unit}")
+            print(
+                f"{kind}, over plain: {spread.mean:+.4f}{half} [{spread.least:+.4f}, {spread.most:+.4f}] "
+                f"{self._quality.unit}"
+            )
 
 
 def try_all(arguments: argparse.Namespace, task: Task) -> bool:
@@ -212,8 +258,10 @@ def try_all(arguments: argparse.Namespace, task: Task) -> bool:
     results.print_gains()
     limit = limit_of(arguments.limit, arguments.spreads, task.quality, results.plains)
     kept = statistics.fmean(results.gains["forced"]) >= -limit
-    print(f"{sum(held)} of {len(held)} vetoed and undone by the re-probe; mean quality "
-          f"{'within' if kept else 'NOT within'} {limit:.4f} {task.quality.unit} of the plain runs'")
+    print(
+        f"{sum(held)} of {len(held)} vetoed and undone by the re-probe; mean quality "
+        f"{'within' if kept else 'NOT within'} {limit:.4f} {task.quality.unit} of the plain runs'"
+    )
     return all(held) and kept
 
 
@@ -223,8 +271,10 @@ def main() -> int:
         task = tasks.create(arguments.task, arguments.profile, arguments.data, arguments.settings)
         task.load()  # fails here rather than in a rank
         if arguments.limit is None and task.quality.scale != 100 and len(arguments.seeds) < 2:
-            print(f"{arguments.task} is scored by a loss, of which one seed has no spread; give --limit, or more "
-                  "--seeds", file=sys.stderr)
+            print(
+                f"{arguments.task} is scored by a loss, of which one seed has no spread; give --limit, or more --seeds",
+                file=sys.stderr,
+            )
             return 2
         return 0 if try_all(arguments, task) else 1
     except BenchError as error:

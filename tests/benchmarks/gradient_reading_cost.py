@@ -2,8 +2,8 @@
 
 usage: gradient_reading_cost.py [--model resnet20|transformer] [--ranks 2] [--frozen K] [--steps N]
 
-Every second step is measured; a ratio is taken of a step and the one before it. With --frozen, K layer modules are frozen
-and the measured steps look at them, too. Needs the package (PYTHONPATH=build/dev/python) and a build with tests.
+Every second step is measured; a ratio is taken of a step and the one before it. With --frozen, K layer modules are
+frozen and the measured steps look at them, too. Needs the package (PYTHONPATH=build/dev/python) and a build with tests.
 Prints the median seconds of both kinds of steps, and the median and the quartiles of the ratios.
 """
 
@@ -20,8 +20,11 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "worker" / "python"), str(ROOT / "worker" / "python" / "examples"),
-                str(ROOT / "tests")]
+sys.path[:0] = [
+    str(ROOT / "tests" / "worker" / "python"),
+    str(ROOT / "worker" / "python" / "examples"),
+    str(ROOT / "tests"),
+]
 
 from benchmarks.harness.processes import find_program  # noqa: E402
 
@@ -42,11 +45,11 @@ def train(arguments: argparse.Namespace) -> None:
     import torch
     import torch.distributed as dist
     import torch.nn.functional as F
+    from cifar_resnet import ResNet
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
 
     import egeria
-    from cifar_resnet import ResNet
     from support.ending import end_process_group
 
     distributed = "RANK" in os.environ
@@ -66,8 +69,9 @@ def train(arguments: argparse.Namespace) -> None:
     labels = torch.randint(10, (arguments.batch_size,))
     model = DistributedDataParallel(network) if distributed else network
     optimizer = torch.optim.SGD(network.parameters(), 0.01, momentum=0.9)
-    session = egeria.attach(model, optimizer, modules=modules,
-                            config=egeria.Config.from_env(total_steps=arguments.steps))
+    session = egeria.attach(
+        model, optimizer, modules=modules, config=egeria.Config.from_env(total_steps=arguments.steps)
+    )
     times = []
     for step in range(1, arguments.steps + 1):
         begin = time.perf_counter()
@@ -96,20 +100,36 @@ def main() -> None:
         directive = {"gradients": {"intervalSteps": 2, "version": 1}}
         if arguments.frozen > 0:
             directive["plans"] = [{"planId": 1, "frozenPrefix": arguments.frozen}]
-        launcher = [str(pathlib.Path(sys.executable).parent / "torchrun"), "--nproc-per-node", str(arguments.ranks),
-                    "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"] if arguments.ranks > 1 \
+        launcher = (
+            [
+                str(pathlib.Path(sys.executable).parent / "torchrun"),
+                "--nproc-per-node",
+                str(arguments.ranks),
+                "--rdzv-backend",
+                "c10d",
+                "--rdzv-endpoint",
+                "127.0.0.1:0",
+            ]
+            if arguments.ranks > 1
             else [sys.executable]
+        )
         with FakeController(folder, **directive) as controller:
-            subprocess.run([*launcher, __file__, *sys.argv[1:], "--out", name], check=True,
-                           env={**os.environ, "EGERIA_CONTROLLER": controller.address, "OMP_NUM_THREADS": "1"})
+            subprocess.run(
+                [*launcher, __file__, *sys.argv[1:], "--out", name],
+                check=True,
+                env={**os.environ, "EGERIA_CONTROLLER": controller.address, "OMP_NUM_THREADS": "1"},
+            )
             controller.close()
         times = json.loads((folder / "rank0.json").read_text())[20:]
     plain, measured = times[0::2], times[1::2]
     ratios = sorted(after / before for before, after in zip(plain, measured))
     quarter = len(ratios) // 4
-    print(f"{arguments.model}, {arguments.ranks} rank(s), {arguments.frozen} frozen: {len(controller.gradients)} readings; "
-          f"{1e3 * statistics.median(plain):.1f} ms a step, {1e3 * statistics.median(measured):.1f} ms with a reading; "
-          f"ratio {statistics.median(ratios):.3f} ({ratios[quarter]:.3f} to {ratios[-1 - quarter]:.3f})")
+    print(
+        f"{arguments.model}, {arguments.ranks} rank(s), {arguments.frozen} frozen: "
+        f"{len(controller.gradients)} readings; "
+        f"{1e3 * statistics.median(plain):.1f} ms a step, {1e3 * statistics.median(measured):.1f} ms with a reading; "
+        f"ratio {statistics.median(ratios):.3f} ({ratios[quarter]:.3f} to {ratios[-1 - quarter]:.3f})"
+    )
 
 
 if __name__ == "__main__":

@@ -43,8 +43,13 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--profile", default="small")
     parser.add_argument("--seeds", type=list_of(int), default=[0], metavar="N[,N...]")
     parser.add_argument("--policy", type=list_of(str), default=["auto"], metavar="P[,P...]")
-    parser.add_argument("--reinvest", type=list_of(float), default=[1.0], metavar="FACTOR[,FACTOR...]",
-                        help="a run of each policy for each, with this many times the steps (default 1)")
+    parser.add_argument(
+        "--reinvest",
+        type=list_of(float),
+        default=[1.0],
+        metavar="FACTOR[,FACTOR...]",
+        help="a run of each policy for each, with this many times the steps (default 1)",
+    )
     parser.add_argument("--null", action="store_true", help="the plain run twice")
     parser.add_argument("--steps", type=int, default=10, help="of a turn (default 10)")
     parser.add_argument("--json", type=pathlib.Path, help="file that a line for each run is added to")
@@ -53,8 +58,10 @@ def parse_arguments() -> argparse.Namespace:
 
 def runs_of(arguments: argparse.Namespace) -> list[Run]:
     found = [PLAIN, *([dataclasses.replace(PLAIN, label="plain again")] if arguments.null else [])]
-    return [*found, *(policy_run(policy, policy, {}, factor) for policy in arguments.policy
-                      for factor in arguments.reinvest)]
+    return [
+        *found,
+        *(policy_run(policy, policy, {}, factor) for policy in arguments.policy for factor in arguments.reinvest),
+    ]
 
 
 def train_all(arguments: argparse.Namespace, seed: int, runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -67,19 +74,32 @@ def train_all(arguments: argparse.Namespace, seed: int, runs: Sequence[Run]) -> 
         folders = [pathlib.Path(temporary) / str(index) for index in range(len(runs))]
         for folder in folders:
             folder.mkdir()
-        with concurrent.futures.ThreadPoolExecutor(len(runs)) as pool, \
-                TurnGiver(pathlib.Path(temporary), len(runs)) as turns:
-            started = [pool.submit(train, arguments, seed, run, folder, turns.address)
-                       for run, folder in zip(runs, folders)]
+        with (
+            concurrent.futures.ThreadPoolExecutor(len(runs)) as pool,
+            TurnGiver(pathlib.Path(temporary), len(runs)) as turns,
+        ):
+            started = [
+                pool.submit(train, arguments, seed, run, folder, turns.address) for run, folder in zip(runs, folders)
+            ]
             for finished in concurrent.futures.as_completed(started):
                 finished.result()  # raises
             return [training.result() for training in started]
 
 
 def train(arguments: argparse.Namespace, seed: int, run: Run, folder: pathlib.Path, turns: str) -> dict[str, Any]:
-    job = Job(arguments.task, arguments.profile, seed, run,
-              None if arguments.data is None else str(arguments.data.resolve()), None, None, {}, str(folder), turns,
-              arguments.steps)
+    job = Job(
+        arguments.task,
+        arguments.profile,
+        seed,
+        run,
+        None if arguments.data is None else str(arguments.data.resolve()),
+        None,
+        None,
+        {},
+        str(folder),
+        turns,
+        arguments.steps,
+    )
     return run_job_by_itself(job, 2)
 
 
@@ -95,16 +115,30 @@ def compare(arguments: argparse.Namespace) -> None:
         for run, result in zip(runs[1:], others):
             ratios[run.label].append(result["seconds"] / plain["seconds"])
             gains[run.label].append(task.quality.gain(result["final"], plain["final"]))
-            print(f"seed {seed}, {run.label}: {task.quality.name} {result['final']:.4f}, {result['seconds']:.1f} s: "
-                  f"{gains[run.label][-1]:+.4f} {task.quality.unit} in {ratios[run.label][-1]:.3f}", flush=True)
+            print(
+                f"seed {seed}, {run.label}: {task.quality.name} {result['final']:.4f}, {result['seconds']:.1f} s: "
+                f"{gains[run.label][-1]:+.4f} {task.quality.unit} in {ratios[run.label][-1]:.3f}",
+                flush=True,
+            )
         if arguments.json is not None:
             for run, result in zip(runs, (plain, *others)):
-                records.append(arguments.json, {"task": arguments.task, "profile": arguments.profile, "seed": seed,
-                                                "run": run.label, "machine": facts, **result})
+                records.append(
+                    arguments.json,
+                    {
+                        "task": arguments.task,
+                        "profile": arguments.profile,
+                        "seed": seed,
+                        "run": run.label,
+                        "machine": facts,
+                        **result,
+                    },
+                )
     for label in ratios:
-        print(f"{label}: {statistics.fmean(gains[label]):+.4f} [{min(gains[label]):+.4f}, {max(gains[label]):+.4f}] "
-              f"{task.quality.unit} in {statistics.fmean(ratios[label]):.3f} [{min(ratios[label]):.3f}, "
-              f"{max(ratios[label]):.3f}] of the plain run's time")
+        print(
+            f"{label}: {statistics.fmean(gains[label]):+.4f} [{min(gains[label]):+.4f}, {max(gains[label]):+.4f}] "
+            f"{task.quality.unit} in {statistics.fmean(ratios[label]):.3f} [{min(ratios[label]):.3f}, "
+            f"{max(ratios[label]):.3f}] of the plain run's time"
+        )
 
 
 def main() -> int:

@@ -21,12 +21,28 @@ def main() -> None:
     parser.add_argument("data", help="folder of CIFAR-10's binary files")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--interval", type=int, default=5,
-                        help="steps between readings (default 5, the guideline's for a run of 1,248 steps)")
+    parser.add_argument(
+        "--interval",
+        type=int,
+        default=5,
+        help="steps between readings (default 5, the guideline's for a run of 1,248 steps)",
+    )
     arguments = parser.parse_args()
 
-    common = ("--task", "resnet20", "--data", arguments.data, "--train-samples", "10000", "--validation-samples", "500",
-              "--epochs", "16", "--stop-after", str(arguments.steps))
+    common = (
+        "--task",
+        "resnet20",
+        "--data",
+        arguments.data,
+        "--train-samples",
+        "10000",
+        "--validation-samples",
+        "500",
+        "--epochs",
+        "16",
+        "--stop-after",
+        str(arguments.steps),
+    )
     # No waiting for the loss, so that all steps are watched.
     watched = ("--policy", "plasticity", "--observe", "--bootstrap", "off", "--interval", str(arguments.interval))
     plain, observe = [], []

@@ -32,8 +32,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("data", type=pathlib.Path, help="folder of CIFAR-10's binary files")
     parser.add_argument("--depth", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=64, help="per rank (default 64)")
-    parser.add_argument("--interval", type=int, default=24,
-                        help="steps between readings (default 24, the guideline's for 30 epochs)")
+    parser.add_argument(
+        "--interval", type=int, default=24, help="steps between readings (default 24, the guideline's for 30 epochs)"
+    )
     parser.add_argument("--rounds", type=int, default=18)
     parser.add_argument("--steps", type=int, default=24, help="of a block (default 24)")
     parser.add_argument("--job", type=pathlib.Path, help=argparse.SUPPRESS)
@@ -42,12 +43,12 @@ def parse_arguments() -> argparse.Namespace:
 
 def train(arguments: argparse.Namespace) -> None:
     """One rank."""
+    import cifar_resnet
     import torch
     import torch.distributed as dist
     import torch.nn.functional as F
     from torch.nn.parallel import DistributedDataParallel
 
-    import cifar_resnet
     import egeria
     from support.ending import end_process_group
 
@@ -63,8 +64,12 @@ def train(arguments: argparse.Namespace) -> None:
         model = DistributedDataParallel(copy.deepcopy(network))
         optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9, weight_decay=1e-4)
         # No waiting for the loss, so that all steps are watched.
-        config = egeria.Config(observe=True, enabled=watched,
-                               policy="plasticity", options={"interval_steps": arguments.interval, "bootstrap": False})
+        config = egeria.Config(
+            observe=True,
+            enabled=watched,
+            policy="plasticity",
+            options={"interval_steps": arguments.interval, "bootstrap": False},
+        )
         return model, optimizer, egeria.attach(model, optimizer, config=config)
 
     kinds = {"plain": make(False), "again": make(False), "observe": make(True)}
@@ -95,8 +100,9 @@ def train(arguments: argparse.Namespace) -> None:
             times.append(measured)
     assert losses["plain"] == losses["again"] == losses["observe"], "observe changed the training"
     session = kinds["observe"][2]
-    arguments.job.joinpath(f"rank{rank}.json").write_text(json.dumps(
-        {"times": times, "counters": session.counters(), "spent": session.summary()["spent_seconds"]}))
+    arguments.job.joinpath(f"rank{rank}.json").write_text(
+        json.dumps({"times": times, "counters": session.counters(), "spent": session.summary()["spent_seconds"]})
+    )
     session.close()
     end_process_group()
 
@@ -113,10 +119,14 @@ def main() -> None:
         return
     binary = pathlib.Path(os.environ.get("EGERIA_BIN", ROOT / "build" / "dev" / "bin")) / "egeria-run"
     with tempfile.TemporaryDirectory() as name:
-        options = [f"--{key.replace('_', '-')}={value}" for key, value in vars(arguments).items()
-                   if key not in ("data", "job")]
-        subprocess.run([binary, "--nproc-per-node", "2", __file__, arguments.data, *options, "--job", name], check=True,
-                       env=dict(os.environ, EGERIA_CACHE="none", OMP_NUM_THREADS="1"))
+        options = [
+            f"--{key.replace('_', '-')}={value}" for key, value in vars(arguments).items() if key not in ("data", "job")
+        ]
+        subprocess.run(
+            [binary, "--nproc-per-node", "2", __file__, arguments.data, *options, "--job", name],
+            check=True,
+            env=dict(os.environ, EGERIA_CACHE="none", OMP_NUM_THREADS="1"),
+        )
         ranks = [json.loads((pathlib.Path(name) / f"rank{rank}.json").read_text()) for rank in (0, 1)]
     counters = ranks[0]["counters"]
     steps = arguments.steps
@@ -126,8 +136,10 @@ def main() -> None:
     for number, rank in enumerate(ranks):
         for place, what in enumerate(("clock", "processor")):
             for kind in ("observe", "again"):
-                show(f"{kind:7} / plain, {what:9}, rank {number}",
-                     [turn[kind][place] / turn["plain"][place] for turn in rank["times"]])
+                show(
+                    f"{kind:7} / plain, {what:9}, rank {number}",
+                    [turn[kind][place] / turn["plain"][place] for turn in rank["times"]],
+                )
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def train(arguments: argparse.Namespace) -> None:
     """One rank."""
+    import cifar_resnet
     import torch
     import torch.distributed as dist
     import torch.nn.functional as F
@@ -49,7 +50,6 @@ def train(arguments: argparse.Namespace) -> None:
     from torch.utils.data import DataLoader
     from torch.utils.data.distributed import DistributedSampler
 
-    import cifar_resnet
     import egeria
     from support.ending import end_process_group
 
@@ -61,8 +61,11 @@ def train(arguments: argparse.Namespace) -> None:
     loader = DataLoader(data, arguments.batch_size, sampler=DistributedSampler(data, seed=7), drop_last=True)
     optimizer = torch.optim.SGD(network.parameters(), 0.05, momentum=0.9, weight_decay=1e-4)
     plans = read_plans(arguments.plans, len(loader))
-    session = egeria.attach(model, optimizer, config=egeria.Config(
-        controller="none", plans=plans, cache="none", enabled=bool(arguments.enabled)))
+    session = egeria.attach(
+        model,
+        optimizer,
+        config=egeria.Config(controller="none", plans=plans, cache="none", enabled=bool(arguments.enabled)),
+    )
     begin = time.perf_counter()
     for epoch in range(arguments.epochs):
         loader.sampler.set_epoch(epoch)
@@ -104,15 +107,22 @@ def main() -> int:
             spent = sum(runs[1]["spent"].values())
             differences.append(runs[0]["seconds"] - runs[1]["seconds"])
             accounts.append(runs[1]["saved"] - spent)
-            print(f"round {number + 1}: plain {runs[0]['seconds']:.1f} s, freezing {runs[1]['seconds']:.1f} s: "
-                  f"{differences[-1]:.1f} s less; the account: {runs[1]['saved']:.1f} s saved, {spent:.2f} s spent; "
-                  f"ratio {accounts[-1] / differences[-1]:.2f}", flush=True)
+            print(
+                f"round {number + 1}: plain {runs[0]['seconds']:.1f} s, freezing {runs[1]['seconds']:.1f} s: "
+                f"{differences[-1]:.1f} s less; the account: {runs[1]['saved']:.1f} s saved, {spent:.2f} s spent; "
+                f"ratio {accounts[-1] / differences[-1]:.2f}",
+                flush=True,
+            )
     account, clock = sum(accounts), sum(differences)
-    print(f"over all rounds: the account's {account:.1f} s over the clock's {clock:.1f} s: {account / clock:.3f}; by "
-          f"round, median {statistics.median(one / other for one, other in zip(accounts, differences)):.3f}")
+    print(
+        f"over all rounds: the account's {account:.1f} s over the clock's {clock:.1f} s: {account / clock:.3f}; by "
+        f"round, median {statistics.median(one / other for one, other in zip(accounts, differences)):.3f}"
+    )
     right = agree(account, clock, arguments.within)
-    print(f"they differ by {abs(account - clock):.1f} s, {'within' if right else 'NOT within'} {arguments.within:.0%} "
-          "of the clock's saving")
+    print(
+        f"they differ by {abs(account - clock):.1f} s, {'within' if right else 'NOT within'} {arguments.within:.0%} "
+        "of the clock's saving"
+    )
     return 0 if right else 1
 
 

@@ -10,8 +10,17 @@ from collections.abc import Sequence
 
 def run_two_ranks(script: str, options: Sequence[str]) -> None:
     """Runs the script under torch.distributed.run with this process's arguments and `options`, one thread a rank."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script,
-               *sys.argv[1:], *options]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        script,
+        *sys.argv[1:],
+        *options,
+    ]
     subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)
 
 

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "grpcpp/generic/generic_stub.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "controller/service/rank_session.h"
+#include "gmock/gmock.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "gtest/gtest.h"
 #include "tests/cluster/test_cluster.h"
 
 namespace egeria::testing {
@@ -238,8 +238,8 @@ TEST(Cluster, ASampleThatIsNotFiniteIsRefusedByNameAndTheOthersGoOn) {
   rank->Serve(rank->Beat(), 10);
   rank->heartbeat.set_step(10);
   const v1::Directive directive = rank->BeatUntil([](const v1::Directive& d) { return d.has_sampling(); });
-  const auto upload = SampleUpload(rank->NextUploadId(), directive.sampling(), 20,
-                                   std::numeric_limits<float>::quiet_NaN());
+  const auto upload =
+      SampleUpload(rank->NextUploadId(), directive.sampling(), 20, std::numeric_limits<float>::quiet_NaN());
   ASSERT_TRUE(rank->Send(upload));
   const auto result = rank->ReadUploadResult();
   ASSERT_TRUE(result.has_value());

@@ -124,9 +124,9 @@ TEST_F(LocalReference, BadReadingsAreRefusedByNameAndJobsGoOn) {
   offer([](auto& r) { r.plasticity = std::numeric_limits<double>::quiet_NaN(); });
   offer([](auto& r) { r.plasticity = std::numeric_limits<double>::infinity(); });
   offer([](auto& r) { r.plasticity = -1e-9; });
-  offer([](auto& r) { r.module = ModuleIndex(1); });          // not the frontmost one
-  offer([](auto& r) { r.module = ModuleIndex(3); });          // the controller evaluates it
-  offer([](auto& r) { r.module = ModuleIndex(4); });          // there is none
+  offer([](auto& r) { r.module = ModuleIndex(1); });  // not the frontmost one
+  offer([](auto& r) { r.module = ModuleIndex(3); });  // the controller evaluates it
+  offer([](auto& r) { r.module = ModuleIndex(4); });  // there is none
   offer([](auto& r) { r.request_version -= 1; });
   ASSERT_TRUE(other.TrainUntil([&] { return agent.counters().uploads_refused >= refused_before + 7; }));
   const auto refused = Totals(1).uploads_refused;

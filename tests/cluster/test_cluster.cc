@@ -70,8 +70,7 @@ std::optional<v1::ControllerMessage> SimulatedRank::Read() {
   return message;
 }
 
-std::optional<v1::Directive> SimulatedRank::ReadDirective(
-    const std::function<bool(const v1::Directive&)>& wanted) {
+std::optional<v1::Directive> SimulatedRank::ReadDirective(const std::function<bool(const v1::Directive&)>& wanted) {
   while (auto message = Read()) {
     if (message->has_directive() && wanted(message->directive())) return message->directive();
   }
@@ -129,13 +128,13 @@ TestCluster::TestCluster(FakeEvaluator::Script script, JobManagerOptions options
 void TestCluster::Start() {
   auto journal = controller::Journal::Open(journal_folder());
   EGERIA_CHECK(journal.ok());
-  auto manager = JobManager::Start(options_, *std::move(journal),
-                                   [this](reference::Evaluator::Callback on_result)
-                                       -> absl::StatusOr<std::unique_ptr<reference::Evaluator>> {
-                                     auto fake = std::make_unique<FakeEvaluator>(std::move(on_result), script_);
-                                     evaluator_ = fake.get();
-                                     return std::unique_ptr<reference::Evaluator>(std::move(fake));
-                                   });
+  auto manager = JobManager::Start(
+      options_, *std::move(journal),
+      [this](reference::Evaluator::Callback on_result) -> absl::StatusOr<std::unique_ptr<reference::Evaluator>> {
+        auto fake = std::make_unique<FakeEvaluator>(std::move(on_result), script_);
+        evaluator_ = fake.get();
+        return std::unique_ptr<reference::Evaluator>(std::move(fake));
+      });
   EGERIA_CHECK(manager.ok());
   manager_ = *std::move(manager);
   ControllerServer::Options options;

@@ -27,8 +27,7 @@ using controller::JobManagerOptions;
 // Thread-compatible; owned by the test.
 class SimulatedRank {
  public:
-  SimulatedRank(std::shared_ptr<grpc::Channel> channel, v1::RegisterJobRequest job, int rank,
-                uint64_t incarnation = 0);
+  SimulatedRank(std::shared_ptr<grpc::Channel> channel, v1::RegisterJobRequest job, int rank, uint64_t incarnation = 0);
   ~SimulatedRank() { Cut(); }
 
   grpc::Status Register(v1::RegisterJobResponse* response = nullptr);

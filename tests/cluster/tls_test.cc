@@ -81,8 +81,8 @@ class Tls : public ::testing::Test {
     auto journal = controller::Journal::Open(folder_ / "journal");
     ASSERT_TRUE(journal.ok()) << journal.status();
     auto manager = JobManager::Start({}, *std::move(journal), [this](reference::Evaluator::Callback on_result) {
-      auto fake = std::make_unique<FakeEvaluator>(std::move(on_result),
-                                                  [](const JobId&, int, int64_t) { return 0.001; });
+      auto fake =
+          std::make_unique<FakeEvaluator>(std::move(on_result), [](const JobId&, int, int64_t) { return 0.001; });
       evaluator_ = fake.get();
       return absl::StatusOr<std::unique_ptr<reference::Evaluator>>(std::move(fake));
     });

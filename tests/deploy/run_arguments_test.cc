@@ -1,11 +1,10 @@
-#include "deploy/run/arguments.h"
-
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "deploy/run/arguments.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -37,8 +36,8 @@ TEST_F(ArgumentsTest, LeaveTorchrunsOwnAlone) {
 
 TEST_F(ArgumentsTest, TakeOwnOptionsFromTheFrontInBothSpellings) {
   const auto arguments =
-      ParseArguments({"--egeria-controller", "unix:/x", "--egeria-job-id=" + std::string(kJobId), "--egeria-name", "a b",
-                      "--egeria-config=/c.yaml", "--egeria-state-dir", "/s", "--egeria-metrics", "127.0.0.1:0",
+      ParseArguments({"--egeria-controller", "unix:/x", "--egeria-job-id=" + std::string(kJobId), "--egeria-name",
+                      "a b", "--egeria-config=/c.yaml", "--egeria-state-dir", "/s", "--egeria-metrics", "127.0.0.1:0",
                       "--egeria-ready-timeout", "0.5", "--egeria-budget", "20%", "train.py"});
   ASSERT_TRUE(arguments.ok()) << arguments.status();
   EXPECT_EQ(arguments->controller, "unix:/x");
@@ -61,11 +60,20 @@ TEST_F(ArgumentsTest, PreferTheOptionToTheEnvironment) {
 }
 
 TEST_F(ArgumentsTest, RefuseWhatIsWrongAndSayWhatIsRight) {
-  for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{
-           {}, {"--egeria-name"}, {"--egeria-name", ""}, {"--egeria-nmae", "x", "y"}, {"--egeria-name", "x"},
-           {"--egeria-job-id", "7", "x"}, {"--egeria-controller", "host", "x"}, {"--egeria-ready-timeout", "0", "x"},
-           {"--egeria-ready-timeout", "nan", "x"}, {"--egeria-", "x"}, {"--egeria-budget", "0", "x"},
-           {"--egeria-budget", "120%", "x"}, {"--egeria-budget", "much", "x"}}) {
+  for (const std::vector<std::string>& wrong :
+       std::vector<std::vector<std::string>>{{},
+                                             {"--egeria-name"},
+                                             {"--egeria-name", ""},
+                                             {"--egeria-nmae", "x", "y"},
+                                             {"--egeria-name", "x"},
+                                             {"--egeria-job-id", "7", "x"},
+                                             {"--egeria-controller", "host", "x"},
+                                             {"--egeria-ready-timeout", "0", "x"},
+                                             {"--egeria-ready-timeout", "nan", "x"},
+                                             {"--egeria-", "x"},
+                                             {"--egeria-budget", "0", "x"},
+                                             {"--egeria-budget", "120%", "x"},
+                                             {"--egeria-budget", "much", "x"}}) {
     EXPECT_FALSE(ParseArguments(wrong).ok()) << ::testing::PrintToString(wrong);
   }
   EXPECT_THAT(std::string(ParseArguments({"--egeria-nmae", "x"}).status().message()), HasSubstr("--egeria-name"));

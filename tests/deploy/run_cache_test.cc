@@ -91,9 +91,9 @@ TEST_F(RunCacheTest, StartsACacheForTheJobAndEndsItAfterwards) {
 
 TEST_F(RunCacheTest, TakesTheUsersCacheFolderWhereNothingIsSaid) {
   // EGERIA_CACHE_USE and EGERIA_CACHE_FORMAT are none of the daemon's options.
-  const Result result = Run({"--egeria-controller", "none", "t.py"},
-                            {"EGERIA_CACHE", "EGERIA_CACHE_FOLDER=" + store_, "EGERIA_CACHE_USE=always",
-                             "EGERIA_CACHE_FORMAT=lz4"});
+  const Result result =
+      Run({"--egeria-controller", "none", "t.py"},
+          {"EGERIA_CACHE", "EGERIA_CACHE_FOLDER=" + store_, "EGERIA_CACHE_USE=always", "EGERIA_CACHE_FORMAT=lz4"});
   EXPECT_EQ(Told(result.output, "cache").at(0), address_) << result.error;
   ASSERT_THAT(Daemons(), SizeIs(1));
 }
@@ -141,15 +141,18 @@ TEST_F(RunCacheTest, AJobThatComesWhileACacheEndsWaitsAndStartsAnother) {
   ChildProcess job = StartJob();
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   EXPECT_THAT(Daemons(), SizeIs(0));
-  { const FileLock ended = *std::move(ending); }
+  {
+    const FileLock ended = *std::move(ending);
+  }
   EXPECT_EQ(CacheOf(&job), "cache " + address_);
   EndJob(&job);
   EXPECT_EQ(Contents("stderr"), "");
 }
 
 TEST_F(RunCacheTest, SaysThatItsCacheHasEndedAndGoesOn) {
-  Script("bin/torchrun", "kill -9 $(cat $LOG/cache.pids)\n"
-                         "while ! grep -q 'has ended' $LOG/stderr; do sleep 0.05; done\nexit 5");
+  Script("bin/torchrun",
+         "kill -9 $(cat $LOG/cache.pids)\n"
+         "while ! grep -q 'has ended' $LOG/stderr; do sleep 0.05; done\nexit 5");
   const Result result = Run({"--egeria-controller", "none", "--egeria-cache", store_, "t.py"});
   EXPECT_EQ(result.code, 5);
   EXPECT_THAT(result.error, HasSubstr("The cache has ended. Training goes on"));
@@ -181,8 +184,8 @@ TEST_F(RunCacheTest, DoesWithoutACacheWhereItIsTold) {
 class RunWithoutCacheTest : public RunCacheTest {
  protected:
   std::string Warning(const std::string& cache, std::vector<std::string> environment = {}) {
-    const Result result = Run({"--egeria-controller", "none", "--egeria-ready-timeout", "20", "--egeria-cache", cache,
-                               "t.py"}, environment);
+    const Result result = Run(
+        {"--egeria-controller", "none", "--egeria-ready-timeout", "20", "--egeria-cache", cache, "t.py"}, environment);
     EXPECT_EQ(result.code, 0);
     EXPECT_EQ(Told(result.output, "cache").at(0), "none");
     EXPECT_EQ(std::count(result.error.begin(), result.error.end(), '\n'), 1) << result.error;
@@ -223,8 +226,9 @@ TEST_F(RunCacheTest, StartsACacheBesideAControllerThatCannotStart) {
 }
 
 TEST_F(RunWithoutCacheTest, TrainsWhereAnotherOneHasTheFolderAndDoesNotAnswer) {
-  auto daemon = ChildProcess::Start({EGERIA_CACHE, "--folder", store_, "--listen", "unix:" + (folder_ / "elsewhere"),
-                                     "--ready-fd", "1"}, {}, folder_ / "log");
+  auto daemon = ChildProcess::Start(
+      {EGERIA_CACHE, "--folder", store_, "--listen", "unix:" + (folder_ / "elsewhere"), "--ready-fd", "1"}, {},
+      folder_ / "log");
   ASSERT_TRUE(daemon.ok());
   ASSERT_EQ(daemon->ReadLine(), "READY=1");
   EXPECT_THAT(Warning(store_), HasSubstr("[STORE_IN_USE] another egeria-cache uses " + store_));

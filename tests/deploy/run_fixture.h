@@ -57,9 +57,16 @@ class RunTest : public ::testing::Test {
                                               const std::string& errors = "stderr") {
     std::vector<std::string> command = {folder_ / "bin/egeria-run"};
     command.insert(command.end(), arguments.begin(), arguments.end());
-    std::vector<std::string> all = {"EGERIA_CONTROLLER", "EGERIA_JOB_ID", "EGERIA_TORCHRUN", "EGERIA_TRAINING_JOB",
-                                    "VIRTUAL_ENV",       "XDG_RUNTIME_DIR", "TMPDIR=" + (folder_ / "tmp"),
-                                    "LOG=" + folder_.path(), "PATH=/usr/bin:/bin",   "EGERIA_CACHE=none"};
+    std::vector<std::string> all = {"EGERIA_CONTROLLER",
+                                    "EGERIA_JOB_ID",
+                                    "EGERIA_TORCHRUN",
+                                    "EGERIA_TRAINING_JOB",
+                                    "VIRTUAL_ENV",
+                                    "XDG_RUNTIME_DIR",
+                                    "TMPDIR=" + (folder_ / "tmp"),
+                                    "LOG=" + folder_.path(),
+                                    "PATH=/usr/bin:/bin",
+                                    "EGERIA_CACHE=none"};
     all.insert(all.end(), environment.begin(), environment.end());
     return testing::ChildProcess::Start(command, all, folder_ / errors);
   }

@@ -42,8 +42,8 @@ while :; do sleep 0.05; done
 
 TEST_F(RunTest, PassesTorchrunsArgumentsOnUntouched) {
   Script("bin/torchrun", kTorchrunThatTells);
-  const std::vector<std::string> arguments = {"--nproc-per-node", "2",     "--rdzv-conf=a=1,b=2", "train.py", "--x=a b",
-                                              "*",                "$HOME", "-h",                  "--",       "'"};
+  const std::vector<std::string> arguments = {
+      "--nproc-per-node", "2", "--rdzv-conf=a=1,b=2", "train.py", "--x=a b", "*", "$HOME", "-h", "--", "'"};
   std::vector<std::string> all = {"--egeria-controller", "none"};
   all.insert(all.end(), arguments.begin(), arguments.end());
   const Result result = Run(all);
@@ -57,7 +57,8 @@ TEST_F(RunTest, StartsAControllerForTheJobAndEndsItAfterwards) {
   Script("bin/egeria-controller", kController);
   const Result result = Run({"--egeria-name", "digits", "train.py"});
   EXPECT_EQ(result.code, 0) << result.error;
-  EXPECT_EQ(Told(result.output, "controller").at(0), "unix:" + Contents("socket").substr(0, Contents("socket").size() - 1));
+  EXPECT_EQ(Told(result.output, "controller").at(0),
+            "unix:" + Contents("socket").substr(0, Contents("socket").size() - 1));
   EXPECT_TRUE(JobId(Told(result.output, "job").at(0)).IsValid());
   EXPECT_EQ(Told(result.output, "name").at(0), "digits");
   EXPECT_FALSE(Told(result.output, "node").at(0).empty());
@@ -220,8 +221,9 @@ TEST_F(RunTest, TrainsWithoutAControllerWhereThereIsNone) {
 }
 
 TEST_F(RunTest, GoesOnTrainingWhenItsControllerDies) {
-  Script("bin/torchrun", "kill -9 $(cat $LOG/controller.pid)\nwhile ! grep -q 'has ended' $LOG/stderr; do sleep 0.05; done\n"
-                         "exit 5");
+  Script("bin/torchrun",
+         "kill -9 $(cat $LOG/controller.pid)\nwhile ! grep -q 'has ended' $LOG/stderr; do sleep 0.05; done\n"
+         "exit 5");
   Script("bin/egeria-controller", kController);
   const Result result = Run({"t.py"});
   EXPECT_EQ(result.code, 5);

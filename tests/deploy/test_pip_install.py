@@ -21,8 +21,15 @@ PACE = ROOT / "tests" / "worker" / "python" / "run_script.py"
 def call(*command: object, folder: pathlib.Path, seconds: float = 120, **variables: str) -> str:
     """What a command prints; it must succeed. Nothing of this environment's Python path reaches it."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("EGERIA_", "PYTHONPATH"))}
-    done = subprocess.run([str(part) for part in command], cwd=folder, env={**kept, **variables}, text=True,
-                          capture_output=True, timeout=seconds, check=False)
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=folder,
+        env={**kept, **variables},
+        text=True,
+        capture_output=True,
+        timeout=seconds,
+        check=False,
+    )
     assert done.returncode == 0, f"{command[0]}: exit code {done.returncode}\n{(done.stdout + done.stderr)[-6000:]}"
     return done.stdout + done.stderr
 
@@ -33,10 +40,24 @@ def environment_fixture(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Pat
     folder = tmp_path_factory.mktemp("pip")
     # Compiled as the dev preset is, so that ccache has most of it already.
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    settings = [f"-Cbuild-dir={ROOT / 'build' / 'pip'}", "-Ccmake.build-type=RelWithDebInfo",
-                "-Ccmake.define.CMAKE_CXX_FLAGS_RELWITHDEBINFO=-O2 -g1"]
-    call(*pip, "wheel", "--no-deps", "--no-build-isolation", *settings, "-w", folder, ROOT, folder=folder, seconds=3000,
-         CXX="c++")
+    settings = [
+        f"-Cbuild-dir={ROOT / 'build' / 'pip'}",
+        "-Ccmake.build-type=RelWithDebInfo",
+        "-Ccmake.define.CMAKE_CXX_FLAGS_RELWITHDEBINFO=-O2 -g1",
+    ]
+    call(
+        *pip,
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        *settings,
+        "-w",
+        folder,
+        ROOT,
+        folder=folder,
+        seconds=3000,
+        CXX="c++",
+    )
     venv.create(folder / "venv", symlinks=True, with_pip=False)
     packages = next((folder / "venv" / "lib").glob("python*")) / "site-packages"
     for package in pathlib.Path(site.getsitepackages()[0]).iterdir():
@@ -67,10 +88,22 @@ OPTIONS = {"auto": "", "plasticity": '{"interval_steps": 5, "window": 3, "tolera
 def test_the_readmes_example_freezes_on_two_ranks(policy: str, environment: pathlib.Path, tmp_path: pathlib.Path):
     """At a pace that leaves the controller, to which ranks report once a second, the time to decide."""
     script, pace = shutil.copy(EXAMPLE, tmp_path), shutil.copy(PACE, tmp_path)
-    out = call(environment / "bin" / "egeria-run", "--nproc-per-node", 2, pace, script, "--epochs", 30, folder=tmp_path,
-               seconds=3000, EGERIA_CACHE=str(tmp_path / "cache"), EGERIA_POLICY=policy,
-               EGERIA_POLICY_OPTIONS=OPTIONS[policy], STEP_SECONDS="0.05",
-               PATH=f"{environment / 'bin'}:{os.environ['PATH']}")
+    out = call(
+        environment / "bin" / "egeria-run",
+        "--nproc-per-node",
+        2,
+        pace,
+        script,
+        "--epochs",
+        30,
+        folder=tmp_path,
+        seconds=3000,
+        EGERIA_CACHE=str(tmp_path / "cache"),
+        EGERIA_POLICY=policy,
+        EGERIA_POLICY_OPTIONS=OPTIONS[policy],
+        STEP_SECONDS="0.05",
+        PATH=f"{environment / 'bin'}:{os.environ['PATH']}",
+    )
     assert float(re.search(r"accuracy ([\d.]+)", out).group(1)) > 0.95
     summary = next(line for line in out.splitlines() if line.startswith("egeria: "))
     # Whether a freeze comes before the drop of the rate, and an unfreeze with it, is a matter of how fast the readings
@@ -83,7 +116,14 @@ def test_doctor_finds_the_package_beside_the_program(environment: pathlib.Path, 
         "import torch\n"
         "def build():\n"
         "    layers = [torch.nn.Linear(16, 16) for _ in range(4)]\n"
-        "    return torch.nn.Sequential(*layers), torch.randn(8, 16)\n", encoding="utf-8")
-    out = call(environment / "bin" / "egeria", "doctor", "model.py:build", folder=tmp_path,
-               PATH=f"{environment / 'bin'}:{os.environ['PATH']}")
+        "    return torch.nn.Sequential(*layers), torch.randn(8, 16)\n",
+        encoding="utf-8",
+    )
+    out = call(
+        environment / "bin" / "egeria",
+        "doctor",
+        "model.py:build",
+        folder=tmp_path,
+        PATH=f"{environment / 'bin'}:{os.environ['PATH']}",
+    )
     assert "attach() would take this model" in out

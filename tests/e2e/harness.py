@@ -53,9 +53,22 @@ class Controller:
         reader, writer = os.pipe()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [BIN / "egeria-controller", "--listen", self.address, "--state-dir", self.folder / "state",
-                 "--metrics-listen", f"127.0.0.1:{self.metrics_port}", "--ready-fd", str(writer), *self.arguments],
-                stdout=log, stderr=log, pass_fds=[writer])
+                [
+                    BIN / "egeria-controller",
+                    "--listen",
+                    self.address,
+                    "--state-dir",
+                    self.folder / "state",
+                    "--metrics-listen",
+                    f"127.0.0.1:{self.metrics_port}",
+                    "--ready-fd",
+                    str(writer),
+                    *self.arguments,
+                ],
+                stdout=log,
+                stderr=log,
+                pass_fds=[writer],
+            )
         os.close(writer)
         with os.fdopen(reader) as ready:
             line = ready.readline()
@@ -77,8 +90,13 @@ class Controller:
 
     def egeria(self, *arguments: str) -> str:
         """Output of the command `egeria` against this controller."""
-        return subprocess.run([BIN / "egeria", *arguments, "--controller", self.address],
-                              check=True, capture_output=True, text=True, timeout=300).stdout
+        return subprocess.run(
+            [BIN / "egeria", *arguments, "--controller", self.address],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        ).stdout
 
     def metrics(self) -> str:
         return http_get(f"http://127.0.0.1:{self.metrics_port}/metrics")
@@ -116,17 +134,43 @@ def metric(text: str, name: str, **labels: str) -> float | None:
 class Job:
     """A training job under torchrun: `egeria-train` on two ranks, unless said otherwise. Ends with its context."""
 
-    def __init__(self, folder: pathlib.Path, name: str, *arguments: str, controller: str = "none",
-                 ranks: int = 2, program: tuple[str, ...] = (), environment: dict[str, str] | None = None):
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        name: str,
+        *arguments: str,
+        controller: str = "none",
+        ranks: int = 2,
+        program: tuple[str, ...] = (),
+        environment: dict[str, str] | None = None,
+    ):
         self.summary_path = folder / f"{name}.json"
         self.log = folder / f"{name}.log"
         env = dict(os.environ, EGERIA_CONTROLLER=controller, OMP_NUM_THREADS="1", **(environment or {}))
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [TORCHRUN, "--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0",
-                 "--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks), "--no-python",
-                 *(program or (str(BIN / "egeria-train"),)), *arguments, "--summary", str(self.summary_path)],
-                stdout=log, stderr=log, env=env)
+                [
+                    TORCHRUN,
+                    "--nnodes",
+                    "1",
+                    "--rdzv-backend",
+                    "c10d",
+                    "--rdzv-endpoint",
+                    "127.0.0.1:0",
+                    "--local-addr",
+                    "127.0.0.1",
+                    "--nproc-per-node",
+                    str(ranks),
+                    "--no-python",
+                    *(program or (str(BIN / "egeria-train"),)),
+                    *arguments,
+                    "--summary",
+                    str(self.summary_path),
+                ],
+                stdout=log,
+                stderr=log,
+                env=env,
+            )
 
     def wait(self, seconds: float = 1200) -> dict:
         """The run's summary; fails where the job failed."""

@@ -32,18 +32,33 @@ def steps_of_rank_0(job: Job) -> float:
 def test_without_a_controller_the_run_equals_a_plain_run(tmp_path: pathlib.Path, digits: pathlib.Path):
     common = (*TRAINING, "--data", str(digits), "--epochs", "4")
     plain = Job(tmp_path, "plain", *common).wait()
-    absent = Job(tmp_path, "absent", *common, *RULE, "--interval", "5",
-                 controller=f"unix:{tmp_path}/nobody.sock").wait()
+    absent = Job(
+        tmp_path, "absent", *common, *RULE, "--interval", "5", controller=f"unix:{tmp_path}/nobody.sock"
+    ).wait()
     assert absent["parameters_hash"] == plain["parameters_hash"]
     assert absent["validation_loss"] == plain["validation_loss"]
     assert absent["decisions"] == [] and absent["ranks_identical"]
 
 
 def test_a_killed_controller_carries_on_where_it_was(
-        tmp_path: pathlib.Path, digits: pathlib.Path, controller: Controller):
+    tmp_path: pathlib.Path, digits: pathlib.Path, controller: Controller
+):
     # More steps than any machine does in the time that this takes.
-    with Job(tmp_path, "job", *TRAINING, *RULE, "--interval", "5", "--data", str(digits), "--epochs", "100000",
-             "--metrics-port", "0", controller=controller.address) as job:
+    with Job(
+        tmp_path,
+        "job",
+        *TRAINING,
+        *RULE,
+        "--interval",
+        "5",
+        "--data",
+        str(digits),
+        "--epochs",
+        "100000",
+        "--metrics-port",
+        "0",
+        controller=controller.address,
+    ) as job:
         wait_until(lambda: (metric(controller.metrics(), "egeria_readings_total") or 0) >= 4, 300, "four readings")
         controller.egeria("freeze", "digits", "1")
         wait_until(lambda: (metric(controller.metrics(), "egeria_readings_total") or 0) >= 12, 300, "eight more")
@@ -62,15 +77,30 @@ def test_a_killed_controller_carries_on_where_it_was(
 
 
 def test_a_stopped_controller_costs_samples_and_nothing_else(
-        tmp_path: pathlib.Path, digits: pathlib.Path, controller: Controller):
+    tmp_path: pathlib.Path, digits: pathlib.Path, controller: Controller
+):
     for epochs in (60, 300, 1500):
         common = (*TRAINING, "--data", str(digits), "--epochs", str(epochs))
         plain = Job(tmp_path, "plain", *common).wait()
-        with Job(tmp_path, f"job{epochs}", *common, *RULE, "--interval", "1", "--training-job", f"job{epochs}",
-                 controller=controller.address) as job:
-            wait_until(lambda: job.process.poll() is not None  # pylint: disable=cell-var-from-loop
-                       or (metric(controller.metrics(), "egeria_readings_total",
-                                  training_job=f"job{epochs}") or 0) >= 3, 300, "three readings")
+        with Job(
+            tmp_path,
+            f"job{epochs}",
+            *common,
+            *RULE,
+            "--interval",
+            "1",
+            "--training-job",
+            f"job{epochs}",
+            controller=controller.address,
+        ) as job:
+            wait_until(
+                lambda: (
+                    job.process.poll() is not None  # pylint: disable=cell-var-from-loop
+                    or (metric(controller.metrics(), "egeria_readings_total", training_job=f"job{epochs}") or 0) >= 3
+                ),
+                300,
+                "three readings",
+            )
             controller.signal(signal.SIGSTOP)
             run = job.wait()
         assert run["parameters_hash"] == plain["parameters_hash"]

@@ -17,8 +17,17 @@ def test_readings_that_cost_more_than_they_can_save_end(tmp_path: pathlib.Path, 
         plain = job.wait()
     # Three accounts come with three reports, which take as good as nothing of the training.
     with Controller(tmp_path, "--heartbeat-interval", "50ms") as controller:
-        with Job(tmp_path, "job", *arguments, "--policy", "gradnorm", "--policy-json", json.dumps(COSTLY),
-                 controller=controller.address, ranks=1) as job:
+        with Job(
+            tmp_path,
+            "job",
+            *arguments,
+            "--policy",
+            "gradnorm",
+            "--policy-json",
+            json.dumps(COSTLY),
+            controller=controller.address,
+            ranks=1,
+        ) as job:
             run = job.wait()
         listed = json.loads(controller.egeria("list", "--json").splitlines()[0])
         assert listed["blocked"].startswith("[DOES_NOT_PAY]")

@@ -8,16 +8,33 @@ from proxy import CuttableProxy
 
 
 def test_no_rank_applies_a_plan_that_another_one_lacks(
-        tmp_path: pathlib.Path, digits: pathlib.Path, controller: Controller):
+    tmp_path: pathlib.Path, digits: pathlib.Path, controller: Controller
+):
     proxy = CuttableProxy(tmp_path / "rank1.sock", tmp_path / "controller.sock")
     # torchrun gives all ranks the same environment; rank 1 is to reach the controller through the proxy.
     wrapper = tmp_path / "train"
-    wrapper.write_text(f'#!/bin/sh\n[ "$RANK" = 1 ] && EGERIA_CONTROLLER={proxy.address}\n'
-                       f'export EGERIA_CONTROLLER\nexec {BIN}/egeria-train "$@"\n')
+    wrapper.write_text(
+        f'#!/bin/sh\n[ "$RANK" = 1 ] && EGERIA_CONTROLLER={proxy.address}\n'
+        f'export EGERIA_CONTROLLER\nexec {BIN}/egeria-train "$@"\n'
+    )
     wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
     # More steps than any machine does in the time that this takes.
-    with Job(tmp_path, "job", "--task", "digits", "--data", str(digits), "--epochs", "100000", "--policy", "none",
-             "--metrics-port", "0", controller=controller.address, program=(str(wrapper),)) as job:
+    with Job(
+        tmp_path,
+        "job",
+        "--task",
+        "digits",
+        "--data",
+        str(digits),
+        "--epochs",
+        "100000",
+        "--policy",
+        "none",
+        "--metrics-port",
+        "0",
+        controller=controller.address,
+        program=(str(wrapper),),
+    ) as job:
         wait_until(lambda: metric(controller.metrics(), "egeria_connected_ranks") == 2, 300, "both ranks")
         proxy.cut()
         wait_until(lambda: metric(controller.metrics(), "egeria_connected_ranks") == 1, 300, "the cut")

@@ -17,7 +17,8 @@ bool WaitUntil(const std::function<bool()>& condition, std::chrono::seconds pati
 }
 
 void CacheDaemon::Start(std::vector<std::string> arguments) {
-  std::vector<std::string> command = {EGERIA_CACHE, "--folder", store().string(), "--keep-free", "0", "--ready-fd", "1"};
+  std::vector<std::string> command = {EGERIA_CACHE, "--folder", store().string(), "--keep-free", "0",
+                                      "--ready-fd", "1"};
   command.insert(command.end(), arguments.begin(), arguments.end());
   auto process = ChildProcess::Start(command, {}, folder_ / "log");
   EGERIA_CHECK(process.ok());

@@ -18,11 +18,11 @@ absl::Status Certificates::MakeAuthority(const std::string& name) const {
   const std::string at = Path(name);
   std::ofstream(at + ".ext") << "subjectAltName=IP:127.0.0.1,DNS:localhost\n";
   const std::string key = " -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes ";
-  const std::string command =
-      "{ openssl req -x509 -days 2 -subj /CN=ca-" + name + key + "-keyout " + at + "-ca.key -out " + at +
-      "-ca.pem && openssl req -subj /CN=" + name + key + "-keyout " + at + ".key -out " + at +
-      ".csr && openssl x509 -req -days 2 -CAcreateserial -in " + at + ".csr -CA " + at + "-ca.pem -CAkey " + at +
-      "-ca.key -extfile " + at + ".ext -out " + at + ".pem; } >" + at + ".log 2>&1";
+  const std::string command = "{ openssl req -x509 -days 2 -subj /CN=ca-" + name + key + "-keyout " + at +
+                              "-ca.key -out " + at + "-ca.pem && openssl req -subj /CN=" + name + key + "-keyout " +
+                              at + ".key -out " + at + ".csr && openssl x509 -req -days 2 -CAcreateserial -in " + at +
+                              ".csr -CA " + at + "-ca.pem -CAkey " + at + "-ca.key -extfile " + at + ".ext -out " + at +
+                              ".pem; } >" + at + ".log 2>&1";
   if (std::system(command.c_str()) == 0) return absl::OkStatus();
   std::ostringstream said;
   said << std::ifstream(at + ".log").rdbuf();

@@ -68,8 +68,8 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const std::vector<std::string>&
   }
   std::vector<std::string> arguments = command, variables = Environment(environment);
   pid_t pid = -1;
-  const int error = posix_spawn(&pid, command[0].c_str(), &actions, nullptr, Pointers(arguments).data(),
-                                Pointers(variables).data());
+  const int error =
+      posix_spawn(&pid, command[0].c_str(), &actions, nullptr, Pointers(arguments).data(), Pointers(variables).data());
   posix_spawn_file_actions_destroy(&actions);
   close(in[0]);
   close(out[1]);

@@ -137,8 +137,8 @@ bool FakeAgent::OfferSnapshot(worker::Snapshot snapshot) {
 worker::AgentCounters FakeAgent::counters() const {
   const Lock lock(line_->mutex_);
   worker::AgentCounters counters;
-  counters.samples_sent = static_cast<int64_t>(line_->samples_.size() + line_->readings_.size() +
-                                               line_->gradient_readings_.size());
+  counters.samples_sent =
+      static_cast<int64_t>(line_->samples_.size() + line_->readings_.size() + line_->gradient_readings_.size());
   counters.samples_dropped = line_->refused_;
   counters.snapshots_sent = static_cast<int64_t>(line_->snapshots_.size());
   return counters;

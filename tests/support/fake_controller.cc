@@ -31,9 +31,7 @@ class FakeController::Service final : public v1::Controller::Service {
                            v1::RegisterJobResponse* response) override {
     return controller_->HandleRegister(*request, response);
   }
-  grpc::Status Stream(grpc::ServerContext*, ServerStream* stream) override {
-    return controller_->HandleStream(stream);
-  }
+  grpc::Status Stream(grpc::ServerContext*, ServerStream* stream) override { return controller_->HandleStream(stream); }
 
  private:
   FakeController* const controller_;
@@ -144,8 +142,7 @@ bool FakeController::WaitUntil(const std::function<bool(const FakeControllerReco
   return changed_.wait_for(lock, patience, [&] { return condition(record_); });
 }
 
-grpc::Status FakeController::HandleRegister(const v1::RegisterJobRequest& request,
-                                            v1::RegisterJobResponse* response) {
+grpc::Status FakeController::HandleRegister(const v1::RegisterJobRequest& request, v1::RegisterJobResponse* response) {
   std::lock_guard<std::mutex> lock(mutex_);
   record_.registrations.push_back(request);
   changed_.notify_all();

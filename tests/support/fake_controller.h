@@ -34,7 +34,7 @@ struct FakeControllerRecord {
   std::vector<ReceivedUpload> uploads;                   // complete ones
   std::vector<v1::Reading> readings;
   std::vector<v1::GradientReading> gradients;
-  std::vector<absl::Status> violations;                  // of the protocol; a test expects none
+  std::vector<absl::Status> violations;  // of the protocol; a test expects none
   int half_closes = 0;
   int open_streams = 0;
 };

@@ -55,9 +55,8 @@ absl::Status FakeEvaluator::SubmitSnapshot(const JobId& job, ModuleIndex module,
   return absl::OkStatus();
 }
 
-absl::Status FakeEvaluator::SubmitSample(const JobId& job, ModuleIndex first_module, ModuleIndex module,
-                                         int64_t step, int64_t request_version, int64_t tag,
-                                         std::vector<WireTensor> tensors) {
+absl::Status FakeEvaluator::SubmitSample(const JobId& job, ModuleIndex first_module, ModuleIndex module, int64_t step,
+                                         int64_t request_version, int64_t tag, std::vector<WireTensor> tensors) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     auto found = jobs_.find(job);

@@ -25,8 +25,7 @@ class FakeEvaluator : public reference::Evaluator {
   // The plasticity of the sample of `module` at `step`; may fail.
   using Script = std::function<absl::StatusOr<double>(const JobId&, int module, int64_t step)>;
 
-  FakeEvaluator(Callback on_result, Script script)
-      : on_result_(std::move(on_result)), script_(std::move(script)) {}
+  FakeEvaluator(Callback on_result, Script script) : on_result_(std::move(on_result)), script_(std::move(script)) {}
 
   std::vector<absl::Status> SetJob(const JobId& job, const std::vector<std::optional<graph::ModuleGraph>>& modules,
                                    const reference::JobTraits& traits) override;

@@ -26,8 +26,7 @@ struct TestUpload {
   v1::UploadBegin begin;
   std::string bytes;
 };
-TestUpload SampleUpload(int64_t upload_id, const v1::SamplingRequest& request, int64_t step,
-                        float gram_value = 1.0f);
+TestUpload SampleUpload(int64_t upload_id, const v1::SamplingRequest& request, int64_t step, float gram_value = 1.0f);
 TestUpload SnapshotUpload(int64_t upload_id, const v1::SnapshotRequest& request, int module, int64_t step);
 // The same of modules whose reference the worker evaluates.
 v1::Reading ReadingFor(int64_t upload_id, const v1::SamplingRequest& request, int64_t step, double plasticity);

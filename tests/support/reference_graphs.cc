@@ -20,8 +20,8 @@ Argument Ints(const std::vector<int64_t>& values) {
   return Argument{std::move(list)};
 }
 
-WireTensor RandomTensor(const std::string& name, std::vector<int64_t> shape, std::mt19937_64& random,
-                        float deviation, float mean) {
+WireTensor RandomTensor(const std::string& name, std::vector<int64_t> shape, std::mt19937_64& random, float deviation,
+                        float mean) {
   int64_t count = 1;
   for (int64_t dimension : shape) count *= dimension;
   std::normal_distribution<float> normal(mean, deviation);
@@ -30,8 +30,7 @@ WireTensor RandomTensor(const std::string& name, std::vector<int64_t> shape, std
   return MakeWireTensor({name, DataType::kFloat32, std::move(shape)}, values.data());
 }
 
-GraphBuilder::GraphBuilder(std::string name, std::vector<int64_t> input_shape, uint64_t seed,
-                           Spelling spelling)
+GraphBuilder::GraphBuilder(std::string name, std::vector<int64_t> input_shape, uint64_t seed, Spelling spelling)
     : random_(seed), spelling_(spelling) {
   module_.name = std::move(name);
   module_.input_shape = input_shape;
@@ -41,8 +40,7 @@ GraphBuilder::GraphBuilder(std::string name, std::vector<int64_t> input_shape, u
 
 std::string GraphBuilder::NextName() { return "v" + std::to_string(values_++); }
 
-std::string GraphBuilder::Node(const std::string& op, const std::string& overload,
-                               std::vector<Argument> args) {
+std::string GraphBuilder::Node(const std::string& op, const std::string& overload, std::vector<Argument> args) {
   const std::string name = NextName();
   module_.graph.nodes.push_back({op, overload, std::move(args), {}, {name}});
   return name;
@@ -62,8 +60,8 @@ std::string GraphBuilder::Weight(std::vector<int64_t> shape, float deviation, fl
   return name;
 }
 
-std::string GraphBuilder::Convolution(const std::string& x, int64_t in, int64_t out, int64_t kernel,
-                                      int64_t stride, int64_t groups) {
+std::string GraphBuilder::Convolution(const std::string& x, int64_t in, int64_t out, int64_t kernel, int64_t stride,
+                                      int64_t groups) {
   const float deviation = std::sqrt(2.0f / static_cast<float>(in / groups * kernel * kernel));
   const std::string weight = Weight({out, in / groups, kernel, kernel}, deviation);
   const int64_t padding = kernel / 2;
@@ -72,15 +70,14 @@ std::string GraphBuilder::Convolution(const std::string& x, int64_t in, int64_t 
                 {Ref(x), Ref(weight), None(), Ints({stride, stride}), Ints({padding, padding}), Ints({1, 1}),
                  Bool(false), Ints({0, 0}), Int(groups), Bool(false), Bool(false), Bool(true), Bool(true)});
   }
-  return Node("aten::conv2d", "",
-              {Ref(x), Ref(weight), None(), Ints({stride, stride}), Ints({padding, padding}), Ints({1, 1}),
-               Int(groups)});
+  return Node(
+      "aten::conv2d", "",
+      {Ref(x), Ref(weight), None(), Ints({stride, stride}), Ints({padding, padding}), Ints({1, 1}), Int(groups)});
 }
 
 std::string GraphBuilder::BatchNorm(const std::string& x, int64_t channels, float gain) {
-  std::vector<Argument> args = {Ref(x), Ref(Weight({channels}, 0.2f * gain, gain)),
-                                Ref(Weight({channels}, 0.1f)), Ref(Weight({channels}, 0.1f)),
-                                Ref(Weight({channels}, 0.2f, 1, true))};
+  std::vector<Argument> args = {Ref(x), Ref(Weight({channels}, 0.2f * gain, gain)), Ref(Weight({channels}, 0.1f)),
+                                Ref(Weight({channels}, 0.1f)), Ref(Weight({channels}, 0.2f, 1, true))};
   if (spelling_ == Spelling::kTraced) {
     args.insert(args.end(), {Bool(false), Float(0.1), Float(1e-5), Bool(true)});
     return Node("aten::batch_norm", "", std::move(args));
@@ -95,9 +92,8 @@ std::string GraphBuilder::Linear(const std::string& x, int64_t in, int64_t out) 
 }
 
 std::string GraphBuilder::LayerNorm(const std::string& x, int64_t width) {
-  return Node(
-      "aten::layer_norm", "",
-      {Ref(x), Ints({width}), Ref(Weight({width}, 0.1f, 1)), Ref(Weight({width}, 0.1f)), Float(1e-12)});
+  return Node("aten::layer_norm", "",
+              {Ref(x), Ints({width}), Ref(Weight({width}, 0.1f, 1)), Ref(Weight({width}, 0.1f)), Float(1e-12)});
 }
 
 std::string GraphBuilder::Relu(const std::string& x) { return Node("aten::relu", "", {Ref(x)}); }
@@ -115,22 +111,20 @@ namespace {
 constexpr float kBranchGain = 0.4f;
 
 // A basic block that halves the images where stride is 2; its shortcut then subsamples and pads with zeros.
-std::string AddBasicBlock(GraphBuilder& builder, const std::string& x, int64_t in, int64_t out,
-                          int64_t stride) {
+std::string AddBasicBlock(GraphBuilder& builder, const std::string& x, int64_t in, int64_t out, int64_t stride) {
   std::string y = builder.Relu(builder.BatchNorm(builder.Convolution(x, in, out, 3, stride), out));
   y = builder.BatchNorm(builder.Convolution(y, out, out, 3, 1), out, kBranchGain);
   std::string shortcut = x;
   if (stride != 1) {
     for (int64_t dimension : {2, 3}) {
-      shortcut = builder.Node(
-          "aten::slice", "Tensor",
-          {Ref(shortcut), Int(dimension), Int(0), Int(std::numeric_limits<int64_t>::max()), Int(stride)});
+      shortcut =
+          builder.Node("aten::slice", "Tensor",
+                       {Ref(shortcut), Int(dimension), Int(0), Int(std::numeric_limits<int64_t>::max()), Int(stride)});
     }
   }
   if (in != out) {
     const int64_t half = (out - in) / 2;
-    shortcut =
-        builder.Node("aten::constant_pad_nd", "", {Ref(shortcut), Ints({0, 0, 0, 0, half, out - in - half})});
+    shortcut = builder.Node("aten::constant_pad_nd", "", {Ref(shortcut), Ints({0, 0, 0, 0, half, out - in - half})});
   }
   return builder.Relu(builder.Add(y, shortcut));
 }
@@ -202,8 +196,7 @@ SampleModule BertLayer(int64_t sequence, uint64_t seed) {
   const std::string value = heads(builder.Linear(x, kWidth, kWidth));
   std::string y = builder.Node("aten::scaled_dot_product_attention", "", {Ref(query), Ref(key), Ref(value)});
   y = builder.Node("aten::transpose", "int", {Ref(y), Int(1), Int(2)});
-  y = builder.Node("aten::reshape", "",
-                   {Ref(y), Argument{ArgumentList{Ref(batch), Int(sequence), Int(kWidth)}}});
+  y = builder.Node("aten::reshape", "", {Ref(y), Argument{ArgumentList{Ref(batch), Int(sequence), Int(kWidth)}}});
   const std::string attended = builder.LayerNorm(builder.Add(builder.Linear(y, kWidth, kWidth), x), kWidth);
   y = builder.Node("aten::gelu", "", {Ref(builder.Linear(attended, kWidth, kInner))});
   return builder.Finish(builder.LayerNorm(builder.Add(builder.Linear(y, kInner, kWidth), attended), kWidth));

@@ -66,8 +66,7 @@ class GraphBuilder {
 };
 
 // conv-bn-relu-conv-bn, added to its input, relu.
-SampleModule BasicBlock(int64_t channels, int64_t size, Spelling spelling = Spelling::kExported,
-                        uint64_t seed = 1);
+SampleModule BasicBlock(int64_t channels, int64_t size, Spelling spelling = Spelling::kExported, uint64_t seed = 1);
 // CIFAR's ResNet-56, whole, with shortcuts that subsample and pad.
 SampleModule ResNet56(uint64_t seed = 1);
 // Its last third: nine blocks of 64 channels at 8x8, the first of which halves the images.

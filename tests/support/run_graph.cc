@@ -30,8 +30,7 @@ absl::StatusOr<WireTensor> Read(const TensorSpec& spec, absl::string_view* bytes
 
 absl::StatusOr<std::string> Run(const std::string& family, const std::string& header, absl::string_view bytes) {
   const nlohmann::json json = nlohmann::json::parse(header);
-  EGERIA_ASSIGN_OR_RETURN(const graph::ModuleGraph graph,
-                          graph::ParseGraphJson(json.at("graph").get<std::string>()));
+  EGERIA_ASSIGN_OR_RETURN(const graph::ModuleGraph graph, graph::ParseGraphJson(json.at("graph").get<std::string>()));
   EGERIA_ASSIGN_OR_RETURN(const std::shared_ptr<ReferenceModule> module, ReferenceModule::Create(graph));
   std::vector<WireTensor> weights;
   for (const TensorSpec& spec : graph.weights) {

@@ -19,7 +19,7 @@ def whole(tensor: Tensor) -> Tensor:
     group = tensor.device_mesh.get_group(dim)
     local, rows = tensor.detach().to_local(), tensor.size(0)
     mine = local.new_zeros(-(-rows // group.size()), *local.shape[1:])  # the last ranks may have fewer rows
-    mine[:len(local)] = local
+    mine[: len(local)] = local
     parts = [torch.empty_like(mine) for _ in range(group.size())]
     dist.all_gather(parts, mine, group=group)
     return torch.cat(parts)[:rows]

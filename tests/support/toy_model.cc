@@ -52,21 +52,21 @@ std::unique_ptr<ToyModel> ToyModel::Make(int blocks, uint64_t seed, double dropo
   for (int b = 0; b < blocks; ++b) {
     const int out = 4 * (b + 1);
     const std::string name = "block" + std::to_string(b);
-    model->modules.emplace_back(name, std::vector<worker::LayerModule::NamedBlock>{
-                                          {name, std::make_shared<ToyBlock>(in, out, dropout)}});
+    model->modules.emplace_back(
+        name, std::vector<worker::LayerModule::NamedBlock>{{name, std::make_shared<ToyBlock>(in, out, dropout)}});
     in = out;
   }
-  model->modules.emplace_back(
-      "head", std::vector<worker::LayerModule::NamedBlock>{{"head", std::make_shared<ToyHead>(in)}});
+  model->modules.emplace_back("head",
+                              std::vector<worker::LayerModule::NamedBlock>{{"head", std::make_shared<ToyHead>(in)}});
   std::vector<at::Tensor> parameters;
   for (const auto& module : model->modules) {
     for (const auto& parameter : module.parameters()) parameters.push_back(parameter.tensor);
   }
-  model->optimizer = std::make_unique<torch::optim::SGD>(
-      parameters, torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(0.01));
+  model->optimizer =
+      std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(0.01));
   torch::optim::SGD* const optimizer = model->optimizer.get();
-  model->freezer = std::make_unique<worker::ModuleFreezer>(
-      &model->modules, [optimizer](const std::vector<at::Tensor>& thawed) {
+  model->freezer =
+      std::make_unique<worker::ModuleFreezer>(&model->modules, [optimizer](const std::vector<at::Tensor>& thawed) {
         for (const at::Tensor& parameter : thawed) optimizer->state().erase(parameter.unsafeGetTensorImpl());
       });
   return model;

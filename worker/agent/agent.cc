@@ -36,15 +36,9 @@ class GrpcAgent final : public Agent {
   void ReportStep(const StepReport& report) override {
     if (!InChild()) state_->ReportStep(report);
   }
-  std::optional<SamplingRequest> sampling() const override {
-    return InChild() ? std::nullopt : state_->sampling();
-  }
-  std::optional<SnapshotRequest> snapshot() const override {
-    return InChild() ? std::nullopt : state_->snapshot();
-  }
-  std::optional<GradientRequest> gradients() const override {
-    return InChild() ? std::nullopt : state_->gradients();
-  }
+  std::optional<SamplingRequest> sampling() const override { return InChild() ? std::nullopt : state_->sampling(); }
+  std::optional<SnapshotRequest> snapshot() const override { return InChild() ? std::nullopt : state_->snapshot(); }
+  std::optional<GradientRequest> gradients() const override { return InChild() ? std::nullopt : state_->gradients(); }
   PlanId watermark() const override { return InChild() ? PlanId() : state_->watermark(); }
   std::optional<Plan> plan(PlanId id) const override { return InChild() ? std::nullopt : state_->plan(id); }
   bool OfferSample(Sample sample) override { return !InChild() && state_->OfferSample(std::move(sample)); }

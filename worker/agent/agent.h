@@ -37,20 +37,20 @@ struct JobDescription {
   int world_size = 1;
   std::string training_job;
   std::vector<ModuleDescription> modules;
-  std::string policy_json;   // egeria.v1.PolicyConfig in protobuf's JSON: {"plasticity": {"window": 5}};
-                             // empty: plasticity with its defaults
-  int64_t total_steps = 0;   // 0: unknown
+  std::string policy_json;  // egeria.v1.PolicyConfig in protobuf's JSON: {"plasticity": {"window": 5}};
+                            // empty: plasticity with its defaults
+  int64_t total_steps = 0;  // 0: unknown
   // Learning rates at evenly spread steps of the whole training, the first and the last included; at most 1,024,
   // none where they are not known.
   std::vector<double> planned_learning_rates;
   std::string device_type = "cpu";
   bool observe = false;
-  double budget = 0;         // part of the job's time that is to be saved, and no more; 0: as much as can be
-  double saved_before = 0;   // the same, that was saved before `step`
+  double budget = 0;            // part of the job's time that is to be saved, and no more; 0: as much as can be
+  double saved_before = 0;      // the same, that was saved before `step`
   double mean_rate_before = 0;  // mean learning rate of the steps before `step`; 0: unknown
-  int table_modules = 0;     // of the first so many modules nearly all parameters are rows of lookup tables
+  int table_modules = 0;        // of the first so many modules nearly all parameters are rows of lookup tables
   bool losses_reported = true;  // false: no StepReport will ever have a loss, on no rank
-  int64_t step = 0;          // restored from a checkpoint, with the next two
+  int64_t step = 0;             // restored from a checkpoint, with the next two
   int frozen_prefix = 0;
   PlanId applied_plan;
 };
@@ -140,16 +140,16 @@ struct Reading {
 struct GradientReading {
   ModuleIndex first_module;
   int64_t step = 0;
-  int64_t request_version = 0;           // of the GradientRequest
-  int parts = 1;                         // 1: noise cannot be told, and both lists are the same
-  std::vector<double> mean_of_squares;   // mean over p of ||g_p||^2, by module
-  std::vector<double> square_of_mean;    // ||mean over p of g_p||^2, by module
-  int64_t samples = 0;                   // of the step, over all ranks; 0: not known
-  std::vector<double> progress;          // estimate of E g' P E g, P the optimizer's, by module; empty: not known
+  int64_t request_version = 0;          // of the GradientRequest
+  int parts = 1;                        // 1: noise cannot be told, and both lists are the same
+  std::vector<double> mean_of_squares;  // mean over p of ||g_p||^2, by module
+  std::vector<double> square_of_mean;   // ||mean over p of g_p||^2, by module
+  int64_t samples = 0;                  // of the step, over all ranks; 0: not known
+  std::vector<double> progress;         // estimate of E g' P E g, P the optimizer's, by module; empty: not known
 };
 
 struct AgentCounters {
-  int64_t samples_sent = 0;     // with readings of both kinds, here and in the next
+  int64_t samples_sent = 0;  // with readings of both kinds, here and in the next
   int64_t samples_dropped = 0;
   int64_t snapshots_sent = 0;
   int64_t uploads_refused = 0;  // sent, and of no use to the controller
@@ -158,13 +158,13 @@ struct AgentCounters {
   int64_t reconnects = 0;       // streams after the first
   // Processor time that the controller has taken of the cores that this process trains on, over their number. Rank 0's.
   double reference_seconds = 0;
-  bool connected = false;       // the controller has answered on the present stream
+  bool connected = false;  // the controller has answered on the present stream
 };
 
 struct AgentOptions {
-  std::string controller;              // "unix:/path" or "host:port"
+  std::string controller;                              // "unix:/path" or "host:port"
   rpc::TlsFiles tls = rpc::TlsFilesFromEnvironment();  // for mutual TLS with a controller elsewhere
-  size_t queue_bytes = size_t{256} << 20;  // samples and snapshots waiting to be sent
+  size_t queue_bytes = size_t{256} << 20;              // samples and snapshots waiting to be sent
   size_t queue_samples = 8;
   absl::Duration heartbeat_interval = absl::Seconds(1);  // until the controller names another
   absl::Duration reconnect_backoff = absl::Seconds(1);   // ten times as long where asking often is no use

@@ -278,20 +278,21 @@ void AgentState::LogOnce(const std::string& key, const std::string& message) {
 std::optional<SamplingRequest> AgentState::Checked(const v1::SamplingRequest& request) {
   if (!ModulesAreValid(request.first_module(), request.module()) || request.interval_steps() < 1 ||
       request.batch_size() < 1 || request.batch_size() > kMaxBatch) {
-    LogOnce("sampling",
-            absl::StrCat("A sampling request of the controller is refused: ", request.ShortDebugString()));
+    LogOnce("sampling", absl::StrCat("A sampling request of the controller is refused: ", request.ShortDebugString()));
     return std::nullopt;
   }
-  return SamplingRequest{ModuleIndex(request.module()), ModuleIndex(request.first_module()), request.interval_steps(),
-                         request.batch_size(), request.version(),
-                         request.metric() == v1::ACTIVATION_METRIC_NORM ? ActivationMetric::kActivationNorm
-                                                                        : ActivationMetric::kSpLoss};
+  return SamplingRequest{
+      ModuleIndex(request.module()),
+      ModuleIndex(request.first_module()),
+      request.interval_steps(),
+      request.batch_size(),
+      request.version(),
+      request.metric() == v1::ACTIVATION_METRIC_NORM ? ActivationMetric::kActivationNorm : ActivationMetric::kSpLoss};
 }
 
 std::optional<SnapshotRequest> AgentState::Checked(const v1::SnapshotRequest& request) {
   if (!ModulesAreValid(request.first_module(), request.module()) || request.version() < 0) {
-    LogOnce("snapshot",
-            absl::StrCat("A snapshot request of the controller is refused: ", request.ShortDebugString()));
+    LogOnce("snapshot", absl::StrCat("A snapshot request of the controller is refused: ", request.ShortDebugString()));
     return std::nullopt;
   }
   return SnapshotRequest{ModuleIndex(request.module()), ModuleIndex(request.first_module()), request.version()};

@@ -39,8 +39,7 @@ std::chrono::nanoseconds HeartbeatInterval(const v1::RegisterJobResponse& respon
 }  // namespace
 
 ControllerLink::ControllerLink(rpc::Address controller, AgentOptions options, int rank,
-                               v1::RegisterJobRequest registration, AgentState* state,
-                               std::shared_ptr<Wakeup> wakeup)
+                               v1::RegisterJobRequest registration, AgentState* state, std::shared_ptr<Wakeup> wakeup)
     : controller_(std::move(controller)),
       options_(std::move(options)),
       state_(state),
@@ -98,8 +97,8 @@ absl::Status ControllerLink::ConnectOnce() {
   const v1::RegisterJobResponse& response = *registered;
   for (const auto& error : response.module_errors()) {
     if (!answered_before_ && open_.rank() == 0) {  // once a job, not once a rank
-      LogWarning("Layer module ", error.module(), " cannot be evaluated by the controller and will not freeze: ",
-                 error.reason());
+      LogWarning("Layer module ", error.module(),
+                 " cannot be evaluated by the controller and will not freeze: ", error.reason());
     }
   }
   const std::chrono::nanoseconds interval = HeartbeatInterval(response, options_.heartbeat_interval);
@@ -163,8 +162,8 @@ std::optional<std::chrono::nanoseconds> ControllerLink::Backoff(const absl::Stat
   // One line for each kind of trouble, however often it comes back before the controller answers.
   const bool news = last_logged_.ok() || rpc::ErrorName(last_logged_) != rpc::ErrorName(failure);
   if (news) {
-    LogWarning("No connection to the controller at ", where, ": ", failure.message(),
-               ". Training goes on; ", Advice(failure), ".");
+    LogWarning("No connection to the controller at ", where, ": ", failure.message(), ". Training goes on; ",
+               Advice(failure), ".");
     last_logged_ = failure;
   }
   static thread_local std::minstd_rand random{std::random_device{}()};

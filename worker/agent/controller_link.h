@@ -58,7 +58,7 @@ class ControllerLink {
   std::unique_ptr<v1::Controller::Stub> stub_;
   AbandonedCalls abandoned_;
   int64_t next_upload_id_ = 0;
-  absl::Status last_logged_;     // the failure that was logged last; OK while the controller answers
+  absl::Status last_logged_;  // the failure that was logged last; OK while the controller answers
   bool answered_before_ = false;
 
   mutable std::mutex mutex_;

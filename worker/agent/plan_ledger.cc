@@ -31,8 +31,8 @@ absl::Status PlanLedger::Deliver(const Plan& plan) {
     return NamedError(absl::StatusCode::kAlreadyExists, "DUPLICATE_PLAN", "plan ", plan.id.value(), " is known");
   }
   if (plan.id.value() - watermark_.value() > kMaxAhead) {
-    return NamedError(absl::StatusCode::kInvalidArgument, "PLAN_TOO_FAR", "plan ", plan.id.value(),
-                      " is more than ", kMaxAhead, " above the watermark ", watermark_.value());
+    return NamedError(absl::StatusCode::kInvalidArgument, "PLAN_TOO_FAR", "plan ", plan.id.value(), " is more than ",
+                      kMaxAhead, " above the watermark ", watermark_.value());
   }
   plans_.emplace(plan.id, plan);
   while (plans_.contains(watermark_.next())) watermark_ = watermark_.next();

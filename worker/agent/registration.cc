@@ -98,8 +98,8 @@ void LeaveOutGraphsThatDoNotFit(v1::RegisterJobRequest* request) {
       if (largest == nullptr || module.graph().ByteSizeLong() > largest->graph().ByteSizeLong()) largest = &module;
     }
     if (largest == nullptr) return;
-    largest->set_graph_error(absl::StrCat("its graph of ", largest->graph().ByteSizeLong(),
-                                          " bytes makes the registration too large"));
+    largest->set_graph_error(
+        absl::StrCat("its graph of ", largest->graph().ByteSizeLong(), " bytes makes the registration too large"));
     largest->clear_graph();
   }
 }

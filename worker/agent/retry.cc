@@ -12,10 +12,8 @@ Retry RetryAfter(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kUnimplemented:
     case absl::StatusCode::kUnauthenticated:
-    case absl::StatusCode::kPermissionDenied:
-      return Retry::kSlowly;
-    default:
-      return Retry::kSoon;
+    case absl::StatusCode::kPermissionDenied: return Retry::kSlowly;
+    default: return Retry::kSoon;
   }
 }
 

@@ -10,7 +10,10 @@ namespace egeria::worker {
 
 StreamSession::StreamSession(v1::Controller::Stub* stub, AgentState* state, std::shared_ptr<Wakeup> wakeup,
                              Options options)
-    : state_(state), wakeup_(wakeup), options_(std::move(options)), call_(std::make_unique<StreamCall>(stub, std::move(wakeup))) {}
+    : state_(state),
+      wakeup_(wakeup),
+      options_(std::move(options)),
+      call_(std::make_unique<StreamCall>(stub, std::move(wakeup))) {}
 
 absl::Status StreamSession::Run() {
   state_->BeginStream();

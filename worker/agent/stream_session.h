@@ -29,8 +29,8 @@ class StreamSession {
   struct Options {
     v1::Open open;
     std::chrono::nanoseconds heartbeat_interval;
-    std::chrono::nanoseconds silence_limit;                   // without an answer
-    int64_t* next_upload_id;                                  // rises over all streams
+    std::chrono::nanoseconds silence_limit;  // without an answer
+    int64_t* next_upload_id;                 // rises over all streams
     std::function<std::optional<StopRequest>()> stop_request;
     std::function<void()> on_first_directive;
   };
@@ -63,9 +63,9 @@ class StreamSession {
   bool answered_ = false;
   bool said_goodbye_ = false;
   std::optional<SteadyTime> abandon_at_;  // once it was cancelled
-  bool silent_ = false;  // and therefore cancelled
+  bool silent_ = false;                   // and therefore cancelled
   SteadyTime next_heartbeat_;
-  SteadyTime silent_at_;  // if nothing comes before
+  SteadyTime silent_at_;          // if nothing comes before
   std::optional<Upload> upload_;  // under way
   std::optional<UploadCutter> cutter_;
 };

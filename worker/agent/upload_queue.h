@@ -57,7 +57,7 @@ class UploadQueue {
   size_t samples_ = 0;  // queued
   std::optional<size_t> out_bytes_;
   std::optional<Snapshot> out_snapshot_;  // without its tensors
-  int64_t newest_version_ = -1;  // of the snapshots that are still of use
+  int64_t newest_version_ = -1;           // of the snapshots that are still of use
   int64_t samples_dropped_ = 0;
 };
 

@@ -51,7 +51,8 @@ CachedBatch ActivationCache::Take(const std::vector<uint64_t>& samples, const st
 }
 
 void ActivationCache::Drop(const Fingerprint& prefix, CacheClient::Scope scope) {
-  const bool of_use = scope == CacheClient::Scope::kAll || (scope == CacheClient::Scope::kPrefix) == (prefix == prefix_);
+  const bool of_use =
+      scope == CacheClient::Scope::kAll || (scope == CacheClient::Scope::kPrefix) == (prefix == prefix_);
   if (of_use) reader_.Rest();
   client_->Drop(prefix, scope);
 }
@@ -72,8 +73,8 @@ absl::StatusOr<int64_t> ActivationCache::Put(const std::vector<uint64_t>& sample
   std::vector<at::Tensor> hosts;
   for (const at::Tensor& tensor : tensors) {
     if (tensor.dim() == 0 || static_cast<size_t>(tensor.dim()) > kMaxDimensions + 1 ||
-        static_cast<size_t>(tensor.size(0)) != samples.size() ||
-        samples.size() != input_hashes.size() || ToDataType(tensor.scalar_type()) == DataType::kUnspecified) {
+        static_cast<size_t>(tensor.size(0)) != samples.size() || samples.size() != input_hashes.size() ||
+        ToDataType(tensor.scalar_type()) == DataType::kUnspecified) {
       return NamedError(absl::StatusCode::kInvalidArgument, "BAD_SHAPE", samples.size(), " samples, and a tensor of ",
                         tensor.dim() == 0 ? 0 : tensor.size(0), " rows of ", c10::toString(tensor.scalar_type()));
     }

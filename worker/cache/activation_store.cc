@@ -175,8 +175,8 @@ absl::Status ActivationStore::OpenFiles() {
     opened = rocksdb::DB::Open(options, options_.folder, descriptors, &handles, &db);
     if (opened.ok() || again) break;
     if (IsHeldByAnother(opened)) {
-      return NamedError(absl::StatusCode::kAlreadyExists, "STORE_IN_USE", "another egeria-cache uses ",
-                        options_.folder, ": stop it, or give --folder another one");
+      return NamedError(absl::StatusCode::kAlreadyExists, "STORE_IN_USE", "another egeria-cache uses ", options_.folder,
+                        ": stop it, or give --folder another one");
     }
     if (!IsDamage(opened)) return UnusableFolder(options_.folder, opened.ToString());
     LogWarning("the cache in ", options_.folder, " cannot be read and is begun anew: ", opened.ToString());
@@ -197,8 +197,7 @@ absl::Status ActivationStore::OpenFiles() {
   return absl::OkStatus();
 }
 
-bool ActivationStore::ReadIndex(const std::string& family_name,
-                                std::shared_ptr<rocksdb::ColumnFamilyHandle> handle) {
+bool ActivationStore::ReadIndex(const std::string& family_name, std::shared_ptr<rocksdb::ColumnFamilyHandle> handle) {
   JobId name;
   Fingerprint prefix;
   Family family{.handle = std::move(handle)};
@@ -206,8 +205,8 @@ bool ActivationStore::ReadIndex(const std::string& family_name,
   if (good) {
     rocksdb::ReadOptions reading;
     const std::unique_ptr<rocksdb::Iterator> entry(db_->NewIterator(reading, family.handle.get()));
-    for (entry->Seek(Key(kLength, 0)); entry->Valid() && entry->key().size() == kKeyLength &&
-                                       entry->key()[0] == kLength; entry->Next()) {
+    for (entry->Seek(Key(kLength, 0));
+         entry->Valid() && entry->key().size() == kKeyLength && entry->key()[0] == kLength; entry->Next()) {
       uint32_t length = 0;
       if (entry->value().size() != sizeof(length)) continue;
       std::memcpy(&length, entry->value().data(), sizeof(length));
@@ -233,8 +232,9 @@ bool ActivationStore::ReadIndex(const std::string& family_name,
 }
 
 int64_t ActivationStore::Attach(const JobId& name, int64_t quota_bytes) {
-  const int64_t most = options_.namespace_quota_bytes > 0 ? std::min(options_.namespace_quota_bytes, options_.quota_bytes)
-                                                          : options_.quota_bytes;
+  const int64_t most = options_.namespace_quota_bytes > 0
+                           ? std::min(options_.namespace_quota_bytes, options_.quota_bytes)
+                           : options_.quota_bytes;
   const int64_t granted = quota_bytes > 0 ? std::min(quota_bytes, most) : most;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -300,8 +300,7 @@ ActivationStore::Outcome ActivationStore::Put(const JobId& name, const Fingerpri
   const auto length = static_cast<uint32_t>(entry.size());
   rocksdb::WriteBatch batch;
   batch.Put(handle.get(), Key(kEntry, sample), rocksdb::Slice(entry.data(), entry.size()));
-  batch.Put(handle.get(), Key(kLength, sample),
-            rocksdb::Slice(reinterpret_cast<const char*>(&length), sizeof(length)));
+  batch.Put(handle.get(), Key(kLength, sample), rocksdb::Slice(reinterpret_cast<const char*>(&length), sizeof(length)));
   const rocksdb::Status written = db_->Write(EntryWrites(), &batch);
   if (written.ok()) return Outcome::kStored;
   Forget(name, prefix, sample);
@@ -311,7 +310,8 @@ ActivationStore::Outcome ActivationStore::Put(const JobId& name, const Fingerpri
   return written.IsNoSpace() ? Outcome::kNoSpace : Outcome::kFailed;
 }
 
-size_t ActivationStore::Get(const JobId& name, const Fingerprint& prefix, uint64_t sample, std::span<std::byte> memory) {
+size_t ActivationStore::Get(const JobId& name, const Fingerprint& prefix, uint64_t sample,
+                            std::span<std::byte> memory) {
   std::shared_ptr<rocksdb::ColumnFamilyHandle> handle;
   size_t length = 0;
   BlobPlace place;
@@ -336,7 +336,7 @@ size_t ActivationStore::Get(const JobId& name, const Fingerprint& prefix, uint64
     Remember(name, prefix, sample, target.place());
     return length;
   }
-  if (read.ok()) {  // it is not in a file yet, or too small for one of blobs
+  if (read.ok()) {                               // it is not in a file yet, or too small for one of blobs
     if (entry.size() > memory.size()) return 0;  // written anew meanwhile
     std::memcpy(memory.data(), entry.data(), entry.size());
     return entry.size();

@@ -46,11 +46,11 @@ class PatientFiles;
 class ActivationStore {
  public:
   struct Options {
-    std::string folder;                            // is made; belongs to one daemon
-    int64_t quota_bytes = int64_t{32} << 30;       // of all namespaces together
-    int64_t soft_quota_bytes = 0;                  // beyond it nothing idle stays, though there is room; 0: quota_bytes
-    int64_t namespace_quota_bytes = 0;             // of each where it asks for no less; 0: quota_bytes
-    int64_t free_bytes = int64_t{2} << 30;         // that the file system keeps; less: nothing is stored
+    std::string folder;                       // is made; belongs to one daemon
+    int64_t quota_bytes = int64_t{32} << 30;  // of all namespaces together
+    int64_t soft_quota_bytes = 0;             // beyond it nothing idle stays, though there is room; 0: quota_bytes
+    int64_t namespace_quota_bytes = 0;        // of each where it asks for no less; 0: quota_bytes
+    int64_t free_bytes = int64_t{2} << 30;    // that the file system keeps; less: nothing is stored
     int64_t write_buffer_bytes = int64_t{64} << 20;  // in memory, before it is written
     absl::Duration idle_after = absl::Seconds(30);   // without a use, a prefix of a job that goes on is idle
   };
@@ -59,10 +59,10 @@ class ActivationStore {
 
   struct Totals {
     int64_t entries = 0;
-    int64_t bytes = 0;        // of entries, with what the store adds to them
+    int64_t bytes = 0;  // of entries, with what the store adds to them
     int64_t namespaces = 0;
     int64_t evicted_bytes = 0;
-    int64_t failures = 0;     // reads and writes that RocksDB refused
+    int64_t failures = 0;  // reads and writes that RocksDB refused
   };
 
   // Opens the folder with what it holds. What cannot be read is removed: it is a cache.

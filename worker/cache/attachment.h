@@ -87,7 +87,7 @@ class Attachment {
   Line line_ ABSL_GUARDED_BY(mutex_);
   int64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
   bool streamed_ ABSL_GUARDED_BY(mutex_) = false;
-  bool gave_up_ ABSL_GUARDED_BY(mutex_) = false;  // the last line
+  bool gave_up_ ABSL_GUARDED_BY(mutex_) = false;             // the last line
   std::chrono::milliseconds pause_ ABSL_GUARDED_BY(mutex_);  // after the next one that is given up
 };
 

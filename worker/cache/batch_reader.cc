@@ -58,14 +58,10 @@ struct Reading {
 
 SampleOutcome OutcomeOf(CacheClient::Outcome outcome) {
   switch (outcome) {
-    case CacheClient::Outcome::kFound:
-      return SampleOutcome::kHit;
-    case CacheClient::Outcome::kAbsent:
-      return SampleOutcome::kAbsent;
-    case CacheClient::Outcome::kCorrupt:
-      return SampleOutcome::kCorrupt;
-    case CacheClient::Outcome::kLate:
-      break;
+    case CacheClient::Outcome::kFound: return SampleOutcome::kHit;
+    case CacheClient::Outcome::kAbsent: return SampleOutcome::kAbsent;
+    case CacheClient::Outcome::kCorrupt: return SampleOutcome::kCorrupt;
+    case CacheClient::Outcome::kLate: break;
   }
   return SampleOutcome::kLate;
 }

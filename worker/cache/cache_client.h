@@ -31,29 +31,30 @@ struct PendingLookup;
 class CacheClient {
  public:
   struct Options {
-    rpc::Address address;                             // of the daemon, a Unix socket
-    JobId name;                                       // the job, whose entries no other job sees
-    int64_t quota_bytes = 0;                          // 0: the daemon's
-    size_t shared_bytes = size_t{128} << 20;          // of shared memory; a third for offers, the others for lookups
-    size_t queue_bytes = size_t{128} << 20;           // of offers that wait to be written
+    rpc::Address address;                     // of the daemon, a Unix socket
+    JobId name;                               // the job, whose entries no other job sees
+    int64_t quota_bytes = 0;                  // 0: the daemon's
+    size_t shared_bytes = size_t{128} << 20;  // of shared memory; a third for offers, the others for lookups
+    size_t queue_bytes = size_t{128} << 20;   // of offers that wait to be written
     // In which entries are written. Those in any format are read, but rounded ones only where the format is the same.
     StorageFormat format = StorageFormat::kExact;
-    absl::Duration patience = absl::Milliseconds(250);  // with the daemon, besides what reading takes; what is later is a miss
+    absl::Duration patience =
+        absl::Milliseconds(250);  // with the daemon, besides what reading takes; what is later is a miss
   };
 
   struct LookupCounters {
     int64_t found = 0;
     int64_t absent = 0;
     int64_t corrupt = 0;
-    int64_t late = 0;         // the daemon did not answer in time, or is not there
+    int64_t late = 0;  // the daemon did not answer in time, or is not there
     int64_t bytes_read = 0;
     double lookup_seconds = 0;
   };
   struct WriteCounters {
     int64_t offered = 0;
-    int64_t dropped = 0;      // the queue was full
+    int64_t dropped = 0;  // the queue was full
     int64_t stored = 0;
-    int64_t refused = 0;      // over quota, no space, or the store failed
+    int64_t refused = 0;  // over quota, no space, or the store failed
 
     // Of the newest prefix, where the format is not exact: what its entries would take, and what they do; and by how
     // much its values were rounded, as root mean square and at most, both over the values' root mean square.
@@ -63,8 +64,8 @@ class CacheClient {
     double largest_rounding = 0;
   };
   struct Counters : LookupCounters, WriteCounters {
-    int64_t attached = 0;     // how often
-    bool streamed = false;    // there is no shared memory
+    int64_t attached = 0;   // how often
+    bool streamed = false;  // there is no shared memory
   };
 
   static std::unique_ptr<CacheClient> Start(const Options& options);

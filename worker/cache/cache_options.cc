@@ -21,7 +21,8 @@ config::ValueCheck<ByteCount> AtLeast(size_t least, const char* text, bool or_ze
 
 config::OptionSet CacheOptionSet(CacheOptions* options) {
   config::OptionSet set("egeria-cache", "EGERIA_CACHE_",
-                        "keeps what the frozen front of a model gives, for the training processes of a node", Version());
+                        "keeps what the frozen front of a model gives, for the training processes of a node",
+                        Version());
   set.Add("listen", &options->listen, "unix:/path; empty: unix:<folder>/cache.sock")
       .Add("folder", &options->folder, "where the entries lie; belongs to one egeria-cache")
       .Add("quota", &options->quota, "of all jobs together", AtLeast(size_t{1} << 20, "1MiB"))

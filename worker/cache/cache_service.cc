@@ -106,8 +106,8 @@ grpc::Status CacheService::Attach(grpc::ServerContext* context,
   return other ? rpc::ToGrpc(BadMessage("a second request")) : grpc::Status::OK;
 }
 
-absl::Status CacheService::PutAll(const Session& session, const v1::PutRequest& first,
-                                  std::span<const std::byte> bytes, v1::PutResponse* response) {
+absl::Status CacheService::PutAll(const Session& session, const v1::PutRequest& first, std::span<const std::byte> bytes,
+                                  v1::PutResponse* response) {
   EGERIA_ASSIGN_OR_RETURN(const Fingerprint prefix, FingerprintOf(first.fingerprint()));
   std::map<ActivationStore::Outcome, int64_t> outcomes;
   int64_t written = 0;

@@ -43,8 +43,7 @@ class CacheService final : public v1::Cache::Service {
                    v1::PutResponse* response) override;
   grpc::Status Get(grpc::ServerContext* context, const v1::GetRequest* request,
                    grpc::ServerWriter<v1::GetResponse>* writer) override;
-  grpc::Status Drop(grpc::ServerContext* context, const v1::DropRequest* request,
-                    v1::DropResponse* response) override;
+  grpc::Status Drop(grpc::ServerContext* context, const v1::DropRequest* request, v1::DropResponse* response) override;
 
  private:
   struct Session {

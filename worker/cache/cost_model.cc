@@ -98,9 +98,10 @@ void CostModel::EpochPassed() {
   const bool paid = saved_seconds_ > std::exchange(saved_before_epoch_, saved_seconds_);
   fruitless_epochs_ = skipped && paid ? 0 : fruitless_epochs_ + 1;
   if (fruitless_epochs_ < kMostFruitlessEpochs) return;
-  reason_ = skipped ? "samples have come again, and the passes that could be skipped saved less than asking and keeping took"
-                    : "samples have come again, and no pass could be skipped: they were not in the cache, or too few of "
-                      "them were";
+  reason_ =
+      skipped ? "samples have come again, and the passes that could be skipped saved less than asking and keeping took"
+              : "samples have come again, and no pass could be skipped: they were not in the cache, or too few of "
+                "them were";
   Rest();
 }
 

@@ -24,7 +24,7 @@ namespace egeria::cache {
 // Owned by the training thread.
 class CostModel {
  public:
-  static constexpr size_t kEnough = 8;     // measurements, for a decision
+  static constexpr size_t kEnough = 8;       // measurements, for a decision
   static constexpr size_t kRemembered = 31;  // of which the median counts, where nothing else is said
   static constexpr double kSwitchOn = 0.9;
   static constexpr int64_t kFirstRest = 512;  // passes
@@ -103,8 +103,8 @@ class CostModel {
   int64_t passes_ = 0;
   int64_t resume_at_ = 0;
   int64_t rest_ = kFirstRest;
-  int64_t hits_ = 0;  // skipped passes, in this epoch
-  bool filling_ = true;  // no epoch has passed since it was first tried, or tried again
+  int64_t hits_ = 0;          // skipped passes, in this epoch
+  bool filling_ = true;       // no epoch has passed since it was first tried, or tried again
   int fruitless_epochs_ = 0;  // in a row: nothing was skipped, or it did not pay
   double saved_before_epoch_ = 0;
   double saved_seconds_ = 0;

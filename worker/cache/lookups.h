@@ -26,7 +26,10 @@ class Lookups;
 struct PendingLookup {
   PendingLookup(std::shared_ptr<Lookups> lookups, const Fingerprint& prefix, std::span<const uint64_t> samples,
                 size_t entry_bytes)
-      : lookups(std::move(lookups)), prefix(prefix), samples(samples.begin(), samples.end()), entry_bytes(entry_bytes) {}
+      : lookups(std::move(lookups)),
+        prefix(prefix),
+        samples(samples.begin(), samples.end()),
+        entry_bytes(entry_bytes) {}
   ~PendingLookup();
   PendingLookup(const PendingLookup&) = delete;
   PendingLookup& operator=(const PendingLookup&) = delete;

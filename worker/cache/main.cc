@@ -54,8 +54,8 @@ void AllowDescriptors() {
 // Returns when it is time to end. The lock keeps those who would use the folder waiting until it is free.
 std::optional<FileLock> WaitForEnd(const CacheOptions& options, const CacheService& service, const sigset_t& signals) {
   for (;;) {
-    const int received = options.until_unused ? sigtimedwait(&signals, nullptr, &kLookEvery)
-                                              : sigwaitinfo(&signals, nullptr);
+    const int received =
+        options.until_unused ? sigtimedwait(&signals, nullptr, &kLookEvery) : sigwaitinfo(&signals, nullptr);
     if (received > 0) {
       LogInfo("received ", strsignal(received), ", stopping");
       return std::nullopt;

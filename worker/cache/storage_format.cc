@@ -95,9 +95,7 @@ absl::StatusOr<StorageFormat> StorageFormatOf(absl::string_view name) {
 
 const char* StorageFormatName(StorageFormat format) { return kNames.at(static_cast<size_t>(format)); }
 
-bool Rounds(StorageFormat format) {
-  return format == StorageFormat::kFloat16 || format == StorageFormat::kBFloat16;
-}
+bool Rounds(StorageFormat format) { return format == StorageFormat::kFloat16 || format == StorageFormat::kBFloat16; }
 
 Fingerprint StoredPrefix(const Fingerprint& prefix, StorageFormat format) {
   Fingerprint stored = prefix;
@@ -130,18 +128,14 @@ double RoundingError::largest() const {
   return squares_ > 0 ? largest_difference_ / std::sqrt(squares_ / static_cast<double>(values_)) : 0;
 }
 
-double RoundingError::root_mean_square() const {
-  return squares_ > 0 ? std::sqrt(squared_differences_ / squares_) : 0;
-}
+double RoundingError::root_mean_square() const { return squares_ > 0 ? std::sqrt(squared_differences_ / squares_) : 0; }
 
 Stored Store(StorageFormat wanted, DataType type, std::span<const std::byte> values, std::span<std::byte> out,
              RoundingError* error) {
   switch (wanted) {
-    case StorageFormat::kExact:
-      return Copy(values, out);
+    case StorageFormat::kExact: return Copy(values, out);
     case StorageFormat::kLz4:
-    case StorageFormat::kZstd:
-      return Compress(wanted, type, values, out);
+    case StorageFormat::kZstd: return Compress(wanted, type, values, out);
     case StorageFormat::kFloat16:
       return type == DataType::kFloat32 ? Round<c10::Half>(wanted, values, out, error) : Copy(values, out);
     case StorageFormat::kBFloat16:
@@ -157,12 +151,9 @@ bool Restore(StorageFormat format, DataType type, std::span<const std::byte> sto
       if (!values.empty()) std::memcpy(values.data(), stored.data(), stored.size());
       return true;
     case StorageFormat::kLz4:
-    case StorageFormat::kZstd:
-      return Decompress(stored, values);
-    case StorageFormat::kFloat16:
-      return type == DataType::kFloat32 && Widen<c10::Half>(stored, values);
-    case StorageFormat::kBFloat16:
-      return type == DataType::kFloat32 && Widen<c10::BFloat16>(stored, values);
+    case StorageFormat::kZstd: return Decompress(stored, values);
+    case StorageFormat::kFloat16: return type == DataType::kFloat32 && Widen<c10::Half>(stored, values);
+    case StorageFormat::kBFloat16: return type == DataType::kFloat32 && Widen<c10::BFloat16>(stored, values);
   }
   return false;
 }

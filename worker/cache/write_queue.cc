@@ -19,12 +19,9 @@ constexpr size_t kMaxStreamedWrite = size_t{16} << 20;
 
 v1::DropRequest::Scope ToProto(CacheClient::Scope scope) {
   switch (scope) {
-    case CacheClient::Scope::kAll:
-      return v1::DropRequest::ALL;
-    case CacheClient::Scope::kOthers:
-      return v1::DropRequest::OTHERS;
-    case CacheClient::Scope::kPrefix:
-      break;
+    case CacheClient::Scope::kAll: return v1::DropRequest::ALL;
+    case CacheClient::Scope::kOthers: return v1::DropRequest::OTHERS;
+    case CacheClient::Scope::kPrefix: break;
   }
   return v1::DropRequest::PREFIX;
 }
@@ -98,9 +95,7 @@ bool WriteQueue::Offer(const Fingerprint& prefix, uint64_t sample, uint64_t inpu
   return true;
 }
 
-void WriteQueue::Drop(const Fingerprint& prefix, CacheClient::Scope scope) {
-  Push(Forget{prefix, ToProto(scope), {}});
-}
+void WriteQueue::Drop(const Fingerprint& prefix, CacheClient::Scope scope) { Push(Forget{prefix, ToProto(scope), {}}); }
 
 void WriteQueue::DropSamples(const Fingerprint& prefix, std::vector<uint64_t> samples) {
   Push(Forget{prefix, v1::DropRequest::SAMPLES, std::move(samples)});
@@ -113,8 +108,10 @@ bool WriteQueue::Reserve(const Fingerprint& prefix, size_t bytes) {
   if (SlotOf(bytes) > longest) {
     ++counters_.refused;
     if (std::exchange(too_long_, prefix) != prefix) {
-      LogWarning("[ENTRY_TOO_LONG] what the frozen layers give for a sample takes ", bytes, " bytes, and the cache takes "
-                 "no more than ", longest, ": such samples are computed");
+      LogWarning("[ENTRY_TOO_LONG] what the frozen layers give for a sample takes ", bytes,
+                 " bytes, and the cache takes "
+                 "no more than ",
+                 longest, ": such samples are computed");
     }
     return false;
   }

@@ -14,8 +14,8 @@ namespace {
 // Of a collective that has failed: that the ranks cannot agree any more.
 absl::Status CommitStatus(const absl::Status& status) {
   if (!absl::IsUnavailable(status)) return status;
-  return NamedError(absl::StatusCode::kUnavailable, "COMMIT_FAILED", "the ranks could not agree on a plan: ",
-                    absl::string_view(status.message()));
+  return NamedError(absl::StatusCode::kUnavailable, "COMMIT_FAILED",
+                    "the ranks could not agree on a plan: ", absl::string_view(status.message()));
 }
 
 at::Tensor ToTensor(PlanId watermark, const std::vector<int64_t>& values) {

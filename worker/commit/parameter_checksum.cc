@@ -26,8 +26,7 @@ uint64_t HashTensors(const std::vector<at::Tensor>& tensors) {
   return XXH3_64bits_digest(state.get());
 }
 
-absl::StatusOr<bool> IdenticalOnAllRanks(uint64_t hash, const ProcessGroupPtr& group,
-                                         const WaitLimits& limits) {
+absl::StatusOr<bool> IdenticalOnAllRanks(uint64_t hash, const ProcessGroupPtr& group, const WaitLimits& limits) {
   if (group == nullptr) return true;
   int64_t own = 0;
   std::memcpy(&own, &hash, sizeof(own));
@@ -43,8 +42,7 @@ absl::StatusOr<bool> IdenticalOnAllRanks(uint64_t hash, const ProcessGroupPtr& g
   }
   if (const absl::Status status = WaitFor(work.get(), limits); !status.ok()) {
     if (!absl::IsUnavailable(status)) return status;
-    return NamedError(absl::StatusCode::kUnavailable, "CHECKSUM_FAILED", kWhat,
-                      absl::string_view(status.message()));
+    return NamedError(absl::StatusCode::kUnavailable, "CHECKSUM_FAILED", kWhat, absl::string_view(status.message()));
   }
   return std::all_of(outputs[0].begin(), outputs[0].end(),
                      [own](const at::Tensor& theirs) { return *theirs.const_data_ptr<int64_t>() == own; });

@@ -17,8 +17,7 @@ uint64_t HashTensors(const std::vector<at::Tensor>& tensors);
 
 // True if every member of the group came with the same hash; null group: true. A collective: all members
 // call it at the same point. Errors: UNAVAILABLE [CHECKSUM_FAILED] a rank is gone; those of WaitFor().
-absl::StatusOr<bool> IdenticalOnAllRanks(uint64_t hash, const ProcessGroupPtr& group,
-                                         const WaitLimits& limits = {});
+absl::StatusOr<bool> IdenticalOnAllRanks(uint64_t hash, const ProcessGroupPtr& group, const WaitLimits& limits = {});
 
 }  // namespace egeria::worker
 

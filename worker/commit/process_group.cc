@@ -32,11 +32,9 @@ c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> GlooOptions(std::chrono::mil
   return options;
 }
 
-ProcessGroupPtr GroupOverGloo(const GroupMember& member, const std::string& name,
-                              std::chrono::milliseconds timeout) {
+ProcessGroupPtr GroupOverGloo(const GroupMember& member, const std::string& name, std::chrono::milliseconds timeout) {
   const auto store = StoreOf(member, name);
-  auto gloo =
-      c10::make_intrusive<c10d::ProcessGroupGloo>(store, member.rank, member.world_size, GlooOptions(timeout));
+  auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, member.rank, member.world_size, GlooOptions(timeout));
   auto group = c10::make_intrusive<ProcessGroup>(store, member.rank, member.world_size);
   group->setBackend(c10::DeviceType::CPU, ProcessGroup::BackendType::GLOO, gloo);
   group->setDefaultBackend(ProcessGroup::BackendType::GLOO);
@@ -51,8 +49,8 @@ absl::StatusOr<ProcessGroupPtr> MakeGlooGroup(const GroupMember& member, const s
   try {
     return GroupOverGloo(member, name, timeout);
   } catch (const std::exception& error) {
-    return NamedError(absl::StatusCode::kUnavailable, "GROUP_FAILED", "rank ", member.rank, " of ",
-                      member.world_size, " could not join group '", name, "': ", MessageOf(error));
+    return NamedError(absl::StatusCode::kUnavailable, "GROUP_FAILED", "rank ", member.rank, " of ", member.world_size,
+                      " could not join group '", name, "': ", MessageOf(error));
   }
 }
 
@@ -66,8 +64,7 @@ absl::StatusOr<ProcessGroupPtr> MakeDeviceGroup(const GroupMember& member, const
   }
   GroupMember on_device = member;
   on_device.store = StoreOf(member, name + "/device");
-  EGERIA_ASSIGN_OR_RETURN(c10::intrusive_ptr<c10d::Backend> nccl,
-                          internal::MakeNcclBackend(on_device, timeout));
+  EGERIA_ASSIGN_OR_RETURN(c10::intrusive_ptr<c10d::Backend> nccl, internal::MakeNcclBackend(on_device, timeout));
   group->setBackend(device, ProcessGroup::BackendType::NCCL, nccl);
   return group;
 }

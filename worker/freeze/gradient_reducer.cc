@@ -56,9 +56,8 @@ absl::Status GradientReducer::Rebuild(const std::vector<at::Tensor>& parameters,
         parameters, std::move(buckets), group_, sparse, c10d::kDefaultBucketBytesCap,
         /*find_unused_parameters=*/false,
         // Views would make a rebuild 10 to 100 times as expensive and forbid zero_grad().
-        /*gradient_as_bucket_view=*/false, std::unordered_map<size_t, std::string>{},
-        c10d::kDefaultFirstBucketBytes, /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
-        std::vector<int64_t>{});
+        /*gradient_as_bucket_view=*/false, std::unordered_map<size_t, std::string>{}, c10d::kDefaultFirstBucketBytes,
+        /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false, std::vector<int64_t>{});
     reducer_->register_comm_hook(std::make_unique<CountingAverage>(group_, &bytes_reduced_));
   } catch (const std::exception& error) {
     return NamedError(absl::StatusCode::kUnavailable, "REDUCER_FAILED", MessageOf(error));

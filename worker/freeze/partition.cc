@@ -27,14 +27,13 @@ std::string NameOf(const std::vector<BlockInfo>& blocks, int begin, int end) {
 
 // Cuts blocks begin..end-1 into at most `pieces` runs, each closed as soon as it has reached its part of
 // what was left when it began.
-void CutStage(const std::vector<BlockInfo>& blocks, int begin, int end, int pieces,
-              std::vector<ModuleCut>* cuts) {
+void CutStage(const std::vector<BlockInfo>& blocks, int begin, int end, int pieces, std::vector<ModuleCut>* cuts) {
   while (begin < end) {
     const double part = static_cast<double>(Parameters(blocks, begin, end)) / pieces;
     int stop = begin + 1;
     // Takes one more block as long as that brings the run closer to its part.
-    while (stop < end - (pieces - 1) && std::abs(Parameters(blocks, begin, stop + 1) - part) <=
-                                            std::abs(Parameters(blocks, begin, stop) - part)) {
+    while (stop < end - (pieces - 1) &&
+           std::abs(Parameters(blocks, begin, stop + 1) - part) <= std::abs(Parameters(blocks, begin, stop) - part)) {
       ++stop;
     }
     if (pieces == 1) stop = end;
@@ -58,8 +57,7 @@ absl::StatusOr<std::vector<ModuleCut>> ByPatterns(const std::vector<BlockInfo>& 
     for (size_t b = 0; b < blocks.size(); ++b) {
       if (!std::regex_match(blocks[b].name, expression)) continue;
       if (module_of[b] >= 0) {
-        return Bad("block '", blocks[b].name, "' matches both '", patterns[module_of[b]], "' and '",
-                   patterns[p], "'");
+        return Bad("block '", blocks[b].name, "' matches both '", patterns[module_of[b]], "' and '", patterns[p], "'");
       }
       module_of[b] = static_cast<int>(p);
       used = true;
@@ -111,8 +109,7 @@ absl::StatusOr<std::vector<ModuleCut>> Partition(const std::vector<BlockInfo>& b
         cuts.push_back({NameOf(blocks, begin, end), begin, end});
       } else {
         // Not more than the stage itself has blocks, or the tiny ones before it would become pieces again.
-        const int pieces =
-            std::clamp(static_cast<int>(std::lround(share / options.target_share)), 1, end - begin);
+        const int pieces = std::clamp(static_cast<int>(std::lround(share / options.target_share)), 1, end - begin);
         CutStage(blocks, carried, end, pieces, &cuts);
       }
       begin = carried = end;

@@ -40,8 +40,7 @@ struct ModuleCut {
 //
 // Errors: INVALID_ARGUMENT [BAD_PARTITION] fewer than two modules; a pattern that is not a regular
 // expression or matches no block; a block that no pattern matches; modules that are not consecutive.
-absl::StatusOr<std::vector<ModuleCut>> Partition(const std::vector<BlockInfo>& blocks,
-                                                 const PartitionOptions& options);
+absl::StatusOr<std::vector<ModuleCut>> Partition(const std::vector<BlockInfo>& blocks, const PartitionOptions& options);
 
 }  // namespace egeria::worker
 

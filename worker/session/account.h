@@ -14,15 +14,15 @@ namespace egeria::worker {
 
 // What Egeria spends the training's time on; docs/metrics.md says more.
 namespace spent_on {
-inline constexpr const char* kAgreement = "agreement";    // of the ranks
+inline constexpr const char* kAgreement = "agreement";  // of the ranks
 inline constexpr const char* kCache = "cache";
-inline constexpr const char* kGradients = "gradients";    // readings of them
-inline constexpr const char* kHooks = "hooks";            // what is none of the others
+inline constexpr const char* kGradients = "gradients";  // readings of them
+inline constexpr const char* kHooks = "hooks";          // what is none of the others
 inline constexpr const char* kProbes = "probes";
 inline constexpr const char* kRecompiles = "recompiles";  // or whatever makes a step after a switch slow
 inline constexpr const char* kReference = "reference";    // evaluated by a controller on the same cores
 inline constexpr const char* kSnapshots = "snapshots";
-inline constexpr const char* kStart = "start";            // in Python
+inline constexpr const char* kStart = "start";  // in Python
 inline constexpr const char* kSwitches = "switches";
 inline constexpr const char* kAll[] = {kAgreement,  kCache,     kGradients, kHooks, kProbes,
                                        kRecompiles, kReference, kSnapshots, kStart, kSwitches};
@@ -129,7 +129,7 @@ class Account {
   std::optional<double> last_;  // the boundary before
   double own_ = 0;              // spent since then
   bool disturbed_ = false;
-  bool in_forward_ = false;     // of the step under way, a forward pass has begun
+  bool in_forward_ = false;  // of the step under way, a forward pass has begun
   std::map<std::string, double> spent_;
   std::map<std::string, double> elsewhere_;
   std::map<int, Times> times_;

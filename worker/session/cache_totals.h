@@ -17,16 +17,17 @@ struct CacheTotals {
   std::map<std::string, int64_t> misses;  // samples, by reason
   int64_t passes = 0;                     // training passes with frozen layer modules
   int64_t passes_skipped = 0;
-  int64_t proofs = 0;                     // passes in which it was proven that others may be skipped
-  int64_t audits = 0;                     // passes that were computed to be compared with what the cache had
-  std::map<std::string, int64_t> batches;  // that were asked for: "ahead" was there, "waited_for" came in time, or "late"
-  double waited_seconds = 0;              // of the training thread, for those
-  double lookup_seconds = 0;              // of the thread that reads ahead
+  int64_t proofs = 0;  // passes in which it was proven that others may be skipped
+  int64_t audits = 0;  // passes that were computed to be compared with what the cache had
+  std::map<std::string, int64_t>
+      batches;                // that were asked for: "ahead" was there, "waited_for" came in time, or "late"
+  double waited_seconds = 0;  // of the training thread, for those
+  double lookup_seconds = 0;  // of the thread that reads ahead
   int64_t bytes_read = 0;
-  double saved_seconds = 0;               // less what was spent; estimated
-  double spent_seconds = 0;               // on asking, keeping and proving
-  double forward_seconds = 0;             // of the frozen layer modules in one pass; 0: not known, as the next
-  double fetch_seconds = 0;               // of a pass that was skipped
+  double saved_seconds = 0;    // less what was spent; estimated
+  double spent_seconds = 0;    // on asking, keeping and proving
+  double forward_seconds = 0;  // of the frozen layer modules in one pass; 0: not known, as the next
+  double fetch_seconds = 0;    // of a pass that was skipped
   std::string state = "none";  // "unfrozen", "unknown", "trying", "on", "off" or "refused"; "none": there is no cache
   std::string reason;          // for people
 };

@@ -258,7 +258,9 @@ CacheTotals FrozenForward::totals() const {
   totals.forward_seconds = estimates.forward_seconds.value_or(0);
   totals.fetch_seconds = estimates.fetch_seconds.value_or(0);
   totals.state = !prefix_->refusal.empty() ? "refused" : options_.always ? "on" : StateName(estimates.state);
-  totals.reason = !prefix_->refusal.empty() ? prefix_->refusal : options_.always ? "it was asked for" : estimates.reason;
+  totals.reason = !prefix_->refusal.empty() ? prefix_->refusal
+                  : options_.always         ? "it was asked for"
+                                            : estimates.reason;
   return totals;
 }
 

@@ -109,7 +109,7 @@ class FrozenForward {
 
   const Options options_;
   std::optional<Prefix> prefix_;
-  CacheTotals totals_;  // without the present prefix's estimates
+  CacheTotals totals_;              // without the present prefix's estimates
   c10::Device device_ = c10::kCPU;  // of the pass under way, as the next
   bool timed_ = true;
   std::optional<cache::CostModel::State> told_;

@@ -43,7 +43,8 @@ cache::Fingerprint FrozenPrefix::FingerprintFor(const at::Tensor& input) const {
     text << module.name() << "\n";
     for (const std::shared_ptr<Block>& block : module.blocks()) {
       text << *block << "\n";  // with the settings of torch's own modules
-      for (const auto& inner : block->named_modules()) text << inner.key() << " " << inner.value()->is_training() << "\n";
+      for (const auto& inner : block->named_modules())
+        text << inner.key() << " " << inner.value()->is_training() << "\n";
     }
     for (const NamedTensor& parameter : module.parameters()) text << parameter.name << "\n";
     for (const NamedTensor& buffer : module.buffers()) text << buffer.name << "\n";

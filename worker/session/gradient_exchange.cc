@@ -26,9 +26,7 @@ bool Finite(const std::vector<double>& values) {
 }  // namespace
 
 GradientExchange::GradientExchange(ProcessGroupPtr group, int module_count)
-    : world_size_(group == nullptr ? 1 : group->getSize()),
-      module_count_(module_count),
-      reduction_(std::move(group)) {}
+    : world_size_(group == nullptr ? 1 : group->getSize()), module_count_(module_count), reduction_(std::move(group)) {}
 
 size_t GradientExchange::SizeOf(const GradientRequest& request) const {
   return static_cast<size_t>(module_count_ - request.first_module.value());
@@ -79,8 +77,9 @@ absl::StatusOr<std::optional<GradientReading>> GradientExchange::Finish(const Wa
     if (sums[4] == world_size_) all.progress.push_back(sums[kHead + 2 * size + i] / world_size_);
     if (std::abs(all.square_of_mean[i] - own->square_of_mean[i]) <= kTolerance * all.square_of_mean[i]) continue;
     if (std::isfinite(all.square_of_mean[i]) && !std::exchange(told_, true)) {
-      LogWarning("the ranks' gradients differ after the backward pass, so that nothing can be said of their noise: "
-                 "they are not averaged then");
+      LogWarning(
+          "the ranks' gradients differ after the backward pass, so that nothing can be said of their noise: "
+          "they are not averaged then");
     }
     return std::nullopt;
   }

@@ -67,7 +67,7 @@ class GradientExchange {
   const int module_count_;
   AsyncAllReduce reduction_;
   std::map<int64_t, Offered> offered_;  // by step; the newest few
-  GradientRequest begun_request_;   // of what is in flight
+  GradientRequest begun_request_;       // of what is in flight
   int64_t begun_step_ = 0;
   std::optional<GradientSquares> begun_own_;
   bool told_ = false;

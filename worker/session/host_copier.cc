@@ -15,8 +15,7 @@ namespace egeria::worker {
 
 HostCopier::HostCopier(c10::Device device) : device_(device) {
   if (at::accelerator::isAccelerator(device.type())) {
-    stream_ =
-        c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/false);
+    stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/false);
   }
 }
 

@@ -73,8 +73,8 @@ struct RankLink::State {
     const bool due = boundaries++ % kIdleBoundaries == 0;
     if (idle && !due && !agreement.gradients().has_value()) return std::nullopt;
     std::vector<int64_t> numbers = {step, -step, -parts.agent->watermark().value()};
-    const std::vector<int64_t> requests = agreement.Advertise(parts.agent->sampling(), parts.agent->snapshot(),
-                                                             parts.agent->gradients());
+    const std::vector<int64_t> requests =
+        agreement.Advertise(parts.agent->sampling(), parts.agent->snapshot(), parts.agent->gradients());
     numbers.insert(numbers.end(), requests.begin(), requests.end());
     return numbers;
   }
@@ -121,11 +121,10 @@ struct RankLink::State {
   int64_t snapshot_step = 0;
   int snapshots_in_flight = 0;
   bool snapshot_open = false;  // the present attempt may send
-  HostCopier copier;  // last: it hands on to the above
+  HostCopier copier;           // last: it hands on to the above
 };
 
-RankLink::RankLink(RankLinkParts parts)
-    : pid_(getpid()), state_(std::make_unique<State>(std::move(parts))) {}
+RankLink::RankLink(RankLinkParts parts) : pid_(getpid()), state_(std::make_unique<State>(std::move(parts))) {}
 
 RankLink::~RankLink() {
   if (InChild()) {
@@ -246,13 +245,12 @@ bool RankLink::OfferSnapshot(const SnapshotRequest& request, ModuleIndex module,
   const int64_t bytes = TotalBytes(tensors);
   State* const state = state_.get();
   ++state->snapshots_in_flight;
-  const bool copying =
-      state->copier.Copy(std::move(tensors), [state, header, bytes](std::vector<WireTensor> wire) {
-        --state->snapshots_in_flight;
-        Snapshot snapshot = header;
-        snapshot.tensors = std::move(wire);
-        if (state->parts.agent->OfferSnapshot(std::move(snapshot))) state->counted.snapshot_bytes += bytes;
-      });
+  const bool copying = state->copier.Copy(std::move(tensors), [state, header, bytes](std::vector<WireTensor> wire) {
+    --state->snapshots_in_flight;
+    Snapshot snapshot = header;
+    snapshot.tensors = std::move(wire);
+    if (state->parts.agent->OfferSnapshot(std::move(snapshot))) state->counted.snapshot_bytes += bytes;
+  });
   if (!copying) --state->snapshots_in_flight;
   return copying;
 }

@@ -60,9 +60,9 @@ void RequestAgreement::Hear(const std::vector<int64_t>& minima) {
 std::optional<SamplingRequest> RequestAgreement::sampling() const {
   if (!sampling_.agreed.has_value()) return std::nullopt;
   const auto& content = sampling_.content;
-  return SamplingRequest{ModuleIndex(content[0]), ModuleIndex(content[1]), static_cast<int>(content[2]),
-                         static_cast<int>(content[3]), *sampling_.agreed,
-                         static_cast<ActivationMetric>(content[4])};
+  return SamplingRequest{
+      ModuleIndex(content[0]),      ModuleIndex(content[1]), static_cast<int>(content[2]),
+      static_cast<int>(content[3]), *sampling_.agreed,       static_cast<ActivationMetric>(content[4])};
 }
 
 std::optional<SnapshotRequest> RequestAgreement::snapshot() const {

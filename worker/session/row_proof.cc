@@ -31,7 +31,8 @@ bool SameRows(BatchFunction compute, const at::Tensor& input, const at::Tensor& 
 // The batch with noise as large as its own spread; undefined where it has no numbers for that. Real inputs may be so
 // regular (a blank image) that roundings do not show.
 at::Tensor Disturbed(const at::Tensor& batch) {
-  if (!at::isFloatingType(batch.scalar_type()) || batch.numel() < 2 || !at::isfinite(batch).all().item<bool>()) return {};
+  if (!at::isFloatingType(batch.scalar_type()) || batch.numel() < 2 || !at::isfinite(batch).all().item<bool>())
+    return {};
   const at::Generator random = at::detail::createCPUGenerator(static_cast<uint64_t>(batch.size(0)));
   const at::Tensor noise = at::randn(batch.sizes(), random, at::TensorOptions().dtype(at::kFloat)).to(batch.options());
   const double spread = batch.to(at::kDouble).std(/*unbiased=*/true).item<double>();

@@ -103,8 +103,8 @@ at::Tensor Session::RunModules(at::Tensor input, const BatchSamples* samples) {
   const bool gradients = at::GradMode::is_enabled();
   int first = 0;
   // What is captured inside the prefix has to be computed.
-  const bool inside = sampling_.has_value() && sampling_->first_module.value() > 0 &&
-                      sampling_->first_module.value() < frozen;
+  const bool inside =
+      sampling_.has_value() && sampling_->first_module.value() > 0 && sampling_->first_module.value() < frozen;
   if (frozen_forward_ != nullptr && frozen_forward_->has_prefix() && samples != nullptr && !inside) {
     if (Captures(0)) Capture(input);
     input = frozen_forward_->Run(input, *samples);
@@ -122,8 +122,7 @@ void Session::Capture(const at::Tensor& input) {
   const Account::Spending spending(&account_, spent_on::kProbes);
   if (input.size(0) < sampling_->batch_size) {
     if (!std::exchange(small_batch_told_, true)) {
-      LogWarning("a batch of ", input.size(0), " samples gives no reading: ", sampling_->batch_size,
-                 " are asked for");
+      LogWarning("a batch of ", input.size(0), " samples gives no reading: ", sampling_->batch_size, " are asked for");
     }
     return;
   }
@@ -224,9 +223,7 @@ uint64_t Session::Hash() const {
   return HashTensors(tensors);
 }
 
-absl::StatusOr<bool> Session::RanksIdentical() const {
-  return IdenticalOnAllRanks(Hash(), group_);
-}
+absl::StatusOr<bool> Session::RanksIdentical() const { return IdenticalOnAllRanks(Hash(), group_); }
 
 SessionTotals Session::totals() const {
   SessionTotals totals = link_.totals();

@@ -45,15 +45,13 @@ struct SessionMetrics::Impl {
       Counter("switches_total", "Changes of the frozen prefix that took effect.", {{"action", "unfreeze"}});
   prometheus::Counter* const commits =
       Counter("commits_total", "Plans that all ranks agreed on and applied at the same step.");
-  prometheus::Counter* const mismatches =
-      Counter("checksum_mismatches_total",
-              "Switches after which the ranks' parameters differed. Anything but 0 is a fault.");
+  prometheus::Counter* const mismatches = Counter(
+      "checksum_mismatches_total", "Switches after which the ranks' parameters differed. Anything but 0 is a fault.");
   prometheus::Counter* const bytes_reduced =
       Counter("allreduced_bytes_total", "Gradient bytes that this process handed to all_reduce.");
   prometheus::Counter* const samples_sent = Counter("samples_sent_total", "Samples sent to the controller.");
-  prometheus::Counter* const samples_dropped =
-      Counter("samples_dropped_total",
-              "Samples dropped because the controller was slow or away; training did not wait.");
+  prometheus::Counter* const samples_dropped = Counter(
+      "samples_dropped_total", "Samples dropped because the controller was slow or away; training did not wait.");
   prometheus::Counter* const snapshots_sent =
       Counter("snapshots_sent_total", "Snapshots of a layer module sent to the controller.");
   prometheus::Counter* const snapshot_bytes =
@@ -62,12 +60,11 @@ struct SessionMetrics::Impl {
       Counter("reconnects_total", "Times that the stream to the controller was opened again.");
   prometheus::Gauge* const connected =
       Gauge("stream_connected", "1 while the stream to the controller is open, else 0.");
-  prometheus::Gauge* const build_info =
-      &prometheus::BuildGauge()
-           .Name("egeria_worker_build_info")
-           .Help("Always 1; the labels say which build this is.")
-           .Register(*registry)
-           .Add({{"training_job", training_job}, {"version", Version()}});
+  prometheus::Gauge* const build_info = &prometheus::BuildGauge()
+                                             .Name("egeria_worker_build_info")
+                                             .Help("Always 1; the labels say which build this is.")
+                                             .Register(*registry)
+                                             .Add({{"training_job", training_job}, {"version", Version()}});
 
   // Of the account; they appear with the first number.
   prometheus::Gauge* SavedSeconds() {
@@ -80,7 +77,8 @@ struct SessionMetrics::Impl {
 
   // Of the cache. Those with labels appear with the first number.
   prometheus::Counter* CacheSamples(const std::string& result) {
-    return Counter("cache_samples_total", "Samples of passes with frozen layer modules that asked the cache, by result.",
+    return Counter("cache_samples_total",
+                   "Samples of passes with frozen layer modules that asked the cache, by result.",
                    {{"result", result}});
   }
   prometheus::Counter* const skipped_passes =
@@ -96,7 +94,8 @@ struct SessionMetrics::Impl {
   prometheus::Gauge* const fetch_seconds =
       Gauge("cache_fetch_seconds", "Time of one pass in which they were skipped; 0 while it is not known.");
   prometheus::Counter* CacheBatches(const std::string& reading) {
-    return Counter("cache_batches_total", "Batches asked of the cache, by whether they had been read when it was their turn.",
+    return Counter("cache_batches_total",
+                   "Batches asked of the cache, by whether they had been read when it was their turn.",
                    {{"reading", reading}});
   }
   prometheus::Counter* const waited_seconds =
@@ -131,8 +130,8 @@ absl::StatusOr<std::unique_ptr<SessionMetrics>> SessionMetrics::Serve(const std:
     impl->exposer = std::make_unique<prometheus::Exposer>(absl::StrCat(host, ":", number), /*num_threads=*/1);
     impl->exposer->RegisterCollectable(impl->registry);
   } catch (const std::exception& error) {
-    return NamedError(absl::StatusCode::kUnavailable, "CANNOT_LISTEN", "cannot serve metrics on ", address,
-                      ": ", error.what());
+    return NamedError(absl::StatusCode::kUnavailable, "CANNOT_LISTEN", "cannot serve metrics on ", address, ": ",
+                      error.what());
   }
   return std::unique_ptr<SessionMetrics>(new SessionMetrics(std::move(impl)));
 }
@@ -179,8 +178,6 @@ void SessionMetrics::Update(const SessionTotals& totals) {
 
 int SessionMetrics::port() const { return impl_->exposer->GetListeningPorts().front(); }
 
-std::string SessionMetrics::Text() const {
-  return prometheus::TextSerializer().Serialize(impl_->registry->Collect());
-}
+std::string SessionMetrics::Text() const { return prometheus::TextSerializer().Serialize(impl_->registry->Collect()); }
 
 }  // namespace egeria::worker

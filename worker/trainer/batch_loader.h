@@ -12,8 +12,8 @@
 namespace egeria::trainer {
 
 struct Batch {
-  at::Tensor images;  // float32, n x channels x height x width
-  at::Tensor labels;  // int64, n
+  at::Tensor images;       // float32, n x channels x height x width
+  at::Tensor labels;       // int64, n
   at::Tensor host_images;  // the images in host memory
 };
 

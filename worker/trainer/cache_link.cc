@@ -19,7 +19,9 @@ absl::StatusOr<std::unique_ptr<worker::FrozenForward>> LinkCache(const Options& 
   }
   worker::FrozenForward::Options parts;
   EGERIA_ASSIGN_OR_RETURN(parts.cache,
-                          cache::ActivationCache::Start({.address = options.cache, .job_id = *job_id, .device = device,
+                          cache::ActivationCache::Start({.address = options.cache,
+                                                         .job_id = *job_id,
+                                                         .device = device,
                                                          .format = format,
                                                          .quota_bytes = static_cast<int64_t>(options.cache_job_quota),
                                                          .patience = absl::Seconds(options.cache_patience)}));

@@ -72,8 +72,7 @@ std::map<std::string, at::Tensor> TensorsOf(Replica* replica) {
       const at::Tensor momentum = replica->Momentum(parameter.tensor);
       if (momentum.defined()) tensors["momentum/" + parameter.name] = host(momentum);
     }
-    for (const worker::NamedTensor& buffer : module.buffers())
-      tensors["buffer/" + buffer.name] = host(buffer.tensor);
+    for (const worker::NamedTensor& buffer : module.buffers()) tensors["buffer/" + buffer.name] = host(buffer.tensor);
   }
   return tensors;
 }
@@ -95,8 +94,7 @@ absl::Status RestoreTensors(const std::map<std::string, at::Tensor>& tensors, Re
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<at::Tensor>> GatherRandomStates(c10::Device device,
-                                                           const worker::ProcessGroupPtr& group) {
+absl::StatusOr<std::vector<at::Tensor>> GatherRandomStates(c10::Device device, const worker::ProcessGroupPtr& group) {
   try {
     at::Generator generator = GeneratorOf(device);
     at::Tensor own;
@@ -130,8 +128,8 @@ absl::StatusOr<std::string> Encode(const Checkpoint& checkpoint) {
         "counters",
         at::tensor({checkpoint.step, int64_t{checkpoint.frozen_prefix}, checkpoint.applied_plan}, at::kLong));
     dictionary.insert(
-        "sums", at::tensor({checkpoint.seconds, checkpoint.frozen_share_steps, checkpoint.frozen_share_seconds},
-                           at::kDouble));
+        "sums",
+        at::tensor({checkpoint.seconds, checkpoint.frozen_share_steps, checkpoint.frozen_share_seconds}, at::kDouble));
     dictionary.insert("cache_job", BytesOf(checkpoint.cache_job));
     dictionary.insert("reinvested_saving", at::full({1}, checkpoint.reinvested_saving, at::kDouble));
     dictionary.insert("switches", at::tensor(checkpoint.switches, at::kLong));

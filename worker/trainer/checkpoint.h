@@ -23,8 +23,8 @@ struct Checkpoint {
   double seconds = 0;  // sums of the summary, up to here
   double frozen_share_steps = 0;
   double frozen_share_seconds = 0;
-  std::string cache_job;         // whose entries the cache has; "": none
-  double reinvested_saving = 0;  // the training is so much longer that it takes the time without it
+  std::string cache_job;                      // whose entries the cache has; "": none
+  double reinvested_saving = 0;               // the training is so much longer that it takes the time without it
   std::vector<int64_t> switches;              // step, unfreeze, prefix, identical, plan; one after the other
   std::vector<at::Tensor> random_states;      // of the default generator, by rank
   std::map<std::string, at::Tensor> tensors;  // parameters, buffers, momentum
@@ -37,8 +37,7 @@ absl::Status RestoreTensors(const std::map<std::string, at::Tensor>& tensors, Re
 
 // The state of torch's default generator of each rank's device, on all ranks. A collective.
 // Errors: UNAVAILABLE [CHECKPOINT_FAILED].
-absl::StatusOr<std::vector<at::Tensor>> GatherRandomStates(c10::Device device,
-                                                           const worker::ProcessGroupPtr& group);
+absl::StatusOr<std::vector<at::Tensor>> GatherRandomStates(c10::Device device, const worker::ProcessGroupPtr& group);
 void RestoreRandomState(const at::Tensor& state, c10::Device device);
 
 // A zip file of torch's own making, which Python's torch.load() reads as well.

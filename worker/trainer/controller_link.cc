@@ -18,8 +18,8 @@ namespace {
 constexpr int64_t kTraceBatch = 4;
 
 // Describes every module and chooses what its snapshots hold: the weights that the graph names.
-std::vector<worker::ModuleDescription> Describe(
-    const LinkDescription& description, std::vector<std::vector<worker::NamedTensor>>* snapshot_tensors) {
+std::vector<worker::ModuleDescription> Describe(const LinkDescription& description,
+                                                std::vector<std::vector<worker::NamedTensor>>* snapshot_tensors) {
   at::NoGradGuard no_gradients;
   std::vector<worker::ModuleDescription> described;
   std::vector<int64_t> shape = description.image_shape;
@@ -55,9 +55,9 @@ absl::StatusOr<ControllerLink> LinkController(const LinkDescription& description
   EGERIA_ASSIGN_OR_RETURN(const std::string job_id, ShareFromRankZero(*description.member, "job_id", own_id));
   job.job_id = JobId(job_id);
   // Nodes may have been started at different times; rank 0's speaks for all.
-  EGERIA_ASSIGN_OR_RETURN(const std::string generation,
-                          ShareFromRankZero(*description.member, "generation",
-                                            absl::StrCat(options.first_generation + options.restarts)));
+  EGERIA_ASSIGN_OR_RETURN(
+      const std::string generation,
+      ShareFromRankZero(*description.member, "generation", absl::StrCat(options.first_generation + options.restarts)));
   int64_t number = 0;
   EGERIA_CHECK(absl::SimpleAtoi(generation, &number));
   job.generation = Generation(number);

@@ -53,8 +53,8 @@ absl::StatusOr<c10::intrusive_ptr<c10d::Store>> OpenStore(int rank, int world_si
     c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::TCPStore>(host, options);
     return store;
   } catch (const std::exception& error) {
-    return NamedError(absl::StatusCode::kUnavailable, "NO_STORE", "cannot reach the job's store at ", host, ":",
-                      port, ": ", MessageOf(error));
+    return NamedError(absl::StatusCode::kUnavailable, "NO_STORE", "cannot reach the job's store at ", host, ":", port,
+                      ": ", MessageOf(error));
   }
 }
 

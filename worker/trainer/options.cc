@@ -45,20 +45,14 @@ void AddTrainingFlags(CLI::App* app, Options* o) {
       ->required();
   app->add_option("--train-samples", o->train_samples, "Use only the first N training images (0: all)")
       ->check(CLI::NonNegativeNumber);
-  app->add_option("--validation-samples", o->validation_samples,
-                  "Use only the first N validation images (0: all)")
+  app->add_option("--validation-samples", o->validation_samples, "Use only the first N validation images (0: all)")
       ->check(CLI::NonNegativeNumber);
-  app->add_option("--epochs", o->epochs, "Passes over the data (digits 30, resnets 100)")
+  app->add_option("--epochs", o->epochs, "Passes over the data (digits 30, resnets 100)")->check(CLI::PositiveNumber);
+  app->add_option("--batch-size", o->batch_size, "Per rank (digits 32, resnets 64); the rest of an epoch is dropped")
       ->check(CLI::PositiveNumber);
-  app->add_option("--batch-size", o->batch_size,
-                  "Per rank (digits 32, resnets 64); the rest of an epoch is dropped")
-      ->check(CLI::PositiveNumber);
-  app->add_option("--lr", o->learning_rate, "Learning rate (digits 0.05, resnets 0.1)")
-      ->check(CLI::PositiveNumber);
+  app->add_option("--lr", o->learning_rate, "Learning rate (digits 0.05, resnets 0.1)")->check(CLI::PositiveNumber);
   app->add_option("--momentum", o->momentum, "Of SGD")->check(CLI::Range(0.0, 1.0))->capture_default_str();
-  app->add_option("--weight-decay", o->weight_decay, "Of SGD")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  app->add_option("--weight-decay", o->weight_decay, "Of SGD")->check(CLI::NonNegativeNumber)->capture_default_str();
   app->add_option("--schedule", o->schedule, "Of the learning rate: constant, step or cosine")
       ->check(CLI::IsMember({"constant", "step", "cosine"}))
       ->capture_default_str();
@@ -100,8 +94,7 @@ void SetReinvest(const std::string& text, Options* o) {
 }
 
 void AddEgeriaFlags(CLI::App* app, Options* o) {
-  app->add_option("--controller", o->controller,
-                  "unix:/path or HOST:PORT of the controller; 'none' trains plainly")
+  app->add_option("--controller", o->controller, "unix:/path or HOST:PORT of the controller; 'none' trains plainly")
       ->envname("EGERIA_CONTROLLER");
   app->add_option("--policy", o->policy, "What decides (docs/policies.md); auto")
       ->check(CLI::IsMember(policy::PolicyNames()));
@@ -112,18 +105,19 @@ void AddEgeriaFlags(CLI::App* app, Options* o) {
   app->add_option("--window", o->window, "plasticity, actnorm: readings in the window (W)")->check(CLI::PositiveNumber);
   app->add_option("--tolerance", o->tolerance, "plasticity, actnorm: T, as a share of the first slopes")
       ->check(CLI::PositiveNumber);
-  app->add_option("--probe-batch", o->probe_batch,
-                  "plasticity: samples per reading (b), at most --batch-size (32)")
+  app->add_option("--probe-batch", o->probe_batch, "plasticity: samples per reading (b), at most --batch-size (32)")
       ->check(CLI::PositiveNumber);
   app->add_option("--bootstrap", o->bootstrap, "plasticity, actnorm: wait for the loss to settle: on or off")
       ->transform(CLI::CheckedTransformer(std::map<std::string, bool>{{"on", true}, {"off", false}}));
   app->add_option("--freeze-at", o->freeze_at, "schedule: FRACTION:PREFIX, one or more, such as 0.5:2 0.75:4");
-  app->add_option_function<std::string>("--budget", [o](const std::string& text) { SetBudget(text, o); },
-                                        "Part of the time to save, such as 20%: freeze no more than that takes")
+  app->add_option_function<std::string>(
+         "--budget", [o](const std::string& text) { SetBudget(text, o); },
+         "Part of the time to save, such as 20%: freeze no more than that takes")
       ->envname("EGERIA_BUDGET");
-  app->add_option_function<std::string>("--reinvest", [o](const std::string& text) { SetReinvest(text, o); },
-                                        "Train for more steps, which take the time that freezing saves: the part given, such "
-                                        "as 8%, or what the policy plans to save on this machine")
+  app->add_option_function<std::string>(
+         "--reinvest", [o](const std::string& text) { SetReinvest(text, o); },
+         "Train for more steps, which take the time that freezing saves: the part given, such "
+         "as 8%, or what the policy plans to save on this machine")
       ->expected(0, 1)
       ->default_str(kPlannedSaving);
   app->add_flag("--observe", o->observe, "Decide and report, but freeze nothing");
@@ -161,8 +155,7 @@ void AddOutputFlags(CLI::App* app, Options* o) {
       ->check(CLI::NonNegativeNumber);
   app->add_flag("--resume", o->resume, "Go on from --checkpoint if it exists");
   app->add_option("--summary", o->summary, "File to write a JSON summary to");
-  app->add_option("--training-job", o->training_job,
-                  "Name of the job for people and metrics (default: the task)")
+  app->add_option("--training-job", o->training_job, "Name of the job for people and metrics (default: the task)")
       ->envname("EGERIA_TRAINING_JOB");
   app->add_option("--metrics-port", o->metrics,
                   "Serve /metrics at HOST:PORT or PORT, plus the local rank (0: a free port)")
@@ -198,9 +191,8 @@ absl::Status AddProbeBatch(const Options& o, nlohmann::json* constants) {
   if (probe == constants->end()) {
     (*constants)["batch_size"] = std::min(kDefaultProbeBatch, o.batch_size);
   } else if (probe->is_number_integer() && probe->get<int64_t>() > o.batch_size) {
-    return BadFlag("a probe of ", probe->get<int64_t>(),
-                   " samples (--probe-batch) cannot be taken from batches of ", o.batch_size,
-                   " (--batch-size)");
+    return BadFlag("a probe of ", probe->get<int64_t>(), " samples (--probe-batch) cannot be taken from batches of ",
+                   o.batch_size, " (--batch-size)");
   }
   return absl::OkStatus();
 }
@@ -246,7 +238,8 @@ absl::Status ResolveOptions(Options* o) {
   if (o->policy.empty()) o->policy = o->controller.empty() ? "none" : "auto";
   if (o->controller.empty() && o->policy != "none") {
     // Not an error: a job must train whether or not a controller could be had for it.
-    LogWarning("--policy ", o->policy, " has no effect without a controller: start through egeria-run, or give "
+    LogWarning("--policy ", o->policy,
+               " has no effect without a controller: start through egeria-run, or give "
                "--controller ADDRESS");
     o->policy = "none";
   }

@@ -33,7 +33,7 @@ struct Options {
   int64_t evaluate_every = 0;  // epochs; 0: at the end only
   int threads = 0;             // 0: torch's choice
   std::string device = "auto";
-  std::string augment;         // "none" or "random"; "" until resolved: the task's
+  std::string augment;  // "none" or "random"; "" until resolved: the task's
 
   std::vector<std::string> module_patterns;
   std::string policy;  // "" until resolved: "auto" with a controller, else "none"
@@ -44,16 +44,16 @@ struct Options {
   std::optional<int> probe_batch;
   std::optional<bool> bootstrap;
   std::vector<std::string> freeze_at;  // "FRACTION:PREFIX", for the policy schedule
-  double budget = 0;       // part of the time to save; 0: as much as can be
-  bool reinvest = false;   // spend the time that is saved on more steps
-  double reinvest_saving = 0;  // the part of the time that is expected to be saved; 0: what the policy plans
+  double budget = 0;                   // part of the time to save; 0: as much as can be
+  bool reinvest = false;               // spend the time that is saved on more steps
+  double reinvest_saving = 0;          // the part of the time that is expected to be saved; 0: what the policy plans
   bool observe = false;
   std::string controller;  // "" is none
   std::string plans;       // file
   std::string cache;       // "unix:/path"; "" is none
   std::string cache_use = "auto";
   std::string cache_format = "exact";
-  uint64_t cache_job_quota = 0;  // bytes; 0: the daemon's
+  uint64_t cache_job_quota = 0;                                // bytes; 0: the daemon's
   double cache_patience = cache::CostModel::kLongestPatience;  // seconds with a lookup; there is no flag for it
 
   std::string checkpoint;

@@ -23,14 +23,13 @@ std::string Clock(absl::Duration duration) {
 }  // namespace
 
 std::string Describe(const Moment& m) {
-  const double share =
-      m.total_steps > 0 ? 100.0 * static_cast<double>(m.step) / static_cast<double>(m.total_steps) : 0;
+  const double share = m.total_steps > 0 ? 100.0 * static_cast<double>(m.step) / static_cast<double>(m.total_steps) : 0;
   // Rounded here, and never "-0.0".
   const std::string saved =
       m.saved_seconds ? absl::StrFormat("  saved %.1f s", std::nearbyint(10 * *m.saved_seconds) / 10 + 0.0) : "";
   return absl::StrFormat("%3.0f%%  epoch %d/%d  step %d/%d  loss %.4f  lr %.4g  frozen %d/%d%s  left %s", share,
-                         m.epoch, m.epochs, m.step, m.total_steps, m.loss, m.learning_rate, m.frozen_prefix,
-                         m.modules, saved, Clock(m.left));
+                         m.epoch, m.epochs, m.step, m.total_steps, m.loss, m.learning_rate, m.frozen_prefix, m.modules,
+                         saved, Clock(m.left));
 }
 
 Progress::Progress(std::FILE* out, bool terminal, absl::Time now, int64_t first_step)
@@ -44,8 +43,7 @@ void Progress::Show(Moment moment, absl::Time now) {
   const int64_t done = moment.step - first_step_;
   if (done > 0) moment.left = (now - start_) * (static_cast<double>(moment.total_steps - moment.step) / done);
   if (terminal_) {
-    const int filled =
-        moment.total_steps > 0 ? static_cast<int>(kBarWidth * moment.step / moment.total_steps) : 0;
+    const int filled = moment.total_steps > 0 ? static_cast<int>(kBarWidth * moment.step / moment.total_steps) : 0;
     const std::string bar = std::string(filled, '#') + std::string(kBarWidth - filled, '.');
     std::fprintf(out_, "\r\033[K[%s] %s", bar.c_str(), Describe(moment).c_str());
     std::fflush(out_);

@@ -46,8 +46,8 @@ absl::StatusOr<std::unique_ptr<Replica>> Replica::Make(const ReplicaOptions& opt
   }
   Replica* const self = replica.get();
   // Old momentum would make the first step of a thawed module about ten times too long.
-  replica->freezer_ = std::make_unique<worker::ModuleFreezer>(
-      &replica->modules_, [self](const std::vector<at::Tensor>& thawed) {
+  replica->freezer_ =
+      std::make_unique<worker::ModuleFreezer>(&replica->modules_, [self](const std::vector<at::Tensor>& thawed) {
         for (const at::Tensor& parameter : thawed) {
           self->optimizer_->state().erase(parameter.unsafeGetTensorImpl());
         }

@@ -84,8 +84,7 @@ absl::Status WriteAtomically(const std::string& path, const std::string& text) {
   auto failed = [&](const char* what) {
     const int error = errno;
     ::unlink(temporary.c_str());
-    return NamedError(absl::StatusCode::kUnavailable, "CANNOT_WRITE", path, ": ", what, ": ",
-                      std::strerror(error));
+    return NamedError(absl::StatusCode::kUnavailable, "CANNOT_WRITE", path, ": ", what, ": ", std::strerror(error));
   };
   const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (file < 0) return failed("cannot create a file beside it");

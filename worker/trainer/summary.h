@@ -41,7 +41,7 @@ struct RunSummary {
   int64_t bytes_all_reduced = 0;  // by rank 0
   int64_t samples_sent = 0;       // by rank 0
   int64_t samples_dropped = 0;
-  worker::CacheTotals cache;      // of rank 0, as the next two
+  worker::CacheTotals cache;  // of rank 0, as the next two
   worker::AccountTotals account;
   std::optional<double> time_saved_share;  // saved less spent, of what the steps would have taken; empty: not known
 };

@@ -98,8 +98,7 @@ class Translator {
       return absl::OkStatus();  // taken in where they are used
     }
     const c10::FunctionSchema* const schema = node.maybeSchema();
-    if (schema == nullptr || !node.kind().is_aten())
-      return CannotTrace("no words for ", node.kind().toQualString());
+    if (schema == nullptr || !node.kind().is_aten()) return CannotTrace("no words for ", node.kind().toQualString());
     graph::Node made;
     made.op = schema->name();
     made.overload = schema->overload_name();
@@ -155,8 +154,7 @@ class Translator {
       return Argument{std::move(list)};
     }
     const std::optional<c10::IValue> constant = jit::toIValue(value);
-    if (!constant.has_value())
-      return CannotTrace("a value that comes from ", value->node()->kind().toQualString());
+    if (!constant.has_value()) return CannotTrace("a value that comes from ", value->node()->kind().toQualString());
     return ConvertConstant(*constant, is_dtype);
   }
 
@@ -190,8 +188,7 @@ class Translator {
     }
     const NamedTensor& named = weight->second;
     if (weight_used_.emplace(named.name, true).second) {
-      result_.graph.weights.push_back(
-          {named.name, ToDataType(named.tensor.scalar_type()), named.tensor.sizes().vec()});
+      result_.graph.weights.push_back({named.name, ToDataType(named.tensor.scalar_type()), named.tensor.sizes().vec()});
       result_.weights.push_back(named);
     }
     return Argument{ValueRef{named.name}};

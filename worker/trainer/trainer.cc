@@ -114,8 +114,8 @@ absl::Status Run::LoadData() {
   }
   Truncate(options_.train_samples, &task_.train);
   Truncate(options_.validation_samples, &task_.validation);
-  EGERIA_ASSIGN_OR_RETURN(sampler_, Sampler::Make(task_.train.size(), launch_.member.world_size,
-                                                  options_.batch_size, options_.seed));
+  EGERIA_ASSIGN_OR_RETURN(
+      sampler_, Sampler::Make(task_.train.size(), launch_.member.world_size, options_.batch_size, options_.seed));
   upcoming_.emplace(*sampler_, launch_.member.rank, kBatchesAhead);
   EGERIA_ASSIGN_OR_RETURN(rate_.kind, ParseScheduleKind(options_.schedule));
   rate_.base = options_.learning_rate;
@@ -144,10 +144,10 @@ absl::Status Run::MakeReplica() {
 absl::Status Run::PlanSteps(const std::optional<Checkpoint>& restored) {
   const ImageSet& images = task_.train;
   if (!options_.controller.empty()) {
-    EGERIA_ASSIGN_OR_RETURN(step_shares_,
-                            StepSharesOfRankZero(launch_.member, replica_->modules(),
-                                                 {options_.batch_size, images.channels, images.height, images.width},
-                                                 device_));
+    EGERIA_ASSIGN_OR_RETURN(
+        step_shares_,
+        StepSharesOfRankZero(launch_.member, replica_->modules(),
+                             {options_.batch_size, images.channels, images.height, images.width}, device_));
   }
   total_steps_ = rate_.total_steps = options_.epochs * sampler_->steps_per_epoch();
   if (!options_.reinvest) return absl::OkStatus();
@@ -162,8 +162,10 @@ absl::Status Run::PlanSteps(const std::optional<Checkpoint>& restored) {
   }
   total_steps_ = rate_.total_steps = worker::ReinvestedSteps(rate_.total_steps, reinvested_saving_);
   if (leader()) {
-    LogInfo("reinvest: ", absl::StrFormat("%.1f %%", 100 * reinvested_saving_), " of the time is expected to be saved, and the "
-            "training takes ", total_steps_, " steps in place of ", options_.epochs * sampler_->steps_per_epoch());
+    LogInfo("reinvest: ", absl::StrFormat("%.1f %%", 100 * reinvested_saving_),
+            " of the time is expected to be saved, and the "
+            "training takes ",
+            total_steps_, " steps in place of ", options_.epochs * sampler_->steps_per_epoch());
   }
   return absl::OkStatus();
 }
@@ -192,9 +194,8 @@ absl::StatusOr<std::optional<Checkpoint>> Run::Restore() {
   }
   EGERIA_ASSIGN_OR_RETURN(Checkpoint checkpoint, Decode(*bytes));
   if (checkpoint.run != Identity()) {
-    return NamedError(absl::StatusCode::kInvalidArgument, "CHECKPOINT_MISMATCH", options_.checkpoint,
-                      " is of (", checkpoint.run, "), this run is (", Identity(),
-                      "): use the same flags, or another file");
+    return NamedError(absl::StatusCode::kInvalidArgument, "CHECKPOINT_MISMATCH", options_.checkpoint, " is of (",
+                      checkpoint.run, "), this run is (", Identity(), "): use the same flags, or another file");
   }
   if (checkpoint.random_states.size() != static_cast<size_t>(launch_.member.world_size)) {
     return NamedError(absl::StatusCode::kInvalidArgument, "BAD_CHECKPOINT", "random states of ",
@@ -262,8 +263,8 @@ absl::Status Run::StartSession(const std::optional<Checkpoint>& restored) {
     EGERIA_ASSIGN_OR_RETURN(const std::vector<PlannedSwitch> plans, ReadPlans(options_.plans));
     std::vector<worker::PlanSchedule::Entry> entries;
     for (const PlannedSwitch& plan : plans) entries.push_back({plan.step, plan.frozen_prefix});
-    EGERIA_ASSIGN_OR_RETURN(parts.plans, worker::PlanSchedule::Make(
-                                             std::move(entries), static_cast<int>(replica_->modules().size())));
+    EGERIA_ASSIGN_OR_RETURN(
+        parts.plans, worker::PlanSchedule::Make(std::move(entries), static_cast<int>(replica_->modules().size())));
   }
   if (!options_.controller.empty()) {
     LinkDescription link;
@@ -299,9 +300,8 @@ absl::Status Run::Prepare() {
   EGERIA_RETURN_IF_ERROR(LoadData());
   EGERIA_RETURN_IF_ERROR(MakeReplica());
   if (!options_.metrics.empty()) {
-    EGERIA_ASSIGN_OR_RETURN(metrics_,
-                            worker::SessionMetrics::Serve(MetricsAddress(options_.metrics, launch_.local_rank),
-                                                          options_.training_job));
+    EGERIA_ASSIGN_OR_RETURN(metrics_, worker::SessionMetrics::Serve(
+                                          MetricsAddress(options_.metrics, launch_.local_rank), options_.training_job));
     LogInfo("metrics of rank ", launch_.member.rank, " at port ", metrics_->port());
   }
   // What is random during training may differ between ranks; the weights above may not.
@@ -335,8 +335,7 @@ absl::Status Run::Step(Progress* progress) {
     });
     replica_->optimizer().step();
   } catch (const std::exception& error) {
-    return NamedError(absl::StatusCode::kInternal, "STEP_FAILED", "step ", step + 1, ": ",
-                      worker::MessageOf(error));
+    return NamedError(absl::StatusCode::kInternal, "STEP_FAILED", "step ", step + 1, ": ", worker::MessageOf(error));
   }
   EGERIA_RETURN_IF_ERROR(session_->EndStep(loss, {rate}));
   const double elapsed = Seconds(Clock::now() - start);
@@ -368,8 +367,8 @@ void Run::ShowSwitches(Progress* progress) {
   for (; switches_shown_ < session_->switches().size(); ++switches_shown_) {
     const worker::Switch& s = session_->switches()[switches_shown_];
     progress->Say(absl::StrFormat("step %d: %s, frozen prefix %d of %d, ranks identical: %s", s.step,
-                                  s.unfreeze ? "unfreeze" : "freeze", s.frozen_prefix,
-                                  replica_->modules().size(), s.ranks_identical ? "yes" : "NO"));
+                                  s.unfreeze ? "unfreeze" : "freeze", s.frozen_prefix, replica_->modules().size(),
+                                  s.ranks_identical ? "yes" : "NO"));
   }
 }
 
@@ -388,8 +387,7 @@ absl::StatusOr<Score> Run::Evaluate() {
       at::Tensor output = batch.images;
       for (const worker::LayerModule& module : replica_->modules()) output = module.Run(output);
       sums[0] += at::eq(at::argmax(output, 1), batch.labels).sum().item<double>();
-      sums[1] +=
-          at::cross_entropy_loss(output, batch.labels).item<double>() * static_cast<double>(indices.size());
+      sums[1] += at::cross_entropy_loss(output, batch.labels).item<double>() * static_cast<double>(indices.size());
     }
     replica_->SetTraining(true);
     if (launch_.commit_group != nullptr) {
@@ -421,8 +419,7 @@ absl::StatusOr<RunSummary> Run::Summarise(const Score& score, double wall_second
   std::vector<worker::Switch> switches = earlier_switches_;
   switches.insert(switches.end(), session_->switches().begin(), session_->switches().end());
   for (const worker::Switch& s : switches) {
-    summary.decisions.push_back(
-        {s.step, s.unfreeze ? "unfreeze" : "freeze", s.frozen_prefix, s.ranks_identical});
+    summary.decisions.push_back({s.step, s.unfreeze ? "unfreeze" : "freeze", s.frozen_prefix, s.ranks_identical});
     identical = identical && s.ranks_identical;
   }
   summary.ranks_identical = identical;

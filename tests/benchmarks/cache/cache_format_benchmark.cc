@@ -41,7 +41,8 @@ Times Measure(const std::vector<char>& values, size_t entry_bytes, StorageFormat
     times.bytes = 0;
     const auto begin = Clock::now();
     for (size_t i = 0; i < entries.size(); ++i) {
-      const EntryTensor tensor{DataType::kFloat32, {static_cast<int64_t>(entry_bytes / sizeof(float))},
+      const EntryTensor tensor{DataType::kFloat32,
+                               {static_cast<int64_t>(entry_bytes / sizeof(float))},
                                reinterpret_cast<const std::byte*>(values.data() + i * entry_bytes)};
       entries[i] = WriteEntry(key, 1, std::span(&tensor, 1), format, &times.rounding);
       times.bytes += entries[i].size();
@@ -63,8 +64,8 @@ void Report(const std::filesystem::path& path) {
   for (const StorageFormat format : {StorageFormat::kExact, StorageFormat::kLz4, StorageFormat::kZstd,
                                      StorageFormat::kFloat16, StorageFormat::kBFloat16}) {
     const Times times = Measure(values, entry_bytes, format);
-    std::printf("%-24s %4zu KiB  %-5s  size %.2f  written at %5.2f GB/s  read at %5.2f GB/s", path.stem().stem().c_str(),
-                entry_bytes >> 10, StorageFormatName(format),
+    std::printf("%-24s %4zu KiB  %-5s  size %.2f  written at %5.2f GB/s  read at %5.2f GB/s",
+                path.stem().stem().c_str(), entry_bytes >> 10, StorageFormatName(format),
                 static_cast<double>(times.bytes) / static_cast<double>(values.size()), gigabytes / times.write,
                 gigabytes / times.read);
     if (Rounds(format)) {

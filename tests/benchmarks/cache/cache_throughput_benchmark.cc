@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -23,8 +24,6 @@
 #include <string>
 #include <thread>
 #include <vector>
-
-#include <CLI/CLI.hpp>
 
 #include "tests/support/child_process.h"
 #include "tests/support/temp_folder.h"
@@ -118,16 +117,18 @@ class Bench {
       processor_ratios.push_back(of_cache.processor_seconds / of_plain.processor_seconds);
     }
     const Spread ratio = SpreadOf(ratios);
-    std::printf("%4zu KiB  %s  plain %6.2f GB/s  cache %6.2f GB/s  cache / plain %.2f [%.2f, %.2f]  "
-                "processor time %.1f times\n", bytes_ >> 10, cold ? "cold" : "hot ", SpreadOf(plain).median,
-                SpreadOf(cache).median, ratio.median, ratio.low, ratio.high, SpreadOf(processor_ratios).median);
+    std::printf(
+        "%4zu KiB  %s  plain %6.2f GB/s  cache %6.2f GB/s  cache / plain %.2f [%.2f, %.2f]  "
+        "processor time %.1f times\n",
+        bytes_ >> 10, cold ? "cold" : "hot ", SpreadOf(plain).median, SpreadOf(cache).median, ratio.median, ratio.low,
+        ratio.high, SpreadOf(processor_ratios).median);
     std::fflush(stdout);
   }
 
  private:
   void StartDaemon() {
-    auto daemon = testing::ChildProcess::Start({EGERIA_CACHE, "--folder", folder_ / "store", "--keep-free", "0",
-                                                "--ready-fd", "1", "--log-level", "warning"});
+    auto daemon = testing::ChildProcess::Start(
+        {EGERIA_CACHE, "--folder", folder_ / "store", "--keep-free", "0", "--ready-fd", "1", "--log-level", "warning"});
     Require(daemon.ok(), "cannot start egeria-cache");
     daemon_.emplace(*std::move(daemon));
     Require(daemon_->ReadLine() == "READY=1", "egeria-cache did not start");

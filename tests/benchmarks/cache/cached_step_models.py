@@ -6,6 +6,7 @@ import dataclasses
 import pathlib
 import sys
 from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -39,16 +40,30 @@ class Case:
 
 def resnet(depth: int) -> Case:
     """On images as large as CIFAR-10's; frozen are its first one or two of three stages."""
-    return Case(lambda: ResNet(depth), ["stem|layer1", "layer2", "layer3", "fc"], (1, 2), 64, _images,
-                lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]), _sgd)
+    return Case(
+        lambda: ResNet(depth),
+        ["stem|layer1", "layer2", "layer3", "fc"],
+        (1, 2),
+        64,
+        _images,
+        lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
+        _sgd,
+    )
 
 
 def bert() -> Case:
     """12 encoder layers, 128 wide, on 64 tokens; frozen are the embeddings and the first 6 or 10 of them."""
     from transformers import BertConfig, BertForSequenceClassification
+
     layers = [rf"bert\.encoder\.layer\.{number}" for number in range(12)]
-    config = BertConfig(vocab_size=1000, hidden_size=128, num_hidden_layers=12, num_attention_heads=4,
-                        intermediate_size=512, max_position_embeddings=64)
+    config = BertConfig(
+        vocab_size=1000,
+        hidden_size=128,
+        num_hidden_layers=12,
+        num_attention_heads=4,
+        intermediate_size=512,
+        max_position_embeddings=64,
+    )
 
     def data(samples: int) -> TensorDataset:
         generator = torch.Generator().manual_seed(1)
@@ -59,24 +74,44 @@ def bert() -> Case:
     def loss(model: nn.Module, batch: list[Tensor]) -> Tensor:
         return model(input_ids=batch[0], attention_mask=batch[1], labels=batch[2]).loss
 
-    return Case(lambda: BertForSequenceClassification(config),
-                ["bert.embeddings", *layers, r"bert\.pooler|classifier"], (7, 11), 16, data, loss,
-                lambda model: torch.optim.AdamW(model.parameters(), 1e-4))
+    return Case(
+        lambda: BertForSequenceClassification(config),
+        ["bert.embeddings", *layers, r"bert\.pooler|classifier"],
+        (7, 11),
+        16,
+        data,
+        loss,
+        lambda model: torch.optim.AdamW(model.parameters(), 1e-4),
+    )
 
 
 def segmentation() -> Case:
     """Like DeepLabv3 on a ResNet, on 96 x 96 pixels; frozen is the backbone up to its second or third stage."""
+
     def data(samples: int) -> TensorDataset:
         generator = torch.Generator().manual_seed(1)
-        return TensorDataset(torch.randn(samples, 3, 96, 96, generator=generator),
-                             torch.randint(0, 5, (samples, 96, 96), generator=generator))
+        return TensorDataset(
+            torch.randn(samples, 3, 96, 96, generator=generator),
+            torch.randint(0, 5, (samples, 96, 96), generator=generator),
+        )
 
-    return Case(_DeepLab, ["stem|layer1", "layer2", "layer3", "layer4", "head"], (2, 3), 8, data,
-                lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]), _sgd)
+    return Case(
+        _DeepLab,
+        ["stem|layer1", "layer2", "layer3", "layer4", "head"],
+        (2, 3),
+        8,
+        data,
+        lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
+        _sgd,
+    )
 
 
 CASES: dict[str, Callable[[], Case]] = {
-    "resnet20": lambda: resnet(20), "resnet56": lambda: resnet(56), "bert": bert, "segmentation": segmentation}
+    "resnet20": lambda: resnet(20),
+    "resnet56": lambda: resnet(56),
+    "bert": bert,
+    "segmentation": segmentation,
+}
 
 
 def _images(samples: int) -> TensorDataset:
@@ -89,8 +124,9 @@ def _sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _convolution(inputs: int, outputs: int, size: int, stride: int = 1, dilation: int = 1) -> nn.Sequential:
-    return nn.Sequential(nn.Conv2d(inputs, outputs, size, stride, size // 2 * dilation, dilation, bias=False),
-                         nn.BatchNorm2d(outputs))
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, size, stride, size // 2 * dilation, dilation, bias=False), nn.BatchNorm2d(outputs)
+    )
 
 
 class _Block(nn.Module):
@@ -98,8 +134,7 @@ class _Block(nn.Module):
         super().__init__()
         self.first = _convolution(inputs, outputs, 3, stride, dilation)
         self.second = _convolution(outputs, outputs, 3, 1, dilation)
-        self.shortcut = nn.Identity() if inputs == outputs and stride == 1 \
-            else _convolution(inputs, outputs, 1, stride)
+        self.shortcut = nn.Identity() if inputs == outputs and stride == 1 else _convolution(inputs, outputs, 1, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(self.second(F.relu(self.first(x))) + self.shortcut(x))
@@ -110,8 +145,9 @@ class _Pyramid(nn.Module):
 
     def __init__(self, inputs: int, width: int, classes: int):
         super().__init__()
-        self.branches = nn.ModuleList([_convolution(inputs, width, 1), _convolution(inputs, width, 3, 1, 3),
-                                       _convolution(inputs, width, 3, 1, 6)])
+        self.branches = nn.ModuleList(
+            [_convolution(inputs, width, 1), _convolution(inputs, width, 3, 1, 3), _convolution(inputs, width, 3, 1, 6)]
+        )
         self.project = _convolution(3 * width, width, 1)
         self.classify = nn.Conv2d(width, classes, 1)
 
@@ -123,6 +159,7 @@ class _Pyramid(nn.Module):
 class _DeepLab(nn.Module):
     def __init__(self) -> None:
         super().__init__()
+
         def stage(inputs: int, outputs: int, stride: int, dilation: int = 1) -> nn.Sequential:
             return nn.Sequential(_Block(inputs, outputs, stride, dilation), _Block(outputs, outputs, 1, dilation))
 

@@ -27,11 +27,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from cached_step_models import CASES, Case
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import egeria
-from cached_step_models import CASES, Case
 from egeria.calls import Call
 from egeria.cut import Cut
 from egeria.cut_proof import prove
@@ -43,8 +43,14 @@ from cache_daemon import Daemon, wait_until_kept  # noqa: E402  pylint: disable=
 
 CLOCKS = {"wall": time.perf_counter, "processor": time.thread_time}
 KINDS = ("active", "frozen", "memory", "cached")
-RATIOS = (("frozen", "active"), ("memory", "active"), ("cached", "active"), ("memory", "frozen"),
-          ("cached", "frozen"), ("cached", "memory"))
+RATIOS = (
+    ("frozen", "active"),
+    ("memory", "active"),
+    ("cached", "active"),
+    ("memory", "frozen"),
+    ("cached", "frozen"),
+    ("cached", "memory"),
+)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -56,8 +62,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--epoch", type=int, default=24, help="steps of an epoch (default 24)")
     parser.add_argument("--threads", type=int, default=1, help="compute threads (default 1)")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="wall; or processor: the training "
-                        "thread's time, waits left out, for a machine that others use too")
+    parser.add_argument(
+        "--clock",
+        choices=CLOCKS,
+        default="wall",
+        help="wall; or processor: the training thread's time, waits left out, for a machine that others use too",
+    )
     parser.add_argument("--use", default="always", help="of the cache: always, or auto (default always)")
     parser.add_argument("--json", type=pathlib.Path, help="file that a line for each case and depth is added to")
     arguments = parser.parse_args()
@@ -70,8 +80,16 @@ def parse_arguments() -> argparse.Namespace:
 class Training:
     """One of the four."""
 
-    def __init__(self, kind: str, case: Case, prefix: int, model: nn.Module, data: TensorDataset, address: str,
-                 arguments: argparse.Namespace):
+    def __init__(
+        self,
+        kind: str,
+        case: Case,
+        prefix: int,
+        model: nn.Module,
+        data: TensorDataset,
+        address: str,
+        arguments: argparse.Namespace,
+    ):
         self.losses: list[float] = []
         self._kind = kind
         self._case = case
@@ -80,11 +98,13 @@ class Training:
         self._model = model.to(self._device).train()
         self._optimizer = case.optimizer(self._model)
         plans = [] if kind == "active" else [(1, prefix)]
-        config = egeria.Config(controller="none", plans=plans, cache=address if kind == "cached" else "none",
-                               cache_use=arguments.use)
+        config = egeria.Config(
+            controller="none", plans=plans, cache=address if kind == "cached" else "none", cache_use=arguments.use
+        )
         self._session = egeria.attach(self._model, self._optimizer, modules=case.modules, config=config)
-        self._batches = endless(wrap(DataLoader(data, case.batch, shuffle=True, drop_last=True,
-                                                generator=torch.Generator().manual_seed(2))))
+        self._batches = endless(
+            wrap(DataLoader(data, case.batch, shuffle=True, drop_last=True, generator=torch.Generator().manual_seed(2)))
+        )
         self._ids: list[int] | None = None
         self._cut: Cut | None = None
         self._rows: dict[int, tuple[Tensor, ...]] = {}
@@ -126,12 +146,15 @@ class Training:
         if not all(sample in self._rows for sample in self._ids):
             call = Call(args, kwargs, len(self._ids))
             if self._cut is None:
-                self._cut = prove(model, self._session.modules[:self._session.prefix], call)
+                self._cut = prove(model, self._session.modules[: self._session.prefix], call)
             tensors = self._cut.compute(model, call)
-            self._rows.update({sample: tuple(tensor[row].clone() for tensor in tensors)
-                               for row, sample in enumerate(self._ids)})
-        crossing = [spec.placed(torch.stack([self._rows[sample][number] for sample in self._ids]))
-                    for number, spec in enumerate(self._cut.tensors)]
+            self._rows.update(
+                {sample: tuple(tensor[row].clone() for tensor in tensors) for row, sample in enumerate(self._ids)}
+            )
+        crossing = [
+            spec.placed(torch.stack([self._rows[sample][number] for sample in self._ids]))
+            for number, spec in enumerate(self._cut.tensors)
+        ]
         self._cut.skip(self._taps, crossing)
 
     def entry_bytes(self) -> int:
@@ -150,8 +173,9 @@ def measure(name: str, prefix: int, arguments: argparse.Namespace, daemon: Daemo
     torch.manual_seed(0)
     model = case.build()
     data = case.data(arguments.epoch * case.batch)
-    trainings = {kind: Training(kind, case, prefix, copy.deepcopy(model), data, daemon.address, arguments)
-                 for kind in KINDS}
+    trainings = {
+        kind: Training(kind, case, prefix, copy.deepcopy(model), data, daemon.address, arguments) for kind in KINDS
+    }
     # An epoch to see whether samples come again and one more to prove it, where that is asked; one to fill the cache.
     epochs = 1 if arguments.use == "always" else 3
     for training in trainings.values():
@@ -168,19 +192,23 @@ def measure(name: str, prefix: int, arguments: argparse.Namespace, daemon: Daemo
         for place in range(len(KINDS)):
             kind = KINDS[(turn + place) % len(KINDS)]
             steps = [trainings[kind].step() for _ in range(arguments.unmeasured + arguments.steps)]
-            seconds[kind] = statistics.median(steps[arguments.unmeasured:])
+            seconds[kind] = statistics.median(steps[arguments.unmeasured :])
         rounds.append(seconds)
     after = trainings["cached"].counters()
     frozen = trainings["frozen"].losses
     assert frozen == trainings["memory"].losses == trainings["cached"].losses, "skipping changed the training"
     result = {
-        "case": name, "prefix": prefix, "clock": arguments.clock, "batch": case.batch,
+        "case": name,
+        "prefix": prefix,
+        "clock": arguments.clock,
+        "batch": case.batch,
         "entry_bytes": trainings["memory"].entry_bytes(),
         "milliseconds": {kind: [1e3 * turn[kind] for turn in rounds] for kind in KINDS},
         "ratios": {f"{one}/{other}": [turn[one] / turn[other] for turn in rounds] for one, other in RATIOS},
         "skipped": (after.get("passes_skipped", 0) - before.get("passes_skipped", 0))
         / (arguments.rounds * (arguments.unmeasured + arguments.steps)),
-        "counters": after}
+        "counters": after,
+    }
     for training in trainings.values():
         training.close()
     return result
@@ -199,8 +227,12 @@ def row_of(result: dict[str, Any]) -> str:
 def main() -> None:
     arguments = parse_arguments()
     torch.set_num_threads(arguments.threads)
-    head = [f"{'case':12} {'k':>2} {'KiB':>7}", *(f"{kind:>8}" for kind in KINDS),
-            *(f"{one}/{other}".ljust(18) for one, other in RATIOS), "skipped"]
+    head = [
+        f"{'case':12} {'k':>2} {'KiB':>7}",
+        *(f"{kind:>8}" for kind in KINDS),
+        *(f"{one}/{other}".ljust(18) for one, other in RATIOS),
+        "skipped",
+    ]
     print("KiB of a sample; milliseconds of a step; ratios: median [quartiles] of the rounds")
     print("  ".join(head))
     for name in arguments.cases or CASES:

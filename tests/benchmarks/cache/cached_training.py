@@ -3,11 +3,11 @@
 usage: cached_training.py DIR [options]      DIR: CIFAR-10's binary files
 Needs the package (PYTHONPATH=build/dev/python) and EGERIA_BIN (build/dev/bin).
 
-A ResNet on two ranks that freezes, freezes further, unfreezes and freezes again at given epochs, shuffled, with a partial last
-batch; with --augment each image is shifted and mirrored at random, as usual, so that nothing can be reused. Runs without
-and with a cache take turns. Prints, by round, the ratio of wall times of the training loops, the share of them that the cache's
-own code took of the training thread, and whether the weights of each rank were the same to the bit. The exit code is 1 if
-they were not, or if with --augment that share was over 1 % (median).
+A ResNet on two ranks that freezes, freezes further, unfreezes and freezes again at given epochs, shuffled, with a
+partial last batch; with --augment each image is shifted and mirrored at random, as usual, so that nothing can be
+reused. Runs without and with a cache take turns. Prints, by round, the ratio of wall times of the training loops, the
+share of them that the cache's own code took of the training thread, and whether the weights of each rank were the same
+to the bit. The exit code is 1 if they were not, or if with --augment that share was over 1 % (median).
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(ROOT / "worker" / "python" / "examples"), str(ROOT / "tests" / "worker" / "python"),
-                str(ROOT / "tests")]
+sys.path[:0] = [
+    str(ROOT / "worker" / "python" / "examples"),
+    str(ROOT / "tests" / "worker" / "python"),
+    str(ROOT / "tests"),
+]
 
 from benchmarks.two_ranks import read_plans, run_two_ranks  # noqa: E402
-
 
 # Of a training's time, that the cache's own code may take where nothing can be reused.
 MOST_IN_VAIN = 0.01
@@ -51,6 +53,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def train(arguments: argparse.Namespace) -> None:
     """One rank."""
+    import cifar_resnet
     import torch
     import torch.distributed as dist
     import torch.nn.functional as F
@@ -58,7 +61,6 @@ def train(arguments: argparse.Namespace) -> None:
     from torch.utils.data import DataLoader
     from torch.utils.data.distributed import DistributedSampler
 
-    import cifar_resnet
     import egeria
     from support.ending import end_process_group
 
@@ -73,8 +75,11 @@ def train(arguments: argparse.Namespace) -> None:
     loader = egeria.data.wrap(DataLoader(data, arguments.batch_size, sampler=sampler, num_workers=arguments.workers))
     optimizer = torch.optim.SGD(network.parameters(), 0.05, momentum=0.9, weight_decay=1e-4)
     plans = read_plans(arguments.plans, len(loader))
-    session = egeria.attach(model, optimizer, config=egeria.Config(
-        controller="none", plans=plans, cache=arguments.cache, cache_use=arguments.use))
+    session = egeria.attach(
+        model,
+        optimizer,
+        config=egeria.Config(controller="none", plans=plans, cache=arguments.cache, cache_use=arguments.use),
+    )
     epochs, states = [], []
     processor = time.process_time()
     for epoch in range(arguments.epochs):
@@ -89,8 +94,14 @@ def train(arguments: argparse.Namespace) -> None:
         epochs.append(time.perf_counter() - begin)
         states.append(session.cache_estimates())
     weights = hashlib.sha256(b"".join(value.numpy().tobytes() for value in network.state_dict().values()))
-    report = {"epochs": epochs, "weights": weights.hexdigest(), "summary": session.summary(), "estimates": states,
-              "counters": session.cache_counters(), "processor": time.process_time() - processor}
+    report = {
+        "epochs": epochs,
+        "weights": weights.hexdigest(),
+        "summary": session.summary(),
+        "estimates": states,
+        "counters": session.cache_counters(),
+        "processor": time.process_time() - processor,
+    }
     (arguments.job / f"rank{rank}.json").write_text(json.dumps(report), encoding="utf-8")
     session.close()
     end_process_group()
@@ -102,26 +113,34 @@ def run(cache: str, folder: pathlib.Path) -> list[dict]:
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)]
 
 
-def compare(arguments: argparse.Namespace, number: int, address: str,
-            folder: pathlib.Path) -> tuple[float, float, bool]:
+def compare(
+    arguments: argparse.Namespace, number: int, address: str, folder: pathlib.Path
+) -> tuple[float, float, bool]:
     """One round. Returns the ratio of wall times, the share of the training that the cache's own code took, and whether
     the weights were the same to the bit."""
     order = [("none", "plain"), (address, "cached")]
-    runs = {name: run(cache, folder / f"{name}{number}")
-            for cache, name in (order if number % 2 == 0 else order[::-1])}
+    runs = {name: run(cache, folder / f"{name}{number}") for cache, name in (order if number % 2 == 0 else order[::-1])}
     seconds = {name: max(sum(rank["epochs"]) for rank in ranks) for name, ranks in runs.items()}
     ratio = seconds["cached"] / seconds["plain"]
     spent = max(rank["summary"]["cache"]["spent_seconds"] / sum(rank["epochs"]) for rank in runs["cached"])
     same = all(a["weights"] == b["weights"] for a, b in zip(runs["plain"], runs["cached"]))
-    print(f"round {number + 1}: plain {seconds['plain']:.1f} s, cached {seconds['cached']:.1f} s, ratio {ratio:.3f}, "
-          f"the cache's own code {100 * spent:.2f} %, weights {'equal' if same else 'DIFFER'}")
+    print(
+        f"round {number + 1}: plain {seconds['plain']:.1f} s, cached {seconds['cached']:.1f} s, ratio {ratio:.3f}, "
+        f"the cache's own code {100 * spent:.2f} %, weights {'equal' if same else 'DIFFER'}"
+    )
     for name, ranks in sorted(runs.items()):
-        print(f"  {name}, seconds by epoch:", *(f"{epoch:.2f}" for epoch in ranks[0]["epochs"]), "; processor time of "
-              "the ranks:", *(f"{rank['processor']:.1f}" for rank in ranks))
+        print(
+            f"  {name}, seconds by epoch:",
+            *(f"{epoch:.2f}" for epoch in ranks[0]["epochs"]),
+            "; processor time of the ranks:",
+            *(f"{rank['processor']:.1f}" for rank in ranks),
+        )
     for rank in runs["cached"]:
         cache = rank["summary"]["cache"]
-        print(f"  skipped {cache['passes_skipped']} of {cache['passes']} passes with frozen layers, hits "
-              f"{cache['hits']:,}, misses {cache['misses']:,}, saved {cache['saved_seconds']:.1f} s")
+        print(
+            f"  skipped {cache['passes_skipped']} of {cache['passes']} passes with frozen layers, hits "
+            f"{cache['hits']:,}, misses {cache['misses']:,}, saved {cache['saved_seconds']:.1f} s"
+        )
         print("   ", {name: value for name, value in rank["counters"].items() if value})
     for epoch, state in enumerate(runs["cached"][0]["estimates"], 1):
         print(f"  epoch {epoch}: {state['state']}: {state['reason']}")
@@ -134,6 +153,7 @@ def main() -> int:
         train(arguments)
         return 0
     from cache_daemon import Daemon
+
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         daemon = Daemon(folder)

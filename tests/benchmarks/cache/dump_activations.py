@@ -45,7 +45,7 @@ def resnet(folder: pathlib.Path, cifar: pathlib.Path, steps: int, samples: int) 
     order = torch.randperm(len(data))
 
     def batch(step: int) -> tuple[Tensor, Tensor]:
-        picked = [data[int(i)] for i in order[step * 64 % 9984:][:64]]
+        picked = [data[int(i)] for i in order[step * 64 % 9984 :][:64]]
         return torch.stack([image for image, _ in picked]), torch.stack([label for _, label in picked])
 
     model = cifar_resnet.ResNet(20)
@@ -55,7 +55,8 @@ def resnet(folder: pathlib.Path, cifar: pathlib.Path, steps: int, samples: int) 
     found: dict[str, Tensor] = {}
     for name in ("stem.1", "stem", "layer1", "layer2", "layer2.2.bn2", "layer3"):
         model.get_submodule(name).register_forward_hook(
-            lambda _module, _args, out, name=name: found.__setitem__(name, out.clone()))
+            lambda _module, _args, out, name=name: found.__setitem__(name, out.clone())
+        )
     with torch.no_grad():
         model(images)
     for name, values in found.items():
@@ -68,10 +69,18 @@ def bert(folder: pathlib.Path, text: bytes, steps: int, samples: int) -> None:
     tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
 
     def sequences(count: int) -> Tensor:
-        return torch.stack([tokens[i:i + length] for i in torch.randint(len(tokens) - length, (count,))])
+        return torch.stack([tokens[i : i + length] for i in torch.randint(len(tokens) - length, (count,))])
 
-    model = BertForMaskedLM(BertConfig(vocab_size=257, hidden_size=256, num_hidden_layers=6, num_attention_heads=4,
-                                       intermediate_size=1024, max_position_embeddings=length))
+    model = BertForMaskedLM(
+        BertConfig(
+            vocab_size=257,
+            hidden_size=256,
+            num_hidden_layers=6,
+            num_attention_heads=4,
+            intermediate_size=1024,
+            max_position_embeddings=length,
+        )
+    )
 
     def loss(_step: int) -> Tensor:
         right = sequences(16)

@@ -71,8 +71,11 @@ def run_all(plan: Plan) -> int:
             kept += one.kept
     if kept:
         by = ", ".join(f"{count} by version {version}" for version, count in kept.items())
-        print(f"{kept.total()} runs were recorded before by other versions than {facts['egeria']}: {by}; reports say "
-              "which rows are mixed", flush=True)
+        print(
+            f"{kept.total()} runs were recorded before by other versions than {facts['egeria']}: {by}; reports say "
+            "which rows are mixed",
+            flush=True,
+        )
     return failed
 
 
@@ -128,8 +131,13 @@ class Seed:
     def _run_once(self, run: Run) -> dict[str, Any]:
         """The record of a run: the one that there is, or of a new run."""
         identity = {
-            "version": records.RECORD_VERSION, "task": self._task.name, "profile": self._plan.profile,
-            "settings": self._settings, "ranks": self._plan.ranks, "seed": self._seed, "run": run.label,
+            "version": records.RECORD_VERSION,
+            "task": self._task.name,
+            "profile": self._plan.profile,
+            "settings": self._settings,
+            "ranks": self._plan.ranks,
+            "seed": self._seed,
+            "run": run.label,
             "run_hash": machine.run_hash(run),
         }
         known = self._done.get(records.key(identity))
@@ -143,9 +151,14 @@ class Seed:
         started = time.time()
         result, decisions = self._train(run)
         record = identity | {
-            "kind": run.kind.value, "policy": run.policy if run.kind is Kind.POLICY else None,
-            "options": dict(run.options), "share": run.share, "started": round(started),
-            "quality": self._task.quality.name, **result, "decisions": decisions,
+            "kind": run.kind.value,
+            "policy": run.policy if run.kind is Kind.POLICY else None,
+            "options": dict(run.options),
+            "share": run.share,
+            "started": round(started),
+            "quality": self._task.quality.name,
+            **result,
+            "decisions": decisions,
             "machine": dict(self._facts),
         }
         records.append(self._file, record)
@@ -153,8 +166,11 @@ class Seed:
             self._unrecorded.rename(self._checkpoints)
         quality = self._task.quality
         shared = f", {record['first_step']} steps of them the plain run's" if record["first_step"] else ""
-        print(f"{self._task.name}, seed {self._seed}, {run.label}: {quality.name} {record['final']:.4f}, "
-              f"{record['seconds']:.1f} s of training in {record['steps']} steps{shared}", flush=True)
+        print(
+            f"{self._task.name}, seed {self._seed}, {run.label}: {quality.name} {record['final']:.4f}, "
+            f"{record['seconds']:.1f} s of training in {record['steps']} steps{shared}",
+            flush=True,
+        )
         return record
 
     def _train(self, run: Run) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -166,9 +182,17 @@ class Seed:
                     shutil.rmtree(older, ignore_errors=True)
             checkpoint = None if run.kind is Kind.PLAIN else self._checkpoint_for(run)
             saves = self._saves() if run.kind is Kind.PLAIN else {}
-            job = Job(self._task.name, self._plan.profile, self._seed, run,
-                      None if self._plan.data is None else str(self._plan.data.resolve()), None,
-                      None if checkpoint is None else str(checkpoint), saves, str(folder))
+            job = Job(
+                self._task.name,
+                self._plan.profile,
+                self._seed,
+                run,
+                None if self._plan.data is None else str(self._plan.data.resolve()),
+                None,
+                None if checkpoint is None else str(checkpoint),
+                saves,
+                str(folder),
+            )
             if run.kind is not Kind.POLICY:
                 return _result(run_job(job, self._plan.ranks)), []
             with Controller(folder, controller_flags(run)) as controller:
@@ -178,12 +202,16 @@ class Seed:
                 names = controller.jobs()
                 if not names:
                     log = (folder / "ranks.log").read_text(encoding="utf-8", errors="replace")
-                    raise BenchError("NOT_WATCHED", f"the training of '{run.label}' has not come to the controller, so "
-                                     f"that it says nothing of the policy; its log ends with:\n{log[-2000:]}")
+                    raise BenchError(
+                        "NOT_WATCHED",
+                        f"the training of '{run.label}' has not come to the controller, so "
+                        f"that it says nothing of the policy; its log ends with:\n{log[-2000:]}",
+                    )
                 for name in names:
                     decisions += map(json.loads, controller.export(name, "--decisions").splitlines())
-                    records.keep_recording(self._plan.out, f"{self._task.name}-{self._seed}-{run.label}",
-                                           controller.export(name))
+                    records.keep_recording(
+                        self._plan.out, f"{self._task.name}-{self._seed}-{run.label}", controller.export(name)
+                    )
                 return result, decisions
 
     def _saves(self) -> dict[str, int]:
@@ -214,5 +242,10 @@ def _result(reported: Mapping[str, Any]) -> dict[str, Any]:
 def frozen_share(result: Mapping[str, Any]) -> float:
     """Share of the parameters that was frozen, averaged over all steps of a run."""
     switches = result["switches"]
-    return sum((after["step"] - switch["step"]) * records.prefix_share(result, switch["frozen_prefix"])
-               for switch, after in zip(switches, [*switches[1:], {"step": result["steps"]}])) / result["steps"]
+    return (
+        sum(
+            (after["step"] - switch["step"]) * records.prefix_share(result, switch["frozen_prefix"])
+            for switch, after in zip(switches, [*switches[1:], {"step": result["steps"]}])
+        )
+        / result["steps"]
+    )

@@ -58,33 +58,63 @@ def list_of(kind: type) -> Callable[[str], list]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="egeria bench", description=_DESCRIPTION,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", metavar="TASK[,TASK...]",
-                        help=f"{', '.join(tasks.NAMES)}; all; report: write the reports from the records alone")
+    parser = argparse.ArgumentParser(
+        prog="egeria bench", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "task",
+        metavar="TASK[,TASK...]",
+        help=f"{', '.join(tasks.NAMES)}; all; report: write the reports from the records alone",
+    )
     parser.add_argument("--policy", default="", metavar="P[,P...]", help="policies, as egeria.Config names them")
-    parser.add_argument("--options", default="{}", metavar="JSON",
-                        help='constants by policy, such as \'{"plasticity": {"window": 5}}\'')
-    parser.add_argument("--variant", action="append", default=[], metavar="LABEL=POLICY:JSON",
-                        help="one more run of a policy, with constants of its own, under a name of its own")
-    parser.add_argument("--reinvest", type=_factor, action="append", default=[], metavar="FACTOR",
-                        help="one more run of each policy with this many times the steps, such as 1.06; \"planned\": "
-                        "as egeria.reinvest() plans for a clock, by times that are measured first")
-    parser.add_argument("--whole", action="store_true",
-                        help="policies are run from the first step on, and not from where they may first act")
-    parser.add_argument("--controls", default=None, metavar="LABEL[,LABEL...]",
-                        help="runs that get same-time controls; default: auto and staged where they are among the "
-                        "policies, else all. \"none\": no controls")
+    parser.add_argument(
+        "--options", default="{}", metavar="JSON", help='constants by policy, such as \'{"plasticity": {"window": 5}}\''
+    )
+    parser.add_argument(
+        "--variant",
+        action="append",
+        default=[],
+        metavar="LABEL=POLICY:JSON",
+        help="one more run of a policy, with constants of its own, under a name of its own",
+    )
+    parser.add_argument(
+        "--reinvest",
+        type=_factor,
+        action="append",
+        default=[],
+        metavar="FACTOR",
+        help='one more run of each policy with this many times the steps, such as 1.06; "planned": '
+        "as egeria.reinvest() plans for a clock, by times that are measured first",
+    )
+    parser.add_argument(
+        "--whole",
+        action="store_true",
+        help="policies are run from the first step on, and not from where they may first act",
+    )
+    parser.add_argument(
+        "--controls",
+        default=None,
+        metavar="LABEL[,LABEL...]",
+        help="runs that get same-time controls; default: auto and staged where they are among the "
+        'policies, else all. "none": no controls',
+    )
     parser.add_argument("--no-early", action="store_true", help="without the negative control")
     parser.add_argument("--seeds", default="0", metavar="N[,N...]")
     parser.add_argument("--data", type=pathlib.Path, help="folder with the data sets (docs/benchmarks.md)")
     parser.add_argument("--profile", default="small", help="small (default) or paper")
     parser.add_argument("--ranks", type=int, default=2, help="processes of a run (default 2)")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("bench-results"),
-                        help="folder of records and reports (default bench-results)")
+    parser.add_argument(
+        "--out",
+        type=pathlib.Path,
+        default=pathlib.Path("bench-results"),
+        help="folder of records and reports (default bench-results)",
+    )
     parser.add_argument("--resume", action="store_true", help="leave out what has a record already")
-    parser.add_argument("--keep-checkpoints", action="store_true",
-                        help="so that a later call can start late policies where the plain run was")
+    parser.add_argument(
+        "--keep-checkpoints",
+        action="store_true",
+        help="so that a later call can start late policies where the plain run was",
+    )
     return parser
 
 
@@ -112,14 +142,26 @@ def _plan(flags: argparse.Namespace) -> Plan:
         controls = [] if flags.controls == "none" else flags.controls.split(",")
     for label in controls:
         if label not in labels:
-            raise BenchError("BAD_CONTROLS", f"--controls names {label!r}, which is none of the runs: "
-                             f"{', '.join(labels) or 'there are none'}")
+            raise BenchError(
+                "BAD_CONTROLS",
+                f"--controls names {label!r}, which is none of the runs: {', '.join(labels) or 'there are none'}",
+            )
     names = tasks.NAMES if flags.task == "all" else flags.task.split(",")
     for name in names:
         tasks.create(name, flags.profile, flags.data)
-    return Plan(tasks=names, seeds=seeds, profile=flags.profile,
-                ranks=flags.ranks, runs=runs, controls_for=controls, early=not flags.no_early, data=flags.data,
-                out=flags.out, resume=flags.resume, keep_checkpoints=flags.keep_checkpoints)
+    return Plan(
+        tasks=names,
+        seeds=seeds,
+        profile=flags.profile,
+        ranks=flags.ranks,
+        runs=runs,
+        controls_for=controls,
+        early=not flags.no_early,
+        data=flags.data,
+        out=flags.out,
+        resume=flags.resume,
+        keep_checkpoints=flags.keep_checkpoints,
+    )
 
 
 def _policy_runs(flags: argparse.Namespace) -> list[Run]:
@@ -129,12 +171,16 @@ def _policy_runs(flags: argparse.Namespace) -> list[Run]:
         constants = None
     policies = [policy for policy in flags.policy.split(",") if policy]
     if not isinstance(constants, dict) or not set(constants) <= set(policies):
-        raise BenchError("BAD_OPTIONS", "--options is a JSON object of the constants of policies in --policy, such "
-                         "as '{\"plasticity\": {\"window\": 5}}'")
+        raise BenchError(
+            "BAD_OPTIONS",
+            "--options is a JSON object of the constants of policies in --policy, such "
+            'as \'{"plasticity": {"window": 5}}\'',
+        )
     wanted = [(policy, policy, constants.get(policy, {})) for policy in policies] + parse_variants(flags.variant)
     runs = [policy_run(label, policy, options) for label, policy, options in wanted]
-    runs += [policy_run(label, policy, options, factor) for factor in flags.reinvest
-             for label, policy, options in wanted]
+    runs += [
+        policy_run(label, policy, options, factor) for factor in flags.reinvest for label, policy, options in wanted
+    ]
     if flags.whole:
         runs = [dataclasses.replace(run, first_act=0.0) for run in runs]
     labels = [run.label for run in runs]
@@ -150,8 +196,11 @@ def _check(run: Run) -> None:
     try:
         import egeria
     except ImportError as error:
-        raise BenchError("NO_PACKAGE", f"this Python cannot load the package egeria ({error}); start this as `egeria "
-                         "bench`, or with PYTHONPATH=build/dev/python") from None
+        raise BenchError(
+            "NO_PACKAGE",
+            f"this Python cannot load the package egeria ({error}); start this as `egeria "
+            "bench`, or with PYTHONPATH=build/dev/python",
+        ) from None
     try:
         egeria.Config(controller="none", policy=run.policy, options=resolved_options(run, modules=8))
     except egeria.EgeriaError as error:

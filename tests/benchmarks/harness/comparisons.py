@@ -52,8 +52,13 @@ class Spread:
             return None
         if not all(math.isfinite(value) for value in values):
             return cls(math.nan, None, math.nan, math.nan, len(values))
-        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, min(values),
-                   max(values), len(values))
+        return cls(
+            statistics.fmean(values),
+            statistics.stdev(values) if len(values) > 1 else None,
+            min(values),
+            max(values),
+            len(values),
+        )
 
     @property
     def diverged(self) -> bool:
@@ -182,8 +187,12 @@ def group(records: Sequence[Record]) -> list[Group]:
             newest[kind] = record
     found = []
     for (task, profile, ranks), latest in sorted(newest.items()):
-        chosen = [record for record in records if (record["task"], record["profile"], record["ranks"])
-                  == (task, profile, ranks) and record["settings"] == latest["settings"]]
+        chosen = [
+            record
+            for record in records
+            if (record["task"], record["profile"], record["ranks"]) == (task, profile, ranks)
+            and record["settings"] == latest["settings"]
+        ]
         chosen.sort(key=lambda record: record["started"])  # of one label with other options the newest counts
         others: dict[str, dict[int, Record]] = {}
         for record in chosen:
@@ -221,13 +230,19 @@ def row(runs: Group, label: str, quality: Quality) -> Row | None:
     plain_runs = final_quality((plain for _, plain in pairs), quality)
     noise = plain_runs.deviation
     return Row(
-        label, Kind(pairs[0][0]["kind"]), _constants_of_all(pairs),
+        label,
+        Kind(pairs[0][0]["kind"]),
+        _constants_of_all(pairs),
         Spread.of([quality.gain(record["final"], plain["final"]) for record, plain in pairs]),
-        Spread.of([record["seconds"] / plain["seconds"] for record, plain in pairs]), plain_runs,
+        Spread.of([record["seconds"] / plain["seconds"] for record, plain in pairs]),
+        plain_runs,
         statistics.fmean(record["frozen_share"] for record, _ in pairs),
-        _reached(pairs, quality, 0.0), None if noise is None else _reached(pairs, quality, noise),
-        statistics.fmean(1 - record["first_step"] / record["steps"] for record, _ in pairs), _watching(pairs),
-        _account(pairs))
+        _reached(pairs, quality, 0.0),
+        None if noise is None else _reached(pairs, quality, noise),
+        statistics.fmean(1 - record["first_step"] / record["steps"] for record, _ in pairs),
+        _watching(pairs),
+        _account(pairs),
+    )
 
 
 def duels(runs: Group, label: str, quality: Quality) -> list[Duel]:
@@ -301,13 +316,15 @@ def _by_seed(texts: Mapping[int, str]) -> str:
     seeds: dict[str, list[str]] = {}
     for seed, text in sorted(texts.items()):
         seeds.setdefault(text, []).append(str(seed))
-    return ", ".join(f"seed{'s' if len(numbers) > 1 else ''} {', '.join(numbers)} {text}"
-                     for text, numbers in seeds.items())
+    return ", ".join(
+        f"seed{'s' if len(numbers) > 1 else ''} {', '.join(numbers)} {text}" for text, numbers in seeds.items()
+    )
 
 
 def _pairs(runs: Group, label: str) -> list[tuple[Record, Record]]:
-    return [(record, runs.plain[seed]) for seed, record in sorted(runs.others.get(label, {}).items())
-            if seed in runs.plain]
+    return [
+        (record, runs.plain[seed]) for seed, record in sorted(runs.others.get(label, {}).items()) if seed in runs.plain
+    ]
 
 
 def _account(pairs: Sequence[tuple[Record, Record]]) -> float | None:

@@ -56,8 +56,9 @@ def _processor() -> str:
 def _revision() -> str:
     """The commit, with "+" where files that are tracked have been changed; "unknown" outside a checkout."""
     try:
-        commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"], check=True,
-                                capture_output=True, text=True).stdout.strip()
+        commit = subprocess.run(
+            ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"], check=True, capture_output=True, text=True
+        ).stdout.strip()
         changed = subprocess.run(["git", "-C", str(ROOT), "diff", "--quiet", "HEAD"], check=False).returncode != 0
         return commit + ("+" if changed else "")
     except (OSError, subprocess.CalledProcessError):

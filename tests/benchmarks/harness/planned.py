@@ -28,8 +28,12 @@ def with_planned_steps(runs: Sequence[Run], task: Task, ranks: int, known: Seque
     settings, found = machine.settings_hash(task.profile), []
     for run in runs:
         if run.share == PLANNED:
-            shares = [record["share"] for record in known if (record["settings"], record["ranks"], record["run"],
-                      record["options"]) == (settings, ranks, run.label, dict(run.options))]
+            shares = [
+                record["share"]
+                for record in known
+                if (record["settings"], record["ranks"], record["run"], record["options"])
+                == (settings, ranks, run.label, dict(run.options))
+            ]
             if not shares:
                 report = report or _measure(task, ranks)
                 shares = [_planned_steps(run, task, report) / task.profile.steps]
@@ -44,8 +48,7 @@ def _planned_steps(run: Run, task: Task, report: Report) -> int:
 
     steps = task.profile.steps
     try:
-        config = egeria.Config(controller="none", policy=run.policy,
-                               options=resolved_options(run, len(report.modules)))
+        config = egeria.Config(controller="none", policy=run.policy, options=resolved_options(run, len(report.modules)))
         return egeria.reinvest(steps, config, report, learning_rates=[task.rate(step / steps) for step in range(steps)])
     except egeria.EgeriaError as error:
         raise BenchError("NO_PLAN", f"{run.label}: {error}; or give a factor, such as --reinvest 1.06") from None
@@ -59,9 +62,13 @@ def _measure(task: Task, ranks: int) -> Report:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        samples = task.order(0, torch.Generator().manual_seed(0))[:task.profile.batch_size // ranks]
-        return egeria.doctor(task.build_model().to(device), samples,
-                             lambda model, batch: task.loss(model, batch, device), modules=task.modules)
+        samples = task.order(0, torch.Generator().manual_seed(0))[: task.profile.batch_size // ranks]
+        return egeria.doctor(
+            task.build_model().to(device),
+            samples,
+            lambda model, batch: task.loss(model, batch, device),
+            modules=task.modules,
+        )
     except egeria.EgeriaError as error:
         raise BenchError("NO_PLAN", f"{task.name}: {error}") from None
     finally:

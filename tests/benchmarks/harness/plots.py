@@ -40,8 +40,14 @@ def draw_pareto(file: pathlib.Path, runs: Group, quality: Quality) -> None:
         axes.plot([found.ratio.mean], [found.gain.mean], _MARKERS[found.kind], color=colour, markersize=6, label=label)
     for kind, points in controls.items():
         if points:
-            axes.plot(*zip(*sorted(points)), _MARKERS[kind] + ":", color="0.6", markersize=4, linewidth=0.8,
-                      label=f"control: {kind.value}")
+            axes.plot(
+                *zip(*sorted(points)),
+                _MARKERS[kind] + ":",
+                color="0.6",
+                markersize=4,
+                linewidth=0.8,
+                label=f"control: {kind.value}",
+            )
     axes.set_xlabel("training time over the plain run's")
     axes.set_ylabel(f"quality over plain, {quality.unit}")
     axes.legend(fontsize=7, loc="best")
@@ -50,8 +56,11 @@ def draw_pareto(file: pathlib.Path, runs: Group, quality: Quality) -> None:
 
 def draw_timeline(file: pathlib.Path, runs: Group) -> None:
     """The share of the parameters that is frozen over the steps: one line for each label and seed, without variants."""
-    shown = {label: seeds for label, seeds in runs.others.items() if label not in runs.variants
-             and any(record["switches"] for record in seeds.values())}
+    shown = {
+        label: seeds
+        for label, seeds in runs.others.items()
+        if label not in runs.variants and any(record["switches"] for record in seeds.values())
+    }
     figure, axes = plt.subplots(figsize=(5.2, 2.6), layout="constrained")
     colours = iter(plt.get_cmap("tab10").colors * 4)
     for label, seeds in shown.items():
@@ -61,8 +70,15 @@ def draw_timeline(file: pathlib.Path, runs: Group) -> None:
             for switch in record["switches"]:
                 steps.append(switch["step"] / record["steps"])
                 shares.append(prefix_share(record, switch["frozen_prefix"]))
-            axes.step([*steps, 1.0], [*shares, shares[-1]], where="post", color=colour, linewidth=1.0,
-                      alpha=0.8, label=label if index == 0 else None)
+            axes.step(
+                [*steps, 1.0],
+                [*shares, shares[-1]],
+                where="post",
+                color=colour,
+                linewidth=1.0,
+                alpha=0.8,
+                label=label if index == 0 else None,
+            )
     axes.set_xlabel("share of the run's steps")
     axes.set_ylabel("frozen share of parameters")
     axes.set_xlim(0, 1)

@@ -25,15 +25,19 @@ def end_with_parent() -> None:
 
 def find_program(name: str) -> pathlib.Path:
     """One of Egeria's programs: in $EGERIA_BIN, beside this Python, in a build of this checkout, or on PATH."""
-    folders = [os.environ.get("EGERIA_BIN"), str(pathlib.Path(sys.executable).parent),
-               str(pathlib.Path(__file__).resolve().parents[3] / "build" / "dev" / "bin")]
+    folders = [
+        os.environ.get("EGERIA_BIN"),
+        str(pathlib.Path(sys.executable).parent),
+        str(pathlib.Path(__file__).resolve().parents[3] / "build" / "dev" / "bin"),
+    ]
     for folder in folders:
         if folder and os.access(pathlib.Path(folder) / name, os.X_OK):
             return pathlib.Path(folder) / name
     found = shutil.which(name)
     if found is None:
-        raise BenchError("NO_PROGRAM", f"{name} is not found; build it (deploy/build.sh), or name its folder in "
-                         "EGERIA_BIN")
+        raise BenchError(
+            "NO_PROGRAM", f"{name} is not found; build it (deploy/build.sh), or name its folder in EGERIA_BIN"
+        )
     return pathlib.Path(found)
 
 
@@ -57,16 +61,32 @@ class Controller:
         log_file = self._folder / "controller.log"
         with log_file.open("wb") as log:
             self._process = subprocess.Popen(
-                [find_program("egeria-controller"), "--listen", self.address, "--state-dir", self._folder / "state",
-                 "--metrics-listen", "none", "--ready-fd", str(writer), *self._options],
-                stdout=log, stderr=log, pass_fds=[writer], preexec_fn=end_with_parent)
+                [
+                    find_program("egeria-controller"),
+                    "--listen",
+                    self.address,
+                    "--state-dir",
+                    self._folder / "state",
+                    "--metrics-listen",
+                    "none",
+                    "--ready-fd",
+                    str(writer),
+                    *self._options,
+                ],
+                stdout=log,
+                stderr=log,
+                pass_fds=[writer],
+                preexec_fn=end_with_parent,
+            )
         os.close(writer)
         with os.fdopen(reader) as ready:
             line = ready.readline()
         if line != "READY=1\n":
             self.__exit__()
-            raise BenchError("NO_CONTROLLER", "the controller did not become ready; it said:\n"
-                             + log_file.read_text(errors="replace")[-2000:])
+            raise BenchError(
+                "NO_CONTROLLER",
+                "the controller did not become ready; it said:\n" + log_file.read_text(errors="replace")[-2000:],
+            )
         return self
 
     def list(self) -> list[dict[str, Any]]:
@@ -83,8 +103,13 @@ class Controller:
 
     def _egeria(self, *arguments: str) -> str:
         try:
-            return subprocess.run([find_program("egeria"), *arguments, "--controller", self.address], check=True,
-                                  capture_output=True, text=True, timeout=30).stdout
+            return subprocess.run(
+                [find_program("egeria"), *arguments, "--controller", self.address],
+                check=True,
+                capture_output=True,
+                text=True,
+                timeout=30,
+            ).stdout
         except (OSError, subprocess.SubprocessError) as error:
             raise BenchError("NO_DECISIONS", f"`egeria {' '.join(arguments)}` failed: {error}") from None
 
@@ -106,14 +131,32 @@ def run_ranks(arguments: Sequence[str], ranks: int, log_file: pathlib.Path, thre
       BenchError: [RUN_FAILED] a rank ended with an error; the end of the log is in the message.
     """
     tests = str(pathlib.Path(__file__).resolve().parents[2])
-    environment = dict(os.environ, OMP_NUM_THREADS=str(threads), PYTHONUNBUFFERED="1", PYTHONFAULTHANDLER="1",
-                       TOKENIZERS_PARALLELISM="false",
-                       PYTHONPATH=os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")])))
+    environment = dict(
+        os.environ,
+        OMP_NUM_THREADS=str(threads),
+        PYTHONUNBUFFERED="1",
+        PYTHONFAULTHANDLER="1",
+        TOKENIZERS_PARALLELISM="false",
+        PYTHONPATH=os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")])),
+    )
     for name in [name for name in environment if name.startswith("EGERIA_") and name not in ("EGERIA_BIN",)]:
         del environment[name]  # a run is configured by its record alone
-    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--rdzv-backend", "c10d",
-               "--rdzv-endpoint", "127.0.0.1:0", "--nproc-per-node", str(ranks), "-m",
-               "benchmarks.harness.rank", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes",
+        "1",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        "127.0.0.1:0",
+        "--nproc-per-node",
+        str(ranks),
+        "-m",
+        "benchmarks.harness.rank",
+        *arguments,
+    ]
     with log_file.open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, preexec_fn=end_with_parent)
         try:
@@ -123,5 +166,8 @@ def run_ranks(arguments: Sequence[str], ranks: int, log_file: pathlib.Path, thre
             process.wait()
             raise
     if code != 0:
-        raise BenchError("RUN_FAILED", f"a run ended with exit code {code}; the end of its log:\n"
-                         + log_file.read_text(errors="replace")[-20_000:])
+        raise BenchError(
+            "RUN_FAILED",
+            f"a run ended with exit code {code}; the end of its log:\n"
+            + log_file.read_text(errors="replace")[-20_000:],
+        )

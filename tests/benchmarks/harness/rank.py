@@ -49,7 +49,8 @@ class Trainer:
         self.network = task.build_model().to(device)
         torch.manual_seed(1_000 * (job.seed + 1) + self._rank)  # the ranks' dropout and augmentation differ
         self._model = DistributedDataParallel(
-            self.network, device_ids=[device.index] if device.type == "cuda" else None)
+            self.network, device_ids=[device.index] if device.type == "cuda" else None
+        )
         self._optimizer = task.optimizer(self._model)
         self._scheduler = torch.optim.lr_scheduler.LambdaLR(self._optimizer, self._factor)
         self.seconds = 0.0
@@ -71,8 +72,9 @@ class Trainer:
             self._turns = Turns(self._job.turns)
         with contextlib.ExitStack() as stack:
             with self._measured():
-                session = None if self._job.run.kind not in (Kind.POLICY, Kind.EARLY) else stack.enter_context(
-                    self._attach())
+                session = (
+                    None if self._job.run.kind not in (Kind.POLICY, Kind.EARLY) else stack.enter_context(self._attach())
+                )
             saves = {step: file for file, step in self._job.save_at.items() if step >= self.first_step}
             evaluations = schedules.evaluation_steps(len(self._positions), self._task.profile.evaluations)
             done = self.first_step
@@ -120,10 +122,15 @@ class Trainer:
             options["plans"] = [(at, frozen_prefix(EARLY_MODULES, modules))]
         elif self._job.controller is not None:
             options.update(controller=self._job.controller, policy=run.policy, options=resolved_options(run, modules))
-        session = egeria.attach(self._model, self._optimizer, modules=self._task.modules,
-                                scheduler=self._scheduler, config=egeria.Config(
-                                    total_steps=len(self._positions), cache="none",
-                                    training_job=f"{self._job.task}-{run.label}", **options))
+        session = egeria.attach(
+            self._model,
+            self._optimizer,
+            modules=self._task.modules,
+            scheduler=self._scheduler,
+            config=egeria.Config(
+                total_steps=len(self._positions), cache="none", training_job=f"{self._job.task}-{run.label}", **options
+            ),
+        )
         if self.first_step > 0:
             session.load_state_dict({"step": self.first_step})
         return session
@@ -144,7 +151,7 @@ class Trainer:
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(100_003 * self._job.seed + epoch)
             self._epoch, self._order = epoch, self._task.order(epoch, generator)
-        return self._order[index * batch:(index + 1) * batch][self._rank::self._world]
+        return self._order[index * batch : (index + 1) * batch][self._rank :: self._world]
 
     def _factor(self, step: int) -> float:
         """Learning rate of a step, as a factor of the peak."""
@@ -201,8 +208,13 @@ class Trainer:
         return time.perf_counter()
 
     def _save(self, file: str, step: int) -> None:
-        save_state(pathlib.Path(file), self.network, self._optimizer, self._scheduler,
-                   {"step": step, "seconds": self.seconds, "curve": self.curve})
+        save_state(
+            pathlib.Path(file),
+            self.network,
+            self._optimizer,
+            self._scheduler,
+            {"step": step, "seconds": self.seconds, "curve": self.curve},
+        )
 
     def _load(self, file: pathlib.Path) -> None:
         kept = load_state(file, self.network, self._optimizer, self._scheduler)
@@ -227,8 +239,11 @@ def _check_data(task: Task) -> None:
     sums: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(sums, task.checksum())
     if len(set(sums)) > 1:
-        raise BenchError("DATA_DIFFERS", "the ranks have read different data; give all of them the same folder and "
-                         "the same versions of the packages")
+        raise BenchError(
+            "DATA_DIFFERS",
+            "the ranks have read different data; give all of them the same folder and "
+            "the same versions of the packages",
+        )
 
 
 def main() -> None:

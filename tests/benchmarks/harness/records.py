@@ -32,7 +32,7 @@ def append(file: pathlib.Path, record: Mapping[str, Any]) -> None:
         if size > 0 and os.pread(descriptor, 1, size - 1) != b"\n":
             line = b"\n" + line
         while line:
-            line = line[os.write(descriptor, line):]
+            line = line[os.write(descriptor, line) :]
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

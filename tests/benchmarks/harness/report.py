@@ -8,8 +8,22 @@ from collections.abc import Sequence
 
 from benchmarks import tasks
 from benchmarks.harness import records
-from benchmarks.harness.comparisons import Duel, Group, Record, Row, Spread, Verdict, difference, duels, \
-    final_quality, group, machine_of, mixture, plain_mixture, row
+from benchmarks.harness.comparisons import (
+    Duel,
+    Group,
+    Record,
+    Row,
+    Spread,
+    Verdict,
+    difference,
+    duels,
+    final_quality,
+    group,
+    machine_of,
+    mixture,
+    plain_mixture,
+    row,
+)
 from benchmarks.harness.errors import BenchError
 from benchmarks.harness.runs import EARLY_AT, EARLY_MODULES, Kind
 from benchmarks.harness.task import Quality
@@ -33,8 +47,10 @@ def write_reports(out: pathlib.Path) -> list[pathlib.Path]:
     files = sorted((out / "records").glob("*.jsonl"))
     groups = [found for file in files for found in group(records.read(file)) if found.plain]
     if not groups:
-        raise BenchError("NO_RECORDS", f"there are no records of plain runs in {out / 'records'}; run `egeria bench "
-                         f"TASK --out {out}` first")
+        raise BenchError(
+            "NO_RECORDS",
+            f"there are no records of plain runs in {out / 'records'}; run `egeria bench TASK --out {out}` first",
+        )
     written = []
     for runs in groups:
         quality = tasks.task_class(runs.task).quality
@@ -49,8 +65,13 @@ def write_reports(out: pathlib.Path) -> list[pathlib.Path]:
 
 def report_name(runs: Group) -> str:
     """Of the file, without its ending."""
-    return "-".join([runs.task, *([runs.profile] if runs.profile != "small" else []),
-                     *([f"{runs.ranks}-ranks"] if runs.ranks != 2 else [])])
+    return "-".join(
+        [
+            runs.task,
+            *([runs.profile] if runs.profile != "small" else []),
+            *([f"{runs.ranks}-ranks"] if runs.ranks != 2 else []),
+        ]
+    )
 
 
 def verdicts(runs: Group, quality: Quality) -> list[str]:
@@ -76,10 +97,14 @@ def _against_controls(policy: Row, fought: Sequence[Duel], quality: Quality) -> 
     if len(fought) < 2:
         return f"**`{policy.label}` has not been compared with both controls of its own time.**"
     behind = " and ".join(f"`{duel.control.value}`" for duel in fought if not duel.ahead)
-    text = f"**By the mean {_name(policy)} does not beat {behind} at its own time:**" if behind else \
-        f"By the mean {_name(policy)} beats both controls at its own time:"
-    found = ", ".join(f"{_difference(duel.gain, quality)} over `{duel.control.value}` ({duel.gain.verdict.value})"
-                      for duel in fought)
+    text = (
+        f"**By the mean {_name(policy)} does not beat {behind} at its own time:**"
+        if behind
+        else f"By the mean {_name(policy)} beats both controls at its own time:"
+    )
+    found = ", ".join(
+        f"{_difference(duel.gain, quality)} over `{duel.control.value}` ({duel.gain.verdict.value})" for duel in fought
+    )
     return f"{text} {found}.{_times(policy, fought)}"
 
 
@@ -116,8 +141,10 @@ def _against_clock(runs: Group, policy: Row, quality: Quality) -> list[str]:
     gain, clock = difference(runs, policy.label, "staged", quality), row(runs, "staged", quality)
     if gain is None or clock is None:
         return []
-    return [f"`{policy.label}` over the plain clock `staged`: {_difference(gain, quality)} ({gain.verdict.value}); "
-            f"`staged` took {_time(clock)}."]
+    return [
+        f"`{policy.label}` over the plain clock `staged`: {_difference(gain, quality)} ({gain.verdict.value}); "
+        f"`staged` took {_time(clock)}."
+    ]
 
 
 def _reinvested(runs: Group, quality: Quality) -> list[str]:
@@ -128,15 +155,20 @@ def _reinvested(runs: Group, quality: Quality) -> list[str]:
             continue
         text = _result(found, quality)
         both = found.gain.mean > 0 and found.ratio.mean < 1
-        lines.append(f"{text}: by the mean better, and sooner." if both else
-                     f"**{text}: by the mean not both better and sooner.**")
+        lines.append(
+            f"{text}: by the mean better, and sooner."
+            if both
+            else f"**{text}: by the mean not both better and sooner.**"
+        )
     return lines
 
 
 def _result(found: Row, quality: Quality) -> str:
     seeds = "1 seed" if found.gain.count == 1 else f"{found.gain.count} seeds"
-    return f"{_name(found)} over {seeds}: {_difference(found.gain, quality)} to plain ({found.gain.verdict.value}) " \
+    return (
+        f"{_name(found)} over {seeds}: {_difference(found.gain, quality)} to plain ({found.gain.verdict.value}) "
         f"in {_time(found)}"
+    )
 
 
 def _times(policy: Row, fought: Sequence[Duel]) -> str:
@@ -144,7 +176,8 @@ def _times(policy: Row, fought: Sequence[Duel]) -> str:
     times = " and ".join(f"{_ratio(duel.control_ratio)} (`{duel.control.value}`)" for duel in fought)
     off = max(abs(duel.control_ratio.mean - policy.ratio.mean) for duel in fought)
     return f" As measured, it took {_time(policy)}, and they {times}" + (
-        "." if off <= _SAME_TIME else ": the machine was not the same for all.")
+        "." if off <= _SAME_TIME else ": the machine was not the same for all."
+    )
 
 
 def _time(found: Row) -> str:
@@ -169,18 +202,27 @@ def task_report(runs: Group, quality: Quality) -> str:
     plain = list(runs.plain.values())
     final = final_quality(plain, quality)
     seconds = Spread.of([record["seconds"] for record in plain])
-    rows = [found for label in runs.others if label not in runs.variants
-            and (found := row(runs, label, quality)) is not None]
+    rows = [
+        found
+        for label in runs.others
+        if label not in runs.variants and (found := row(runs, label, quality)) is not None
+    ]
     text = [
-        f"# {kind.title}", "", *[f"- {line}" for line in verdicts(runs, quality)], "",
+        f"# {kind.title}",
+        "",
+        *[f"- {line}" for line in verdicts(runs, quality)],
+        "",
         f"Profile `{runs.profile}`, {runs.ranks} ranks, seeds {', '.join(map(str, sorted(runs.plain)))}; "
         f"{plain[0]['steps']:,} steps, {plain[0]['parameters']:,} parameters. "
         f"Quality is the {quality.name.replace('_', ' ')} on the validation set at the end, in {quality.unit}, "
         f"{'more' if quality.higher_is_better else 'less'} being better. Plain: {_value(final, quality)}"
         f"{' (mixed)' if plain_mixture(runs) else ''}, {seconds.mean:.0f} s of training ({seconds.least:.0f} to "
-        f"{seconds.most:.0f}).", "",
-        *_machines(runs), "",
-        "## Runs", "",
+        f"{seconds.most:.0f}).",
+        "",
+        *_machines(runs),
+        "",
+        "## Runs",
+        "",
         "Quality is the difference to the plain run of the same seed, over which means are taken; positive is better. "
         "± is half of the mean's 90 % interval over the seeds, by Student's t, of quality and of time: a run beats "
         "another where the interval of quality lies above 0, loses where it lies below, and where it contains 0 they "
@@ -189,13 +231,18 @@ def task_report(runs: Group, quality: Quality) -> str:
         "the plain run does, it may have been started from there, and its time is that of the plain run up to there "
         "and its own from there on: the share of its own is given. TTA: time to the plain run's final quality over "
         "the time the plain run took to get there; in brackets how many seeds got there. Less noise: to that quality "
-        "less the standard deviation of the plain runs of its seeds, which a single seed does not tell.", "",
-        *_table(rows, quality), "",
+        "less the standard deviation of the plain runs of its seeds, which a single seed does not tell.",
+        "",
+        *_table(rows, quality),
+        "",
         *_duel_table(runs, rows, quality),
         *_variant_table(runs, quality),
-        f"![Quality against time]({name}-pareto.svg)", "",
-        "## What was frozen when", "",
-        f"![Frozen share over the steps]({name}-timeline.svg)", "",
+        f"![Quality against time]({name}-pareto.svg)",
+        "",
+        "## What was frozen when",
+        "",
+        f"![Frozen share over the steps]({name}-timeline.svg)",
+        "",
         *_decisions(runs),
     ]
     return "\n".join(text).rstrip() + "\n"
@@ -209,27 +256,42 @@ def overview(groups: Sequence[Group]) -> str:
             lines = verdicts(runs, tasks.task_class(runs.task).quality)
             text += [f"- {tasks.task_class(runs.task).title}: {lines[0]}"]
             text += [f"  {line}" for line in lines[1:] if line.startswith("**")]
-    text += ["", "Written by `egeria bench report` from the records beside it. docs/benchmarks.md says what is "
-             "measured and how. Each cell: mean difference of quality to the plain run of the same seed, and training "
-             "time over the plain run's (± half of their 90 % intervals). Plain: ± the standard deviation over the "
-             "seeds. Mixed: rows come from several versions, machines or constants, as the task's report says.", ""]
-    labels = list(dict.fromkeys(label for runs in groups for label in runs.others
-                                if label not in runs.variants and next(iter(runs.others[label].values()))["kind"]
-                                in (Kind.POLICY, Kind.EARLY)))
-    text += ["| task | profile | seeds | plain | " + " | ".join(f"`{label}`" for label in labels) + " |",
-             "|---|---|---|---|" + "---|" * len(labels)]
+    text += [
+        "",
+        "Written by `egeria bench report` from the records beside it. docs/benchmarks.md says what is "
+        "measured and how. Each cell: mean difference of quality to the plain run of the same seed, and training "
+        "time over the plain run's (± half of their 90 % intervals). Plain: ± the standard deviation over the "
+        "seeds. Mixed: rows come from several versions, machines or constants, as the task's report says.",
+        "",
+    ]
+    labels = list(
+        dict.fromkeys(
+            label
+            for runs in groups
+            for label in runs.others
+            if label not in runs.variants
+            and next(iter(runs.others[label].values()))["kind"] in (Kind.POLICY, Kind.EARLY)
+        )
+    )
+    text += [
+        "| task | profile | seeds | plain | " + " | ".join(f"`{label}`" for label in labels) + " |",
+        "|---|---|---|---|" + "---|" * len(labels),
+    ]
     for runs in groups:
         quality = tasks.task_class(runs.task).quality
         final = final_quality(runs.plain.values(), quality)
         cells = []
         for label in labels:
             found = row(runs, label, quality)
-            cells.append("" if found is None else f"{_signed(found.gain, quality)}, {_ratio(found.ratio, 2)}"
-                         f"{_constants(found)}")
+            cells.append(
+                "" if found is None else f"{_signed(found.gain, quality)}, {_ratio(found.ratio, 2)}{_constants(found)}"
+            )
         mixed = ", mixed" if _mixtures(runs) else ""
-        text.append(f"| [{tasks.task_class(runs.task).title}]({report_name(runs)}.md) | {runs.profile} | "
-                    f"{len(runs.plain)}{mixed} | {_value(final, quality)} {quality.unit}"
-                    f"{', mixed' if plain_mixture(runs) else ''} | " + " | ".join(cells) + " |")
+        text.append(
+            f"| [{tasks.task_class(runs.task).title}]({report_name(runs)}.md) | {runs.profile} | "
+            f"{len(runs.plain)}{mixed} | {_value(final, quality)} {quality.unit}"
+            f"{', mixed' if plain_mixture(runs) else ''} | " + " | ".join(cells) + " |"
+        )
     return "\n".join(text) + "\n"
 
 
@@ -242,9 +304,11 @@ def _sums(groups: Sequence[Group]) -> list[str]:
     ratios = [found.ratio for _, found, _ in rows]
     fought = [found for runs, _, quality in rows if len(found := duels(runs, "auto", quality)) == 2]
     ahead = sum(all(duel.ahead for duel in pair) for pair in fought)
-    text = f"Of {len(rows)} tasks, `auto` takes less time than the plain run on {_count_below(ratios, 1)}, under " \
-        f"{_MUCH_FASTER} of it on {_count_below(ratios, _MUCH_FASTER)}; by the mean it beats both controls of its " \
+    text = (
+        f"Of {len(rows)} tasks, `auto` takes less time than the plain run on {_count_below(ratios, 1)}, under "
+        f"{_MUCH_FASTER} of it on {_count_below(ratios, _MUCH_FASTER)}; by the mean it beats both controls of its "
         f"own time on {ahead}."
+    )
     several = [found for _, found, _ in rows if found.gain.count > 1]
     if not several:
         return [f"{text} One seed each: what is beyond the spread over seeds cannot be told."]
@@ -252,9 +316,11 @@ def _sums(groups: Sequence[Group]) -> list[str]:
     lost = sum(any(duel.gain.verdict is Verdict.LOSES for duel in pair) for pair in fought)
     under = sum(found.gain.verdict is Verdict.LOSES for found in several)
     within = sum(within_noise(found) for found in several)
-    return [f"{text} Of the {len(several)} with more than one seed, it beats both beyond the spread over seeds on "
-            f"{won}, and loses to one of them on {lost}; it loses to plain beyond the spread on {under}, and its mean "
-            f"quality is within the plain runs' noise on {within}."]
+    return [
+        f"{text} Of the {len(several)} with more than one seed, it beats both beyond the spread over seeds on "
+        f"{won}, and loses to one of them on {lost}; it loses to plain beyond the spread on {under}, and its mean "
+        f"quality is within the plain runs' noise on {within}."
+    ]
 
 
 def _count_below(ratios: Sequence[Spread], limit: float) -> str:
@@ -265,23 +331,29 @@ def _count_below(ratios: Sequence[Spread], limit: float) -> str:
 
 
 def _table(rows: Sequence[Row], quality: Quality) -> list[str]:
-    lines = [f"| run | seeds | quality, {quality.unit} | worst seed | time | least to most | saved | by its own "
-             "account | frozen | TTA | TTA less noise | own steps | watching before, estimate |",
-             "|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
+    lines = [
+        f"| run | seeds | quality, {quality.unit} | worst seed | time | least to most | saved | by its own "
+        "account | frozen | TTA | TTA less noise | own steps | watching before, estimate |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
     for found in rows:
         lines.append(
             f"| {found.label}{_constants(found)} | {found.gain.count} | {_signed(found.gain, quality)} | "
             f"{_number(found.gain.least, quality, sign=True)} | {_ratio(found.ratio)} | {found.ratio.least:.3f} to "
             f"{found.ratio.most:.3f} | {100 * (1 - found.ratio.mean):.1f} % | {_percent(found.account)} | "
             f"{100 * found.frozen:.1f} % | {_reached(found.reached, found)} | "
-            f"{_reached(found.reached_noise, found)} | {100 * found.own:.0f} % | {_percent(found.watching)} |")
-    lines += ["", f"`early` freezes {EARLY_MODULES:.0%} of the layer modules at {EARLY_AT:.0%} of the steps: it must "
-              "lose, or the task proves nothing. `short S` is the whole schedule in that share of the steps, `drop S` "
-              "leaves as many steps out of the phase of low learning rates. Saved: share of the "
-              "plain run's time, as measured, and as the session adds it up (what freezing saved, less what it cost). "
-              "Frozen: share of the parameters, averaged over the steps. Watching before: an estimate, which is in no "
-              "other number here, of what hooks and agreement between ranks would have taken in the steps that are the "
-              "plain run's, as much a step as in its own, over the plain run's time. `--whole` measures it."]
+            f"{_reached(found.reached_noise, found)} | {100 * found.own:.0f} % | {_percent(found.watching)} |"
+        )
+    lines += [
+        "",
+        f"`early` freezes {EARLY_MODULES:.0%} of the layer modules at {EARLY_AT:.0%} of the steps: it must "
+        "lose, or the task proves nothing. `short S` is the whole schedule in that share of the steps, `drop S` "
+        "leaves as many steps out of the phase of low learning rates. Saved: share of the "
+        "plain run's time, as measured, and as the session adds it up (what freezing saved, less what it cost). "
+        "Frozen: share of the parameters, averaged over the steps. Watching before: an estimate, which is in no "
+        "other number here, of what hooks and agreement between ranks would have taken in the steps that are the "
+        "plain run's, as much a step as in its own, over the plain run's time. `--whole` measures it.",
+    ]
     return lines
 
 
@@ -289,13 +361,18 @@ def _duel_table(runs: Group, rows: Sequence[Row], quality: Quality) -> list[str]
     fought = [duel for found in rows if found.kind is Kind.POLICY for duel in duels(runs, found.label, quality)]
     if not fought:
         return []
-    lines = ["## Against controls of the same time", "",
-             f"| policy | control | quality over the control's, {quality.unit} | verdict | worst seed | "
-             "control's time |", "|---|---|---|---|---|---|"]
+    lines = [
+        "## Against controls of the same time",
+        "",
+        f"| policy | control | quality over the control's, {quality.unit} | verdict | worst seed | control's time |",
+        "|---|---|---|---|---|---|",
+    ]
     for duel in fought:
-        lines.append(f"| {duel.label} | {duel.control.value} | {_signed(duel.gain, quality)} | "
-                     f"{duel.gain.verdict.value} | {_number(duel.gain.least, quality, sign=True)} | "
-                     f"{_ratio(duel.control_ratio)} |")
+        lines.append(
+            f"| {duel.label} | {duel.control.value} | {_signed(duel.gain, quality)} | "
+            f"{duel.gain.verdict.value} | {_number(duel.gain.least, quality, sign=True)} | "
+            f"{_ratio(duel.control_ratio)} |"
+        )
     return [*lines, ""]
 
 
@@ -306,16 +383,22 @@ def _variant_table(runs: Group, quality: Quality) -> list[str]:
         return []
     policies = dict.fromkeys(_policy(runs, found.label) for found in variants)
     own = [found for policy in policies if (found := row(runs, policy, quality)) is not None]
-    lines = ["## Other constants", "",
-             f"| run | constants | seeds | quality, {quality.unit} | over the policy under its own name | time | "
-             "frozen | switches a run |", "|---|---|---|---|---|---|---|---|"]
+    lines = [
+        "## Other constants",
+        "",
+        f"| run | constants | seeds | quality, {quality.unit} | over the policy under its own name | time | "
+        "frozen | switches a run |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for found in [*own, *variants]:
         policy = _policy(runs, found.label)
         gain = None if found.label == policy else difference(runs, found.label, policy, quality)
         switches = statistics.fmean(len(record["switches"]) for record in runs.others[found.label].values())
-        lines.append(f"| {found.label} | {found.constants or 'its own'} | {found.gain.count} | "
-                     f"{_signed(found.gain, quality)} | {'' if gain is None else _signed(gain, quality)} | "
-                     f"{_ratio(found.ratio)} | {100 * found.frozen:.1f} % | {switches:.1f} |")
+        lines.append(
+            f"| {found.label} | {found.constants or 'its own'} | {found.gain.count} | "
+            f"{_signed(found.gain, quality)} | {'' if gain is None else _signed(gain, quality)} | "
+            f"{_ratio(found.ratio)} | {100 * found.frozen:.1f} % | {switches:.1f} |"
+        )
     return [*lines, ""]
 
 
@@ -336,8 +419,10 @@ def _decisions(runs: Group) -> list[str]:
 
 
 def _switches(record: Record) -> str:
-    return ", ".join(f"{switch['frozen_prefix']} of {len(record['modules'])} modules from step {switch['step']:,}"
-                     for switch in record["switches"])
+    return ", ".join(
+        f"{switch['frozen_prefix']} of {len(record['modules'])} modules from step {switch['step']:,}"
+        for switch in record["switches"]
+    )
 
 
 def _machines(runs: Group) -> list[str]:

@@ -44,11 +44,11 @@ _FIRST_ACT_BY_SIGNAL = 0.30
 class Kind(str, enum.Enum):
     """What a run is for."""
 
-    PLAIN = "plain"    # without Egeria
+    PLAIN = "plain"  # without Egeria
     POLICY = "policy"
-    EARLY = "early"    # the negative control
-    SHORT = "short"    # same-time control: the whole schedule in fewer steps
-    DROP = "drop"      # same-time control: fewer steps in the low-rate phase
+    EARLY = "early"  # the negative control
+    SHORT = "short"  # same-time control: the whole schedule in fewer steps
+    DROP = "drop"  # same-time control: fewer steps in the low-rate phase
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,8 +109,11 @@ def policy_run(label: str, policy: str, options: Mapping[str, Any], reinvest: fl
         first = max(0.0, min(entry["fraction"] for entry in options["entries"]) - 0.02)
     if reinvest == PLANNED:
         if policy not in _CLOCKS or options.get("signal_led"):
-            raise BenchError("NO_PLAN", f"{label} follows no clock, so that what it will save is not known; give a "
-                             "factor, such as --reinvest 1.06")
+            raise BenchError(
+                "NO_PLAN",
+                f"{label} follows no clock, so that what it will save is not known; give a "
+                "factor, such as --reinvest 1.06",
+            )
         return Run(f"{label}+planned", Kind.POLICY, policy, dict(options), PLANNED)
     if reinvest != 1.0:
         return Run(f"{label}+{100 * (reinvest - 1):.4g}%", Kind.POLICY, policy, dict(options), reinvest)
@@ -164,7 +167,10 @@ def resolved_options(run: Run, modules: int) -> dict[str, Any]:
     if run.policy == "schedule":
         options["entries"] = [
             {"fraction": entry["fraction"], "frozen_prefix": frozen_prefix(entry["module_share"], modules)}
-            if "module_share" in entry else dict(entry) for entry in options["entries"]]
+            if "module_share" in entry
+            else dict(entry)
+            for entry in options["entries"]
+        ]
     return options
 
 
@@ -179,7 +185,9 @@ def parse_variants(texts: Sequence[str]) -> list[tuple[str, str, dict[str, Any]]
         except ValueError:
             options = None
         if not (label and equals and policy and isinstance(options, dict)):
-            raise BenchError("BAD_VARIANT", f"--variant {text!r} is not LABEL=POLICY:JSON; write it like "
-                             "'wide=plasticity:{\"window\": 20}'")
+            raise BenchError(
+                "BAD_VARIANT",
+                f"--variant {text!r} is not LABEL=POLICY:JSON; write it like 'wide=plasticity:{{\"window\": 20}}'",
+            )
         found.append((label, policy, options))
     return found

@@ -11,8 +11,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 
-def save_state(file: pathlib.Path, network: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any,
-               kept: dict[str, Any]) -> None:
+def save_state(
+    file: pathlib.Path, network: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any, kept: dict[str, Any]
+) -> None:
     """Writes one file in one piece, on rank 0. A collective: each rank's random numbers are in it.
 
     kept: what else is to be known, of plain types.
@@ -22,14 +23,23 @@ def save_state(file: pathlib.Path, network: nn.Module, optimizer: torch.optim.Op
     if dist.get_rank() == 0:
         file.parent.mkdir(parents=True, exist_ok=True)
         part = file.with_name(file.name + ".part")
-        torch.save({"network": network.state_dict(), "optimizer": optimizer.state_dict(),
-                    "scheduler": scheduler.state_dict(), "generators": generators, "kept": kept}, part)
+        torch.save(
+            {
+                "network": network.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "scheduler": scheduler.state_dict(),
+                "generators": generators,
+                "kept": kept,
+            },
+            part,
+        )
         os.replace(part, file)
     dist.barrier()
 
 
-def load_state(file: pathlib.Path, network: nn.Module, optimizer: torch.optim.Optimizer,
-               scheduler: Any) -> dict[str, Any]:
+def load_state(
+    file: pathlib.Path, network: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any
+) -> dict[str, Any]:
     """Takes up what save_state() wrote, on as many ranks. Returns `kept`. The scheduler's own schedule stays."""
     state = torch.load(file, map_location="cpu", weights_only=True)
     network.load_state_dict(state["network"])

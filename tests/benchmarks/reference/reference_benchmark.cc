@@ -1,23 +1,22 @@
 // Times the reference engine's backends on several kinds of layer module, and the Gram matrix and SP loss.
 // All backends of a module take turns, so that a noisy machine slows them alike; a ratio is taken within each
 // round, and its median, minimum and maximum over the rounds are printed.
-#include <algorithm>
-#include <chrono>
-#include <cstdio>
-#include <fstream>
-#include <functional>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/randn.h>
 #include <c10/core/InferenceMode.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "controller/plasticity/sp_loss.h"
 #include "controller/reference/reference_module.h"
@@ -47,9 +46,7 @@ Spread SpreadOf(std::vector<double> values) {
   return {values.front(), values[values.size() / 2], values.back()};
 }
 
-Json ToJson(const Spread& spread) {
-  return {{"min", spread.low}, {"median", spread.median}, {"max", spread.high}};
-}
+Json ToJson(const Spread& spread) { return {{"min", spread.low}, {"median", spread.median}, {"max", spread.high}}; }
 
 double Milliseconds(const std::function<void()>& body) {
   const auto start = std::chrono::steady_clock::now();
@@ -92,9 +89,9 @@ Json Report(const std::string& module, const std::vector<Candidate>& candidates)
     const Spread over_eager = SpreadOf(Ratios(find("aten")->ms, candidate.ms));
     const Spread over_prepacked = SpreadOf(Ratios(find("prepacked")->ms, candidate.ms));
     std::printf("%-30s %-18s %9.2f ms   x%5.2f [%5.2f %5.2f]   x%5.2f [%5.2f %5.2f]   %8.1e   %7.1f ms\n",
-                module.c_str(), candidate.backend->name().c_str(), time.median, over_eager.median,
-                over_eager.low, over_eager.high, over_prepacked.median, over_prepacked.low,
-                over_prepacked.high, candidate.noise, candidate.pack_ms);
+                module.c_str(), candidate.backend->name().c_str(), time.median, over_eager.median, over_eager.low,
+                over_eager.high, over_prepacked.median, over_prepacked.low, over_prepacked.high, candidate.noise,
+                candidate.pack_ms);
     entries.push_back({{"module", module},
                        {"backend", candidate.backend->name()},
                        {"milliseconds", ToJson(time)},
@@ -152,14 +149,12 @@ Json BenchmarkLoss(const Options& options) {
     std::vector<double> gram_ms, loss_ms;
     for (int round = 0; round < options.rounds; ++round) {
       gram_ms.push_back(Milliseconds([&] { GramMatrix(rows); }));
-      loss_ms.push_back(
-          Milliseconds([&] { (void)plasticity::SpLoss(Values(gram), Values(other), options.batch); }));
+      loss_ms.push_back(Milliseconds([&] { (void)plasticity::SpLoss(Values(gram), Values(other), options.batch); }));
     }
     const Spread a = SpreadOf(gram_ms), b = SpreadOf(loss_ms);
-    std::printf("Gram matrix of %ld x %-7ld %8.3f ms [%.3f %.3f]   SP loss %.4f ms [%.4f %.4f]\n",
-                options.batch, width, a.median, a.low, a.high, b.median, b.low, b.high);
-    entries.push_back(
-        {{"width", width}, {"gram_milliseconds", ToJson(a)}, {"sp_loss_milliseconds", ToJson(b)}});
+    std::printf("Gram matrix of %ld x %-7ld %8.3f ms [%.3f %.3f]   SP loss %.4f ms [%.4f %.4f]\n", options.batch, width,
+                a.median, a.low, a.high, b.median, b.low, b.high);
+    entries.push_back({{"width", width}, {"gram_milliseconds", ToJson(a)}, {"sp_loss_milliseconds", ToJson(b)}});
   }
   return entries;
 }
@@ -167,15 +162,11 @@ Json BenchmarkLoss(const Options& options) {
 int Main(int argc, char** argv) {
   Options options;
   CLI::App app{"Speed and noise of the reference engine's backends"};
-  app.add_option("--batch", options.batch, "samples per batch")
-      ->check(CLI::Range(2, 4096))
-      ->capture_default_str();
+  app.add_option("--batch", options.batch, "samples per batch")->check(CLI::Range(2, 4096))->capture_default_str();
   app.add_option("--rounds", options.rounds, "turns of each backend")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
-  app.add_option("--threads", options.threads, "intra-op threads")
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
+  app.add_option("--threads", options.threads, "intra-op threads")->check(CLI::Range(1, 256))->capture_default_str();
   app.add_option("--only", options.only, "only modules whose name contains this");
   app.add_option("--json", options.json, "also write the results to this file");
   CLI11_PARSE(app, argc, argv);
@@ -192,10 +183,10 @@ int Main(int argc, char** argv) {
       {"bert_layer", [] { return testing::BertLayer(); }},
       {"mlp", [] { return testing::Mlp(); }},
   };
-  std::printf("batch %ld, %d thread(s), %d interleaved rounds; ratios are medians [least most]\n\n",
-              options.batch, options.threads, options.rounds);
-  std::printf("%-30s %-18s %12s   %-22s %-22s %-10s %s\n", "module", "backend", "median",
-              "over float32 eager", "over prepacked", "noise", "pack + first run");
+  std::printf("batch %ld, %d thread(s), %d interleaved rounds; ratios are medians [least most]\n\n", options.batch,
+              options.threads, options.rounds);
+  std::printf("%-30s %-18s %12s   %-22s %-22s %-10s %s\n", "module", "backend", "median", "over float32 eager",
+              "over prepacked", "noise", "pack + first run");
   Json results = {{"batch", options.batch}, {"threads", options.threads}, {"rounds", options.rounds}};
   results["modules"] = Json::array();
   for (const auto& [name, make] : modules) {

@@ -37,8 +37,9 @@ def create(name: str, profile: str, data: pathlib.Path | None, settings: Mapping
         raise BenchError("UNKNOWN_PROFILE", f"{name} has no profile {profile!r}; it has: {', '.join(kind.profiles)}")
     chosen = kind.profiles[profile]
     if unknown := settings.keys() - chosen.settings.keys():
-        raise BenchError("UNKNOWN_SETTING", f"{name} has no setting {min(unknown)!r}; it has: "
-                         f"{', '.join(chosen.settings)}")
+        raise BenchError(
+            "UNKNOWN_SETTING", f"{name} has no setting {min(unknown)!r}; it has: {', '.join(chosen.settings)}"
+        )
     return kind(dataclasses.replace(chosen, settings={**chosen.settings, **settings}), data)
 
 

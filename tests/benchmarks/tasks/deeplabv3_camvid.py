@@ -19,16 +19,30 @@ class DeepLabV3CamVid(Task):
     title = "DeepLabv3 (ResNet-50), CamVid"
     quality = Quality("mean_iou", "points", higher_is_better=True, scale=100)
     profiles = {
-        "small": Profile(steps=600, batch_size=16, evaluations=10, settings={
-            "width": 16, "height": 96, "rate": 0.05, "weight_decay": 1e-4, "shift": 12}),
-        "paper": Profile(steps=9_000, batch_size=16, evaluations=60, settings={
-            "width": 64, "height": 192, "rate": 0.01, "weight_decay": 1e-4, "shift": 24}),
+        "small": Profile(
+            steps=600,
+            batch_size=16,
+            evaluations=10,
+            settings={"width": 16, "height": 96, "rate": 0.05, "weight_decay": 1e-4, "shift": 12},
+        ),
+        "paper": Profile(
+            steps=9_000,
+            batch_size=16,
+            evaluations=60,
+            settings={"width": 64, "height": 192, "rate": 0.01, "weight_decay": 1e-4, "shift": 24},
+        ),
     }
 
-    modules = staticmethod(lambda model: [
-        [model.features.stem, *model.features.stages[:2]], [*model.features.stages[2][:3]],
-        [*model.features.stages[2][3:]],
-        *model.features.stages[3], model.pooling, model.head])
+    modules = staticmethod(
+        lambda model: [
+            [model.features.stem, *model.features.stages[:2]],
+            [*model.features.stages[2][:3]],
+            [*model.features.stages[2][3:]],
+            *model.features.stages[3],
+            model.pooling,
+            model.head,
+        ]
+    )
 
     def load(self) -> None:
         height = self.settings["height"]
@@ -47,8 +61,9 @@ class DeepLabV3CamVid(Task):
         return DeepLabV3(self.settings["width"], CLASSES)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.SGD(model.parameters(), self.settings["rate"], momentum=0.9,
-                               weight_decay=self.settings["weight_decay"])
+        return torch.optim.SGD(
+            model.parameters(), self.settings["rate"], momentum=0.9, weight_decay=self.settings["weight_decay"]
+        )
 
     def rate(self, progress: float) -> float:
         """The polynomial of the paper."""
@@ -76,5 +91,8 @@ class DeepLabV3CamVid(Task):
         matrix = sums[:-2].view(CLASSES, CLASSES)
         both = matrix.diagonal()
         union = matrix.sum(0) + matrix.sum(1) - both
-        return {"mean_iou": float((both / union.clamp(min=1)).mean()), "loss": float(sums[-2] / sums[-1]),
-                "pixel_accuracy": float(both.sum() / matrix.sum())}
+        return {
+            "mean_iou": float((both / union.clamp(min=1)).mean()),
+            "loss": float(sums[-2] / sums[-1]),
+            "pixel_accuracy": float(both.sum() / matrix.sum()),
+        }

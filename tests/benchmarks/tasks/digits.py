@@ -13,8 +13,9 @@ _SETTINGS = {"training": 1_437, "rate": 0.01, "weight_decay": 1e-4}
 
 
 def _block(inputs: int, outputs: int, stride: int) -> nn.Sequential:
-    return nn.Sequential(nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False), nn.BatchNorm2d(outputs),
-                         nn.ReLU())
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()
+    )
 
 
 class Digits(ImageClassification):
@@ -47,7 +48,11 @@ class Digits(ImageClassification):
 
     def build_model(self) -> nn.Module:
         return nn.Sequential(
-            _block(1, 32, 1), _block(32, 64, 2), _block(64, 64, 1), _block(64, 128, 2),
-            nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10)))
+            _block(1, 32, 1),
+            _block(32, 64, 2),
+            _block(64, 64, 1),
+            _block(64, 128, 2),
+            nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10)),
+        )
 
     rate = staticmethod(step_decay(0.6, 0.85))

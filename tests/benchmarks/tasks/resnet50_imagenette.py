@@ -17,16 +17,39 @@ class ResNet50Imagenette(ImageClassification):
     title = "ResNet-50, Imagenette"
     quality = Quality("loss", "nats", higher_is_better=False)
     profiles = {
-        "small": Profile(steps=1_100, batch_size=32, evaluations=10, settings={
-            "width": 16, "stem_stride": 4, "size": 64, "optimizer": "adamw", "rate": 2e-3,
-            "weight_decay": 0.05, "shift": 6}),
-        "paper": Profile(steps=18_000, batch_size=64, evaluations=90, settings={
-            "width": 64, "stem_stride": 4, "size": 128, "rate": 0.05, "weight_decay": 1e-4, "shift": 16}),
+        "small": Profile(
+            steps=1_100,
+            batch_size=32,
+            evaluations=10,
+            settings={
+                "width": 16,
+                "stem_stride": 4,
+                "size": 64,
+                "optimizer": "adamw",
+                "rate": 2e-3,
+                "weight_decay": 0.05,
+                "shift": 6,
+            },
+        ),
+        "paper": Profile(
+            steps=18_000,
+            batch_size=64,
+            evaluations=90,
+            settings={"width": 64, "stem_stride": 4, "size": 128, "rate": 0.05, "weight_decay": 1e-4, "shift": 16},
+        ),
     }
     # Of about the same time each; by size, half of the time would be in the first.
-    modules = staticmethod(lambda model: [
-        [model.features.stem, model.features.stages[0]], model.features.stages[1], [*model.features.stages[2][:3]],
-        [*model.features.stages[2][3:]], model.features.stages[3][0], [*model.features.stages[3][1:]], model.head])
+    modules = staticmethod(
+        lambda model: [
+            [model.features.stem, model.features.stages[0]],
+            model.features.stages[1],
+            [*model.features.stages[2][:3]],
+            [*model.features.stages[2][3:]],
+            model.features.stages[3][0],
+            [*model.features.stages[3][1:]],
+            model.head,
+        ]
+    )
     rate = staticmethod(step_decay(0.5, 0.8, warm_up=0.03))
 
     def load(self) -> None:

@@ -21,8 +21,9 @@ class _Translation(Task):
     """Quality is the loss per target token on the validation set, without label smoothing."""
 
     quality = Quality("loss", "nats", higher_is_better=False)
-    modules = staticmethod(lambda model: [
-        model.source, *model.encoder, [model.encoder_norm, model.target], *model.decoder, model.head])
+    modules = staticmethod(
+        lambda model: [model.source, *model.encoder, [model.encoder_norm, model.target], *model.decoder, model.head]
+    )
 
     def load(self) -> None:
         self._pairs = multi30k.Pairs(self.data, self.settings["vocabulary"], self.settings["longest"])
@@ -61,16 +62,20 @@ class _Translation(Task):
         """Batches of sentences of about the same length, in random order."""
         batch = self.profile.batch_size
         shuffled = torch.randperm(self.training_samples, generator=generator)
-        batches = [part for bucket in shuffled.split(_BUCKET * batch)
-                   for part in bucket[self._lengths[bucket].argsort(stable=True)].split(batch)
-                   if len(part) == batch]
+        batches = [
+            part
+            for bucket in shuffled.split(_BUCKET * batch)
+            for part in bucket[self._lengths[bucket].argsort(stable=True)].split(batch)
+            if len(part) == batch
+        ]
         return torch.cat([batches[index] for index in torch.randperm(len(batches), generator=generator)])
 
     def loss(self, model: nn.Module, samples: Tensor, device: torch.device) -> Tensor:
         source, target = (tokens.to(device) for tokens in multi30k.batch(self._pairs.training, samples))
         logits = model(source, target[:, :-1])
-        return F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=multi30k.PAD,
-                               label_smoothing=0.1)
+        return F.cross_entropy(
+            logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=multi30k.PAD, label_smoothing=0.1
+        )
 
     def evaluate(self, model: nn.Module, samples: Tensor, device: torch.device) -> Tensor:
         sums = torch.zeros(3, dtype=torch.float64)
@@ -94,12 +99,40 @@ class TransformerTiny(_Translation):
     name = "transformer-tiny-multi30k"
     title = "Transformer-Tiny, Multi30k English to German"
     profiles = {
-        "small": Profile(steps=700, batch_size=64, evaluations=10, settings={
-            "layers": 2, "width": 128, "heads": 4, "inner": 512, "dropout": 0.1, "vocabulary": 4_000, "longest": 40,
-            "rate": 2e-3, "warm_up": 0.05, "decay": "cosine"}),
-        "paper": Profile(steps=20_000, batch_size=128, evaluations=20, settings={
-            "layers": 2, "width": 256, "heads": 4, "inner": 1_024, "dropout": 0.1, "vocabulary": 8_000,
-            "longest": 100, "rate": 1e-3, "warm_up": 0.1, "decay": "inverse-root"}),
+        "small": Profile(
+            steps=700,
+            batch_size=64,
+            evaluations=10,
+            settings={
+                "layers": 2,
+                "width": 128,
+                "heads": 4,
+                "inner": 512,
+                "dropout": 0.1,
+                "vocabulary": 4_000,
+                "longest": 40,
+                "rate": 2e-3,
+                "warm_up": 0.05,
+                "decay": "cosine",
+            },
+        ),
+        "paper": Profile(
+            steps=20_000,
+            batch_size=128,
+            evaluations=20,
+            settings={
+                "layers": 2,
+                "width": 256,
+                "heads": 4,
+                "inner": 1_024,
+                "dropout": 0.1,
+                "vocabulary": 8_000,
+                "longest": 100,
+                "rate": 1e-3,
+                "warm_up": 0.1,
+                "decay": "inverse-root",
+            },
+        ),
     }
 
 
@@ -109,10 +142,38 @@ class TransformerBase(_Translation):
     name = "transformer-base-multi30k"
     title = "Transformer-Base, Multi30k English to German"
     profiles = {
-        "small": Profile(steps=900, batch_size=32, evaluations=10, settings={
-            "layers": 6, "width": 96, "heads": 4, "inner": 384, "dropout": 0.1, "vocabulary": 4_000, "longest": 40,
-            "rate": 1.5e-3, "warm_up": 0.08, "decay": "cosine"}),
-        "paper": Profile(steps=20_000, batch_size=256, evaluations=20, settings={
-            "layers": 6, "width": 512, "heads": 8, "inner": 2_048, "dropout": 0.1, "vocabulary": 10_000,
-            "longest": 100, "rate": 7e-4, "warm_up": 0.2, "decay": "inverse-root"}),
+        "small": Profile(
+            steps=900,
+            batch_size=32,
+            evaluations=10,
+            settings={
+                "layers": 6,
+                "width": 96,
+                "heads": 4,
+                "inner": 384,
+                "dropout": 0.1,
+                "vocabulary": 4_000,
+                "longest": 40,
+                "rate": 1.5e-3,
+                "warm_up": 0.08,
+                "decay": "cosine",
+            },
+        ),
+        "paper": Profile(
+            steps=20_000,
+            batch_size=256,
+            evaluations=20,
+            settings={
+                "layers": 6,
+                "width": 512,
+                "heads": 8,
+                "inner": 2_048,
+                "dropout": 0.1,
+                "vocabulary": 10_000,
+                "longest": 100,
+                "rate": 7e-4,
+                "warm_up": 0.2,
+                "decay": "inverse-root",
+            },
+        ),
     }

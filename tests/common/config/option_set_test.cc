@@ -96,14 +96,16 @@ engine:
   cpus: [1, 2]
   patience: 30d
   bytes: 4GiB
-)").ok());
+)")
+                  .ok());
   EXPECT_TRUE(options_.verbose);
   EXPECT_THAT(options_.listen, ElementsAre("a", "b"));
   EXPECT_THAT(options_.engine.cpus, ElementsAre(1, 2));
   EXPECT_EQ(options_.engine.patience, absl::Hours(24 * 30));
   EXPECT_EQ(options_.engine.bytes.value, size_t{4} << 30);
   ASSERT_TRUE(Load({"--verbose", "--listen", "a,b", "--listen", "c", "--engine-cpus=3", "--engine-patience", "1h30m"},
-                   {{"PROGRAM_ENGINE_BYTES", "512KiB"}}).ok());
+                   {{"PROGRAM_ENGINE_BYTES", "512KiB"}})
+                  .ok());
   EXPECT_TRUE(options_.verbose);
   EXPECT_THAT(options_.listen, ElementsAre("a", "b", "c"));
   EXPECT_THAT(options_.engine.cpus, ElementsAre(3));
@@ -117,8 +119,10 @@ engine:
 TEST_F(OptionSetTest, NamesTheNearestKeyOfOneThatItDoesNotKnow) {
   EXPECT_THAT(ErrorOf({}, {}, "\nengine:\n  thread: 2\n"),
               AllOf(HasSubstr("options.yaml:3"), HasSubstr("'engine.thread'"), HasSubstr("'engine.threads'")));
-  EXPECT_THAT(ErrorOf({}, {{"PROGRAM_LISTN", "a"}}), AllOf(HasSubstr("'PROGRAM_LISTN'"), HasSubstr("'PROGRAM_LISTEN'")));
-  EXPECT_THAT(ErrorOf({"--engine-thread", "2"}), AllOf(HasSubstr("'--engine-thread'"), HasSubstr("'--engine-threads'")));
+  EXPECT_THAT(ErrorOf({}, {{"PROGRAM_LISTN", "a"}}),
+              AllOf(HasSubstr("'PROGRAM_LISTN'"), HasSubstr("'PROGRAM_LISTEN'")));
+  EXPECT_THAT(ErrorOf({"--engine-thread", "2"}),
+              AllOf(HasSubstr("'--engine-thread'"), HasSubstr("'--engine-threads'")));
   EXPECT_THAT(ErrorOf({"--engine-thread=2"}), HasSubstr("'--engine-threads'"));
   EXPECT_THAT(ErrorOf({"stray"}), HasSubstr("'stray'"));
   ASSERT_TRUE(Load({}, {{"PROGRAMNAME", "of another"}}).ok()) << "without the prefix it is nobody's business";
@@ -127,7 +131,8 @@ TEST_F(OptionSetTest, NamesTheNearestKeyOfOneThatItDoesNotKnow) {
 TEST_F(OptionSetTest, SaysWhereAValueIsWrong) {
   EXPECT_THAT(ErrorOf({}, {}, "name: file\nengine: {threads: 99}\n"),
               AllOf(HasSubstr("options.yaml:2: engine.threads"), HasSubstr("between 1 and 8")));
-  EXPECT_THAT(ErrorOf({}, {{"PROGRAM_ENGINE_LOAD", "high"}}), AllOf(HasSubstr("PROGRAM_ENGINE_LOAD"), HasSubstr("'high'")));
+  EXPECT_THAT(ErrorOf({}, {{"PROGRAM_ENGINE_LOAD", "high"}}),
+              AllOf(HasSubstr("PROGRAM_ENGINE_LOAD"), HasSubstr("'high'")));
   EXPECT_THAT(ErrorOf({"--engine-patience", "soon"}), AllOf(HasSubstr("--engine-patience"), HasSubstr("30d")));
   EXPECT_THAT(ErrorOf({"--name", "other"}), HasSubstr("default, file, environment, flag"));
   EXPECT_THAT(ErrorOf({"--engine-bytes", "-1"}), HasSubstr("4GiB"));
@@ -154,8 +159,9 @@ TEST_F(OptionSetTest, TakesTheFileThatTheEnvironmentNames) {
 }
 
 TEST_F(OptionSetTest, PrintsOptionsThatItReadsBackAsTheSame) {
-  const std::vector<std::string> flags = {"--name", "flag", "--listen", "unix:/a b,c:1", "--engine-load", "0.1",
-                                          "--engine-patience", "90s", "--engine-bytes", "3MiB", "--print-config"};
+  const std::vector<std::string> flags = {"--name",         "flag", "--listen",          "unix:/a b,c:1",
+                                          "--engine-load",  "0.1",  "--engine-patience", "90s",
+                                          "--engine-bytes", "3MiB", "--print-config"};
   auto outcome = Load(flags);
   ASSERT_TRUE(outcome.ok()) << outcome.status();
   EXPECT_EQ(*outcome, OptionSet::Outcome::kExit);

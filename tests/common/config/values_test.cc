@@ -9,8 +9,12 @@ namespace {
 
 TEST(Part, IsReadAsANumberOrAsPercents) {
   Part part;
-  for (const auto& [text, value] : {std::pair<std::string, double>{"0.2", 0.2}, {"20%", 0.2}, {"12.5%", 0.125},
-                                    {"0", 0.0}, {"1", 1.0}, {"100%", 1.0}}) {
+  for (const auto& [text, value] : {std::pair<std::string, double>{"0.2", 0.2},
+                                    {"20%", 0.2},
+                                    {"12.5%", 0.125},
+                                    {"0", 0.0},
+                                    {"1", 1.0},
+                                    {"100%", 1.0}}) {
     EXPECT_TRUE(Parse({text}, &part).ok()) << text;
     EXPECT_DOUBLE_EQ(part.value, value) << text;
     const Part before = part;

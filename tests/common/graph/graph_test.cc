@@ -16,11 +16,11 @@ Argument Int(int64_t value) { return Argument{value}; }
 
 // relu(linear(x, w))
 ModuleGraph SmallGraph() {
-  return ModuleGraph{.inputs = {{"x", DataType::kFloat32, {-1, 4}}},
-                     .weights = {{"w", DataType::kFloat32, {3, 4}}},
-                     .nodes = {{"aten::linear", "", {Ref("x"), Ref("w")}, {}, {"y"}},
-                               {"aten::relu", "", {Ref("y")}, {}, {"z"}}},
-                     .outputs = {"z"}};
+  return ModuleGraph{
+      .inputs = {{"x", DataType::kFloat32, {-1, 4}}},
+      .weights = {{"w", DataType::kFloat32, {3, 4}}},
+      .nodes = {{"aten::linear", "", {Ref("x"), Ref("w")}, {}, {"y"}}, {"aten::relu", "", {Ref("y")}, {}, {"z"}}},
+      .outputs = {"z"}};
 }
 
 void ExpectRefused(const ModuleGraph& graph, const std::string& name, const GraphLimits& limits = {}) {
@@ -122,8 +122,7 @@ TEST(ModuleGraph, RefusesWhatIsBeyondTheLimits) {
   ExpectRefused(graph, "GRAPH_TOO_LARGE", {.max_tensors = 1});
   ExpectRefused(graph, "GRAPH_TOO_LARGE", {.max_weight_bytes = 47});
   EXPECT_TRUE(
-      Validate(graph, {.max_nodes = 2, .max_arguments_per_node = 2, .max_tensors = 2, .max_weight_bytes = 48})
-          .ok());
+      Validate(graph, {.max_nodes = 2, .max_arguments_per_node = 2, .max_tensors = 2, .max_weight_bytes = 48}).ok());
 
   ModuleGraph deep = graph;
   Argument list = Int(1);

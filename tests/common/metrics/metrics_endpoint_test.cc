@@ -67,8 +67,8 @@ TEST(ProcessMetrics, AreThoseOfThisProcess) {
   const auto families = ProcessMetrics();
   ASSERT_EQ(families.size(), 3u);
   for (const auto& family : families) {
-    const double value = family.type == prometheus::MetricType::Counter ? family.metric[0].counter.value
-                                                                        : family.metric[0].gauge.value;
+    const double value =
+        family.type == prometheus::MetricType::Counter ? family.metric[0].counter.value : family.metric[0].gauge.value;
     EXPECT_GT(value, 0) << family.name;
   }
   const double age = static_cast<double>(std::time(nullptr)) - families[2].metric[0].gauge.value;

@@ -127,8 +127,7 @@ TEST(ReplayCommand, EndsWithTwoAtBadInput) {
 }
 
 TEST(ReplayCommand, WarnsOfKeysThatItIgnores) {
-  const Outcome outcome =
-      RunReplay({"-", "--modules", "3", "--bootstrap", "off"}, "{\"step\":1,\"plastcity\":1}\n");
+  const Outcome outcome = RunReplay({"-", "--modules", "3", "--bootstrap", "off"}, "{\"step\":1,\"plastcity\":1}\n");
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.err, HasSubstr("ignored the key \"plastcity\""));
 }
@@ -161,13 +160,16 @@ TEST(ReplayCommand, TakesAnyPolicysConstantsAsJson) {
   const Outcome outcome = RunReplay({"-", "--policy", "staged", "--options", R"({"begin":0.5,"stages":1})"}, lines);
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("{\"step\":50,\"action\":\"freeze\",\"frozen_prefix\":3,"));
-  EXPECT_THAT(RunReplay({"-", "--policy", "staged", "--total-steps", "180", "--options", R"({"begin":0.5,"stages":1})"},
-                        lines).out,
-              HasSubstr("{\"step\":90,")) << "a flag wins over the recording";
+  EXPECT_THAT(
+      RunReplay({"-", "--policy", "staged", "--total-steps", "180", "--options", R"({"begin":0.5,"stages":1})"}, lines)
+          .out,
+      HasSubstr("{\"step\":90,"))
+      << "a flag wins over the recording";
   const Outcome bad = RunReplay({"-", "--policy", "auto", "--options", R"({"sart":0.5})"}, lines);
   EXPECT_EQ(bad.code, 2);
   EXPECT_THAT(bad.err, HasSubstr("--options: "));
-  EXPECT_THAT(RunReplay({"-", "--policy", "auto", "--options", R"({"start":2})"}, lines).err, HasSubstr("[BAD_POLICY]"));
+  EXPECT_THAT(RunReplay({"-", "--policy", "auto", "--options", R"({"start":2})"}, lines).err,
+              HasSubstr("[BAD_POLICY]"));
 }
 
 }  // namespace

@@ -18,8 +18,8 @@ absl::Status Load(ControllerOptions* options, std::vector<const char*> flags,
                   const config::Environment& environment = {}, std::string* printed = nullptr) {
   flags.insert(flags.begin(), "egeria-controller");
   std::ostringstream out;
-  const auto outcome = ControllerOptionSet(options, "0").Load(static_cast<int>(flags.size()), flags.data(),
-                                                              environment, out);
+  const auto outcome =
+      ControllerOptionSet(options, "0").Load(static_cast<int>(flags.size()), flags.data(), environment, out);
   if (printed != nullptr) *printed = out.str();
   return outcome.status();
 }
@@ -61,7 +61,9 @@ TEST(ControllerOptions, ListensBesideItsStateByDefault) {
 TEST(ControllerOptions, AnAddressOfTheNetworkNeedsTlsOrAWord) {
   EXPECT_THAT(ErrorOf({"--listen", "0.0.0.0:1"}), StartsWith("[INSECURE_ADDRESS]"));
   EXPECT_EQ(ErrorOf({"--listen", "0.0.0.0:1", "--insecure"}), "");
-  EXPECT_NE(ErrorOf({"--listen", "0.0.0.0:1", "--tls-ca", "/nowhere", "--tls-certificate", "/nowhere", "--tls-key", "/nowhere"}), "");
+  EXPECT_NE(ErrorOf({"--listen", "0.0.0.0:1", "--tls-ca", "/nowhere", "--tls-certificate", "/nowhere", "--tls-key",
+                     "/nowhere"}),
+            "");
 }
 
 TEST(ControllerOptions, WrongValuesAreNamed) {
@@ -80,9 +82,11 @@ TEST(ControllerOptions, WrongValuesAreNamed) {
 TEST(ControllerOptions, FlagsReachTheirFields) {
   ControllerOptions options;
   options.state_dir = "/state";
-  ASSERT_TRUE(Load(&options, {"--reference-cpus", "2,3", "--reference-threads", "2", "--metrics-listen", "none",
-                              "--retention-silent", "2d", "--reference-scope", "prefix", "--ready-fd", "7"},
-                   {{"EGERIA_CONTROLLER_LIMITS_JOBS", "9"}}).ok());
+  ASSERT_TRUE(Load(&options,
+                   {"--reference-cpus", "2,3", "--reference-threads", "2", "--metrics-listen", "none",
+                    "--retention-silent", "2d", "--reference-scope", "prefix", "--ready-fd", "7"},
+                   {{"EGERIA_CONTROLLER_LIMITS_JOBS", "9"}})
+                  .ok());
   EXPECT_THAT(options.reference.cpus, ::testing::ElementsAre(2, 3));
   EXPECT_EQ(options.reference.threads, 2);
   EXPECT_EQ(options.metrics.listen, "none");

@@ -46,8 +46,7 @@ Fact RegisteredFact(int number) {
   v1::RegisterJobRequest* request = fact.mutable_registered()->mutable_request();
   *request = testing::TestRegistration(number);
   for (v1::LayerModule& module : *request->mutable_modules()) module.clear_graph();
-  const auto policy =
-      policy::Resolve(FromProto(request->policy()), {request->modules_size(), request->total_steps()});
+  const auto policy = policy::Resolve(FromProto(request->policy()), {request->modules_size(), request->total_steps()});
   *request->mutable_policy() = ToProto(*policy);
   return fact;
 }
@@ -111,9 +110,8 @@ Fact RandomFact(const JobState& state, std::mt19937& random) {
     fact.mutable_finished()->set_step(state.last_step());
   } else if (kind < 7) {
     const int64_t back = static_cast<int64_t>(random() % 60);
-    fact = GenerationFact(state.generation().value() + static_cast<int64_t>(random() % 3) - 1,
-                          state.last_step() - back, static_cast<int>(random() % 5) - 1,
-                          static_cast<int64_t>(random() % 4));
+    fact = GenerationFact(state.generation().value() + static_cast<int64_t>(random() % 3) - 1, state.last_step() - back,
+                          static_cast<int>(random() % 5) - 1, static_cast<int64_t>(random() % 4));
     fact.mutable_generation_started()->set_losses_unreported(random() % 4 == 0);
     return fact;
   } else if (kind < 10) {

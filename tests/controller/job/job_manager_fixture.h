@@ -52,16 +52,15 @@ class JobManagerTest : public ::testing::Test {
     ASSERT_TRUE(journal.ok()) << journal.status();
     options_.clock = [this] { return now_; };
     options_.host = "here";
-    auto manager = JobManager::Start(options_, *std::move(journal),
-                                     [this](reference::Evaluator::Callback on_result)
-                                         -> absl::StatusOr<std::unique_ptr<reference::Evaluator>> {
-                                       auto fake = std::make_unique<::egeria::testing::FakeEvaluator>(
-                                           std::move(on_result), [this](const JobId& job, int module, int64_t step) {
-                                             return script_(job, module, step);
-                                           });
-                                       evaluator_ = fake.get();
-                                       return std::unique_ptr<reference::Evaluator>(std::move(fake));
-                                     });
+    auto manager = JobManager::Start(
+        options_, *std::move(journal),
+        [this](reference::Evaluator::Callback on_result) -> absl::StatusOr<std::unique_ptr<reference::Evaluator>> {
+          auto fake = std::make_unique<::egeria::testing::FakeEvaluator>(
+              std::move(on_result),
+              [this](const JobId& job, int module, int64_t step) { return script_(job, module, step); });
+          evaluator_ = fake.get();
+          return std::unique_ptr<reference::Evaluator>(std::move(fake));
+        });
     ASSERT_TRUE(manager.ok()) << manager.status();
     manager_ = *std::move(manager);
   }

@@ -173,8 +173,7 @@ TEST_F(JobManagerTest, RefusesSamplesAndWeightsOfAModuleThatItsWorkerEvaluates) 
   MakeLocal(&job);
   auto stream = Open(job);
   const v1::SnapshotRequest wanted = manager_->DirectiveFor(stream->id)->snapshot();
-  EXPECT_THAT(std::string(Upload(*stream, SnapshotUpload(1, wanted, 0, 5)).message()),
-              StartsWith("[LOCAL_REFERENCE]"));
+  EXPECT_THAT(std::string(Upload(*stream, SnapshotUpload(1, wanted, 0, 5)).message()), StartsWith("[LOCAL_REFERENCE]"));
   ASSERT_TRUE(Upload(*stream, EmptySnapshot(2, wanted, 5)).ok());
   const v1::SamplingRequest request = manager_->DirectiveFor(stream->id)->sampling();
   EXPECT_THAT(std::string(Upload(*stream, SampleUpload(3, request, 10)).message()), StartsWith("[LOCAL_REFERENCE]"));

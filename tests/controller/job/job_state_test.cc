@@ -104,11 +104,11 @@ TEST(JobState, DecidesAgainWhatACrashKeptFromTheJournal) {
 
 TEST(JobState, RefusesPlansWithGapsAndImpossiblePrefixes) {
   Driver job(RegisteredFact(1));
-  for (const Fact& fact : {Decided(1, 1, v1::DECISION_ORIGIN_OPERATOR, 2),   // a gap
-                           Decided(1, 1, v1::DECISION_ORIGIN_OPERATOR, 0),   // no plan in act mode
-                           Decided(1, 3, v1::DECISION_ORIGIN_OPERATOR, 1),   // the last module
-                           Decided(1, -1, v1::DECISION_ORIGIN_OPERATOR, 1),
-                           Decided(1, 1, v1::DECISION_ORIGIN_WORKER, 1)}) {
+  for (const Fact& fact :
+       {Decided(1, 1, v1::DECISION_ORIGIN_OPERATOR, 2),  // a gap
+        Decided(1, 1, v1::DECISION_ORIGIN_OPERATOR, 0),  // no plan in act mode
+        Decided(1, 3, v1::DECISION_ORIGIN_OPERATOR, 1),  // the last module
+        Decided(1, -1, v1::DECISION_ORIGIN_OPERATOR, 1), Decided(1, 1, v1::DECISION_ORIGIN_WORKER, 1)}) {
     EXPECT_EQ(job.state.Apply(fact).code(), absl::StatusCode::kInternal) << fact.DebugString();
   }
   EXPECT_EQ(job.Replayed(), job.state.DebugString());

@@ -19,9 +19,9 @@
 namespace egeria::controller {
 namespace {
 
-using storage::v1::Fact;
 using ::egeria::testing::TempFolder;
 using ::egeria::testing::TestJobId;
+using storage::v1::Fact;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -114,9 +114,7 @@ TEST(Journal, SetsAsideAJobWithAMissingRecord) {
     auto journal = OpenJournal(folder);
     for (int i = 1; i <= 2; ++i) ASSERT_TRUE(journal->Append(JobId(TestJobId(i)), 1, Readings(i, 3), false).ok());
   }
-  Damage(folder, [](rocksdb::DB& db) {
-    ASSERT_TRUE(db.Delete({}, Journal::KeyForTest(JobId(TestJobId(1)), 2)).ok());
-  });
+  Damage(folder, [](rocksdb::DB& db) { ASSERT_TRUE(db.Delete({}, Journal::KeyForTest(JobId(TestJobId(1)), 2)).ok()); });
   auto journal = OpenJournal(folder);
   std::vector<Journal::Quarantined> quarantined;
   EXPECT_EQ(ReplaySteps(*journal, &quarantined)[TestJobId(2)].size(), 3u);

@@ -193,9 +193,7 @@ TEST_F(ObservationFilterTest, DoesNotRepeatTheAwaitedStepToAPausedPolicy) {
 }
 
 TEST(ValidateHeartbeat, NamesWhatIsWrong) {
-  auto why = [](const v1::Heartbeat& heartbeat) {
-    return std::string(ValidateHeartbeat(heartbeat, 3).message());
-  };
+  auto why = [](const v1::Heartbeat& heartbeat) { return std::string(ValidateHeartbeat(heartbeat, 3).message()); };
   v1::Heartbeat heartbeat;
   heartbeat.set_step(10);
   EXPECT_EQ(why(heartbeat), "");
@@ -271,7 +269,8 @@ TEST_F(ObservationFilterTest, TakesNoAccountThatIsOfNoUse) {
 }
 
 TEST_F(ObservationFilterTest, RefusesAccountsThatAreNone) {
-  for (const double seconds : {-1.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+  for (const double seconds :
+       {-1.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
     v1::Heartbeat heartbeat;
     heartbeat.mutable_account()->set_spent_seconds(seconds);
     EXPECT_THAT(std::string(ValidateHeartbeat(heartbeat, 3).message()), StartsWith("[BAD_MESSAGE]"));

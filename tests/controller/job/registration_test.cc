@@ -14,9 +14,7 @@ using ::egeria::testing::TestRegistration;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-TEST(Registration, OfAPlainJobIsTaken) {
-  EXPECT_TRUE(ValidateRegistration(TestRegistration(1), {}).ok());
-}
+TEST(Registration, OfAPlainJobIsTaken) { EXPECT_TRUE(ValidateRegistration(TestRegistration(1), {}).ok()); }
 
 TEST(Registration, NamesTheFieldThatIsWrong) {
   using Change = std::function<void(v1::RegisterJobRequest&)>;

@@ -38,8 +38,8 @@ class ControllerProcess : public ::testing::Test {
  protected:
   // Standard output is the descriptor that says READY=1.
   ChildProcess Start(std::vector<std::string> flags = {}, const std::vector<std::string>& environment = {}) {
-    std::vector<std::string> command = {EGERIA_CONTROLLER_PROGRAM, "--state-dir", folder_ / "state",
-                                        "--metrics-listen", "none", "--ready-fd", "1"};
+    std::vector<std::string> command = {
+        EGERIA_CONTROLLER_PROGRAM, "--state-dir", folder_ / "state", "--metrics-listen", "none", "--ready-fd", "1"};
     command.insert(command.end(), flags.begin(), flags.end());
     auto child = ChildProcess::Start(command, environment, log());
     EXPECT_TRUE(child.ok()) << child.status();
@@ -169,7 +169,8 @@ TEST_F(ControllerProcess, GoesOnFromItsJournalAfterKillNine) {
   {
     ChildProcess killed = StartReady();
     rank->Connect();
-    auto admin = v1::Admin::NewStub(*rpc::MakeChannel(*rpc::ParseAddress("unix:" + folder_ / "state/controller.sock"), {}));
+    auto admin =
+        v1::Admin::NewStub(*rpc::MakeChannel(*rpc::ParseAddress("unix:" + folder_ / "state/controller.sock"), {}));
     grpc::ClientContext context;
     v1::SetFrozenPrefixRequest request;
     v1::SetFrozenPrefixResponse response;

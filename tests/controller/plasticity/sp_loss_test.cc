@@ -52,8 +52,7 @@ TEST(SpLoss, IsWhatTheEquationSays) {
   // Rows normalised: (1, 0), (0.6, 0.8) against (0, 1), (0.8, 0.6): (1 + 1 + 0.04 + 0.04) / 4.
   const std::vector<double> training = {2, 0, 3, 4};
   const std::vector<double> reference = {0, 5, 8, 6};
-  EXPECT_NEAR(SpLoss(std::span<const double>(training), std::span<const double>(reference), 2).value(), 0.52,
-              1e-15);
+  EXPECT_NEAR(SpLoss(std::span<const double>(training), std::span<const double>(reference), 2).value(), 0.52, 1e-15);
 }
 
 TEST(SpLoss, IsZeroForEqualMatricesAndSymmetric) {
@@ -70,8 +69,7 @@ TEST(SpLoss, IgnoresScaleSignAndOrderOfTheFeatures) {
   std::vector<double> changed(rows.size());
   for (int i = 0; i < kBatch; ++i) {
     for (int k = 0; k < kWidth; ++k) {
-      changed[static_cast<size_t>(i * kWidth + k)] =
-          -1e-9 * rows[static_cast<size_t>(i * kWidth + (k + 7) % kWidth)];
+      changed[static_cast<size_t>(i * kWidth + k)] = -1e-9 * rows[static_cast<size_t>(i * kWidth + (k + 7) % kWidth)];
     }
   }
   EXPECT_NEAR(Loss(GramOf(changed), other), Loss(GramOf(rows), other), 1e-14);
@@ -94,8 +92,7 @@ TEST(SpLoss, OfFloatsIsThatOfTheSameNumbersAsDoubles) {
   const std::vector<double> b = GramOf(RandomRows(6));
   const std::vector<float> a32(a.begin(), a.end()), b32(b.begin(), b.end());
   const std::vector<double> a64(a32.begin(), a32.end()), b64(b32.begin(), b32.end());
-  EXPECT_DOUBLE_EQ(SpLoss(std::span<const float>(a32), std::span<const float>(b32), kBatch).value(),
-                   Loss(a64, b64));
+  EXPECT_DOUBLE_EQ(SpLoss(std::span<const float>(a32), std::span<const float>(b32), kBatch).value(), Loss(a64, b64));
 }
 
 TEST(SpLoss, CountsARowOfZerosAsZeros) {
@@ -139,8 +136,8 @@ TEST(SpLoss, RefusesNumbersThatAreNotFinite) {
     std::vector<float> broken = good;
     broken[3] = bad;
     for (const bool first : {true, false}) {
-      const auto loss = SpLoss(std::span<const float>(first ? broken : good),
-                               std::span<const float>(first ? good : broken), 2);
+      const auto loss =
+          SpLoss(std::span<const float>(first ? broken : good), std::span<const float>(first ? good : broken), 2);
       EXPECT_EQ(loss.status().code(), absl::StatusCode::kInvalidArgument);
       EXPECT_THAT(std::string(loss.status().message()), HasSubstr("[NOT_FINITE]"));
     }

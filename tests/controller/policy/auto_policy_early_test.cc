@@ -27,7 +27,8 @@ SimulatedTraining FineTuning() {
   training.shape.ranks = 2;
   training.shape.total_steps = training.steps = kSteps;
   training.shape.step_shares = {0.24, 0.12, 0.12, 0.12};
-  for (int point = 0; point <= 100; ++point) training.shape.planned_learning_rates.push_back(1e-3 * (1 - point / 100.0));
+  for (int point = 0; point <= 100; ++point)
+    training.shape.planned_learning_rates.push_back(1e-3 * (1 - point / 100.0));
   training.rate = [](int64_t step) { return 1e-3 * (1 - static_cast<double>(step) / kSteps); };
   training.tick = 4;
   training.snr = [](int, int64_t) { return 0.3; };
@@ -90,7 +91,8 @@ TEST(AutoPolicyEarly, DoesNotWhereRatesHardlyFall) {
   // Down to a half: the rates to come are on average .87 of all rates' mean at 40 % of the steps, .75 at 75 %.
   training.rate = [](int64_t step) { return 1e-3 * (1 - 0.5 * static_cast<double>(step) / kSteps); };
   training.shape.planned_learning_rates.clear();
-  for (int point = 0; point <= 100; ++point) training.shape.planned_learning_rates.push_back(1e-3 * (1 - point / 200.0));
+  for (int point = 0; point <= 100; ++point)
+    training.shape.planned_learning_rates.push_back(1e-3 * (1 - point / 200.0));
   EXPECT_THAT(training.Run(*Auto(training)), IsEmpty());
 }
 

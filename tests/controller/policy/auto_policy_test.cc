@@ -74,7 +74,7 @@ TEST(AutoPolicyByClock, FreezesAllWhenLittleOfTheStepsAndOfTheRateIsLeft) {
   EXPECT_LE(decisions[0].step, 3404) << "85 %, where .55 % of the area is left";
   EXPECT_EQ(decisions[0].frozen_prefix, kModules - 1);
   EXPECT_THAT(decisions[0].reason, HasSubstr("of 4000, 0.549 % of the area under the learning rates to come; "
-                                              "modules 0 to 4: gradient SNR"));
+                                             "modules 0 to 4: gradient SNR"));
 }
 
 TEST(AutoPolicyByClock, WaitsForTheArea) {
@@ -231,7 +231,8 @@ TEST(AutoPolicyByClock, IsVetoedInAJobThatGoesOnFromACheckpoint) {
     EXPECT_THAT(training.Run(*policy, 3500), IsEmpty());
     training.snr = nullptr;
     training.steps = 3900;
-    EXPECT_THAT(training.Run(*ByClock(training), 3500), SizeIs(1)) << "where readings do not come it does not wait forever";
+    EXPECT_THAT(training.Run(*ByClock(training), 3500), SizeIs(1))
+        << "where readings do not come it does not wait forever";
   }
 }
 
@@ -264,7 +265,8 @@ TEST(AutoPolicyByClock, GivesUpAProbeOfWhichItHearsNothing) {
   };
   const std::vector<Decision> decisions = RunByClock(training);
   ASSERT_THAT(decisions, SizeIs(1));
-  EXPECT_THAT(decisions[0].reason, HasSubstr("modules 0 to 4: gradient SNR")) << "readings of the active ones have come";
+  EXPECT_THAT(decisions[0].reason, HasSubstr("modules 0 to 4: gradient SNR"))
+      << "readings of the active ones have come";
   EXPECT_LE(decisions[0].step, 17'004);
   EXPECT_GT(probing, 0);
   EXPECT_LT(4 * probing, frozen) << "the next probe is ever farther away";
@@ -280,7 +282,8 @@ TEST(AutoPolicyByClock, UndoesWhatIsForcedThoughTheNumberOfPartsVaries) {
   std::optional<Decision> decision;
   for (int64_t step = 601; step < 700 && !decision; ++step) {
     SimulatedGradients& gradients = step % 2 == 0 ? two : three;
-    decision = policy->Observe({.step = step, .learning_rate = 0.1,
+    decision = policy->Observe({.step = step,
+                                .learning_rate = 0.1,
                                 .gradients = gradients.Reading(step, 0, std::vector<double>(kModules, 0.3))});
   }
   ASSERT_TRUE(decision);
@@ -295,7 +298,8 @@ TEST(AutoPolicyByClock, ObjectsBeforeItsTime) {
   EXPECT_THAT(policy->Objection(3).value_or(""), HasSubstr("step 1000 of 4000 is before 50 %"));
   training.steps = 3000;
   training.Run(*policy, 1000);
-  EXPECT_THAT(policy->Objection(3).value_or(""), HasSubstr("25 % of the area under the learning rates is still to come"));
+  EXPECT_THAT(policy->Objection(3).value_or(""),
+              HasSubstr("25 % of the area under the learning rates is still to come"));
 }
 
 // A clear signal, and two of which a probe cannot tell.
@@ -705,7 +709,9 @@ TEST(AutoPolicy, IsAFunctionOfItsObservations) {
   training.snr = [](int module, int64_t step) { return step < 2000 || module == 3 ? 0.12 : 0.01; };
   training.rate = [](int64_t step) { return step < 2000 ? 0.1 : step < 3200 ? 0.01 : 0.02; };
   training.plasticity = [](int module, int64_t step) { return 1.0 / static_cast<double>(module + step); };
-  training.meddle = [](int64_t step, Policy& policy) { if (step == 500) policy.Adopt(step, 2); };
+  training.meddle = [](int64_t step, Policy& policy) {
+    if (step == 500) policy.Adopt(step, 2);
+  };
   const std::vector<Decision> decisions = RunOf(training);
   ASSERT_GE(decisions.size(), 3u);
 

@@ -34,8 +34,9 @@ TEST(BudgetedPolicy, CutsADecisionToWhatTheBudgetAsksFor) {
   const std::optional<Decision> decision = At(*policy, 500);
   ASSERT_TRUE(decision);
   EXPECT_EQ(decision->frozen_prefix, 2);  // 0.4 of half the time
-  EXPECT_EQ(decision->reason, "the schedule freezes 3 of 4 modules from 50 % of 1000 steps on; 2 modules are enough for "
-                              "the budget of 15 %");
+  EXPECT_EQ(decision->reason,
+            "the schedule freezes 3 of 4 modules from 50 % of 1000 steps on; 2 modules are enough for "
+            "the budget of 15 %");
   EXPECT_EQ(policy->frozen_prefix(), 2);
 }
 
@@ -80,7 +81,8 @@ TEST(BudgetedPolicy, FreezesAllThatItMayWhereTheBudgetIsOutOfReach) {
 
 TEST(BudgetedPolicy, CountsWhatFreezingHasReallySaved) {
   // What is frozen saves half of what its shares promise, as promised, and twice that.
-  for (const auto& [frozen_step_seconds, second] : std::vector<std::pair<double, int>>{{0.09, 3}, {0.08, 2}, {0.06, 1}}) {
+  for (const auto& [frozen_step_seconds, second] :
+       std::vector<std::pair<double, int>>{{0.09, 3}, {0.08, 2}, {0.06, 1}}) {
     const auto policy = Make(0.175, {{0.25, 1}, {0.5, 3}});
     EXPECT_TRUE(policy->wants_account());
     EXPECT_EQ(At(*policy, 250)->frozen_prefix, 1);

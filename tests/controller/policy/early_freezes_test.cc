@@ -40,8 +40,9 @@ TEST(EarlyFreezes, FindWhatTakesTimeAndLearnsLittle) {
   ASSERT_TRUE(found);
   EXPECT_EQ(found->prefix, 1) << "the next module makes too much of the progress";
   EXPECT_NEAR(found->given_up, 0.4 * 0.05 * 0.4, 1e-9);
-  EXPECT_THAT(found->reason, HasSubstr("modules 0 to 0 take 50 % of the time and make 5 % (5..5) of the progress, of which "
-                                       "40 % are still to come"));
+  EXPECT_THAT(found->reason,
+              HasSubstr("modules 0 to 0 take 50 % of the time and make 5 % (5..5) of the progress, of which "
+                        "40 % are still to come"));
   EXPECT_FALSE(early.Look(0, 3, 0.6)) << "too much is to come: .4 * .05 * .6 is over 1 %";
 }
 
@@ -55,7 +56,8 @@ TEST(EarlyFreezes, FindTheDeepestPrefix) {
 TEST(EarlyFreezes, LeaveWhatIsNotWorthTheTime) {
   JobShape shape = Shape();
   shape.step_shares = {0.05, 0.19, 0.18, 0.18};
-  EXPECT_FALSE(With({0.02, 0.3, 0.3, 0.38}, shape).Look(0, 1, 0.1)) << "a twelfth of the time: a switch is not worth it";
+  EXPECT_FALSE(With({0.02, 0.3, 0.3, 0.38}, shape).Look(0, 1, 0.1))
+      << "a twelfth of the time: a switch is not worth it";
   shape.step_shares = {0.12, 0.16, 0.16, 0.16};
   EXPECT_TRUE(With({0.12, 0.3, 0.28, 0.3}, shape).Look(0, 1, 0.1)) << ".4 * .12 under a quarter of .2";
   EXPECT_FALSE(With({0.13, 0.3, 0.27, 0.3}, shape).Look(0, 1, 0.1));
@@ -90,8 +92,9 @@ TEST(EarlyFreezes, OfLookupTablesNeedNoReadings) {
   ASSERT_TRUE(found);
   EXPECT_EQ(found->prefix, 1);
   EXPECT_NEAR(found->given_up, 0.4 * 0.05 * 0.4, 1e-9);
-  EXPECT_THAT(found->reason, HasSubstr("modules 0 to 0 take 50 % of the time and are lookup tables, which make little of the "
-                                       "progress, of which 40 % are still to come"));
+  EXPECT_THAT(found->reason,
+              HasSubstr("modules 0 to 0 take 50 % of the time and are lookup tables, which make little of the "
+                        "progress, of which 40 % are still to come"));
   for (int i = 0; i < 20; ++i) early.Add(ReadingOf({0.4, 0.2, 0.2, 0.2}));
   EXPECT_FALSE(early.Look(0, 3, 0.1)) << "readings that are clear count for more";
   early.Forget();

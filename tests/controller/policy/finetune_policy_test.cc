@@ -37,8 +37,8 @@ std::unique_ptr<Policy> MakeFrozen() {
 Observation AccountAt(int64_t step, double frozen_step_seconds, int frozen_prefix) {
   Observation observation;
   observation.step = step;
-  observation.account = {.active_step_seconds = 0.1, .frozen_step_seconds = frozen_step_seconds,
-                         .frozen_prefix = frozen_prefix};
+  observation.account = {
+      .active_step_seconds = 0.1, .frozen_step_seconds = frozen_step_seconds, .frozen_prefix = frozen_prefix};
   return observation;
 }
 
@@ -84,7 +84,8 @@ TEST(FinetunePolicy, ThawsWhatTheBudgetDoesNotNeedAsMeasured) {
   ASSERT_TRUE(decision);
   EXPECT_EQ(decision->action, Action::kUnfreeze);
   EXPECT_EQ(decision->frozen_prefix, 2);
-  EXPECT_EQ(decision->reason, "3 of 5 modules save 60.0 % of a step's time as measured: for a budget of 30 % 2 are enough");
+  EXPECT_EQ(decision->reason,
+            "3 of 5 modules save 60.0 % of a step's time as measured: for a budget of 30 % 2 are enough");
   EXPECT_FALSE(policy->wants_account());
   EXPECT_FALSE(policy->Observe(AccountAt(90, 0.01, 2))) << "once";
 }

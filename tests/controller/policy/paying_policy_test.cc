@@ -53,8 +53,8 @@ TEST(PayingPolicy, IsSwitchedOffWhenItCannotEarnBackWhatItCost) {
   EXPECT_FALSE(IsOff(*policy));
   EXPECT_TRUE(policy->wants_account());
   policy->Observe(AccountAt(430, 0, 35.5));
-  EXPECT_THAT(policy->status().blocked,
-              HasSubstr("by step 430 measuring has taken 35.5 s and freezing saved 0 s, and the 570 steps left can save 34.2 s at most"));
+  EXPECT_THAT(policy->status().blocked, HasSubstr("by step 430 measuring has taken 35.5 s and freezing saved 0 s, and "
+                                                  "the 570 steps left can save 34.2 s at most"));
   EXPECT_FALSE(policy->gradient_monitoring());
   EXPECT_FALSE(policy->monitoring());
   EXPECT_FALSE(policy->wants_account());

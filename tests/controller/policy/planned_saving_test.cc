@@ -21,8 +21,7 @@ TEST(PlannedSaving, IsThatOfTheClock) {
   EXPECT_NEAR(PlannedSaving(AutoConfig{}, Shape(1000)).value(), 0.18 * 0.6, 1e-9);
   JobShape linear = Shape(1000);
   linear.planned_learning_rates = {1, 0};
-  EXPECT_NEAR(PlannedSaving(AutoConfig{}, linear).value(), 0.1 * 0.6, 1e-9)
-      << "1 % of the area is left at 90 %";
+  EXPECT_NEAR(PlannedSaving(AutoConfig{}, linear).value(), 0.1 * 0.6, 1e-9) << "1 % of the area is left at 90 %";
 }
 
 TEST(PlannedSaving, IsThatOfTheWholeTrainingAfterAResumeToo) {

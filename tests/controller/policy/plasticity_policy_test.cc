@@ -215,8 +215,7 @@ TEST(PlasticityPolicy, UnfreezesAllWhenLearningRateFallsTenfold) {
   ASSERT_TRUE(decision);
   EXPECT_EQ(decision->action, Action::kUnfreeze);
   EXPECT_EQ(decision->frozen_prefix, 0);
-  EXPECT_THAT(decision->reason,
-              HasSubstr("learning rate 0.01 is at or under 1/10 of the 0.1 at the first freeze"));
+  EXPECT_THAT(decision->reason, HasSubstr("learning rate 0.01 is at or under 1/10 of the 0.1 at the first freeze"));
   EXPECT_THAT(decision->reason, HasSubstr("window 10 -> 5"));
   EXPECT_EQ(job.policy().monitoring()->refresh_readings, 5);
   EXPECT_EQ(job.policy().monitoring()->module, 0);
@@ -438,8 +437,7 @@ TEST(PlasticityPolicy, TakesHugeAndNegativeSteps) {
   config.bootstrap = true;
   Job job(config);
   const int64_t most = std::numeric_limits<int64_t>::max();
-  for (const int64_t step :
-       {std::numeric_limits<int64_t>::min(), int64_t{-1}, int64_t{0}, most - 4, most - 1, most}) {
+  for (const int64_t step : {std::numeric_limits<int64_t>::min(), int64_t{-1}, int64_t{0}, most - 4, most - 1, most}) {
     EXPECT_FALSE(job.policy().Observe({.step = step, .module = 0, .plasticity = 1, .loss = 1}));
   }
   EXPECT_FALSE(job.policy().status().bootstrapping);

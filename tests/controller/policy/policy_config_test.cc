@@ -3,9 +3,9 @@
 #include <functional>
 #include <limits>
 
+#include "controller/policy/training_fractions.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "controller/policy/training_fractions.h"
 
 namespace egeria::policy {
 namespace {
@@ -171,7 +171,8 @@ TEST(PolicyConfig, TheRuleOnAnotherMetricIsTheSameRule) {
   using plasticity::ActivationMetric;
   const JobShape shape{4, 1000};
   PlasticityConfig constants{.interval_steps = 1, .window = 3, .bootstrap = false};
-  const auto paper = MakePolicy(constants, shape).value(), actnorm = MakePolicy(ActnormConfig{constants}, shape).value();
+  const auto paper = MakePolicy(constants, shape).value(),
+             actnorm = MakePolicy(ActnormConfig{constants}, shape).value();
   EXPECT_EQ(paper->monitoring()->metric, ActivationMetric::kSpLoss);
   EXPECT_EQ(actnorm->monitoring()->metric, ActivationMetric::kActivationNorm);
   EXPECT_NE(RuleOf(constants), nullptr);

@@ -36,10 +36,10 @@ std::vector<double> Series(Dice& dice, int length, bool constants) {
     switch (kind) {
       case 0: value = std::exp(-i / pace) * (1 + noise * dice.Normal()); break;
       case 1: value = std::exp(-i / pace) + 0.1 + 0.1 * noise * dice.Normal(); break;
-      case 2: value = std::exp(-std::min(i, plateau) / pace); break;           // exactly constant at the end
+      case 2: value = std::exp(-std::min(i, plateau) / pace); break;  // exactly constant at the end
       case 3: value = walk; break;
       case 4: value = i < plateau ? 1 : 0.1 * (1 + (noise + 0.01) * dice.Normal()); break;
-      case 5: value = 1.0 / 3; break;                                          // exactly constant
+      case 5: value = 1.0 / 3; break;  // exactly constant
       default: value = 1 + std::sin(i / pace) + noise * dice.Normal(); break;
     }
     if (!constants) value += 1e-3 * dice.Normal();

@@ -63,8 +63,7 @@ TEST(RandomWalk, FreezesUnderTheSignedSlopeAsIfByATimer) {
 TEST(RandomWalk, MostlyStaysActiveUnderTheMagnitudeOfTheSlope) {
   const std::vector<int> times = ReadingsUntilFreeze(DefaultRule());
   std::printf("|slope|: median %d readings; within 20 %.3f, 40 %.3f, 100 %.3f, 1000 %.3f\n", times[kWalks / 2],
-              ShareWithin(times, 20), ShareWithin(times, 40), ShareWithin(times, 100),
-              ShareWithin(times, 1000));
+              ShareWithin(times, 20), ShareWithin(times, 40), ShareWithin(times, 100), ShareWithin(times, 1000));
   EXPECT_LT(ShareWithin(times, 20), 0.16);
   EXPECT_LT(ShareWithin(times, 40), 0.26);
   EXPECT_LT(ShareWithin(times, 100), 0.45);

@@ -26,7 +26,9 @@ std::vector<int64_t> ChangesOf(const std::function<double(int64_t)>& rate, int64
 
 TEST(RateChanges, AreDropsHoweverManyAndRises) {
   EXPECT_THAT(ChangesOf([](int64_t) { return 0.1; }), IsEmpty());
-  EXPECT_THAT(ChangesOf([](int64_t s) { return s < 600 ? 0.1 : s < 750 ? 0.01 : s < 900 ? 0.001 : 0.0001; }),
+  EXPECT_THAT(ChangesOf([](int64_t s) {
+                return s < 600 ? 0.1 : s < 750 ? 0.01 : s < 900 ? 0.001 : 0.0001;
+              }),
               ElementsAre(600, 750, 900));
   EXPECT_THAT(ChangesOf([](int64_t s) { return s < 600 ? 0.1 : 0.092; }), IsEmpty()) << "8 %";
   EXPECT_THAT(ChangesOf([](int64_t s) { return s < 600 ? 0.1 : s < 650 ? 0.05 : 0.025; }), ElementsAre(600, 650));
@@ -52,10 +54,9 @@ TEST(RateChanges, TheEndOfACosineIsNoDrop) {
 }
 
 TEST(RateChanges, ADropWithinASlowDecayCounts) {
-  EXPECT_THAT(ChangesOf([](int64_t s) {
-                return 0.1 * std::exp(-0.001 * static_cast<double>(s)) * (s < 500 ? 1 : 0.2);
-              }),
-              ElementsAre(500));
+  EXPECT_THAT(
+      ChangesOf([](int64_t s) { return 0.1 * std::exp(-0.001 * static_cast<double>(s)) * (s < 500 ? 1 : 0.2); }),
+      ElementsAre(500));
 }
 
 TEST(RateChanges, ForgetsWhenTrainingGoesBack) {

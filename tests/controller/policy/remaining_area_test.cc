@@ -37,8 +37,8 @@ TEST(RemainingArea, OfAPlanDoesNotMindWhatIsObserved) {
 }
 
 TEST(RemainingArea, WithoutAPlanIsABoundByThePresentRate) {
-  for (const std::vector<double>& none : {std::vector<double>{}, {0.1}, {0, 0}, {0.1, -1},
-                                          {0.1, std::numeric_limits<double>::quiet_NaN()}}) {
+  for (const std::vector<double>& none :
+       {std::vector<double>{}, {0.1}, {0, 0}, {0.1, -1}, {0.1, std::numeric_limits<double>::quiet_NaN()}}) {
     RemainingArea area(Shape(none, 1000));
     EXPECT_FALSE(area.After(10));
     EXPECT_FALSE(area.StepWith(0.01));

@@ -45,7 +45,8 @@ TEST(Recording, HoldsAnyOfItsNumbers) {
   EXPECT_EQ(all.observation.plasticity, 3.5e-3);
   EXPECT_EQ(all.observation.loss, 1.5);
   EXPECT_EQ(all.observation.learning_rate, 0.1);
-  const Recorded none = Parse(R"( {"step":7.0,"module":null,"plasticity":null,"loss":null} )" "\r");
+  const Recorded none = Parse(R"( {"step":7.0,"module":null,"plasticity":null,"loss":null} )"
+                              "\r");
   EXPECT_EQ(none.observation.step, 7);
   EXPECT_FALSE(none.observation.module || none.observation.plasticity || none.observation.loss ||
                none.observation.learning_rate || none.adopted_prefix);
@@ -96,8 +97,8 @@ TEST(Recording, CollectsKeysThatItDoesNotKnow) {
 }
 
 TEST(Recording, OfAnObservationIsReadBackExactly) {
-  Observation observation{.step = 9007199254740993, .module = 3, .plasticity = 0.1 * 3, .loss = 5e-324,
-                          .learning_rate = 1e-3 / 7};
+  Observation observation{
+      .step = 9007199254740993, .module = 3, .plasticity = 0.1 * 3, .loss = 5e-324, .learning_rate = 1e-3 / 7};
   const Recorded read = Parse(FormatObservation(observation));
   EXPECT_EQ(read.observation.step, observation.step);
   EXPECT_EQ(read.observation.module, observation.module);
@@ -122,7 +123,8 @@ TEST(Recording, OfGradientsIsReadBackExactly) {
   EXPECT_THAT(read.square_of_mean, ElementsAre(5e-324, 2));
   EXPECT_THAT(read.progress, ElementsAre(-0.5, 1e-300));
   EXPECT_EQ(Parse(R"({"step":7,"gradients":{"parts":2,"mean_of_squares":[1],"square_of_mean":[1]}})")
-                .observation.gradients->step, 7);
+                .observation.gradients->step,
+            7);
 }
 
 TEST(Recording, OfAnAccountIsReadBackExactly) {
@@ -139,8 +141,9 @@ TEST(Recording, SaysWhatIsWrongWithGradients) {
               HasSubstr("\"mean_of_squares\" is no array of numbers from 0 on"));
   EXPECT_THAT(ErrorOf({R"({"step":1,"gradients":{"mean_of_squares":"x","square_of_mean":[1]}})"}),
               HasSubstr("\"mean_of_squares\" is no array"));
-  EXPECT_THAT(ErrorOf({R"({"step":1,"gradients":{"parts":2,"mean_of_squares":[1],"square_of_mean":[1],"progress":[1,2]}})"}),
-              HasSubstr("\"progress\" needs one number a module"));
+  EXPECT_THAT(
+      ErrorOf({R"({"step":1,"gradients":{"parts":2,"mean_of_squares":[1],"square_of_mean":[1],"progress":[1,2]}})"}),
+      HasSubstr("\"progress\" needs one number a module"));
   EXPECT_THAT(ErrorOf({R"({"step":1,"gradients":{"parts":0,"mean_of_squares":[1],"square_of_mean":[1]}})"}),
               HasSubstr("\"parts\" from 1 on"));
   EXPECT_THAT(ErrorOf({R"({"step":1,"gradients":{"first_module":-1,"mean_of_squares":[1],"square_of_mean":[1]}})"}),
@@ -194,7 +197,8 @@ TEST(Replay, RefusesModulesThatTheJobDoesNotHave) {
 
 TEST(Replay, RefusesGradientsOfOtherModules) {
   EXPECT_THAT(std::string(ReplayLines({R"({"step":1,"gradients":{"mean_of_squares":[1],"square_of_mean":[1]}})"}, 2)
-                              .status().message()),
+                              .status()
+                              .message()),
               HasSubstr("[BAD_RECORDING] line 1: \"gradients\" is of 1 modules"));
 }
 

@@ -95,8 +95,8 @@ std::vector<Verdict> Decide(const Rule& rule, const std::vector<Line>& lines) {
   int w = rule.w;
   int prefix = 0;
   bool settled = !rule.bootstrap;
-  size_t first_freeze = 0;       // line of the first freeze since all were active
-  std::vector<Real> readings;    // of the frontmost module
+  size_t first_freeze = 0;     // line of the first freeze since all were active
+  std::vector<Real> readings;  // of the frontmost module
   long long previous_step = -1;
   for (size_t now = 0; now < lines.size(); ++now) {
     const Line& line = lines[now];
@@ -124,8 +124,8 @@ std::vector<Verdict> Decide(const Rule& rule, const std::vector<Line>& lines) {
       readings.clear();
       verdicts.push_back({line.step, false, 0});
     }
-    settled = settled || (rule.losses_reported ? IsSettled(lines, now, rule.n)
-                                               : line.step - rule.first_step >= 6LL * rule.n);
+    settled =
+        settled || (rule.losses_reported ? IsSettled(lines, now, rule.n) : line.step - rule.first_step >= 6LL * rule.n);
     previous_step = line.step;
     std::optional<double> reading;
     if (!line.all.empty()) {

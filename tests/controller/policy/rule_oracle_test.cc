@@ -68,12 +68,12 @@ TEST(PlasticityRule, DecidesAsTheSecondImplementationOnThousandsOfRandomSeries) 
   }
   // The series must exercise the rule, or agreement means nothing.
   RecordProperty("freezes", std::to_string(freezes));
-  std::printf("%llu series: %lld freezes, %lld unfreezes (%lld by a drop), %lld series without a decision, "
-              "%lld signed ones with, %lld without losses with\n",
-              static_cast<unsigned long long>(kCases), static_cast<long long>(freezes),
-              static_cast<long long>(unfreezes), static_cast<long long>(halvings),
-              static_cast<long long>(silent), static_cast<long long>(with_signed),
-              static_cast<long long>(blind));
+  std::printf(
+      "%llu series: %lld freezes, %lld unfreezes (%lld by a drop), %lld series without a decision, "
+      "%lld signed ones with, %lld without losses with\n",
+      static_cast<unsigned long long>(kCases), static_cast<long long>(freezes), static_cast<long long>(unfreezes),
+      static_cast<long long>(halvings), static_cast<long long>(silent), static_cast<long long>(with_signed),
+      static_cast<long long>(blind));
   EXPECT_GT(freezes, static_cast<int64_t>(kCases));
   EXPECT_GT(unfreezes, static_cast<int64_t>(kCases) / 10);
   EXPECT_GT(halvings, static_cast<int64_t>(kCases) / 20);

@@ -33,17 +33,17 @@ class SimulatedGradients {
 struct SimulatedTraining {
   JobShape shape;
   std::function<double(int64_t step)> rate = [](int64_t) { return 0.1; };
-  std::function<int(int64_t step)> still_modules;               // empty: none
-  std::function<double(int module, int64_t step)> snr;          // empty: nobody tells of gradients
-  std::function<double(int module, int64_t step)> progress;     // empty: workers do not tell
-  std::function<double(int module, int64_t step)> plasticity;   // empty: no reference
-  std::function<void(int64_t step, Policy& policy)> meddle;     // before the step is observed
+  std::function<int(int64_t step)> still_modules;              // empty: none
+  std::function<double(int module, int64_t step)> snr;         // empty: nobody tells of gradients
+  std::function<double(int module, int64_t step)> progress;    // empty: workers do not tell
+  std::function<double(int module, int64_t step)> plasticity;  // empty: no reference
+  std::function<void(int64_t step, Policy& policy)> meddle;    // before the step is observed
   int parts = 2;
-  int dimensions = 60;          // of a module's gradients: the more, the less the readings spread
+  int dimensions = 60;  // of a module's gradients: the more, the less the readings spread
   int64_t samples = 64;
   uint64_t seed = 1;
-  int64_t steps = 1000;         // that are run
-  int64_t tick = 1;             // steps between observations of nothing but the rate
+  int64_t steps = 1000;  // that are run
+  int64_t tick = 1;      // steps between observations of nothing but the rate
 
   // Every observation that the last run gave, in order.
   std::vector<Observation> observations;

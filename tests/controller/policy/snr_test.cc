@@ -17,8 +17,8 @@ GradientReading ReadingOf(int64_t step, int parts, double mean_of_squares, doubl
 
 TEST(Snr, IsTheRatioOfUnbiasedSumsBroughtToTheFullBatch) {
   SnrEstimator estimator(1, 10);
-  estimator.Add(ReadingOf(1, 4, 10, 4));   // A = (16 - 10) / 3 = 2
-  estimator.Add(ReadingOf(2, 4, 20, 8));   // A = 4
+  estimator.Add(ReadingOf(1, 4, 10, 4));  // A = (16 - 10) / 3 = 2
+  estimator.Add(ReadingOf(2, 4, 20, 8));  // A = 4
   const double r = 6.0 / 30;
   EXPECT_DOUBLE_EQ(estimator.OfModule(0)->snr.value, 4 * r / (1 + 3 * r));
   EXPECT_EQ(estimator.OfModule(0)->readings, 2);
@@ -80,7 +80,7 @@ TEST(Snr, ThresholdRisesWithTheBatch) {
 }
 
 TEST(Snr, QuantilesAreStudents) {
-  const std::vector<std::pair<int, double>> table = {{1, 6.314}, {2, 2.920}, {3, 2.353}, {5, 2.015},
+  const std::vector<std::pair<int, double>> table = {{1, 6.314},  {2, 2.920},  {3, 2.353},  {5, 2.015},
                                                      {10, 1.812}, {15, 1.753}, {59, 1.671}, {1000, 1.646}};
   for (const auto& [degrees, quantile] : table) EXPECT_NEAR(StudentQuantile95(degrees), quantile, 0.01) << degrees;
 }

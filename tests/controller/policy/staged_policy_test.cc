@@ -166,7 +166,7 @@ TEST(TrainingFractions, AreaIsThatOfTheLinesBetweenTheRates) {
   EXPECT_EQ(StepAtArea(0.5, {1, 1}, 1000), 500);
   EXPECT_EQ(StepAtArea(0.0, {1, 1}, 1000), 0);
   EXPECT_EQ(StepAtArea(1.0, {1, 1, 0}, 1000), 1000);
-  EXPECT_EQ(StepAtArea(0.5, {0, 1}, 1000), 708);  // sqrt(1/2)
+  EXPECT_EQ(StepAtArea(0.5, {0, 1}, 1000), 708);     // sqrt(1/2)
   EXPECT_EQ(StepAtArea(0.5, {1, 0, 0}, 1000), 147);  // (1 - sqrt(1/2)) / 2
 }
 

@@ -1,5 +1,12 @@
 #include "controller/reference/backend.h"
 
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/randn.h>
+#include <c10/core/InferenceMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,14 +15,6 @@
 #include <limits>
 #include <span>
 #include <string>
-
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/add.h>
-#include <ATen/ops/allclose.h>
-#include <ATen/ops/randn.h>
-#include <ATen/Context.h>
-#include <ATen/Parallel.h>
-#include <c10/core/InferenceMode.h>
 
 #include "controller/plasticity/sp_loss.h"
 #include "controller/reference/lowering.h"
@@ -105,8 +104,8 @@ INSTANTIATE_TEST_SUITE_P(
     Modules, BackendNoise,
     ::testing::Values(
         NoiseBound{"BasicBlock", [] { return testing::BasicBlock(16, 16); }, 1e-12, 2e-8, 5e-7, 5e-7},
-        NoiseBound{"TracedBasicBlock", [] { return testing::BasicBlock(16, 16, Spelling::kTraced); }, 1e-12,
-                   2e-8, 5e-7, 5e-7},
+        NoiseBound{"TracedBasicBlock", [] { return testing::BasicBlock(16, 16, Spelling::kTraced); }, 1e-12, 2e-8, 5e-7,
+                   5e-7},
         NoiseBound{"Mlp", [] { return testing::Mlp(128); }, 1e-12, 2e-6, 5e-5, 5e-5},
         NoiseBound{"InvertedResidual", [] { return testing::InvertedResidual(); }, 1e-12, 5e-8, 5e-6, 5e-6},
         NoiseBound{"Bottleneck", [] { return testing::Bottleneck(); }, 1e-12, 2e-9, 2e-8, 2e-8},
@@ -167,21 +166,18 @@ TEST_F(Lowering, KeepsAResidualThatIsReadAgainLater) {
 TEST_F(Lowering, KeepsAResidualOfWhichAViewLives) {
   testing::GraphBuilder builder("view_of_residual", {8, 8, 8}, 1, Spelling::kExported);
   const std::string x = builder.Relu(builder.Convolution(builder.input(), 8, 8, 3, 1));
-  const std::string view =
-      builder.Node("aten::slice", "Tensor",
-                   {testing::Ref(x), testing::Int(1), testing::Int(0), testing::Int(4), testing::Int(1)});
+  const std::string view = builder.Node(
+      "aten::slice", "Tensor", {testing::Ref(x), testing::Int(1), testing::Int(0), testing::Int(4), testing::Int(1)});
   const std::string sum = builder.Relu(builder.Add(builder.Convolution(builder.input(), 8, 8, 3, 1), x));
-  EXPECT_EQ(
-      ExpectSameResults(builder.Finish(builder.Node(
-          "aten::cat", "",
-          {graph::Argument{graph::ArgumentList{testing::Ref(view), testing::Ref(sum)}}, testing::Int(1)}))),
-      2u);
+  EXPECT_EQ(ExpectSameResults(builder.Finish(builder.Node(
+                "aten::cat", "",
+                {graph::Argument{graph::ArgumentList{testing::Ref(view), testing::Ref(sum)}}, testing::Int(1)}))),
+            2u);
 }
 
 TEST_F(Lowering, KeepsTheModulesOwnInput) {
   testing::GraphBuilder builder("input_is_residual", {8, 8, 8}, 1, Spelling::kExported);
-  ExpectSameResults(
-      builder.Finish(builder.Add(builder.Convolution(builder.input(), 8, 8, 3, 1), builder.input())));
+  ExpectSameResults(builder.Finish(builder.Add(builder.Convolution(builder.input(), 8, 8, 3, 1), builder.input())));
 }
 
 TEST_F(Lowering, AddsTwoConvolutionsOfWhichTheSecondComesLater) {
@@ -208,14 +204,12 @@ TEST_F(Lowering, ViewsWhatFusedConvolutionsLeaveInAnotherLayout) {
 
 TEST_F(Lowering, LeavesGroupedAndTransposedConvolutionsRight) {
   testing::GraphBuilder builder("grouped", {8, 8, 8}, 1, Spelling::kExported);
-  const std::string y =
-      builder.Relu(builder.BatchNorm(builder.Convolution(builder.input(), 8, 16, 3, 1, 4), 16));
+  const std::string y = builder.Relu(builder.BatchNorm(builder.Convolution(builder.input(), 8, 16, 3, 1, 4), 16));
   const std::string weight = builder.Weight({16, 8, 2, 2}, 0.2f);
-  EXPECT_EQ(ExpectSameResults(builder.Finish(
-                builder.Node("aten::convolution", "",
-                             {testing::Ref(y), testing::Ref(weight), testing::None(), testing::Ints({2, 2}),
-                              testing::Ints({0, 0}), testing::Ints({1, 1}), testing::Bool(true),
-                              testing::Ints({0, 0}), testing::Int(1)}))),
+  EXPECT_EQ(ExpectSameResults(builder.Finish(builder.Node(
+                "aten::convolution", "",
+                {testing::Ref(y), testing::Ref(weight), testing::None(), testing::Ints({2, 2}), testing::Ints({0, 0}),
+                 testing::Ints({1, 1}), testing::Bool(true), testing::Ints({0, 0}), testing::Int(1)}))),
             1u);
 }
 
@@ -223,8 +217,7 @@ TEST(Backends, RefuseAModuleInWhichNothingCanBeFused) {
   testing::GraphBuilder builder("plain", {8}, 1, Spelling::kExported);
   const auto reference = Load(builder.Finish(builder.Relu(builder.input())));
   const at::Tensor input = at::randn({4, 8});
-  EXPECT_EQ(reference->Run(*MakePrepackedBackend(), {input}).status().code(),
-            absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(reference->Run(*MakePrepackedBackend(), {input}).status().code(), absl::StatusCode::kUnimplemented);
   EXPECT_TRUE(reference->Run(*MakeAtenBackend(), {input}).ok());
 }
 

@@ -1,13 +1,5 @@
 #include "controller/reference/binding.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <limits>
-#include <map>
-#include <string>
-#include <utility>
-
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_convolution.h>
@@ -26,6 +18,13 @@
 #include <ATen/ops/relu.h>
 #include <ATen/ops/split.h>
 #include <c10/core/InferenceMode.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <map>
+#include <string>
+#include <utility>
 
 #include "common/base/status.h"
 #include "controller/reference/backend.h"
@@ -98,8 +97,8 @@ TEST_F(Interpreter, RunsAResidualBlockBitForBitLikeDirectCalls) {
   for (const WireTensor& weight : module.weights) w.push_back(ToTensor(weight));
   const at::Tensor x = at::randn({5, 8, 9, 9});
   const auto norm = [&](const at::Tensor& y, int first) {
-    return std::get<0>(at::_native_batch_norm_legit_no_training(y, w[first], w[first + 1], w[first + 2],
-                                                                w[first + 3], 0.1, 1e-5));
+    return std::get<0>(
+        at::_native_batch_norm_legit_no_training(y, w[first], w[first + 1], w[first + 2], w[first + 3], 0.1, 1e-5));
   };
   at::Tensor y = at::relu(norm(at::conv2d(x, w[0], {}, at::IntArrayRef{1, 1}, at::IntArrayRef{1, 1}), 1));
   y = norm(at::conv2d(y, w[5], {}, at::IntArrayRef{1, 1}, at::IntArrayRef{1, 1}), 6);
@@ -119,8 +118,7 @@ TEST_F(Interpreter, RunsTheTracersSpellingLikeDirectCalls) {
   for (const WireTensor& weight : module.weights) w.push_back(ToTensor(weight));
   const at::Tensor x = at::randn({3, 4, 5, 5});
   const auto convolve = [](const at::Tensor& y, const at::Tensor& weight) {
-    return at::_convolution(y, weight, {}, {1, 1}, {1, 1}, {1, 1}, false, {0, 0}, 1, false, false, true,
-                            true);
+    return at::_convolution(y, weight, {}, {1, 1}, {1, 1}, {1, 1}, false, {0, 0}, 1, false, false, true, true);
   };
   const auto norm = [&](const at::Tensor& y, int first) {
     return at::batch_norm(y, w[first], w[first + 1], w[first + 2], w[first + 3], false, 0.1, 1e-5, true);
@@ -136,8 +134,7 @@ TEST_F(Interpreter, RunsTheTracersSpellingLikeDirectCalls) {
 
 TEST_F(Interpreter, RunsLinearAndGelu) {
   std::mt19937_64 random(5);
-  const WireTensor weight = testing::RandomTensor("w", {4, 6}, random),
-                   bias = testing::RandomTensor("b", {4}, random);
+  const WireTensor weight = testing::RandomTensor("w", {4, 6}, random), bias = testing::RandomTensor("b", {4}, random);
   ModuleGraph graph = GraphOf({{"aten::linear", "", {Ref("x"), Ref("w")}, {{"bias", Ref("b")}}, {"y"}},
                                {"aten::gelu", "", {Ref("y")}, {{"approximate", Text("tanh")}}, {"z"}}});
   graph.weights = {weight.spec, bias.spec};
@@ -159,8 +156,7 @@ TEST_F(Interpreter, NamesSeveralResultsOneByOne) {
                        {x}),
               std::get<0>(expected) + std::get<2>(expected));
   // Trailing results that nobody uses may be omitted.
-  ExpectEqual(RunGraph(GraphOf({{"aten::native_layer_norm", "", args, {}, {"y"}}}), {x}),
-              std::get<0>(expected));
+  ExpectEqual(RunGraph(GraphOf({{"aten::native_layer_norm", "", args, {}, {"y"}}}), {x}), std::get<0>(expected));
   // One name for all of them, taken apart.
   ExpectEqual(RunGraph(GraphOf({{"aten::native_layer_norm", "", args, {}, {"y"}},
                                 {"egeria::getitem", "", {Ref("y"), Int(1)}, {}, {"mean"}},
@@ -183,9 +179,8 @@ TEST_F(Interpreter, TakesListsApartAndBuildsThem) {
               expected);
   graph::Node named = split;
   named.outputs = {"a", "b", "c"};
-  ExpectEqual(
-      RunGraph(GraphOf({named, {"aten::cat", "", {List({Ref("c"), Ref("a")}), Int(1)}, {}, {"y"}}}), {x}),
-      expected);
+  ExpectEqual(RunGraph(GraphOf({named, {"aten::cat", "", {List({Ref("c"), Ref("a")}), Int(1)}, {}, {"y"}}}), {x}),
+              expected);
   // A list as it comes, and one with optional items.
   ExpectEqual(RunGraph(GraphOf({split, {"aten::cat", "", {Ref("parts"), Int(1)}, {}, {"y"}}}), {x}), x);
   ExpectEqual(RunGraph(GraphOf({{"aten::arange", "", {Int(3)}, {}, {"i"}},
@@ -199,15 +194,14 @@ TEST_F(Interpreter, ComputesWithSizes) {
   const auto sym = [](const char* op, Argument a, Argument b, const char* out) {
     return graph::Node{std::string("egeria::sym_") + op, "", {std::move(a), std::move(b)}, {}, {out}};
   };
-  ExpectEqual(
-      RunGraph(GraphOf({{"aten::sym_size", "int", {Ref("x"), Int(1)}, {}, {"n"}},
-                        sym("floordiv", Ref("n"), Int(2), "half"),
-                        sym("sub", Ref("n"), Ref("half"), "rest"),
-                        sym("mul", Ref("rest"), Int(1), "same"),
-                        sym("max", Ref("same"), Int(1), "width"),
-                        {"aten::view", "", {Ref("x"), List({Int(-1), Int(2), Ref("width")})}, {}, {"y"}}}),
-               {x}),
-      x.view({-1, 2, 3}));
+  ExpectEqual(RunGraph(GraphOf({{"aten::sym_size", "int", {Ref("x"), Int(1)}, {}, {"n"}},
+                                sym("floordiv", Ref("n"), Int(2), "half"),
+                                sym("sub", Ref("n"), Ref("half"), "rest"),
+                                sym("mul", Ref("rest"), Int(1), "same"),
+                                sym("max", Ref("same"), Int(1), "width"),
+                                {"aten::view", "", {Ref("x"), List({Int(-1), Int(2), Ref("width")})}, {}, {"y"}}}),
+                       {x}),
+              x.view({-1, 2, 3}));
   ExpectEqual(RunGraph(GraphOf({sym("floordiv", Int(-7), Int(2), "a"),
                                 sym("mod", Int(-7), Int(3), "b"),
                                 sym("add", Ref("a"), Ref("b"), "c"),
@@ -220,14 +214,13 @@ TEST_F(Interpreter, ComputesWithSizes) {
 TEST_F(Interpreter, WrapsNumbersSoThatTheyDoNotPromoteTypes) {
   const at::Tensor x = at::arange(6).view({1, 6}).to(at::kInt);
   ExpectEqual(
-      RunGraph(GraphOf({{"aten::add", "Tensor", {Ref("x"), Int(2)}, {}, {"y"}}}, {-1, 6}, DataType::kInt32),
-               {x}),
+      RunGraph(GraphOf({{"aten::add", "Tensor", {Ref("x"), Int(2)}, {}, {"y"}}}, {-1, 6}, DataType::kInt32), {x}),
       (x + 2).to(at::kInt));
   const at::Tensor half = at::randn({2, 6}).to(at::kBFloat16);
-  ExpectEqual(RunGraph(GraphOf({{"aten::mul", "Tensor", {Ref("x"), Float(0.3)}, {}, {"y"}}}, {-1, 6},
-                               DataType::kBFloat16),
-                       {half}),
-              half * 0.3);
+  ExpectEqual(
+      RunGraph(GraphOf({{"aten::mul", "Tensor", {Ref("x"), Float(0.3)}, {}, {"y"}}}, {-1, 6}, DataType::kBFloat16),
+               {half}),
+      half * 0.3);
 }
 
 TEST_F(Interpreter, TakesElementTypesDevicesLayoutsAndMemoryFormats) {
@@ -262,11 +255,7 @@ TEST(Bind, RefusesArgumentsThatTheSchemaDoesNotTake) {
       {"aten::relu", "", {Text("x")}, {}, {"y"}},                     // wrong kind
       {"aten::relu", "", {None()}, {}, {"y"}},                        // not optional
       {"aten::relu", "", {Ref("x")}, {}, {"y", "z"}},                 // more names than results
-      {"aten::native_layer_norm",
-       "",
-       {Ref("x"), Ints({6}), None(), None(), Float(1)},
-       {},
-       {"y", "a", "b", "c"}},
+      {"aten::native_layer_norm", "", {Ref("x"), Ints({6}), None(), None(), Float(1)}, {}, {"y", "a", "b", "c"}},
       {"aten::softmax", "int", {Ref("x"), Float(1)}, {}, {"y"}},               // float for int
       {"aten::softmax", "int", {Ref("x"), Bool(true)}, {}, {"y"}},             // boolean for int
       {"aten::softmax", "int", {Ref("x"), Int(1), Text("float")}, {}, {"y"}},  // not an element type
@@ -277,11 +266,7 @@ TEST(Bind, RefusesArgumentsThatTheSchemaDoesNotTake) {
       {"aten::ones", "", {Ints({2})}, {{"layout", Int(1)}}, {"y"}},
       {"aten::ones", "", {Ints({2})}, {{"pin_memory", Bool(true)}}, {"y"}},
       {"aten::dropout", "", {Ref("x"), Float(0.5), Bool(true)}, {}, {"y"}},  // random
-      {"aten::scaled_dot_product_attention",
-       "",
-       {Ref("x"), Ref("x"), Ref("x"), None(), Float(0.1)},
-       {},
-       {"y"}},
+      {"aten::scaled_dot_product_attention", "", {Ref("x"), Ref("x"), Ref("x"), None(), Float(0.1)}, {}, {"y"}},
       {"aten::batch_norm",
        "",
        {Ref("x"), None(), None(), None(), None(), Bool(true), Float(0.1), Float(1e-5), Bool(true)},
@@ -375,8 +360,8 @@ TEST_F(Interpreter, RefusesListsThatAreTooLong) {
   const at::Tensor x = at::ones({2, 6});
   const graph::Node most{"aten::ones", "", {Ints({2, 4096})}, {}, {"a"}},
       more{"aten::ones", "", {Ints({2, 4097})}, {}, {"a"}}, none{"aten::ones", "", {Ints({2, 0})}, {}, {"a"}};
-  const auto run = [&](const graph::Node& tensor, const char* op, const char* overload,
-                       std::vector<Argument> arguments, std::map<std::string, Argument> keywords = {}) {
+  const auto run = [&](const graph::Node& tensor, const char* op, const char* overload, std::vector<Argument> arguments,
+                       std::map<std::string, Argument> keywords = {}) {
     return RunGraph(GraphOf({tensor,
                              {op, overload, std::move(arguments), std::move(keywords), {"list"}},
                              {"egeria::getitem", "", {Ref("list"), Int(0)}, {}, {"y"}}}),
@@ -399,8 +384,7 @@ TEST_F(Interpreter, RefusesListsThatAreTooLong) {
   EXPECT_TRUE(run(none, "aten::chunk", "", {Ref("a"), Int(4096), Int(1)}).ok());
   too_large(run(none, "aten::chunk", "", {Ref("a"), Int(4097), Int(1)}));
   // What is no dimension is the operator's own to refuse.
-  ExpectNamed(run(most, "aten::unbind", "int", {Ref("a"), Int(2)}), absl::StatusCode::kInternal,
-              "REFERENCE_FAILED");
+  ExpectNamed(run(most, "aten::unbind", "int", {Ref("a"), Int(2)}), absl::StatusCode::kInternal, "REFERENCE_FAILED");
   ExpectNamed(run(most, "aten::chunk", "", {Ref("a"), Int(2), Int(-3)}), absl::StatusCode::kInternal,
               "REFERENCE_FAILED");
 }
@@ -430,8 +414,7 @@ TEST_F(Interpreter, LetsGoOfValuesThatNobodyReadsAnyMore) {
   // A chain of sixteen values of 1 MiB in a budget of three.
   std::vector<graph::Node> nodes = {{"aten::ones", "", {Ints({1 << 18})}, {}, {"v0"}}};
   for (int i = 1; i < 16; ++i) {
-    nodes.push_back(
-        {"aten::add", "Tensor", {Ref("v" + std::to_string(i - 1)), Int(1)}, {}, {"v" + std::to_string(i)}});
+    nodes.push_back({"aten::add", "Tensor", {Ref("v" + std::to_string(i - 1)), Int(1)}, {}, {"v" + std::to_string(i)}});
   }
   const auto result = RunGraph(GraphOf(nodes), {at::ones({2, 6})}, {.max_bytes = 3 << 20});
   ASSERT_TRUE(result.ok()) << result.status();

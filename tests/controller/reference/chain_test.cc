@@ -1,16 +1,14 @@
-#include "controller/reference/reference_chain.h"
-
+#include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/randn.h>
+#include <c10/core/InferenceMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <span>
 #include <string>
 
-#include <ATen/Context.h>
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/randn.h>
-#include <c10/core/InferenceMode.h>
-
+#include "controller/reference/reference_chain.h"
 #include "controller/reference/tensor_bridge.h"
 #include "tests/support/bfloat16.h"
 #include "tests/support/reference_graphs.h"
@@ -104,9 +102,7 @@ class MissingBackend final : public Backend {
  public:
   const std::string& name() const override { return name_; }
   const std::string& family() const override { return name_; }
-  absl::StatusOr<Program> Pack(const PackInput&) const override {
-    return absl::UnimplementedError("not here");
-  }
+  absl::StatusOr<Program> Pack(const PackInput&) const override { return absl::UnimplementedError("not here"); }
 
  private:
   const std::string name_ = "missing";
@@ -123,13 +119,11 @@ class FailingBackend final : public Backend {
     program.outputs = program.inputs;
     auto runs = std::make_shared<int>(0);
     const auto inner = std::make_shared<Program>(*MakeAtenBackend()->Pack(input));
-    program.steps.push_back({.label = "failing",
-                             .reads = program.inputs,
-                             .writes = program.inputs,
-                             .run = [runs, inner](Frame& frame) {
-                               TORCH_CHECK(++*runs <= 3, "worn out");
-                               frame[0] = (*RunProgram(*inner, {frame[0].toTensor()}, {}))[0];
-                             }});
+    program.steps.push_back(
+        {.label = "failing", .reads = program.inputs, .writes = program.inputs, .run = [runs, inner](Frame& frame) {
+           TORCH_CHECK(++*runs <= 3, "worn out");
+           frame[0] = (*RunProgram(*inner, {frame[0].toTensor()}, {}))[0];
+         }});
     program.FindDeadValues();
     return program;
   }

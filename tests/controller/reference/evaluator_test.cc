@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
 #include <sched.h>
 
 #include <atomic>
@@ -105,8 +104,7 @@ class EvaluatorTest : public ::testing::Test {
   }
 
   absl::Status Submit(const JobId& job, int64_t step, std::vector<WireTensor> tensors) {
-    return evaluator_->SubmitSample(job, ModuleIndex(0), ModuleIndex(0), step, 3, 100 + step,
-                                    std::move(tensors));
+    return evaluator_->SubmitSample(job, ModuleIndex(0), ModuleIndex(0), step, 3, 100 + step, std::move(tensors));
   }
   absl::Status Submit(const JobId& job, int64_t step) { return Submit(job, step, Sample()); }
 
@@ -151,20 +149,19 @@ TEST_F(EvaluatorTest, RefusesASampleBeforeTheFirstSnapshot) {
   const JobId job = JobId::Random();
   ASSERT_TRUE(evaluator_->SetJob(job, {module_.graph, std::nullopt}, {})[0].ok());
   ExpectNamed(Submit(job, 1), absl::StatusCode::kFailedPrecondition, "NO_REFERENCE");
-  ExpectNamed(evaluator_->SubmitSnapshot(job, ModuleIndex(1), 1, 0, {}),
-              absl::StatusCode::kFailedPrecondition, "NO_GRAPH");
+  ExpectNamed(evaluator_->SubmitSnapshot(job, ModuleIndex(1), 1, 0, {}), absl::StatusCode::kFailedPrecondition,
+              "NO_GRAPH");
 }
 
 TEST_F(EvaluatorTest, NamesWhatIsWrongWithAGraph) {
   Start();
-  graph::ModuleGraph unknown = module_.graph, cyclic = module_.graph, arguments = module_.graph,
-                     empty = module_.graph;
+  graph::ModuleGraph unknown = module_.graph, cyclic = module_.graph, arguments = module_.graph, empty = module_.graph;
   unknown.nodes[2].op = "aten::relu_";
   cyclic.nodes[0].args[0] = testing::Ref(cyclic.nodes[3].outputs[0]);
   arguments.nodes[2].args.push_back(testing::Int(1));
   empty.outputs.clear();
-  const auto statuses = evaluator_->SetJob(
-      JobId::Random(), {unknown, cyclic, arguments, empty, std::nullopt, module_.graph}, {});
+  const auto statuses =
+      evaluator_->SetJob(JobId::Random(), {unknown, cyclic, arguments, empty, std::nullopt, module_.graph}, {});
   ASSERT_EQ(statuses.size(), 6u);
   ExpectNamed(statuses[0], absl::StatusCode::kInvalidArgument, "UNKNOWN_OP");
   ExpectNamed(statuses[1], absl::StatusCode::kInvalidArgument, "UNDEFINED_VALUE");
@@ -180,8 +177,7 @@ TEST_F(EvaluatorTest, NamesWhatIsWrongWithASnapshot) {
   const auto submit = [&](std::vector<WireTensor> weights, int64_t module = 0) {
     return evaluator_->SubmitSnapshot(job, ModuleIndex(module), 2, 9, std::move(weights));
   };
-  std::vector<WireTensor> missing = module_.weights, shape = missing, dtype = missing, nan = missing,
-                          cut = missing;
+  std::vector<WireTensor> missing = module_.weights, shape = missing, dtype = missing, nan = missing, cut = missing;
   missing.pop_back();
   shape[1].spec.shape.push_back(1);
   dtype[0].spec.dtype = DataType::kInt32;
@@ -203,8 +199,7 @@ TEST_F(EvaluatorTest, NamesWhatIsWrongWithASnapshot) {
 TEST_F(EvaluatorTest, NamesWhatIsWrongWithASample) {
   Start();
   const JobId job = AddJob();
-  std::vector<WireTensor> missing = Sample(), shape = Sample(), dtype = Sample(), nan = Sample(),
-                          cut = Sample();
+  std::vector<WireTensor> missing = Sample(), shape = Sample(), dtype = Sample(), nan = Sample(), cut = Sample();
   missing.pop_back();
   shape[0].spec.shape = {kBatch, 8, 36};
   dtype[0].spec.dtype = DataType::kInt32;
@@ -224,8 +219,7 @@ TEST_F(EvaluatorTest, NamesWhatIsWrongWithASample) {
 TEST_F(EvaluatorTest, GoesOnWithOtherJobsAfterABadOne) {
   Start();
   SampleModule bad = module_;  // well-formed, and yet it cannot run
-  bad.graph.nodes.push_back(
-      {"aten::view", "", {testing::Ref(bad.graph.outputs[0]), testing::Ints({7, 7})}, {}, {"z"}});
+  bad.graph.nodes.push_back({"aten::view", "", {testing::Ref(bad.graph.outputs[0]), testing::Ints({7, 7})}, {}, {"z"}});
   bad.graph.outputs = {"z"};
   SampleModule greedy = module_;
   greedy.graph.nodes.push_back({"aten::zeros", "", {testing::Ints({int64_t{1} << 45})}, {}, {"z"}});
@@ -335,8 +329,7 @@ TEST_F(EvaluatorTest, RunsModulesOneAfterTheOther) {
   ASSERT_TRUE(evaluator_->SetJob(job, {module_.graph, second.graph}, {})[1].ok());
   ASSERT_TRUE(evaluator_->SubmitSnapshot(job, ModuleIndex(0), 1, 0, module_.weights).ok());
   const auto submit = [&](int64_t step) {
-    return evaluator_->SubmitSample(job, ModuleIndex(0), ModuleIndex(1), step, 0, 0,
-                                    TrueSample({module_, second}));
+    return evaluator_->SubmitSample(job, ModuleIndex(0), ModuleIndex(1), step, 0, 0, TrueSample({module_, second}));
   };
   ExpectNamed(submit(1), absl::StatusCode::kFailedPrecondition, "NO_REFERENCE");
   ASSERT_TRUE(evaluator_->SubmitSnapshot(job, ModuleIndex(1), 1, 0, second.weights).ok());
@@ -407,8 +400,7 @@ SampleModule SlowModule(int multiplications) {
   for (int i = 0; i < multiplications; ++i)
     product = builder.Node("aten::mm", "", {testing::Ref(product), testing::Ref(big)});
   const std::string sum = builder.Node("aten::mean", "", {testing::Ref(product)});
-  return builder.Finish(
-      builder.Node("aten::add", "Tensor", {testing::Ref(builder.input()), testing::Ref(sum)}));
+  return builder.Finish(builder.Node("aten::add", "Tensor", {testing::Ref(builder.input()), testing::Ref(sum)}));
 }
 
 TEST_F(EvaluatorTest, RaisesTheThreadsPriorityWhenTheDeadlinePassesInMidRun) {

@@ -2,8 +2,8 @@
 // conversion, validation, binding, lowering and a run on small inputs. Nothing may crash, and every refusal
 // has a name. EGERIA_FUZZ_SECONDS sets how long each test runs (default 5), EGERIA_FUZZ_SEED where it starts.
 #include <gmock/gmock.h>
+#include <google/protobuf/stubs/logging.h>
 #include <gtest/gtest.h>
-
 #include <signal.h>
 #include <unistd.h>
 
@@ -15,8 +15,6 @@
 #include <random>
 #include <string>
 #include <vector>
-
-#include <google/protobuf/stubs/logging.h>
 
 #include "common/graph/graph_proto.h"
 #include "tests/controller/reference/graph_fuzz_torch.h"
@@ -32,8 +30,8 @@ volatile uint64_t current_seed = 0;
 
 void PrintSeed() {
   char text[96];
-  const int length = std::snprintf(text, sizeof(text), "\ngraph fuzzer: seed %llu\n",
-                                   static_cast<unsigned long long>(current_seed));
+  const int length =
+      std::snprintf(text, sizeof(text), "\ngraph fuzzer: seed %llu\n", static_cast<unsigned long long>(current_seed));
   (void)!write(STDERR_FILENO, text, static_cast<size_t>(length));
 }
 
@@ -145,9 +143,7 @@ void MutateGraph(Random& random, graph::ModuleGraph* graph) {
         if (!spec.shape.empty()) spec.shape[Below(random, spec.shape.size())] = OddInteger(random);
       }
       break;
-    case 6:
-      graph->inputs[0].shape[Below(random, graph->inputs[0].shape.size())] = 1 + Below(random, 9);
-      break;
+    case 6: graph->inputs[0].shape[Below(random, graph->inputs[0].shape.size())] = 1 + Below(random, 9); break;
     default: node.kwargs["dim"] = RandomArgument(random, *graph); break;
   }
 }

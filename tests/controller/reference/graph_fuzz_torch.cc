@@ -1,5 +1,10 @@
 #include "tests/controller/reference/graph_fuzz_torch.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/InferenceMode.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -9,12 +14,6 @@
 #include <mutex>
 #include <unordered_map>
 #include <vector>
-
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/randint.h>
-#include <ATen/ops/randn.h>
-#include <c10/core/CPUAllocator.h>
-#include <c10/core/InferenceMode.h>
 
 #include "common/tensor/torch_types.h"
 #include "controller/reference/backend.h"
@@ -71,14 +70,10 @@ class GuardAllocator final : public c10::Allocator {
     return {end - rounded, end - rounded, &FreeGuarded, c10::Device(c10::kCPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &FreeGuarded; }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override {
-    std::memcpy(to, from, bytes);
-  }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
 };
 
-int64_t Below(Random& random, int64_t bound) {
-  return static_cast<int64_t>(random() % static_cast<uint64_t>(bound));
-}
+int64_t Below(Random& random, int64_t bound) { return static_cast<int64_t>(random() % static_cast<uint64_t>(bound)); }
 bool OneIn(Random& random, int64_t n) { return Below(random, n) == 0; }
 
 int64_t OddInteger(Random& random) {
@@ -136,15 +131,15 @@ class GraphMaker {
   explicit GraphMaker(Random& random) : random_(random) {}
 
   graph::ModuleGraph Make() {
-    static const std::vector<std::vector<int64_t>> kShapes = {
-        {-1, 8}, {-1, 4, 6, 6}, {-1, 3, 8}, {-1, 2, 5, 8}, {-1, 1}, {-1, 4, 4, 4}, {-1}, {-1, 0, 3}};
+    static const std::vector<std::vector<int64_t>> kShapes = {{-1, 8}, {-1, 4, 6, 6}, {-1, 3, 8}, {-1, 2, 5, 8},
+                                                              {-1, 1}, {-1, 4, 4, 4}, {-1},       {-1, 0, 3}};
     const int64_t inputs = 1 + Below(random_, 3);
     for (int64_t i = 0; i < inputs; ++i) {
       const DataType types[] = {DataType::kFloat32, DataType::kFloat32,  DataType::kFloat32, DataType::kInt64,
                                 DataType::kBool,    DataType::kBFloat16, DataType::kUInt8};
-      AddTensor({"x" + std::to_string(i), types[Below(random_, std::size(types))],
-                 kShapes[Below(random_, kShapes.size())]},
-                &graph_.inputs);
+      AddTensor(
+          {"x" + std::to_string(i), types[Below(random_, std::size(types))], kShapes[Below(random_, kShapes.size())]},
+          &graph_.inputs);
     }
     static const std::vector<std::vector<int64_t>> kWeights = {{4},          {8}, {8, 8}, {4, 4, 3, 3},
                                                                {4, 1, 3, 3}, {6}, {},     {0}};
@@ -154,8 +149,7 @@ class GraphMaker {
                 &graph_.weights);
     }
     for (int64_t i = 1 + Below(random_, 6); i > 0; --i) AddNode();
-    graph_.outputs = {
-        tensors_[Below(random_, 3) == 0 ? Below(random_, tensors_.size()) : tensors_.size() - 1]};
+    graph_.outputs = {tensors_[Below(random_, 3) == 0 ? Below(random_, tensors_.size()) : tensors_.size() - 1]};
     return std::move(graph_);
   }
 
@@ -199,11 +193,8 @@ class GraphMaker {
       if (kind == c10::TypeKind::IntType || kind == c10::TypeKind::SymIntType) integers_.push_back(name);
       if (kind != c10::TypeKind::ListType) continue;
       const std::string item = "v" + std::to_string(values_++);
-      pending_.push_back({"egeria::getitem",
-                          "",
-                          {Argument{graph::ValueRef{name}}, Argument{Below(random_, 3)}},
-                          {},
-                          {item}});
+      pending_.push_back(
+          {"egeria::getitem", "", {Argument{graph::ValueRef{name}}, Argument{Below(random_, 3)}}, {}, {item}});
     }
   }
 
@@ -220,8 +211,7 @@ class GraphMaker {
       case c10::TypeKind::FloatType: return Argument{name == "dropout_p" ? 0.0 : OddNumber(random_)};
       case c10::TypeKind::NumberType:
         return OneIn(random_, 2) ? Argument{OddNumber(random_)} : Argument{OddInteger(random_)};
-      case c10::TypeKind::BoolType:
-        return Argument{name != "train" && name != "training" && OneIn(random_, 2)};
+      case c10::TypeKind::BoolType: return Argument{name != "train" && name != "training" && OneIn(random_, 2)};
       case c10::TypeKind::StringType: return Text(name);
       case c10::TypeKind::ScalarTypeType: return Argument{static_cast<DataType>(1 + Below(random_, 9))};
       case c10::TypeKind::DeviceObjType: return Argument{std::string("cpu")};
@@ -305,8 +295,7 @@ graph::ModuleGraph RandomGraph(Random& random) { return GraphMaker(random).Make(
 
 std::string BindAndRun(const graph::ModuleGraph& graph, Random& random) {
   const c10::InferenceMode inference;
-  const RunLimits limits{
-      .max_elements = 1 << 20, .max_bytes = size_t{32} << 20, .max_cpu_time = absl::Seconds(5)};
+  const RunLimits limits{.max_elements = 1 << 20, .max_bytes = size_t{32} << 20, .max_cpu_time = absl::Seconds(5)};
   auto module = ReferenceModule::Create(graph, limits);
   if (!module.ok()) return NameOf(module.status());
   // A graph may ask for more than this test wants to give.

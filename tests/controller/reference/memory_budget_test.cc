@@ -1,12 +1,11 @@
 #include "controller/reference/memory_budget.h"
 
-#include <gtest/gtest.h>
-
-#include <cstdint>
-
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
 
 namespace egeria::reference {
 namespace {

@@ -29,8 +29,7 @@ void ExpectNamed(const absl::Status& status, const std::string& name) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("[" + name + "]"));
 }
 
-const std::vector<TensorSpec> kInputs = {{"x", DataType::kFloat32, {-1, 3}},
-                                         {"y", DataType::kFloat32, {-1, 2}}};
+const std::vector<TensorSpec> kInputs = {{"x", DataType::kFloat32, {-1, 3}}, {"y", DataType::kFloat32, {-1, 2}}};
 
 TEST(IsFinite, LooksAtEveryFloatingPointType) {
   EXPECT_TRUE(IsFinite(Raw<uint32_t>(DataType::kFloat32, {0x7f7fffff, 0x80000001, 0})));
@@ -58,8 +57,7 @@ TEST(CheckSample, RefusesWhatDoesNotFit) {
   ExpectNamed(CheckSample(kInputs, {Floats("x", {3, 3}), y, gram}), "BAD_SHAPE");
   ExpectNamed(CheckSample(kInputs, {x, y, Floats("g", {4, 5})}), "BAD_SHAPE");
   ExpectNamed(CheckSample(kInputs, {x, y, Floats("g", {16})}), "BAD_SHAPE");
-  ExpectNamed(CheckSample(kInputs, {Floats("x", {1, 3}), Floats("y", {1, 2}), Floats("g", {1, 1})}),
-              "BAD_SHAPE");
+  ExpectNamed(CheckSample(kInputs, {Floats("x", {1, 3}), Floats("y", {1, 2}), Floats("g", {1, 1})}), "BAD_SHAPE");
   ExpectNamed(CheckSample(kInputs, {Floats("x", {5000, 3}), Floats("y", {5000, 2}), gram}), "BAD_SHAPE");
   WireTensor wrong = x;
   wrong.spec.dtype = DataType::kInt32;

@@ -126,7 +126,8 @@ class Fuzzer {
       return messages;
     }
     if (directive && directive->has_snapshot() && random_() % 2 == 0) {
-      return MessagesOf(SnapshotUpload(++upload_, directive->snapshot(), directive->snapshot().module(), step_), 1 + random_() % 64);
+      return MessagesOf(SnapshotUpload(++upload_, directive->snapshot(), directive->snapshot().module(), step_),
+                        1 + random_() % 64);
     }
     if (directive && directive->has_sampling() && random_() % 4 != 0) {
       const float value = random_() % 16 == 0 ? std::numeric_limits<float>::infinity() : 1.0f;
@@ -168,17 +169,10 @@ class Fuzzer {
     for (unsigned i = random_() % 4 + 1; i > 0 && !bytes.empty(); --i) {
       const size_t at = random_() % bytes.size();
       switch (random_() % 4) {
-        case 0:
-          bytes[at] = static_cast<char>(random_());
-          break;
-        case 1:
-          bytes.erase(at, 1 + random_() % 8);
-          break;
-        case 2:
-          bytes.insert(at, std::string(1 + random_() % 12, static_cast<char>(random_())));
-          break;
-        default:
-          bytes.insert(at, bytes.substr(random_() % bytes.size(), random_() % 32));
+        case 0: bytes[at] = static_cast<char>(random_()); break;
+        case 1: bytes.erase(at, 1 + random_() % 8); break;
+        case 2: bytes.insert(at, std::string(1 + random_() % 12, static_cast<char>(random_()))); break;
+        default: bytes.insert(at, bytes.substr(random_() % bytes.size(), random_() % 32));
       }
     }
     Message mutated;
@@ -205,15 +199,16 @@ TEST(StreamFuzz, NoMessageBreaksTheController) {
   google::protobuf::SetLogHandler(nullptr);  // it reports every string that is not UTF-8
   auto journal = Journal::Open(folder / "journal");
   ASSERT_TRUE(journal.ok());
-  auto manager = JobManager::Start(options, *std::move(journal),
-                                   [](reference::Evaluator::Callback on_result)
-                                       -> absl::StatusOr<std::unique_ptr<reference::Evaluator>> {
-                                     return std::make_unique<FakeEvaluator>(
-                                         std::move(on_result), [](const JobId&, int, int64_t step) -> absl::StatusOr<double> {
-                                           if (step % 97 == 0) return absl::InternalError("[REFERENCE_FAILED] now and then");
-                                           return 0.001 + 0.1 / static_cast<double>(1 + step % 400);
-                                         });
-                                   });
+  auto manager = JobManager::Start(
+      options, *std::move(journal),
+      [](reference::Evaluator::Callback on_result) -> absl::StatusOr<std::unique_ptr<reference::Evaluator>> {
+        return std::make_unique<FakeEvaluator>(std::move(on_result),
+                                               [](const JobId&, int, int64_t step) -> absl::StatusOr<double> {
+                                                 if (step % 97 == 0)
+                                                   return absl::InternalError("[REFERENCE_FAILED] now and then");
+                                                 return 0.001 + 0.1 / static_cast<double>(1 + step % 400);
+                                               });
+      });
   ASSERT_TRUE(manager.ok()) << manager.status();
   UploadBudget budget(size_t{1} << 20);
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(FromEnvironment("EGERIA_FUZZ_SECONDS", 5));
@@ -244,11 +239,11 @@ TEST(StreamFuzz, NoMessageBreaksTheController) {
   manager->reset();
   journal = Journal::Open(folder / "journal");
   ASSERT_TRUE(journal.ok());
-  manager = JobManager::Start(options, *std::move(journal),
-                              [](reference::Evaluator::Callback on_result)
-                                  -> absl::StatusOr<std::unique_ptr<reference::Evaluator>> {
-                                return std::make_unique<FakeEvaluator>(std::move(on_result), nullptr);
-                              });
+  manager = JobManager::Start(
+      options, *std::move(journal),
+      [](reference::Evaluator::Callback on_result) -> absl::StatusOr<std::unique_ptr<reference::Evaluator>> {
+        return std::make_unique<FakeEvaluator>(std::move(on_result), nullptr);
+      });
   ASSERT_TRUE(manager.ok());
   for (const auto& [id, state] : before) EXPECT_EQ((*manager)->DebugString(JobId(id)), state);
 }

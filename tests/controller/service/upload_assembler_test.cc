@@ -65,7 +65,8 @@ TEST_F(UploadAssemblerTest, PutsTensorsTogetherHoweverTheyAreCut) {
       ASSERT_EQ(tensors.size(), 2u);
       EXPECT_EQ(tensors[1].spec.name, "gram");
       std::string bytes;
-      for (const WireTensor& tensor : tensors) bytes.append(reinterpret_cast<const char*>(tensor.data()), tensor.size());
+      for (const WireTensor& tensor : tensors)
+        bytes.append(reinterpret_cast<const char*>(tensor.data()), tensor.size());
       EXPECT_EQ(bytes, upload.bytes);
       EXPECT_EQ(outcome->complete->begin.sample().step(), 10);
     }

@@ -187,9 +187,8 @@ TEST(AgentFaults, ASlowControllerHoldsBackUploadsButNotTraining) {
   EXPECT_GT(agent->counters().samples_dropped, 0);
   const int64_t dropped = agent->counters().samples_dropped;
   fake.HoldReading(false);
-  EXPECT_TRUE(fake.WaitUntil([&](const auto& record) {
-    return static_cast<int64_t>(record.uploads.size()) + dropped >= 50;
-  }));
+  EXPECT_TRUE(
+      fake.WaitUntil([&](const auto& record) { return static_cast<int64_t>(record.uploads.size()) + dropped >= 50; }));
   EXPECT_THAT(fake.record().violations, ::testing::IsEmpty());
 }
 

@@ -149,8 +149,9 @@ TEST_F(AgentStateTest, TakesTheDirectivesWishesAsTheyAreNow) {
 }
 
 TEST_F(AgentStateTest, RefusesGarbageInADirectiveAndTakesTheRest) {
-  const std::vector<std::vector<int>> bad = {{4, 0, 1, 2}, {-1, -1, 1, 2}, {1, 2, 1, 2}, {1, -1, 1, 2}, {1, 1, 0, 2},
-                                             {1, 1, -5, 2}, {1, 1, 1, 0}, {1, 1, 1, -1}, {1, 1, 1, 70'000}};
+  const std::vector<std::vector<int>> bad = {{4, 0, 1, 2},  {-1, -1, 1, 2}, {1, 2, 1, 2},
+                                             {1, -1, 1, 2}, {1, 1, 0, 2},   {1, 1, -5, 2},
+                                             {1, 1, 1, 0},  {1, 1, 1, -1},  {1, 1, 1, 70'000}};
   int64_t id = 0;
   for (const auto& numbers : bad) {
     v1::Directive directive = DirectiveOf();

@@ -104,9 +104,8 @@ std::string Bytes(const std::vector<WireTensor>& tensors) {
 
 TEST_F(AgentTest, RegistersOpensItsStreamAndBeats) {
   const std::unique_ptr<Agent> agent = StartAgent(/*rank=*/1);
-  ASSERT_TRUE(fake_.WaitUntil([](const auto& record) {
-    return record.heartbeats.contains(1) && record.heartbeats.at(1).size() >= 3;
-  }));
+  ASSERT_TRUE(fake_.WaitUntil(
+      [](const auto& record) { return record.heartbeats.contains(1) && record.heartbeats.at(1).size() >= 3; }));
   const FakeControllerRecord record = fake_.record();
   ASSERT_EQ(record.registrations.size(), 1u);
   EXPECT_EQ(record.registrations[0].training_job(), "test");

@@ -35,7 +35,10 @@ inline WireTensor TestTensor(const std::string& name, size_t elements, float fir
 }
 
 inline Sample TestSample(int64_t step, size_t elements = 16) {
-  return Sample{ModuleIndex(1), ModuleIndex(1), step, 1,
+  return Sample{ModuleIndex(1),
+                ModuleIndex(1),
+                step,
+                1,
                 {TestTensor("x", elements, static_cast<float>(step)), TestTensor("gram", 4)}};
 }
 

@@ -32,8 +32,8 @@ TEST(ParsePolicy, TakesPlasticityForNothing) {
 }
 
 TEST(ParsePolicy, TellsWhatThereIsWhenItDoesNotUnderstand) {
-  for (const char* json : {R"({"plasticity": {"windw": 5}})", R"({"plastic": {}})", R"({"plasticity": {"window": "x"}})",
-                           "not json", "{}", R"({"none": {}, "schedule": {}})"}) {
+  for (const char* json : {R"({"plasticity": {"windw": 5}})", R"({"plastic": {}})",
+                           R"({"plasticity": {"window": "x"}})", "not json", "{}", R"({"none": {}, "schedule": {}})"}) {
     const auto policy = ParsePolicy(json);
     ASSERT_FALSE(policy.ok()) << json;
     EXPECT_EQ(policy.status().code(), absl::StatusCode::kInvalidArgument);

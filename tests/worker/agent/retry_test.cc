@@ -27,8 +27,8 @@ TEST(Retry, IsSlowWhereAskingOftenDoesNotHelp) {
 }
 
 TEST(Retry, IsNeverWhereTheAnswerWillBeTheSame) {
-  for (const char* name : {"STALE_GENERATION", "JOB_CONFLICT", "BAD_JOB_ID", "BAD_REGISTRATION", "BAD_POLICY",
-                           "BAD_MESSAGE"}) {
+  for (const char* name :
+       {"STALE_GENERATION", "JOB_CONFLICT", "BAD_JOB_ID", "BAD_REGISTRATION", "BAD_POLICY", "BAD_MESSAGE"}) {
     EXPECT_EQ(RetryAfter(Named(absl::StatusCode::kInvalidArgument, name)), Retry::kNever) << name;
   }
 }

@@ -44,9 +44,11 @@ TEST(UploadCutter, WritesAHeaderWithEverythingThatTheControllerMustKnow) {
 }
 
 TEST(UploadCutter, CutsAcrossTensorsIntoFullChunksWithoutGaps) {
-  for (const std::vector<size_t>& sizes : std::vector<std::vector<size_t>>{
-           {1}, {rpc::kMaxChunkBytes}, {rpc::kMaxChunkBytes + 1}, {0, 5, 0, rpc::kMaxChunkBytes, 0},
-           {3, 2 * rpc::kMaxChunkBytes + 100, 7}}) {
+  for (const std::vector<size_t>& sizes : std::vector<std::vector<size_t>>{{1},
+                                                                           {rpc::kMaxChunkBytes},
+                                                                           {rpc::kMaxChunkBytes + 1},
+                                                                           {0, 5, 0, rpc::kMaxChunkBytes, 0},
+                                                                           {3, 2 * rpc::kMaxChunkBytes + 100, 7}}) {
     Snapshot snapshot{ModuleIndex(1), 5, 3, {}};
     for (size_t i = 0; i < sizes.size(); ++i) {
       snapshot.tensors.push_back(Bytes("t" + std::to_string(i), sizes[i], static_cast<unsigned char>(i)));

@@ -101,7 +101,8 @@ TEST_F(ActivationStoreTest, FindsEntriesAgainAfterAnOrderlyEnd) {
   Open();
   EXPECT_EQ(store_->totals().entries, before.entries);
   EXPECT_EQ(store_->totals().bytes, before.bytes);
-  for (uint64_t sample = 0; sample < 50; ++sample) EXPECT_EQ(Get(kJob, kFirst, sample), Entry(sample, 100 * sample + 1));
+  for (uint64_t sample = 0; sample < 50; ++sample)
+    EXPECT_EQ(Get(kJob, kFirst, sample), Entry(sample, 100 * sample + 1));
 }
 
 TEST_F(ActivationStoreTest, ForgottenPrefixesGiveTheirSpaceBack) {
@@ -260,7 +261,8 @@ TEST_F(ActivationStoreTest, BeyondTheSoftQuotaNothingIdleStays) {
   store_->Attach(kOther, 0);
   for (uint64_t sample = 0; sample < 60; ++sample) Put(kOther, kFirst, sample, Entry(sample));
   store_->Attach(kJob, 0);
-  for (uint64_t sample = 0; sample < 60; ++sample) EXPECT_EQ(Put(kJob, kFirst, sample, Entry(sample)), Outcome::kStored);
+  for (uint64_t sample = 0; sample < 60; ++sample)
+    EXPECT_EQ(Put(kJob, kFirst, sample, Entry(sample)), Outcome::kStored);
   EXPECT_EQ(Get(kOther, kFirst, 0), Entry(0)) << "it is attached";
   store_->Detach(kOther);
   EXPECT_EQ(Put(kJob, kFirst, 60, Entry(60)), Outcome::kStored);

@@ -80,8 +80,8 @@ TEST_F(BatchReaderTest, ABatchIsPutTogetherFromItsSamples) {
 TEST_F(BatchReaderTest, MissesAreToldByTheirReason) {
   Store(Samples(0, 4));
   Store({20}, kFirst, {2, 4});
-  const CachedBatch batch = reader_.Take(std::vector<uint64_t>{0, 1, 15, 20}, std::vector<uint64_t>{0, 5, 15000, 20000},
-                                         kPatience);
+  const CachedBatch batch =
+      reader_.Take(std::vector<uint64_t>{0, 1, 15, 20}, std::vector<uint64_t>{0, 5, 15000, 20000}, kPatience);
   EXPECT_THAT(batch.outcomes, ElementsAre(SampleOutcome::kHit, SampleOutcome::kOtherInput, SampleOutcome::kAbsent,
                                           SampleOutcome::kUnfit));
   EXPECT_TRUE(at::equal(batch.tensors[0][0], Row(0)));

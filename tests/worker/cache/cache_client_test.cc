@@ -18,9 +18,9 @@
 #include <thread>
 #include <vector>
 
+#include "common/rpc/address.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "common/rpc/address.h"
 #include "tests/support/cache_daemon.h"
 #include "tests/support/child_process.h"
 
@@ -397,8 +397,9 @@ TEST_F(CacheClientTest, AcceptsNothingWrongAfterFlipsInAnyFileOfTheStore) {
 }
 
 TEST_F(CacheClientTest, ASecondDaemonOnTheFolderSaysSo) {
-  auto second = testing::ChildProcess::Start({EGERIA_CACHE, "--folder", daemon_.store(), "--listen",
-                                              "unix:" + (daemon_.folder() / "other.sock")}, {}, daemon_.folder() / "second");
+  auto second = testing::ChildProcess::Start(
+      {EGERIA_CACHE, "--folder", daemon_.store(), "--listen", "unix:" + (daemon_.folder() / "other.sock")}, {},
+      daemon_.folder() / "second");
   ASSERT_TRUE(second.ok());
   EXPECT_EQ(second->Wait(), 1);
   std::ifstream file(daemon_.folder() / "second");

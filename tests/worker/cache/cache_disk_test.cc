@@ -190,13 +190,14 @@ TEST(CacheDiskTest, AFullDiskGivesMissesAndIsUsedAgainWhenThereIsSpace) {
 // Looks at a folder's size all the time.
 class DiskWatch {
  public:
-  explicit DiskWatch(const std::filesystem::path& folder) : thread_([this, folder] {
-    while (!stopping_) {
-      most_ = std::max<int64_t>(most_, BytesOnDisk(folder));
-      ++looks_;
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
-  }) {}
+  explicit DiskWatch(const std::filesystem::path& folder)
+      : thread_([this, folder] {
+          while (!stopping_) {
+            most_ = std::max<int64_t>(most_, BytesOnDisk(folder));
+            ++looks_;
+            std::this_thread::sleep_for(std::chrono::milliseconds(2));
+          }
+        }) {}
   ~DiskWatch() {
     stopping_ = true;
     thread_.join();

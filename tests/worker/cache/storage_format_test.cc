@@ -74,9 +74,14 @@ TEST(StorageFormatTest, LosslessFormatsGiveBackEveryBitOfEveryTypeAndSize) {
 }
 
 TEST(StorageFormatTest, LosslessFormatsKeepSignsOfZeroPayloadsOfNaNAndSubnormals) {
-  std::vector<float> values = {0.0F, -0.0F, std::bit_cast<float>(0x7fc12345U), std::bit_cast<float>(0xff812345U),
-                               std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
-                               std::numeric_limits<float>::denorm_min(), std::numeric_limits<float>::max()};
+  std::vector<float> values = {0.0F,
+                               -0.0F,
+                               std::bit_cast<float>(0x7fc12345U),
+                               std::bit_cast<float>(0xff812345U),
+                               std::numeric_limits<float>::infinity(),
+                               -std::numeric_limits<float>::infinity(),
+                               std::numeric_limits<float>::denorm_min(),
+                               std::numeric_limits<float>::max()};
   while (values.size() < 1'000) values.push_back(values[values.size() % 8]);
   for (const StorageFormat format : kLossless) {
     const std::vector<float> back = Back(format, values);

@@ -62,8 +62,7 @@ Applied PlayRank(const Scenario& scenario, const GroupMember& member) {
       std::erase_if(under_way, [&](const auto& message) {
         if (message.first > step) return false;
         EXPECT_TRUE(
-            ledger.Deliver({PlanId(message.second), Generation(0), static_cast<int>(message.second) % 90, ""})
-                .ok());
+            ledger.Deliver({PlanId(message.second), Generation(0), static_cast<int>(message.second) % 90, ""}).ok());
         return true;
       });
     }
@@ -81,8 +80,7 @@ Applied PlayRank(const Scenario& scenario, const GroupMember& member) {
 // What all ranks applied; fails unless they all applied the same at the same steps.
 Applied Play(const Scenario& scenario) {
   std::vector<Applied> applied(scenario.ranks);
-  RunRanks(scenario.ranks,
-           [&](const GroupMember& member) { applied[member.rank] = PlayRank(scenario, member); });
+  RunRanks(scenario.ranks, [&](const GroupMember& member) { applied[member.rank] = PlayRank(scenario, member); });
   for (const Applied& other : applied) EXPECT_EQ(other, applied[0]);
   return applied[0];
 }

@@ -79,8 +79,7 @@ TEST(ModuleFreezer, UnfreezingRestoresWhatAskedForGradientsAndResetsMomentum) {
   const at::Tensor never = model->modules[0].parameters()[1].tensor;
   never.set_requires_grad(false);
   std::vector<at::Tensor> thawed;
-  ModuleFreezer freezer(&model->modules,
-                        [&](const std::vector<at::Tensor>& parameters) { thawed = parameters; });
+  ModuleFreezer freezer(&model->modules, [&](const std::vector<at::Tensor>& parameters) { thawed = parameters; });
   ASSERT_TRUE(freezer.Apply(2).ok());
   EXPECT_TRUE(thawed.empty());
   const auto change = freezer.Apply(0);
@@ -114,8 +113,7 @@ TEST(ModuleFreezer, CountsTheFrozenShareOfParameters) {
   int64_t total = 0;
   for (const LayerModule& module : model->modules) total += module.parameter_count();
   ASSERT_TRUE(model->freezer->Apply(1).ok());
-  EXPECT_DOUBLE_EQ(model->freezer->frozen_share(),
-                   static_cast<double>(model->modules[0].parameter_count()) / total);
+  EXPECT_DOUBLE_EQ(model->freezer->frozen_share(), static_cast<double>(model->modules[0].parameter_count()) / total);
   EXPECT_EQ(model->freezer->active_parameters().size(),
             model->modules[1].parameters().size() + model->modules[2].parameters().size());
 }

@@ -13,8 +13,7 @@ std::vector<BlockInfo> ResNetLike(int blocks_per_stage) {
   std::vector<BlockInfo> blocks = {{"stem", "stem", 464}};
   int64_t size = 4'700;
   for (const char* stage : {"stage1", "stage2", "stage3"}) {
-    for (int b = 0; b < blocks_per_stage; ++b)
-      blocks.push_back({absl::StrCat(stage, ".block", b), stage, size});
+    for (int b = 0; b < blocks_per_stage; ++b) blocks.push_back({absl::StrCat(stage, ".block", b), stage, size});
     size *= 4;
   }
   blocks.push_back({"head", "head", 650});
@@ -40,9 +39,8 @@ void ExpectCovers(const std::vector<ModuleCut>& cuts, size_t blocks) {
 TEST(Partition, SplitsLargeStagesFinerAndKeepsSmallOnesWhole) {
   const auto cuts = Partition(ResNetLike(3), {});
   ASSERT_TRUE(cuts.ok()) << cuts.status();
-  EXPECT_THAT(Names(*cuts),
-              ::testing::ElementsAre("stem-stage1.block2", "stage2.block0-stage2.block1", "stage2.block2",
-                                     "stage3.block0", "stage3.block1", "stage3.block2", "head"));
+  EXPECT_THAT(Names(*cuts), ::testing::ElementsAre("stem-stage1.block2", "stage2.block0-stage2.block1", "stage2.block2",
+                                                   "stage3.block0", "stage3.block1", "stage3.block2", "head"));
 }
 
 TEST(Partition, PiecesOfAStageAreOfSimilarSize) {
@@ -90,11 +88,11 @@ TEST(Partition, CoversEveryBlockForEveryTarget) {
 }
 
 TEST(Partition, PatternsOverrideIt) {
-  const auto cuts = Partition(
-      ResNetLike(3), {.patterns = {"stem|stage[12]\\..*", "stage3\\.block[01]", "stage3.block2|head"}});
+  const auto cuts =
+      Partition(ResNetLike(3), {.patterns = {"stem|stage[12]\\..*", "stage3\\.block[01]", "stage3.block2|head"}});
   ASSERT_TRUE(cuts.ok()) << cuts.status();
-  EXPECT_THAT(Names(*cuts), ::testing::ElementsAre("stem-stage2.block2", "stage3.block0-stage3.block1",
-                                                   "stage3.block2-head"));
+  EXPECT_THAT(Names(*cuts),
+              ::testing::ElementsAre("stem-stage2.block2", "stage3.block0-stage3.block1", "stage3.block2-head"));
 }
 
 TEST(Partition, RefusesPatternsThatMakeNoPartition) {

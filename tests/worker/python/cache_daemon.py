@@ -22,8 +22,20 @@ class Daemon:
     def start(self) -> None:
         reader, writer = os.pipe()
         program = pathlib.Path(os.environ["EGERIA_BIN"]) / "egeria-cache"
-        self.process = subprocess.Popen([program, "--folder", self.folder, "--keep-free", "0",
-                                         "--metrics-listen", self.metrics, "--ready-fd", str(writer)], pass_fds=[writer])
+        self.process = subprocess.Popen(
+            [
+                program,
+                "--folder",
+                self.folder,
+                "--keep-free",
+                "0",
+                "--metrics-listen",
+                self.metrics,
+                "--ready-fd",
+                str(writer),
+            ],
+            pass_fds=[writer],
+        )
         os.close(writer)
         with os.fdopen(reader) as ready:
             assert ready.readline() == "READY=1\n"

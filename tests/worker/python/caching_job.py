@@ -18,7 +18,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from cache_daemon import be_patient, wait_until_kept
-from support.ending import end_process_group
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
@@ -26,6 +25,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 import egeria
 from egeria import data
+from support.ending import end_process_group
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "worker" / "python" / "examples"))
 from cifar_resnet import ResNet  # noqa: E402  pylint: disable=wrong-import-position
@@ -37,7 +37,6 @@ PLANS = [(4, 2), (12, 4), (20, 0), (22, 2)]
 
 
 class Images(Dataset):
-
     def __init__(self, augment: bool):
         generator = torch.Generator().manual_seed(1)
         self.images = torch.randn(SAMPLES, 3, 32, 32, generator=generator)
@@ -58,14 +57,23 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--cache", default="none")
-    parser.add_argument("--patient", action="store_true", help="wait for the cache, also for one that is started anew "
-                        "in a pause, and at the end of an epoch until it has written all")
+    parser.add_argument(
+        "--patient",
+        action="store_true",
+        help="wait for the cache, also for one that is started anew "
+        "in a pause, and at the end of an epoch until it has written all",
+    )
     parser.add_argument("--use", default="always")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--augment", action="store_true")
     parser.add_argument("--only-rank", type=int, help="the only one that has the cache")
-    parser.add_argument("--pause", type=int, nargs="+", default=[], help="before epoch N, from 0: says so in "
-                        "OUT/paused<n>, goes on when OUT/go<n> is there")
+    parser.add_argument(
+        "--pause",
+        type=int,
+        nargs="+",
+        default=[],
+        help="before epoch N, from 0: says so in OUT/paused<n>, goes on when OUT/go<n> is there",
+    )
     arguments = parser.parse_args()
     if arguments.patient:
         be_patient()
@@ -77,8 +85,7 @@ def main() -> None:
     model: nn.Module = DistributedDataParallel(network)
     optimizer = torch.optim.SGD(network.parameters(), 0.05, momentum=0.9, weight_decay=1e-3)
     cache = arguments.cache if arguments.only_rank in (None, rank) else "none"
-    session = egeria.attach(model, optimizer, config=egeria.Config(
-        plans=PLANS, cache=cache, cache_use=arguments.use))
+    session = egeria.attach(model, optimizer, config=egeria.Config(plans=PLANS, cache=cache, cache_use=arguments.use))
     images = Images(arguments.augment)
     sampler = DistributedSampler(images, shuffle=True, seed=3)
     loader = data.wrap(DataLoader(images, BATCH, sampler=sampler, num_workers=arguments.workers))
@@ -104,10 +111,18 @@ def main() -> None:
             wait_until_kept(session)
             dist.barrier()  # a rank's next samples may be those of the other
     weights = hashlib.sha256(b"".join(value.numpy().tobytes() for value in network.state_dict().values()))
-    (arguments.out / f"rank{rank}.json").write_text(json.dumps({
-        "losses": losses, "weights": weights.hexdigest(), "counters": session.cache_counters(),
-        "estimates": session.cache_estimates(),
-        "identical": session.summary()["ranks_identical"]}), encoding="utf-8")
+    (arguments.out / f"rank{rank}.json").write_text(
+        json.dumps(
+            {
+                "losses": losses,
+                "weights": weights.hexdigest(),
+                "counters": session.cache_counters(),
+                "estimates": session.cache_estimates(),
+                "identical": session.summary()["ranks_identical"],
+            }
+        ),
+        encoding="utf-8",
+    )
     session.close()
     end_process_group()
 

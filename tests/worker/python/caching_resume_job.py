@@ -22,13 +22,13 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from cache_daemon import be_patient, wait_until_kept
 from caching_job import BATCH, STEPS_PER_EPOCH, Images, ResNet
-from support.ending import end_process_group
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 import egeria
 from egeria import data
+from support.ending import end_process_group
 
 EPOCHS = 5
 CHECKPOINTS = 6
@@ -50,9 +50,12 @@ def main() -> None:
     network = ResNet(14)
     model = DistributedDataParallel(network)
     optimizer = torch.optim.SGD(network.parameters(), 0.05, momentum=0.9, weight_decay=1e-3)
-    session = egeria.attach(model, optimizer, config=egeria.Config(
-        plans=[(arguments.freeze_at, 2)], cache=arguments.cache, cache_use="always"),
-        total_steps=EPOCHS * STEPS_PER_EPOCH)
+    session = egeria.attach(
+        model,
+        optimizer,
+        config=egeria.Config(plans=[(arguments.freeze_at, 2)], cache=arguments.cache, cache_use="always"),
+        total_steps=EPOCHS * STEPS_PER_EPOCH,
+    )
     step = arguments.resume
     if step:
         saved = torch.load(arguments.out / f"step{step}.pt")
@@ -65,7 +68,7 @@ def main() -> None:
     for epoch in range(step // STEPS_PER_EPOCH, EPOCHS):
         sampler.set_epoch(epoch)
         # A loop that went through the batches that it has had already would have no ids in this epoch.
-        rest = list(sampler)[step % STEPS_PER_EPOCH * BATCH:]
+        rest = list(sampler)[step % STEPS_PER_EPOCH * BATCH :]
         for batch, labels in data.wrap(DataLoader(images, BATCH, sampler=rest)):
             loss = F.cross_entropy(model(batch), labels)
             optimizer.zero_grad()
@@ -75,8 +78,14 @@ def main() -> None:
             step += 1
             wait_until_kept(session)
             if rank == 0 and step <= CHECKPOINTS:
-                torch.save({"model": network.state_dict(), "optimizer": optimizer.state_dict(),
-                            "egeria": session.state_dict()}, arguments.out / f"step{step}.pt")
+                torch.save(
+                    {
+                        "model": network.state_dict(),
+                        "optimizer": optimizer.state_dict(),
+                        "egeria": session.state_dict(),
+                    },
+                    arguments.out / f"step{step}.pt",
+                )
             if step == arguments.hold_at:
                 say_what_is_stored(arguments.out, rank, session)
                 time.sleep(600)
@@ -86,8 +95,10 @@ def main() -> None:
                 sys.exit()
         hits[epoch] = session.cache_counters().get("cache_hits", 0)
     weights = hashlib.sha256(b"".join(value.numpy().tobytes() for value in network.state_dict().values()))
-    write(arguments.out / f"rank{rank}.json", {"weights": weights.hexdigest(), "hits": hits,
-                                               "counters": session.cache_counters()})
+    write(
+        arguments.out / f"rank{rank}.json",
+        {"weights": weights.hexdigest(), "hits": hits, "counters": session.cache_counters()},
+    )
     session.close()
     end_process_group()
 

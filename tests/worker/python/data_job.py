@@ -1,6 +1,6 @@
 """Trains on two ranks with a framework, and writes which ids its model took; run by test_data_frameworks.py.
 
-  data_job.py FOLDER lightning|huggingface|accelerate
+data_job.py FOLDER lightning|huggingface|accelerate
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from support.ending import end_process_group
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from egeria import Config
 from egeria.caching import Caching
 from egeria.data import current, wrap
+from support.ending import end_process_group
 
 SAMPLES = 45
 # With a cache there are ids. The models here take them, where the session would.
@@ -63,6 +63,7 @@ class Net(nn.Module):
 
 def lightning() -> dict[str, Any]:
     import lightning as L
+
     from egeria.integrations.lightning import EgeriaCallback
 
     class Module(L.LightningModule):
@@ -81,16 +82,30 @@ def lightning() -> dict[str, Any]:
             return torch.optim.SGD(self.parameters(), 1e-3)
 
     module, callback = Module(), EgeriaCallback(config=QUIET)
-    trainer = L.Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=2, callbacks=[callback],
-                        accumulate_grad_batches=2, logger=False, enable_checkpointing=False, val_check_interval=2,
-                        enable_progress_bar=False, enable_model_summary=False)
-    trainer.fit(module, DataLoader(Numbers(), 4, shuffle=True, num_workers=1, collate_fn=collate),
-                DataLoader(Numbers(), 4, collate_fn=collate))
+    trainer = L.Trainer(
+        accelerator="cpu",
+        devices=2,
+        strategy="ddp",
+        max_epochs=2,
+        callbacks=[callback],
+        accumulate_grad_batches=2,
+        logger=False,
+        enable_checkpointing=False,
+        val_check_interval=2,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(
+        module,
+        DataLoader(Numbers(), 4, shuffle=True, num_workers=1, collate_fn=collate),
+        DataLoader(Numbers(), 4, collate_fn=collate),
+    )
     return {**module.net.report(), "no_sample_ids": callback.no_sample_ids}
 
 
 def huggingface() -> dict[str, Any]:
     from transformers import PretrainedConfig, PreTrainedModel, Trainer, TrainingArguments
+
     from egeria.integrations.huggingface import EgeriaCallback
 
     class Model(PreTrainedModel):
@@ -106,16 +121,28 @@ def huggingface() -> dict[str, Any]:
     model = Model()
     callback = EgeriaCallback(modules=["net.layers.0", "net.layers.1"], config=QUIET)
     arguments = TrainingArguments(
-        sys.argv[1], use_cpu=True, report_to="none", disable_tqdm=True, save_strategy="no", num_train_epochs=2,
-        per_device_train_batch_size=4, gradient_accumulation_steps=2, dataloader_num_workers=1,
-        train_sampling_strategy="group_by_length", eval_strategy="steps", eval_steps=2)
-    Trainer(model, arguments, train_dataset=Numbers(), eval_dataset=Numbers(), data_collator=collate,
-            callbacks=[callback]).train()
+        sys.argv[1],
+        use_cpu=True,
+        report_to="none",
+        disable_tqdm=True,
+        save_strategy="no",
+        num_train_epochs=2,
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=2,
+        dataloader_num_workers=1,
+        train_sampling_strategy="group_by_length",
+        eval_strategy="steps",
+        eval_steps=2,
+    )
+    Trainer(
+        model, arguments, train_dataset=Numbers(), eval_dataset=Numbers(), data_collator=collate, callbacks=[callback]
+    ).train()
     return {**model.net.report(), "no_sample_ids": callback.no_sample_ids}
 
 
 def accelerate() -> dict[str, Any]:
     from accelerate import Accelerator, DataLoaderConfiguration, skip_first_batches
+
     from egeria import EgeriaError
 
     report: dict[str, Any] = {"seen": [], "least_ahead": [], "ends": 0}

@@ -44,8 +44,11 @@ def environment(**variables: str) -> dict[str, str]:
 def paced(controller: Controller, *events: tuple[int, str]) -> dict[str, str]:
     """Variables for launch(): from each of these steps on the script is slow until the controller's metrics have a line
     that matches. See run_script.py."""
-    return {"STEP_SECONDS": "0.1", "STEP_EVENTS": json.dumps(events),
-            "STEP_METRICS": f"http://127.0.0.1:{controller.metrics_port}/metrics"}
+    return {
+        "STEP_SECONDS": "0.1",
+        "STEP_EVENTS": json.dumps(events),
+        "STEP_METRICS": f"http://127.0.0.1:{controller.metrics_port}/metrics",
+    }
 
 
 def a_reading_of(job: str) -> tuple[int, str]:
@@ -58,20 +61,38 @@ def a_prefix(step: int, prefix: int) -> tuple[int, str]:
     return step, rf'^egeria_frozen_prefix{{[^}}]*state="applied"[^}}]*}} {prefix}$'
 
 
-def run(command: list, folder: pathlib.Path, seconds: float = 1200,
-        **variables: str) -> subprocess.CompletedProcess:
+def run(command: list, folder: pathlib.Path, seconds: float = 1200, **variables: str) -> subprocess.CompletedProcess:
     """Runs a command in `folder` and returns what it did, whatever that is."""
-    return subprocess.run([str(part) for part in command], cwd=folder, env=environment(**variables),
-                          capture_output=True, text=True, timeout=seconds, check=False)
+    return subprocess.run(
+        [str(part) for part in command],
+        cwd=folder,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
 
 
-def launch(script: pathlib.Path, *arguments, folder: pathlib.Path, launcher: Sequence = (), seconds: float = 1200,
-           **variables: str) -> str:
+def launch(
+    script: pathlib.Path,
+    *arguments,
+    folder: pathlib.Path,
+    launcher: Sequence = (),
+    seconds: float = 1200,
+    **variables: str,
+) -> str:
     """Runs a script on two ranks under torchrun, or another launcher; it must succeed. Returns its output with its
     errors."""
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone")
-    command = [*(launcher or torchrun), "--local-addr", "127.0.0.1", "--nproc-per-node", 2,
-               ROOT / "tests" / "worker" / "python" / "run_script.py"]
+    command = [
+        *(launcher or torchrun),
+        "--local-addr",
+        "127.0.0.1",
+        "--nproc-per-node",
+        2,
+        ROOT / "tests" / "worker" / "python" / "run_script.py",
+    ]
     done = run([*command, script, *arguments], folder, seconds, **variables)
     out = done.stdout + done.stderr
     assert done.returncode == 0, f"{script.name}: exit code {done.returncode}\n{out[-6000:]}"

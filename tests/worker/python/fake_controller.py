@@ -21,8 +21,9 @@ class FakeController:
         self.gradients: list[dict[str, Any]] = []
         self.registrations: list[dict[str, Any]] = []
         program = pathlib.Path(os.environ["EGERIA_BIN"]).parent / "tests" / "fake_controller"
-        self._process = subprocess.Popen([program, f"{folder}/fake.sock"], stdin=subprocess.PIPE,
-                                         stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            [program, f"{folder}/fake.sock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "ready\n"
         self.say(**directive)

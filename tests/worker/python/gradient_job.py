@@ -19,21 +19,22 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from gradient_models import MODULES, make_batch, make_model
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from support.ending import end_process_group
 from support.sharded import whole
-from gradient_models import MODULES, make_batch, make_model
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--model", default="transformer", choices=MODULES)
-    parser.add_argument("--wrap", default="ddp", choices=["plain", "ddp", "later", "compile_ddp", "ddp_compile",
-                                                          "fsdp2", "manual"])
+    parser.add_argument(
+        "--wrap", default="ddp", choices=["plain", "ddp", "later", "compile_ddp", "ddp_compile", "fsdp2", "manual"]
+    )
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--accumulate", type=int, default=1)
@@ -75,8 +76,9 @@ def egeria_address() -> str:
 
 
 def digest(tensors: list[Tensor]) -> str:
-    return hashlib.sha256(b"".join(bytes(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).tolist())
-                                   for tensor in tensors)).hexdigest()
+    return hashlib.sha256(
+        b"".join(bytes(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).tolist()) for tensor in tensors)
+    ).hexdigest()
 
 
 def note_offers() -> list[int]:
@@ -122,7 +124,7 @@ def main() -> None:
     rate = 0.0 if arguments.fixed_weights else arguments.rate
     halves = [list(network.parameters())]
     if arguments.optimizers != "one":
-        halves = [halves[0][:len(halves[0]) // 2], halves[0][len(halves[0]) // 2:]]
+        halves = [halves[0][: len(halves[0]) // 2], halves[0][len(halves[0]) // 2 :]]
     optimizers = [torch.optim.SGD(half, rate, momentum=0.9) for half in halves]
     optimizer = optimizers[0]
     others = optimizers[1:]
@@ -146,8 +148,11 @@ def main() -> None:
         for micro in range(arguments.accumulate):
             seed = (step * arguments.accumulate + micro) * world + rank
             inputs, labels = make_batch(arguments.model, arguments.batch_size, seed)
-            waits = micro < arguments.accumulate - 1 and not arguments.sync_always \
+            waits = (
+                micro < arguments.accumulate - 1
+                and not arguments.sync_always
                 and isinstance(model, DistributedDataParallel)
+            )
             with model.no_sync() if waits else contextlib.nullcontext():
                 with torch.autocast("cpu", torch.bfloat16, enabled=arguments.scale):
                     loss = F.cross_entropy(model(inputs).float(), labels) / arguments.accumulate
@@ -187,8 +192,9 @@ def main() -> None:
     result = {
         "prefixes": prefixes,
         "weights": digest(list(state.values())),
-        "parameters": digest([getattr(value, "to_local", lambda value=value: value)()
-                              for value in network.parameters()]),
+        "parameters": digest(
+            [getattr(value, "to_local", lambda value=value: value)() for value in network.parameters()]
+        ),
         "random": digest([torch.get_rng_state()]),
         "counters": session.counters() if session is not None else {},
         "in_vain": session._gradients._meter._in_vain if session is not None else 0,

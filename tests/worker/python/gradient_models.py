@@ -47,7 +47,8 @@ class Transformer(nn.Module):
         self.embed = nn.Embedding(32, 24)
         self.positions = nn.Parameter(torch.zeros(1, 12, 24))
         self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(24, 2, 48, dropout=dropout, batch_first=True) for _ in range(3))
+            nn.TransformerEncoderLayer(24, 2, 48, dropout=dropout, batch_first=True) for _ in range(3)
+        )
         self.head = nn.Linear(24, CLASSES)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -57,8 +58,10 @@ class Transformer(nn.Module):
         return self.head(x.mean(dim=1))
 
 
-MODULES = {"resnet": ["stem", r"blocks\.0", r"blocks\.1", r"blocks\.2", "head"],
-           "transformer": [["embed"], r"layers\.0", r"layers\.1", r"layers\.2", "head"]}
+MODULES = {
+    "resnet": ["stem", r"blocks\.0", r"blocks\.1", r"blocks\.2", "head"],
+    "transformer": [["embed"], r"layers\.0", r"layers\.1", r"layers\.2", "head"],
+}
 
 
 def make_model(kind: str, seed: int = 0) -> nn.Module:

@@ -13,22 +13,49 @@ TORCHRUN = pathlib.Path(sys.executable).parent / "torchrun"
 
 def rank_environment(rank: int, world_size: int, port: int) -> dict[str, str]:
     """What torchrun would set, for ranks that a test starts one by one."""
-    return {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port)}
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_RANK": str(rank),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
 
 
 class Program:
     """A Python program of this folder under way; ends with its context."""
 
-    def __init__(self, folder: pathlib.Path, script: str, *arguments: object, ranks: int = 1,
-                 environment: dict[str, str] | None = None):
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        script: str,
+        *arguments: object,
+        ranks: int = 1,
+        environment: dict[str, str] | None = None,
+    ):
         self.log = folder / f"{script}.{len(list(folder.glob('*.log')))}.log"
-        command = [str(TORCHRUN), "--nproc-per-node", str(ranks), "--local-addr", "127.0.0.1", "--rdzv-backend", "c10d",
-                   "--rdzv-endpoint", "127.0.0.1:0"] if ranks > 1 else [sys.executable]
+        command = (
+            [
+                str(TORCHRUN),
+                "--nproc-per-node",
+                str(ranks),
+                "--local-addr",
+                "127.0.0.1",
+                "--rdzv-backend",
+                "c10d",
+                "--rdzv-endpoint",
+                "127.0.0.1:0",
+            ]
+            if ranks > 1
+            else [sys.executable]
+        )
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen([*command, str(HERE / script), *map(str, arguments)], stdout=log,
-                                            stderr=subprocess.STDOUT,
-                                            env=dict(os.environ, OMP_NUM_THREADS="1", **(environment or {})))
+            self.process = subprocess.Popen(
+                [*command, str(HERE / script), *map(str, arguments)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=dict(os.environ, OMP_NUM_THREADS="1", **(environment or {})),
+            )
 
     def wait(self, seconds: float = 300) -> int:
         """The exit code; fails, with the log, if it does not come in time."""

@@ -33,8 +33,14 @@ class Layered(nn.Module):
       reentrant: None: blocks run as they are; True, False: each is checkpointed with use_reentrant=reentrant.
     """
 
-    def __init__(self, blocks: int = 4, width: int = 16, norm: type[nn.Module] = nn.LayerNorm,
-                 dropout: float = 0.0, reentrant: bool | None = None):
+    def __init__(
+        self,
+        blocks: int = 4,
+        width: int = 16,
+        norm: type[nn.Module] = nn.LayerNorm,
+        dropout: float = 0.0,
+        reentrant: bool | None = None,
+    ):
         super().__init__()
         self.stem = nn.Linear(8, width)
         self.blocks = nn.ModuleList(Block(width, norm, dropout) for _ in range(blocks))
@@ -74,6 +80,7 @@ def freeze_by_hand(modules: Sequence[LayerModule], prefix: int) -> None:
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
     """Copies of the gradients that there are, whole where they are sharded and dense where they are sparse."""
+
     def copied(gradient: Tensor) -> Tensor:
         return (whole(gradient).to_dense() if gradient.is_sparse else whole(gradient)).detach().clone()
 
@@ -84,12 +91,12 @@ def largest_relative_error(got: dict[str, Tensor], wanted: dict[str, Tensor]) ->
     """Of the gradient of each parameter, in the Euclidean norm.
 
     A gradient that is less than a hundredth of the whole one, as where samples cancel, is measured against that
-    hundredth: its rounding errors are the samples'. Raises AssertionError where one side has a gradient that the other lacks.
+    hundredth: its rounding errors are the samples'. Raises AssertionError where one side has a gradient that the other
+    lacks.
     """
     assert got.keys() == wanted.keys(), sorted(got.keys() ^ wanted.keys())
     floor = 0.01 * sum(value.square().sum() for value in wanted.values()).sqrt()
-    return max(((got[name] - wanted[name]).norm() / wanted[name].norm().clamp_min(floor)).item()
-               for name in wanted)
+    return max(((got[name] - wanted[name]).norm() / wanted[name].norm().clamp_min(floor)).item() for name in wanted)
 
 
 def relative_error_of_all(got: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:

@@ -9,7 +9,6 @@ import pathlib
 import lightning as L
 import torch
 import torch.distributed as dist
-from support.ending import end_process_group
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
@@ -17,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from egeria import Config
 from egeria.integrations.lightning import EgeriaCallback
+from support.ending import end_process_group
 
 
 class Net(nn.Sequential):
@@ -54,21 +54,34 @@ def main() -> None:
     callback = EgeriaCallback(config=Config(plans=[tuple(plan) for plan in arguments.plans]))
     checkpoints = ModelCheckpoint(arguments.output, "{step}", save_top_k=-1, every_n_epochs=1)
     trainer = L.Trainer(
-        accelerator="cpu", devices=2, strategy="ddp", max_epochs=5, accumulate_grad_batches=2,
-        gradient_clip_val=0.5, precision=arguments.precision,
+        accelerator="cpu",
+        devices=2,
+        strategy="ddp",
+        max_epochs=5,
+        accumulate_grad_batches=2,
+        gradient_clip_val=0.5,
+        precision=arguments.precision,
         callbacks=[checkpoints, *([] if arguments.plain else [callback])],
-        logger=CSVLogger(arguments.output, "log", ""), log_every_n_steps=2, enable_progress_bar=False,
-        enable_model_summary=False)
+        logger=CSVLogger(arguments.output, "log", ""),
+        log_every_n_steps=2,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
     trainer.fit(Module(), loader, ckpt_path=arguments.resume)
     if dist.get_rank() == 0:
         session = callback.session
-        (arguments.output / "report.json").write_text(json.dumps({
-            "attached": None if session is None else type(session._switcher._model).__name__,
-            "switches": [] if session is None else
-                        [[entry.step, entry.frozen_prefix, entry.ranks_identical] for entry in session.switches],
-            "steps": 0 if session is None else session.summary()["steps"],
-            "total_steps": None if session is None else session._config.total_steps,
-        }))
+        (arguments.output / "report.json").write_text(
+            json.dumps(
+                {
+                    "attached": None if session is None else type(session._switcher._model).__name__,
+                    "switches": []
+                    if session is None
+                    else [[entry.step, entry.frozen_prefix, entry.ranks_identical] for entry in session.switches],
+                    "steps": 0 if session is None else session.summary()["steps"],
+                    "total_steps": None if session is None else session._config.total_steps,
+                }
+            )
+        )
     end_process_group()
 
 

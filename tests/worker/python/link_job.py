@@ -25,35 +25,51 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from support.ending import end_process_group
 
 from egeria import _native
+from support.ending import end_process_group
 
 WIDTH = 16
 
 
 def graph_json() -> str:
     """One linear layer, as protobuf JSON of egeria.v1.ModuleGraph."""
-    return json.dumps({
-        "inputs": [{"name": "x", "dtype": "DATA_TYPE_FLOAT32", "shape": [-1, WIDTH]}],
-        "weights": [{"name": "w", "dtype": "DATA_TYPE_FLOAT32", "shape": [WIDTH, WIDTH]}],
-        "nodes": [{"op": "aten::linear", "args": [{"value": "x"}, {"value": "w"}], "outputs": ["y"]}],
-        "outputs": ["y"],
-    })
+    return json.dumps(
+        {
+            "inputs": [{"name": "x", "dtype": "DATA_TYPE_FLOAT32", "shape": [-1, WIDTH]}],
+            "weights": [{"name": "w", "dtype": "DATA_TYPE_FLOAT32", "shape": [WIDTH, WIDTH]}],
+            "nodes": [{"op": "aten::linear", "args": [{"value": "x"}, {"value": "w"}], "outputs": ["y"]}],
+            "outputs": ["y"],
+        }
+    )
 
 
 def describe_job(rank: int = 0, world_size: int = 1, local_reference: bool = False, **more: Any) -> dict[str, Any]:
     """The job's dict for RankLink."""
-    module = {"parameter_count": WIDTH * WIDTH, "parameter_bytes": 4 * WIDTH * WIDTH,
-              "graph_json": None if local_reference else graph_json(), "graph_error": None,
-              "local_reference": local_reference}
+    module = {
+        "parameter_count": WIDTH * WIDTH,
+        "parameter_bytes": 4 * WIDTH * WIDTH,
+        "graph_json": None if local_reference else graph_json(),
+        "graph_error": None,
+        "local_reference": local_reference,
+    }
     return {
-        "job_id": "00000000-0000-4000-8000-00000000000a", "generation": 0, "rank": rank, "world_size": world_size,
-        "training_job": "link", "modules": [{"name": "first", **module}, {"name": "last", **module}],
-        "policy_json": json.dumps({"plasticity": {"interval_steps": 2, "window": 3, "batch_size": 4,
-                                                  "bootstrap": False}}),
-        "total_steps": 0, "observe": False, "losses_reported": True, "step": 0, "frozen_prefix": 0,
-        "applied_plan": 0, **more,
+        "job_id": "00000000-0000-4000-8000-00000000000a",
+        "generation": 0,
+        "rank": rank,
+        "world_size": world_size,
+        "training_job": "link",
+        "modules": [{"name": "first", **module}, {"name": "last", **module}],
+        "policy_json": json.dumps(
+            {"plasticity": {"interval_steps": 2, "window": 3, "batch_size": 4, "bootstrap": False}}
+        ),
+        "total_steps": 0,
+        "observe": False,
+        "losses_reported": True,
+        "step": 0,
+        "frozen_prefix": 0,
+        "applied_plan": 0,
+        **more,
     }
 
 
@@ -72,8 +88,11 @@ class Job:
         self.weights = [torch.randn(WIDTH, WIDTH) / 4 for _ in range(2)]
         self.references: list[torch.Tensor] | None = None
         policy = {"policy_json": arguments.policy} if arguments.policy else {}
-        self.link = _native.RankLink(describe_job(self.rank, self.world_size, self.local, **policy),
-                                     controller=arguments.controller, commit_group=group)
+        self.link = _native.RankLink(
+            describe_job(self.rank, self.world_size, self.local, **policy),
+            controller=arguments.controller,
+            commit_group=group,
+        )
         self.seen: dict[str, Any] = {"sampled": [], "snapshots": [], "plans": [], "offered": 0}
         self.prefix = 0
         self.step = 0
@@ -83,7 +102,7 @@ class Job:
         self.step += 1
         sampling = self.link.sampling_for(self.step)
         inputs = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(self.step))
-        for weight in self.weights[self.prefix:]:
+        for weight in self.weights[self.prefix :]:
             weight += 0.1 / (1 + self.step) * torch.randn_like(weight)
         if sampling is not None:
             self.seen["sampled"].append([self.step, sampling.module, sampling.version])

@@ -23,6 +23,16 @@ from typing import Any
 import torch
 import torch._dynamo
 import torch.distributed as dist
+from layered_models import (
+    Layered,
+    Unused,
+    WithTable,
+    freeze_by_hand,
+    gradients,
+    largest_relative_error,
+    layer_modules,
+    relative_error_of_all,
+)
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
@@ -33,8 +43,6 @@ from egeria.freezing import Freezer
 from egeria.replicas import PackedBuffers, Rebuilt, Replicas
 from support.ending import end_process_group
 from support.sharded import whole
-from layered_models import (Layered, Unused, WithTable, freeze_by_hand, gradients, largest_relative_error,
-                            layer_modules, relative_error_of_all)
 
 SAMPLES = 8  # of all ranks together, a micro-batch
 
@@ -123,8 +131,11 @@ class Training:
     def _wrap(self) -> tuple[nn.Module, DistributedDataParallel | None]:
         setup, model = self.setup, self.model
         if setup.sharded:
-            mesh = init_device_mesh("cpu", setup.mesh or (dist.get_world_size(),),
-                                    mesh_dim_names=("copies", "shards") if setup.mesh else None)
+            mesh = init_device_mesh(
+                "cpu",
+                setup.mesh or (dist.get_world_size(),),
+                mesh_dim_names=("copies", "shards") if setup.mesh else None,
+            )
             for module in self.modules:
                 if setup.sharded == "modules" or module.name.startswith("blocks"):
                     fully_shard(module.units[0], mesh=mesh)
@@ -137,7 +148,7 @@ class Training:
         self.steps += 1
         if self.next_prefix is None:
             return
-        self.replicas.pack_buffers(self.modules[:self.next_prefix]).share()
+        self.replicas.pack_buffers(self.modules[: self.next_prefix]).share()
         self.freezer.apply(self.next_prefix)
         self.replicas.rebuild().keep()
         if self.ddp is not None:
@@ -147,8 +158,10 @@ class Training:
 
     def batches(self) -> list[tuple[Tensor, Tensor]]:
         count = self.setup.accumulation
-        return [(torch.randn(SAMPLES, 8, generator=self.data), torch.randint(4, (SAMPLES,), generator=self.data))
-                for _ in range(count)]
+        return [
+            (torch.randn(SAMPLES, 8, generator=self.data), torch.randint(4, (SAMPLES,), generator=self.data))
+            for _ in range(count)
+        ]
 
     def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.setup.autocast):
@@ -208,15 +221,18 @@ class Training:
         return gradients(self.twin)
 
     def identical(self) -> bool:
-        frozen = self.modules[:self.freezer.prefix]
+        frozen = self.modules[: self.freezer.prefix]
         by_hash = self.replicas.identical_on_all_ranks(frozen)
         parameters = [whole(parameter) for parameter in self.model.parameters()]
         return by_hash and spread_over_ranks(parameters + [b for module in frozen for _, b in module.buffers()])
 
     def frozen_tensors(self) -> list[Tensor]:
-        modules = self.modules[:self.freezer.prefix]
-        return [(t.to_local() if hasattr(t, "to_local") else t).detach().clone()
-                for module in modules for _, t in (*module.parameters(), *module.buffers())]
+        modules = self.modules[: self.freezer.prefix]
+        return [
+            (t.to_local() if hasattr(t, "to_local") else t).detach().clone()
+            for module in modules
+            for _, t in (*module.parameters(), *module.buffers())
+        ]
 
     def at_rest(self) -> tuple[int, int]:
         """(tensors, bytes) of the process with nothing frozen and no gradients."""
@@ -249,13 +265,20 @@ def toggle(setup: Setup) -> dict[str, Any]:
         facts["constant"] += all(torch.equal(a, b) for a, b in zip(frozen, training.frozen_tensors()))
         del frozen
     tensors_now, memory_now = training.at_rest()
-    facts |= {"error": training.error, "error_of_all": training.error_of_all, "steps": training.steps,
-              "skipped": training.skipped, "kind": training.replicas.kind,
-              "more_tensors": tensors_now - tensors, "more_bytes": memory_now - memory_then,
-              "reducers_alive": sum(reducer() is not None for reducer in training.reducers),
-              "reducers_made": len(training.reducers),
-              "claims_order": training.claims_order, "logged": logged_options(training.ddp),
-              "graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"]}
+    facts |= {
+        "error": training.error,
+        "error_of_all": training.error_of_all,
+        "steps": training.steps,
+        "skipped": training.skipped,
+        "kind": training.replicas.kind,
+        "more_tensors": tensors_now - tensors,
+        "more_bytes": memory_now - memory_then,
+        "reducers_alive": sum(reducer() is not None for reducer in training.reducers),
+        "reducers_made": len(training.reducers),
+        "claims_order": training.claims_order,
+        "logged": logged_options(training.ddp),
+        "graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"],
+    }
     return facts
 
 
@@ -283,8 +306,13 @@ register("ddp_replaced", rebuild="replace", toggles=30)
 register("ddp_of_another_torch", ddp_type=OtherVersion, ddp={"static_graph": True}, toggles=30)
 register("wrapped_late", late=True, toggles=30)
 register("batch_norm", options={"norm": nn.BatchNorm1d}, halves=True, toggles=30)
-register("accumulation_and_clipping", accumulation=3, clip=0.5, set_to_none=False,
-         optimizer=lambda p, lr: torch.optim.SGD(p, lr, momentum=0.9, weight_decay=1e-3))
+register(
+    "accumulation_and_clipping",
+    accumulation=3,
+    clip=0.5,
+    set_to_none=False,
+    optimizer=lambda p, lr: torch.optim.SGD(p, lr, momentum=0.9, weight_decay=1e-3),
+)
 register("bf16_and_scaler", autocast=True, overflows=True)
 register("static_graph", ddp={"static_graph": True})
 register("find_unused", model=Unused, ddp={"find_unused_parameters": True})
@@ -292,20 +320,40 @@ register("bucket_view", ddp={"gradient_as_bucket_view": True}, set_to_none=False
 register("bucket_view_replaced", ddp={"gradient_as_bucket_view": True}, rebuild="replace", toggles=30)
 register("reentrant_checkpoints", options={"reentrant": True})
 register("checkpoints", options={"reentrant": False})
-register("static_graph_with_reentrant_checkpoints", options={"reentrant": True}, ddp={"static_graph": True},
-         toggles=30)
-register("all_at_once", options={"reentrant": False}, accumulation=3, clip=0.5, autocast=True, set_to_none=False,
-         ddp={"gradient_as_bucket_view": True}, toggles=30)
+register("static_graph_with_reentrant_checkpoints", options={"reentrant": True}, ddp={"static_graph": True}, toggles=30)
+register(
+    "all_at_once",
+    options={"reentrant": False},
+    accumulation=3,
+    clip=0.5,
+    autocast=True,
+    set_to_none=False,
+    ddp={"gradient_as_bucket_view": True},
+    toggles=30,
+)
 register("sparse", model=WithTable, optimizer=lambda p, lr: torch.optim.SGD(p, lr), toggles=30)
 # Compiled code is cut where buckets end, so that a block fills one.
 register("compile_inside", compiled="inside", options={"blocks": 3, "width": 256}, ddp={"bucket_cap_mb": 1})
 register("compile_outside", compiled="outside", options={"blocks": 3, "width": 256}, ddp={"bucket_cap_mb": 1})
-register("inductor_outside", compiled="outside", backend="inductor", options={"blocks": 1, "width": 256},
-         ddp={"bucket_cap_mb": 1}, toggles=10, prefixes=2)
+register(
+    "inductor_outside",
+    compiled="outside",
+    backend="inductor",
+    options={"blocks": 1, "width": 256},
+    ddp={"bucket_cap_mb": 1},
+    toggles=10,
+    prefixes=2,
+)
 register("fsdp2", sharded="modules", steps_after=1, options={"blocks": 2})
 register("fsdp2_unit_across_cuts", sharded="blocks", accumulation=2, steps_after=1, toggles=30)
-register("many_toggles", toggles=400, steps_after=1, compared=False, options={"width": 128},
-         ddp={"gradient_as_bucket_view": True})
+register(
+    "many_toggles",
+    toggles=400,
+    steps_after=1,
+    compared=False,
+    options={"width": 128},
+    ddp={"gradient_as_bucket_view": True},
+)
 
 
 def counting_hook(state, bucket):  # torch compares annotations, and does not understand deferred ones
@@ -335,8 +383,12 @@ def communication_hook() -> dict[str, Any]:
             exact.append(training.hook_state["bytes"] - before == training.replicas.gradient_bytes)
             active = sum(p.numel() * 4 for module in training.modules[prefix:] for _, p in module.parameters())
             exact.append(training.replicas.gradient_bytes == active)
-        facts[rebuild] = {"exact": exact, "error": training.error, "hooks": len(training.ddp._comm_hooks),
-                          "logged": training.ddp._get_ddp_logging_data()["comm_hook"]}
+        facts[rebuild] = {
+            "exact": exact,
+            "error": training.error,
+            "hooks": len(training.ddp._comm_hooks),
+            "logged": training.ddp._get_ddp_logging_data()["comm_hook"],
+        }
     return facts
 
 
@@ -350,17 +402,18 @@ def builtin_hook() -> dict[str, Any]:
         for prefix in (0, 3, 1, 0):
             training.step(switch_to=prefix)
             training.step()
-        facts[rebuild] = {"error": training.error,
-                          "logged": training.ddp._get_ddp_logging_data()["comm_hook"]}
+        facts[rebuild] = {"error": training.error, "logged": training.ddp._get_ddp_logging_data()["comm_hook"]}
     return facts
 
 
 @scenario
 def power_sgd() -> dict[str, Any]:
     """PowerSGD keeps a memory per bucket; buckets change with every switch."""
+
     def register_hook(ddp: DistributedDataParallel) -> powerSGD_hook.PowerSGDState:
-        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2,
-                                            min_compression_rate=1)
+        state = powerSGD_hook.PowerSGDState(
+            None, matrix_approximation_rank=1, start_powerSGD_iter=2, min_compression_rate=1
+        )
         ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         return state
 
@@ -403,15 +456,16 @@ def without_buffers_of_the_first_rank() -> dict[str, Any]:
     training.step()
     training.step(switch_to=3)
     frozen = training.modules[:3]
-    return {"identical": training.replicas.identical_on_all_ranks(frozen),
-            "parameters_identical": training.replicas.identical_on_all_ranks()}
+    return {
+        "identical": training.replicas.identical_on_all_ranks(frozen),
+        "parameters_identical": training.replicas.identical_on_all_ranks(),
+    }
 
 
 @scenario
 def local_buffers() -> dict[str, Any]:
     """Ranks that keep their own running statistics still freeze the same ones."""
-    training = Training(Setup(options={"norm": nn.BatchNorm1d}, ddp={"forward_sync_buffers": False},
-                              compared=False))
+    training = Training(Setup(options={"norm": nn.BatchNorm1d}, ddp={"forward_sync_buffers": False}, compared=False))
     training.step()
     training.step(switch_to=3)
     training.step()
@@ -455,9 +509,12 @@ def averaged_by_hand() -> dict[str, Any]:
         identical.append(replicas.identical_on_all_ranks())
     with torch.no_grad():
         model.head.bias.add_(dist.get_rank())
-    return {"identical": identical, "kind": replicas.kind,
-            "group_size": dist.get_world_size(replicas.process_group),
-            "noticed": not replicas.identical_on_all_ranks()}
+    return {
+        "identical": identical,
+        "kind": replicas.kind,
+        "group_size": dist.get_world_size(replicas.process_group),
+        "noticed": not replicas.identical_on_all_ranks(),
+    }
 
 
 @scenario
@@ -471,8 +528,7 @@ def copies_of_shards() -> dict[str, Any]:
         training.step()
     with torch.no_grad():
         training.model.head.bias.to_local().add_(dist.get_rank())
-    return {"identical": identical, "error": training.error,
-            "noticed": not training.replicas.identical_on_all_ranks()}
+    return {"identical": identical, "error": training.error, "noticed": not training.replicas.identical_on_all_ranks()}
 
 
 @scenario
@@ -498,8 +554,11 @@ def a_subgroup_trains() -> dict[str, Any]:
     freezer.apply(2)
     replicas.rebuild().keep()
     ddp(torch.randn(4, 8)).sum().backward()
-    return {"alone": replicas.process_group is None, "identical": replicas.identical_on_all_ranks(),
-            "untouched": torch.equal(weight, model.stem.weight) and model.stem.weight.grad is None}
+    return {
+        "alone": replicas.process_group is None,
+        "identical": replicas.identical_on_all_ranks(),
+        "untouched": torch.equal(weight, model.stem.weight) and model.stem.weight.grad is None,
+    }
 
 
 def main() -> int:

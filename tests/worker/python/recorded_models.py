@@ -20,8 +20,11 @@ class Basic(nn.Module):
         self.conv2 = nn.Conv2d(outer, outer, 3, 1, 1, bias=False)
         self.norm2 = nn.BatchNorm2d(outer)
         self.relu = nn.ReLU(inplace=True)
-        self.down = None if inner == outer else nn.Sequential(nn.Conv2d(inner, outer, 1, stride, bias=False),
-                                                              nn.BatchNorm2d(outer))
+        self.down = (
+            None
+            if inner == outer
+            else nn.Sequential(nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer))
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm2(self.conv2(self.relu(self.norm1(self.conv1(x)))))
@@ -94,7 +97,7 @@ class Encoder(nn.Module):
         self.head = nn.Linear(width, 3)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        x = self.embed(ids) + self.places[:, :ids.shape[1]]
+        x = self.embed(ids) + self.places[:, : ids.shape[1]]
         return self.head(self.encoder(x, src_key_padding_mask=mask)[:, 0])
 
 
@@ -154,5 +157,10 @@ def call_of(name: str, samples: int = 12, length: int = 10) -> tuple[tuple[Any, 
     """Arguments and keywords for a model of that name."""
     images = torch.randn(samples, 3, 16, 16)
     ids = torch.randint(0, 50, (samples, length))
-    return {"ResNet": ((images,), {}), "UNet": ((images,), {}), "Gpt": ((ids,), {"targets": ids}),
-            "Encoder": ((ids, padding(samples, length)), {}), "Branches": ((torch.randn(samples, 8),), {})}[name]
+    return {
+        "ResNet": ((images,), {}),
+        "UNet": ((images,), {}),
+        "Gpt": ((ids,), {"targets": ids}),
+        "Encoder": ((ids, padding(samples, length)), {}),
+        "Branches": ((torch.randn(samples, 8),), {}),
+    }[name]

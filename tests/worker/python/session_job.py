@@ -23,10 +23,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from support.ending import end_process_group
-from support.sharded import whole
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+
+from support.ending import end_process_group
+from support.sharded import whole
 
 CLASSES = 4
 
@@ -40,7 +41,8 @@ class Convolutions(nn.Module):
         self.drop = nn.Dropout2d(0.1)
         self.stem = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8))
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)) for _ in range(3))
+            nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)) for _ in range(3)
+        )
         self.head = nn.Linear(8, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -98,14 +100,25 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--plans", default="", help="STEP:PREFIX,...")
     parser.add_argument("--reference", default="auto")
     parser.add_argument("--model", default="convolutions", choices=MODELS)
-    parser.add_argument("--wrap", default="ddp", choices=["plain", "ddp", "later", "compile_ddp", "ddp_compile",
-                                                          "later_compile", "fsdp2"])
+    parser.add_argument(
+        "--wrap",
+        default="ddp",
+        choices=["plain", "ddp", "later", "compile_ddp", "ddp_compile", "later_compile", "fsdp2"],
+    )
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--until", choices=["switch", "unfreeze", "samples"], help="on two ranks: go on past --steps "
-                        "until there was one, or samples and a snapshot were sent, for three minutes at most")
+    parser.add_argument(
+        "--until",
+        choices=["switch", "unfreeze", "samples"],
+        help="on two ranks: go on past --steps "
+        "until there was one, or samples and a snapshot were sent, for three minutes at most",
+    )
     parser.add_argument("--pace", type=float, default=0, help="seconds that a step takes at least")
-    parser.add_argument("--drop-rate-after", type=int, default=0, help="a tenth of the learning rate from so many "
-                        "steps after the first switch on")
+    parser.add_argument(
+        "--drop-rate-after",
+        type=int,
+        default=0,
+        help="a tenth of the learning rate from so many steps after the first switch on",
+    )
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--uneven", type=int, default=0, help="rank 1 takes so many steps less, in DDP's join()")
     parser.add_argument("--accumulate", type=int, default=1)
@@ -152,10 +165,14 @@ def attach(arguments: argparse.Namespace, model: nn.Module, optimizer: torch.opt
 
     plans = [tuple(map(int, entry.split(":"))) for entry in arguments.plans.split(",") if entry]
     config = egeria.Config.from_env(
-        observe=arguments.egeria == "observe", plans=plans if arguments.egeria == "plans" else (),
-        batch_size=8, reference=arguments.reference, training_job="session-job",
-        policy="plasticity", options={"interval_steps": arguments.interval, "window": 3, "tolerance": 1.0,
-                                      "bootstrap": arguments.silent})
+        observe=arguments.egeria == "observe",
+        plans=plans if arguments.egeria == "plans" else (),
+        batch_size=8,
+        reference=arguments.reference,
+        training_job="session-job",
+        policy="plasticity",
+        options={"interval_steps": arguments.interval, "window": 3, "tolerance": 1.0, "bootstrap": arguments.silent},
+    )
     return egeria.attach(model, optimizer, scheduler=scheduler, config=config)
 
 
@@ -184,8 +201,11 @@ def wait_here(arguments: argparse.Namespace, rank: int) -> None:
 def goes_on(until: str, session, deadline: float) -> bool:
     """Whether on no rank this has happened, and there is time; the same on all ranks."""
     sent = [session.counters().get(name, 0) for name in ("samples_sent", "snapshots_sent")]
-    happened = {"switch": bool(session.switches), "unfreeze": any(entry.unfreeze for entry in session.switches),
-                "samples": min(sent) > 0}[until]
+    happened = {
+        "switch": bool(session.switches),
+        "unfreeze": any(entry.unfreeze for entry in session.switches),
+        "samples": min(sent) > 0,
+    }[until]
     over = torch.tensor(float(happened or time.monotonic() > deadline))
     dist.all_reduce(over, dist.ReduceOp.MAX)
     return not over
@@ -205,8 +225,10 @@ def main() -> None:
     np.random.seed(rank)
     later = arguments.wrap.startswith("later")
     model = network if later else wrap(network, arguments.wrap)
-    kind = {"sgd": lambda p: torch.optim.SGD(p, 0.05, momentum=0.9, weight_decay=1e-4),
-            "adamw": lambda p: torch.optim.AdamW(p, 1e-3)}[arguments.optimizer]
+    kind = {
+        "sgd": lambda p: torch.optim.SGD(p, 0.05, momentum=0.9, weight_decay=1e-4),
+        "adamw": lambda p: torch.optim.AdamW(p, 1e-3),
+    }[arguments.optimizer]
     optimizer = kind(network.parameters())
     session = None
 
@@ -273,10 +295,17 @@ def main() -> None:
         if step == arguments.pause_at:
             wait_here(arguments, rank)
         if step == arguments.save_at:
-            torch.save({"model": network.state_dict(), "optimizer": optimizer.state_dict(),
-                        "scheduler": scheduler.state_dict(), "step": step, "random": torch.get_rng_state(),
-                        "egeria": session.state_dict() if session is not None else None},
-                       arguments.out / f"checkpoint.{rank}")
+            torch.save(
+                {
+                    "model": network.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                    "scheduler": scheduler.state_dict(),
+                    "step": step,
+                    "random": torch.get_rng_state(),
+                    "egeria": session.state_dict() if session is not None else None,
+                },
+                arguments.out / f"checkpoint.{rank}",
+            )
         if step == arguments.steps - 1 and arguments.end == "raise":
             raise ValueError("the user's own")
         if step == arguments.steps - 1 and arguments.end == "interrupt":
@@ -310,8 +339,11 @@ def compiles() -> dict[str, int]:
     if dynamo is None:
         return {}
     counters = dynamo.utils.counters
-    return {"frames": sum(counters["frames"].values()), "breaks": sum(counters["graph_break"].values()),
-            "graphs": counters["stats"]["unique_graphs"]}
+    return {
+        "frames": sum(counters["frames"].values()),
+        "breaks": sum(counters["graph_break"].values()),
+        "graphs": counters["stats"]["unique_graphs"],
+    }
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Trains on batches from DataLoader workers that were forked and spawned while the session's line is open.
 
-  session_loader_job.py FOLDER
+session_loader_job.py FOLDER
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ def main() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3)), nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
-    config = egeria.Config(batch_size=4, observe=True, policy="plasticity",
-                           options={"interval_steps": 1, "window": 3, "bootstrap": False})
+    config = egeria.Config(
+        batch_size=4, observe=True, policy="plasticity", options={"interval_steps": 1, "window": 3, "bootstrap": False}
+    )
     with egeria.attach(model, optimizer, config=config) as session:
         counts = {}
         for method, size in (("fork", 80), ("spawn", 32)):

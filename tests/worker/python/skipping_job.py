@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
+from skipped_models import RESNET_LAYERS, images, resnet, square
+from skipping_runs import DictStore, epochs
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -13,8 +15,6 @@ from egeria.modules import partition
 from egeria.replicas import Replicas
 from egeria.skipping import Skipper
 from support.ending import end_process_group
-from skipped_models import RESNET_LAYERS, images, resnet, square
-from skipping_runs import DictStore, epochs
 
 PREFIX = 2
 FREEZE, THAW, REFREEZE = 4, 14, 18  # steps
@@ -42,8 +42,13 @@ def train(cached: bool) -> tuple[dict[str, Tensor], int]:
             replicas.pack_buffers(layers[:prefix]).share()
             replicas.rebuild().keep()
             if cached and prefix > 0:
-                skipper = Skipper(model, layers[:prefix], Attributes(model, layers, prefix), DictStore(),
-                                  take_ids=lambda batch: at_hand[-1])
+                skipper = Skipper(
+                    model,
+                    layers[:prefix],
+                    Attributes(model, layers, prefix),
+                    DictStore(),
+                    take_ids=lambda batch: at_hand[-1],
+                )
         at_hand.append(ids)
         loss = square(wrapped(*args, **kwargs))
         optimizer.zero_grad()

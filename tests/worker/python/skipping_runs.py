@@ -70,15 +70,27 @@ class Run:
         return [cut.names[index] for index in cut.live]
 
     def same_as(self, other: Run) -> bool:
-        return (self.losses == other.losses and torch.equal(self.random, other.random)
-                and self.weights.keys() == other.weights.keys()
-                and all(torch.equal(value, other.weights[name]) for name, value in self.weights.items()))
+        return (
+            self.losses == other.losses
+            and torch.equal(self.random, other.random)
+            and self.weights.keys() == other.weights.keys()
+            and all(torch.equal(value, other.weights[name]) for name, value in self.weights.items())
+        )
 
 
-def train(build: Callable[[], nn.Module], modules: Any, prefix: int, steps: Sequence[Step],
-          loss_of: Callable[[Any], Tensor], store: Any = None, *, autocast: torch.dtype | None = None,
-          audit: bool = False, warm: bool = False,
-          each_step: Callable[[int, nn.Module, Skipper | None], None] | None = None) -> Run:
+def train(
+    build: Callable[[], nn.Module],
+    modules: Any,
+    prefix: int,
+    steps: Sequence[Step],
+    loss_of: Callable[[Any], Tensor],
+    store: Any = None,
+    *,
+    autocast: torch.dtype | None = None,
+    audit: bool = False,
+    warm: bool = False,
+    each_step: Callable[[int, nn.Module, Skipper | None], None] | None = None,
+) -> Run:
     """Freezes a prefix and trains; with a store, skips what it can.
 
     Args:
@@ -99,8 +111,9 @@ def train(build: Callable[[], nn.Module], modules: Any, prefix: int, steps: Sequ
     at_hand: list[list[int] | None] = [None]
     skipper = None
     if store is not None:
-        skipper = Skipper(model, layers[:prefix], Attributes(model, layers, prefix), store,
-                          take_ids=lambda batch: at_hand[0])
+        skipper = Skipper(
+            model, layers[:prefix], Attributes(model, layers, prefix), store, take_ids=lambda batch: at_hand[0]
+        )
         skipper._skippable = 0 if audit else 65
     losses = []
     torch.manual_seed(1)
@@ -120,13 +133,14 @@ def train(build: Callable[[], nn.Module], modules: Any, prefix: int, steps: Sequ
     return Run(model, losses, skipper)
 
 
-def epochs(samples: int, batch: int, number: int,
-           arguments: Callable[[list[int]], tuple[tuple[Any, ...], dict[str, Any]]]) -> list[Step]:
+def epochs(
+    samples: int, batch: int, number: int, arguments: Callable[[list[int]], tuple[tuple[Any, ...], dict[str, Any]]]
+) -> list[Step]:
     """Shuffled batches, the last one of each epoch smaller where `batch` does not divide `samples`."""
     generator = torch.Generator().manual_seed(5)
     steps = []
     for _ in range(number):
         order = torch.randperm(samples, generator=generator).tolist()
-        chosen = [order[begin:begin + batch] for begin in range(0, samples, batch)]
+        chosen = [order[begin : begin + batch] for begin in range(0, samples, batch)]
         steps += [(ids, *arguments(ids)) for ids in chosen]
     return steps

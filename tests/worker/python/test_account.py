@@ -8,7 +8,6 @@ import pathlib
 import pytest
 
 import egeria
-
 from egeria.account import Account
 
 
@@ -81,8 +80,11 @@ def test_an_evaluation_before_the_first_step_after_a_switch_is_not_spent() -> No
     training.account.begin_forward()  # of the step's second micro-batch
     training.steps(1, 3.5, prefix=1, own=0.25)
     training.steps(9, 0.5, prefix=1)
-    assert training.account.spent_seconds() == {"hooks": pytest.approx(0.25), "probes": pytest.approx(0.25),
-                                                "recompiles": pytest.approx(4.0)}
+    assert training.account.spent_seconds() == {
+        "hooks": pytest.approx(0.25),
+        "probes": pytest.approx(0.25),
+        "recompiles": pytest.approx(4.0),
+    }
 
 
 def test_an_evaluation_between_two_steps_is_no_part_of_them() -> None:
@@ -120,10 +122,14 @@ def test_many_steps_are_sampled_evenly() -> None:
 
 
 def test_what_the_package_spends_on_is_known_and_what_policies_decide_by_is_told_apart() -> None:
-    written = {literal(call) for file in pathlib.Path(egeria.__file__).resolve().parent.rglob("*.py")
-               for call in ast.walk(ast.parse(file.read_text()))
-               if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
-               and call.func.attr in ("spend", "add_spent")}
+    written = {
+        literal(call)
+        for file in pathlib.Path(egeria.__file__).resolve().parent.rglob("*.py")
+        for call in ast.walk(ast.parse(file.read_text()))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in ("spend", "add_spent")
+    }
     assert written == set(Account.CATEGORIES) - {"recompiles", "reference"}  # these are the account's own
     account = Account()
     for number, category in enumerate(sorted(Account.CATEGORIES)):

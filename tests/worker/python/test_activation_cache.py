@@ -26,17 +26,21 @@ PATIENCE = 300.0  # seconds with whatever is waited for
 
 
 def connect(cache_daemon: Daemon, **options: Any) -> _native.ActivationCache:
-    cache = _native.ActivationCache(cache_daemon.address, JOB, shared_bytes=4 << 20, patience_seconds=PATIENCE,
-                                    **options)
+    cache = _native.ActivationCache(
+        cache_daemon.address, JOB, shared_bytes=4 << 20, patience_seconds=PATIENCE, **options
+    )
     wait_until(lambda: cache.attached, PATIENCE, "the cache")
     return cache
 
 
 def rows(count: int, seed: int = 0) -> tuple[Tensor, ...]:
     generator = torch.Generator().manual_seed(seed)
-    return (torch.randn(count, 6, 5, generator=generator).transpose(1, 2),
-            torch.randint(0, 9, (count, 3), generator=generator), torch.randn(count, generator=generator).bfloat16(),
-            torch.rand(count, 2, generator=generator) > 0.5)
+    return (
+        torch.randn(count, 6, 5, generator=generator).transpose(1, 2),
+        torch.randint(0, 9, (count, 3), generator=generator),
+        torch.randn(count, generator=generator).bfloat16(),
+        torch.rand(count, 2, generator=generator) > 0.5,
+    )
 
 
 def missing(store: PrefixStore, ids: Sequence[int], hashes: Sequence[int] | None = None) -> list[str]:
@@ -68,8 +72,7 @@ def test_tensors_come_back_to_the_bit_whatever_their_types_and_strides(cache_dae
 
 
 @pytest.mark.parametrize("format", ["lz4", "zstd"])
-def test_compressed_activations_come_back_to_the_bit_also_to_one_with_another_format(cache_daemon: Daemon,
-                                                                                      format: str):
+def test_compressed_activations_come_back_to_the_bit_also_to_one_with_another_format(cache_daemon: Daemon, format: str):
     cache = connect(cache_daemon, format=format)
     store = PrefixStore(cache, bytes(16), format)
     tensors = (*rows(120), torch.randn(120, 4, 500).relu())
@@ -165,12 +168,13 @@ def test_the_fingerprint_tells_every_change_of_a_prefix():
     assert before == of(copy.deepcopy(model)) and len(before) == 16
     seen = {before, of(model, 1), of(model, 3)}
     for change in (
-            lambda m: m.get_parameter(next(iter(dict(m.named_parameters())))).data.view(-1)[0].add_(1e-7),
-            lambda m: next(buffer for buffer in m.buffers() if buffer.is_floating_point()).view(-1)[0].add_(1e-7),
-            lambda m: m.eval(),
-            lambda m: m.double(),
-            lambda m: setattr(next(x for x in m.modules() if isinstance(x, nn.BatchNorm1d)), "eps", 1e-3),
-            lambda m: setattr(next(x for x in m.modules() if isinstance(x, nn.BatchNorm1d)), "scale", 2.0)):
+        lambda m: m.get_parameter(next(iter(dict(m.named_parameters())))).data.view(-1)[0].add_(1e-7),
+        lambda m: next(buffer for buffer in m.buffers() if buffer.is_floating_point()).view(-1)[0].add_(1e-7),
+        lambda m: m.eval(),
+        lambda m: m.double(),
+        lambda m: setattr(next(x for x in m.modules() if isinstance(x, nn.BatchNorm1d)), "eps", 1e-3),
+        lambda m: setattr(next(x for x in m.modules() if isinstance(x, nn.BatchNorm1d)), "scale", 2.0),
+    ):
         other = copy.deepcopy(model)
         with torch.no_grad():
             change(other)
@@ -184,10 +188,12 @@ def test_the_fingerprint_tells_every_change_of_a_prefix():
 
 @pytest.mark.parametrize("close", [True, False])
 def test_a_process_ends_promptly_with_a_line_open(cache_daemon: Daemon, close: bool):
-    script = ("import sys, torch\nfrom egeria import _native\n"
-              f"cache = _native.ActivationCache({cache_daemon.address!r}, {JOB!r})\n"
-              "cache.put([1], [1], [torch.zeros(1, 10)])\n"
-              f"if {close}: cache.close(); assert not cache.attached\n"
-              "print('end')\n")
+    script = (
+        "import sys, torch\nfrom egeria import _native\n"
+        f"cache = _native.ActivationCache({cache_daemon.address!r}, {JOB!r})\n"
+        "cache.put([1], [1], [torch.zeros(1, 10)])\n"
+        f"if {close}: cache.close(); assert not cache.attached\n"
+        "print('end')\n"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0 and done.stdout == "end\n", done.stderr

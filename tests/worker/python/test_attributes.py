@@ -151,8 +151,9 @@ def classes_stay_as_they_are() -> Iterator[None]:
 
 def run(store: Any, prefix: int, change: Callable[[int, nn.Module], Any] = lambda number, model: None) -> Any:
     Glued.offset = 0.0
-    return train(Glued, layers_of, prefix, STEPS, square, store,
-                 each_step=lambda number, model, _: change(number, model))
+    return train(
+        Glued, layers_of, prefix, STEPS, square, store, each_step=lambda number, model, _: change(number, model)
+    )
 
 
 @pytest.mark.parametrize("prefix", [1, 2])
@@ -172,13 +173,15 @@ def test_a_change_ends_it(what: str, prefix: int) -> None:
 @pytest.mark.parametrize("how", ["schedule", "hook"])
 def test_a_change_in_the_pass_itself_ends_it(how: str) -> None:
     """After the moment when it is decided whether to skip."""
+
     def change(number: int, model: nn.Module) -> None:
         numbers.append(number)
         if number == 0 and how == "schedule":
             model.schedule = lambda: 1.0 + (numbers[-1] >= CHANGE_AT)
         elif number == 0:
             model.register_forward_pre_hook(
-                lambda module, args: setattr(module, "gain", 1.0 + (numbers[-1] >= CHANGE_AT)))
+                lambda module, args: setattr(module, "gain", 1.0 + (numbers[-1] >= CHANGE_AT))
+            )
 
     numbers: list[int] = []
     cached = run(DictStore(), 2, change)
@@ -204,6 +207,7 @@ def test_what_is_assigned_anew_has_not_changed() -> None:
 
 def test_a_counter_ends_it() -> None:
     """Nobody knows what it is for."""
+
     def change(number: int, model: nn.Module) -> None:
         model.passes += 1
 
@@ -267,8 +271,17 @@ def print_prefix(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["glued", "gpt"])
 def test_a_prefix_is_the_same_in_each_process_and_on_each_device(kind: str) -> None:
     script = f"import sys; sys.path = {sys.path!r}; import test_attributes; test_attributes.print_prefix({kind!r})"
-    found = {subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONHASHSEED": seed}, check=True,
-                            capture_output=True, text=True, timeout=120).stdout.strip() for seed in "123"}
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        ).stdout.strip()
+        for seed in "123"
+    }
     assert len(found) == 1 and len(found.pop()) == 32
 
 
@@ -294,6 +307,7 @@ def unused(x):
 
 def test_edited_code_is_another_prefix() -> None:
     """A training that is resumed finds what was stored before, though not with code that has been changed since."""
+
     def of(factor: float = 1.0, shift: float = 1.0, unused: float = 1.0, comment: str = "") -> bytes:
         module = types.ModuleType("edited")
         exec(SOURCE.format(factor=factor, shift=shift, unused=unused, comment=comment), vars(module))

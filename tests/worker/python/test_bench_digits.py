@@ -21,8 +21,18 @@ IDLE = 'idle=schedule:{"entries": [{"fraction": 0.5, "frozen_prefix": 0}]}'
 
 
 def command(out: pathlib.Path, *arguments: str) -> list[str]:
-    return [sys.executable, str(BENCH), "digits", "--profile", "smoke", "--out", str(out), "--controls", "none",
-            *arguments]
+    return [
+        sys.executable,
+        str(BENCH),
+        "digits",
+        "--profile",
+        "smoke",
+        "--out",
+        str(out),
+        "--controls",
+        "none",
+        *arguments,
+    ]
 
 
 def read(out: pathlib.Path) -> list[dict]:
@@ -51,8 +61,9 @@ def short_folder() -> Iterator[pathlib.Path]:
 
 
 def test_a_run_started_from_the_plain_one_is_the_plain_one_until_it_acts(tmp_path: pathlib.Path):
-    done = subprocess.run(command(tmp_path, "--variant", IDLE), capture_output=True, text=True, timeout=1200,
-                          check=False)
+    done = subprocess.run(
+        command(tmp_path, "--variant", IDLE), capture_output=True, text=True, timeout=1200, check=False
+    )
     assert done.returncode == 0, done.stderr
     by_label = {record["run"]: record for record in read(tmp_path)}
     assert set(by_label) == {"plain", "idle", "early"}
@@ -76,8 +87,10 @@ def test_after_a_kill_in_the_middle_resume_goes_on(tmp_path: pathlib.Path, short
     for attempt in itertools.count():
         out = tmp_path / f"out{attempt}"
         arguments = command(out, "--policy", "none", "--no-early")
-        with (tmp_path / "log").open("wb") as log, subprocess.Popen(arguments, env=environment, stdout=log,
-                                                                    stderr=log) as bench:
+        with (
+            (tmp_path / "log").open("wb") as log,
+            subprocess.Popen(arguments, env=environment, stdout=log, stderr=log) as bench,
+        ):
             wait_until(lambda: read(out) or bench.poll() is not None, 300, "the plain run's record")
             wait_until(lambda: processes_with(str(temporary)) or bench.poll() is not None, 300, "the next run")
             bench.send_signal(signal.SIGKILL)
@@ -88,8 +101,9 @@ def test_after_a_kill_in_the_middle_resume_goes_on(tmp_path: pathlib.Path, short
             break  # else the second run was over before the kill
     assert [record["run"] for record in read(out)] == ["plain"]
     before = read(out)[0]
-    done = subprocess.run([*arguments, "--resume"], env=environment, capture_output=True, text=True, timeout=1200,
-                          check=False)
+    done = subprocess.run(
+        [*arguments, "--resume"], env=environment, capture_output=True, text=True, timeout=1200, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "plain: recorded before" in done.stdout
     assert [record["run"] for record in read(out)] == ["plain", "none"]

@@ -11,8 +11,17 @@ from benchmarks.harness import records  # noqa: E402
 
 
 def record(run: str, seed: int = 0, **fields) -> dict:
-    return {"version": records.RECORD_VERSION, "task": "digits", "profile": "small", "settings": "a", "ranks": 2,
-            "seed": seed, "run": run, "run_hash": "b", **fields}
+    return {
+        "version": records.RECORD_VERSION,
+        "task": "digits",
+        "profile": "small",
+        "settings": "a",
+        "ranks": 2,
+        "seed": seed,
+        "run": run,
+        "run_hash": "b",
+        **fields,
+    }
 
 
 def test_what_was_appended_is_read(tmp_path: pathlib.Path):

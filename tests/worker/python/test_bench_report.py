@@ -21,17 +21,37 @@ LOSS = Quality("loss", "nats", higher_is_better=False)
 
 def record(run: str, seed: int, final: float, seconds: float, kind: str = "policy", **fields) -> dict:
     """A run of 100 steps whose loss falls from 1 to `final` in a straight line."""
-    curve = [{"step": step, "seconds": seconds * step / 100, "loss": 1 + (final - 1) * step / 100}
-             for step in (10, 50, 100)]
-    return {"version": records.RECORD_VERSION, "task": "digits", "profile": "small", "settings": "a", "ranks": 2,
-            "seed": seed, "run": run, "run_hash": run, "kind": kind,
-            "policy": run.partition("+")[0] if kind == "policy" else None, "options": {}, "started": 0,
-            "quality": "loss", "steps": 100, "first_step": 0, "seconds": seconds, "curve": curve, "final": final,
-            "frozen_share": 0.1, "parameters": 12,
-            "modules": [{"name": "a", "parameters": 8}, {"name": "b", "parameters": 4}],
-            "switches": [{"step": 60, "frozen_prefix": 1}] if kind == "policy" else [],
-            "decisions": [], "summary": None,
-            "machine": {"cores": 2, "processor": "p", "device": "cpu", "torch": "2", "egeria": "c"}, **fields}
+    curve = [
+        {"step": step, "seconds": seconds * step / 100, "loss": 1 + (final - 1) * step / 100} for step in (10, 50, 100)
+    ]
+    return {
+        "version": records.RECORD_VERSION,
+        "task": "digits",
+        "profile": "small",
+        "settings": "a",
+        "ranks": 2,
+        "seed": seed,
+        "run": run,
+        "run_hash": run,
+        "kind": kind,
+        "policy": run.partition("+")[0] if kind == "policy" else None,
+        "options": {},
+        "started": 0,
+        "quality": "loss",
+        "steps": 100,
+        "first_step": 0,
+        "seconds": seconds,
+        "curve": curve,
+        "final": final,
+        "frozen_share": 0.1,
+        "parameters": 12,
+        "modules": [{"name": "a", "parameters": 8}, {"name": "b", "parameters": 4}],
+        "switches": [{"step": 60, "frozen_prefix": 1}] if kind == "policy" else [],
+        "decisions": [],
+        "summary": None,
+        "machine": {"cores": 2, "processor": "p", "device": "cpu", "torch": "2", "egeria": "c"},
+        **fields,
+    }
 
 
 def plain(seed: int, final: float = 0.2) -> dict:
@@ -44,9 +64,17 @@ def group(*entries: dict) -> comparisons.Group:
 
 
 def auto_with_controls(auto: float, short: float, drop: float) -> list[dict]:
-    return [entry for seed in (0, 1) for entry in (
-        plain(seed, 0.200 + 0.001 * seed), record("auto", seed, auto, 90), record("early", seed, 0.5, 60, "early"),
-        record("short 0.90", seed, short, 91, "short"), record("drop 0.90", seed, drop, 89, "drop"))]
+    return [
+        entry
+        for seed in (0, 1)
+        for entry in (
+            plain(seed, 0.200 + 0.001 * seed),
+            record("auto", seed, auto, 90),
+            record("early", seed, 0.5, 60, "early"),
+            record("short 0.90", seed, short, 91, "short"),
+            record("drop 0.90", seed, drop, 89, "drop"),
+        )
+    ]
 
 
 def test_differences_are_paired_by_seed_and_positive_where_better():
@@ -70,8 +98,10 @@ def test_times_have_a_spread_over_seeds_too(tmp_path: pathlib.Path):
         records.append(records.file_of(tmp_path, "digits"), entry)
     write_reports(tmp_path)
     text = (tmp_path / "README.md").read_text()
-    assert "less time than the plain run on 1 (beyond the spread over seeds on 0), under 0.9 of it on 1 (beyond the " \
+    assert (
+        "less time than the plain run on 1 (beyond the spread over seeds on 0), under 0.9 of it on 1 (beyond the "
         "spread over seeds on 0);" in text
+    )
     assert "0.85 ± 0.32 |" in text
     assert "than the plain run on 1, under 0.9 of it on 1; by" in overview([group(plain(0), one)])
 
@@ -94,12 +124,23 @@ def test_records_of_older_settings_are_left_out():
     assert comparisons.row(runs, "auto", LOSS).gain.mean == pytest.approx(0)
 
 
-@pytest.mark.parametrize(("short", "drop", "said"), [
-    (0.25, 0.24, "By the mean `auto` beats both controls at its own time: +0.0500 ± 0.0000 nats over `short` (beats)"),
-    (0.19, 0.24, "**By the mean `auto` does not beat `short` at its own time:** -0.0100 ± 0.0000 nats over `short` "
-                 "(loses), +0.0400 ± 0.0000 nats over `drop` (beats)."),
-    (0.19, 0.18, "does not beat `short` and `drop`"),
-])
+@pytest.mark.parametrize(
+    ("short", "drop", "said"),
+    [
+        (
+            0.25,
+            0.24,
+            "By the mean `auto` beats both controls at its own time: +0.0500 ± 0.0000 nats over `short` (beats)",
+        ),
+        (
+            0.19,
+            0.24,
+            "**By the mean `auto` does not beat `short` at its own time:** -0.0100 ± 0.0000 nats over `short` "
+            "(loses), +0.0400 ± 0.0000 nats over `drop` (beats).",
+        ),
+        (0.19, 0.18, "does not beat `short` and `drop`"),
+    ],
+)
 def test_the_first_line_says_whether_auto_beats_its_controls(short: float, drop: float, said: str):
     runs = group(*auto_with_controls(0.2, short, drop))
     assert said in verdicts(runs, LOSS)[0]
@@ -116,14 +157,17 @@ def test_a_mean_within_the_spread_over_seeds_is_no_victory():
     assert "+0.0100 nats over `short` (cannot be told: one seed)" in verdicts(one, LOSS)[0]
 
 
-@pytest.mark.parametrize(("values", "half_width", "verdict"), [
-    ([0.1, 0.2], 6.314 * 0.05, comparisons.Verdict.OPEN),
-    ([0.1, 0.2, 0.3], 2.92 * 0.1 / 3**0.5, comparisons.Verdict.BEATS),
-    ([-0.1, -0.2, -0.3], 2.92 * 0.1 / 3**0.5, comparisons.Verdict.LOSES),
-    ([0.0, 0.0], 0.0, comparisons.Verdict.OPEN),
-    ([0.1], None, comparisons.Verdict.ONE_SEED),
-    ([0.1, float("nan")], None, comparisons.Verdict.DIVERGED),
-])
+@pytest.mark.parametrize(
+    ("values", "half_width", "verdict"),
+    [
+        ([0.1, 0.2], 6.314 * 0.05, comparisons.Verdict.OPEN),
+        ([0.1, 0.2, 0.3], 2.92 * 0.1 / 3**0.5, comparisons.Verdict.BEATS),
+        ([-0.1, -0.2, -0.3], 2.92 * 0.1 / 3**0.5, comparisons.Verdict.LOSES),
+        ([0.0, 0.0], 0.0, comparisons.Verdict.OPEN),
+        ([0.1], None, comparisons.Verdict.ONE_SEED),
+        ([0.1, float("nan")], None, comparisons.Verdict.DIVERGED),
+    ],
+)
 def test_verdicts_are_by_students_interval(values: list[float], half_width: float | None, verdict: comparisons.Verdict):
     spread = comparisons.Spread.of(values)
     assert spread.half_width == pytest.approx(half_width)
@@ -133,12 +177,15 @@ def test_verdicts_are_by_students_interval(values: list[float], half_width: floa
 def test_it_says_whether_auto_is_within_the_noise_and_what_it_earns_over_a_clock():
     entries = [*auto_with_controls(0.2, 0.25, 0.24), *(record("staged", seed, 0.21, 80) for seed in (0, 1))]
     said = "\n".join(verdicts(group(*entries), LOSS))
-    assert "`auto` over 2 seeds: +0.0005 ± 0.0032 nats to plain (cannot be told apart) in 0.900 ± 0.000 of the " \
+    assert (
+        "`auto` over 2 seeds: +0.0005 ± 0.0032 nats to plain (cannot be told apart) in 0.900 ± 0.000 of the "
         "plain run's time; by the mean not behind by more than the 0.0007" in said
+    )
     assert "over the plain clock `staged`: +0.0100 ± 0.0000 nats (beats); `staged` took 0.800 ± 0.000 of" in said
     bad = verdicts(group(*auto_with_controls(0.203, 0.25, 0.24)), LOSS)
-    assert any(line.startswith("**`auto` over 2 seeds: -0.0025") and "behind by more than the 0.0007" in line
-               for line in bad)
+    assert any(
+        line.startswith("**`auto` over 2 seeds: -0.0025") and "behind by more than the 0.0007" in line for line in bad
+    )
     one = verdicts(group(plain(0), record("auto", 0, 0.19, 90)), LOSS)
     assert any("over 1 seed: +0.0100" in line and "a single seed does not tell" in line for line in one)
 
@@ -156,8 +203,9 @@ def test_other_constants_have_a_table_of_their_own_beside_the_policy(tmp_path: p
     own, other = task_report(runs, LOSS).partition("## Other constants")[::2]
     assert "| wide |" not in own and "| auto+6% |" in own
     assert "| auto | its own | 2 | +0.0005 ± 0.0032 |  | 0.900 ± 0.000 | 10.0 % | 1.0 |" in other
-    assert '| wide | `{"start": 0.5}` | 2 | +0.0105 ± 0.0032 | +0.0100 ± 0.0000 | 0.800 ± 0.000 | 10.0 % | 1.0 |' \
-        in other
+    assert (
+        '| wide | `{"start": 0.5}` | 2 | +0.0105 ± 0.0032 | +0.0100 ± 0.0000 | 0.800 ± 0.000 | 10.0 % | 1.0 |' in other
+    )
     for entry in runs.records:
         records.append(records.file_of(tmp_path, "digits"), entry)
     write_reports(tmp_path)
@@ -197,8 +245,10 @@ def test_it_says_which_time_is_a_runs_own_and_estimates_what_watching_took_befor
     runs = group(plain(0), shared, record("plasticity", 0, 0.2, 90))
     assert comparisons.row(runs, "auto", LOSS).watching == pytest.approx(0.9 / 30 * 70 / 100)
     assert comparisons.row(runs, "plasticity", LOSS).watching is None
-    assert any("in 0.900 of the plain run's time (its time is its own for the last 30 % of the steps)" in line
-               for line in verdicts(runs, LOSS))
+    assert any(
+        "in 0.900 of the plain run's time (its time is its own for the last 30 % of the steps)" in line
+        for line in verdicts(runs, LOSS)
+    )
     assert "| 30 % | 2.1 % |" in task_report(runs, LOSS)
 
 
@@ -215,13 +265,16 @@ def test_it_says_which_rows_mix_versions_and_machines(tmp_path: pathlib.Path):
     lines = verdicts(group(*newer), LOSS)
     assert "Mixed rows: `plain`: seeds 0, 2 by version c, seed 1 by version d." in lines
     assert "Mixed rows: `auto`: seeds 0, 2 by version c, seed 1 by version d; the plain runs likewise." in lines
-    assert "Mixed rows: `early`, `short 0.90`, `drop 0.90`: seed 0 by version c, seed 1 by version d; the plain runs " \
+    assert (
+        "Mixed rows: `early`, `short 0.90`, `drop 0.90`: seed 0 by version c, seed 1 by version d; the plain runs "
         "likewise." in lines
+    )
     assert "Plain: 0.2003 ± 0.0006 (mixed), 100 s of training" in task_report(group(*newer), LOSS)
     moved = [elsewhere(entries[0], cores=4), *entries[1:5]]
     said = "seed 0 on 2 cores (p), device cpu, torch 2; the plain runs: seed 0 on 4 cores (p), device cpu, torch 2."
-    assert any(line.startswith("Mixed rows: `auto`, `early`") and line.endswith(said)
-               for line in verdicts(group(*moved), LOSS))
+    assert any(
+        line.startswith("Mixed rows: `auto`, `early`") and line.endswith(said) for line in verdicts(group(*moved), LOSS)
+    )
     for entry in newer:
         records.append(records.file_of(tmp_path, "digits"), entry)
     write_reports(tmp_path)
@@ -243,18 +296,21 @@ def test_the_overview_counts_the_tasks_on_which_auto_does_what_it_should(tmp_pat
     for entry in auto_with_controls(0.2, 0.25, 0.24):
         records.append(records.file_of(tmp_path, "digits"), entry)
     write_reports(tmp_path)
-    assert "Of 1 tasks, `auto` takes less time than the plain run on 1 (beyond the spread over seeds on 1), under " \
-        "0.9 of it on 0 (beyond the spread over seeds on 0); by the mean it beats both controls of its own " \
-        "time on 1. Of the 1 with more than one seed, it beats both beyond the spread over seeds on 1, and loses to " \
-        "one of them on 0; it loses to plain beyond the spread on 0, and its mean quality is within the plain runs' " \
+    assert (
+        "Of 1 tasks, `auto` takes less time than the plain run on 1 (beyond the spread over seeds on 1), under "
+        "0.9 of it on 0 (beyond the spread over seeds on 0); by the mean it beats both controls of its own "
+        "time on 1. Of the 1 with more than one seed, it beats both beyond the spread over seeds on 1, and loses to "
+        "one of them on 0; it loses to plain beyond the spread on 0, and its mean quality is within the plain runs' "
         "noise on 1." in (tmp_path / "README.md").read_text()
+    )
 
 
 def test_a_missing_control_is_not_a_victory():
     entries = [entry for entry in auto_with_controls(0.2, 0.25, 0.24) if entry["kind"] != "drop"]
     assert "has not been compared with both" in verdicts(group(*entries), LOSS)[0]
-    one_seed_only = [entry for entry in auto_with_controls(0.2, 0.25, 0.24)
-                     if entry["kind"] != "short" or entry["seed"] == 0]
+    one_seed_only = [
+        entry for entry in auto_with_controls(0.2, 0.25, 0.24) if entry["kind"] != "short" or entry["seed"] == 0
+    ]
     assert "has not been compared with both" in verdicts(group(*one_seed_only), LOSS)[0]
 
 
@@ -297,8 +353,16 @@ def test_a_run_that_diverged_is_reported_and_has_not_won(tmp_path: pathlib.Path)
 @pytest.mark.parametrize("final", [float("nan"), float("inf")])
 @pytest.mark.parametrize("seeds", [[0], [0, 1]])
 def test_a_negative_control_that_diverged_loses_clearly(final: float, seeds: list[int]):
-    runs = group(*(entry for seed in seeds for entry in (
-        plain(seed, 0.2 + 0.001 * seed), record("early", seed, final if seed == 0 else 0.5, 60, "early"))))
+    runs = group(
+        *(
+            entry
+            for seed in seeds
+            for entry in (
+                plain(seed, 0.2 + 0.001 * seed),
+                record("early", seed, final if seed == 0 else 0.5, 60, "early"),
+            )
+        )
+    )
     assert "The negative control loses clearly: a run diverged." in verdicts(runs, LOSS)
 
 

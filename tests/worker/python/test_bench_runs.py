@@ -19,8 +19,18 @@ from benchmarks.harness.job import Job  # noqa: E402
 from benchmarks.harness.planned import with_planned_steps  # noqa: E402
 from benchmarks.harness.processes import Controller  # noqa: E402
 from benchmarks.harness.rank import nudge  # noqa: E402
-from benchmarks.harness.runs import (PLANNED, Kind, Run, control_runs, controller_flags, for_task,  # noqa: E402
-                                     frozen_prefix, parse_variants, policy_run, resolved_options)
+from benchmarks.harness.runs import (
+    PLANNED,
+    Kind,
+    Run,
+    control_runs,
+    controller_flags,
+    for_task,  # noqa: E402
+    frozen_prefix,
+    parse_variants,
+    policy_run,
+    resolved_options,
+)
 from benchmarks.harness.task import Quality, step_decay  # noqa: E402
 
 # What rank 0 of a run that was not made reports.
@@ -73,7 +83,9 @@ def test_a_run_of_any_length_is_evaluated_as_often_and_at_its_end(steps):
 
 def test_controls_take_the_policys_share_of_the_time():
     assert [(run.kind, run.share, run.label) for run in control_runs(0.8649)] == [
-        (Kind.SHORT, 0.86, "short 0.86"), (Kind.DROP, 0.86, "drop 0.86")]
+        (Kind.SHORT, 0.86, "short 0.86"),
+        (Kind.DROP, 0.86, "drop 0.86"),
+    ]
     assert control_runs(0.998) == []  # the plain run is the control of what saves nothing
     assert control_runs(1.2) == []
 
@@ -88,11 +100,17 @@ def test_late_policies_start_where_they_first_act():
     assert policy_run("schedule", "schedule", {}).first_act == pytest.approx(0.78)
 
 
-@pytest.mark.parametrize(("task", "profile", "first_act"), [
-    ("bert-squad", "small", 0.35), ("transformer-tiny-multi30k", "small", 0.35), ("deeplabv3-camvid", "small", 0.35),
-    ("resnet56-cifar10", "small", 0.70), ("resnet56-cifar10", "paper", 0.70),
-    ("bert-squad", "paper", 0.09),  # long enough for gradients to be read early
-])
+@pytest.mark.parametrize(
+    ("task", "profile", "first_act"),
+    [
+        ("bert-squad", "small", 0.35),
+        ("transformer-tiny-multi30k", "small", 0.35),
+        ("deeplabv3-camvid", "small", 0.35),
+        ("resnet56-cifar10", "small", 0.70),
+        ("resnet56-cifar10", "paper", 0.70),
+        ("bert-squad", "paper", 0.09),  # long enough for gradients to be read early
+    ],
+)
 def test_auto_starts_sooner_where_rates_fall_smoothly(task: str, profile: str, first_act: float):
     created = tasks.create(task, profile, pathlib.Path("."))
     assert for_task(policy_run("auto", "auto", {}), created).first_act == pytest.approx(first_act)
@@ -114,15 +132,32 @@ def test_a_clock_plans_its_steps_once_for_all_seeds():
     assert planned[0] == plain_length
     assert (planned[1].label, planned[1].first_act) == ("staged+planned", 0.0)
     assert 1.0 <= planned[1].share < 1.5
-    recorded = {"settings": machine.settings_hash(task.profile), "ranks": 2, "run": "staged+planned", "options": {},
-                "share": 1.05}
+    recorded = {
+        "settings": machine.settings_hash(task.profile),
+        "ranks": 2,
+        "run": "staged+planned",
+        "options": {},
+        "share": 1.05,
+    }
     assert with_planned_steps([staged], task, 2, [recorded])[0].share == 1.05
 
 
-def test_resuming_counts_what_other_versions_have_recorded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch,
-                                                           capsys: pytest.CaptureFixture[str]):
-    plan = bench.Plan(tasks=["digits"], seeds=[0, 1], profile="smoke", ranks=2, runs=[], controls_for=[], early=True,
-                      data=None, out=tmp_path, resume=True, keep_checkpoints=False)
+def test_resuming_counts_what_other_versions_have_recorded(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    plan = bench.Plan(
+        tasks=["digits"],
+        seeds=[0, 1],
+        profile="smoke",
+        ranks=2,
+        runs=[],
+        controls_for=[],
+        early=True,
+        data=None,
+        out=tmp_path,
+        resume=True,
+        keep_checkpoints=False,
+    )
     result = {"final": 0.1, "seconds": 1.0, "steps": 60, "first_step": 0}
     monkeypatch.setattr(bench.Seed, "_train", lambda self, run: (result, []))
     for version in ("old", "new"):
@@ -146,8 +181,19 @@ def test_runs_start_from_no_checkpoint_of_an_older_plain_run(tmp_path: pathlib.P
         return RESULT
 
     monkeypatch.setattr(bench, "run_job", run_job)
-    plan = bench.Plan(tasks=["digits"], seeds=[0], profile="smoke", ranks=2, runs=[], controls_for=[], early=True,
-                      data=None, out=tmp_path, resume=False, keep_checkpoints=True)
+    plan = bench.Plan(
+        tasks=["digits"],
+        seeds=[0],
+        profile="smoke",
+        ranks=2,
+        runs=[],
+        controls_for=[],
+        early=True,
+        data=None,
+        out=tmp_path,
+        resume=False,
+        keep_checkpoints=True,
+    )
     assert bench.run_all(plan) == 0
     (folder,) = (tmp_path / "checkpoints").iterdir()
     (folder / "5.pt").touch()
@@ -160,7 +206,8 @@ def test_runs_start_from_no_checkpoint_of_an_older_plain_run(tmp_path: pathlib.P
 
 
 def test_checkpoints_of_a_plain_run_that_was_killed_are_not_those_of_the_record_before(
-        tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
     started = []
 
     def run_job(job: Job, _: int) -> dict:
@@ -170,8 +217,19 @@ def test_checkpoints_of_a_plain_run_that_was_killed_are_not_those_of_the_record_
         return RESULT
 
     monkeypatch.setattr(bench, "run_job", run_job)
-    plan = bench.Plan(tasks=["digits"], seeds=[0], profile="smoke", ranks=2, runs=[], controls_for=[], early=True,
-                      data=None, out=tmp_path, resume=False, keep_checkpoints=True)
+    plan = bench.Plan(
+        tasks=["digits"],
+        seeds=[0],
+        profile="smoke",
+        ranks=2,
+        runs=[],
+        controls_for=[],
+        early=True,
+        data=None,
+        out=tmp_path,
+        resume=False,
+        keep_checkpoints=True,
+    )
     assert bench.run_all(dataclasses.replace(plan, early=False)) == 0
     assert bench.run_all(plan) == 1
     for file in map(pathlib.Path, started[1].save_at):  # as if there had been no time to remove them
@@ -242,27 +300,37 @@ def test_runs_survive_their_way_to_the_ranks():
 
 def test_variants_are_told_how_to_be_written():
     assert parse_variants(['wide=plasticity:{"window": 20}', "bare=none"]) == [
-        ("wide", "plasticity", {"window": 20}), ("bare", "none", {})]
+        ("wide", "plasticity", {"window": 20}),
+        ("bare", "none", {}),
+    ]
     with pytest.raises(BenchError, match=r"\[BAD_VARIANT\].*LABEL=POLICY:JSON"):
         parse_variants(["plasticity:{}"])
     with pytest.raises(BenchError, match=r"\[BAD_VARIANT\]"):
         parse_variants(["wide=plasticity:{window}"])
 
 
-@pytest.mark.parametrize(("arguments", "code", "said"), [
-    (["digitz"], 2, "[UNKNOWN_TASK]"),
-    (["digits", "--profile", "huge"], 2, "[UNKNOWN_PROFILE]"),
-    (["digits", "--seeds", "a"], 2, "[BAD_SEEDS]"),
-    (["digits", "--policy", "plasticity,plasticity"], 2, "two runs have one label"),
-    (["digits", "--policy", "plasticity", "--options", '{"plasticity": {"widow": 3}}'], 2, "'widow'"),
-    (["digits", "--policy", "plasticity", "--options", '{"schedule": {}}'], 2, "[BAD_OPTIONS]"),
-    (["digits", "--policy", "wish"], 2, "[BAD_POLICY] wish"),
-    (["digits", "--controls", "auto"], 2, "[BAD_CONTROLS]"),
-    (["digits", "--policy", "auto,plasticity", "--reinvest", "planned"], 2, "[NO_PLAN] plasticity follows no clock"),
-    (["resnet56-cifar10"], 1, "[NO_DATA]"),
-    (["report"], 2, "[NO_RECORDS]"),
-])
-def test_what_cannot_work_is_said_before_anything_runs(arguments: list[str], code: int, said: str,
-                                                       tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["digitz"], 2, "[UNKNOWN_TASK]"),
+        (["digits", "--profile", "huge"], 2, "[UNKNOWN_PROFILE]"),
+        (["digits", "--seeds", "a"], 2, "[BAD_SEEDS]"),
+        (["digits", "--policy", "plasticity,plasticity"], 2, "two runs have one label"),
+        (["digits", "--policy", "plasticity", "--options", '{"plasticity": {"widow": 3}}'], 2, "'widow'"),
+        (["digits", "--policy", "plasticity", "--options", '{"schedule": {}}'], 2, "[BAD_OPTIONS]"),
+        (["digits", "--policy", "wish"], 2, "[BAD_POLICY] wish"),
+        (["digits", "--controls", "auto"], 2, "[BAD_CONTROLS]"),
+        (
+            ["digits", "--policy", "auto,plasticity", "--reinvest", "planned"],
+            2,
+            "[NO_PLAN] plasticity follows no clock",
+        ),
+        (["resnet56-cifar10"], 1, "[NO_DATA]"),
+        (["report"], 2, "[NO_RECORDS]"),
+    ],
+)
+def test_what_cannot_work_is_said_before_anything_runs(
+    arguments: list[str], code: int, said: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
     assert main([*arguments, "--out", str(tmp_path)]) == code
     assert said in capsys.readouterr().err

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+
 from egeria.modules import partition
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
@@ -29,8 +30,11 @@ def test_networks_have_the_sizes_of_their_papers():
     assert parameters(ResNet50()) == 25_557_032
     assert parameters(MobileNetV2()) == 3_504_872
     assert 0.85e6 < parameters(CifarResNet(9)) < 0.86e6  # .85 M in table 6
-    convolutions = [module for module in CifarResNet(9).modules() if isinstance(module, torch.nn.Conv2d)
-                    and module.kernel_size == (3, 3)]
+    convolutions = [
+        module
+        for module in CifarResNet(9).modules()
+        if isinstance(module, torch.nn.Conv2d) and module.kernel_size == (3, 3)
+    ]
     assert len(convolutions) + 1 == 56
 
 
@@ -72,7 +76,7 @@ def test_augmentation_shifts_and_mirrors_whole_images():
     padded = torch.nn.functional.pad(image[:1, :1], (1, 1, 1, 1))[0, 0]
     for top in range(3):
         for left in range(3):
-            piece = padded[top:top + 4, left:left + 4]
+            piece = padded[top : top + 4, left : left + 4]
             wanted |= {tuple(piece.flatten().tolist()), tuple(piece.flip(1).flatten().tolist())}
     assert {tuple(result.flatten().tolist()) for result in results[:, 0]} == wanted
     assert torch.equal(results[:, 0], results[:, 1])

@@ -30,8 +30,10 @@ def test_one_at_a_time_in_rotation_until_each_has_ended(tmp_path: pathlib.Path):
         turns._connection.close()  # as its process ends
 
     with TurnGiver(tmp_path, 2) as giver:
-        runs = [threading.Thread(target=run, args=(name, Turns(giver.address), number))
-                for name, number in (("a", 3), ("b", 6))]
+        runs = [
+            threading.Thread(target=run, args=(name, Turns(giver.address), number))
+            for name, number in (("a", 3), ("b", 6))
+        ]
         for thread in runs:
             thread.start()
         for thread in runs:
@@ -52,9 +54,27 @@ def test_trainings_that_take_turns_are_those_that_do_not(tmp_path: pathlib.Path)
     done = subprocess.run(
         # Not "smoke": the last twelve of its sixty steps are over before the freeze decided there is announced, if the
         # machine is busy.
-        [sys.executable, ROOT / "tests" / "benchmarks" / "interleaved.py", "digits", "--profile", "small", "--policy",
-         "staged", "--reinvest", "1,1.1", "--null", "--steps", "20", "--json", file], capture_output=True, text=True,
-        timeout=600, check=False)
+        [
+            sys.executable,
+            ROOT / "tests" / "benchmarks" / "interleaved.py",
+            "digits",
+            "--profile",
+            "small",
+            "--policy",
+            "staged",
+            "--reinvest",
+            "1,1.1",
+            "--null",
+            "--steps",
+            "20",
+            "--json",
+            file,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     plain, again, staged, longer = [json.loads(line) for line in file.read_text().splitlines()]
     assert plain["final"] == again["final"]
@@ -64,6 +84,18 @@ def test_trainings_that_take_turns_are_those_that_do_not(tmp_path: pathlib.Path)
 
 def test_a_run_that_fails_ends_the_others(tmp_path: pathlib.Path):
     done = subprocess.run(
-        [sys.executable, ROOT / "tests" / "benchmarks" / "interleaved.py", "digits", "--profile", "smoke", "--policy",
-         "nonsense"], capture_output=True, text=True, timeout=600, check=False)
+        [
+            sys.executable,
+            ROOT / "tests" / "benchmarks" / "interleaved.py",
+            "digits",
+            "--profile",
+            "smoke",
+            "--policy",
+            "nonsense",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     assert done.returncode == 1 and "[RUN_FAILED]" in done.stderr and "nonsense" in done.stderr

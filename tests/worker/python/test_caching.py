@@ -42,13 +42,15 @@ def plain_fixture(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, An
 
 
 def same(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> bool:
-    return all(a["losses"] == b["losses"] and a["weights"] == b["weights"] and b["identical"]
-               for a, b in zip(one, other))
+    return all(
+        a["losses"] == b["losses"] and a["weights"] == b["weights"] and b["identical"] for a, b in zip(one, other)
+    )
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_weights_are_those_without_a_cache_over_freezes_and_thaws(workers: int, plain: list[dict[str, Any]],
-                                                                  cache_daemon: Daemon, tmp_path: pathlib.Path):
+def test_weights_are_those_without_a_cache_over_freezes_and_thaws(
+    workers: int, plain: list[dict[str, Any]], cache_daemon: Daemon, tmp_path: pathlib.Path
+):
     cached = train(tmp_path / "out", "--cache", cache_daemon.address, "--patient", "--workers", workers)
     assert same(plain, cached)
     for counters in (record["counters"] for record in cached):
@@ -65,8 +67,9 @@ def test_augmented_samples_never_hit(cache_daemon: Daemon, tmp_path: pathlib.Pat
     assert sum(record["counters"]["cache_hits"] for record in cached) == 0
 
 
-def test_a_cache_that_comes_and_goes_changes_nothing(plain: list[dict[str, Any]], cache_daemon: Daemon,
-                                                     tmp_path: pathlib.Path):
+def test_a_cache_that_comes_and_goes_changes_nothing(
+    plain: list[dict[str, Any]], cache_daemon: Daemon, tmp_path: pathlib.Path
+):
     out = tmp_path / "out"
     out.mkdir()
     with Program(tmp_path, "caching_job.py", out, "--cache", cache_daemon.address, "--pause", 4, 6, ranks=2) as job:
@@ -81,8 +84,9 @@ def test_a_cache_that_comes_and_goes_changes_nothing(plain: list[dict[str, Any]]
     assert records(out)[0]["counters"]["cache_late"] > 0
 
 
-def test_a_cache_that_is_stopped_for_a_while_changes_nothing(plain: list[dict[str, Any]], cache_daemon: Daemon,
-                                                             tmp_path: pathlib.Path):
+def test_a_cache_that_is_stopped_for_a_while_changes_nothing(
+    plain: list[dict[str, Any]], cache_daemon: Daemon, tmp_path: pathlib.Path
+):
     out = tmp_path / "out"
     out.mkdir()
     assert cache_daemon.process is not None
@@ -114,14 +118,18 @@ def truncate(blobs: Sequence[pathlib.Path]) -> None:
 
 
 @pytest.mark.parametrize("harm", [flip_bits, truncate])
-def test_entries_that_are_harmed_change_nothing(harm: Callable[[Sequence[pathlib.Path]], None],
-                                                plain: list[dict[str, Any]], cache_daemon: Daemon,
-                                                tmp_path: pathlib.Path):
+def test_entries_that_are_harmed_change_nothing(
+    harm: Callable[[Sequence[pathlib.Path]], None],
+    plain: list[dict[str, Any]],
+    cache_daemon: Daemon,
+    tmp_path: pathlib.Path,
+):
     """In the middle of the training, with entries that are asked for next."""
     out = tmp_path / "out"
     out.mkdir()
-    with Program(tmp_path, "caching_job.py", out, "--cache", cache_daemon.address, "--patient", "--pause", 2,
-                 ranks=2) as job:
+    with Program(
+        tmp_path, "caching_job.py", out, "--cache", cache_daemon.address, "--patient", "--pause", 2, ranks=2
+    ) as job:
         wait_until(lambda: (out / "paused2").exists(), 300, "epoch 2")
         cache_daemon.end()  # writes what it has in memory
         blobs = list(cache_daemon.folder.rglob("*.blob"))
@@ -140,8 +148,9 @@ def test_a_full_disk_changes_nothing(plain: list[dict[str, Any]], tmp_path: path
     """Others have left room for some of the 10 MB that there are to keep."""
     small = tmp_path / "small"
     small.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", small], check=False,
-                             capture_output=True, text=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", small], check=False, capture_output=True, text=True
+    )
     if mounted.returncode != 0:
         pytest.skip(f"needs to mount a small file system: {mounted.stderr}")
     daemon = Daemon(small)
@@ -156,26 +165,35 @@ def test_a_full_disk_changes_nothing(plain: list[dict[str, Any]], tmp_path: path
     assert sum(record["counters"]["cache_refused"] for record in cached) > 0, "the disk was never full"
 
 
-def test_shared_memory_that_is_full_changes_nothing(plain: list[dict[str, Any]], cache_daemon: Daemon,
-                                                   tmp_path: pathlib.Path):
+def test_shared_memory_that_is_full_changes_nothing(
+    plain: list[dict[str, Any]], cache_daemon: Daemon, tmp_path: pathlib.Path
+):
     """The job has a /dev/shm of its own with next to no room."""
     own = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=256k tmpfs /dev/shm && exec "$@"', "sh"]
     if subprocess.run([*own, "true"], check=False, capture_output=True).returncode != 0:
         pytest.skip("needs a mount of its own")
-    cached = train(tmp_path / "out", "--cache", cache_daemon.address, "--patient",
-                   launcher=(*own, sys.executable, "-m", "torch.distributed.run", "--standalone"))
+    cached = train(
+        tmp_path / "out",
+        "--cache",
+        cache_daemon.address,
+        "--patient",
+        launcher=(*own, sys.executable, "-m", "torch.distributed.run", "--standalone"),
+    )
     assert same(plain, cached)
     for record in cached:
         assert record["counters"]["cache_streamed"] and record["counters"]["hits"] > 60, record["counters"]
 
 
-def test_two_jobs_at_once_do_not_touch_each_other(plain: list[dict[str, Any]], cache_daemon: Daemon,
-                                                  tmp_path: pathlib.Path):
+def test_two_jobs_at_once_do_not_touch_each_other(
+    plain: list[dict[str, Any]], cache_daemon: Daemon, tmp_path: pathlib.Path
+):
     outs = [tmp_path / "one", tmp_path / "two"]
     for out in outs:
         out.mkdir()
-    with Program(tmp_path, "caching_job.py", outs[0], "--cache", cache_daemon.address, "--patient", ranks=2) as one, \
-            Program(tmp_path, "caching_job.py", outs[1], "--cache", cache_daemon.address, "--patient", ranks=2) as two:
+    with (
+        Program(tmp_path, "caching_job.py", outs[0], "--cache", cache_daemon.address, "--patient", ranks=2) as one,
+        Program(tmp_path, "caching_job.py", outs[1], "--cache", cache_daemon.address, "--patient", ranks=2) as two,
+    ):
         one.succeed()
         two.succeed()
     for out in outs:
@@ -184,8 +202,9 @@ def test_two_jobs_at_once_do_not_touch_each_other(plain: list[dict[str, Any]], c
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_without_a_cache_is_not_waited_for(rank: int, plain: list[dict[str, Any]], cache_daemon: Daemon,
-                                                 tmp_path: pathlib.Path):
+def test_a_rank_without_a_cache_is_not_waited_for(
+    rank: int, plain: list[dict[str, Any]], cache_daemon: Daemon, tmp_path: pathlib.Path
+):
     cached = train(tmp_path / "out", "--cache", cache_daemon.address, "--patient", "--only-rank", rank)
     assert same(plain, cached)
     assert cached[rank]["counters"]["passes_skipped"] > 2 and not cached[1 - rank]["counters"]
@@ -242,8 +261,9 @@ def train_slowly(cache: str, epochs: int) -> tuple[nn.Module, dict[str, Any]]:
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     rows = torch.randn(48, 16)
     loader = data.wrap(DataLoader(TensorDataset(rows, rows.argmax(1) % 4), 8, shuffle=True))
-    with egeria.attach(model, optimizer, modules=["0", "[12]"],
-                       config=egeria.Config(controller="none", plans=[(1, 1)], cache=cache)) as session:
+    with egeria.attach(
+        model, optimizer, modules=["0", "[12]"], config=egeria.Config(controller="none", plans=[(1, 1)], cache=cache)
+    ) as session:
         for _ in range(epochs):
             for batch, labels in loader:
                 nn.functional.cross_entropy(model(batch), labels).backward()

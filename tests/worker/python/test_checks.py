@@ -8,6 +8,7 @@ import pickle
 import pytest
 import torch
 import torch.distributed as dist
+from layered_models import Layered, layer_modules
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
@@ -18,7 +19,6 @@ from egeria.errors import EgeriaError
 from egeria.freezing import Freezer
 from egeria.modules import LayerModule
 from egeria.replicas import Replicas
-from layered_models import Layered, layer_modules
 
 
 @pytest.fixture
@@ -83,8 +83,11 @@ def test_local_sgd_is_refused():
 
 def test_lbfgs_is_refused():
     model = Layered()
-    expect(refused(model, torch.optim.LBFGS(model.parameters()), layer_modules(model)), "LBFGS",
-           "use SGD, Adam or another optimizer")
+    expect(
+        refused(model, torch.optim.LBFGS(model.parameters()), layer_modules(model)),
+        "LBFGS",
+        "use SGD, Adam or another optimizer",
+    )
 
 
 def test_lbfgs_would_move_frozen_weights():
@@ -107,13 +110,16 @@ def test_lbfgs_would_move_frozen_weights():
     assert not torch.equal(weight, model.stem.weight)
 
 
-@pytest.mark.parametrize("package", ["deepspeed", "apex", "horovod", "fairscale", "colossalai", "megatron",
-                                     "bagua"])
+@pytest.mark.parametrize("package", ["deepspeed", "apex", "horovod", "fairscale", "colossalai", "megatron", "bagua"])
 def test_other_packages_wrappers_and_optimizers_are_refused(package):
     model = Layered()
     wrapped = foreign(package, "Engine", nn.Sequential)(model)
-    expect(refused(wrapped, sgd(model), layer_modules(model)), "FOREIGN_WRAPPER", "DistributedDataParallel",
-           "fully_shard()")
+    expect(
+        refused(wrapped, sgd(model), layer_modules(model)),
+        "FOREIGN_WRAPPER",
+        "DistributedDataParallel",
+        "fully_shard()",
+    )
     optimizer = foreign(package, "Optimizer", torch.optim.SGD)(model.parameters(), 0.1)
     expect(refused(model, optimizer, layer_modules(model)), "FOREIGN_OPTIMIZER", "use one of torch.optim")
 
@@ -135,8 +141,12 @@ def test_an_optimizer_is_looked_at_inside_its_wrapper():
 
 def test_data_parallel_is_refused():
     model = Layered()
-    expect(refused(nn.DataParallel(model), sgd(model), layer_modules(model)), "DATA_PARALLEL",
-           "use DistributedDataParallel", "torchrun")
+    expect(
+        refused(nn.DataParallel(model), sgd(model), layer_modules(model)),
+        "DATA_PARALLEL",
+        "use DistributedDataParallel",
+        "torchrun",
+    )
 
 
 def test_a_ddp_inside_the_model_is_refused(process_group):
@@ -160,15 +170,20 @@ def test_tensor_parallelism_is_refused(process_group):
     model = Layered()
     mesh = init_device_mesh("cpu", (1,))
     parallelize_module(model, mesh, {"blocks.0.up": ColwiseParallel()})
-    expect(refused(model, sgd(model), layer_modules(model)), "TENSOR_PARALLEL", "'blocks.0.up.weight'",
-           "train with data parallelism alone")
+    expect(
+        refused(model, sgd(model), layer_modules(model)),
+        "TENSOR_PARALLEL",
+        "'blocks.0.up.weight'",
+        "train with data parallelism alone",
+    )
 
 
 def test_options_of_ddp_that_fix_its_gradients_are_refused(process_group):
     model = Layered()
     named = [("stem.weight", model.stem.weight)]
-    delayed = DistributedDataParallel(model, delay_all_reduce_named_params=named,
-                                      param_to_hook_all_reduce=model.head.weight)
+    delayed = DistributedDataParallel(
+        model, delay_all_reduce_named_params=named, param_to_hook_all_reduce=model.head.weight
+    )
     expect(refused(delayed, sgd(model), layer_modules(model)), "DDP_DELAYED_PARAMETERS", "leave it out")
 
     other = DistributedDataParallel(Layered())
@@ -195,33 +210,49 @@ def test_a_parameter_tied_across_a_cut_is_refused():
     model.head.weight = nn.Parameter(torch.zeros(4, 4))
     model.blocks[0].tied = model.head
     error = refused(model, sgd(model), layer_modules(model))
-    expect(error, "TIED_PARAMETER", "'blocks.0.tied.weight'", "'head.weight'", "put both into one layer module",
-           "untie them")
-    together = [LayerModule("stem", (model.stem,), ("stem",)),
-                LayerModule("rest", (model.blocks, model.head), ("blocks", "head"))]
+    expect(
+        error,
+        "TIED_PARAMETER",
+        "'blocks.0.tied.weight'",
+        "'head.weight'",
+        "put both into one layer module",
+        "untie them",
+    )
+    together = [
+        LayerModule("stem", (model.stem,), ("stem",)),
+        LayerModule("rest", (model.blocks, model.head), ("blocks", "head")),
+    ]
     check(model, [sgd(model)], together, Replicas(model))
 
 
 def test_a_last_module_with_nothing_to_train_is_refused():
     model = Layered()
     model.head.requires_grad_(False)
-    expect(refused(model, sgd(model), layer_modules(model)), "NOTHING_TRAINABLE", "'head'",
-           "join it with the one before it")
+    expect(
+        refused(model, sgd(model), layer_modules(model)),
+        "NOTHING_TRAINABLE",
+        "'head'",
+        "join it with the one before it",
+    )
 
 
 def test_a_parameter_without_a_shape_is_refused():
     model = Layered()
     model.blocks[0].up = nn.LazyLinear(32)
-    expect(refused(model, sgd(model), layer_modules(model)), "LAZY_PARAMETER", "'blocks.0.up.weight'",
-           "run one batch")
+    expect(refused(model, sgd(model), layer_modules(model)), "LAZY_PARAMETER", "'blocks.0.up.weight'", "run one batch")
 
 
 def test_an_embedding_that_renormalizes_itself_is_refused_unless_it_never_freezes():
     model = Layered()
     model.blocks[0].table = nn.Embedding(4, 4, max_norm=1.0)
     model.blocks[0].table.requires_grad_(False)
-    expect(refused(model, sgd(model), layer_modules(model)), "EMBEDDING_MAX_NORM", "'blocks.0.table'",
-           "leave max_norm out", "last layer module")
+    expect(
+        refused(model, sgd(model), layer_modules(model)),
+        "EMBEDDING_MAX_NORM",
+        "'blocks.0.table'",
+        "leave max_norm out",
+        "last layer module",
+    )
     other = Layered()
     other.head.table = nn.Embedding(4, 4, max_norm=1.0)
     check(other, [sgd(other)], layer_modules(other), Replicas(other))
@@ -232,8 +263,12 @@ def test_a_layer_that_observes_ranges_is_refused_until_its_observer_is_off():
 
     model = Layered()
     model.blocks[0].fake = FakeQuantize()
-    expect(refused(model, sgd(model), layer_modules(model)), "OBSERVER", "'blocks.0.fake'",
-           "model.apply(torch.ao.quantization.disable_observer)")
+    expect(
+        refused(model, sgd(model), layer_modules(model)),
+        "OBSERVER",
+        "'blocks.0.fake'",
+        "model.apply(torch.ao.quantization.disable_observer)",
+    )
     model.apply(disable_observer)
     check(model, [sgd(model)], layer_modules(model), Replicas(model))
 
@@ -241,8 +276,12 @@ def test_a_layer_that_observes_ranges_is_refused_until_its_observer_is_off():
 def test_an_optimizer_of_another_model_is_refused():
     model = Layered()
     optimizer = sgd(copy.deepcopy(model))
-    expect(refused(model, optimizer, layer_modules(model)), "MODEL_NOT_IN_OPTIMIZER", "from model.parameters()",
-           "attach that very model")
+    expect(
+        refused(model, optimizer, layer_modules(model)),
+        "MODEL_NOT_IN_OPTIMIZER",
+        "from model.parameters()",
+        "attach that very model",
+    )
     expect(refused(model, [], layer_modules(model)), "MODEL_NOT_IN_OPTIMIZER")
 
 
@@ -252,9 +291,14 @@ def test_an_optimizer_built_from_a_filter_is_refused():
     optimizer = torch.optim.SGD(filter(lambda p: p.requires_grad, model.parameters()), 0.1)
     check(model, [optimizer], layer_modules(model), Replicas(model))  # what asks for no gradient never gets one
     model.stem.requires_grad_(True)
-    expect(refused(model, optimizer, layer_modules(model)), "PARAMETER_WITHOUT_OPTIMIZER",
-           "'stem.weight' and 1 more", "not from a filter", "give attach() all optimizers",
-           "requires_grad_(False)")
+    expect(
+        refused(model, optimizer, layer_modules(model)),
+        "PARAMETER_WITHOUT_OPTIMIZER",
+        "'stem.weight' and 1 more",
+        "not from a filter",
+        "give attach() all optimizers",
+        "requires_grad_(False)",
+    )
 
 
 def test_an_optimizer_inside_the_backward_pass_is_refused():
@@ -262,8 +306,12 @@ def test_an_optimizer_inside_the_backward_pass_is_refused():
 
     model = Layered()
     _apply_optimizer_in_backward(torch.optim.SGD, model.stem.parameters(), {"lr": 0.1})
-    expect(refused(model, sgd(model), layer_modules(model)), "OPTIMIZER_IN_BACKWARD", "'stem.weight'",
-           "step with optimizer.step()")
+    expect(
+        refused(model, sgd(model), layer_modules(model)),
+        "OPTIMIZER_IN_BACKWARD",
+        "'stem.weight'",
+        "step with optimizer.step()",
+    )
 
 
 def test_a_second_optimizer_that_may_freeze_as_a_whole_is_refused_beside_a_scaler():
@@ -275,8 +323,13 @@ def test_a_second_optimizer_that_may_freeze_as_a_whole_is_refused_beside_a_scale
     off = torch.amp.GradScaler("cpu", enabled=False)
     check(model, [backbone, head], layer_modules(model), Replicas(model))
     scaler = torch.amp.GradScaler("cpu")
-    expect(refused(model, [backbone, head], layer_modules(model)), "OPTIMIZER_WITHOUT_LAST_MODULE", "AdamW",
-           "train with one optimizer", "`modules`")
+    expect(
+        refused(model, [backbone, head], layer_modules(model)),
+        "OPTIMIZER_WITHOUT_LAST_MODULE",
+        "AdamW",
+        "train with one optimizer",
+        "`modules`",
+    )
     check(model, [sgd(model)], layer_modules(model), Replicas(model))
     freezer = Freezer(layer_modules(model), [backbone, head])
     freezer.apply(5)

@@ -39,9 +39,18 @@ def test_the_address_comes_from_the_environment_unless_it_is_given(monkeypatch: 
 
 
 def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch):
-    for name, value in {"OBSERVE": "1", "ENABLED": "no", "POLICY": "plasticity", "TOTAL_STEPS": "900",
-                        "POLICY_OPTIONS": '{"window": 5}', "REFERENCE": "local", "METRICS": "127.0.0.1:0",
-                        "TRAINING_JOB": "night", "CACHE_FORMAT": "zstd", "CACHE_JOB_QUOTA": "8GiB"}.items():
+    for name, value in {
+        "OBSERVE": "1",
+        "ENABLED": "no",
+        "POLICY": "plasticity",
+        "TOTAL_STEPS": "900",
+        "POLICY_OPTIONS": '{"window": 5}',
+        "REFERENCE": "local",
+        "METRICS": "127.0.0.1:0",
+        "TRAINING_JOB": "night",
+        "CACHE_FORMAT": "zstd",
+        "CACHE_JOB_QUOTA": "8GiB",
+    }.items():
         monkeypatch.setenv(f"EGERIA_{name}", value)
     config = Config.from_env(total_steps=1000)
     assert (config.observe, config.enabled, config.total_steps, config.reference) == (True, False, 1000, "local")
@@ -49,9 +58,15 @@ def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
     assert (config.options, config.metrics, config.training_job) == ({"window": 5}, "127.0.0.1:0", "night")
 
 
-@pytest.mark.parametrize(("variable", "value", "what"), [
-    ("OBSERVE", "maybe", "must be 1 or 0"), ("TOTAL_STEPS", "many", "number of steps"),
-    ("POLICY_OPTIONS", "{", "not JSON"), ("POLICY_OPTIONS", "3", "JSON object")])
+@pytest.mark.parametrize(
+    ("variable", "value", "what"),
+    [
+        ("OBSERVE", "maybe", "must be 1 or 0"),
+        ("TOTAL_STEPS", "many", "number of steps"),
+        ("POLICY_OPTIONS", "{", "not JSON"),
+        ("POLICY_OPTIONS", "3", "JSON object"),
+    ],
+)
 def test_a_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch, variable: str, value: str, what: str):
     monkeypatch.setenv(f"EGERIA_{variable}", value)
     with pytest.raises(EgeriaError, match=rf"BAD_CONFIG.*EGERIA_{variable}.*{what}"):
@@ -59,8 +74,9 @@ def test_a_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch, variable: str,
 
 
 def test_unknown_values_are_refused_with_those_that_are_known():
-    assert "'plasticity', 'actnorm', 'auto', 'staged', 'finetune', 'gradnorm', 'schedule', 'none'" \
-        in refusal(policy="magic")
+    assert "'plasticity', 'actnorm', 'auto', 'staged', 'finetune', 'gradnorm', 'schedule', 'none'" in refusal(
+        policy="magic"
+    )
     assert "'auto', 'controller', 'local'" in refusal(reference="gpu")
     assert "'exact', 'lz4', 'zstd', 'fp16', 'bf16'" in refusal(cache_format="float16")
     assert Config().cache_job_bytes() == 0 and Config(cache_job_quota=2**20).cache_job_bytes() == 2**20
@@ -72,49 +88,96 @@ def test_unknown_values_are_refused_with_those_that_are_known():
     assert "dict" in refusal(options=[1])
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    ("interval_steps", 0), ("interval_steps", True), ("window", 2), ("window", 1.5), ("tolerance", 0),
-    ("tolerance", 2), ("batch_size", 1), ("bootstrap", "yes"), ("learning_rate_drop", 1), ("learning_rate_rise", -1),
-    ("unfreeze_steps", 5), ("unfreeze_steps", [0])])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("interval_steps", 0),
+        ("interval_steps", True),
+        ("window", 2),
+        ("window", 1.5),
+        ("tolerance", 0),
+        ("tolerance", 2),
+        ("batch_size", 1),
+        ("bootstrap", "yes"),
+        ("learning_rate_drop", 1),
+        ("learning_rate_rise", -1),
+        ("unfreeze_steps", 5),
+        ("unfreeze_steps", [0]),
+    ],
+)
 def test_constants_out_of_range_are_refused_with_their_range(name: str, value: object):
     assert f"options['{name}'] is {value!r}; it must be" in refusal(policy="plasticity", options={name: value})
 
 
 def test_good_constants_reach_the_controller_as_they_are():
-    options = {"interval_steps": 7, "window": 4, "tolerance": 0.5, "signed_slope": True, "bootstrap": False,
-               "learning_rate_drop": 0, "learning_rate_rise": 3.0, "unfreeze_steps": [5, 9], "batch_size": 16}
+    options = {
+        "interval_steps": 7,
+        "window": 4,
+        "tolerance": 0.5,
+        "signed_slope": True,
+        "bootstrap": False,
+        "learning_rate_drop": 0,
+        "learning_rate_rise": 3.0,
+        "unfreeze_steps": [5, 9],
+        "batch_size": 16,
+    }
     assert json.loads(Config(policy="plasticity", options=options).policy_json()) == {"plasticity": options}
     entries = [{"fraction": 0.5, "frozen_prefix": 2}]
     config = Config(policy="schedule", options={"entries": entries}, total_steps=10)
     assert json.loads(config.policy_json()) == {"schedule": {"entries": entries}}
 
 
-@pytest.mark.parametrize(("policy", "name", "value"), [
-    ("auto", "start", 1.1), ("auto", "start", True), ("auto", "every", 0), ("auto", "most_modules", 0),
-    ("auto", "threshold", 0), ("auto", "late_threshold", 1), ("auto", "readings", 3),
-    ("auto", "reprobe_every", -1), ("auto", "thaw_rise", 0.5), ("auto", "second_opinion", 1), ("auto", "start", float("nan")),
-    ("auto", "early_share", 1.5),
-    ("staged", "begin", -0.1), ("staged", "stages", 0), ("staged", "deepest_prefix", 0), ("staged", "share", 0),
-    ("staged", "area", 1), ("finetune", "budget", 0), ("finetune", "frozen_prefix", 0),
-    ("gradnorm", "percentile", 101), ("gradnorm", "check_steps", 0)])
+@pytest.mark.parametrize(
+    ("policy", "name", "value"),
+    [
+        ("auto", "start", 1.1),
+        ("auto", "start", True),
+        ("auto", "every", 0),
+        ("auto", "most_modules", 0),
+        ("auto", "threshold", 0),
+        ("auto", "late_threshold", 1),
+        ("auto", "readings", 3),
+        ("auto", "reprobe_every", -1),
+        ("auto", "thaw_rise", 0.5),
+        ("auto", "second_opinion", 1),
+        ("auto", "start", float("nan")),
+        ("auto", "early_share", 1.5),
+        ("staged", "begin", -0.1),
+        ("staged", "stages", 0),
+        ("staged", "deepest_prefix", 0),
+        ("staged", "share", 0),
+        ("staged", "area", 1),
+        ("finetune", "budget", 0),
+        ("finetune", "frozen_prefix", 0),
+        ("gradnorm", "percentile", 101),
+        ("gradnorm", "check_steps", 0),
+    ],
+)
 def test_constants_of_the_other_policies_have_ranges_too(policy: str, name: str, value: object):
     assert f"options['{name}'] is {value!r}; it must be" in refusal(policy=policy, options={name: value})
 
 
 def test_constants_of_the_other_policies_reach_the_controller_as_they_are():
-    options = {"start": 0, "every": 0.05, "threshold": 0.1, "reprobe_every": 0, "thaw_rise": 0,
-               "second_opinion": False}
+    options = {"start": 0, "every": 0.05, "threshold": 0.1, "reprobe_every": 0, "thaw_rise": 0, "second_opinion": False}
     config = Config(policy="auto", options=options)
     assert json.loads(config.policy_json()) == {"auto": {**options, "batch_size": 32}}
     assert json.loads(config.policy_json(16))["auto"]["batch_size"] == 16
-    for policy, constants in {"staged": {"begin": 0.6, "area": True}, "finetune": {"budget": 0.5},
-                              "gradnorm": {"percentile": 40}}.items():
+    for policy, constants in {
+        "staged": {"begin": 0.6, "area": True},
+        "finetune": {"budget": 0.5},
+        "gradnorm": {"percentile": 40},
+    }.items():
         assert json.loads(Config(policy=policy, options=constants).policy_json()) == {policy: constants}
 
 
 def test_a_short_training_does_without_the_second_opinion():
-    for options, total_steps, reads in (({}, 4_999, False), ({}, 5_000, True), ({}, None, True),
-                                        ({"second_opinion": True}, 100, True), ({"second_opinion": False}, 9_999, False)):
+    for options, total_steps, reads in (
+        ({}, 4_999, False),
+        ({}, 5_000, True),
+        ({}, None, True),
+        ({"second_opinion": True}, 100, True),
+        ({"second_opinion": False}, 9_999, False),
+    ):
         config = Config(policy="auto", options=options)
         assert config.reads_plasticity(total_steps) == reads
         sent = json.loads(config.policy_json(8, total_steps))["auto"]

@@ -13,8 +13,17 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import (BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset,
-                              RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 from torch.utils.data._utils.pin_memory import pin_memory
 
 import egeria
@@ -128,8 +137,12 @@ def with_seed(make: Callable[[], DataLoader]) -> DataLoader:
 
 def state_of_generators(loader: DataLoader) -> list[Any]:
     own = [loader.generator] if loader.generator is not None else []
-    return [torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist(),
-            *(generator.get_state().tolist() for generator in own)]
+    return [
+        torch.get_rng_state().tolist(),
+        random.getstate(),
+        np.random.get_state()[1].tolist(),
+        *(generator.get_state().tolist() for generator in own),
+    ]
 
 
 def play(loader: DataLoader, take: Callable[[Any], Any], epochs: int, stop: int | None) -> list[Any]:
@@ -186,9 +199,11 @@ LOADERS: dict[str, Callable[[], DataLoader]] = {
     "a class of its own": lambda: DataLoader(Numbers(), **FOUR, collate_fn=as_own),
     "not collated": lambda: DataLoader(Numbers(), batch_size=None, shuffle=True),
     "lists of indices": lambda: DataLoader(
-        Columns(), batch_size=None, sampler=BatchSampler(RandomSampler(range(SAMPLES)), 4, False)),
+        Columns(), batch_size=None, sampler=BatchSampler(RandomSampler(range(SAMPLES)), 4, False)
+    ),
     "batch sampler": lambda: DataLoader(
-        Numbers(), batch_sampler=BatchSampler(SequentialSampler(range(SAMPLES)), 4, True)),
+        Numbers(), batch_sampler=BatchSampler(SequentialSampler(range(SAMPLES)), 4, True)
+    ),
     "list of batches": lambda: DataLoader(Numbers(), batch_sampler=[[3, 1], [2], [7, 7, 9]]),
     "tuples of indices": lambda: DataLoader(Numbers(), batch_sampler=[(3, 1), (2,), (7, 7, 9)]),
     "drawn at once": lambda: DataLoader(Numbers(), batch_sampler=AtOnce()),
@@ -198,16 +213,21 @@ LOADERS: dict[str, Callable[[], DataLoader]] = {
     "subset": lambda: DataLoader(Numbers(), **FOUR, sampler=SubsetRandomSampler(range(7, 41), generator())),
     "weighted": lambda: DataLoader(Numbers(), **FOUR, sampler=WeightedRandomSampler([1.0] * SAMPLES, 50)),
     "with replacement": lambda: DataLoader(
-        Numbers(), **FOUR, sampler=RandomSampler(range(SAMPLES), True, 90), generator=generator()),
+        Numbers(), **FOUR, sampler=RandomSampler(range(SAMPLES), True, 90), generator=generator()
+    ),
     "with replacement by a generator": lambda: DataLoader(
-        Numbers(), **FOUR, generator=(own := generator()), sampler=RandomSampler(range(SAMPLES), True, 90, own)),
+        Numbers(), **FOUR, generator=(own := generator()), sampler=RandomSampler(range(SAMPLES), True, 90, own)
+    ),
     "more than once": lambda: DataLoader(
-        Numbers(9), **FOUR, generator=(own := generator()), sampler=RandomSampler(range(9), False, 31, own)),
+        Numbers(9), **FOUR, generator=(own := generator()), sampler=RandomSampler(range(9), False, 31, own)
+    ),
     "two workers": lambda: DataLoader(Numbers(), **FOUR, **WORKERS, shuffle=True, worker_init_fn=init_worker),
     "two workers that stay": lambda: DataLoader(
-        Numbers(), **FOUR, **WORKERS, shuffle=True, persistent_workers=True, generator=generator()),
+        Numbers(), **FOUR, **WORKERS, shuffle=True, persistent_workers=True, generator=generator()
+    ),
     "two workers, several at a time": lambda: DataLoader(
-        Fetching(), **FOUR, **WORKERS, shuffle=True, collate_fn=as_pair, prefetch_factor=3),
+        Fetching(), **FOUR, **WORKERS, shuffle=True, collate_fn=as_pair, prefetch_factor=3
+    ),
 }
 
 
@@ -222,8 +242,19 @@ def test_every_batch_has_its_ids_and_is_what_it_is_without(name: str):
 
 
 # Every place to stop is tried where a sampler draws at its end.
-@pytest.mark.parametrize("name", ["shuffled", "shuffled by a generator", "without the rest", "without a rest",
-                                  "with replacement by a generator", "more than once", "weighted", "subset"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "shuffled",
+        "shuffled by a generator",
+        "without the rest",
+        "without a rest",
+        "with replacement by a generator",
+        "more than once",
+        "weighted",
+        "subset",
+    ],
+)
 @pytest.mark.parametrize("stop", range(13))
 def test_a_loop_that_stops_early_finds_the_next_epoch_as_it_would(name: str, stop: int):
     expected = play(with_seed(LOADERS[name]), lambda batch: None, 3, stop)
@@ -246,8 +277,9 @@ def test_so_does_one_with_workers(name: str, stop: int):
 @pytest.mark.parametrize("persistent", [False, True])
 def test_spawned_workers(persistent: bool):
     def make() -> DataLoader:
-        return DataLoader(Numbers(), 16, shuffle=True, num_workers=1, multiprocessing_context="spawn",
-                          persistent_workers=persistent)
+        return DataLoader(
+            Numbers(), 16, shuffle=True, num_workers=1, multiprocessing_context="spawn", persistent_workers=persistent
+        )
 
     expected = play(with_seed(make), lambda batch: None, 1, None)
     seen, note = notes()
@@ -424,8 +456,9 @@ def test_ids_are_given_once_for_an_announcement_and_only_for_its_size():
     assert ids.take(1) is None
 
 
-@pytest.mark.parametrize("wrong", ["12", [1.5], torch.tensor([1.5]), [2**63], [None], torch.tensor(3), 3,
-                                   torch.tensor([[1, 2]])])
+@pytest.mark.parametrize(
+    "wrong", ["12", [1.5], torch.tensor([1.5]), [2**63], [None], torch.tensor(3), 3, torch.tensor([[1, 2]])]
+)
 def test_ids_are_integers_of_64_bits(wrong: Any):
     with pytest.raises(EgeriaError, match=r"^\[BAD_SAMPLE_IDS\] announce\(\) takes the ids of a batch's samples"):
         SampleIds().announce(wrong)
@@ -536,12 +569,15 @@ def test_a_subclass_that_iterates_as_a_loader_does_is_wrapped():
     assert isinstance(pickle.loads(pickle.dumps(wrapped)), Loader)
 
 
-@pytest.mark.parametrize("loader, why", [
-    (DataLoader(Stream()), r"the Stream, an iterable dataset, have no indices; use .*announce\(ids\)"),
-    (Moving(Numbers()), r"a Moving with an iteration of its own; use a torch.utils.data.DataLoader"),
-    ([1, 2], r"wrap\(\) takes a torch.utils.data.DataLoader, not a list"),
-    (None, r"not a NoneType"),
-])
+@pytest.mark.parametrize(
+    "loader, why",
+    [
+        (DataLoader(Stream()), r"the Stream, an iterable dataset, have no indices; use .*announce\(ids\)"),
+        (Moving(Numbers()), r"a Moving with an iteration of its own; use a torch.utils.data.DataLoader"),
+        ([1, 2], r"wrap\(\) takes a torch.utils.data.DataLoader, not a list"),
+        (None, r"not a NoneType"),
+    ],
+)
 def test_what_has_no_ids_is_refused(loader: Any, why: str):
     with pytest.raises(EgeriaError, match=rf"^\[NO_SAMPLE_IDS\] .*{why}"):
         egeria.data.wrap(loader)

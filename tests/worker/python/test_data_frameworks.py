@@ -17,8 +17,15 @@ from accelerate.data_loader import DataLoaderShard, SeedableRandomSampler
 from launching import HERE, Program
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
-from transformers import (BatchEncoding, PretrainedConfig, PreTrainedModel, Trainer, TrainerCallback,
-                          TrainingArguments, set_seed)
+from transformers import (
+    BatchEncoding,
+    PretrainedConfig,
+    PreTrainedModel,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
 
 import egeria.sample_ids
 from egeria import Config, EgeriaError
@@ -98,32 +105,44 @@ class Model(PreTrainedModel):
         return {"loss": self.layers(x / SAMPLES).square().mean()}
 
 
-def trainer_of(folder: pathlib.Path, callback: TrainerCallback, dataset: Any = None, collator: Any = collate,
-               **options: Any) -> Trainer:
+def trainer_of(
+    folder: pathlib.Path, callback: TrainerCallback, dataset: Any = None, collator: Any = collate, **options: Any
+) -> Trainer:
     set_seed(0)
-    arguments = {"num_train_epochs": 2, "per_device_train_batch_size": 4, "save_strategy": "no",
-                 "learning_rate": 1e-2, **options}
-    return Trainer(Model(), TrainingArguments(str(folder), use_cpu=True, report_to="none", disable_tqdm=True,
-                                              **arguments),
-                   train_dataset=Numbers() if dataset is None else dataset, eval_dataset=Numbers(),
-                   data_collator=collator, callbacks=[callback])
+    arguments = {
+        "num_train_epochs": 2,
+        "per_device_train_batch_size": 4,
+        "save_strategy": "no",
+        "learning_rate": 1e-2,
+        **options,
+    }
+    return Trainer(
+        Model(),
+        TrainingArguments(str(folder), use_cpu=True, report_to="none", disable_tqdm=True, **arguments),
+        train_dataset=Numbers() if dataset is None else dataset,
+        eval_dataset=Numbers(),
+        data_collator=collator,
+        callbacks=[callback],
+    )
 
 
 def right(model: Model, least: int) -> bool:
     return len(model.seen) >= least and all(ids == samples for ids, samples in model.seen)
 
 
-@pytest.mark.parametrize("options", [
-    {},
-    {"train_sampling_strategy": "group_by_length", "gradient_accumulation_steps": 3},
-    {"train_sampling_strategy": "batch_rebalance", "gradient_accumulation_steps": 2},
-    {"dataloader_num_workers": 2, "dataloader_persistent_workers": True, "eval_strategy": "steps",
-     "eval_steps": 3},
-    {"remove_unused_columns": False, "dataloader_drop_last": True, "label_smoothing_factor": 0.0},
-    {"collator": collate_encoding, "gradient_accumulation_steps": 2},
-], ids=str)
-def test_the_trainer_has_the_ids_of_each_batch_and_trains_as_without(options: dict[str, Any],
-                                                                     tmp_path: pathlib.Path):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"train_sampling_strategy": "group_by_length", "gradient_accumulation_steps": 3},
+        {"train_sampling_strategy": "batch_rebalance", "gradient_accumulation_steps": 2},
+        {"dataloader_num_workers": 2, "dataloader_persistent_workers": True, "eval_strategy": "steps", "eval_steps": 3},
+        {"remove_unused_columns": False, "dataloader_drop_last": True, "label_smoothing_factor": 0.0},
+        {"collator": collate_encoding, "gradient_accumulation_steps": 2},
+    ],
+    ids=str,
+)
+def test_the_trainer_has_the_ids_of_each_batch_and_trains_as_without(options: dict[str, Any], tmp_path: pathlib.Path):
     callback = EgeriaCallback(config=QUIET)
     trainer = trainer_of(tmp_path, callback, **options)
     trainer.train()
@@ -138,8 +157,12 @@ def test_the_trainer_has_the_ids_of_each_batch_and_trains_as_without(options: di
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_resumed_trainer_has_the_ids_of_each_batch(tmp_path: pathlib.Path, workers: int):
-    options = {"save_strategy": "steps", "save_steps": 4, "gradient_accumulation_steps": 2,
-               "dataloader_num_workers": workers}
+    options = {
+        "save_strategy": "steps",
+        "save_steps": 4,
+        "gradient_accumulation_steps": 2,
+        "dataloader_num_workers": workers,
+    }
     whole = trainer_of(tmp_path, EgeriaCallback(config=QUIET), **options)
     whole.train()
     callback = EgeriaCallback(config=QUIET)
@@ -167,13 +190,15 @@ def test_a_trainer_with_variants_that_is_resumed_has_those_of_one_that_is_not(tm
         seen.append(trainer.model.seen)
         assert all(ids is not None and [index // 3 for index in ids] == samples for ids, samples in seen[-1])
     assert len(seen[0]) == 24 and seen[1] == seen[0][16:]
-    first, second = (dict(divmod(index, 3) for ids, _ in seen[0][begin:begin + 12] for index in ids)
-                     for begin in (0, 12))
+    first, second = (
+        dict(divmod(index, 3) for ids, _ in seen[0][begin : begin + 12] for index in ids) for begin in (0, 12)
+    )
     assert len(first) == len(second) == SAMPLES and all(first[sample] != second[sample] for sample in first)
 
 
 def test_the_loader_of_a_trainer_is_as_before_when_it_has_ended(tmp_path: pathlib.Path):
     """Some give the Trainer a loader of their own, always the same."""
+
     class Keeping(Trainer):
         def get_train_dataloader(self) -> DataLoader:
             if not hasattr(self, "loader"):
@@ -190,13 +215,21 @@ def test_the_loader_of_a_trainer_is_as_before_when_it_has_ended(tmp_path: pathli
     assert all(list(batch) == ["x"] for batch in trainer.loader)
 
 
-@pytest.mark.parametrize("dataset, options, why", [
-    (Stream(), {"max_steps": 5}, "an iterable dataset, have no indices"),
-    (None, {"max_steps": 5, "accelerator_config": {"dispatch_batches": True}}, "with dispatch_batches=True"),
-])
-def test_a_trainer_without_ids_trains_and_says_why(dataset: Any, options: dict[str, Any], why: str,
-                                                   tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch,
-                                                   caplog: pytest.LogCaptureFixture):
+@pytest.mark.parametrize(
+    "dataset, options, why",
+    [
+        (Stream(), {"max_steps": 5}, "an iterable dataset, have no indices"),
+        (None, {"max_steps": 5, "accelerator_config": {"dispatch_batches": True}}, "with dispatch_batches=True"),
+    ],
+)
+def test_a_trainer_without_ids_trains_and_says_why(
+    dataset: Any,
+    options: dict[str, Any],
+    why: str,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
     monkeypatch.setattr(egeria.sample_ids, "_current", SampleIds())
     monkeypatch.setattr(egeria.sample_ids, "_told", set())
     callback = EgeriaCallback(config=QUIET)

@@ -11,8 +11,16 @@ import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard, SeedableRandomSampler, SkipBatchSampler
 from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
-from torch.utils.data import (BatchSampler, DataLoader, DistributedSampler, RandomSampler, Sampler,
-                              SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from egeria.data import NodeSampler, current, wrap
@@ -121,7 +129,7 @@ def test_what_is_upcoming_is_what_comes(name: str, workers: int):
         assert delivered[-1] == batch.tolist()
     least = AHEAD if early else 2 * workers - 1
     for position, hint in enumerate(hints):
-        assert hint == delivered[position + 1:position + 1 + len(hint)]
+        assert hint == delivered[position + 1 : position + 1 + len(hint)]
         # The last batch may not be drawn early.
         assert min(least, len(hints) - position - 2) <= len(hint) <= AHEAD + 2 * workers
 

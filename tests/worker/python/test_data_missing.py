@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -63,16 +64,20 @@ def ids_of(**options: Any) -> Callable[[], DataLoader]:
     return lambda: wrap(DataLoader(ROWS, 4, **options))
 
 
-@pytest.mark.parametrize("make, loop, why", [
-    (lambda: DataLoader(ROWS, 4), each, r"loader is not wrapped; loader = egeria.data.wrap\(loader\)"),
-    (ids_of(), one_ahead, r"takes batches ahead of the model, or leaves some out; call egeria.data.current\(\)"),
-    (ids_of(), always_the_first, "of a loop that has been left"),
-    (ids_of(), several_times, "called more than once for a batch"),
-    (ids_of(), halves, "called with 2 samples, the loader's batch has 4"),
-    (ids_of(collate_fn=reversed_rows), each, r"no integers of 64 bits \(give wrap\(\) a sample_id\), or"),
-])
-def test_it_is_said_once(make: Callable[[], DataLoader], loop: Callable[[DataLoader], None], why: str,
-                         caplog: pytest.LogCaptureFixture):
+@pytest.mark.parametrize(
+    "make, loop, why",
+    [
+        (lambda: DataLoader(ROWS, 4), each, r"loader is not wrapped; loader = egeria.data.wrap\(loader\)"),
+        (ids_of(), one_ahead, r"takes batches ahead of the model, or leaves some out; call egeria.data.current\(\)"),
+        (ids_of(), always_the_first, "of a loop that has been left"),
+        (ids_of(), several_times, "called more than once for a batch"),
+        (ids_of(), halves, "called with 2 samples, the loader's batch has 4"),
+        (ids_of(collate_fn=reversed_rows), each, r"no integers of 64 bits \(give wrap\(\) a sample_id\), or"),
+    ],
+)
+def test_it_is_said_once(
+    make: Callable[[], DataLoader], loop: Callable[[DataLoader], None], why: str, caplog: pytest.LogCaptureFixture
+):
     for _ in range(3):
         loop(make())
     assert len(caplog.records) == 1
@@ -104,8 +109,9 @@ def test_a_session_says_it_if_it_has_a_cache(cache: str, said: int, caplog: pyte
     assert sum("nothing is cached" in record.getMessage() for record in caplog.records) == said
 
 
-def test_a_prefix_that_is_refused_does_not_look_like_a_loop_that_runs_ahead(cache_daemon: Daemon,
-                                                                            caplog: pytest.LogCaptureFixture):
+def test_a_prefix_that_is_refused_does_not_look_like_a_loop_that_runs_ahead(
+    cache_daemon: Daemon, caplog: pytest.LogCaptureFixture
+):
     model = nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1))
     model[0].register_forward_hook(lambda module, args, output: None)  # somebody's, so that nothing is skipped
     optimizer = torch.optim.SGD(model.parameters(), 1e-4)

@@ -181,12 +181,15 @@ def test_batches_of_all_kinds_are_taken():
     assert report.modules[0].reference == "controller"
 
 
-@pytest.mark.parametrize("example,loss_fn,message", [
-    (torch.randn(8, 3), None, "RuntimeError"),
-    (batch(), lambda model, inputs: model(inputs), "the loss must be a tensor with one number"),
-    (batch(), lambda model, inputs: model(inputs).sum().detach(), "that has a gradient"),
-    (batch(), lambda model, inputs: 1.0, "the loss must be a tensor"),
-])
+@pytest.mark.parametrize(
+    "example,loss_fn,message",
+    [
+        (torch.randn(8, 3), None, "RuntimeError"),
+        (batch(), lambda model, inputs: model(inputs), "the loss must be a tensor with one number"),
+        (batch(), lambda model, inputs: model(inputs).sum().detach(), "that has a gradient"),
+        (batch(), lambda model, inputs: 1.0, "the loss must be a tensor"),
+    ],
+)
 def test_a_batch_on_which_the_model_fails_is_an_error(example, loss_fn, message: str):
     with pytest.raises(EgeriaError, match=r"(?s)\[BAD_BATCH\] the model fails.*give a batch as in") as caught:
         examine(network(), example, loss_fn)
@@ -201,7 +204,6 @@ class _Graph:
 
 
 class _OfGraphs(nn.Module):
-
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 2))
@@ -210,9 +212,14 @@ class _OfGraphs(nn.Module):
         return self.layers(graph.nodes)
 
 
-@pytest.mark.parametrize("model, example, why", [
-    (_OfGraphs(), _Graph(), "no reading can be taken"),
-    (_OfGraphs().layers, torch.randn(1, 8), "the example batch has one sample")], ids=["no tensors", "one sample"])
+@pytest.mark.parametrize(
+    "model, example, why",
+    [
+        (_OfGraphs(), _Graph(), "no reading can be taken"),
+        (_OfGraphs().layers, torch.randn(1, 8), "the example batch has one sample"),
+    ],
+    ids=["no tensors", "one sample"],
+)
 def test_what_gives_no_reading_is_measured_all_the_same(model: nn.Module, example: object, why: str):
     report = examine(model, example, lambda model, batch: model(batch).square().mean(), rounds=1)
     assert report.refusal is None and report.savings
@@ -230,7 +237,7 @@ def test_a_model_that_returns_no_number_is_an_error():
 
 # The command.
 
-SOURCE = '''
+SOURCE = """
 import helper_of_the_model, torch
 from torch import nn
 def build():
@@ -252,7 +259,7 @@ def too_many(): return build(), None, None, None, None
 def strange(): return build(), None, "loss"
 def needs(argument): return build()
 text = "not a function"
-'''
+"""
 
 
 @pytest.fixture(scope="module")
@@ -266,8 +273,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 def doctor(*arguments: object, folder: pathlib.Path) -> subprocess.CompletedProcess:
     """`egeria doctor`, as it is installed."""
-    return subprocess.run([BIN / "egeria", "doctor", *map(str, arguments)], cwd=folder, capture_output=True,
-                          text=True, env=environment(EGERIA_PYTHON=sys.executable), timeout=200, check=False)
+    return subprocess.run(
+        [BIN / "egeria", "doctor", *map(str, arguments)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env=environment(EGERIA_PYTHON=sys.executable),
+        timeout=200,
+        check=False,
+    )
 
 
 def test_the_command_prints_a_report_or_json(folder: pathlib.Path):
@@ -284,7 +298,8 @@ def test_the_command_prints_a_report_or_json(folder: pathlib.Path):
 def test_the_command_looks_at_an_example_script(folder: pathlib.Path):
     (folder / "resnet.py").write_text(
         f"import sys, torch; sys.path.insert(0, {str(EXAMPLES)!r})\n"
-        "def build():\n    from cifar_resnet import ResNet\n    return ResNet(20), torch.randn(8, 3, 32, 32)\n")
+        "def build():\n    from cifar_resnet import ResNet\n    return ResNet(20), torch.randn(8, 3, 32, 32)\n"
+    )
     done = doctor("resnet.py:build", "--json", "--rounds", 1, folder=folder)
     report = json.loads(done.stdout)
     assert report["parameters"] == 272_474 and len(report["modules"]) == 7
@@ -305,20 +320,25 @@ def test_the_exit_code_tells_a_refusal_from_bad_input(folder: pathlib.Path, caps
         assert caught.value.code == 2
 
 
-@pytest.mark.parametrize("target,message", [
-    ("some_model.py", "does not name a function; give model.py:build or package.module:build"),
-    ("some_model.py:a-b", "does not name a function"),
-    ("no_such_file.py:build", "no_such_file.py cannot be loaded: FileNotFoundError: there is no such file"),
-    ("broken_model.py:build", "RuntimeError: starts training; it is run as an import, so keep the training"),
-    ("no_such_package.model:build", "ModuleNotFoundError"),
-    ("some_model.py:missing", "has no function 'missing'; define missing() so that it returns the model, or"),
-    ("some_model.py:text", "has no function 'text'"),
-    ("some_model.py:needs", "TypeError: needs() missing 1 required positional argument: 'argument'; it is called "
-     "without arguments"),
-    ("some_model.py:nothing", "returned (); it must return the model, or (model, batch)"),
-    ("some_model.py:too_many", "returned (Sequential); it must return"),
-    ("some_model.py:strange", "returned (Sequential, str); it must return"),
-])
+@pytest.mark.parametrize(
+    "target,message",
+    [
+        ("some_model.py", "does not name a function; give model.py:build or package.module:build"),
+        ("some_model.py:a-b", "does not name a function"),
+        ("no_such_file.py:build", "no_such_file.py cannot be loaded: FileNotFoundError: there is no such file"),
+        ("broken_model.py:build", "RuntimeError: starts training; it is run as an import, so keep the training"),
+        ("no_such_package.model:build", "ModuleNotFoundError"),
+        ("some_model.py:missing", "has no function 'missing'; define missing() so that it returns the model, or"),
+        ("some_model.py:text", "has no function 'text'"),
+        (
+            "some_model.py:needs",
+            "TypeError: needs() missing 1 required positional argument: 'argument'; it is called without arguments",
+        ),
+        ("some_model.py:nothing", "returned (); it must return the model, or (model, batch)"),
+        ("some_model.py:too_many", "returned (Sequential); it must return"),
+        ("some_model.py:strange", "returned (Sequential, str); it must return"),
+    ],
+)
 def test_a_build_function_that_cannot_be_used_is_named(target: str, message: str, folder, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", list(sys.path))

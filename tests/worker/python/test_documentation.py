@@ -34,8 +34,10 @@ def test_the_differences_shown_are_those_of_the_examples(name: str):
 
 
 def test_all_examples_in_a_loop_differ_by_the_same_lines():
-    added = [[line.strip("+ ") for line in difference(name).splitlines() if line.startswith("+")]
-             for name in ("cifar_resnet.py", "digits.py", "char_gpt.py")]
+    added = [
+        [line.strip("+ ") for line in difference(name).splitlines() if line.startswith("+")]
+        for name in ("cifar_resnet.py", "digits.py", "char_gpt.py")
+    ]
     assert added[0] == added[1] == [line.replace("arguments.steps", "steps") for line in added[2]]
 
 

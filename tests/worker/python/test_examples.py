@@ -7,15 +7,23 @@ import pathlib
 import sys
 
 import pytest
-from example_scripts import (EXAMPLES, launch, losses, plain_script, plain_source, run, write_cifar,
-                             write_questions, write_text)
+from example_scripts import (
+    EXAMPLES,
+    launch,
+    losses,
+    plain_script,
+    plain_source,
+    run,
+    write_cifar,
+    write_questions,
+    write_text,
+)
 
 SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py"))
 
 
 def test_every_example_is_tested_here():
-    assert SCRIPTS == ["char_gpt.py", "cifar_resnet.py", "digits.py", "hf_question_answering.py",
-                       "lightning_digits.py"]
+    assert SCRIPTS == ["char_gpt.py", "cifar_resnet.py", "digits.py", "hf_question_answering.py", "lightning_digits.py"]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -29,8 +37,23 @@ def test_egeria_takes_at_most_three_lines_and_all_of_them_can_be_left_out(name: 
 
 def test_the_resnet_learns_on_two_ranks(tmp_path: pathlib.Path):
     data = write_cifar(tmp_path / "cifar")
-    out = launch(plain_script("cifar_resnet.py", tmp_path), data, "--depth", 8, "--epochs", 4, "--batch-size", 16,
-                 "--learning-rate", 0.05, "--losses", "losses.jsonl", "--save", "w.pt", folder=tmp_path)
+    out = launch(
+        plain_script("cifar_resnet.py", tmp_path),
+        data,
+        "--depth",
+        8,
+        "--epochs",
+        4,
+        "--batch-size",
+        16,
+        "--learning-rate",
+        0.05,
+        "--losses",
+        "losses.jsonl",
+        "--save",
+        "w.pt",
+        folder=tmp_path,
+    )
     assert "epoch 4: loss" in out
     values = losses(tmp_path / "losses.jsonl")
     assert len(values) == 4 * 10 and sum(values[-5:]) < 0.9 * sum(values[:5])
@@ -39,9 +62,29 @@ def test_the_resnet_learns_on_two_ranks(tmp_path: pathlib.Path):
 
 def test_the_gpt_learns_with_accumulation_autocast_clipping_and_compilation(tmp_path: pathlib.Path):
     text = write_text(tmp_path / "text.txt")
-    out = launch(plain_script("char_gpt.py", tmp_path), text, "--layers", 2, "--width", 32, "--context", 32,
-                 "--steps", 30, "--warmup", 5, "--learning-rate", 1e-2, "--compile", "aot_eager",
-                 "--eval-interval", 15, "--losses", "losses.jsonl", folder=tmp_path)
+    out = launch(
+        plain_script("char_gpt.py", tmp_path),
+        text,
+        "--layers",
+        2,
+        "--width",
+        32,
+        "--context",
+        32,
+        "--steps",
+        30,
+        "--warmup",
+        5,
+        "--learning-rate",
+        1e-2,
+        "--compile",
+        "aot_eager",
+        "--eval-interval",
+        15,
+        "--losses",
+        "losses.jsonl",
+        folder=tmp_path,
+    )
     assert "step 30: loss" in out
     values = losses(tmp_path / "losses.jsonl")
     assert len(values) == 30 and values[-1] < 0.9 * values[0]
@@ -54,8 +97,26 @@ def test_the_digits_are_learnt_on_two_ranks(tmp_path: pathlib.Path):
 
 def test_the_trainer_answers_questions_and_resumes(tmp_path: pathlib.Path):
     train, dev = write_questions(tmp_path / "train.json"), write_questions(tmp_path / "dev.json", 16, seed=1)
-    options = (train, dev, "--layers", 2, "--heads", 2, "--width", 32, "--length", 64, "--vocabulary", 200,
-               "--batch-size", 4, "--save-steps", 6, "--output", "out")
+    options = (
+        train,
+        dev,
+        "--layers",
+        2,
+        "--heads",
+        2,
+        "--width",
+        32,
+        "--length",
+        64,
+        "--vocabulary",
+        200,
+        "--batch-size",
+        4,
+        "--save-steps",
+        6,
+        "--output",
+        "out",
+    )
     script = plain_script("hf_question_answering.py", tmp_path)
     out = launch(script, *options, "--epochs", 1, folder=tmp_path)
     assert "exact match" in out
@@ -113,15 +174,18 @@ def test_bad_input_is_named(name: str, arguments: list[str], message: str, input
     assert message in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("name,missing,arguments", [
-    ("digits.py", "sklearn", []),
-    ("lightning_digits.py", "lightning", []),
-    ("hf_question_answering.py", "transformers", ["train.json", "train.json"]),
-])
-def test_a_missing_package_is_named_with_a_command_that_installs_it(name: str, missing: str, arguments: list[str],
-                                                                    inputs: pathlib.Path):
-    code = (f"import runpy, sys; sys.modules['{missing}'] = None; "
-            f"runpy.run_path('plain_{name}', run_name='__main__')")
+@pytest.mark.parametrize(
+    "name,missing,arguments",
+    [
+        ("digits.py", "sklearn", []),
+        ("lightning_digits.py", "lightning", []),
+        ("hf_question_answering.py", "transformers", ["train.json", "train.json"]),
+    ],
+)
+def test_a_missing_package_is_named_with_a_command_that_installs_it(
+    name: str, missing: str, arguments: list[str], inputs: pathlib.Path
+):
+    code = f"import runpy, sys; sys.modules['{missing}'] = None; runpy.run_path('plain_{name}', run_name='__main__')"
     plain_script(name, inputs)
     done = run([sys.executable, "-c", code, *arguments], inputs)
     assert done.returncode != 0

@@ -16,6 +16,7 @@ import weakref
 import pytest
 import torch
 import torch._dynamo.testing
+from layered_models import Layered, freeze_by_hand, gradients, largest_relative_error, layer_modules
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, update_bn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
@@ -24,7 +25,6 @@ from egeria.errors import EgeriaError
 from egeria.freezing import Freezer
 from egeria.modules import LayerModule
 from egeria.replicas import Replicas
-from layered_models import Layered, freeze_by_hand, gradients, largest_relative_error, layer_modules
 
 OPTIMIZERS = {
     "sgd": functools.partial(torch.optim.SGD, momentum=0.9),
@@ -34,8 +34,12 @@ OPTIMIZERS = {
     "rmsprop": functools.partial(torch.optim.RMSprop, momentum=0.9, centered=True),
     "adagrad": torch.optim.Adagrad,
 }
-VARIANTS = [(name, variant) for name in OPTIMIZERS for variant in ("plain", "foreach", "fused")
-            if not (variant == "fused" and name == "rmsprop")]  # torch has no fused RMSprop
+VARIANTS = [
+    (name, variant)
+    for name in OPTIMIZERS
+    for variant in ("plain", "foreach", "fused")
+    if not (variant == "fused" and name == "rmsprop")
+]  # torch has no fused RMSprop
 
 
 def make_optimizer(name: str, variant: str, model: nn.Module, **options) -> torch.optim.Optimizer:
@@ -282,8 +286,9 @@ def tell_twice(model: nn.Module) -> None:
     model.train()
 
 
-@pytest.mark.parametrize("attack", [tell_all, tell_a_layer, tell_the_norm, call_unbound, assign, tell_by_apply,
-                                    tell_twice])
+@pytest.mark.parametrize(
+    "attack", [tell_all, tell_a_layer, tell_the_norm, call_unbound, assign, tell_by_apply, tell_twice]
+)
 def test_a_frozen_layer_computes_in_eval_mode_whatever_is_called(attack):
     model = make(norm=nn.BatchNorm1d, dropout=0.5)
     freezer = Freezer(layer_modules(model), [])
@@ -389,9 +394,11 @@ def frozen_model() -> tuple[Layered, Freezer]:
     return model, freezer
 
 
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model)),
-                                       lambda model: copy.deepcopy(copy.deepcopy(model))],
-                         ids=["deepcopy", "pickle", "deepcopy twice"])
+@pytest.mark.parametrize(
+    "duplicate",
+    [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model)), lambda model: copy.deepcopy(copy.deepcopy(model))],
+    ids=["deepcopy", "pickle", "deepcopy twice"],
+)
 def test_a_copy_of_a_frozen_model_can_be_put_into_any_mode_and_leaves_the_original_alone(duplicate):
     model, _ = frozen_model()
     other = duplicate(model)
@@ -434,8 +441,10 @@ def test_a_pickled_frozen_model_loads_where_egeria_is_not_installed():
     Freezer([LayerModule(str(i), (unit,), (str(i),)) for i, unit in enumerate(model)], []).apply(1)
     written = pickle.dumps(model)
     assert b"egeria" not in written
-    program = ("import pickle, sys, torch; model = pickle.loads(sys.stdin.buffer.read()); model.train(); "
-               "model(torch.ones(3, 4)); print(model[0][1].num_batches_tracked.item())")
+    program = (
+        "import pickle, sys, torch; model = pickle.loads(sys.stdin.buffer.read()); model.train(); "
+        "model(torch.ones(3, 4)); print(model[0][1].num_batches_tracked.item())"
+    )
     done = subprocess.run([sys.executable, "-I", "-c", program], input=written, capture_output=True, check=True)
     assert done.stdout.decode().strip() == "1"
 
@@ -469,9 +478,15 @@ class Checkpointed(Layered):
         def custom_forward(*inputs):
             return block(*inputs)
 
-        return {"module": block, "not reentrant": block, "closure": custom_forward, "method": block.forward,
-                "lambda of self": lambda x: self.run(block, x), "partial": functools.partial(block.__call__),
-                "callable object": Caller(block)}[self.way]
+        return {
+            "module": block,
+            "not reentrant": block,
+            "closure": custom_forward,
+            "method": block.forward,
+            "lambda of self": lambda x: self.run(block, x),
+            "partial": functools.partial(block.__call__),
+            "callable object": Caller(block),
+        }[self.way]
 
     @staticmethod
     def run(block, x):
@@ -488,8 +503,9 @@ class Caller:
         return self.block(x)
 
 
-@pytest.mark.parametrize("way", ["module", "not reentrant", "closure", "method", "lambda of self", "partial",
-                                 "callable object", "segments"])
+@pytest.mark.parametrize(
+    "way", ["module", "not reentrant", "closure", "method", "lambda of self", "partial", "callable object", "segments"]
+)
 def test_layers_behind_frozen_ones_get_their_gradients_however_they_are_checkpointed(way):
     torch.manual_seed(0)
     model, twin = Checkpointed(way), make()

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from gradient_models import MODULES, make_batch, make_model
+from test_gradients import Metered
 from torch import Tensor, nn
 
 from egeria.gradients import Squares
 from egeria.modules import partition
-from gradient_models import MODULES, make_batch, make_model
-from test_gradients import Metered
 
 PART = 32  # samples of a part
 READINGS = 64
@@ -46,8 +46,11 @@ def gradient_of(kind: str, seed: int, samples: int = PART) -> list[Tensor]:
     model = trained(kind)
     inputs, labels = make_batch(kind, samples, seed)
     modules = partition(model, MODULES[kind])
-    flat = iter(torch.autograd.grad(F.cross_entropy(model(inputs), labels),
-                                    [value for module in modules for _, value in module.parameters()]))
+    flat = iter(
+        torch.autograd.grad(
+            F.cross_entropy(model(inputs), labels), [value for module in modules for _, value in module.parameters()]
+        )
+    )
     return [torch.cat([next(flat).reshape(-1) for _ in module.parameters()]).double() for module in modules]
 
 
@@ -69,8 +72,14 @@ def readings_of_ranks(kind: str) -> list[Squares]:
     found = []
     for step in range(READINGS):
         one, other = (gradient_of(kind, 2 * step + rank) for rank in range(2))
-        found.append(Squares([float(a.square().sum() + b.square().sum()) / 2 for a, b in zip(one, other)],
-                             [float(((a + b) / 2).square().sum()) for a, b in zip(one, other)], 2, 2 * PART))
+        found.append(
+            Squares(
+                [float(a.square().sum() + b.square().sum()) / 2 for a, b in zip(one, other)],
+                [float(((a + b) / 2).square().sum()) for a, b in zip(one, other)],
+                2,
+                2 * PART,
+            )
+        )
     return found
 
 
@@ -105,17 +114,39 @@ def estimate(readings: list[Squares], module: int, folder: pathlib.Path) -> Esti
     """The controller's own, out of the reason that it gives for a freeze."""
     lines: list[dict[str, Any]] = [{"job": {"modules": 2, "ranks": 2, "total_steps": len(readings) + 1}}]
     for step, reading in enumerate(readings, 1):
-        lines.append({"step": step, "gradients": {
-            "step": step, "first_module": 0, "parts": 2, "samples": 2 * PART,
-            "mean_of_squares": [reading.mean_of_squares[module], 1.0],
-            "square_of_mean": [reading.square_of_mean[module], 1.0]}})
+        lines.append(
+            {
+                "step": step,
+                "gradients": {
+                    "step": step,
+                    "first_module": 0,
+                    "parts": 2,
+                    "samples": 2 * PART,
+                    "mean_of_squares": [reading.mean_of_squares[module], 1.0],
+                    "square_of_mean": [reading.square_of_mean[module], 1.0],
+                },
+            }
+        )
     recording = folder / "readings.jsonl"
     recording.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
-    constants = {"signal_led": True, "start": 0, "threshold": 0.99, "late_threshold": 0.99,
-                 "least_readings": len(readings), "readings": len(readings)}
-    command = [f"{os.environ['EGERIA_BIN']}/egeria", "replay", str(recording), "--policy", "auto", "--options",
-               json.dumps(constants)]
-    decision, = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    constants = {
+        "signal_led": True,
+        "start": 0,
+        "threshold": 0.99,
+        "late_threshold": 0.99,
+        "least_readings": len(readings),
+        "readings": len(readings),
+    }
+    command = [
+        f"{os.environ['EGERIA_BIN']}/egeria",
+        "replay",
+        str(recording),
+        "--policy",
+        "auto",
+        "--options",
+        json.dumps(constants),
+    ]
+    (decision,) = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     found = re.search(r"gradient SNR (\S+) \((\S+?)\.\.(\S+?)\)", json.loads(decision)["reason"])
     assert found is not None, decision
     return Estimate(*map(float, found.groups()))

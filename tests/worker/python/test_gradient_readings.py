@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
-
-from egeria.modules import LayerModule, partition
 from fake_controller import FakeController
 from gradient_models import MODULES, make_batch, make_model
 from launching import Program
+from torch import Tensor
+
+from egeria.modules import LayerModule, partition
 
 EVERY_STEP = {"intervalSteps": 1, "version": 1}
 # The line is up when the third step begins. Alone a rank knows of the request at its end; two of them have heard it
@@ -22,8 +22,9 @@ EVERY_STEP = {"intervalSteps": 1, "version": 1}
 FIRST_STEP = {1: 4, 2: 6}
 
 
-def train(folder: pathlib.Path, *options: object, ranks: int = 2, plans: int = 0,
-          gradients: dict[str, Any] | None = None) -> tuple[FakeController, list[dict[str, Any]], str]:
+def train(
+    folder: pathlib.Path, *options: object, ranks: int = 2, plans: int = 0, gradients: dict[str, Any] | None = None
+) -> tuple[FakeController, list[dict[str, Any]], str]:
     """What the controller heard, what each rank says, and what was printed. All ranks are asked, and all send: each
     reading comes as often, and the same."""
     folder.mkdir(exist_ok=True)
@@ -31,8 +32,15 @@ def train(folder: pathlib.Path, *options: object, ranks: int = 2, plans: int = 0
     if plans > 0:
         directive["plans"] = [{"planId": 1, "frozenPrefix": plans}]
     with FakeController(folder, **directive) as controller:
-        with Program(folder, "gradient_job.py", "--out", folder, *options, ranks=ranks,
-                     environment={"EGERIA_CONTROLLER": controller.address}) as program:
+        with Program(
+            folder,
+            "gradient_job.py",
+            "--out",
+            folder,
+            *options,
+            ranks=ranks,
+            environment={"EGERIA_CONTROLLER": controller.address},
+        ) as program:
             program.succeed()
         controller.close()
         by_step = {reading["step"]: {**reading, "upload_id": 0} for reading in controller.gradients}
@@ -77,12 +85,28 @@ def test_progress_of_gradient_descent_is_the_signal_times_the_rate(ranks: int, t
         assert reading["progress"] == pytest.approx([rate * value for value in signal], rel=1e-5, abs=1e-6 * scale)
 
 
-@pytest.mark.parametrize("options", [
-    "", "--accumulate 2", "--accumulate 2 --sync-always", "--views --static --model resnet", "--wrap later",
-    "--wrap compile_ddp", "--wrap ddp_compile", "--comm-hook fp16", "--scale", "--closure", "--closure --accumulate 2",
-    "--optimizers first_steps_first", "--optimizers first_steps_last"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        "",
+        "--accumulate 2",
+        "--accumulate 2 --sync-always",
+        "--views --static --model resnet",
+        "--wrap later",
+        "--wrap compile_ddp",
+        "--wrap ddp_compile",
+        "--comm-hook fp16",
+        "--scale",
+        "--closure",
+        "--closure --accumulate 2",
+        "--optimizers first_steps_first",
+        "--optimizers first_steps_last",
+    ],
+)
 def test_ranks_tell_their_gradients_apart(options: str, tmp_path: pathlib.Path):
-    controller, results, text = train(tmp_path, "--fixed-weights", "--steps", 12, *options.split(), gradients=EVERY_STEP)
+    controller, results, text = train(
+        tmp_path, "--fixed-weights", "--steps", 12, *options.split(), gradients=EVERY_STEP
+    )
     kind = "resnet" if "resnet" in options else "transformer"
     steps = [reading["step"] for reading in controller.gradients]
     assert steps == list(range(FIRST_STEP[2], 11)), text  # what the last two have told is on its way at the end
@@ -99,9 +123,14 @@ def test_ranks_tell_their_gradients_apart(options: str, tmp_path: pathlib.Path):
     assert results[0]["parameters"] == results[1]["parameters"]
 
 
-@pytest.mark.parametrize("options, reason", [
-    ("--wrap fsdp2", "under FSDP2"), ("--wrap manual", "not averaged by DistributedDataParallel"),
-    ("--comm-hook powersgd", "powerSGD_hook")])
+@pytest.mark.parametrize(
+    "options, reason",
+    [
+        ("--wrap fsdp2", "under FSDP2"),
+        ("--wrap manual", "not averaged by DistributedDataParallel"),
+        ("--comm-hook powersgd", "powerSGD_hook"),
+    ],
+)
 def test_no_number_is_told_where_it_would_be_wrong(options: str, reason: str, tmp_path: pathlib.Path):
     controller, _, text = train(tmp_path, "--steps", 12, *options.split(), gradients=EVERY_STEP)
     assert not controller.gradients and text.count(reason) == 2
@@ -136,8 +165,9 @@ def test_frozen_modules_are_probed_over_all_ranks(tmp_path: pathlib.Path):
 @pytest.mark.parametrize("options", ["--closure", "--optimizers first_steps_first", "--optimizers first_steps_last"])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_frozen_modules_are_probed_once_a_step_however_it_is_taken(ranks: int, options: str, tmp_path: pathlib.Path):
-    asked, probed, text = train(tmp_path / "asked", "--steps", 14, *options.split(), ranks=ranks, plans=2,
-                                gradients=EVERY_STEP)
+    asked, probed, text = train(
+        tmp_path / "asked", "--steps", 14, *options.split(), ranks=ranks, plans=2, gradients=EVERY_STEP
+    )
     _, plain, _ = train(tmp_path / "plain", "--steps", 14, *options.split(), ranks=ranks, plans=2)
     frozen = [reading for reading in asked.gradients if reading["step"] >= 8]
     assert frozen, text
@@ -146,8 +176,9 @@ def test_frozen_modules_are_probed_once_a_step_however_it_is_taken(ranks: int, o
 
 
 def test_of_micro_batches_that_each_average_the_first_one_is_probed(tmp_path: pathlib.Path):
-    controller, results, text = train(tmp_path, "--fixed-weights", "--steps", 14, "--accumulate", 2, "--sync-always",
-                                      plans=2, gradients=EVERY_STEP)
+    controller, results, text = train(
+        tmp_path, "--fixed-weights", "--steps", 14, "--accumulate", 2, "--sync-always", plans=2, gradients=EVERY_STEP
+    )
     frozen = [reading for reading in controller.gradients if reading["step"] >= 8]
     assert frozen and [rank["in_vain"] for rank in results] == [0, 0], text
     for reading in frozen:
@@ -158,15 +189,17 @@ def test_of_micro_batches_that_each_average_the_first_one_is_probed(tmp_path: pa
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_after_some_probes_in_vain_no_more_are_tried(ranks: int, tmp_path: pathlib.Path):
-    controller, results, text = train(tmp_path, "--steps", 24, "--regularize", ranks=ranks, plans=2,
-                                      gradients=EVERY_STEP)
+    controller, results, text = train(
+        tmp_path, "--steps", 24, "--regularize", ranks=ranks, plans=2, gradients=EVERY_STEP
+    )
     assert not [reading for reading in controller.gradients if reading["step"] >= 8]
     assert [rank["in_vain"] for rank in results] == [4] * ranks
     assert text.count("gives other gradients than training") == ranks  # once a rank
 
 
 def test_an_own_forward_of_a_compiled_model_is_measured_on_one_rank(tmp_path: pathlib.Path):
-    controller, _, text = train(tmp_path, "--wrap", "ddp_compile", "--steps", 10, "--fixed-weights", ranks=1,
-                                gradients=EVERY_STEP)
+    controller, _, text = train(
+        tmp_path, "--wrap", "ddp_compile", "--steps", 10, "--fixed-weights", ranks=1, gradients=EVERY_STEP
+    )
     assert [reading["step"] for reading in controller.gradients] == list(range(FIRST_STEP[1], 11)), text
     assert all(reading["parts"] == 2 and reading["samples"] == 8 for reading in controller.gradients)

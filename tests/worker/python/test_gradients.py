@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from gradient_models import MODULES, make_batch, make_model
+from skipped_models import RESNET_LAYERS, images, resnet, square
+from skipping_runs import DictStore, epochs, train
 from torch import Tensor, nn
 
 from egeria.cross_entropy import CrossEntropy
@@ -17,9 +20,6 @@ from egeria.gradients import GradientMeter, Squares
 from egeria.isolation import restored
 from egeria.modules import LayerModule, partition
 from egeria.replicas import Replicas
-from gradient_models import MODULES, make_batch, make_model
-from skipped_models import RESNET_LAYERS, images, resnet, square
-from skipping_runs import DictStore, epochs, train
 
 
 class Metered:
@@ -54,7 +54,7 @@ class Metered:
 
     def step(self, passes: Callable[[], None], first: int = 0) -> Squares | None:
         """Measures what `passes` does."""
-        thawed = [parameter for module in self.modules[first:self.frozen] for _, parameter in module.parameters()]
+        thawed = [parameter for module in self.modules[first : self.frozen] for _, parameter in module.parameters()]
         self.optimizer.zero_grad()
         self.meter.begin(self.modules, first, thawed, 1)
         passes()
@@ -63,8 +63,9 @@ class Metered:
 
 
 def by_module(modules: list[LayerModule], gradients: dict[str, Tensor]) -> list[float]:
-    return [sum(float(gradients[name].double().square().sum()) for name, _ in module.parameters())
-            for module in modules]
+    return [
+        sum(float(gradients[name].double().square().sum()) for name, _ in module.parameters()) for module in modules
+    ]
 
 
 def gradients_of(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
@@ -75,8 +76,10 @@ def gradients_of(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
 def halves_by_hand(model: nn.Module, inputs: Tensor, labels: Tensor) -> list[dict[str, Tensor]]:
     """Each with a forward pass, and so with statistics of batch normalisation, of its own."""
     middle = len(inputs) // 2
-    return [gradients_of(model, F.cross_entropy(model(inputs[rows]), labels[rows]))
-            for rows in (slice(0, middle), slice(middle, None))]
+    return [
+        gradients_of(model, F.cross_entropy(model(inputs[rows]), labels[rows]))
+        for rows in (slice(0, middle), slice(middle, None))
+    ]
 
 
 def add(one: dict[str, Tensor], other: dict[str, Tensor], share: float = 1.0) -> dict[str, Tensor]:
@@ -159,7 +162,10 @@ class WithLoss(nn.Module):
     def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
         hidden = self.front(x)
         logits = self.head(hidden)
-        return {"loss": F.cross_entropy(logits, labels, label_smoothing=0.1) + self.penalty * hidden.square().mean(), "logits": logits}
+        return {
+            "loss": F.cross_entropy(logits, labels, label_smoothing=0.1) + self.penalty * hidden.square().mean(),
+            "logits": logits,
+        }
 
 
 def test_dropout_is_drawn_again_as_it_was():
@@ -219,26 +225,35 @@ def test_nothing_of_a_step_is_changed():
             assert metered.step(backward) is not None, metered.told
         else:
             backward()
-        seen.append([torch.get_rng_state(), *(value.grad for value in model.parameters()),
-                     *(value.clone() for value in model.buffers())])
+        seen.append(
+            [
+                torch.get_rng_state(),
+                *(value.grad for value in model.parameters()),
+                *(value.clone() for value in model.buffers()),
+            ]
+        )
     assert all(torch.equal(one, other) for one, other in zip(*seen))
 
 
-@pytest.mark.parametrize("loss, known", [
-    (lambda output, labels: F.cross_entropy(output, labels), True),
-    (lambda output, labels: 512 * F.cross_entropy(output, labels, reduction="sum"), True),
-    (lambda output, labels: F.cross_entropy(output, labels, ignore_index=2), True),
-    (lambda output, labels: F.cross_entropy(output, labels, label_smoothing=0.2), False),
-    (lambda output, labels: F.cross_entropy(output, labels, weight=torch.tensor([1.0, 2, 3, 4])), False),
-    (lambda output, labels: F.mse_loss(output, F.one_hot(labels, 4).movedim(-1, 1).float()), False),
-])
+@pytest.mark.parametrize(
+    "loss, known",
+    [
+        (lambda output, labels: F.cross_entropy(output, labels), True),
+        (lambda output, labels: 512 * F.cross_entropy(output, labels, reduction="sum"), True),
+        (lambda output, labels: F.cross_entropy(output, labels, ignore_index=2), True),
+        (lambda output, labels: F.cross_entropy(output, labels, label_smoothing=0.2), False),
+        (lambda output, labels: F.cross_entropy(output, labels, weight=torch.tensor([1.0, 2, 3, 4])), False),
+        (lambda output, labels: F.mse_loss(output, F.one_hot(labels, 4).movedim(-1, 1).float()), False),
+    ],
+)
 @pytest.mark.parametrize("shape", [(9, 4), (5, 4, 3, 2)], ids=["rows", "pixels"])
-def test_cross_entropy_is_told_by_its_gradient(loss: Callable[[Tensor, Tensor], Tensor], known: bool,
-                                               shape: tuple[int, ...]):
+def test_cross_entropy_is_told_by_its_gradient(
+    loss: Callable[[Tensor, Tensor], Tensor], known: bool, shape: tuple[int, ...]
+):
     random = torch.Generator().manual_seed(7)
     output = torch.randn(shape, generator=random).requires_grad_()
     labels = torch.randint(4, (shape[0], *shape[2:]), generator=random)
-    gradient, = torch.autograd.grad(loss(output, labels), output)
+    (gradient,) = torch.autograd.grad(loss(output, labels), output)
     found = CrossEntropy.recognised(output, gradient)
     assert (found is not None) is known
     if found is not None:
@@ -255,7 +270,7 @@ def test_passes_on_the_side_are_never_skipped_nor_counted():
             return
         with contextlib.nullcontext() if skipper is None else skipper.aside(), restored(model):
             first.requires_grad_(True)
-            gradient, = torch.autograd.grad(square(model(*steps[0][1])), [first])
+            (gradient,) = torch.autograd.grad(square(model(*steps[0][1])), [first])
             first.requires_grad_(False)
         assert float(gradient.norm()) > 0
 

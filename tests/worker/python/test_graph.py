@@ -34,8 +34,11 @@ def record(model: nn.Module, name: str, **options) -> tuple[list[LayerModule], E
 def outputs_of_units(model: nn.Module, modules: list[LayerModule], inputs: RootInputs) -> list[list[Tensor]]:
     """What the units of each layer module return, in evaluation mode."""
     kept: list[list[Tensor]] = [[] for _ in modules]
-    handles = [unit.register_forward_hook(lambda _, __, output, index=index: kept[index].append(output.clone()))
-               for index, module in enumerate(modules) for unit in module.units]
+    handles = [
+        unit.register_forward_hook(lambda _, __, output, index=index: kept[index].append(output.clone()))
+        for index, module in enumerate(modules)
+        for unit in module.units
+    ]
     with undisturbed(model):
         inputs.call(model)
     for handle in handles:
@@ -50,12 +53,19 @@ def on_the_controller(exported: ExportedModel, index: int, inputs: list[Tensor],
     graph = json.loads(module.graph_json)
     assert [spec["name"] for spec in graph["inputs"]] == list(module.input_names)
     kinds = {torch.float32: 1, torch.bfloat16: 4, torch.int64: 5, torch.bool: 9}
-    header = {"graph": module.graph_json,
-              "inputs": [{"dtype": kinds[value.dtype], "shape": list(value.shape)} for value in inputs]}
+    header = {
+        "graph": module.graph_json,
+        "inputs": [{"dtype": kinds[value.dtype], "shape": list(value.shape)} for value in inputs],
+    }
     tensors = [weights[spec["name"]] for spec in graph["weights"]] + list(inputs)
     data = b"".join(bytes(tensor.contiguous().reshape(-1).view(torch.uint8).numpy()) for tensor in tensors)
-    done = subprocess.run([RUN_GRAPH, "aten"], input=json.dumps(header).encode() + b"\n" + data, capture_output=True,
-                          check=False, env=dict(os.environ, OMP_NUM_THREADS="1"))
+    done = subprocess.run(
+        [RUN_GRAPH, "aten"],
+        input=json.dumps(header).encode() + b"\n" + data,
+        capture_output=True,
+        check=False,
+        env=dict(os.environ, OMP_NUM_THREADS="1"),
+    )
     assert done.returncode == 0, done.stderr.decode()
     return torch.frombuffer(bytearray(done.stdout), dtype=torch.float32).view(like.shape)
 
@@ -87,7 +97,13 @@ def test_what_lies_between_two_layers_belongs_to_the_first():
     model = Gpt()
     modules, exported, inputs = record(model, "Gpt")
     assert [module.unit_names for module in modules] == [
-        ("tokens",), ("positions", "drop"), ("blocks.0",), ("blocks.1",), ("blocks.2", "norm"), ("head",)]
+        ("tokens",),
+        ("positions", "drop"),
+        ("blocks.0",),
+        ("blocks.1",),
+        ("blocks.2", "norm"),
+        ("head",),
+    ]
     assert [len(exported.module(index).input_names) for index in range(len(modules))] == [1] * len(modules)
     cut = partition(model, [["tokens", "positions", "drop"], ["blocks"], ["norm", "head"]])
     values = export_model(model, cut, inputs).run(0, inputs.tensors()[:1])
@@ -181,8 +197,11 @@ def test_sizes_that_vary_are_dynamic_on_request():
 
 def test_other_sizes_types_and_ways_to_call_are_told_apart():
     _, exported, inputs = record(Gpt(), "Gpt")
-    for args, kwargs in [call_of("Gpt", length=11), (call_of("Gpt")[0], {}),
-                         ((inputs.tensors()[0].float(),), {"targets": inputs.tensors()[1]})]:
+    for args, kwargs in [
+        call_of("Gpt", length=11),
+        (call_of("Gpt")[0], {}),
+        ((inputs.tensors()[0].float(),), {"targets": inputs.tensors()[1]}),
+    ]:
         with pytest.raises(ShapeMismatch):
             exported.inputs_of(1, RootInputs(args, kwargs, SAMPLES))
     with pytest.raises(ShapeMismatch):
@@ -279,7 +298,12 @@ def test_an_embedding_that_is_used_again_later_belongs_to_the_first_use():
     inputs = RootInputs((ids, ids.flip(1)), {}, SAMPLES)
     modules = partition(model, None, record_calls(model, inputs))
     assert [module.unit_names for module in modules] == [
-        ("shared",), ("encode",), ("decode.0", "norms.0"), ("decode.1", "norms.1"), ("head",)]
+        ("shared",),
+        ("encode",),
+        ("decode.0", "norms.0"),
+        ("decode.1", "norms.1"),
+        ("head",),
+    ]
     exported = export_model(model, modules, inputs)
     wanted = outputs_of_units(model, modules, inputs)
     assert torch.equal(exported.run(0, exported.inputs_of(0, inputs)), wanted[0][0])

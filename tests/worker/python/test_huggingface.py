@@ -76,8 +76,9 @@ def test_a_resume_inside_a_frozen_phase_equals_the_uninterrupted_training(whole,
 
 def test_mixed_precision_resumes_as_exactly(tmp_path: pathlib.Path):
     train(tmp_path / "one", "--bf16", "--steps", 12, "--plans", "[[2, 3]]")
-    train(tmp_path / "two", "--bf16", "--steps", 12, "--plans", "[[2, 3]]", "--resume",
-          tmp_path / "one" / "checkpoint-4")
+    train(
+        tmp_path / "two", "--bf16", "--steps", 12, "--plans", "[[2, 3]]", "--resume", tmp_path / "one" / "checkpoint-4"
+    )
     assert same(weights(tmp_path / "two", 12), weights(tmp_path / "one", 12))
 
 
@@ -121,8 +122,9 @@ DATA = [{"x": torch.randn(8, generator=torch.Generator().manual_seed(i)), "label
 
 def trainer_of(folder: pathlib.Path, callback: TrainerCallback, **options) -> Trainer:
     options = {"max_steps": 6, "per_device_train_batch_size": 4, "logging_steps": 1, **options}
-    arguments = TrainingArguments(str(folder), use_cpu=True, report_to="none", disable_tqdm=True,
-                                  save_strategy="no", **options)
+    arguments = TrainingArguments(
+        str(folder), use_cpu=True, report_to="none", disable_tqdm=True, save_strategy="no", **options
+    )
     return Trainer(Net(), arguments, train_dataset=DATA, callbacks=[callback])
 
 
@@ -225,8 +227,9 @@ def test_without_a_trainer_behind_it_the_callback_warns_and_goes_on(tmp_path: pa
     trainer.create_optimizer()
     callback = EgeriaCallback(config=Config(plans=[(1, 1)]))
     with caplog.at_level(logging.WARNING, logger="egeria"):
-        callback.on_train_begin(trainer.args, trainer.state, trainer.control, model=trainer.model,
-                                optimizer=trainer.optimizer)
+        callback.on_train_begin(
+            trainer.args, trainer.state, trainer.control, model=trainer.model, optimizer=trainer.optimizer
+        )
     assert "no Trainer was found behind this callback" in caplog.text
     trainer.model(**{"x": torch.ones(2, 8), "labels": torch.tensor([0, 1])})["loss"].backward()
     trainer.optimizer.step()

@@ -13,8 +13,9 @@ def setting(*rates: float | None) -> tuple[LearningRates, list[LayerModule], lis
     """A model of one layer module per rate, of which each has an optimizer with that rate; None: it has none."""
     layers = [nn.Linear(4, 4) for _ in rates]
     modules = partition(nn.Sequential(*layers), layers)
-    optimizers: list[torch.optim.Optimizer] = [torch.optim.SGD(layer.parameters(), rate)
-                                               for layer, rate in zip(layers, rates) if rate is not None]
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.SGD(layer.parameters(), rate) for layer, rate in zip(layers, rates) if rate is not None
+    ]
     return LearningRates(optimizers), modules, optimizers
 
 

@@ -101,8 +101,15 @@ LABELS = (DATA.sum(1) > 0).long()
 
 def trainer_of(folder: pathlib.Path, callback: EgeriaCallback, **options) -> L.Trainer:
     options = {"max_epochs": 1, "logger": False, "enable_checkpointing": False, **options}
-    return L.Trainer(accelerator="cpu", devices=1, default_root_dir=folder, callbacks=[callback],
-                     enable_progress_bar=False, enable_model_summary=False, **options)
+    return L.Trainer(
+        accelerator="cpu",
+        devices=1,
+        default_root_dir=folder,
+        callbacks=[callback],
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **options,
+    )
 
 
 def loader(batch: int = 8) -> DataLoader:
@@ -154,8 +161,9 @@ class Logging(Layers):
 
 
 @pytest.mark.parametrize("kind", [Layers, Logging])
-def test_a_cache_skips_frozen_layers_and_changes_no_bit(kind: type[Layers], tmp_path: pathlib.Path,
-                                                       patient_cache: Daemon):
+def test_a_cache_skips_frozen_layers_and_changes_no_bit(
+    kind: type[Layers], tmp_path: pathlib.Path, patient_cache: Daemon
+):
     class UntilKept(L.Callback):
         def on_train_batch_end(self, *_) -> None:
             wait_until_kept(callback.session)
@@ -164,8 +172,9 @@ def test_a_cache_skips_frozen_layers_and_changes_no_bit(kind: type[Layers], tmp_
     for cache in ("none", patient_cache.address):
         torch.manual_seed(0)
         module = kind()
-        callback = EgeriaCallback(modules=["first", "second", "head"],
-                                  config=Config(plans=[(2, 2)], cache=cache, cache_use="always"))
+        callback = EgeriaCallback(
+            modules=["first", "second", "head"], config=Config(plans=[(2, 2)], cache=cache, cache_use="always")
+        )
         trainer = trainer_of(tmp_path, callback, max_epochs=5)
         trainer.callbacks.append(UntilKept())
         trainer.fit(module, loader())
@@ -189,8 +198,7 @@ def test_the_session_gets_the_loss_of_each_step(tmp_path: pathlib.Path, monkeypa
     torch.manual_seed(0)
     module = Layers()
     with torch.no_grad():  # before any step; SGD with a rate of 0 then changes nothing
-        expected = [nn.functional.cross_entropy(module(x), y).item()
-                    for x, y in zip(DATA.split(16), LABELS.split(16))]
+        expected = [nn.functional.cross_entropy(module(x), y).item() for x, y in zip(DATA.split(16), LABELS.split(16))]
     module.configure_optimizers = lambda: torch.optim.SGD(module.parameters(), 0.0)
     callback = EgeriaCallback(config=Config(enabled=False))
     trainer_of(tmp_path, callback, accumulate_grad_batches=2).fit(module, loader())
@@ -200,8 +208,9 @@ def test_the_session_gets_the_loss_of_each_step(tmp_path: pathlib.Path, monkeypa
 @pytest.mark.parametrize("kind", [Module, Layers])
 def test_the_controller_gets_readings_of_the_network(kind: type, tmp_path: pathlib.Path, controller: Controller):
     options = {"interval_steps": 2, "window": 3, "bootstrap": False, "batch_size": 8}
-    callback = EgeriaCallback(config=Config(controller=controller.address, policy="plasticity", options=options,
-                                            training_job="fit"))
+    callback = EgeriaCallback(
+        config=Config(controller=controller.address, policy="plasticity", options=options, training_job="fit")
+    )
 
     class UntilRead(L.Callback):
         """Goes on until some readings have arrived, however busy the machine is."""
@@ -242,11 +251,15 @@ def test_what_cannot_be_attached_is_named_before_the_first_step(tmp_path: pathli
             super().__init__()
             self.body = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
 
-    assert fails(Two(), tmp_path, network="bdy") == \
-        "[BAD_NETWORK] the Two has no submodule 'bdy'; it has: first, second, head, body"
-    assert fails(Two(), tmp_path, network="body") == \
-        "[BAD_NETWORK] the parameter 'first.weight' is trained but not in 'body'; give the submodule that holds " \
+    assert (
+        fails(Two(), tmp_path, network="bdy")
+        == "[BAD_NETWORK] the Two has no submodule 'bdy'; it has: first, second, head, body"
+    )
+    assert (
+        fails(Two(), tmp_path, network="body")
+        == "[BAD_NETWORK] the parameter 'first.weight' is trained but not in 'body'; give the submodule that holds "
         "all of them, or leave `network` out"
+    )
 
     class Untrained(Layers):
         def configure_optimizers(self) -> None:
@@ -262,16 +275,20 @@ def test_what_cannot_be_attached_is_named_before_the_first_step(tmp_path: pathli
 
 
 def test_without_lightning_the_import_says_what_to_install(tmp_path: pathlib.Path):
-    code = "import sys; sys.modules['lightning'] = sys.modules['lightning.pytorch'] = None; " \
+    code = (
+        "import sys; sys.modules['lightning'] = sys.modules['lightning.pytorch'] = None; "
         "import egeria.integrations.lightning"
+    )
     done = run([sys.executable, "-c", code], tmp_path)
     assert done.returncode != 0
     assert "egeria.integrations.lightning needs Lightning: pip install 'egeria[lightning]'" in done.stderr
 
 
 def test_pytorch_lightning_under_its_older_name_is_served_too(tmp_path: pathlib.Path):
-    code = ("import sys, pytorch_lightning as pl; sys.modules['lightning'] = None; "
-            "from egeria.integrations.lightning import EgeriaCallback; "
-            "assert issubclass(EgeriaCallback, pl.Callback)")
+    code = (
+        "import sys, pytorch_lightning as pl; sys.modules['lightning'] = None; "
+        "from egeria.integrations.lightning import EgeriaCallback; "
+        "assert issubclass(EgeriaCallback, pl.Callback)"
+    )
     done = run([sys.executable, "-c", code], tmp_path)
     assert done.returncode == 0, done.stderr

@@ -38,10 +38,15 @@ class Language(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.transformer = nn.ModuleDict({
-            "wte": nn.Embedding(65, 64), "wpe": nn.Embedding(64, 64), "drop": nn.Dropout(),
-            "h": nn.ModuleList(nn.TransformerEncoderLayer(64, 4, batch_first=True) for _ in range(6)),
-            "ln_f": nn.LayerNorm(64)})
+        self.transformer = nn.ModuleDict(
+            {
+                "wte": nn.Embedding(65, 64),
+                "wpe": nn.Embedding(64, 64),
+                "drop": nn.Dropout(),
+                "h": nn.ModuleList(nn.TransformerEncoderLayer(64, 4, batch_first=True) for _ in range(6)),
+                "ln_f": nn.LayerNorm(64),
+            }
+        )
         self.lm_head = nn.Linear(64, 65)
 
 
@@ -84,8 +89,15 @@ def test_a_resnet_is_cut_finer_where_it_is_large_and_its_stem_joins_the_first_st
     model = ResNet()
     modules = partition(model)
     check_complete(model, modules)
-    assert names(modules) == ["conv1-layer1.2", "layer2.0-layer2.1", "layer2.2", "layer3.0", "layer3.1", "layer3.2",
-                              "fc"]
+    assert names(modules) == [
+        "conv1-layer1.2",
+        "layer2.0-layer2.1",
+        "layer2.2",
+        "layer3.0",
+        "layer3.1",
+        "layer3.2",
+        "fc",
+    ]
     assert modules[0].unit_names[:3] == ("conv1", "bn1", "relu")
     assert modules[-2].unit_names == ("layer3.2", "pool")
     assert modules[0].parameter_count() == sum(p.numel() for _, p in modules[0].parameters()) > 0
@@ -121,8 +133,9 @@ def test_an_encoder_without_a_head_keeps_its_last_layer_active():
 
 
 def test_normalisations_and_activations_stay_with_the_layer_before_them():
-    model = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 32), nn.Dropout(),
-                          nn.Linear(32, 4))
+    model = nn.Sequential(
+        nn.Linear(16, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 32), nn.Dropout(), nn.Linear(32, 4)
+    )
     assert [module.unit_names for module in partition(model)] == [("0", "1", "2"), ("3", "4"), ("5",)]
 
 
@@ -151,14 +164,21 @@ def test_a_users_list_may_have_submodules_lists_names_and_patterns():
 
 def test_a_callable_gets_the_unwrapped_model():
     model = ResNet()
-    modules = partition(torch.compile(model), lambda net: [[net.conv1, net.bn1, net.layer1], net.layer2,
-                                                           [net.layer3, net.fc]])
+    modules = partition(
+        torch.compile(model), lambda net: [[net.conv1, net.bn1, net.layer1], net.layer2, [net.layer3, net.fc]]
+    )
     assert names(modules) == ["conv1-layer1", "layer2", "layer3-fc"]
 
 
 def test_a_pattern_with_a_group_names_the_layer_modules():
-    assert names(partition(ResNet(), r"(?:(layer\d)|(conv1|bn1)|(fc))")) == ["conv1", "bn1", "layer1", "layer2",
-                                                                             "layer3", "fc"]
+    assert names(partition(ResNet(), r"(?:(layer\d)|(conv1|bn1)|(fc))")) == [
+        "conv1",
+        "bn1",
+        "layer1",
+        "layer2",
+        "layer3",
+        "fc",
+    ]
 
 
 def test_what_makes_no_partition_is_refused_with_what_to_do():
@@ -166,7 +186,8 @@ def test_what_makes_no_partition_is_refused_with_what_to_do():
     assert "belongs to no layer module" in refusal(model, [model.layer1, model.fc])
     assert "add the submodule" in refusal(model, [model.layer1, model.fc])
     assert "is in the layer modules 'layer1' and 'layer1.0'" in refusal(
-        model, ["conv1", "bn1", "layer1", "layer1.0", "layer2", "layer3", "fc"])
+        model, ["conv1", "bn1", "layer1", "layer1.0", "layer2", "layer3", "fc"]
+    )
     assert "matches no submodule's whole name" in refusal(model, ["nothing"])
     assert "regular expression" in refusal(model, ["("])
     assert "no submodule of the model" in refusal(model, [nn.Linear(2, 2)])
@@ -209,7 +230,9 @@ def test_front_modules_that_are_lookup_tables_are_known_as_such():
     tables = nn.ModuleDict({"words": nn.Embedding(1_000, 16), "places": nn.Embedding(64, 16), "norm": nn.LayerNorm(16)})
     model = nn.Sequential(tables, nn.Linear(16, 16), nn.Linear(16, 1_000))  # as many as the words have
     assert table_modules(partition(model, [model[0], model[1], model[2]])) == 1
-    assert table_modules(partition(model, [[model[0], model[1]], model[2]])) == 0, "mixed with a layer of 272 parameters"
+    assert table_modules(partition(model, [[model[0], model[1]], model[2]])) == 0, (
+        "mixed with a layer of 272 parameters"
+    )
     assert table_modules(partition(nn.Sequential(*model[1:]), ["0", "1"])) == 0
     bags = nn.Sequential(nn.EmbeddingBag(500, 8), nn.Embedding(500, 8))
     assert table_modules(partition(bags, ["0", "1"])) == 1, "not the last one"

@@ -12,7 +12,6 @@ import textwrap
 from collections.abc import Iterator
 
 import pytest
-
 from harness import Controller, free_port, wait_until
 from launching import Program, rank_environment
 
@@ -24,9 +23,21 @@ def two_ranks(folder: pathlib.Path, controller: Controller, *arguments: object) 
     """link_job.py on two ranks, each a process of the test's own, so that each exit code is seen."""
     port = free_port()
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(Program(folder, "link_job.py", "--controller", controller.address, "--out", folder,
-                                           *arguments, environment=rank_environment(rank, 2, port)))
-               for rank in range(2)]
+        yield [
+            stack.enter_context(
+                Program(
+                    folder,
+                    "link_job.py",
+                    "--controller",
+                    controller.address,
+                    "--out",
+                    folder,
+                    *arguments,
+                    environment=rank_environment(rank, 2, port),
+                )
+            )
+            for rank in range(2)
+        ]
 
 
 @pytest.fixture(params=["running", "stopped"])
@@ -39,14 +50,16 @@ def any_controller(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> It
 
 
 def test_returning_without_stop(tmp_path: pathlib.Path, any_controller: Controller):
-    with Program(tmp_path, "link_job.py", "--controller", any_controller.address, "--out", tmp_path, "--end",
-                 "return") as program:
+    with Program(
+        tmp_path, "link_job.py", "--controller", any_controller.address, "--out", tmp_path, "--end", "return"
+    ) as program:
         assert program.wait(PROMPTLY) == 0, program.text()
 
 
 def test_an_exception_in_the_loop(tmp_path: pathlib.Path, any_controller: Controller):
-    with Program(tmp_path, "link_job.py", "--controller", any_controller.address, "--out", tmp_path, "--end",
-                 "exception") as program:
+    with Program(
+        tmp_path, "link_job.py", "--controller", any_controller.address, "--out", tmp_path, "--end", "exception"
+    ) as program:
         assert program.wait(PROMPTLY) == 1
         assert "ValueError: in the loop" in program.text()
 
@@ -68,10 +81,12 @@ def test_an_exception_while_the_other_rank_never_comes(tmp_path: pathlib.Path, c
         assert other.process.poll() is None
 
 
-@pytest.mark.parametrize("number, code", [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, -signal.SIGTERM)],
-                         ids=["SIGINT", "SIGTERM"])
-def test_a_signal_while_waiting_for_another_rank(tmp_path: pathlib.Path, controller: Controller,
-                                                 number: signal.Signals, code: int):
+@pytest.mark.parametrize(
+    "number, code", [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, -signal.SIGTERM)], ids=["SIGINT", "SIGTERM"]
+)
+def test_a_signal_while_waiting_for_another_rank(
+    tmp_path: pathlib.Path, controller: Controller, number: signal.Signals, code: int
+):
     with two_ranks(tmp_path, controller, "--end", "wait") as (waiting, _):
         wait_until((tmp_path / "waiting").exists, PROMPTLY, "rank 0 to wait")
         waiting.process.send_signal(number)
@@ -88,8 +103,19 @@ def test_a_signals_handler_may_raise_what_it_likes(tmp_path: pathlib.Path, contr
 
 
 def test_torchrun_ends_when_a_rank_fails(tmp_path: pathlib.Path, controller: Controller):
-    with Program(tmp_path, "link_job.py", "--controller", controller.address, "--out", tmp_path, "--end", "exception",
-                 "--steps", 100_000, ranks=2) as program:
+    with Program(
+        tmp_path,
+        "link_job.py",
+        "--controller",
+        controller.address,
+        "--out",
+        tmp_path,
+        "--end",
+        "exception",
+        "--steps",
+        100_000,
+        ranks=2,
+    ) as program:
         assert program.wait(2 * PROMPTLY) == 1, program.text()
 
 
@@ -115,6 +141,12 @@ def test_ends_of_the_interpreter(controller: Controller, ending: str):
         {ending}
         raise SystemExit(5)
     """)
-    ended = subprocess.run([sys.executable, "-c", program], timeout=PROMPTLY, capture_output=True, text=True,
-                           cwd=pathlib.Path(__file__).parent, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        timeout=PROMPTLY,
+        capture_output=True,
+        text=True,
+        cwd=pathlib.Path(__file__).parent,
+        check=False,
+    )
     assert ended.returncode == 5, ended.stderr

@@ -8,24 +8,36 @@ import time
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
-
-from egeria import EgeriaError, _native
 from harness import Controller, wait_until
 from launching import Program
 from link_job import describe_job
+from torch.utils.data import DataLoader, Dataset
+
+from egeria import EgeriaError, _native
 
 
 def test_a_child_that_uses_and_drops_the_link(tmp_path: pathlib.Path, controller: Controller):
-    with Program(tmp_path, "link_job.py", "--controller", controller.address, "--out", tmp_path, "--end", "fork",
-                 "--steps", 60) as program:
+    with Program(
+        tmp_path, "link_job.py", "--controller", controller.address, "--out", tmp_path, "--end", "fork", "--steps", 60
+    ) as program:
         program.succeed()
         assert "hangs" not in program.text()
 
 
 def test_a_child_of_one_rank_of_two(tmp_path: pathlib.Path, controller: Controller):
-    with Program(tmp_path, "link_job.py", "--controller", controller.address, "--out", tmp_path, "--end", "fork",
-                 "--steps", 60, ranks=2) as program:
+    with Program(
+        tmp_path,
+        "link_job.py",
+        "--controller",
+        controller.address,
+        "--out",
+        tmp_path,
+        "--end",
+        "fork",
+        "--steps",
+        60,
+        ranks=2,
+    ) as program:
         program.succeed()
 
 
@@ -63,15 +75,17 @@ class Squares(Dataset):
         return torch.tensor(index * index)
 
 
-@pytest.mark.parametrize("method, persistent, epochs", [("fork", False, 2), ("fork", True, 2), ("forkserver", False, 1),
-                                                        ("spawn", False, 1)])
+@pytest.mark.parametrize(
+    "method, persistent, epochs", [("fork", False, 2), ("fork", True, 2), ("forkserver", False, 1), ("spawn", False, 1)]
+)
 def test_data_loader_workers(controller: Controller, method: str, persistent: bool, epochs: int):
     link = _native.RankLink(describe_job(), controller=controller.address)
     wait_until(lambda: link.counters()["connected"], 30, "the stream")
     # A link cannot be pickled; what a forked child inherits it may touch.
     data = Squares([link] if method == "fork" else None)
-    loader = DataLoader(data, batch_size=8, num_workers=2, multiprocessing_context=method,
-                        persistent_workers=persistent)
+    loader = DataLoader(
+        data, batch_size=8, num_workers=2, multiprocessing_context=method, persistent_workers=persistent
+    )
     for epoch in range(epochs):
         assert sorted(torch.cat(list(loader)).tolist()) == [n * n for n in range(64)]
         link.report(epoch + 1, torch.tensor(1.0), [0.1], 0)

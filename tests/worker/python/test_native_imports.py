@@ -10,10 +10,10 @@ import sys
 import textwrap
 
 import pytest
+from harness import Controller
 
 import egeria
 from egeria import _native
-from harness import Controller
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -76,21 +76,37 @@ def run(program: str, *, path: list[pathlib.Path] | None = None) -> subprocess.C
     environment = dict(os.environ)
     if path is not None:
         environment["PYTHONPATH"] = os.pathsep.join([*map(str, path), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run([sys.executable, "-c", program], cwd=HERE, env=environment, capture_output=True, text=True,
-                          timeout=240, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=HERE,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("order", ORDERS, ids="-".join)
 def test_import_order(controller: Controller, order: tuple[str, ...]):
-    program = "\n".join([f"ADDRESS = {controller.address!r}", *(textwrap.dedent(USES[package]) for package in order),
-                         textwrap.dedent(AT_THE_END)])
+    program = "\n".join(
+        [
+            f"ADDRESS = {controller.address!r}",
+            *(textwrap.dedent(USES[package]) for package in order),
+            textwrap.dedent(AT_THE_END),
+        ]
+    )
     ended = run(program)
     assert ended.returncode == 0 and ended.stdout.endswith("to the end\n"), ended.stderr
 
 
 def test_no_symbol_of_protobuf_or_grpc_is_exported():
-    listed = subprocess.run(["nm", "--dynamic", "--defined-only", "--demangle", _native.__file__], check=True,
-                            capture_output=True, text=True).stdout
+    listed = subprocess.run(
+        ["nm", "--dynamic", "--defined-only", "--demangle", _native.__file__],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     assert "PyInit__native" in listed
     assert not [line for line in listed.splitlines() if "protobuf" in line or "grpc" in line or "absl" in line]
 
@@ -107,8 +123,10 @@ def test_another_torch_is_refused_with_what_to_do(tmp_path: pathlib.Path, versio
     ended = run("import egeria", path=[fake_torch(tmp_path, version)])
     assert ended.returncode == 1
     message = ended.stderr.splitlines()[-1]
-    assert message.startswith(f"ImportError: egeria {egeria.__version__} was built for torch {_native.built_for_torch}, "
-                              f"but torch {version} is installed: ")
+    assert message.startswith(
+        f"ImportError: egeria {egeria.__version__} was built for torch {_native.built_for_torch}, "
+        f"but torch {version} is installed: "
+    )
     assert f"pip install 'torch=={_native.built_for_torch}.*'" in message
 
 

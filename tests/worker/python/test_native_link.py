@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-
-from egeria import EgeriaError, _native
 from harness import Controller, http_get, metric, wait_until
 from launching import Program
 from link_job import describe_job, graph_json
+
+from egeria import EgeriaError, _native
 
 
 def results(folder: pathlib.Path, ranks: int) -> list[dict[str, Any]]:
@@ -25,10 +25,21 @@ def readings(controller: Controller) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("local", [False, True], ids=["controller", "local"])
 def test_one_rank_is_sampled_and_frozen(tmp_path: pathlib.Path, controller: Controller, local: bool):
-    with Program(tmp_path, "link_job.py", "--controller", controller.address, "--out", tmp_path, "--steps", 100_000,
-                 "--until-plan", 1, *(["--reference-here"] if local else [])) as program:
+    with Program(
+        tmp_path,
+        "link_job.py",
+        "--controller",
+        controller.address,
+        "--out",
+        tmp_path,
+        "--steps",
+        100_000,
+        "--until-plan",
+        1,
+        *(["--reference-here"] if local else []),
+    ) as program:
         program.succeed()
-    rank, = results(tmp_path, 1)
+    (rank,) = results(tmp_path, 1)
     assert [prefix for _, prefix, _ in rank["plans"]] == [1]
     assert rank["snapshots"] and rank["offered"] == len(rank["sampled"]) > 3
     assert all(step % 2 == 0 and module == 0 for step, module, _ in rank["sampled"])
@@ -42,8 +53,20 @@ def test_one_rank_is_sampled_and_frozen(tmp_path: pathlib.Path, controller: Cont
 
 @pytest.mark.parametrize("local", [False, True], ids=["controller", "local"])
 def test_two_ranks_are_told_the_same_at_the_same_steps(tmp_path: pathlib.Path, controller: Controller, local: bool):
-    with Program(tmp_path, "link_job.py", "--controller", controller.address, "--out", tmp_path, "--steps", 100_000,
-                 "--until-plan", 1, *(["--reference-here"] if local else []), ranks=2) as program:
+    with Program(
+        tmp_path,
+        "link_job.py",
+        "--controller",
+        controller.address,
+        "--out",
+        tmp_path,
+        "--steps",
+        100_000,
+        "--until-plan",
+        1,
+        *(["--reference-here"] if local else []),
+        ranks=2,
+    ) as program:
         program.succeed()
     ranks = results(tmp_path, 2)
     for what in ("sampled", "snapshots", "plans", "hash"):
@@ -55,12 +78,27 @@ def test_two_ranks_are_told_the_same_at_the_same_steps(tmp_path: pathlib.Path, c
 
 
 def test_operators_commands_reach_both_ranks(tmp_path: pathlib.Path, controller: Controller):
-    with Program(tmp_path, "link_job.py", "--controller", controller.address, "--out", tmp_path, "--steps", 100_000,
-                 "--until-plan", 2, "--policy", '{"none": {}}', ranks=2) as program:
+    with Program(
+        tmp_path,
+        "link_job.py",
+        "--controller",
+        controller.address,
+        "--out",
+        tmp_path,
+        "--steps",
+        100_000,
+        "--until-plan",
+        2,
+        "--policy",
+        '{"none": {}}',
+        ranks=2,
+    ) as program:
         wait_until(lambda: controller.egeria("list", "--json"), 300, "the job")
         controller.egeria("pause", "link")
         controller.egeria("freeze", "link", "1")
-        wait_until(lambda: metric(controller.metrics(), "egeria_frozen_prefix", state="applied") == 1, 300, "the freeze")
+        wait_until(
+            lambda: metric(controller.metrics(), "egeria_frozen_prefix", state="applied") == 1, 300, "the freeze"
+        )
         controller.egeria("unfreeze", "link")
         program.succeed()
     ranks = results(tmp_path, 2)
@@ -70,8 +108,17 @@ def test_operators_commands_reach_both_ranks(tmp_path: pathlib.Path, controller:
 
 
 def test_the_job_goes_on_without_a_controller(tmp_path: pathlib.Path):
-    with Program(tmp_path, "link_job.py", "--controller", f"unix:{tmp_path}/nobody.sock", "--out", tmp_path, "--steps",
-                 50, ranks=2) as program:
+    with Program(
+        tmp_path,
+        "link_job.py",
+        "--controller",
+        f"unix:{tmp_path}/nobody.sock",
+        "--out",
+        tmp_path,
+        "--steps",
+        50,
+        ranks=2,
+    ) as program:
         program.succeed()
         assert "No connection to the controller" in program.text()
     ranks = results(tmp_path, 2)
@@ -99,17 +146,20 @@ def test_metrics_are_served(tmp_path: pathlib.Path):
     assert 'egeria_worker_spent_seconds_total{training_job="link",what="probes"} 0.5' in text
 
 
-@pytest.mark.parametrize("more, options, name", [
-    ({"job_id": "no uuid"}, {"controller": "unix:/nowhere"}, "BAD_JOB_ID"),
-    ({"frozen_prefix": 2}, {"controller": "unix:/nowhere"}, "BAD_REGISTRATION"),
-    ({"policy_json": '{"unknown": {}}'}, {"controller": "unix:/nowhere"}, "BAD_POLICY"),
-    ({"world_size": 2}, {"controller": "unix:/nowhere"}, "BAD_LINK"),
-    ({}, {"controller": "unix:/nowhere", "plans": [(1, 1)]}, "BAD_LINK"),
-    ({}, {"plans": [(1, 2)]}, "BAD_PLANS"),
-    ({}, {"commit_group": "unheard of"}, "NO_GROUP"),
-    ({}, {"device": "abacus"}, "BAD_DEVICE"),
-    ({}, {"metrics": "here"}, "BAD_ADDRESS"),
-])
+@pytest.mark.parametrize(
+    "more, options, name",
+    [
+        ({"job_id": "no uuid"}, {"controller": "unix:/nowhere"}, "BAD_JOB_ID"),
+        ({"frozen_prefix": 2}, {"controller": "unix:/nowhere"}, "BAD_REGISTRATION"),
+        ({"policy_json": '{"unknown": {}}'}, {"controller": "unix:/nowhere"}, "BAD_POLICY"),
+        ({"world_size": 2}, {"controller": "unix:/nowhere"}, "BAD_LINK"),
+        ({}, {"controller": "unix:/nowhere", "plans": [(1, 1)]}, "BAD_LINK"),
+        ({}, {"plans": [(1, 2)]}, "BAD_PLANS"),
+        ({}, {"commit_group": "unheard of"}, "NO_GROUP"),
+        ({}, {"device": "abacus"}, "BAD_DEVICE"),
+        ({}, {"metrics": "here"}, "BAD_ADDRESS"),
+    ],
+)
 def test_what_cannot_be_is_an_egeria_error(more: dict[str, Any], options: dict[str, Any], name: str):
     with pytest.raises(EgeriaError) as caught:
         _native.RankLink(describe_job(**more), **options)

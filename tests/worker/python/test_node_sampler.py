@@ -16,8 +16,10 @@ EPOCHS = 3
 
 def draw(samples: int, nodes: int, ranks: int, **options: bool | int) -> list[list[list[int]]]:
     """By epoch and rank."""
-    samplers = [NodeSampler(range(samples), nodes * ranks, rank, ranks_per_node=ranks, **options)
-                for rank in range(nodes * ranks)]
+    samplers = [
+        NodeSampler(range(samples), nodes * ranks, rank, ranks_per_node=ranks, **options)
+        for rank in range(nodes * ranks)
+    ]
     drawn = []
     for epoch in range(EPOCHS):
         for sampler in samplers:
@@ -28,14 +30,13 @@ def draw(samples: int, nodes: int, ranks: int, **options: bool | int) -> list[li
 
 
 def of_node(epoch: list[list[int]], node: int, ranks: int) -> list[int]:
-    return [index for indices in epoch[node * ranks:(node + 1) * ranks] for index in indices]
+    return [index for indices in epoch[node * ranks : (node + 1) * ranks] for index in indices]
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("samples", [40, 41, 42, 43, 5, 2])
 @pytest.mark.parametrize("nodes,ranks", [(2, 2), (1, 3), (2, 1)])
-def test_every_sample_comes_once_an_epoch_and_always_on_its_node(samples: int, nodes: int, ranks: int,
-                                                                 shuffle: bool):
+def test_every_sample_comes_once_an_epoch_and_always_on_its_node(samples: int, nodes: int, ranks: int, shuffle: bool):
     drawn = draw(samples, nodes, ranks, shuffle=shuffle)
     homes = [{index for epoch in drawn for index in of_node(epoch, node, ranks)} for node in range(nodes)]
     assert sum(map(len, homes)) == samples and set().union(*homes) == set(range(samples))
@@ -72,6 +73,7 @@ def test_epochs_are_shuffled_and_ranks_of_a_node_exchange_samples():
 def test_with_a_loader_it_is_known_ahead():
     sampler = NodeSampler(range(103), 4, 3, ranks_per_node=2)
     loader = wrap(DataLoader(range(103), 4, sampler=sampler))
+    previous: list[int] | None = None
     for batch in loader:
         hint = current().upcoming()
         assert current().take(len(batch)) == batch.tolist()

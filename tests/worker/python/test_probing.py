@@ -24,13 +24,21 @@ def test_the_sp_loss_is_that_of_the_controller():
     assert sp_loss(torch.eye(2), torch.eye(2).flip(0)) == pytest.approx(4 / 4)
     assert sp_loss(torch.eye(3), -torch.eye(3)) == pytest.approx(12 / 9)
     rows = torch.randn(4, 10)
-    by_hand = sum(((g / g.norm() - h / h.norm()) ** 2).sum() for g, h in zip(gram(rows).double(),
-                                                                            gram(rows.abs()).double())) / 16
+    by_hand = (
+        sum(((g / g.norm() - h / h.norm()) ** 2).sum() for g, h in zip(gram(rows).double(), gram(rows.abs()).double()))
+        / 16
+    )
     assert sp_loss(gram(rows), gram(rows.abs())) == pytest.approx(float(by_hand))
 
 
-@pytest.mark.parametrize("pair", [(torch.eye(2), torch.eye(3)), (torch.ones(1, 1), torch.ones(1, 1)),
-                                  (torch.eye(2), torch.full((2, 2), float("nan")))])
+@pytest.mark.parametrize(
+    "pair",
+    [
+        (torch.eye(2), torch.eye(3)),
+        (torch.ones(1, 1), torch.ones(1, 1)),
+        (torch.eye(2), torch.full((2, 2), float("nan"))),
+    ],
+)
 def test_matrices_that_tell_nothing_are_refused(pair: tuple[torch.Tensor, torch.Tensor]):
     with pytest.raises(ValueError, match="Gram matri"):
         sp_loss(*pair)
@@ -133,8 +141,7 @@ class Told:
         self.native = self
         self.reports: list[tuple[int, float | None, list[float], int]] = []
 
-    def report(self, step: int, loss: torch.Tensor | None, rates: list[float], prefix: int,
-               still: int) -> None:
+    def report(self, step: int, loss: torch.Tensor | None, rates: list[float], prefix: int, still: int) -> None:
         assert still == 0
         self.reports.append((step, None if loss is None else round(float(loss), 6), rates, prefix))
 
@@ -157,15 +164,17 @@ def drive(order: str, steps: int = 4) -> list[tuple[int, float | None]]:
     return [(step, loss) for step, loss, _, _ in told.reports]
 
 
-@pytest.mark.parametrize(("order", "wanted"), [
-    ("fsl", [(1, None), (2, 2.0), (3, 3.0), (4, 4.0)]),
-    ("fls", [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0)]),
-    ("flfls", [(1, 1.5), (2, 3.5), (3, 5.5), (4, 7.5)]),
-    ("flfsl", [(1, 1.0), (2, 3.5), (3, 5.5), (4, 7.5)]),
-    ("fs", [(1, None), (2, None), (3, None), (4, None)]),
-])
-def test_losses_belong_to_their_steps_whenever_they_are_reported(order: str,
-                                                                 wanted: list[tuple[int, float | None]]):
+@pytest.mark.parametrize(
+    ("order", "wanted"),
+    [
+        ("fsl", [(1, None), (2, 2.0), (3, 3.0), (4, 4.0)]),
+        ("fls", [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0)]),
+        ("flfls", [(1, 1.5), (2, 3.5), (3, 5.5), (4, 7.5)]),
+        ("flfsl", [(1, 1.0), (2, 3.5), (3, 5.5), (4, 7.5)]),
+        ("fs", [(1, None), (2, None), (3, None), (4, None)]),
+    ],
+)
+def test_losses_belong_to_their_steps_whenever_they_are_reported(order: str, wanted: list[tuple[int, float | None]]):
     # The first loss behind a step comes too late for it: from the second on it is waited for.
     assert drive(order) == wanted
 

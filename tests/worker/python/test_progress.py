@@ -69,8 +69,9 @@ def test_of_others_that_scale_by_squares_too(kind: type, state: str):
 @pytest.mark.parametrize("kind", [torch.optim.Adadelta, torch.optim.Adamax, torch.optim.Rprop])
 def test_of_others_nothing_is_said(kind: type):
     known, weight = parameter(1, 2), parameter(3, 4)
-    metric = OptimizerMetric([torch.optim.SGD([known], 0.1),
-                              trained(kind, weight, torch.tensor([[1.0, 4.0], [1.0, 4.0]]), lr=0.1)])
+    metric = OptimizerMetric(
+        [torch.optim.SGD([known], 0.1), trained(kind, weight, torch.tensor([[1.0, 4.0], [1.0, 4.0]]), lr=0.1)]
+    )
     metric.begin()
     assert metric.knows(known) and not metric.knows(weight)
     norms = Norms(metric)
@@ -137,6 +138,6 @@ def test_of_large_tensors_some_columns_stand_for_all():
             continue
         metric, gradient = metric_of(optimizer), torch.randn_like(weight)
         squares.append(float(metric.square(weight, gradient)))
-        second = optimizer.state[weight]["exp_avg_sq"] / (1 - 0.99**float(optimizer.state[weight]["step"]))
+        second = optimizer.state[weight]["exp_avg_sq"] / (1 - 0.99 ** float(optimizer.state[weight]["step"]))
         exact.append(float((gradient.square() / (second.sqrt() + 1e-8)).sum()))
     assert squares != exact and sum(squares) == pytest.approx(sum(exact), rel=0.01)

@@ -24,8 +24,10 @@ REPORT = report({1: 0.8, 2: 0.6, 3: 0.4})
 
 
 def test_a_clock_buys_the_steps_that_take_the_time_that_it_saves() -> None:
-    config = egeria.Config(policy="schedule", options={"entries": [{"fraction": 0.5, "frozen_prefix": 1},
-                                                                   {"fraction": 0.75, "frozen_prefix": 3}]})
+    config = egeria.Config(
+        policy="schedule",
+        options={"entries": [{"fraction": 0.5, "frozen_prefix": 1}, {"fraction": 0.75, "frozen_prefix": 3}]},
+    )
     assert egeria.reinvest(1000, config, REPORT) == 1250  # a fifth is saved
     staged = egeria.Config(policy="staged")  # 3/5, 4/5 and all of three modules' 0.6, at 80, 85 and 90 %
     assert egeria.reinvest(1000, staged, REPORT) == int(1000 / (1 - 0.11))
@@ -37,7 +39,8 @@ def test_a_clock_buys_the_steps_that_take_the_time_that_it_saves() -> None:
     rates = [1 - point / 100 for point in range(101)]
     late = 0.975  # the second check after only the rest, .28 % of the area, is to come: it waits for readings first
     assert egeria.reinvest(1000, auto, tables, learning_rates=rates) == pytest.approx(
-        1000 / (1 - (0.6 * 0.2 + (1 - late) * 0.4)), abs=3)
+        1000 / (1 - (0.6 * 0.2 + (1 - late) * 0.4)), abs=3
+    )
     budgeted = dataclasses.replace(staged, budget=0.05)
     assert 1000 < egeria.reinvest(1000, budgeted, REPORT) < egeria.reinvest(1000, staged, REPORT)
     assert egeria.reinvest(1000, egeria.Config(policy="none"), REPORT) == 1000

@@ -9,21 +9,42 @@ import tempfile
 from typing import Any
 
 import pytest
-
 from launching import Program
 
 # Scenarios with the number of their toggles.
-EAGER = {"ddp": 100, "accumulation_and_clipping": 100, "static_graph": 100, "find_unused": 100, "bucket_view": 100,
-         "reentrant_checkpoints": 100, "checkpoints": 100, "ddp_replaced": 30, "ddp_of_another_torch": 30,
-         "wrapped_late": 30, "batch_norm": 30, "bucket_view_replaced": 30,
-         "static_graph_with_reentrant_checkpoints": 30, "sparse": 30}
+EAGER = {
+    "ddp": 100,
+    "accumulation_and_clipping": 100,
+    "static_graph": 100,
+    "find_unused": 100,
+    "bucket_view": 100,
+    "reentrant_checkpoints": 100,
+    "checkpoints": 100,
+    "ddp_replaced": 30,
+    "ddp_of_another_torch": 30,
+    "wrapped_late": 30,
+    "batch_norm": 30,
+    "bucket_view_replaced": 30,
+    "static_graph_with_reentrant_checkpoints": 30,
+    "sparse": 30,
+}
 BFLOAT16 = {"bf16_and_scaler": 100, "all_at_once": 30}
 COMPILED = ("compile_inside", "compile_outside")
 INDUCTOR = ("inductor_outside",)
 SHARDED = {"fsdp2": 100, "fsdp2_unit_across_cuts": 30}
-SHORT = ("communication_hook", "builtin_hook", "power_sgd", "without_rebuild", "without_buffers_of_the_first_rank",
-         "local_buffers", "switched_before_the_first_step", "averaged_by_hand", "a_subgroup_trains",
-         "copies_of_shards", "frozen_apart")
+SHORT = (
+    "communication_hook",
+    "builtin_hook",
+    "power_sgd",
+    "without_rebuild",
+    "without_buffers_of_the_first_rank",
+    "local_buffers",
+    "switched_before_the_first_step",
+    "averaged_by_hand",
+    "a_subgroup_trains",
+    "copies_of_shards",
+    "frozen_apart",
+)
 
 # One start of the ranks serves several scenarios: importing torch takes longer than most of them.
 GROUPS = (tuple(EAGER), (*BFLOAT16, *SHARDED, "many_toggles"), SHORT, COMPILED, INDUCTOR)
@@ -34,8 +55,14 @@ def run_group(names: tuple[str, ...]) -> tuple[dict[str, Any], str]:
     """(facts by scenario, output) of one start of the ranks."""
     with tempfile.TemporaryDirectory() as folder:
         report = pathlib.Path(folder) / "report.json"
-        with Program(pathlib.Path(folder), "ranks_worker.py", report, *names, ranks=2,
-                     environment={"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}) as program:
+        with Program(
+            pathlib.Path(folder),
+            "ranks_worker.py",
+            report,
+            *names,
+            ranks=2,
+            environment={"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"},
+        ) as program:
             program.wait(900)
             return (json.loads(report.read_text()) if report.exists() else {}), program.text()
 
@@ -120,13 +147,25 @@ def test_hundreds_of_toggles_leave_no_reducer_no_tensor_and_no_memory_behind():
     expect_flat_memory(facts)
 
 
-@pytest.mark.parametrize("name, options", {
-    "ddp": {}, "ddp_replaced": {}, "static_graph": {"static_graph": 1},
-    "ddp_of_another_torch": {"static_graph": 1}, "find_unused": {"find_unused_parameters": 1},
-    "bucket_view": {"gradient_as_bucket_view": 1}, "bucket_view_replaced": {"gradient_as_bucket_view": 1}}.items())
+@pytest.mark.parametrize(
+    "name, options",
+    {
+        "ddp": {},
+        "ddp_replaced": {},
+        "static_graph": {"static_graph": 1},
+        "ddp_of_another_torch": {"static_graph": 1},
+        "find_unused": {"find_unused_parameters": 1},
+        "bucket_view": {"gradient_as_bucket_view": 1},
+        "bucket_view_replaced": {"gradient_as_bucket_view": 1},
+    }.items(),
+)
 def test_a_rebuilt_reducer_has_the_options_of_the_first(name, options):
-    plain = {"static_graph": 0, "find_unused_parameters": 0, "gradient_as_bucket_view": 0,
-             "bucket_cap_bytes": int(0.008 * 2**20)}
+    plain = {
+        "static_graph": 0,
+        "find_unused_parameters": 0,
+        "gradient_as_bucket_view": 0,
+        "bucket_cap_bytes": int(0.008 * 2**20),
+    }
     assert facts_of(name)["logged"] == {**plain, **options}
     assert not facts_of(name)["claims_order"]
 

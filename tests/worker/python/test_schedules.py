@@ -15,14 +15,19 @@ STEPS = 60
 
 
 def optimizer() -> torch.optim.Optimizer:
-    groups = [{"params": [torch.zeros(2, requires_grad=True)], "lr": 0.4},
-              {"params": [torch.zeros(2, requires_grad=True)], "lr": 0.1}]
+    groups = [
+        {"params": [torch.zeros(2, requires_grad=True)], "lr": 0.4},
+        {"params": [torch.zeros(2, requires_grad=True)], "lr": 0.1},
+    ]
     return torch.optim.SGD(groups, lr=0.1, momentum=0.9)
 
 
 def sequential(owner: torch.optim.Optimizer) -> lr_scheduler.SequentialLR:
-    return lr_scheduler.SequentialLR(owner, [lr_scheduler.LinearLR(owner, 0.1, total_iters=10),
-                                             lr_scheduler.CosineAnnealingLR(owner, STEPS - 10)], [10])
+    return lr_scheduler.SequentialLR(
+        owner,
+        [lr_scheduler.LinearLR(owner, 0.1, total_iters=10), lr_scheduler.CosineAnnealingLR(owner, STEPS - 10)],
+        [10],
+    )
 
 
 MAKERS: dict[str, Callable[[torch.optim.Optimizer], lr_scheduler.LRScheduler]] = {
@@ -88,9 +93,14 @@ def test_a_method_is_not_copied_with_all_that_it_belongs_to():
         def __deepcopy__(self, _: dict) -> None:
             raise AssertionError("a trainer has the model and the data")
 
-    for scheduler in (lr_scheduler.LambdaLR(optimizer(), Trainer().rate),
-                      lr_scheduler.SequentialLR(owner := optimizer(), [
-                          lr_scheduler.LambdaLR(owner, Trainer().rate), lr_scheduler.StepLR(owner, 20, 0.1)], [30])):
+    for scheduler in (
+        lr_scheduler.LambdaLR(optimizer(), Trainer().rate),
+        lr_scheduler.SequentialLR(
+            owner := optimizer(),
+            [lr_scheduler.LambdaLR(owner, Trainer().rate), lr_scheduler.StepLR(owner, 20, 0.1)],
+            [30],
+        ),
+    ):
         assert planned_rates(scheduler, STEPS)[:20] == planned_rates(MAKERS["lambda"](optimizer()), STEPS)[:20] != []
 
 

@@ -74,8 +74,9 @@ class Training:
             time.sleep(pace)
 
     def state(self) -> dict[str, Any]:
-        return copy.deepcopy({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
-                              "step": self.step})
+        return copy.deepcopy(
+            {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step}
+        )
 
     def restore(self, state: dict[str, Any]) -> None:
         state = copy.deepcopy(state)
@@ -133,7 +134,8 @@ def test_plans_freeze_and_unfreeze_and_the_summary_says_so(capsys: pytest.Captur
         assert 0 < session.scalars()["egeria/frozen_share"] < 1
         scalars = session.scalars()
         assert scalars["egeria/net_saved_seconds"] == pytest.approx(
-            scalars["egeria/saved_seconds"] - scalars["egeria/spent_seconds"], abs=0.05)
+            scalars["egeria/saved_seconds"] - scalars["egeria/spent_seconds"], abs=0.05
+        )
         assert re.fullmatch(r"frozen 3/\d, net -?\d+\.\d s saved", session.progress())
         frozen = [name for module in session.modules[:3] for name, _ in module.parameters()]
         assert {name for name, p in training.model.named_parameters() if not p.requires_grad} == set(frozen)
@@ -159,8 +161,11 @@ def test_frozen_layers_do_not_change_by_one_bit():
     training = Training()
     session = training.attach(plans=[(4, 2)])
     training.train(4, session)
-    before = {name: value.clone() for module in session.modules[:2]
-              for name, value in [*module.parameters(), *module.buffers()]}
+    before = {
+        name: value.clone()
+        for module in session.modules[:2]
+        for name, value in [*module.parameters(), *module.buffers()]
+    }
     training.model.train()
     training.train(6, session)
     now = {**dict(training.model.named_parameters()), **dict(training.model.named_buffers())}
@@ -298,10 +303,13 @@ class Cache:
         return None
 
 
-@pytest.mark.parametrize("total_steps,steps,explicitly,forgotten", [
-    (5, 4, False, False), (5, 5, False, True), (None, 4, False, True), (5, 4, True, True)])
-def test_an_exit_before_the_last_step_is_no_end_for_the_cache(total_steps: int | None, steps: int, explicitly: bool,
-                                                             forgotten: bool):
+@pytest.mark.parametrize(
+    "total_steps,steps,explicitly,forgotten",
+    [(5, 4, False, False), (5, 5, False, True), (None, 4, False, True), (5, 4, True, True)],
+)
+def test_an_exit_before_the_last_step_is_no_end_for_the_cache(
+    total_steps: int | None, steps: int, explicitly: bool, forgotten: bool
+):
     training = Training()
     session = training.attach(total_steps=total_steps)
     training.train(steps)
@@ -331,10 +339,15 @@ def test_checkpoints_go_from_with_egeria_to_without_and_back():
 def test_states_that_do_not_fit_are_refused_with_what_to_do():
     session = Training().attach()
     good = session.state_dict()
-    for bad, what in [({**good, "version": 99}, "newer egeria"), ({**good, "frozen_prefix": 99}, "99 layer modules"),
-                      ({**good, "step": -1}, "negative"), ({"step": "x"}, "no state"), (7, "no state"),
-                      ({**good, "modules": [3]}, "no list"),
-                      ({**good, "modules": [["a", ["nowhere"], []], ["b", ["head"], []]]}, "another model")]:
+    for bad, what in [
+        ({**good, "version": 99}, "newer egeria"),
+        ({**good, "frozen_prefix": 99}, "99 layer modules"),
+        ({**good, "step": -1}, "negative"),
+        ({"step": "x"}, "no state"),
+        (7, "no state"),
+        ({**good, "modules": [3]}, "no list"),
+        ({**good, "modules": [["a", ["nowhere"], []], ["b", ["head"], []]]}, "another model"),
+    ]:
         with pytest.raises(egeria.EgeriaError, match=f"CHECKPOINT_MISMATCH.*{what}"):
             session.load_state_dict(bad)
     training = Training()
@@ -385,15 +398,26 @@ def fail(*_: object, **__: object) -> None:
     raise ZeroDivisionError("ours")
 
 
-@pytest.mark.parametrize("broken", ["egeria.session_link.RootInputs", "egeria.linking.export_model",
-                                    "egeria.linking.Link.probe", "egeria.linking.Link.answer_snapshot",
-                                    "egeria.session_link.start_link", "egeria.reports.Reports.end_step",
-                                    "egeria.reports.Reports.add_loss", "egeria.replicas.Replicas.discover"])
-def test_no_failure_of_ours_reaches_the_training(broken: str, monkeypatch: pytest.MonkeyPatch, controller: Any,
-                                                 caplog: pytest.LogCaptureFixture):
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "egeria.session_link.RootInputs",
+        "egeria.linking.export_model",
+        "egeria.linking.Link.probe",
+        "egeria.linking.Link.answer_snapshot",
+        "egeria.session_link.start_link",
+        "egeria.reports.Reports.end_step",
+        "egeria.reports.Reports.add_loss",
+        "egeria.replicas.Replicas.discover",
+    ],
+)
+def test_no_failure_of_ours_reaches_the_training(
+    broken: str, monkeypatch: pytest.MonkeyPatch, controller: Any, caplog: pytest.LogCaptureFixture
+):
     plain, watched = Training(), Training()
-    session = watched.attach(controller=controller.address, observe=True, batch_size=4, policy="plasticity",
-                             options=WINDOW)
+    session = watched.attach(
+        controller=controller.address, observe=True, batch_size=4, policy="plasticity", options=WINDOW
+    )
     monkeypatch.setattr(broken, fail)
     deadline = time.monotonic() + 300
     with caplog.at_level(logging.WARNING, logger="egeria"):
@@ -406,8 +430,9 @@ def test_no_failure_of_ours_reaches_the_training(broken: str, monkeypatch: pytes
     assert sum("ours" in text for text in told) == 1 and len(told) <= 3
 
 
-def test_a_training_that_cannot_be_linked_goes_on_and_says_why(monkeypatch: pytest.MonkeyPatch, controller: Any,
-                                                              caplog: pytest.LogCaptureFixture):
+def test_a_training_that_cannot_be_linked_goes_on_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, controller: Any, caplog: pytest.LogCaptureFixture
+):
     training = Training()
     session = training.attach(controller=controller.address, batch_size=4, policy="plasticity", options=WINDOW)
     monkeypatch.setattr("egeria.linking.export_model", fail)
@@ -417,8 +442,9 @@ def test_a_training_that_cannot_be_linked_goes_on_and_says_why(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("prefix", [1, 3])
-def test_a_switch_that_fails_halfway_leaves_what_was_frozen(prefix: int, monkeypatch: pytest.MonkeyPatch,
-                                                            caplog: pytest.LogCaptureFixture):
+def test_a_switch_that_fails_halfway_leaves_what_was_frozen(
+    prefix: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
     """And the modes, the weights and the momentum of a training that has never tried it."""
     whole, training = Training(), Training()
     whole.train(8, whole.attach(plans=[(2, 2)]))
@@ -430,12 +456,19 @@ def test_a_switch_that_fails_halfway_leaves_what_was_frozen(prefix: int, monkeyp
     assert session.prefix == 2 and len(session.switches) == 1
     assert f"{prefix} layer modules cannot be frozen, so 2 stay so: ours" in caplog.text
     assert same(training.state()["model"], whole.state()["model"])
-    assert [module.training for module in training.model.modules()] == \
-        [module.training for module in whole.model.modules()]
+    assert [module.training for module in training.model.modules()] == [
+        module.training for module in whole.model.modules()
+    ]
     asked = [parameter.requires_grad for parameter in training.model.parameters()]
     assert asked == [parameter.requires_grad for parameter in whole.model.parameters()]
-    momentum = [[run.optimizer.state[parameter]["momentum_buffer"]
-                 for parameter in run.model.parameters() if parameter.requires_grad] for run in (training, whole)]
+    momentum = [
+        [
+            run.optimizer.state[parameter]["momentum_buffer"]
+            for parameter in run.model.parameters()
+            if parameter.requires_grad
+        ]
+        for run in (training, whole)
+    ]
     assert momentum[0] and same(*momentum)
 
 
@@ -495,8 +528,9 @@ def test_attaching_anew_ends_the_session_before():
 # With a controller.
 
 
-def train_until(training: Training, session: egeria.Session, condition: Callable[[], bool],
-                with_losses: bool = True) -> None:
+def train_until(
+    training: Training, session: egeria.Session, condition: Callable[[], bool], with_losses: bool = True
+) -> None:
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         training.train(1, session if with_losses else None)
@@ -515,15 +549,17 @@ def test_a_controller_freezes_layers_by_their_plasticity(controller: Any):
     assert '"Layered"' in controller.metrics()
 
 
-def test_a_model_that_cannot_be_recorded_is_frozen_by_readings_of_this_process(controller: Any,
-                                                                             caplog: pytest.LogCaptureFixture):
+def test_a_model_that_cannot_be_recorded_is_frozen_by_readings_of_this_process(
+    controller: Any, caplog: pytest.LogCaptureFixture
+):
     training = Training()
     torch.manual_seed(0)
     training.model = Branches()
     training.optimizer = torch.optim.SGD(training.model.parameters(), 0.05)
     with caplog.at_level(logging.INFO, logger="egeria"):
-        with training.attach(controller=controller.address, batch_size=8, policy="plasticity",
-                             options=WINDOW) as session:
+        with training.attach(
+            controller=controller.address, batch_size=8, policy="plasticity", options=WINDOW
+        ) as session:
             train_until(training, session, lambda: session.prefix >= 1)
     assert "data-dependent" in caplog.text and "runs their reference itself" in caplog.text
     assert session.counters()["samples_sent"] > 0
@@ -573,12 +609,12 @@ def test_a_resumed_training_is_watched_though_its_wrapper_comes_late(controller:
         train_until(training, session, lambda: session._link.link is not None)
 
 
-def test_without_losses_the_bootstrapping_stage_is_a_number_of_steps(controller: Any,
-                                                                    caplog: pytest.LogCaptureFixture):
+def test_without_losses_the_bootstrapping_stage_is_a_number_of_steps(controller: Any, caplog: pytest.LogCaptureFixture):
     training = Training()
     options = {**WINDOW, "interval_steps": 5, "bootstrap": True}
-    with training.attach(controller=controller.address, batch_size=8, observe=True, policy="plasticity",
-                         options=options) as session:
+    with training.attach(
+        controller=controller.address, batch_size=8, observe=True, policy="plasticity", options=options
+    ) as session:
         train_until(training, session, lambda: session.counters().get("samples_sent", 0) > 0, with_losses=False)
         assert training.step > 30
     assert caplog.text.count("no loss is reported") == 1 and "call session.step(loss)" in caplog.text
@@ -586,8 +622,9 @@ def test_without_losses_the_bootstrapping_stage_is_a_number_of_steps(controller:
 
 def test_reference_local_takes_all_readings_here(controller: Any):
     training = Training()
-    with training.attach(controller=controller.address, batch_size=8, policy="plasticity", options=WINDOW,
-                         reference="local") as session:
+    with training.attach(
+        controller=controller.address, batch_size=8, policy="plasticity", options=WINDOW, reference="local"
+    ) as session:
         train_until(training, session, lambda: session.prefix >= 1)
 
 
@@ -618,8 +655,9 @@ def test_auto_freezes_at_once_what_has_no_learning_rate(controller: Any, policy:
 @pytest.mark.parametrize("reference", ["controller", "local"])
 def test_the_rule_on_the_norm_of_activations_freezes_as_well(controller: Any, reference: str):
     training = Training()
-    with training.attach(controller=controller.address, batch_size=8, policy="actnorm", options=WINDOW,
-                         reference=reference) as session:
+    with training.attach(
+        controller=controller.address, batch_size=8, policy="actnorm", options=WINDOW, reference=reference
+    ) as session:
         train_until(training, session, lambda: session.prefix >= 1)
     # What was on its way when the decision was taken is stale; nothing is refused for another reason.
     refused = metric(controller.metrics(), "egeria_uploads_refused_total") or 0
@@ -663,8 +701,9 @@ def test_sizes_that_begin_to_vary_later_lead_to_a_new_recording(controller: Any)
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
     never = {**WINDOW, "tolerance": 1e-9}  # nothing freezes, so that readings go on
-    config = egeria.Config(controller=controller.address, batch_size=4, observe=True, policy="plasticity",
-                           options=never)
+    config = egeria.Config(
+        controller=controller.address, batch_size=4, observe=True, policy="plasticity", options=never
+    )
     session = egeria.attach(model, optimizer, config=config)
 
     def step(length: int) -> None:
@@ -698,7 +737,9 @@ def test_a_script_that_forgets_to_close_says_its_summary_at_the_end(tmp_path: pa
         "        optimizer.step()\n"
         "main()\n"
         "import sys\n"
-        "if sys.argv[1:]: raise SystemError('the user\\'s own')\n", encoding="utf-8")
+        "if sys.argv[1:]: raise SystemError('the user\\'s own')\n",
+        encoding="utf-8",
+    )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0 and "egeria: 4 steps, frozen share " in done.stdout, done.stderr
     done = subprocess.run([sys.executable, script, "raise"], capture_output=True, text=True, timeout=300, check=False)

@@ -29,15 +29,29 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("fault", ["killed", "stopped", "killed and back", "absent"])
-def test_the_training_is_the_same_whatever_happens_to_the_controller(fault: str, plain: list[dict[str, Any]],
-                                                                     tmp_path: pathlib.Path):
+def test_the_training_is_the_same_whatever_happens_to_the_controller(
+    fault: str, plain: list[dict[str, Any]], tmp_path: pathlib.Path
+):
     controller = Controller(tmp_path)
     if fault != "absent":
         controller.start()
     try:
-        with Program(tmp_path, "session_job.py", "--out", tmp_path, "--steps", STEPS, "--egeria", "act",
-                     "--interval", 5, "--pause-at", 12, ranks=2,  # too few readings for a freeze
-                     environment={"EGERIA_CONTROLLER": controller.address}) as job:
+        with Program(
+            tmp_path,
+            "session_job.py",
+            "--out",
+            tmp_path,
+            "--steps",
+            STEPS,
+            "--egeria",
+            "act",
+            "--interval",
+            5,
+            "--pause-at",
+            12,
+            ranks=2,  # too few readings for a freeze
+            environment={"EGERIA_CONTROLLER": controller.address},
+        ) as job:
             wait_until(lambda: (tmp_path / "paused0").exists() and (tmp_path / "paused1").exists(), 300, "the pause")
             if fault.startswith("killed"):
                 controller.kill()
@@ -61,9 +75,24 @@ def test_the_training_is_the_same_whatever_happens_to_the_controller(fault: str,
 @pytest.mark.parametrize("ending", ["raise", "interrupt", "forget"])
 def test_the_process_ends_as_it_would_without_egeria(ending: str, ranks: int, tmp_path: pathlib.Path):
     with Controller(tmp_path) as controller:
-        with Program(tmp_path, "session_job.py", "--out", tmp_path, "--steps", 12, "--egeria", "act", "--end", ending,
-                     "--wrap", "ddp" if ranks > 1 else "plain", "--pause-at", 8, ranks=ranks,
-                     environment={"EGERIA_CONTROLLER": controller.address}) as job:
+        with Program(
+            tmp_path,
+            "session_job.py",
+            "--out",
+            tmp_path,
+            "--steps",
+            12,
+            "--egeria",
+            "act",
+            "--end",
+            ending,
+            "--wrap",
+            "ddp" if ranks > 1 else "plain",
+            "--pause-at",
+            8,
+            ranks=ranks,
+            environment={"EGERIA_CONTROLLER": controller.address},
+        ) as job:
             wait_until(lambda: (tmp_path / "paused0").exists(), 300, "the pause")
             controller.signal(signal.SIGSTOP)  # it cannot answer a farewell
             (tmp_path / "go").touch()
@@ -80,8 +109,9 @@ def test_the_process_ends_as_it_would_without_egeria(ending: str, ranks: int, tm
 
 def test_a_data_loader_forks_and_spawns_workers_beside_an_open_line(tmp_path: pathlib.Path):
     with Controller(tmp_path) as controller:
-        with Program(tmp_path, "session_loader_job.py", tmp_path,
-                     environment={"EGERIA_CONTROLLER": controller.address}) as job:
+        with Program(
+            tmp_path, "session_loader_job.py", tmp_path, environment={"EGERIA_CONTROLLER": controller.address}
+        ) as job:
             job.succeed()
             text = job.text()
     found = json.loads((tmp_path / "loader.json").read_text())

@@ -8,18 +8,31 @@ import pytest
 from session_runs import run
 
 
-@pytest.mark.parametrize("options", [
-    "--model convolutions",
-    "--model noisy --bf16 --accumulate 2 --early",
-    "--model encoder --wrap compile_ddp",
-    "--model convolutions --wrap ddp_compile --bf16 --accumulate 2 --optimizer adamw",
-    "--model convolutions --wrap later_compile",
-    "--model branches --wrap later",
-    "--model encoder --wrap fsdp2 --optimizer adamw",
-])
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--model convolutions",
+        "--model noisy --bf16 --accumulate 2 --early",
+        "--model encoder --wrap compile_ddp",
+        "--model convolutions --wrap ddp_compile --bf16 --accumulate 2 --optimizer adamw",
+        "--model convolutions --wrap later_compile",
+        "--model branches --wrap later",
+        "--model encoder --wrap fsdp2 --optimizer adamw",
+    ],
+)
 def test_watching_changes_no_bit_of_a_training(options: str, tmp_path: pathlib.Path):
-    watched, output = run(tmp_path / "watched", "--steps", 24, "--egeria", "observe", "--pace", 0.15, "--until",
-                          "samples", *options.split())  # on a busy machine requests take a while to come
+    watched, output = run(
+        tmp_path / "watched",
+        "--steps",
+        24,
+        "--egeria",
+        "observe",
+        "--pace",
+        0.15,
+        "--until",
+        "samples",
+        *options.split(),
+    )  # on a busy machine requests take a while to come
     steps = len(watched[0]["losses"])
     plain, _ = run(tmp_path / "plain", "--steps", steps, *options.split())
     assert f"egeria: {steps} steps observed, nothing was frozen, Egeria's own time about " in output

@@ -9,8 +9,9 @@ from session_runs import run
 
 
 def test_both_ranks_freeze_and_unfreeze_at_the_same_steps(tmp_path: pathlib.Path):
-    records, output = run(tmp_path, "--egeria", "act", "--steps", 200, "--drop-rate-after", 60, "--pace", 0.03,
-                          "--until", "unfreeze")
+    records, output = run(
+        tmp_path, "--egeria", "act", "--steps", 200, "--drop-rate-after", 60, "--pace", 0.03, "--until", "unfreeze"
+    )
     first, second = records
     assert first["switches"] == second["switches"] and first["prefixes"] == second["prefixes"]
     assert all(identical for *_, identical in first["switches"])
@@ -31,11 +32,14 @@ def test_what_cannot_be_recorded_still_freezes_on_both_ranks(options: str, tmp_p
     assert all(identical for *_, identical in records[0]["switches"])
 
 
-@pytest.mark.parametrize("broken", [
-    "egeria.reports:Reports.end_step", "egeria.reports:Reports.boundary", "egeria.linking:Link.answer_snapshot"])
+@pytest.mark.parametrize(
+    "broken",
+    ["egeria.reports:Reports.end_step", "egeria.reports:Reports.boundary", "egeria.linking:Link.answer_snapshot"],
+)
 def test_a_rank_in_which_something_fails_goes_on_with_the_others(broken: str, tmp_path: pathlib.Path):
-    records, output = run(tmp_path, "--egeria", "act", "--steps", 80, "--pace", 0.05, "--until", "switch",
-                          "--break", broken)
+    records, output = run(
+        tmp_path, "--egeria", "act", "--steps", 80, "--pace", 0.05, "--until", "switch", "--break", broken
+    )
     assert records[0]["switches"] and records[0]["switches"] == records[1]["switches"]
     assert records[0]["prefixes"] == records[1]["prefixes"] and records[0]["summary"]["ranks_identical"]
     assert output.count("ours") == 1
@@ -43,8 +47,21 @@ def test_a_rank_in_which_something_fails_goes_on_with_the_others(broken: str, tm
 
 def test_the_ranks_of_a_sharded_model_read_together_or_not_at_all(tmp_path: pathlib.Path):
     """A reading gathers its weights; one rank has no inputs for it from its third step on."""
-    records, output = run(tmp_path, "--egeria", "act", "--steps", 30, "--pace", 0.15, "--model", "encoder", "--wrap",
-                          "fsdp2", "--break", "egeria.inputs:RootInputs.__init__")
+    records, output = run(
+        tmp_path,
+        "--egeria",
+        "act",
+        "--steps",
+        30,
+        "--pace",
+        0.15,
+        "--model",
+        "encoder",
+        "--wrap",
+        "fsdp2",
+        "--break",
+        "egeria.inputs:RootInputs.__init__",
+    )
     assert [record["prefixes"] for record in records] == [[0] * 30] * 2
     assert output.count("ours") == 1
     plain, _ = run(tmp_path / "plain", "--steps", 30, "--model", "encoder", "--wrap", "fsdp2")
@@ -87,7 +104,8 @@ def test_uneven_inputs_hold_nobody_up_and_are_told_of(egeria: str, tmp_path: pat
 
 
 def test_losses_of_the_first_rank_are_enough(tmp_path: pathlib.Path):
-    records, output = run(tmp_path, "--egeria", "act", "--steps", 80, "--pace", 0.05, "--until", "switch",
-                          "--silent-rank", 1)
+    records, output = run(
+        tmp_path, "--egeria", "act", "--steps", 80, "--pace", 0.05, "--until", "switch", "--silent-rank", 1
+    )
     assert records[0]["switches"] and records[0]["switches"] == records[1]["switches"]
     assert "no loss is reported" not in output

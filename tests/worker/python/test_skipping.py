@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from layered_models import Layered
+from skipped_models import IMAGES, RESNET_LAYERS, Masked, ThreeLayers, images, resnet, square, vectors
+from skipping_runs import DictStore, Run, epochs, train
 from torch import Tensor, nn
 
 from egeria.attributes import Attributes
@@ -17,9 +20,6 @@ from egeria.freezing import Freezer
 from egeria.modules import partition
 from egeria.repeats import Repeats
 from egeria.skipping import Skipper
-from layered_models import Layered
-from skipped_models import IMAGES, Masked, RESNET_LAYERS, ThreeLayers, images, resnet, square, vectors
-from skipping_runs import DictStore, Run, epochs, train
 
 STEPS = epochs(22, 8, 4, images)
 
@@ -89,7 +89,8 @@ def test_misses_are_computed_alone(forgotten: set[int], alone: set[int]) -> None
             watched.append(model.layer1)
 
     handle = nn.modules.module.register_module_forward_pre_hook(
-        lambda module, args: sizes.append(len(args[0])) if module in watched else None)
+        lambda module, args: sizes.append(len(args[0])) if module in watched else None
+    )
     cached = run(store, each_step=watch)
     handle.remove()
     assert cached.same_as(run())
@@ -123,6 +124,7 @@ def test_a_model_that_is_not_told_ids_trains_as_usual() -> None:
 
 def test_without_input_hashes_wrong_activations_would_be_used() -> None:
     """Guards the test of augmented samples: the store alone does not tell samples apart."""
+
     class ByIdOnly(DictStore):
         def find(self, ids: Any, input_hashes: Any) -> Any:
             return super().find(ids, [0] * len(ids))
@@ -131,14 +133,13 @@ def test_without_input_hashes_wrong_activations_would_be_used() -> None:
             super().put(ids, [0] * len(ids), tensors)
 
     generator = torch.Generator().manual_seed(3)
-    steps = epochs(16, 8, 4, lambda ids: (
-        (IMAGES[ids] + torch.randn(len(ids), 3, 16, 16, generator=generator),), {}))
+    steps = epochs(16, 8, 4, lambda ids: ((IMAGES[ids] + torch.randn(len(ids), 3, 16, 16, generator=generator),), {}))
     assert not run(ByIdOnly(), steps=steps).same_as(run(steps=steps))
 
 
 def test_shifted_ids_miss() -> None:
     """Ids of other samples come with other inputs, so that nothing wrong is used whatever the loader says."""
-    steps = [(ids[number % 2:] + ids[:number % 2], *inputs) for number, (ids, *inputs) in enumerate(STEPS)]
+    steps = [(ids[number % 2 :] + ids[: number % 2], *inputs) for number, (ids, *inputs) in enumerate(STEPS)]
     cached = run(DictStore(), steps=steps)
     assert cached.same_as(run())
 
@@ -154,8 +155,9 @@ def test_an_audit_finds_a_store_that_mixes_samples_up() -> None:
     assert cached.same_as(run())
 
 
-@pytest.mark.parametrize("spoil", [
-    lambda row: (row[0][:-1],), lambda row: (row[0].double(),), lambda row: (), lambda row: (*row, *row)])
+@pytest.mark.parametrize(
+    "spoil", [lambda row: (row[0][:-1],), lambda row: (row[0].double(),), lambda row: (), lambda row: (*row, *row)]
+)
 def test_activations_that_do_not_fit_are_misses(spoil: Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]) -> None:
     class Spoiled(DictStore):
         def find(self, ids: Any, input_hashes: Any) -> Any:
@@ -209,8 +211,12 @@ def test_a_store_that_raises_is_left_alone_after_three_failures(method: str) -> 
     store = DictStore()
     setattr(store, method, fail)
     told = []
-    cached = run(store, each_step=lambda number, _, skipper: number or skipper is None or setattr(
-        skipper, "_tell", lambda what, error: told.append(str(error))))
+    cached = run(
+        store,
+        each_step=lambda number, _, skipper: (
+            number or skipper is None or setattr(skipper, "_tell", lambda what, error: told.append(str(error)))
+        ),
+    )
     assert cached.same_as(run())
     assert cached.counters["failures"] == 3 and cached.refusal == "FAILED"
     assert len(told) == 1 and "no space left" in told[0]
@@ -266,6 +272,7 @@ def test_changed_buffers_end_it_but_not_those_that_are_written_to(name: str, val
 
 def test_settings_that_change_are_another_shape_of_call() -> None:
     """A container of frozen layers that goes into another mode, autocast that begins."""
+
     def change(number: int, model: nn.Module, _: Skipper | None) -> None:
         model.layer3.train(number % 4 < 2)
 
@@ -304,8 +311,9 @@ def frozen_resnet(prefix: int = 3) -> tuple[nn.Module, Skipper, DictStore, list[
     layers = partition(model, RESNET_LAYERS)
     Freezer(layers, []).apply(prefix)
     store, at_hand = DictStore(), [list(range(8))]
-    skipper = Skipper(model, layers[:prefix], Attributes(model, layers, prefix), store,
-                      take_ids=lambda batch: at_hand[0])
+    skipper = Skipper(
+        model, layers[:prefix], Attributes(model, layers, prefix), store, take_ids=lambda batch: at_hand[0]
+    )
     skipper._skippable = 65
     return model, skipper, store, at_hand
 

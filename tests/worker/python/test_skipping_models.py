@@ -8,26 +8,46 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
-from skipped_models import (LABELS, MASK, TOKENS, Encoder, ThreeLayers, UNet, Upwards, WithLowLevelFeatures,
-                            encoder_layers, images, square, vectors)
+from skipped_models import (
+    LABELS,
+    MASK,
+    TOKENS,
+    Encoder,
+    ThreeLayers,
+    UNet,
+    Upwards,
+    WithLowLevelFeatures,
+    encoder_layers,
+    images,
+    square,
+    vectors,
+)
 from skipping_runs import DictStore, epochs, train
+from torch import Tensor, nn
 
 transformers = pytest.importorskip("transformers")
 
-BERT_LAYERS = ["bert.embeddings", *(rf"bert\.encoder\.layer\.{number}" for number in range(4)),
-               r"bert\.pooler|classifier"]
+BERT_LAYERS = [
+    "bert.embeddings",
+    *(rf"bert\.encoder\.layer\.{number}" for number in range(4)),
+    r"bert\.pooler|classifier",
+]
 
 
 def bert() -> nn.Module:
-    return transformers.BertForSequenceClassification(transformers.BertConfig(
-        vocab_size=200, hidden_size=32, num_hidden_layers=4, num_attention_heads=4, intermediate_size=64))
+    return transformers.BertForSequenceClassification(
+        transformers.BertConfig(
+            vocab_size=200, hidden_size=32, num_hidden_layers=4, num_attention_heads=4, intermediate_size=64
+        )
+    )
 
 
 def gpt(**options: Any) -> nn.Module:
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(
-        vocab_size=200, n_embd=32, n_layer=4, n_head=4, n_positions=64, bos_token_id=0, eos_token_id=0, **options))
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            vocab_size=200, n_embd=32, n_layer=4, n_head=4, n_positions=64, bos_token_id=0, eos_token_id=0, **options
+        )
+    )
 
 
 def untied_gpt() -> nn.Module:
@@ -121,8 +141,9 @@ def test_gpt2_whose_embedding_dropout_is_active_draws_before_the_next_layer() ->
     expect_refused("RANDOM", untied_gpt, layers, 2, steps, loss_of)
 
 
-@pytest.mark.parametrize("prefix,live", [(1, ["stem"]), (2, ["first"]), (3, ["first", "second"]),
-                                         (4, ["first", "third"])])
+@pytest.mark.parametrize(
+    "prefix,live", [(1, ["stem"]), (2, ["first"]), (3, ["first", "second"]), (4, ["first", "third"])]
+)
 def test_low_level_features_cross_too(prefix: int, live: list[str]) -> None:
     layers = ["stem", "first", "second", "third", "low|head"]
     assert expect_same(WithLowLevelFeatures, layers, prefix, epochs(22, 8, 4, images)) == live
@@ -145,6 +166,7 @@ def test_unet_is_refused_at_each_inner_cut(prefix: int) -> None:
 @pytest.mark.parametrize("prefix", [2, 3])
 def test_unet_in_halves_is_refused_too(prefix: int) -> None:
     """Its way up is a layer of its own, which takes all stages at once, and of which nothing is frozen."""
+
     class Halves(UNet):
         def __init__(self) -> None:
             super().__init__()
@@ -212,6 +234,7 @@ def test_batches_that_are_padded_to_their_longest_sample(prefix: int) -> None:
 @pytest.mark.parametrize("batch", [8, 12])
 def test_batch_in_the_second_dimension_is_refused(batch: int) -> None:
     """Also where there are as many samples as tokens in a sentence, so that the sizes do not tell."""
+
     def build() -> nn.Module:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

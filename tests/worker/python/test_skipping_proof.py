@@ -6,6 +6,25 @@ from typing import Any
 
 import pytest
 import torch
+from skipped_models import (
+    VECTORS,
+    Counting,
+    KeepingInside,
+    Late,
+    Normalising,
+    Objects,
+    Packing,
+    Picking,
+    Picky,
+    Remembering,
+    Repeated,
+    SecretlyNoisy,
+    Selecting,
+    Shy,
+    ThreeLayers,
+    Tied,
+    Whispering,
+)
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -16,9 +35,6 @@ from egeria.cut_proof import prove
 from egeria.freezing import Freezer
 from egeria.modules import LayerModule
 from egeria.skippable import check_skippable
-from skipped_models import (VECTORS, Counting, KeepingInside, Late, Normalising, Objects, Packing, Picking,
-                            Picky, Remembering, Repeated, SecretlyNoisy, Selecting, Shy, ThreeLayers, Tied,
-                            Whispering)
 
 
 def freeze(model: nn.Module, prefix: int, names: str = "abc") -> list[LayerModule]:
@@ -37,17 +53,20 @@ def refusal(model: nn.Module, prefix: int = 2, **options: Any) -> str:
     return caught.value.name
 
 
-@pytest.mark.parametrize("kind,prefix,name", [
-    (Repeated, 1, "CALLED_SEVERAL_TIMES"),
-    (SecretlyNoisy, 2, "RANDOM"),
-    (Normalising, 2, "BATCH_DEPENDENT"),
-    (KeepingInside, 2, "KEEPS_STATE"),
-    (Objects, 1, "NOT_A_TENSOR"),
-    (Late, 2, "NEEDS_GRADIENT"),
-    (Shy, 1, "NOT_CALLED"),
-    (Whispering, 1, "KEEPS_STATE"),
-    (Selecting, 1, "BATCH_DEPENDENT"),
-])
+@pytest.mark.parametrize(
+    "kind,prefix,name",
+    [
+        (Repeated, 1, "CALLED_SEVERAL_TIMES"),
+        (SecretlyNoisy, 2, "RANDOM"),
+        (Normalising, 2, "BATCH_DEPENDENT"),
+        (KeepingInside, 2, "KEEPS_STATE"),
+        (Objects, 1, "NOT_A_TENSOR"),
+        (Late, 2, "NEEDS_GRADIENT"),
+        (Shy, 1, "NOT_CALLED"),
+        (Whispering, 1, "KEEPS_STATE"),
+        (Selecting, 1, "BATCH_DEPENDENT"),
+    ],
+)
 def test_refused(kind: type[nn.Module], prefix: int, name: str) -> None:
     torch.manual_seed(0)
     assert refusal(kind(), prefix) == name
@@ -89,6 +108,7 @@ def test_a_model_that_changes_from_pass_to_pass() -> None:
 
 def test_stand_ins_are_not_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the dataflow is not seen, not-a-number shows; zeros would not, in a model that is nearly blind."""
+
     class Blind(ThreeLayers):
         def forward(self, x: Tensor) -> Tensor:
             early = self.a(x)
@@ -98,8 +118,7 @@ def test_stand_ins_are_not_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     assert refusal(Blind()) in ("OUTPUT_DIFFERS", "GRADIENT_DIFFERS")
     stand_in = egeria.standins.TensorSpec.stand_in
-    monkeypatch.setattr(egeria.standins.TensorSpec, "stand_in",
-                        lambda self, dense: stand_in(self, True).zero_())
+    monkeypatch.setattr(egeria.standins.TensorSpec, "stand_in", lambda self, dense: stand_in(self, True).zero_())
     proof(Blind())  # with zeros it would pass
 
 
@@ -122,9 +141,11 @@ def test_hooks_of_others_are_refused() -> None:
 
 def test_compiled_layers_are_refused() -> None:
     torch.manual_seed(0)
-    for compile_ in (lambda model: model.a.compile(backend="eager"),
-                     lambda model: setattr(model, "a", torch.compile(model.a, backend="eager")),
-                     lambda model: model.compile(backend="eager")):
+    for compile_ in (
+        lambda model: model.a.compile(backend="eager"),
+        lambda model: setattr(model, "a", torch.compile(model.a, backend="eager")),
+        lambda model: model.compile(backend="eager"),
+    ):
         model = ThreeLayers()
         compile_(model)
         assert refusal(model) == "COMPILED"
@@ -213,17 +234,30 @@ def test_input_hashes_see_everything() -> None:
     assert [a == b for a, b in zip(base, other)] == [True, True, False, True]
     assert input_hashes((rows[[3, 0]],), {"table": table, "scale": 2}, 2) == [base[3], base[0]]
     rest = {"table": table, "scale": 2}
-    for args, kwargs in (((rows,), rest | {"table": table + 1}), ((rows,), rest | {"scale": 3}),
-                         ((rows,), rest | {"scale": 2.0}), ((rows,), rest | {"scale": None}),
-                         ((rows.double(),), rest), ((rows, None), rest), ((rows.view(4, 3, 1),), rest),
-                         (([rows],), rest)):
+    for args, kwargs in (
+        ((rows,), rest | {"table": table + 1}),
+        ((rows,), rest | {"scale": 3}),
+        ((rows,), rest | {"scale": 2.0}),
+        ((rows,), rest | {"scale": None}),
+        ((rows.double(),), rest),
+        ((rows, None), rest),
+        ((rows.view(4, 3, 1),), rest),
+        (([rows],), rest),
+    ):
         assert not set(base) & set(input_hashes(args, kwargs, 4))
     assert input_hashes((rows,), {"scale": 2, "table": table}, 4) == base
 
 
-@pytest.mark.parametrize("args,batch", [((object(), torch.ones(3)), 3), ((torch.ones(3),), 2), ((5,), 1),
-                                        ((torch.ones(2, requires_grad=True),), 2),
-                                        ((torch.eye(2).to_sparse(),), 2)])
+@pytest.mark.parametrize(
+    "args,batch",
+    [
+        ((object(), torch.ones(3)), 3),
+        ((torch.ones(3),), 2),
+        ((5,), 1),
+        ((torch.ones(2, requires_grad=True),), 2),
+        ((torch.eye(2).to_sparse(),), 2),
+    ],
+)
 def test_unusual_calls(args: Any, batch: int) -> None:
     with pytest.raises(UnusualCall):
         Call(args, {}, batch)

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cache_daemon import Daemon, wait_until_kept
+from skipped_models import RESNET_LAYERS, resnet, square
+from skipping_runs import DictStore, train
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler
 
 import egeria
-from cache_daemon import Daemon, wait_until_kept
 from egeria import EgeriaError
 from egeria.data import NodeSampler, Variants, current, wrap
-from skipped_models import RESNET_LAYERS, resnet, square
-from skipping_runs import DictStore, train
 
 SAMPLES, K = 22, 3
 
@@ -34,7 +34,6 @@ class Noisy(Dataset):
 
 
 class Images(Noisy):
-
     def __getitem__(self, index: int) -> Tensor:
         return torch.randn(3, 16, 16) + index
 
@@ -62,8 +61,12 @@ def loader_of(sampler: Any = None, **options: Any) -> DataLoader:
 
 
 def states() -> list[Any]:
-    return [random.getstate(), np.random.get_state()[1].tolist(), np.random.get_state()[2:],
-            torch.get_rng_state().tolist()]
+    return [
+        random.getstate(),
+        np.random.get_state()[1].tolist(),
+        np.random.get_state()[2:],
+        torch.get_rng_state().tolist(),
+    ]
 
 
 def test_a_variant_is_the_same_whenever_and_wherever_it_is_drawn():
@@ -97,7 +100,8 @@ def test_generators_are_as_they_were():
 
 
 OPTIONS = {
-    "none": {}, "fork": {"num_workers": 2, "multiprocessing_context": "fork"},
+    "none": {},
+    "fork": {"num_workers": 2, "multiprocessing_context": "fork"},
     "fork, persistent": {"num_workers": 2, "multiprocessing_context": "fork", "persistent_workers": True},
     "spawn, persistent": {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_workers": True},
 }
@@ -112,8 +116,9 @@ def test_each_epoch_has_one_of_each_sample_and_k_epochs_all(workers: str):
         assert all(torch.equal(sample, images[index]) for index, sample in epoch.items())
     for cycle in (epochs[:K], epochs[K:]):
         assert sorted(index for epoch in cycle for index in epoch) == list(range(SAMPLES * K))
-    orders = {tuple(index % K for epoch in epochs[:K] for index in epoch if index // K == sample)
-              for sample in range(SAMPLES)}
+    orders = {
+        tuple(index % K for epoch in epochs[:K] for index in epoch if index // K == sample) for sample in range(SAMPLES)
+    }
     assert len(orders) > K  # not all samples in the same order
 
 
@@ -156,7 +161,7 @@ def test_what_comes_is_known_ahead():
     for batch in loader_of():
         hints.append((current().upcoming(), current().take(len(batch))))
     taken = [ids for _, ids in hints]
-    assert all(hint == taken[number + 1:number + 1 + len(hint)] for number, (hint, _) in enumerate(hints))
+    assert all(hint == taken[number + 1 : number + 1 + len(hint)] for number, (hint, _) in enumerate(hints))
     assert len(hints[0][0]) == len(taken) - 2  # the last batch is not drawn early
 
 
@@ -169,8 +174,13 @@ def test_frozen_layers_are_skipped_from_the_kth_epoch_on_with_the_bits_of_a_trai
     images = Variants(Images(), K)
 
     def steps() -> Iterator[Any]:
-        loader = wrap(DataLoader(images, 8, sampler=images.one_each(
-            RandomSampler(images.dataset, generator=torch.Generator().manual_seed(2)))))
+        loader = wrap(
+            DataLoader(
+                images,
+                8,
+                sampler=images.one_each(RandomSampler(images.dataset, generator=torch.Generator().manual_seed(2))),
+            )
+        )
         for _ in range(3 * K):
             for batch in loader:
                 yield current().take(len(batch)), (batch,), {}
@@ -187,7 +197,7 @@ def test_frozen_layers_are_skipped_from_the_kth_epoch_on_with_the_bits_of_a_trai
     per_epoch = -(-SAMPLES // 8)
     first = K * per_epoch  # all have been stored
     assert hits[first] == 0
-    last = [after - before for before, after in zip(hits[first:], hits[first + 1:])]
+    last = [after - before for before, after in zip(hits[first:], hits[first + 1 :])]
     assert sum(last) > 0.9 * SAMPLES * (2 * K - 1) and min(last[per_epoch:]) > 0
 
 
@@ -198,11 +208,21 @@ def test_with_a_session_and_a_cache(patient_cache: Daemon):
         torch.manual_seed(0)
         model = resnet()
         optimizer = torch.optim.SGD(model.parameters(), 0.05)
-        loader = wrap(DataLoader(images, 8, num_workers=2, sampler=images.one_each(
-            RandomSampler(images.dataset, generator=torch.Generator().manual_seed(2)))))
+        loader = wrap(
+            DataLoader(
+                images,
+                8,
+                num_workers=2,
+                sampler=images.one_each(RandomSampler(images.dataset, generator=torch.Generator().manual_seed(2))),
+            )
+        )
         hits = []
-        with egeria.attach(model, optimizer, modules=RESNET_LAYERS, config=egeria.Config(
-                controller="none", plans=[(3, 3)], cache=cache, cache_use="always")) as session:
+        with egeria.attach(
+            model,
+            optimizer,
+            modules=RESNET_LAYERS,
+            config=egeria.Config(controller="none", plans=[(3, 3)], cache=cache, cache_use="always"),
+        ) as session:
             for _ in range(3 * K):
                 for batch in loader:
                     loss = square(model(batch))
@@ -225,9 +245,15 @@ class Stream(IterableDataset):
         return iter(range(9))
 
 
-@pytest.mark.parametrize("dataset,k,why", [
-    (Stream(), 2, "the samples of the Stream have no numbers"), (iter([1]), 2, "have no numbers"),
-    ([1, 2], 0, "cannot have 0 variants"), ([1, 2], 1.5, "cannot have 1.5 variants")])
+@pytest.mark.parametrize(
+    "dataset,k,why",
+    [
+        (Stream(), 2, "the samples of the Stream have no numbers"),
+        (iter([1]), 2, "have no numbers"),
+        ([1, 2], 0, "cannot have 0 variants"),
+        ([1, 2], 1.5, "cannot have 1.5 variants"),
+    ],
+)
 def test_what_has_no_variants_is_refused(dataset: Any, k: Any, why: str):
     with pytest.raises(EgeriaError, match=rf"^\[BAD_VARIANTS\] .*{why}"):
         Variants(dataset, k)

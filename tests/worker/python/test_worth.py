@@ -57,7 +57,6 @@ class Slow(nn.Module):
 
 
 class SlowStore(DictStore):
-
     def __init__(self, seconds: float):
         super().__init__()
         self.seconds = seconds
@@ -78,8 +77,14 @@ class Training:
         modules = partition(self.model, ["0", "1"])
         Freezer(modules, []).apply(1)
         self.ids: list[int] = []
-        self.skipper = Skipper(self.model, modules[:1], Attributes(self.model, modules, 1), store,
-                               take_ids=lambda batch: self.ids, worth=Worth(CPU, repeats))
+        self.skipper = Skipper(
+            self.model,
+            modules[:1],
+            Attributes(self.model, modules, 1),
+            store,
+            take_ids=lambda batch: self.ids,
+            worth=Worth(CPU, repeats),
+        )
         self.samples = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
 
     def epochs(self, count: int, augment: bool = False) -> None:
@@ -129,8 +134,11 @@ def test_what_the_training_thread_spends_is_added_up() -> None:
     begin = clock.now()
     training.epochs(2)
     passed = clock.now() - begin
-    asked = training.skipper.counters["passes"] - training.skipper.counters["proofs"] \
+    asked = (
+        training.skipper.counters["passes"]
+        - training.skipper.counters["proofs"]
         - training.skipper.counters["miss_off"] // 8
+    )
     assert 0.02 * (asked - 1) <= training.skipper.watch.seconds < passed
 
 

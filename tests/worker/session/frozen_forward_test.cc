@@ -58,8 +58,8 @@ class FrozenForwardTest : public ::testing::Test {
   void Start(bool always = true, bool samples_repeat = true) {
     forward_.reset();
     FrozenForward::Options options;
-    options.cache = *cache::ActivationCache::Start(
-        {.address = daemon_.address(), .job_id = kJob, .patience = absl::Seconds(20)});
+    options.cache =
+        *cache::ActivationCache::Start({.address = daemon_.address(), .job_id = kJob, .patience = absl::Seconds(20)});
     ASSERT_TRUE(WaitUntil([&] { return options.cache->client().attached(); }));
     options.always = always;
     options.samples_repeat = samples_repeat;
@@ -117,7 +117,9 @@ TEST_F(FrozenForwardTest, APassOnTheSideLeavesIt) {
   Start();
   Confirm();
   const int64_t skipped = forward_->totals().passes_skipped;
-  { const SidePass pass(model_->modules, c10::kCPU); }
+  {
+    const SidePass pass(model_->modules, c10::kCPU);
+  }
   Pass(Ids(0));
   EXPECT_EQ(forward_->totals().state, "on");
   EXPECT_EQ(forward_->totals().passes_skipped, skipped + 1);
@@ -179,7 +181,8 @@ TEST_F(FrozenForwardTest, LeavesBatchesOfAnotherSizeAlone) {
 TEST_F(FrozenForwardTest, ForgetsWhatThawsAndNeverUsesItForOtherWeights) {
   Start();
   Confirm();
-  const cache::Fingerprint before = FrozenPrefix(std::span(model_->modules).first(kFrozen)).FingerprintFor(Images(Ids(0)));
+  const cache::Fingerprint before =
+      FrozenPrefix(std::span(model_->modules).first(kFrozen)).FingerprintFor(Images(Ids(0)));
   Freeze(0);
   EXPECT_EQ(forward_->totals().state, "unfrozen");
   cache_->client().Flush(absl::Seconds(10));
@@ -334,8 +337,7 @@ class Strided : public Block {
 
 TEST(FrozenPrefix, HasAnotherFingerprintWhereAnythingDiffersThatItsOutputDependsOn) {
   const auto fingerprint = [](const std::string& name, int padding, bool training, const at::Tensor& input) {
-    const std::vector<LayerModule> modules = {
-        LayerModule(name, {{"block", std::make_shared<Strided>(padding)}})};
+    const std::vector<LayerModule> modules = {LayerModule(name, {{"block", std::make_shared<Strided>(padding)}})};
     modules[0].SetTraining(training);
     return FrozenPrefix(modules).FingerprintFor(input);
   };

@@ -65,7 +65,8 @@ GradientSquares ByHand(const std::vector<std::vector<at::Tensor>>& one,
   for (size_t i = 0; i < one.size(); ++i) {
     double apart = 0, together = 0;
     for (size_t j = 0; j < one[i].size(); ++j) {
-      apart += (one[i][j].to(at::kDouble).square().sum() + other[i][j].to(at::kDouble).square().sum()).item<double>() / 2;
+      apart +=
+          (one[i][j].to(at::kDouble).square().sum() + other[i][j].to(at::kDouble).square().sum()).item<double>() / 2;
       together += ((one[i][j] + other[i][j]) / 2).to(at::kDouble).square().sum().item<double>();
     }
     squares.mean_of_squares.push_back(apart);

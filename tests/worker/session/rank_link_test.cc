@@ -28,9 +28,7 @@ SamplingRequest Sampling(int module, int interval, int64_t version) {
   return {ModuleIndex(module), ModuleIndex(module), interval, 4, version};
 }
 
-SnapshotRequest SnapshotOf(int module, int64_t version) {
-  return {ModuleIndex(module), ModuleIndex(module), version};
-}
+SnapshotRequest SnapshotOf(int module, int64_t version) { return {ModuleIndex(module), ModuleIndex(module), version}; }
 
 GradientRequest GradientsOf(int first_module, int interval, int64_t version) {
   return {ModuleIndex(first_module), interval, version};

@@ -107,10 +107,8 @@ TEST(SessionMetrics, CountersNeverFall) {
 }
 
 TEST(SessionMetrics, SaysWhatIsWrongWithAnAddress) {
-  EXPECT_THAT(std::string(SessionMetrics::Serve("nonsense", "job").status().message()),
-              HasSubstr("[BAD_ADDRESS]"));
-  EXPECT_THAT(std::string(SessionMetrics::Serve("70000", "job").status().message()),
-              HasSubstr("[BAD_ADDRESS]"));
+  EXPECT_THAT(std::string(SessionMetrics::Serve("nonsense", "job").status().message()), HasSubstr("[BAD_ADDRESS]"));
+  EXPECT_THAT(std::string(SessionMetrics::Serve("70000", "job").status().message()), HasSubstr("[BAD_ADDRESS]"));
   EXPECT_THAT(std::string(SessionMetrics::Serve("192.0.2.1:1", "job").status().message()),
               HasSubstr("[CANNOT_LISTEN]"));
 }

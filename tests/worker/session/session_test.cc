@@ -74,8 +74,7 @@ TEST(Session, TheGramMatrixIsOfTheModuleInEvalModeOnTheSentInput) {
   rank.Step();
   const Sample sample = line.samples().at(0);
   at::NoGradGuard no_gradients;
-  const at::Tensor input =
-      at::from_blob(const_cast<std::byte*>(sample.tensors[0].data()), {4, 4, 6, 6}).clone();
+  const at::Tensor input = at::from_blob(const_cast<std::byte*>(sample.tensors[0].data()), {4, 4, 6, 6}).clone();
   for (const LayerModule& module : rank.model().modules) module.SetTraining(false);
   const at::Tensor rows = rank.model().modules[2].Run(rank.model().modules[1].Run(input)).flatten(1);
   const at::Tensor gram = at::from_blob(const_cast<std::byte*>(sample.tensors[1].data()), {4, 4});
@@ -89,8 +88,7 @@ TEST(Session, IgnoresRequestsThatCannotBeAnswered) {
   rank.Step();
   for (const SamplingRequest& request :
        {Sampling(1, 1, 4), Sampling(99, 1, 4), Sampling(-3, 1, 4), Sampling(2, 0, 4), Sampling(2, 1, 1),
-        Sampling(2, 1, 4, 1, 3),
-        Sampling(2, 1, 9)}) {  // frozen, unknown, no interval, b of one, empty, too few
+        Sampling(2, 1, 4, 1, 3), Sampling(2, 1, 9)}) {  // frozen, unknown, no interval, b of one, empty, too few
     line.Want(request);
     rank.Step();
   }
@@ -141,8 +139,7 @@ TEST(Session, SendsASnapshotAgainThatWasLostWithItsStream) {
   line.LoseSnapshots();
   rank.Steps(20);
   EXPECT_EQ(line.snapshots().size(), 2u);
-  line.Want(
-      SnapshotRequest{ModuleIndex(2), ModuleIndex(2), 1});  // a controller that lost its count starts anew
+  line.Want(SnapshotRequest{ModuleIndex(2), ModuleIndex(2), 1});  // a controller that lost its count starts anew
   rank.Step();
   EXPECT_EQ(line.snapshots().size(), 3u);
 }

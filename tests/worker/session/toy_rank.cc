@@ -9,9 +9,7 @@
 namespace egeria::testing {
 
 ToyRank::ToyRank(const worker::GroupMember& member, FakeLine* line, Options options)
-    : member_(member),
-      learning_rate_(options.learning_rate),
-      model_(ToyModel::Make(kBlocks, 3, options.dropout)) {
+    : member_(member), learning_rate_(options.learning_rate), model_(ToyModel::Make(kBlocks, 3, options.dropout)) {
   if (member.world_size > 1) {
     training_ = GlooGroup(member, "training");
     commit_ = GlooGroup(member, "commit");

@@ -47,8 +47,7 @@ std::string CifarRecords(int count, int first) {
 }
 
 void WriteCifar(const TemporaryFolder& folder, const std::string& below) {
-  for (int b = 1; b <= 5; ++b)
-    folder.Write(below + "data_batch_" + std::to_string(b) + ".bin", CifarRecords(2, 2 * b));
+  for (int b = 1; b <= 5; ++b) folder.Write(below + "data_batch_" + std::to_string(b) + ".bin", CifarRecords(2, 2 * b));
   folder.Write(below + "test_batch.bin", CifarRecords(3, 100));
 }
 

@@ -32,8 +32,7 @@ TEST(Options, FillsInTheTasksDefaults) {
   EXPECT_EQ(digits.options.epochs, 30);
   EXPECT_EQ(digits.options.policy, "none");
   EXPECT_EQ(digits.options.training_job, "digits");
-  const CommandLine resnet =
-      Parse({"--task", "resnet56", "--data", "x", "--controller", "unix:/c", "--epochs", "3"});
+  const CommandLine resnet = Parse({"--task", "resnet56", "--data", "x", "--controller", "unix:/c", "--epochs", "3"});
   EXPECT_EQ(resnet.options.epochs, 3);
   EXPECT_EQ(resnet.options.policy, "auto");
   EXPECT_EQ(ModelName(resnet.options), "resnet56");
@@ -115,21 +114,26 @@ TEST(Options, ControllerNoneIsAPlainRunWhateverTheEnvironmentSays) {
 }
 
 TEST(Options, SingleConstantsWinOverThePolicyJson) {
-  const Options options =
-      Parse({"--task", "digits", "--data", "x", "--controller", "unix:/c", "--policy", "plasticity", "--policy-json",
-             "{\"plasticity\": {\"window\": 7, \"learning_rate_drop\": 5}}", "--window", "4", "--interval",
-             "20", "--tolerance", "0.3", "--probe-batch", "16", "--bootstrap", "off"})
-          .options;
+  const Options options = Parse({"--task",        "digits",
+                                 "--data",        "x",
+                                 "--controller",  "unix:/c",
+                                 "--policy",      "plasticity",
+                                 "--policy-json", "{\"plasticity\": {\"window\": 7, \"learning_rate_drop\": 5}}",
+                                 "--window",      "4",
+                                 "--interval",    "20",
+                                 "--tolerance",   "0.3",
+                                 "--probe-batch", "16",
+                                 "--bootstrap",   "off"})
+                              .options;
   EXPECT_EQ(nlohmann::json::parse(*BuildPolicyJson(options)),
-            nlohmann::json::parse(
-                "{\"plasticity\": {\"window\": 4, \"learning_rate_drop\": 5, \"interval_steps\": 20, "
-                "\"tolerance\": 0.3, \"batch_size\": 16, \"bootstrap\": false}}"));
+            nlohmann::json::parse("{\"plasticity\": {\"window\": 4, \"learning_rate_drop\": 5, \"interval_steps\": 20, "
+                                  "\"tolerance\": 0.3, \"batch_size\": 16, \"bootstrap\": false}}"));
 }
 
 TEST(Options, AProbeIsNoLargerThanTheBatch) {
   auto parse = [](std::vector<std::string> more) {
-    std::vector<std::string> all = {"--task",       "digits",  "--data",       "x",
-                                    "--controller", "unix:/c", "--batch-size", "16", "--policy", "plasticity"};
+    std::vector<std::string> all = {"--task",  "digits",       "--data", "x",        "--controller",
+                                    "unix:/c", "--batch-size", "16",     "--policy", "plasticity"};
     all.insert(all.end(), more.begin(), more.end());
     return Parse(all);
   };
@@ -155,8 +159,8 @@ TEST(Options, OtherPoliciesTakeTheirConstantsAsJson) {
 }
 
 TEST(Options, ASchedulePolicyIsListedByFraction) {
-  const Options options = Parse({"--task", "digits", "--data", "x", "--controller", "unix:/c", "--policy",
-                                 "schedule", "--freeze-at", "0.5:2", "0.75:3"})
+  const Options options = Parse({"--task", "digits", "--data", "x", "--controller", "unix:/c", "--policy", "schedule",
+                                 "--freeze-at", "0.5:2", "0.75:3"})
                               .options;
   EXPECT_EQ(nlohmann::json::parse(*BuildPolicyJson(options)),
             nlohmann::json::parse("{\"schedule\": {\"entries\": [{\"fraction\": 0.5, \"frozen_prefix\": 2}, "
@@ -171,13 +175,11 @@ TEST(Schedule, StepFallsAtItsMilestones) {
 }
 
 TEST(Schedule, CosineFallsFromBaseToZero) {
-  const LearningRateOptions options{
-      .kind = ScheduleKind::kCosine, .base = 2, .total_steps = 110, .warmup_steps = 10};
+  const LearningRateOptions options{.kind = ScheduleKind::kCosine, .base = 2, .total_steps = 110, .warmup_steps = 10};
   EXPECT_DOUBLE_EQ(LearningRate(options, 10), 2);
   EXPECT_NEAR(LearningRate(options, 60), 1, 1e-12);
   EXPECT_NEAR(LearningRate(options, 110), 0, 1e-12);
-  for (int64_t step = 10; step < 109; ++step)
-    EXPECT_GT(LearningRate(options, step), LearningRate(options, step + 1));
+  for (int64_t step = 10; step < 109; ++step) EXPECT_GT(LearningRate(options, step), LearningRate(options, step + 1));
 }
 
 TEST(Schedule, WarmUpRisesInEqualStepsToTheBase) {
@@ -204,8 +206,7 @@ TEST(Plans, AreReadFromAListAndFromASummary) {
   RunSummary summary;
   summary.decisions = {{10, "freeze", 2, true}, {30, "unfreeze", 0, true}};
   for (const std::string& content :
-       {ToJson(summary),
-        std::string("[{\"step\": 10, \"frozen_prefix\": 2}, {\"step\": 30, \"frozen_prefix\": 0}]")}) {
+       {ToJson(summary), std::string("[{\"step\": 10, \"frozen_prefix\": 2}, {\"step\": 30, \"frozen_prefix\": 0}]")}) {
     const std::string path = TemporaryFile(content);
     const auto plans = ReadPlans(path);
     std::filesystem::remove(path);
@@ -261,8 +262,7 @@ TEST(Summary, ReplacesTheFileWholeAndLeavesNoOther) {
   std::ifstream(path) >> content;
   EXPECT_EQ(content, "new");
   std::filesystem::remove(path);
-  EXPECT_THAT(std::string(WriteAtomically("/nonexistent/folder/file", "x").message()),
-              HasSubstr("[CANNOT_WRITE]"));
+  EXPECT_THAT(std::string(WriteAtomically("/nonexistent/folder/file", "x").message()), HasSubstr("[CANNOT_WRITE]"));
 }
 
 TEST(Progress, SaysWhatIsFrozenAndWhatIsLeft) {

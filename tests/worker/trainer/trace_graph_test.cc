@@ -78,11 +78,11 @@ TEST(TraceGraph, NamesEveryWeightOnceAndLeavesOutWhatIsNotUsed) {
   ASSERT_TRUE(traced.ok());
   std::vector<std::string> names;
   for (const TensorSpec& weight : traced->graph.weights) names.push_back(weight.name);
-  EXPECT_THAT(names, ::testing::ElementsAre(
-                         "stage1.block0.conv.weight", "stage1.block0.norm.weight", "stage1.block0.norm.bias",
-                         "stage1.block0.norm.running_mean", "stage1.block0.norm.running_var",
-                         "stage1.block1.conv.weight", "stage1.block1.norm.weight", "stage1.block1.norm.bias",
-                         "stage1.block1.norm.running_mean", "stage1.block1.norm.running_var"));
+  EXPECT_THAT(
+      names, ::testing::ElementsAre("stage1.block0.conv.weight", "stage1.block0.norm.weight", "stage1.block0.norm.bias",
+                                    "stage1.block0.norm.running_mean", "stage1.block0.norm.running_var",
+                                    "stage1.block1.conv.weight", "stage1.block1.norm.weight", "stage1.block1.norm.bias",
+                                    "stage1.block1.norm.running_mean", "stage1.block1.norm.running_var"));
 }
 
 // The whole way of a reading but for the network: graph, snapshot and sample of a model give a plasticity of
@@ -164,9 +164,8 @@ TEST(TraceGraph, RefusesABakedInBatchSize) {
   EXPECT_THAT(ErrorOf(ModuleOf([](const at::Tensor& x) { return at::add(x, static_cast<double>(x.size(0))); }),
                       at::zeros({4, 3})),
               HasSubstr("another batch size"));
-  EXPECT_THAT(
-      ErrorOf(ModuleOf([](const at::Tensor& x) { return x.view({x.size(0), 3, 1}); }), at::zeros({4, 3})),
-      HasSubstr("[CANNOT_TRACE]"));
+  EXPECT_THAT(ErrorOf(ModuleOf([](const at::Tensor& x) { return x.view({x.size(0), 3, 1}); }), at::zeros({4, 3})),
+              HasSubstr("[CANNOT_TRACE]"));
 }
 
 TEST(TraceGraph, WritesInPlaceOperatorsOutOfPlace) {
@@ -177,17 +176,16 @@ TEST(TraceGraph, WritesInPlaceOperatorsOutOfPlace) {
 }
 
 TEST(TraceGraph, DropsDropout) {
-  const auto traced = TraceModule(
-      ModuleOf([](const at::Tensor& x) { return at::relu(at::dropout(x, 0.5, false)); }), at::zeros({4, 3}));
+  const auto traced = TraceModule(ModuleOf([](const at::Tensor& x) { return at::relu(at::dropout(x, 0.5, false)); }),
+                                  at::zeros({4, 3}));
   ASSERT_TRUE(traced.ok()) << traced.status();
   ASSERT_EQ(traced->graph.nodes.size(), 1u);
   EXPECT_EQ(traced->graph.nodes[0].op, "aten::relu");
 }
 
 TEST(TraceGraph, SaysWhichOperatorOrConstantItHasNoWordsFor) {
-  EXPECT_THAT(
-      ErrorOf(ModuleOf([](const at::Tensor& x) { return at::special_bessel_j0(x); }), at::zeros({4, 3})),
-      HasSubstr("[UNKNOWN_OP]"));
+  EXPECT_THAT(ErrorOf(ModuleOf([](const at::Tensor& x) { return at::special_bessel_j0(x); }), at::zeros({4, 3})),
+              HasSubstr("[UNKNOWN_OP]"));
   const at::Tensor stray = at::ones({3});
   EXPECT_THAT(ErrorOf(ModuleOf([stray](const at::Tensor& x) { return at::mul(x, stray); }), at::zeros({4, 3})),
               HasSubstr("neither parameter nor buffer"));

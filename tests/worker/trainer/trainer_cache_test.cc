@@ -67,8 +67,9 @@ class TrainerCacheTest : public ::testing::Test {
     options_.augment = "none";
     EXPECT_TRUE(ResolveOptions(&options_).ok());
     // Freeze, freeze more, thaw all, and freeze what was frozen before, with other weights now.
-    std::ofstream(folder_ / "plans.json") << "[{\"step\": 6, \"frozen_prefix\": 2}, {\"step\": 42, \"frozen_prefix\": 3},"
-                                             " {\"step\": 48, \"frozen_prefix\": 0}, {\"step\": 52, \"frozen_prefix\": 2}]";
+    std::ofstream(folder_ / "plans.json")
+        << "[{\"step\": 6, \"frozen_prefix\": 2}, {\"step\": 42, \"frozen_prefix\": 3},"
+           " {\"step\": 48, \"frozen_prefix\": 0}, {\"step\": 52, \"frozen_prefix\": 2}]";
     options_.plans = folder_ / "plans.json";
   }
 
@@ -128,7 +129,8 @@ TEST_F(TrainerCacheTest, GivesTheSameWeightsFromCompressedEntries) {
   EXPECT_EQ(Misses(cached, "corrupt") + Misses(cached, "other_input") + Misses(cached, "unfit"), 0);
   compressed.cache_format = "zip";
   std::string job;
-  EXPECT_THAT(LinkCache(compressed, Launch{}, c10::kCPU, kStepsPerEpoch, &job).status().message(), HasSubstr("[BAD_CONFIG]"));
+  EXPECT_THAT(LinkCache(compressed, Launch{}, c10::kCPU, kStepsPerEpoch, &job).status().message(),
+              HasSubstr("[BAD_CONFIG]"));
 }
 
 TEST_F(TrainerCacheTest, AJobsOwnQuotaLimitsWhatIsKeptOfIt) {

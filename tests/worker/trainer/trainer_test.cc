@@ -164,12 +164,10 @@ TEST_F(TrainerTest, ADamagedCheckpointIsNamed) {
   const std::string whole(std::istreambuf_iterator<char>(in), {});
   ASSERT_TRUE(Decode(whole).ok());
   for (const double share : {0.0, 0.3, 0.9}) {
-    EXPECT_THAT(
-        std::string(Decode(whole.substr(0, static_cast<size_t>(share * whole.size()))).status().message()),
-        HasSubstr("[BAD_CHECKPOINT]"));
+    EXPECT_THAT(std::string(Decode(whole.substr(0, static_cast<size_t>(share * whole.size()))).status().message()),
+                HasSubstr("[BAD_CHECKPOINT]"));
   }
-  EXPECT_THAT(std::string(Decode(std::string(whole.size(), 'x')).status().message()),
-              HasSubstr("[BAD_CHECKPOINT]"));
+  EXPECT_THAT(std::string(Decode(std::string(whole.size(), 'x')).status().message()), HasSubstr("[BAD_CHECKPOINT]"));
 }
 
 TEST_F(TrainerTest, AControllerThatNeverStartedLeavesTheRunAsItWas) {

@@ -7,8 +7,10 @@ from egeria._version import BUILT_FOR_TORCH, __version__
 
 def _check_torch() -> None:
     """Raises ImportError, saying what to do, unless the installed torch is of the minor version built against."""
-    remedy = (f"install one that fits with `pip install 'torch=={BUILT_FOR_TORCH}.*'`, or use an egeria that was built "
-              "for yours")
+    remedy = (
+        f"install one that fits with `pip install 'torch=={BUILT_FOR_TORCH}.*'`, or use an egeria that was built "
+        "for yours"
+    )
     try:
         import torch  # pylint: disable=import-outside-toplevel
     except ModuleNotFoundError as error:
@@ -17,8 +19,10 @@ def _check_torch() -> None:
         raise ImportError(f"egeria {__version__} needs torch, which is not installed: {remedy}") from None
     found = ".".join(torch.__version__.split("+")[0].split(".")[:2])
     if found != BUILT_FOR_TORCH:
-        raise ImportError(f"egeria {__version__} was built for torch {BUILT_FOR_TORCH}, but torch {torch.__version__} "
-                          f"is installed: {remedy}")
+        raise ImportError(
+            f"egeria {__version__} was built for torch {BUILT_FOR_TORCH}, but torch {torch.__version__} "
+            f"is installed: {remedy}"
+        )
 
 
 _check_torch()

@@ -25,8 +25,12 @@ def fingerprint(frozen: Sequence[LayerModule], attributes: Attributes) -> bytes:
 
     On an accelerator it copies them to the host.
     """
-    text = [torch.__version__, torch.backends.cpu.get_cpu_capability(),
-            program_of(dict.fromkeys(map(type, attributes.modules.values()))), attributes.text]
+    text = [
+        torch.__version__,
+        torch.backends.cpu.get_cpu_capability(),
+        program_of(dict.fromkeys(map(type, attributes.modules.values()))),
+        attributes.text,
+    ]
     tensors: list[Tensor] = []
     for module in frozen:
         for name, unit in zip(module.unit_names, module.units):
@@ -68,8 +72,9 @@ class PrefixStore:
         infinite, in whatever is compared."""
         if self._rounded is None:
             return tensors
-        return [tensor.to(self._rounded).to(tensor.dtype) if tensor.dtype == torch.float32 else tensor
-                for tensor in tensors]
+        return [
+            tensor.to(self._rounded).to(tensor.dtype) if tensor.dtype == torch.float32 else tensor for tensor in tensors
+        ]
 
     def expect(self, batches: Sequence[Sequence[int]]) -> None:
         """The samples of the next batches: they are read ahead."""

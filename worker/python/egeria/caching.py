@@ -44,8 +44,17 @@ class Caching:
       repeats: whether samples come to the model as they came before; for checkpoints.
     """
 
-    def __init__(self, address: str, model: nn.Module, *, format: str, quota_bytes: int, always: bool,
-                 own_forward_only: bool, tell: Callable[[str, Exception | None], None]):
+    def __init__(
+        self,
+        address: str,
+        model: nn.Module,
+        *,
+        format: str,
+        quota_bytes: int,
+        always: bool,
+        own_forward_only: bool,
+        tell: Callable[[str, Exception | None], None],
+    ):
         """
         Args:
           address: of the egeria-cache, "unix:/path".
@@ -128,8 +137,13 @@ class Caching:
         if self._final is not None:
             return dict(self._final)
         if self._skipper is None:
-            return {"state": "unfrozen", "reason": "nothing is frozen", "saved_seconds": self._saved_seconds,
-                    "forward_seconds": None, "fetch_seconds": None}
+            return {
+                "state": "unfrozen",
+                "reason": "nothing is frozen",
+                "saved_seconds": self._saved_seconds,
+                "forward_seconds": None,
+                "fetch_seconds": None,
+            }
         estimates = self._skipper.worth.estimates()
         estimates["saved_seconds"] += self._saved_seconds
         if self._skipper.refusal is not None:
@@ -140,9 +154,11 @@ class Caching:
         """passes, passes_skipped (training passes with frozen layers, and those that needed none of them), hits, misses
         (samples), saved_seconds (less what it took), spent_seconds, state, reason."""
         totals, estimates = self.counters(), self.estimates()
-        return {**{name: totals.get(name, 0) for name in ("passes", "passes_skipped", "hits", "misses")},
-                "spent_seconds": self.spent_seconds,
-                **{name: estimates[name] for name in ("saved_seconds", "state", "reason")}}
+        return {
+            **{name: totals.get(name, 0) for name in ("passes", "passes_skipped", "hits", "misses")},
+            "spent_seconds": self.spent_seconds,
+            **{name: estimates[name] for name in ("saved_seconds", "state", "reason")},
+        }
 
     @property
     def spent_seconds(self) -> float:
@@ -154,7 +170,7 @@ class Caching:
         """For the metrics: Skipper's counters over all prefixes, samples by why they were no hits, estimates(), and the
         line to the daemon, if there is one."""
         counters = self._skipped()
-        misses = {name[len("miss_"):]: value for name, value in counters.items() if name.startswith("miss_")}
+        misses = {name[len("miss_") :]: value for name, value in counters.items() if name.startswith("miss_")}
         return counters, misses, self.estimates(), self._cache
 
     def close(self, forget: bool) -> None:
@@ -167,15 +183,28 @@ class Caching:
             self._cache.close()
 
     def _begin(self, modules: Sequence[LayerModule], attributes: Attributes, namespace: str) -> None:
-        frozen, device = modules[:self._prefix], device_of(self._model)
+        frozen, device = modules[: self._prefix], device_of(self._model)
         if self._cache is None:
-            self._cache = _native.ActivationCache(self._address, namespace, device=str(device), format=self._format,
-                                                  quota_bytes=self._quota_bytes,
-                                                  patience_seconds=Worth.longest_patience)
+            self._cache = _native.ActivationCache(
+                self._address,
+                namespace,
+                device=str(device),
+                format=self._format,
+                quota_bytes=self._quota_bytes,
+                patience_seconds=Worth.longest_patience,
+            )
         self._store = PrefixStore(self._cache, fingerprint(frozen, attributes), self._format)
-        self._skipper = Skipper(self._model, frozen, attributes, self._store, take_ids=current().take,
-                                upcoming=_upcoming, worth=Worth(device, self.repeats, self._always),
-                                own_forward_only=self._own_forward_only, tell=self._refused)
+        self._skipper = Skipper(
+            self._model,
+            frozen,
+            attributes,
+            self._store,
+            take_ids=current().take,
+            upcoming=_upcoming,
+            worth=Worth(device, self.repeats, self._always),
+            own_forward_only=self._own_forward_only,
+            tell=self._refused,
+        )
 
     def _has_changed(self) -> bool:
         refusal = self._skipper.refusal if self._skipper is not None else None

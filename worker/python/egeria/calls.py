@@ -36,8 +36,9 @@ class Call:
         self._leaves, self._structure = pytree.tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
         for leaf in self._leaves:
             _check(leaf)
-        self._batched = [isinstance(leaf, Tensor) and leaf.dim() >= 1 and leaf.size(0) == batch
-                         for leaf in self._leaves]
+        self._batched = [
+            isinstance(leaf, Tensor) and leaf.dim() >= 1 and leaf.size(0) == batch for leaf in self._leaves
+        ]
         if batch < 1 or not any(self._batched):
             raise UnusualCall(f"no tensor among the arguments has {batch} rows, one for each sample id")
 
@@ -48,13 +49,19 @@ class Call:
 
     def key(self) -> tuple[Any, ...]:
         """Equal for calls that differ in the contents of tensors only."""
-        return (self.batch, self._text(), *((leaf.shape, leaf.stride(), leaf.device) for leaf in self._leaves
-                                            if isinstance(leaf, Tensor)))
+        return (
+            self.batch,
+            self._text(),
+            *((leaf.shape, leaf.stride(), leaf.device) for leaf in self._leaves if isinstance(leaf, Tensor)),
+        )
 
     def sample_key(self) -> tuple[Any, ...]:
         """Equal for calls whose samples look alike, however many they are."""
-        shapes = tuple(leaf.shape[1:] if batched else leaf.shape
-                       for leaf, batched in zip(self._leaves, self._batched) if isinstance(leaf, Tensor))
+        shapes = tuple(
+            leaf.shape[1:] if batched else leaf.shape
+            for leaf, batched in zip(self._leaves, self._batched)
+            if isinstance(leaf, Tensor)
+        )
         return self._text(), shapes
 
     def batched(self) -> list[Tensor]:
@@ -64,24 +71,28 @@ class Call:
     def conditions(self) -> tuple[tuple[bool, bool], ...]:
         """What models ask of a whole batch's masks, so that a sample is computed otherwise in other company:
         whether all elements are set, and whether any is."""
-        return tuple((bool(tensor.all()), bool(tensor.any())) for tensor in self.batched()
-                     if tensor.dim() > 1 and not tensor.is_floating_point() and not tensor.is_complex())
+        return tuple(
+            (bool(tensor.all()), bool(tensor.any()))
+            for tensor in self.batched()
+            if tensor.dim() > 1 and not tensor.is_floating_point() and not tensor.is_complex()
+        )
 
     def rows(self, index: Sequence[int]) -> Call:
         """The call with these samples only, in this order; a sample may come several times."""
         chosen = torch.tensor(list(index))
         other = copy.copy(self)
         other.batch = len(index)
-        other._leaves = [_rows(leaf, chosen) if batched else leaf
-                         for leaf, batched in zip(self._leaves, self._batched)]
+        other._leaves = [_rows(leaf, chosen) if batched else leaf for leaf, batched in zip(self._leaves, self._batched)]
         return other
 
     def disturbed(self) -> Call | None:
         """The call with noise on all floating-point rows that are finite; None where there are none. Real inputs
         may be so regular (a blank image) that roundings do not show."""
         generator = torch.Generator().manual_seed(self.batch)
-        changed = [batched and leaf.is_floating_point() and bool(leaf.isfinite().all())
-                   for leaf, batched in zip(self._leaves, self._batched)]
+        changed = [
+            batched and leaf.is_floating_point() and bool(leaf.isfinite().all())
+            for leaf, batched in zip(self._leaves, self._batched)
+        ]
         if not any(changed):
             return None
         other = copy.copy(self)
@@ -93,19 +104,29 @@ class Call:
 
         Element types, shapes and memory formats count too.
         """
-        common = [leaf for leaf, batched in zip(self._leaves, self._batched)
-                  if isinstance(leaf, Tensor) and not batched]
+        common = [
+            leaf for leaf, batched in zip(self._leaves, self._batched) if isinstance(leaf, Tensor) and not batched
+        ]
         text = repr((salt, self._text(), [_format_of(leaf) for leaf in self._leaves if isinstance(leaf, Tensor)]))
         seed = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
         digest = torch.tensor([_signed(hash_tensors([seed, *common]))])
-        columns = [leaf.detach().cpu().contiguous().unbind(0)
-                   for leaf, batched in zip(self._leaves, self._batched) if batched]
+        columns = [
+            leaf.detach().cpu().contiguous().unbind(0) for leaf, batched in zip(self._leaves, self._batched) if batched
+        ]
         return [hash_tensors([digest, *sample]) for sample in zip(*columns)]
 
     def _text(self) -> str:
-        return repr((str(self._structure), [(str(leaf.dtype), leaf.device.type, batched)
-                                            if isinstance(leaf, Tensor) else (type(leaf).__name__, repr(leaf))
-                                            for leaf, batched in zip(self._leaves, self._batched)]))
+        return repr(
+            (
+                str(self._structure),
+                [
+                    (str(leaf.dtype), leaf.device.type, batched)
+                    if isinstance(leaf, Tensor)
+                    else (type(leaf).__name__, repr(leaf))
+                    for leaf, batched in zip(self._leaves, self._batched)
+                ],
+            )
+        )
 
 
 def input_hashes(args: tuple[Any, ...], kwargs: dict[str, Any], batch: int) -> list[int]:
@@ -127,13 +148,24 @@ class Settings:
     def now(self) -> tuple[Any, ...]:
         """To be compared; of plain values, whose repr is the same in another process."""
         modes = bytes(module.training for module in self._modules)
-        autocast = tuple((device, torch.get_autocast_dtype(device)) for device in self._devices
-                         if torch.is_autocast_enabled(device))
+        autocast = tuple(
+            (device, torch.get_autocast_dtype(device)) for device in self._devices if torch.is_autocast_enabled(device)
+        )
         backends = torch.backends
-        return (modes, autocast, torch.get_default_dtype(), torch.get_num_threads(),
-                torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled(),
-                backends.mkldnn.enabled, backends.mha.get_fastpath_enabled(), backends.cudnn.enabled,
-                backends.cudnn.benchmark, backends.cudnn.deterministic, backends.cudnn.allow_tf32)
+        return (
+            modes,
+            autocast,
+            torch.get_default_dtype(),
+            torch.get_num_threads(),
+            torch.get_float32_matmul_precision(),
+            torch.are_deterministic_algorithms_enabled(),
+            backends.mkldnn.enabled,
+            backends.mha.get_fastpath_enabled(),
+            backends.cudnn.enabled,
+            backends.cudnn.benchmark,
+            backends.cudnn.deterministic,
+            backends.cudnn.allow_tf32,
+        )
 
 
 def _check(leaf: Any) -> None:

@@ -65,7 +65,7 @@ def _requiring_gradient(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """`arguments` with the first floating-point tensor replaced by an alias that requires a gradient."""
     for index, value in enumerate(arguments):
         if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
-            return (*arguments[:index], value.detach().requires_grad_(), *arguments[index + 1:])
+            return (*arguments[:index], value.detach().requires_grad_(), *arguments[index + 1 :])
     return arguments
 
 
@@ -82,16 +82,33 @@ def _collect(value: Any, modules: list[nn.Module], seen: set[int]) -> bool:
     if isinstance(value, nn.Module):
         modules.append(value)
         return True
-    if value is None or isinstance(value, (bool, int, float, str, bytes, Tensor, torch.device, torch.dtype, type,
-                                           types.ModuleType, types.BuiltinFunctionType)):
+    if value is None or isinstance(
+        value,
+        (
+            bool,
+            int,
+            float,
+            str,
+            bytes,
+            Tensor,
+            torch.device,
+            torch.dtype,
+            type,
+            types.ModuleType,
+            types.BuiltinFunctionType,
+        ),
+    ):
         return True
     if id(value) in seen:
         return True
     seen.add(id(value))
     if isinstance(value, functools.partial):
         # What is passed as data counts as data, whatever its type (masks, caches).
-        bound = [x for x in (*value.args, *value.keywords.values())
-                 if isinstance(x, (nn.Module, types.FunctionType, list, tuple))]
+        bound = [
+            x
+            for x in (*value.args, *value.keywords.values())
+            if isinstance(x, (nn.Module, types.FunctionType, list, tuple))
+        ]
         return _collect(value.func, modules, seen) and all(_collect(x, modules, seen) for x in bound)
     if isinstance(value, types.MethodType):
         return isinstance(value.__self__, nn.Module) and _collect(value.__self__, modules, seen)

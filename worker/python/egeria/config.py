@@ -14,8 +14,10 @@ from egeria.errors import EgeriaError
 
 
 def _integer(low: int, high: int) -> tuple[Callable[[Any], bool], str]:
-    return (lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high,
-            f"an integer from {low:,} to {high:,}")
+    return (
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high,
+        f"an integer from {low:,} to {high:,}",
+    )
 
 
 def _number(low: float, high: float, zero_too: bool = False) -> tuple[Callable[[Any], bool], str]:
@@ -30,6 +32,7 @@ def _number(low: float, high: float, zero_too: bool = False) -> tuple[Callable[[
 
 def _share(low: float, high: float, zero: str = "") -> tuple[Callable[[Any], bool], str]:
     """A number from `low` to `high`, both included, or 0 where `zero` says what that means."""
+
     def fits(value: Any) -> bool:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return False
@@ -39,15 +42,23 @@ def _share(low: float, high: float, zero: str = "") -> tuple[Callable[[Any], boo
 
 
 def _steps(value: Any) -> bool:
-    return (isinstance(value, (list, tuple)) and len(value) <= 1024
-            and all(isinstance(step, int) and not isinstance(step, bool) and step >= 1 for step in value))
+    return (
+        isinstance(value, (list, tuple))
+        and len(value) <= 1024
+        and all(isinstance(step, int) and not isinstance(step, bool) and step >= 1 for step in value)
+    )
 
 
 def _entries(value: Any) -> bool:
     def fits(entry: Any) -> bool:
-        return (isinstance(entry, Mapping) and set(entry) == {"fraction", "frozen_prefix"}
-                and isinstance(entry["fraction"], (int, float)) and 0 <= entry["fraction"] <= 1
-                and isinstance(entry["frozen_prefix"], int) and entry["frozen_prefix"] >= 0)
+        return (
+            isinstance(entry, Mapping)
+            and set(entry) == {"fraction", "frozen_prefix"}
+            and isinstance(entry["fraction"], (int, float))
+            and 0 <= entry["fraction"] <= 1
+            and isinstance(entry["frozen_prefix"], int)
+            and entry["frozen_prefix"] >= 0
+        )
 
     return isinstance(value, (list, tuple)) and len(value) > 0 and all(fits(entry) for entry in value)
 
@@ -108,19 +119,14 @@ _CONSTANTS: dict[str, dict[str, tuple[Callable[[Any], bool], str]]] = {
         "every": _EVERY,
         "interval_steps": _integer(1, 100_000),
     },
-    "finetune": {
-        "budget": _number(0, 1),
-        "frozen_prefix": _integer(1, 511),
-    },
+    "finetune": {"budget": _number(0, 1), "frozen_prefix": _integer(1, 511)},
     "gradnorm": {
         "percentile": _share(0, 100),
         "interval_steps": _integer(1, 100_000),
         "every": _EVERY,
         "check_steps": _integer(1, 100_000),
     },
-    "schedule": {
-        "entries": (_entries, 'a list of {"fraction": 0.5, "frozen_prefix": 2}'),
-    },
+    "schedule": {"entries": (_entries, 'a list of {"fraction": 0.5, "frozen_prefix": 2}')},
     "none": {},
 }
 
@@ -191,10 +197,20 @@ class Config:
         EGERIA_CONTROLLER where neither a controller nor plans are given.
         """
         values: dict[str, Any] = {}
-        for field, convert in (("training_job", str), ("metrics", str), ("cache", str), ("cache_use", str),
-                               ("cache_format", str), ("cache_job_quota", str), ("policy", str), ("reference", str),
-                               ("observe", _boolean), ("enabled", _boolean), ("total_steps", _whole),
-                               ("budget", _part)):
+        for field, convert in (
+            ("training_job", str),
+            ("metrics", str),
+            ("cache", str),
+            ("cache_use", str),
+            ("cache_format", str),
+            ("cache_job_quota", str),
+            ("policy", str),
+            ("reference", str),
+            ("observe", _boolean),
+            ("enabled", _boolean),
+            ("total_steps", _whole),
+            ("budget", _part),
+        ):
             variable = f"EGERIA_{field.upper()}"
             if os.environ.get(variable):
                 text = os.environ[variable]
@@ -268,8 +284,10 @@ class Config:
         fits, wanted = _integer(2, 4_096)
         if self.batch_size is not None and not fits(self.batch_size):
             raise _bad(f"batch_size is {self.batch_size!r}; it must be {wanted}")
-        if None not in (self.batch_size, self.options.get("batch_size")) \
-                and self.batch_size != self.options["batch_size"]:
+        if (
+            None not in (self.batch_size, self.options.get("batch_size"))
+            and self.batch_size != self.options["batch_size"]
+        ):
             raise _bad("batch_size and options['batch_size'] differ; give one of them")
         fits, wanted = _integer(1, 2**53)
         if self.total_steps is not None and not fits(self.total_steps):
@@ -281,16 +299,21 @@ class Config:
         if self.metrics is not None and not self.metrics.rpartition(":")[2].isdigit():
             raise _bad(f"metrics is {self.metrics!r}; it must be 'host:port', such as '127.0.0.1:9400'")
         if self.cache_address() is not None and not self.cache_address().startswith("unix:/"):
-            raise _bad(f"cache is {self.cache_address()!r}; it must be 'unix:/path', where egeria-cache listens, or "
-                       "'none'")
+            raise _bad(
+                f"cache is {self.cache_address()!r}; it must be 'unix:/path', where egeria-cache listens, or 'none'"
+            )
 
     def _validate_plans(self) -> None:
         last = 0
         for plan in self.plans:
-            if (not isinstance(plan, (list, tuple)) or len(plan) != 2 or not all(isinstance(x, int) for x in plan)
-                    or plan[0] <= last or plan[1] < 0):
-                raise _bad(f"plans has {plan!r}; its entries are (step, frozen prefix), in the order of rising "
-                           "steps")
+            if (
+                not isinstance(plan, (list, tuple))
+                or len(plan) != 2
+                or not all(isinstance(x, int) for x in plan)
+                or plan[0] <= last
+                or plan[1] < 0
+            ):
+                raise _bad(f"plans has {plan!r}; its entries are (step, frozen prefix), in the order of rising steps")
             last = plan[0]
         if self.plans and self.controller not in (None, "none"):
             raise _bad("plans are for runs without a controller; leave one of the two out")
@@ -326,8 +349,10 @@ def _bytes(size: Any) -> int:
     found = re.fullmatch(r"(\d+) ?([KMGT]iB)?", str(size)) if not isinstance(size, bool) else None
     bytes_ = int(found[1]) * _UNITS[found[2]] if found else 0
     if not 2**20 <= bytes_ < 2**63:
-        raise _bad(f"cache_job_quota is {size!r}; it must be a number of bytes or a text such as '8GiB', at least 1MiB, or "
-                   "None for the cache's own")
+        raise _bad(
+            f"cache_job_quota is {size!r}; it must be a number of bytes or a text such as '8GiB', at least 1MiB, or "
+            "None for the cache's own"
+        )
     return bytes_
 
 

@@ -15,6 +15,7 @@ from egeria.calls import Call
 from egeria.isolation import RandomStates, device_of, restored
 from egeria.standins import NotATensor, Output, Taps, tensors_in
 
+
 class Refused(Exception):
     """Why a frozen prefix is computed as usual.
 
@@ -84,13 +85,15 @@ class Cut:
                 if fresh and len(collected) == len(self.live):
                     reached([tensor for i in self.live for tensor in collected[i]])
                 return value
+
             return function
 
         for index in self.live:
             taps.replace(self.entries[index], tap(index))
 
-    def compute(self, model: nn.Module, call: Call, check: Callable[[], None] | None = None,
-                keep_buffers: bool = True) -> list[Tensor]:
+    def compute(
+        self, model: nn.Module, call: Call, check: Callable[[], None] | None = None, keep_buffers: bool = True
+    ) -> list[Tensor]:
         """What crosses the cut in this call, by the model's own forward, which is left as soon as it is known.
 
         Args:
@@ -116,8 +119,10 @@ class Cut:
             except _Reached:
                 pass
         if not found:
-            raise Refused("NOT_CALLED", "a forward pass does not come through "
-                          + ", ".join(self.names[index] for index in self.live))
+            raise Refused(
+                "NOT_CALLED",
+                "a forward pass does not come through " + ", ".join(self.names[index] for index in self.live),
+            )
         return found[0]
 
 
@@ -156,4 +161,5 @@ def _once(value: Any, allowed: Callable[[], bool]) -> Callable[..., Any]:
 
     def function(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return values.pop() if values and allowed() else original(*args, **kwargs)
+
     return function

@@ -39,6 +39,7 @@ def find_entries(model: nn.Module, frozen: Sequence[LayerModule], call: Call) ->
         def function(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             calls[module] = calls.get(module, 0) + 1
             return original(*args, **kwargs)
+
         return function
 
     with Taps() as taps, side_pass(model), Dataflow(enabled=False):
@@ -84,10 +85,13 @@ def run_as_usual(model: nn.Module, entries: list[nn.Module], names: list[str], c
                 value = original(*args, **kwargs)
             outputs[index] = describe(value, names[index])
             if any(tensor.requires_grad for tensor in tensors_in(value)):
-                raise Refused("NEEDS_GRADIENT", f"the output of '{names[index]}' requires a gradient: a layer "
-                              "that trains comes before it")
+                raise Refused(
+                    "NEEDS_GRADIENT",
+                    f"the output of '{names[index]}' requires a gradient: a layer that trains comes before it",
+                )
             flow.mark(tensors_in(value), [index])
             return value
+
         return function
 
     inside = [module for entry in entries for module in entry.modules()]
@@ -137,8 +141,9 @@ def _decides(flow: Dataflow, cut: Cut) -> bool:
     """
     asked = [decision for decision in flow.decisions if decision.position <= cut.live[-1] + 1]
     if not all(decision.yes_or_no for decision in asked):
-        raise Refused("BATCH_DEPENDENT", "before or in the frozen layers, a number or a shape is taken from what "
-                      "the batch holds")
+        raise Refused(
+            "BATCH_DEPENDENT", "before or in the frozen layers, a number or a shape is taken from what the batch holds"
+        )
     return bool(asked)
 
 
@@ -160,6 +165,7 @@ def _equal(before: Any, after: Any) -> bool:
 def _leave_running(cut: Cut, batch: int) -> None:
     """A live layer whose output has no row per sample (a position embedding) is not skipped; whether it can be
     computed without what is skipped shows when it is tried."""
+
     def by_sample(index: int) -> bool:
         specs = cut.outputs[index].tensors
         return bool(specs) and all(spec.shape[:1] == (batch,) for spec in specs)
@@ -180,8 +186,11 @@ def _check_width(model: nn.Module, entries: Sequence[nn.Module], call: Call) -> 
     needed = widest_cut(model, entries, call)
     if len(needed) > _MOST_AT_A_TIME:
         shown = ", ".join(f"'{name}'" for name in needed[:4]) + (", ..." if len(needed) > 4 else "")
-        raise Refused("TOO_MANY_TENSORS", f"the outputs of {len(needed)} layers are needed at a time ({shown}): "
-                      "skip connections between several stages, or hidden states that the model returns")
+        raise Refused(
+            "TOO_MANY_TENSORS",
+            f"the outputs of {len(needed)} layers are needed at a time ({shown}): "
+            "skip connections between several stages, or hidden states that the model returns",
+        )
 
 
 def _all_tensors(value: Any) -> list[Tensor]:
@@ -190,5 +199,10 @@ def _all_tensors(value: Any) -> list[Tensor]:
 
 def _attribute_tensors(model: nn.Module) -> list[Tensor]:
     """Tensors that the forward pass may have left in attributes, for somebody to read."""
-    return [tensor for module in model.modules() for name, value in module.__dict__.items()
-            if name not in ("_parameters", "_buffers", "_modules") for tensor in _all_tensors(value)]
+    return [
+        tensor
+        for module in model.modules()
+        for name, value in module.__dict__.items()
+        if name not in ("_parameters", "_buffers", "_modules")
+        for tensor in _all_tensors(value)
+    ]

@@ -78,8 +78,11 @@ def _compute_live(model: nn.Module, cut: Cut, call: Call) -> list[Tensor]:
 
     def check() -> None:
         if random_states(model) != before:
-            raise Refused("RANDOM", "random numbers are drawn before or between the frozen layers (a dropout that "
-                          "is no submodule of them?)")
+            raise Refused(
+                "RANDOM",
+                "random numbers are drawn before or between the frozen layers (a dropout that "
+                "is no submodule of them?)",
+            )
 
     return cut.compute(model, call, check)
 
@@ -88,8 +91,9 @@ def _run_skipping(model: nn.Module, cut: Cut, call: Call, rows: Sequence[Sequenc
     """Runs the model without its frozen layers, with what crosses the cut put together from samples."""
     for dense in (False, True):
         cut.dense = dense
-        crossing = [spec.placed(torch.stack([row[position] for row in rows]))
-                    for position, spec in enumerate(cut.tensors)]
+        crossing = [
+            spec.placed(torch.stack([row[position] for row in rows])) for position, spec in enumerate(cut.tensors)
+        ]
         try:
             with side_pass(model):
                 with Taps() as taps:

@@ -48,6 +48,7 @@ def widest_cut(model: nn.Module, entries: Sequence[nn.Module], call: Call) -> li
             for tensor in _all_tensors(value):  # a table that is the same for all samples crosses no cut
                 flow.mark([tensor], [mark] if tensor.shape[:1] == (call.batch,) else [])
             return value
+
         return function
 
     with Taps() as taps, side_pass(model):
@@ -65,10 +66,12 @@ def _layers(model: nn.Module, entries: Sequence[nn.Module]) -> list[tuple[str, n
     """What may turn out to be an outermost layer when the model runs."""
     inside = {inner for entry in entries for inner in entry.modules()} - set(entries)
     around = {module for module in model.modules() if not set(entries).isdisjoint(module.modules())} - set(entries)
-    return [(name, module) for name, module in model.named_modules()
-            if module not in inside and module not in around and has_parameters(module)]
+    return [
+        (name, module)
+        for name, module in model.named_modules()
+        if module not in inside and module not in around and has_parameters(module)
+    ]
 
 
 def _all_tensors(value: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(value)
-            if isinstance(leaf, Tensor) and leaf.layout is torch.strided]
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor) and leaf.layout is torch.strided]

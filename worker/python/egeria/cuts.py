@@ -14,8 +14,13 @@ from egeria.recording import Recording, stack_of
 class Cuts:
     """Where one layer module's part of the recording ends and the next one's begins."""
 
-    def __init__(self, model: nn.Module, modules: Sequence[LayerModule], recording: Recording,
-                 is_activation: Callable[[fx.Node], bool]):
+    def __init__(
+        self,
+        model: nn.Module,
+        modules: Sequence[LayerModule],
+        recording: Recording,
+        is_activation: Callable[[fx.Node], bool],
+    ):
         self._is_activation = is_activation
         self._modules = modules
         self._recording = recording
@@ -46,8 +51,9 @@ class Cuts:
                 if name not in loose:
                     owner_of_parameter.setdefault(id(parameter), index)
         parameters = dict(model.named_parameters(remove_duplicate=False))
-        owner_of_weight = {node: owner_of_parameter.get(id(parameters.get(name)))
-                           for node, name in self._recording.weights.items()}
+        owner_of_weight = {
+            node: owner_of_parameter.get(id(parameters.get(name))) for node, name in self._recording.weights.items()
+        }
         submodules = dict(model.named_modules(remove_duplicate=False))
         needed = self._ancestors(self._recording.outputs)
         uses: dict[int, list[int]] = {}
@@ -80,8 +86,10 @@ class Cuts:
         last = {index: uses[-1] for index, uses in self._uses.items()}
         for before, after in zip(order, order[1:]):
             if before > after:
-                raise GraphError(f"layer module '{self._modules[before].name}' runs before "
-                                 f"'{self._modules[after].name}'; list them in forward order")
+                raise GraphError(
+                    f"layer module '{self._modules[before].name}' runs before "
+                    f"'{self._modules[after].name}'; list them in forward order"
+                )
             # Used again behind the beginning of the next one (an embedding that encoder and decoder share): what
             # it computes there is the later one's.
             last[before] = max(use for use in self._uses[before] if use < self._first[after])
@@ -111,9 +119,11 @@ class Cuts:
             sources = [source for source in node.all_input_nodes if self._is_value(source)]
             if owner is not None and owner > index:
                 break
-            if done and (not sources or any(self._position.get(source, -1) < begin for source in sources)
-                         or any(_elements(source) > _elements(node) for source in sources
-                                if self._is_activation(source))):
+            if done and (
+                not sources
+                or any(self._position.get(source, -1) < begin for source in sources)
+                or any(_elements(source) > _elements(node) for source in sources if self._is_activation(source))
+            ):
                 break
             done = done or self._is_activation(node)
             end += 1
@@ -131,8 +141,9 @@ class Cuts:
     def last_user(self, name: str) -> int | None:
         """The layer module in whose part a parameter or buffer is used last; None where it is not used."""
         nodes = [node for node, weight in self._recording.weights.items() if weight == name]
-        last = max((self._position[user] for node in nodes for user in node.users if user in self._position),
-                   default=None)
+        last = max(
+            (self._position[user] for node in nodes for user in node.users if user in self._position), default=None
+        )
         return None if last is None else next(index for index, end in enumerate(self._ends) if last < end)
 
     def needed_from(self, end: int) -> set[fx.Node]:

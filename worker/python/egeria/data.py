@@ -79,8 +79,11 @@ class Marks:
         _check(loader)
         self._loader = loader.base_dataloader if _is_accelerates(loader, "DataLoaderShard") else loader
         if self._loader.batch_sampler is None or self._loader._iterator is not None:
-            raise EgeriaError("NO_SAMPLE_IDS", "the loader collates no batches (batch_size=None), or its workers "
-                              "run already; give it a batch size, and let each training make a loader of its own")
+            raise EgeriaError(
+                "NO_SAMPLE_IDS",
+                "the loader collates no batches (batch_size=None), or its workers "
+                "run already; give it a batch size, and let each training make a loader of its own",
+            )
         self._order = order_of(self._loader, ids_of)
         self._replaced = tag(self._loader, self._order, in_dict=True)
 
@@ -225,8 +228,13 @@ def _is_wrapped(loader: Any) -> bool:
 def _made_of(loader: Any, wrapper: type, identity: _Identity, **attributes: Any) -> Any:
     """A loader like `loader`, with `wrapper` before its class and other attributes where they are given."""
     kind = type(loader)
-    made = object.__new__(type(kind.__name__, (wrapper, kind), {
-        "__module__": kind.__module__, "__doc__": kind.__doc__, "_egeria_sample_id": (identity.sample_id,)}))
+    made = object.__new__(
+        type(
+            kind.__name__,
+            (wrapper, kind),
+            {"__module__": kind.__module__, "__doc__": kind.__doc__, "_egeria_sample_id": (identity.sample_id,)},
+        )
+    )
     made.__dict__.update(loader.__dict__, **attributes)
     made.__dict__[_STATE] = identity
     return made
@@ -256,17 +264,29 @@ def _check(loader: Any) -> None:
     if dispatched or _is_accelerates(loader, "DataLoaderShard"):
         loader = loader.base_dataloader
     if not issubclass(type(loader), DataLoader):
-        raise EgeriaError("NO_SAMPLE_IDS", f"wrap() takes a torch.utils.data.DataLoader, not a "
-                          f"{type(loader).__name__}; call egeria.data.current().announce(ids) for each batch in "
-                          "the training loop")
+        raise EgeriaError(
+            "NO_SAMPLE_IDS",
+            f"wrap() takes a torch.utils.data.DataLoader, not a "
+            f"{type(loader).__name__}; call egeria.data.current().announce(ids) for each batch in "
+            "the training loop",
+        )
     if isinstance(loader.dataset, (IterableDataset, MapDataPipe)):
-        raise EgeriaError("NO_SAMPLE_IDS", f"the samples of the {type(loader.dataset).__name__}, an iterable "
-                          "dataset, have no indices; use a dataset with __getitem__ and __len__, or call "
-                          "egeria.data.current().announce(ids) for each batch in the training loop")
+        raise EgeriaError(
+            "NO_SAMPLE_IDS",
+            f"the samples of the {type(loader.dataset).__name__}, an iterable "
+            "dataset, have no indices; use a dataset with __getitem__ and __len__, or call "
+            "egeria.data.current().announce(ids) for each batch in the training loop",
+        )
     if dispatched:
-        raise EgeriaError("NO_SAMPLE_IDS", "with dispatch_batches=True one process loads the batches of all and "
-                          "cuts them up; leave it out, so that each process loads its own")
+        raise EgeriaError(
+            "NO_SAMPLE_IDS",
+            "with dispatch_batches=True one process loads the batches of all and "
+            "cuts them up; leave it out, so that each process loads its own",
+        )
     if not iterates_itself(loader):
-        raise EgeriaError("NO_SAMPLE_IDS", f"the loader is a {type(loader).__name__} with an iteration of its "
-                          "own; use a torch.utils.data.DataLoader, or call egeria.data.current().announce(ids) "
-                          "for each batch in the training loop")
+        raise EgeriaError(
+            "NO_SAMPLE_IDS",
+            f"the loader is a {type(loader).__name__} with an iteration of its "
+            "own; use a torch.utils.data.DataLoader, or call egeria.data.current().announce(ids) "
+            "for each batch in the training loop",
+        )

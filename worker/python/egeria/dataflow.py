@@ -15,9 +15,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 # They look at a tensor's shape and type only.
 _SHAPE_ONLY = {
-    "aten::empty_like", "aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::rand_like",
-    "aten::randn_like", "aten::randint_like", "aten::new_empty", "aten::new_zeros", "aten::new_ones",
-    "aten::new_full", "aten::new_empty_strided", "aten::sym_size", "aten::sym_stride", "aten::sym_numel",
+    "aten::empty_like",
+    "aten::zeros_like",
+    "aten::ones_like",
+    "aten::full_like",
+    "aten::rand_like",
+    "aten::randn_like",
+    "aten::randint_like",
+    "aten::new_empty",
+    "aten::new_zeros",
+    "aten::new_ones",
+    "aten::new_full",
+    "aten::new_empty_strided",
+    "aten::sym_size",
+    "aten::sym_stride",
+    "aten::sym_numel",
 }
 _COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional", "_dtensor")
 _SHAPE_FROM_DATA = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
@@ -100,16 +112,25 @@ class Dataflow(TorchDispatchMode):
             self.decisions.append(Decision(marks, isinstance(result, bool), self._position))
         if self._part is not None:
             before = {tensor.untyped_storage()._cdata for tensor in used if tensor.layout is torch.strided}
-            self.mark([tensor for tensor in made if tensor.layout is torch.strided
-                       and tensor.untyped_storage()._cdata not in before], [self._part])
+            self.mark(
+                [
+                    tensor
+                    for tensor in made
+                    if tensor.layout is torch.strided and tensor.untyped_storage()._cdata not in before
+                ],
+                [self._part],
+            )
         elif marks:
             for tensor in made:
                 self._add(tensor, marks)
 
     def _follow_writes(self, func: Any, args: Any) -> None:
         """What an operator writes to is mostly among its results; where it is not, it gets the marks too."""
-        written = [value for argument, value in zip(func._schema.arguments, args)
-                   if argument.alias_info is not None and argument.alias_info.is_write]
+        written = [
+            value
+            for argument, value in zip(func._schema.arguments, args)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]
         if self._part is None and written and (marks := self.marks(_tensors(args))):
             for tensor in _tensors(written):
                 self._add(tensor, marks)

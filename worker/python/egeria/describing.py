@@ -285,5 +285,6 @@ def _values_of(value: Any, names: Sequence[str]) -> list[Any]:
 
 
 def _same_plain(one: Any, other: Any) -> bool:
-    return one is other or (type(one) is type(other) and (words := plain_words(one)) is not None
-                            and words == plain_words(other))
+    return one is other or (
+        type(one) is type(other) and (words := plain_words(one)) is not None and words == plain_words(other)
+    )

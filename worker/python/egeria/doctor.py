@@ -38,9 +38,16 @@ _MOST_PREFIXES = 16  # that are measured; of more layer modules, as many evenly 
 _RESULTS = "the model, or (model, batch), (model, batch, loss_fn), (model, batch, loss_fn, optimizer)"
 
 
-def examine(model: nn.Module, batch: Any = None, loss_fn: LossFunction | None = None,
-            optimizer: Optimizer | Sequence[Optimizer] | None = None, *, modules: ModuleSpec = None,
-            rounds: int = 7, samples: int = 32) -> Report:
+def examine(
+    model: nn.Module,
+    batch: Any = None,
+    loss_fn: LossFunction | None = None,
+    optimizer: Optimizer | Sequence[Optimizer] | None = None,
+    *,
+    modules: ModuleSpec = None,
+    rounds: int = 7,
+    samples: int = 32,
+) -> Report:
     """Reports on a model; also reachable as egeria.doctor(...).
 
     Args:
@@ -75,8 +82,15 @@ def examine(model: nn.Module, batch: Any = None, loss_fn: LossFunction | None = 
         if error.name == "BAD_BATCH":
             raise
         findings.refusal = str(error)
-    return Report(type(root).__name__, total, _describe(findings, total), findings.savings, findings.refusal,
-                  tuple(findings.notes), table_modules(findings.modules))
+    return Report(
+        type(root).__name__,
+        total,
+        _describe(findings, total),
+        findings.savings,
+        findings.refusal,
+        tuple(findings.notes),
+        table_modules(findings.modules),
+    )
 
 
 @dataclasses.dataclass
@@ -89,14 +103,23 @@ class _Findings:
     notes: list[str] = dataclasses.field(default_factory=list)
 
 
-def _try_out(root: nn.Module, batch: Any, loss_fn: LossFunction | None, spec: ModuleSpec, rounds: int,
-             samples: int, findings: _Findings) -> None:
+def _try_out(
+    root: nn.Module,
+    batch: Any,
+    loss_fn: LossFunction | None,
+    spec: ModuleSpec,
+    rounds: int,
+    samples: int,
+    findings: _Findings,
+) -> None:
     """Exports and measures a copy of the model."""
     try:
         twin = copy.deepcopy(root).train()
     except Exception as error:  # pylint: disable=broad-exception-caught  # whatever a model's code raises
-        findings.notes.append(f"the model cannot be copied ({type(error).__name__}: {error}): what exports and "
-                              "what a step costs is not known")
+        findings.notes.append(
+            f"the model cannot be copied ({type(error).__name__}: {error}): what exports and "
+            "what a step costs is not known"
+        )
         return
     loss_of = _loss_of(twin, batch, loss_fn)
     modules = _same_modules(findings.modules, twin)
@@ -116,18 +139,19 @@ def _try_out(root: nn.Module, batch: Any, loss_fn: LossFunction | None, spec: Mo
                 findings.modules = _same_modules(modules, root)
             _export(twin, modules, inputs, findings)
     findings.savings = _measure(modules, loss_of, rounds)
-    findings.notes.append("times are of this machine and one process; gradients that frozen layers do not send "
-                          "between ranks save more")
+    findings.notes.append(
+        "times are of this machine and one process; gradients that frozen layers do not send between ranks save more"
+    )
 
 
 def _same_modules(modules: Sequence[LayerModule], model: nn.Module) -> list[LayerModule]:
     """The layer modules of a copy."""
-    return from_unit_names(model, [(module.name, module.unit_names, [name for name, _ in module.loose])
-                                   for module in modules])
+    return from_unit_names(
+        model, [(module.name, module.unit_names, [name for name, _ in module.loose]) for module in modules]
+    )
 
 
-def _refusal(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None,
-             findings: _Findings) -> str | None:
+def _refusal(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None, findings: _Findings) -> str | None:
     """What attach() would raise."""
     if optimizer is None:
         findings.notes.append("no optimizer: whether it holds all parameters is not checked")
@@ -148,8 +172,17 @@ def _describe(findings: _Findings, total: int) -> tuple[ModuleReport, ...]:
         reason = findings.reasons[index] if findings.reasons else None
         place = UNKNOWN if findings.reasons is None else WORKER if reason else CONTROLLER
         count = module.parameter_count()
-        result.append(ModuleReport(module.name, module.unit_names, count, count / max(1, total), place, reason,
-                                   findings.backends.get(index, ())))
+        result.append(
+            ModuleReport(
+                module.name,
+                module.unit_names,
+                count,
+                count / max(1, total),
+                place,
+                reason,
+                findings.backends.get(index, ()),
+            )
+        )
     return tuple(result)
 
 
@@ -176,10 +209,12 @@ def _loss_of(model: nn.Module, batch: Any, loss_fn: LossFunction | None) -> Call
             raise TypeError("the loss must be a tensor with one number that has a gradient")
         loss.backward()
     except Exception as error:  # whatever a model's code raises
-        raise EgeriaError("BAD_BATCH", f"the model fails on the example batch: {type(error).__name__}: {error}; "
-                          "give a batch as in training, on the model's device, and a loss_fn(model, batch) if the "
-                          "model is called in another way than model(batch), model(*batch) or model(**batch)"
-                          ) from error
+        raise EgeriaError(
+            "BAD_BATCH",
+            f"the model fails on the example batch: {type(error).__name__}: {error}; "
+            "give a batch as in training, on the model's device, and a loss_fn(model, batch) if the "
+            "model is called in another way than model(batch), model(*batch) or model(**batch)",
+        ) from error
     return compute
 
 
@@ -208,8 +243,9 @@ def _inputs_of(model: nn.Module, loss_of: Callable[[], Tensor], samples: int) ->
     finally:
         hook.remove()
     if not caught:
-        raise GraphError("the loss function does not call the model itself; attach() needs the module that the "
-                         "training loop calls")
+        raise GraphError(
+            "the loss function does not call the model itself; attach() needs the module that the training loop calls"
+        )
     inputs = RootInputs(*caught[-1], samples)
     if inputs.samples < 2:
         raise GraphError("the example batch has one sample, and a reading compares at least two")
@@ -236,14 +272,17 @@ def _backends(exported: ExportedModel, index: int, inputs: Sequence[Tensor]) -> 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as the controller's evaluator
     try:
-        costs = _native.reference_costs(exported.module(index).graph_json, weights,
-                                        [value.detach().cpu().contiguous() for value in inputs])
+        costs = _native.reference_costs(
+            exported.module(index).graph_json, weights, [value.detach().cpu().contiguous() for value in inputs]
+        )
     finally:
         torch.set_num_threads(threads)
     baseline = costs[-1][1]
     able = sorted((cost for cost in costs if not cost[3]), key=lambda cost: cost[1])
-    return (*(BackendReport(name, seconds / baseline, noise) for name, seconds, noise, _ in able),
-            *(BackendReport(name, None, None, refusal) for name, _, _, refusal in costs if refusal))
+    return (
+        *(BackendReport(name, seconds / baseline, noise) for name, seconds, noise, _ in able),
+        *(BackendReport(name, None, None, refusal) for name, _, _, refusal in costs if refusal),
+    )
 
 
 def _measure(modules: Sequence[LayerModule], loss_of: Callable[[], Tensor], rounds: int) -> tuple[Saving, ...]:
@@ -266,8 +305,10 @@ def _measure(modules: Sequence[LayerModule], loss_of: Callable[[], Tensor], roun
             if prefix and turn:  # the first round warms up
                 ratios[prefix].append(seconds / base)
     freezer.apply(0)
-    return tuple(Saving(prefix, shares[prefix], statistics.median(ratios[prefix]), min(ratios[prefix]),
-                        max(ratios[prefix])) for prefix in prefixes)
+    return tuple(
+        Saving(prefix, shares[prefix], statistics.median(ratios[prefix]), min(ratios[prefix]), max(ratios[prefix]))
+        for prefix in prefixes
+    )
 
 
 def _step_seconds(loss_of: Callable[[], Tensor], parameters: Sequence[nn.Parameter]) -> float:
@@ -296,17 +337,22 @@ def load_build(target: str) -> Callable[[], Any]:
     """
     source, _, name = target.rpartition(":")
     if not source or not name.isidentifier():
-        raise EgeriaError("BAD_BUILD", f"'{target}' does not name a function; give model.py:build or "
-                          "package.module:build")
+        raise EgeriaError(
+            "BAD_BUILD", f"'{target}' does not name a function; give model.py:build or package.module:build"
+        )
     try:
         module = _load_file(pathlib.Path(source)) if source.endswith(".py") else importlib.import_module(source)
     except Exception as error:  # whatever the file's code raises
-        raise EgeriaError("BAD_BUILD", f"{source} cannot be loaded: {type(error).__name__}: {error}; it is run as "
-                          "an import, so keep the training itself under if __name__ == '__main__'") from error
+        raise EgeriaError(
+            "BAD_BUILD",
+            f"{source} cannot be loaded: {type(error).__name__}: {error}; it is run as "
+            "an import, so keep the training itself under if __name__ == '__main__'",
+        ) from error
     build = getattr(module, name, None)
     if not callable(build):
-        raise EgeriaError("BAD_BUILD", f"{source} has no function '{name}'; define {name}() so that it returns "
-                          f"{_RESULTS}")
+        raise EgeriaError(
+            "BAD_BUILD", f"{source} has no function '{name}'; define {name}() so that it returns {_RESULTS}"
+        )
     return build
 
 
@@ -332,28 +378,41 @@ def run_build(target: str) -> tuple[nn.Module, Any, LossFunction | None, Any]:
     try:
         result = build()
     except Exception as error:  # whatever the user's code raises
-        raise EgeriaError("BAD_BUILD", f"{target} raised {type(error).__name__}: {error}; it is called without "
-                          "arguments") from error
+        raise EgeriaError(
+            "BAD_BUILD", f"{target} raised {type(error).__name__}: {error}; it is called without arguments"
+        ) from error
     parts = list(result) if isinstance(result, tuple) else [result]
     parts += [None] * (4 - len(parts))
-    fits = (len(parts) == 4 and isinstance(parts[0], nn.Module)
-            and (parts[2] is None or callable(parts[2]))
-            and (parts[3] is None or isinstance(parts[3], (Optimizer, Sequence))))
+    fits = (
+        len(parts) == 4
+        and isinstance(parts[0], nn.Module)
+        and (parts[2] is None or callable(parts[2]))
+        and (parts[3] is None or isinstance(parts[3], (Optimizer, Sequence)))
+    )
     if not fits:
         kinds = ", ".join(type(part).__name__ for part in parts if part is not None)
-        raise EgeriaError("BAD_BUILD", f"{target} returned ({kinds}); it must return {_RESULTS}, with None for "
-                          "what is left out")
+        raise EgeriaError(
+            "BAD_BUILD", f"{target} returned ({kinds}); it must return {_RESULTS}, with None for what is left out"
+        )
     return tuple(parts)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line. Exit code 0; 1 where attach() would refuse the model; 2 for input that cannot be used."""
     parser = argparse.ArgumentParser(prog="egeria doctor", description="What Egeria would make of a model.")
-    parser.add_argument("build", help="model.py:build or package.module:build, a function without arguments that "
-                        "returns the model, or (model, example batch[, loss_fn(model, batch)[, optimizer]])")
+    parser.add_argument(
+        "build",
+        help="model.py:build or package.module:build, a function without arguments that "
+        "returns the model, or (model, example batch[, loss_fn(model, batch)[, optimizer]])",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--modules", nargs="+", metavar="PATTERN", help="layer modules, by name or regular "
-                        "expression, in forward order; one pattern with a group: its value tells them apart")
+    parser.add_argument(
+        "--modules",
+        nargs="+",
+        metavar="PATTERN",
+        help="layer modules, by name or regular "
+        "expression, in forward order; one pattern with a group: its value tells them apart",
+    )
     parser.add_argument("--rounds", type=int, default=7, help="of the measurement (default 7)")
     parser.add_argument("--samples", type=int, default=32, help="of a reading (default 32)")
     parsed = parser.parse_args(arguments)
@@ -362,8 +421,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     modules = parsed.modules[0] if parsed.modules and len(parsed.modules) == 1 else parsed.modules
     try:
         model, batch, loss_fn, optimizer = run_build(parsed.build)
-        report = examine(model, batch, loss_fn, optimizer, modules=modules, rounds=parsed.rounds,
-                         samples=parsed.samples)
+        report = examine(
+            model, batch, loss_fn, optimizer, modules=modules, rounds=parsed.rounds, samples=parsed.samples
+        )
     except EgeriaError as error:
         print(f"egeria doctor: {error}", file=sys.stderr)
         return 2

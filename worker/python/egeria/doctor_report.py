@@ -88,21 +88,41 @@ class Report:
     def __str__(self) -> str:
         lines = [f"{self.model}: {self.parameters:,} parameters, {len(self.modules)} layer modules"]
         if self.modules:
-            lines += ["", *_table(["", "layer module", "parameters", "share", "reference model", "time", "noise"], [
-                [str(i), module.name, f"{module.parameters:,}", f"{module.share:.1%}", *_place(module)]
-                for i, module in enumerate(self.modules)])]
+            lines += [
+                "",
+                *_table(
+                    ["", "layer module", "parameters", "share", "reference model", "time", "noise"],
+                    [
+                        [str(i), module.name, f"{module.parameters:,}", f"{module.share:.1%}", *_place(module)]
+                        for i, module in enumerate(self.modules)
+                    ],
+                ),
+            ]
         if any(module.backends for module in self.modules):
-            lines += ["  time: of the fastest backend on one thread here, over float32 operator by operator; it is taken",
-                      "  once its noise is under a tenth of the plasticity"]
+            lines += [
+                "  time: of the fastest backend on one thread here, over float32 operator by operator; it is taken",
+                "  once its noise is under a tenth of the plasticity",
+            ]
         for reason in dict.fromkeys(module.reason for module in self.modules if module.reason):
             numbers = ", ".join(str(i) for i, module in enumerate(self.modules) if module.reason == reason)
             lines.append(f"  not on the controller: {numbers}: {reason}")
         if self.savings:
-            lines += ["", "Forward and backward with the first k layer modules frozen, over nothing frozen "
-                      "(median [least, most]):", *_table(["k", "frozen", "time"], [
-                          [str(saving.frozen_prefix), f"{saving.frozen_share:.1%}",
-                           f"{saving.ratio:.2f} [{saving.least:.2f}, {saving.most:.2f}]"]
-                          for saving in self.savings])]
+            lines += [
+                "",
+                "Forward and backward with the first k layer modules frozen, over nothing frozen "
+                "(median [least, most]):",
+                *_table(
+                    ["k", "frozen", "time"],
+                    [
+                        [
+                            str(saving.frozen_prefix),
+                            f"{saving.frozen_share:.1%}",
+                            f"{saving.ratio:.2f} [{saving.least:.2f}, {saving.most:.2f}]",
+                        ]
+                        for saving in self.savings
+                    ],
+                ),
+            ]
         verdict = f"attach() would refuse: {self.refusal}" if self.refusal else "attach() would take this model."
         lines += ["", verdict]
         lines += [f"Note: {note}" for note in self.notes]
@@ -120,5 +140,10 @@ def _table(head: list[str], rows: list[list[str]]) -> list[str]:
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     # Words to the left, numbers to the right.
     left = [not rows[0][i][:1].isdigit() for i in range(len(head))]
-    return ["  " + "  ".join(cell.ljust(width) if is_left else cell.rjust(width)
-                             for cell, width, is_left in zip(row, widths, left)).rstrip() for row in [head, *rows]]
+    return [
+        "  "
+        + "  ".join(
+            cell.ljust(width) if is_left else cell.rjust(width) for cell, width, is_left in zip(row, widths, left)
+        ).rstrip()
+        for row in [head, *rows]
+    ]

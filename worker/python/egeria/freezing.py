@@ -46,7 +46,7 @@ class Freezer:
     @property
     def frozen_share(self) -> float:
         """Share of the model's parameters that is frozen, 0..1."""
-        return _count(self._modules[:self._prefix]) / max(1, _count(self._modules))
+        return _count(self._modules[: self._prefix]) / max(1, _count(self._modules))
 
     def apply(self, prefix: int) -> bool:
         """Makes layer modules 0..prefix-1 frozen and all others active.
@@ -58,9 +58,12 @@ class Freezer:
           EgeriaError: [BAD_PREFIX] negative, or would freeze the last layer module.
         """
         if not 0 <= prefix < len(self._modules):
-            raise EgeriaError("BAD_PREFIX", f"{prefix} layer modules cannot be frozen: the model has "
-                              f"{len(self._modules)}, and the last never freezes; give 0 to "
-                              f"{len(self._modules) - 1}")
+            raise EgeriaError(
+                "BAD_PREFIX",
+                f"{prefix} layer modules cannot be frozen: the model has "
+                f"{len(self._modules)}, and the last never freezes; give 0 to "
+                f"{len(self._modules) - 1}",
+            )
         return self._set(prefix, self._reset_momentum)
 
     def take_back(self, prefix: int) -> None:

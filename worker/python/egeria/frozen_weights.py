@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from egeria import _native
 from egeria.modules import LayerModule
@@ -37,8 +37,12 @@ class FrozenWeights:
 
     def unchanged(self) -> bool:
         """Whether nothing has been replaced or written to, as far as it matters."""
-        if not self._parameters.same_memory() or not self._parameters.same_versions() \
-                or not self._buffers.same_memory() or not self._watch.unchanged():
+        if (
+            not self._parameters.same_memory()
+            or not self._parameters.same_versions()
+            or not self._buffers.same_memory()
+            or not self._watch.unchanged()
+        ):
             return False
         if self._buffers.same_versions():
             return True
@@ -67,8 +71,10 @@ class _Kept:
         self.note_versions()
 
     def same_memory(self) -> bool:
-        return all(map(operator.is_, map(dict.get, self._tables, self._names), self._found)) \
+        return (
+            all(map(operator.is_, map(dict.get, self._tables, self._names), self._found))
             and [tensor.data_ptr() for tensor in self._found] == self._addresses
+        )
 
     def same_versions(self) -> bool:
         return [tensor._version for tensor in self._found] == self._versions

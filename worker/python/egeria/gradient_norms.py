@@ -33,14 +33,19 @@ class Norms:
         return found
 
     def sums(self, modules: Sequence[Sequence[nn.Parameter]]) -> tuple[list[float], list[float]]:
-        """Sums of squares by layer module: as they are, and in the optimizer's metric; empty where that is not known."""
+        """Sums of squares by layer module, plain and in the optimizer's metric (empty where that is not known)."""
         plain = {key: norm**2 for key, norm in zip(self._norms, numbers(self._norms.values()))}
         squares = [sum(plain.get(id(parameter), 0.0) for parameter in module) for module in modules]
         if not self._metric_known:
             return squares, []
         scaled = dict(zip(self._squares, numbers(self._squares.values())))
-        return squares, [sum(self._metric.rate(parameter) * scaled.get(id(parameter), plain.get(id(parameter), 0.0))
-                             for parameter in module) for module in modules]
+        return squares, [
+            sum(
+                self._metric.rate(parameter) * scaled.get(id(parameter), plain.get(id(parameter), 0.0))
+                for parameter in module
+            )
+            for module in modules
+        ]
 
 
 def norm(tensor: Tensor) -> Tensor:

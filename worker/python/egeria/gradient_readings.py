@@ -21,9 +21,14 @@ class GradientReadings:
       aside: whether a forward pass that is under way is none of training's.
     """
 
-    def __init__(self, switcher: Switcher, model: nn.Module, account: Account,
-                 tell: Callable[[str, Exception | None], None],
-                 without_cache: Callable[[], contextlib.AbstractContextManager[None]]):
+    def __init__(
+        self,
+        switcher: Switcher,
+        model: nn.Module,
+        account: Account,
+        tell: Callable[[str, Exception | None], None],
+        without_cache: Callable[[], contextlib.AbstractContextManager[None]],
+    ):
         """
         Args:
           tell: is told what could not be done, and why.
@@ -42,8 +47,11 @@ class GradientReadings:
         self._request = request
         if request is not None:
             first = request.first_module
-            self._try(lambda: self._meter.begin(self._switcher.modules, first, self._switcher.thawed_by(first),
-                                                self._switcher.ranks))
+            self._try(
+                lambda: self._meter.begin(
+                    self._switcher.modules, first, self._switcher.thawed_by(first), self._switcher.ranks
+                )
+            )
 
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before a forward pass of training."""
@@ -76,8 +84,9 @@ class GradientReadings:
         self._meter.before_step(self._going_aside, last=True)
         found = self._meter.end()
         if found is not None:
-            native.offer_gradients(request, step, found.mean_of_squares, found.square_of_mean, found.parts,
-                                   found.samples, found.progress)
+            native.offer_gradients(
+                request, step, found.mean_of_squares, found.square_of_mean, found.parts, found.samples, found.progress
+            )
 
     def _try(self, action: Callable[[], None]) -> None:
         try:

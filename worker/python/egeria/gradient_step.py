@@ -48,8 +48,16 @@ class GradientStep:
       in_vain: there was no pass on the side, since some rank could not make it; the same on all ranks.
     """
 
-    def __init__(self, replicas: Replicas, model: nn.Module, modules: Sequence[Sequence[nn.Parameter]],
-                 thawed: Sequence[nn.Parameter], ranks: int, metric: OptimizerMetric, compared: bool):
+    def __init__(
+        self,
+        replicas: Replicas,
+        model: nn.Module,
+        modules: Sequence[Sequence[nn.Parameter]],
+        thawed: Sequence[nn.Parameter],
+        ranks: int,
+        metric: OptimizerMetric,
+        compared: bool,
+    ):
         self.compared = compared
         self.seconds = 0.0
         self.in_vain = False
@@ -60,8 +68,10 @@ class GradientStep:
         metric.begin()
         self._thawed = list(thawed)
         frozen = {id(parameter) for parameter in thawed}
-        self._parameters = [[parameter for parameter in module if parameter.requires_grad or id(parameter) in frozen]
-                            for module in modules]
+        self._parameters = [
+            [parameter for parameter in module if parameter.requires_grad or id(parameter) in frozen]
+            for module in modules
+        ]
         self._trained = [parameter for parameter in pytree.tree_leaves(self._parameters) if parameter.requires_grad]
         self._own = Norms(metric)  # of this rank's gradient so far
         self._newest: dict[int, Tensor] = {}  # that of the newest pass alone
@@ -214,18 +224,29 @@ class GradientStep:
     def _of_ranks(self) -> Squares | None:
         if self._mean is None or not self._synced:
             return None
-        return self._squares_of(self._own.sums(self._parameters), self._mean.sums(self._parameters), 1,
-                                sum(self._batches) if all(self._batches) else 0)
+        return self._squares_of(
+            self._own.sums(self._parameters),
+            self._mean.sums(self._parameters),
+            1,
+            sum(self._batches) if all(self._batches) else 0,
+        )
 
     def _of_micro_batches(self) -> Squares | None:
         parts = len(self._batches)
         if self._mean is None or len(set(self._batches)) > 1:
             return None
-        if self._again_in_some or len(self._micro) != parts or any(
+        if (
+            self._again_in_some
+            or len(self._micro) != parts
+            or any(
                 (parameter in norms) != (parameter in self._micro[0])
-                for norms in self._micro for parameter in self._trained):
-            raise CannotReplay(f"its {parts} forward passes do not go with as many backward passes, so that they are "
-                               "no micro-batches")
+                for norms in self._micro
+                for parameter in self._trained
+            )
+        ):
+            raise CannotReplay(
+                f"its {parts} forward passes do not go with as many backward passes, so that they are no micro-batches"
+            )
         # The step's gradient is the sum of theirs, so that g_p is `parts` times that of micro-batch p.
         of_passes = [norms.sums(self._parameters) for norms in self._micro]
         own = tuple([parts * sum(values) for values in zip(*kind)] for kind in zip(*of_passes))
@@ -236,7 +257,7 @@ class GradientStep:
         if loss is not None:
             # Cheaper by a backward pass, and right with batch normalisation.
             if not self.compared:  # what passes alone cannot be compared, so that a whole pass is, once
-                whole, = replay.gradients(self._parameters, 1)
+                (whole,) = replay.gradients(self._parameters, 1)
                 self._compare(self._sums_of(whole)[0])
                 self.compared = True
             halves = replay.gradients(self._parameters, 2, loss)
@@ -247,8 +268,9 @@ class GradientStep:
         # estimate of ||E g||^2 is still unbiased, as it is the product of two independent gradients.
         scale = [replay.batch / size for size in replay.sizes(2)]
         sums = [self._sums_of(half) for half in halves]
-        own = tuple([(scale[0]**2 * one + scale[1]**2 * other) / 2 for one, other in zip(*kind)]
-                    for kind in zip(*sums))
+        own = tuple(
+            [(scale[0] ** 2 * one + scale[1] ** 2 * other) / 2 for one, other in zip(*kind)] for kind in zip(*sums)
+        )
         return self._squares_of(own, self._sums_of(_mixed(halves, [scale[0] / 2, scale[1] / 2])), 2, replay.batch)
 
     def _probe_frozen(self, replay: Replay | None, aside: Callable[[], Any]) -> Squares | None:
@@ -267,7 +289,7 @@ class GradientStep:
             if replay is None:
                 raise CannotReplay("no forward pass of it has been seen")
             with aside(), _requiring_gradients(self._thawed):
-                whole, = replay.gradients(self._parameters, 1)
+                (whole,) = replay.gradients(self._parameters, 1)
             own = self._sums_of(whole)
             self._compare(own[0])
             flat = torch.cat([gradient.reshape(-1).float() for gradient in pytree.tree_leaves(whole)])
@@ -292,14 +314,18 @@ class GradientStep:
         if self._again:
             raise CannotReplay("one forward pass had several backward passes")
         values = dict(zip(self._newest, numbers(self._newest.values())))
-        trained = [sum(values.get(id(parameter), 0.0)**2 for parameter in module) for module in self._parameters]
+        trained = [sum(values.get(id(parameter), 0.0) ** 2 for parameter in module) for module in self._parameters]
         total = sum(trained)
         known = {id(parameter) for parameter in self._trained}
         for (mine, theirs), module in zip(zip(found, trained), self._parameters):
-            if any(id(parameter) in known for parameter in module) \
-                    and not abs(mine - theirs) <= _REPLAY_TOLERANCE * theirs + 1e-6 * total:
-                raise CannotReplay("a forward pass on the side gives other gradients than training: the loss may "
-                                   "depend on more than the model's output, or the model on what cannot be put back")
+            if (
+                any(id(parameter) in known for parameter in module)
+                and not abs(mine - theirs) <= _REPLAY_TOLERANCE * theirs + 1e-6 * total
+            ):
+                raise CannotReplay(
+                    "a forward pass on the side gives other gradients than training: the loss may "
+                    "depend on more than the model's output, or the model on what cannot be put back"
+                )
 
     def _sums_of(self, gradients: Sequence[Sequence[Tensor]]) -> tuple[list[float], list[float]]:
         """Of gradients as the parameters are ordered: as Norms.sums() has them."""
@@ -309,12 +335,16 @@ class GradientStep:
                 norms.set(parameter, gradient)
         return norms.sums(self._parameters)
 
-    def _squares_of(self, own: tuple[list[float], list[float]], mean: tuple[list[float], list[float]], parts: int,
-                    samples: int) -> Squares:
-        """With `parts` of this rank's samples: of its parts, on average, and of the mean over the parts of all ranks."""
+    def _squares_of(
+        self, own: tuple[list[float], list[float]], mean: tuple[list[float], list[float]], parts: int, samples: int
+    ) -> Squares:
+        """Splits this rank's samples into `parts`: the average over them, and the mean over all ranks' parts."""
         of_all = parts * self._ranks
-        progress = [(of_all * square - squares) / (of_all - 1) for squares, square in zip(own[1], mean[1])] \
-            if of_all > 1 else []
+        progress = (
+            [(of_all * square - squares) / (of_all - 1) for squares, square in zip(own[1], mean[1])]
+            if of_all > 1
+            else []
+        )
         return Squares(own[0], mean[0], parts, samples, progress)
 
 

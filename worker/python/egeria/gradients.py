@@ -38,8 +38,13 @@ class GradientMeter:
     Owned by the training thread.
     """
 
-    def __init__(self, replicas: Replicas, model: nn.Module, optimizers: Sequence[Optimizer],
-                 tell: Callable[[str, Exception | None], None]):
+    def __init__(
+        self,
+        replicas: Replicas,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        tell: Callable[[str, Exception | None], None],
+    ):
         """
         Args:
           replicas: of the model that trains.
@@ -79,8 +84,9 @@ class GradientMeter:
             self._in_vain, self._thawed = 0, len(thawed)
         if (thawed or ranks == 1) and self._in_vain >= _MOST_IN_VAIN:
             return
-        self._step = GradientStep(self._replicas, self._model, self._parameters[first:], thawed, ranks, self._metric,
-                                  self._compared)
+        self._step = GradientStep(
+            self._replicas, self._model, self._parameters[first:], thawed, ranks, self._metric, self._compared
+        )
 
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A training forward pass begins."""
@@ -134,5 +140,6 @@ class GradientMeter:
             return "gradients are not measured, as they are not averaged by DistributedDataParallel"
         hooks = [getattr(hook, "__name__", type(hook).__name__) for hook, _ in self._replicas.ddp._comm_hooks]
         strange = [name for name in hooks if name not in _AVERAGING_HOOKS]
-        return f"gradients are not measured, as {strange[0]} may give something else than their mean" if strange \
-            else None
+        return (
+            f"gradients are not measured, as {strange[0]} may give something else than their mean" if strange else None
+        )

@@ -42,8 +42,9 @@ class ExportedModule:
     input_names: tuple[str, ...] = ()
 
 
-def export_model(model: nn.Module, modules: Sequence[LayerModule], inputs: RootInputs,
-                 dynamic: Sequence[tuple[int, int]] = ()) -> ExportedModel:
+def export_model(
+    model: nn.Module, modules: Sequence[LayerModule], inputs: RootInputs, dynamic: Sequence[tuple[int, int]] = ()
+) -> ExportedModel:
     """Records the unwrapped `model` and cuts it into the graphs of `modules`.
 
     The training model is left exactly as it was, its random states included.
@@ -78,8 +79,14 @@ class ExportedModel:
         an active layer module still uses.
     """
 
-    def __init__(self, model: nn.Module, modules: Sequence[LayerModule], inputs: RootInputs,
-                 dynamic: Sequence[tuple[int, int]], recording: Recording):
+    def __init__(
+        self,
+        model: nn.Module,
+        modules: Sequence[LayerModule],
+        inputs: RootInputs,
+        dynamic: Sequence[tuple[int, int]],
+        recording: Recording,
+    ):
         self.samples = inputs.samples
         self._model = model
         self._device = device_of(model)
@@ -129,8 +136,8 @@ class ExportedModel:
             raise ShapeMismatch("the model is called in another way than when it was recorded")
         for index, (mine, theirs) in enumerate(zip(inputs.shapes(), example.shapes())):
             if len(mine) != len(theirs) or any(
-                    a != b and (index, dimension) not in self._dynamic
-                    for dimension, (a, b) in enumerate(zip(mine, theirs))):
+                a != b and (index, dimension) not in self._dynamic for dimension, (a, b) in enumerate(zip(mine, theirs))
+            ):
                 raise ShapeMismatch(f"an input is {list(mine)}, where {list(theirs)} was recorded")
 
     def _piece_of(self, cuts: Cuts, index: int) -> _Piece:
@@ -188,14 +195,20 @@ class ExportedModel:
         for node in reversed(self._recording.nodes[begin:end]):
             if node in behind and self._is_activation(node):
                 return node
-        raise GraphError(f"nothing that it computes has the {self.samples} samples as its first dimension and is "
-                         "used behind it")
+        raise GraphError(
+            f"nothing that it computes has the {self.samples} samples as its first dimension and is used behind it"
+        )
 
     def _is_activation(self, node: fx.Node) -> bool:
         """Whether weights made it, and its first dimension is the samples."""
         value = node.meta.get("val")
-        return (isinstance(value, Tensor) and value.is_floating_point() and value.dim() >= 2
-                and value.shape[0] == self.samples and self._recomputable(node) is None)
+        return (
+            isinstance(value, Tensor)
+            and value.is_floating_point()
+            and value.dim() >= 2
+            and value.shape[0] == self.samples
+            and self._recomputable(node) is None
+        )
 
     # Programs.
 
@@ -245,8 +258,9 @@ def _refuse_random(node: fx.Node) -> None:
 class _Program:
     """Operators as a function of tensors, compiled to Python; weights come from the model at each call."""
 
-    def __init__(self, exported: ExportedModel, inputs: Sequence[fx.Node], nodes: Sequence[fx.Node],
-                 outputs: Sequence[fx.Node]):
+    def __init__(
+        self, exported: ExportedModel, inputs: Sequence[fx.Node], nodes: Sequence[fx.Node], outputs: Sequence[fx.Node]
+    ):
         recording = exported._recording
         self._model = exported._model
         self._device = exported._device

@@ -16,17 +16,32 @@ from egeria.recording import Recording, is_assertion, tensor_named
 
 # egeria.v1.DataType.
 _DATA_TYPES = {
-    torch.float32: 1, torch.float64: 2, torch.float16: 3, torch.bfloat16: 4, torch.int64: 5, torch.int32: 6,
-    torch.uint8: 7, torch.int8: 8, torch.bool: 9,
+    torch.float32: 1,
+    torch.float64: 2,
+    torch.float16: 3,
+    torch.bfloat16: 4,
+    torch.int64: 5,
+    torch.int32: 6,
+    torch.uint8: 7,
+    torch.int8: 8,
+    torch.bool: 9,
 }
 # ATen's numbers, which graph.proto uses.
 _MEMORY_FORMATS = {
-    torch.contiguous_format: 0, torch.preserve_format: 1, torch.channels_last: 2, torch.channels_last_3d: 3,
+    torch.contiguous_format: 0,
+    torch.preserve_format: 1,
+    torch.channels_last: 2,
+    torch.channels_last_3d: 3,
 }
 # Operators on sizes, where those are not constants.
 _INTEGER_OPERATORS = {
-    operator.add: "sym_add", operator.sub: "sym_sub", operator.mul: "sym_mul", operator.floordiv: "sym_floordiv",
-    operator.mod: "sym_mod", torch.sym_max: "sym_max", torch.sym_min: "sym_min",
+    operator.add: "sym_add",
+    operator.sub: "sym_sub",
+    operator.mul: "sym_mul",
+    operator.floordiv: "sym_floordiv",
+    operator.mod: "sym_mod",
+    torch.sym_max: "sym_max",
+    torch.sym_min: "sym_min",
 }
 
 
@@ -51,12 +66,14 @@ class GraphWriter:
                 raise GraphError(f"'{name}' has elements that are infinite or not numbers")
         if not inputs:
             raise GraphError("its output does not depend on the model's input")
-        return json.dumps({
-            "inputs": [self._spec(self.name_of(node), node.meta["val"]) for node in inputs],
-            "weights": [self._spec(name, tensor) for name, tensor in self._weights.items()],
-            "nodes": written,
-            "outputs": [self.name_of(output)],
-        })
+        return json.dumps(
+            {
+                "inputs": [self._spec(self.name_of(node), node.meta["val"]) for node in inputs],
+                "weights": [self._spec(name, tensor) for name, tensor in self._weights.items()],
+                "nodes": written,
+                "outputs": [self.name_of(output)],
+            }
+        )
 
     def _spec(self, name: str, tensor: Tensor) -> dict[str, Any]:
         if tensor.dtype not in _DATA_TYPES:
@@ -67,11 +84,17 @@ class GraphWriter:
     def _node(self, node: fx.Node) -> dict[str, Any]:
         outputs = [self.name_of(node)]
         if node.target is operator.getitem:
-            return {"op": "egeria::getitem", "args": [self._argument(argument) for argument in node.args],
-                    "outputs": outputs}
+            return {
+                "op": "egeria::getitem",
+                "args": [self._argument(argument) for argument in node.args],
+                "outputs": outputs,
+            }
         if node.target in _INTEGER_OPERATORS:
-            return {"op": f"egeria::{_INTEGER_OPERATORS[node.target]}",
-                    "args": [self._argument(argument) for argument in node.args], "outputs": outputs}
+            return {
+                "op": f"egeria::{_INTEGER_OPERATORS[node.target]}",
+                "args": [self._argument(argument) for argument in node.args],
+                "outputs": outputs,
+            }
         if not isinstance(node.target, torch._ops.OpOverload):
             raise GraphError(f"[UNKNOWN_OP] {getattr(node.target, '__name__', node.target)}")
         schema = node.target._schema

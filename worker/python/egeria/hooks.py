@@ -102,8 +102,9 @@ class StepHook(_Hook):
 class BeforeStepHook(_Hook):
     """Pre-hook of an optimizer's step(). Where the passes are in its closure, as in Lightning, it acts behind them."""
 
-    def __call__(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...],
-                 kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    def __call__(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         session = self.session()
         if session is None:
             return None
@@ -147,5 +148,8 @@ def wrappers_of(model: nn.Module) -> list[nn.Module]:
     objects."""
     dynamo = sys.modules.get("torch._dynamo")
     kinds = (DistributedDataParallel,) if dynamo is None else (DistributedDataParallel, dynamo.OptimizedModule)
-    return [found for found in gc.get_objects()
-            if issubclass(type(found), kinds) and "_modules" in found.__dict__ and unwrap(found) is model]
+    return [
+        found
+        for found in gc.get_objects()
+        if issubclass(type(found), kinds) and "_modules" in found.__dict__ and unwrap(found) is model
+    ]

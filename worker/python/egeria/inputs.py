@@ -11,8 +11,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 # Arguments that a recording may take for constants.
-SIMPLE = (int, float, bool, str, bytes, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout,
-           slice)
+SIMPLE = (int, float, bool, str, bytes, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, slice)
 
 
 class GraphError(Exception):
@@ -34,8 +33,9 @@ class RootInputs:
         leaves, self._structure = pytree.tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
         self.batch = batch_of(leaves)
         self.samples = min(samples, self.batch)
-        self.batched = tuple(leaf.dim() >= 1 and leaf.size(0) == self.batch for leaf in leaves
-                             if isinstance(leaf, Tensor))
+        self.batched = tuple(
+            leaf.dim() >= 1 and leaf.size(0) == self.batch for leaf in leaves if isinstance(leaf, Tensor)
+        )
         self.leaves = leaves
         self._cut()
         self.leaves = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
@@ -49,8 +49,10 @@ class RootInputs:
 
     def _cut(self) -> None:
         batched = iter(self.batched)
-        self.leaves = [leaf.detach().narrow(0, 0, self.samples)
-                       if isinstance(leaf, Tensor) and next(batched) else leaf for leaf in self.leaves]
+        self.leaves = [
+            leaf.detach().narrow(0, 0, self.samples) if isinstance(leaf, Tensor) and next(batched) else leaf
+            for leaf in self.leaves
+        ]
 
     def tensors(self) -> list[Tensor]:
         return [leaf for leaf in self.leaves if isinstance(leaf, Tensor)]
@@ -71,19 +73,28 @@ class RootInputs:
         """Raises GraphError for an argument that a recording would silently take for a constant."""
         for leaf in self.leaves:
             if not isinstance(leaf, (Tensor, *SIMPLE)):
-                raise GraphError(f"the model takes a {type(leaf).__name__}, which is not a tensor, a number, or a "
-                                 "list, tuple or dict of those")
+                raise GraphError(
+                    f"the model takes a {type(leaf).__name__}, which is not a tensor, a number, or a "
+                    "list, tuple or dict of those"
+                )
 
     def same_call(self, other: RootInputs) -> bool:
         """Whether everything but the contents and sizes of tensors is as in `other`."""
-        return (self._structure == other._structure and len(self.leaves) == len(other.leaves)
-                and all(_same_leaf(mine, theirs) for mine, theirs in zip(self.leaves, other.leaves)))
+        return (
+            self._structure == other._structure
+            and len(self.leaves) == len(other.leaves)
+            and all(_same_leaf(mine, theirs) for mine, theirs in zip(self.leaves, other.leaves))
+        )
 
 
 def _same_leaf(mine: Any, theirs: Any) -> bool:
     if isinstance(mine, Tensor) or isinstance(theirs, Tensor):
-        return (isinstance(mine, Tensor) and isinstance(theirs, Tensor) and mine.dtype == theirs.dtype
-                and mine.dim() == theirs.dim())
+        return (
+            isinstance(mine, Tensor)
+            and isinstance(theirs, Tensor)
+            and mine.dtype == theirs.dtype
+            and mine.dim() == theirs.dim()
+        )
     return type(mine) is type(theirs) and bool(mine == theirs)
 
 

@@ -37,8 +37,8 @@ def undisturbed(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
     Put back, to the bit: all random states (torch's on the CPU and on the model's device, Python's, numpy's), the
     modes of all submodules, whatever submodules assign to their attributes or put into containers there, the contents
     of buffers and of other tensors that are attributes (`keep_buffers`), gradient and autocast mode, the default dtype.
-    Compiled code is not entered, compiled or invalidated; the fused attention kernels of nn.TransformerEncoder, which no
-    graph shows, are off meanwhile.
+    Compiled code is not entered, compiled or invalidated; the fused attention kernels of nn.TransformerEncoder, which
+    no graph shows, are off meanwhile.
     """
     fast_path = torch.backends.mha.get_fastpath_enabled()
     with restored(model, keep_buffers), plain_evaluation(device_of(model)):
@@ -90,8 +90,16 @@ class _Attributes:
     """What a module refers to, one level deep, and its forward hooks: some libraries register them in a first
     pass, and note in an attribute that they have."""
 
-    _TABLES = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_hooks_with_kwargs",
-               "_forward_hooks_always_called", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs")
+    _TABLES = (
+        "_parameters",
+        "_buffers",
+        "_modules",
+        "_forward_hooks",
+        "_forward_hooks_with_kwargs",
+        "_forward_hooks_always_called",
+        "_forward_pre_hooks",
+        "_forward_pre_hooks_with_kwargs",
+    )
 
     def __init__(self, module: nn.Module):
         self.module = module
@@ -135,9 +143,17 @@ def _held_by(model: nn.Module) -> tuple[list[Any], list[Tensor]]:
         found[id(value)] = value
         if not isinstance(value, Tensor) and len(value) <= _MOST_ENTRIES:
             ahead += value.values() if isinstance(value, dict) else value
-    return ([value for value in found.values() if isinstance(value, _CONTAINERS)],
-            [value for value in found.values() if type(value) is Tensor and not value.requires_grad
-             and value.layout is torch.strided and not (value.is_quantized or value.is_meta or value.is_inference())])
+    return (
+        [value for value in found.values() if isinstance(value, _CONTAINERS)],
+        [
+            value
+            for value in found.values()
+            if type(value) is Tensor
+            and not value.requires_grad
+            and value.layout is torch.strided
+            and not (value.is_quantized or value.is_meta or value.is_inference())
+        ],
+    )
 
 
 class RandomStates:

@@ -64,8 +64,9 @@ class _Analysis:
     errors: list[str | None]  # why a layer module has no graph
 
 
-def start_link(subject: Subject, group: dist.ProcessGroup | None, observed: Sequence[RootInputs],
-               session: int) -> Link | None:
+def start_link(
+    subject: Subject, group: dist.ProcessGroup | None, observed: Sequence[RootInputs], session: int
+) -> Link | None:
     """Analyses the model and registers it with the controller. A collective of the ranks of `group`.
 
     Args:
@@ -85,28 +86,32 @@ def start_link(subject: Subject, group: dist.ProcessGroup | None, observed: Sequ
     samples = min(samples, subject.config.probe_batch())
     dynamic = _varying(views)
     analysis = _attempt(group, lambda: _analyse(subject, observed[-1], samples, dynamic))
-    found = _gather(group, {
-        "modules": [(module.name, module.unit_names, [name for name, _ in module.loose])
-                    for module in analysis.modules],
-        "errors": analysis.errors,
-        "graphs": [_fingerprint(analysis.exported, index) for index in range(len(analysis.modules))],
-        "losses": subject.losses_reported,
-        "shares": subject.shares.of(analysis.modules),
-        "generation": _generation(),
-        "begins": (subject.step, subject.applied_plan, subject.frozen_prefix),
-    })
+    found = _gather(
+        group,
+        {
+            "modules": [
+                (module.name, module.unit_names, [name for name, _ in module.loose]) for module in analysis.modules
+            ],
+            "errors": analysis.errors,
+            "graphs": [_fingerprint(analysis.exported, index) for index in range(len(analysis.modules))],
+            "losses": subject.losses_reported,
+            "shares": subject.shares.of(analysis.modules),
+            "generation": _generation(),
+            "begins": (subject.step, subject.applied_plan, subject.frozen_prefix),
+        },
+    )
     if any(other["modules"] != found[0]["modules"] for other in found):
         raise EgeriaError("NO_LINK", "the ranks found different layer modules; give `modules` to attach()")
     if len(begins := sorted({other["begins"] for other in found})) > 1:
-        told = ", ".join(f"step {step} with plan {plan} and {prefix} frozen layer modules"
-                         for step, plan, prefix in begins)
+        told = ", ".join(
+            f"step {step} with plan {plan} and {prefix} frozen layer modules" for step, plan, prefix in begins
+        )
         raise EgeriaError("NO_LINK", f"the ranks do not begin alike: at {told}; resume all of them from the same state")
     subject.losses_reported = found[0]["losses"]  # the controller takes rank 0's
     # Measured, so that they differ a little.
     subject.shares.known = dict(zip((module.name for module in analysis.modules), found[0]["shares"]))
     errors = [_error_of(index, found) for index in range(len(analysis.modules))]
-    link = _attempt(group, lambda: Link(subject, analysis, errors, samples, group, found[0]["generation"],
-                                        session))
+    link = _attempt(group, lambda: Link(subject, analysis, errors, samples, group, found[0]["generation"], session))
     return link
 
 
@@ -122,8 +127,16 @@ def _error_of(index: int, found: Sequence[dict[str, Any]]) -> str | None:
 class Link:
     """A rank's line to the controller, and what it takes to answer it. Owned by the training thread."""
 
-    def __init__(self, subject: Subject, analysis: _Analysis, errors: Sequence[str | None], samples: int,
-                 group: dist.ProcessGroup | None, generation: int, session: int):
+    def __init__(
+        self,
+        subject: Subject,
+        analysis: _Analysis,
+        errors: Sequence[str | None],
+        samples: int,
+        group: dist.ProcessGroup | None,
+        generation: int,
+        session: int,
+    ):
         config = subject.config
         self.modules = analysis.modules
         self.samples = samples
@@ -151,8 +164,9 @@ class Link:
             "generation": generation + min(subject.restarts, _MOST_RESTARTS),
             "rank": rank,
             "world_size": world,
-            "training_job": config.training_job or os.environ.get("EGERIA_TRAINING_JOB")
-                            or type(subject.model).__name__,
+            "training_job": config.training_job
+            or os.environ.get("EGERIA_TRAINING_JOB")
+            or type(subject.model).__name__,
             "modules": modules,
             "policy_json": config.policy_json(samples, subject.total_steps),
             "total_steps": subject.total_steps or 0,
@@ -167,8 +181,14 @@ class Link:
             "frozen_prefix": subject.frozen_prefix,
             "applied_plan": subject.applied_plan,
         }
-        self.native = _native.RankLink(job, config.address(), group.group_name if group is not None else None,
-                                       str(device_of(subject.model)), [], _metrics_address(config.metrics))
+        self.native = _native.RankLink(
+            job,
+            config.address(),
+            group.group_name if group is not None else None,
+            str(device_of(subject.model)),
+            [],
+            _metrics_address(config.metrics),
+        )
 
     def probe(self, request: Any, step: int, inputs: RootInputs | None) -> None:
         """Answers a sampling request. Of a sharded model a collective; else only the asked rank computes.
@@ -182,8 +202,12 @@ class Link:
         if self.sharded:  # weights are gathered from all ranks, or from none
             able = self.agree(able and self._reference is not None and self._reference.has(request.module))
         if inputs is None or not able:
-            self._drop(request, "" if inputs is None or inputs.samples >= self.samples else
-                       f"a batch of {inputs.samples} samples gives no reading: {request.batch_size} are asked for")
+            self._drop(
+                request,
+                ""
+                if inputs is None or inputs.samples >= self.samples
+                else f"a batch of {inputs.samples} samples gives no reading: {request.batch_size} are asked for",
+            )
             return
         inputs = inputs.narrowed(self.samples)
         try:
@@ -208,8 +232,7 @@ class Link:
         for index in wanted:
             values = [exported.run(index, values)]
         names = exported.module(request.first_module).input_names
-        self.native.offer_sample(request, step, list(zip(names, tensors)),
-                                 compared(values[0], request.metric))
+        self.native.offer_sample(request, step, list(zip(names, tensors)), compared(values[0], request.metric))
 
     def _read(self, request: Any, step: int, inputs: RootInputs) -> None:
         if self._reference is None or not self._reference.has(request.module):
@@ -244,9 +267,14 @@ class Link:
 
     def agree(self, value: bool) -> bool:
         """True where every rank says so. A collective."""
-        return bool(_native.identical_on_all_ranks(0 if value else 1 + self.rank,
-                                                   self._group.group_name if self._group is not None else None)) \
+        return (
+            bool(
+                _native.identical_on_all_ranks(
+                    0 if value else 1 + self.rank, self._group.group_name if self._group is not None else None
+                )
+            )
             and value
+        )
 
     @property
     def rank(self) -> int:
@@ -272,8 +300,11 @@ class Link:
             if error is not None:
                 reasons.setdefault(error, []).append(module.name)
         for error, names in reasons.items():
-            what = ("this process runs their reference itself" if any(self._local) else
-                    "they will not freeze (reference='controller')")
+            what = (
+                "this process runs their reference itself"
+                if any(self._local)
+                else "they will not freeze (reference='controller')"
+            )
             _logger.info("egeria: no graph of the layer modules %s: %s; %s", ", ".join(names), error, what)
 
 
@@ -323,11 +354,18 @@ def _check_order(modules: Sequence[LayerModule], calls: Sequence[nn.Module]) -> 
         position.setdefault(id(call), index)
     before, last = "", -1
     for module in modules:
-        begins = [min(found) for unit in module.units if has_parameters(unit)
-                  and (found := [position[id(inner)] for inner in unit.modules() if id(inner) in position])]
+        begins = [
+            min(found)
+            for unit in module.units
+            if has_parameters(unit)
+            and (found := [position[id(inner)] for inner in unit.modules() if id(inner) in position])
+        ]
         if begins and min(begins) < last:
-            raise EgeriaError("BAD_PARTITION", f"a layer of '{module.name}' runs before one of '{before}'; list "
-                              "`modules` in forward order, each with consecutive layers")
+            raise EgeriaError(
+                "BAD_PARTITION",
+                f"a layer of '{module.name}' runs before one of '{before}'; list "
+                "`modules` in forward order, each with consecutive layers",
+            )
         if begins:
             before, last = module.name, max(begins)
 
@@ -346,9 +384,13 @@ def _varying(views: Sequence[Sequence[dict[str, Any]]]) -> list[tuple[int, int]]
     shapes = [view["shapes"] for view in all_views]
     if len({tuple(len(shape) for shape in other) for other in shapes}) > 1:
         return []  # called in several ways; those that are unlike the recorded one are passed over
-    return [(tensor, dimension) for tensor, shape in enumerate(shapes[0]) for dimension in range(len(shape))
-            if len({other[tensor][dimension] for other in shapes}) > 1
-            and not (dimension == 0 and all(view["batched"][tensor] for view in all_views))]
+    return [
+        (tensor, dimension)
+        for tensor, shape in enumerate(shapes[0])
+        for dimension in range(len(shape))
+        if len({other[tensor][dimension] for other in shapes}) > 1
+        and not (dimension == 0 and all(view["batched"][tensor] for view in all_views))
+    ]
 
 
 def _fingerprint(exported: ExportedModel | None, index: int) -> str:

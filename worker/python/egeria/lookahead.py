@@ -19,7 +19,9 @@ AHEAD = 8  # batches
 
 # Draw at most once, with the first index (or when iter() is called).
 _SAMPLERS = {
-    "builtins.list", "builtins.tuple", "builtins.range",
+    "builtins.list",
+    "builtins.tuple",
+    "builtins.range",
     "torch.utils.data.sampler.SequentialSampler",
     "torch.utils.data.sampler.SubsetRandomSampler",
     "torch.utils.data.sampler.WeightedRandomSampler",
@@ -30,10 +32,7 @@ _SAMPLERS = {
     "transformers.trainer_pt_utils.LengthGroupedSampler",
 }
 # Draw a permutation with the first index and another one at the end.
-_RANDOM_SAMPLERS = {
-    "torch.utils.data.sampler.RandomSampler",
-    "accelerate.data_loader.SeedableRandomSampler",
-}
+_RANDOM_SAMPLERS = {"torch.utils.data.sampler.RandomSampler", "accelerate.data_loader.SeedableRandomSampler"}
 # Draw nothing themselves; by the attribute that holds what they draw from.
 _AROUND = {
     "torch.utils.data.sampler.BatchSampler": "sampler",
@@ -63,8 +62,14 @@ class LookAhead:
     Owned by the thread that iterates over the loader; upcoming() may be called from any.
     """
 
-    def __init__(self, sampler: Iterable[Any], ids_of: Callable[[tuple[Any, ...]], list[int] | None],
-                 batched: bool, in_order: bool, loading: int):
+    def __init__(
+        self,
+        sampler: Iterable[Any],
+        ids_of: Callable[[tuple[Any, ...]], list[int] | None],
+        batched: bool,
+        in_order: bool,
+        loading: int,
+    ):
         """
         Args:
           sampler: the loader's.
@@ -73,8 +78,9 @@ class LookAhead:
           in_order: whether the loader delivers in the order of the sampler.
           loading: how many batches the loader's workers may have at a time.
         """
-        self.__dict__.update(_sampler=sampler, _ids_of=ids_of, _batched=batched, _in_order=in_order,
-                             _most=loading + 64, _draws=None)
+        self.__dict__.update(
+            _sampler=sampler, _ids_of=ids_of, _batched=batched, _in_order=in_order, _most=loading + 64, _draws=None
+        )
 
     def __iter__(self) -> Iterator[Any]:
         # It calls iter() of the sampler now, as the loader would.

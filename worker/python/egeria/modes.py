@@ -21,11 +21,30 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 # Kinds whose forward does not look at the mode: no hook is spent on them. Exact types, since a subclass may.
-_MODELESS = frozenset({
-    nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Identity, nn.Flatten, nn.Linear, nn.Conv1d, nn.Conv2d,
-    nn.Conv3d, nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.LayerNorm, nn.GroupNorm, nn.Embedding,
-    nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d,
-})
+_MODELESS = frozenset(
+    {
+        nn.Sequential,
+        nn.ModuleList,
+        nn.ModuleDict,
+        nn.Identity,
+        nn.Flatten,
+        nn.Linear,
+        nn.Conv1d,
+        nn.Conv2d,
+        nn.Conv3d,
+        nn.ReLU,
+        nn.GELU,
+        nn.SiLU,
+        nn.Tanh,
+        nn.Sigmoid,
+        nn.LayerNorm,
+        nn.GroupNorm,
+        nn.Embedding,
+        nn.MaxPool2d,
+        nn.AvgPool2d,
+        nn.AdaptiveAvgPool2d,
+    }
+)
 # Kinds whose children are often called one by one, past the forward of the list.
 _LISTS = frozenset({nn.Sequential, nn.ModuleList, nn.ModuleDict})
 
@@ -167,8 +186,9 @@ class ModePins:
                 pin.pin()
         for handle in self._handles:
             handle.remove()
-        self._handles = [entry.register_forward_pre_hook(self._hook(entry))
-                         for unit in units for entry in _entries(unit)]
+        self._handles = [
+            entry.register_forward_pre_hook(self._hook(entry)) for unit in units for entry in _entries(unit)
+        ]
 
     def hold(self) -> None:
         """Sets the modes again, in case they were assigned to."""

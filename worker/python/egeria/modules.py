@@ -66,8 +66,12 @@ class LayerModule:
 
     def is_lookup_table(self) -> bool:
         """Whether nearly all of its parameters are rows of embeddings, of which a batch uses a few."""
-        rows = {id(layer.weight): layer.weight.numel() for unit in self.units for layer in unit.modules()
-                if isinstance(layer, (nn.Embedding, nn.EmbeddingBag))}
+        rows = {
+            id(layer.weight): layer.weight.numel()
+            for unit in self.units
+            for layer in unit.modules()
+            if isinstance(layer, (nn.Embedding, nn.EmbeddingBag))
+        }
         return sum(rows.values()) >= _TABLE_SHARE * max(1, self.parameter_count())
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -86,9 +90,10 @@ class LayerModule:
 
 
 def table_modules(modules: Sequence[LayerModule]) -> int:
-    """How many of the first layer modules are lookup tables, though not most of the model; the last one is none of them."""
-    count = next((index for index, module in enumerate(modules[:-1]) if not module.is_lookup_table()),
-                 max(0, len(modules) - 1))
+    """Counts the first layer modules that are lookup tables, unless they are most of the model; never the last one."""
+    count = next(
+        (index for index, module in enumerate(modules[:-1]) if not module.is_lookup_table()), max(0, len(modules) - 1)
+    )
     of_tables = sum(module.parameter_count() for module in modules[:count])
     return count if of_tables <= _MOST_OF_MODEL * sum(module.parameter_count() for module in modules) else 0
 
@@ -104,8 +109,9 @@ def unwrap(model: nn.Module) -> nn.Module:
             return model
 
 
-def partition(model: nn.Module, modules: ModuleSpec = None,
-              calls: Sequence[nn.Module] | None = None) -> list[LayerModule]:
+def partition(
+    model: nn.Module, modules: ModuleSpec = None, calls: Sequence[nn.Module] | None = None
+) -> list[LayerModule]:
     """Cuts a model into layer modules; every parameter belongs to exactly one.
 
     Args:
@@ -131,13 +137,14 @@ def partition(model: nn.Module, modules: ModuleSpec = None,
     elif isinstance(modules, Sequence) or isinstance(modules, (nn.ModuleList, nn.Sequential)):
         groups = [_group_of(model, entry) for entry in modules]
     else:
-        raise _bad(f"modules is a {type(modules).__name__}; give a list of submodules or names, a regular "
-                   "expression, or a function of the model that returns a list")
+        raise _bad(
+            f"modules is a {type(modules).__name__}; give a list of submodules or names, a regular "
+            "expression, or a function of the model that returns a list"
+        )
     return _finish(model, groups)
 
 
-def from_unit_names(model: nn.Module,
-                    names: Sequence[tuple[str, Sequence[str], Sequence[str]]]) -> list[LayerModule]:
+def from_unit_names(model: nn.Module, names: Sequence[tuple[str, Sequence[str], Sequence[str]]]) -> list[LayerModule]:
     """Layer modules from (name, unit names, loose tensors' names), as a checkpoint has them.
 
     Raises:
@@ -147,13 +154,21 @@ def from_unit_names(model: nn.Module,
     result = []
     try:
         for name, units, loose in names:
-            result.append(LayerModule(
-                name, tuple(model.get_submodule(unit) for unit in units), tuple(units),
-                tuple((entry, model.get_submodule(entry.rpartition(".")[0])) for entry in loose)))
+            result.append(
+                LayerModule(
+                    name,
+                    tuple(model.get_submodule(unit) for unit in units),
+                    tuple(units),
+                    tuple((entry, model.get_submodule(entry.rpartition(".")[0])) for entry in loose),
+                )
+            )
     except AttributeError as error:
-        raise EgeriaError("CHECKPOINT_MISMATCH", f"the checkpoint speaks of another model: {error}; resume with "
-                          "the model that it was written for, or without the Egeria part of the "
-                          "checkpoint") from None
+        raise EgeriaError(
+            "CHECKPOINT_MISMATCH",
+            f"the checkpoint speaks of another model: {error}; resume with "
+            "the model that it was written for, or without the Egeria part of the "
+            "checkpoint",
+        ) from None
     return result
 
 
@@ -305,8 +320,10 @@ class _Blocks:
 def _by_structure(model: nn.Module, calls: Sequence[nn.Module] | None) -> list[LayerModule]:
     blocks = _Blocks(model, calls).blocks
     if len(blocks) < 2:
-        raise _bad(f"the model has {len(blocks)} block(s) with weights, and the last never freezes; say with "
-                   "`modules` where it can be cut")
+        raise _bad(
+            f"the model has {len(blocks)} block(s) with weights, and the last never freezes; say with "
+            "`modules` where it can be cut"
+        )
     last = [block for block in blocks if block.stage == blocks[-1].stage]
     if len(last) > 1 and sum(block.parameter_count() for block in last) >= _LARGE_SHARE * _count([model]):
         blocks[-1].stage = blocks[-1].name  # the head alone stays active for ever, not the stage that ends with it
@@ -331,14 +348,15 @@ def _group_of(model: nn.Module, entry: nn.Module | Sequence[nn.Module | str] | s
         if isinstance(item, nn.Module):
             item = unwrap(item) if id(item) not in names else item
             if not names.get(id(item)):
-                raise _bad(f"a {type(item).__name__} in `modules` is no submodule of the model; list submodules "
-                           "of the very model that is attached")
+                raise _bad(
+                    f"a {type(item).__name__} in `modules` is no submodule of the model; list submodules "
+                    "of the very model that is attached"
+                )
             units.append((names[id(item)], item))
         elif isinstance(item, str):
             units += _named_or_matching(model, item)
         else:
-            raise _bad(f"`modules` has a {type(item).__name__}; its entries are submodules, lists of them, or "
-                       "names")
+            raise _bad(f"`modules` has a {type(item).__name__}; its entries are submodules, lists of them, or names")
     if not units:
         raise _bad("`modules` has an empty entry; leave it out")
     name = units[0][0] if len(units) == 1 else f"{units[0][0]}-{units[-1][0]}"
@@ -388,22 +406,30 @@ def _finish(model: nn.Module, groups: list[_Group]) -> list[LayerModule]:
             for inner in unit.modules():
                 other = owner_of.setdefault(id(inner), name)
                 if other != name and has_parameters(inner):
-                    raise _bad(f"submodule '{unit_name}' is in the layer modules '{other}' and '{name}'; list it "
-                               "once")
+                    raise _bad(f"submodule '{unit_name}' is in the layer modules '{other}' and '{name}'; list it once")
     owned = {id(parameter) for _, units in groups for _, unit in units for parameter in unit.parameters()}
     loose, homeless = _loose(model, groups, owned)
     if homeless:
         more = f" and {len(homeless) - 1} more" if len(homeless) > 1 else ""
-        raise _bad(f"the parameter '{homeless[0]}'{more} belongs to no layer module; every parameter must belong "
-                   "to one (the last never freezes): add the submodule that holds it to `modules`")
+        raise _bad(
+            f"the parameter '{homeless[0]}'{more} belongs to no layer module; every parameter must belong "
+            "to one (the last never freezes): add the submodule that holds it to `modules`"
+        )
     names = _unique([name for name, _ in groups])
-    return [LayerModule(unique, tuple(unit for _, unit in units), tuple(unit_name for unit_name, _ in units),
-                        tuple(loose.get(index, ())))
-            for index, (unique, (_, units)) in enumerate(zip(names, groups))]
+    return [
+        LayerModule(
+            unique,
+            tuple(unit for _, unit in units),
+            tuple(unit_name for unit_name, _ in units),
+            tuple(loose.get(index, ())),
+        )
+        for index, (unique, (_, units)) in enumerate(zip(names, groups))
+    ]
 
 
-def _loose(model: nn.Module, groups: list[_Group], owned: set[int]) \
-        -> tuple[dict[int, list[tuple[str, nn.Module]]], list[str]]:
+def _loose(
+    model: nn.Module, groups: list[_Group], owned: set[int]
+) -> tuple[dict[int, list[tuple[str, nn.Module]]], list[str]]:
     """Tensors that containers hold directly, by layer module: the first one inside the container, since what is
     held so is mostly added to its input. Second: names of parameters that are in no layer module at all."""
     inside = {id(inner) for _, units in groups for _, unit in units for inner in unit.modules()}
@@ -412,8 +438,14 @@ def _loose(model: nn.Module, groups: list[_Group], owned: set[int]) \
     for prefix, container in model.named_modules():
         if id(container) in inside:
             continue
-        home = next((index for index, (_, units) in enumerate(groups)
-                     if any(not prefix or name.startswith(prefix + ".") for name, _ in units)), None)
+        home = next(
+            (
+                index
+                for index, (_, units) in enumerate(groups)
+                if any(not prefix or name.startswith(prefix + ".") for name, _ in units)
+            ),
+            None,
+        )
         own = [*container.named_parameters(recurse=False), *container.named_buffers(recurse=False)]
         for short, tensor in own:
             name = f"{prefix}.{short}" if prefix else short

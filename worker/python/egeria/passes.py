@@ -41,10 +41,12 @@ class Pass:
         results = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not results or not parameters:
-            raise Refused("NOT_A_TENSOR", f"the model returns a {type(value).__name__} without a tensor that has "
-                          "a gradient")
-        gradients = torch.autograd.grad(results, parameters, [_weights(result) for result in results],
-                                        allow_unused=True)
+            raise Refused(
+                "NOT_A_TENSOR", f"the model returns a {type(value).__name__} without a tensor that has a gradient"
+            )
+        gradients = torch.autograd.grad(
+            results, parameters, [_weights(result) for result in results], allow_unused=True
+        )
         copies = [leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         buffers = [buffer.detach().clone() for buffer in model.buffers()]
         return cls(structure, copies, list(gradients), buffers, random_states(model))
@@ -63,8 +65,7 @@ def compare(usual: Pass, skipping: Pass, model: nn.Module) -> None:
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     for name, before, after in zip(names, usual.gradients, skipping.gradients):
         if not same(before, after):
-            raise Refused("GRADIENT_DIFFERS", f"the gradient of '{name}' differs when the frozen layers are "
-                          "skipped")
+            raise Refused("GRADIENT_DIFFERS", f"the gradient of '{name}' differs when the frozen layers are skipped")
 
 
 def same(mine: Any, theirs: Any) -> bool:

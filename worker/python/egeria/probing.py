@@ -93,8 +93,13 @@ class LocalReference:
     Owned by the training thread. Under FSDP2 reading() is a collective.
     """
 
-    def __init__(self, model: nn.Module, modules: Sequence[LayerModule], calls: Sequence[nn.Module],
-                 dtype: torch.dtype | None = torch.bfloat16):
+    def __init__(
+        self,
+        model: nn.Module,
+        modules: Sequence[LayerModule],
+        calls: Sequence[nn.Module],
+        dtype: torch.dtype | None = torch.bfloat16,
+    ):
         """
         Args:
           calls: what record_calls() gave.

@@ -22,12 +22,12 @@ _OF_OTHERS = {torch.optim.RMSprop: "square_avg", torch.optim.Adagrad: "sum"}
 
 
 class OptimizerMetric:
-    """The metric P in which g' P g is what a step along the gradient g takes off the loss: P = lr / (sqrt(v) + eps) for an
-    optimizer that divides by the root of a running mean v of squares, lr for SGD. Momentum is left out. Of other
+    """The metric P in which g' P g is what a step along the gradient g takes off the loss: P = lr / (sqrt(v) + eps) for
+    an optimizer that divides by the root of a running mean v of squares, lr for SGD. Momentum is left out. Of other
     optimizers it is not known, nor of a parameter before its first step, or whose state another rank has.
 
-    An entry that has never had a gradient has no scale yet, and counts nothing: what Adam makes of its first one does not
-    depend on its size.
+    An entry that has never had a gradient has no scale yet, and counts nothing: what Adam makes of its first one does
+    not depend on its size.
     """
 
     def __init__(self, optimizers: Sequence[Optimizer]):
@@ -37,8 +37,12 @@ class OptimizerMetric:
 
     def begin(self) -> None:
         """A step begins: groups, rates and running means may be others."""
-        self._owners = {id(parameter): (optimizer, group) for optimizer in self._optimizers
-                        for group in optimizer.param_groups for parameter in group["params"]}
+        self._owners = {
+            id(parameter): (optimizer, group)
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
         self._inverse = {}
 
     def end(self) -> None:
@@ -93,7 +97,7 @@ class OptimizerMetric:
         inverse = squares.sqrt()
         never = inverse == 0
         if "betas" in group and _OF_ADAM in state and (steps := float(state["step"])) > 0:
-            inverse /= math.sqrt(1 - float(group["betas"][1])**steps)
+            inverse /= math.sqrt(1 - float(group["betas"][1]) ** steps)
         inverse.add_(float(group.get("eps", 1e-8))).masked_fill_(never, math.inf)
         if parameter.device.type == "cpu":  # on an accelerator computing it twice is cheaper than memory
             self._inverse[id(parameter)] = inverse

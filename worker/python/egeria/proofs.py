@@ -119,8 +119,11 @@ class Proofs:
         a training that is resumed that may be an epoch's last batch, which is smaller."""
         proven = Proven(cut, call.batch, (settings, conditions, call.sample_key()))
         proven.counts_as(call.batch)
-        alike = [other for other in self._proven.values()
-                 if other is not None and other.circumstances == proven.circumstances]
+        alike = [
+            other
+            for other in self._proven.values()
+            if other is not None and other.circumstances == proven.circumstances
+        ]
         largest = max(alike, key=lambda other: other.like, default=proven)
         if largest.like > proven.like:
             if self._same_in(cut, call, largest.like, conditions):
@@ -136,5 +139,8 @@ class Proofs:
         index = [position % call.batch for position in range(size)]
         if cut.decides and call.rows(index).conditions() != conditions:
             return False
-        return all(same_rows(cut.compute(self._model, tried.rows(index)), cut.compute(self._model, tried), index)
-                   for tried in (call, call.disturbed()) if tried is not None)
+        return all(
+            same_rows(cut.compute(self._model, tried.rows(index)), cut.compute(self._model, tried), index)
+            for tried in (call, call.disturbed())
+            if tried is not None
+        )

@@ -21,7 +21,10 @@ from egeria.isolation import undisturbed
 
 # They check and compute nothing.
 _ASSERTIONS = {
-    "aten::_assert_scalar", "aten::_assert_async", "aten::_assert_tensor_metadata", "aten::sym_constrain_range",
+    "aten::_assert_scalar",
+    "aten::_assert_async",
+    "aten::_assert_tensor_metadata",
+    "aten::sym_constrain_range",
     "aten::sym_constrain_range_for_size",
 }
 _WRAPPER = "model"  # the attribute of _Flat that holds the user's model
@@ -68,8 +71,10 @@ def record(model: nn.Module, inputs: RootInputs, dynamic: Sequence[tuple[int, in
 
 def stack_of(node: fx.Node, submodules: dict[str, nn.Module]) -> list[nn.Module]:
     """The submodules in whose forward the operator was recorded, outermost first."""
-    names = (str(path).split("@")[0].removeprefix(_WRAPPER).removeprefix(".")
-             for path, _ in (node.meta.get("nn_module_stack") or {}).values())
+    names = (
+        str(path).split("@")[0].removeprefix(_WRAPPER).removeprefix(".")
+        for path, _ in (node.meta.get("nn_module_stack") or {}).values()
+    )
     return [submodules[name] for name in names if name in submodules]
 
 
@@ -153,8 +158,7 @@ def _recording_of(program: torch.export.ExportedProgram) -> Recording:
             recording.nodes.append(node)
         elif node.op == "output":
             wanted = set(program.graph_signature.user_outputs)
-            recording.outputs = [value for value in node.args[0]
-                                 if isinstance(value, fx.Node) and value.name in wanted]
+            recording.outputs = [value for value in node.args[0] if isinstance(value, fx.Node) and value.name in wanted]
     return recording
 
 

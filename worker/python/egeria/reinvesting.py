@@ -10,8 +10,14 @@ from egeria.doctor_report import Report, Saving
 from egeria.errors import EgeriaError
 
 
-def reinvest(total_steps: int, config: Config, report: Report | None = None, *, saving: float | None = None,
-             learning_rates: Sequence[float] | None = None) -> int:
+def reinvest(
+    total_steps: int,
+    config: Config,
+    report: Report | None = None,
+    *,
+    saving: float | None = None,
+    learning_rates: Sequence[float] | None = None,
+) -> int:
     """As many steps as, with `config`, are expected to take as long as `total_steps` without Egeria.
 
         report = egeria.doctor(model, batch, loss_fn)
@@ -44,18 +50,25 @@ def reinvest(total_steps: int, config: Config, report: Report | None = None, *, 
     return _native.reinvested_steps(total_steps, saving)
 
 
-def planned_saving(total_steps: int, config: Config, report: Report | None,
-                   learning_rates: Sequence[float] = ()) -> float:
+def planned_saving(
+    total_steps: int, config: Config, report: Report | None, learning_rates: Sequence[float] = ()
+) -> float:
     """The part of the time that the policy plans to save, 0..1. Raises EgeriaError as reinvest() does."""
     if report is None or not report.savings:
-        raise EgeriaError("NO_PLAN", "what a frozen prefix saves is not known; give what egeria.doctor() reports with "
-                          "an example batch, or `saving`")
+        raise EgeriaError(
+            "NO_PLAN",
+            "what a frozen prefix saves is not known; give what egeria.doctor() reports with "
+            "an example batch, or `saving`",
+        )
     if config.policy == "auto" and len(learning_rates) < 2:
-        raise EgeriaError("NO_PLAN", "the policy 'auto' waits until little is left of the learning rate; give "
-                          "`learning_rates`, or `saving`")
+        raise EgeriaError(
+            "NO_PLAN",
+            "the policy 'auto' waits until little is left of the learning rate; give `learning_rates`, or `saving`",
+        )
     shares = step_shares(report.savings, len(report.modules))
-    return _native.planned_saving(config.policy_json(), total_steps, shares, config.budget or 0.0, list(learning_rates),
-                                  report.table_modules)
+    return _native.planned_saving(
+        config.policy_json(), total_steps, shares, config.budget or 0.0, list(learning_rates), report.table_modules
+    )
 
 
 def step_shares(savings: Sequence[Saving], modules: int) -> list[float]:

@@ -41,7 +41,7 @@ class Repeats:
         again = [row for row, sample in enumerate(ids) if sample in self._hashes]
         fresh = [row for row, sample in enumerate(ids) if sample not in self._hashes]
         most = _REMEMBERED if self.known is None else _REMEMBERED_LATER
-        fresh = [] if again else fresh[:most - len(self._hashes)]
+        fresh = [] if again else fresh[: most - len(self._hashes)]
         rows = again or fresh
         if not rows:
             return

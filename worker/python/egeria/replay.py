@@ -29,9 +29,9 @@ class Replay:
     loss must have the samples as their first dimension.
 
     The forward pass is the same for all parts then, with the whole batch. Where what the loss makes of other outputs is
-    known, as it is recognised as cross entropy, each part passes alone instead, as the ranks' parts do: that is cheaper,
-    and where batch normalisation ties the samples together, the gradients of two halves under common statistics would
-    have more in common than the samples have (docs/adr/0016).
+    known, as it is recognised as cross entropy, each part passes alone instead, as the ranks' parts do: that is
+    cheaper, and where batch normalisation ties the samples together, the gradients of two halves under common
+    statistics would have more in common than the samples have (docs/adr/0016).
 
     The pass on the side begins with the random state of training's, in the same modes and under the same autocast; the
     model, its gradients and all random states are afterwards what they were (egeria.isolation.restored).
@@ -57,8 +57,10 @@ class Replay:
             self._inputs = RootInputs(args, kwargs, batch)
         except GraphError as error:
             self._failure = str(error)
-        self._autocast = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
-                          for kind in sorted({"cpu", device_of(model).type})]
+        self._autocast = [
+            (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+            for kind in sorted({"cpu", device_of(model).type})
+        ]
         self._random = RandomStates(device_of(model))
         self._random.__enter__()
 
@@ -77,11 +79,12 @@ class Replay:
         """What the loss makes of the outputs, after the backward pass; None where it is not recognised."""
         if len(self._gradients) != 1:
             return None
-        (place, gradient), = self._gradients.items()
+        ((place, gradient),) = self._gradients.items()
         return CrossEntropy.recognised(self._watched[place], gradient)
 
-    def gradients(self, modules: Sequence[Sequence[nn.Parameter]], parts: int,
-                  loss: CrossEntropy | None = None) -> list[list[list[Tensor]]]:
+    def gradients(
+        self, modules: Sequence[Sequence[nn.Parameter]], parts: int, loss: CrossEntropy | None = None
+    ) -> list[list[list[Tensor]]]:
         """After the backward pass, before the optimizer's step.
 
         Args:
@@ -114,11 +117,14 @@ class Replay:
                     else:
                         outputs = self._outputs(begin, end)
                         seeds = [loss.gradient(outputs[0], begin, end)]
-                    flat = torch.autograd.grad(outputs, parameters, seeds, allow_unused=True,
-                                               retain_graph=loss is None and end < self.batch)
+                    flat = torch.autograd.grad(
+                        outputs, parameters, seeds, allow_unused=True, retain_graph=loss is None and end < self.batch
+                    )
                     begin = end
-                    flat = [torch.zeros_like(parameter) if gradient is None else gradient.detach()
-                            for parameter, gradient in zip(parameters, flat)]
+                    flat = [
+                        torch.zeros_like(parameter) if gradient is None else gradient.detach()
+                        for parameter, gradient in zip(parameters, flat)
+                    ]
                     found.append(_by_module(flat, modules))
             except Exception as error:  # pylint: disable=broad-exception-caught  # whatever a model's code raises
                 raise CannotReplay(f"its forward pass cannot be repeated: {type(error).__name__}: {error}") from error
@@ -144,8 +150,11 @@ class Replay:
     def _candidates(self, output: Any, samples: int) -> list[Tensor]:
         """The outputs with a row for each sample."""
         unique = {id(tensor): tensor for tensor in tensors_in(output)}.values()
-        return [tensor for tensor in unique if tensor.requires_grad and tensor.is_floating_point()
-                and tensor.dim() >= 1 and tensor.size(0) == samples]
+        return [
+            tensor
+            for tensor in unique
+            if tensor.requires_grad and tensor.is_floating_point() and tensor.dim() >= 1 and tensor.size(0) == samples
+        ]
 
     def _keep(self, place: int, gradient: Tensor) -> None:
         self._gradients[place] = gradient.detach().clone()

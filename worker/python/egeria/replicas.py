@@ -24,8 +24,13 @@ _logger = logging.getLogger("egeria")
 # What DistributedDataParallel._ddp_init_helper takes where a reducer can be rebuilt in place.
 _INIT_HELPER = ["parameters", "expect_sparse_gradient", "param_to_name_mapping", "static_graph"]
 # State of a DistributedDataParallel that belongs to its user, besides that of every nn.Module.
-_KEPT = {"require_backward_grad_sync", "require_forward_param_sync", "broadcast_bucket_size", "_join_config",
-         "_ddp_sink_clone"}
+_KEPT = {
+    "require_backward_grad_sync",
+    "require_forward_param_sync",
+    "broadcast_bucket_size",
+    "_join_config",
+    "_ddp_sink_clone",
+}
 
 
 class Rebuilt:
@@ -110,7 +115,7 @@ class Replicas:
 
     @property
     def kind(self) -> str:
-        """"plain", "ddp" or "fsdp2"."""
+        """ "plain", "ddp" or "fsdp2"."""
         if self.ddp is not None:
             return "ddp"
         return "fsdp2" if any(is_fully_sharded(module) for module in self.root.modules()) else "plain"
@@ -162,8 +167,9 @@ class Replicas:
         Between steps they differ: each rank updates running statistics with its own batch.
         """
         ignored = self.ddp.parameters_to_ignore if self.ddp is not None else ()
-        buffers = (_local(buffer).detach() for module in freezing for name, buffer in module.buffers()
-                   if name not in ignored)
+        buffers = (
+            _local(buffer).detach() for module in freezing for name, buffer in module.buffers() if name not in ignored
+        )
         return PackedBuffers(buffers, self.process_group)
 
     def rebuild(self) -> Rebuilt:
@@ -182,8 +188,11 @@ class Replicas:
         if self.ddp is None:
             return rebuilt
         if not any(parameter.requires_grad for parameter in self.ddp.parameters()):
-            raise EgeriaError("NOTHING_TRAINABLE", "no parameter requires a gradient; the last layer module "
-                              "must have trainable parameters: say with `modules` where the model is to be cut")
+            raise EgeriaError(
+                "NOTHING_TRAINABLE",
+                "no parameter requires a gradient; the last layer module "
+                "must have trainable parameters: say with `modules` where the model is to be cut",
+            )
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # remarks on the user's options, made when the wrapper was
@@ -201,8 +210,9 @@ class Replicas:
         buffers = [buffer for module in frozen for _, buffer in module.buffers()]
         return hash_tensors([_local(tensor).detach() for tensor in (*self.root.parameters(), *buffers)])
 
-    def identical_on_all_ranks(self, frozen: Sequence[LayerModule] = (),
-                               group: dist.ProcessGroup | None = None) -> bool:
+    def identical_on_all_ranks(
+        self, frozen: Sequence[LayerModule] = (), group: dist.ProcessGroup | None = None
+    ) -> bool:
         """Whether every rank has the same parameters, and the same buffers of `frozen` layers. A collective.
 
         Shards are compared among the ranks that hold the same ones (there are none of these if a model is not
@@ -236,8 +246,11 @@ class Replicas:
         return numbers.pop() if len(numbers) == 1 else dist.get_rank() if numbers else 0
 
     def _mesh_group(self) -> dist.ProcessGroup:
-        meshes = {mesh for parameter in self.root.parameters()
-                  if (mesh := getattr(parameter, "device_mesh", None)) is not None}
+        meshes = {
+            mesh
+            for parameter in self.root.parameters()
+            if (mesh := getattr(parameter, "device_mesh", None)) is not None
+        }
         if len(meshes) == 1 and (mesh := meshes.pop()).ndim == 1:
             return mesh.get_group()
         return dist.group.WORLD
@@ -261,9 +274,14 @@ def _search(root: nn.Module) -> DistributedDataParallel | None:
     the first step, when a checkpoint is loaded. One that is made later needs no rebuild."""
     if not dist.is_available() or not dist.is_initialized():
         return None
-    return next((found for found in gc.get_objects()
-                 if issubclass(type(found), DistributedDataParallel) and "module" in found._modules
-                 and unwrap(found) is root), None)
+    return next(
+        (
+            found
+            for found in gc.get_objects()
+            if issubclass(type(found), DistributedDataParallel) and "module" in found._modules and unwrap(found) is root
+        ),
+        None,
+    )
 
 
 # Rebuilding a reducer.
@@ -272,11 +290,13 @@ def _search(root: nn.Module) -> DistributedDataParallel | None:
 def _can_rebuild_in_place(ddp: DistributedDataParallel) -> bool:
     """Whether this torch has the private functions that a rebuild in place needs."""
     functions = ("_build_params_for_reducer", "_build_debug_param_to_name_mapping", "_set_static_graph")
-    return (all(callable(getattr(ddp, name, None)) for name in functions)
-            and hasattr(ddp, "_ddp_init_helper")
-            and list(inspect.signature(ddp._ddp_init_helper).parameters) == _INIT_HELPER
-            and all(name in ddp.__dict__ for name in ("_comm_hooks", "_has_rebuilt_buckets", "static_graph"))
-            and hasattr(ddp.reducer, "_remove_autograd_hooks"))
+    return (
+        all(callable(getattr(ddp, name, None)) for name in functions)
+        and hasattr(ddp, "_ddp_init_helper")
+        and list(inspect.signature(ddp._ddp_init_helper).parameters) == _INIT_HELPER
+        and all(name in ddp.__dict__ for name in ("_comm_hooks", "_has_rebuilt_buckets", "static_graph"))
+        and hasattr(ddp.reducer, "_remove_autograd_hooks")
+    )
 
 
 def _rebuild_in_place(ddp: DistributedDataParallel) -> None:

@@ -81,8 +81,11 @@ class SampleIds:
         """
         values = ids_of(ids.tolist() if isinstance(ids, Tensor) else ids)
         if values is None:
-            raise EgeriaError("BAD_SAMPLE_IDS", "announce() takes the ids of a batch's samples, a sequence of "
-                              "integers of 64 bits; give each sample a number, such as its index in the dataset")
+            raise EgeriaError(
+                "BAD_SAMPLE_IDS",
+                "announce() takes the ids of a batch's samples, a sequence of "
+                "integers of 64 bits; give each sample a number, such as its index in the dataset",
+            )
         with self._lock:
             self._at_hand = _Announcement(values, None)
             self._announced = True
@@ -117,11 +120,15 @@ class SampleIds:
         if at_hand.source is not None and source is None:
             return "the model is called with a batch of a loop that has been left"
         if source is not None and source.runs_ahead:
-            return ("the loop takes batches ahead of the model, or leaves some out; call "
-                    "egeria.data.current().announce(ids) just before the model")
+            return (
+                "the loop takes batches ahead of the model, or leaves some out; call "
+                "egeria.data.current().announce(ids) just before the model"
+            )
         if at_hand.ids is None:
-            return ("the batch's indices are no integers of 64 bits (give wrap() a sample_id), or collate_fn "
-                    "moves or leaves out samples")
+            return (
+                "the batch's indices are no integers of 64 bits (give wrap() a sample_id), or collate_fn "
+                "moves or leaves out samples"
+            )
         if len(at_hand.ids) != batch:
             return f"the model is called with {batch} samples, the loader's batch has {len(at_hand.ids)}"
         return None
@@ -162,8 +169,11 @@ class SampleIds:
     def end(self, source: Pass) -> None:
         """A loader has delivered its last batch, and the loop has come back from it."""
         with self._lock:
-            if self._at_hand is not None and self._at_hand.source is not None \
-                    and self._at_hand.source() in (source, None):
+            if (
+                self._at_hand is not None
+                and self._at_hand.source is not None
+                and self._at_hand.source() in (source, None)
+            ):
                 self._at_hand = None
 
 
@@ -214,7 +224,7 @@ def ids_of(indices: Iterable[Any] | None, sample_id: Callable[[Any], int] | None
         if sample_id is not None:
             tell("sample_id", f"sample_id() failed, so a batch has no ids: {error}")
         return None
-    return ids if all(-2**63 <= entry < 2**63 for entry in ids) else None
+    return ids if all(-(2**63) <= entry < 2**63 for entry in ids) else None
 
 
 def tell(what: str, text: str) -> None:

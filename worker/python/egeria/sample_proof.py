@@ -21,8 +21,10 @@ def prove_places(model: nn.Module, cut: Cut, call: Call, crossing: Sequence[Tens
     """Raises Refused [BATCH_DEPENDENT]: a sample's result depends on its place or on the other samples."""
     for index in _rearrangements(cut, call):
         if not same_rows(cut.compute(model, call.rows(index)), crossing, index):
-            raise Refused("BATCH_DEPENDENT", "what the frozen layers compute for a sample depends on its place in "
-                          "the batch or on the other samples")
+            raise Refused(
+                "BATCH_DEPENDENT",
+                "what the frozen layers compute for a sample depends on its place in the batch or on the other samples",
+            )
 
 
 def _rearrangements(cut: Cut, call: Call) -> Iterable[list[int]]:
@@ -74,4 +76,5 @@ def same_rows(got: Sequence[Tensor], wanted: Sequence[Tensor], index: Sequence[i
     """Whether the rows of each tensor are those of another with these numbers, to the bit."""
     return len(got) == len(wanted) and all(
         same(mine, theirs.index_select(0, torch.tensor(list(index), device=theirs.device)))
-        for mine, theirs in zip(got, wanted))
+        for mine, theirs in zip(got, wanted)
+    )

@@ -25,12 +25,18 @@ def unwrapped(prepared: Any, kind: str) -> Any:
 
 def counts_processes(scheduler: Any) -> bool:
     """Whether the scheduler steps once for each process in a step, as accelerate's wrapper does."""
-    return (getattr(scheduler, "step_with_optimizer", False) and not getattr(scheduler, "split_batches", True)
-            and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
+    return (
+        getattr(scheduler, "step_with_optimizer", False)
+        and not getattr(scheduler, "split_batches", True)
+        and dist.is_available()
+        and dist.is_initialized()
+        and dist.get_world_size() > 1
+    )
 
 
-def planned_rates(scheduler: Any, total_steps: int | None, step: int | None = None,
-                  before: int | None = None) -> list[float]:
+def planned_rates(
+    scheduler: Any, total_steps: int | None, step: int | None = None, before: int | None = None
+) -> list[float]:
     """Learning rates of the first parameter group whose rate is ever over 0, at evenly spread steps of the whole
     training, the first and the last included.
 
@@ -84,8 +90,13 @@ def _twin(scheduler: LRScheduler) -> LRScheduler:
 
 
 def _stand_in(optimizer: Optimizer) -> Optimizer:
-    groups = [{**{name: value for name, value in group.items() if name != "params"},
-               "params": [torch.zeros(1, requires_grad=True)]} for group in optimizer.param_groups]
+    groups = [
+        {
+            **{name: value for name, value in group.items() if name != "params"},
+            "params": [torch.zeros(1, requires_grad=True)],
+        }
+        for group in optimizer.param_groups
+    ]
     return Optimizer(groups, dict(optimizer.defaults))
 
 

@@ -23,8 +23,7 @@ from egeria.config import Config
 from egeria.errors import EgeriaError
 from egeria.exiting import wait_for_collectives
 from egeria.gradient_readings import GradientReadings
-from egeria.hooks import BeforeStepHook, ForwardHook, NetworkHook, NetworkOutputHook, OutputHook, StepHook, \
-    wrappers_of
+from egeria.hooks import BeforeStepHook, ForwardHook, NetworkHook, NetworkOutputHook, OutputHook, StepHook, wrappers_of
 from egeria.learning_rates import LearningRates
 from egeria.linking import Link, Subject, job_id_of
 from egeria.modules import LayerModule, ModuleSpec, from_unit_names, partition, unwrap
@@ -44,9 +43,16 @@ _numbers = itertools.count()  # of the sessions of this process
 _open: dict[int, Session] = {}  # of this process, by number; a session lives until it is closed
 
 
-def attach(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], *, modules: ModuleSpec = None,
-           scheduler: Any = None, total_steps: int | None = None, config: Config | None = None,
-           network: nn.Module | None = None) -> Session:
+def attach(
+    model: nn.Module,
+    optimizer: Optimizer | Sequence[Optimizer],
+    *,
+    modules: ModuleSpec = None,
+    scheduler: Any = None,
+    total_steps: int | None = None,
+    config: Config | None = None,
+    network: nn.Module | None = None,
+) -> Session:
     """Lets Egeria watch and freeze the layers of `model` while `optimizer` trains it.
 
         session = egeria.attach(model, optimizer, scheduler=scheduler, total_steps=steps)
@@ -75,12 +81,17 @@ def attach(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], *, modu
         config = dataclasses.replace(config, total_steps=total_steps)
     config.validate()
     if not isinstance(model, nn.Module):
-        raise EgeriaError("BAD_MODEL", f"attach() takes the model as a torch.nn.Module, not a "
-                          f"{type(model).__name__}; give it the module that is called in the training loop")
+        raise EgeriaError(
+            "BAD_MODEL",
+            f"attach() takes the model as a torch.nn.Module, not a "
+            f"{type(model).__name__}; give it the module that is called in the training loop",
+        )
     optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
     if not optimizers or not all(isinstance(entry, Optimizer) for entry in optimizers):
-        raise EgeriaError("BAD_OPTIMIZER", "attach() takes a torch.optim.Optimizer, or a list of them; give it "
-                          "the one whose step() is called")
+        raise EgeriaError(
+            "BAD_OPTIMIZER",
+            "attach() takes a torch.optim.Optimizer, or a list of them; give it the one whose step() is called",
+        )
     for session in list(_open.values()):
         if session._model is (unwrap(model) if network is None else network):  # attached anew, in a notebook say
             session.close(finished=False)
@@ -98,8 +109,15 @@ class Session:
 
     """
 
-    def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer], spec: ModuleSpec, scheduler: Any,
-                 config: Config, network: nn.Module | None = None):
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        spec: ModuleSpec,
+        scheduler: Any,
+        config: Config,
+        network: nn.Module | None = None,
+    ):
         self._config = config
         self._enabled = config.enabled
         self._pid = os.getpid()
@@ -136,9 +154,15 @@ class Session:
         self._switcher.allow_recompiles()
         cache = config.cache_address()
         if cache is not None:
-            self._caching = Caching(cache, self._model, format=config.cache_format,
-                                    quota_bytes=config.cache_job_bytes(), always=config.cache_use == "always",
-                                    own_forward_only=network is not None, tell=self._fail)
+            self._caching = Caching(
+                cache,
+                self._model,
+                format=config.cache_format,
+                quota_bytes=config.cache_job_bytes(),
+                always=config.cache_use == "always",
+                own_forward_only=network is not None,
+                tell=self._fail,
+            )
         hook = ForwardHook(self) if network is None else NetworkHook(self)
         watched = model if network is None else network
         self._watch(watched, hook, OutputHook(self) if network is None else NetworkOutputHook(self))
@@ -181,17 +205,19 @@ class Session:
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint must hold to resume: small, of plain types only, the same on all ranks."""
         if not self._enabled:
-            return {"version": STATE_VERSION, "step": self._step, "frozen_prefix": 0, "applied_plan": 0,
-                    "switches": []}
+            return {"version": STATE_VERSION, "step": self._step, "frozen_prefix": 0, "applied_plan": 0, "switches": []}
         return {
             "version": STATE_VERSION,
             "step": self._step,
             "frozen_prefix": self.prefix,
             "applied_plan": self._applied_plan,
-            "switches": [[entry.step, entry.frozen_prefix, int(entry.unfreeze), int(entry.ranks_identical)]
-                         for entry in self._switches],
-            "modules": [[module.name, list(module.unit_names), [name for name, _ in module.loose]]
-                        for module in self.modules],
+            "switches": [
+                [entry.step, entry.frozen_prefix, int(entry.unfreeze), int(entry.ranks_identical)]
+                for entry in self._switches
+            ],
+            "modules": [
+                [module.name, list(module.unit_names), [name for name, _ in module.loose]] for module in self.modules
+            ],
             "step_shares": dict(self._shares.known),
             "learning_rate_sum": self._rates.sum,
             "samples_repeat": None if self._caching is None else self._caching.repeats.known,
@@ -209,18 +235,24 @@ class Session:
         if not self._enabled or self._closed:
             return
         if self._reports.steps > 0 or self._link.captured:
-            raise EgeriaError("LOAD_TOO_LATE", "load_state_dict() comes after the first step; call it between "
-                              "attach() and the training loop")
+            raise EgeriaError(
+                "LOAD_TOO_LATE",
+                "load_state_dict() comes after the first step; call it between attach() and the training loop",
+            )
         if self.prefix > 0:
-            raise EgeriaError("LOAD_TOO_LATE", "a state with frozen layers has been loaded already; attach() anew "
-                              "first")
+            raise EgeriaError(
+                "LOAD_TOO_LATE", "a state with frozen layers has been loaded already; attach() anew first"
+            )
         step, prefix, plan, switches = read_state(state)
         if state.get("modules"):
             self._adopt(state["modules"])
         if not prefix < len(self.modules):
-            raise EgeriaError("CHECKPOINT_MISMATCH", f"the checkpoint has {prefix} layer modules frozen, this "
-                              f"model has {len(self.modules)}; resume with the model and the `modules` that it "
-                              "was written with")
+            raise EgeriaError(
+                "CHECKPOINT_MISMATCH",
+                f"the checkpoint has {prefix} layer modules frozen, this "
+                f"model has {len(self.modules)}; resume with the model and the `modules` that it "
+                "was written with",
+            )
         self._step = step
         self._applied_plan = plan
         self._switches = switches
@@ -332,8 +364,9 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.close(finished=kind is None)
 
     # Called by the hooks.
@@ -377,8 +410,10 @@ class Session:
         with self._account.spend("hooks"):
             self._end_step(prefix)
         if (caching := self._caching) is not None:
-            self._try("frozen layers are not skipped",
-                      lambda: caching.follow(self.modules, self.prefix, self._cache_namespace()))
+            self._try(
+                "frozen layers are not skipped",
+                lambda: caching.follow(self.modules, self.prefix, self._cache_namespace()),
+            )
 
     def _end_step(self, prefix: int) -> None:
         self._try_to_report(lambda: self._report_step(prefix))
@@ -414,9 +449,12 @@ class Session:
         """In DistributedDataParallel.join() a rank without data takes no steps: the others would wait for it."""
         if not self._uneven and self._switcher.replicas.inside_join:
             self._uneven = True
-            self._fail("[UNEVEN_INPUTS] in DistributedDataParallel.join() some ranks take fewer steps than others, so "
-                       "nothing freezes or thaws from here on; give all of them as many batches, as "
-                       "DistributedSampler does", None)
+            self._fail(
+                "[UNEVEN_INPUTS] in DistributedDataParallel.join() some ranks take fewer steps than others, so "
+                "nothing freezes or thaws from here on; give all of them as many batches, as "
+                "DistributedSampler does",
+                None,
+            )
             self._link.drop()
         return self._uneven
 
@@ -472,16 +510,36 @@ class Session:
         """Analyses the model and starts the line to the controller. A collective."""
         group = self._switcher.share_group()
         self._switcher.allow_recompiles()
-        if self._rank() == 0 and not self._reports.any_loss and self._config.policy in ("plasticity", "actnorm") \
-                and self._config.options.get("bootstrap", True):
-            self._fail("no loss is reported, so the bootstrapping stage lasts a fixed number of steps; call "
-                       "session.step(loss) after each optimizer.step()", None)
+        if (
+            self._rank() == 0
+            and not self._reports.any_loss
+            and self._config.policy in ("plasticity", "actnorm")
+            and self._config.options.get("bootstrap", True)
+        ):
+            self._fail(
+                "no loss is reported, so the bootstrapping stage lasts a fixed number of steps; call "
+                "session.step(loss) after each optimizer.step()",
+                None,
+            )
         total_steps = self._total_steps()
-        subject = Subject(self._model, self._spec, self._fixed, self.modules, self._config, self._switcher.job_id,
-                          total_steps, planned_rates(self._scheduler, total_steps, self._step, self._scheduled),
-                          self._rates.mean_over(self._step),
-                          self._shares, self._reports.any_loss, self._step, self._switcher.prefix, self._switches,
-                          self._applied_plan, self._link.recordings)
+        subject = Subject(
+            self._model,
+            self._spec,
+            self._fixed,
+            self.modules,
+            self._config,
+            self._switcher.job_id,
+            total_steps,
+            planned_rates(self._scheduler, total_steps, self._step, self._scheduled),
+            self._rates.mean_over(self._step),
+            self._shares,
+            self._reports.any_loss,
+            self._step,
+            self._switcher.prefix,
+            self._switches,
+            self._applied_plan,
+            self._link.recordings,
+        )
         if not self._link.start(subject, group):
             self._watch_wrappers()
         if (link := self._link.link) is not None:
@@ -524,24 +582,33 @@ class Session:
     def _adopt(self, modules: Any) -> None:
         """Takes a checkpoint's layer modules, which may have been found by watching a forward pass."""
         try:
-            names = [(str(name), [str(unit) for unit in units], [str(entry) for entry in loose])
-                     for name, units, loose in modules]
+            names = [
+                (str(name), [str(unit) for unit in units], [str(entry) for entry in loose])
+                for name, units, loose in modules
+            ]
         except (TypeError, ValueError):
-            raise EgeriaError("CHECKPOINT_MISMATCH", "the state has no list of layer modules; load what "
-                              "state_dict() gave") from None
+            raise EgeriaError(
+                "CHECKPOINT_MISMATCH", "the state has no list of layer modules; load what state_dict() gave"
+            ) from None
         same = [list(units) for _, units, _ in names] == [list(module.unit_names) for module in self.modules]
         if self._spec is not None and not same:
-            raise EgeriaError("CHECKPOINT_MISMATCH", "the checkpoint has other layer modules than `modules` says; "
-                              "give attach() what it was given when the checkpoint was written")
+            raise EgeriaError(
+                "CHECKPOINT_MISMATCH",
+                "the checkpoint has other layer modules than `modules` says; "
+                "give attach() what it was given when the checkpoint was written",
+            )
         self._switcher.take(from_unit_names(self._model, names))
         self._fixed = True
 
     def _check_plans(self) -> None:
         for step, prefix in self._config.plans:
             if prefix >= len(self.modules):
-                raise EgeriaError("BAD_CONFIG", f"plans freezes {prefix} layer modules at step {step}, but the "
-                                  f"model has {len(self.modules)} and the last never freezes; give at most "
-                                  f"{len(self.modules) - 1}")
+                raise EgeriaError(
+                    "BAD_CONFIG",
+                    f"plans freezes {prefix} layer modules at step {step}, but the "
+                    f"model has {len(self.modules)} and the last never freezes; give at most "
+                    f"{len(self.modules) - 1}",
+                )
 
     def _report_step(self, prefix: int) -> None:
         rates = self._rates.now()

@@ -38,8 +38,15 @@ class SessionLink:
       recordings: of the model, after the first one.
     """
 
-    def __init__(self, config: Config, number: int, account: Account, gradients: GradientReadings, shares: StepShares,
-                 tell: Callable[[str, Exception | None], None]):
+    def __init__(
+        self,
+        config: Config,
+        number: int,
+        account: Account,
+        gradients: GradientReadings,
+        shares: StepShares,
+        tell: Callable[[str, Exception | None], None],
+    ):
         """
         Args:
           number: of the session in this process.
@@ -128,8 +135,12 @@ class SessionLink:
     def look_ahead(self, step: int) -> None:
         """What the next step is asked for; or records the model anew, with sizes that vary. A collective."""
         link = self._linked()
-        if step % _RECORD_ANEW_EVERY == 0 and self.recordings < _MOST_RECORDINGS \
-                and not link.agree(not link.outgrown) and link.agree(self._probing):
+        if (
+            step % _RECORD_ANEW_EVERY == 0
+            and self.recordings < _MOST_RECORDINGS
+            and not link.agree(not link.outgrown)
+            and link.agree(self._probing)
+        ):
             self._restart(step)
             return
         self._sampling = link.native.sampling_for(step + 1) if self._probing or link.sharded else None
@@ -179,10 +190,14 @@ class SessionLink:
         tried = step - self._tries_from
         if tried > _LAST_START * _FIRST_START:
             self.is_wanted = False
-            why = "the model's forward pass is never seen" if self._probing else \
-                "what the model is called with cannot be copied"
-            _logger.warning("egeria: %s, so this training is not watched; attach the model that is called in the "
-                            "training loop", why)
+            why = (
+                "the model's forward pass is never seen"
+                if self._probing
+                else "what the model is called with cannot be copied"
+            )
+            _logger.warning(
+                "egeria: %s, so this training is not watched; attach the model that is called in the training loop", why
+            )
             return True
         self._start_at = step + tried
         return False

@@ -28,11 +28,13 @@ def check_skippable(model: nn.Module, frozen: Sequence[LayerModule]) -> None:
       Refused: [SHARDED], [COMPILED], [COLLECTIVE], [TIED_PARAMETER], [NEEDS_GRADIENT], [HOOKED].
     """
     if any(is_fully_sharded(module) for module in model.modules()):
-        raise Refused("SHARDED", "the model is sharded: ranks that skip layers would not gather their parameters "
-                      "with the others")
+        raise Refused(
+            "SHARDED", "the model is sharded: ranks that skip layers would not gather their parameters with the others"
+        )
     if any(_is_compiled(wrapper) for wrapper in wrappers_of(model)):
-        raise Refused("COMPILED", "the model is compiled as a whole; compiled code does not see that a layer is "
-                      "skipped")
+        raise Refused(
+            "COMPILED", "the model is compiled as a whole; compiled code does not see that a layer is skipped"
+        )
     inside = {inner for entry in frozen for unit in entry.units for inner in unit.modules()}
     for name, module in model.named_modules():
         if _is_compiled(module) and (module in inside or module is model):
@@ -44,8 +46,11 @@ def check_skippable(model: nn.Module, frozen: Sequence[LayerModule]) -> None:
     parameters = {id(parameter) for entry in frozen for _, parameter in entry.parameters()}
     loose = {name for entry in frozen for name, _ in entry.loose}
     owners = dict(model.named_modules(remove_duplicate=False))
-    used = [(name, parameter) for name, parameter in model.named_parameters(remove_duplicate=False)
-            if id(parameter) in parameters]
+    used = [
+        (name, parameter)
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+        if id(parameter) in parameters
+    ]
     for name, _ in used:
         if owners[name.rpartition(".")[0]] not in inside and name not in loose:
             raise Refused("TIED_PARAMETER", f"'{name}' is also a parameter of a frozen layer")
@@ -56,8 +61,11 @@ def check_skippable(model: nn.Module, frozen: Sequence[LayerModule]) -> None:
 
 def _is_compiled(module: nn.Module) -> bool:
     dynamo = sys.modules.get("torch._dynamo")
-    return (module._compiled_call_impl is not None or isinstance(module, torch.jit.ScriptModule)
-            or (dynamo is not None and isinstance(module, dynamo.OptimizedModule)))
+    return (
+        module._compiled_call_impl is not None
+        or isinstance(module, torch.jit.ScriptModule)
+        or (dynamo is not None and isinstance(module, dynamo.OptimizedModule))
+    )
 
 
 def _check_hooks(name: str, module: nn.Module) -> None:

@@ -26,8 +26,8 @@ from egeria.proofs import Proofs, Proven
 from egeria.sample_proof import same_rows
 from egeria.skippable import check_skippable
 from egeria.standins import Taps
-from egeria.stores import ActivationStore, Fetched
 from egeria.stopwatch import Stopwatch
+from egeria.stores import ActivationStore, Fetched
 from egeria.worth import Worth
 
 _logger = logging.getLogger("egeria")
@@ -63,12 +63,19 @@ class Skipper:
         although they might have been skipped); "failures".
     """
 
-    def __init__(self, model: nn.Module, frozen: Sequence[LayerModule], attributes: Attributes,
-                 store: ActivationStore, *,
-                 take_ids: Callable[[int], Sequence[int] | None] | None = None,
-                 upcoming: Callable[[], Sequence[Sequence[int]]] | None = None,
-                 worth: Worth | None = None, own_forward_only: bool = False,
-                 tell: Callable[[str, Exception | None], None] | None = None):
+    def __init__(
+        self,
+        model: nn.Module,
+        frozen: Sequence[LayerModule],
+        attributes: Attributes,
+        store: ActivationStore,
+        *,
+        take_ids: Callable[[int], Sequence[int] | None] | None = None,
+        upcoming: Callable[[], Sequence[Sequence[int]]] | None = None,
+        worth: Worth | None = None,
+        own_forward_only: bool = False,
+        tell: Callable[[str, Exception | None], None] | None = None,
+    ):
         """
         Args:
           model: unwrapped; `frozen` are its first layer modules, and frozen.
@@ -283,21 +290,23 @@ class Skipper:
         alone = call.rows([*missing, *missing[:1] * (size - len(missing))])
         return alone if not cut.decides or alone.conditions() == call.conditions() else None
 
-    def _compute_alone(self, cut: Cut, call: Call, missing: list[int],
-                       tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def _compute_alone(
+        self, cut: Cut, call: Call, missing: list[int], tensors: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
         """Fills in the rows of the samples that are missing, and returns them; none if they may not be computed
         alone."""
         alone = self._alone(cut, call, missing)
         if alone is None:
             return ()
         computed = cut.compute(self._model, alone, keep_buffers=False)
-        rows = tuple(tensor[:len(missing)].clone() for tensor in computed)
+        rows = tuple(tensor[: len(missing)].clone() for tensor in computed)
         for tensor, row in zip(tensors, rows):
             tensor[missing] = row.to(tensor.device)
         return rows
 
     def _observe(self, cut: Cut, reached: Callable[[list[Tensor]], None]) -> None:
         """This pass is computed as usual, and `reached` given what crosses the cut."""
+
         def guarded(tensors: list[Tensor]) -> None:
             self.worth.computed(start)
             try:
@@ -319,8 +328,10 @@ class Skipper:
 
         def reached(tensors: list[Tensor]) -> None:
             if not same_rows(tensors, expected, range(call.batch)):
-                raise Refused("OUTPUT_DIFFERS", "the frozen layers compute something else in the training's own "
-                              "pass than in one on the side")
+                raise Refused(
+                    "OUTPUT_DIFFERS",
+                    "the frozen layers compute something else in the training's own pass than in one on the side",
+                )
             proven.confirmed = True
             self.worth.kept(ids)
             self._store.put(ids, hashes, tuple(tensors))
@@ -329,6 +340,7 @@ class Skipper:
 
     def _populate(self, cut: Cut, missing: list[int], ids: list[int], hashes: list[int], spent: float) -> None:
         """What crosses the cut in this pass is stored, as far as the store has not got it."""
+
         def reached(tensors: list[Tensor]) -> None:
             begin = time.perf_counter()
             rows = tensors if len(missing) == len(ids) else [tensor[missing] for tensor in tensors]

@@ -77,8 +77,9 @@ class StepShares:
         counts = [sum(parameter.numel() for _, parameter in module.parameters()) for module in modules]
         shares = []
         for module, count in zip(modules, counts):
-            seconds = [self._seconds[id(parameter)] for _, parameter in module.parameters()
-                       if id(parameter) in self._seconds]
+            seconds = [
+                self._seconds[id(parameter)] for _, parameter in module.parameters() if id(parameter) in self._seconds
+            ]
             if seconds and self._total > 0:
                 whole = sum(seconds) + self._optimizer * count / max(1, sum(counts))
                 shares.append(min(1.0, max(0.0, whole / self._total)))
@@ -129,5 +130,7 @@ def _seconds(begin: Any, end: Any) -> float:
 
 
 def _compiled(model: nn.Module) -> bool:
-    return any(hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
-               for module in model.modules())
+    return any(
+        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
+    )

@@ -30,8 +30,11 @@ class Fetched(NamedTuple):
         tensors = tuple(part.new_empty((len(rows), *part.shape)) for part in like)
         reasons = []
         for position, row in enumerate(rows):
-            fits = row is not None and len(row) == len(like) and all(
-                part.shape == other.shape and part.dtype == other.dtype for part, other in zip(row, like))
+            fits = (
+                row is not None
+                and len(row) == len(like)
+                and all(part.shape == other.shape and part.dtype == other.dtype for part, other in zip(row, like))
+            )
             reasons.append("" if fits else "absent" if row is None else "unfit")
             for tensor, part in zip(tensors, row if fits else ()):
                 tensor[position] = part
@@ -59,4 +62,3 @@ class ActivationStore(Protocol):
 
     def forget(self) -> None:
         """What is stored of this prefix is not needed any more, or wrong."""
-

@@ -38,8 +38,13 @@ class Switcher:
       cache_namespace: a checkpoint's; None: there was none. The same on all ranks from share_group() on.
     """
 
-    def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer], modules: Sequence[LayerModule],
-                 tell: Callable[[str, Exception | None], None]):
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        modules: Sequence[LayerModule],
+        tell: Callable[[str, Exception | None], None],
+    ):
         """
         Args:
           model: with its wrappers.
@@ -88,7 +93,7 @@ class Switcher:
 
     def thawed_by(self, first: int) -> list[nn.Parameter]:
         """Parameters that would train again if only `first` layer modules were frozen."""
-        return self._freezer.thawed_by(self.modules[first:self.prefix])
+        return self._freezer.thawed_by(self.modules[first : self.prefix])
 
     def hold(self) -> None:
         """Before a training forward pass: frozen layers are in the modes that they were frozen in, and have no
@@ -174,8 +179,9 @@ class Switcher:
         buffers.share()
         identical = self._identical(prefix)
         if not identical:
-            _logger.error("egeria: step %d: the ranks' parameters differ after a switch to frozen prefix %d", step,
-                          prefix)
+            _logger.error(
+                "egeria: step %d: the ranks' parameters differ after a switch to frozen prefix %d", step, prefix
+            )
         _logger.debug("egeria: step %d: frozen prefix %d", step, prefix)
         return Switch(step, prefix, prefix < before, identical)
 

@@ -40,6 +40,7 @@ class TaggedBatch:
         """For a loader that accelerate has prepared."""
         # Loaded by whoever calls this.
         from accelerate.utils import send_to_device  # pylint: disable=import-outside-toplevel
+
         return TaggedBatch(self.indices, send_to_device(self.batch, device, non_blocking=non_blocking))
 
 
@@ -98,8 +99,9 @@ class _TaggedCollate:
         before = list(samples) if isinstance(samples, list) else []
         batch = self.collate_fn(samples)
         indices = fetched.indices
-        if isinstance(samples, list) and (len(samples) != len(before)
-                                          or any(one is not other for one, other in zip(samples, before))):
+        if isinstance(samples, list) and (
+            len(samples) != len(before) or any(one is not other for one, other in zip(samples, before))
+        ):
             indices = None  # it has sorted or filtered them
         if not self.in_dict:
             return TaggedBatch(indices, batch)
@@ -126,8 +128,13 @@ class _WorkerInit:
 def order_of(loader: DataLoader, ids_of: Callable[[tuple[Any, ...]], list[int] | None]) -> LookAhead:
     """The order in which `loader` will deliver, by its sampler."""
     batched = loader.batch_sampler is not None
-    return LookAhead(loader.batch_sampler if batched else loader.sampler, ids_of, batched,
-                     getattr(loader, "in_order", True), loader.num_workers * (loader.prefetch_factor or 0))
+    return LookAhead(
+        loader.batch_sampler if batched else loader.sampler,
+        ids_of,
+        batched,
+        getattr(loader, "in_order", True),
+        loader.num_workers * (loader.prefetch_factor or 0),
+    )
 
 
 def tag(loader: DataLoader, order: LookAhead, in_dict: bool) -> dict[str, Any]:

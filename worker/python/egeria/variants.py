@@ -1,7 +1,7 @@
 """Random augmentation whose results come again: each sample in K variants.
 
-    images = egeria.data.Variants(train_set, k=4)
-    loader = egeria.data.wrap(DataLoader(images, 32, sampler=images.one_each(RandomSampler(train_set))))
+images = egeria.data.Variants(train_set, k=4)
+loader = egeria.data.wrap(DataLoader(images, 32, sampler=images.one_each(RandomSampler(train_set))))
 """
 
 from __future__ import annotations
@@ -43,13 +43,21 @@ class Variants(Dataset):
         Raises:
           EgeriaError: [BAD_VARIANTS] there are no samples by number, or none would be given.
         """
-        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__") \
-                or not hasattr(dataset, "__len__"):
-            raise EgeriaError("BAD_VARIANTS", f"the samples of the {type(dataset).__name__} have no numbers; give "
-                              "Variants() a dataset with __getitem__ and __len__")
+        if (
+            isinstance(dataset, IterableDataset)
+            or not hasattr(dataset, "__getitem__")
+            or not hasattr(dataset, "__len__")
+        ):
+            raise EgeriaError(
+                "BAD_VARIANTS",
+                f"the samples of the {type(dataset).__name__} have no numbers; give "
+                "Variants() a dataset with __getitem__ and __len__",
+            )
         if not isinstance(k, int) or k < 1:
-            raise EgeriaError("BAD_VARIANTS", f"a sample cannot have {k!r} variants; give Variants() an integer "
-                              "of at least 1, such as 4")
+            raise EgeriaError(
+                "BAD_VARIANTS",
+                f"a sample cannot have {k!r} variants; give Variants() an integer of at least 1, such as 4",
+            )
         self.dataset = dataset
         self.k = k
         self.seed = seed
@@ -115,7 +123,7 @@ def _drawing_from(seed: int) -> Iterator[None]:
     python, numpy_, torch_ = random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state()
     try:
         random.seed(seed)
-        np.random.seed([seed & 0xffffffff, seed >> 32])
+        np.random.seed([seed & 0xFFFFFFFF, seed >> 32])
         torch.default_generator.manual_seed(seed)  # torch.manual_seed() would seed accelerators too
         yield
     finally:
@@ -128,8 +136,8 @@ def _mix(seed: int, number: int) -> int:
     """64 bits from both; two rounds of splitmix64."""
     value = seed & _BITS
     for part in (number, 0):
-        value = (value + part + 0x9e3779b97f4a7c15) & _BITS
-        value = ((value ^ value >> 30) * 0xbf58476d1ce4e5b9) & _BITS
-        value = ((value ^ value >> 27) * 0x94d049bb133111eb) & _BITS
+        value = (value + part + 0x9E3779B97F4A7C15) & _BITS
+        value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) & _BITS
+        value = ((value ^ value >> 27) * 0x94D049BB133111EB) & _BITS
         value ^= value >> 31
     return value

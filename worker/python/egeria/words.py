@@ -13,13 +13,55 @@ from typing import Any
 
 import torch
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), range, slice, decimal.Decimal, fractions.Fraction,
-          pathlib.PurePath, re.Pattern, torch.dtype, torch.layout, torch.memory_format)
+_PLAIN = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    range,
+    slice,
+    decimal.Decimal,
+    fractions.Fraction,
+    pathlib.PurePath,
+    re.Pattern,
+    torch.dtype,
+    torch.layout,
+    torch.memory_format,
+)
 # What a training is run with: it counts steps, holds locks and files, and says nothing about what a model computes.
-_BYSTANDERS = frozenset((
-    "_abc", "_contextvars", "_io", "_queue", "_thread", "_weakref", "asyncio", "concurrent", "io", "logging",
-    "multiprocessing", "queue", "socket", "subprocess", "tempfile", "threading", "typing", "weakref",
-    "accelerate", "deepspeed", "egeria", "lightning", "lightning_fabric", "pytorch_lightning", "torchmetrics", "wandb"))
+_BYSTANDERS = frozenset(
+    (
+        "_abc",
+        "_contextvars",
+        "_io",
+        "_queue",
+        "_thread",
+        "_weakref",
+        "asyncio",
+        "concurrent",
+        "io",
+        "logging",
+        "multiprocessing",
+        "queue",
+        "socket",
+        "subprocess",
+        "tempfile",
+        "threading",
+        "typing",
+        "weakref",
+        "accelerate",
+        "deepspeed",
+        "egeria",
+        "lightning",
+        "lightning_fabric",
+        "pytorch_lightning",
+        "torchmetrics",
+        "wandb",
+    )
+)
 _BYSTANDERS_OF_TORCH = re.compile(r"torch\.(_|amp|autograd|cuda|distributed\.|fx|jit|optim|profiler|utils)")
 _DEVICE = re.compile(r"(cuda|hip|xpu|mps|npu|hpu|xla):\d+")
 
@@ -51,9 +93,14 @@ def plain_words(value: Any) -> str | None:
 
 def code_words(code: types.CodeType) -> str:
     """What it does, wherever it lies."""
-    constants = [code_words(value) if isinstance(value, types.CodeType) else
-                 str(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
-                 for value in code.co_consts]
+    constants = [
+        code_words(value)
+        if isinstance(value, types.CodeType)
+        else str(sorted(map(repr, value)))
+        if isinstance(value, frozenset)
+        else repr(value)
+        for value in code.co_consts
+    ]
     return f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {code.co_freevars} ({', '.join(constants)})"
 
 

@@ -101,7 +101,7 @@ class Worth:
         self._model.spent(seconds)
 
     def estimates(self) -> dict[str, Any]:
-        """"state" ("unknown", "trying", "on", "off"), "reason", "saved_seconds" (so far, less what was spent), and
+        """ "state" ("unknown", "trying", "on", "off"), "reason", "saved_seconds" (so far, less what was spent), and
         "forward_seconds" and "fetch_seconds" of a pass (None: not known)."""
         return self._model.estimates()
 

@@ -11,7 +11,8 @@ void DefineAccount(pybind11::module_& module) {
   using namespace py::literals;
   using worker::Account;
   namespace spent_on = worker::spent_on;
-  py::class_<Account>(module, "Account", "Seconds saved by freezing, and spent by Egeria: see worker/session/account.h.")
+  py::class_<Account>(module, "Account",
+                      "Seconds saved by freezing, and spent by Egeria: see worker/session/account.h.")
       .def(py::init<>())
       .def(py::init<Account::Clock>(), "now"_a, "With a clock of its own, in seconds.")
       .def("begin", &Account::Begin)
@@ -24,8 +25,9 @@ void DefineAccount(pybind11::module_& module) {
       .def("saved_seconds", &Account::SavedSeconds)
       .def("spent_seconds", &Account::SpentSeconds)
       .def("net_share", &Account::NetShare)
-      .def("measuring_seconds", [](const Account& account) { return account.totals().measuring_seconds(); },
-           "Of the spent ones, for what a policy decides by.")
+      .def(
+          "measuring_seconds", [](const Account& account) { return account.totals().measuring_seconds(); },
+          "Of the spent ones, for what a policy decides by.")
       .def("seconds_per_step", [](const Account& account) { return account.SecondsPerStep(); })
       .attr("CATEGORIES") = std::vector<std::string>(std::begin(spent_on::kAll), std::end(spent_on::kAll));
 }

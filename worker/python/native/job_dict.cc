@@ -36,13 +36,13 @@ void ReadKeys(const py::dict& dict, const char* what, const Readers<T>& readers,
 }
 
 template <typename T, typename Field>
-std::function<void(py::handle, T*)> Into(Field T::*field) {
+std::function<void(py::handle, T*)> Into(Field T::* field) {
   return [field](py::handle value, T* out) { out->*field = py::cast<Field>(value); };
 }
 
 // An identifier of our own type, from an integer.
 template <typename Field>
-std::function<void(py::handle, JobDescription*)> IntoId(Field JobDescription::*field) {
+std::function<void(py::handle, JobDescription*)> IntoId(Field JobDescription::* field) {
   return [field](py::handle value, JobDescription* out) { out->*field = Field(py::cast<int64_t>(value)); };
 }
 
@@ -79,8 +79,7 @@ ModuleDescription ReadModule(const py::dict& dict) {
 
 JobDescription ReadJob(const py::dict& dict) {
   static const Readers<JobDescription> readers = {
-      {"job_id",
-       [](py::handle value, JobDescription* job) { job->job_id = JobId(py::cast<std::string>(value)); }},
+      {"job_id", [](py::handle value, JobDescription* job) { job->job_id = JobId(py::cast<std::string>(value)); }},
       {"generation", IntoId(&JobDescription::generation)},
       {"rank", Into(&JobDescription::rank)},
       {"world_size", Into(&JobDescription::world_size)},
@@ -92,10 +91,8 @@ JobDescription ReadJob(const py::dict& dict) {
          }
        }},
       {"policy_json", Into(&JobDescription::policy_json)},
-      {"total_steps",
-       [](py::handle value, JobDescription* job) {
-         job->total_steps = value.is_none() ? 0 : py::cast<int64_t>(value);
-       }},
+      {"total_steps", [](py::handle value,
+                         JobDescription* job) { job->total_steps = value.is_none() ? 0 : py::cast<int64_t>(value); }},
       {"planned_learning_rates", Into(&JobDescription::planned_learning_rates)},
       {"observe", Into(&JobDescription::observe)},
       {"budget", Into(&JobDescription::budget)},

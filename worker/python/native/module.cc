@@ -1,6 +1,4 @@
 // egeria._native: what the Python package runs on. Every call that may wait releases the interpreter's lock.
-#include "torch/csrc/utils/pybind.h"
-
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -17,6 +15,7 @@
 #include "common/base/ids.h"
 #include "common/base/log.h"
 #include "common/graph/graph_json.h"
+#include "torch/csrc/utils/pybind.h"
 #include "torch/headeronly/version.h"
 #include "worker/cache/activation_cache.h"
 #include "worker/cache/content_watch.h"
@@ -52,8 +51,7 @@ bool SignalRaised() {
   if (PyErr_Occurred() != nullptr) throw py::error_already_set();
   const std::string text(status.message());
   const size_t end = text.rfind('[', 0) == 0 ? text.find("] ") : std::string::npos;
-  const std::string name =
-      end == std::string::npos ? absl::StatusCodeToString(status.code()) : text.substr(1, end - 1);
+  const std::string name = end == std::string::npos ? absl::StatusCodeToString(status.code()) : text.substr(1, end - 1);
   const std::string what = end == std::string::npos ? text : text.substr(end + 2);
   const py::object error = py::module_::import("egeria.errors").attr("EgeriaError");
   PyErr_SetObject(error.ptr(), error(name, what).ptr());
@@ -211,9 +209,9 @@ void DefineRequests(py::module_& module) {
       .def_property_readonly("interval_steps", [](const Sampling& self) { return self.request.interval_steps; })
       .def_property_readonly("batch_size", [](const Sampling& self) { return self.request.batch_size; })
       .def_property_readonly("version", [](const Sampling& self) { return self.request.version; })
-      .def_property_readonly("metric", [](const Sampling& self) {
-        return self.request.metric == worker::ActivationMetric::kSpLoss ? "sp" : "norm";
-      })
+      .def_property_readonly(
+          "metric",
+          [](const Sampling& self) { return self.request.metric == worker::ActivationMetric::kSpLoss ? "sp" : "norm"; })
       .def_readonly("asked", &Sampling::asked);
   using Snapshot = PythonLink::Asked<worker::SnapshotRequest>;
   py::class_<Snapshot>(module, "SnapshotRequest",
@@ -274,51 +272,62 @@ void DefineLink(py::module_& module) {
            "device"_a = "cpu", "plans"_a = std::vector<std::pair<int64_t, int>>(), "metrics"_a = py::none())
       .def("sampling_for", &PythonLink::SamplingFor, "step"_a, Unlocked())
       .def("snapshot_wanted", &PythonLink::SnapshotWanted, "step"_a, Unlocked())
-      .def("offer_sample",
-           [](PythonLink& link, const Sampling& request, int64_t step, NamedTensors inputs, const at::Tensor& compared) {
-             return link.OfferSample(request.request, step, ToNamedTensors(std::move(inputs)), compared);
-           }, "request"_a, "step"_a, "inputs"_a, "compared"_a, Unlocked())
-      .def("offer_reading",
-           [](PythonLink& link, const Sampling& request, int64_t step, double plasticity) {
-             return link.OfferReading(request.request, step, plasticity);
-           }, "request"_a, "step"_a, "plasticity"_a, Unlocked())
+      .def(
+          "offer_sample",
+          [](PythonLink& link, const Sampling& request, int64_t step, NamedTensors inputs, const at::Tensor& compared) {
+            return link.OfferSample(request.request, step, ToNamedTensors(std::move(inputs)), compared);
+          },
+          "request"_a, "step"_a, "inputs"_a, "compared"_a, Unlocked())
+      .def(
+          "offer_reading",
+          [](PythonLink& link, const Sampling& request, int64_t step, double plasticity) {
+            return link.OfferReading(request.request, step, plasticity);
+          },
+          "request"_a, "step"_a, "plasticity"_a, Unlocked())
       .def("gradients_for", &PythonLink::GradientsFor, "step"_a, Unlocked())
-      .def("offer_gradients",
-           [](PythonLink& link, const Gradients& request, int64_t step, std::vector<double> mean_of_squares,
-              std::vector<double> square_of_mean, int parts, int64_t samples, std::vector<double> progress) {
-             return link.OfferGradients(request.request, step,
-                                        {std::move(mean_of_squares), std::move(square_of_mean), parts, samples,
-                                         std::move(progress)});
-           }, "request"_a, "step"_a, "mean_of_squares"_a, "square_of_mean"_a, "parts"_a, "samples"_a,
-           "progress"_a = std::vector<double>(),
-           "What this rank knows of a step: see GradientReading in controller.proto, with parts of its own samples.",
-           Unlocked())
-      .def("offer_snapshot",
-           [](PythonLink& link, const Snapshot& request, int64_t layer_module, int64_t step, NamedTensors tensors) {
-             return link.OfferSnapshot(request.request, layer_module, step, ToNamedTensors(std::move(tensors)));
-           }, "request"_a, "module"_a, "step"_a, "tensors"_a, Unlocked())
+      .def(
+          "offer_gradients",
+          [](PythonLink& link, const Gradients& request, int64_t step, std::vector<double> mean_of_squares,
+             std::vector<double> square_of_mean, int parts, int64_t samples, std::vector<double> progress) {
+            return link.OfferGradients(
+                request.request, step,
+                {std::move(mean_of_squares), std::move(square_of_mean), parts, samples, std::move(progress)});
+          },
+          "request"_a, "step"_a, "mean_of_squares"_a, "square_of_mean"_a, "parts"_a, "samples"_a,
+          "progress"_a = std::vector<double>(),
+          "What this rank knows of a step: see GradientReading in controller.proto, with parts of its own samples.",
+          Unlocked())
+      .def(
+          "offer_snapshot",
+          [](PythonLink& link, const Snapshot& request, int64_t layer_module, int64_t step, NamedTensors tensors) {
+            return link.OfferSnapshot(request.request, layer_module, step, ToNamedTensors(std::move(tensors)));
+          },
+          "request"_a, "module"_a, "step"_a, "tensors"_a, Unlocked())
       .def("commit", &Commit, "step"_a)
-      .def("report",
-           [](PythonLink& link, int64_t step, const std::optional<at::Tensor>& loss,
-              const std::vector<double>& learning_rates, int frozen_prefix, int still_modules) {
-             link.Report(step, loss.value_or(at::Tensor()), learning_rates, frozen_prefix, still_modules);
-           }, "step"_a, "loss"_a, "learning_rates"_a, "frozen_prefix"_a, "still_modules"_a = 0, Unlocked())
+      .def(
+          "report",
+          [](PythonLink& link, int64_t step, const std::optional<at::Tensor>& loss,
+             const std::vector<double>& learning_rates, int frozen_prefix, int still_modules) {
+            link.Report(step, loss.value_or(at::Tensor()), learning_rates, frozen_prefix, still_modules);
+          },
+          "step"_a, "loss"_a, "learning_rates"_a, "frozen_prefix"_a, "still_modules"_a = 0, Unlocked())
       .def("record_switch", &PythonLink::RecordSwitch, "unfreeze"_a, "identical"_a, Unlocked())
       .def("record_dropped_sample", &PythonLink::RecordDroppedSample, Unlocked())
       .def("set_totals", &PythonLink::SetModelTotals, "frozen_share"_a = 0.0, "bytes_reduced"_a = 0, Unlocked())
-      .def("set_account",
-           [](PythonLink& link, worker::Account& account) {
-             double reference_seconds = 0;
-             {
-               const Release release;
-               reference_seconds = link.counters().agent.reference_seconds;
-             }
-             account.SetElsewhere(worker::spent_on::kReference, reference_seconds);
-             worker::AccountTotals totals = account.totals();
-             const Release release;
-             link.SetAccount(std::move(totals));
-           },
-           "account"_a, "For the metrics, and for the controller.")
+      .def(
+          "set_account",
+          [](PythonLink& link, worker::Account& account) {
+            double reference_seconds = 0;
+            {
+              const Release release;
+              reference_seconds = link.counters().agent.reference_seconds;
+            }
+            account.SetElsewhere(worker::spent_on::kReference, reference_seconds);
+            worker::AccountTotals totals = account.totals();
+            const Release release;
+            link.SetAccount(std::move(totals));
+          },
+          "account"_a, "For the metrics, and for the controller.")
       .def("set_cache_totals", &SetCacheTotals, "counters"_a, "misses"_a, "estimates"_a, "cache"_a,
            "What the metrics say of the cache: Skipper.counters, samples by reason, Worth.estimates(), and "
            "the ActivationCache, or None.")
@@ -423,14 +432,17 @@ py::dict EstimatesOf(const cache::CostModel& model) {
 
 void DefineCache(py::module_& module) {
   using namespace pybind11::literals;
-  module.def("fingerprint", [](const std::string& text, const std::vector<at::Tensor>& tensors) {
-    cache::Fingerprint fingerprint;
-    {
-      const Release release;
-      fingerprint = cache::FingerprintOf(text, tensors);
-    }
-    return py::bytes(cache::RawBytes(fingerprint));
-  }, "text"_a, "tensors"_a, "16 bytes over the text and over the element type, shape and bytes of each tensor.");
+  module.def(
+      "fingerprint",
+      [](const std::string& text, const std::vector<at::Tensor>& tensors) {
+        cache::Fingerprint fingerprint;
+        {
+          const Release release;
+          fingerprint = cache::FingerprintOf(text, tensors);
+        }
+        return py::bytes(cache::RawBytes(fingerprint));
+      },
+      "text"_a, "tensors"_a, "16 bytes over the text and over the element type, shape and bytes of each tensor.");
   py::class_<cache::ContentWatch>(module, "ContentWatch", "Sees writes to tensors that their versions do not count.")
       .def(py::init<const std::vector<at::Tensor>&>(), "tensors"_a)
       .def("unchanged", &cache::ContentWatch::Unchanged,
@@ -440,19 +452,24 @@ void DefineCache(py::module_& module) {
       "A line to the node's egeria-cache. What fails is a miss, or is dropped. Used from the training thread; in a "
       "forked child every method does nothing.")
       .def(py::init([](const std::string& address, const std::string& job_id, const std::string& device,
-                       const std::string& format, int64_t quota_bytes, size_t shared_bytes,
-                       double patience_seconds) {
+                       const std::string& format, int64_t quota_bytes, size_t shared_bytes, double patience_seconds) {
              if (const absl::Status claimed = ClaimGrpc(); !claimed.ok()) Raise(claimed);
-             return DroppedWithoutLock(ValueOrRaise(ActivationCache::Start(
-                 {.address = address, .job_id = job_id, .device = c10::Device(device),
-                  .format = ValueOrRaise(cache::StorageFormatOf(format)), .quota_bytes = quota_bytes,
-                  .shared_bytes = shared_bytes, .patience = absl::Seconds(patience_seconds)})));
-           }), "address"_a, "job_id"_a, "device"_a = "cpu", "format"_a = "exact", "quota_bytes"_a = 0,
+             return DroppedWithoutLock(
+                 ValueOrRaise(ActivationCache::Start({.address = address,
+                                                      .job_id = job_id,
+                                                      .device = c10::Device(device),
+                                                      .format = ValueOrRaise(cache::StorageFormatOf(format)),
+                                                      .quota_bytes = quota_bytes,
+                                                      .shared_bytes = shared_bytes,
+                                                      .patience = absl::Seconds(patience_seconds)})));
+           }),
+           "address"_a, "job_id"_a, "device"_a = "cpu", "format"_a = "exact", "quota_bytes"_a = 0,
            "shared_bytes"_a = ActivationCache::Options().shared_bytes,
            "patience_seconds"_a = absl::ToDoubleSeconds(ActivationCache::Options().patience),
            "patience_seconds: with the daemon, of one lookup, besides what reading takes.")
-      .def("use", [](ActivationCache& self, const py::bytes& prefix) { self.Use(ToFingerprint(prefix)); }, "prefix"_a,
-           "What is taken and put from now on is of this prefix.")
+      .def(
+          "use", [](ActivationCache& self, const py::bytes& prefix) { self.Use(ToFingerprint(prefix)); }, "prefix"_a,
+          "What is taken and put from now on is of this prefix.")
       .def("expect", &ExpectBatches, "batches"_a, py::call_guard<Release>(),
            "The samples of the batches that are taken next, in order: a hint, to read them ahead.")
       .def("take", &TakeBatch, "samples"_a, "input_hashes"_a, "patience_seconds"_a,
@@ -461,8 +478,9 @@ void DefineCache(py::module_& module) {
       .def("put", &PutRows, "samples"_a, "input_hashes"_a, "tensors"_a,
            "Offers b x ... tensors, a row for each sample; returns how many samples wait to be written.")
       .def("drop", &DropPrefixes, "prefix"_a, "scope"_a, "Forgets this prefix, the others, or all of the job.")
-      .def("flush", [](ActivationCache& self, double seconds) { return self.client().Flush(absl::Seconds(seconds)); },
-           "seconds"_a, py::call_guard<Release>(), "Waits until what was offered has been written.")
+      .def(
+          "flush", [](ActivationCache& self, double seconds) { return self.client().Flush(absl::Seconds(seconds)); },
+          "seconds"_a, py::call_guard<Release>(), "Waits until what was offered has been written.")
       .def("close", &ActivationCache::Stop, py::call_guard<Release>(),
            "Ends the line, within a second; from then on everything is a miss. Idempotent.")
       .def_property_readonly("attached", [](ActivationCache& self) { return self.client().attached(); })
@@ -507,13 +525,15 @@ PYBIND11_MODULE(_native, module) {
              "What a controller on this machine would measure of each reference backend on a sample: (name, seconds, "
              "noise, refusal), the float32 baseline last. `weights` are (name, tensor) pairs, `inputs` tensors of at "
              "least two samples, all on the host.");
-  module.def("planned_saving", [](const std::string& policy_json, int64_t total_steps,
-                                  const std::vector<double>& step_shares, double budget,
-                                  const std::vector<double>& learning_rates, int table_modules) {
-    return ValueOrRaise(worker::PlannedSaving(policy_json, total_steps, step_shares, budget, learning_rates,
-                                              table_modules));
-  }, "policy_json"_a, "total_steps"_a, "step_shares"_a, "budget"_a = 0.0, "learning_rates"_a = std::vector<double>(),
-             "table_modules"_a = 0, "The part of a training's time that a policy saves by the clock alone.");
+  module.def(
+      "planned_saving",
+      [](const std::string& policy_json, int64_t total_steps, const std::vector<double>& step_shares, double budget,
+         const std::vector<double>& learning_rates, int table_modules) {
+        return ValueOrRaise(
+            worker::PlannedSaving(policy_json, total_steps, step_shares, budget, learning_rates, table_modules));
+      },
+      "policy_json"_a, "total_steps"_a, "step_shares"_a, "budget"_a = 0.0, "learning_rates"_a = std::vector<double>(),
+      "table_modules"_a = 0, "The part of a training's time that a policy saves by the clock alone.");
   module.def("saved_before", &worker::SavedBefore, "step"_a, "changes"_a, "modules"_a, "step_shares"_a, "total_steps"_a,
              "The part of a training's time, 0..1, that was saved before `step` by (step, frozen prefix) changes.");
   module.def("reinvested_steps", &worker::ReinvestedSteps, "steps"_a, "saving"_a,

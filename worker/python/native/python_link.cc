@@ -69,8 +69,8 @@ absl::Status ClaimGrpc() {
   static std::atomic<pid_t> user{0};
   pid_t nobody = 0;
   if (user.compare_exchange_strong(nobody, getpid()) || nobody == getpid()) return absl::OkStatus();
-  return NamedError(absl::StatusCode::kFailedPrecondition, "FORKED",
-                    "process ", nobody, ", from which this one was forked, has a link to a controller or a cache "
+  return NamedError(absl::StatusCode::kFailedPrecondition, "FORKED", "process ", nobody,
+                    ", from which this one was forked, has a link to a controller or a cache "
                     "already: start training processes with torchrun or with the start method 'spawn'");
 }
 
@@ -94,8 +94,7 @@ absl::StatusOr<std::shared_ptr<PythonLink>> PythonLink::Start(LinkOptions option
   for (const auto& [step, prefix] : options.plans) entries.push_back({step, prefix});
   EGERIA_ASSIGN_OR_RETURN(parts.plans, worker::PlanSchedule::Make(std::move(entries), parts.module_count));
   if (!options.metrics.empty()) {
-    EGERIA_ASSIGN_OR_RETURN(made->metrics_,
-                            worker::SessionMetrics::Serve(options.metrics, options.job.training_job));
+    EGERIA_ASSIGN_OR_RETURN(made->metrics_, worker::SessionMetrics::Serve(options.metrics, options.job.training_job));
   }
   parts.commit_group = made->group_;
   parts.metrics = made->metrics_.get();

@@ -102,7 +102,7 @@ class PythonLink {
   worker::ProcessGroupPtr group_;
   std::unique_ptr<worker::SessionMetrics> metrics_;
   std::unique_ptr<worker::RankLink> link_;  // uses metrics_
-  std::atomic<bool> deaf_ = false;  // no longer asks for signals
+  std::atomic<bool> deaf_ = false;          // no longer asks for signals
 };
 
 // The process group of this name, which Python made; null for an empty name.

@@ -12,8 +12,7 @@ struct Placement {
 };
 
 Placement Draw(const Augmentation& augmentation, int64_t epoch, int64_t index) {
-  Random random(
-      {augmentation.seed, 0x61756766656e7431, static_cast<uint64_t>(epoch), static_cast<uint64_t>(index)});
+  Random random({augmentation.seed, 0x61756766656e7431, static_cast<uint64_t>(epoch), static_cast<uint64_t>(index)});
   const uint64_t span = 2 * static_cast<uint64_t>(augmentation.padding) + 1;
   Placement placement;
   placement.dx = static_cast<int>(random.Below(span)) - augmentation.padding;

@@ -38,15 +38,13 @@ absl::Status CheckLabels(const ImageSet& set, const std::string& path) {
 }
 
 absl::Status AppendCifarFile(const fs::path& path, ImageSet* set) {
-  EGERIA_ASSIGN_OR_RETURN(
-      const std::vector<uint8_t> bytes,
-      ReadFile(path,
-               "--data must name the folder with CIFAR-10's binary files (data_batch_1.bin ... "
-               "test_batch.bin)"));
+  EGERIA_ASSIGN_OR_RETURN(const std::vector<uint8_t> bytes,
+                          ReadFile(path,
+                                   "--data must name the folder with CIFAR-10's binary files (data_batch_1.bin ... "
+                                   "test_batch.bin)"));
   if (bytes.empty() || bytes.size() % kCifarRecordBytes != 0) {
-    return NamedError(absl::StatusCode::kInvalidArgument, "TRUNCATED_DATA", path.string(), " has ",
-                      bytes.size(), " bytes, which is not a whole number of records of ", kCifarRecordBytes,
-                      ": fetch it again");
+    return NamedError(absl::StatusCode::kInvalidArgument, "TRUNCATED_DATA", path.string(), " has ", bytes.size(),
+                      " bytes, which is not a whole number of records of ", kCifarRecordBytes, ": fetch it again");
   }
   for (size_t at = 0; at < bytes.size(); at += kCifarRecordBytes) {
     set->labels.push_back(bytes[at]);
@@ -95,18 +93,16 @@ absl::StatusOr<Task> LoadDigits(const std::string& path) {
     word[i] = LittleEndianWord(bytes.data() + sizeof(kDigitsMagic) + 4 * i);
   }
   const auto [version, images, training, height, width, classes, largest] = word;
-  if (version != 1 || images == 0 || images > 10'000'000 || training == 0 || training >= images ||
-      height == 0 || height > 1024 || width == 0 || width > 1024 || classes == 0 || classes > 256 ||
-      largest == 0) {
-    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_FORMAT", file.string(), ": version ", version,
-                      ", ", images, " images (", training, " for training) of ", height, " x ", width, ", ",
-                      classes, " classes");
+  if (version != 1 || images == 0 || images > 10'000'000 || training == 0 || training >= images || height == 0 ||
+      height > 1024 || width == 0 || width > 1024 || classes == 0 || classes > 256 || largest == 0) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_FORMAT", file.string(), ": version ", version, ", ",
+                      images, " images (", training, " for training) of ", height, " x ", width, ", ", classes,
+                      " classes");
   }
   const size_t image_bytes = size_t{1} * height * width;
   if (bytes.size() != kHeaderBytes + images * (image_bytes + 1)) {
-    return NamedError(absl::StatusCode::kInvalidArgument, "TRUNCATED_DATA", file.string(), " has ",
-                      bytes.size(), " bytes instead of ", kHeaderBytes + images * (image_bytes + 1),
-                      ": export it again");
+    return NamedError(absl::StatusCode::kInvalidArgument, "TRUNCATED_DATA", file.string(), " has ", bytes.size(),
+                      " bytes instead of ", kHeaderBytes + images * (image_bytes + 1), ": export it again");
   }
   const uint8_t* const pixels = bytes.data() + kHeaderBytes;
   const uint8_t* const labels = pixels + images * image_bytes;

@@ -11,8 +11,8 @@ namespace egeria::trainer {
 absl::StatusOr<Sampler> Sampler::Make(int64_t samples, int world_size, int batch_size, uint64_t seed) {
   if (batch_size < 1 || samples < int64_t{1} * world_size * batch_size) {
     return NamedError(absl::StatusCode::kInvalidArgument, "TOO_FEW_SAMPLES", samples,
-                      " training samples are less than one step of ", world_size, " ranks with batches of ",
-                      batch_size, ": use a smaller --batch-size");
+                      " training samples are less than one step of ", world_size, " ranks with batches of ", batch_size,
+                      ": use a smaller --batch-size");
   }
   return Sampler(samples, world_size, batch_size, seed);
 }

@@ -27,8 +27,10 @@ def read_camvid(data: pathlib.Path | None, split: str, height: int) -> tuple[Ten
     folder = data_folder(data, "camvid192") / split
     files = sorted((folder / "images").glob("*.jpg"))
     if not files:
-        raise BenchError("NO_DATA", f"there is no image {folder}/images/*.jpg; docs/benchmarks.md says what must be in "
-                         "the data folder")
+        raise BenchError(
+            "NO_DATA",
+            f"there is no image {folder}/images/*.jpg; docs/benchmarks.md says what must be in the data folder",
+        )
     shape = (height * 4 // 3, height)
     images, labels = [], []
     for file in files:

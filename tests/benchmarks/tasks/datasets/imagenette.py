@@ -24,8 +24,10 @@ def read_imagenette(data: pathlib.Path | None, split: str, size: int) -> tuple[T
     folder = data_folder(data, "imagenette128") / split
     files = sorted(folder.glob("*/*.jpg"))
     if not files:
-        raise BenchError("NO_DATA", f"there is no image {folder}/CLASS/*.jpg; docs/benchmarks.md says what must be in "
-                         "the data folder")
+        raise BenchError(
+            "NO_DATA",
+            f"there is no image {folder}/CLASS/*.jpg; docs/benchmarks.md says what must be in the data folder",
+        )
     classes = sorted({file.parent.name for file in files})
     images = torch.empty(len(files), 3, size, size, dtype=torch.uint8)
     for target, file in zip(images, files):

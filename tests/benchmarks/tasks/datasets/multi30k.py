@@ -30,8 +30,9 @@ class Pairs:
         self._tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>"))
         self._tokenizer.normalizer = tokenizers.normalizers.Lowercase()
         self._tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
-        trainer = tokenizers.trainers.BpeTrainer(vocab_size=vocabulary, show_progress=False,
-                                                 special_tokens=["<pad>", "<s>", "</s>", "<unk>"])
+        trainer = tokenizers.trainers.BpeTrainer(
+            vocab_size=vocabulary, show_progress=False, special_tokens=["<pad>", "<s>", "</s>", "<unk>"]
+        )
         self._tokenizer.train_from_iterator(texts["train.en"] + texts["train.de"], trainer)
         self.training = self._encode(texts["train.en"], texts["train.de"], longest)
         self.validation = self._encode(texts["val.en"], texts["val.de"], longest)
@@ -39,10 +40,10 @@ class Pairs:
     def _encode(self, english: list[str], german: list[str], longest: int) -> list[tuple[Tensor, Tensor]]:
         if len(english) != len(german):
             raise BenchError("BAD_DATA", f"multi30k has {len(english)} English and {len(german)} German sentences")
-        sides = [[entry.ids[: longest - 2] for entry in self._tokenizer.encode_batch(side)]
-                 for side in (english, german)]
-        return [(torch.tensor([*source, END]), torch.tensor([BEGIN, *target, END]))
-                for source, target in zip(*sides)]
+        sides = [
+            [entry.ids[: longest - 2] for entry in self._tokenizer.encode_batch(side)] for side in (english, german)
+        ]
+        return [(torch.tensor([*source, END]), torch.tensor([BEGIN, *target, END])) for source, target in zip(*sides)]
 
 
 def batch(pairs: list[tuple[Tensor, Tensor]], samples: Tensor) -> tuple[Tensor, Tensor]:

@@ -31,19 +31,27 @@ class Windows:
             articles = json.loads(file.read_text(encoding="utf-8"))["data"]
         except OSError as error:
             raise unreadable(file, error) from None
-        questions = [(paragraph["context"], entry["question"], entry["answers"][0])
-                     for article in articles for paragraph in article["paragraphs"] for entry in paragraph["qas"]]
+        questions = [
+            (paragraph["context"], entry["question"], entry["answers"][0])
+            for article in articles
+            for paragraph in article["paragraphs"]
+            for entry in paragraph["qas"]
+        ]
         stride = max(1, len(questions) // count)
-        rows = [row for number, question in enumerate(questions[::stride])
-                if (row := self._row(tokenizer, *question, length, number)) is not None]
+        rows = [
+            row
+            for number, question in enumerate(questions[::stride])
+            if (row := self._row(tokenizer, *question, length, number)) is not None
+        ]
         if not rows:
             raise BenchError("BAD_DATA", f"{file} has no question whose answer fits into {length} tokens")
         self.tokens, self.types = (torch.stack([row[part] for row in rows]) for part in (0, 1))
         self.starts, self.ends = (torch.tensor([row[part] for row in rows]) for part in (2, 3))
 
     @staticmethod
-    def _row(tokenizer: Any, context: str, question: str, answer: dict[str, Any], length: int,
-             number: int) -> tuple[Tensor, Tensor, int, int] | None:
+    def _row(
+        tokenizer: Any, context: str, question: str, answer: dict[str, Any], length: int, number: int
+    ) -> tuple[Tensor, Tensor, int, int] | None:
         asked = tokenizer.encode(question, add_special_tokens=False).ids[:_LONGEST_QUESTION]
         text = tokenizer.encode(context, add_special_tokens=False)
         first, past = answer["answer_start"], answer["answer_start"] + len(answer["text"])
@@ -54,10 +62,10 @@ class Windows:
         # The answer shall not always be in the middle; where it is depends on the question's number alone.
         slack = room - len(inside)
         begin = max(0, min(inside[0] - number * 7_919 % slack, len(text.ids) - room))
-        window = text.ids[begin:begin + room]
+        window = text.ids[begin : begin + room]
         row = [_CLS, *asked, _SEP, *window, _SEP]
         offset = len(asked) + 2 - begin
         tokens, types = torch.zeros(2, length, dtype=torch.long)
         tokens[: len(row)] = torch.tensor(row)
-        types[len(asked) + 2:len(row)] = 1
+        types[len(asked) + 2 : len(row)] = 1
         return tokens, types, inside[0] + offset, inside[-1] + offset

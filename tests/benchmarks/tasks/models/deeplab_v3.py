@@ -15,7 +15,9 @@ _RATES = (6, 12, 18)
 def _convolution(inputs: int, outputs: int, kernel: int, dilation: int = 1) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, kernel, padding=dilation * (kernel // 2), dilation=dilation, bias=False),
-        nn.BatchNorm2d(outputs), nn.ReLU())
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(),
+    )
 
 
 class PyramidPooling(nn.Module):
@@ -23,8 +25,9 @@ class PyramidPooling(nn.Module):
 
     def __init__(self, inputs: int, outputs: int):
         super().__init__()
-        self.branches = nn.ModuleList([_convolution(inputs, outputs, 1),
-                                       *(_convolution(inputs, outputs, 3, rate) for rate in _RATES)])
+        self.branches = nn.ModuleList(
+            [_convolution(inputs, outputs, 1), *(_convolution(inputs, outputs, 3, rate) for rate in _RATES)]
+        )
         self.image = nn.Sequential(nn.Conv2d(inputs, outputs, 1), nn.ReLU())  # one value a channel: no normalisation
         self.mix = nn.Sequential(_convolution(outputs * (len(_RATES) + 2), outputs, 1), nn.Dropout(0.1))
 

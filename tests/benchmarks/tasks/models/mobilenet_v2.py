@@ -17,8 +17,11 @@ def _scaled(channels: int, width: float) -> int:
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
-    return [nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=False),
-            nn.BatchNorm2d(outputs), nn.ReLU6()]
+    return [
+        nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU6(),
+    ]
 
 
 class InvertedResidual(nn.Module):
@@ -28,8 +31,12 @@ class InvertedResidual(nn.Module):
         super().__init__()
         inner = inputs * expansion
         expand = _convolution(inputs, inner, 1) if expansion > 1 else []
-        self.layers = nn.Sequential(*expand, *_convolution(inner, inner, 3, stride, groups=inner),
-                                    nn.Conv2d(inner, outputs, 1, bias=False), nn.BatchNorm2d(outputs))
+        self.layers = nn.Sequential(
+            *expand,
+            *_convolution(inner, inner, 3, stride, groups=inner),
+            nn.Conv2d(inner, outputs, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
         self.residual = stride == 1 and inputs == outputs
         if self.residual:
             nn.init.zeros_(self.layers[-1].weight)  # begins as the identity

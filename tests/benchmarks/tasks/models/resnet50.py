@@ -44,11 +44,20 @@ class Features(nn.Module):
       strides, dilations: of the stages.
     """
 
-    def __init__(self, width: int = 64, stem_stride: int = 4, strides: tuple[int, ...] = (1, 2, 2, 2),
-                 dilations: tuple[int, ...] = (1, 1, 1, 1)):
+    def __init__(
+        self,
+        width: int = 64,
+        stem_stride: int = 4,
+        strides: tuple[int, ...] = (1, 2, 2, 2),
+        dilations: tuple[int, ...] = (1, 1, 1, 1),
+    ):
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, width, 7, 2, padding=3, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-                                  nn.MaxPool2d(3, 2, padding=1) if stem_stride == 4 else nn.Identity())
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, width, 7, 2, padding=3, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2, padding=1) if stem_stride == 4 else nn.Identity(),
+        )
         inputs = width
         stages = []
         for index, (blocks, stride, dilation) in enumerate(zip(BLOCKS, strides, dilations)):

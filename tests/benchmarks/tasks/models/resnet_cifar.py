@@ -37,7 +37,8 @@ class CifarResNet(nn.Module):
         shapes = [(width, width, 1), (width, 2 * width, 2), (2 * width, 4 * width, 2)]
         self.stages = nn.ModuleList(
             nn.Sequential(Block(inputs, outputs, stride), *(Block(outputs, outputs, 1) for _ in range(blocks - 1)))
-            for inputs, outputs, stride in shapes)
+            for inputs, outputs, stride in shapes
+        )
         self.head = nn.Linear(4 * width, classes)
         initialize_convolutions(self)
 

@@ -1,6 +1,6 @@
 """Egeria in the Trainer of Hugging Face Transformers:
 
-    trainer = Trainer(..., callbacks=[EgeriaCallback()])
+trainer = Trainer(..., callbacks=[EgeriaCallback()])
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from torch.optim import Optimizer
 try:
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 except ImportError as error:
-    raise ImportError("egeria.integrations.huggingface needs Transformers and Accelerate: "
-                      f"pip install 'egeria[huggingface]' ({error})") from error
+    raise ImportError(
+        "egeria.integrations.huggingface needs Transformers and Accelerate: "
+        f"pip install 'egeria[huggingface]' ({error})"
+    ) from error
 
 import egeria
 from egeria import data
@@ -64,9 +66,16 @@ class EgeriaCallback(TrainerCallback):
         self.no_sample_ids: str | None = "there is no cache (Config.cache)"
         self._marks: data.Marks | None = None
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
-                       model: nn.Module | None = None, optimizer: Optimizer | None = None,
-                       lr_scheduler: Any = None, **kwargs: Any) -> None:
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module | None = None,
+        optimizer: Optimizer | None = None,
+        lr_scheduler: Any = None,
+        **kwargs: Any,
+    ) -> None:
         """Attaches to the model and the optimizer as accelerate has prepared them.
 
         Raises:
@@ -76,14 +85,18 @@ class EgeriaCallback(TrainerCallback):
         trainer = _calling_trainer()
         if trainer is not None:
             if getattr(trainer, "is_deepspeed_enabled", False):
-                raise EgeriaError("FOREIGN_WRAPPER", "the Trainer runs DeepSpeed, which keeps gradients and "
-                                  "weights in buffers of its own; leave `deepspeed` out of TrainingArguments and "
-                                  "use DDP or FSDP2")
+                raise EgeriaError(
+                    "FOREIGN_WRAPPER",
+                    "the Trainer runs DeepSpeed, which keeps gradients and "
+                    "weights in buffers of its own; leave `deepspeed` out of TrainingArguments and "
+                    "use DDP or FSDP2",
+                )
             model = trainer.model_wrapped
             _put_first(trainer, self)
         config = self._config_for(args, state)
-        self.session = egeria.attach(model, _innermost(optimizer), modules=self._modules, scheduler=lr_scheduler,
-                                     config=config)
+        self.session = egeria.attach(
+            model, _innermost(optimizer), modules=self._modules, scheduler=lr_scheduler, config=config
+        )
         saved = (state.stateful_callbacks or {}).get(_STATE_KEY, {})
         # A training without Egeria hands the entry of the checkpoint that it was resumed from on to its own.
         fits = saved.get("global_step") == state.global_step
@@ -93,16 +106,21 @@ class EgeriaCallback(TrainerCallback):
                 self._identify_batches(kwargs.get("train_dataloader"))
             self._watch_steps(trainer)
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
-                    **kwargs: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Reports the loss of the step that the optimizer has just made, and keeps the state for a checkpoint."""
         if self.session is not None:
             self.session.step(self._loss)
             self._loss = None
             self._keep_state(state)
 
-    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
-               logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
         """Adds Egeria's numbers to those of the training, for the loggers that are called after this."""
         if self.session is None or logs is None or "loss" not in logs or not state.is_world_process_zero:
             return
@@ -111,8 +129,9 @@ class EgeriaCallback(TrainerCallback):
         if state.log_history and state.log_history[-1].get("step") == state.global_step:
             state.log_history[-1].update(scalars)
 
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
-                     **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Ends the session; layers that are frozen then train again, should the model be trained further."""
         self._keep_state(state)
         self._end(finished=True)
@@ -179,8 +198,10 @@ def _calling_trainer() -> Trainer | None:
         if isinstance(caller, Trainer):
             return caller
         frame = frame.f_back
-    _logger.warning("egeria: no Trainer was found behind this callback: losses are not known, and Egeria's "
-                    "numbers do not reach the loggers")
+    _logger.warning(
+        "egeria: no Trainer was found behind this callback: losses are not known, and Egeria's "
+        "numbers do not reach the loggers"
+    )
     return None
 
 

@@ -1,6 +1,6 @@
 """Egeria in Lightning:
 
-    trainer = Trainer(..., callbacks=[EgeriaCallback()])
+trainer = Trainer(..., callbacks=[EgeriaCallback()])
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ try:
     else:
         from lightning.pytorch import Callback, LightningModule, Trainer
 except ImportError as error:
-    raise ImportError("egeria.integrations.lightning needs Lightning: "
-                      f"pip install 'egeria[lightning]' ({error})") from error
+    raise ImportError(
+        f"egeria.integrations.lightning needs Lightning: pip install 'egeria[lightning]' ({error})"
+    ) from error
 
 import egeria
 from egeria import data
 from egeria.config import Config
 from egeria.errors import EgeriaError
 from egeria.modules import ModuleSpec
-
 
 # In the progress bar.
 _SHOWN = ("egeria/frozen_share", "egeria/net_saved_seconds")
@@ -85,19 +85,26 @@ class EgeriaCallback(Callback):
         # Where configure_optimizers() returns None, Lightning puts one in its place that does nothing.
         optimizers = [entry for entry in trainer.optimizers if type(entry).__name__ != "_MockOptimizer"]
         if not optimizers:
-            raise EgeriaError("NO_OPTIMIZER", "configure_optimizers() returned none, so that nothing trains; "
-                              "return one, or leave the callback out")
+            raise EgeriaError(
+                "NO_OPTIMIZER",
+                "configure_optimizers() returned none, so that nothing trains; return one, or leave the callback out",
+            )
         schedulers = [entry.scheduler for entry in trainer.lr_scheduler_configs]
-        self.session = egeria.attach(trainer.strategy.model, optimizers, modules=self._modules,
-                                     scheduler=schedulers[0] if schedulers else None,
-                                     config=self._config_for(trainer),
-                                     network=_network_of(pl_module, self._network))
+        self.session = egeria.attach(
+            trainer.strategy.model,
+            optimizers,
+            modules=self._modules,
+            scheduler=schedulers[0] if schedulers else None,
+            config=self._config_for(trainer),
+            network=_network_of(pl_module, self._network),
+        )
         self._steps_seen = trainer.global_step
         self.session.load_state_dict(self._restored or {"step": trainer.global_step})
         self._restored = None
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any,
-                           batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         """Collects the losses of micro-batches, and reports their sum when the optimizer has made its step."""
         if self.session is None:
             return
@@ -184,14 +191,21 @@ def _network_of(pl_module: LightningModule, name: str | None) -> nn.Module:
         network = getattr(pl_module, name, None)
         if not isinstance(network, nn.Module):
             children = ", ".join(child for child, _ in pl_module.named_children())
-            raise EgeriaError("BAD_NETWORK", f"the {type(pl_module).__name__} has no submodule '{name}'; it has: "
-                              f"{children}")
+            raise EgeriaError(
+                "BAD_NETWORK", f"the {type(pl_module).__name__} has no submodule '{name}'; it has: {children}"
+            )
         inside = {id(parameter) for parameter in network.parameters()}
-        outside = [other for other, parameter in pl_module.named_parameters()
-                   if parameter.requires_grad and id(parameter) not in inside]
+        outside = [
+            other
+            for other, parameter in pl_module.named_parameters()
+            if parameter.requires_grad and id(parameter) not in inside
+        ]
         if outside:
-            raise EgeriaError("BAD_NETWORK", f"the parameter '{outside[0]}' is trained but not in '{name}'; give "
-                              "the submodule that holds all of them, or leave `network` out")
+            raise EgeriaError(
+                "BAD_NETWORK",
+                f"the parameter '{outside[0]}' is trained but not in '{name}'; give "
+                "the submodule that holds all of them, or leave `network` out",
+            )
         return network
     holders = [child for child in pl_module.children() if any(p.requires_grad for p in child.parameters())]
     own = any(parameter.requires_grad for parameter in pl_module.parameters(recurse=False))
