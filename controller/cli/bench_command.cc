@@ -17,7 +17,7 @@
 namespace egeria::cli {
 namespace {
 
-constexpr char kProgram[] = "tests/benchmarks/bench.py";
+constexpr char kProgram[] = "bench/main.py";
 
 absl::StatusOr<std::string> FindBenchmarks() {
   std::error_code error;

@@ -5,7 +5,7 @@
 
 namespace egeria::cli {
 
-// `egeria bench ...`: becomes `python3 SOURCES/tests/benchmarks/bench.py ...`, which trains the benchmark's tasks.
+// `egeria bench ...`: becomes `python3 SOURCES/bench/main.py ...`, which trains the benchmark's tasks.
 // They are part of the sources and are not installed: SOURCES is $EGERIA_SOURCE, or what this was built from, or the
 // current folder or one above it. Fails with NOT_FOUND where none of them has the tasks, or where there is no Python
 // that has the package egeria (python_program.h).

@@ -14,9 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
-#include "controller/job/policy_proto.h"
-#include "controller/policy/policy_config.h"
-#include "controller/policy/replay.h"
+#include "common/policy/policy_config.h"
+#include "common/policy/policy_proto.h"
+#include "common/policy/replay.h"
 #include "google/protobuf/util/json_util.h"
 
 namespace egeria::cli {
@@ -57,7 +57,7 @@ absl::StatusOr<policy::PolicyConfig> ParseOptions(const Flags& flags) {
   const std::string text = absl::StrCat("{\"", flags.policy, "\":", flags.options.empty() ? "{}" : flags.options, "}");
   v1::PolicyConfig proto;
   const auto parsed = google::protobuf::util::JsonStringToMessage(text, &proto);
-  if (parsed.ok()) return controller::FromProto(proto);
+  if (parsed.ok()) return policy::FromProto(proto);
   return BadFlag("--options: ", std::string(parsed.message()),
                  ": write a JSON object of the policy's constants, such as '{\"start\":0.5}'");
 }

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "controller/policy/policy.h"
+#include "common/policy/policy.h"
 #include "egeria/v1/controller.pb.h"
 
 namespace egeria::controller {
@@ -17,7 +17,7 @@ absl::Status CheckGradients(const v1::GradientReading& reading, int modules);
 
 // What the controller wants one job's sampling rank to tell of gradients: state, not events, as StandingRequests is for
 // samples. Another interval, first module or generation gets a new version; versions rise with the clock, so that they
-// also rise over a restart of the controller. A freeze or thaw alone changes nothing: a gradient is a fact of its
+// also rise over a restart of the controller. A freeze or unfreeze alone changes nothing: a gradient is a fact of its
 // step whatever was decided meanwhile. Pure; thread-compatible.
 class GradientRequests {
  public:

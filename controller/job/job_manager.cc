@@ -9,17 +9,17 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/graph/graph_proto.h"
+#include "common/policy/planned_saving.h"
+#include "common/policy/policy_proto.h"
 #include "controller/job/job.h"
-#include "controller/job/policy_proto.h"
 #include "controller/job/proto_time.h"
 #include "controller/job/registration.h"
-#include "controller/policy/planned_saving.h"
 
 namespace egeria::controller {
 namespace {
 
 // A plan that comes to this part of a budget does it, but for the steps between two looks.
-constexpr double kMostOfABudget = 0.95;
+constexpr double kMaxOfABudget = 0.95;
 
 using storage::v1::Fact;
 
@@ -54,8 +54,9 @@ int64_t CommitsOf(const std::vector<v1::Counters>& ranks) {
 // A policy that waits for what it measures plans nothing, and may yet do it.
 void SayIfBudgetIsOutOfReach(const v1::RegisterJobRequest& registration) {
   if (registration.budget() <= 0) return;
-  const absl::StatusOr<double> saving = policy::PlannedSaving(FromProto(registration.policy()), ShapeOf(registration));
-  if (!saving.ok() || *saving <= 0 || *saving > kMostOfABudget * registration.budget()) return;
+  const absl::StatusOr<double> saving =
+      policy::PlannedSaving(policy::FromProto(registration.policy()), policy::ShapeOf(registration));
+  if (!saving.ok() || *saving <= 0 || *saving > kMaxOfABudget * registration.budget()) return;
   LogWarning(
       "job ", registration.job_id(), ": a budget of ",
       absl::StrFormat(
@@ -138,7 +139,7 @@ absl::Status JobManager::Recover() {
 absl::StatusOr<v1::RegisterJobResponse> JobManager::RegisterJob(const v1::RegisterJobRequest& request) {
   EGERIA_RETURN_IF_ERROR(ValidateRegistration(request, options_.registration));
   EGERIA_ASSIGN_OR_RETURN(const policy::PolicyConfig policy,
-                          policy::Resolve(FromProto(request.policy()), ShapeOf(request)));
+                          policy::Resolve(policy::FromProto(request.policy()), policy::ShapeOf(request)));
   const uint64_t fingerprint = GraphFingerprint(request);
   bool begins = true;  // the job, or a generation of it
   {
@@ -149,9 +150,9 @@ absl::StatusOr<v1::RegisterJobResponse> JobManager::RegisterJob(const v1::Regist
     if (auto found = jobs_.find(JobId(request.job_id())); found != jobs_.end()) {
       job = found->second.get();
       begins = request.generation() > job->state.generation().value();
-      EGERIA_RETURN_IF_ERROR(RenewJob(*job, request, ToProto(policy), effects));
+      EGERIA_RETURN_IF_ERROR(RenewJob(*job, request, policy::ToProto(policy), effects));
     } else {
-      EGERIA_ASSIGN_OR_RETURN(job, AdmitJob(request, ToProto(policy), effects));
+      EGERIA_ASSIGN_OR_RETURN(job, AdmitJob(request, policy::ToProto(policy), effects));
     }
     job->registered_here = true;
     job->last_activity = std::max(job->last_activity, options_.clock());
@@ -218,7 +219,7 @@ absl::Status JobManager::RenewJob(Job& job, const v1::RegisterJobRequest& reques
     v1::RegisterJobRequest now = WithSettingsOf(known, request);
     *now.mutable_policy() = policy;
     if (now.SerializeAsString() != known.SerializeAsString()) {
-      LogInfo("job ", job.id.text(), ": goes on with policy ", policy::PolicyName(FromProto(policy)), ", ",
+      LogInfo("job ", job.id.text(), ": goes on with policy ", policy::PolicyName(policy::FromProto(policy)), ", ",
               now.total_steps(), " steps in all");
       *started->mutable_changed() = WithSettingsOf({}, now);
     }

@@ -83,7 +83,7 @@ absl::StatusOr<std::vector<v1::ExportRecord>> JobManager::ExportJob(const JobId&
   header->set_budget(registration.budget());
   header->set_saved_before(registration.saved_before());
   header->set_mean_rate_before(registration.mean_rate_before());
-  header->set_table_modules(registration.table_modules());
+  header->set_embedding_prefix(registration.embedding_prefix());
   header->set_losses_unreported(!job->state.losses_reported());
   job->state.VisitHistory([&records](const v1::ExportRecord& record) { records.push_back(record); });
   return records;

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "common/policy/policy_proto.h"
 #include "controller/job/gradient_requests.h"
-#include "controller/job/policy_proto.h"
 #include "controller/job/proto_time.h"
 #include "controller/job/registration.h"
 
@@ -69,7 +69,7 @@ absl::Status JobState::CheckRegistered(const storage::v1::JobRegistered& fact) c
   if (request.generation() < 0 || request.step() < 0 || request.applied_plan() < 0) {
     return Impossible("registered with a negative generation, step or plan");
   }
-  auto policy = policy::MakePolicy(FromProto(request.policy()), ShapeOf(request));
+  auto policy = policy::MakePolicy(policy::FromProto(request.policy()), policy::ShapeOf(request));
   if (!policy.ok()) return Impossible("registered with a policy that cannot be: ", policy.status().message());
   return absl::OkStatus();
 }
@@ -86,7 +86,7 @@ absl::Status JobState::CheckGeneration(const storage::v1::GenerationStarted& fac
   }
   if (fact.has_changed()) {
     const v1::RegisterJobRequest job = WithSettingsOf(registration_, fact.changed());
-    auto policy = policy::MakePolicy(FromProto(job.policy()), ShapeOf(job));
+    auto policy = policy::MakePolicy(policy::FromProto(job.policy()), policy::ShapeOf(job));
     if (!policy.ok()) return Impossible("a generation with a policy that cannot be: ", policy.status().message());
   }
   return absl::OkStatus();
@@ -99,8 +99,8 @@ absl::Status JobState::CheckObserved(const v1::Observation& fact) const {
   if (fact.has_module() && (fact.module() < 0 || fact.module() >= module_count())) {
     return Impossible("a reading of module ", fact.module());
   }
-  if (fact.still_modules() < 0 || fact.still_modules() >= module_count()) {
-    return Impossible(fact.still_modules(), " modules that do not change");
+  if (fact.zero_lr_prefix() < 0 || fact.zero_lr_prefix() >= module_count()) {
+    return Impossible(fact.zero_lr_prefix(), " modules that do not change");
   }
   const bool finite =
       std::isfinite(fact.plasticity()) && std::isfinite(fact.loss()) && std::isfinite(fact.learning_rate());
@@ -152,7 +152,7 @@ absl::Status JobState::Apply(const Fact& fact) {
 void JobState::ApplyRegistered(const storage::v1::JobRegistered& fact) {
   registration_ = fact.request();
   for (v1::LayerModule& module : *registration_.mutable_modules()) module.clear_graph();
-  policy_config_ = FromProto(registration_.policy());
+  policy_config_ = policy::FromProto(registration_.policy());
   losses_reported_ = !registration_.losses_unreported();
   policy_ = FreshPolicy();
   generation_ = Generation(registration_.generation());
@@ -168,7 +168,7 @@ void JobState::ApplyRegistered(const storage::v1::JobRegistered& fact) {
 void JobState::ApplyGeneration(const storage::v1::GenerationStarted& fact) {
   if (fact.has_changed()) {
     registration_ = WithSettingsOf(std::move(registration_), fact.changed());
-    policy_config_ = FromProto(registration_.policy());
+    policy_config_ = policy::FromProto(registration_.policy());
   }
   // The job begins where its oldest generation does.
   registration_.set_step(std::min(registration_.step(), fact.step()));
@@ -186,17 +186,17 @@ void JobState::ApplyGeneration(const storage::v1::GenerationStarted& fact) {
     AdoptFromWorker(
         fact.step(), base_prefix_,
         absl::StrCat("adopted from the checkpoint of step ", fact.step(), ", generation ", fact.generation()));
-    if (base_prefix_ < last_still_modules_) {  // the new processes tell of them once more
+    if (base_prefix_ < last_zero_lr_prefix_) {  // the new processes tell of them once more
       v1::Observation forgotten;
       forgotten.set_step(last_step_);
-      forgotten.set_still_modules(base_prefix_);
+      forgotten.set_zero_lr_prefix(base_prefix_);
       ApplyObserved(forgotten);
     }
   }
 }
 
 void JobState::ApplyObserved(const v1::Observation& fact) {
-  Observed observed{FromProto(fact), !paused_};
+  Observed observed{policy::FromProto(fact), !paused_};
   RecordObservation(observed);
   if (!observed.seen) return;
   if (auto decision = policy_->Observe(observed.observation)) {
@@ -255,7 +255,7 @@ void JobState::RecordObservation(const Observed& observed) {
   if (observation.loss) last_loss_step_ = observation.step;
   // What a paused policy has not seen is news again afterwards.
   if (observed.seen && observation.learning_rate) last_learning_rate_ = observation.learning_rate;
-  if (observed.seen && observation.still_modules) last_still_modules_ = *observation.still_modules;
+  if (observed.seen && observation.zero_lr_prefix) last_zero_lr_prefix_ = *observation.zero_lr_prefix;
   if (observation.plasticity) ++readings_;
   observations_.push_back(observed);
 }
@@ -267,7 +267,7 @@ void JobState::RecordDecision(v1::Decision decision) {
 }
 
 std::unique_ptr<policy::Policy> JobState::FreshPolicy() const {
-  policy::JobShape shape = ShapeOf(registration_);
+  policy::JobShape shape = policy::ShapeOf(registration_);
   shape.losses_reported = losses_reported_;
   return *policy::MakePolicy(policy_config_, shape);
 }
@@ -278,7 +278,7 @@ void JobState::RollBackTo(int64_t step) {
   last_step_ = registration_.step();
   last_loss_step_ = -1;
   last_learning_rate_.reset();
-  last_still_modules_ = 0;
+  last_zero_lr_prefix_ = 0;
   readings_ = 0;
   std::vector<v1::Decision> decisions = std::exchange(decisions_, {});
   const std::vector<size_t> after = std::exchange(decision_after_, {});
@@ -334,7 +334,7 @@ void JobState::VisitHistory(const std::function<void(const v1::ExportRecord&)>& 
   auto visit_observations_before = [&](size_t end) {
     for (; next < end; ++next) {
       if (!observations_[next].seen) continue;
-      *record.mutable_observation() = ToProto(observations_[next].observation);
+      *record.mutable_observation() = policy::ToProto(observations_[next].observation);
       visit(record);
     }
   };
@@ -350,7 +350,7 @@ std::string JobState::DebugString() const {
   if (!registered()) return "unregistered";
   std::string text = absl::StrCat(registration_.DebugString(), "generation ", generation_.value(), " mode ",
                                   static_cast<int>(mode_), " paused ", paused_, " finished ", finished_, " step ",
-                                  last_step_, " lr ", Number(last_learning_rate_), " still ", last_still_modules_,
+                                  last_step_, " lr ", Number(last_learning_rate_), " still ", last_zero_lr_prefix_,
                                   " readings ", readings_, " epoch ", epoch_, " base plan ", base_plan_.value(),
                                   " prefix ", base_prefix_, " decided ", decided_prefix(), "\n");
   for (const Plan& plan : plans_) {
@@ -373,13 +373,13 @@ std::string JobState::DebugString() const {
     absl::StrAppend(&text, "\n");
   }
   for (const Observed& observed : observations_) {
-    absl::StrAppend(&text, observed.seen ? "seen " : "unseen ", observed.observation.step, " ",
-                    observed.observation.module.value_or(-1), " ", Number(observed.observation.plasticity), " ",
-                    Number(observed.observation.loss), " ", Number(observed.observation.learning_rate), " ",
-                    observed.observation.still_modules.value_or(-1), " ",
-                    observed.observation.gradients ? ToProto(observed.observation).gradients().ShortDebugString() : "",
-                    observed.observation.account ? ToProto(observed.observation).account().ShortDebugString() : "",
-                    "\n");
+    absl::StrAppend(
+        &text, observed.seen ? "seen " : "unseen ", observed.observation.step, " ",
+        observed.observation.module.value_or(-1), " ", Number(observed.observation.plasticity), " ",
+        Number(observed.observation.loss), " ", Number(observed.observation.learning_rate), " ",
+        observed.observation.zero_lr_prefix.value_or(-1), " ",
+        observed.observation.gradients ? policy::ToProto(observed.observation).gradients().ShortDebugString() : "",
+        observed.observation.account ? policy::ToProto(observed.observation).account().ShortDebugString() : "", "\n");
   }
   for (size_t i = 0; i < decisions_.size(); ++i) {
     absl::StrAppend(&text, "after ", decision_after_[i], ": ", decisions_[i].DebugString());

@@ -13,8 +13,8 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/base/ids.h"
-#include "controller/policy/policy.h"
-#include "controller/policy/policy_config.h"
+#include "common/policy/policy.h"
+#include "common/policy/policy_config.h"
 #include "egeria/storage/v1/journal.pb.h"
 
 namespace egeria::controller {
@@ -93,7 +93,7 @@ class JobState {
   int64_t last_step() const { return last_step_; }
   int64_t last_loss_step() const { return last_loss_step_; }  // -1: no loss is recorded
   std::optional<double> last_learning_rate() const { return last_learning_rate_; }
-  int last_still_modules() const { return last_still_modules_; }
+  int last_zero_lr_prefix() const { return last_zero_lr_prefix_; }
   size_t observations() const { return observations_.size(); }
   int64_t readings() const { return readings_; }
   const std::vector<v1::Decision>& decisions() const { return decisions_; }
@@ -151,7 +151,7 @@ class JobState {
   int64_t last_step_ = 0;
   int64_t last_loss_step_ = -1;
   std::optional<double> last_learning_rate_;
-  int last_still_modules_ = 0;
+  int last_zero_lr_prefix_ = 0;
   int64_t readings_ = 0;
   std::vector<Observed> observations_;
   std::vector<v1::Decision> decisions_;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "controller/policy/policy.h"
+#include "common/policy/policy.h"
 #include "controller/reference/evaluator.h"
 #include "egeria/v1/admin.pb.h"
 #include "egeria/v1/controller.pb.h"

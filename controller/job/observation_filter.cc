@@ -48,8 +48,8 @@ absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat, int modules) {
   if (heartbeat.frozen_prefix() < 0 || heartbeat.frozen_prefix() >= modules) {
     return bad("frozen prefix ", heartbeat.frozen_prefix(), " of ", modules, " modules");
   }
-  if (heartbeat.still_modules() < 0 || heartbeat.still_modules() >= modules) {
-    return bad(heartbeat.still_modules(), " of ", modules, " modules that do not change");
+  if (heartbeat.zero_lr_prefix() < 0 || heartbeat.zero_lr_prefix() >= modules) {
+    return bad(heartbeat.zero_lr_prefix(), " of ", modules, " modules that do not change");
   }
   if (losses.values_size() > 0 &&
       (losses.first_step() < 0 || losses.first_step() > heartbeat.step() - losses.values_size() + 1)) {
@@ -130,9 +130,9 @@ std::vector<v1::Observation> ObservationFilter::Take(const v1::Heartbeat& heartb
     if (!state.paused() && LearningRateIsNews(*rate, state)) observation_of_now().set_learning_rate(*rate);
     learning_rate_ = rate;
   }
-  const bool tells_still = heartbeat.has_still_modules() && heartbeat.still_modules() != state.last_still_modules();
+  const bool tells_still = heartbeat.has_zero_lr_prefix() && heartbeat.zero_lr_prefix() != state.last_zero_lr_prefix();
   if (!state.paused() && tells_still) {
-    observation_of_now().set_still_modules(heartbeat.still_modules());
+    observation_of_now().set_zero_lr_prefix(heartbeat.zero_lr_prefix());
   }
   const int64_t account_steps = std::max<int64_t>(1, state.registration().total_steps() / kAccountsPerJob);
   const bool account_is_due = last_account_step_ < 0 || now - last_account_step_ >= account_steps ||

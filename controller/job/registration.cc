@@ -75,8 +75,8 @@ absl::Status ValidateRegistration(const v1::RegisterJobRequest& request, const R
   for (const double rate : request.planned_learning_rates()) {
     if (!std::isfinite(rate) || rate < 0) return Bad("a planned learning rate of ", rate);
   }
-  if (request.table_modules() < 0 || request.table_modules() >= request.modules_size()) {
-    return Bad(request.table_modules(), " lookup tables of ", request.modules_size(), " modules");
+  if (request.embedding_prefix() < 0 || request.embedding_prefix() >= request.modules_size()) {
+    return Bad(request.embedding_prefix(), " lookup tables of ", request.modules_size(), " modules");
   }
   if (!(request.saved_before() >= 0 && request.saved_before() <= 1))
     return Bad("saved_before ", request.saved_before());

@@ -9,8 +9,8 @@
 namespace egeria::controller {
 
 // No training has as many optimizer steps; sums of such numbers do not overflow.
-inline constexpr int64_t kMostSteps = int64_t{1} << 50;
-inline bool CanBeStep(int64_t step) { return step >= 0 && step <= kMostSteps; }
+inline constexpr int64_t kMaxSteps = int64_t{1} << 50;
+inline bool CanBeStep(int64_t step) { return step >= 0 && step <= kMaxSteps; }
 
 // Bounds on a registration.
 struct RegistrationLimits {

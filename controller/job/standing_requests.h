@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "controller/policy/policy.h"
+#include "common/policy/policy.h"
 #include "egeria/v1/controller.pb.h"
 
 namespace egeria::controller {

@@ -13,14 +13,14 @@
 
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/reference/reference_chain.h"
+#include "common/reference/reference_module.h"
+#include "common/reference/tensor_bridge.h"
+#include "common/reference/wire_checks.h"
 #include "common/thread/thread.h"
 #include "controller/reference/load_gate.h"
-#include "controller/reference/reference_chain.h"
-#include "controller/reference/reference_module.h"
 #include "controller/reference/sample_queue.h"
-#include "controller/reference/tensor_bridge.h"
 #include "controller/reference/thread_priority.h"
-#include "controller/reference/wire_checks.h"
 
 namespace egeria::reference {
 namespace {

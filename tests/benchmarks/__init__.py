@@ -1,1 +1,1 @@
-"""Benchmarks: programs of their own, but for `egeria bench`, whose harness and tasks are packages."""
+"""Benchmarks that are programs of their own; `egeria bench` is in the folder bench."""

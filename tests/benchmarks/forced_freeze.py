@@ -32,24 +32,24 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-from benchmarks import tasks  # noqa: E402
-from benchmarks.harness import machine, records  # noqa: E402
-from benchmarks.harness.command_line import list_of  # noqa: E402
-from benchmarks.harness.comparisons import Spread  # noqa: E402
-from benchmarks.harness.errors import BenchError  # noqa: E402
-from benchmarks.harness.job import Job, run_job, run_job_by_itself  # noqa: E402
-from benchmarks.harness.processes import Controller, find_program  # noqa: E402
-from benchmarks.harness.runs import PLAIN, Run, frozen_prefix, policy_run  # noqa: E402
-from benchmarks.harness.task import Quality, Task  # noqa: E402
+from bench import tasks
+from bench.harness import machine, records
+from bench.harness.command_line import list_of
+from bench.harness.comparisons import Spread
+from bench.harness.errors import BenchError
+from bench.harness.job import Job, run_job, run_job_by_itself
+from bench.harness.processes import Controller, find_program
+from bench.harness.runs import PLAIN, Run, frozen_prefix, policy_run
+from bench.harness.task import Quality, Task
 
 AUTO = policy_run("auto", "auto", {})
 
 # Under the plain runs', that the mean of the forced ones may be where quality is in points.
 MOST_POINTS = 1.0
 
-# Of the reasons that `auto` gives for a thaw, what is in those of its re-probe (controller/policy/auto_policy.cc).
+# Of the reasons that `auto` gives for an unfreeze, what is in those of its re-probe (controller/policy/auto_policy.cc).
 REPROBE = ("is not surely noise", "two probes in a row")
 
 
@@ -107,8 +107,8 @@ def is_undone(decisions: Sequence[Mapping[str, Any]]) -> bool:
     if "DECISION_ORIGIN_OPERATOR" not in origins:
         return False
     after = decisions[origins.index("DECISION_ORIGIN_OPERATOR") + 1 :]
-    thaw = next((decision["reason"] for decision in after if decision["action"] == "unfreeze"), "")
-    return any(words in thaw for words in REPROBE)
+    unfreeze = next((decision["reason"] for decision in after if decision["action"] == "unfreeze"), "")
+    return any(words in unfreeze for words in REPROBE)
 
 
 class Meddler(threading.Thread):

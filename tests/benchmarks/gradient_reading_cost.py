@@ -24,9 +24,10 @@ sys.path[:0] = [
     str(ROOT / "tests" / "worker" / "python"),
     str(ROOT / "worker" / "python" / "examples"),
     str(ROOT / "tests"),
+    str(ROOT),
 ]
 
-from benchmarks.harness.processes import find_program  # noqa: E402
+from bench.harness.processes import find_program
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -25,15 +25,15 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-from benchmarks import tasks  # noqa: E402
-from benchmarks.harness import machine, records  # noqa: E402
-from benchmarks.harness.command_line import list_of  # noqa: E402
-from benchmarks.harness.errors import BenchError  # noqa: E402
-from benchmarks.harness.job import Job, run_job_by_itself  # noqa: E402
-from benchmarks.harness.runs import PLAIN, Run, policy_run  # noqa: E402
-from benchmarks.harness.turns import TurnGiver  # noqa: E402
+from bench import tasks
+from bench.harness import machine, records
+from bench.harness.command_line import list_of
+from bench.harness.errors import BenchError
+from bench.harness.job import Job, run_job_by_itself
+from bench.harness.runs import PLAIN, Run, policy_run
+from bench.harness.turns import TurnGiver
 
 
 def parse_arguments() -> argparse.Namespace:

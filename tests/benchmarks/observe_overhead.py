@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
-from benchmarks.harness import Controller, Job  # noqa: E402  (found through the line above)
+from harness import Controller, Job  # found through the line above
 
 
 def main() -> None:

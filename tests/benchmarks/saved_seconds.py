@@ -22,7 +22,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "worker" / "python" / "examples"), str(ROOT / "tests")]
 
-from benchmarks.two_ranks import read_plans, run_two_ranks  # noqa: E402
+from benchmarks.two_ranks import read_plans, run_two_ranks
 
 
 def parse_arguments() -> argparse.Namespace:

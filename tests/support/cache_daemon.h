@@ -13,7 +13,7 @@
 #include "common/base/ids.h"
 #include "tests/support/child_process.h"
 #include "tests/support/temp_folder.h"
-#include "worker/cache/cache_client.h"
+#include "worker/cache/client/cache_client.h"
 
 namespace egeria::testing {
 

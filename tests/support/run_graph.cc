@@ -11,10 +11,10 @@
 
 #include "common/base/status.h"
 #include "common/graph/graph_json.h"
-#include "controller/reference/backend.h"
-#include "controller/reference/reference_module.h"
-#include "controller/reference/tensor_bridge.h"
-#include "controller/reference/wire_checks.h"
+#include "common/reference/backend.h"
+#include "common/reference/reference_module.h"
+#include "common/reference/tensor_bridge.h"
+#include "common/reference/wire_checks.h"
 #include "nlohmann/json.hpp"
 
 namespace egeria::reference {

@@ -66,8 +66,8 @@ std::unique_ptr<ToyModel> ToyModel::Make(int blocks, uint64_t seed, double dropo
       std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(0.01));
   torch::optim::SGD* const optimizer = model->optimizer.get();
   model->freezer =
-      std::make_unique<worker::ModuleFreezer>(&model->modules, [optimizer](const std::vector<at::Tensor>& thawed) {
-        for (const at::Tensor& parameter : thawed) optimizer->state().erase(parameter.unsafeGetTensorImpl());
+      std::make_unique<worker::ModuleFreezer>(&model->modules, [optimizer](const std::vector<at::Tensor>& unfrozen) {
+        for (const at::Tensor& parameter : unfrozen) optimizer->state().erase(parameter.unsafeGetTensorImpl());
       });
   return model;
 }

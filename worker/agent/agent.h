@@ -48,7 +48,7 @@ struct JobDescription {
   double budget = 0;            // part of the job's time that is to be saved, and no more; 0: as much as can be
   double saved_before = 0;      // the same, that was saved before `step`
   double mean_rate_before = 0;  // mean learning rate of the steps before `step`; 0: unknown
-  int table_modules = 0;        // of the first so many modules nearly all parameters are rows of lookup tables
+  int embedding_prefix = 0;     // of the first so many modules nearly all parameters are rows of lookup tables
   bool losses_reported = true;  // false: no StepReport will ever have a loss, on no rank
   int64_t step = 0;             // restored from a checkpoint, with the next two
   int frozen_prefix = 0;
@@ -73,7 +73,7 @@ struct StepReport {
   int frozen_prefix = 0;
   PlanId applied_plan;
   std::optional<AccountReport> account;  // empty: not known (yet)
-  int still_modules = 0;  // of the first so many no parameter changes: their learning rates are 0, others' are not
+  int zero_lr_prefix = 0;  // of the first so many no parameter changes: their learning rates are 0, others' are not
 };
 
 // How far a module's output A is from that of its reference, R; see ActivationMetric in controller.proto.

@@ -141,7 +141,7 @@ absl::StatusOr<v1::RegisterJobRequest> MakeRegistration(const JobDescription& jo
   request.set_budget(job.budget);
   request.set_saved_before(job.saved_before);
   request.set_mean_rate_before(job.mean_rate_before);
-  request.set_table_modules(job.table_modules);
+  request.set_embedding_prefix(job.embedding_prefix);
   request.set_step(job.step);
   request.set_frozen_prefix(job.frozen_prefix);
   request.set_applied_plan(job.applied_plan.value());

@@ -6,8 +6,8 @@
 
 namespace egeria::worker {
 
-ModuleFreezer::ModuleFreezer(const std::vector<LayerModule>* modules, ThawHook on_thaw)
-    : modules_(modules), on_thaw_(std::move(on_thaw)) {
+ModuleFreezer::ModuleFreezer(const std::vector<LayerModule>* modules, UnfreezeHook on_unfreeze)
+    : modules_(modules), on_unfreeze_(std::move(on_unfreeze)) {
   for (const LayerModule& module : *modules_) {
     std::vector<bool>& trainable = trainable_.emplace_back();
     for (const NamedTensor& parameter : module.parameters()) {
@@ -24,12 +24,12 @@ void ModuleFreezer::Freeze(size_t module) {
   (*modules_)[module].Pin();
 }
 
-void ModuleFreezer::Unfreeze(size_t module, std::vector<at::Tensor>* thawed) {
+void ModuleFreezer::Unfreeze(size_t module, std::vector<at::Tensor>* unfrozen) {
   const auto& parameters = (*modules_)[module].parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (!trainable_[module][i]) continue;
     parameters[i].tensor.set_requires_grad(true);
-    thawed->push_back(parameters[i].tensor);
+    unfrozen->push_back(parameters[i].tensor);
   }
   (*modules_)[module].Unpin();
 }
@@ -41,10 +41,10 @@ absl::StatusOr<ModuleFreezer::Change> ModuleFreezer::Apply(int prefix) {
   }
   const Change change{frozen_prefix_, prefix};
   for (int module = change.from; module < change.to; ++module) Freeze(module);
-  std::vector<at::Tensor> thawed;
-  for (int module = change.to; module < change.from; ++module) Unfreeze(module, &thawed);
+  std::vector<at::Tensor> unfrozen;
+  for (int module = change.to; module < change.from; ++module) Unfreeze(module, &unfrozen);
   frozen_prefix_ = prefix;
-  if (!thawed.empty() && on_thaw_) on_thaw_(thawed);
+  if (!unfrozen.empty() && on_unfreeze_) on_unfreeze_(unfrozen);
   return change;
 }
 

@@ -29,10 +29,10 @@ class ModuleFreezer {
 
   // Told of the parameters that train again after Apply(): the place to reset SGD's momentum, which would
   // make the first step ten times too long. Adam's state is better kept.
-  using ThawHook = std::function<void(const std::vector<at::Tensor>&)>;
+  using UnfreezeHook = std::function<void(const std::vector<at::Tensor>&)>;
 
   // `modules` are referred to and must outlive the freezer. All are active.
-  ModuleFreezer(const std::vector<LayerModule>* modules, ThawHook on_thaw);
+  ModuleFreezer(const std::vector<LayerModule>* modules, UnfreezeHook on_unfreeze);
 
   // Makes modules 0..prefix-1 frozen and all others active.
   // Errors: INVALID_ARGUMENT [BAD_PREFIX] negative, or would freeze the last module.
@@ -52,10 +52,10 @@ class ModuleFreezer {
 
  private:
   void Freeze(size_t module);
-  void Unfreeze(size_t module, std::vector<at::Tensor>* thawed);
+  void Unfreeze(size_t module, std::vector<at::Tensor>* unfrozen);
 
   const std::vector<LayerModule>* const modules_;
-  const ThawHook on_thaw_;
+  const UnfreezeHook on_unfreeze_;
   std::vector<std::vector<bool>> trainable_;  // by module and parameter: asked for a gradient at the start
   int frozen_prefix_ = 0;
 };

@@ -3,25 +3,25 @@
 #include <algorithm>
 
 #include "common/base/status.h"
-#include "controller/job/policy_proto.h"
-#include "controller/policy/planned_saving.h"
-#include "controller/policy/training_fractions.h"
+#include "common/policy/planned_saving.h"
+#include "common/policy/policy_proto.h"
+#include "common/policy/training_fractions.h"
 #include "worker/agent/registration.h"
 
 namespace egeria::worker {
 
 absl::StatusOr<double> PlannedSaving(const std::string& policy_json, int64_t total_steps,
                                      const std::vector<double>& step_shares, double budget,
-                                     const std::vector<double>& learning_rates, int table_modules) {
+                                     const std::vector<double>& learning_rates, int embedding_prefix) {
   EGERIA_ASSIGN_OR_RETURN(const v1::PolicyConfig proto, ParsePolicy(policy_json));
-  const policy::PolicyConfig config = controller::FromProto(proto);
+  const policy::PolicyConfig config = policy::FromProto(proto);
   policy::JobShape shape;
   shape.modules = static_cast<int>(step_shares.size());
   shape.total_steps = total_steps;
   shape.step_shares = step_shares;
   shape.budget = budget;
   shape.planned_learning_rates = learning_rates;
-  shape.table_modules = table_modules;
+  shape.embedding_prefix = embedding_prefix;
   EGERIA_ASSIGN_OR_RETURN(const double saving, policy::PlannedSaving(config, shape));
   if (saving <= 0 && !policy::FollowsAClock(config)) {
     return NamedError(absl::StatusCode::kInvalidArgument, "NO_PLAN", "the policy '", policy::PolicyName(config),

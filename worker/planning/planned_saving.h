@@ -17,11 +17,11 @@ namespace egeria::worker {
 //   policy_json: egeria.v1.PolicyConfig in protobuf's JSON.
 //   step_shares: of the layer modules, as in egeria.v1.LayerModule.
 //   budget: 0: none.
-//   learning_rates, table_modules: as JobShape::planned_learning_rates and JobShape::table_modules.
+//   learning_rates, embedding_prefix: as JobShape::planned_learning_rates and JobShape::embedding_prefix.
 // Errors: INVALID_ARGUMENT [BAD_POLICY], or [NO_PLAN] the policy waits for what it measures.
 absl::StatusOr<double> PlannedSaving(const std::string& policy_json, int64_t total_steps,
                                      const std::vector<double>& step_shares, double budget,
-                                     const std::vector<double>& learning_rates, int table_modules = 0);
+                                     const std::vector<double>& learning_rates, int embedding_prefix = 0);
 
 // The part of a training's time, 0..1, that frozen layer modules saved before `step`, for JobDescription::saved_before.
 //

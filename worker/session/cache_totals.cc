@@ -1,6 +1,6 @@
 #include "worker/session/cache_totals.h"
 
-#include "worker/cache/activation_cache.h"
+#include "worker/cache/client/activation_cache.h"
 
 namespace egeria::worker {
 

@@ -11,7 +11,7 @@
 #include "ATen/ops/tensor.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
-#include "worker/cache/tensor_hash.h"
+#include "worker/cache/client/tensor_hash.h"
 #include "worker/session/row_proof.h"
 
 namespace egeria::worker {

@@ -10,9 +10,9 @@
 
 #include "ATen/core/Tensor.h"
 #include "absl/time/time.h"
-#include "worker/cache/activation_cache.h"
-#include "worker/cache/content_watch.h"
-#include "worker/cache/cost_model.h"
+#include "worker/cache/client/activation_cache.h"
+#include "worker/cache/client/content_watch.h"
+#include "worker/cache/client/cost_model.h"
 #include "worker/freeze/layer_module.h"
 #include "worker/session/cache_totals.h"
 #include "worker/session/frozen_prefix.h"

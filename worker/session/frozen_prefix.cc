@@ -7,7 +7,7 @@
 #include "ATen/Version.h"
 #include "ATen/core/grad_mode.h"
 #include "torch/headeronly/version.h"
-#include "worker/cache/tensor_hash.h"
+#include "worker/cache/client/tensor_hash.h"
 
 namespace egeria::worker {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
-#include "worker/cache/fingerprint.h"
+#include "worker/cache/entry/fingerprint.h"
 #include "worker/freeze/layer_module.h"
 
 namespace egeria::worker {

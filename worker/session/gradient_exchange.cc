@@ -15,7 +15,7 @@ namespace {
 // progress.
 constexpr size_t kHead = 5;
 // Offers that wait for their exchange: that of the step that has just ended, and of the one before.
-constexpr size_t kMostOffered = 2;
+constexpr size_t kMaxOffered = 2;
 // By which the ranks' squares of one mean may differ; they compute it from the same bits.
 constexpr double kTolerance = 1e-6;
 
@@ -34,7 +34,7 @@ size_t GradientExchange::SizeOf(const GradientRequest& request) const {
 
 void GradientExchange::Offer(const GradientRequest& request, int64_t step, GradientSquares own) {
   offered_[step] = Offered{request, std::move(own)};
-  if (offered_.size() > kMostOffered) offered_.erase(offered_.begin());
+  if (offered_.size() > kMaxOffered) offered_.erase(offered_.begin());
 }
 
 absl::Status GradientExchange::Begin(const GradientRequest& request, int64_t step) {

@@ -307,7 +307,7 @@ absl::StatusOr<std::optional<Plan>> RankLink::Commit(int64_t step) {
 PlanId RankLink::applied_plan() const { return InChild() ? PlanId() : state_->applied; }
 
 void RankLink::Report(int64_t step, const at::Tensor& loss, const std::vector<double>& learning_rates,
-                      int frozen_prefix, int still_modules) {
+                      int frozen_prefix, int zero_lr_prefix) {
   if (InChild()) return;
   State& state = *state_;
   state.step = step;
@@ -316,7 +316,7 @@ void RankLink::Report(int64_t step, const at::Tensor& loss, const std::vector<do
     StepReport report;
     report.step = step;
     report.learning_rates = learning_rates;
-    report.still_modules = still_modules;
+    report.zero_lr_prefix = zero_lr_prefix;
     report.frozen_prefix = frozen_prefix;
     report.applied_plan = state.applied;
     report.account = ReportOf(state.counted.account, frozen_prefix);

@@ -100,10 +100,10 @@ class RankLink {
   PlanId applied_plan() const;
 
   // Tells the controller about the step, when `loss`, a scalar of any device, has been computed; and brings
-  // the metrics up to date. What is not one number (an undefined tensor, say) is no loss. `still_modules` as StepReport
+  // the metrics up to date. What is not one number (an undefined tensor, say) is no loss. `zero_lr_prefix` as StepReport
   // has it.
   void Report(int64_t step, const at::Tensor& loss, const std::vector<double>& learning_rates, int frozen_prefix,
-              int still_modules = 0);
+              int zero_lr_prefix = 0);
 
   // For the totals.
   void RecordSwitch(bool unfreeze, bool identical);

@@ -17,7 +17,7 @@ namespace {
 // Numbers of elements to compare before a number of samples is taken to make no difference, and of tries for that: of
 // few elements the roundings may be the same by chance.
 constexpr int64_t kEnoughElements = 4096;
-constexpr int64_t kMostRounds = 8;
+constexpr int64_t kMaxRounds = 8;
 
 at::Tensor Rows(const at::Tensor& batch, const std::vector<int64_t>& index) {
   return batch.index_select(0, at::tensor(index, at::TensorOptions().dtype(at::kLong).device(batch.device())));
@@ -52,7 +52,7 @@ bool SameInAnyOrder(BatchFunction compute, const at::Tensor& input, const at::Te
 bool SameAlone(BatchFunction compute, const at::Tensor& input, const at::Tensor& output, int64_t size) {
   const int64_t samples = input.size(0);
   const int64_t per_round = std::max<int64_t>(1, size * (output.numel() / samples));
-  const int64_t rounds = std::min(kMostRounds, (kEnoughElements + per_round - 1) / per_round);
+  const int64_t rounds = std::min(kMaxRounds, (kEnoughElements + per_round - 1) / per_round);
   for (int64_t begin = 0; begin < std::min(rounds, samples); ++begin) {
     std::vector<int64_t> index;
     for (int64_t i = 0; i < size; ++i) index.push_back((begin + 7 * i) % samples);

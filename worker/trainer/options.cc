@@ -14,7 +14,7 @@
 #include "common/base/status.h"
 #include "common/base/version.h"
 #include "common/config/values.h"
-#include "controller/policy/policy_config.h"
+#include "common/policy/policy_config.h"
 #include "nlohmann/json.hpp"
 
 namespace egeria::trainer {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "worker/cache/cost_model.h"
+#include "worker/cache/client/cost_model.h"
 #include "worker/trainer/schedule.h"
 
 namespace egeria::trainer {

@@ -45,10 +45,10 @@ absl::StatusOr<std::unique_ptr<Replica>> Replica::Make(const ReplicaOptions& opt
     return NamedError(absl::StatusCode::kInternal, "MODEL_FAILED", worker::MessageOf(error));
   }
   Replica* const self = replica.get();
-  // Old momentum would make the first step of a thawed module about ten times too long.
+  // Old momentum would make the first step of a unfrozen module about ten times too long.
   replica->freezer_ =
-      std::make_unique<worker::ModuleFreezer>(&replica->modules_, [self](const std::vector<at::Tensor>& thawed) {
-        for (const at::Tensor& parameter : thawed) {
+      std::make_unique<worker::ModuleFreezer>(&replica->modules_, [self](const std::vector<at::Tensor>& unfrozen) {
+        for (const at::Tensor& parameter : unfrozen) {
           self->optimizer_->state().erase(parameter.unsafeGetTensorImpl());
         }
       });

@@ -45,7 +45,7 @@ class Replica {
   // Drops gradients, so that no stale one can move a weight.
   void ZeroGrad() { optimizer_->zero_grad(); }
 
-  // The momentum of a parameter; undefined before its first step and after it has thawed.
+  // The momentum of a parameter; undefined before its first step and after it has unfrozen.
   at::Tensor Momentum(const at::Tensor& parameter);
   void SetMomentum(const at::Tensor& parameter, const at::Tensor& momentum);
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "worker/cache/entry.h"
+#include "worker/cache/entry/entry.h"
 
 namespace egeria::cache {
 namespace {

@@ -27,7 +27,7 @@
 
 #include "tests/support/child_process.h"
 #include "tests/support/temp_folder.h"
-#include "worker/cache/cache_client.h"
+#include "worker/cache/client/cache_client.h"
 
 namespace egeria::cache {
 namespace {

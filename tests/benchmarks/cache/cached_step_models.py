@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "worker" / "python" / "examples"))
-from cifar_resnet import ResNet  # noqa: E402  pylint: disable=wrong-import-position
+from cifar_resnet import ResNet
 
 
 @dataclasses.dataclass

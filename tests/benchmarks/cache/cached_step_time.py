@@ -39,7 +39,7 @@ from egeria.data import current, wrap
 from egeria.standins import Taps
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "worker" / "python"))
-from cache_daemon import Daemon, wait_until_kept  # noqa: E402  pylint: disable=wrong-import-position
+from cache_daemon import Daemon, wait_until_kept
 
 CLOCKS = {"wall": time.perf_counter, "processor": time.thread_time}
 KINDS = ("active", "frozen", "memory", "cached")

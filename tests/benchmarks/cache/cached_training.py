@@ -28,7 +28,7 @@ sys.path[:0] = [
     str(ROOT / "tests"),
 ]
 
-from benchmarks.two_ranks import read_plans, run_two_ranks  # noqa: E402
+from benchmarks.two_ranks import read_plans, run_two_ranks
 
 # Of a training's time, that the cache's own code may take where nothing can be reused.
 MOST_IN_VAIN = 0.01

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "worker/python/examples"))
-import cifar_resnet  # noqa: E402
+import cifar_resnet
 
 _MASK = 256  # after the bytes of the text
 

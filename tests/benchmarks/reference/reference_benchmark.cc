@@ -18,9 +18,9 @@
 #include <utility>
 #include <vector>
 
-#include "controller/plasticity/sp_loss.h"
-#include "controller/reference/reference_module.h"
-#include "controller/reference/tensor_bridge.h"
+#include "common/plasticity/sp_loss.h"
+#include "common/reference/reference_module.h"
+#include "common/reference/tensor_bridge.h"
 #include "tests/support/reference_graphs.h"
 
 namespace egeria::reference {

@@ -35,14 +35,14 @@ std::string ErrorsWith(const std::string& source, const std::string& python, int
 
 // A folder with a benchmark's program in it, as a checkout has it.
 void MakeCheckout(const std::filesystem::path& folder) {
-  std::filesystem::create_directories(folder / "tests/benchmarks");
-  std::ofstream(folder / "tests/benchmarks/bench.py") << "# nothing\n";
+  std::filesystem::create_directories(folder / "bench");
+  std::ofstream(folder / "bench/main.py") << "# nothing\n";
 }
 
 TEST(BenchCommand, SaysThatTheNamedFolderIsNoCheckout) {
   int code = 0;
   EXPECT_THAT(ErrorsWith("/no/such/folder", "/bin/echo", &code),
-              HasSubstr("EGERIA_SOURCE is '/no/such/folder', which has no tests/benchmarks/bench.py"));
+              HasSubstr("EGERIA_SOURCE is '/no/such/folder', which has no bench/main.py"));
   EXPECT_EQ(code, 1);
 }
 
@@ -65,7 +65,7 @@ TEST(BenchCommand, HandsItsArgumentsToTheBenchmarksOfTheCheckout) {
         ErrorsWith(folder.path(), "/bin/echo", &code);
         std::exit(99);  // not reached
       },
-      ::testing::ExitedWithCode(0), "/tests/benchmarks/bench.py digits --seeds 0,1");
+      ::testing::ExitedWithCode(0), "/bench/main.py digits --seeds 0,1");
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "controller/job/policy_proto.h"
+#include "common/policy/policy_proto.h"
 #include "tests/support/job_fixtures.h"
 
 namespace egeria::controller {
@@ -46,8 +46,9 @@ Fact RegisteredFact(int number) {
   v1::RegisterJobRequest* request = fact.mutable_registered()->mutable_request();
   *request = testing::TestRegistration(number);
   for (v1::LayerModule& module : *request->mutable_modules()) module.clear_graph();
-  const auto policy = policy::Resolve(FromProto(request->policy()), {request->modules_size(), request->total_steps()});
-  *request->mutable_policy() = ToProto(*policy);
+  const auto policy =
+      policy::Resolve(policy::FromProto(request->policy()), {request->modules_size(), request->total_steps()});
+  *request->mutable_policy() = policy::ToProto(*policy);
   return fact;
 }
 
@@ -95,7 +96,8 @@ Fact RandomFact(const JobState& state, std::mt19937& random) {
       policy->set_threshold(0.3);
       policy->set_most_modules(1);
       request->set_total_steps(1'000);
-      *request->mutable_policy() = ToProto(*policy::Resolve(FromProto(request->policy()), ShapeOf(*request)));
+      *request->mutable_policy() =
+          policy::ToProto(*policy::Resolve(policy::FromProto(request->policy()), policy::ShapeOf(*request)));
     }
     return registered;
   }

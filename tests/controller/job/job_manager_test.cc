@@ -436,11 +436,11 @@ TEST_F(JobManagerTest, AChangeOfTheRateInAPauseIsToldAfterIt) {
 
 TEST_F(JobManagerTest, RefusesStepsThatNoTrainingHas) {
   auto job = TestRegistration(1);
-  job.set_step(kMostSteps + 1);
+  job.set_step(kMaxSteps + 1);
   EXPECT_THAT(std::string(manager_->RegisterJob(job).status().message()), StartsWith("[BAD_REGISTRATION]"));
   auto stream = Open(TestRegistration(1));
   v1::Heartbeat heartbeat;
-  heartbeat.set_step(kMostSteps + 1);
+  heartbeat.set_step(kMaxSteps + 1);
   EXPECT_THAT(std::string(manager_->Heartbeat(stream->id, heartbeat).message()), StartsWith("[BAD_MESSAGE]"));
 }
 

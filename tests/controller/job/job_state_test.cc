@@ -243,18 +243,18 @@ TEST(JobState, WhatHasNoRateIsToldOfAgainWhereTheCheckpointHasItActive) {
   Driver job(registered);
   Fact still;
   still.mutable_observed()->set_step(40);
-  still.mutable_observed()->set_still_modules(1);
+  still.mutable_observed()->set_zero_lr_prefix(1);
   job.Apply(still);
   EXPECT_EQ(job.state.decided_prefix(), 1);
   job.Apply(GenerationFact(1, 45, 0, 0));
   EXPECT_EQ(job.state.decided_prefix(), 0);
-  EXPECT_EQ(job.state.last_still_modules(), 0) << "so that the next heartbeat's number is news";
+  EXPECT_EQ(job.state.last_zero_lr_prefix(), 0) << "so that the next heartbeat's number is news";
   still.mutable_observed()->set_step(50);
   job.Apply(still);
   EXPECT_EQ(job.state.decided_prefix(), 1);
-  // A checkpoint from before the second one: nothing thaws meanwhile.
+  // A checkpoint from before the second one: nothing unfreezes meanwhile.
   still.mutable_observed()->set_step(60);
-  still.mutable_observed()->set_still_modules(2);
+  still.mutable_observed()->set_zero_lr_prefix(2);
   job.Apply(still);
   EXPECT_EQ(job.state.decided_prefix(), 2);
   job.Apply(GenerationFact(2, 65, 1, 1));

@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "controller/job/policy_proto.h"
+#include "common/policy/policy_proto.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/controller/job/facts.h"
@@ -23,9 +23,9 @@ class ObservationFilterTest : public ::testing::Test {
     if (policy.policy_case() == v1::PolicyConfig::POLICY_NOT_SET) {
       request->mutable_policy()->mutable_plasticity()->set_interval_steps(10);
     }
-    const auto resolved = policy::Resolve(FromProto(request->policy()), {3, request->total_steps()});
+    const auto resolved = policy::Resolve(policy::FromProto(request->policy()), {3, request->total_steps()});
     ASSERT_TRUE(resolved.ok()) << resolved.status();
-    *request->mutable_policy() = ToProto(*resolved);
+    *request->mutable_policy() = policy::ToProto(*resolved);
     ASSERT_TRUE(state_.Apply(fact).ok());
   }
 
@@ -115,11 +115,11 @@ TEST_F(ObservationFilterTest, TakesTheRateOfTheFirstGroupThatLearns) {
   v1::Heartbeat heartbeat;
   heartbeat.set_step(1);
   for (const double rate : {0.0, 0.3, 0.2}) heartbeat.add_learning_rates(rate);
-  heartbeat.set_still_modules(1);
+  heartbeat.set_zero_lr_prefix(1);
   const auto taken = filter_.Take(heartbeat, state_);
   ASSERT_EQ(taken.size(), 1u);
   EXPECT_EQ(taken[0].learning_rate(), 0.3);
-  EXPECT_EQ(taken[0].still_modules(), 1);
+  EXPECT_EQ(taken[0].zero_lr_prefix(), 1);
   storage::v1::Fact fact;
   *fact.mutable_observed() = taken[0];
   ASSERT_TRUE(state_.Apply(fact).ok());
@@ -134,10 +134,10 @@ TEST_F(ObservationFilterTest, RecordsHowManyModulesDoNotChangeWhenTheNumberDoes)
   std::vector<std::optional<int>> recorded;
   for (const int still : {0, 2, 2, 1, 1, 0}) {
     heartbeat.set_step(heartbeat.step() + 1);
-    heartbeat.set_still_modules(still);
+    heartbeat.set_zero_lr_prefix(still);
     std::optional<int> told;
     for (const v1::Observation& observation : filter_.Take(heartbeat, state_)) {
-      if (observation.has_still_modules()) told = observation.still_modules();
+      if (observation.has_zero_lr_prefix()) told = observation.zero_lr_prefix();
       storage::v1::Fact fact;
       *fact.mutable_observed() = observation;
       ASSERT_TRUE(state_.Apply(fact).ok());
@@ -145,11 +145,11 @@ TEST_F(ObservationFilterTest, RecordsHowManyModulesDoNotChangeWhenTheNumberDoes)
     recorded.push_back(told);
   }
   EXPECT_EQ(recorded, (std::vector<std::optional<int>>{{}, 2, {}, 1, {}, 0}));
-  heartbeat.set_still_modules(1);
+  heartbeat.set_zero_lr_prefix(1);
   EXPECT_EQ(filter_.Take(heartbeat, state_).size(), 1u);
-  heartbeat.clear_still_modules();  // of a process that has done no step yet
+  heartbeat.clear_zero_lr_prefix();  // of a process that has done no step yet
   EXPECT_TRUE(filter_.Take(heartbeat, state_).empty());
-  heartbeat.set_still_modules(3);
+  heartbeat.set_zero_lr_prefix(3);
   EXPECT_FALSE(ValidateHeartbeat(heartbeat, 3).ok()) << "the last module always learns";
 }
 

@@ -2,7 +2,7 @@
 
 #include <functional>
 
-#include "controller/job/policy_proto.h"
+#include "common/policy/policy_proto.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/job_fixtures.h"
@@ -37,11 +37,12 @@ TEST(Registration, NamesTheFieldThatIsWrong) {
       {[](auto& r) { r.set_frozen_prefix(3); }, "[BAD_REGISTRATION] frozen_prefix"},
       {[](auto& r) { r.set_mode(static_cast<v1::Mode>(9)); }, "[BAD_REGISTRATION] mode"},
       {[](auto& r) { r.mutable_modules(1)->set_step_share(1.5); }, "[BAD_REGISTRATION] module 'layer1' takes 1.5"},
-      {[](auto& r) { r.mutable_modules(1)->set_step_share(std::nan("")); }, "[BAD_REGISTRATION] module 'layer1' takes"},
+      {[](auto& r) { r.mutable_modules(1)->set_step_share(std::nan("")); },
+       "[BAD_REGISTRATION] module 'layer1' takes"},
       {[](auto& r) { r.set_mean_rate_before(-1); }, "[BAD_REGISTRATION] mean_rate_before -1"},
       {[](auto& r) { r.set_mean_rate_before(std::nan("")); }, "[BAD_REGISTRATION] mean_rate_before nan"},
-      {[](auto& r) { r.set_table_modules(-1); }, "[BAD_REGISTRATION] -1 lookup tables of 3 modules"},
-      {[](auto& r) { r.set_table_modules(3); }, "[BAD_REGISTRATION] 3 lookup tables of 3 modules"},
+      {[](auto& r) { r.set_embedding_prefix(-1); }, "[BAD_REGISTRATION] -1 lookup tables of 3 modules"},
+      {[](auto& r) { r.set_embedding_prefix(3); }, "[BAD_REGISTRATION] 3 lookup tables of 3 modules"},
       {[](auto& r) { r.add_planned_learning_rates(-1); }, "[BAD_REGISTRATION] a planned learning rate"},
       {[](auto& r) { r.mutable_planned_learning_rates()->Resize(1'025, 0.1); }, "[BAD_REGISTRATION] 1025 planned"},
   };
@@ -102,9 +103,9 @@ TEST(PolicyProto, KeepsEveryConstant) {
   plasticity.learning_rate_drop = 4;
   plasticity.learning_rate_rise = 2;
   plasticity.unfreeze_steps = {100, 200};
-  const v1::PolicyConfig proto = ToProto(policy::PolicyConfig(plasticity));
-  EXPECT_EQ(ToProto(FromProto(proto)).SerializeAsString(), proto.SerializeAsString());
-  const auto back = std::get<policy::PlasticityConfig>(FromProto(proto));
+  const v1::PolicyConfig proto = policy::ToProto(policy::PolicyConfig(plasticity));
+  EXPECT_EQ(policy::ToProto(policy::FromProto(proto)).SerializeAsString(), proto.SerializeAsString());
+  const auto back = std::get<policy::PlasticityConfig>(policy::FromProto(proto));
   EXPECT_EQ(back.window, 5);
   EXPECT_EQ(back.unfreeze_steps, plasticity.unfreeze_steps);
   EXPECT_TRUE(back.signed_slope);
@@ -112,15 +113,15 @@ TEST(PolicyProto, KeepsEveryConstant) {
 }
 
 TEST(PolicyProto, AbsentConstantsTakeTheirDefaults) {
-  const auto config = std::get<policy::PlasticityConfig>(FromProto(v1::PolicyConfig()));
+  const auto config = std::get<policy::PlasticityConfig>(policy::FromProto(v1::PolicyConfig()));
   EXPECT_EQ(config.window, policy::PlasticityConfig().window);
   EXPECT_TRUE(config.bootstrap);
   v1::PolicyConfig none;
   none.mutable_none();
-  EXPECT_TRUE(std::holds_alternative<policy::NoneConfig>(FromProto(none)));
+  EXPECT_TRUE(std::holds_alternative<policy::NoneConfig>(policy::FromProto(none)));
   v1::PolicyConfig schedule;
   schedule.mutable_schedule()->add_entries()->set_fraction(0.5);
-  EXPECT_EQ(std::get<policy::ScheduleConfig>(FromProto(schedule)).entries.size(), 1u);
+  EXPECT_EQ(std::get<policy::ScheduleConfig>(policy::FromProto(schedule)).entries.size(), 1u);
 }
 
 }  // namespace

@@ -18,9 +18,9 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "controller/reference/backend.h"
-#include "controller/reference/reference_module.h"
-#include "controller/reference/tensor_bridge.h"
+#include "common/reference/backend.h"
+#include "common/reference/reference_module.h"
+#include "common/reference/tensor_bridge.h"
 #include "controller/reference/thread_priority.h"
 #include "tests/support/reference_graphs.h"
 

@@ -50,7 +50,7 @@ TEST(MakeRegistration, CarriesTheWholeJob) {
   job.applied_plan = PlanId(5);
   job.observe = true;
   job.modules[2].step_share = 0.25;
-  job.table_modules = 2;
+  job.embedding_prefix = 2;
   job.planned_learning_rates = {0.5, 0.25, 0};
   const auto request = MakeRegistration(job);
   ASSERT_TRUE(request.ok()) << request.status();
@@ -69,7 +69,7 @@ TEST(MakeRegistration, CarriesTheWholeJob) {
   EXPECT_FALSE(request->modules(1).has_graph());
   EXPECT_EQ(request->modules(1).graph_error(), "not traceable");
   EXPECT_EQ(request->modules(2).step_share(), 0.25);
-  EXPECT_EQ(request->table_modules(), 2);
+  EXPECT_EQ(request->embedding_prefix(), 2);
   EXPECT_EQ(request->modules(3).name(), "layer3");
   ASSERT_EQ(request->planned_learning_rates_size(), 3);
   EXPECT_EQ(request->planned_learning_rates(1), 0.25);

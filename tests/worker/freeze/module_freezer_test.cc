@@ -78,19 +78,19 @@ TEST(ModuleFreezer, UnfreezingRestoresWhatAskedForGradientsAndResetsMomentum) {
   const auto model = ToyModel::Make(3, 1);
   const at::Tensor never = model->modules[0].parameters()[1].tensor;
   never.set_requires_grad(false);
-  std::vector<at::Tensor> thawed;
-  ModuleFreezer freezer(&model->modules, [&](const std::vector<at::Tensor>& parameters) { thawed = parameters; });
+  std::vector<at::Tensor> unfrozen;
+  ModuleFreezer freezer(&model->modules, [&](const std::vector<at::Tensor>& parameters) { unfrozen = parameters; });
   ASSERT_TRUE(freezer.Apply(2).ok());
-  EXPECT_TRUE(thawed.empty());
+  EXPECT_TRUE(unfrozen.empty());
   const auto change = freezer.Apply(0);
   ASSERT_TRUE(change.ok());
   EXPECT_TRUE(change->unfreezes());
   EXPECT_FALSE(never.requires_grad());
-  EXPECT_EQ(thawed.size(), model->modules[0].parameters().size() + model->modules[1].parameters().size() - 1);
-  for (const at::Tensor& parameter : thawed) EXPECT_TRUE(parameter.requires_grad());
+  EXPECT_EQ(unfrozen.size(), model->modules[0].parameters().size() + model->modules[1].parameters().size() - 1);
+  for (const at::Tensor& parameter : unfrozen) EXPECT_TRUE(parameter.requires_grad());
 }
 
-TEST(ModuleFreezer, ThawedModulesStartWithoutMomentumAndOthersKeepTheirs) {
+TEST(ModuleFreezer, UnfrozenModulesStartWithoutMomentumAndOthersKeepTheirs) {
   const auto model = ToyModel::Make(2, 1);
   for (uint64_t s = 0; s < 3; ++s) TrainStep(model.get(), s);
   ASSERT_TRUE(model->freezer->Apply(1).ok());

@@ -28,7 +28,7 @@ from egeria import data
 from support.ending import end_process_group
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "worker" / "python" / "examples"))
-from cifar_resnet import ResNet  # noqa: E402  pylint: disable=wrong-import-position
+from cifar_resnet import ResNet
 
 SAMPLES, BATCH, EPOCHS = 150, 20, 8  # the last batch of a rank's 75 samples has 15
 STEPS_PER_EPOCH = 4

@@ -12,12 +12,12 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 if "EGERIA_BIN" not in os.environ:  # ctest says what it has built
-    package = [str(ROOT / "build" / "dev" / "python"), str(ROOT / "worker" / "python"), str(ROOT / "tests")]
+    package = [str(ROOT / "build" / "dev" / "python"), str(ROOT / "worker" / "python"), str(ROOT)]
     os.environ.update(EGERIA_BIN=str(ROOT / "build" / "dev" / "bin"), PYTHONPATH=":".join(package), OMP_NUM_THREADS="1")
     sys.path[:0] = package
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
-from cache_daemon import Daemon  # noqa: E402  pylint: disable=wrong-import-position
-from harness import Controller  # noqa: E402  pylint: disable=wrong-import-position
+from cache_daemon import Daemon
+from harness import Controller
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from egeria.skipping import Skipper
 from support.ending import end_process_group
 
 PREFIX = 2
-FREEZE, THAW, REFREEZE = 4, 14, 18  # steps
+FREEZE, UNFREEZE, REFREEZE = 4, 14, 18  # steps
 
 
 def train(cached: bool) -> tuple[dict[str, Tensor], int]:
@@ -32,12 +32,12 @@ def train(cached: bool) -> tuple[dict[str, Tensor], int]:
     skipper, skipped = None, 0
     mine = epochs(11, 4, 10, lambda ids: images([2 * sample + dist.get_rank() for sample in ids]))
     for step, (ids, args, kwargs) in enumerate(mine):
-        if step in (FREEZE, THAW, REFREEZE):
+        if step in (FREEZE, UNFREEZE, REFREEZE):
             if skipper is not None:
                 skipped += skipper.counters["passes_skipped"]
                 skipper.close()
                 skipper = None
-            prefix = 0 if step == THAW else PREFIX
+            prefix = 0 if step == UNFREEZE else PREFIX
             freezer.apply(prefix)
             replicas.pack_buffers(layers[:prefix]).share()
             replicas.rebuild().keep()

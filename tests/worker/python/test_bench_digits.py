@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 from harness import wait_until
 
-BENCH = pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "bench.py"
+BENCH = pathlib.Path(__file__).resolve().parents[3] / "bench" / "main.py"
 # Acts at half of the steps, by freezing nothing: the plain training must come out of it.
 IDLE = 'idle=schedule:{"entries": [{"fraction": 0.5, "frozen_prefix": 0}]}'
 

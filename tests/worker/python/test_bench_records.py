@@ -5,9 +5,9 @@ from __future__ import annotations
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3]))
 
-from benchmarks.harness import records  # noqa: E402
+from bench.harness import records
 
 
 def record(run: str, seed: int = 0, **fields) -> dict:

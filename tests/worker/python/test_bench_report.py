@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3]))
 
-from benchmarks.harness import comparisons, records  # noqa: E402
-from benchmarks.harness.errors import BenchError  # noqa: E402
-from benchmarks.harness.report import overview, task_report, verdicts, write_reports  # noqa: E402
-from benchmarks.harness.runs import CLOCK  # noqa: E402
-from benchmarks.harness.task import Quality  # noqa: E402
+from bench.harness import comparisons, records
+from bench.harness.errors import BenchError
+from bench.harness.report import overview, task_report, verdicts, write_reports
+from bench.harness.runs import CLOCK
+from bench.harness.task import Quality
 
 ACCURACY = Quality("accuracy", "points", higher_is_better=True, scale=100)
 LOSS = Quality("loss", "nats", higher_is_better=False)

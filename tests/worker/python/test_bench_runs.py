@@ -9,29 +9,32 @@ import sys
 import pytest
 import torch
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from benchmarks import forced_freeze, saved_seconds, tasks  # noqa: E402
-from benchmarks.harness import bench, machine, schedules  # noqa: E402
-from benchmarks.harness.command_line import main  # noqa: E402
-from benchmarks.harness.errors import BenchError  # noqa: E402
-from benchmarks.harness.job import Job  # noqa: E402
-from benchmarks.harness.planned import with_planned_steps  # noqa: E402
-from benchmarks.harness.processes import Controller  # noqa: E402
-from benchmarks.harness.rank import nudge  # noqa: E402
-from benchmarks.harness.runs import (
+from bench import tasks
+from bench.harness import bench, machine, schedules
+from bench.harness.command_line import main
+from bench.harness.errors import BenchError
+from bench.harness.job import Job
+from bench.harness.planned import with_planned_steps
+from bench.harness.processes import Controller
+from bench.harness.rank import nudge
+from bench.harness.runs import (
     PLANNED,
     Kind,
     Run,
     control_runs,
     controller_flags,
-    for_task,  # noqa: E402
+    for_task,
     frozen_prefix,
     parse_variants,
     policy_run,
     resolved_options,
 )
-from benchmarks.harness.task import Quality, step_decay  # noqa: E402
+from bench.harness.task import Quality, step_decay
+
+from benchmarks import forced_freeze, saved_seconds
 
 # What rank 0 of a run that was not made reports.
 RESULT = {"final": 0.1, "seconds": 1.0, "steps": 60, "first_step": 0, "switches": [], "modules": []}

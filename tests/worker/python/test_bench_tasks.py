@@ -10,16 +10,16 @@ import torch
 
 from egeria.modules import partition
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3]))
 
-from benchmarks import tasks  # noqa: E402
-from benchmarks.harness.errors import BenchError  # noqa: E402
-from benchmarks.tasks.datasets.augmentation import shift_and_mirror  # noqa: E402
-from benchmarks.tasks.models.deeplab_v3 import DeepLabV3  # noqa: E402
-from benchmarks.tasks.models.mobilenet_v2 import MobileNetV2  # noqa: E402
-from benchmarks.tasks.models.resnet50 import ResNet50  # noqa: E402
-from benchmarks.tasks.models.resnet_cifar import CifarResNet  # noqa: E402
-from benchmarks.tasks.models.transformer import Transformer  # noqa: E402
+from bench import tasks
+from bench.harness.errors import BenchError
+from bench.tasks.datasets.augmentation import shift_and_mirror
+from bench.tasks.models.deeplab_v3 import DeepLabV3
+from bench.tasks.models.mobilenet_v2 import MobileNetV2
+from bench.tasks.models.resnet50 import ResNet50
+from bench.tasks.models.resnet_cifar import CifarResNet
+from bench.tasks.models.transformer import Transformer
 
 
 def parameters(model: torch.nn.Module) -> int:

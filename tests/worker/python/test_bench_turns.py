@@ -11,10 +11,10 @@ import threading
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT))
 
-from benchmarks.harness.errors import BenchError  # noqa: E402
-from benchmarks.harness.turns import TurnGiver, Turns  # noqa: E402
+from bench.harness.errors import BenchError
+from bench.harness.turns import TurnGiver, Turns
 
 
 def test_one_at_a_time_in_rotation_until_each_has_ended(tmp_path: pathlib.Path):

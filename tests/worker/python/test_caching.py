@@ -48,7 +48,7 @@ def same(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> bool:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_weights_are_those_without_a_cache_over_freezes_and_thaws(
+def test_weights_are_those_without_a_cache_over_freezes_and_unfreezes(
     workers: int, plain: list[dict[str, Any]], cache_daemon: Daemon, tmp_path: pathlib.Path
 ):
     cached = train(tmp_path / "out", "--cache", cache_daemon.address, "--patient", "--workers", workers)
@@ -210,7 +210,7 @@ def test_a_rank_without_a_cache_is_not_waited_for(
     assert cached[rank]["counters"]["passes_skipped"] > 2 and not cached[1 - rank]["counters"]
 
 
-def test_what_thaws_is_forgotten(tmp_path: pathlib.Path):
+def test_what_unfreezes_is_forgotten(tmp_path: pathlib.Path):
     port = free_port()
     daemon = Daemon(tmp_path, port)
     daemon.start()

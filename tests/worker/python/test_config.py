@@ -138,7 +138,7 @@ def test_good_constants_reach_the_controller_as_they_are():
         ("auto", "late_threshold", 1),
         ("auto", "readings", 3),
         ("auto", "reprobe_every", -1),
-        ("auto", "thaw_rise", 0.5),
+        ("auto", "unfreeze_rise", 0.5),
         ("auto", "second_opinion", 1),
         ("auto", "start", float("nan")),
         ("auto", "early_share", 1.5),
@@ -158,7 +158,14 @@ def test_constants_of_the_other_policies_have_ranges_too(policy: str, name: str,
 
 
 def test_constants_of_the_other_policies_reach_the_controller_as_they_are():
-    options = {"start": 0, "every": 0.05, "threshold": 0.1, "reprobe_every": 0, "thaw_rise": 0, "second_opinion": False}
+    options = {
+        "start": 0,
+        "every": 0.05,
+        "threshold": 0.1,
+        "reprobe_every": 0,
+        "unfreeze_rise": 0,
+        "second_opinion": False,
+    }
     config = Config(policy="auto", options=options)
     assert json.loads(config.policy_json()) == {"auto": {**options, "batch_size": 32}}
     assert json.loads(config.policy_json(16))["auto"]["batch_size"] == 16

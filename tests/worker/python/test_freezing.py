@@ -140,7 +140,7 @@ def test_momentum_starts_anew_at_the_unfreeze_and_that_of_active_layers_does_not
     model = make()
     optimizer = make_optimizer("sgd", variant, model)
     freezer = Freezer(layer_modules(model), [optimizer])
-    thawed = dict(layer_modules(model)[0].parameters())
+    unfrozen = dict(layer_modules(model)[0].parameters())
 
     def step(number: int) -> None:
         optimizer.zero_grad()
@@ -154,9 +154,9 @@ def test_momentum_starts_anew_at_the_unfreeze_and_that_of_active_layers_does_not
     kept = optimizer.state[model.head.weight]["momentum_buffer"].clone()
     freezer.apply(0)
     assert torch.equal(kept, optimizer.state[model.head.weight]["momentum_buffer"])
-    before = {name: p.detach().clone() for name, p in thawed.items()}
+    before = {name: p.detach().clone() for name, p in unfrozen.items()}
     step(11)
-    for name, parameter in thawed.items():
+    for name, parameter in unfrozen.items():
         first = parameter.grad + 0.1 * before[name]  # the gradient with weight decay: what a first step is
         torch.testing.assert_close(parameter.detach(), before[name] - 1e-2 * first, rtol=1e-6, atol=1e-7)
 
@@ -224,7 +224,7 @@ def test_the_last_layer_module_never_freezes(prefix):
     assert freezer.prefix == 2
 
 
-def test_parameters_that_were_replaced_while_frozen_are_thawed_by_their_names():
+def test_parameters_that_were_replaced_while_frozen_are_unfrozen_by_their_names():
     model = make()
     freezer = Freezer(layer_modules(model), [])
     freezer.apply(3)
@@ -433,7 +433,7 @@ def test_a_copy_holds_neither_the_freezer_nor_does_the_model():
     assert gone() is None
     other.train()
     model.train()
-    assert not model.blocks[0].norm.training  # still frozen: nobody thawed it
+    assert not model.blocks[0].norm.training  # still frozen: nobody unfroze it
 
 
 def test_a_pickled_frozen_model_loads_where_egeria_is_not_installed():

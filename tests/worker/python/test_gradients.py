@@ -54,9 +54,9 @@ class Metered:
 
     def step(self, passes: Callable[[], None], first: int = 0) -> Squares | None:
         """Measures what `passes` does."""
-        thawed = [parameter for module in self.modules[first : self.frozen] for _, parameter in module.parameters()]
+        unfrozen = [parameter for module in self.modules[first : self.frozen] for _, parameter in module.parameters()]
         self.optimizer.zero_grad()
-        self.meter.begin(self.modules, first, thawed, 1)
+        self.meter.begin(self.modules, first, unfrozen, 1)
         passes()
         self.meter.before_step(self._aside)
         return self.meter.end()

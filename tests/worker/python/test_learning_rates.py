@@ -21,7 +21,7 @@ def setting(*rates: float | None) -> tuple[LearningRates, list[LayerModule], lis
 
 def still(*rates: float | None) -> int:
     learning_rates, modules, _ = setting(*rates)
-    return learning_rates.still_modules(learning_rates.now(), modules)
+    return learning_rates.zero_lr_prefix(learning_rates.now(), modules)
 
 
 def test_modules_of_rate_zero_are_still_from_the_front_on():
@@ -34,7 +34,7 @@ def test_modules_of_rate_zero_are_still_from_the_front_on():
 def test_the_last_module_is_never_still():
     assert still(0.0, 0.1, 0.0, 0.0) == 1
     learning_rates, modules, _ = setting(0.0, 0.0, 0.0, 0.1)
-    assert learning_rates.still_modules(learning_rates.now(), modules[:3]) == 2
+    assert learning_rates.zero_lr_prefix(learning_rates.now(), modules[:3]) == 2
 
 
 def test_before_a_warm_up_nothing_is_still():
@@ -43,13 +43,13 @@ def test_before_a_warm_up_nothing_is_still():
 
 def test_at_the_end_of_a_schedule_it_is_as_it_was():
     learning_rates, modules, optimizers = setting(0.0, 0.0, 0.1, 0.1)
-    assert learning_rates.still_modules(learning_rates.now(), modules) == 2
+    assert learning_rates.zero_lr_prefix(learning_rates.now(), modules) == 2
     for optimizer in optimizers:
         optimizer.param_groups[0]["lr"] = 0.0
-    assert learning_rates.still_modules(learning_rates.now(), modules) == 2
+    assert learning_rates.zero_lr_prefix(learning_rates.now(), modules) == 2
     for optimizer in optimizers:
         optimizer.param_groups[0]["lr"] = 0.1
-    assert learning_rates.still_modules(learning_rates.now(), modules) == 0
+    assert learning_rates.zero_lr_prefix(learning_rates.now(), modules) == 0
 
 
 def test_modules_in_no_optimizer_are_their_owners_business():
@@ -61,17 +61,17 @@ def test_a_module_with_a_parameter_that_learns_is_not_still():
     learning_rates, modules, optimizers = setting(0.0, 0.0, 0.1, 0.1)
     group = optimizers[1].param_groups[0]
     optimizers[1].add_param_group({"params": [group["params"].pop()], "lr": 0.1})
-    assert learning_rates.still_modules(learning_rates.now(), modules) == 1
+    assert learning_rates.zero_lr_prefix(learning_rates.now(), modules) == 1
 
 
 def test_it_is_counted_anew_when_rates_change():
     learning_rates, modules, optimizers = setting(0.0, 0.0, 0.1, 0.1)
     assert learning_rates.now() == [0.0, 0.0, 0.1, 0.1]
-    assert learning_rates.still_modules(learning_rates.now(), modules) == 2
+    assert learning_rates.zero_lr_prefix(learning_rates.now(), modules) == 2
     optimizers[1].param_groups[0]["lr"] = 0.1
-    assert learning_rates.still_modules(learning_rates.now(), modules) == 1
+    assert learning_rates.zero_lr_prefix(learning_rates.now(), modules) == 1
     optimizers[1].param_groups[0]["lr"] = torch.tensor(0.0)
-    assert learning_rates.still_modules(learning_rates.now(), modules) == 2
+    assert learning_rates.zero_lr_prefix(learning_rates.now(), modules) == 2
 
 
 def test_the_rate_is_summed_of_the_first_group_that_has_learned_as_long_as_it_does():

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from egeria.errors import EgeriaError
-from egeria.modules import LayerModule, from_unit_names, partition, table_modules, unwrap
+from egeria.modules import LayerModule, embedding_prefix, from_unit_names, partition, unwrap
 
 
 class Block(nn.Module):
@@ -229,12 +229,12 @@ def test_a_parameter_that_is_used_twice_counts_once():
 def test_front_modules_that_are_lookup_tables_are_known_as_such():
     tables = nn.ModuleDict({"words": nn.Embedding(1_000, 16), "places": nn.Embedding(64, 16), "norm": nn.LayerNorm(16)})
     model = nn.Sequential(tables, nn.Linear(16, 16), nn.Linear(16, 1_000))  # as many as the words have
-    assert table_modules(partition(model, [model[0], model[1], model[2]])) == 1
-    assert table_modules(partition(model, [[model[0], model[1]], model[2]])) == 0, (
+    assert embedding_prefix(partition(model, [model[0], model[1], model[2]])) == 1
+    assert embedding_prefix(partition(model, [[model[0], model[1]], model[2]])) == 0, (
         "mixed with a layer of 272 parameters"
     )
-    assert table_modules(partition(nn.Sequential(*model[1:]), ["0", "1"])) == 0
+    assert embedding_prefix(partition(nn.Sequential(*model[1:]), ["0", "1"])) == 0
     bags = nn.Sequential(nn.EmbeddingBag(500, 8), nn.Embedding(500, 8))
-    assert table_modules(partition(bags, ["0", "1"])) == 1, "not the last one"
+    assert embedding_prefix(partition(bags, ["0", "1"])) == 1, "not the last one"
     recommender = nn.Sequential(nn.EmbeddingBag(500, 8), nn.Linear(8, 8), nn.Linear(8, 1))
-    assert table_modules(partition(recommender, ["0", "1", "2"])) == 0, "its table is what it learns"
+    assert embedding_prefix(partition(recommender, ["0", "1", "2"])) == 0, "its table is what it learns"

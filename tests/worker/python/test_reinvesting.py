@@ -35,7 +35,7 @@ def test_a_clock_buys_the_steps_that_take_the_time_that_it_saves() -> None:
     assert egeria.reinvest(1000, auto, REPORT, learning_rates=[1, 1, 0, 0]) == int(1000 / (1 - 0.18 * 0.6))
     assert egeria.reinvest(1000, auto, REPORT, learning_rates=[1, 0]) == int(1000 / (1 - 0.01**0.5 * 0.6))
     assert egeria.reinvest(1000, auto, REPORT, learning_rates=[1, 1]) == 1000  # nothing freezes
-    tables = dataclasses.replace(REPORT, table_modules=1)  # gone from 40 % on, for .4 * .05 of the .36 to come
+    tables = dataclasses.replace(REPORT, embedding_prefix=1)  # gone from 40 % on, for .4 * .05 of the .36 to come
     rates = [1 - point / 100 for point in range(101)]
     late = 0.975  # the second check after only the rest, .28 % of the area, is to come: it waits for readings first
     assert egeria.reinvest(1000, auto, tables, learning_rates=rates) == pytest.approx(

@@ -642,7 +642,7 @@ def test_auto_freezes_at_once_what_has_no_learning_rate(controller: Any, policy:
     with training.attach(controller=controller.address, batch_size=8, policy=policy) as session:
         assert len(session.modules) == len(parts)
         if policy == "none":
-            train_until(training, session, lambda: "still_modules" in history())
+            train_until(training, session, lambda: "zero_lr_prefix" in history())
             training.train(20, session)
             assert session.prefix == 0 and history("--decisions") == ""
             return

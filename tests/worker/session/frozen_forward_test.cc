@@ -15,8 +15,8 @@
 #include "tests/support/cache_daemon.h"
 #include "tests/support/toy_model.h"
 #include "torch/nn/modules/conv.h"
-#include "worker/cache/content_watch.h"
-#include "worker/cache/tensor_hash.h"
+#include "worker/cache/client/content_watch.h"
+#include "worker/cache/client/tensor_hash.h"
 #include "worker/session/row_proof.h"
 #include "worker/session/side_pass.h"
 
@@ -178,7 +178,7 @@ TEST_F(FrozenForwardTest, LeavesBatchesOfAnotherSizeAlone) {
   EXPECT_EQ(forward_->totals().hits, kBatch);
 }
 
-TEST_F(FrozenForwardTest, ForgetsWhatThawsAndNeverUsesItForOtherWeights) {
+TEST_F(FrozenForwardTest, ForgetsWhatUnfreezesAndNeverUsesItForOtherWeights) {
   Start();
   Confirm();
   const cache::Fingerprint before =

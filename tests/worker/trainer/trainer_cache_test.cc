@@ -66,7 +66,7 @@ class TrainerCacheTest : public ::testing::Test {
     options_.threads = 1;
     options_.augment = "none";
     EXPECT_TRUE(ResolveOptions(&options_).ok());
-    // Freeze, freeze more, thaw all, and freeze what was frozen before, with other weights now.
+    // Freeze, freeze more, unfreeze all, and freeze what was frozen before, with other weights now.
     std::ofstream(folder_ / "plans.json")
         << "[{\"step\": 6, \"frozen_prefix\": 2}, {\"step\": 42, \"frozen_prefix\": 3},"
            " {\"step\": 48, \"frozen_prefix\": 0}, {\"step\": 52, \"frozen_prefix\": 2}]";
@@ -107,7 +107,7 @@ class TrainerCacheTest : public ::testing::Test {
   Options options_;
 };
 
-TEST_F(TrainerCacheTest, GivesTheSameWeightsThroughFreezingThawingAndFreezingAgain) {
+TEST_F(TrainerCacheTest, GivesTheSameWeightsThroughFreezingUnfreezingAndFreezingAgain) {
   const RunSummary plain = Plain(), cached = TrainOn(Cached());
   EXPECT_EQ(plain.parameters_hash, cached.parameters_hash);
   EXPECT_EQ(plain.validation_loss, cached.validation_loss);

@@ -116,7 +116,7 @@ TEST_F(TrainerTest, AResumedRunEqualsTheUninterruptedOneInsideAFrozenPhase) {
     const auto whole = TrainOn(ranks, options_);
     ASSERT_TRUE(whole.ok()) << whole.status();
     options_.checkpoint = Path("parts.ckpt");
-    for (const int64_t stop : {15, 20, 30, 0}) {  // frozen, frozen, after a partial thaw, to the end
+    for (const int64_t stop : {15, 20, 30, 0}) {  // frozen, frozen, after a partial unfreeze, to the end
       options_.stop_after = stop;
       options_.resume = stop != 15;
       const auto part = TrainOn(ranks, options_);

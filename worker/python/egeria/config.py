@@ -102,7 +102,7 @@ _CONSTANTS: dict[str, dict[str, tuple[Callable[[Any], bool], str]]] = {
         "readings": _integer(4, 1_000),
         "least_readings": _integer(4, 1_000),
         "reprobe_every": _share(1e-4, 1, zero="never"),
-        "thaw_rise": _number(1, math.inf, zero_too=True),
+        "unfreeze_rise": _number(1, math.inf, zero_too=True),
         "most_backoff": _integer(1, 64),
         "second_opinion": _BOOLEAN,
         "batch_size": _integer(2, 4_096),

@@ -28,7 +28,7 @@ from egeria.doctor_report import CONTROLLER, UNKNOWN, WORKER, BackendReport, Mod
 from egeria.errors import EgeriaError
 from egeria.freezing import Freezer
 from egeria.graph import ExportedModel, GraphError, RootInputs, export_model
-from egeria.modules import LayerModule, ModuleSpec, from_unit_names, partition, table_modules, unwrap
+from egeria.modules import LayerModule, ModuleSpec, embedding_prefix, from_unit_names, partition, unwrap
 from egeria.probing import record_calls
 from egeria.replicas import Replicas
 
@@ -89,7 +89,7 @@ def examine(
         findings.savings,
         findings.refusal,
         tuple(findings.notes),
-        table_modules(findings.modules),
+        embedding_prefix(findings.modules),
     )
 
 

@@ -72,7 +72,7 @@ class Saving:
 @dataclasses.dataclass(frozen=True)
 class Report:
     """What examine() found. `refusal` is what attach() would raise, or None; `notes` say what is not known;
-    `table_modules` is how many of the first layer modules are lookup tables, which may freeze early."""
+    `embedding_prefix` is how many of the first layer modules are lookup tables, which may freeze early."""
 
     model: str
     parameters: int
@@ -80,7 +80,7 @@ class Report:
     savings: tuple[Saving, ...]
     refusal: str | None
     notes: tuple[str, ...]
-    table_modules: int = 0
+    embedding_prefix: int = 0
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2)

@@ -71,13 +71,13 @@ class Freezer:
         has not come to its end or has to be undone: no momentum is stale."""
         self._set(prefix, lambda parameter: None)
 
-    def _set(self, prefix: int, when_thawed: Callable[[nn.Parameter], None]) -> bool:
+    def _set(self, prefix: int, when_unfrozen: Callable[[nn.Parameter], None]) -> bool:
         changed = prefix != self._prefix
         frozen, active = self._modules[:prefix], self._modules[prefix:]
         parameters, others = _named(frozen), _named(active)
         kept = {id(parameter) for parameter in others.values()}
         parameters = {name: value for name, value in parameters.items() if id(value) not in kept}
-        self._thaw({name: value for name, value in others.items() if name in self._asked}, when_thawed)
+        self._unfreeze({name: value for name, value in others.items() if name in self._asked}, when_unfrozen)
         self._freeze(parameters)
         self._frozen = parameters
         training = any(unit.training for unit in self._modules[-1].units)
@@ -86,7 +86,7 @@ class Freezer:
         self._prefix = prefix
         return changed
 
-    def thawed_by(self, modules: Iterable[LayerModule]) -> list[nn.Parameter]:
+    def unfrozen_by(self, modules: Iterable[LayerModule]) -> list[nn.Parameter]:
         """Parameters of `modules` that are frozen, and would train again if these were not."""
         return [parameter for name, parameter in _named(modules).items() if self._asked.get(name, False)]
 
@@ -107,11 +107,11 @@ class Freezer:
             parameter.requires_grad_(False)
             parameter.grad = None
 
-    def _thaw(self, parameters: dict[str, nn.Parameter], when_thawed: Callable[[nn.Parameter], None]) -> None:
+    def _unfreeze(self, parameters: dict[str, nn.Parameter], when_unfrozen: Callable[[nn.Parameter], None]) -> None:
         for name, parameter in parameters.items():
             if self._asked.pop(name):
                 parameter.requires_grad_(True)
-                when_thawed(parameter)
+                when_unfrozen(parameter)
 
     def _reset_momentum(self, parameter: nn.Parameter) -> None:
         # In place: fused optimizers take no mixture of buffers and None. From zeros, a step is the gradient's.

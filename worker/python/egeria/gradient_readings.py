@@ -49,7 +49,7 @@ class GradientReadings:
             first = request.first_module
             self._try(
                 lambda: self._meter.begin(
-                    self._switcher.modules, first, self._switcher.thawed_by(first), self._switcher.ranks
+                    self._switcher.modules, first, self._switcher.unfrozen_by(first), self._switcher.ranks
                 )
             )
 

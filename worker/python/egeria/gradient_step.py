@@ -53,7 +53,7 @@ class GradientStep:
         replicas: Replicas,
         model: nn.Module,
         modules: Sequence[Sequence[nn.Parameter]],
-        thawed: Sequence[nn.Parameter],
+        unfrozen: Sequence[nn.Parameter],
         ranks: int,
         metric: OptimizerMetric,
         compared: bool,
@@ -66,8 +66,8 @@ class GradientStep:
         self._ranks = ranks
         self._metric = metric
         metric.begin()
-        self._thawed = list(thawed)
-        frozen = {id(parameter) for parameter in thawed}
+        self._unfrozen = list(unfrozen)
+        frozen = {id(parameter) for parameter in unfrozen}
         self._parameters = [
             [parameter for parameter in module if parameter.requires_grad or id(parameter) in frozen]
             for module in modules
@@ -115,7 +115,7 @@ class GradientStep:
         if self._replay is not None:
             self._replay.close()
             self._replay = None
-        if self._ranks == 1 or self._thawed:
+        if self._ranks == 1 or self._unfrozen:
             self._replay = Replay(self._model, args, kwargs, batch)
 
     def after_forward(self, output: Any) -> None:
@@ -188,9 +188,9 @@ class GradientStep:
         self._unhook()
         replay, self._replay = self._replay, None
         try:
-            if self._failure is not None and not (self._thawed and self._ranks > 1):
+            if self._failure is not None and not (self._unfrozen and self._ranks > 1):
                 raise CannotReplay(f"{type(self._failure).__name__}: {self._failure}")
-            if self._thawed:
+            if self._unfrozen:
                 self._result = self._probe_frozen(replay, aside)
             elif self._ranks > 1:
                 self._result = self._of_ranks()
@@ -278,7 +278,7 @@ class GradientStep:
         if self._ranks == 1:
             if replay is None:
                 return None
-            with aside(), _requiring_gradients(self._thawed):
+            with aside(), _requiring_gradients(self._unfrozen):
                 return self._of_halves(replay)
         failure = self._failure
         flat: Tensor | None = None
@@ -288,7 +288,7 @@ class GradientStep:
                 raise failure
             if replay is None:
                 raise CannotReplay("no forward pass of it has been seen")
-            with aside(), _requiring_gradients(self._thawed):
+            with aside(), _requiring_gradients(self._unfrozen):
                 (whole,) = replay.gradients(self._parameters, 1)
             own = self._sums_of(whole)
             self._compare(own[0])

@@ -61,15 +61,15 @@ class GradientMeter:
         self._parameters: list[list[nn.Parameter]] = []  # of those: to find them takes a while
         self._compared = False  # whether a pass on the side has given what training's did
         self._in_vain = 0  # steps in a row
-        self._thawed = 0  # parameters that were looked at in them
+        self._unfrozen = 0  # parameters that were looked at in them
 
-    def begin(self, modules: Sequence[LayerModule], first: int, thawed: Sequence[nn.Parameter], ranks: int) -> None:
+    def begin(self, modules: Sequence[LayerModule], first: int, unfrozen: Sequence[nn.Parameter], ranks: int) -> None:
         """The step that begins is measured.
 
         Args:
           modules: all layer modules.
           first: the first that is asked for.
-          thawed: parameters of the frozen ones among those asked for that would train again if unfrozen.
+          unfrozen: parameters of the frozen ones among those asked for that would train again if unfrozen.
           ranks: that train the model.
         """
         self.end()
@@ -80,12 +80,12 @@ class GradientMeter:
         if modules is not self._modules:
             self._modules = modules
             self._parameters = [[parameter for _, parameter in module.parameters()] for module in modules]
-        if len(thawed) != self._thawed:
-            self._in_vain, self._thawed = 0, len(thawed)
-        if (thawed or ranks == 1) and self._in_vain >= _MOST_IN_VAIN:
+        if len(unfrozen) != self._unfrozen:
+            self._in_vain, self._unfrozen = 0, len(unfrozen)
+        if (unfrozen or ranks == 1) and self._in_vain >= _MOST_IN_VAIN:
             return
         self._step = GradientStep(
-            self._replicas, self._model, self._parameters[first:], thawed, ranks, self._metric, self._compared
+            self._replicas, self._model, self._parameters[first:], unfrozen, ranks, self._metric, self._compared
         )
 
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

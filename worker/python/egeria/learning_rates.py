@@ -40,7 +40,7 @@ class LearningRates:
         """Of `sum`, over all steps so far, which are so many; 0: unknown."""
         return self.sum / steps if self.sum is not None and steps > 0 else 0.0
 
-    def still_modules(self, rates: Sequence[float], modules: Sequence[LayerModule]) -> int:
+    def zero_lr_prefix(self, rates: Sequence[float], modules: Sequence[LayerModule]) -> int:
         """How many of the first layer modules no optimizer changes, because their learning rates are 0.
 
         Only those up to the last one that is in a group of rate 0: modules that are in no optimizer are their owner's

@@ -18,7 +18,7 @@ from egeria.config import Config
 from egeria.errors import EgeriaError
 from egeria.graph import ExportedModel, GraphError, RootInputs, ShapeMismatch, export_model
 from egeria.isolation import device_of
-from egeria.modules import LayerModule, ModuleSpec, has_parameters, partition, table_modules
+from egeria.modules import LayerModule, ModuleSpec, embedding_prefix, has_parameters, partition
 from egeria.probing import LocalReference, compared, record_calls
 from egeria.replicas import is_fully_sharded
 from egeria.states import Switch, saved_before
@@ -175,7 +175,7 @@ class Link:
             "budget": config.budget or 0.0,
             "saved_before": saved_before(subject.step, subject.switches, shares, subject.total_steps),
             "mean_rate_before": subject.mean_rate_before,
-            "table_modules": table_modules(self.modules),
+            "embedding_prefix": embedding_prefix(self.modules),
             "losses_reported": subject.losses_reported,
             "step": subject.step,
             "frozen_prefix": subject.frozen_prefix,

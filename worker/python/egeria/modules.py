@@ -89,7 +89,7 @@ class LayerModule:
             yield from unit.named_buffers(prefix=prefix)
 
 
-def table_modules(modules: Sequence[LayerModule]) -> int:
+def embedding_prefix(modules: Sequence[LayerModule]) -> int:
     """Counts the first layer modules that are lookup tables, unless they are most of the model; never the last one."""
     count = next(
         (index for index, module in enumerate(modules[:-1]) if not module.is_lookup_table()), max(0, len(modules) - 1)

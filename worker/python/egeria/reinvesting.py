@@ -67,7 +67,7 @@ def planned_saving(
         )
     shares = step_shares(report.savings, len(report.modules))
     return _native.planned_saving(
-        config.policy_json(), total_steps, shares, config.budget or 0.0, list(learning_rates), report.table_modules
+        config.policy_json(), total_steps, shares, config.budget or 0.0, list(learning_rates), report.embedding_prefix
     )
 
 

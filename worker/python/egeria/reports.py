@@ -15,7 +15,7 @@ from egeria.schedules import counts_processes, unwrapped
 class _Report:
     step: int
     learning_rates: list[float]
-    still_modules: int
+    zero_lr_prefix: int
     losses: list[Tensor]
 
 
@@ -53,19 +53,19 @@ class Reports:
             self._pending.losses.append(value)
             self.flush(link, prefix)
 
-    def end_step(self, step: int, learning_rates: list[float], still_modules: int, link: Any, prefix: int) -> None:
-        """The optimizer has stepped; the first `still_modules` layer modules have learning rates of 0. What was
+    def end_step(self, step: int, learning_rates: list[float], zero_lr_prefix: int, link: Any, prefix: int) -> None:
+        """The optimizer has stepped; the first `zero_lr_prefix` layer modules have learning rates of 0. What was
         missing of the step before will not come."""
         self.flush(link, prefix)
         self.steps += 1
-        self._pending = _Report(step, learning_rates, still_modules, self._losses)
+        self._pending = _Report(step, learning_rates, zero_lr_prefix, self._losses)
         self._losses = []
         self._forward = False
 
-    def correct_still(self, still_modules: int) -> None:
+    def correct_still(self, zero_lr_prefix: int) -> None:
         """The order of the layer modules is known now: of the step that has ended last."""
         if self._pending is not None:
-            self._pending.still_modules = still_modules
+            self._pending.zero_lr_prefix = zero_lr_prefix
 
     def boundary(self, link: Any, prefix: int) -> None:
         """What happens between two steps has happened: `prefix` layer modules are frozen now."""
@@ -81,7 +81,7 @@ class Reports:
         loss = None
         if losses:
             loss = losses[0] if len(losses) == 1 else torch.stack([entry.float() for entry in losses]).mean()
-        link.native.report(report.step, loss, report.learning_rates, prefix, report.still_modules)
+        link.native.report(report.step, loss, report.learning_rates, prefix, report.zero_lr_prefix)
 
 
 def total_steps_of(scheduler: Any, step: int) -> int | None:

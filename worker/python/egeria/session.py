@@ -451,7 +451,7 @@ class Session:
             self._uneven = True
             self._fail(
                 "[UNEVEN_INPUTS] in DistributedDataParallel.join() some ranks take fewer steps than others, so "
-                "nothing freezes or thaws from here on; give all of them as many batches, as "
+                "nothing freezes or unfreezes from here on; give all of them as many batches, as "
                 "DistributedSampler does",
                 None,
             )
@@ -544,7 +544,7 @@ class Session:
             self._watch_wrappers()
         if (link := self._link.link) is not None:
             self._reorder(link)
-            self._reports.correct_still(self._rates.still_modules(self._rates.now(), self.modules))
+            self._reports.correct_still(self._rates.zero_lr_prefix(self._rates.now(), self.modules))
 
     def _reorder(self, link: Link) -> None:
         """Takes the layer modules in the order in which the forward pass calls them."""
@@ -614,7 +614,7 @@ class Session:
         rates = self._rates.now()
         self._rates.end_step(rates)
         # Before the line starts, modules may be in another order than the model calls them.
-        still = self._rates.still_modules(rates, self.modules) if self._link.link is not None else 0
+        still = self._rates.zero_lr_prefix(rates, self.modules) if self._link.link is not None else 0
         self._reports.end_step(self._step, rates, still, self._link.link, prefix)
 
     def _rank(self) -> int:

@@ -91,9 +91,9 @@ class Switcher:
             self._gradient_bytes = self.replicas.gradient_bytes if self.group is not None else 0
         return self._gradient_bytes
 
-    def thawed_by(self, first: int) -> list[nn.Parameter]:
+    def unfrozen_by(self, first: int) -> list[nn.Parameter]:
         """Parameters that would train again if only `first` layer modules were frozen."""
-        return self._freezer.thawed_by(self.modules[first : self.prefix])
+        return self._freezer.unfrozen_by(self.modules[first : self.prefix])
 
     def hold(self) -> None:
         """Before a training forward pass: frozen layers are in the modes that they were frozen in, and have no

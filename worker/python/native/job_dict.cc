@@ -98,7 +98,7 @@ JobDescription ReadJob(const py::dict& dict) {
       {"budget", Into(&JobDescription::budget)},
       {"saved_before", Into(&JobDescription::saved_before)},
       {"mean_rate_before", Into(&JobDescription::mean_rate_before)},
-      {"table_modules", Into(&JobDescription::table_modules)},
+      {"embedding_prefix", Into(&JobDescription::embedding_prefix)},
       {"losses_reported", Into(&JobDescription::losses_reported)},
       {"step", Into(&JobDescription::step)},
       {"frozen_prefix", Into(&JobDescription::frozen_prefix)},

@@ -17,10 +17,10 @@
 #include "common/graph/graph_json.h"
 #include "torch/csrc/utils/pybind.h"
 #include "torch/headeronly/version.h"
-#include "worker/cache/activation_cache.h"
-#include "worker/cache/content_watch.h"
-#include "worker/cache/cost_model.h"
-#include "worker/cache/tensor_hash.h"
+#include "worker/cache/client/activation_cache.h"
+#include "worker/cache/client/content_watch.h"
+#include "worker/cache/client/cost_model.h"
+#include "worker/cache/client/tensor_hash.h"
 #include "worker/commit/parameter_checksum.h"
 #include "worker/freeze/partition.h"
 #include "worker/planning/planned_saving.h"
@@ -307,10 +307,10 @@ void DefineLink(py::module_& module) {
       .def(
           "report",
           [](PythonLink& link, int64_t step, const std::optional<at::Tensor>& loss,
-             const std::vector<double>& learning_rates, int frozen_prefix, int still_modules) {
-            link.Report(step, loss.value_or(at::Tensor()), learning_rates, frozen_prefix, still_modules);
+             const std::vector<double>& learning_rates, int frozen_prefix, int zero_lr_prefix) {
+            link.Report(step, loss.value_or(at::Tensor()), learning_rates, frozen_prefix, zero_lr_prefix);
           },
-          "step"_a, "loss"_a, "learning_rates"_a, "frozen_prefix"_a, "still_modules"_a = 0, Unlocked())
+          "step"_a, "loss"_a, "learning_rates"_a, "frozen_prefix"_a, "zero_lr_prefix"_a = 0, Unlocked())
       .def("record_switch", &PythonLink::RecordSwitch, "unfreeze"_a, "identical"_a, Unlocked())
       .def("record_dropped_sample", &PythonLink::RecordDroppedSample, Unlocked())
       .def("set_totals", &PythonLink::SetModelTotals, "frozen_share"_a = 0.0, "bytes_reduced"_a = 0, Unlocked())
@@ -528,12 +528,12 @@ PYBIND11_MODULE(_native, module) {
   module.def(
       "planned_saving",
       [](const std::string& policy_json, int64_t total_steps, const std::vector<double>& step_shares, double budget,
-         const std::vector<double>& learning_rates, int table_modules) {
+         const std::vector<double>& learning_rates, int embedding_prefix) {
         return ValueOrRaise(
-            worker::PlannedSaving(policy_json, total_steps, step_shares, budget, learning_rates, table_modules));
+            worker::PlannedSaving(policy_json, total_steps, step_shares, budget, learning_rates, embedding_prefix));
       },
       "policy_json"_a, "total_steps"_a, "step_shares"_a, "budget"_a = 0.0, "learning_rates"_a = std::vector<double>(),
-      "table_modules"_a = 0, "The part of a training's time that a policy saves by the clock alone.");
+      "embedding_prefix"_a = 0, "The part of a training's time that a policy saves by the clock alone.");
   module.def("saved_before", &worker::SavedBefore, "step"_a, "changes"_a, "modules"_a, "step_shares"_a, "total_steps"_a,
              "The part of a training's time, 0..1, that was saved before `step` by (step, frozen prefix) changes.");
   module.def("reinvested_steps", &worker::ReinvestedSteps, "steps"_a, "saving"_a,

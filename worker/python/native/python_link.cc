@@ -191,10 +191,10 @@ absl::StatusOr<std::optional<worker::Plan>> PythonLink::Commit(int64_t step) {
 }
 
 void PythonLink::Report(int64_t step, const at::Tensor& loss, const std::vector<double>& learning_rates,
-                        int frozen_prefix, int still_modules) {
+                        int frozen_prefix, int zero_lr_prefix) {
   if (InChild()) return;
   const std::lock_guard<std::timed_mutex> lock(in_use_);
-  link_->Report(step, loss, learning_rates, frozen_prefix, still_modules);
+  link_->Report(step, loss, learning_rates, frozen_prefix, zero_lr_prefix);
 }
 
 void PythonLink::RecordSwitch(bool unfreeze, bool identical) {

@@ -69,7 +69,7 @@ class PythonLink {
                      std::vector<worker::NamedTensor> tensors);
   absl::StatusOr<std::optional<worker::Plan>> Commit(int64_t step);
   void Report(int64_t step, const at::Tensor& loss, const std::vector<double>& learning_rates, int frozen_prefix,
-              int still_modules);
+              int zero_lr_prefix);
   void RecordSwitch(bool unfreeze, bool identical);
   void RecordDroppedSample();
   void SetModelTotals(double frozen_share, int64_t bytes_reduced);

@@ -6,10 +6,10 @@
 #include "ATen/core/grad_mode.h"
 #include "common/base/status.h"
 #include "common/graph/graph_json.h"
-#include "controller/reference/backend.h"
-#include "controller/reference/reference_chain.h"
-#include "controller/reference/reference_module.h"
-#include "controller/reference/wire_checks.h"
+#include "common/reference/backend.h"
+#include "common/reference/reference_chain.h"
+#include "common/reference/reference_module.h"
+#include "common/reference/wire_checks.h"
 #include "worker/session/wire.h"
 
 namespace egeria::python {

@@ -6,7 +6,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
-#include "controller/reference/selection.h"
+#include "common/reference/selection.h"
 #include "worker/freeze/named_tensor.h"
 
 namespace egeria::python {

@@ -1,0 +1,207 @@
+"""The command line of `egeria bench`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import pathlib
+import sys
+from collections.abc import Callable, Sequence
+
+from bench import tasks
+from bench.harness.bench import Plan, run_all
+from bench.harness.errors import BenchError
+from bench.harness.records import file_of
+from bench.harness.report import write_reports
+from bench.harness.runs import PLANNED, Run, parse_variants, policy_run, resolved_options
+
+_DESCRIPTION = """Trains a task with and without freezing, beside the controls that save the same time without it.
+
+  egeria bench digits --policy plasticity,schedule --seeds 0,1,2 --out results
+  egeria bench all --policy auto,staged,plasticity --seeds 0,1,2 --data DIR --out results --resume
+  egeria bench report --out results
+
+For each seed: the plain run, the policies, a freeze that is known to come too early, and for the policies of
+--controls two runs that save the policy's time by doing less: the schedule in fewer steps, and fewer steps at low
+learning rates. docs/benchmarks.md has more.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Returns the exit code: 0; 1 if a run failed; 2 for a bad command line."""
+    parser = _parser()
+    flags = parser.parse_args(arguments)
+    try:
+        if flags.task == "report":
+            for file in write_reports(flags.out):
+                print(file)
+            return 0
+        plan = _plan(flags)
+        failed = run_all(plan)
+        if any(file_of(flags.out, name).exists() for name in plan.tasks):
+            for file in write_reports(flags.out):
+                print(file)
+        return 1 if failed else 0
+    except BenchError as error:
+        print(f"egeria bench: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("egeria bench: interrupted; --resume goes on from here", file=sys.stderr)
+        return 130
+
+
+def list_of(kind: type) -> Callable[[str], list]:
+    """A type for argparse: values of this type, with commas between them."""
+    return lambda text: [kind(part) for part in text.split(",")]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="egeria bench", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "task",
+        metavar="TASK[,TASK...]",
+        help=f"{', '.join(tasks.NAMES)}; all; report: write the reports from the records alone",
+    )
+    parser.add_argument("--policy", default="", metavar="P[,P...]", help="policies, as egeria.Config names them")
+    parser.add_argument(
+        "--options", default="{}", metavar="JSON", help='constants by policy, such as \'{"plasticity": {"window": 5}}\''
+    )
+    parser.add_argument(
+        "--variant",
+        action="append",
+        default=[],
+        metavar="LABEL=POLICY:JSON",
+        help="one more run of a policy, with constants of its own, under a name of its own",
+    )
+    parser.add_argument(
+        "--reinvest",
+        type=_factor,
+        action="append",
+        default=[],
+        metavar="FACTOR",
+        help='one more run of each policy with this many times the steps, such as 1.06; "planned": '
+        "as egeria.reinvest() plans for a clock, by times that are measured first",
+    )
+    parser.add_argument(
+        "--whole",
+        action="store_true",
+        help="policies are run from the first step on, and not from where they may first act",
+    )
+    parser.add_argument(
+        "--controls",
+        default=None,
+        metavar="LABEL[,LABEL...]",
+        help="runs that get same-time controls; default: auto and staged where they are among the "
+        'policies, else all. "none": no controls',
+    )
+    parser.add_argument("--no-early", action="store_true", help="without the negative control")
+    parser.add_argument("--seeds", default="0", metavar="N[,N...]")
+    parser.add_argument("--data", type=pathlib.Path, help="folder with the data sets (docs/benchmarks.md)")
+    parser.add_argument("--profile", default="small", help="small (default) or paper")
+    parser.add_argument("--ranks", type=int, default=2, help="processes of a run (default 2)")
+    parser.add_argument(
+        "--out",
+        type=pathlib.Path,
+        default=pathlib.Path("bench-results"),
+        help="folder of records and reports (default bench-results)",
+    )
+    parser.add_argument("--resume", action="store_true", help="leave out what has a record already")
+    parser.add_argument(
+        "--keep-checkpoints",
+        action="store_true",
+        help="so that a later call can start late policies where the plain run was",
+    )
+    return parser
+
+
+def _factor(text: str) -> float:
+    if text == "planned":
+        return PLANNED
+    factor = float(text)
+    if not 0 < factor < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no number of times the steps")
+    return factor
+
+
+def _plan(flags: argparse.Namespace) -> Plan:
+    try:
+        seeds = [int(seed) for seed in flags.seeds.split(",")]
+    except ValueError:
+        raise BenchError("BAD_SEEDS", f"--seeds {flags.seeds!r}; give whole numbers such as 0,1,2") from None
+    if flags.ranks < 1:
+        raise BenchError("BAD_RANKS", "--ranks must be at least 1")
+    runs = _policy_runs(flags)
+    labels = [run.label for run in runs]
+    if flags.controls is None:
+        controls = [label for label in labels if label in ("auto", "staged")] or labels
+    else:
+        controls = [] if flags.controls == "none" else flags.controls.split(",")
+    for label in controls:
+        if label not in labels:
+            raise BenchError(
+                "BAD_CONTROLS",
+                f"--controls names {label!r}, which is none of the runs: {', '.join(labels) or 'there are none'}",
+            )
+    names = tasks.NAMES if flags.task == "all" else flags.task.split(",")
+    for name in names:
+        tasks.create(name, flags.profile, flags.data)
+    return Plan(
+        tasks=names,
+        seeds=seeds,
+        profile=flags.profile,
+        ranks=flags.ranks,
+        runs=runs,
+        controls_for=controls,
+        early=not flags.no_early,
+        data=flags.data,
+        out=flags.out,
+        resume=flags.resume,
+        keep_checkpoints=flags.keep_checkpoints,
+    )
+
+
+def _policy_runs(flags: argparse.Namespace) -> list[Run]:
+    try:
+        constants = json.loads(flags.options)
+    except ValueError:
+        constants = None
+    policies = [policy for policy in flags.policy.split(",") if policy]
+    if not isinstance(constants, dict) or not set(constants) <= set(policies):
+        raise BenchError(
+            "BAD_OPTIONS",
+            "--options is a JSON object of the constants of policies in --policy, such "
+            'as \'{"plasticity": {"window": 5}}\'',
+        )
+    wanted = [(policy, policy, constants.get(policy, {})) for policy in policies] + parse_variants(flags.variant)
+    runs = [policy_run(label, policy, options) for label, policy, options in wanted]
+    runs += [
+        policy_run(label, policy, options, factor) for factor in flags.reinvest for label, policy, options in wanted
+    ]
+    if flags.whole:
+        runs = [dataclasses.replace(run, first_act=0.0) for run in runs]
+    labels = [run.label for run in runs]
+    if len(set(labels)) < len(labels):
+        raise BenchError("BAD_POLICY", f"two runs have one label: {', '.join(labels)}; name variants differently")
+    for run in runs:
+        _check(run)
+    return runs
+
+
+def _check(run: Run) -> None:
+    """Raises BenchError [BAD_POLICY] for what a session would refuse, before anything has run."""
+    try:
+        import egeria
+    except ImportError as error:
+        raise BenchError(
+            "NO_PACKAGE",
+            f"this Python cannot load the package egeria ({error}); start this as `egeria "
+            "bench`, or with PYTHONPATH=build/dev/python",
+        ) from None
+    try:
+        egeria.Config(controller="none", policy=run.policy, options=resolved_options(run, modules=8))
+    except egeria.EgeriaError as error:
+        raise BenchError("BAD_POLICY", f"{run.label}: {error}") from None

@@ -1,0 +1,361 @@
+"""From records to numbers: differences to the plain run of the same seed, times, controls. Pure functions."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from bench.harness.runs import Kind, control_share, own_options
+from bench.harness.task import Quality
+
+Record = Mapping[str, Any]
+
+# 95 % quantiles of Student's t, by degrees of freedom from 1 on. For more than ten the tenth is taken, which makes
+# intervals a little too wide.
+_STUDENT_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812)
+
+
+class Verdict(str, enum.Enum):
+    """Of a difference that is positive where better, by the 90 % interval of its mean."""
+
+    BEATS = "beats"
+    LOSES = "loses"
+    OPEN = "cannot be told apart"
+    ONE_SEED = "cannot be told: one seed"
+    DIVERGED = "cannot be told: a run diverged"
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """Values of several seeds; NaN throughout where one of them is.
+
+    Attributes:
+      deviation: sample standard deviation; None for a single value.
+    """
+
+    mean: float
+    deviation: float | None
+    least: float
+    most: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread | None:
+        """None without values."""
+        if not values:
+            return None
+        if not all(math.isfinite(value) for value in values):
+            return cls(math.nan, None, math.nan, math.nan, len(values))
+        return cls(
+            statistics.fmean(values),
+            statistics.stdev(values) if len(values) > 1 else None,
+            min(values),
+            max(values),
+            len(values),
+        )
+
+    @property
+    def diverged(self) -> bool:
+        """Whether one of the values is no finite number."""
+        return not math.isfinite(self.mean)
+
+    @property
+    def half_width(self) -> float | None:
+        """Of the two-sided 90 % interval of the mean, by Student's t; None without a deviation."""
+        if self.deviation is None:
+            return None
+        quantile = _STUDENT_95[min(self.count - 1, len(_STUDENT_95)) - 1]
+        return quantile * self.deviation / math.sqrt(self.count)
+
+    def is_below(self, limit: float) -> bool:
+        """Whether all of the mean's interval is."""
+        return self.half_width is not None and self.mean + self.half_width < limit
+
+    @property
+    def verdict(self) -> Verdict:
+        """Where the values are paired differences."""
+        if self.diverged:
+            return Verdict.DIVERGED
+        if self.half_width is None:
+            return Verdict.ONE_SEED
+        if self.mean > self.half_width:
+            return Verdict.BEATS
+        return Verdict.LOSES if self.mean < -self.half_width else Verdict.OPEN
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One label, over the seeds that have both it and the plain run.
+
+    Attributes:
+      constants: with which its runs were made, where they are not all the policy's own; else "".
+      gain: quality over the plain run's, in the quality's unit.
+      ratio: training time over the plain run's.
+      plain: final quality of the plain runs of its seeds, in the quality's unit.
+      frozen: share of the parameters frozen, averaged over the steps.
+      reached: time to the plain run's final quality over that of the plain run itself, where it was reached.
+      reached_noise: as `reached`, to that quality less the noise; None where that is not known.
+      own: share of the steps that the run took itself; before them it is the plain run.
+      watching: an estimate of what being watched would have cost before those, over the plain run's time: as much a
+        step as in them. None where the records do not say.
+      account: what the session says that it has saved, net of what it spent, over the plain run's time; None where
+        it does not say.
+    """
+
+    label: str
+    kind: Kind
+    constants: str
+    gain: Spread
+    ratio: Spread
+    plain: Spread
+    frozen: float
+    reached: Spread | None
+    reached_noise: Spread | None
+    own: float
+    watching: float | None
+    account: float | None
+
+    @property
+    def noise(self) -> float | None:
+        """Standard deviation of the plain runs of its seeds; None with a single seed, or where one diverged."""
+        return self.plain.deviation
+
+
+@dataclasses.dataclass(frozen=True)
+class Duel:
+    """A policy against one of its same-time controls.
+
+    Attributes:
+      gain: of the policy over the control, paired by seed.
+      control_ratio: the control's time over the plain run's.
+    """
+
+    label: str
+    control: Kind
+    gain: Spread
+    control_ratio: Spread
+
+    @property
+    def ahead(self) -> bool:
+        """By the mean."""
+        return self.gain.mean > 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """All that was recorded of one task with the same settings, profile and ranks.
+
+    Attributes:
+      plain: records of the plain runs, by seed.
+      others: records of the other runs, by label and seed.
+    """
+
+    task: str
+    profile: str
+    ranks: int
+    settings: str
+    plain: Mapping[int, Record]
+    others: Mapping[str, Mapping[int, Record]]
+
+    @property
+    def records(self) -> list[Record]:
+        return [*self.plain.values(), *(record for runs in self.others.values() for record in runs.values())]
+
+    @functools.cached_property
+    def variants(self) -> list[str]:
+        """Labels of policies with constants of their own (`--variant`)."""
+        found = []
+        for label, seeds in self.others.items():
+            record = next(iter(seeds.values()))
+            if record["kind"] == Kind.POLICY and label.partition("+")[0] != record["policy"]:
+                found.append(label)
+        return found
+
+
+def group(records: Sequence[Record]) -> list[Group]:
+    """By task, profile and ranks; of several settings those with the newest record."""
+    newest: dict[tuple[Any, ...], Record] = {}
+    for record in records:
+        kind = (record["task"], record["profile"], record["ranks"])
+        if kind not in newest or record["started"] >= newest[kind]["started"]:
+            newest[kind] = record
+    found = []
+    for (task, profile, ranks), latest in sorted(newest.items()):
+        chosen = [
+            record
+            for record in records
+            if (record["task"], record["profile"], record["ranks"]) == (task, profile, ranks)
+            and record["settings"] == latest["settings"]
+        ]
+        chosen.sort(key=lambda record: record["started"])  # of one label with other options the newest counts
+        others: dict[str, dict[int, Record]] = {}
+        for record in chosen:
+            if record["kind"] != Kind.PLAIN:
+                others.setdefault(record["run"], {})[record["seed"]] = record
+        plain = {record["seed"]: record for record in chosen if record["kind"] == Kind.PLAIN}
+        found.append(Group(task, profile, ranks, latest["settings"], plain, others))
+    return found
+
+
+def final_quality(records: Iterable[Record], quality: Quality) -> Spread | None:
+    """In its unit; None without records."""
+    return Spread.of([quality.scale * record["final"] for record in records])
+
+
+def time_to(record: Record, quality: Quality, target: float) -> float | None:
+    """Training seconds until the curve reaches `target`, linear between evaluations; None where it never does."""
+    before: Mapping[str, Any] | None = None
+    for point in record["curve"]:
+        value = point[quality.name]
+        if quality.gain(value, target) >= 0:
+            if before is None or value == before[quality.name]:
+                return point["seconds"]
+            part = (target - before[quality.name]) / (value - before[quality.name])
+            return before["seconds"] + part * (point["seconds"] - before["seconds"])
+        before = point
+    return None
+
+
+def row(runs: Group, label: str, quality: Quality) -> Row | None:
+    """None where no seed has both the run and the plain one."""
+    pairs = _pairs(runs, label)
+    if not pairs:
+        return None
+    plain_runs = final_quality((plain for _, plain in pairs), quality)
+    noise = plain_runs.deviation
+    return Row(
+        label,
+        Kind(pairs[0][0]["kind"]),
+        _constants_of_all(pairs),
+        Spread.of([quality.gain(record["final"], plain["final"]) for record, plain in pairs]),
+        Spread.of([record["seconds"] / plain["seconds"] for record, plain in pairs]),
+        plain_runs,
+        statistics.fmean(record["frozen_share"] for record, _ in pairs),
+        _reached(pairs, quality, 0.0),
+        None if noise is None else _reached(pairs, quality, noise),
+        statistics.fmean(1 - record["first_step"] / record["steps"] for record, _ in pairs),
+        _watching(pairs),
+        _account(pairs),
+    )
+
+
+def duels(runs: Group, label: str, quality: Quality) -> list[Duel]:
+    """A policy's run against its two controls, where they were run for all its seeds. Where a run saved nothing, the
+    plain run is its control."""
+    found = []
+    for kind in (Kind.SHORT, Kind.DROP):
+        gains, ratios = [], []
+        pairs = _pairs(runs, label)
+        for record, plain in pairs:
+            share = control_share(record["seconds"] / plain["seconds"])
+            control = plain if share >= 1 else runs.others.get(f"{kind.value} {share:.2f}", {}).get(record["seed"])
+            if control is None:
+                break
+            gains.append(quality.gain(record["final"], control["final"]))
+            ratios.append(control["seconds"] / plain["seconds"])
+        if pairs and len(gains) == len(pairs):
+            found.append(Duel(label, kind, Spread.of(gains), Spread.of(ratios)))
+    return found
+
+
+def difference(runs: Group, label: str, other: str, quality: Quality) -> Spread | None:
+    """Quality of one label over another's, over the seeds that have both; None without any."""
+    one, two = runs.others.get(label, {}), runs.others.get(other, {})
+    return Spread.of([quality.gain(one[seed]["final"], two[seed]["final"]) for seed in sorted(one) if seed in two])
+
+
+def mixture(runs: Group, label: str) -> str:
+    """By which versions, on which machines and with which constants the label's runs were made, where those of its
+    seeds, or the plain runs that they are paired with, differ; else ""."""
+    pairs = _pairs(runs, label)
+    found = []
+    for origin in (_version, machine_of):
+        own = {record["seed"]: origin(record) for record, _ in pairs}
+        plain = {record["seed"]: origin(record) for _, record in pairs}
+        if len({*own.values(), *plain.values()}) > 1:
+            found += [_by_seed(own), "the plain runs" + (" likewise" if plain == own else f": {_by_seed(plain)}")]
+    constants = {record["seed"]: f"with {_constants(record) or 'its own constants'}" for record, _ in pairs}
+    if len(set(constants.values())) > 1:
+        found.append(_by_seed(constants))
+    return "; ".join(found)
+
+
+def plain_mixture(runs: Group) -> str:
+    """By which versions and on which machines the plain runs were made, where they differ; else ""."""
+    found = [{seed: origin(record) for seed, record in runs.plain.items()} for origin in (_version, machine_of)]
+    return "; ".join(_by_seed(texts) for texts in found if len(set(texts.values())) > 1)
+
+
+def machine_of(record: Record) -> str:
+    """In words."""
+    facts = record["machine"]
+    return f"on {facts['cores']} cores ({facts['processor']}), device {facts['device']}, torch {facts['torch']}"
+
+
+def _version(record: Record) -> str:
+    return f"by version {record['machine']['egeria']}"
+
+
+def _constants(record: Record) -> str:
+    """As JSON; "" where they are the policy's own."""
+    return "" if record["options"] == own_options(record["policy"]) else f"`{json.dumps(record['options'])}`"
+
+
+def _constants_of_all(pairs: Sequence[tuple[Record, Record]]) -> str:
+    found = list(dict.fromkeys(_constants(record) for record, _ in pairs))
+    return ", ".join(text or "its own" for text in found) if any(found) else ""
+
+
+def _by_seed(texts: Mapping[int, str]) -> str:
+    seeds: dict[str, list[str]] = {}
+    for seed, text in sorted(texts.items()):
+        seeds.setdefault(text, []).append(str(seed))
+    return ", ".join(
+        f"seed{'s' if len(numbers) > 1 else ''} {', '.join(numbers)} {text}" for text, numbers in seeds.items()
+    )
+
+
+def _pairs(runs: Group, label: str) -> list[tuple[Record, Record]]:
+    return [
+        (record, runs.plain[seed]) for seed, record in sorted(runs.others.get(label, {}).items()) if seed in runs.plain
+    ]
+
+
+def _account(pairs: Sequence[tuple[Record, Record]]) -> float | None:
+    shares = []
+    for record, plain in pairs:
+        summary = record["summary"] or {}
+        if summary.get("saved_seconds") is None or not isinstance(summary.get("spent_seconds"), Mapping):
+            return None
+        shares.append((summary["saved_seconds"] - sum(summary["spent_seconds"].values())) / plain["seconds"])
+    return statistics.fmean(shares)
+
+
+def _watching(pairs: Sequence[tuple[Record, Record]]) -> float | None:
+    shares = []
+    for record, plain in pairs:
+        spent = (record["summary"] or {}).get("spent_seconds")
+        own_steps = record["steps"] - record["first_step"]
+        if not isinstance(spent, Mapping) or "hooks" not in spent or own_steps <= 0:
+            return None
+        a_step = (spent["hooks"] + spent.get("agreement", 0.0)) / own_steps
+        shares.append(a_step * record["first_step"] / plain["seconds"])
+    return statistics.fmean(shares)
+
+
+def _reached(pairs: Sequence[tuple[Record, Record]], quality: Quality, allowance: float) -> Spread | None:
+    """Time to the plain run's final quality, less `allowance` in its unit, over the plain run's own."""
+    ratios = []
+    for record, plain in pairs:
+        worse = allowance / quality.scale * (-1 if quality.higher_is_better else 1)
+        target = plain["final"] + worse
+        own, of_plain = time_to(record, quality, target), time_to(plain, quality, target)
+        if own is not None and of_plain:
+            ratios.append(own / of_plain)
+    return Spread.of(ratios)

@@ -1,0 +1,85 @@
+"""What the harness tells the ranks of a run, and what they tell it: files in a folder of the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from bench.harness.processes import Controller, run_ranks
+from bench.harness.runs import Kind, Run, controller_flags
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One run of one task and seed.
+
+    Attributes:
+      task, profile: names.
+      data: the data folder, or None.
+      controller: address of the run's own egeria-controller, or None.
+      checkpoint: state of the plain run to start from, or None.
+      save_at: steps after which the state is to be saved, by file.
+      folder: for what the ranks write.
+      turns: address of the TurnGiver of the runs that are trained at the same time, or None; and steps of a turn.
+      settings: values of the task's settings that differ from its profile's.
+      nudged: whether weights start a rounding step off, which tells how far trainings come apart by nothing.
+    """
+
+    task: str
+    profile: str
+    seed: int
+    run: Run
+    data: str | None
+    controller: str | None
+    checkpoint: str | None
+    save_at: Mapping[str, int]
+    folder: str
+    turns: str | None = None
+    turn_steps: int = 1
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    nudged: bool = False
+
+    def write(self) -> pathlib.Path:
+        """Returns the file that read() takes."""
+        file = pathlib.Path(self.folder) / "job.json"
+        write_json(file, dataclasses.asdict(self) | {"run": self.run.to_json()})
+        return file
+
+    @classmethod
+    def read(cls, file: pathlib.Path) -> Job:
+        fields = json.loads(file.read_text(encoding="utf-8"))
+        return cls(**{**fields, "run": Run.from_json(fields["run"])})
+
+    @property
+    def result_file(self) -> pathlib.Path:
+        """What rank 0 writes at the end."""
+        return pathlib.Path(self.folder) / "result.json"
+
+
+def run_job(job: Job, ranks: int) -> dict[str, Any]:
+    """Runs it to its end. Returns what rank 0 reports.
+
+    Raises:
+      BenchError: [RUN_FAILED] a rank ended with an error; the end of the log is in the message.
+    """
+    run_ranks([str(job.write())], ranks, pathlib.Path(job.folder) / "ranks.log")
+    return json.loads(job.result_file.read_text(encoding="utf-8"))
+
+
+def run_job_by_itself(job: Job, ranks: int) -> dict[str, Any]:
+    """run_job(), with a controller of its own where the run is a policy's. Raises what that raises."""
+    if job.run.kind is not Kind.POLICY:
+        return run_job(job, ranks)
+    with Controller(pathlib.Path(job.folder), controller_flags(job.run)) as controller:
+        return run_job(dataclasses.replace(job, controller=controller.address), ranks)
+
+
+def write_json(file: pathlib.Path, value: Any) -> None:
+    """Replaces the file in one piece."""
+    part = file.with_name(file.name + ".part")
+    part.write_text(json.dumps(value), encoding="utf-8")
+    os.replace(part, file)

@@ -1,0 +1,173 @@
+"""Processes that end with the one that started them, however that one ends."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from bench.harness.errors import BenchError
+
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent() -> None:
+    """Makes the kernel end this process when its parent does, even by SIGKILL."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def find_program(name: str) -> pathlib.Path:
+    """One of Egeria's programs: in $EGERIA_BIN, beside this Python, in a build of this checkout, or on PATH."""
+    folders = [
+        os.environ.get("EGERIA_BIN"),
+        str(pathlib.Path(sys.executable).parent),
+        str(pathlib.Path(__file__).resolve().parents[2] / "build" / "dev" / "bin"),
+    ]
+    for folder in folders:
+        if folder and os.access(pathlib.Path(folder) / name, os.X_OK):
+            return pathlib.Path(folder) / name
+    found = shutil.which(name)
+    if found is None:
+        raise BenchError(
+            "NO_PROGRAM", f"{name} is not found; build it (deploy/build.sh), or name its folder in EGERIA_BIN"
+        )
+    return pathlib.Path(found)
+
+
+class Controller:
+    """An egeria-controller of its own, on a socket in a folder of its own; ends with its context.
+
+    Args:
+      options: more of its command line.
+
+    Attributes:
+      address: as egeria.Config takes it.
+    """
+
+    def __init__(self, folder: pathlib.Path, options: Sequence[str] = ()):
+        self._folder, self._options = folder, options
+        self.address = f"unix:{folder}/controller.sock"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Controller:
+        reader, writer = os.pipe()
+        log_file = self._folder / "controller.log"
+        with log_file.open("wb") as log:
+            self._process = subprocess.Popen(
+                [
+                    find_program("egeria-controller"),
+                    "--listen",
+                    self.address,
+                    "--state-dir",
+                    self._folder / "state",
+                    "--metrics-listen",
+                    "none",
+                    "--ready-fd",
+                    str(writer),
+                    *self._options,
+                ],
+                stdout=log,
+                stderr=log,
+                pass_fds=[writer],
+                preexec_fn=end_with_parent,
+            )
+        os.close(writer)
+        with os.fdopen(reader) as ready:
+            line = ready.readline()
+        if line != "READY=1\n":
+            self.__exit__()
+            raise BenchError(
+                "NO_CONTROLLER",
+                "the controller did not become ready; it said:\n" + log_file.read_text(errors="replace")[-2000:],
+            )
+        return self
+
+    def list(self) -> list[dict[str, Any]]:
+        """What `egeria list --json` says of each job that it holds."""
+        return [json.loads(line) for line in self._egeria("list", "--json").splitlines() if line.strip()]
+
+    def jobs(self) -> list[str]:
+        """Their ids."""
+        return [job["job_id"] for job in self.list()]
+
+    def export(self, job: str, *options: str) -> str:
+        """What `egeria export` writes of a job."""
+        return self._egeria("export", job, *options)
+
+    def _egeria(self, *arguments: str) -> str:
+        try:
+            return subprocess.run(
+                [find_program("egeria"), *arguments, "--controller", self.address],
+                check=True,
+                capture_output=True,
+                text=True,
+                timeout=30,
+            ).stdout
+        except (OSError, subprocess.SubprocessError) as error:
+            raise BenchError("NO_DECISIONS", f"`egeria {' '.join(arguments)}` failed: {error}") from None
+
+    def __exit__(self, *_: object) -> None:
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def run_ranks(arguments: Sequence[str], ranks: int, log_file: pathlib.Path, threads: int = 1) -> None:
+    """Runs `python -m bench.harness.rank` under torch.distributed.run.
+
+    Raises:
+      BenchError: [RUN_FAILED] a rank ended with an error; the end of the log is in the message.
+    """
+    root = str(pathlib.Path(__file__).resolve().parents[2])
+    environment = dict(
+        os.environ,
+        OMP_NUM_THREADS=str(threads),
+        PYTHONUNBUFFERED="1",
+        PYTHONFAULTHANDLER="1",
+        TOKENIZERS_PARALLELISM="false",
+        PYTHONPATH=os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
+    )
+    for name in [name for name in environment if name.startswith("EGERIA_") and name not in ("EGERIA_BIN",)]:
+        del environment[name]  # a run is configured by its record alone
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes",
+        "1",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        "127.0.0.1:0",
+        "--nproc-per-node",
+        str(ranks),
+        "-m",
+        "bench.harness.rank",
+        *arguments,
+    ]
+    with log_file.open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, preexec_fn=end_with_parent)
+        try:
+            code = process.wait()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+    if code != 0:
+        raise BenchError(
+            "RUN_FAILED",
+            f"a run ended with exit code {code}; the end of its log:\n"
+            + log_file.read_text(errors="replace")[-20_000:],
+        )

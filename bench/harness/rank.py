@@ -1,0 +1,271 @@
+"""One rank of a run, `torchrun -m bench.harness.rank JOB_FILE`: the loop that a user would write, measured."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from bench.harness import schedules
+from bench.harness.errors import BenchError
+from bench.harness.job import Job, write_json
+from bench.harness.processes import end_with_parent
+from bench.harness.runs import EARLY_AT, EARLY_MODULES, Kind, frozen_prefix, positions, resolved_options
+from bench.harness.states import load_state, save_state
+from bench.harness.task import Task
+from bench.harness.turns import Turns
+from bench.tasks import create
+from support.ending import end_process_group
+
+# Steps on a copy of the model before the clock runs: a process's first ones are slow, and a run that starts from a
+# checkpoint would have them where the plain run has none.
+_WARM_UP = 2
+
+
+class Trainer:
+    """Trains a task's model as `job` says. Every rank has one and calls it alike.
+
+    Attributes:
+      seconds: of training so far, evaluation and checkpoints excluded; of a run that started from a checkpoint,
+        with those of the plain run up to there.
+      curve: one entry for each evaluation.
+    """
+
+    def __init__(self, job: Job, task: Task, device: torch.device):
+        self._job, self._task, self._device = job, task, device
+        self._rank, self._world = dist.get_rank(), dist.get_world_size()
+        self._positions = positions(job.run, task)
+        torch.manual_seed(job.seed)
+        self.network = task.build_model().to(device)
+        torch.manual_seed(1_000 * (job.seed + 1) + self._rank)  # the ranks' dropout and augmentation differ
+        self._model = DistributedDataParallel(
+            self.network, device_ids=[device.index] if device.type == "cuda" else None
+        )
+        self._optimizer = task.optimizer(self._model)
+        self._scheduler = torch.optim.lr_scheduler.LambdaLR(self._optimizer, self._factor)
+        self.seconds = 0.0
+        self.curve: list[dict[str, Any]] = []
+        self.first_step = 0
+        if job.checkpoint is not None:
+            self._load(pathlib.Path(job.checkpoint))
+        if job.nudged:
+            nudge(self.network)
+        self._epoch, self._order = -1, torch.empty(0, dtype=torch.long)
+        self.modules: list[dict[str, Any]] = []
+        self.switches: list[dict[str, Any]] = []
+        self.summary: dict[str, Any] | None = None
+        self._turns: Turns | None = None
+
+    def train(self) -> None:
+        self._warm_up()
+        if self._job.turns is not None and self._rank == 0:
+            self._turns = Turns(self._job.turns)
+        with contextlib.ExitStack() as stack:
+            with self._measured():
+                session = (
+                    None if self._job.run.kind not in (Kind.POLICY, Kind.EARLY) else stack.enter_context(self._attach())
+                )
+            saves = {step: file for file, step in self._job.save_at.items() if step >= self.first_step}
+            evaluations = schedules.evaluation_steps(len(self._positions), self._task.profile.evaluations)
+            done = self.first_step
+            if done in saves:
+                self._save(saves[done], done)
+            for stop in sorted({*evaluations, *saves}):
+                if stop <= done:
+                    continue
+                at_once = stop - done if self._job.turns is None else self._job.turn_steps
+                for first in range(done, stop, at_once):
+                    with self._measured():
+                        for step in range(first, min(stop, first + at_once)):
+                            self._train_step(step, session)
+                done = stop
+                if stop in evaluations:
+                    with self._turn():
+                        self.curve.append({"step": stop, "seconds": self.seconds, **self._evaluate()})
+                if stop in saves:
+                    self._save(saves[stop], stop)
+            if session is not None:
+                self._report(session)
+
+    def result(self) -> dict[str, Any]:
+        """What the record says of the training itself."""
+        return {
+            "steps": len(self._positions),
+            "first_step": self.first_step,
+            "seconds": self.seconds,
+            "curve": self.curve,
+            "final": self.curve[-1][self._task.quality.name],
+            "parameters": sum(parameter.numel() for parameter in self.network.parameters()),
+            "modules": self.modules,
+            "switches": self.switches,
+            "summary": self.summary,
+        }
+
+    def _attach(self) -> Any:
+        import egeria
+
+        run = self._job.run
+        modules = len(egeria.modules.partition(self.network, self._task.modules))
+        options: dict[str, Any] = {"controller": "none"}
+        if run.kind is Kind.EARLY:
+            at = max(self.first_step + 1, round(EARLY_AT * len(self._positions)))
+            options["plans"] = [(at, frozen_prefix(EARLY_MODULES, modules))]
+        elif self._job.controller is not None:
+            options.update(controller=self._job.controller, policy=run.policy, options=resolved_options(run, modules))
+        session = egeria.attach(
+            self._model,
+            self._optimizer,
+            modules=self._task.modules,
+            scheduler=self._scheduler,
+            config=egeria.Config(
+                total_steps=len(self._positions), cache="none", training_job=f"{self._job.task}-{run.label}", **options
+            ),
+        )
+        if self.first_step > 0:
+            session.load_state_dict({"step": self.first_step})
+        return session
+
+    def _train_step(self, step: int, session: Any) -> None:
+        loss = self._task.loss(self._model, self._batch(step), self._device)
+        self._optimizer.zero_grad()
+        loss.backward()
+        self._optimizer.step()
+        self._scheduler.step()
+        if session is not None:
+            session.step(loss)
+
+    def _batch(self, step: int) -> Tensor:
+        """Indices of this rank's training samples of a step."""
+        batch = self._task.profile.batch_size
+        epoch, index = divmod(step, self._task.training_samples // batch)
+        if epoch != self._epoch:
+            generator = torch.Generator().manual_seed(100_003 * self._job.seed + epoch)
+            self._epoch, self._order = epoch, self._task.order(epoch, generator)
+        return self._order[index * batch : (index + 1) * batch][self._rank :: self._world]
+
+    def _factor(self, step: int) -> float:
+        """Learning rate of a step, as a factor of the peak."""
+        position = self._positions[min(step, len(self._positions) - 1)]
+        return self._task.rate(position / self._task.profile.steps)
+
+    def _evaluate(self) -> dict[str, float]:
+        """The scores of rank 0's model, which all ranks work out together."""
+        if self._world > 1:
+            for buffer in self.network.buffers():  # as the next training pass would do
+                dist.broadcast(buffer, 0)
+        self.network.eval()
+        samples = torch.arange(self._rank, self._task.validation_samples, self._world)
+        with torch.no_grad():
+            sums = self._task.evaluate(self.network, samples, self._device).double().cpu()
+        self.network.train()
+        if self._world > 1:
+            dist.all_reduce(sums)
+        return self._task.scores(sums)
+
+    def _warm_up(self) -> None:
+        """A few steps that leave nothing behind."""
+        state, on_device = torch.get_rng_state(), torch.cuda.get_rng_state_all()
+        network = copy.deepcopy(self.network)
+        for step in range(_WARM_UP):
+            self._task.loss(network, self._batch(step), self._device).backward()
+        torch.set_rng_state(state)
+        torch.cuda.set_rng_state_all(on_device)
+
+    @contextlib.contextmanager
+    def _measured(self) -> Iterator[None]:
+        """Adds what it takes to the training's seconds; in a turn."""
+        with self._turn():
+            begin = self._clock()
+            yield
+            self.seconds += self._clock() - begin
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """While others that are trained at the same time, if there are any, wait."""
+        if self._job.turns is None:
+            yield
+            return
+        with contextlib.nullcontext() if self._turns is None else self._turns.taken():
+            self._clock()  # the other ranks wait for the turn, too
+            yield
+
+    def _clock(self) -> float:
+        """Seconds, at a moment that all ranks have reached."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+        if self._world > 1:
+            dist.barrier()
+        return time.perf_counter()
+
+    def _save(self, file: str, step: int) -> None:
+        save_state(
+            pathlib.Path(file),
+            self.network,
+            self._optimizer,
+            self._scheduler,
+            {"step": step, "seconds": self.seconds, "curve": self.curve},
+        )
+
+    def _load(self, file: pathlib.Path) -> None:
+        kept = load_state(file, self.network, self._optimizer, self._scheduler)
+        self.first_step, self.seconds, self.curve = kept["step"], kept["seconds"], kept["curve"]
+        for group, peak in zip(self._optimizer.param_groups, self._scheduler.base_lrs):
+            group["lr"] = peak * self._factor(self.first_step)  # a control goes on at another rate
+
+    def _report(self, session: Any) -> None:
+        self.modules = [{"name": module.name, "parameters": module.parameter_count()} for module in session.modules]
+        self.switches = [{"step": switch.step, "frozen_prefix": switch.frozen_prefix} for switch in session.switches]
+        self.summary = session.summary()
+
+
+def nudge(network: nn.Module) -> None:
+    """Sets each weight to the next greater number."""
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.copy_(parameter.nextafter(torch.tensor(torch.inf, device=parameter.device)))
+
+
+def _check_data(task: Task) -> None:
+    sums: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(sums, task.checksum())
+    if len(set(sums)) > 1:
+        raise BenchError(
+            "DATA_DIFFERS",
+            "the ranks have read different data; give all of them the same folder and "
+            "the same versions of the packages",
+        )
+
+
+def main() -> None:
+    end_with_parent()
+    job = Job.read(pathlib.Path(sys.argv[1]))
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    devices = torch.cuda.device_count()
+    device = torch.device("cuda", local % devices) if devices else torch.device("cpu")
+    if devices:
+        torch.cuda.set_device(device)
+    nccl = devices >= int(os.environ["WORLD_SIZE"])  # which wants a device for each rank
+    dist.init_process_group("cpu:gloo,cuda:nccl" if nccl else "gloo")
+    task = create(job.task, job.profile, None if job.data is None else pathlib.Path(job.data), job.settings)
+    task.load()
+    _check_data(task)
+    trainer = Trainer(job, task, device)
+    trainer.train()
+    if dist.get_rank() == 0:
+        write_json(job.result_file, trainer.result())
+    dist.barrier()
+    end_process_group()
+
+
+if __name__ == "__main__":
+    main()

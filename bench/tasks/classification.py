@@ -1,0 +1,58 @@
+"""What image classification tasks have in common."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bench.harness.task import Task
+from bench.tasks.datasets.augmentation import shift_and_mirror
+
+_EVALUATION_BATCH = 128
+
+
+class ImageClassification(Task):
+    """SGD with momentum, or AdamW, on images that are shifted and mirrored if the settings have a "shift". A subclass's
+    load() sets the four tensors."""
+
+    _images: Tensor
+    _labels: Tensor
+    _test_images: Tensor
+    _test_labels: Tensor
+
+    @property
+    def training_samples(self) -> int:
+        return len(self._labels)
+
+    @property
+    def validation_samples(self) -> int:
+        return len(self._test_labels)
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        if self.settings.get("optimizer") == "adamw":  # from scratch in a thousand steps it gets much farther
+            return torch.optim.AdamW(
+                model.parameters(), self.settings["rate"], weight_decay=self.settings["weight_decay"]
+            )
+        return torch.optim.SGD(
+            model.parameters(), self.settings["rate"], momentum=0.9, weight_decay=self.settings["weight_decay"]
+        )
+
+    def loss(self, model: nn.Module, samples: Tensor, device: torch.device) -> Tensor:
+        images = self._images[samples]
+        if "shift" in self.settings:
+            images = shift_and_mirror(images, self.settings["shift"])
+        return F.cross_entropy(model(images.to(device)), self._labels[samples].to(device))
+
+    def evaluate(self, model: nn.Module, samples: Tensor, device: torch.device) -> Tensor:
+        sums = torch.zeros(3, dtype=torch.float64)
+        for part in samples.split(_EVALUATION_BATCH):
+            outputs = model(self._test_images[part].to(device))
+            labels = self._test_labels[part].to(device)
+            sums[0] += (outputs.argmax(1) == labels).sum().item()
+            sums[1] += F.cross_entropy(outputs, labels, reduction="sum").item()
+            sums[2] += len(part)
+        return sums
+
+    def scores(self, sums: Tensor) -> dict[str, float]:
+        return {"accuracy": float(sums[0] / sums[2]), "loss": float(sums[1] / sums[2])}

@@ -1,0 +1,72 @@
+"""ResNet-56 on CIFAR-10."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from bench.harness.task import Profile, Quality, step_decay
+from bench.tasks.classification import ImageClassification
+from bench.tasks.datasets.cifar10 import read_cifar10
+from bench.tasks.models.resnet_cifar import CifarResNet
+
+
+class ResNet56Cifar10(ImageClassification):
+    """In the profile "small" all 56 layers, on a part of the images at half the resolution."""
+
+    name = "resnet56-cifar10"
+    title = "ResNet-56, CIFAR-10"
+    quality = Quality("accuracy", "points", higher_is_better=True, scale=100)
+    profiles = {
+        "small": Profile(
+            steps=1_600,
+            batch_size=32,
+            evaluations=10,
+            settings={
+                "blocks": 9,
+                "width": 16,
+                "size": 16,
+                "training": 5_000,
+                "testing": 5_000,
+                "rate": 0.1,
+                "weight_decay": 5e-4,
+                "shift": 2,
+            },
+        ),
+        "paper": Profile(
+            steps=78_000,
+            batch_size=128,
+            evaluations=100,
+            settings={
+                "blocks": 9,
+                "width": 16,
+                "size": 32,
+                "training": 50_000,
+                "testing": 10_000,
+                "rate": 0.1,
+                "weight_decay": 1e-4,
+                "shift": 4,
+            },
+        ),
+    }
+    # Three blocks each, of about the same time.
+    modules = staticmethod(
+        lambda model: [
+            [model.stem, *model.stages[0][:3]],
+            *(
+                [*stage[first : first + 3]]
+                for index, stage in enumerate(model.stages)
+                for first in (0, 3, 6)
+                if index + first > 0
+            ),
+            model.head,
+        ]
+    )
+    rate = staticmethod(step_decay(0.5, 0.75))
+
+    def load(self) -> None:
+        ((self._images, self._labels), (self._test_images, self._test_labels)) = read_cifar10(
+            self.data, self.settings["training"], self.settings["testing"], self.settings["size"]
+        )
+
+    def build_model(self) -> nn.Module:
+        return CifarResNet(self.settings["blocks"], self.settings["width"])

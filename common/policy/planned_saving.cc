@@ -1,0 +1,47 @@
+#include "common/policy/planned_saving.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/policy/policy.h"
+#include "common/policy/training_fractions.h"
+
+namespace egeria::policy {
+namespace {
+
+constexpr int64_t kMaxLooks = 10'000;  // at longer trainings it looks at every so many steps only
+
+}  // namespace
+
+absl::StatusOr<double> PlannedSaving(const PolicyConfig& config, JobShape shape) {
+  shape.first_step = 0;
+  shape.saved_before = 0;
+  EGERIA_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakePolicy(config, shape));
+  if (shape.total_steps == 0) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_POLICY",
+                      "what a policy saves depends on the number of steps; give total_steps");
+  }
+  const std::vector<double> shares = TimeSharesOf(shape);
+  const int64_t stride = std::max<int64_t>(1, shape.total_steps / kMaxLooks);
+  double saved = 0;
+  for (int64_t step = 0; step < shape.total_steps; step += stride) {
+    Observation observation;
+    observation.step = step;
+    policy->Observe(observation);
+    const int64_t steps = std::min(stride, shape.total_steps - step);
+    saved += ShareOfPrefix(policy->frozen_prefix(), shares) * static_cast<double>(steps);
+  }
+  return saved / static_cast<double>(shape.total_steps);
+}
+
+bool FollowsAClock(const PolicyConfig& config) {
+  if (const auto* clock = std::get_if<AutoConfig>(&config)) return !clock->signal_led.value_or(false);
+  return std::holds_alternative<StagedConfig>(config) || std::holds_alternative<ScheduleConfig>(config) ||
+         std::holds_alternative<FinetuneConfig>(config) || std::holds_alternative<NoneConfig>(config);
+}
+
+}  // namespace egeria::policy

@@ -1,0 +1,155 @@
+#ifndef EGERIA_COMMON_POLICY_POLICY_H_
+#define EGERIA_COMMON_POLICY_POLICY_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/plasticity/activation_metric.h"
+
+namespace egeria::policy {
+
+// The gradients of one step at fixed weights, told apart in `parts` equal parts of its samples: those of the ranks, or
+// with one rank parts of its batch. Entry i of the lists is of module first_module + i; the lists go on to the last.
+// With g_p the gradient of part p's mean loss, of all parameters of a module:
+struct GradientReading {
+  int64_t step = 0;  // optimizer steps done when this one has ended
+  int first_module = 0;
+  int parts = 1;                        // 1: noise cannot be told
+  std::vector<double> mean_of_squares;  // mean over p of ||g_p||^2
+  std::vector<double> square_of_mean;   // ||mean over p of g_p||^2
+  int64_t samples = 0;                  // of the step, over all ranks; 0: not known
+  std::vector<double> progress;         // unbiased estimate of E g' P E g, P the optimizer's; empty: not known
+};
+
+// What freezing has saved of rank 0's time so far, and what measuring for the policy has taken of it.
+struct Account {
+  double saved_seconds = 0;
+  double measuring_seconds = 0;
+  double active_step_seconds = 0;  // mean time of a step with nothing frozen, Egeria's own time left out
+  double frozen_step_seconds = 0;  // the same with what is frozen now; 0: nothing is, or it has not been measured
+  int frozen_prefix = 0;           // of frozen_step_seconds; plans take effect some steps after they are decided
+
+  bool operator==(const Account&) const = default;
+};
+
+// One thing that a policy learns about its job. A field that was not observed is empty.
+struct Observation {
+  int64_t step = 0;
+  std::optional<int> module;            // of the plasticity
+  std::optional<double> plasticity;     // distance between training and reference, in the metric that was asked for
+  std::optional<double> loss;           // training loss of this step
+  std::optional<double> learning_rate;  // of the first parameter group whose rate is not 0, in force at this step
+  std::optional<int> zero_lr_prefix;    // of the first so many no parameter changes: their learning rates are 0
+  std::optional<GradientReading> gradients;
+  std::optional<Account> account;
+};
+
+enum class Action { kFreeze, kUnfreeze };
+const char* ActionName(Action action);  // "freeze", "unfreeze"
+
+// What is to be frozen from now on, and why.
+struct Decision {
+  int64_t step = 0;
+  Action action = Action::kFreeze;
+  int frozen_prefix = 0;  // modules 0..frozen_prefix-1 are to be frozen
+  std::string reason;     // one sentence with the numbers that led to it
+};
+
+// What the policy wants to be measured now.
+struct Monitoring {
+  int module = 0;
+  int interval_steps = 1;    // n
+  int batch_size = 2;        // b
+  int refresh_readings = 1;  // take a new snapshot of the module after this many readings (W)
+  bool required = true;      // nothing can freeze without it; false: a second opinion
+  plasticity::ActivationMetric metric = plasticity::ActivationMetric::kSpLoss;
+};
+
+// Which gradients it wants to be told of now: those of first_module and behind, at every step that is a multiple of
+// interval_steps. Those of frozen modules are computed for it, and thrown away.
+struct GradientMonitoring {
+  int interval_steps = 1;
+  int first_module = 0;
+};
+
+// A signal-to-noise ratio of gradients, ||E g||^2 / E||g||^2 at the job's full batch, with the two-sided 90 %
+// interval around it. An estimate of something that lies in 0..1; it may itself be under 0.
+struct SnrEstimate {
+  double value = 0;
+  double lower = 0;
+  double upper = 0;
+};
+
+// What the policy knows of one module, for metrics and people.
+struct ModuleStatus {
+  std::optional<double> plasticity;  // newest reading, not smoothed
+  std::optional<double> slope;
+  std::optional<double> threshold;
+  int consecutive = 0;  // slopes in a row under the threshold
+  int readings = 0;     // since the module became frontmost
+  std::optional<SnrEstimate> snr;
+};
+
+struct PolicyStatus {
+  bool bootstrapping = false;
+  std::string blocked;  // why nothing more can freeze as long as things stay as they are; empty: nothing is in the way
+  std::vector<ModuleStatus> modules;
+};
+
+// That of a policy that has nothing to say of its modules.
+PolicyStatus EmptyStatus(int modules);
+
+// Decides what to freeze from what it observes. Pure: no clock, no I/O, no randomness, no threads; the same
+// observations give the same decisions, which is what lets a controller rebuild it from the journal.
+// Thread-compatible.
+//
+// A policy assumes that its own decisions come true. What it is told by Adopt() is true at once.
+class Policy {
+ public:
+  virtual ~Policy() = default;
+
+  // Takes in one observation; observations come in the order of their steps, so that a reading which comes
+  // late carries the step at which it comes. Returns a decision if this observation causes one: at most one,
+  // and never one that leaves the frozen prefix as it is.
+  virtual std::optional<Decision> Observe(const Observation& observation) = 0;
+
+  // Someone else has set the frozen prefix (an operator, a checkpoint). The policy goes on from there, with
+  // fresh history for the module that is now frontmost. Requires 0 <= frozen_prefix < modules.
+  virtual void Adopt(int64_t step, int frozen_prefix) = 0;
+
+  // The prefix that it has decided or adopted.
+  virtual int frozen_prefix() const = 0;
+
+  // What to measure now; empty when it needs no plasticity (yet, or ever).
+  virtual std::optional<Monitoring> monitoring() const = 0;
+
+  // Which gradients to tell of now; empty when it needs none (yet, or ever).
+  virtual std::optional<GradientMonitoring> gradient_monitoring() const { return std::nullopt; }
+
+  // Why modules 0..prefix-1 should not be frozen now, in one sentence with the numbers; empty where nothing speaks
+  // against it. For somebody else who wants to freeze them; the policy's own decisions have passed it.
+  // Requires 0 <= prefix < modules.
+  virtual std::optional<std::string> Objection(int /*prefix*/) const { return std::nullopt; }
+
+  // False when losses are of no further use to it, so that nobody needs to record them.
+  virtual bool wants_loss() const = 0;
+
+  // False when nobody needs to record accounts.
+  virtual bool wants_account() const { return false; }
+
+  // The step of which it is to be told that training has got there, by an observation of that step or a later
+  // one that may hold nothing else. Empty: none.
+  virtual std::optional<int64_t> awaited_step() const { return std::nullopt; }
+
+  // PolicyStatus::blocked, cheap enough for every observation.
+  virtual std::string blocked() const { return ""; }
+
+  virtual PolicyStatus status() const = 0;
+};
+
+}  // namespace egeria::policy
+
+#endif  // EGERIA_COMMON_POLICY_POLICY_H_

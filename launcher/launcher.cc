@@ -1,0 +1,153 @@
+#include "launcher/launcher.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/base/ids.h"
+#include "common/base/log.h"
+#include "common/base/program_path.h"
+#include "common/base/status.h"
+#include "launcher/connect.h"
+#include "launcher/controller_process.h"
+#include "launcher/node_cache.h"
+#include "launcher/programs.h"
+#include "launcher/signals.h"
+#include "launcher/subprocess.h"
+
+namespace egeria::run {
+namespace {
+
+constexpr int kCannotStart = 127;
+
+// The controller of the job: its address, or "none", and its process if it is ours.
+struct Controller {
+  std::string address;
+  std::unique_ptr<ControllerProcess> process;
+};
+
+Controller StartController(const Arguments& arguments, const Signals& signals) {
+  if (SpansNodes(arguments.torchrun)) {
+    LogWarning(
+        "A job on several nodes needs one controller for all: start egeria-controller, and give its address "
+        "to every egeria-run in EGERIA_CONTROLLER. Training goes on without one.");
+    return {"none", nullptr};
+  }
+  auto process = ControllerProcess::Start(arguments, signals);
+  if (!process.ok()) {
+    LogWarning("No controller: ", process.status().message(), ". Training goes on without one.");
+    return {"none", nullptr};
+  }
+  const absl::Status ready = (*process)->process().WaitUntilReady(signals, arguments.ready_timeout);
+  if (absl::IsDeadlineExceeded(ready)) {
+    LogWarning("The controller is not ready after ", absl::FormatDuration(arguments.ready_timeout),
+               ". Training starts, and finds it should it come later.");
+  } else if (absl::IsUnavailable(ready)) {
+    LogWarning("The controller could not start: ", ready.message(), ". Training goes on without it.");
+  }
+  return {(*process)->address(), *std::move(process)};
+}
+
+Controller FindOrStartController(const Arguments& arguments, const Signals& signals) {
+  if (arguments.controller.empty()) return StartController(arguments, signals);
+  if (arguments.controller != "none") {
+    const absl::Status status = CheckThatSomebodyListens(arguments.controller);
+    if (!status.ok()) {
+      LogWarning("The controller at ", arguments.controller, " does not answer (", status.message(),
+                 "). Training starts, and finds it should it come later.");
+    }
+  }
+  return {arguments.controller, nullptr};
+}
+
+std::map<std::string, std::string> Environment(const Arguments& arguments, const std::string& controller,
+                                               const std::string& cache) {
+  std::map<std::string, std::string> environment;
+  environment["EGERIA_CONTROLLER"] = controller;
+  environment["EGERIA_CACHE"] = cache;
+  environment["EGERIA_JOB_ID"] = arguments.job_id.empty() ? JobId::Random().text() : arguments.job_id;
+  // A job that is started again under its id must have a higher generation than it had: the clock gives one.
+  const int64_t generation = arguments.job_id.empty() ? 0 : absl::ToUnixSeconds(absl::Now());
+  environment["EGERIA_GENERATION"] = absl::StrCat(generation);
+  if (!arguments.name.empty()) environment["EGERIA_TRAINING_JOB"] = arguments.name;
+  if (!arguments.budget.empty()) environment["EGERIA_BUDGET"] = arguments.budget;
+  char host[256] = "";
+  gethostname(host, sizeof(host) - 1);
+  environment["EGERIA_NODE"] = host;
+  if (RunsProgram(arguments.torchrun)) {  // egeria-train beside us is found by its bare name
+    const char* path = std::getenv("PATH");
+    environment["PATH"] = path == nullptr ? OwnFolder() : absl::StrCat(OwnFolder(), ":", path);
+  }
+  return environment;
+}
+
+// Passes signals on to torchrun until it ends; returns its exit code.
+int Wait(Subprocess* torchrun, ControllerProcess* controller, NodeCache* cache, Signals* signals) {
+  for (;;) {
+    if (const std::optional<int> code = torchrun->Poll()) return *code;
+    if (controller != nullptr && controller->process().HasJustDied()) {
+      LogWarning("The controller has ended. Training goes on; what is frozen stays frozen.");
+    }
+    if (cache->HasJustDied()) LogWarning("The cache has ended. Training goes on; what is frozen is computed again.");
+    const std::optional<Signals::Signal> signal = signals->Next(absl::Seconds(1));
+    if (!signal.has_value() || signal->number == SIGCHLD || signal->to_group) continue;
+    torchrun->Signal(signal->number);
+  }
+}
+
+// A signal to end that came while the daemons were starting.
+std::optional<int> SignalSoFar(Signals* signals) {
+  while (const std::optional<Signals::Signal> signal = signals->Next(absl::ZeroDuration())) {
+    if (signal->number != SIGCHLD) return signal->number;
+  }
+  return std::nullopt;
+}
+
+int RunTorchrun(const std::string& program, const Arguments& arguments, const Controller& controller, NodeCache* cache,
+                Signals* signals) {
+  if (const std::optional<int> signal = SignalSoFar(signals)) return 128 + *signal;
+  Subprocess::Options options;
+  options.command = {program};
+  options.command.insert(options.command.end(), arguments.torchrun.begin(), arguments.torchrun.end());
+  options.environment = Environment(arguments, controller.address, cache->address());
+  options.signal_mask = signals->original_mask();
+  absl::StatusOr<Subprocess> torchrun = Subprocess::Start(options);
+  if (!torchrun.ok()) {
+    LogError(std::string(torchrun.status().message()));
+    return kCannotStart;
+  }
+  return Wait(&*torchrun, controller.process.get(), cache, signals);
+}
+
+}  // namespace
+
+int Launch(const Arguments& arguments) {
+  const absl::StatusOr<std::string> program = FindTorchrun();
+  if (!program.ok()) {
+    LogError(std::string(program.status().message()));
+    return kCannotStart;
+  }
+  const std::vector<std::string> misplaced = MisplacedOptions(arguments.torchrun);
+  if (!misplaced.empty()) {
+    LogWarning("egeria-run's own options come before torchrun's; passed on as they are: ",
+               absl::StrJoin(misplaced, ", "));
+  }
+  Signals signals;
+  const Controller controller = FindOrStartController(arguments, signals);
+  NodeCache cache(arguments, signals);
+  const int code = RunTorchrun(*program, arguments, controller, &cache, &signals);
+  cache.Leave(&signals);
+  if (controller.process != nullptr) controller.process->process().End(&signals);
+  return code;
+}
+
+}  // namespace egeria::run

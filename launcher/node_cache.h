@@ -1,0 +1,39 @@
+#ifndef EGERIA_LAUNCHER_NODE_CACHE_H_
+#define EGERIA_LAUNCHER_NODE_CACHE_H_
+
+#include <optional>
+#include <string>
+
+#include "common/base/file_lock.h"
+#include "launcher/arguments.h"
+#include "launcher/daemon_process.h"
+#include "launcher/signals.h"
+
+namespace egeria::run {
+
+// The egeria-cache that a job uses: that of the node's folder, which is adopted if it runs and started if not, or one
+// that somebody else takes care of. One that was started serves all jobs of the node that come meanwhile, and ends when
+// the last of them has; however they end, since each holds no more than a file lock on the folder. Thread-compatible.
+class NodeCache {
+ public:
+  // Warns of what goes wrong: a job runs with or without a cache.
+  NodeCache(const Arguments& arguments, const Signals& signals);
+
+  // For EGERIA_CACHE: an address, or "none".
+  const std::string& address() const { return address_; }
+  // True the first time that one that was started here is found to have ended.
+  bool HasJustDied() { return process_.has_value() && process_->HasJustDied(); }
+  // The job does not use it any more. Waits a moment for it to end if no other job does.
+  void Leave(Signals* signals);
+
+ private:
+  void FindOrStart(const std::string& folder, const Signals& signals, absl::Duration patience);
+
+  std::string address_ = "none";
+  std::optional<FileLock> use_;
+  std::optional<DaemonProcess> process_;  // none: adopted
+};
+
+}  // namespace egeria::run
+
+#endif  // EGERIA_LAUNCHER_NODE_CACHE_H_

@@ -1,0 +1,180 @@
+#include "common/policy/early_freezes.h"
+
+#include <optional>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace egeria::policy {
+namespace {
+
+using ::testing::HasSubstr;
+
+JobShape Shape() {
+  JobShape shape;
+  shape.modules = 4;
+  shape.total_steps = 1000;
+  shape.step_shares = {0.3, 0.1, 0.1, 0.1};  // half of the time of what they cover, and a sixth each
+  for (int point = 0; point <= 100; ++point) shape.planned_learning_rates.push_back(1 - point / 100.0);
+  return shape;
+}
+
+GradientReading ReadingOf(std::vector<double> progress, int first_module = 0) {
+  GradientReading reading;
+  reading.first_module = first_module;
+  reading.parts = 2;
+  reading.progress = std::move(progress);
+  return reading;
+}
+
+EarlyFreezes With(const std::vector<double>& progress, const JobShape& shape = Shape(), double most_share = 0.25) {
+  EarlyFreezes early(most_share, 0.01, shape);
+  for (int i = 0; i < 20; ++i) early.Add(ReadingOf(progress));
+  return early;
+}
+
+TEST(EarlyFreezes, FindWhatTakesTimeAndLearnsLittle) {
+  const EarlyFreezes early = With({0.05, 0.3, 0.3, 0.35});
+  const auto found = early.Look(0, 3, /*left=*/0.4);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->prefix, 1) << "the next module makes too much of the progress";
+  EXPECT_NEAR(found->given_up, 0.4 * 0.05 * 0.4, 1e-9);
+  EXPECT_THAT(found->reason,
+              HasSubstr("modules 0 to 0 take 50 % of the time and make 5 % (5..5) of the progress, of which "
+                        "40 % are still to come"));
+  EXPECT_FALSE(early.Look(0, 3, 0.6)) << "too much is to come: .4 * .05 * .6 is over 1 %";
+}
+
+TEST(EarlyFreezes, FindTheDeepestPrefix) {
+  const auto found = With({0.01, 0.01, 0.01, 0.97}).Look(0, 3, 0.5);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->prefix, 3);
+  EXPECT_EQ(With({0.01, 0.01, 0.01, 0.97}).Look(0, 2, 0.5)->prefix, 2) << "no deeper than asked";
+}
+
+TEST(EarlyFreezes, LeaveWhatIsNotWorthTheTime) {
+  JobShape shape = Shape();
+  shape.step_shares = {0.05, 0.19, 0.18, 0.18};
+  EXPECT_FALSE(With({0.02, 0.3, 0.3, 0.38}, shape).Look(0, 1, 0.1))
+      << "a twelfth of the time: a switch is not worth it";
+  shape.step_shares = {0.12, 0.16, 0.16, 0.16};
+  EXPECT_TRUE(With({0.12, 0.3, 0.28, 0.3}, shape).Look(0, 1, 0.1)) << ".4 * .12 under a quarter of .2";
+  EXPECT_FALSE(With({0.13, 0.3, 0.27, 0.3}, shape).Look(0, 1, 0.1));
+}
+
+TEST(EarlyFreezes, GiveUpNoMoreThanTheClockInAll) {
+  EarlyFreezes early = With({0.05, 0.3, 0.3, 0.35});
+  early.Book(*early.Look(0, 1, 0.4), 0.4);
+  EXPECT_EQ(early.prefix(), 1);
+  for (int i = 0; i < 20; ++i) early.Add(ReadingOf({0.05, 0.45, 0.5}, 1));
+  EXPECT_FALSE(early.Look(1, 3, 0.4)) << ".8 % was given up before";
+  EXPECT_TRUE(early.Look(1, 3, 0.1)) << ".2 % more";
+  EXPECT_DOUBLE_EQ(early.given_up(), 0.4 * 0.05 * 0.4);
+  early.Limit(0, 0.3);
+  EXPECT_EQ(early.prefix(), 0);
+  EXPECT_DOUBLE_EQ(early.given_up(), 0.4 * 0.05 * (0.4 - 0.3)) << "until it was unfrozen";
+}
+
+TEST(EarlyFreezes, NeedReadingsOfWhatIsActive) {
+  EarlyFreezes early(0.25, 0.01, Shape());
+  for (int i = 0; i < 19; ++i) early.Add(ReadingOf({0.01, 0.3, 0.3, 0.35}));
+  EXPECT_FALSE(early.Look(0, 3, 0.1)) << "19 of 20";
+  for (int i = 0; i < 20; ++i) early.Add(ReadingOf({0.3, 0.3, 0.35}, 1));
+  EXPECT_FALSE(early.Look(0, 3, 0.1)) << "of modules behind the first";
+}
+
+TEST(EarlyFreezes, OfLookupTablesNeedNoReadings) {
+  JobShape shape = Shape();
+  shape.embedding_prefix = 1;
+  EarlyFreezes early(0.25, 0.01, shape);
+  const auto found = early.Look(0, 3, 0.4);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->prefix, 1);
+  EXPECT_NEAR(found->given_up, 0.4 * 0.05 * 0.4, 1e-9);
+  EXPECT_THAT(found->reason,
+              HasSubstr("modules 0 to 0 take 50 % of the time and are lookup tables, which make little of the "
+                        "progress, of which 40 % are still to come"));
+  for (int i = 0; i < 20; ++i) early.Add(ReadingOf({0.4, 0.2, 0.2, 0.2}));
+  EXPECT_FALSE(early.Look(0, 3, 0.1)) << "readings that are clear count for more";
+  early.Forget();
+  EXPECT_FALSE(early.Look(0, 3, 0.1)) << "where readings come it waits for them";
+  for (int i = 0; i < 20; ++i) early.Add(ReadingOf({i % 2 == 0 ? 1.0 : -1.0, 0, 0, 0}));
+  EXPECT_TRUE(early.Look(0, 3, 0.1)) << "and those that are not, for nothing";
+  shape.step_shares = {0.04, 0.18, 0.18, 0.2};
+  EXPECT_FALSE(EarlyFreezes(0.25, 0.01, shape).Look(0, 3, 0.1)) << "too little of the time";
+}
+
+TEST(EarlyFreezes, DoubtIsAReasonAgainst) {
+  EarlyFreezes early(0.25, 0.01, Shape());
+  for (int i = 0; i < 20; ++i) early.Add(ReadingOf({i % 2 == 0 ? 0.5 : -0.4, 0.3, 0.3, 0.35}));
+  EXPECT_FALSE(early.Look(0, 1, 0.2)) << ".05 on average, of 1, but the upper end is over .2";
+}
+
+TEST(EarlyFreezes, ArePossibleWhereRatesFallSmoothlyAndTimesAreKnown) {
+  EXPECT_TRUE(EarlyFreezes(0.25, 0.01, Shape()).possible());
+  EXPECT_FALSE(EarlyFreezes(0, 0.01, Shape()).possible()) << "switched off";
+  JobShape shape = Shape();
+  shape.total_steps = 0;
+  EXPECT_FALSE(EarlyFreezes(0.25, 0.01, shape).possible());
+  shape = Shape();
+  shape.step_shares.clear();
+  EXPECT_FALSE(EarlyFreezes(0.25, 0.01, shape).possible());
+  shape = Shape();
+  shape.planned_learning_rates.clear();
+  EXPECT_FALSE(EarlyFreezes(0.25, 0.01, shape).possible());
+  for (int point = 0; point <= 100; ++point) shape.planned_learning_rates.push_back(point < 50 ? 0.1 : 0.01);
+  EXPECT_FALSE(EarlyFreezes(0.25, 0.01, shape).possible()) << "a sudden drop, behind which progress says too little";
+  shape.planned_learning_rates = {1, 0};
+  EXPECT_TRUE(EarlyFreezes(0.25, 0.01, shape).possible()) << "a straight line";
+}
+
+TEST(EarlyFreezes, AFreezeOfSomebodyElseMayJustifyItself) {
+  EarlyFreezes early(0.25, 0.01, Shape());
+  early.BeginProbe();
+  for (int i = 0; i < 8; ++i) early.AddToProbe(ReadingOf({0.02, 0.3, 0.3, 0.38}));
+  EXPECT_FALSE(early.Justified(2, 0.2));
+  ASSERT_TRUE(early.Justified(1, 0.2));
+  EXPECT_EQ(early.Justified(1, 0.2)->prefix, 1);
+}
+
+TEST(EarlyFreezes, TwoProbesInARowContradictOne) {
+  EarlyFreezes early = With({0.05, 0.3, 0.3, 0.35});
+  early.Book(*early.Look(0, 1, 0.4), 0.4);
+  const auto probe = [&](double progress) {
+    early.BeginProbe();
+    for (int i = 0; i < 8; ++i) early.AddToProbe(ReadingOf({progress, 0.3, 0.3, 0.35}));
+    return early.IsContradicted();
+  };
+  EXPECT_FALSE(probe(0.8)) << "once: .4 * .46 is over a quarter of .5";
+  EXPECT_FALSE(probe(0.1));
+  EXPECT_FALSE(probe(0.8));
+  EXPECT_TRUE(probe(0.8));
+  EXPECT_FALSE(early.possible()) << "what it goes by is wrong here";
+}
+
+TEST(EarlyFreezes, CountModulesOnceWhenMoreAreToBeJustified) {
+  EarlyFreezes early = With({0.05, 0.02, 0.45, 0.48});
+  early.Book(*early.Look(0, 1, 0.36), 0.36);
+  ASSERT_EQ(early.prefix(), 1);
+  early.BeginProbe();
+  for (int i = 0; i < 8; ++i) early.AddToProbe(ReadingOf({0.05, 0.02, 0.45, 0.48}));
+  EXPECT_TRUE(early.Justified(2, 0.3)) << ".02 * (.36 - .3) + .028 * .3 is under 1 %, .02 * .36 + .028 * .3 is not";
+}
+
+TEST(EarlyFreezes, BookModulesOnce) {
+  EarlyFreezes early = With({0.02, 0.02, 0.48, 0.48});
+  early.Book(*early.Look(0, 1, 0.4), 0.4);
+  early.BeginProbe();
+  for (int i = 0; i < 8; ++i) early.AddToProbe(ReadingOf({0.02, 0.02, 0.48, 0.48}));
+  ASSERT_TRUE(early.Justified(2, 0.2)) << "somebody froze one more";
+  early.Book(*early.Justified(2, 0.2), 0.2);
+  EXPECT_EQ(early.prefix(), 2);
+  EXPECT_DOUBLE_EQ(early.given_up(), 0.4 * 0.02 * (0.4 - 0.2) + 0.4 * 0.04 * 0.2);
+  early.Limit(1, 0.1);
+  EXPECT_EQ(early.prefix(), 1) << "one of two unfreezes: what was booked of both stays";
+  EXPECT_DOUBLE_EQ(early.given_up(), 0.4 * 0.02 * (0.4 - 0.2) + 0.4 * 0.04 * 0.2);
+}
+
+}  // namespace
+}  // namespace egeria::policy

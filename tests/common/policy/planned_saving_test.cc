@@ -1,0 +1,53 @@
+#include "common/policy/planned_saving.h"
+
+#include "gtest/gtest.h"
+
+namespace egeria::policy {
+namespace {
+
+JobShape Shape(int64_t total_steps) {
+  JobShape shape{4, total_steps};
+  shape.step_shares = {0.2, 0.2, 0.2, 0.4};
+  return shape;
+}
+
+TEST(PlannedSaving, IsThatOfTheClock) {
+  const ScheduleConfig schedule{{{0.5, 1}, {0.75, 3}}};
+  EXPECT_NEAR(PlannedSaving(schedule, Shape(1000)).value(), 0.25 * 0.2 + 0.25 * 0.6, 1e-9);
+  EXPECT_NEAR(PlannedSaving(schedule, Shape(5'000'000)).value(), 0.25 * 0.2 + 0.25 * 0.6, 1e-3);
+  EXPECT_NEAR(PlannedSaving(FinetuneConfig{.budget = 0.3}, Shape(1000)).value(), 0.96 * 0.4, 1e-9);
+  // Three stages at 80, 85 and 90 %, of 3/5, 4/5 and all of the 0.6 that three modules take.
+  EXPECT_NEAR(PlannedSaving(StagedConfig{}, Shape(1000)).value(), 0.05 * 0.4 + 0.05 * 0.6 + 0.1 * 0.6, 1e-9);
+  EXPECT_NEAR(PlannedSaving(AutoConfig{}, Shape(1000)).value(), 0.18 * 0.6, 1e-9);
+  JobShape linear = Shape(1000);
+  linear.planned_learning_rates = {1, 0};
+  EXPECT_NEAR(PlannedSaving(AutoConfig{}, linear).value(), 0.1 * 0.6, 1e-9) << "1 % of the area is left at 90 %";
+}
+
+TEST(PlannedSaving, IsThatOfTheWholeTrainingAfterAResumeToo) {
+  JobShape resumed = Shape(1000);
+  resumed.budget = 0.1;
+  const double whole = PlannedSaving(StagedConfig{}, resumed).value();
+  resumed.first_step = 850;
+  resumed.saved_before = 0.02;
+  EXPECT_DOUBLE_EQ(PlannedSaving(StagedConfig{}, resumed).value(), whole);
+}
+
+TEST(PlannedSaving, IsNothingWhereMeasurementsDecide) {
+  EXPECT_EQ(PlannedSaving(AutoConfig{.signal_led = true}, Shape(1000)).value(), 0);
+  EXPECT_EQ(PlannedSaving(PlasticityConfig{}, Shape(1000)).value(), 0);
+  EXPECT_EQ(PlannedSaving(NoneConfig{}, Shape(1000)).value(), 0);
+}
+
+TEST(PlannedSaving, GoesNoFurtherThanTheBudget) {
+  JobShape shape = Shape(1000);
+  shape.budget = 0.1;
+  EXPECT_NEAR(PlannedSaving(ScheduleConfig{{{0.5, 3}}}, shape).value(), 0.1, 1e-9);  // one module for half the time
+}
+
+TEST(PlannedSaving, NeedsTheNumberOfSteps) {
+  EXPECT_NE(PlannedSaving(NoneConfig{}, Shape(0)).status().message().find("total_steps"), std::string_view::npos);
+}
+
+}  // namespace
+}  // namespace egeria::policy

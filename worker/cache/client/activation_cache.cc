@@ -1,0 +1,94 @@
+#include "worker/cache/client/activation_cache.h"
+
+#include <utility>
+
+#include "ATen/core/grad_mode.h"
+#include "common/base/status.h"
+#include "common/rpc/address.h"
+#include "common/tensor/torch_types.h"
+
+namespace egeria::cache {
+namespace {
+
+// Dense, row-major and on the host.
+at::Tensor OnHost(const at::Tensor& tensor) { return tensor.detach().to(at::kCPU).contiguous(); }
+
+std::vector<EntryTensor> Describe(const std::vector<at::Tensor>& row) {
+  std::vector<EntryTensor> tensors;
+  for (const at::Tensor& tensor : row) {
+    tensors.push_back({ToDataType(tensor.scalar_type()), tensor.sizes().vec(),
+                       static_cast<const std::byte*>(tensor.const_data_ptr())});
+  }
+  return tensors;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<ActivationCache>> ActivationCache::Start(const Options& options) {
+  CacheClient::Options line;
+  EGERIA_ASSIGN_OR_RETURN(line.address, rpc::ParseAddress(options.address));
+  line.name = JobId(options.job_id);
+  if (!line.name.IsValid()) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_CONFIG", "'", options.job_id,
+                      "' is not a UUID in lower case");
+  }
+  line.format = options.format;
+  line.quota_bytes = options.quota_bytes;
+  line.shared_bytes = options.shared_bytes;
+  line.patience = options.patience;
+  return std::shared_ptr<ActivationCache>(
+      new ActivationCache(CacheClient::Start(line), {.device = options.device}, options.patience));
+}
+
+void ActivationCache::Use(const Fingerprint& prefix) {
+  prefix_ = prefix;
+  reader_.Use(prefix);
+}
+
+CachedBatch ActivationCache::Take(const std::vector<uint64_t>& samples, const std::vector<uint64_t>& input_hashes,
+                                  double patience_seconds) {
+  return reader_.Take(samples, input_hashes, absl::Seconds(patience_seconds));
+}
+
+void ActivationCache::Drop(const Fingerprint& prefix, CacheClient::Scope scope) {
+  const bool of_use =
+      scope == CacheClient::Scope::kAll || (scope == CacheClient::Scope::kPrefix) == (prefix == prefix_);
+  if (of_use) reader_.Rest();
+  client_->Drop(prefix, scope);
+}
+
+void ActivationCache::Stop() {
+  reader_.Stop();
+  client_->Stop();
+}
+
+absl::StatusOr<int64_t> ActivationCache::Put(const std::vector<uint64_t>& samples,
+                                             const std::vector<uint64_t>& input_hashes,
+                                             const std::vector<at::Tensor>& tensors) {
+  const at::NoGradGuard no_grad;
+  if (tensors.size() > kMaxTensors) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_SHAPE", tensors.size(), " tensors of a sample, at most ",
+                      kMaxTensors);
+  }
+  std::vector<at::Tensor> hosts;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.dim() == 0 || static_cast<size_t>(tensor.dim()) > kMaxDimensions + 1 ||
+        static_cast<size_t>(tensor.size(0)) != samples.size() || samples.size() != input_hashes.size() ||
+        ToDataType(tensor.scalar_type()) == DataType::kUnspecified) {
+      return NamedError(absl::StatusCode::kInvalidArgument, "BAD_SHAPE", samples.size(), " samples, and a tensor of ",
+                        tensor.dim() == 0 ? 0 : tensor.size(0), " rows of ", c10::toString(tensor.scalar_type()));
+    }
+    hosts.push_back(OnHost(tensor));
+  }
+  int64_t taken = 0;
+  std::vector<at::Tensor> row(hosts.size());
+  for (size_t i = 0; i < samples.size(); ++i) {
+    for (size_t t = 0; t < hosts.size(); ++t) row[t] = hosts[t].select(0, static_cast<int64_t>(i));
+    const std::vector<EntryTensor> entry = Describe(row);
+    if (i == 0) reader_.ExpectSize(EntrySize(entry));
+    taken += client_->Offer(prefix_, samples[i], input_hashes[i], entry);
+  }
+  return taken;
+}
+
+}  // namespace egeria::cache

@@ -1,0 +1,68 @@
+#ifndef EGERIA_WORKER_CACHE_CLIENT_ACTIVATION_CACHE_H_
+#define EGERIA_WORKER_CACHE_CLIENT_ACTIVATION_CACHE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "worker/cache/client/batch_reader.h"
+#include "worker/cache/client/cache_client.h"
+
+namespace egeria::cache {
+
+// A training process's line to its node's egeria-cache, for tensors of one frozen prefix at a time. Used from the
+// training thread; in a forked child every method does nothing. Nothing here fails but Start().
+class ActivationCache {
+ public:
+  struct Options {
+    std::string address;
+    std::string job_id;
+    c10::Device device = c10::kCPU;
+    // The others are CacheClient's.
+    StorageFormat format = StorageFormat::kExact;
+    int64_t quota_bytes = 0;
+    size_t shared_bytes = CacheClient::Options().shared_bytes;
+    absl::Duration patience = CacheClient::Options().patience;
+  };
+
+  // Errors: INVALID_ARGUMENT a bad address, or a job id that is no UUID.
+  static absl::StatusOr<std::shared_ptr<ActivationCache>> Start(const Options& options);
+
+  // From now on Take() and Put() are of this prefix.
+  void Use(const Fingerprint& prefix);
+  void Expect(const std::vector<std::vector<uint64_t>>& batches) { reader_.Expect(batches); }
+  // As BatchReader::Take().
+  CachedBatch Take(const std::vector<uint64_t>& samples, const std::vector<uint64_t>& input_hashes,
+                   double patience_seconds);
+  // b x ... tensors on any device, a row for each sample, copied. Returns how many samples wait to be written.
+  // Errors: INVALID_ARGUMENT the tensors have another number of rows, or a type that the wire has not.
+  absl::StatusOr<int64_t> Put(const std::vector<uint64_t>& samples, const std::vector<uint64_t>& input_hashes,
+                              const std::vector<at::Tensor>& tensors);
+  // As CacheClient::Drop(). Where the prefix in use is among it, what was read ahead goes, too.
+  void Drop(const Fingerprint& prefix, CacheClient::Scope scope);
+  // Ends the threads, within a second. Idempotent.
+  void Stop();
+
+  CacheClient& client() { return *client_; }
+  BatchReader& reader() { return reader_; }
+  // With the daemon, of one lookup.
+  absl::Duration patience() const { return patience_; }
+
+ private:
+  ActivationCache(std::shared_ptr<CacheClient> client, const BatchReader::Options& options, absl::Duration patience)
+      : client_(std::move(client)), reader_(client_, options), patience_(patience) {}
+
+  const std::shared_ptr<CacheClient> client_;
+  BatchReader reader_;
+  const absl::Duration patience_;
+  Fingerprint prefix_ = {};
+};
+
+}  // namespace egeria::cache
+
+#endif  // EGERIA_WORKER_CACHE_CLIENT_ACTIVATION_CACHE_H_

@@ -1,0 +1,98 @@
+#ifndef EGERIA_WORKER_CACHE_CLIENT_BATCH_READER_H_
+#define EGERIA_WORKER_CACHE_CLIENT_BATCH_READER_H_
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "absl/time/time.h"
+#include "c10/core/Device.h"
+#include "worker/cache/client/cache_client.h"
+
+namespace egeria::cache {
+
+enum class SampleOutcome : uint8_t {
+  kHit,
+  kAbsent,
+  kOtherInput,  // it is there, and was computed from another input
+  kCorrupt,
+  kLate,   // the cache has not answered in time, or is not there
+  kUnfit,  // its tensors are of another type or shape than those of the samples before it
+};
+
+// "hit", "absent", "other_input" and so on.
+const char* SampleOutcomeName(SampleOutcome outcome);
+
+struct CachedBatch {
+  // b x ..., dense and row-major, on the reader's device and nobody else's; the rows of misses hold anything. None
+  // where no sample was found.
+  std::vector<at::Tensor> tensors;
+  std::vector<SampleOutcome> outcomes;  // one for each sample
+};
+
+// Brings whole batches of one frozen prefix from the cache into tensors, ahead of the training.
+//
+// A thread of its own reads the batches that are expected next, the next one first, as many as fit into ahead_bytes. On
+// an accelerator it copies them into pinned memory and from there to the device, on a stream of its own.
+//
+// Used from the training thread. In a forked child every method does nothing.
+class BatchReader {
+ public:
+  struct Options {
+    c10::Device device = c10::kCPU;
+    size_t ahead_bytes = size_t{512} << 20;  // of host memory; one batch is always read ahead
+  };
+  struct Counters {
+    int64_t hits = 0;  // samples, as the outcomes
+    int64_t absent = 0;
+    int64_t other_input = 0;
+    int64_t corrupt = 0;
+    int64_t late = 0;
+    int64_t unfit = 0;
+    int64_t batches_ahead = 0;  // were there when they were asked for
+    int64_t batches_waited_for = 0;
+    int64_t batches_late = 0;
+    double waited_seconds = 0;
+  };
+
+  BatchReader(std::shared_ptr<CacheClient> client, const Options& options);
+  ~BatchReader();
+
+  // What is read from now on is of this prefix. Forgets what was read ahead.
+  // `entry_bytes`: of an entry, as far as it is known; see Expect(entry_bytes).
+  void Use(const Fingerprint& prefix);
+  // Entries of the prefix are up to so long: longer ones are not found. Needs not be told where one is in the cache.
+  void ExpectSize(size_t entry_bytes);
+
+  // The batches that are asked for next, in this order: a hint. Those that are not among them are forgotten.
+  void Expect(const std::vector<std::vector<uint64_t>>& batches);
+
+  // The batch at hand: what was read ahead if it was expected, else it is read now. Waits no longer than `patience`;
+  // what is not there by then is late.
+  // `input_hashes`: of the samples, to compare with those of the entries.
+  CachedBatch Take(std::span<const uint64_t> samples, std::span<const uint64_t> input_hashes, absl::Duration patience);
+
+  // Nothing is read for a while: lets go of what was read ahead and of the memory that it took.
+  void Rest();
+
+  // Ends the thread; from then on everything is late. Idempotent.
+  void Stop();
+
+  Counters counters() const;
+
+ private:
+  class Impl;
+  bool InChild() const;
+
+  const pid_t pid_;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace egeria::cache
+
+#endif  // EGERIA_WORKER_CACHE_CLIENT_BATCH_READER_H_

@@ -1,0 +1,120 @@
+#ifndef EGERIA_WORKER_CACHE_CLIENT_CACHE_CLIENT_H_
+#define EGERIA_WORKER_CACHE_CLIENT_CACHE_CLIENT_H_
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/ids.h"
+#include "common/rpc/address.h"
+#include "worker/cache/entry/entry.h"
+
+namespace egeria::cache {
+
+struct PendingLookup;
+
+// A training process's line to the egeria-cache of its node.
+//
+// Nothing here fails: without a daemon, or with one that is slow or has ended, every lookup is a miss and every offer
+// is dropped, and a thread of the client's own attaches anew when the daemon is back. What a lookup finds has been
+// checked against its key and its checksum.
+//
+// Lookups are for one thread, and all else for one, which may be another; the client's own threads attach and write. In
+// a forked child every method does nothing.
+class CacheClient {
+ public:
+  struct Options {
+    rpc::Address address;                     // of the daemon, a Unix socket
+    JobId name;                               // the job, whose entries no other job sees
+    int64_t quota_bytes = 0;                  // 0: the daemon's
+    size_t shared_bytes = size_t{128} << 20;  // of shared memory; a third for offers, the others for lookups
+    size_t queue_bytes = size_t{128} << 20;   // of offers that wait to be written
+    // In which entries are written. Those in any format are read, but rounded ones only where the format is the same.
+    StorageFormat format = StorageFormat::kExact;
+    absl::Duration patience =
+        absl::Milliseconds(250);  // with the daemon, besides what reading takes; what is later is a miss
+  };
+
+  struct LookupCounters {
+    int64_t found = 0;
+    int64_t absent = 0;
+    int64_t corrupt = 0;
+    int64_t late = 0;  // the daemon did not answer in time, or is not there
+    int64_t bytes_read = 0;
+    double lookup_seconds = 0;
+  };
+  struct WriteCounters {
+    int64_t offered = 0;
+    int64_t dropped = 0;  // the queue was full
+    int64_t stored = 0;
+    int64_t refused = 0;  // over quota, no space, or the store failed
+
+    // Of the newest prefix, where the format is not exact: what its entries would take, and what they do; and by how
+    // much its values were rounded, as root mean square and at most, both over the values' root mean square.
+    int64_t exact_bytes = 0;
+    int64_t format_bytes = 0;
+    double rounding = 0;
+    double largest_rounding = 0;
+  };
+  struct Counters : LookupCounters, WriteCounters {
+    int64_t attached = 0;   // how often
+    bool streamed = false;  // there is no shared memory
+  };
+
+  static std::unique_ptr<CacheClient> Start(const Options& options);
+  ~CacheClient() { Stop(); }
+
+  // Ends the client's threads, within a second; what waits to be written is dropped. From then on everything is a miss.
+  // Idempotent.
+  void Stop();
+
+  enum class Outcome : uint8_t { kFound, kAbsent, kCorrupt, kLate };
+
+  // Looks samples of one prefix up. `found` is called for each that is found, in order, with its position and its
+  // entry, which is valid during the call. Waits for the daemon as long as `patience` says and a slow disk takes, for
+  // each part of what is asked for that fits into the shared memory; one that was too slow is left alone for a second,
+  // and twice as long each time, up to a minute. `entry_bytes`: EntrySize() of what is expected; longer entries are not
+  // found.
+  std::vector<Outcome> Lookup(const Fingerprint& prefix, std::span<const uint64_t> samples, size_t entry_bytes,
+                              absl::FunctionRef<void(size_t position, const Entry&)> found);
+
+  // Lookup() in two parts: the daemon reads while what was asked for before is finished. Of more than kMaxLookups
+  // under way the last ones find nothing. One that is let go of unfinished waits for the daemon all the same.
+  static constexpr size_t kMaxLookups = 2;
+  std::shared_ptr<PendingLookup> StartLookup(const Fingerprint& prefix, std::span<const uint64_t> samples,
+                                             size_t entry_bytes);
+  std::vector<Outcome> FinishLookup(PendingLookup* lookup,
+                                    absl::FunctionRef<void(size_t position, const Entry&)> found);
+
+  // Takes copies of entries to be written when there is time. False where they are dropped.
+  bool Offer(const Fingerprint& prefix, uint64_t sample, uint64_t input_hash, std::span<const EntryTensor> tensors);
+
+  // Forgets this prefix, all but this one, or the whole job; in the background, in order with the offers.
+  enum class Scope { kPrefix, kOthers, kAll };
+  void Drop(const Fingerprint& prefix, Scope scope);
+
+  // Waits until all that was offered and dropped before has been done, or given up; false after `patience`.
+  bool Flush(absl::Duration patience);
+
+  bool attached() const;
+  Counters counters() const;
+
+ private:
+  struct Impl;
+  explicit CacheClient(const Options& options);
+  bool InChild() const;
+
+  const pid_t pid_;
+  const std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace egeria::cache
+
+#endif  // EGERIA_WORKER_CACHE_CLIENT_CACHE_CLIENT_H_

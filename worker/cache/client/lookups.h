@@ -1,0 +1,79 @@
+#ifndef EGERIA_WORKER_CACHE_CLIENT_LOOKUPS_H_
+#define EGERIA_WORKER_CACHE_CLIENT_LOOKUPS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/time/time.h"
+#include "common/base/ids.h"
+#include "worker/cache/client/attachment.h"
+#include "worker/cache/client/cache_client.h"
+#include "worker/cache/client/get_call.h"
+#include "worker/cache/entry/entry.h"
+
+namespace egeria::cache {
+
+class Lookups;
+
+// One that was started and is to be finished.
+struct PendingLookup {
+  PendingLookup(std::shared_ptr<Lookups> lookups, const Fingerprint& prefix, std::span<const uint64_t> samples,
+                size_t entry_bytes)
+      : lookups(std::move(lookups)),
+        prefix(prefix),
+        samples(samples.begin(), samples.end()),
+        entry_bytes(entry_bytes) {}
+  ~PendingLookup();
+  PendingLookup(const PendingLookup&) = delete;
+  PendingLookup& operator=(const PendingLookup&) = delete;
+
+  const std::shared_ptr<Lookups> lookups;
+  const Fingerprint prefix;  // as StoredPrefix() says
+  const std::vector<uint64_t> samples;
+  const size_t entry_bytes;
+  Line line;
+  size_t offset = 0;  // of its part of the shared memory
+  size_t slot = 0;    // for an entry there
+  size_t room = 0;    // for samples in a call; 0: nothing can be asked for
+  size_t asked = 0;   // for the first ones
+  std::unique_ptr<GetCall> call;
+};
+
+// What CacheClient::Lookup() and its two parts do. For one thread, but for counters().
+class Lookups {
+ public:
+  // `attachment` outlives it.
+  Lookups(const CacheClient::Options& options, Attachment* attachment)
+      : name_(options.name), patience_(options.patience), attachment_(*attachment) {}
+
+  void Start(PendingLookup* lookup);
+  // Waits for it.
+  std::vector<CacheClient::Outcome> Finish(PendingLookup* lookup, absl::FunctionRef<void(size_t, const Entry&)> found);
+  // Of one that nobody will finish.
+  void Abandon(PendingLookup* lookup);
+
+  CacheClient::LookupCounters counters() const;
+
+ private:
+  // Asks for as many more samples as fit into one call.
+  void AskForMore(PendingLookup* lookup);
+
+  const JobId name_;
+  const absl::Duration patience_;
+  Attachment& attachment_;
+  std::array<const PendingLookup*, CacheClient::kMaxLookups> under_way_ = {};  // by part of the memory
+
+  mutable std::mutex mutex_;
+  CacheClient::LookupCounters counters_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace egeria::cache
+
+#endif  // EGERIA_WORKER_CACHE_CLIENT_LOOKUPS_H_

@@ -1,0 +1,583 @@
+#include "worker/cache/daemon/activation_store.h"
+
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/storage/folder_lock.h"
+#include "rocksdb/db.h"
+#include "rocksdb/env.h"
+#include "rocksdb/options.h"
+#include "rocksdb/write_batch.h"
+#include "worker/cache/daemon/patient_files.h"
+#include "worker/cache/daemon/targeted_files.h"
+#include "worker/cache/entry/cache_folder.h"
+
+namespace egeria::cache {
+namespace {
+
+// Keys of a column family: a kind and the sample, big-endian. Lengths stay in the sorted files, so that the index is
+// read at the start without the entries, which lie in blob files.
+constexpr char kEntry = 'e';
+constexpr char kLength = 'l';
+constexpr size_t kKeyLength = 1 + sizeof(uint64_t);
+constexpr size_t kUuidLength = 36;
+// What an entry costs on disk beside its own bytes.
+constexpr int64_t kOverhead = 128;
+// What RocksDB's own files take, at most; of a small quota a part.
+constexpr int64_t kOwnFiles = int64_t{1} << 20;
+// The file system's free space is looked at anew after this much has been written.
+constexpr int64_t kLookEvery = int64_t{64} << 20;
+// For a new column family: far more than what is written for it.
+constexpr int64_t kRoomForFamily = int64_t{1} << 20;
+constexpr int64_t kRecoverEveryMilliseconds = 1'000;
+
+// For RocksDB's own files: some builds of it end the process where there is no room for them.
+constexpr int64_t kRoomToOpen = int64_t{8} << 20;
+
+constexpr rlim_t kMinOpenFiles = 64;
+constexpr rlim_t kMaxOpenFiles = 65'536;
+
+// More than anybody needs where it cannot be told.
+int64_t FreeBytes(const std::string& folder) {
+  struct statvfs disk;
+  if (statvfs(folder.c_str(), &disk) != 0) return std::numeric_limits<int64_t>::max();
+  return static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
+}
+
+// Half of the descriptors that the process may have; the others are for connections.
+int MostOpenFiles() {
+  rlimit descriptors;
+  if (getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return kMinOpenFiles;
+  return static_cast<int>(std::clamp<rlim_t>(descriptors.rlim_cur / 2, kMinOpenFiles, kMaxOpenFiles));
+}
+
+// Whether it says that files are not what was written, and not that the system could not read them.
+bool IsDamage(const rocksdb::Status& status) {
+  return status.IsCorruption() || status.IsInvalidArgument() || status.IsNotSupported() || status.IsPathNotFound();
+}
+
+std::string Key(char kind, uint64_t sample) {
+  std::string key(1, kind);
+  for (int shift = 56; shift >= 0; shift -= 8) key.push_back(static_cast<char>(sample >> shift & 0xff));
+  return key;
+}
+
+uint64_t SampleOf(const rocksdb::Slice& key) {
+  uint64_t sample = 0;
+  for (size_t i = 1; i < kKeyLength; ++i) sample = sample << 8 | static_cast<uint8_t>(key[i]);
+  return sample;
+}
+
+std::string FamilyName(const JobId& name, const Fingerprint& prefix) {
+  return absl::StrCat(name.text(), "/", absl::BytesToHexString(RawBytes(prefix)));
+}
+
+bool ParseFamilyName(absl::string_view text, JobId* name, Fingerprint* prefix) {
+  if (text.size() != kUuidLength + 1 + 2 * prefix->size() || text[kUuidLength] != '/') return false;
+  *name = JobId(std::string(text.substr(0, kUuidLength)));
+  const std::string bytes = absl::HexStringToBytes(text.substr(kUuidLength + 1));
+  std::memcpy(prefix->data(), bytes.data(), prefix->size());
+  return name->IsValid() && FamilyName(*name, *prefix) == text;
+}
+
+rocksdb::ColumnFamilyOptions FamilyOptions(const ActivationStore::Options& options) {
+  rocksdb::ColumnFamilyOptions family;
+  family.enable_blob_files = true;
+  family.min_blob_size = 512;  // lengths are smaller
+  family.blob_file_size = uint64_t{256} << 20;
+  // There is no garbage, since nothing is written twice; it would copy the oldest entries time and again.
+  family.enable_blob_garbage_collection = false;
+  family.compression = rocksdb::kNoCompression;
+  family.write_buffer_size = options.write_buffer_bytes;
+  family.max_write_buffer_number = 3;
+  return family;
+}
+
+rocksdb::Options DatabaseOptions(const ActivationStore::Options& options, rocksdb::Env* environment) {
+  rocksdb::Options database(rocksdb::DBOptions(), FamilyOptions(options));
+  database.env = environment;
+  database.create_if_missing = true;
+  database.db_write_buffer_size = 2 * options.write_buffer_bytes;
+  database.max_background_jobs = 2;
+  database.max_open_files = MostOpenFiles();
+  // What is on disk is what is written, so that it stays under the quota.
+  database.allow_fallocate = false;
+  database.keep_log_file_num = 2;
+  database.max_log_file_size = 128 << 10;
+  database.info_log_level = rocksdb::WARN_LEVEL;
+  return database;
+}
+
+std::shared_ptr<rocksdb::ColumnFamilyHandle> Owned(rocksdb::DB* db, rocksdb::ColumnFamilyHandle* handle) {
+  return {handle, [db](rocksdb::ColumnFamilyHandle* last) { db->DestroyColumnFamilyHandle(last); }};
+}
+
+// Of entries, and of their deletion.
+rocksdb::WriteOptions EntryWrites() {
+  rocksdb::WriteOptions writing;
+  writing.disableWAL = true;
+  writing.no_slowdown = true;  // rather not kept than waited for
+  // A prefix may be dropped meanwhile. Without this RocksDB takes that for a fault, and writes no more.
+  writing.ignore_missing_column_families = true;
+  return writing;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ActivationStore>> ActivationStore::Open(const Options& options) {
+  EGERIA_RETURN_IF_ERROR(MakeFolder(options.folder));
+  if (const int64_t room = FreeBytes(options.folder); room < kRoomToOpen) {
+    return UnusableFolder(options.folder, absl::StrCat("its disk is full (", room, " bytes free)"));
+  }
+  std::unique_ptr<ActivationStore> store(new ActivationStore(options));
+  EGERIA_RETURN_IF_ERROR(store->OpenFiles());
+  return store;
+}
+
+ActivationStore::ActivationStore(const Options& options)
+    : options_(options),
+      files_(std::make_shared<PatientFiles>(rocksdb::FileSystem::Default())),
+      environment_(rocksdb::NewCompositeEnv(std::make_shared<TargetedFiles>(files_))) {}
+
+ActivationStore::~ActivationStore() {
+  DropRemoved();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    namespaces_.clear();
+  }
+  default_family_.reset();
+  if (db_ != nullptr) db_->Close();  // writes what is in memory
+}
+
+absl::Status ActivationStore::OpenFiles() {
+  const rocksdb::Options options = DatabaseOptions(options_, environment_.get());
+  rocksdb::DB* db = nullptr;
+  std::vector<std::string> names;
+  std::vector<rocksdb::ColumnFamilyHandle*> handles;
+  rocksdb::Status opened;
+  for (const bool again : {false, true}) {
+    if (!rocksdb::DB::ListColumnFamilies(options, options_.folder, &names).ok()) {
+      names = {rocksdb::kDefaultColumnFamilyName};
+    }
+    std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
+    for (const std::string& name : names) descriptors.emplace_back(name, FamilyOptions(options_));
+    opened = rocksdb::DB::Open(options, options_.folder, descriptors, &handles, &db);
+    if (opened.ok() || again) break;
+    if (IsHeldByAnother(opened)) {
+      return NamedError(absl::StatusCode::kAlreadyExists, "STORE_IN_USE", "another egeria-cache uses ", options_.folder,
+                        ": stop it, or give --folder another one");
+    }
+    if (!IsDamage(opened)) return UnusableFolder(options_.folder, opened.ToString());
+    LogWarning("the cache in ", options_.folder, " cannot be read and is begun anew: ", opened.ToString());
+    rocksdb::DestroyDB(options_.folder, options);  // removes files of a RocksDB only
+  }
+  if (!opened.ok()) return UnusableFolder(options_.folder, opened.ToString());
+  db_.reset(db);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (size_t i = 0; i < handles.size(); ++i) {
+    std::shared_ptr<rocksdb::ColumnFamilyHandle> handle = Owned(db, handles[i]);
+    if (names[i] == rocksdb::kDefaultColumnFamilyName) {
+      default_family_ = std::move(handle);
+    } else if (!ReadIndex(names[i], std::move(handle))) {
+      LogWarning("the cache forgets ", names[i], ", which cannot be read");
+    }
+  }
+  EvictIdleBeyondSoftQuota();
+  return absl::OkStatus();
+}
+
+bool ActivationStore::ReadIndex(const std::string& family_name, std::shared_ptr<rocksdb::ColumnFamilyHandle> handle) {
+  JobId name;
+  Fingerprint prefix;
+  Family family{.handle = std::move(handle)};
+  bool good = ParseFamilyName(family_name, &name, &prefix);
+  if (good) {
+    rocksdb::ReadOptions reading;
+    const std::unique_ptr<rocksdb::Iterator> entry(db_->NewIterator(reading, family.handle.get()));
+    for (entry->Seek(Key(kLength, 0));
+         entry->Valid() && entry->key().size() == kKeyLength && entry->key()[0] == kLength; entry->Next()) {
+      uint32_t length = 0;
+      if (entry->value().size() != sizeof(length)) continue;
+      std::memcpy(&length, entry->value().data(), sizeof(length));
+      family.entries[SampleOf(entry->key())].length = length;
+      family.bytes += length + kOverhead;
+    }
+    good = entry->status().ok();
+    // Entries that were discarded have left their bytes there.
+    uint64_t blobs = 0;
+    if (db_->GetIntProperty(family.handle.get(), rocksdb::DB::Properties::kTotalBlobFileSize, &blobs)) {
+      family.bytes = std::max(family.bytes, static_cast<int64_t>(blobs));
+    }
+  }
+  if (!good) {
+    db_->DropColumnFamily(family.handle.get());
+    return false;
+  }
+  Namespace& space = namespaces_[name];
+  space.bytes += family.bytes;
+  bytes_ += family.bytes;
+  space.prefixes.emplace(prefix, std::move(family));
+  return true;
+}
+
+int64_t ActivationStore::Attach(const JobId& name, int64_t quota_bytes) {
+  const int64_t most = options_.namespace_quota_bytes > 0
+                           ? std::min(options_.namespace_quota_bytes, options_.quota_bytes)
+                           : options_.quota_bytes;
+  const int64_t granted = quota_bytes > 0 ? std::min(quota_bytes, most) : most;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Namespace& space = namespaces_[name];
+    ++space.attached;
+    space.last_used = ++uses_;
+    space.quota_bytes = granted;
+    while (space.bytes > granted && EvictPrefix(&space, nullptr)) {  // it was more before
+    }
+  }
+  DropRemoved();
+  return granted;
+}
+
+void ActivationStore::Detach(const JobId& name) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto space = namespaces_.find(name);
+    if (space == namespaces_.end()) return;
+    space->second.last_used = ++uses_;
+    --space->second.attached;
+    if (space->second.attached <= 0 && space->second.prefixes.empty()) namespaces_.erase(space);
+    EvictIdleBeyondSoftQuota();
+  }
+  DropRemoved();
+}
+
+std::optional<ActivationStore::Outcome> ActivationStore::Enter(const JobId& name, const Fingerprint& prefix,
+                                                               uint64_t sample, size_t length,
+                                                               std::shared_ptr<rocksdb::ColumnFamilyHandle>* handle) {
+  const int64_t cost = static_cast<int64_t>(length) + kOverhead;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto space = namespaces_.find(name);
+  if (space == namespaces_.end()) return Outcome::kFailed;  // nobody is attached
+  if (const Family* known = FindFamily(name, prefix); known != nullptr && known->entries.contains(sample)) {
+    return Outcome::kPresent;
+  }
+  if (!MakeRoom(name, prefix, cost)) return Outcome::kOverQuota;
+  if (!DiskHasRoom(name, prefix, cost)) return Outcome::kNoSpace;
+  Family* const family = FindFamily(name, prefix);
+  if (family == nullptr) return std::nullopt;
+  *handle = family->handle;
+  family->entries[sample].length = static_cast<uint32_t>(length);
+  family->bytes += cost;
+  family->last_used = absl::Now();
+  space->second.bytes += cost;
+  bytes_ += cost;
+  return Outcome::kStored;
+}
+
+ActivationStore::Outcome ActivationStore::Put(const JobId& name, const Fingerprint& prefix, uint64_t sample,
+                                              absl::string_view entry) {
+  if (failed_.load()) Recover();
+  std::shared_ptr<rocksdb::ColumnFamilyHandle> handle;
+  std::optional<Outcome> entered = Enter(name, prefix, sample, entry.size(), &handle);
+  if (!entered) {
+    const Outcome made = MakeFamily(name, prefix);
+    entered = made == Outcome::kStored ? Enter(name, prefix, sample, entry.size(), &handle) : made;
+  }
+  DropRemoved();
+  const Outcome outcome = entered.value_or(Outcome::kBusy);  // the family was evicted meanwhile
+  if (outcome != Outcome::kStored) return outcome;
+  const auto length = static_cast<uint32_t>(entry.size());
+  rocksdb::WriteBatch batch;
+  batch.Put(handle.get(), Key(kEntry, sample), rocksdb::Slice(entry.data(), entry.size()));
+  batch.Put(handle.get(), Key(kLength, sample), rocksdb::Slice(reinterpret_cast<const char*>(&length), sizeof(length)));
+  const rocksdb::Status written = db_->Write(EntryWrites(), &batch);
+  if (written.ok()) return Outcome::kStored;
+  Forget(name, prefix, sample);
+  if (written.IsIncomplete()) return Outcome::kBusy;
+  CountFailure("write", written.ToString());
+  failed_ = true;
+  return written.IsNoSpace() ? Outcome::kNoSpace : Outcome::kFailed;
+}
+
+size_t ActivationStore::Get(const JobId& name, const Fingerprint& prefix, uint64_t sample,
+                            std::span<std::byte> memory) {
+  std::shared_ptr<rocksdb::ColumnFamilyHandle> handle;
+  size_t length = 0;
+  BlobPlace place;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Family* const family = FindFamily(name, prefix);
+    if (family == nullptr) return 0;
+    const auto known = family->entries.find(sample);
+    if (known == family->entries.end() || known->second.length > memory.size()) return 0;
+    length = known->second.length;
+    place = known->second.place;
+    family->last_used = absl::Now();
+    handle = family->handle;
+  }
+  if (place.Read(memory.first(length))) return length;
+  rocksdb::ReadOptions reading;
+  reading.verify_checksums = false;  // the entry has its own, which covers more
+  const ReadTarget target(memory.first(length));
+  rocksdb::PinnableSlice entry;
+  const rocksdb::Status read = db_->Get(reading, handle.get(), Key(kEntry, sample), &entry);
+  if (target.is_filled()) {
+    Remember(name, prefix, sample, target.place());
+    return length;
+  }
+  if (read.ok()) {                               // it is not in a file yet, or too small for one of blobs
+    if (entry.size() > memory.size()) return 0;  // written anew meanwhile
+    std::memcpy(memory.data(), entry.data(), entry.size());
+    return entry.size();
+  }
+  if (IsDamage(read)) ForgetUnreadable(name, prefix, sample);
+  if (!read.IsNotFound()) CountFailure("read", read.ToString());  // one that is just being written is not found
+  return 0;
+}
+
+void ActivationStore::Discard(const JobId& name, const Fingerprint& prefix, uint64_t sample) {
+  std::shared_ptr<rocksdb::ColumnFamilyHandle> handle;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Family* const family = FindFamily(name, prefix);
+    if (family == nullptr || !family->entries.contains(sample)) return;
+    handle = family->handle;
+  }
+  rocksdb::WriteBatch batch;
+  batch.Delete(handle.get(), Key(kEntry, sample));
+  batch.Delete(handle.get(), Key(kLength, sample));
+  const rocksdb::Status written = db_->Write(EntryWrites(), &batch);
+  if (!written.ok() && !written.IsIncomplete()) CountFailure("write", written.ToString());
+  // Only now: who is told that it is not there writes it anew, and that must come after the deletion.
+  ForgetUnreadable(name, prefix, sample);
+}
+
+int64_t ActivationStore::DropPrefix(const JobId& name, const Fingerprint& prefix) {
+  int64_t freed = 0;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto space = namespaces_.find(name);
+    if (space == namespaces_.end()) return 0;
+    const auto family = space->second.prefixes.find(prefix);
+    if (family != space->second.prefixes.end()) freed = Remove(&space->second, family);
+  }
+  DropRemoved();
+  return freed;
+}
+
+int64_t ActivationStore::DropOthers(const JobId& name, const Fingerprint* kept) {
+  int64_t freed = 0;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto space = namespaces_.find(name);
+    if (space == namespaces_.end()) return 0;
+    auto& prefixes = space->second.prefixes;
+    for (auto family = prefixes.begin(); family != prefixes.end();) {
+      const auto next = std::next(family);
+      if (kept == nullptr || family->first != *kept) freed += Remove(&space->second, family);
+      family = next;
+    }
+  }
+  DropRemoved();
+  return freed;
+}
+
+ActivationStore::Totals ActivationStore::totals() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Totals totals;
+  for (const auto& [name, space] : namespaces_) {
+    ++totals.namespaces;
+    for (const auto& [prefix, family] : space.prefixes) totals.entries += static_cast<int64_t>(family.entries.size());
+  }
+  totals.bytes = bytes_;
+  totals.evicted_bytes = evicted_bytes_;
+  totals.failures = failures_.load();
+  return totals;
+}
+
+ActivationStore::Family* ActivationStore::FindFamily(const JobId& name, const Fingerprint& prefix) {
+  const auto space = namespaces_.find(name);
+  if (space == namespaces_.end()) return nullptr;
+  const auto family = space->second.prefixes.find(prefix);
+  return family == space->second.prefixes.end() ? nullptr : &family->second;
+}
+
+ActivationStore::Outcome ActivationStore::MakeFamily(const JobId& name, const Fingerprint& prefix) {
+  const std::lock_guard<std::mutex> making(making_mutex_);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (FindFamily(name, prefix) != nullptr) return Outcome::kStored;
+  }
+  DropRemoved();  // one of that name among them
+  if (FreeBytes(options_.folder) < kRoomForFamily) return Outcome::kNoSpace;
+  rocksdb::ColumnFamilyHandle* made = nullptr;
+  const rocksdb::Status status = db_->CreateColumnFamily(FamilyOptions(options_), FamilyName(name, prefix), &made);
+  if (!status.ok()) {
+    CountFailure("make a column family", status.ToString());
+    failed_ = true;
+    return Outcome::kFailed;
+  }
+  std::shared_ptr<rocksdb::ColumnFamilyHandle> handle = Owned(db_.get(), made);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto space = namespaces_.find(name);
+  if (space == namespaces_.end()) {
+    removed_.push_back(std::move(handle));
+    return Outcome::kFailed;  // nobody is attached any more
+  }
+  space->second.prefixes.emplace(prefix, Family{.handle = std::move(handle), .last_used = absl::Now()});
+  return Outcome::kStored;
+}
+
+bool ActivationStore::MakeRoom(const JobId& name, const Fingerprint& prefix, int64_t bytes) {
+  Namespace& space = namespaces_.at(name);
+  const auto fits_job = [&] { return space.bytes + bytes <= space.quota_bytes; };
+  while (!(fits_job() && Fits(bytes, soft_quota())) && EvictPrefix(&space, &prefix)) {
+  }
+  while (fits_job() && !Fits(bytes, soft_quota()) && EvictIdleNamespace(&name)) {
+  }
+  return fits_job() && Fits(bytes, options_.quota_bytes);
+}
+
+bool ActivationStore::Fits(int64_t bytes, int64_t quota) const {
+  return bytes_ + bytes <= quota - std::min(kOwnFiles, quota / 16);
+}
+
+int64_t ActivationStore::soft_quota() const {
+  if (options_.soft_quota_bytes == 0) return options_.quota_bytes;
+  return std::min(options_.soft_quota_bytes, options_.quota_bytes);
+}
+
+void ActivationStore::EvictIdleBeyondSoftQuota() {
+  while (!Fits(0, soft_quota()) && EvictIdleNamespace(nullptr)) {
+  }
+}
+
+bool ActivationStore::EvictPrefix(Namespace* space, const Fingerprint* kept) {
+  const absl::Time used_before = absl::Now() - options_.idle_after;
+  auto idle = space->prefixes.end();
+  for (auto family = space->prefixes.begin(); family != space->prefixes.end(); ++family) {
+    if (kept != nullptr && (family->first == *kept || family->second.last_used > used_before)) continue;
+    if (idle == space->prefixes.end() || family->second.last_used < idle->second.last_used) idle = family;
+  }
+  if (idle == space->prefixes.end()) return false;
+  evicted_bytes_ += Remove(space, idle);
+  return true;
+}
+
+bool ActivationStore::EvictIdleNamespace(const JobId* writing) {
+  auto idle = namespaces_.end();
+  for (auto space = namespaces_.begin(); space != namespaces_.end(); ++space) {
+    if (space->second.attached > 0 || (writing != nullptr && space->first == *writing)) continue;
+    if (idle == namespaces_.end() || space->second.last_used < idle->second.last_used) idle = space;
+  }
+  if (idle == namespaces_.end()) return false;
+  auto& prefixes = idle->second.prefixes;
+  while (!prefixes.empty()) evicted_bytes_ += Remove(&idle->second, prefixes.begin());
+  namespaces_.erase(idle);
+  return true;
+}
+
+int64_t ActivationStore::Remove(Namespace* space, std::map<Fingerprint, Family>::iterator family) {
+  const int64_t freed = family->second.bytes;
+  removed_.push_back(std::move(family->second.handle));
+  space->bytes -= freed;
+  bytes_ -= freed;
+  space->prefixes.erase(family);
+  written_since_look_ = -1;
+  return freed;
+}
+
+void ActivationStore::DropRemoved() {
+  std::vector<std::shared_ptr<rocksdb::ColumnFamilyHandle>> removed;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    removed.swap(removed_);
+  }
+  for (const auto& handle : removed) {
+    const rocksdb::Status dropped = db_->DropColumnFamily(handle.get());
+    if (dropped.ok()) continue;
+    CountFailure("drop a column family", dropped.ToString());
+    failed_ = true;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    removed_.push_back(handle);  // with what is removed next
+  }
+}
+
+void ActivationStore::Remember(const JobId& name, const Fingerprint& prefix, uint64_t sample, const BlobPlace& place) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Family* const family = FindFamily(name, prefix);
+  if (family == nullptr) return;
+  if (const auto entry = family->entries.find(sample); entry != family->entries.end()) entry->second.place = place;
+}
+
+void ActivationStore::Forget(const JobId& name, const Fingerprint& prefix, uint64_t sample) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Family* const family = FindFamily(name, prefix);
+  if (family == nullptr) return;
+  const auto entry = family->entries.find(sample);
+  if (entry == family->entries.end()) return;
+  const int64_t cost = entry->second.length + kOverhead;
+  family->entries.erase(entry);
+  family->bytes -= cost;
+  namespaces_.at(name).bytes -= cost;
+  bytes_ -= cost;
+}
+
+void ActivationStore::ForgetUnreadable(const JobId& name, const Fingerprint& prefix, uint64_t sample) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (Family* const family = FindFamily(name, prefix); family != nullptr) family->entries.erase(sample);
+}
+
+bool ActivationStore::DiskHasRoom(const JobId& name, const Fingerprint& prefix, int64_t bytes) {
+  if (written_since_look_ < 0 || written_since_look_ > kLookEvery) {
+    free_bytes_seen_ = FreeBytes(options_.folder);
+    written_since_look_ = 0;
+  }
+  if (free_bytes_seen_ - bytes < options_.free_bytes) {
+    written_since_look_ = -1;  // look again next time
+    // To drop something, RocksDB has to write a little: on a disk without any room it would wait.
+    if (free_bytes_seen_ >= kRoomForFamily && !EvictPrefix(&namespaces_.at(name), &prefix)) EvictIdleNamespace(&name);
+    if (!std::exchange(disk_was_full_, true)) {
+      LogWarning("the cache keeps nothing new while the disk of ", options_.folder, " has less than ",
+                 options_.free_bytes, " bytes free (keep_free)");
+    }
+    return false;
+  }
+  if (std::exchange(disk_was_full_, false)) LogInfo("the cache keeps new entries again");
+  free_bytes_seen_ -= bytes;
+  written_since_look_ += bytes;
+  return true;
+}
+
+void ActivationStore::CountFailure(const char* what, const std::string& why) {
+  const int64_t count = failures_.fetch_add(1) + 1;
+  if ((count & (count - 1)) == 0) LogWarning("the cache could not ", what, " (failure ", count, "): ", why);
+}
+
+// After some faults RocksDB refuses all writes until it is told that things may have changed.
+void ActivationStore::Recover() {
+  const int64_t now = absl::ToUnixMillis(absl::Now());
+  int64_t last = recovered_at_.load();
+  if (now - last < kRecoverEveryMilliseconds || !recovered_at_.compare_exchange_strong(last, now)) return;
+  if (files_->is_waiting()) return;
+  failed_ = false;
+  if (const rocksdb::Status status = db_->Resume(); !status.ok()) {
+    failed_ = true;
+    CountFailure("go on", status.ToString());
+  }
+}
+
+bool ActivationStore::IsStuck() const { return files_->is_waiting(); }
+
+}  // namespace egeria::cache

@@ -1,0 +1,69 @@
+#include "worker/cache/daemon/cache_options.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/base/version.h"
+#include "worker/cache/entry/cache_folder.h"
+
+namespace egeria::cache {
+namespace {
+
+using config::ByteCount;
+
+config::ValueCheck<ByteCount> AtLeast(size_t least, const char* text, bool or_zero = false) {
+  return [=](const ByteCount& bytes) -> std::string {
+    if (bytes.value >= least || (or_zero && bytes.value == 0)) return "";
+    return absl::StrCat("must be at least ", text);
+  };
+}
+
+}  // namespace
+
+config::OptionSet CacheOptionSet(CacheOptions* options) {
+  config::OptionSet set("egeria-cache", "EGERIA_CACHE_",
+                        "keeps what the frozen front of a model gives, for the training processes of a node",
+                        Version());
+  set.Add("listen", &options->listen, "unix:/path; empty: unix:<folder>/cache.sock")
+      .Add("folder", &options->folder, "where the entries lie; belongs to one egeria-cache")
+      .Add("quota", &options->quota, "of all jobs together", AtLeast(size_t{1} << 20, "1MiB"))
+      .Add("soft_quota", &options->soft_quota,
+           "beyond it nothing stays of jobs without a training process, nor of prefixes that are past; 0: quota",
+           AtLeast(size_t{1} << 20, "1MiB", true))
+      .Add("quota_per_job", &options->quota_per_job, "of each job; 0: quota", AtLeast(size_t{1} << 20, "1MiB", true))
+      .Add("keep_free", &options->keep_free, "space that the file system keeps; nothing is stored where there is less")
+      .Add("write_buffer", &options->write_buffer, "memory for entries that are not yet written",
+           AtLeast(size_t{1} << 20, "1MiB"))
+      .Add("metrics_listen", &options->metrics_listen, "host:port of the Prometheus endpoint; none: off")
+      .Add("log_level", &options->log_level, "lowest level that is logged",
+           config::OneOf({"debug", "info", "warning", "error"}))
+      .Add("ready_fd", &options->ready_fd, "descriptor that is told when the cache can be used, or why not; -1: none")
+      .Add("until_unused", &options->until_unused,
+           "end when no egeria-run uses the folder and no training process is attached");
+  // Which are for the training processes, in the same environment.
+  set.LeaveToOthers("EGERIA_CACHE_USE").LeaveToOthers("EGERIA_CACHE_FORMAT").LeaveToOthers("EGERIA_CACHE_JOB_QUOTA");
+  set.AddCheck([options]() -> absl::Status {
+    if (options->soft_quota.value <= options->quota.value) return absl::OkStatus();
+    return absl::InvalidArgumentError("soft_quota: must not be more than quota");
+  });
+  set.AddCheck([options]() -> absl::Status {
+    EGERIA_ASSIGN_OR_RETURN(const rpc::Address address, ListenAddress(*options));
+    if (address.is_unix()) return absl::OkStatus();
+    return absl::InvalidArgumentError("listen: a cache serves its own node only; give unix:/path");
+  });
+  return set;
+}
+
+absl::StatusOr<rpc::Address> ListenAddress(const CacheOptions& options) {
+  return rpc::ParseAddress(options.listen.empty() ? DefaultAddress(options.folder) : options.listen);
+}
+
+ActivationStore::Options StoreOptions(const CacheOptions& options) {
+  return {.folder = options.folder,
+          .quota_bytes = static_cast<int64_t>(options.quota.value),
+          .soft_quota_bytes = static_cast<int64_t>(options.soft_quota.value),
+          .namespace_quota_bytes = static_cast<int64_t>(options.quota_per_job.value),
+          .free_bytes = static_cast<int64_t>(options.keep_free.value),
+          .write_buffer_bytes = static_cast<int64_t>(options.write_buffer.value)};
+}
+
+}  // namespace egeria::cache

@@ -1,0 +1,73 @@
+#ifndef EGERIA_WORKER_CACHE_DAEMON_CACHE_SERVICE_H_
+#define EGERIA_WORKER_CACHE_DAEMON_CACHE_SERVICE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "common/base/ids.h"
+#include "egeria/v1/cache.grpc.pb.h"
+#include "worker/cache/daemon/activation_store.h"
+#include "worker/cache/daemon/read_helpers.h"
+#include "worker/cache/entry/shared_memory.h"
+
+namespace egeria::cache {
+
+// What egeria-cache serves: see proto/egeria/v1/cache.proto. Thread-safe; a session that ends while it is used stays
+// until its calls have ended.
+class CacheService final : public v1::Cache::Service {
+ public:
+  static constexpr size_t kMaxSessions = 1'024;
+
+  struct Counters {
+    int64_t sessions = 0;
+    int64_t hits = 0;
+    int64_t misses = 0;
+    int64_t bytes_read = 0;
+    std::map<ActivationStore::Outcome, int64_t> puts;
+    int64_t bytes_written = 0;
+  };
+
+  // `store` must outlive the service.
+  explicit CacheService(ActivationStore* store) : store_(store) {}
+
+  Counters counters() const;
+
+  grpc::Status Attach(grpc::ServerContext* context,
+                      grpc::ServerReaderWriter<v1::AttachResponse, v1::AttachRequest>* stream) override;
+  grpc::Status Put(grpc::ServerContext* context, grpc::ServerReader<v1::PutRequest>* reader,
+                   v1::PutResponse* response) override;
+  grpc::Status Get(grpc::ServerContext* context, const v1::GetRequest* request,
+                   grpc::ServerWriter<v1::GetResponse>* writer) override;
+  grpc::Status Drop(grpc::ServerContext* context, const v1::DropRequest* request, v1::DropResponse* response) override;
+
+ private:
+  struct Session {
+    JobId name;
+    std::unique_ptr<SharedMemory> memory;  // null: bytes are streamed
+  };
+
+  absl::StatusOr<std::shared_ptr<Session>> Find(int64_t session) const;
+  absl::Status PutAll(const Session& session, const v1::PutRequest& first, std::span<const std::byte> bytes,
+                      v1::PutResponse* response);
+  grpc::Status GetShared(const Session& session, const Fingerprint& prefix, const v1::GetRequest& request,
+                         grpc::ServerWriter<v1::GetResponse>* writer);
+  grpc::Status GetStreamed(const Session& session, const Fingerprint& prefix, const v1::GetRequest& request,
+                           grpc::ServerWriter<v1::GetResponse>* writer);
+  void CountReads(int64_t hits, int64_t asked, int64_t bytes);
+
+  ActivationStore* const store_;
+  ReadHelpers helpers_;
+  mutable std::mutex mutex_;
+  std::map<int64_t, std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mutex_);
+  int64_t last_session_ ABSL_GUARDED_BY(mutex_) = 0;
+  Counters counters_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace egeria::cache
+
+#endif  // EGERIA_WORKER_CACHE_DAEMON_CACHE_SERVICE_H_

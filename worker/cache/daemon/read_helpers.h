@@ -1,0 +1,49 @@
+#ifndef EGERIA_WORKER_CACHE_DAEMON_READ_HELPERS_H_
+#define EGERIA_WORKER_CACHE_DAEMON_READ_HELPERS_H_
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+
+namespace egeria::cache {
+
+// A few threads that help the calls of a daemon with what can be done by several at once. Thread-safe. Must outlive the
+// calls of Run().
+class ReadHelpers {
+ public:
+  // Half as many as the machine has processors, from one to kMaxThreads.
+  ReadHelpers();
+  explicit ReadHelpers(int threads);
+  ~ReadHelpers();
+
+  // Calls `body` on this thread, and at the same time on each helper that is idle before this one is done; returns
+  // when all have returned.
+  void Run(absl::FunctionRef<void()> body);
+
+ private:
+  static constexpr int kMaxThreads = 4;
+
+  struct Job {
+    absl::FunctionRef<void()> body;
+    int helping = 0;
+    int wanted = 0;
+  };
+
+  void HelpUntilStopped();
+
+  std::vector<std::thread> threads_;  // constant after construction
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Job*> jobs_ ABSL_GUARDED_BY(mutex_);  // that want more helpers
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace egeria::cache
+
+#endif  // EGERIA_WORKER_CACHE_DAEMON_READ_HELPERS_H_

@@ -1,0 +1,31 @@
+#ifndef EGERIA_WORKER_CACHE_ENTRY_CACHE_FOLDER_H_
+#define EGERIA_WORKER_CACHE_ENTRY_CACHE_FOLDER_H_
+
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+
+// What an egeria-cache and those who start or adopt one have to agree on about its folder.
+namespace egeria::cache {
+
+// The default of egeria-cache's folder: /var/cache/egeria for root, else egeria below $XDG_CACHE_HOME or ~/.cache.
+std::string DefaultFolder(const std::map<std::string, std::string>& environment, bool root);
+
+// Where the egeria-cache of this folder listens, unless it is told otherwise.
+std::string DefaultAddress(const std::string& folder);
+
+// A file that whoever uses the folder's egeria-cache holds a shared lock on. An egeria-cache with until_unused ends
+// when it gets the exclusive one, which it holds to its end: so nobody can begin to use one that is ending.
+std::string UsersFile(const std::string& folder);
+
+// Makes the folder, for this user alone: activations tell of the data that they were computed from.
+// Errors: UNAVAILABLE [STORE] with the reason.
+absl::Status MakeFolder(const std::string& folder);
+
+// UNAVAILABLE [STORE] that the folder cannot be used.
+absl::Status UnusableFolder(const std::string& folder, const std::string& why);
+
+}  // namespace egeria::cache
+
+#endif  // EGERIA_WORKER_CACHE_ENTRY_CACHE_FOLDER_H_

@@ -1,0 +1,61 @@
+#ifndef EGERIA_WORKER_CACHE_ENTRY_ENTRY_MAKER_H_
+#define EGERIA_WORKER_CACHE_ENTRY_ENTRY_MAKER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "common/base/ids.h"
+#include "worker/cache/entry/entry.h"
+
+namespace egeria::cache {
+
+// What is to become an entry: copies of the tensors, so that the training goes on at once.
+struct PendingEntry {
+  PendingEntry(const Fingerprint& prefix, uint64_t sample, uint64_t input_hash, std::span<const EntryTensor> tensors);
+  PendingEntry(PendingEntry&&) = default;  // the tensors stay where they are
+  PendingEntry& operator=(PendingEntry&&) = default;
+
+  Fingerprint prefix;
+  uint64_t sample;
+  uint64_t input_hash;
+  std::vector<std::byte> values;
+  std::vector<EntryTensor> tensors;  // in `values`
+  size_t exact_bytes;                // of the entry, which no format makes longer
+};
+
+// Makes the entries of a job in one format, and knows what the format has done to them. Thread-safe.
+class EntryMaker {
+ public:
+  // Of one prefix, the newest.
+  struct Report {
+    int64_t entries = 0;
+    int64_t exact_bytes = 0;  // what the entries would have in the exact format
+    int64_t bytes = 0;
+    RoundingError rounding;
+  };
+
+  EntryMaker(JobId name, StorageFormat format) : name_(std::move(name)), format_(format) {}
+
+  // Logs once for each prefix what the format does, unless that is nothing.
+  std::vector<std::byte> Make(PendingEntry entry);
+
+  Report report() const;
+
+ private:
+  void Tell(const Report& report) const;
+
+  const JobId name_;
+  const StorageFormat format_;
+
+  mutable std::mutex mutex_;
+  Fingerprint prefix_ ABSL_GUARDED_BY(mutex_) = {};
+  Report report_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace egeria::cache
+
+#endif  // EGERIA_WORKER_CACHE_ENTRY_ENTRY_MAKER_H_

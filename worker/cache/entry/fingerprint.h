@@ -1,0 +1,20 @@
+#ifndef EGERIA_WORKER_CACHE_ENTRY_FINGERPRINT_H_
+#define EGERIA_WORKER_CACHE_ENTRY_FINGERPRINT_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+namespace egeria::cache {
+
+// Tells one frozen prefix from every other: weights, buffers, structure, modes and element types.
+using Fingerprint = std::array<uint8_t, 16>;
+
+// As calls, the store's names and Python have them.
+inline std::string RawBytes(const Fingerprint& fingerprint) {
+  return {reinterpret_cast<const char*>(fingerprint.data()), fingerprint.size()};
+}
+
+}  // namespace egeria::cache
+
+#endif  // EGERIA_WORKER_CACHE_ENTRY_FINGERPRINT_H_
