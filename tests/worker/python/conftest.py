@@ -15,7 +15,7 @@ if "EGERIA_BIN" not in os.environ:  # ctest says what it has built
     package = [str(ROOT / "build" / "dev" / "python"), str(ROOT / "worker" / "python"), str(ROOT / "tests")]
     os.environ.update(EGERIA_BIN=str(ROOT / "build" / "dev" / "bin"), PYTHONPATH=":".join(package), OMP_NUM_THREADS="1")
     sys.path[:0] = package
-sys.path.insert(0, str(ROOT / "tests" / "e2e"))
+sys.path[:0] = [str(ROOT / "tests" / "e2e"), str(ROOT / "tests" / "worker" / "python" / "support")]
 from cache_daemon import Daemon  # noqa: E402  pylint: disable=wrong-import-position
 from harness import Controller  # noqa: E402  pylint: disable=wrong-import-position
 
@@ -39,5 +39,5 @@ def cache_daemon(tmp_path: pathlib.Path) -> Iterator[Daemon]:
 @pytest.fixture
 def patient_cache(cache_daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Daemon:
     """One that sessions of the test's process wait for, however slow the machine is."""
-    monkeypatch.setattr("egeria.worth.Worth.longest_patience", 300.0)
+    monkeypatch.setattr("egeria.cache.gate.CacheGate.longest_patience", 300.0)
     return cache_daemon

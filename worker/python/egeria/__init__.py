@@ -6,7 +6,7 @@ from typing import Any
 from egeria._library import __version__  # first: it refuses a torch that does not fit
 from egeria.config import Config
 from egeria.errors import EgeriaError
-from egeria.session import Session, attach
+from egeria.training.session import Session, attach
 
 __all__ = ["Config", "EgeriaError", "Session", "__version__", "attach"]
 
@@ -15,7 +15,7 @@ def __getattr__(name: str) -> Any:
     """egeria.doctor(model), egeria.data and egeria.reinvest(), which not every training needs, are loaded when they are
     used."""
     if name == "reinvest":
-        return importlib.import_module("egeria.reinvesting").reinvest
+        return importlib.import_module("egeria.doctor.reinvesting").reinvest
     if name in ("data", "doctor"):
         return importlib.import_module(f"egeria.{name}")
     raise AttributeError(f"module 'egeria' has no attribute {name!r}")
