@@ -1,4 +1,18 @@
-"""Egeria: layers that have stopped learning are frozen while a model trains."""
+"""Egeria freezes layers that have stopped learning while a model trains.
+
+These are the package's folders. Each imports only from those above it; tests/worker/python/test_import_graph.py holds
+the order.
+
+    model         layer modules, calls of a model, its modes, hooks and learning rates
+    freeze        freezing and unfreezing, on all ranks alike
+    reference     graphs for the controller's reference model, and readings of plasticity
+    gradients     readings of gradients; imports nothing from `reference`
+    data          ids of the samples in a batch
+    cache         skipping the forward pass of frozen layers
+    training      attach() and the session
+    doctor        reports on a model before it trains
+    integrations  callbacks for training frameworks
+"""
 
 import importlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""Trains on two ranks with a framework, and writes which ids its model took; run by test_data_frameworks.py.
+"""Trains on two ranks with a framework, and writes which ids its model took; run by test_loaders_of_frameworks.py.
 
 data_job.py FOLDER lightning|huggingface|accelerate
 """
