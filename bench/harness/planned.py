@@ -14,7 +14,7 @@ from bench.harness.runs import PLANNED, Run, resolved_options
 from bench.harness.task import Task
 
 if TYPE_CHECKING:
-    from egeria.doctor_report import Report
+    from egeria.doctor.report import Report
 
 
 def with_planned_steps(runs: Sequence[Run], task: Task, ranks: int, known: Sequence[Mapping[str, Any]]) -> list[Run]:

@@ -115,7 +115,7 @@ class Trainer:
         import egeria
 
         run = self._job.run
-        modules = len(egeria.modules.partition(self.network, self._task.modules))
+        modules = len(egeria.model.modules.partition(self.network, self._task.modules))
         options: dict[str, Any] = {"controller": "none"}
         if run.kind is Kind.EARLY:
             at = max(self.first_step + 1, round(EARLY_AT * len(self._positions)))

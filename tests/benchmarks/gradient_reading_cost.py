@@ -21,7 +21,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [
-    str(ROOT / "tests" / "worker" / "python"),
+    str(ROOT / "tests" / "worker" / "python" / "support"),
     str(ROOT / "worker" / "python" / "examples"),
     str(ROOT / "tests"),
     str(ROOT),

@@ -15,7 +15,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "worker" / "python" / "examples" / "digits.py"
-PACE = ROOT / "tests" / "worker" / "python" / "run_script.py"
+PACE = ROOT / "tests" / "worker" / "python" / "support" / "run_script.py"
 
 
 def call(*command: object, folder: pathlib.Path, seconds: float = 120, **variables: str) -> str:

@@ -32,11 +32,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import egeria
-from egeria.calls import Call
-from egeria.cut import Cut
-from egeria.cut_proof import prove
+from egeria.cache.cut_proof import prove
+from egeria.cache.forward_patches import ForwardPatches
+from egeria.cache.model_call import Call
+from egeria.cache.prefix_cut import Cut
 from egeria.data import current, wrap
-from egeria.standins import Taps
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "worker" / "python"))
 from cache_daemon import Daemon, wait_until_kept
@@ -108,10 +108,10 @@ class Training:
         self._ids: list[int] | None = None
         self._cut: Cut | None = None
         self._rows: dict[int, tuple[Tensor, ...]] = {}
-        self._taps = Taps()
+        self._patches = ForwardPatches()
         if kind == "memory":
             self._model.register_forward_pre_hook(self._from_memory, with_kwargs=True)
-            self._model.register_forward_hook(lambda *_: self._taps.release())
+            self._model.register_forward_hook(lambda *_: self._patches.release())
 
     def step(self) -> float:
         """Returns its seconds."""
@@ -155,7 +155,7 @@ class Training:
             spec.placed(torch.stack([self._rows[sample][number] for sample in self._ids]))
             for number, spec in enumerate(self._cut.tensors)
         ]
-        self._cut.skip(self._taps, crossing)
+        self._cut.skip(self._patches, crossing)
 
     def entry_bytes(self) -> int:
         """Of a sample."""

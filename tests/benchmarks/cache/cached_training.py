@@ -24,7 +24,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path[:0] = [
     str(ROOT / "worker" / "python" / "examples"),
-    str(ROOT / "tests" / "worker" / "python"),
+    str(ROOT / "tests" / "worker" / "python" / "support"),
     str(ROOT / "tests"),
 ]
 

@@ -12,7 +12,7 @@ using ::testing::IsEmpty;
 using ::testing::Optional;
 using ::testing::Pair;
 
-// tests/worker/python/test_account.py has the arithmetic of whole trainings.
+// tests/worker/python/test_time_ledger.py has the arithmetic of whole trainings.
 class AccountTest : public ::testing::Test {
  protected:
   void Steps(int count, double seconds, int prefix) {

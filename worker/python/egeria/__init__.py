@@ -1,4 +1,18 @@
-"""Egeria: layers that have stopped learning are frozen while a model trains."""
+"""Egeria freezes layers that have stopped learning while a model trains.
+
+These are the package's folders. Each imports only from those above it; tests/worker/python/test_import_graph.py holds
+the order.
+
+    model         layer modules, calls of a model, its modes, hooks and learning rates
+    freeze        freezing and unfreezing, on all ranks alike
+    reference     graphs for the controller's reference model, and readings of plasticity
+    gradients     readings of gradients; imports nothing from `reference`
+    data          ids of the samples in a batch
+    cache         skipping the forward pass of frozen layers
+    training      attach() and the session
+    doctor        reports on a model before it trains
+    integrations  callbacks for training frameworks
+"""
 
 import importlib
 from typing import Any
@@ -6,7 +20,7 @@ from typing import Any
 from egeria._library import __version__  # first: it refuses a torch that does not fit
 from egeria.config import Config
 from egeria.errors import EgeriaError
-from egeria.session import Session, attach
+from egeria.training.session import Session, attach
 
 __all__ = ["Config", "EgeriaError", "Session", "__version__", "attach"]
 
@@ -15,7 +29,7 @@ def __getattr__(name: str) -> Any:
     """egeria.doctor(model), egeria.data and egeria.reinvest(), which not every training needs, are loaded when they are
     used."""
     if name == "reinvest":
-        return importlib.import_module("egeria.reinvesting").reinvest
+        return importlib.import_module("egeria.doctor.reinvesting").reinvest
     if name in ("data", "doctor"):
         return importlib.import_module(f"egeria.{name}")
     raise AttributeError(f"module 'egeria' has no attribute {name!r}")

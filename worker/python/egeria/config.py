@@ -1,4 +1,4 @@
-"""What a user can say about a session."""
+"""Config holds what a user can say about a session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The package's exception."""
+"""EgeriaError is the package's exception."""
 
 from __future__ import annotations
 

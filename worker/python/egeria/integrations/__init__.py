@@ -1,1 +1,1 @@
-"""Callbacks for training frameworks: `huggingface` (Transformers' Trainer) and `lightning`."""
+"""This folder has callbacks for training frameworks: `huggingface` (Transformers' Trainer) and `lightning`."""

@@ -23,11 +23,11 @@ except ImportError as error:
         f"pip install 'egeria[huggingface]' ({error})"
     ) from error
 
-import egeria
 from egeria import data
 from egeria.config import Config
 from egeria.errors import EgeriaError
-from egeria.modules import ModuleSpec
+from egeria.model.modules import ModuleSpec
+from egeria.training.session import Session, attach
 
 _logger = logging.getLogger("egeria")
 
@@ -58,7 +58,7 @@ class EgeriaCallback(TrainerCallback):
           config: None: from the environment. `total_steps` and `training_job` are the Trainer's max_steps and
             run_name where they are not given.
         """
-        self.session: egeria.Session | None = None
+        self.session: Session | None = None
         self._modules = modules
         self._config = config
         self._trainer: Trainer | None = None
@@ -94,7 +94,7 @@ class EgeriaCallback(TrainerCallback):
             model = trainer.model_wrapped
             _put_first(trainer, self)
         config = self._config_for(args, state)
-        self.session = egeria.attach(
+        self.session = attach(
             model, _innermost(optimizer), modules=self._modules, scheduler=lr_scheduler, config=config
         )
         saved = (state.stateful_callbacks or {}).get(_STATE_KEY, {})

@@ -24,11 +24,11 @@ except ImportError as error:
         f"egeria.integrations.lightning needs Lightning: pip install 'egeria[lightning]' ({error})"
     ) from error
 
-import egeria
 from egeria import data
 from egeria.config import Config
 from egeria.errors import EgeriaError
-from egeria.modules import ModuleSpec
+from egeria.model.modules import ModuleSpec
+from egeria.training.session import Session, attach
 
 # In the progress bar.
 _SHOWN = ("egeria/frozen_share", "egeria/net_saved_seconds")
@@ -59,7 +59,7 @@ class EgeriaCallback(Callback):
             LightningModule itself, which must then call self(...) in its training_step.
           config: None: from the environment. `total_steps` is the Trainer's estimate where it is not given.
         """
-        self.session: egeria.Session | None = None
+        self.session: Session | None = None
         self._modules = modules
         self._network = network
         self._config = config
@@ -90,7 +90,7 @@ class EgeriaCallback(Callback):
                 "configure_optimizers() returned none, so that nothing trains; return one, or leave the callback out",
             )
         schedulers = [entry.scheduler for entry in trainer.lr_scheduler_configs]
-        self.session = egeria.attach(
+        self.session = attach(
             trainer.strategy.model,
             optimizers,
             modules=self._modules,

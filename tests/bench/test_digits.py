@@ -1,0 +1,111 @@
+"""egeria bench, whole: two ranks, real controllers, records and reports, on the digits."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+from harness import wait_until
+
+BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench" / "main.py"
+# Acts at half of the steps, by freezing nothing: the plain training must come out of it.
+IDLE = 'idle=schedule:{"entries": [{"fraction": 0.5, "frozen_prefix": 0}]}'
+
+
+def command(out: pathlib.Path, *arguments: str) -> list[str]:
+    return [
+        sys.executable,
+        str(BENCH),
+        "digits",
+        "--profile",
+        "smoke",
+        "--out",
+        str(out),
+        "--controls",
+        "none",
+        *arguments,
+    ]
+
+
+def read(out: pathlib.Path) -> list[dict]:
+    file = out / "records" / "digits.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def processes_with(text: str) -> list[int]:
+    """Of this machine, whose command line contains `text`."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if text.encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                pass  # it has ended
+    return found
+
+
+@pytest.fixture
+def short_folder() -> Iterator[pathlib.Path]:
+    """For sockets, whose paths are short."""
+    with tempfile.TemporaryDirectory(prefix="egeria-") as folder:
+        yield pathlib.Path(folder)
+
+
+def test_a_run_started_from_the_plain_one_is_the_plain_one_until_it_acts(tmp_path: pathlib.Path):
+    done = subprocess.run(
+        command(tmp_path, "--variant", IDLE), capture_output=True, text=True, timeout=1200, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    by_label = {record["run"]: record for record in read(tmp_path)}
+    assert set(by_label) == {"plain", "idle", "early"}
+    plain, idle, early = by_label["plain"], by_label["idle"], by_label["early"]
+    assert idle["first_step"] == 28
+    assert idle["final"] == plain["final"]  # to the bit
+    assert idle["curve"][0] == plain["curve"][0]  # the part that is the plain run's
+    assert idle["seconds"] > plain["curve"][0]["seconds"]
+    assert early["final"] != plain["final"]
+    assert [switch["frozen_prefix"] for switch in early["switches"]] == [2]
+    assert 0 < early["frozen_share"] < 1
+    assert [point["step"] for point in plain["curve"]] == [20, 40, 60]
+    assert (tmp_path / "digits-smoke.md").exists()
+    assert not list((tmp_path / "checkpoints").glob("*"))
+
+
+def test_after_a_kill_in_the_middle_resume_goes_on(tmp_path: pathlib.Path, short_folder: pathlib.Path):
+    """The process is killed while its second run is under way."""
+    temporary = short_folder
+    environment = dict(os.environ, TMPDIR=str(temporary))
+    for attempt in itertools.count():
+        out = tmp_path / f"out{attempt}"
+        arguments = command(out, "--policy", "none", "--no-early")
+        with (
+            (tmp_path / "log").open("wb") as log,
+            subprocess.Popen(arguments, env=environment, stdout=log, stderr=log) as bench,
+        ):
+            wait_until(lambda: read(out) or bench.poll() is not None, 300, "the plain run's record")
+            wait_until(lambda: processes_with(str(temporary)) or bench.poll() is not None, 300, "the next run")
+            bench.send_signal(signal.SIGKILL)
+            bench.wait()
+        # Neither ranks nor a controller outlive it, to take the time of what is measured next.
+        wait_until(lambda: not processes_with(str(temporary)), 300, "the end of what it had started")
+        if len(read(out)) < 2 or attempt == 4:
+            break  # else the second run was over before the kill
+    assert [record["run"] for record in read(out)] == ["plain"]
+    before = read(out)[0]
+    done = subprocess.run(
+        [*arguments, "--resume"], env=environment, capture_output=True, text=True, timeout=1200, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "plain: recorded before" in done.stdout
+    assert [record["run"] for record in read(out)] == ["plain", "none"]
+    assert read(out)[0] == before
+    assert read(out)[1]["final"] == before["final"]

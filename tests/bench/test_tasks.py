@@ -1,0 +1,125 @@
+"""egeria bench: the tasks' networks are those of their papers, and missing data is said."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+import pytest
+import torch
+
+from egeria.model.modules import partition
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+from bench.harness.errors import BenchError
+from bench.tasks.datasets.augmentation import shift_and_mirror
+from bench.tasks.models.deeplab_v3 import DeepLabV3
+from bench.tasks.models.mobilenet_v2 import MobileNetV2
+from bench.tasks.models.resnet50 import ResNet50
+from bench.tasks.models.resnet_cifar import CifarResNet
+from bench.tasks.models.transformer import Transformer
+
+from bench import tasks
+
+
+def parameters(model: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_networks_have_the_sizes_of_their_papers():
+    assert parameters(ResNet50()) == 25_557_032
+    assert parameters(MobileNetV2()) == 3_504_872
+    assert 0.85e6 < parameters(CifarResNet(9)) < 0.86e6  # .85 M in table 6
+    convolutions = [
+        module
+        for module in CifarResNet(9).modules()
+        if isinstance(module, torch.nn.Conv2d) and module.kernel_size == (3, 3)
+    ]
+    assert len(convolutions) + 1 == 56
+
+
+def test_segmentation_gives_logits_for_every_pixel():
+    model = DeepLabV3(width=8, classes=11).eval()
+    with torch.no_grad():
+        assert model(torch.zeros(1, 3, 96, 128)).shape == (1, 11, 96, 128)
+        assert model.features(torch.zeros(1, 3, 96, 128)).shape[2:] == (6, 8)  # an output stride of 16
+
+
+@pytest.fixture
+def transformer() -> Transformer:
+    torch.manual_seed(0)
+    return Transformer(vocabulary=50, width=16, heads=2, inner=32, layers=2, dropout=0.1).eval()
+
+
+def test_a_target_token_sees_none_behind_it(transformer: Transformer):
+    source, target = torch.randint(1, 50, (2, 7)), torch.randint(1, 50, (2, 6))
+    changed = target.clone()
+    changed[:, 4] = changed[:, 4] % 49 + 1
+    with torch.no_grad():
+        before, after = transformer(source, target), transformer(source, changed)
+    torch.testing.assert_close(before[:, :4], after[:, :4])
+    assert not torch.equal(before[:, 4:], after[:, 4:])
+
+
+def test_padding_of_the_source_changes_nothing(transformer: Transformer):
+    source, target = torch.randint(1, 50, (2, 7)), torch.randint(1, 50, (2, 6))
+    padded = torch.cat([source, torch.zeros(2, 3, dtype=torch.long)], 1)
+    with torch.no_grad():
+        torch.testing.assert_close(transformer(source, target), transformer(padded, target))
+
+
+def test_augmentation_shifts_and_mirrors_whole_images():
+    torch.manual_seed(0)
+    image = torch.arange(1.0, 17).view(1, 1, 4, 4).expand(200, 2, 4, 4)
+    results = shift_and_mirror(image, 1)
+    wanted = set()
+    padded = torch.nn.functional.pad(image[:1, :1], (1, 1, 1, 1))[0, 0]
+    for top in range(3):
+        for left in range(3):
+            piece = padded[top : top + 4, left : left + 4]
+            wanted |= {tuple(piece.flatten().tolist()), tuple(piece.flip(1).flatten().tolist())}
+    assert {tuple(result.flatten().tolist()) for result in results[:, 0]} == wanted
+    assert torch.equal(results[:, 0], results[:, 1])
+
+
+@pytest.mark.parametrize("name", tasks.NAMES)
+def test_every_task_has_both_profiles_and_a_schedule(name: str):
+    kind = tasks.task_class(name)
+    assert {"small", "paper"} <= set(kind.profiles)
+    for profile in kind.profiles.values():
+        task = kind(profile, None)
+        rates = [task.rate(step / 100) for step in range(100)]
+        assert all(0 <= rate <= 1.001 for rate in rates)
+        assert max(rates) > 0.9
+        assert rates[-1] < 0.5
+
+
+@pytest.mark.parametrize("name", [name for name in tasks.NAMES if name not in ("digits", "bert-squad")])
+def test_missing_data_is_said(name: str, tmp_path: pathlib.Path):
+    for data in (None, tmp_path):
+        with pytest.raises(BenchError, match=r"\[NO_DATA\]"):
+            tasks.create(name, "small", data).load()
+
+
+def test_unknown_names_are_said():
+    with pytest.raises(BenchError, match=r"\[UNKNOWN_TASK\]"):
+        tasks.create("mnist", "small", None)
+    with pytest.raises(BenchError, match=r"\[UNKNOWN_PROFILE\].*small"):
+        tasks.create("digits", "huge", None)
+    with pytest.raises(BenchError, match=r"\[UNKNOWN_SETTING\].*batch"):
+        tasks.create("digits", "smoke", None, {"batches": 3})
+
+
+def test_a_setting_takes_the_place_of_the_profiles():
+    profile = tasks.task_class("resnet56-cifar10").profiles["small"]
+    task = tasks.create("resnet56-cifar10", "small", None, {"testing": 10_000})
+    assert task.settings == {**profile.settings, "testing": 10_000} == task.profile.settings
+    assert profile.settings["testing"] == 5_000
+
+
+@pytest.mark.parametrize("name", [name for name in tasks.NAMES if name != "bert-squad"])
+def test_every_network_can_be_cut_as_its_task_says(name: str):
+    kind = tasks.task_class(name)
+    network = kind(kind.profiles["small"], None).build_model()
+    assert len(partition(network, kind.modules)) >= 4

@@ -1,0 +1,265 @@
+"""What prove() refuses, by which name, and what it sees that a single batch does not show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from skipped_models import (
+    VECTORS,
+    Counting,
+    KeepingInside,
+    Late,
+    Normalising,
+    Objects,
+    Packing,
+    Picking,
+    Picky,
+    Remembering,
+    Repeated,
+    SecretlyNoisy,
+    Selecting,
+    Shy,
+    ThreeLayers,
+    Tied,
+    Whispering,
+)
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import egeria.cache.forward_patches
+from egeria.cache.cut_proof import prove
+from egeria.cache.model_call import Call, UnusualCall, input_hashes
+from egeria.cache.prefix_cut import Cut, Refused
+from egeria.cache.skip_checks import check_skippable
+from egeria.freeze.freezer import Freezer
+from egeria.model.modules import LayerModule
+
+
+def freeze(model: nn.Module, prefix: int, names: str = "abc") -> list[LayerModule]:
+    layers = [LayerModule(name, (getattr(model, name),), (name,)) for name in names]
+    Freezer(layers, []).apply(prefix)
+    return layers[:prefix]
+
+
+def proof(model: nn.Module, prefix: int = 2, rows: Tensor = VECTORS[:8]) -> Cut:
+    return prove(model, freeze(model.train(), prefix), Call((rows,), {}, len(rows)))
+
+
+def refusal(model: nn.Module, prefix: int = 2, **options: Any) -> str:
+    with pytest.raises(Refused) as caught:
+        proof(model, prefix, **options)
+    return caught.value.name
+
+
+@pytest.mark.parametrize(
+    "kind,prefix,name",
+    [
+        (Repeated, 1, "CALLED_SEVERAL_TIMES"),
+        (SecretlyNoisy, 2, "RANDOM"),
+        (Normalising, 2, "BATCH_DEPENDENT"),
+        (KeepingInside, 2, "KEEPS_STATE"),
+        (Objects, 1, "NOT_A_TENSOR"),
+        (Late, 2, "NEEDS_GRADIENT"),
+        (Shy, 1, "NOT_CALLED"),
+        (Whispering, 1, "KEEPS_STATE"),
+        (Selecting, 1, "BATCH_DEPENDENT"),
+    ],
+)
+def test_refused(kind: type[nn.Module], prefix: int, name: str) -> None:
+    torch.manual_seed(0)
+    assert refusal(kind(), prefix) == name
+
+
+def test_a_tied_weight_that_is_frozen_is_refused() -> None:
+    torch.manual_seed(0)
+    model = Tied()
+    model.a.requires_grad_(False)
+    with pytest.raises(Refused) as caught:
+        check_skippable(model, [LayerModule("a", (model.a,), ("a",))])
+    assert caught.value.name == "TIED_PARAMETER"
+
+
+@pytest.mark.parametrize("kind", [Picking, Packing])
+def test_what_a_rare_value_would_let_through_counts_as_crossing(kind: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    cut = proof(kind())
+    assert [cut.names[index] for index in cut.live] == ["a", "b"]
+
+
+def test_what_stays_in_an_attribute_counts_as_crossing() -> None:
+    torch.manual_seed(0)
+    cut = proof(Remembering())
+    assert [cut.names[index] for index in cut.live] == ["a", "b"]
+
+
+def test_what_decides_in_python_counts_as_crossing() -> None:
+    torch.manual_seed(0)
+    cut = proof(Picky())
+    assert [cut.names[index] for index in cut.live] == ["a", "b"]
+
+
+def test_a_model_that_changes_from_pass_to_pass() -> None:
+    """Its state is an iterator, which no pass on the side puts back."""
+    torch.manual_seed(0)
+    assert refusal(Counting()) == "OUTPUT_DIFFERS"
+
+
+def test_stand_ins_are_not_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the dataflow is not seen, not-a-number shows; zeros would not, in a model that is nearly blind."""
+
+    class Blind(ThreeLayers):
+        def forward(self, x: Tensor) -> Tensor:
+            early = self.a(x)
+            unseen = torch.from_numpy(early.detach().numpy().copy())  # no operator tells of it
+            return self.c(self.b(early) + unseen * 0)
+
+    torch.manual_seed(0)
+    assert refusal(Blind()) in ("OUTPUT_DIFFERS", "GRADIENT_DIFFERS")
+    stand_in = egeria.cache.stand_in_outputs.TensorSpec.stand_in
+    monkeypatch.setattr(
+        egeria.cache.stand_in_outputs.TensorSpec, "stand_in", lambda self, dense: stand_in(self, True).zero_()
+    )
+    proof(Blind())  # with zeros it would pass
+
+
+def test_a_checkpoint_across_the_cut_is_refused() -> None:
+    class Spanning(ThreeLayers):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.c(checkpoint(lambda y: self.b(torch.relu(self.a(y))), x, use_reentrant=False))
+
+    torch.manual_seed(0)
+    assert refusal(Spanning(), 1) == "CHECKPOINTED"
+
+
+def test_hooks_of_others_are_refused() -> None:
+    torch.manual_seed(0)
+    model = ThreeLayers()
+    features = []
+    model.a.register_forward_hook(lambda module, args, output: features.append(output))
+    assert refusal(model) == "HOOKED"
+
+
+def test_compiled_layers_are_refused() -> None:
+    torch.manual_seed(0)
+    for compile_ in (
+        lambda model: model.a.compile(backend="eager"),
+        lambda model: setattr(model, "a", torch.compile(model.a, backend="eager")),
+        lambda model: model.compile(backend="eager"),
+    ):
+        model = ThreeLayers()
+        compile_(model)
+        assert refusal(model) == "COMPILED"
+    model = ThreeLayers()
+    whole = torch.compile(model, backend="eager")
+    assert refusal(model) == "COMPILED" and whole is not None
+
+
+def test_layers_that_talk_to_other_ranks_are_refused_before_they_do(tmp_path: Any) -> None:
+    import torch.distributed as dist
+
+    class Talking(ThreeLayers):
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.c(self.b(self.a(x)))
+            everything = x.detach().clone()
+            dist.all_reduce(everything)
+            talked.append(1)
+            return x - everything.mean()
+
+    talked: list[int] = []
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        torch.manual_seed(0)
+        assert refusal(Talking()) == "COLLECTIVE"
+        assert talked == []
+        model = ThreeLayers()
+        model.norm = nn.SyncBatchNorm(2)
+        assert refusal(model) == "COLLECTIVE"
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_model_that_raises_is_refused() -> None:
+    class Raising(ThreeLayers):
+        def forward(self, x: Tensor) -> Tensor:
+            if x[0, 0] != VECTORS[0, 0]:
+                raise ValueError("another sample")
+            return super().forward(x)
+
+    torch.manual_seed(0)
+    assert refusal(Raising()) == "RAISES"
+
+
+def test_a_model_without_gradients_is_refused() -> None:
+    class Detached(ThreeLayers):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).detach()
+
+    torch.manual_seed(0)
+    assert refusal(Detached()) == "NOT_A_TENSOR"
+
+
+def test_glue_that_writes_in_place_gets_memory() -> None:
+    class InPlace(ThreeLayers):
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.a(x)
+            x += 1
+            return self.c(self.b(x))
+
+    torch.manual_seed(0)
+    cut = proof(InPlace())
+    assert cut.dense and [cut.names[index] for index in cut.live] == ["b"]
+
+
+def test_sub_batches_that_round_otherwise_are_not_used() -> None:
+    torch.manual_seed(0)
+    model = ThreeLayers(width=64)
+    cut = proof(model, 1, rows=torch.randn(32, 8))
+    alone = torch.randn(32, 8)
+    for size in (1, 2, 4, 8, 16):
+        same = torch.equal(model.a(alone)[:size], model.a(alone[:size].clone()))
+        assert same or size not in cut.sub_batches, size
+
+
+# Calls.
+
+
+def test_input_hashes_see_everything() -> None:
+    rows = torch.arange(12.0).view(4, 3)
+    table = torch.arange(5)
+    base = input_hashes((rows,), {"table": table, "scale": 2}, 4)
+    assert len(set(base)) == 4
+    changed = rows.clone()
+    changed[2, 1] += 1e-6
+    other = input_hashes((changed,), {"table": table, "scale": 2}, 4)
+    assert [a == b for a, b in zip(base, other)] == [True, True, False, True]
+    assert input_hashes((rows[[3, 0]],), {"table": table, "scale": 2}, 2) == [base[3], base[0]]
+    rest = {"table": table, "scale": 2}
+    for args, kwargs in (
+        ((rows,), rest | {"table": table + 1}),
+        ((rows,), rest | {"scale": 3}),
+        ((rows,), rest | {"scale": 2.0}),
+        ((rows,), rest | {"scale": None}),
+        ((rows.double(),), rest),
+        ((rows, None), rest),
+        ((rows.view(4, 3, 1),), rest),
+        (([rows],), rest),
+    ):
+        assert not set(base) & set(input_hashes(args, kwargs, 4))
+    assert input_hashes((rows,), {"scale": 2, "table": table}, 4) == base
+
+
+@pytest.mark.parametrize(
+    "args,batch",
+    [
+        ((object(), torch.ones(3)), 3),
+        ((torch.ones(3),), 2),
+        ((5,), 1),
+        ((torch.ones(2, requires_grad=True),), 2),
+        ((torch.eye(2).to_sparse(),), 2),
+    ],
+)
+def test_unusual_calls(args: Any, batch: int) -> None:
+    with pytest.raises(UnusualCall):
+        Call(args, {}, batch)

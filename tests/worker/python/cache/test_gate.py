@@ -1,0 +1,169 @@
+"""Whether the cache is used: only where samples come again as they were, and only as long as it saves time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from skipping_runs import DictStore
+from torch import Tensor, nn
+
+from egeria.cache.activation_store import Fetched
+from egeria.cache.gate import CacheGate
+from egeria.cache.module_fingerprint import ModuleFingerprint
+from egeria.cache.repeated_samples import Repeats
+from egeria.cache.skipper import Skipper
+from egeria.freeze.freezer import Freezer
+from egeria.model.modules import partition
+
+CPU = torch.device("cpu")
+
+
+class Clock:
+    """In the place of the machine's: only what sleeps takes long."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> float:
+        self.seconds += 1e-6
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+clock = Clock()
+
+
+@pytest.fixture(autouse=True)
+def time_is_that_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.perf_counter", clock.now)
+
+
+class Slow(nn.Module):
+    """Frozen layers whose forward pass takes `seconds`."""
+
+    def __init__(self, seconds: float):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.seconds = seconds
+
+    def forward(self, x: Tensor) -> Tensor:
+        clock.sleep(self.seconds)
+        return self.linear(x)
+
+
+class SlowStore(DictStore):
+    def __init__(self, seconds: float):
+        super().__init__()
+        self.seconds = seconds
+        self.gets = 0
+
+    def get(self, ids: Sequence[int], input_hashes: Sequence[int], patience: float) -> Fetched:
+        self.gets += 1
+        clock.sleep(self.seconds)
+        return super().get(ids, input_hashes, patience)
+
+
+class Training:
+    """Of a model whose first layer is frozen."""
+
+    def __init__(self, store: DictStore, repeats: Repeats | None, forward_seconds: float = 0.0):
+        torch.manual_seed(0)
+        self.model = nn.Sequential(Slow(forward_seconds), nn.Linear(4, 2))
+        modules = partition(self.model, ["0", "1"])
+        Freezer(modules, []).apply(1)
+        self.ids: list[int] = []
+        self.skipper = Skipper(
+            self.model,
+            modules[:1],
+            ModuleFingerprint(self.model, modules, 1),
+            store,
+            take_ids=lambda batch: self.ids,
+            gate=CacheGate(CPU, repeats),
+        )
+        self.samples = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
+
+    def epochs(self, count: int, augment: bool = False) -> None:
+        for _ in range(count):
+            for first in range(0, 64, 8):
+                self.ids = list(range(first, first + 8))
+                noise = torch.rand(8, 4) if augment else 0
+                self.model(self.samples[self.ids] + noise).sum().backward()
+
+    @property
+    def estimates(self) -> dict[str, Any]:
+        return self.skipper.gate.estimates()
+
+
+def test_nothing_is_tried_before_samples_are_known_to_come_again() -> None:
+    store = DictStore()
+    training = Training(store, Repeats(), forward_seconds=0.03)
+    training.epochs(1)
+    assert training.estimates["state"] == "unknown" and store.stored == 0
+    assert training.skipper.counters["proofs"] == 0 and training.skipper.counters["miss_off"] == 64
+    training.epochs(4)
+    assert training.estimates["state"] == "on", training.estimates
+    assert training.skipper.counters["passes_skipped"] >= 8
+    assert training.estimates["fetch_seconds"] < training.estimates["forward_seconds"]
+
+
+def test_random_augmentation_switches_it_off_without_a_single_proof() -> None:
+    store = DictStore()
+    training = Training(store, Repeats())
+    training.epochs(4, augment=True)
+    assert training.estimates["state"] == "off" and "augmentation" in training.estimates["reason"]
+    assert training.skipper.counters["proofs"] == 0 and store.stored == 0
+
+
+def test_a_shape_that_comes_rarely_is_not_proven() -> None:
+    training = Training(DictStore(), None, forward_seconds=0.003)
+    training.epochs(1)
+    assert training.skipper.counters["proofs"] == 1
+    for call in range(1, 9):
+        training.ids = [61, 62, 63]
+        training.model(training.samples[61:]).sum().backward()
+        assert training.skipper.counters["proofs"] == (1 if call < 8 else 2)
+
+
+def test_what_the_training_thread_spends_is_added_up() -> None:
+    training = Training(SlowStore(0.02), None, forward_seconds=0.002)
+    begin = clock.now()
+    training.epochs(2)
+    passed = clock.now() - begin
+    asked = (
+        training.skipper.counters["passes"]
+        - training.skipper.counters["proofs"]
+        - training.skipper.counters["miss_off"] // 8
+    )
+    assert 0.02 * (asked - 1) <= training.skipper.watch.seconds < passed
+
+
+def test_a_store_that_is_slower_than_the_layers_is_left_alone() -> None:
+    store = SlowStore(0.02)
+    training = Training(store, None, forward_seconds=0.002)
+    training.epochs(10)
+    assert training.estimates["state"] == "off", training.estimates
+    assert "forward pass takes" in training.estimates["reason"]
+    assert store.gets < 40, "it was asked all the time"
+    assert training.skipper.counters["miss_off"] > 0
+
+
+def test_samples_that_are_never_found_again_switch_it_off() -> None:
+    class Forgetful(DictStore):
+        def find(self, ids: Any, input_hashes: Any) -> Any:
+            return [None] * len(ids)
+
+    training = Training(Forgetful(), None, forward_seconds=0.03)
+    training.epochs(6)
+    assert training.estimates["state"] == "off" and "no pass could be skipped" in training.estimates["reason"]
+
+
+def test_always_asks_nobody() -> None:
+    training = Training(DictStore(), None)
+    training.skipper.gate = CacheGate(CPU, Repeats(), always=True)
+    training.epochs(3)
+    assert training.skipper.counters["passes_skipped"] > 0 and training.skipper.counters["miss_off"] == 0

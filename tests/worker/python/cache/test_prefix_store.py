@@ -1,0 +1,199 @@
+"""The node's cache from Python: tensors through a real daemon, its faults, and what tells prefixes apart."""
+
+from __future__ import annotations
+
+import copy
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from cache_daemon import Daemon
+from harness import wait_until
+from layered_models import Layered
+from torch import Tensor, nn
+
+from egeria import EgeriaError, _native
+from egeria.cache.module_fingerprint import ModuleFingerprint
+from egeria.cache.prefix_store import PrefixStore, fingerprint
+from egeria.model.modules import partition
+
+JOB = "0b0e7f6c-5a3e-4d58-9e0e-3c1f6a2b7d11"
+PATIENCE = 300.0  # seconds with whatever is waited for
+
+
+def connect(cache_daemon: Daemon, **options: Any) -> _native.ActivationCache:
+    cache = _native.ActivationCache(
+        cache_daemon.address, JOB, shared_bytes=4 << 20, patience_seconds=PATIENCE, **options
+    )
+    wait_until(lambda: cache.attached, PATIENCE, "the cache")
+    return cache
+
+
+def rows(count: int, seed: int = 0) -> tuple[Tensor, ...]:
+    generator = torch.Generator().manual_seed(seed)
+    return (
+        torch.randn(count, 6, 5, generator=generator).transpose(1, 2),
+        torch.randint(0, 9, (count, 3), generator=generator),
+        torch.randn(count, generator=generator).bfloat16(),
+        torch.rand(count, 2, generator=generator) > 0.5,
+    )
+
+
+def missing(store: PrefixStore, ids: Sequence[int], hashes: Sequence[int] | None = None) -> list[str]:
+    """Why samples are not found."""
+    return list(store.get(ids, ids if hashes is None else hashes, PATIENCE).reasons)
+
+
+def test_tensors_come_back_to_the_bit_whatever_their_types_and_strides(cache_daemon: Daemon):
+    cache = connect(cache_daemon)
+    store = PrefixStore(cache, bytes(16))
+    tensors = rows(40)
+    assert missing(store, range(40)) == ["absent"] * 40
+    store.put(range(40), range(40), tensors)
+    assert cache.flush(PATIENCE)
+    found, reasons = store.get(range(50), range(50), PATIENCE)
+    assert list(reasons) == [""] * 40 + ["absent"] * 10
+    assert [part.dtype for part in found] == [tensor.dtype for tensor in tensors]
+    assert all(torch.equal(part[:40], tensor) for part, tensor in zip(found, tensors))
+    assert missing(store, [3], [4]) == ["other_input"]
+    assert missing(PrefixStore(cache, bytes([1] * 16)), [3]) == ["absent"], "another prefix"
+    # Another process of the job, which has stored nothing itself.
+    other = PrefixStore(connect(cache_daemon), bytes(16))
+    assert torch.equal(other.get([7], [7], PATIENCE).tensors[0][0], tensors[0][7])
+    store = PrefixStore(cache, bytes(16))
+    store.forget()
+    assert cache.flush(PATIENCE) and missing(store, [3]) == ["absent"]
+    counters = cache.counters()
+    assert counters["hits"] >= 40 and counters["other_input"] == 1 and counters["corrupt"] == 0
+
+
+@pytest.mark.parametrize("format", ["lz4", "zstd"])
+def test_compressed_activations_come_back_to_the_bit_also_to_one_with_another_format(cache_daemon: Daemon, format: str):
+    cache = connect(cache_daemon, format=format)
+    store = PrefixStore(cache, bytes(16), format)
+    tensors = (*rows(120), torch.randn(120, 4, 500).relu())
+    store.put(range(120), range(120), tensors)
+    assert cache.flush(PATIENCE)
+    for reader in (cache, connect(cache_daemon)):
+        found, reasons = PrefixStore(reader, bytes(16)).get(range(120), range(120), PATIENCE)
+        assert list(reasons) == [""] * 120
+        assert all(torch.equal(part, tensor) for part, tensor in zip(found, tensors))
+    counters = cache.counters()
+    assert 0.4 < counters["format_bytes"] / counters["exact_bytes"] < 0.97 and counters["rounding"] == 0
+    assert store.as_kept(tensors) is tensors
+
+
+@pytest.mark.parametrize("format", ["fp16", "bf16"])
+def test_rounded_activations_are_what_torch_rounds_and_nobody_else_gets_them(cache_daemon: Daemon, format: str):
+    cache = connect(cache_daemon, format=format)
+    store = PrefixStore(cache, bytes(16), format)
+    wide = torch.cat([torch.randn(150, 600) * torch.logspace(-9, 4, 600), torch.tensor([[0.0, -0.0]] * 150)], 1)
+    tensors = (*rows(150), wide)
+    store.put(range(150), range(150), tensors)
+    assert cache.flush(PATIENCE)
+    found, reasons = store.get(range(150), range(150), PATIENCE)
+    assert list(reasons) == [""] * 150
+    expected = store.as_kept(tensors)
+    assert all(torch.equal(part, tensor) for part, tensor in zip(found, expected))
+    assert torch.equal(found[4].signbit(), wide.signbit())
+    assert not torch.equal(expected[4], wide) and torch.equal(store.as_kept(expected)[4], expected[4])
+    counters = cache.counters()
+    assert 0 < counters["rounding"] < counters["largest_rounding"] < 0.1
+    assert counters["format_bytes"] < 0.6 * counters["exact_bytes"]
+    other = {"fp16": "bf16", "bf16": "fp16"}[format]
+    for reader in (connect(cache_daemon), connect(cache_daemon, format=other)):
+        assert missing(PrefixStore(reader, bytes(16)), range(150)) == ["absent"] * 150
+    store = PrefixStore(cache, bytes(16), format)
+    store.forget()
+    assert cache.flush(PATIENCE) and missing(store, [3]) == ["absent"]
+
+
+def test_batches_that_are_expected_are_read_ahead(cache_daemon: Daemon):
+    cache = connect(cache_daemon)
+    store = PrefixStore(cache, bytes(16))
+    store.put(range(40), range(40), rows(40))
+    assert cache.flush(PATIENCE)
+    store.expect([range(0, 20), range(20, 40)])
+    wait_until(lambda: cache.counters()["bytes_read"] > 0, PATIENCE, "the first batch")
+    assert missing(store, range(0, 20)) == missing(store, range(20, 40)) == [""] * 20
+    counters = cache.counters()
+    assert counters["batches_ahead"] + counters["batches_waited_for"] == 2 and counters["batches_late"] == 0
+
+
+def test_a_cache_that_is_killed_gives_misses_and_takes_up_when_it_is_back(cache_daemon: Daemon):
+    cache = connect(cache_daemon)
+    store = PrefixStore(cache, bytes(16))
+    store.put(range(8), range(8), rows(8))
+    assert cache.flush(PATIENCE) and missing(store, range(8)) == [""] * 8
+    cache_daemon.end(signal.SIGKILL)
+    assert set(missing(store, range(8))) <= {"late", "absent"}
+    store.put(range(8), range(8), rows(8))
+    cache_daemon.start()
+    wait_until(lambda: cache.counters()["attached"] == 2, PATIENCE, "the cache to come back")
+    store.put(range(8), range(8), rows(8))
+    assert cache.flush(PATIENCE)
+    found = store.get(range(8), range(8), PATIENCE)
+    assert all(torch.equal(part, tensor) for part, tensor in zip(found.tensors, rows(8)))
+
+
+def test_what_cannot_be_stored_is_said(cache_daemon: Daemon):
+    cache = connect(cache_daemon)
+    with pytest.raises(EgeriaError, match="BAD_SHAPE.*3 samples, and a tensor of 2 rows"):
+        cache.put([1, 2, 3], [1, 2, 3], [torch.zeros(2, 2)])
+    with pytest.raises(EgeriaError, match="BAD_SHAPE.*ComplexFloat"):
+        cache.put([1], [1], [torch.zeros(1, dtype=torch.complex64)])
+    with pytest.raises(EgeriaError, match="BAD_CONFIG.*UUID"):
+        _native.ActivationCache(cache_daemon.address, "job 7")
+    with pytest.raises(EgeriaError, match="BAD_CONFIG.*fp16 or bf16"):
+        _native.ActivationCache(cache_daemon.address, JOB, format="float16")
+    with pytest.raises(EgeriaError, match="unix:/"):
+        _native.ActivationCache("nowhere", JOB)
+    with pytest.raises(ValueError, match="16 bytes"):
+        cache.use(b"short")
+
+
+def test_the_fingerprint_tells_every_change_of_a_prefix():
+    torch.manual_seed(0)
+    model = Layered(norm=nn.BatchNorm1d)
+
+    def of(changed: nn.Module, count: int = 2) -> bytes:
+        modules = partition(changed)
+        return fingerprint(modules[:count], ModuleFingerprint(changed, modules, count))
+
+    before = of(model)
+    assert before == of(copy.deepcopy(model)) and len(before) == 16
+    seen = {before, of(model, 1), of(model, 3)}
+    for change in (
+        lambda m: m.get_parameter(next(iter(dict(m.named_parameters())))).data.view(-1)[0].add_(1e-7),
+        lambda m: next(buffer for buffer in m.buffers() if buffer.is_floating_point()).view(-1)[0].add_(1e-7),
+        lambda m: m.eval(),
+        lambda m: m.double(),
+        lambda m: setattr(next(x for x in m.modules() if isinstance(x, nn.BatchNorm1d)), "eps", 1e-3),
+        lambda m: setattr(next(x for x in m.modules() if isinstance(x, nn.BatchNorm1d)), "scale", 2.0),
+    ):
+        other = copy.deepcopy(model)
+        with torch.no_grad():
+            change(other)
+        seen.add(of(other))
+    assert len(seen) == 9
+    last = copy.deepcopy(model)
+    with torch.no_grad():
+        last.head.weight.add_(1)
+    assert of(last) == before, "what is active does not matter"
+
+
+@pytest.mark.parametrize("close", [True, False])
+def test_a_process_ends_promptly_with_a_line_open(cache_daemon: Daemon, close: bool):
+    script = (
+        "import sys, torch\nfrom egeria import _native\n"
+        f"cache = _native.ActivationCache({cache_daemon.address!r}, {JOB!r})\n"
+        "cache.put([1], [1], [torch.zeros(1, 10)])\n"
+        f"if {close}: cache.close(); assert not cache.attached\n"
+        "print('end')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0 and done.stdout == "end\n", done.stderr

@@ -1,0 +1,680 @@
+"""Freezing on one process: weights, optimizer state, modes, copies, checkpointing, compilation."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import gc
+import io
+import pickle
+import random
+import subprocess
+import sys
+import warnings
+import weakref
+
+import pytest
+import torch
+import torch._dynamo.testing
+from layered_models import Layered, freeze_by_hand, gradients, largest_relative_error, layer_modules
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, update_bn
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+from egeria.errors import EgeriaError
+from egeria.freeze.freezer import Freezer
+from egeria.freeze.replicas import Replicas
+from egeria.model.modules import LayerModule
+
+OPTIMIZERS = {
+    "sgd": functools.partial(torch.optim.SGD, momentum=0.9),
+    "nesterov": functools.partial(torch.optim.SGD, momentum=0.9, nesterov=True),
+    "adam": torch.optim.Adam,
+    "adamw": functools.partial(torch.optim.AdamW, amsgrad=True),
+    "rmsprop": functools.partial(torch.optim.RMSprop, momentum=0.9, centered=True),
+    "adagrad": torch.optim.Adagrad,
+}
+VARIANTS = [
+    (name, variant)
+    for name in OPTIMIZERS
+    for variant in ("plain", "foreach", "fused")
+    if not (variant == "fused" and name == "rmsprop")
+]  # torch has no fused RMSprop
+
+
+def make_optimizer(name: str, variant: str, model: nn.Module, **options) -> torch.optim.Optimizer:
+    options = {"lr": 1e-2, "weight_decay": 0.1, "foreach": variant == "foreach", **options}
+    if variant == "fused":
+        options |= {"foreach": None, "fused": True}
+    return OPTIMIZERS[name](model.parameters(), **options)
+
+
+def make(seed: int = 0, **options) -> Layered:
+    torch.manual_seed(seed)
+    return Layered(**options)
+
+
+def backward(model: nn.Module, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    inputs, targets = torch.randn(6, 8, generator=generator), torch.randint(4, (6,), generator=generator)
+    nn.functional.cross_entropy(model(inputs), targets).backward()
+
+
+def state_of(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> list[torch.Tensor]:
+    return [torch.as_tensor(value).clone() for p in parameters for _, value in sorted(optimizer.state[p].items())]
+
+
+def equal(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
+    return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right))
+
+
+# Weights and optimizer state.
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("name, variant", VARIANTS)
+def test_frozen_weights_and_their_optimizer_state_stay_constant_to_the_bit(name, variant, set_to_none):
+    model = make()
+    modules = layer_modules(model)
+    optimizer = make_optimizer(name, variant, model)
+    freezer = Freezer(modules, [optimizer])
+    steps = 0
+
+    def after_step(*_):  # as a session does it: while gradients of this step are still there
+        nonlocal steps
+        steps += 1
+        if steps == 10:
+            freezer.apply(3)
+
+    optimizer.register_step_post_hook(after_step)
+    frozen = [p for module in modules[:3] for _, p in module.parameters()]
+    active = [p for module in modules[3:] for _, p in module.parameters()]
+    for step in range(60):
+        if step == 10:
+            weights, state = [p.detach().clone() for p in frozen], state_of(optimizer, frozen)
+            others = [p.detach().clone() for p in active]
+        optimizer.zero_grad(set_to_none=set_to_none)
+        backward(model, step)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+    assert steps == 60
+    assert equal(weights, frozen) and equal(state, state_of(optimizer, frozen)) and state
+    assert all(not torch.equal(before, p) for before, p in zip(others, active))
+    assert [p for group in optimizer.param_groups for p in group["params"]] == list(model.parameters())
+
+
+@pytest.mark.parametrize("name, variant", VARIANTS)
+def test_a_checkpoint_of_a_frozen_phase_continues_bit_for_bit_after_the_unfreeze(name, variant):
+    model = make()
+    optimizer = make_optimizer(name, variant, model)
+    freezer = Freezer(layer_modules(model), [optimizer])
+    for step in range(20):
+        optimizer.zero_grad()
+        backward(model, step)
+        optimizer.step()
+        if step == 10:
+            freezer.apply(3)
+    file = io.BytesIO()
+    torch.save((model.state_dict(), optimizer.state_dict()), file)
+    file.seek(0)
+    weights, state = torch.load(file)
+
+    other = make(seed=1)
+    other_optimizer = make_optimizer(name, variant, other)
+    other_freezer = Freezer(layer_modules(other), [other_optimizer])
+    other.load_state_dict(weights)
+    other_optimizer.load_state_dict(state)
+    other_freezer.apply(3)
+    for step in range(20, 30):
+        for net, optim, freeze in ((model, optimizer, freezer), (other, other_optimizer, other_freezer)):
+            optim.zero_grad()
+            backward(net, step)
+            optim.step()
+            if step == 24:
+                freeze.apply(0)
+    assert equal(list(model.parameters()), list(other.parameters()))
+
+
+@pytest.mark.parametrize("variant", ["plain", "foreach", "fused"])
+def test_momentum_starts_anew_at_the_unfreeze_and_that_of_active_layers_does_not(variant):
+    model = make()
+    optimizer = make_optimizer("sgd", variant, model)
+    freezer = Freezer(layer_modules(model), [optimizer])
+    unfrozen = dict(layer_modules(model)[0].parameters())
+
+    def step(number: int) -> None:
+        optimizer.zero_grad()
+        backward(model, number)
+        optimizer.step()
+
+    for number in range(10):
+        step(number)
+    freezer.apply(2)
+    step(10)
+    kept = optimizer.state[model.head.weight]["momentum_buffer"].clone()
+    freezer.apply(0)
+    assert torch.equal(kept, optimizer.state[model.head.weight]["momentum_buffer"])
+    before = {name: p.detach().clone() for name, p in unfrozen.items()}
+    step(11)
+    for name, parameter in unfrozen.items():
+        first = parameter.grad + 0.1 * before[name]  # the gradient with weight decay: what a first step is
+        torch.testing.assert_close(parameter.detach(), before[name] - 1e-2 * first, rtol=1e-6, atol=1e-7)
+
+
+def test_moments_of_adam_are_kept_over_a_freeze():
+    model = make()
+    optimizer = torch.optim.AdamW(model.parameters())
+    freezer = Freezer(layer_modules(model), [optimizer])
+    for number in range(5):
+        optimizer.zero_grad()
+        backward(model, number)
+        optimizer.step()
+    state = state_of(optimizer, [model.stem.weight])
+    freezer.apply(2)
+    freezer.apply(0)
+    assert equal(state, state_of(optimizer, [model.stem.weight])) and len(state) == 3
+
+
+def test_a_parameter_that_asked_for_no_gradient_never_gets_one():
+    model = make()
+    model.stem.bias.requires_grad_(False)
+    model.blocks[1].norm.requires_grad_(False)
+    before = [p.requires_grad for p in model.parameters()]
+    freezer = Freezer(layer_modules(model), [])
+    for prefix in (1, 3, 2, 0, 4, 0):
+        freezer.apply(prefix)
+        flags = {name: p.requires_grad for name, p in model.named_parameters()}
+        assert not flags["stem.bias"] and not flags["blocks.1.norm.weight"]
+        assert flags["blocks.1.up.weight"] == (prefix < 3) and flags["stem.weight"] == (prefix < 1)
+    assert [p.requires_grad for p in model.parameters()] == before
+
+
+def test_gradients_that_are_switched_on_again_are_switched_off_before_the_next_pass():
+    model = Layered()
+    freezer = Freezer(layer_modules(model), [torch.optim.SGD(model.parameters(), 0.1)])
+    model.stem.bias.requires_grad_(False)
+    freezer.apply(2)
+    model.requires_grad_(True)
+    model(torch.randn(4, 8)).sum().backward()  # the pass before a session looks
+    freezer.hold()
+    assert not any(value.requires_grad or value.grad is not None for value in model.stem.parameters())
+    assert not any(value.requires_grad for value in model.blocks[0].parameters())
+    assert all(value.requires_grad for value in model.blocks[1].parameters())
+    freezer.apply(0)
+    assert all(value.requires_grad for value in model.parameters()), "as was asked for meanwhile"
+
+
+def test_applying_says_whether_it_changed_anything_and_how_much_is_frozen():
+    model = make(blocks=2, width=16)
+    freezer = Freezer(layer_modules(model), [])
+    total = sum(p.numel() for p in model.parameters())
+    stem = sum(p.numel() for p in model.stem.parameters())
+    assert freezer.prefix == 0 and freezer.frozen_share == 0.0
+    assert not freezer.apply(0)
+    assert freezer.apply(1) and freezer.prefix == 1 and freezer.frozen_share == stem / total
+    assert not freezer.apply(1)
+
+
+@pytest.mark.parametrize("prefix", [-1, 6, 100])
+def test_the_last_layer_module_never_freezes(prefix):
+    freezer = Freezer(layer_modules(make()), [])
+    freezer.apply(2)
+    with pytest.raises(EgeriaError, match=r"^\[BAD_PREFIX\] .* give 0 to 5$"):
+        freezer.apply(prefix)
+    assert freezer.prefix == 2
+
+
+def test_parameters_that_were_replaced_while_frozen_are_unfrozen_by_their_names():
+    model = make()
+    freezer = Freezer(layer_modules(model), [])
+    freezer.apply(3)
+    model.load_state_dict(make(seed=1).state_dict(), assign=True)
+    freezer.apply(0)
+    assert all(p.requires_grad for p in model.parameters())
+
+
+def test_random_toggles_train_like_a_model_frozen_by_hand():
+    model, twin = make(norm=nn.BatchNorm1d), make(norm=nn.BatchNorm1d)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    freezer = Freezer(layer_modules(model), [optimizer])
+    rng = random.Random(0)
+    for toggle in range(100):
+        prefix = rng.randrange(6)
+        freezer.apply(prefix)
+        freeze_by_hand(layer_modules(twin), prefix)
+        twin.load_state_dict(model.state_dict())
+        model.train()  # as every loop does at each epoch
+        optimizer.zero_grad()
+        twin.zero_grad()
+        backward(model, toggle)
+        backward(twin, toggle)
+        assert largest_relative_error(gradients(model), gradients(twin)) == 0.0
+        assert equal(list(model.buffers()), list(twin.buffers()))
+        optimizer.step()
+
+
+# Modes.
+
+
+def tell_all(model: nn.Module) -> None:
+    model.train()
+
+
+def tell_a_layer(model: nn.Module) -> None:
+    model.blocks[0].train()
+
+
+def tell_the_norm(model: nn.Module) -> None:
+    model.blocks[0].norm.train()
+
+
+def call_unbound(model: nn.Module) -> None:
+    nn.Module.train(model.blocks[0])
+
+
+def assign(model: nn.Module) -> None:
+    model.blocks[0].norm.training = True
+    model.blocks[0].dropout.training = True
+
+
+def tell_by_apply(model: nn.Module) -> None:
+    model.apply(lambda module: module.train(True))
+
+
+def tell_twice(model: nn.Module) -> None:
+    model.eval()
+    model.train()
+
+
+@pytest.mark.parametrize(
+    "attack", [tell_all, tell_a_layer, tell_the_norm, call_unbound, assign, tell_by_apply, tell_twice]
+)
+def test_a_frozen_layer_computes_in_eval_mode_whatever_is_called(attack):
+    model = make(norm=nn.BatchNorm1d, dropout=0.5)
+    freezer = Freezer(layer_modules(model), [])
+    freezer.apply(2)
+    attack(model)
+    x = torch.randn(6, 16)
+    before = model.blocks[0].norm.running_mean.clone()
+    assert torch.equal(model.blocks[0](x), model.blocks[0](x))
+    assert torch.equal(before, model.blocks[0].norm.running_mean)
+    active = model.blocks[1].norm.running_mean.clone()
+    model.blocks[1](x)
+    assert not torch.equal(active, model.blocks[1].norm.running_mean)
+
+
+def test_an_unfrozen_layer_is_in_the_mode_that_was_asked_for_meanwhile():
+    model = make(norm=nn.BatchNorm1d, dropout=0.5)
+    model.blocks[1].norm.eval()  # held in eval by the user since before the freeze
+    freezer = Freezer(layer_modules(model), [])
+    freezer.apply(3)
+    model.eval()
+    model.train()
+    model.blocks[0].norm.eval()  # asked for during it
+    model.blocks[1].norm.eval()
+    freezer.apply(0)
+    modes = {name: module.training for name, module in model.named_modules()}
+    assert [name for name, mode in modes.items() if not mode] == ["blocks.0.norm", "blocks.1.norm"]
+    model.train()
+    assert all(module.training for module in model.modules())
+    assert not any("train" in module.__dict__ for module in model.modules())
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_model_in_eval_at_the_unfreeze_is_unfrozen_in_eval():
+    model = make(dropout=0.5)
+    freezer = Freezer(layer_modules(model), [])
+    freezer.apply(3)
+    model.eval()
+    freezer.apply(0)
+    assert not any(module.training for module in model.modules())
+
+
+def test_modes_that_a_trainer_saves_and_assigns_again_are_not_taken_for_wishes():
+    model = make(norm=nn.BatchNorm1d)
+    model.blocks[1].norm.eval()
+    freezer = Freezer(layer_modules(model), [])
+    freezer.apply(3)
+    for _ in range(2):  # two validations
+        saved = {module: module.training for module in model.modules()}
+        model.eval()
+        for module, mode in saved.items():
+            module.training = mode
+    freezer.apply(0)
+    assert [name for name, module in model.named_modules() if not module.training] == ["blocks.1.norm"]
+
+
+def test_a_train_method_of_the_users_own_is_obeyed_and_kept():
+    class Careful(Layered):
+        def train(self, mode: bool = True):
+            super().train(mode)
+            self.blocks[0].norm.eval()
+            return self
+
+    torch.manual_seed(0)
+    model = Careful(norm=nn.BatchNorm1d)
+    calls = []
+    model.blocks[1].train = lambda mode=True: calls.append(mode) or nn.Module.train(model.blocks[1], mode)
+    own = model.blocks[1].train
+    freezer = Freezer(layer_modules(model), [])
+    freezer.apply(3)
+    assert model.train() is model
+    assert calls == [True] and not model.blocks[1].norm.training
+    freezer.apply(0)
+    assert model.blocks[1].train is own and model.blocks[1].norm.training
+    assert not model.blocks[0].norm.training and model.blocks[0].up.training
+
+
+def test_a_dropout_that_frozen_and_active_layers_share_stays_on():
+    model = make(dropout=0.5)
+    for block in model.blocks:
+        block.dropout = model.blocks[0].dropout
+    freezer = Freezer(layer_modules(model), [])
+    freezer.apply(3)
+    assert model.blocks[0].dropout.training and not model.blocks[0].norm.training
+
+
+def test_lists_whose_entries_are_called_one_by_one_are_held_too():
+    model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), nn.Linear(4, 2))
+    modules = [LayerModule(str(i), (unit,), (str(i),)) for i, unit in enumerate(model)]
+    Freezer(modules, []).apply(1)
+    model[0][1].training = True
+    before = model[0][1].running_mean.clone()
+    model[0][1](torch.randn(5, 4))
+    assert torch.equal(before, model[0][1].running_mean)
+
+
+# Copies.
+
+
+def frozen_model() -> tuple[Layered, Freezer]:
+    model = make(norm=nn.BatchNorm1d, dropout=0.5)
+    freezer = Freezer(layer_modules(model), [])
+    freezer.apply(3)
+    return model, freezer
+
+
+@pytest.mark.parametrize(
+    "duplicate",
+    [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model)), lambda model: copy.deepcopy(copy.deepcopy(model))],
+    ids=["deepcopy", "pickle", "deepcopy twice"],
+)
+def test_a_copy_of_a_frozen_model_can_be_put_into_any_mode_and_leaves_the_original_alone(duplicate):
+    model, _ = frozen_model()
+    other = duplicate(model)
+    assert [m.training for m in other.modules()] == [m.training for m in model.modules()]
+    other.train()
+    assert all(module.training for module in other.modules())
+    mean = other.blocks[0].norm.running_mean.clone()
+    other(torch.randn(5, 8))
+    assert not torch.equal(mean, other.blocks[0].norm.running_mean)
+    other.eval()
+    assert not any(module.training for module in other.modules())
+    assert not model.blocks[0].norm.training and model.blocks[3].norm.training
+    model.train()
+    assert not model.blocks[0].norm.training and not any(module.training for module in other.modules())
+
+
+def test_an_averaged_model_made_while_layers_are_frozen_gets_batch_statistics():
+    model, _ = frozen_model()
+    averaged = AveragedModel(model)
+    averaged.update_parameters(model)
+    update_bn([torch.randn(16, 8) for _ in range(4)], averaged)
+    assert averaged.module.blocks[0].norm.num_batches_tracked == 4
+    assert model.blocks[0].norm.num_batches_tracked == 0
+
+
+def test_a_copy_holds_neither_the_freezer_nor_does_the_model():
+    model, freezer = frozen_model()
+    other = copy.deepcopy(model)
+    gone = weakref.ref(freezer)
+    del freezer
+    gc.collect()
+    assert gone() is None
+    other.train()
+    model.train()
+    assert not model.blocks[0].norm.training  # still frozen: nobody unfroze it
+
+
+def test_a_pickled_frozen_model_loads_where_egeria_is_not_installed():
+    model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), nn.Linear(4, 2))
+    Freezer([LayerModule(str(i), (unit,), (str(i),)) for i, unit in enumerate(model)], []).apply(1)
+    written = pickle.dumps(model)
+    assert b"egeria" not in written
+    program = (
+        "import pickle, sys, torch; model = pickle.loads(sys.stdin.buffer.read()); model.train(); "
+        "model(torch.ones(3, 4)); print(model[0][1].num_batches_tracked.item())"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", program], input=written, capture_output=True, check=True)
+    assert done.stdout.decode().strip() == "1"
+
+
+def test_a_copy_compiles_into_one_graph():
+    model, _ = frozen_model()
+    torch._dynamo.reset()
+    other = torch.compile(copy.deepcopy(model), backend="eager", fullgraph=True)
+    assert other(torch.randn(5, 8)).shape == (5, 4)
+
+
+# Checkpointing.
+
+
+class Checkpointed(Layered):
+    """Checkpoints its blocks in one of the ways that are seen in the wild."""
+
+    def __init__(self, way: str, **options):
+        super().__init__(**options)
+        self.way = way
+
+    def forward(self, x):
+        x = self.stem(x)
+        if self.way == "segments":
+            return self.head(checkpoint_sequential(list(self.blocks), 2, x, use_reentrant=True))
+        for block in self.blocks:
+            x = checkpoint(self.function(block), x, use_reentrant=self.way != "not reentrant")
+        return self.head(x)
+
+    def function(self, block):
+        def custom_forward(*inputs):
+            return block(*inputs)
+
+        return {
+            "module": block,
+            "not reentrant": block,
+            "closure": custom_forward,
+            "method": block.forward,
+            "lambda of self": lambda x: self.run(block, x),
+            "partial": functools.partial(block.__call__),
+            "callable object": Caller(block),
+        }[self.way]
+
+    @staticmethod
+    def run(block, x):
+        return block(x)
+
+
+class Caller:
+    """Nobody can see what it calls."""
+
+    def __init__(self, block):
+        self.block = block
+
+    def __call__(self, x):
+        return self.block(x)
+
+
+@pytest.mark.parametrize(
+    "way", ["module", "not reentrant", "closure", "method", "lambda of self", "partial", "callable object", "segments"]
+)
+def test_layers_behind_frozen_ones_get_their_gradients_however_they_are_checkpointed(way):
+    torch.manual_seed(0)
+    model, twin = Checkpointed(way), make()
+    twin.load_state_dict(model.state_dict())
+    freezer = Freezer(layer_modules(model), [])
+    rng = random.Random(1)
+    for toggle in range(20):
+        prefix = rng.randrange(6)
+        freezer.apply(prefix)
+        freeze_by_hand(layer_modules(twin), prefix)
+        model.zero_grad()
+        twin.zero_grad()
+        backward(model, toggle)
+        backward(twin, toggle)
+        assert largest_relative_error(gradients(model), gradients(twin)) < 1e-6, (toggle, prefix)
+    freezer.apply(0)
+
+
+@pytest.mark.parametrize("way", ["module", "closure", "method", "partial"])
+def test_frozen_layers_are_not_recomputed_and_nobody_is_warned(way):
+    model = Checkpointed(way)
+    freezer = Freezer(layer_modules(model), [])
+    calls = []
+    for index, block in enumerate(model.blocks):
+        block.norm.register_forward_hook(lambda *_, index=index: calls.append(index))
+    freezer.apply(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        backward(model, 0)
+    freezer.apply(0)
+    assert calls == [0, 1, 2, 3, 3, 2]  # blocks 0 and 1 once, 2 and 3 again in the backward pass
+
+
+@pytest.fixture(params=[True, False])
+def fastpath(request):
+    """Whether the user lets attention take its fast path."""
+    torch.backends.mha.set_fastpath_enabled(request.param)
+    yield request.param
+    torch.backends.mha.set_fastpath_enabled(True)
+
+
+def test_torch_is_left_as_it_was_found_when_nothing_is_frozen(fastpath):
+    original = torch.utils.checkpoint.CheckpointFunction
+    first, second = Freezer(layer_modules(make()), []), Freezer(layer_modules(make()), [])
+    first.apply(1)
+    assert torch.utils.checkpoint.CheckpointFunction is not original
+    second.apply(1)
+    first.apply(0)
+    assert torch.utils.checkpoint.CheckpointFunction is not original
+    assert not torch.backends.mha.get_fastpath_enabled()
+    del second  # while frozen
+    gc.collect()
+    assert torch.utils.checkpoint.CheckpointFunction is original
+    assert torch.backends.mha.get_fastpath_enabled() == fastpath
+
+
+def test_other_models_are_checkpointed_as_ever_while_one_is_frozen():
+    freezer = Freezer(layer_modules(make()), [])
+    freezer.apply(2)
+    with pytest.warns(UserWarning, match="None of the inputs have requires_grad=True"):
+        out = checkpoint(nn.Linear(4, 4), torch.randn(2, 4), use_reentrant=True)
+    assert not out.requires_grad
+    freezer.apply(0)
+
+
+# Kinds of layers.
+
+
+class Translator(nn.Module):
+    """torch's own transformer encoder, which takes a fast path where its first layer is in eval mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Linear(8, 16)
+        layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 3)
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x, mask):
+        return self.head(self.encoder(self.embedding(x), src_key_padding_mask=mask))
+
+
+def test_torchs_transformer_encoder_with_padding_freezes_layer_by_layer():
+    torch.manual_seed(0)
+    model = Translator()
+    names = ["embedding", "encoder.layers.0", "encoder.layers.1", "encoder.layers.2", "head"]
+    modules = [LayerModule(name, (model.get_submodule(name),), (name,)) for name in names]
+    freezer = Freezer(modules, [])
+    x, mask = torch.randn(2, 5, 8), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    model(x, mask).square().mean().backward()
+    wanted = gradients(model)
+    for prefix in (1, 2, 3, 4, 2, 0):
+        freezer.apply(prefix)
+        model.zero_grad()
+        model(x, mask).square().mean().backward()
+        active = {name for module in modules[prefix:] for name, _ in module.parameters()}
+        assert largest_relative_error(gradients(model), {name: wanted[name] for name in active}) < 1e-6
+
+
+def test_parametrized_layers_freeze_and_are_copied():
+    torch.manual_seed(0)
+    model = make()
+    nn.utils.parametrizations.weight_norm(model.blocks[0].up)
+    nn.utils.parametrizations.spectral_norm(model.blocks[1].up)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    freezer = Freezer(layer_modules(model), [optimizer])
+    backward(model, 0)
+    optimizer.step()
+    freezer.apply(3)
+    frozen = [t for module in layer_modules(model)[:3] for _, t in (*module.parameters(), *module.buffers())]
+    before = [tensor.detach().clone() for tensor in frozen]
+    for number in range(5):
+        model.train()
+        optimizer.zero_grad()
+        backward(model, number)
+        optimizer.step()
+    assert equal(before, frozen) and len(frozen) > 12
+    other = copy.deepcopy(model).train()
+    other(torch.randn(4, 8))
+    assert not torch.equal(other.blocks[1].up.parametrizations.weight[0]._u, before[-1])
+    assert equal(before, frozen)
+    freezer.apply(0)
+    backward(model, 9)
+    assert model.blocks[0].up.parametrizations.weight.original0.grad is not None
+
+
+@pytest.mark.parametrize("name, variant", VARIANTS)
+def test_an_optimizer_whose_parameters_are_all_frozen_changes_nothing(name, variant):
+    model = make()
+    backbone = nn.ModuleList([model.stem, model.blocks])
+    optimizer = make_optimizer(name, variant, backbone)
+    freezer = Freezer(layer_modules(model), [optimizer])
+    backward(model, 0)
+    optimizer.step()
+    freezer.apply(5)
+    before = [p.detach().clone() for p in backbone.parameters()]
+    backward(model, 1)
+    optimizer.step()
+    assert equal(before, list(backbone.parameters()))
+    freezer.apply(0)
+
+
+# Compilation.
+
+
+def test_each_frozen_prefix_is_compiled_once_and_never_runs_uncompiled():
+    torch._dynamo.reset()
+    model = make(blocks=12, norm=nn.BatchNorm1d, dropout=0.1)
+    modules = layer_modules(model)
+    limit = torch._dynamo.config.recompile_limit
+    assert limit < len(modules)  # or this test would show nothing
+    try:
+        Replicas(model).allow_recompiles(len(modules))
+        freezer = Freezer(modules, [])
+        graphs = torch._dynamo.testing.CompileCounterWithBackend("eager")
+        compiled = torch.compile(model, backend=graphs, fullgraph=True)
+        prefixes = [*range(len(modules)), *range(len(modules))]
+        random.Random(0).shuffle(prefixes)
+        for number, prefix in enumerate(prefixes):
+            freezer.apply(prefix)
+            model.train()
+            means = [block.norm.running_mean.clone() for block in model.blocks]
+            model.zero_grad()
+            backward(compiled, number)
+            for index, module in enumerate(modules):
+                assert all((p.grad is not None) == (index >= prefix) for _, p in module.parameters())
+            for index, (mean, block) in enumerate(zip(means, model.blocks)):
+                assert torch.equal(mean, block.norm.running_mean) == (index + 1 < prefix)
+        assert graphs.frame_count == len(modules)
+        assert not torch._dynamo.utils.counters["graph_break"]
+    finally:
+        torch._dynamo.config.recompile_limit = limit

@@ -1,0 +1,146 @@
+"""Trainings with and without skipped frozen layers, for the tests of skipping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from egeria.cache.activation_store import Fetched
+from egeria.cache.module_fingerprint import ModuleFingerprint
+from egeria.cache.skipper import Skipper
+from egeria.freeze.freezer import Freezer
+from egeria.model.modules import partition
+
+
+class DictStore:
+    """An ActivationStore in memory. Rows are kept as they are given, without another look at them."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[int, int], tuple[Tensor, ...]] = {}
+        self.stored = 0
+
+    def get(self, ids: Sequence[int], input_hashes: Sequence[int], patience: float) -> Fetched:
+        return Fetched.of_rows(self.find(ids, input_hashes))
+
+    def find(self, ids: Sequence[int], input_hashes: Sequence[int]) -> list[tuple[Tensor, ...] | None]:
+        return [self.rows.get(key) for key in zip(ids, input_hashes)]
+
+    def as_kept(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        return tensors
+
+    def expect(self, batches: Sequence[Sequence[int]]) -> None:
+        pass
+
+    def forget(self) -> None:
+        self.rows.clear()
+
+    def put(self, ids: Sequence[int], input_hashes: Sequence[int], tensors: tuple[Tensor, ...]) -> None:
+        for number, key in enumerate(zip(ids, input_hashes)):
+            self.rows[key] = tuple(tensor[number].contiguous().clone() for tensor in tensors)
+            self.stored += 1
+
+
+Step = tuple[list[int], tuple[Any, ...], dict[str, Any]]  # ids and arguments of one batch
+
+
+class Run:
+    """What a training has left."""
+
+    def __init__(self, model: nn.Module, losses: list[float], skipper: Skipper | None):
+        self.weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        self.losses = losses
+        self.random = torch.get_rng_state()
+        self.skipper = skipper
+
+    @property
+    def refusal(self) -> str | None:
+        return None if self.skipper.refusal is None else self.skipper.refusal.name
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        return self.skipper.counters
+
+    @property
+    def live(self) -> list[str]:
+        """Names of the layers whose outputs crossed the cut."""
+        cut = next(proven.cut for proven in self.skipper._proofs._proven.values() if proven is not None)
+        return [cut.names[index] for index in cut.live]
+
+    def same_as(self, other: Run) -> bool:
+        return (
+            self.losses == other.losses
+            and torch.equal(self.random, other.random)
+            and self.weights.keys() == other.weights.keys()
+            and all(torch.equal(value, other.weights[name]) for name, value in self.weights.items())
+        )
+
+
+def train(
+    build: Callable[[], nn.Module],
+    modules: Any,
+    prefix: int,
+    steps: Sequence[Step],
+    loss_of: Callable[[Any], Tensor],
+    store: Any = None,
+    *,
+    autocast: torch.dtype | None = None,
+    audit: bool = False,
+    warm: bool = False,
+    each_step: Callable[[int, nn.Module, Skipper | None], None] | None = None,
+) -> Run:
+    """Freezes a prefix and trains; with a store, skips what it can.
+
+    Args:
+      modules: as for partition().
+      warm: there was a pass before layers froze, as in any training: some libraries set attributes in the first one.
+      audit: skipped passes are audited. Otherwise what the store gives is used unseen, so that mistakes show.
+      each_step: called before each step, with its number.
+    """
+    torch.manual_seed(0)
+    model = build().train()
+    layers = partition(model, modules)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    if warm:
+        with torch.no_grad():
+            model(*steps[0][1], **steps[0][2])
+    freezer = Freezer(layers, [optimizer])
+    freezer.apply(prefix)
+    at_hand: list[list[int] | None] = [None]
+    skipper = None
+    if store is not None:
+        skipper = Skipper(
+            model, layers[:prefix], ModuleFingerprint(model, layers, prefix), store, take_ids=lambda batch: at_hand[0]
+        )
+        skipper._skippable = 0 if audit else 65
+    losses = []
+    torch.manual_seed(1)
+    for number, (ids, args, kwargs) in enumerate(steps):
+        if each_step is not None:
+            each_step(number, model, skipper)
+        at_hand[0] = ids
+        with torch.autocast("cpu", dtype=autocast or torch.bfloat16, enabled=autocast is not None):
+            loss = loss_of(model(*args, **kwargs))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    if skipper is not None:
+        skipper.close()
+    freezer.apply(0)
+    return Run(model, losses, skipper)
+
+
+def epochs(
+    samples: int, batch: int, number: int, arguments: Callable[[list[int]], tuple[tuple[Any, ...], dict[str, Any]]]
+) -> list[Step]:
+    """Shuffled batches, the last one of each epoch smaller where `batch` does not divide `samples`."""
+    generator = torch.Generator().manual_seed(5)
+    steps = []
+    for _ in range(number):
+        order = torch.randperm(samples, generator=generator).tolist()
+        chosen = [order[begin : begin + batch] for begin in range(0, samples, batch)]
+        steps += [(ids, *arguments(ids)) for ids in chosen]
+    return steps

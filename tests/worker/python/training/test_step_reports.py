@@ -1,0 +1,74 @@
+"""The controller is told the loss of each step, and the number of steps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from egeria.training.step_reports import Reports, total_steps_of
+
+
+class Told:
+    """Stands for a line to the controller; keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.native = self
+        self.reports: list[tuple[int, float | None, list[float], int]] = []
+
+    def report(self, step: int, loss: torch.Tensor | None, rates: list[float], prefix: int, still: int) -> None:
+        assert still == 0
+        self.reports.append((step, None if loss is None else round(float(loss), 6), rates, prefix))
+
+
+def drive(order: str, steps: int = 4) -> list[tuple[int, float | None]]:
+    """Runs steps in which f is a forward pass, l a loss, s the optimizer's step."""
+    reports, told, loss, step = Reports(), Told(), 0.0, 0
+    for _ in range(steps):
+        for event in order:
+            if event == "f":
+                reports.forward()
+            elif event == "l":
+                loss += 1.0
+                reports.add_loss(torch.tensor(loss) if loss % 2 else loss, told, 0)
+            else:
+                step += 1
+                reports.end_step(step, [0.1], 0, told, 0)
+                reports.boundary(told, 0)
+    reports.flush(told, 0)
+    return [(step, loss) for step, loss, _, _ in told.reports]
+
+
+@pytest.mark.parametrize(
+    ("order", "wanted"),
+    [
+        ("fsl", [(1, None), (2, 2.0), (3, 3.0), (4, 4.0)]),
+        ("fls", [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0)]),
+        ("flfls", [(1, 1.5), (2, 3.5), (3, 5.5), (4, 7.5)]),
+        ("flfsl", [(1, 1.0), (2, 3.5), (3, 5.5), (4, 7.5)]),
+        ("fs", [(1, None), (2, None), (3, None), (4, None)]),
+    ],
+)
+def test_losses_belong_to_their_steps_whenever_they_are_reported(order: str, wanted: list[tuple[int, float | None]]):
+    # The first loss behind a step comes too late for it: from the second on it is waited for.
+    assert drive(order) == wanted
+
+
+def test_schedulers_tell_the_number_of_steps_if_they_count_steps():
+    schedulers = torch.optim.lr_scheduler
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1)
+
+    def stepped(scheduler: schedulers.LRScheduler, times: int) -> schedulers.LRScheduler:
+        for _ in range(times):
+            optimizer.step()
+            scheduler.step()
+        return scheduler
+
+    assert total_steps_of(stepped(schedulers.OneCycleLR(optimizer, 0.1, total_steps=90), 2), 2) == 90
+    assert total_steps_of(stepped(schedulers.CosineAnnealingLR(optimizer, 80), 1), 2) == 80
+    assert total_steps_of(schedulers.CosineAnnealingLR(optimizer, 80), 2) is None  # it counts epochs
+    assert total_steps_of(stepped(schedulers.LambdaLR(optimizer, lambda _: 1.0), 2), 2) is None
+    parts = [schedulers.LinearLR(optimizer), schedulers.CosineAnnealingLR(optimizer, 50)]
+    both = schedulers.SequentialLR(optimizer, parts, [10])
+    assert total_steps_of(stepped(both, 2), 2) == 60
+    assert total_steps_of(None, 2) is None

@@ -1,0 +1,209 @@
+"""Finds the submodules that can be skipped with a frozen prefix, and those of them that the rest depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+
+from egeria.cache.cut_width import widest_cut
+from egeria.cache.dataflow import Dataflow
+from egeria.cache.forward_patches import ForwardPatches
+from egeria.cache.model_call import Call
+from egeria.cache.pass_outcome import Pass, flatten
+from egeria.cache.prefix_cut import Cut, Refused, describe, side_pass
+from egeria.cache.stand_in_outputs import Output, tensors_in
+from egeria.model.modules import LayerModule
+
+# Layers whose outputs may be needed at a time: that of the last one, and an early one that a later layer takes
+# too. Where more are, the cut is not clean: what crosses it grows with every layer that freezes, and the earliest
+# outputs are the largest, so that to fetch them takes longer than to compute them.
+_MOST_AT_A_TIME = 2
+
+# The mark of the batch's rows in a Dataflow.
+_INPUT = -1
+
+
+def find_entries(model: nn.Module, frozen: Sequence[LayerModule], call: Call) -> tuple[list[nn.Module], list[str]]:
+    """The outermost submodules of the prefix that a forward pass calls, in the order of their first calls.
+
+    Raises:
+      Refused: [CALLED_SEVERAL_TIMES], [NOT_CALLED], [COLLECTIVE].
+    """
+    names = {module: name for name, module in model.named_modules()}
+    calls: dict[nn.Module, int] = {}
+
+    def count(module: nn.Module) -> Callable[..., Any]:
+        def function(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            calls[module] = calls.get(module, 0) + 1
+            return original(*args, **kwargs)
+
+        return function
+
+    with ForwardPatches() as patches, side_pass(model), Dataflow(enabled=False):
+        for module in dict.fromkeys(inner for entry in frozen for unit in entry.units for inner in unit.modules()):
+            patches.replace(module, count(module))
+        call.run(model.forward)
+    outermost = [[entry for unit in module.units for entry in _called(unit, calls)] for module in frozen]
+    if not outermost[-1]:
+        raise Refused("NOT_CALLED", f"no layer of '{frozen[-1].name}' is called as a module")
+    order = {module: position for position, module in enumerate(calls)}
+    entries = []
+    for entry in sorted(dict.fromkeys(sum(outermost, [])), key=order.__getitem__):
+        if calls[entry] == 1:
+            entries.append(entry)
+        elif next(entry.parameters(), None) is not None:  # without weights it is cheap, and stays as it is
+            raise Refused("CALLED_SEVERAL_TIMES", f"'{names[entry]}' is called {calls[entry]} times in one pass")
+    if not entries:
+        raise Refused("NOT_CALLED", "no frozen layer is called once")
+    return entries, [names[entry] for entry in entries]
+
+
+def _called(module: nn.Module, calls: dict[nn.Module, int]) -> list[nn.Module]:
+    if module in calls:
+        return [module]
+    return [entry for child in module.children() for entry in _called(child, calls)]
+
+
+def run_as_usual(model: nn.Module, entries: list[nn.Module], names: list[str], call: Call) -> tuple[Cut, Pass]:
+    """Runs the model as it is.
+
+    Raises:
+      Refused: [NEEDS_GRADIENT], [NOT_A_TENSOR], [KEEPS_STATE], [CHECKPOINTED], [TOO_MANY_TENSORS],
+        [BATCH_NOT_FIRST].
+    """
+    outputs: dict[int, Output] = {}
+    flow = Dataflow()
+
+    def patch(index: int) -> Callable[..., Any]:
+        def function(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            if index in outputs:
+                raise Refused("CHECKPOINTED", f"'{names[index]}' is computed again in the backward pass")
+            with flow.part(_inner(index)):
+                value = original(*args, **kwargs)
+            outputs[index] = describe(value, names[index])
+            if any(tensor.requires_grad for tensor in tensors_in(value)):
+                raise Refused(
+                    "NEEDS_GRADIENT",
+                    f"the output of '{names[index]}' requires a gradient: a layer that trains comes before it",
+                )
+            flow.mark(tensors_in(value), [index])
+            return value
+
+        return function
+
+    inside = [module for entry in entries for module in entry.modules()]
+    attributes = [dict(module.__dict__) for module in inside]
+    with ForwardPatches() as patches, side_pass(model):
+        for index, entry in enumerate(entries):
+            patches.replace(entry, patch(index))
+        flow.mark(call.batched(), [_INPUT])
+        with flow:
+            value = call.run(model.forward)
+        reached = flow.marks([*_all_tensors(flatten(value)[0]), *model.buffers(), *_attribute_tensors(model)])
+        _check_keeps_nothing(inside, attributes)
+        usual = Pass.after(model, value)
+    if len(outputs) < len(entries):
+        raise Refused("NOT_CALLED", "two passes over one batch do not call the same layers")
+    cut = Cut(entries, names, [outputs[index] for index in range(len(entries))], _live(reached, flow, names))
+    cut.decides = _decides(flow, cut)
+    _leave_running(cut, call.batch)
+    if len(cut.live) > 1:
+        _check_width(model, entries, call)
+    return cut, usual
+
+
+def _inner(index: int) -> int:
+    """The mark of what an entry computes inside; `index` itself is that of its output."""
+    return _INPUT - 1 - index
+
+
+def _live(reached: frozenset[int], flow: Dataflow, names: Sequence[str]) -> list[int]:
+    """The entries whose outputs are used behind the cut, for values or for decisions."""
+    # What was decided inside a frozen layer is skipped with it.
+    used = reached.union(*(decision.marks for decision in flow.decisions)) - {_INPUT}
+    leaks = [index for index in range(len(names)) if _inner(index) in reached]
+    if leaks:
+        raise Refused("KEEPS_STATE", f"what '{names[leaks[0]]}' computes inside is used past its output")
+    live = sorted(mark for mark in used if mark >= 0)
+    if not live:
+        raise Refused("NOT_CALLED", "no result comes from the frozen layers")
+    return live
+
+
+def _decides(flow: Dataflow, cut: Cut) -> bool:
+    """Whether a yes or no about the whole batch is asked for before all that crosses the cut is there.
+
+    Raises:
+      Refused: [BATCH_DEPENDENT] it is a number, or a shape.
+    """
+    asked = [decision for decision in flow.decisions if decision.position <= cut.live[-1] + 1]
+    if not all(decision.yes_or_no for decision in asked):
+        raise Refused(
+            "BATCH_DEPENDENT", "before or in the frozen layers, a number or a shape is taken from what the batch holds"
+        )
+    return bool(asked)
+
+
+def _check_keeps_nothing(modules: Sequence[nn.Module], before: Sequence[dict[str, Any]]) -> None:
+    """A frozen layer that changes its attributes would not do so when it is skipped."""
+    for module, attributes in zip(modules, before):
+        for name, value in module.__dict__.items():
+            if name != "forward" and not _equal(attributes.get(name, attributes), value):
+                raise Refused("KEEPS_STATE", f"a frozen {type(module).__name__} changes its attribute '{name}'")
+
+
+def _equal(before: Any, after: Any) -> bool:
+    if before is after:
+        return True
+    simple = (bool, int, float, str, torch.Size, torch.dtype, torch.device)
+    return type(before) is type(after) and isinstance(after, simple) and before == after
+
+
+def _leave_running(cut: Cut, batch: int) -> None:
+    """A live layer whose output has no row per sample (a position embedding) is not skipped; whether it can be
+    computed without what is skipped shows when it is tried."""
+
+    def by_sample(index: int) -> bool:
+        specs = cut.outputs[index].tensors
+        return bool(specs) and all(spec.shape[:1] == (batch,) for spec in specs)
+
+    stay = [index for index in cut.live if not by_sample(index)]
+    if len(stay) == len(cut.live):
+        raise Refused("BATCH_NOT_FIRST", f"the output of '{cut.names[stay[-1]]}' has no row for each sample")
+    kept = [index for index in range(len(cut.entries)) if index not in stay]
+    live = set(cut.live)
+    cut.live = [position for position, index in enumerate(kept) if index in live]
+    cut.entries = [cut.entries[index] for index in kept]
+    cut.names = [cut.names[index] for index in kept]
+    cut.outputs = [cut.outputs[index] for index in kept]
+
+
+def _check_width(model: nn.Module, entries: Sequence[nn.Module], call: Call) -> None:
+    """Looks at all of the model, so that a model whose cuts are not clean is refused at each of them alike."""
+    needed = widest_cut(model, entries, call)
+    if len(needed) > _MOST_AT_A_TIME:
+        shown = ", ".join(f"'{name}'" for name in needed[:4]) + (", ..." if len(needed) > 4 else "")
+        raise Refused(
+            "TOO_MANY_TENSORS",
+            f"the outputs of {len(needed)} layers are needed at a time ({shown}): "
+            "skip connections between several stages, or hidden states that the model returns",
+        )
+
+
+def _all_tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def _attribute_tensors(model: nn.Module) -> list[Tensor]:
+    """Tensors that the forward pass may have left in attributes, for somebody to read."""
+    return [
+        tensor
+        for module in model.modules()
+        for name, value in module.__dict__.items()
+        if name not in ("_parameters", "_buffers", "_modules")
+        for tensor in _all_tensors(value)
+    ]

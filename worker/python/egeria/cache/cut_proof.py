@@ -1,0 +1,106 @@
+"""Proves on one real batch that a frozen prefix may be skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from egeria.cache.cut_finding import find_entries, run_as_usual
+from egeria.cache.dataflow import Collective
+from egeria.cache.forward_patches import ForwardPatches
+from egeria.cache.model_call import Call
+from egeria.cache.pass_outcome import Pass, compare
+from egeria.cache.prefix_cut import Cut, Refused, random_states, side_pass
+from egeria.cache.sample_proof import prove_places, sub_batches
+from egeria.cache.skip_checks import check_skippable
+from egeria.model.modules import LayerModule
+
+
+def prove(model: nn.Module, frozen: Sequence[LayerModule], call: Call) -> Cut:
+    """Finds what crosses the cut behind `frozen` in calls like this one, and proves that nothing else does.
+
+    1. A pass as usual, followed operator by operator: which outputs of frozen layers do results, buffers,
+       attributes or decisions come from? Those are live.
+    2. A pass in which all other frozen layers return NaN and the live ones what was computed before, put together
+       from single samples: results, gradients of all parameters, buffers and random states are the same to the
+       bit.
+    3. The frozen layers alone, with other samples in other places: each sample's result is the same to the bit, so
+       that results of different batches may be mixed. The same with fewer samples, which only says which numbers
+       of samples may be computed alone.
+
+    Nothing of it stays: random states, buffers, gradients, attributes are as before.
+
+    Args:
+      model: unwrapped, in training mode, with `frozen` frozen.
+
+    Raises:
+      Refused: it is not so. Whatever the model raises is [RAISES]. Names that come from here: OUTPUT_DIFFERS,
+        GRADIENT_DIFFERS, RANDOM; all others from check_skippable(), find_entries(), run_as_usual(),
+        prove_places().
+    """
+    check_skippable(model, frozen)
+    try:
+        return _prove(model, frozen, call)
+    except Collective as error:
+        raise Refused("COLLECTIVE", f"{error}") from None
+    except Refused:
+        raise
+    except Exception as error:  # pylint: disable=broad-exception-caught  # whatever a model's code raises
+        raise Refused("RAISES", f"{type(error).__name__}: {str(error)[:300]}") from error
+
+
+def _prove(model: nn.Module, frozen: Sequence[LayerModule], call: Call) -> Cut:
+    entries, names = find_entries(model, frozen, call)
+    cut, usual = run_as_usual(model, entries, names, call)
+    crossing = _compute_live(model, cut, call)
+    rows = list(zip(*(tensor.unbind(0) for tensor in crossing)))
+    compare(usual, _run_skipping(model, cut, call, rows), model)
+    cut.sub_batches = tuple(sub_batches(model, cut, call, crossing))
+    prove_places(model, cut, call, crossing)
+    disturbed = call.disturbed()
+    if disturbed is not None:
+        crossing = cut.compute(model, disturbed)
+        prove_places(model, cut, disturbed, crossing)
+        others = set(sub_batches(model, cut, disturbed, crossing))
+        cut.sub_batches = tuple(size for size in cut.sub_batches if size in others)
+    return cut
+
+
+def _compute_live(model: nn.Module, cut: Cut, call: Call) -> list[Tensor]:
+    """What crosses the cut.
+
+    Raises:
+      Refused: [RANDOM] the frozen layers, or what is between them, draw random numbers.
+    """
+    before = random_states(model)
+
+    def check() -> None:
+        if random_states(model) != before:
+            raise Refused(
+                "RANDOM",
+                "random numbers are drawn before or between the frozen layers (a dropout that "
+                "is no submodule of them?)",
+            )
+
+    return cut.compute(model, call, check)
+
+
+def _run_skipping(model: nn.Module, cut: Cut, call: Call, rows: Sequence[Sequence[Tensor]]) -> Pass:
+    """Runs the model without its frozen layers, with what crosses the cut put together from samples."""
+    for dense in (False, True):
+        cut.dense = dense
+        crossing = [
+            spec.placed(torch.stack([row[position] for row in rows])) for position, spec in enumerate(cut.tensors)
+        ]
+        try:
+            with side_pass(model):
+                with ForwardPatches() as patches:
+                    cut.skip(patches, crossing)
+                    value = call.run(model.forward)
+                return Pass.after(model, value)
+        except RuntimeError:
+            if dense:
+                raise
+    raise AssertionError("not reached")

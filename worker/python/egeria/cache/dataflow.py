@@ -1,0 +1,150 @@
+"""This file follows, operator by operator, which values a forward pass computes from which others."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# They look at a tensor's shape and type only.
+_SHAPE_ONLY = {
+    "aten::empty_like",
+    "aten::zeros_like",
+    "aten::ones_like",
+    "aten::full_like",
+    "aten::rand_like",
+    "aten::randn_like",
+    "aten::randint_like",
+    "aten::new_empty",
+    "aten::new_zeros",
+    "aten::new_ones",
+    "aten::new_full",
+    "aten::new_empty_strided",
+    "aten::sym_size",
+    "aten::sym_stride",
+    "aten::sym_numel",
+}
+_COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional", "_dtensor")
+_SHAPE_FROM_DATA = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
+
+
+class Collective(Exception):
+    """The forward pass was about to talk to other ranks, which do not run it now."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """Something in Python, or the shape of a tensor, came from what tensors hold.
+
+    Attributes:
+      marks: of those tensors.
+      yes_or_no: it is a bool.
+      position: how many marked parts had been left by then, the one that it happens in included.
+    """
+
+    marks: frozenset[int]
+    yes_or_no: bool
+    position: int
+
+
+class Dataflow(TorchDispatchMode):
+    """Marks memory, and carries the marks on to all that is computed from it. In doubt a mark is carried on.
+
+    Attributes:
+      decisions: those made on marked tensors, and in marked parts on any.
+      last_use: by mark, where it was met last: n in the marked part number n, n + 1 between that and the next one.
+      enabled: otherwise only collectives are looked for.
+    """
+
+    def __init__(self, enabled: bool = True) -> None:
+        super().__init__()
+        self.decisions: list[Decision] = []
+        self.last_use: dict[int, int] = {}
+        self.enabled = enabled
+        self._part: int | None = None
+        self._position = 0
+        # By address of the memory's owner, which is not given to another as long as it is referred to weakly.
+        self._marks: dict[int, tuple[StorageWeakRef, frozenset[int]]] = {}
+
+    @contextlib.contextmanager
+    def part(self, mark: int) -> Iterator[None]:
+        """Inside, all that is made has this mark, and nothing is carried on."""
+        outer, self._part = self._part, mark
+        self._position += 1
+        try:
+            yield
+        finally:
+            self._part = outer
+
+    def mark(self, tensors: Iterable[Tensor], marks: Iterable[int]) -> None:
+        """These tensors now have exactly these marks."""
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            self._marks[storage._cdata] = StorageWeakRef(storage), frozenset(marks)
+
+    def marks(self, tensors: Iterable[Tensor]) -> frozenset[int]:
+        found: frozenset[int] = frozenset()
+        for tensor in tensors:
+            if tensor.layout is torch.strided:
+                found |= self._marks.get(tensor.untyped_storage()._cdata, (None, frozenset()))[1]
+        return found
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace in _COLLECTIVES:
+            raise Collective(f"{func}: the layers talk to other ranks in the forward pass")
+        result = func(*args, **(kwargs or {}))
+        if self.enabled and func._schema.name not in _SHAPE_ONLY:
+            self._follow(_takes_shape_from_data(func, args), _tensors((args, kwargs)), result)
+            self._follow_writes(func, args)
+        return result
+
+    def _follow(self, takes_shape: bool, used: list[Tensor], result: Any) -> None:
+        marks, made = self.marks(used), _tensors(result)
+        self.last_use.update(dict.fromkeys(marks, self._position - (self._part is not None)))
+        if used and (takes_shape or not made) and result is not None and (marks or self._part is not None):
+            self.decisions.append(Decision(marks, isinstance(result, bool), self._position))
+        if self._part is not None:
+            before = {tensor.untyped_storage()._cdata for tensor in used if tensor.layout is torch.strided}
+            self.mark(
+                [
+                    tensor
+                    for tensor in made
+                    if tensor.layout is torch.strided and tensor.untyped_storage()._cdata not in before
+                ],
+                [self._part],
+            )
+        elif marks:
+            for tensor in made:
+                self._add(tensor, marks)
+
+    def _follow_writes(self, func: Any, args: Any) -> None:
+        """What an operator writes to is mostly among its results; where it is not, it gets the marks too."""
+        written = [
+            value
+            for argument, value in zip(func._schema.arguments, args)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]
+        if self._part is None and written and (marks := self.marks(_tensors(args))):
+            for tensor in _tensors(written):
+                self._add(tensor, marks)
+
+    def _add(self, tensor: Tensor, marks: frozenset[int]) -> None:
+        if tensor.layout is torch.strided:
+            self.mark([tensor], marks | self.marks([tensor]))
+
+
+def _takes_shape_from_data(func: Any, args: Any) -> bool:
+    if func._schema.name == "aten::index":  # only by what is chosen, not by where it is
+        return any(index.dtype in (torch.bool, torch.uint8) for index in _tensors(args[1]))
+    return any(tag in func.tags for tag in _SHAPE_FROM_DATA)
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]

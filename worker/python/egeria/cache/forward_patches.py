@@ -1,0 +1,77 @@
+"""Patches give some submodules of a model another forward function for one forward pass."""
+
+from __future__ import annotations
+
+import copy
+import types
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+
+class ForwardPatch:
+    """Stands where a submodule's forward method would be looked up.
+
+    Once released it does what the submodule does, even where somebody has kept a reference to it. Copies of the
+    submodule, by deepcopy or pickle, get the submodule's own forward.
+    """
+
+    def __init__(self, module: nn.Module, function: Callable[..., Any]):
+        self.module = module
+        self.own = module.__dict__.get("forward")  # set on the instance by somebody else
+        self.original = module.forward
+        self.function: Callable[..., Any] | None = function
+        module.__dict__["forward"] = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.function is None:
+            return self.original(*args, **kwargs)
+        return self.function(self.original, *args, **kwargs)
+
+    def release(self) -> None:
+        self.function = None
+        if self.module.__dict__.get("forward") is not self:
+            return
+        del self.module.__dict__["forward"]
+        if self.own is not None:
+            self.module.__dict__["forward"] = self.own
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        if self.own is not None:
+            return copy.deepcopy(self.own, memo)
+        copied = copy.deepcopy(self.module, memo)  # mostly the copy that is being made
+        return types.MethodType(type(copied).forward, copied)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self.module, "forward")  # of the copy, when it has no __dict__ yet: the class's method
+
+
+class ForwardPatches:
+    """The forward functions that are replaced now. A context, which gives all back at its end."""
+
+    def __init__(self) -> None:
+        self._patches: list[ForwardPatch] = []
+
+    def replace(self, module: nn.Module, function: Callable[..., Any]) -> None:
+        """Calls of the submodule become function(its own forward, *args, **kwargs)."""
+        self._patches.append(ForwardPatch(module, function))
+
+    @property
+    def added(self) -> int:
+        """How many submodules have a `forward` of their own for that, and had none."""
+        return sum(patch.own is None for patch in self._patches)
+
+    def release(self) -> None:
+        for patch in reversed(self._patches):
+            patch.release()
+        self._patches.clear()
+
+    def __bool__(self) -> bool:
+        return bool(self._patches)
+
+    def __enter__(self) -> ForwardPatches:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()

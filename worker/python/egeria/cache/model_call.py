@@ -1,0 +1,197 @@
+"""A Call is one call of a model, taken apart into its samples."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+
+from egeria.cache.tensor_layout import like
+from egeria.freeze.replicas import hash_tensors
+from egeria.model.inputs import SIMPLE
+
+
+class UnusualCall(Exception):
+    """Why a call cannot be taken apart into samples; the text is for people."""
+
+
+class Call:
+    """What the model is called with: a batch of samples, and what is the same for all of them.
+
+    A tensor whose first dimension is as long as the batch is taken to hold one sample per row. Whether that is so
+    is for egeria.cache.cut_proof to find out.
+    """
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], batch: int):
+        """
+        Raises:
+          UnusualCall: an argument is neither a plain tensor nor a number, text or container of those; it requires
+            a gradient; or none has a row per sample.
+        """
+        self.batch = batch
+        self._leaves, self._structure = pytree.tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
+        for leaf in self._leaves:
+            _check(leaf)
+        self._batched = [
+            isinstance(leaf, Tensor) and leaf.dim() >= 1 and leaf.size(0) == batch for leaf in self._leaves
+        ]
+        if batch < 1 or not any(self._batched):
+            raise UnusualCall(f"no tensor among the arguments has {batch} rows, one for each sample id")
+
+    def run(self, function: Callable[..., Any]) -> Any:
+        """Calls `function` as the model is called."""
+        args, kwargs = pytree.tree_unflatten(list(self._leaves), self._structure)
+        return function(*args, **kwargs)
+
+    def key(self) -> tuple[Any, ...]:
+        """Equal for calls that differ in the contents of tensors only."""
+        return (
+            self.batch,
+            self._text(),
+            *((leaf.shape, leaf.stride(), leaf.device) for leaf in self._leaves if isinstance(leaf, Tensor)),
+        )
+
+    def sample_key(self) -> tuple[Any, ...]:
+        """Equal for calls whose samples look alike, however many they are."""
+        shapes = tuple(
+            leaf.shape[1:] if batched else leaf.shape
+            for leaf, batched in zip(self._leaves, self._batched)
+            if isinstance(leaf, Tensor)
+        )
+        return self._text(), shapes
+
+    def batched(self) -> list[Tensor]:
+        """The tensors with a row per sample."""
+        return [leaf for leaf, batched in zip(self._leaves, self._batched) if batched]
+
+    def conditions(self) -> tuple[tuple[bool, bool], ...]:
+        """What models ask of a whole batch's masks, so that a sample is computed otherwise in other company:
+        whether all elements are set, and whether any is."""
+        return tuple(
+            (bool(tensor.all()), bool(tensor.any()))
+            for tensor in self.batched()
+            if tensor.dim() > 1 and not tensor.is_floating_point() and not tensor.is_complex()
+        )
+
+    def rows(self, index: Sequence[int]) -> Call:
+        """The call with these samples only, in this order; a sample may come several times."""
+        chosen = torch.tensor(list(index))
+        other = copy.copy(self)
+        other.batch = len(index)
+        other._leaves = [_rows(leaf, chosen) if batched else leaf for leaf, batched in zip(self._leaves, self._batched)]
+        return other
+
+    def disturbed(self) -> Call | None:
+        """The call with noise on all floating-point rows that are finite; None where there are none. Real inputs
+        may be so regular (a blank image) that roundings do not show."""
+        generator = torch.Generator().manual_seed(self.batch)
+        changed = [
+            batched and leaf.is_floating_point() and bool(leaf.isfinite().all())
+            for leaf, batched in zip(self._leaves, self._batched)
+        ]
+        if not any(changed):
+            return None
+        other = copy.copy(self)
+        other._leaves = [_noisy(leaf, generator) if noisy else leaf for leaf, noisy in zip(self._leaves, changed)]
+        return other
+
+    def hashes(self, salt: int = 0) -> list[int]:
+        """Of each sample: 64 bits over `salt`, its rows of all tensors, and all that belongs to no sample.
+
+        Element types, shapes and memory formats count too.
+        """
+        common = [
+            leaf for leaf, batched in zip(self._leaves, self._batched) if isinstance(leaf, Tensor) and not batched
+        ]
+        text = repr((salt, self._text(), [_format_of(leaf) for leaf in self._leaves if isinstance(leaf, Tensor)]))
+        seed = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        digest = torch.tensor([_signed(hash_tensors([seed, *common]))])
+        columns = [
+            leaf.detach().cpu().contiguous().unbind(0) for leaf, batched in zip(self._leaves, self._batched) if batched
+        ]
+        return [hash_tensors([digest, *sample]) for sample in zip(*columns)]
+
+    def _text(self) -> str:
+        return repr(
+            (
+                str(self._structure),
+                [
+                    (str(leaf.dtype), leaf.device.type, batched)
+                    if isinstance(leaf, Tensor)
+                    else (type(leaf).__name__, repr(leaf))
+                    for leaf, batched in zip(self._leaves, self._batched)
+                ],
+            )
+        )
+
+
+def input_hashes(args: tuple[Any, ...], kwargs: dict[str, Any], batch: int) -> list[int]:
+    """Of each sample of a call, 64 bits over everything that the model is given for it.
+
+    Raises:
+      UnusualCall: as Call() does.
+    """
+    return Call(args, kwargs, batch).hashes()
+
+
+class Settings:
+    """What a forward pass depends on besides arguments, weights and random states: modes, autocast, kernels."""
+
+    def __init__(self, model: nn.Module):
+        self._modules = list(model.modules())
+        self._devices = sorted({"cpu", *(parameter.device.type for parameter in model.parameters())})
+
+    def now(self) -> tuple[Any, ...]:
+        """To be compared; of plain values, whose repr is the same in another process."""
+        modes = bytes(module.training for module in self._modules)
+        autocast = tuple(
+            (device, torch.get_autocast_dtype(device)) for device in self._devices if torch.is_autocast_enabled(device)
+        )
+        backends = torch.backends
+        return (
+            modes,
+            autocast,
+            torch.get_default_dtype(),
+            torch.get_num_threads(),
+            torch.get_float32_matmul_precision(),
+            torch.are_deterministic_algorithms_enabled(),
+            backends.mkldnn.enabled,
+            backends.mha.get_fastpath_enabled(),
+            backends.cudnn.enabled,
+            backends.cudnn.benchmark,
+            backends.cudnn.deterministic,
+            backends.cudnn.allow_tf32,
+        )
+
+
+def _check(leaf: Any) -> None:
+    if isinstance(leaf, Tensor):
+        if type(leaf) is not Tensor or leaf.layout is not torch.strided or leaf.is_quantized:
+            raise UnusualCall(f"an argument is a {type(leaf).__name__} of layout {leaf.layout}")
+        if leaf.requires_grad:
+            raise UnusualCall("an argument requires a gradient, which would have to pass the frozen layers")
+    elif not isinstance(leaf, SIMPLE):
+        raise UnusualCall(f"an argument is a {type(leaf).__name__}, not a tensor, a number or text")
+
+
+def _rows(tensor: Tensor, index: Tensor) -> Tensor:
+    rows = tensor.index_select(0, index.to(tensor.device))
+    return like(tensor, len(index)).copy_(rows)
+
+
+def _noisy(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    noise = torch.randn(tensor.shape, generator=generator).to(tensor.device)
+    scale = tensor.double().std() if tensor.numel() > 1 else tensor.new_zeros(())
+    return like(tensor, tensor.size(0)).copy_(tensor + noise * torch.where(scale > 0, scale, 1.0))
+
+
+def _format_of(tensor: Tensor) -> Any:
+    return "" if tensor.is_contiguous() else tensor.stride()[1:]
+
+
+def _signed(value: int) -> int:
+    return (value & (2**63 - 1)) - (value & 2**63)

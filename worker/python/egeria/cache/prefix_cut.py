@@ -1,0 +1,168 @@
+"""A Cut is the border behind a frozen prefix: which submodules are skipped, and which tensors cross it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from egeria.cache.forward_patches import ForwardPatches
+from egeria.cache.model_call import Call
+from egeria.cache.stand_in_outputs import NotATensor, Output, tensors_in
+from egeria.model.isolation import RandomStates, device_of, restored
+
+
+class Refused(Exception):
+    """Why a frozen prefix is computed as usual.
+
+    Attributes:
+      name: stable, in capitals.
+    """
+
+    def __init__(self, name: str, text: str):
+        super().__init__(f"[{name}] {text}")
+        self.name = name
+
+
+class _Reached(BaseException):
+    """All that crosses the cut is there. No Exception: a model that catches those must not see an error in it."""
+
+
+@dataclasses.dataclass
+class Cut:
+    """A frozen prefix in calls of one shape.
+
+    Attributes:
+      entries: the submodules through which the prefix is entered, in the order of their calls; none is inside
+        another. They are what is skipped.
+      names: theirs.
+      outputs: what each returns.
+      live: those among them whose outputs are used behind the cut.
+      dense: stand-ins need memory of their own.
+      decides: before or in the frozen layers, a yes or no about the batch is asked for (Call.conditions()).
+      sub_batches: numbers of samples, ascending, that the prefix may be run with alone: each sample's result is
+        then the same, to the bit, as in the whole batch.
+    """
+
+    entries: list[nn.Module]
+    names: list[str]
+    outputs: list[Output]
+    live: list[int]
+    dense: bool = False
+    decides: bool = False
+    sub_batches: tuple[int, ...] = ()
+
+    @property
+    def tensors(self) -> list[Any]:
+        """TensorSpecs of what crosses the cut."""
+        return [spec for index in self.live for spec in self.outputs[index].tensors]
+
+    def skip(
+        self, patches: ForwardPatches, crossing: Sequence[Tensor], allowed: Callable[[], bool] = lambda: True
+    ) -> None:
+        """For the next forward pass: the entries return stand-ins, the live ones `crossing`; unless they are not
+        `allowed` to, which is asked when the first one is called."""
+        allowed = functools.cache(allowed)
+        remaining = iter(crossing)
+        for index, (entry, output) in enumerate(zip(self.entries, self.outputs)):
+            if index in self.live:
+                value = output.build([next(remaining) for _ in output.tensors])
+            else:
+                value = output.stand_in(self.dense)
+            patches.replace(entry, _once(value, allowed))
+
+    def observe(self, patches: ForwardPatches, reached: Callable[[list[Tensor]], None]) -> None:
+        """For the next forward pass: `reached` is given a copy of what crosses the cut, once all is there."""
+        collected: dict[int, list[Tensor]] = {}
+
+        def patch(index: int) -> Callable[..., Any]:
+            def function(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+                value = original(*args, **kwargs)
+                fresh = index not in collected
+                collected[index] = [tensor.detach().clone() for tensor in tensors_in(value)]
+                if fresh and len(collected) == len(self.live):
+                    reached([tensor for i in self.live for tensor in collected[i]])
+                return value
+
+            return function
+
+        for index in self.live:
+            patches.replace(self.entries[index], patch(index))
+
+    def compute(
+        self, model: nn.Module, call: Call, check: Callable[[], None] | None = None, keep_buffers: bool = True
+    ) -> list[Tensor]:
+        """What crosses the cut in this call, by the model's own forward, which is left as soon as it is known.
+
+        Args:
+          check: called at that moment.
+          keep_buffers: False where it is known that this leaves them alone (sub_batches).
+
+        Raises:
+          Refused: [NOT_CALLED] the forward pass went another way.
+          Exception: what the model raises.
+        """
+        found: list[list[Tensor]] = []
+
+        def reached(tensors: list[Tensor]) -> None:
+            found.append(tensors)
+            if check is not None:
+                check()
+            raise _Reached
+
+        with ForwardPatches() as patches, side_pass(model, keep_buffers):
+            self.observe(patches, reached)
+            try:
+                call.run(model.forward)
+            except _Reached:
+                pass
+        if not found:
+            raise Refused(
+                "NOT_CALLED",
+                "a forward pass does not come through " + ", ".join(self.names[index] for index in self.live),
+            )
+        return found[0]
+
+
+@contextlib.contextmanager
+def side_pass(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
+    """A forward pass as in training, of which no trace is left.
+
+    Autocast keeps nothing of it: casts of weights made here would be used again in the training's own pass.
+    """
+    cached = torch.is_autocast_cache_enabled()
+    with restored(model, keep_buffers), torch.enable_grad():
+        try:
+            torch.set_autocast_cache_enabled(False)
+            yield
+        finally:
+            torch.set_autocast_cache_enabled(cached)
+
+
+def random_states(model: nn.Module) -> str:
+    """All random states of now, to compare."""
+    return RandomStates(device_of(model)).text()
+
+
+def describe(value: Any, name: str) -> Output:
+    """Raises Refused [NOT_A_TENSOR]."""
+    try:
+        return Output(value)
+    except NotATensor as error:
+        raise Refused("NOT_A_TENSOR", f"'{name}' {error}") from None
+
+
+def _once(value: Any, allowed: Callable[[], bool]) -> Callable[..., Any]:
+    """Returns `value` at its first call, if that is allowed; what is called again works as usual, and mostly on
+    stand-ins, which shows."""
+    values = [value]
+
+    def function(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return values.pop() if values and allowed() else original(*args, **kwargs)
+
+    return function

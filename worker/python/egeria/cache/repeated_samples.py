@@ -1,0 +1,61 @@
+"""This file finds out whether samples come to the model as they came before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from egeria.cache.model_call import Call, UnusualCall
+
+# Samples that are remembered, and in later rounds; and among those how many have to come again before it is known.
+_REMEMBERED = 256
+_REMEMBERED_LATER = 64
+_ENOUGH = 16
+# Of these, the share that has to come as it was: where less of a batch is kept, all of it is computed.
+_LEAST_SHARE = 0.25
+
+
+class Repeats:
+    """Compares some samples of the first epoch with what they are when they come again.
+
+    To be told all batches of a training from its beginning, so that it is known, when layers freeze in a later
+    epoch, whether anything can be gained by keeping what they compute: not under random augmentation. Where it is
+    not, fewer samples are looked at in each epoch, since augmentation may end before the training does. Costs
+    nothing for batches without a remembered sample, and once samples come again. Owned by the training thread.
+
+    Attributes:
+      known: True: enough come again as they were, which is not asked any more; False: at last they did not; None: too
+        few have come again.
+    """
+
+    def __init__(self) -> None:
+        self.known: bool | None = None
+        self._hashes: dict[int, int] = {}
+        self._same = 0
+        self._other = 0
+
+    def note(self, args: tuple[Any, ...], kwargs: dict[str, Any], ids: Sequence[int] | None) -> None:
+        """A training forward pass is about to begin."""
+        if self.known or ids is None:
+            return
+        again = [row for row, sample in enumerate(ids) if sample in self._hashes]
+        fresh = [row for row, sample in enumerate(ids) if sample not in self._hashes]
+        most = _REMEMBERED if self.known is None else _REMEMBERED_LATER
+        fresh = [] if again else fresh[: most - len(self._hashes)]
+        rows = again or fresh
+        if not rows:
+            return
+        try:
+            hashes = Call(args, kwargs, len(ids)).rows(rows).hashes()
+        except UnusualCall:
+            return
+        if not again:
+            self._hashes.update({ids[row]: value for row, value in zip(rows, hashes)})
+            return
+        same = sum(self._hashes.pop(ids[row], None) == value for row, value in zip(rows, hashes))
+        self._same += same
+        self._other += len(rows) - same
+        if self._same + self._other >= _ENOUGH:
+            self.known = self._same >= _LEAST_SHARE * (self._same + self._other)
+            self._hashes.clear()
+            self._same = self._other = 0

@@ -1,0 +1,75 @@
+"""This file finds the reasons against skipping a frozen prefix that can be seen without running it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from egeria.cache.prefix_cut import Refused
+from egeria.freeze.replicas import is_fully_sharded
+from egeria.model.modules import LayerModule
+from egeria.model.wrappers import wrappers_of
+
+# Hooks that only look at what passes by for the model's own results, or prepare weights.
+_KNOWN_HOOKS = ("egeria", "torch", "transformers")
+
+
+def check_skippable(model: nn.Module, frozen: Sequence[LayerModule]) -> None:
+    """Looks at the model as it is built.
+
+    Args:
+      model: unwrapped.
+      frozen: layer modules 0..k-1.
+
+    Raises:
+      Refused: [SHARDED], [COMPILED], [COLLECTIVE], [TIED_PARAMETER], [NEEDS_GRADIENT], [HOOKED].
+    """
+    if any(is_fully_sharded(module) for module in model.modules()):
+        raise Refused(
+            "SHARDED", "the model is sharded: ranks that skip layers would not gather their parameters with the others"
+        )
+    if any(_is_compiled(wrapper) for wrapper in wrappers_of(model)):
+        raise Refused(
+            "COMPILED", "the model is compiled as a whole; compiled code does not see that a layer is skipped"
+        )
+    inside = {inner for entry in frozen for unit in entry.units for inner in unit.modules()}
+    for name, module in model.named_modules():
+        if _is_compiled(module) and (module in inside or module is model):
+            raise Refused("COMPILED", f"'{name}' is compiled; compiled code does not see that a layer is skipped")
+        if isinstance(module, nn.SyncBatchNorm):
+            raise Refused("COLLECTIVE", f"'{name}' talks to other ranks in the forward pass")
+        if module in inside:
+            _check_hooks(name, module)
+    parameters = {id(parameter) for entry in frozen for _, parameter in entry.parameters()}
+    loose = {name for entry in frozen for name, _ in entry.loose}
+    owners = dict(model.named_modules(remove_duplicate=False))
+    used = [
+        (name, parameter)
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+        if id(parameter) in parameters
+    ]
+    for name, _ in used:
+        if owners[name.rpartition(".")[0]] not in inside and name not in loose:
+            raise Refused("TIED_PARAMETER", f"'{name}' is also a parameter of a frozen layer")
+    for name, parameter in used:
+        if parameter.requires_grad:
+            raise Refused("NEEDS_GRADIENT", f"'{name}' requires a gradient")
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    dynamo = sys.modules.get("torch._dynamo")
+    return (
+        module._compiled_call_impl is not None
+        or isinstance(module, torch.jit.ScriptModule)
+        or (dynamo is not None and isinstance(module, dynamo.OptimizedModule))
+    )
+
+
+def _check_hooks(name: str, module: nn.Module) -> None:
+    for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
+        origin = getattr(hook, "__module__", None) or type(hook).__module__
+        if origin.partition(".")[0] not in _KNOWN_HOOKS and origin != "typing":
+            raise Refused("HOOKED", f"a hook of '{origin}' on '{name}' may use what the layer computes")

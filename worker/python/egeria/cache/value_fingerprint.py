@@ -1,0 +1,290 @@
+"""A value fingerprint holds values in words and in memory, and tells quickly whether they have changed."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import hashlib
+import itertools
+import operator
+import sys
+import types
+import uuid
+import warnings
+import weakref
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from egeria import _native
+from egeria.cache.stable_text import captured, code_words, is_bystander, name_of, plain_words
+from egeria.freeze.replicas import hash_tensors
+
+# Of a container, and of all that is added under one name. What is beyond counts by its number, or as an object.
+_MOST_ENTRIES = 4096
+_MOST_VALUES = 4096
+_DEEPEST = 8
+# Memory that has no version counter is compared as a whole up to this length, else in parts by a ContentWatch.
+_WHOLE_BYTES = 1 << 16
+
+# What any module has of torch, and what it is not made of.
+OF_TORCH = frozenset(vars(nn.Module()))
+_NOT_PARTS = OF_TORCH - {"_parameters", "_buffers", "_modules", "training"}
+# What objects have of their process: Python's hash of a text, in a GenerationConfig of transformers.
+_OF_PROCESS = frozenset(("_original_object_hash",))
+
+# In the place of what only its identity tells, and so nothing in another process.
+_HERE = uuid.uuid4().hex
+
+_CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)
+_call = getattr(operator, "call", lambda function: function())  # Python 3.11 has it
+
+
+class Found(NamedTuple):
+    """A tensor in a value.
+
+    Attributes:
+      name: that the value was added by.
+      tensor: dense.
+      counter: whose version it has; None: nothing counts writes to it.
+      hash: of its contents.
+    """
+
+    name: Hashable
+    tensor: Tensor
+    counter: Tensor | None
+    hash: int
+
+
+class ValueFingerprint:
+    """Values as they are when they are added: numbers, text, functions, tensors, numpy's arrays, and containers and
+    objects of all that, as far as a bounded look goes. Bystanders (egeria.cache.stable_text) have nothing inside.
+
+    Attributes:
+      words: by name; the same in every process where the values are the same. What cannot be looked into has others in
+        each process.
+      tensors: what they hold in memory, of which the words tell no more than the place.
+    """
+
+    def __init__(self, elsewhere: Mapping[int, str]):
+        """
+        Args:
+          elsewhere: words for objects, by id, that are not looked into.
+        """
+        self.words: dict[Hashable, str] = {}
+        self.tensors: list[Found] = []
+        self._elsewhere = elsewhere
+        self._name: Hashable = None
+        self._left = 0
+        self._numbers: dict[int, int] = {}  # by id
+        self._met: list[Any] = []  # so that nothing else gets their ids
+        self._opaque: list[tuple[Hashable, Any]] = []  # which only their identity tells
+        # What same_objects() looks at.
+        self._tables: list[Mapping[str, Any]] = []
+        self._containers: list[Collection[Any]] = []
+        self._sources: list[Callable[[], Iterable[Any]]] = []
+        self._sizes: tuple[int, list[int]] = 0, []
+        self._objects: tuple[Any, ...] = ()
+        # What same_contents() looks at.
+        self._versions: list[int] = []
+        self._uncounted: list[Tensor] = []
+        self._uncounted_hash = 0
+        self._watch: Any = None
+
+    def add(self, name: Hashable, value: Any) -> None:
+        """Raises TypeError: there is a tensor in it of a kind that cannot be compared."""
+        self._name = name
+        self._left = _MOST_VALUES
+        self.words[name] = self._describe(value, _DEEPEST)
+
+    def add_table(self, table: Mapping[str, Any], names: Sequence[str]) -> None:
+        """What these names stand for in a table has been added, and nobody cares for the others that it has now."""
+        self._tables.append(table)
+        self._watch_names(table, names)
+
+    def seal(self, more: int = 0) -> None:
+        """All has been added.
+
+        Args:
+          more: see same_objects().
+        """
+        self._sizes = sum(map(len, self._tables)) - more, list(map(len, self._containers))
+        self._objects = tuple(self._current())
+        self._versions = [found.counter._version for found in self.tensors if found.counter is not None]
+        self._uncounted = [found.tensor for found in self.tensors if found.counter is None]
+        self._uncounted = [tensor for tensor in self._uncounted if tensor.nbytes <= _WHOLE_BYTES]
+        self._uncounted_hash = hash_tensors(self._uncounted)
+        self._watch = _native.ContentWatch([found.tensor.detach() for found in self.tensors])
+
+    def difference(self, other: ValueFingerprint) -> Hashable | None:
+        """The first name by which there is something else."""
+        for name in self.words.keys() ^ other.words.keys():
+            return name
+        for name, words in self.words.items():
+            if other.words[name] != words:
+                return name
+        for one, another in zip(self.tensors, other.tensors):
+            if one.hash != another.hash:
+                return one.name
+        return next((one[0] for one, another in zip(self._opaque, other._opaque) if one[1] is not another[1]), None)
+
+    # Quick looks.
+
+    def same_objects(self, more: int = 0) -> bool:
+        """Whether all is where it was, or was replaced by plain values that are the same. If not, there may be a
+        difference.
+
+        Args:
+          more: entries that the tables have for the moment only.
+        """
+        if (sum(map(len, self._tables)) - more, list(map(len, self._containers))) != self._sizes:
+            return False
+        try:
+            if all(map(operator.is_, self._current(), self._objects)):
+                return True
+            objects = tuple(self._current())
+        except KeyError:
+            return False
+        if len(objects) != len(self._objects) or not all(map(_same_plain, objects, self._objects)):
+            return False
+        self._objects = objects
+        return True
+
+    def same_contents(self) -> bool:
+        """Whether nothing was written to tensors, or what they held; of large arrays, a part each time. If not, there
+        may be a difference."""
+        if not self._watch.unchanged() or (self._uncounted and hash_tensors(self._uncounted) != self._uncounted_hash):
+            return False
+        counted = (found for found in self.tensors if found.counter is not None)
+        for number, found in enumerate(counted):
+            version = found.counter._version
+            if version != self._versions[number]:
+                if found.counter is not found.tensor or hash_tensors([found.tensor]) != found.hash:
+                    return False
+                self._versions[number] = version
+        return True
+
+    def _watch_names(self, table: Mapping[str, Any], names: Sequence[str]) -> None:
+        if names:
+            self._sources.append(functools.partial(operator.itemgetter(*names, names[0]), table))
+
+    def _current(self) -> Iterable[Any]:
+        return itertools.chain.from_iterable(map(_call, self._sources))
+
+    # Words.
+
+    def _describe(self, value: Any, depth: int) -> str:
+        if type(value) in weakref.ProxyTypes:
+            return "a proxy"
+        if (words := self._elsewhere.get(id(value))) is not None or (words := plain_words(value)) is not None:
+            return words
+        if isinstance(value, types.ModuleType):
+            return f"module {value.__name__}"
+        if isinstance(value, (type, types.BuiltinFunctionType)) or type(value) is object:
+            return name_of(value)
+        if id(value) in self._numbers:
+            return f"#{self._numbers[id(value)]}"
+        self._numbers[id(value)] = len(self._met)
+        self._met.append(value)
+        self._left -= 1
+        if isinstance(value, Tensor):
+            return self._describe_tensor(value)
+        if isinstance(value, getattr(sys.modules.get("numpy"), "ndarray", ())):
+            return self._describe_array(value)
+        kind = name_of(type(value))
+        if depth == 0 or self._left < 0:
+            return self._by_identity(value)
+        if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
+            return f"{kind} {self._describe_function(value, depth - 1)}"
+        if isinstance(value, _CONTAINERS):
+            return f"{kind} {self._describe_container(value, depth - 1)}{self._describe_attributes(value, depth - 1)}"
+        if is_bystander(type(value)):
+            return f"{kind} {value.__name__}" if isinstance(getattr(value, "__name__", None), str) else kind
+        if not hasattr(value, "__dict__") and not _slots_of(type(value)):
+            return self._by_identity(value)
+        return f"{kind} {self._describe_attributes(value, _DEEPEST if isinstance(value, nn.Module) else depth - 1)}"
+
+    def _by_identity(self, value: Any) -> str:
+        self._opaque.append((self._name, value))
+        return f"{name_of(type(value))} {_HERE}"
+
+    def _describe_tensor(self, tensor: Tensor, counted: bool = True) -> str:
+        words = f"tensor {len(self.tensors)} on {tensor.device.type}, {tensor.dtype} {tuple(tensor.shape)}"
+        if tensor.is_meta:
+            return words
+        if tensor.layout is torch.sparse_coo:
+            parts = [tensor._indices(), tensor._values()]
+        elif tensor.layout is torch.strided and not tensor.is_quantized and not is_traceable_wrapper_subclass(tensor):
+            parts = [tensor]
+        else:
+            raise TypeError(f"a {type(tensor).__name__} of layout {tensor.layout} cannot be compared: {self._name}")
+        counter = tensor if counted and not tensor.is_inference() else None
+        self.tensors += [Found(self._name, part, counter, hash_tensors([part])) for part in parts]
+        return words
+
+    def _describe_array(self, array: Any) -> str:
+        if array.dtype.hasobject:
+            return self._by_identity(array)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about arrays that are read only
+                return self._describe_tensor(torch.from_numpy(array), counted=False)
+        except (TypeError, ValueError):  # torch has no such type, or no such strides
+            return f"{array.dtype} {array.shape} {hashlib.sha256(array.tobytes()).hexdigest()}"
+
+    def _describe_function(self, value: Any, depth: int) -> str:
+        if isinstance(value, functools.partial):
+            parts = [value.func, value.args, value.keywords]
+        elif isinstance(value, types.MethodType):
+            parts = [value.__func__, value.__self__]
+        elif is_bystander(value):
+            parts = []
+        else:
+            parts = captured(value)
+            self._sources.append(functools.partial(captured, value))
+        code = hashlib.sha256(code_words(value.__code__).encode()).hexdigest() if hasattr(value, "__code__") else ""
+        return f"{name_of(value)} {code} ({', '.join(self._describe(part, depth) for part in parts)})"
+
+    def _describe_container(self, value: Any, depth: int) -> str:
+        views = [dict.keys(value), dict.values(value)] if isinstance(value, dict) else [value]
+        if not isinstance(value, (tuple, frozenset)):
+            self._containers.append(value)
+            self._sources += [functools.partial(itertools.islice, view, _MOST_ENTRIES) for view in views]
+        words = [[self._describe(entry, depth) for entry in itertools.islice(view, _MOST_ENTRIES)] for view in views]
+        if isinstance(value, (set, frozenset)):
+            words[0].sort()
+        rest = self._by_identity(value) if len(value) > _MOST_ENTRIES else ""
+        return f"of {len(value)} ({', '.join(map(': '.join, zip(*words)))}){rest}"
+
+    def _describe_attributes(self, value: Any, depth: int) -> str:
+        table = getattr(value, "__dict__", None)
+        table = table if isinstance(table, dict) else None
+        left_out = _NOT_PARTS if isinstance(value, nn.Module) else _OF_PROCESS
+        names = [name for name in table or () if name not in left_out]
+        slots = [name for name in _slots_of(type(value)) if hasattr(value, name)]
+        if table is not None:
+            self._containers.append(table)
+            self._watch_names(table, names)
+        if slots:
+            self._sources.append(functools.partial(_values_of, value, slots))
+        parts = [*((name, table[name]) for name in names), *zip(slots, _values_of(value, slots))]
+        return ", ".join(f"{name}: {self._describe(part, depth)}" for name, part in parts)
+
+
+def _slots_of(kind: type) -> list[str]:
+    found = [vars(base).get("__slots__", ()) for base in kind.__mro__]
+    names = [name for entry in found for name in ([entry] if isinstance(entry, str) else entry)]
+    return [name for name in names if name not in ("__dict__", "__weakref__")]
+
+
+def _values_of(value: Any, names: Sequence[str]) -> list[Any]:
+    return [getattr(value, name, None) for name in names]
+
+
+def _same_plain(one: Any, other: Any) -> bool:
+    return one is other or (
+        type(one) is type(other) and (words := plain_words(one)) is not None and words == plain_words(other)
+    )

@@ -1,0 +1,165 @@
+"""A tagged loader carries the indices of each batch's samples along with the batch, from where its dataset is read to
+where its batches arrive."""
+
+from __future__ import annotations
+
+import copy
+from collections import UserDict
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from egeria.data.lookahead import LookAhead
+from egeria.data.sample_ids import indices_of
+
+# Where batches are dicts and go through hands that would not know a TaggedBatch.
+KEY = "egeria_sample_indices"
+
+
+class TaggedBatch:
+    """A batch and the indices of its samples. Nothing that takes it for the batch itself gets far.
+
+    Attributes:
+      indices: as the sampler drew them; None: unknown.
+      batch: as the loader's collate_fn made it.
+    """
+
+    __slots__ = ("indices", "batch")
+
+    def __init__(self, indices: tuple[Any, ...] | None, batch: Any):
+        self.indices = indices
+        self.batch = batch
+
+    def pin_memory(self) -> TaggedBatch:
+        """For a loader with pin_memory=True."""
+        return TaggedBatch(self.indices, pin_memory(self.batch))
+
+    def to(self, device: Any, non_blocking: bool = False) -> TaggedBatch:
+        """For a loader that accelerate has prepared."""
+        # Loaded by whoever calls this.
+        from accelerate.utils import send_to_device  # pylint: disable=import-outside-toplevel
+
+        return TaggedBatch(self.indices, send_to_device(self.batch, device, non_blocking=non_blocking))
+
+
+class Indices:
+    """Indices under KEY in a batch, in a shape that nothing converts, pins or moves to a device."""
+
+    __slots__ = ("indices",)
+
+    def __init__(self, indices: tuple[Any, ...]):
+        self.indices = indices
+
+
+class _Fetched:
+    """What a loader hands to its collate_fn."""
+
+    __slots__ = ("indices", "samples")
+
+    def __init__(self, indices: tuple[Any, ...] | None, samples: Any):
+        self.indices = indices
+        self.samples = samples
+
+
+class _TaggedDataset(Dataset):
+    """Gives the samples of another dataset with their indices. Read by a loader as the other would be."""
+
+    def __init__(self, dataset: Any):
+        self.dataset = dataset
+
+    def __getitem__(self, index: Any) -> _Fetched:
+        return _Fetched(indices_of(index, batched=False), self.dataset[index])
+
+    def __getitems__(self, batch: Any) -> _Fetched:
+        indices = indices_of(batch, batched=True)
+        if getattr(self.dataset, "__getitems__", None):
+            return _Fetched(indices, self.dataset.__getitems__(batch))
+        return _Fetched(indices, [self.dataset[index] for index in batch])
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "dataset":
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+
+class _TaggedCollate:
+    """Calls another collate_fn, and gives its batch with the indices."""
+
+    def __init__(self, collate_fn: Callable[[Any], Any], in_dict: bool):
+        self.collate_fn = collate_fn
+        self.in_dict = in_dict
+
+    def __call__(self, fetched: _Fetched) -> Any:
+        samples = fetched.samples
+        before = list(samples) if isinstance(samples, list) else []
+        batch = self.collate_fn(samples)
+        indices = fetched.indices
+        if isinstance(samples, list) and (
+            len(samples) != len(before) or any(one is not other for one, other in zip(samples, before))
+        ):
+            indices = None  # it has sorted or filtered them
+        if not self.in_dict:
+            return TaggedBatch(indices, batch)
+        if indices is not None and isinstance(batch, (dict, UserDict)):
+            batch = copy.copy(batch)  # it may be a sample that the dataset keeps
+            batch[KEY] = Indices(indices)
+        return batch
+
+
+class _WorkerInit:
+    """Lets a loader's worker_init_fn, and its dataset, see the user's dataset."""
+
+    def __init__(self, worker_init_fn: Callable[[int], None] | None):
+        self.worker_init_fn = worker_init_fn
+
+    def __call__(self, worker: int) -> None:
+        info = get_worker_info()
+        if info is not None and isinstance(info.dataset, _TaggedDataset):
+            object.__setattr__(info, "dataset", info.dataset.dataset)  # it is frozen
+        if self.worker_init_fn is not None:
+            self.worker_init_fn(worker)
+
+
+def order_of(loader: DataLoader, ids_of: Callable[[tuple[Any, ...]], list[int] | None]) -> LookAhead:
+    """The order in which `loader` will deliver, by its sampler."""
+    batched = loader.batch_sampler is not None
+    return LookAhead(
+        loader.batch_sampler if batched else loader.sampler,
+        ids_of,
+        batched,
+        getattr(loader, "in_order", True),
+        loader.num_workers * (loader.prefetch_factor or 0),
+    )
+
+
+def tag(loader: DataLoader, order: LookAhead, in_dict: bool) -> dict[str, Any]:
+    """Lets `loader`, which nobody has iterated over, deliver tagged batches, in place.
+
+    Args:
+      order: its order_of(); the loader draws from it.
+      in_dict: the indices are in the batches that are dicts, under KEY; else batches are TaggedBatch.
+
+    Returns:
+      the attributes that have been replaced.
+    """
+    sampler = "sampler" if loader.batch_sampler is None else "batch_sampler"
+    tagged = {
+        "dataset": _TaggedDataset(loader.dataset),
+        "collate_fn": _TaggedCollate(loader.collate_fn, in_dict),
+        "worker_init_fn": _WorkerInit(loader.worker_init_fn),
+        sampler: order,
+    }
+    replaced = {name: loader.__dict__[name] for name in tagged}
+    loader.__dict__.update(tagged)  # a DataLoader lets nobody set these once it is made
+    return replaced
+
+
+def iterates_itself(loader: DataLoader) -> bool:
+    """Whether its batches come from torch's own loop over a sampler and a dataset."""
+    kind = type(loader)
+    return kind.__iter__ is DataLoader.__iter__ and kind._get_iterator is DataLoader._get_iterator

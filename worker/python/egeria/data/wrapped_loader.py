@@ -1,0 +1,282 @@
+"""A wrapped loader announces which samples each of its batches is made of."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections import UserDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset, MapDataPipe
+
+from egeria.data.lookahead import LookAhead
+from egeria.data.sample_ids import Pass, current, ids_of
+from egeria.data.tagging import KEY, Indices, TaggedBatch, iterates_itself, order_of, tag
+from egeria.errors import EgeriaError
+
+SampleId = Callable[[Any], int]
+_STATE = "_egeria_identity"  # attribute of a wrapped loader
+
+
+def wrap(loader: DataLoader, *, sample_id: SampleId | None = None) -> DataLoader:
+    """A loader that announces to current() of which samples each batch is, and is `loader` otherwise.
+
+    Batches, their types and order and every random number are those of `loader`, which stays as it is; both share
+    their sampler and generator. One that accelerate has prepared is wrapped after accelerator.prepare(), and anew
+    after skip_first_batches(). A loader for validation is not wrapped.
+
+    A batch has ids if its collate_fn keeps the order of its samples (one that sorts its list in place, or
+    leaves samples out, is noticed; one that makes a sorted list is not, and its ids are those of other samples of
+    the batch), and if the loop calls the model with a batch before it takes the next one: a loop that prefetches
+    calls SampleIds.announce() itself.
+
+    Args:
+      loader: over a dataset with __getitem__.
+      sample_id: turns the index of a sample into its id, a number of 64 bits that is the same in each epoch; for
+        indices that are no integers, or several datasets in one training. Called in the process that trains. None:
+        the index is the id.
+
+    Raises:
+      EgeriaError: [NO_SAMPLE_IDS] batches cannot be told from this loader.
+    """
+    if _is_wrapped(loader):
+        given = type(loader)._egeria_sample_id[0]
+        if _STATE in loader.__dict__ and sample_id in (None, given):
+            return loader
+        # Another sample_id; or a framework has made another loader of this one's class and attributes.
+        sample_id = given if sample_id is None else sample_id
+        loader = _plain_copy(loader)
+    _check(loader)
+    identity = _Identity(sample_id)
+    if _is_accelerates(loader, "DataLoaderShard"):
+        base = _made_of(loader.base_dataloader, _Tagging, identity)
+        return _made_of(loader, _DeliveringShard, identity, base_dataloader=base)
+    return _made_of(loader, _Delivering, identity, _iterator=None)
+
+
+class Marks:
+    """Lets a loader that accelerate has prepared, and that nobody has iterated over, put the indices of its
+    samples into each batch that is a dict, in place: for a training framework that makes loaders of this one, and
+    takes batches ahead of the model. Until remove(), every batch must go through announcing().
+
+    Raises:
+      EgeriaError: [NO_SAMPLE_IDS] batches cannot be told from this loader.
+    """
+
+    def __init__(self, loader: DataLoader):
+        _check(loader)
+        self._loader = loader.base_dataloader if _is_accelerates(loader, "DataLoaderShard") else loader
+        if self._loader.batch_sampler is None or self._loader._iterator is not None:
+            raise EgeriaError(
+                "NO_SAMPLE_IDS",
+                "the loader collates no batches (batch_size=None), or its workers "
+                "run already; give it a batch size, and let each training make a loader of its own",
+            )
+        self._order = order_of(self._loader, ids_of)
+        self._replaced = tag(self._loader, self._order, in_dict=True)
+
+    @contextlib.contextmanager
+    def announcing(self, batch: Any) -> Iterator[None]:
+        """Takes the indices out of a batch, and announces its ids to current() while the block runs."""
+        indices = batch.pop(KEY, None) if isinstance(batch, (dict, UserDict)) else None
+        ids_at_hand = current()
+        ids_at_hand.forget()
+        if isinstance(indices, Indices):
+            self._order.delivered(indices.indices)
+            ids = ids_of(indices.indices)
+            if ids is not None:
+                ids_at_hand.announce(ids)
+        ids_at_hand.follow(self._order)
+        try:
+            yield
+        finally:
+            ids_at_hand.forget()
+
+    def remove(self) -> None:
+        """The loader is as it was; not while it is iterated over."""
+        self._loader.__dict__.update(self._replaced)
+
+
+class _Identity:
+    """What a wrapped loader has besides the attributes of the loader that it was made of.
+
+    Attributes:
+      inner: the loader that the batches come from; None before the first pass.
+      order: that loader's.
+    """
+
+    def __init__(self, sample_id: SampleId | None):
+        self.sample_id = sample_id
+        # Nothing here refers to this object: loaders with workers must end with their last reference.
+        self.ids_of = functools.partial(ids_of, sample_id=sample_id)
+        self.inner: DataLoader | None = None
+        self.order: LookAhead | None = None
+
+    def tag_copy(self, loader: DataLoader) -> None:
+        """Makes a tagged copy of `loader`, as it is now, the inner one."""
+        self.inner = _plain_copy(loader)
+        self.order = order_of(self.inner, self.ids_of)
+        tag(self.inner, self.order, in_dict=False)
+
+
+class _Deliveries(Pass):
+    """Iterates over tagged batches, announces them and gives them without their tags."""
+
+    def __init__(self, iterator: Iterator[Any], identity: _Identity):
+        self._iterator = iterator
+        self._identity = identity
+
+    def __iter__(self) -> _Deliveries:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self._iterator)
+        except StopIteration:
+            current().end(self)
+            raise
+        if not isinstance(batch, TaggedBatch):
+            current().deliver(self, None)
+            return batch
+        order = self._identity.order
+        if order is not None:
+            order.delivered(batch.indices)
+            current().follow(order)
+        current().deliver(self, self._identity.ids_of(batch.indices))
+        return batch.batch
+
+    def __len__(self) -> int:
+        return len(self._iterator)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_iterator":
+            raise AttributeError(name)
+        return getattr(self._iterator, name)
+
+
+class _Tagging:
+    """Comes before the class of a loader, whose batches are then tagged.
+
+    All attributes stay those of the loader, so that whoever makes another loader of them gets one without tags.
+    """
+
+    def __iter__(self) -> Iterator[Any]:
+        identity = self.__dict__.get(_STATE)
+        if identity is None:  # somebody has made another one of this class
+            return super().__iter__()  # type: ignore[misc]
+        if not self.persistent_workers or self.num_workers == 0:
+            identity.tag_copy(self)
+            return iter(identity.inner)
+        if self._iterator is None or identity.inner is None:  # training frameworks set it to None
+            identity.tag_copy(self)
+        iterator = iter(identity.inner)
+        self._iterator = identity.inner._iterator
+        return iterator
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        identity = self.__dict__.get(_STATE)
+        if identity is None:
+            return super().__reduce_ex__(protocol)
+        return _wrap_anew, (_plain_copy(self), identity.sample_id)
+
+
+class _Delivering(_Tagging):
+    """Comes before the class of a loader that announces its batches."""
+
+    def __iter__(self) -> Iterator[Any]:
+        identity = self.__dict__.get(_STATE)
+        iterator = super().__iter__()
+        return iterator if identity is None else _Deliveries(iterator, identity)
+
+
+class _DeliveringShard:
+    """The same for a loader that accelerate has prepared. It takes each batch one ahead from a loader inside it,
+    which is tagged, and moves it to the device."""
+
+    def __iter__(self) -> Iterator[Any]:
+        identity = self.__dict__.get(_STATE)
+        iterator = super().__iter__()  # type: ignore[misc]
+        return iterator if identity is None else _Deliveries(iterator, identity)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        identity = self.__dict__.get(_STATE)
+        if identity is None:
+            return super().__reduce_ex__(protocol)
+        return _wrap_anew, (_plain_copy(self), identity.sample_id)
+
+
+def _wrap_anew(loader: DataLoader, sample_id: SampleId | None) -> DataLoader:
+    return wrap(loader, sample_id=sample_id)
+
+
+def _is_wrapped(loader: Any) -> bool:
+    return issubclass(type(loader), (_Tagging, _DeliveringShard))
+
+
+def _made_of(loader: Any, wrapper: type, identity: _Identity, **attributes: Any) -> Any:
+    """A loader like `loader`, with `wrapper` before its class and other attributes where they are given."""
+    kind = type(loader)
+    made = object.__new__(
+        type(
+            kind.__name__,
+            (wrapper, kind),
+            {"__module__": kind.__module__, "__doc__": kind.__doc__, "_egeria_sample_id": (identity.sample_id,)},
+        )
+    )
+    made.__dict__.update(loader.__dict__, **attributes)
+    made.__dict__[_STATE] = identity
+    return made
+
+
+def _plain_copy(loader: Any) -> Any:
+    """A loader with the attributes of `loader`, wrapped or not, that has not been iterated over."""
+    kind = type(loader).__bases__[1] if _is_wrapped(loader) else type(loader)
+    copy = object.__new__(kind)
+    copy.__dict__.update(loader.__dict__)
+    copy.__dict__.pop(_STATE, None)
+    if "_iterator" in copy.__dict__:
+        copy.__dict__["_iterator"] = None
+    if "base_dataloader" in copy.__dict__:
+        copy.__dict__["base_dataloader"] = _plain_copy(copy.__dict__["base_dataloader"])
+    return copy
+
+
+def _is_accelerates(loader: Any, kind: str) -> bool:
+    module = sys.modules.get("accelerate.data_loader")
+    return module is not None and issubclass(type(loader), getattr(module, kind))
+
+
+def _check(loader: Any) -> None:
+    """Raises EgeriaError for a loader whose batches cannot be told."""
+    dispatched = _is_accelerates(loader, "DataLoaderDispatcher")
+    if dispatched or _is_accelerates(loader, "DataLoaderShard"):
+        loader = loader.base_dataloader
+    if not issubclass(type(loader), DataLoader):
+        raise EgeriaError(
+            "NO_SAMPLE_IDS",
+            f"wrap() takes a torch.utils.data.DataLoader, not a "
+            f"{type(loader).__name__}; call egeria.data.current().announce(ids) for each batch in "
+            "the training loop",
+        )
+    if isinstance(loader.dataset, (IterableDataset, MapDataPipe)):
+        raise EgeriaError(
+            "NO_SAMPLE_IDS",
+            f"the samples of the {type(loader.dataset).__name__}, an iterable "
+            "dataset, have no indices; use a dataset with __getitem__ and __len__, or call "
+            "egeria.data.current().announce(ids) for each batch in the training loop",
+        )
+    if dispatched:
+        raise EgeriaError(
+            "NO_SAMPLE_IDS",
+            "with dispatch_batches=True one process loads the batches of all and "
+            "cuts them up; leave it out, so that each process loads its own",
+        )
+    if not iterates_itself(loader):
+        raise EgeriaError(
+            "NO_SAMPLE_IDS",
+            f"the loader is a {type(loader).__name__} with an iteration of its "
+            "own; use a torch.utils.data.DataLoader, or call egeria.data.current().announce(ids) "
+            "for each batch in the training loop",
+        )

@@ -1,0 +1,322 @@
+"""This file examines what Egeria would make of a model.
+
+Shows how the model is cut into layer modules, where each one's reference model would run, what a step costs with
+frozen layers on this machine, and what attach() would refuse. Works on a copy; trains nothing, sends nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from egeria import _native
+from egeria.doctor.report import CONTROLLER, UNKNOWN, WORKER, BackendReport, ModuleReport, Report, Saving
+from egeria.errors import EgeriaError
+from egeria.freeze.checks import check
+from egeria.freeze.freezer import Freezer
+from egeria.freeze.replicas import Replicas
+from egeria.model.inputs import GraphError, RootInputs
+from egeria.model.modules import LayerModule, ModuleSpec, embedding_prefix, from_unit_names, partition
+from egeria.model.wrappers import unwrap
+from egeria.reference.graph import ExportedModel, export_model
+from egeria.reference.probing import record_calls
+
+LossFunction = Callable[[nn.Module, Any], Tensor]
+
+_MOST_PREFIXES = 16  # that are measured; of more layer modules, as many evenly spaced ones
+
+
+def examine(
+    model: nn.Module,
+    batch: Any = None,
+    loss_fn: LossFunction | None = None,
+    optimizer: Optimizer | Sequence[Optimizer] | None = None,
+    *,
+    modules: ModuleSpec = None,
+    rounds: int = 7,
+    samples: int = 32,
+) -> Report:
+    """Reports on a model; also reachable as egeria.doctor(...).
+
+    Args:
+      model: plain or wrapped. It is copied; the original is not touched.
+      batch: an example batch of the size used in training, where the model is: a tensor, called as model(batch); a
+        sequence, model(*batch); a mapping, model(**batch). Without it nothing is exported or measured.
+      loss_fn: (model, batch) -> scalar loss, where the call or the loss is another one; `batch` may then be
+        anything. Default: what the model returns as `loss`, else the mean square of its outputs.
+      optimizer: that of the training. Without it, it is not checked.
+      modules: as for attach().
+      rounds: of the measurement, which takes each frozen prefix once a round.
+      samples: of a reading (Config.batch_size).
+
+    Raises:
+      EgeriaError: [BAD_BATCH] the model fails on the batch.
+    """
+    root = unwrap(model)
+    total = sum(parameter.numel() for parameter in root.parameters())
+    findings = _Findings()
+    try:
+        findings.modules = partition(root, modules)
+        if batch is None:
+            findings.notes.append("no example batch: what exports and what a step costs is not known")
+        else:
+            random_state = torch.get_rng_state()
+            try:
+                _try_out(root, batch, loss_fn, modules, rounds, samples, findings)
+            finally:
+                torch.set_rng_state(random_state)
+        findings.refusal = _refusal(model, optimizer, findings)
+    except EgeriaError as error:
+        if error.name == "BAD_BATCH":
+            raise
+        findings.refusal = str(error)
+    return Report(
+        type(root).__name__,
+        total,
+        _describe(findings, total),
+        findings.savings,
+        findings.refusal,
+        tuple(findings.notes),
+        embedding_prefix(findings.modules),
+    )
+
+
+@dataclasses.dataclass
+class _Findings:
+    modules: list[LayerModule] = dataclasses.field(default_factory=list)
+    reasons: list[str | None] | None = None  # for each layer module why it has no graph; None: not known
+    backends: dict[int, tuple[BackendReport, ...]] = dataclasses.field(default_factory=dict)  # by layer module
+    savings: tuple[Saving, ...] = ()
+    refusal: str | None = None
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+
+def _try_out(
+    root: nn.Module,
+    batch: Any,
+    loss_fn: LossFunction | None,
+    spec: ModuleSpec,
+    rounds: int,
+    samples: int,
+    findings: _Findings,
+) -> None:
+    """Exports and measures a copy of the model."""
+    try:
+        twin = copy.deepcopy(root).train()
+    except Exception as error:  # pylint: disable=broad-exception-caught  # whatever a model's code raises
+        findings.notes.append(
+            f"the model cannot be copied ({type(error).__name__}: {error}): what exports and "
+            "what a step costs is not known"
+        )
+        return
+    loss_of = _loss_of(twin, batch, loss_fn)
+    modules = _same_modules(findings.modules, twin)
+    try:
+        inputs = _inputs_of(twin, loss_of, samples)
+    except GraphError as error:
+        findings.notes.append(f"no reading can be taken: {error}")
+    else:
+        try:
+            calls = record_calls(twin, inputs)
+        except Exception as error:  # pylint: disable=broad-exception-caught  # whatever a model's code raises
+            reason = f"in evaluation mode the model raises {type(error).__name__}: {error}"
+            findings.reasons = [reason] * len(modules)
+        else:
+            if spec is None:  # then the order of the calls counts
+                modules = partition(twin, None, calls)
+                findings.modules = _same_modules(modules, root)
+            _export(twin, modules, inputs, findings)
+    findings.savings = _measure(modules, loss_of, rounds)
+    findings.notes.append(
+        "times are of this machine and one process; gradients that frozen layers do not send between ranks save more"
+    )
+
+
+def _same_modules(modules: Sequence[LayerModule], model: nn.Module) -> list[LayerModule]:
+    """The layer modules of a copy."""
+    return from_unit_names(
+        model, [(module.name, module.unit_names, [name for name, _ in module.loose]) for module in modules]
+    )
+
+
+def _refusal(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None, findings: _Findings) -> str | None:
+    """What attach() would raise."""
+    if optimizer is None:
+        findings.notes.append("no optimizer: whether it holds all parameters is not checked")
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimizers: list[Optimizer] = [torch.optim.SGD(trained or [torch.zeros(1)], lr=0.0)]
+    else:
+        optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+    try:
+        check(model, optimizers, findings.modules, Replicas(model))
+    except EgeriaError as error:
+        return str(error)
+    return None
+
+
+def _describe(findings: _Findings, total: int) -> tuple[ModuleReport, ...]:
+    result = []
+    for index, module in enumerate(findings.modules):
+        reason = findings.reasons[index] if findings.reasons else None
+        place = UNKNOWN if findings.reasons is None else WORKER if reason else CONTROLLER
+        count = module.parameter_count()
+        result.append(
+            ModuleReport(
+                module.name,
+                module.unit_names,
+                count,
+                count / max(1, total),
+                place,
+                reason,
+                findings.backends.get(index, ()),
+            )
+        )
+    return tuple(result)
+
+
+# Running the model.
+
+
+def _loss_of(model: nn.Module, batch: Any, loss_fn: LossFunction | None) -> Callable[[], Tensor]:
+    """The loss as a function of nothing. Raises EgeriaError [BAD_BATCH] where it cannot be computed."""
+
+    def compute() -> Tensor:
+        if loss_fn is not None:
+            return loss_fn(model, batch)
+        if isinstance(batch, Tensor):
+            output = model(batch)
+        elif isinstance(batch, Mapping):
+            output = model(**batch)
+        else:
+            output = model(*batch)
+        return _default_loss(output)
+
+    try:
+        loss = compute()
+        if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
+            raise TypeError("the loss must be a tensor with one number that has a gradient")
+        loss.backward()
+    except Exception as error:  # whatever a model's code raises
+        raise EgeriaError(
+            "BAD_BATCH",
+            f"the model fails on the example batch: {type(error).__name__}: {error}; "
+            "give a batch as in training, on the model's device, and a loss_fn(model, batch) if the "
+            "model is called in another way than model(batch), model(*batch) or model(**batch)",
+        ) from error
+    return compute
+
+
+def _default_loss(output: Any) -> Tensor:
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if isinstance(loss, Tensor):
+        return loss
+    leaves = torch.utils._pytree.tree_leaves(output)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    if not tensors:
+        raise TypeError("the model returns no floating-point tensor; give a loss_fn(model, batch)")
+    return torch.stack([tensor.float().pow(2).mean() for tensor in tensors]).sum()
+
+
+def _inputs_of(model: nn.Module, loss_of: Callable[[], Tensor], samples: int) -> RootInputs:
+    """What the model is called with while the loss is computed. Raises GraphError, with why, where no reading can be
+    taken of it."""
+    caught: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def catch(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        caught.append((args, kwargs))
+
+    hook = model.register_forward_pre_hook(catch, with_kwargs=True)
+    try:
+        loss_of()
+    finally:
+        hook.remove()
+    if not caught:
+        raise GraphError(
+            "the loss function does not call the model itself; attach() needs the module that the training loop calls"
+        )
+    inputs = RootInputs(*caught[-1], samples)
+    if inputs.samples < 2:
+        raise GraphError("the example batch has one sample, and a reading compares at least two")
+    return inputs
+
+
+def _export(model: nn.Module, modules: Sequence[LayerModule], inputs: RootInputs, findings: _Findings) -> None:
+    """For each layer module why the controller cannot run its reference, or what that would cost."""
+    try:
+        exported = export_model(model, modules, inputs)
+    except GraphError as error:
+        findings.reasons = [str(error)] * len(modules)
+        return
+    found = [exported.module(index) for index in range(len(modules))]
+    findings.reasons = [module.error or _native.check_graph(module.graph_json) for module in found]
+    for index, reason in enumerate(findings.reasons):
+        if reason is None:
+            findings.backends[index] = _backends(exported, index, exported.inputs_of(index, inputs))
+
+
+def _backends(exported: ExportedModel, index: int, inputs: Sequence[Tensor]) -> tuple[BackendReport, ...]:
+    """Measures the reference engine's backends on a sample of a layer module; the fastest first."""
+    weights = [(name, value.detach().cpu()) for name, value in exported.weights(index).items()]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as the controller's evaluator
+    try:
+        costs = _native.reference_costs(
+            exported.module(index).graph_json, weights, [value.detach().cpu().contiguous() for value in inputs]
+        )
+    finally:
+        torch.set_num_threads(threads)
+    baseline = costs[-1][1]
+    able = sorted((cost for cost in costs if not cost[3]), key=lambda cost: cost[1])
+    return (
+        *(BackendReport(name, seconds / baseline, noise) for name, seconds, noise, _ in able),
+        *(BackendReport(name, None, None, refusal) for name, _, _, refusal in costs if refusal),
+    )
+
+
+def _measure(modules: Sequence[LayerModule], loss_of: Callable[[], Tensor], rounds: int) -> tuple[Saving, ...]:
+    """Times forward and backward with each frozen prefix, interleaved, so that all see the same disturbances."""
+    count = len(modules)
+    prefixes = list(range(1, count))
+    if len(prefixes) > _MOST_PREFIXES:
+        prefixes = sorted({round(i * (count - 1) / _MOST_PREFIXES) for i in range(1, _MOST_PREFIXES + 1)})
+    freezer = Freezer(modules, [])
+    parameters = [parameter for module in modules for _, parameter in module.parameters()]
+    shares: dict[int, float] = {}
+    ratios: dict[int, list[float]] = {prefix: [] for prefix in prefixes}
+    for turn in range(rounds + 1):
+        base = None
+        for prefix in [0, *prefixes]:
+            freezer.apply(prefix)
+            shares[prefix] = freezer.frozen_share
+            seconds = _step_seconds(loss_of, parameters)
+            base = seconds if base is None else base
+            if prefix and turn:  # the first round warms up
+                ratios[prefix].append(seconds / base)
+    freezer.apply(0)
+    return tuple(
+        Saving(prefix, shares[prefix], statistics.median(ratios[prefix]), min(ratios[prefix]), max(ratios[prefix]))
+        for prefix in prefixes
+    )
+
+
+def _step_seconds(loss_of: Callable[[], Tensor], parameters: Sequence[nn.Parameter]) -> float:
+    for parameter in parameters:
+        parameter.grad = None
+    _synchronize()
+    start = time.perf_counter()
+    loss_of().backward()
+    _synchronize()
+    return time.perf_counter() - start
+
+
+def _synchronize() -> None:
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()

@@ -1,0 +1,1 @@
+"""This folder freezes and unfreezes layer modules, on all ranks alike."""

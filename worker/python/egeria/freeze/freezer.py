@@ -1,0 +1,133 @@
+"""A Freezer freezes a prefix of a model's layer modules, and unfreezes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from egeria.errors import EgeriaError
+from egeria.freeze.mode_pins import ModePins
+from egeria.freeze.process_settings import FrozenModel
+from egeria.model.modules import LayerModule
+
+
+class Freezer:
+    """Freezes modules 0..k-1 of a model and keeps all others active.
+
+    Freezing a layer module: gradients off and None (optimizers then skip its parameters, which stay in their
+    groups: no weight decay, no momentum), modes pinned to eval. Unfreezing is the exact inverse: parameters that
+    did not ask for a gradient still do not, and modes become what was asked for meanwhile. Momentum of parameters
+    that train again starts at zero, since stale momentum makes the first step about ten times too long; Adam's
+    moments are kept, since without them it would be. The gradient reducer has to be rebuilt afterwards
+    (Replicas.rebuild).
+
+    Parameters are looked up by name at each switch, so that it does not matter if they were replaced meanwhile.
+
+    Owned by the training thread. To be used between steps only: after the optimizer's step, before the next
+    forward pass. Nothing of a model that it froze refers to it.
+    """
+
+    def __init__(self, modules: Sequence[LayerModule], optimizers: Sequence[Optimizer]):
+        self._modules = list(modules)
+        self._optimizers = list(optimizers)
+        self._prefix = 0
+        self._asked: dict[str, bool] = {}  # frozen parameters by name: did they ask for a gradient
+        self._frozen: dict[str, nn.Parameter] = {}  # by name
+        self._modes = ModePins()
+        self._model = FrozenModel()
+
+    @property
+    def prefix(self) -> int:
+        """Number of frozen layer modules, from the front."""
+        return self._prefix
+
+    @property
+    def frozen_share(self) -> float:
+        """Share of the model's parameters that is frozen, 0..1."""
+        return _count(self._modules[: self._prefix]) / max(1, _count(self._modules))
+
+    def apply(self, prefix: int) -> bool:
+        """Makes layer modules 0..prefix-1 frozen and all others active.
+
+        Returns:
+          Whether that changed anything.
+
+        Raises:
+          EgeriaError: [BAD_PREFIX] negative, or would freeze the last layer module.
+        """
+        if not 0 <= prefix < len(self._modules):
+            raise EgeriaError(
+                "BAD_PREFIX",
+                f"{prefix} layer modules cannot be frozen: the model has "
+                f"{len(self._modules)}, and the last never freezes; give 0 to "
+                f"{len(self._modules) - 1}",
+            )
+        return self._set(prefix, self._reset_momentum)
+
+    def take_back(self, prefix: int) -> None:
+        """Makes layer modules 0..prefix-1 frozen again and all others active, after an apply() of the same moment that
+        has not come to its end or has to be undone: no momentum is stale."""
+        self._set(prefix, lambda parameter: None)
+
+    def _set(self, prefix: int, when_unfrozen: Callable[[nn.Parameter], None]) -> bool:
+        changed = prefix != self._prefix
+        frozen, active = self._modules[:prefix], self._modules[prefix:]
+        parameters, others = _named(frozen), _named(active)
+        kept = {id(parameter) for parameter in others.values()}
+        parameters = {name: value for name, value in parameters.items() if id(value) not in kept}
+        self._unfreeze({name: value for name, value in others.items() if name in self._asked}, when_unfrozen)
+        self._freeze(parameters)
+        self._frozen = parameters
+        training = any(unit.training for unit in self._modules[-1].units)
+        self._modes.set(_units(frozen), _units(active), training)
+        self._model.set([*parameters.values(), *others.values()], frozen=prefix > 0)
+        self._prefix = prefix
+        return changed
+
+    def unfrozen_by(self, modules: Iterable[LayerModule]) -> list[nn.Parameter]:
+        """Parameters of `modules` that are frozen, and would train again if these were not."""
+        return [parameter for name, parameter in _named(modules).items() if self._asked.get(name, False)]
+
+    def hold(self) -> None:
+        """Before a training forward pass: sets the modes of frozen layers again, in case `training` was assigned to
+        where their own hooks do not run, such as before a compiled pass; and switches off gradients that somebody has
+        switched on. No reducer would average those: each rank would train by its own."""
+        self._modes.hold()
+        for name, parameter in self._frozen.items():
+            if parameter.requires_grad:
+                self._asked[name] = True
+                parameter.requires_grad_(False)
+                parameter.grad = None
+
+    def _freeze(self, parameters: dict[str, nn.Parameter]) -> None:
+        for name, parameter in parameters.items():
+            self._asked.setdefault(name, parameter.requires_grad)
+            parameter.requires_grad_(False)
+            parameter.grad = None
+
+    def _unfreeze(self, parameters: dict[str, nn.Parameter], when_unfrozen: Callable[[nn.Parameter], None]) -> None:
+        for name, parameter in parameters.items():
+            if self._asked.pop(name):
+                parameter.requires_grad_(True)
+                when_unfrozen(parameter)
+
+    def _reset_momentum(self, parameter: nn.Parameter) -> None:
+        # In place: fused optimizers take no mixture of buffers and None. From zeros, a step is the gradient's.
+        for optimizer in self._optimizers:
+            momentum = optimizer.state.get(parameter, {}).get("momentum_buffer")
+            if isinstance(momentum, Tensor):
+                momentum.zero_()
+
+
+def _named(modules: Iterable[LayerModule]) -> dict[str, nn.Parameter]:
+    return {name: parameter for module in modules for name, parameter in module.parameters()}
+
+
+def _units(modules: Iterable[LayerModule]) -> list[nn.Module]:
+    return [unit for module in modules for unit in module.units]
+
+
+def _count(modules: Iterable[LayerModule]) -> int:
+    return sum(parameter.numel() for parameter in _named(modules).values())

@@ -1,0 +1,214 @@
+"""Pins hold frozen submodules in evaluation mode, whatever train() is called meanwhile.
+
+Batch normalisation in eval mode neither uses nor updates batch statistics, and dropout is off: a frozen layer
+computes the same function at every step.
+
+Code of ours that needs eval mode for a moment (a probe, an export) must set and restore the `training` attributes
+directly: train() and eval() are taken as what the user asks for.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import types
+import typing
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+# Kinds whose forward does not look at the mode: no hook is spent on them. Exact types, since a subclass may.
+_MODELESS = frozenset(
+    {
+        nn.Sequential,
+        nn.ModuleList,
+        nn.ModuleDict,
+        nn.Identity,
+        nn.Flatten,
+        nn.Linear,
+        nn.Conv1d,
+        nn.Conv2d,
+        nn.Conv3d,
+        nn.ReLU,
+        nn.GELU,
+        nn.SiLU,
+        nn.Tanh,
+        nn.Sigmoid,
+        nn.LayerNorm,
+        nn.GroupNorm,
+        nn.Embedding,
+        nn.MaxPool2d,
+        nn.AvgPool2d,
+        nn.AdaptiveAvgPool2d,
+    }
+)
+# Kinds whose children are often called one by one, past the forward of the list.
+_LISTS = frozenset({nn.Sequential, nn.ModuleList, nn.ModuleDict})
+
+
+class _Pin:
+    """One submodule held in eval mode; stands in for its `train` method and remembers what was asked for.
+
+    Refers to its submodule only. Copies of the submodule, by deepcopy or pickle, get the method of the class: they
+    are not pinned, and a pickle does not mention this package.
+    """
+
+    def __init__(self, module: nn.Module):
+        self.module = module
+        self.pinned = False
+        self.asked = module.training  # the mode it would be in
+        self.asked_before = module.training  # the one before that
+        self._own_train: Callable[..., Any] | None = None  # set on the instance by somebody else
+
+    def pin(self) -> None:
+        """Puts the submodule into eval mode and keeps it there."""
+        self.asked = self.asked_before = self.module.training
+        self._cover()
+        self.pinned = True
+
+    def unpin(self, mode: bool) -> None:
+        self.pinned = False
+        self._uncover(mode)
+
+    def hold(self) -> None:
+        """Undoes an assignment to `training`, and remembers it."""
+        if self.module.training:
+            self.asked = self.asked_before = True
+            self.module.training = False
+
+    def __call__(self, mode: bool = True) -> nn.Module:
+        """train(mode): runs the submodule's own as if nothing were pinned, and notes the modes that it leaves."""
+        family = [pin for inner in self.module.modules() if (pin := _pin_of(inner)) is not None]
+        for pin in family:
+            pin._uncover(pin.asked)
+        try:
+            return self.module.train(mode)
+        finally:
+            told = any(pin.asked or pin.module.training for pin in family)
+            for pin in family:
+                if told:  # the second of two eval() in a row says nothing new
+                    pin.asked_before = pin.asked
+                pin.asked = pin.module.training
+                pin._cover()
+
+    def _cover(self) -> None:
+        self._own_train = self.module.__dict__.get("train")
+        self.module.training = False
+        self.module.__dict__["train"] = self
+
+    def _uncover(self, mode: bool) -> None:
+        del self.module.__dict__["train"]
+        if self._own_train is not None:
+            self.module.__dict__["train"] = self._own_train
+        self.module.training = mode
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        copied = copy.deepcopy(self.module, memo)  # mostly the copy that is being made
+        if self._own_train is not None:
+            return copy.deepcopy(self._own_train, memo)
+        return types.MethodType(type(copied).train, copied)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._own_train is not None:
+            return functools.partial, (self._own_train,)
+        return getattr, (self.module, "train")  # of the copy, when it has no __dict__ yet: the class's method
+
+
+def _pin_of(module: nn.Module) -> _Pin | None:
+    found = module.__dict__.get("train")
+    return found if isinstance(found, _Pin) and found.module is module else None
+
+
+# What copies of our hooks become: called with a module and its arguments, it gives the arguments back. Compilers
+# can look into it, and a pickle with it can be read where this package is not installed.
+_NO_HOOK = typing.cast
+
+
+class _HoldHook:
+    """Forward pre-hook of a frozen layer that sets the modes of its submodules again.
+
+    It sees what train() does not: assignments to `training` and unbound calls of nn.Module.train. Compiled code
+    skips it. Copies are inert.
+    """
+
+    def __init__(self, pins: list[_Pin]):
+        self._pins = pins
+
+    def __call__(self, module: nn.Module, arguments: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        for pin in self._pins:
+            if pin.pinned and pin.module.training:
+                pin.hold()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return _NO_HOOK
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return typing.cast, (None, _NO_HOOK)  # which is _NO_HOOK
+
+
+class ModePins:
+    """The submodules of a model that are held in eval mode. Owned by the training thread."""
+
+    def __init__(self) -> None:
+        # Made once per submodule and kept, so that compiled code finds the same objects when it freezes again.
+        self._pins: dict[nn.Module, _Pin] = {}
+        self._hooks: dict[nn.Module, _HoldHook] = {}
+        self._handles: list[RemovableHandle] = []
+
+    def set(self, units: Iterable[nn.Module], active: Iterable[nn.Module], training: bool) -> None:
+        """Holds all submodules of `units` in eval mode that are no submodules of `active` too, and no others.
+
+        Those that are let go come into the mode that was asked for meanwhile. A model can be put back from eval()
+        behind our back, by assignments to `training` (some trainers do so after validation): where all frozen
+        submodules were last told eval() but the model trains, that eval() is not taken for a wish.
+
+        Args:
+          units: layers that are frozen.
+          active: layers that are not.
+          training: the model is in training mode, by those of its layers that never freeze.
+        """
+        units = list(units)
+        shared = {inner for unit in active for inner in unit.modules()}
+        wanted = {inner: None for unit in units for inner in unit.modules() if inner not in shared}
+        held = [pin for pin in self._pins.values() if pin.pinned]
+        undone = training and not any(pin.asked for pin in held)
+        for pin in held:
+            if pin.module not in wanted:
+                pin.unpin(pin.asked_before if undone else pin.asked)
+        for module in wanted:
+            pin = self._pin(module)
+            if not pin.pinned:
+                pin.pin()
+        for handle in self._handles:
+            handle.remove()
+        self._handles = [
+            entry.register_forward_pre_hook(self._hook(entry)) for unit in units for entry in _entries(unit)
+        ]
+
+    def hold(self) -> None:
+        """Sets the modes again, in case they were assigned to."""
+        for pin in self._pins.values():
+            if pin.pinned:
+                pin.hold()
+
+    def _pin(self, module: nn.Module) -> _Pin:
+        if module not in self._pins:
+            self._pins[module] = _Pin(module)
+        return self._pins[module]
+
+    def _hook(self, entry: nn.Module) -> _HoldHook:
+        if entry not in self._hooks:
+            self._hooks[entry] = _HoldHook([self._pin(inner) for inner in entry.modules()])
+        return self._hooks[entry]
+
+
+def _entries(unit: nn.Module) -> list[nn.Module]:
+    """The submodules through whose forward a layer is entered, as far as a mode matters below them."""
+    if type(unit) in _LISTS:
+        return [entry for child in unit.children() for entry in _entries(child)]
+    return [unit] if any(type(inner) not in _MODELESS for inner in unit.modules()) else []

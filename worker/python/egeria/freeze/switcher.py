@@ -1,0 +1,217 @@
+"""A Switcher changes what is frozen on all ranks at once, or on none."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
+
+from egeria import _native
+from egeria.freeze.checks import check
+from egeria.freeze.commit_group import commit_group
+from egeria.freeze.freezer import Freezer
+from egeria.freeze.replicas import PackedBuffers, Rebuilt, Replicas
+from egeria.model.modules import LayerModule
+
+_logger = logging.getLogger("egeria")
+
+
+@dataclasses.dataclass(frozen=True)
+class Switch:
+    """One change of what is frozen.
+
+    Attributes:
+      step: optimizer steps done when it took effect.
+      frozen_prefix: layer modules 0..frozen_prefix-1 are frozen since.
+      unfreeze: there are fewer frozen than before.
+      ranks_identical: all ranks had the same parameters after it.
+    """
+
+    step: int
+    frozen_prefix: int
+    unfreeze: bool
+    ranks_identical: bool
+
+
+class Switcher:
+    """Freezes and unfreezes the layer modules of a model together with the gradient reducer of its wrapper.
+
+    Owned by the training thread. To be used between steps only.
+
+    Attributes:
+      modules: the layer modules, in forward order.
+      replicas: the ranks' copies of the model.
+      group: of the ranks, for agreements; None until share_group(), and for one process.
+      ranks: how many there are in it.
+      job_id: the job's, where it has none one of this process; the same on all ranks from share_group() on.
+      optimizers: of the model.
+      cache_namespace: a checkpoint's; None: there was none. The same on all ranks from share_group() on.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        modules: Sequence[LayerModule],
+        tell: Callable[[str, Exception | None], None],
+    ):
+        """
+        Args:
+          model: with its wrappers.
+          tell: called with each failure, in words and as the exception.
+
+        Raises:
+          EgeriaError: these layer modules cannot be frozen in this model; see egeria.freeze.checks.check().
+        """
+        self.replicas = Replicas(model)
+        self.group: dist.ProcessGroup | None = None
+        self.ranks = 1
+        self.job_id: str = os.environ.get("EGERIA_JOB_ID") or _native.random_job_id()
+        self.cache_namespace: str | None = None
+        self._model = model
+        self.optimizers = list(optimizers)
+        self._tell = tell
+        self._failed = False  # what is frozen stays so
+        self._gradient_bytes: int | None = None
+        self._counted_share = (0, 0.0)  # at a frozen prefix
+        self.take(modules)
+
+    def take(self, modules: Sequence[LayerModule]) -> None:
+        """Cuts the model in another way, while nothing is frozen. Raises EgeriaError as the constructor does."""
+        check(self._model, self.optimizers, modules, self.replicas)
+        self.modules = list(modules)
+        self._freezer = Freezer(self.modules, self.optimizers)
+
+    @property
+    def prefix(self) -> int:
+        """Number of frozen layer modules, from the front."""
+        return self._freezer.prefix
+
+    @property
+    def frozen_share(self) -> float:
+        """Share of the parameters that is frozen, 0..1; counted once per prefix, since that takes a while."""
+        if self._counted_share[0] != self.prefix:
+            self._counted_share = self.prefix, self._freezer.frozen_share
+        return self._counted_share[1]
+
+    @property
+    def gradient_bytes(self) -> int:
+        """What a step reduces among the ranks."""
+        if self._gradient_bytes is None:
+            self._gradient_bytes = self.replicas.gradient_bytes if self.group is not None else 0
+        return self._gradient_bytes
+
+    def unfrozen_by(self, first: int) -> list[nn.Parameter]:
+        """Parameters that would train again if only `first` layer modules were frozen."""
+        return self._freezer.unfrozen_by(self.modules[first : self.prefix])
+
+    def hold(self) -> None:
+        """Before a training forward pass: frozen layers are in the modes that they were frozen in, and have no
+        gradients."""
+        if self.prefix > 0:
+            self._freezer.hold()
+
+    def allow_recompiles(self) -> None:
+        """Room for a compiled version of the model at each frozen prefix, where it may be compiled."""
+        if "torch._dynamo" in sys.modules:
+            self.replicas.allow_recompiles(len(self.modules))
+
+    def share_group(self) -> dist.ProcessGroup | None:
+        """The group for agreements, made at the first call, which is a collective."""
+        if self.group is None:
+            self.group = commit_group(self.replicas.process_group)
+            self.ranks = dist.get_world_size(self.group) if self.group is not None else 1
+            if self.group is not None:
+                ids = [self.job_id, self.cache_namespace]
+                dist.broadcast_object_list(ids, src=dist.get_global_rank(self.group, 0), group=self.group)
+                self.job_id, self.cache_namespace = ids
+        return self.group
+
+    def set(self, prefix: int) -> None:
+        """Sets what is frozen without asking other ranks: at a resume, and at the end. What raises changes nothing.
+
+        Raises:
+          EgeriaError: [BAD_PREFIX].
+        """
+        self._change(prefix).keep()
+
+    def _change(self, prefix: int) -> Rebuilt:
+        """Freezes another prefix on this rank. What raises changes nothing."""
+        before = self.prefix
+        try:
+            if not self._freezer.apply(prefix):
+                return Rebuilt(None)
+            rebuilt = self.replicas.rebuild()
+        except BaseException:
+            self._freezer.take_back(before)
+            raise
+        self._gradient_bytes = None
+        return rebuilt
+
+    def _go_back(self, prefix: int, rebuilt: Rebuilt) -> None:
+        """After _change() on this rank, or an attempt, where others could not."""
+        try:
+            rebuilt.undo()
+        finally:
+            self._freezer.take_back(prefix)
+            self._gradient_bytes = None
+
+    def switch(self, prefix: int, step: int) -> Switch | None:
+        """Freezes another prefix on all ranks, or on none if one of them cannot: then never again. A collective.
+
+        Args:
+          step: optimizer steps done.
+
+        Returns:
+          What has changed; None if nothing has.
+        """
+        before = self.prefix
+        if prefix == before or self._failed:
+            return None
+        failure: Exception | None = None
+        buffers, rebuilt = PackedBuffers([], None), Rebuilt(None)
+        try:
+            buffers = self.replicas.pack_buffers(self.modules[before:prefix])
+            rebuilt = self._change(prefix)
+        except Exception as error:  # pylint: disable=broad-exception-caught  # the other ranks wait for this one
+            failure = error
+        agreed = False
+        try:
+            agreed = self._all_agree(failure is None)
+        finally:
+            if not agreed:
+                self._failed = True
+                self._go_back(before, rebuilt)
+        if not agreed:
+            self._tell(f"{prefix} layer modules cannot be frozen, so {before} stay so", failure)
+            return None
+        rebuilt.keep()
+        buffers.share()
+        identical = self._identical(prefix)
+        if not identical:
+            _logger.error(
+                "egeria: step %d: the ranks' parameters differ after a switch to frozen prefix %d", step, prefix
+            )
+        _logger.debug("egeria: step %d: frozen prefix %d", step, prefix)
+        return Switch(step, prefix, prefix < before, identical)
+
+    def _identical(self, prefix: int) -> bool:
+        try:
+            return self.replicas.identical_on_all_ranks(self.modules[:prefix], self.group)
+        except Exception as error:  # pylint: disable=broad-exception-caught
+            self._tell("this rank's parameters cannot be compared with the others'", error)
+            return False
+
+    def _all_agree(self, value: bool) -> bool:
+        if self.group is None:
+            return value
+        flag = torch.tensor([int(value)])
+        dist.all_reduce(flag, op=dist.ReduceOp.MIN, group=self.group)
+        return bool(flag.item())

@@ -1,0 +1,1 @@
+"""This folder reads how much of the gradients is signal."""

@@ -1,0 +1,105 @@
+"""GradientReadings takes the readings that a controller asks for, from one training step to the next."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import nn
+
+from egeria.freeze.switcher import Switcher
+from egeria.gradients.gradient_meter import GradientMeter
+from egeria.time_ledger import TimeLedger
+
+
+class GradientReadings:
+    """Measures the steps that are asked for, and offers what was found. Whatever fails on this rank costs one reading,
+    is said once, and the rank goes on with the others. Owned by the training thread.
+
+    Attributes:
+      aside: whether a forward pass that is under way is none of training's.
+    """
+
+    def __init__(
+        self,
+        switcher: Switcher,
+        model: nn.Module,
+        ledger: TimeLedger,
+        tell: Callable[[str, Exception | None], None],
+        without_cache: Callable[[], contextlib.AbstractContextManager[None]],
+    ):
+        """
+        Args:
+          tell: is told what could not be done, and why.
+          without_cache: a context in which passes of the model are not skipped.
+        """
+        self.aside = False
+        self._switcher = switcher
+        self._ledger = ledger
+        self._tell = tell
+        self._without_cache = without_cache
+        self._meter = GradientMeter(switcher.replicas, model, switcher.optimizers, tell)
+        self._request: Any = None  # that the step under way answers
+
+    def begin(self, request: Any) -> None:
+        """The step that begins is measured if there is a request."""
+        self._request = request
+        if request is not None:
+            first = request.first_module
+            self._try(
+                lambda: self._meter.begin(
+                    self._switcher.modules, first, self._switcher.unfrozen_by(first), self._switcher.ranks
+                )
+            )
+
+    def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Before a forward pass of training."""
+        if self._request is not None:
+            self._try(lambda: self._meter.before_forward(args, kwargs))
+
+    def after_forward(self, output: Any) -> None:
+        """After any forward pass."""
+        if self._request is not None and not self.aside:
+            self._try(lambda: self._meter.after_forward(output))
+
+    def before_step(self) -> None:
+        """Before an optimizer's step."""
+        if self._request is not None:
+            self._ledger.add_spent("gradients", self._meter.take_seconds())
+            self._try(lambda: self._meter.before_step(self._going_aside))
+
+    def offer(self, native: Any, step: int) -> None:
+        """After the optimizer's step: tells the controller what was found."""
+        if self._request is not None:
+            self._try(lambda: self._offer(native, step))
+
+    def end(self) -> None:
+        """Nothing is measured any more until begin()."""
+        self._request = None
+        self._meter.end()
+
+    def _offer(self, native: Any, step: int) -> None:
+        request, self._request = self._request, None
+        self._meter.before_step(self._going_aside, last=True)
+        found = self._meter.end()
+        if found is not None:
+            native.offer_gradients(
+                request, step, found.mean_of_squares, found.square_of_mean, found.parts, found.samples, found.progress
+            )
+
+    def _try(self, action: Callable[[], None]) -> None:
+        try:
+            with self._ledger.spend("gradients"):
+                action()
+        except Exception as error:  # pylint: disable=broad-exception-caught
+            self._tell("a step tells nothing of its gradients", error)
+
+    @contextlib.contextmanager
+    def _going_aside(self) -> Iterator[None]:
+        self.aside = True
+        try:
+            with self._without_cache():
+                yield
+        finally:
+            self.aside = False

@@ -1,0 +1,202 @@
+"""This file runs a training model on the side without training noticing."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import random
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_OF_TORCH = frozenset(vars(nn.Module()))
+_CONTAINERS = (dict, list, set, collections.deque)
+# Longer ones are put back, but not looked into.
+_MOST_ENTRIES = 1024
+
+
+@contextlib.contextmanager
+def plain_evaluation(device: torch.device) -> Iterator[None]:
+    """No gradients, no autocast: how probes run a graph of operators."""
+    with torch.no_grad(), contextlib.ExitStack() as stack:
+        for kind in {"cpu", device.type}:
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
+
+
+@contextlib.contextmanager
+def undisturbed(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
+    """Evaluation mode for a training model's own forward, with everything afterwards as it was.
+
+    Put back, to the bit: all random states (torch's on the CPU and on the model's device, Python's, numpy's), the
+    modes of all submodules, whatever submodules assign to their attributes or put into containers there, the contents
+    of buffers and of other tensors that are attributes (`keep_buffers`), gradient and autocast mode, the default dtype.
+    Compiled code is not entered, compiled or invalidated; the fused attention kernels of nn.TransformerEncoder, which
+    no graph shows, are off meanwhile.
+    """
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    with restored(model, keep_buffers), plain_evaluation(device_of(model)):
+        try:
+            for module in model.modules():
+                module.__dict__["training"] = False
+            torch.backends.mha.set_fastpath_enabled(False)
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast_path)
+
+
+@contextlib.contextmanager
+def restored(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
+    """A forward pass of a training model on the side, in the modes that it is in.
+
+    Put back, to the bit: all random states (torch's on the CPU and on the model's device, Python's, numpy's), whatever
+    submodules assign to their attributes or put into containers there, their forward hooks, the contents of buffers and
+    of other tensors that are attributes (`keep_buffers`), the default dtype. Compiled code is not entered, compiled or
+    invalidated.
+    """
+    attributes = [_Attributes(module) for module in model.modules()]
+    containers, tensors = _held_by(model)
+    contents = [(entry, dict(entry) if isinstance(entry, dict) else list(entry)) for entry in containers]
+    tensors = [(tensor, tensor.detach().clone()) for tensor in (*model.buffers(), *tensors)] if keep_buffers else []
+    default_dtype = torch.get_default_dtype()
+    with RandomStates(device_of(model)), _uncompiled():
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(default_dtype)
+            for entry in attributes:
+                entry.restore()
+            for container, saved in contents:
+                _put_back_contents(container, saved)
+            with torch.no_grad():
+                for tensor, value in tensors:
+                    if not torch.equal(tensor, value):
+                        tensor.copy_(value)
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where the model's first parameter is; the CPU for a model without any."""
+    parameter = next(model.parameters(), None)
+    return torch.device("cpu") if parameter is None else parameter.device
+
+
+class _Attributes:
+    """What a module refers to, one level deep, and its forward hooks: some libraries register them in a first
+    pass, and note in an attribute that they have."""
+
+    _TABLES = (
+        "_parameters",
+        "_buffers",
+        "_modules",
+        "_forward_hooks",
+        "_forward_hooks_with_kwargs",
+        "_forward_hooks_always_called",
+        "_forward_pre_hooks",
+        "_forward_pre_hooks_with_kwargs",
+    )
+
+    def __init__(self, module: nn.Module):
+        self.module = module
+        self._saved = dict(module.__dict__)
+        self._tables = {name: dict(module.__dict__[name]) for name in self._TABLES}
+
+    def restore(self) -> None:
+        _put_back(self.module.__dict__, self._saved)
+        for name, saved in self._tables.items():
+            _put_back(self.module.__dict__[name], saved)
+
+
+def _put_back(current: dict[str, Any], saved: dict[str, Any]) -> None:
+    if len(current) == len(saved) and all(current.get(name) is value for name, value in saved.items()):
+        return
+    for name in [name for name in current if name not in saved]:
+        del current[name]
+    for name, value in saved.items():
+        if current.get(name, saved) is not value:
+            current[name] = value
+
+
+def _put_back_contents(current: Any, saved: Any) -> None:
+    if isinstance(current, dict):
+        _put_back(current, saved)
+    elif len(current) != len(saved) or any(one is not other for one, other in zip(current, saved)):
+        current.clear()
+        (current.update if isinstance(current, set) else current.extend)(saved)
+
+
+def _held_by(model: nn.Module) -> tuple[list[Any], list[Tensor]]:
+    """Containers, and tensors that are no parameters, that are attributes of modules or in such a container."""
+    found: dict[int, Any] = {}
+    ahead = [value for module in model.modules() for name, value in vars(module).items() if name not in _OF_TORCH]
+    while ahead:
+        value = ahead.pop()
+        if isinstance(value, types.SimpleNamespace) or (dataclasses.is_dataclass(value) and hasattr(value, "__dict__")):
+            value = vars(value)
+        if id(value) in found or not isinstance(value, (Tensor, tuple, *_CONTAINERS)):
+            continue
+        found[id(value)] = value
+        if not isinstance(value, Tensor) and len(value) <= _MOST_ENTRIES:
+            ahead += value.values() if isinstance(value, dict) else value
+    return (
+        [value for value in found.values() if isinstance(value, _CONTAINERS)],
+        [
+            value
+            for value in found.values()
+            if type(value) is Tensor
+            and not value.requires_grad
+            and value.layout is torch.strided
+            and not (value.is_quantized or value.is_meta or value.is_inference())
+        ],
+    )
+
+
+class RandomStates:
+    """The states of every generator that a forward pass may draw from; as a context, puts them back."""
+
+    def __init__(self, device: torch.device):
+        self._module = getattr(torch, device.type, None) if device.type != "cpu" else None
+        self._device = device
+
+    def __enter__(self) -> None:
+        self._python = random.getstate()
+        numpy = sys.modules.get("numpy.random")
+        self._numpy = (numpy, numpy.get_state()) if numpy is not None else None
+        self._torch = torch.get_rng_state()
+        self._accelerator: Tensor | None = None
+        if self._module is not None and hasattr(self._module, "get_rng_state"):
+            self._accelerator = self._module.get_rng_state(self._device)
+
+    def __exit__(self, *_: object) -> None:
+        random.setstate(self._python)
+        if self._numpy is not None:
+            self._numpy[0].set_state(self._numpy[1])
+        torch.set_rng_state(self._torch)
+        if self._accelerator is not None:
+            self._module.set_rng_state(self._accelerator, self._device)
+
+    def text(self) -> str:
+        """The states of now, to compare."""
+        parts: list[Any] = [random.getstate(), torch.get_rng_state().tolist()]
+        numpy = sys.modules.get("numpy.random")
+        if numpy is not None:
+            kind, keys, *rest = numpy.get_state()
+            parts += [kind, keys.tolist(), rest]
+        if self._module is not None and hasattr(self._module, "get_rng_state"):
+            parts.append(self._module.get_rng_state(self._device).tolist())
+        return repr(parts)
+
+
+@contextlib.contextmanager
+def _uncompiled() -> Iterator[None]:
+    """Submodules that the user has compiled run as they are written; no compiled code is touched."""
+    if "torch._dynamo" not in sys.modules:  # nothing has been compiled
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield

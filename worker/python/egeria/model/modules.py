@@ -1,0 +1,458 @@
+"""A layer module is a group of consecutive layers that are frozen together; partition() cuts a model into them.
+
+A model is cut by its structure and its parameter sizes (paper, figure 11), or as its owner says. Structure gives
+*blocks*: the children of the model, of its lists and sequences, and of a container that holds many of the
+parameters (a backbone inside a model with a head). The sizes then decide, by the same rule as for the native
+trainer, how many consecutive blocks make a layer module.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from torch import Tensor, nn
+
+from egeria import _native
+from egeria.errors import EgeriaError
+from egeria.model.wrappers import unwrap
+
+# A stage that holds at least this share of the parameters is looked into, to find where it can be cut.
+_LARGE_SHARE = 0.125
+# A container that is no list is entered if it holds at least this share, at least half of it in lists of its own.
+_ENTERED_SHARE = 0.25
+# A layer module with at least this share of its parameters in embeddings is a lookup table.
+_TABLE_SHARE = 0.99
+# Where tables are more of a model than that they are what it learns, as in recommenders.
+_MOST_OF_MODEL = 2 / 3
+
+# What `modules` may be: see partition().
+ModuleEntries = Sequence[nn.Module | Sequence[nn.Module] | str]
+ModuleSpec = ModuleEntries | str | Callable[[nn.Module], ModuleEntries] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerModule:
+    """Consecutive layers that are frozen together.
+
+    Attributes:
+      name: for people, the metrics and the controller; unique within a model.
+      units: the submodules that it consists of, in forward order.
+      unit_names: their names in the unwrapped model.
+      loose: parameters and buffers that no unit holds, because a container between the model and its units owns
+        them (a class token, a position embedding): pairs of full name and owner.
+    """
+
+    name: str
+    units: tuple[nn.Module, ...]
+    unit_names: tuple[str, ...]
+    loose: tuple[tuple[str, nn.Module], ...] = ()
+
+    def parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """Parameters with their names in the unwrapped model; one that is used twice counts once."""
+        return [(name, value) for name, value in self._tensors() if isinstance(value, nn.Parameter)]
+
+    def buffers(self) -> list[tuple[str, Tensor]]:
+        """Buffers with their names in the unwrapped model, also those that a checkpoint leaves out."""
+        return [(name, value) for name, value in self._tensors() if not isinstance(value, nn.Parameter)]
+
+    def parameter_count(self) -> int:
+        """Number of scalars in the parameters (the whole tensor's, where it is sharded)."""
+        return sum(parameter.numel() for _, parameter in self.parameters())
+
+    def parameter_bytes(self) -> int:
+        return sum(parameter.numel() * parameter.element_size() for _, parameter in self.parameters())
+
+    def is_lookup_table(self) -> bool:
+        """Whether nearly all of its parameters are rows of embeddings, of which a batch uses a few."""
+        rows = {
+            id(layer.weight): layer.weight.numel()
+            for unit in self.units
+            for layer in unit.modules()
+            if isinstance(layer, (nn.Embedding, nn.EmbeddingBag))
+        }
+        return sum(rows.values()) >= _TABLE_SHARE * max(1, self.parameter_count())
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        seen: set[int] = set()
+        for name, value in self._all_tensors():
+            if value is not None and id(value) not in seen:
+                seen.add(id(value))
+                yield name, value
+
+    def _all_tensors(self) -> Iterator[tuple[str, Tensor | None]]:
+        for name, owner in self.loose:
+            yield name, getattr(owner, name.rpartition(".")[2])
+        for prefix, unit in zip(self.unit_names, self.units):
+            yield from unit.named_parameters(prefix=prefix)
+            yield from unit.named_buffers(prefix=prefix)
+
+
+def embedding_prefix(modules: Sequence[LayerModule]) -> int:
+    """Counts the first layer modules that are lookup tables, unless they are most of the model; never the last one."""
+    count = next(
+        (index for index, module in enumerate(modules[:-1]) if not module.is_lookup_table()), max(0, len(modules) - 1)
+    )
+    of_tables = sum(module.parameter_count() for module in modules[:count])
+    return count if of_tables <= _MOST_OF_MODEL * sum(module.parameter_count() for module in modules) else 0
+
+
+def partition(
+    model: nn.Module, modules: ModuleSpec = None, calls: Sequence[nn.Module] | None = None
+) -> list[LayerModule]:
+    """Cuts a model into layer modules; every parameter belongs to exactly one.
+
+    Args:
+      model: plain or wrapped.
+      modules: None: by structure and size. A list, in forward order, of submodules, lists of submodules, names, or
+        regular expressions for whole names (each pattern is one layer module). One regular expression: its
+        first group, or without a group the name, tells which layer module a submodule is of. A callable: called
+        with the unwrapped model, returns such a list.
+      calls: the submodules in the order in which a forward pass calls them, one entry per call, where that is
+        known: it replaces the order of definition where `modules` is None.
+
+    Raises:
+      EgeriaError: [BAD_PARTITION] fewer than two layer modules, a parameter in none or in two of them, a name or
+        pattern that fits nothing.
+    """
+    model = unwrap(model)
+    if modules is None:
+        return _by_structure(model, calls)
+    if not isinstance(modules, (str, nn.Module)) and callable(modules):
+        modules = modules(model)
+    if isinstance(modules, str):
+        groups = _by_group(model, modules)
+    elif isinstance(modules, Sequence) or isinstance(modules, (nn.ModuleList, nn.Sequential)):
+        groups = [_group_of(model, entry) for entry in modules]
+    else:
+        raise _bad(
+            f"modules is a {type(modules).__name__}; give a list of submodules or names, a regular "
+            "expression, or a function of the model that returns a list"
+        )
+    return _finish(model, groups)
+
+
+def from_unit_names(model: nn.Module, names: Sequence[tuple[str, Sequence[str], Sequence[str]]]) -> list[LayerModule]:
+    """Layer modules from (name, unit names, loose tensors' names), as a checkpoint has them.
+
+    Raises:
+      EgeriaError: [CHECKPOINT_MISMATCH] the model has no such submodule.
+    """
+    model = unwrap(model)
+    result = []
+    try:
+        for name, units, loose in names:
+            result.append(
+                LayerModule(
+                    name,
+                    tuple(model.get_submodule(unit) for unit in units),
+                    tuple(units),
+                    tuple((entry, model.get_submodule(entry.rpartition(".")[0])) for entry in loose),
+                )
+            )
+    except AttributeError as error:
+        raise EgeriaError(
+            "CHECKPOINT_MISMATCH",
+            f"the checkpoint speaks of another model: {error}; resume with "
+            "the model that it was written for, or without the Egeria part of the "
+            "checkpoint",
+        ) from None
+    return result
+
+
+def has_parameters(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
+
+
+def _bad(text: str) -> EgeriaError:
+    return EgeriaError("BAD_PARTITION", text)
+
+
+# By structure.
+
+
+@dataclasses.dataclass
+class _Block:
+    """What is never cut: one submodule with the normalisations and activations that follow it."""
+
+    stage: str
+    units: list[tuple[str, nn.Module]]
+
+    @property
+    def name(self) -> str:
+        return self.units[0][0]
+
+    def parameter_count(self) -> int:
+        return _count(unit for _, unit in self.units)
+
+
+def _count(modules: Iterator[nn.Module] | Sequence[nn.Module]) -> int:
+    parameters = {id(parameter): parameter.numel() for module in modules for parameter in module.parameters()}
+    return sum(parameters.values())
+
+
+def _is_list(module: nn.Module) -> bool:
+    return isinstance(module, (nn.Sequential, nn.ModuleList, nn.ModuleDict))
+
+
+def _is_heavy(module: nn.Module) -> bool:
+    """False for normalisations, activations, pooling, dropout: what belongs to the layer before it."""
+    return any(parameter.dim() >= 2 for parameter in module.parameters())
+
+
+def _children(module: nn.Module, prefix: str) -> list[tuple[str, nn.Module]]:
+    return [(f"{prefix}.{name}" if prefix else name, child) for name, child in module.named_children()]
+
+
+def _in_lists(module: nn.Module) -> int:
+    """Parameters of `module`, at any depth, in lists of several blocks or of many layers (two layers in a sequence
+    are rather the inside of a block)."""
+    if _is_list(module):
+        heavy = [child for child in module.children() if _is_heavy(child)]
+        blocks = sum(next(child.children(), None) is not None for child in heavy)
+        if blocks >= 2 or len(heavy) >= 4:
+            return _count([module])
+    return sum(_in_lists(child) for child in module.children())
+
+
+class _Positions:
+    """Where submodules are called in a forward pass."""
+
+    def __init__(self, calls: Sequence[nn.Module]):
+        self._first: dict[int, int] = {}
+        self._last: dict[int, int] = {}
+        for position, module in enumerate(calls):
+            self._first.setdefault(id(module), position)
+            self._last[id(module)] = position
+
+    def sort(self, entries: list[_Entry]) -> list[_Entry]:
+        """What has weights goes where it is called first; what has none (an activation, a dropout) where it is
+        called last, so that it does not freeze while something active still calls it. What is not called stays
+        behind the one that it is defined after, or goes to the end if it has no weights."""
+        keyed: list[tuple[float, int, _Entry]] = []
+        position = -1.0
+        for index, entry in enumerate(entries):
+            with_weights = has_parameters(entry.module)
+            table = self._first if with_weights else self._last
+            found = [table[id(inner)] for inner in entry.module.modules() if id(inner) in table]
+            if found:
+                position = min(found) if with_weights else max(found)
+            keyed.append((position if found or with_weights else float("inf"), index, entry))
+        return [entry for _, _, entry in sorted(keyed, key=lambda item: item[:2])]
+
+
+@dataclasses.dataclass
+class _Entry:
+    """A submodule that is not looked into."""
+
+    stage: str
+    name: str
+    module: nn.Module
+
+
+class _Blocks:
+    """Collects the blocks of a model, in the order of their calls or, where that is not known, their
+    definition."""
+
+    def __init__(self, model: nn.Module, calls: Sequence[nn.Module] | None):
+        self._total = max(1, _count([model]))
+        self._entries: list[_Entry] = []
+        self._add_children(model, "", stage=None)
+        entries = self._entries if calls is None else _Positions(calls).sort(self._entries)
+        self.blocks: list[_Block] = []
+        waiting: list[tuple[str, nn.Module]] = []  # light ones before the first heavy one
+        for entry in entries:
+            if _is_heavy(entry.module):
+                self.blocks.append(_Block(entry.stage, [*waiting, (entry.name, entry.module)]))
+                waiting = []
+            else:
+                # Not a stage of its own: it goes with the layer before it, wherever that is.
+                (self.blocks[-1].units if self.blocks else waiting).append((entry.name, entry.module))
+        if self.blocks:
+            self.blocks[-1].units += waiting
+        self._separate_stages()
+
+    def _add_children(self, module: nn.Module, prefix: str, stage: str | None) -> None:
+        for name, child in _children(module, prefix):
+            self._add(name, child, stage)
+
+    def _add(self, name: str, module: nn.Module, stage: str | None) -> None:
+        large = _count([module]) >= _LARGE_SHARE * self._total
+        composite = any(next(child.children(), None) is not None for child in module.children())
+        if _is_list(module) and len(module) > 0 and (stage is None or (large and composite)):
+            self._add_children(module, name, stage=name)
+        elif not _is_list(module) and self._is_container(module):
+            self._add_children(module, name, stage=None)
+        else:
+            self._entries.append(_Entry(stage or name, name, module))
+
+    def _separate_stages(self) -> None:
+        """Two lists whose entries are called in turn are no stages; each run of blocks of one list is."""
+        ended: dict[str, int] = {}
+        last = None
+        for block in self.blocks:
+            stage = block.stage
+            if stage != last and last is not None:
+                ended[last] = ended.get(last, 0) + 1
+            last = stage
+            block.stage = f"{stage}#{ended.get(stage, 0)}"
+
+    def _is_container(self, module: nn.Module) -> bool:
+        count = _count([module])
+        # Tables do not count: a small model with a large vocabulary has most of its parameters there.
+        kinds = (nn.Embedding, nn.EmbeddingBag)
+        tables = _count([inner for inner in module.modules() if isinstance(inner, kinds)])
+        return count >= _ENTERED_SHARE * self._total and _in_lists(module) >= 0.5 * (count - tables) > 0
+
+
+def _by_structure(model: nn.Module, calls: Sequence[nn.Module] | None) -> list[LayerModule]:
+    blocks = _Blocks(model, calls).blocks
+    if len(blocks) < 2:
+        raise _bad(
+            f"the model has {len(blocks)} block(s) with weights, and the last never freezes; say with "
+            "`modules` where it can be cut"
+        )
+    last = [block for block in blocks if block.stage == blocks[-1].stage]
+    if len(last) > 1 and sum(block.parameter_count() for block in last) >= _LARGE_SHARE * _count([model]):
+        blocks[-1].stage = blocks[-1].name  # the head alone stays active for ever, not the stage that ends with it
+    infos = [(block.name, block.stage, block.parameter_count()) for block in blocks]
+    try:
+        cuts = _native.partition(infos, [])
+    except RuntimeError as error:
+        raise _bad(f"{error}; say with `modules` where the model can be cut") from None
+    groups = [(name, [unit for block in blocks[begin:end] for unit in block.units]) for name, begin, end in cuts]
+    return _finish(model, groups)
+
+
+# As the user says.
+
+_Group = tuple[str, list[tuple[str, nn.Module]]]
+
+
+def _group_of(model: nn.Module, entry: nn.Module | Sequence[nn.Module | str] | str) -> _Group:
+    names = {id(module): name for name, module in model.named_modules()}
+    units: list[tuple[str, nn.Module]] = []
+    for item in [entry] if isinstance(entry, (str, nn.Module)) else entry:
+        if isinstance(item, nn.Module):
+            item = unwrap(item) if id(item) not in names else item
+            if not names.get(id(item)):
+                raise _bad(
+                    f"a {type(item).__name__} in `modules` is no submodule of the model; list submodules "
+                    "of the very model that is attached"
+                )
+            units.append((names[id(item)], item))
+        elif isinstance(item, str):
+            units += _named_or_matching(model, item)
+        else:
+            raise _bad(f"`modules` has a {type(item).__name__}; its entries are submodules, lists of them, or names")
+    if not units:
+        raise _bad("`modules` has an empty entry; leave it out")
+    name = units[0][0] if len(units) == 1 else f"{units[0][0]}-{units[-1][0]}"
+    return name, units
+
+
+def _named_or_matching(model: nn.Module, text: str) -> list[tuple[str, nn.Module]]:
+    named = dict(model.named_modules())
+    if text and text in named:
+        return [(text, named[text])]
+    return [(name, module) for name, module, _ in _matches(model, text)]
+
+
+def _matches(model: nn.Module, pattern: str) -> list[tuple[str, nn.Module, str]]:
+    """(name, submodule, key) of the outermost submodules whose whole name matches."""
+    try:
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise _bad(f"'{pattern}' is neither a submodule's name nor a regular expression ({error})") from None
+    found: list[tuple[str, nn.Module, str]] = []
+    for name, module in model.named_modules():
+        match = expression.fullmatch(name) if name else None
+        if match and not any(name.startswith(outer + ".") for outer, _, _ in found):
+            found.append((name, module, next((group for group in match.groups() if group is not None), name)))
+    if not found:
+        example = next((name for name, _ in model.named_modules() if name), "")
+        raise _bad(f"'{pattern}' matches no submodule's whole name; a name is, for example, '{example}'")
+    return found
+
+
+def _by_group(model: nn.Module, pattern: str) -> list[_Group]:
+    groups: dict[str, list[tuple[str, nn.Module]]] = {}
+    for name, module, key in _matches(model, pattern):
+        groups.setdefault(key, []).append((name, module))
+    return list(groups.items())
+
+
+# Both.
+
+
+def _finish(model: nn.Module, groups: list[_Group]) -> list[LayerModule]:
+    if len(groups) < 2:
+        raise _bad(f"{len(groups)} layer module(s): the last one never freezes, so that at least two are needed")
+    owner_of: dict[int, str] = {}  # submodule, at any depth, to layer module
+    for name, units in groups:
+        for unit_name, unit in units:
+            for inner in unit.modules():
+                other = owner_of.setdefault(id(inner), name)
+                if other != name and has_parameters(inner):
+                    raise _bad(f"submodule '{unit_name}' is in the layer modules '{other}' and '{name}'; list it once")
+    owned = {id(parameter) for _, units in groups for _, unit in units for parameter in unit.parameters()}
+    loose, homeless = _loose(model, groups, owned)
+    if homeless:
+        more = f" and {len(homeless) - 1} more" if len(homeless) > 1 else ""
+        raise _bad(
+            f"the parameter '{homeless[0]}'{more} belongs to no layer module; every parameter must belong "
+            "to one (the last never freezes): add the submodule that holds it to `modules`"
+        )
+    names = _unique([name for name, _ in groups])
+    return [
+        LayerModule(
+            unique,
+            tuple(unit for _, unit in units),
+            tuple(unit_name for unit_name, _ in units),
+            tuple(loose.get(index, ())),
+        )
+        for index, (unique, (_, units)) in enumerate(zip(names, groups))
+    ]
+
+
+def _loose(
+    model: nn.Module, groups: list[_Group], owned: set[int]
+) -> tuple[dict[int, list[tuple[str, nn.Module]]], list[str]]:
+    """Tensors that containers hold directly, by layer module: the first one inside the container, since what is
+    held so is mostly added to its input. Second: names of parameters that are in no layer module at all."""
+    inside = {id(inner) for _, units in groups for _, unit in units for inner in unit.modules()}
+    loose: dict[int, list[tuple[str, nn.Module]]] = {}
+    homeless: list[str] = []
+    for prefix, container in model.named_modules():
+        if id(container) in inside:
+            continue
+        home = next(
+            (
+                index
+                for index, (_, units) in enumerate(groups)
+                if any(not prefix or name.startswith(prefix + ".") for name, _ in units)
+            ),
+            None,
+        )
+        own = [*container.named_parameters(recurse=False), *container.named_buffers(recurse=False)]
+        for short, tensor in own:
+            name = f"{prefix}.{short}" if prefix else short
+            if id(tensor) in owned:
+                continue
+            if home is not None:
+                owned.add(id(tensor))
+                loose.setdefault(home, []).append((name, container))
+            elif isinstance(tensor, nn.Parameter):
+                homeless.append(name)
+    return loose, homeless
+
+
+def _unique(names: list[str]) -> list[str]:
+    """Names with a number added where one comes again."""
+    seen: dict[str, int] = {}
+    result = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        result.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
+    return result

@@ -1,0 +1,45 @@
+"""These hooks on a model keep nothing alive, and copies of the model do not call them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+# What copies become: whatever it is called with, it does nothing and returns None. A pickle with it can be read
+# where this package is not installed.
+NO_HOOK = contextlib.nullcontext().__exit__
+
+
+class Inert:
+    """Copies of it do nothing."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return NO_HOOK
+
+    def __reduce__(self) -> Any:
+        return getattr, (contextlib.nullcontext(), "__exit__")  # which is NO_HOOK
+
+
+class PassHook(Inert):
+    """Forward hook, before or after, that calls a method of an object of this process, if it is still there."""
+
+    def __init__(self, method: Callable[..., None]):
+        self._method = weakref.WeakMethod(method)
+        self._pid = os.getpid()
+
+    def __call__(self, module: nn.Module, *arguments: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        method = self._method() if os.getpid() == self._pid else None
+        if method is not None:
+            method(*arguments)
+
+
+def has_own_forward(module: nn.Module) -> bool:
+    return getattr(module.forward, "__func__", None) is type(module).forward

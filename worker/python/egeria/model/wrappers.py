@@ -1,0 +1,32 @@
+"""This file looks through the wrappers around a model, DistributedDataParallel and torch.compile, and finds them."""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The user's own module under DistributedDataParallel and torch.compile, in whichever order they are."""
+    while True:
+        if isinstance(model, DistributedDataParallel):
+            model = model.module
+        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
+            model = model._orig_mod
+        else:
+            return model
+
+
+def wrappers_of(model: nn.Module) -> list[nn.Module]:
+    """DistributedDataParallel and torch.compile around `model`, wherever they were made; found among all
+    objects."""
+    dynamo = sys.modules.get("torch._dynamo")
+    kinds = (DistributedDataParallel,) if dynamo is None else (DistributedDataParallel, dynamo.OptimizedModule)
+    return [
+        found
+        for found in gc.get_objects()
+        if issubclass(type(found), kinds) and "_modules" in found.__dict__ and unwrap(found) is model
+    ]

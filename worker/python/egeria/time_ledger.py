@@ -1,0 +1,24 @@
+"""The ledger tells what freezing has saved of the training's time, and what Egeria has taken of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from egeria import _native
+
+
+class TimeLedger(_native.Account):
+    """Adds up seconds, from step to step and by what they were spent on; worker/session/account.h says how.
+
+    Owned by the training thread.
+    """
+
+    @contextlib.contextmanager
+    def spend(self, what: str) -> Iterator[None]:
+        """The block's time is Egeria's own. That of a block inside it is spent on what that one says."""
+        self.begin()
+        try:
+            yield
+        finally:
+            self.end(what)

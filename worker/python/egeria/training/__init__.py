@@ -1,0 +1,1 @@
+"""This folder has sessions, which are Egeria in a training loop."""

@@ -1,0 +1,216 @@
+"""A SessionLink decides when a session links to the controller, what goes over the link in a step, and when it starts
+anew or ends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+from egeria.config import Config
+from egeria.errors import EgeriaError
+from egeria.gradients.gradient_readings import GradientReadings
+from egeria.model.inputs import GraphError, RootInputs
+from egeria.time_ledger import TimeLedger
+from egeria.training.controller_link import Link, LinkTarget, start_link
+from egeria.training.step_shares import StepShares
+
+_logger = logging.getLogger("egeria")
+
+# The link starts at the end of this step, when sizes that vary have had a chance to show, and is tried again at
+# twice as many steps where the model's inputs have not been seen.
+_FIRST_START = 2
+_LAST_START = 64
+# How often the ranks ask each other whether one of them needs a new recording of the model.
+_RECORD_ANEW_EVERY = 256
+_MOST_RECORDINGS = 4
+
+
+class SessionLink:
+    """In the order of a step: before_forward(); at its end, while there is a link, agree() and look_ahead(), else
+    start() where it is due; end_step(). Owned by the training thread.
+
+    Attributes:
+      link: None before it has started, and once it has failed.
+      is_wanted: it is still to start.
+      captured: the inputs of the step under way, or the attempt to copy them.
+      recordings: of the model, after the first one.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        number: int,
+        ledger: TimeLedger,
+        gradients: GradientReadings,
+        shares: StepShares,
+        tell: Callable[[str, Exception | None], None],
+    ):
+        """
+        Args:
+          number: of the session in this process.
+          tell: is told what could not be done, and why.
+        """
+        self.link: Link | None = None
+        self.is_wanted = config.address() is not None
+        self.captured = False
+        self.recordings = 0
+        self._config = config
+        self._number = number
+        self._ledger = ledger
+        self._gradients = gradients
+        self._shares = shares
+        self._tell = tell
+        self._probing = True
+        self._sampling: Any = None  # the request that the step under way answers
+        self._inputs: list[RootInputs] = []  # of the model, the newest last
+        self.resume(0)
+
+    def resume(self, step: int) -> None:
+        """The first try to start is soon after this step."""
+        self._tries_from = step
+        self._start_at = step + _FIRST_START
+
+    def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Before a forward pass of training: keeps its inputs, where they are asked for or a start needs them."""
+        if self.captured or not self._probing or (self._sampling is None and not self.is_wanted):
+            return
+        self.captured = True
+        try:
+            with self._ledger.spend("probes"):
+                inputs = RootInputs(args, kwargs, self._config.probe_batch())
+                self._inputs = [*self._inputs[-1:], inputs] if self.is_wanted else [inputs]
+        except GraphError as error:
+            self._cannot_probe(str(error))
+        except Exception as error:  # pylint: disable=broad-exception-caught
+            self._cannot_probe("the model's inputs cannot be copied", error)
+
+    def end_step(self) -> None:
+        self.captured = False
+
+    def is_due(self, step: int) -> bool:
+        """Whether a start is to be tried after this step."""
+        return self.is_wanted and step >= self._start_at
+
+    def start(self, target: LinkTarget, group: dist.ProcessGroup | None) -> bool:
+        """Analyses the model and starts the link. A collective.
+
+        Returns:
+          False where no rank has started, since some have not seen the model's inputs: to be tried again later. A
+          wrapper that was made after attach() may be compiled with everything inside it.
+        """
+        try:
+            self.link = start_link(target, group, self._inputs if self._probing else [], self._number)
+        except EgeriaError as error:
+            self._end_tries()
+            self._tell("this training is not watched", error)
+            return True
+        if self.link is None:
+            return self._postpone(target.step)
+        self._end_tries()
+        return True
+
+    def agree(self, step: int) -> Any:
+        """Sends what this step was asked for, and lets the ranks agree. Whatever fails here on one rank alone, it goes
+        on agreeing with the others, which wait for it. A collective.
+
+        Returns:
+          The plan that all ranks apply now, or None.
+        """
+        link = self._linked()
+        taken = self.captured and self._probing
+        if self._sampling is not None and (taken or link.sharded):
+            inputs = self._inputs[-1] if taken and self._inputs else None
+            self._inputs = []
+            with self._ledger.spend("probes"):
+                self._try_to_probe(lambda: link.probe(self._sampling, step, inputs))
+        self._gradients.offer(link.native, step)
+        if self._probing:
+            with self._ledger.spend("snapshots"):
+                self._try_to_probe(lambda: link.answer_snapshot(step))
+        with self._ledger.spend("agreement"):
+            return link.native.commit(step)
+
+    def look_ahead(self, step: int) -> None:
+        """What the next step is asked for; or records the model anew, with sizes that vary. A collective."""
+        link = self._linked()
+        if (
+            step % _RECORD_ANEW_EVERY == 0
+            and self.recordings < _MOST_RECORDINGS
+            and not link.agree(not link.outgrown)
+            and link.agree(self._probing)
+        ):
+            self._restart(step)
+            return
+        self._sampling = link.native.sampling_for(step + 1) if self._probing or link.sharded else None
+        self._gradients.begin(link.native.gradients_for(step + 1))
+
+    def drop(self) -> None:
+        """After an error: there is no link any more."""
+        link = self._end_link()
+        self.is_wanted = False
+        if link is not None:
+            try:
+                link.native.stop(False)
+            except Exception:  # pylint: disable=broad-exception-caught
+                _logger.debug("egeria: the line to the controller did not end in order", exc_info=True)
+
+    def stop_measuring(self) -> None:
+        self._gradients.end()
+        self._shares.close()
+
+    def stop(self, finished: bool) -> None:
+        """Ends the link, if there is one, in bounded time. `finished`: the training has ended normally."""
+        if self.link is not None:
+            self.link.native.stop(finished)
+
+    def _linked(self) -> Link:
+        assert self.link is not None
+        return self.link
+
+    def _end_link(self) -> Link | None:
+        link, self.link = self.link, None
+        self._sampling = None
+        self.stop_measuring()
+        return link
+
+    def _restart(self, step: int) -> None:
+        self._linked().native.stop(False)
+        self._end_link()
+        self.recordings += 1
+        self.is_wanted = True
+        self.resume(step)
+
+    def _end_tries(self) -> None:
+        self.is_wanted = False
+        self._inputs = []
+
+    def _postpone(self, step: int) -> bool:
+        tried = step - self._tries_from
+        if tried > _LAST_START * _FIRST_START:
+            self.is_wanted = False
+            why = (
+                "the model's forward pass is never seen"
+                if self._probing
+                else "what the model is called with cannot be copied"
+            )
+            _logger.warning(
+                "egeria: %s, so this training is not watched; attach the model that is called in the training loop", why
+            )
+            return True
+        self._start_at = step + tried
+        return False
+
+    def _try_to_probe(self, action: Callable[[], None]) -> None:
+        """A failure ends the probes of this rank."""
+        try:
+            action()
+        except Exception as error:  # pylint: disable=broad-exception-caught
+            self._cannot_probe("a probe failed", error)
+
+    def _cannot_probe(self, what: str, error: Exception | None = None) -> None:
+        self._probing = False
+        self._inputs = []
+        self._tell(f"{what}; this process takes no readings", error)

@@ -1,0 +1,110 @@
+"""Reports tells the controller about each step: its loss, its learning rates, and how many steps there will be."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from egeria.model.lr_schedules import counts_processes, unwrapped
+
+
+@dataclasses.dataclass
+class _Report:
+    step: int
+    learning_rates: list[float]
+    zero_lr_prefix: int
+    losses: list[Tensor]
+
+
+class Reports:
+    """Puts losses to the steps that they belong to. A loss may come before its optimizer.step(), or after it and
+    before the next forward pass, or never; several of one step (micro-batches) are averaged.
+
+    A report goes out as soon as it is complete. `link` may be None: then nothing is sent.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0  # since attach()
+        self.any_loss = False
+        self._losses: list[Tensor] = []  # of the step under way
+        self._pending: _Report | None = None  # of the step that has ended last
+        self._forward = False  # the step under way has begun
+        self._late = False  # losses come after optimizer.step()
+
+    def forward(self) -> None:
+        """A training forward pass begins."""
+        self._forward = True
+
+    def add_loss(self, loss: Tensor | float | None, link: Any, prefix: int) -> None:
+        """The user reports a loss: a scalar, or a tensor whose mean is taken."""
+        if loss is None:
+            return
+        self.any_loss = True
+        value = loss.detach() if isinstance(loss, Tensor) else torch.tensor(float(loss))
+        value = value.mean() if value.dim() > 0 else value
+        if self._forward or self.steps == 0:
+            self._losses.append(value)
+            return
+        self._late = True
+        if self._pending is not None:
+            self._pending.losses.append(value)
+            self.flush(link, prefix)
+
+    def end_step(self, step: int, learning_rates: list[float], zero_lr_prefix: int, link: Any, prefix: int) -> None:
+        """The optimizer has stepped; the first `zero_lr_prefix` layer modules have learning rates of 0. What was
+        missing of the step before will not come."""
+        self.flush(link, prefix)
+        self.steps += 1
+        self._pending = _Report(step, learning_rates, zero_lr_prefix, self._losses)
+        self._losses = []
+        self._forward = False
+
+    def correct_still(self, zero_lr_prefix: int) -> None:
+        """The order of the layer modules is known now: of the step that has ended last."""
+        if self._pending is not None:
+            self._pending.zero_lr_prefix = zero_lr_prefix
+
+    def boundary(self, link: Any, prefix: int) -> None:
+        """What happens between two steps has happened: `prefix` layer modules are frozen now."""
+        if not self._late:
+            self.flush(link, prefix)
+
+    def flush(self, link: Any, prefix: int) -> None:
+        """Sends what is pending as it is."""
+        report, self._pending = self._pending, None
+        if report is None or link is None:
+            return
+        losses = report.losses
+        loss = None
+        if losses:
+            loss = losses[0] if len(losses) == 1 else torch.stack([entry.float() for entry in losses]).mean()
+        link.native.report(report.step, loss, report.learning_rates, prefix, report.zero_lr_prefix)
+
+
+def total_steps_of(scheduler: Any, step: int) -> int | None:
+    """Optimizer steps of the whole training, as far as a learning-rate scheduler knows them.
+
+    Args:
+      step: steps taken since the scheduler began. One that has not been stepped as often counts epochs, and tells
+        nothing about steps.
+    """
+    if counts_processes(scheduler):
+        return None
+    scheduler = unwrapped(scheduler, "scheduler")
+    if scheduler is None or step < 2 or getattr(scheduler, "last_epoch", 0) < step - 1:
+        return None
+    schedulers = torch.optim.lr_scheduler
+    if isinstance(scheduler, schedulers.OneCycleLR):
+        return int(scheduler.total_steps)
+    if isinstance(scheduler, schedulers.CosineAnnealingLR):
+        return int(scheduler.T_max)
+    if isinstance(scheduler, schedulers.PolynomialLR):
+        return int(scheduler.total_iters)
+    if isinstance(scheduler, schedulers.SequentialLR):
+        last = scheduler._schedulers[-1]
+        rest = getattr(last, "T_max", None) or getattr(last, "total_iters", None)
+        return int(scheduler._milestones[-1] + rest) if rest else None
+    return None

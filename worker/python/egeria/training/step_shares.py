@@ -1,0 +1,136 @@
+"""StepShares measures, while the first steps run, which part of a step's time freezing a layer module saves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from egeria.model.isolation import device_of
+from egeria.model.modules import LayerModule
+
+
+class StepShares:
+    """Measures steps passively: the time between the arrivals of two gradients in a backward pass is taken for what the
+    second one's layer module costs there, and the optimizer's step is shared out by the number of parameters. What
+    freezing saves beyond that (communication that does not overlap, memory) is not counted, nor the forward pass, which
+    frozen layers still need without a cache.
+
+    Owned by the training thread.
+
+    Attributes:
+      known: by the layer module's name, part of the time of a step with nothing frozen, 0..1: from a checkpoint, or
+        as the ranks have agreed on it.
+    """
+
+    def __init__(self, model: nn.Module):
+        """
+        Args:
+          model: with its wrappers.
+        """
+        self.known: dict[str, float] = {}
+        self._model = model
+        self._mark = _marker(device_of(model))
+        self._seconds: dict[int, float] = {}  # by parameter
+        self._optimizer = 0.0
+        self._total = 0.0
+        self._marks: list[tuple[int, Any]] = []  # of the step under way: (parameter, or one of the below)
+        self._handles: list[RemovableHandle] = []
+
+    def begin(self, modules: Sequence[LayerModule]) -> None:
+        """The step that begins is measured; nothing is frozen in it."""
+        self._unhook()
+        if _compiled(self._model):
+            return  # all gradients of a compiled graph arrive together
+        for module in modules:
+            for _, parameter in module.parameters():
+                if parameter.requires_grad and not hasattr(parameter, "device_mesh"):
+                    self._handles.append(parameter.register_hook(self._hook_of(id(parameter))))
+        self._marks = [(_BEGIN, self._mark())] if self._handles else []
+
+    def after_forward(self) -> None:
+        self._note(_BACKWARD)
+
+    def before_step(self) -> None:
+        self._note(_OPTIMIZER)
+
+    def end(self) -> None:
+        """After the step."""
+        self._unhook()
+        marks, self._marks = self._marks, []
+        if not marks:
+            return
+        marks.append((_END, self._mark()))
+        for (before, earlier), (what, later) in zip(marks, marks[1:]):
+            if before == _OPTIMIZER and what in (_OPTIMIZER, _END):
+                self._optimizer += _seconds(earlier, later)
+            elif what not in (_BACKWARD, _OPTIMIZER, _END):
+                self._seconds[what] = self._seconds.get(what, 0.0) + _seconds(earlier, later)
+        self._total += _seconds(marks[0][1], marks[-1][1])
+
+    def of(self, modules: Sequence[LayerModule]) -> list[float]:
+        """The shares of layer modules; 0 where nothing is known of them."""
+        counts = [sum(parameter.numel() for _, parameter in module.parameters()) for module in modules]
+        shares = []
+        for module, count in zip(modules, counts):
+            seconds = [
+                self._seconds[id(parameter)] for _, parameter in module.parameters() if id(parameter) in self._seconds
+            ]
+            if seconds and self._total > 0:
+                whole = sum(seconds) + self._optimizer * count / max(1, sum(counts))
+                shares.append(min(1.0, max(0.0, whole / self._total)))
+            else:
+                shares.append(self.known.get(module.name, 0.0))
+        return shares
+
+    def close(self) -> None:
+        """Leaves no hook behind."""
+        self._unhook()
+        self._marks = []
+
+    def _hook_of(self, parameter: int) -> Callable[[Tensor], None]:
+        return lambda _: self._note(parameter)
+
+    def _note(self, what: int) -> None:
+        if self._marks:
+            self._marks.append((what, self._mark()))
+
+    def _unhook(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+
+# What is marked besides parameters, whose ids are positive.
+_BEGIN, _BACKWARD, _OPTIMIZER, _END = -1, -2, -3, -4
+
+
+def _marker(device: torch.device) -> Callable[[], Any]:
+    """Of the processor's clock, or an event of the accelerator's present stream."""
+    if device.type == "cpu":
+        return time.perf_counter
+
+    def event() -> torch.Event:
+        made = torch.Event(device=device, enable_timing=True)
+        made.record()
+        return made
+
+    return event
+
+
+def _seconds(begin: Any, end: Any) -> float:
+    if isinstance(begin, float):
+        return end - begin
+    end.synchronize()
+    return begin.elapsed_time(end) / 1000
+
+
+def _compiled(model: nn.Module) -> bool:
+    return any(
+        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
+    )
