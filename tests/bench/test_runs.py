@@ -12,6 +12,7 @@ import torch
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
+from bench import tasks
 from bench.harness import bench, machine, schedules
 from bench.harness.command_line import main
 from bench.harness.errors import BenchError
@@ -32,8 +33,6 @@ from bench.harness.runs import (
     resolved_options,
 )
 from bench.harness.task import Quality, step_decay
-
-from bench import tasks
 from benchmarks import forced_freeze, saved_seconds
 
 # What rank 0 of a run that was not made reports.
