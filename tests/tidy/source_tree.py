@@ -7,6 +7,18 @@ import pathlib
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Comments and long lines in these folders are not mended yet, and so not yet held.
+NOT_YET_HELD = (
+    "common/policy/",
+    "controller/job/",
+    "controller/service/",
+    "proto/",
+    "tests/common/policy/",
+    "worker/agent/",
+    "worker/cache/client/",
+    "worker/python/",
+    "worker/session/",
+)
 
 
 @functools.cache
