@@ -59,7 +59,9 @@ def write_reports(out: pathlib.Path) -> list[pathlib.Path]:
         plots.draw_timeline(out / f"{name}-timeline.svg", runs)
         (out / f"{name}.md").write_text(task_report(runs, quality), encoding="utf-8")
         written.append(out / f"{name}.md")
-    (out / "README.md").write_text(overview(groups), encoding="utf-8")
+    notes = out / "notes.txt"  # written by hand, about records that the totals do not count
+    text = overview(groups, notes.read_text(encoding="utf-8") if notes.exists() else "")
+    (out / "README.md").write_text(text, encoding="utf-8")
     return [*written, out / "README.md"]
 
 
@@ -248,9 +250,11 @@ def task_report(runs: Group, quality: Quality) -> str:
     return "\n".join(text).rstrip() + "\n"
 
 
-def overview(groups: Sequence[Group]) -> str:
-    """README.md: what all tasks come to."""
+def overview(groups: Sequence[Group], notes: str = "") -> str:
+    """README.md: the totals over all tasks, with the notes of the folder below them."""
     text = ["# Results of `egeria bench`", "", *_sums(groups), ""]
+    if notes:
+        text += [notes.strip(), ""]
     for runs in groups:
         if runs.profile == "small":
             lines = verdicts(runs, tasks.task_class(runs.task).quality)
