@@ -10,10 +10,10 @@
 
 namespace egeria::run {
 
-// What the command line of egeria-run says. Its own options come first and begin with --egeria-; from the
+// The command line of egeria-run, taken apart. Its own options come first and begin with --egeria-; from the
 // first argument that does not, all belong to torchrun.
 struct Arguments {
-  bool help = false;  // as the first of torchrun's arguments, like the next
+  bool help = false;  // given as the first of torchrun's arguments, as is --version
   bool version = false;
   std::string controller;  // --egeria-controller, else EGERIA_CONTROLLER: an address, "none", or empty: start one
   // --egeria-cache, else EGERIA_CACHE: an address, a folder with an absolute path, or "none" or ""; not given: of the
@@ -34,7 +34,7 @@ absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& argumen
 
 const char* HelpText();
 
-// Of egeria-run's options, those that stand among torchrun's arguments, before a "--": probably a mistake.
+// The options of egeria-run that stand among torchrun's arguments, before a "--": probably a mistake.
 std::vector<std::string> MisplacedOptions(const std::vector<std::string>& torchrun);
 
 // True if torchrun is to start a program instead of a Python script.

@@ -79,7 +79,7 @@ void NodeCache::FindOrStart(const std::string& folder, const Signals& signals, a
   // Not to be had while an egeria-cache is just ending. With it, none ends.
   absl::StatusOr<FileLock> use = Lock(cache::UsersFile(folder), FileLock::Kind::kShared, signals, deadline);
   if (!use.ok()) return WarnThatThereIsNone(use.status());
-  // Of several jobs that start at the same moment one starts it, and the others adopt it.
+  // When several jobs start at the same moment, one of them starts the daemon, and the others adopt it.
   const absl::StatusOr<FileLock> starting = Lock(folder + "/starting", FileLock::Kind::kExclusive, signals, deadline);
   if (!starting.ok()) return WarnThatThereIsNone(starting.status());
   if (!CheckThatSomebodyListens(address).ok()) {

@@ -43,7 +43,7 @@ using ValueCheck = std::function<std::string(const T&)>;
 //   set.Add("log_level", &options.log_level, "lowest level that is logged", OneOf({"info", "error"}));
 //   auto outcome = set.Load(argc, argv, ProcessEnvironment(), std::cout);
 //
-// Thread-compatible. What the added pointers point to must outlive it.
+// Thread-compatible. The variables that the added pointers point to must outlive it.
 class OptionSet {
  public:
   enum class Outcome { kRun, kExit };

@@ -45,7 +45,7 @@ bool ReferenceChain::IsSaturated() const {
 
 namespace {
 
-// What the metric compares of the outputs.
+// Takes from the outputs the part that the metric compares.
 absl::StatusOr<std::vector<float>> ComparedOf(const std::vector<at::Tensor>& outputs, int64_t batch,
                                               plasticity::ActivationMetric metric) {
   try {
@@ -151,7 +151,7 @@ absl::StatusOr<ChainReading> ReferenceChain::Evaluate(const std::vector<at::Tens
   const Backend* backend = Find(selector_.Choose());
   absl::StatusOr<std::vector<float>> reference = Run(*backend, inputs, batch);
   if (!reference.ok() && backend != baseline_.get()) {
-    // What one backend cannot do, the baseline may: fall back, and leave the backend until it is measured
+    // The baseline may succeed where one backend fails: fall back, and leave the backend until it is measured
     // anew.
     selector_.Refuse(backend->name(), std::string(reference.status().message()));
     backend = baseline_.get();
