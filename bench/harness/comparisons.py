@@ -22,7 +22,7 @@ _STUDENT_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.
 
 
 class Verdict(str, enum.Enum):
-    """Of a difference that is positive where better, by the 90 % interval of its mean."""
+    """How a difference that is positive where better is judged, by the 90 % interval of its mean."""
 
     BEATS = "beats"
     LOSES = "loses"
@@ -67,7 +67,7 @@ class Spread:
 
     @property
     def half_width(self) -> float | None:
-        """Of the two-sided 90 % interval of the mean, by Student's t; None without a deviation."""
+        """Half of the two-sided 90 % interval of the mean, by Student's t; None without a deviation."""
         if self.deviation is None:
             return None
         quantile = _STUDENT_95[min(self.count - 1, len(_STUDENT_95)) - 1]
@@ -193,7 +193,9 @@ def group(records: Sequence[Record]) -> list[Group]:
             if (record["task"], record["profile"], record["ranks"]) == (task, profile, ranks)
             and record["settings"] == latest["settings"]
         ]
-        chosen.sort(key=lambda record: record["started"])  # of one label with other options the newest counts
+        chosen.sort(
+            key=lambda record: record["started"]
+        )  # among runs of one label with different options the newest counts
         others: dict[str, dict[int, Record]] = {}
         for record in chosen:
             if record["kind"] != Kind.PLAIN:

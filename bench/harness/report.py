@@ -32,7 +32,7 @@ from bench.harness.task import Quality
 _CLEARLY = 2.0
 # Times that differ by no more than this part of the plain run's are the same.
 _SAME_TIME = 0.02
-# Of the plain run's time.
+# A run that takes less than this part of the plain run's time is much faster.
 _MUCH_FASTER = 0.9
 
 
@@ -66,7 +66,7 @@ def write_reports(out: pathlib.Path) -> list[pathlib.Path]:
 
 
 def report_name(runs: Group) -> str:
-    """Of the file, without its ending."""
+    """The name of the report's file, without its ending."""
     return "-".join(
         [
             runs.task,
@@ -139,7 +139,7 @@ def _negative_control(early: Row | None, quality: Quality) -> str:
 
 
 def _against_clock(runs: Group, policy: Row, quality: Quality) -> list[str]:
-    """What the signal has earned over a plain clock."""
+    """The line that tells what the signal has earned over a plain clock."""
     gain, clock = difference(runs, policy.label, "staged", quality), row(runs, "staged", quality)
     if gain is None or clock is None:
         return []

@@ -42,7 +42,7 @@ _FIRST_ACT_BY_SIGNAL = 0.30
 
 
 class Kind(str, enum.Enum):
-    """What a run is for."""
+    """The purpose of a run."""
 
     PLAIN = "plain"  # without Egeria
     POLICY = "policy"
@@ -143,13 +143,13 @@ def control_share(time_ratio: float) -> float:
 
 
 def controller_flags(run: Run) -> list[str]:
-    """What of the run's options goes to the command line of its controller."""
+    """The options of a run that go to the command line of its controller."""
     backends = run.options.get(_REFERENCE_BACKENDS)
     return [] if backends is None else ["--reference-backends", ",".join(backends)]
 
 
 def positions(run: Run, task: Task) -> list[float]:
-    """Which steps of the plain schedule the run takes."""
+    """The steps of the plain schedule that the run takes."""
     steps = task.profile.steps
     if run.kind is Kind.DROP:
         return schedules.dropped(steps, run.share, task.rate)

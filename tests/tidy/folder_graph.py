@@ -1,4 +1,4 @@
-"""Which folder includes or imports which: python tests/tidy/folder_graph.py prints it for C++ and for the package."""
+"""The graphs of C++ and Python folders: python tests/tidy/folder_graph.py prints which includes or imports which."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def cpp_sources(order: Order) -> list[pathlib.Path]:
 
 
 def includes(source: str) -> list[str]:
-    """What a source includes by the repository's or the build's root; a header without a folder is not ours."""
+    """The headers that a source includes by a folder; a header without a folder is not ours."""
     return re.findall(r'^#include "([^"]+/[^"]+)"', source, re.MULTILINE)
 
 

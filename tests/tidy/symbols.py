@@ -20,7 +20,7 @@ from source_tree import files, name, text
 
 CPP_TREES = ("common/", "controller/", "worker/", "launcher/")
 PYTHON_TREES = ("worker/python/egeria/", "bench/")
-USERS = ("worker/python/examples/", "tests/benchmarks/")  # what these call is used
+USERS = ("worker/python/examples/", "tests/benchmarks/")  # functions that these call are used
 FOREIGN = "worker/commit/gloo_declarations/"  # copies of another library's headers
 CPP_COMMENT = re.compile(r"//.*")
 # A declaration in a header, or an inline definition, has the words of a type before the name; a call has none.

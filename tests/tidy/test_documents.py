@@ -10,6 +10,8 @@ from source_tree import ROOT, files, name, text
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s#]+)")
 NAMED = re.compile(r"`([\w./-]+\.md)`")
+# A path in backquotes; without an ending it may leave one open, as `tests/e2e` and `common/base/ids` do.
+PATH = re.compile(r"`((?:bench|common|controller|deploy|docs|launcher|proto|tests|worker)/[\w./-]+)`")
 
 
 def links(document: pathlib.Path) -> list[str]:
@@ -39,6 +41,15 @@ def test_what_documents_link_to_is_there() -> None:
         for document in documents()
         for link in links(document)
         if not (document.parent / link).exists()
+    ] == []
+
+
+def test_the_paths_that_documents_name_are_there() -> None:
+    assert [
+        f"{name(document)}: {path}"
+        for document in documents()
+        for path in PATH.findall(text(document))
+        if not (ROOT / path).exists() and not list(ROOT.glob(f"{path}.*"))
     ] == []
 
 

@@ -27,7 +27,7 @@ from source_tree import name
 def test_every_cpp_file_is_in_a_folder_that_has_a_place_in_the_order() -> None:
     order = cpp_order()
     places = {cpp_folder(order, name(path)) for path in cpp_sources(order)}
-    assert places == set(order.folders) - {"egeria"}  # what the build generates from proto/egeria
+    assert places == set(order.folders) - {"egeria"}  # the build generates this folder from proto/egeria
 
 
 def test_cpp_folders_include_downwards_only() -> None:

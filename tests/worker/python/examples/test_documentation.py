@@ -19,7 +19,7 @@ BLOCKS = DIFF.findall(TEXT)
 
 
 def difference(name: str) -> str:
-    """What Egeria adds to an example, each piece with the code lines around it."""
+    """The lines that Egeria adds to an example, each piece with the code lines around it."""
     whole = (EXAMPLES / name).read_text(encoding="utf-8").splitlines()
     pieces: list[list[str]] = []
     for line in difflib.unified_diff(plain_source(name).splitlines(), whole, n=1, lineterm=""):

@@ -44,7 +44,7 @@ from egeria.freeze.replicas import PackedBuffers, Rebuilt, Replicas
 from support.ending import end_process_group
 from support.sharded import whole
 
-SAMPLES = 8  # of all ranks together, a micro-batch
+SAMPLES = 8  # a micro-batch, all ranks together
 
 
 @dataclasses.dataclass
@@ -52,7 +52,7 @@ class Setup:
     """How a model is trained while its layers are switched at random."""
 
     model: Callable[..., Layered] = Layered
-    options: dict[str, Any] = dataclasses.field(default_factory=dict)  # of the model
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)  # the model's
     ddp: dict[str, Any] = dataclasses.field(default_factory=dict)
     ddp_type: type[DistributedDataParallel] = DistributedDataParallel
     rebuild: str = "auto"
@@ -94,7 +94,7 @@ def live_tensors() -> int:
 
 
 def logged_options(ddp: DistributedDataParallel | None) -> dict[str, Any]:
-    """What the reducer that is in force says of itself."""
+    """The options that the reducer in force says of itself."""
     logged = ddp._get_ddp_logging_data() if ddp is not None else {}
     names = ("static_graph", "find_unused_parameters", "gradient_as_bucket_view", "bucket_cap_bytes")
     return {name: int(logged.get(name) or 0) for name in names}
@@ -437,7 +437,7 @@ def power_sgd() -> dict[str, Any]:
 
 @scenario
 def without_rebuild() -> dict[str, Any]:
-    """What the rebuild is for: an unfreeze without it."""
+    """Shows what the rebuild is for: an unfreeze without it."""
     training = Training(Setup(compared=False))
     training.step(switch_to=3)
     training.step()
@@ -450,7 +450,7 @@ def without_rebuild() -> dict[str, Any]:
 
 @scenario
 def without_buffers_of_the_first_rank() -> dict[str, Any]:
-    """What pack_buffers() is for: running statistics freeze as each rank has them."""
+    """Shows what pack_buffers() is for: running statistics freeze as each rank has them."""
     training = Training(Setup(options={"norm": nn.BatchNorm1d}, compared=False))
     training.replicas.pack_buffers = lambda modules: PackedBuffers([], None)
     training.step()

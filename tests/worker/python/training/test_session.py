@@ -96,7 +96,7 @@ def same(one: Any, other: Any) -> bool:
     return one == other
 
 
-# What it does.
+# These tests are about what a session does.
 
 
 def test_what_was_saved_before_a_resume_follows_from_the_switches():
@@ -659,7 +659,7 @@ def test_the_rule_on_the_norm_of_activations_freezes_as_well(controller: Any, re
         controller=controller.address, batch_size=8, policy="actnorm", options=WINDOW, reference=reference
     ) as session:
         train_until(training, session, lambda: session.prefix >= 1)
-    # What was on its way when the decision was taken is stale; nothing is refused for another reason.
+    # Samples that were on their way when the decision was taken are stale; nothing is refused for another reason.
     refused = metric(controller.metrics(), "egeria_uploads_refused_total") or 0
     assert refused == (metric(controller.metrics(), "egeria_uploads_refused_total", reason="stale_request") or 0)
 
