@@ -18,7 +18,7 @@
 
 namespace egeria::reference {
 
-// The result of evaluating one sample.
+// What one evaluation of a sample gave.
 struct Evaluation {
   double plasticity = 0;  // distance between training's output and the reference's
   std::string backend;    // "int8", "bf16", "prepacked", "aten"
@@ -31,7 +31,7 @@ struct Evaluation {
 struct EvaluatorOptions {
   int threads = 1;            // intra-op threads of the reference
   std::vector<int> cpus;      // pin to these; empty: no pinning
-  double max_cpu_load = 0.5;  // evaluate only while other processes use less of the machine than this
+  double max_cpu_load = 0.5;  // of the machine, used by other processes; evaluate only under it
                               // (jobs that share no CPU)
   size_t max_queue_bytes = size_t{256} << 20;
   size_t max_samples_per_job = 4;                                             // the oldest is dropped
@@ -70,9 +70,9 @@ class Evaluator {
   struct Result {
     JobId job;
     ModuleIndex module;
-    int64_t step = 0;             // the sample's
-    int64_t request_version = 0;  // the sample's
-    int64_t tag = 0;              // the one given to SubmitSample
+    int64_t step = 0;             // of the sample
+    int64_t request_version = 0;  // of the sample
+    int64_t tag = 0;              // of SubmitSample
     absl::StatusOr<Evaluation> evaluation;
   };
   using Callback = std::function<void(const Result&)>;

@@ -7,17 +7,23 @@ import pathlib
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Comments and long lines in these folders are not mended yet, and so not yet held.
+# Comments and long lines in these folders are being mended, and so not yet held.
 NOT_YET_HELD = (
     "common/policy/",
     "controller/job/",
+    "controller/reference/evaluator.h",
     "controller/service/",
     "proto/",
     "tests/common/policy/",
+    "tests/worker/session/",
     "worker/agent/",
-    "worker/cache/client/",
+    "worker/cache/",
+    "worker/commit/",
+    "worker/freeze/",
+    "worker/planning/",
     "worker/python/",
     "worker/session/",
+    "worker/trainer/",
 )
 
 

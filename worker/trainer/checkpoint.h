@@ -16,17 +16,17 @@ namespace egeria::trainer {
 // Everything that a run needs to go on as if it had not stopped. Data order and augmentation are functions
 // of seed, epoch and step, so that the step says all about them.
 struct Checkpoint {
-  std::string run;  // has to be equal for a resume to make sense: RunIdentity()
+  std::string run;  // what has to be equal for a resume to make sense: RunIdentity()
   int64_t step = 0;
   int frozen_prefix = 0;
   int64_t applied_plan = 0;
   double seconds = 0;  // sums of the summary, up to here
   double frozen_share_steps = 0;
   double frozen_share_seconds = 0;
-  std::string cache_job;                      // the job whose entries the cache has; "": none
+  std::string cache_job;                      // whose entries the cache has; "": none
   double reinvested_saving = 0;               // the training is so much longer that it takes the time without it
   std::vector<int64_t> switches;              // step, unfreeze, prefix, identical, plan; one after the other
-  std::vector<at::Tensor> random_states;      // the default generator's, by rank
+  std::vector<at::Tensor> random_states;      // of the default generator, by rank
   std::map<std::string, at::Tensor> tensors;  // parameters, buffers, momentum
 };
 
@@ -45,7 +45,7 @@ absl::StatusOr<std::string> Encode(const Checkpoint& checkpoint);
 // Errors: INVALID_ARGUMENT [BAD_CHECKPOINT] truncated, damaged, or not one of these.
 absl::StatusOr<Checkpoint> Decode(const std::string& bytes);
 
-// Returns on all ranks what rank 0 reads from `path`; nothing if there is no such file. A collective.
+// What rank 0 reads from `path`, on all ranks; nothing if there is no such file. A collective.
 // Errors: UNAVAILABLE [CHECKPOINT_FAILED].
 absl::StatusOr<std::optional<std::string>> ReadOnRankZero(const std::string& path, int rank,
                                                           const worker::ProcessGroupPtr& group);

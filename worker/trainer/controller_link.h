@@ -15,14 +15,14 @@
 
 namespace egeria::trainer {
 
-// Tells the controller about this process. Pointers are only used during the call.
+// What the controller is to know of this process. Pointers are only used during the call.
 struct LinkDescription {
   const Options* options = nullptr;
   const worker::GroupMember* member = nullptr;
   const std::vector<worker::LayerModule>* modules = nullptr;
   std::vector<int64_t> image_shape;  // channels, height, width
   c10::Device device = c10::kCPU;
-  std::vector<double> step_shares;  // from StepSharesOfRankZero()
+  std::vector<double> step_shares;  // of StepSharesOfRankZero()
   int64_t total_steps = 0;
   std::vector<double> planned_learning_rates;
   double saved_before = 0;  // part of the training's time that was saved before `step`
@@ -33,7 +33,7 @@ struct LinkDescription {
 
 struct ControllerLink {
   std::unique_ptr<worker::Agent> agent;
-  // The weights that each module's graph names, of which its snapshot consists.
+  // What a snapshot of each module consists of: the weights that its graph names.
   std::vector<std::vector<worker::NamedTensor>> snapshot_tensors;
 };
 

@@ -98,8 +98,8 @@ class Run {
   std::unique_ptr<worker::Session> session_;
   int64_t saved_step_ = -1;
   size_t switches_shown_ = 0;
-  std::vector<worker::Switch> earlier_switches_;  // made by the run that was resumed
-  std::string cache_job_;                         // the job whose entries the cache has; "": none
+  std::vector<worker::Switch> earlier_switches_;  // of the run that was resumed
+  std::string cache_job_;                         // whose entries the cache has; "": none
   double seconds_ = 0;
   double share_steps_ = 0;    // sum over steps of the frozen share
   double share_seconds_ = 0;  // the same times the step's duration
@@ -170,7 +170,7 @@ absl::Status Run::PlanSteps(const std::optional<Checkpoint>& restored) {
   return absl::OkStatus();
 }
 
-// Two runs must have this in common for one to continue the other.
+// What two runs must have in common for one to continue the other.
 std::string Run::Identity() const {
   std::string modules;
   for (const worker::LayerModule& module : replica_->modules()) absl::StrAppend(&modules, " ", module.name());
@@ -304,7 +304,7 @@ absl::Status Run::Prepare() {
                                           MetricsAddress(options_.metrics, launch_.local_rank), options_.training_job));
     LogInfo("metrics of rank ", launch_.member.rank, " at port ", metrics_->port());
   }
-  // Random numbers during training may differ between ranks; the weights above may not.
+  // What is random during training may differ between ranks; the weights above may not.
   at::manual_seed(options_.seed * 1'000'003 + 1 + static_cast<uint64_t>(launch_.member.rank));
   EGERIA_ASSIGN_OR_RETURN(const std::optional<Checkpoint> restored, Restore());
   EGERIA_RETURN_IF_ERROR(PlanSteps(restored));
@@ -377,7 +377,7 @@ absl::StatusOr<Score> Run::Evaluate() {
   at::Tensor sums = at::zeros({2}, at::kDouble);  // correct answers, loss
   try {
     at::NoGradGuard no_gradients;
-    replica_->reducer().SyncBuffers();  // the next forward pass would do the same
+    replica_->reducer().SyncBuffers();  // as the next forward pass would
     replica_->SetTraining(false);
     const int64_t stride = kEvaluationBatch * launch_.member.world_size;
     for (int64_t begin = launch_.member.rank * kEvaluationBatch; begin < count; begin += stride) {

@@ -162,8 +162,8 @@ TEST(RankLink, ReadingsComeFromTheAskedRankOnly) {
   });
 }
 
-// Rank r knows this of step s in the tests below: module i has squares 10 i + r + s, the mean's are i + s, and its
-// progress is i - r.
+// What rank r knows of step s in the tests below: module i has squares 10 i + r + s and, of the mean, i + s, and
+// progress i - r.
 GradientSquares SquaresOf(int rank, int64_t step, int first_module) {
   GradientSquares squares;
   squares.samples = 8;

@@ -32,9 +32,9 @@ constexpr char kEntry = 'e';
 constexpr char kLength = 'l';
 constexpr size_t kKeyLength = 1 + sizeof(uint64_t);
 constexpr size_t kUuidLength = 36;
-// An entry costs so many bytes on disk beside its own.
+// What an entry costs on disk beside its own bytes.
 constexpr int64_t kOverhead = 128;
-// RocksDB's own files take at most so many bytes; where the quota is small, a part of it.
+// What RocksDB's own files take, at most; of a small quota a part.
 constexpr int64_t kOwnFiles = int64_t{1} << 20;
 // The file system's free space is looked at anew after this much has been written.
 constexpr int64_t kLookEvery = int64_t{64} << 20;
@@ -111,7 +111,7 @@ rocksdb::Options DatabaseOptions(const ActivationStore::Options& options, rocksd
   database.db_write_buffer_size = 2 * options.write_buffer_bytes;
   database.max_background_jobs = 2;
   database.max_open_files = MostOpenFiles();
-  // The disk then holds no more than what was written, so that it stays under the quota.
+  // What is on disk is what is written, so that it stays under the quota.
   database.allow_fallocate = false;
   database.keep_log_file_num = 2;
   database.max_log_file_size = 128 << 10;
@@ -123,7 +123,7 @@ std::shared_ptr<rocksdb::ColumnFamilyHandle> Owned(rocksdb::DB* db, rocksdb::Col
   return {handle, [db](rocksdb::ColumnFamilyHandle* last) { db->DestroyColumnFamilyHandle(last); }};
 }
 
-// How entries are written, and deleted.
+// Of entries, and of their deletion.
 rocksdb::WriteOptions EntryWrites() {
   rocksdb::WriteOptions writing;
   writing.disableWAL = true;

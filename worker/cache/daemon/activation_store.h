@@ -32,25 +32,25 @@ namespace egeria::cache {
 class PatientFiles;
 
 // The daemon's entries on disk, in a RocksDB: one column family per namespace (a job) and frozen prefix,
-// so that forgetting either gives its space back at once. A crash may lose entries, but never changes one: they carry
-// their own checksums (see entry.h), and this class looks at none of them.
+// so that forgetting either gives its space back at once. What is written may be lost with a crash, never changed: the
+// entries carry their own checksums (see entry.h), and this class looks at none of them.
 //
-// When room is short, entries go in this order. Other prefixes of the namespace that writes go first, unless they
-// were in use a moment ago (ranks may differ in theirs); then namespaces that nobody has attached to, the least
-// recently used first; then the new entry itself. A new entry is the one that is needed last, since each epoch takes
-// every sample once: keeping the older ones gives a hit rate of quota over size for any order of samples, and writes
-// nothing twice.
+// Who goes when room is short, in this order: what is idle, which is other prefixes of the namespace that writes,
+// unless they were in use a moment ago (ranks may differ in theirs), and then namespaces that nobody has attached to,
+// of each the least recently used first; then the new entry itself. A new entry is the one that is needed last, since
+// each epoch takes every sample once: keeping the older ones gives a hit rate of quota over size for any order of
+// samples, and writes nothing twice.
 //
-// Thread-safe. No method waits for compaction or another process. Only methods that drop prefixes may wait for the
-// disk's free space, and they do it without the lock.
+// Thread-safe. No method waits for compaction or another process; for the disk's free space only what drops prefixes
+// may, and without the lock.
 class ActivationStore {
  public:
   struct Options {
-    std::string folder;                       // made if it is missing; belongs to one daemon
-    int64_t quota_bytes = int64_t{32} << 30;  // for all namespaces together
+    std::string folder;                       // is made; belongs to one daemon
+    int64_t quota_bytes = int64_t{32} << 30;  // of all namespaces together
     int64_t soft_quota_bytes = 0;             // beyond it nothing idle stays, though there is room; 0: quota_bytes
-    int64_t namespace_quota_bytes = 0;        // for each, unless it asks for less; 0: quota_bytes
-    int64_t free_bytes = int64_t{2} << 30;    // nothing is stored while the file system has less
+    int64_t namespace_quota_bytes = 0;        // of each where it asks for no less; 0: quota_bytes
+    int64_t free_bytes = int64_t{2} << 30;    // that the file system keeps; less: nothing is stored
     int64_t write_buffer_bytes = int64_t{64} << 20;  // in memory, before it is written
     absl::Duration idle_after = absl::Seconds(30);   // without a use, a prefix of a job that goes on is idle
   };
@@ -59,13 +59,13 @@ class ActivationStore {
 
   struct Totals {
     int64_t entries = 0;
-    int64_t bytes = 0;  // all entries, with what the store adds to them
+    int64_t bytes = 0;  // of entries, with what the store adds to them
     int64_t namespaces = 0;
     int64_t evicted_bytes = 0;
     int64_t failures = 0;  // reads and writes that RocksDB refused
   };
 
-  // Opens the folder with the entries that it holds. Entries that cannot be read are removed: it is a cache.
+  // Opens the folder with what it holds. What cannot be read is removed: it is a cache.
   // Errors: ALREADY_EXISTS [STORE_IN_USE] another process has it; UNAVAILABLE [STORE] the folder cannot be made or
   // written, or its disk is full.
   static absl::StatusOr<std::unique_ptr<ActivationStore>> Open(const Options& options);

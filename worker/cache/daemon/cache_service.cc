@@ -17,10 +17,10 @@ namespace egeria::cache {
 namespace {
 
 constexpr int kMaxSamples = 65'536;
-constexpr size_t kChunk = size_t{1} << 20;  // bytes in one message
-// A message tells of so many bytes in shared memory: it costs as much as reading some hundred KiB.
+constexpr size_t kChunk = size_t{1} << 20;  // of a message with bytes
+// Of entries in shared memory that a message tells of: a message costs as much as reading some hundred KiB.
 constexpr int64_t kToldAtOnce = int64_t{4} << 20;
-// One call streams at most so many bytes; they are held in memory.
+// Of one call whose bytes are streamed; they are held in memory.
 constexpr uint64_t kMaxStreamed = uint64_t{256} << 20;
 
 template <typename... Args>
@@ -191,7 +191,7 @@ grpc::Status CacheService::GetShared(const Session& session, const Fingerprint& 
     return true;
   };
 
-  // The entries that are there are told in steps, from the first on.
+  // What is there, from the first on, is told in steps.
   int told = 0;
   bool good = true;
   int64_t hits = 0;

@@ -17,7 +17,7 @@
 
 namespace egeria::cache {
 
-// The service of egeria-cache: see proto/egeria/v1/cache.proto. Thread-safe; a session that ends while it is used stays
+// What egeria-cache serves: see proto/egeria/v1/cache.proto. Thread-safe; a session that ends while it is used stays
 // until its calls have ended.
 class CacheService final : public v1::Cache::Service {
  public:

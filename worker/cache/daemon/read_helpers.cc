@@ -46,7 +46,7 @@ void ReadHelpers::HelpUntilStopped() {
     lock.unlock();
     job->body();
     lock.lock();
-    // All parts of the job are done or taken.
+    // What there was to share is done or taken.
     std::erase(jobs_, job);
     if (--job->helping == 0) changed_.notify_all();
   }

@@ -13,7 +13,7 @@
 
 namespace egeria::cache {
 
-// Copies of the tensors that are to become an entry, so that the training goes on at once.
+// What is to become an entry: copies of the tensors, so that the training goes on at once.
 struct PendingEntry {
   PendingEntry(const Fingerprint& prefix, uint64_t sample, uint64_t input_hash, std::span<const EntryTensor> tensors);
   PendingEntry(PendingEntry&&) = default;  // the tensors stay where they are
@@ -24,16 +24,16 @@ struct PendingEntry {
   uint64_t input_hash;
   std::vector<std::byte> values;
   std::vector<EntryTensor> tensors;  // in `values`
-  size_t exact_bytes;                // length of the entry, which no format makes longer
+  size_t exact_bytes;                // of the entry, which no format makes longer
 };
 
 // Makes the entries of a job in one format, and knows what the format has done to them. Thread-safe.
 class EntryMaker {
  public:
-  // Counts for one prefix, the newest.
+  // Of one prefix, the newest.
   struct Report {
     int64_t entries = 0;
-    int64_t exact_bytes = 0;  // length that the entries would have in the exact format
+    int64_t exact_bytes = 0;  // what the entries would have in the exact format
     int64_t bytes = 0;
     RoundingError rounding;
   };
