@@ -19,7 +19,7 @@ class NodeCache {
   // Warns of what goes wrong: a job runs with or without a cache.
   NodeCache(const Arguments& arguments, const Signals& signals);
 
-  // For EGERIA_CACHE: an address, or "none".
+  // The value for EGERIA_CACHE: an address, or "none".
   const std::string& address() const { return address_; }
   // True the first time that one that was started here is found to have ended.
   bool HasJustDied() { return process_.has_value() && process_->HasJustDied(); }

@@ -54,7 +54,7 @@ bool PrintTo(const char* path) {
     if (getppid() != parent) _exit(127);  // it has died before it was asked for
     if (options.own_group) setpgid(0, 0);
   }
-  // Whoever reads what this process prints would else wait for the end of the child.
+  // Otherwise whoever reads what this process prints would wait for the end of the child.
   if (!options.output.empty() && !PrintTo(options.output.c_str())) Report(errno, report);
   if (options.inherited >= 0) fcntl(options.inherited, F_SETFD, 0);
   sigprocmask(SIG_SETMASK, &options.signal_mask, nullptr);

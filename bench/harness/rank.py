@@ -36,8 +36,8 @@ class Trainer:
     """Trains a task's model as `job` says. Every rank has one and calls it alike.
 
     Attributes:
-      seconds: of training so far, evaluation and checkpoints excluded; of a run that started from a checkpoint,
-        with those of the plain run up to there.
+      seconds: the training time so far, without evaluation and checkpoints; for a run that started from a checkpoint,
+        with the plain run's time up to there.
       curve: one entry for each evaluation.
     """
 

@@ -94,7 +94,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """With the peak learning rate."""
+        """The optimizer, at the peak learning rate."""
 
     @abc.abstractmethod
     def rate(self, progress: float) -> float:

@@ -94,8 +94,8 @@ BackendMeasurement ReferenceChain::Measure(const Backend& backend, const std::ve
     measurement.refusal = std::string(status.message());
     return measurement;
   };
-  // The first run packs and compiles kernels; the shorter of two more is the time: of this thread, as at idle priority
-  // on a busy machine the wall clock tells nothing about a backend.
+  // The first run packs and compiles kernels; the shorter of two more is the time. It is the time of
+  // this thread, since at idle priority on a busy machine the wall clock tells nothing about a backend.
   absl::StatusOr<std::vector<float>> output = Run(backend, inputs, batch);
   if (!output.ok()) return refuse(output.status());
   const absl::StatusOr<double> noise = plasticity::Distance(metric_, *output, baseline, batch);
