@@ -13,7 +13,7 @@ NOT_YET_HELD = (
     "controller/job/",
     "controller/reference/evaluator.h",
     "controller/service/",
-    "proto/",
+    "proto/egeria/v1/controller.proto",
     "tests/common/policy/",
     "tests/worker/session/",
     "worker/agent/",
