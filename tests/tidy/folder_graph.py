@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import pathlib
 import re
 from collections.abc import Iterable, Iterator
@@ -114,6 +115,7 @@ def imported(source: str) -> Iterator[tuple[str, str | None]]:
             yield from ((str(node.module), alias.name) for alias in node.names)
 
 
+@functools.cache
 def import_graph(package: pathlib.Path = PACKAGE) -> Graph:
     modules = {module_name(file, package): file for file in sorted(package.rglob("*.py"))}
     graph: Graph = {module: set() for module in modules}
