@@ -1,4 +1,4 @@
-"""The formatters, pinned in deploy/requirements.txt, would change no file; no line is longer than 120 columns."""
+"""The formatters, pinned in deploy/requirements*.txt, would change no file; no line is longer than 120 columns."""
 
 from __future__ import annotations
 
