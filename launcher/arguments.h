@@ -16,13 +16,13 @@ struct Arguments {
   bool help = false;  // given as the first of torchrun's arguments, as is --version
   bool version = false;
   std::string controller;  // --egeria-controller, else EGERIA_CONTROLLER: an address, "none", or empty: start one
-  // --egeria-cache, else EGERIA_CACHE: an address, a folder with an absolute path, or "none" or ""; not given: of the
+  // --egeria-cache, else EGERIA_CACHE: an address, a folder with an absolute path, or "none" or ""; not given: the
   // default folder.
   std::optional<std::string> cache;
   std::string job_id;     // --egeria-job-id, else EGERIA_JOB_ID; empty: a new one
   std::string name;       // --egeria-name
   std::string budget;     // --egeria-budget; "" is none
-  std::string config;     // --egeria-config, for the controller that is started; with the next three
+  std::string config;     // --egeria-config; this and the next three are for the controller that is started
   std::string state_dir;  // --egeria-state-dir; empty: a temporary one
   std::string metrics;    // --egeria-metrics
   absl::Duration ready_timeout = absl::Seconds(10);  // --egeria-ready-timeout, in seconds

@@ -71,7 +71,7 @@ class OptionSet {
     return *this;
   }
 
-  // An environment variable that begins as the program's own do, and is another program's.
+  // Leaves an environment variable alone that begins as the program's own do, but belongs to another program.
   OptionSet& LeaveToOthers(const std::string& variable) {
     others_.insert(variable);
     return *this;
