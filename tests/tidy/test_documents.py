@@ -44,6 +44,15 @@ def test_what_documents_link_to_is_there() -> None:
     ] == []
 
 
+def test_the_readme_stays_short() -> None:
+    assert len(text(ROOT / "README.md").splitlines()) <= 120
+
+
+def test_no_document_and_no_example_puts_a_socket_where_everybody_can_write() -> None:
+    shown = [*documents(), *files("worker/python/examples/*", "deploy/*")]
+    assert [name(path) for path in shown if "unix:/tmp" in text(path)] == []
+
+
 def test_the_paths_that_documents_name_are_there() -> None:
     assert [
         f"{name(document)}: {path}"
