@@ -437,5 +437,5 @@ class FollowedTraining:
 def rank_of_job() -> int:
     """This process's rank, as the process group or else the launcher says."""
     if dist.is_available() and dist.is_initialized():
-        return dist.getrank_of_job()
+        return dist.get_rank()
     return int(os.environ.get("RANK") or 0)
