@@ -34,6 +34,7 @@ from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
+from bench import tasks
 from bench.harness import machine, records
 from bench.harness.command_line import list_of
 from bench.harness.comparisons import Spread
@@ -42,8 +43,6 @@ from bench.harness.job import Job, run_job, run_job_by_itself
 from bench.harness.processes import Controller, find_program
 from bench.harness.runs import PLAIN, Run, frozen_prefix, policy_run
 from bench.harness.task import Quality, Task
-
-from bench import tasks
 
 AUTO = policy_run("auto", "auto", {})
 

@@ -27,14 +27,13 @@ from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
+from bench import tasks
 from bench.harness import machine, records
 from bench.harness.command_line import list_of
 from bench.harness.errors import BenchError
 from bench.harness.job import Job, run_job_by_itself
 from bench.harness.runs import PLAIN, Run, policy_run
 from bench.harness.turns import TurnGiver
-
-from bench import tasks
 
 
 def parse_arguments() -> argparse.Namespace:
