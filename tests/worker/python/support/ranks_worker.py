@@ -39,12 +39,17 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from egeria.freeze import reducer_rebuild
 from egeria.freeze.freezer import Freezer
-from egeria.freeze.replicas import PackedBuffers, Rebuilt, Replicas
+from egeria.freeze.reducer_rebuild import Rebuilt
+from egeria.freeze.replicas import PackedBuffers, Replicas
 from support.ending import end_process_group
 from support.sharded import whole
 
 SAMPLES = 8  # a micro-batch, all ranks together
+
+
+CAN_REBUILD_IN_PLACE = reducer_rebuild.can_rebuild_in_place
 
 
 @dataclasses.dataclass
@@ -55,7 +60,7 @@ class Setup:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)  # the model's
     ddp: dict[str, Any] = dataclasses.field(default_factory=dict)
     ddp_type: type[DistributedDataParallel] = DistributedDataParallel
-    rebuild: str = "auto"
+    rebuild: str = "in_place"  # or "replace", as with a torch that lacks the private functions
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW
     set_to_none: bool = True
     accumulation: int = 1
@@ -112,7 +117,9 @@ class Training:
         self.modules = layer_modules(self.model)
         late = Replicas(self.model) if setup.late else None
         self.wrapped, self.ddp = self._wrap()
-        self.replicas = late or Replicas(self.wrapped, rebuild=setup.rebuild)
+        self.replicas = late or Replicas(self.wrapped)
+        in_place = setup.rebuild == "in_place"
+        reducer_rebuild.can_rebuild_in_place = CAN_REBUILD_IN_PLACE if in_place else lambda ddp: False
         if late:
             self.model.register_forward_pre_hook(lambda *_: None if late.discover() else None)
         self.replicas.allow_recompiles(len(self.modules))
