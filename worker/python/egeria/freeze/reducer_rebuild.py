@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-# What DistributedDataParallel._ddp_init_helper takes where a reducer can be rebuilt in place.
+# DistributedDataParallel._ddp_init_helper takes these where a reducer can be rebuilt in place.
 _INIT_HELPER = ["parameters", "expect_sparse_gradient", "param_to_name_mapping", "static_graph"]
 # State of a DistributedDataParallel that belongs to its user, besides that of every nn.Module.
 _KEPT = {
@@ -55,7 +55,8 @@ class Rebuilt:
 
 def rebuild_reducer(ddp: DistributedDataParallel) -> None:
     """Builds the reducer inside the user's object: in place by torch's private functions where this torch has them,
-    else by moving in what the public constructor makes. What raises may leave it half changed; see Rebuilt.undo()."""
+    otherwise by moving in what the public constructor makes. An exception may leave it half changed; see
+    Rebuilt.undo()."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # remarks on the user's options, made when the wrapper was
         if can_rebuild_in_place(ddp):

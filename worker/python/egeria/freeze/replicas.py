@@ -128,7 +128,7 @@ class Replicas:
         return PackedBuffers(buffers, self.process_group)
 
     def rebuild(self) -> Rebuilt:
-        """Makes the wrapper right for what requires a gradient now. No collective. What raises leaves it as it was.
+        """Makes the wrapper right for what requires a gradient now. No collective. An exception leaves it as it was.
 
         Returns:
           The change, to be kept or undone before the next pass, by all ranks alike: a new reducer's first backward
@@ -190,7 +190,7 @@ class Replicas:
         return len(seen) == len({shard for shard, _, _ in seen}) and len({what for _, _, what in seen}) == 1
 
     def _shard(self) -> int:
-        """Which part of the sharded parameters this rank holds; 0 where they are whole."""
+        """The number of the part of the sharded parameters that this rank holds; 0 where they are whole."""
         sharded = (parameter for parameter in self.root.parameters() if hasattr(parameter, "device_mesh"))
         numbers = {_shard_of(parameter) for parameter in sharded}
         return numbers.pop() if len(numbers) == 1 else dist.get_rank() if numbers else 0

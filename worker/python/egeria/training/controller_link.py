@@ -127,7 +127,7 @@ class Link:
         )
 
     def _registration(self, target: LinkTarget, generation: int, session: int) -> dict[str, Any]:
-        """What the controller is told of the job and of this rank."""
+        """The registration: what the controller is told about the job and this rank."""
         config, job, progress = target.config, target.job, target.progress
         modules = [self._describe(index) for index in range(len(self.modules))]
         shares = [module["step_share"] for module in modules]
@@ -154,7 +154,7 @@ class Link:
         }
 
     def probe(self, request: Any, step: int, inputs: RootInputs | None) -> None:
-        """Answers a sampling request. Of a sharded model a collective; else only the asked rank computes.
+        """Answers a sampling request. It is a collective for a sharded model; otherwise only the asked rank computes.
 
         Args:
           inputs: of the model in this step; None: this rank has none to give.
@@ -266,8 +266,8 @@ class Link:
 
 
 def job_id_of(shared: str, session: int) -> str:
-    """The first session of a process has the job's id; each further one is a job of its own. What is no UUID stays as
-    it is, to be refused by whom it is told."""
+    """The first session of a process has the job's id; each further one is a job of its own. A text that is no
+    UUID stays as it is; the controller refuses it."""
     try:
         return shared if session == 0 else str(uuid.uuid5(uuid.UUID(shared), str(session)))
     except ValueError:

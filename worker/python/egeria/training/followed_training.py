@@ -85,7 +85,7 @@ class FollowedTraining:
         self._network = network
         self._optimizers = [getattr(entry, "optimizer", entry) for entry in optimizers]
         self._scheduler = scheduler
-        self._scheduler_steps: int | None = None  # what the scheduler had counted when the step before ended
+        self._scheduler_steps: int | None = None  # the scheduler's count when the step before ended
         self._number = number
         self._applied_plan = 0
         self._bytes_reduced = 0

@@ -32,7 +32,7 @@ class TrainedModel:
 
 @dataclasses.dataclass
 class JobFacts:
-    """What the controller is told of the job.
+    """The facts that the controller is told about the job.
 
     Attributes:
       job_id: the same on all ranks.

@@ -24,7 +24,7 @@ _logger = logging.getLogger("egeria")
 
 @dataclasses.dataclass
 class Analysis:
-    """What a forward pass in evaluation mode has told of a model.
+    """The facts about a model that a forward pass in evaluation mode has shown.
 
     Attributes:
       modules: the layer modules, in the order in which the pass calls them.
@@ -39,7 +39,7 @@ class Analysis:
     errors: list[str | None]
 
     def fingerprint(self, index: int) -> str:
-        """Of a layer module's graph, to compare it with other ranks'."""
+        """A fingerprint of a layer module's graph, to compare it with other ranks'."""
         text = self.exported.module(index).graph_json if self.exported is not None else None
         return hashlib.sha256((text or "").encode()).hexdigest()
 

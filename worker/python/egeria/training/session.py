@@ -24,7 +24,7 @@ from egeria.training.followed_training import FollowedTraining, rank_of_job
 from egeria.training.process_exit import wait_for_collectives
 from egeria.training.session_state import SessionState
 
-_numbers = itertools.count()  # of the sessions of this process
+_numbers = itertools.count()  # numbers for the sessions of this process
 _open: dict[int, Session] = {}  # the sessions of this process, by number; each lives until it is closed
 
 
@@ -193,9 +193,9 @@ class Session:
         return caching.counters() if caching is not None else {}
 
     def cache_estimates(self) -> dict[str, Any]:
-        """What the cache of frozen activations costs and saves: "state" ("unknown", "trying", "on", "off", "refused",
-        "unfrozen"), "reason", "saved_seconds" so far, "forward_seconds" and "fetch_seconds" of a pass where they are
-        known; empty without one."""
+        """The cost and the saving of the cache of frozen activations: "state" ("unknown", "trying", "on", "off",
+        "refused", "unfrozen"), "reason", "saved_seconds" so far, "forward_seconds" and "fetch_seconds" of a pass where
+        they are known; empty without one."""
         caching = self._training.caching if self._training is not None else None
         return caching.estimates() if caching is not None else {}
 

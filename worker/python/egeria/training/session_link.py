@@ -66,7 +66,7 @@ class SessionLink:
         self._tell = tell
         self._probing = True
         self._sampling: Any = None  # the request that the step under way answers
-        self._inputs: list[RootInputs] = []  # of the model, the newest last
+        self._inputs: list[RootInputs] = []  # the model's inputs, the newest last
         self.resume(0)
 
     def resume(self, step: int) -> None:
@@ -135,7 +135,7 @@ class SessionLink:
             return link.native.commit(step)
 
     def look_ahead(self, step: int) -> None:
-        """What the next step is asked for; or records the model anew, with sizes that vary. A collective."""
+        """Finds out what the next step is asked for, or records the model anew with sizes that vary. A collective."""
         link = self._linked()
         if (
             step % _RECORD_ANEW_EVERY == 0
