@@ -1,22 +1,34 @@
 # Functions that every folder uses, so that targets look alike, and checks of what no compiler looks at.
 include(GoogleTest OPTIONAL)
 
-# egeria_library(<name> [SOURCES ...] [PUBLIC dep...] [PRIVATE dep...])
+# egeria_default(<variable> <value>): sets the variable where it is not set.
+macro(egeria_default variable value)
+  if(NOT ${variable})
+    set(${variable} ${value})
+  endif()
+endmacro()
+
+# egeria_library(<name> [SOURCES ...] [PUBLIC dep...] [PRIVATE dep...] [HEADERS base|rpc|torch|none])
 # A static library egeria_<name> with the alias egeria::<name>. The one include root is the repository's.
 function(egeria_library name)
-  cmake_parse_arguments(arg "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(arg "" "HEADERS" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
   add_library(egeria_${name} STATIC ${arg_SOURCES})
   add_library(egeria::${name} ALIAS egeria_${name})
   target_include_directories(egeria_${name} PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(egeria_${name} PUBLIC ${arg_PUBLIC} PRIVATE egeria_options ${arg_PRIVATE})
+  egeria_default(arg_HEADERS base)
+  egeria_use_headers(egeria_${name} ${arg_HEADERS})
 endfunction()
 
-# egeria_binary(<file name> [SOURCES ...] [DEPS ...]): an executable in <build>/bin, installed into bin, or by
-# `pip install` among the environment's scripts, from where it finds the libraries of the environment's torch.
+# egeria_binary(<file name> [SOURCES ...] [DEPS ...] [HEADERS base|rpc|torch|none]): an executable in <build>/bin,
+# installed into bin, or by `pip install` among the environment's scripts, from where it finds the libraries of the
+# environment's torch.
 function(egeria_binary name)
-  cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(arg "" "HEADERS" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE egeria_options ${arg_DEPS})
+  egeria_default(arg_HEADERS base)
+  egeria_use_headers(${name} ${arg_HEADERS})
   if(SKBUILD)
     set_target_properties(${name} PROPERTIES INSTALL_RPATH "${EGERIA_TORCH_FROM_SCRIPTS}")
     install(TARGETS ${name} RUNTIME DESTINATION ${SKBUILD_SCRIPTS_DIR} COMPONENT programs)
@@ -25,17 +37,20 @@ function(egeria_binary name)
   endif()
 endfunction()
 
-# egeria_test(<name> [SOURCES ...] [DEPS ...] [LABELS ...] [TIMEOUT s]): a GoogleTest program, one ctest entry.
+# egeria_test(<name> [SOURCES ...] [DEPS ...] [HEADERS base|rpc|torch|none] [LABEL unit|slow|e2e] [TIMEOUT s] [ALONE])
+# A GoogleTest program, one ctest entry. ALONE is for a test that measures time or starts ranks or programs, which want
+# both cores: no other test runs beside it.
 function(egeria_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "ALONE" "HEADERS;LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})
+  egeria_default(arg_HEADERS base)
+  egeria_default(arg_LABEL unit)
+  egeria_default(arg_TIMEOUT 120)
   add_executable(${name} ${arg_SOURCES})
-  target_link_libraries(${name} PRIVATE egeria_options ${arg_DEPS} GTest::gmock GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE egeria_test_options ${arg_DEPS} GTest::gmock GTest::gtest_main)
+  egeria_use_headers(${name} test_${arg_HEADERS})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name})
-  if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 120)
-  endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS ${arg_LABEL} RUN_SERIAL ${arg_ALONE})
   foreach(source ${arg_SOURCES})
     set_property(GLOBAL APPEND PROPERTY EGERIA_TEST_SOURCES ${CMAKE_CURRENT_SOURCE_DIR}/${source})
   endforeach()

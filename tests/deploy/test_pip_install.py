@@ -75,7 +75,7 @@ def test_the_package_and_its_types_and_programs_are_there(environment: pathlib.P
     version, file = call(environment / "bin" / "python", "-c", where, folder=tmp_path).split()
     assert pathlib.Path(file).is_relative_to(environment)
     assert (pathlib.Path(file).parent / "py.typed").exists()
-    for program in ("egeria", "egeria-cache", "egeria-controller", "egeria-run", "egeria-train"):
+    for program in ("egeria", "egeria-cache", "egeria-controller", "egeria-run"):
         assert version in call(environment / "bin" / program, "--version", folder=tmp_path)
 
 
