@@ -19,7 +19,7 @@ PACE = ROOT / "tests" / "worker" / "python" / "support" / "run_script.py"
 
 
 def call(*command: object, folder: pathlib.Path, seconds: float = 120, **variables: str) -> str:
-    """What a command prints; it must succeed. Nothing of this environment's Python path reaches it."""
+    """Returns what a command prints; it must succeed. Nothing of this environment's Python path reaches it."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("EGERIA_", "PYTHONPATH"))}
     done = subprocess.run(
         [str(part) for part in command],

@@ -232,7 +232,7 @@ void DefineCache(py::module_& module) {
       .def("counters", &CacheCounters);
   py::class_<cache::CostModel>(
       module, "CostModel",
-      "Decides whether the training goes through the cache for a frozen prefix: see worker/cache/cost_model.h.")
+      "Decides whether the training goes through the cache for a frozen prefix: see worker/cache/client/cost_model.h.")
       .def(py::init<>())
       .def("use", &cache::CostModel::Use, "At the beginning of a training pass: whether it goes through the cache.")
       .def("samples_repeat", &cache::CostModel::SamplesRepeat, "repeat"_a)

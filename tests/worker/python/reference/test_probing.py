@@ -17,7 +17,7 @@ from egeria.reference.probing import LocalReference, compared, distance, gram, r
 
 
 def test_the_sp_loss_is_that_of_the_controller():
-    # Cases whose values controller/plasticity's tests have: equal, scaled, orthogonal.
+    # Cases whose values common/plasticity's tests have: equal, scaled, orthogonal.
     a = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     assert sp_loss(a, a) == 0.0
     assert sp_loss(a, 7 * a) < 1e-15

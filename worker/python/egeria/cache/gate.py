@@ -19,7 +19,7 @@ _PASSES_OF_A_PROOF = 8
 
 
 class CacheGate:
-    """Weighs the costs of one frozen prefix: feeds the cost model (worker/cache/cost_model.h) with times.
+    """Weighs the costs of one frozen prefix: feeds the cost model (worker/cache/client/cost_model.h) with times.
 
     Owned by the training thread.
 

@@ -142,9 +142,7 @@ def _try_out(
 
 def _same_modules(modules: Sequence[LayerModule], model: nn.Module) -> list[LayerModule]:
     """The layer modules of a copy."""
-    return from_unit_names(
-        model, [(module.name, module.unit_names, [name for name, _ in module.loose]) for module in modules]
-    )
+    return from_unit_names(model, [module.names() for module in modules])
 
 
 def _refusal(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None, findings: _Findings) -> str | None:

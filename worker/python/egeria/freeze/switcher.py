@@ -17,7 +17,8 @@ from egeria import _native
 from egeria.freeze.checks import check
 from egeria.freeze.commit_group import commit_group
 from egeria.freeze.freezer import Freezer
-from egeria.freeze.replicas import PackedBuffers, Rebuilt, Replicas
+from egeria.freeze.reducer_rebuild import Rebuilt
+from egeria.freeze.replicas import PackedBuffers, Replicas
 from egeria.model.modules import LayerModule
 
 _logger = logging.getLogger("egeria")

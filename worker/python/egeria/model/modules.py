@@ -57,6 +57,10 @@ class LayerModule:
         """Buffers with their names in the unwrapped model, also those that a checkpoint leaves out."""
         return [(name, value) for name, value in self._tensors() if not isinstance(value, nn.Parameter)]
 
+    def names(self) -> tuple[str, list[str], list[str]]:
+        """Its name, those of its units and those of its loose tensors, from which from_unit_names() makes it again."""
+        return self.name, list(self.unit_names), [name for name, _ in self.loose]
+
     def parameter_count(self) -> int:
         """Number of scalars in the parameters (the whole tensor's, where it is sharded)."""
         return sum(parameter.numel() for _, parameter in self.parameters())

@@ -62,7 +62,7 @@ class Reports:
         self._losses = []
         self._forward = False
 
-    def correct_still(self, zero_lr_prefix: int) -> None:
+    def correct_zero_lr_prefix(self, zero_lr_prefix: int) -> None:
         """The order of the layer modules is known now: of the step that has ended last."""
         if self._pending is not None:
             self._pending.zero_lr_prefix = zero_lr_prefix
