@@ -30,12 +30,12 @@ struct SubmittedSample {
   std::vector<WireTensor> tensors;  // the inputs of first_module, and last what the metric compares: see CheckSample()
 };
 
-// What one evaluation of a sample gave.
+// The result of evaluating one sample.
 struct Evaluation {
   double plasticity = 0;  // the distance between training's output and the reference's
   std::string backend;    // "int8", "bf16", "prepacked", "aten"
-  // The processor time of packing new weights, of the reference's forward pass, of the distance and, where they are due,
-  // of trials of backends; what the thread waited for a core is left out. With several intra-op threads it is the
+  // The processor time of packing new weights, of the reference's forward pass, of the distance and, where they are
+  // due, of trials of backends; what the thread waited for a core is left out. With several intra-op threads it is the
   // evaluator's own times their number, as if the others, which join in for parts of the work, took as much.
   absl::Duration compute;
 };
@@ -43,8 +43,8 @@ struct Evaluation {
 struct EvaluatorOptions {
   int threads = 1;            // intra-op threads of the reference
   std::vector<int> cpus;      // pin to these; empty: no pinning
-  double max_cpu_load = 0.5;  // of the machine, used by other processes; evaluate only under it
-                              // (jobs that share no CPU)
+  double max_cpu_load = 0.5;  // jobs that share no CPU are evaluated only while other processes use less of the
+                              // machine than this part
   size_t max_queue_bytes = size_t{256} << 20;
   size_t max_samples_per_job = 4;                                             // the oldest is dropped
   std::vector<std::string> backends = {"int8", "bf16", "prepacked", "aten"};  // allowed, by preference
@@ -82,7 +82,7 @@ class Evaluator {
   struct Result {
     JobId job;
     ModuleIndex module;
-    int64_t step = 0;  // that of the sample, like the next two
+    int64_t step = 0;  // the three numbers are those of the sample
     int64_t request_version = 0;
     int64_t tag = 0;
     absl::StatusOr<Evaluation> evaluation;
@@ -109,8 +109,8 @@ class Evaluator {
   virtual absl::Status SubmitSnapshot(const JobId& job, ModuleIndex module, int64_t version, int64_t step,
                                       std::vector<WireTensor> weights) = 0;
 
-  // Queues a sample. Errors: those of SubmitSnapshot, [SAMPLE_NOT_FINITE], and FAILED_PRECONDITION [NO_REFERENCE] where a
-  // module has no weights yet.
+  // Queues a sample. Errors: those of SubmitSnapshot, [SAMPLE_NOT_FINITE], and FAILED_PRECONDITION [NO_REFERENCE] where
+  // a module has no weights yet.
   virtual absl::Status SubmitSample(const JobId& job, SubmittedSample sample) = 0;
 
   // The job's newest step, for deadlines.

@@ -11,17 +11,15 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 NOT_YET_HELD = (
     "common/policy/",
     "controller/job/",
-    "controller/reference/evaluator.h",
     "controller/service/",
     "proto/egeria/v1/controller.proto",
     "tests/common/policy/",
     "tests/worker/session/",
-    "worker/agent/",
     "worker/cache/",
     "worker/commit/",
     "worker/freeze/",
     "worker/planning/",
-    "worker/python/",
+    "worker/python/egeria/",
     "worker/session/",
     "worker/trainer/",
 )

@@ -12,9 +12,9 @@
 
 namespace egeria::worker {
 
-// What Egeria spends the training's time on; docs/metrics.md says more.
+// Egeria spends the training's time on these; docs/metrics.md says more.
 namespace spent_on {
-inline constexpr const char* kAgreement = "agreement";  // of the ranks
+inline constexpr const char* kAgreement = "agreement";  // the ranks agree on plans
 inline constexpr const char* kCache = "cache";
 inline constexpr const char* kGradients = "gradients";  // readings of them
 inline constexpr const char* kHooks = "hooks";          // everything else
@@ -30,10 +30,10 @@ inline constexpr const char* kAll[] = {kAgreement,  kCache,     kGradients, kHoo
 inline constexpr const char* kMeasuring[] = {kGradients, kProbes, kReference, kSnapshots};
 }  // namespace spent_on
 
-// What freezing has saved of a training process's time, and what Egeria has taken of it.
+// A training process's time: the part that freezing has saved, and the part that Egeria has taken.
 struct TimeTotals {
-  std::optional<double> saved_seconds;          // what freezing has saved; empty: not known (yet)
-  std::map<std::string, double> spent_seconds;  // what Egeria has taken, by what it was spent on
+  std::optional<double> saved_seconds;          // the time that freezing has saved; empty: not known (yet)
+  std::map<std::string, double> spent_seconds;  // the time that Egeria has taken, by what it was spent on
   // The mean time of a step by frozen prefix, without Egeria's own, where there are enough steps to rely on.
   std::map<int, double> seconds_per_step;
 
@@ -61,8 +61,8 @@ class TimeLedger {
   // Counts like a block, outside of any, where somebody else has measured the time.
   void Add(const std::string& what, double seconds);
 
-  // Says what was taken so far outside of the training thread, of the cores that it could have used; it replaces what was
-  // said before. It is not part of any step's time.
+  // Says what was taken so far outside of the training thread, of the cores that it could have used; it replaces what
+  // was said before. It is not part of any step's time.
   void SetElsewhere(const std::string& what, double seconds) { elsewhere_[what] = seconds; }
 
   // A block that ends with its scope.
@@ -90,13 +90,13 @@ class TimeLedger {
 
   // The mean over the steps of the share of the parameters that was frozen, 0..1.
   double frozen_share() const;
-  // What freezing has saved so far; what was spent is not taken off. Empty while too few steps without frozen layers have
-  // been measured.
+  // The time that freezing has saved so far; the time spent is not taken off. Empty while too few steps without frozen
+  // layers have been measured.
   std::optional<double> SavedSeconds() const;
-  // What was spent so far, by what it was spent on.
+  // The time spent so far, by what it was spent on.
   std::map<std::string, double> SpentSeconds() const;
-  // What was saved less what was spent, as a share of what the same steps would have taken without Egeria. It is not over
-  // 0 while nothing has frozen, and empty where SavedSeconds() is.
+  // The time saved less the time spent, as a share of what the same steps would have taken without Egeria. It is not
+  // over 0 while nothing has frozen, and empty where SavedSeconds() is.
   std::optional<double> NetShare() const;
   // The mean time of a step at each frozen prefix at which so many steps were measured.
   std::map<int, double> SecondsPerStep(int64_t steps = 1) const;

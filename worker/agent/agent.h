@@ -27,7 +27,8 @@ struct ModuleDescription {
   std::optional<graph::ModuleGraph> graph;
   std::string graph_error;       // why there is no graph
   bool local_reference = false;  // this process evaluates the reference itself, and offers readings; there is no graph
-  // The part of a step's time that freezing this module saves once all modules before it are frozen, 0..1; 0: not known.
+  // The part of a step's time that freezing this module saves once all modules before it are frozen, 0..1; 0: not
+  // known.
   double step_share = 0;
 };
 
@@ -58,14 +59,14 @@ struct JobDescription {
   PlanId applied_plan;
 };
 
-// What the training loop reports after each optimizer step.
+// The training loop reports this after each optimizer step.
 struct StepReport {
   int64_t step = 0;  // optimizer steps done
   std::optional<float> loss;
   std::vector<double> learning_rates;
   int frozen_prefix = 0;
   PlanId applied_plan;
-  std::shared_ptr<const TimeTotals> time;  // what freezing has saved and Egeria has taken; null: not known yet
+  std::shared_ptr<const TimeTotals> time;  // the time that freezing has saved; null: not known yet
   int zero_lr_prefix = 0;  // no parameter of the first so many changes: their learning rates are 0, others' are not
 };
 
@@ -74,7 +75,7 @@ struct AgentCounters {
   int64_t samples_dropped = 0;  // here, too
   int64_t snapshots_sent = 0;
   int64_t uploads_refused = 0;  // they were sent, and of no use to the controller
-  int64_t plans_refused = 0;    // of another generation, contradictory or nonsense; harmless duplicates do not count
+  int64_t plans_refused = 0;    // plans of another generation, contradictory ones and nonsense, but not duplicates
   int64_t commits = 0;          // changes of StepReport::applied_plan
   int64_t reconnects = 0;       // streams after the first
   // The processor time that the controller has taken of the cores that this process trains on, over their number. Only
@@ -117,8 +118,8 @@ class Agent {
   virtual PlanId watermark() const = 0;
   virtual std::optional<Plan> plan(PlanId id) const = 0;
 
-  // Queues an upload, and returns whether it did. When the queue is full the oldest sample in it is dropped and counted;
-  // a snapshot takes the place of an older one. Every other kind of upload counts as a sample there.
+  // Queues an upload, and returns whether it did. When the queue is full the oldest sample in it is dropped and
+  // counted; a snapshot takes the place of an older one. Every other kind of upload counts as a sample there.
   virtual bool Offer(Upload upload) = 0;
 
   virtual AgentCounters counters() const = 0;

@@ -81,7 +81,7 @@ class AgentState {
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
-  std::optional<double> reference_seconds_;  // of the last directive
+  std::optional<double> reference_seconds_;  // in the last directive
   StepReport report_;
   LossBuffer losses_;
   PlanLedger ledger_;

@@ -13,10 +13,10 @@ namespace egeria::worker {
 // Errors: INVALID_ARGUMENT that says what is wrong and which policies and constants there are.
 absl::StatusOr<v1::PolicyConfig> ParsePolicy(absl::string_view json);
 
-// Makes the registration of `job` as it is at its start. Graphs that would make it larger than a message may be are left
-// out, the largest first, and the reason is given in their place.
-// Errors: INVALID_ARGUMENT no controller would take the job: an id that is not a UUID; a rank, a world size, a number of
-// modules, a name, a size or a prefix out of bounds; a graph beside a local reference; those of ParsePolicy.
+// Makes the registration of `job` as it is at its start. Graphs that would make it larger than a message may be are
+// left out, the largest first, and the reason is given in their place.
+// Errors: INVALID_ARGUMENT no controller would take the job: an id that is not a UUID; a rank, a world size, a number
+// of modules, a name, a size or a prefix out of bounds; a graph beside a local reference; those of ParsePolicy.
 absl::StatusOr<v1::RegisterJobRequest> MakeRegistration(const JobDescription& job);
 
 }  // namespace egeria::worker

@@ -6,7 +6,7 @@
 #include "common/base/ids.h"
 #include "common/plasticity/activation_metric.h"
 
-// What the controller asks of a rank. Versions tell two requests of one kind apart; uploads repeat them.
+// The controller asks these of a rank. Versions tell two requests of one kind apart; uploads repeat them.
 namespace egeria::worker {
 
 using plasticity::ActivationMetric;

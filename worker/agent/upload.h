@@ -11,7 +11,7 @@
 #include "common/tensor/wire_tensor.h"
 #include "worker/agent/requests.h"
 
-// What a rank sends to the controller beside its heartbeats. Every upload answers a request and repeats its version.
+// A rank sends uploads to the controller beside its heartbeats. Every upload answers a request and repeats its version.
 //
 // A new kind of upload is added in three places of the worker: here (its struct, and its name in Upload), in
 // upload_cutter.cc (its first message), and where it is made and given to RankLink::Offer().
@@ -37,11 +37,11 @@ struct Snapshot {
   using Request = SnapshotRequest;
   ModuleIndex module;
   int64_t step = 0;
-  int64_t version = 0;  // of the request
+  int64_t version = 0;  // the version of the request
   std::vector<WireTensor> tensors = {};
 };
 
-// What a probe gave where this process evaluates the reference itself.
+// The result of a probe, where this process evaluates the reference itself.
 struct Reading {
   using Request = SamplingRequest;
   ModuleIndex module;

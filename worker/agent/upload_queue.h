@@ -10,9 +10,9 @@
 
 namespace egeria::worker {
 
-// The uploads that wait for the network, oldest first, bounded in bytes and in samples; every upload but a snapshot is a
-// sample here. Samples make room for newer samples and for snapshots; snapshots only for newer versions. One upload at a
-// time may be taken out; its bytes count until it is Done() or Return()ed. Pure; thread-compatible.
+// The uploads that wait for the network, oldest first, bounded in bytes and in samples; every upload but a snapshot is
+// a sample here. Samples make room for newer samples and for snapshots; snapshots only for newer versions. One upload
+// at a time may be taken out; its bytes count until it is Done() or Return()ed. Pure; thread-compatible.
 class UploadQueue {
  public:
   UploadQueue(size_t max_bytes, size_t max_samples) : max_bytes_(max_bytes), max_samples_(max_samples) {}
@@ -30,8 +30,8 @@ class UploadQueue {
   std::optional<Upload> Take();
   // The upload that was taken has been sent.
   void Done();
-  // The upload that was taken has not been sent: it is the first in line again, unless a newer snapshot or newer samples
-  // have replaced it.
+  // The upload that was taken has not been sent: it is the first in line again, unless a newer snapshot or newer
+  // samples have replaced it.
   void Return(Upload upload);
 
   void Clear();
@@ -53,7 +53,7 @@ class UploadQueue {
   const size_t max_bytes_;
   const size_t max_samples_;
   std::deque<Upload> queue_;
-  size_t bytes_ = 0;    // of all uploads that are queued or out
+  size_t bytes_ = 0;    // the bytes of all uploads that are queued or out
   size_t samples_ = 0;  // in the queue
   std::optional<size_t> out_bytes_;
   std::optional<Snapshot> out_snapshot_;  // without its tensors

@@ -11,8 +11,8 @@
 namespace egeria::worker {
 namespace {
 
-// The numbers before the lists are: the ranks that offer, their parts, the ranks that know their samples, these samples,
-// and the ranks that know progress.
+// The numbers before the lists are: the ranks that offer, their parts, the ranks that know their samples, these
+// samples, and the ranks that know progress.
 constexpr size_t kHead = 5;
 // Two offers may wait for their exchange: one of the step that has just ended, and one of the step before.
 constexpr size_t kMaxOffered = 2;

@@ -15,11 +15,12 @@
 
 namespace egeria::worker {
 
-// Makes one GradientReading of those that the ranks have made of their own samples: a SUM all_reduce of a few doubles per
-// layer module, started at one step boundary and taken at the next. With one rank nothing is exchanged: see IfFinite().
+// Makes one GradientReading of those that the ranks have made of their own samples: a SUM all_reduce of a few doubles
+// per layer module, started at one step boundary and taken at the next. With one rank nothing is exchanged: see
+// IfFinite().
 //
-// Begin() and Finish() are called by all ranks at the same boundaries; the ranks decide that by numbers that are the same
-// everywhere. A rank that has nothing to say of the step takes part all the same, and then there is no reading.
+// Begin() and Finish() are called by all ranks at the same boundaries; the ranks decide that by numbers that are the
+// same everywhere. A rank that has nothing to say of the step takes part all the same, and then there is no reading.
 //
 // Owned by the training thread.
 class GradientExchange {
@@ -33,9 +34,9 @@ class GradientExchange {
   // Starts the exchange of `step`, with what was offered for it. Errors: UNAVAILABLE [RANK_GONE].
   absl::Status Begin(const GradientRequest& request, int64_t step);
 
-  // The reading of the exchange that was begun before. There is none if no exchange was begun, if a rank offered nothing,
-  // if the ranks disagree on the mean gradient (nobody has averaged it: a warning says so once), or if a number is not
-  // finite (the step was skipped).
+  // The reading of the exchange that was begun before. There is none if no exchange was begun, if a rank offered
+  // nothing, if the ranks disagree on the mean gradient (nobody has averaged it: a warning says so once), or if a
+  // number is not finite (the step was skipped).
   // Errors: those of WaitFor(); after CANCELLED and DEADLINE_EXCEEDED the call may be made again.
   absl::StatusOr<std::optional<GradientReading>> Finish(const WaitLimits& limits);
 

@@ -14,7 +14,8 @@
 namespace egeria::worker {
 namespace {
 
-// So many steps pass between two attempts to answer one snapshot request: the agent had no room, or its stream was lost.
+// So many steps pass between two attempts to answer one snapshot request: the agent had no room, or its stream was
+// lost.
 constexpr int64_t kSnapshotRetrySteps = 16;
 
 // The ranks advertise what they have at every boundary while there is something to agree on or gradients are measured,
@@ -43,8 +44,8 @@ struct RankLink::State {
         frozen_prefix(parts.frozen_prefix),
         copier(parts.device) {}
 
-  // Takes in what the ranks have told each other with the commit: the step, which must be the same everywhere, the newest
-  // plan, and the requests.
+  // Takes in what the ranks have told each other with the commit: the step, which must be the same everywhere, the
+  // newest plan, and the requests.
   void Hear(const std::vector<int64_t>& minima) {
     const int64_t oldest_plan = minima[0], newest_plan = -minima[3];
     if (minima[1] != -minima[2]) steps_differ = true;
@@ -52,9 +53,9 @@ struct RankLink::State {
     agreement.Hear({minima.begin() + 4, minima.end()});
     idle = agreement.settled() && oldest_plan == newest_plan;
   }
-  // What this rank advertises at this boundary, if it does. Whether it does follows from the number of boundaries and from
-  // what has been heard, never from what is this rank's own: ranks that are at other steps, or have applied other plans,
-  // must still do it at the same boundaries, or they would take one collective for another.
+  // Returns what this rank advertises at this boundary, if it does. Whether it does follows from the number of
+  // boundaries and from what has been heard, never from what is this rank's own: ranks that are at other steps, or have
+  // applied other plans, must still do it at the same boundaries, or they would take one collective for another.
   std::optional<std::vector<int64_t>> Advertise() {
     const bool due = boundaries++ % kIdleBoundaries == 0;
     if (idle && !due && !agreement.gradients().has_value()) return std::nullopt;
@@ -100,7 +101,8 @@ struct RankLink::State {
     });
   }
 
-  // Sends an upload that is like most of its kind: from the rank that is asked, with tensors if it has a place for them.
+  // Sends an upload that is like most of its kind: from the rank that is asked, with tensors if it has a place for
+  // them.
   template <typename Kind>
   bool Send(Kind upload, std::vector<NamedTensor> tensors) {
     if (!IsAsked<typename Kind::Request>(upload.request_version)) return false;
@@ -149,8 +151,8 @@ struct RankLink::State {
   RankLinkParts parts;
   Committer committer;
   GradientExchange gradients;
-  // The request that was due at the step that ended at the last boundary. Whether all ranks were at that step is known at
-  // the next boundary only, and only then may the exchange begin: other ranks would take one collective for another.
+  // The request that was due at the step that ended at the last boundary. Whether all ranks were at that step is known
+  // at the next boundary only, and only then may the exchange begin: other ranks would take one collective for another.
   std::optional<GradientRequest> gradients_due;
   int64_t step_agreed = -1;  // the step of all ranks when they last told each other
   RequestAgreement agreement;
@@ -163,8 +165,8 @@ struct RankLink::State {
   int frozen_prefix;
   PlanId applied = parts.applied_plan;
   bool steps_differ = false;  // once true, it stays so
-  // The last attempt to answer a snapshot request. It is the same on all ranks, but for what is still on its way from the
-  // device.
+  // The last attempt to answer a snapshot request. It is the same on all ranks, but for what is still on its way from
+  // the device.
   int64_t snapshot_version = -1;
   int64_t snapshot_step = 0;
   int snapshots_in_flight = 0;
@@ -353,7 +355,7 @@ SessionTotals RankLink::totals() const {
 absl::Status RankLink::Stop(bool finished, std::chrono::milliseconds patience) {
   State& state = this->state();
   absl::Status status = state.committer.Stop(patience);
-  // What did not end in time will not end at all.
+  // A collective that did not end in time will not end at all.
   const std::chrono::milliseconds left = status.ok() ? patience : std::chrono::milliseconds(1);
   status.Update(state.gradients.Stop({state.parts.limits.interrupted, left}));
   if (state.parts.agent != nullptr) {

@@ -21,7 +21,7 @@
 
 namespace egeria::worker {
 
-// What a rank link is made of.
+// The parts of a rank link.
 struct RankLinkParts {
   std::unique_ptr<Agent> agent;  // null: there is no controller, and nothing is uploaded
   PlanSchedule plans;            // used where there is no agent
@@ -60,9 +60,9 @@ class RankLink {
   // The answer to "What are all ranks to sample at this step?" is the same on all of them, so that a probe may be a
   // collective. Nobody samples a module that is frozen or unknown, nor fewer than two samples.
   std::optional<SamplingRequest> SamplingFor(int64_t step) const;
-  // The answer to "What are all ranks to take a snapshot of now?" is the same on all of them, too. A request comes again
-  // after some steps while it has not been answered (no room, or a broken stream). Each call that gives a request counts
-  // as an attempt to answer it.
+  // The answer to "What are all ranks to take a snapshot of now?" is the same on all of them, too. A request comes
+  // again after some steps while it has not been answered (no room, or a broken stream). Each call that gives a request
+  // counts as an attempt to answer it.
   std::optional<SnapshotRequest> SnapshotWanted(int64_t step);
   // The controller has asked this rank for the result; other ranks need not compute what is no collective.
   bool IsAsked(const SamplingRequest& request) const;
@@ -75,12 +75,12 @@ class RankLink {
   // way. `tensors`, on the training device, become those of the upload, with the values that they have at this point of
   // the current stream.
   //
-  // A Sample takes inputs and, last, what the metric compares, in float32; they must not be changed in place afterwards.
-  // A Snapshot takes weights, which may be changed afterwards; there is no room for it while an earlier attempt is still
-  // on its way from the device. A GradientReading says what this rank knows of a step, is offered before Commit(step) by
-  // every rank that knows something, and must be about all modules from first_module on. What all ranks know together is
-  // sent by the one that is asked, two steps later; alone a rank sends at once. A rank that offers none does not hold up
-  // the others; there is no reading then.
+  // A Sample takes inputs and, last, what the metric compares, in float32; they must not be changed in place
+  // afterwards. A Snapshot takes weights, which may be changed afterwards; there is no room for it while an earlier
+  // attempt is still on its way from the device. A GradientReading says what this rank knows of a step, is offered
+  // before Commit(step) by every rank that knows something, and must be about all modules from first_module on. The
+  // rank that is asked sends what all ranks know together, two steps later; alone a rank sends at once. A rank that
+  // offers none does not hold up the others; there is no reading then.
   bool Offer(Upload upload, std::vector<NamedTensor> tensors = {});
   // Hands on what has arrived from the device, and never waits. It is called once a step.
   void Poll();
@@ -93,7 +93,8 @@ class RankLink {
   PlanId applied_plan() const;
 
   // Tells the controller about the step, when `loss`, a scalar of any device, has been computed; and brings the metrics
-  // up to date. A tensor that is not one number (an undefined one, say) is no loss. StepReport explains `zero_lr_prefix`.
+  // up to date. A tensor that is not one number (an undefined one, say) is no loss. StepReport explains
+  // `zero_lr_prefix`.
   void Report(int64_t step, const at::Tensor& loss, const std::vector<double>& learning_rates, int frozen_prefix,
               int zero_lr_prefix = 0);
 

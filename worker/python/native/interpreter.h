@@ -11,7 +11,7 @@
 #include "torch/csrc/utils/pybind.h"
 #include "worker/freeze/named_tensor.h"
 
-// What the bindings need of the interpreter: its lock, its signals and its exceptions.
+// The bindings need the interpreter's lock, its signals and its exceptions.
 namespace egeria::python {
 
 // Lets other threads of Python run while it lives. Every call that may wait is made under one.

@@ -24,8 +24,8 @@ absl::Status BadLink(const Args&... what) {
   return NamedError(absl::StatusCode::kInvalidArgument, "BAD_LINK", what...);
 }
 
-// The links of this process. A registry is never destroyed; a forked child gets a registry of its own, as some thread of
-// the parent may have held the lock.
+// The links of this process. A registry is never destroyed; a forked child gets a registry of its own, as some thread
+// of the parent may have held the lock.
 struct Registry {
   const pid_t pid = getpid();
   std::mutex mutex;

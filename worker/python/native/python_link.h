@@ -25,7 +25,7 @@ namespace egeria::python {
 // Errors: FAILED_PRECONDITION [FORKED] a parent of this process has used it.
 absl::Status ClaimGrpc();
 
-// What a link is made of, as Python says it.
+// The parts of a link, as Python describes them.
 struct LinkOptions {
   worker::JobDescription job;
   std::string controller;    // empty: there is none
@@ -37,11 +37,11 @@ struct LinkOptions {
   std::function<bool()> interrupted;
 };
 
-// One rank's link as an object of Python: a RankLink with a lock, so that it serves one call at a time, and beside it the
-// server of its metrics. It is meant for the training thread; others wait.
+// One rank's link as an object of Python: a RankLink with a lock, so that it serves one call at a time, and beside it
+// the server of its metrics. It is meant for the training thread; others wait.
 //
-// Free of Python itself: the callers release the interpreter's lock before they call. Thread-safe. In a forked child the
-// link does nothing, and what the object holds is leaked rather than destroyed.
+// Free of Python itself: the callers release the interpreter's lock before they call. Thread-safe. In a forked child
+// the link does nothing, and what the object holds is leaked rather than destroyed.
 class PythonLink {
  public:
   // Errors: INVALID_ARGUMENT [BAD_LINK] a contradiction in the options; [NO_GROUP], [BAD_DEVICE];
