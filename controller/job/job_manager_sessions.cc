@@ -55,22 +55,29 @@ v1::SampleHeader HeaderOf(const v1::Reading& reading) {
   return header;
 }
 
+// An unspecified metric means SP loss.
+v1::ActivationMetric MetricOf(v1::ActivationMetric given) {
+  return given == v1::ACTIVATION_METRIC_UNSPECIFIED ? v1::ACTIVATION_METRIC_SP : given;
+}
+
 // What the metric compares must be of exactly the batch that was asked for: values of different batch sizes do not
 // compare.
 absl::Status CheckCompared(const v1::UploadBegin& begin, const v1::SamplingRequest& request) {
-  const bool norm = request.metric() == v1::ACTIVATION_METRIC_NORM;
-  const char* const name = norm ? "output" : "gram";
+  const v1::ActivationMetric metric = MetricOf(request.metric());
+  const bool norm = metric == v1::ACTIVATION_METRIC_NORM;
+  const char* const name = norm ? "output" : "Gram matrix";
   const int batch = request.batch_size();
-  const v1::TensorSpec* found = begin.tensors_size() > 0 ? &begin.tensors(begin.tensors_size() - 1) : nullptr;
-  if (found == nullptr || begin.tensors_size() < 2 || found->name() != name) {
-    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_SHAPE", "a sample is the module's inputs and, last, '",
-                      name, "'");
+  if (begin.tensors_size() < 2 || MetricOf(begin.sample().metric()) != metric) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_SHAPE",
+                      "a sample is the module's inputs and, last, the ", name, ", and says that its metric is ",
+                      v1::ActivationMetric_Name(metric));
   }
-  if (found->dtype() != v1::DATA_TYPE_FLOAT32) {
-    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_DTYPE", "'", name, "' is to be float32");
+  const v1::TensorSpec& compared = begin.tensors(begin.tensors_size() - 1);
+  if (compared.dtype() != v1::DATA_TYPE_FLOAT32) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_DTYPE", "the ", name, " is to be float32");
   }
-  if (found->shape_size() != 2 || found->shape(0) != batch || (!norm && found->shape(1) != batch)) {
-    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_SHAPE", "'", name, "' is to be ", batch, " x ",
+  if (compared.shape_size() != 2 || compared.shape(0) != batch || (!norm && compared.shape(1) != batch)) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_SHAPE", "the ", name, " is to be ", batch, " x ",
                       norm ? "the size of a sample's output" : absl::StrCat(batch));
   }
   return absl::OkStatus();
@@ -335,8 +342,15 @@ absl::Status JobManager::FinishUpload(SessionId session, const v1::UploadBegin& 
                                        std::move(tensors));
   } else {
     const v1::SampleHeader& header = begin.sample();
-    taken = evaluator_->SubmitSample(id, ModuleIndex(header.first_module()), ModuleIndex(header.module()),
-                                     header.step(), header.request_version(), begin.upload_id(), std::move(tensors));
+    const bool norm = header.metric() == v1::ACTIVATION_METRIC_NORM;
+    taken = evaluator_->SubmitSample(
+        id, {.first_module = ModuleIndex(header.first_module()),
+             .module = ModuleIndex(header.module()),
+             .step = header.step(),
+             .request_version = header.request_version(),
+             .tag = begin.upload_id(),
+             .metric = norm ? plasticity::ActivationMetric::kActivationNorm : plasticity::ActivationMetric::kSpLoss,
+             .tensors = std::move(tensors)});
   }
   BookUpload(session, begin, bytes, taken);
   return taken;

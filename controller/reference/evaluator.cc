@@ -54,14 +54,14 @@ struct SampleContext {
   std::vector<std::shared_ptr<Snapshot>> snapshots;
 };
 
-struct ModuleState {
+struct EvaluatedModule {
   absl::Status status;                   // OK, or why it cannot be evaluated
   std::shared_ptr<LoadedModule> module;  // null unless OK
   std::shared_ptr<Snapshot> latest;
 };
 
-struct JobState {
-  std::vector<ModuleState> modules;
+struct EvaluatedJob {
+  std::vector<EvaluatedModule> modules;
   std::shared_ptr<JobChains> chains;
 };
 
@@ -106,8 +106,7 @@ class EvaluatorImpl final : public Evaluator {
   void RemoveJob(const JobId& job) override;
   absl::Status SubmitSnapshot(const JobId& job, ModuleIndex module, int64_t version, int64_t step,
                               std::vector<WireTensor> weights) override;
-  absl::Status SubmitSample(const JobId& job, ModuleIndex first_module, ModuleIndex module, int64_t step,
-                            int64_t request_version, int64_t tag, std::vector<WireTensor> tensors) override;
+  absl::Status SubmitSample(const JobId& job, SubmittedSample sample) override;
   void ReportStep(const JobId& job, int64_t step) override;
 
   EvaluatorCounters counters() const override {
@@ -141,7 +140,7 @@ class EvaluatorImpl final : public Evaluator {
   std::optional<SampleQueue::Next> WaitForNext();
   void Run(SampleQueue::Next next);
   absl::StatusOr<Evaluation> Evaluate(const QueuedSample& sample);
-  absl::StatusOr<ModuleState*> FindModule(const JobId& job, ModuleIndex module);  // with mutex_ held
+  absl::StatusOr<EvaluatedModule*> FindModule(const JobId& job, ModuleIndex module);  // with mutex_ held
 
   // Constant after construction.
   const EvaluatorOptions options_;
@@ -157,7 +156,7 @@ class EvaluatorImpl final : public Evaluator {
   // Guarded by mutex_.
   std::optional<absl::Status> started_;
   bool stopping_ = false;
-  std::map<JobId, JobState> jobs_;
+  std::map<JobId, EvaluatedJob> jobs_;
   SampleQueue queue_;
   std::optional<Running> running_;  // at idle priority
   int64_t evaluated_ = 0;
@@ -167,17 +166,17 @@ class EvaluatorImpl final : public Evaluator {
 std::vector<absl::Status> EvaluatorImpl::SetJob(const JobId& job,
                                                 const std::vector<std::optional<graph::ModuleGraph>>& modules,
                                                 const JobTraits& traits) {
-  JobState before;
+  EvaluatedJob before;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = jobs_.find(job);
     if (found != jobs_.end()) before = found->second;
   }
-  JobState state;
+  EvaluatedJob state;
   state.chains = before.modules.size() == modules.size() ? before.chains : nullptr;
   std::vector<absl::Status> statuses;
   for (size_t i = 0; i < modules.size(); ++i) {
-    ModuleState module;
+    EvaluatedModule module;
     if (!modules[i].has_value()) {
       module.status = NamedError(absl::StatusCode::kFailedPrecondition, "NO_GRAPH", "the worker sent no graph");
     } else if (i < before.modules.size() && before.modules[i].module != nullptr &&
@@ -201,7 +200,7 @@ std::vector<absl::Status> EvaluatorImpl::SetJob(const JobId& job,
 
 void EvaluatorImpl::RemoveJob(const JobId& job) {
   std::vector<QueuedSample> dropped;  // destroyed after the lock
-  JobState state;
+  EvaluatedJob state;
   const std::lock_guard<std::mutex> lock(mutex_);
   dropped = queue_.RemoveJob(job);
   const auto found = jobs_.find(job);
@@ -210,14 +209,14 @@ void EvaluatorImpl::RemoveJob(const JobId& job) {
   jobs_.erase(found);
 }
 
-absl::StatusOr<ModuleState*> EvaluatorImpl::FindModule(const JobId& job, ModuleIndex module) {
+absl::StatusOr<EvaluatedModule*> EvaluatorImpl::FindModule(const JobId& job, ModuleIndex module) {
   const auto found = jobs_.find(job);
   if (found == jobs_.end()) return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_JOB", job.text());
-  std::vector<ModuleState>& modules = found->second.modules;
+  std::vector<EvaluatedModule>& modules = found->second.modules;
   if (module.value() < 0 || module.value() >= static_cast<int64_t>(modules.size())) {
     return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_MODULE", module.value(), " of ", modules.size());
   }
-  ModuleState& state = modules[module.value()];
+  EvaluatedModule& state = modules[module.value()];
   if (!state.status.ok()) return state.status;
   return &state;
 }
@@ -227,7 +226,7 @@ absl::Status EvaluatorImpl::SubmitSnapshot(const JobId& job, ModuleIndex module,
   std::shared_ptr<LoadedModule> target;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    EGERIA_ASSIGN_OR_RETURN(const ModuleState* state, FindModule(job, module));
+    EGERIA_ASSIGN_OR_RETURN(const EvaluatedModule* state, FindModule(job, module));
     target = state->module;
   }
   EGERIA_ASSIGN_OR_RETURN(weights, MatchWeights(target->module->weight_specs(), std::move(weights)));
@@ -237,7 +236,7 @@ absl::Status EvaluatorImpl::SubmitSnapshot(const JobId& job, ModuleIndex module,
 
   std::shared_ptr<Snapshot> replaced;  // destroyed after the lock
   const std::lock_guard<std::mutex> lock(mutex_);
-  EGERIA_ASSIGN_OR_RETURN(ModuleState * state, FindModule(job, module));
+  EGERIA_ASSIGN_OR_RETURN(EvaluatedModule * state, FindModule(job, module));
   if (state->module != target) {
     return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_MODULE", "the job was registered anew meanwhile");
   }
@@ -253,17 +252,16 @@ absl::Status EvaluatorImpl::SubmitSnapshot(const JobId& job, ModuleIndex module,
   return absl::OkStatus();
 }
 
-absl::Status EvaluatorImpl::SubmitSample(const JobId& job, ModuleIndex first_module, ModuleIndex module, int64_t step,
-                                         int64_t request_version, int64_t tag, std::vector<WireTensor> tensors) {
+absl::Status EvaluatorImpl::SubmitSample(const JobId& job, SubmittedSample sample) {
   auto context = std::make_shared<SampleContext>();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    EGERIA_RETURN_IF_ERROR(FindModule(job, module).status());
-    if (first_module > module) {
+    EGERIA_RETURN_IF_ERROR(FindModule(job, sample.module).status());
+    if (sample.first_module > sample.module) {
       return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_MODULE", "the first module comes after the last");
     }
-    for (ModuleIndex i = first_module; i <= module; i = i.next()) {
-      EGERIA_ASSIGN_OR_RETURN(const ModuleState* state, FindModule(job, i));
+    for (ModuleIndex i = sample.first_module; i <= sample.module; i = i.next()) {
+      EGERIA_ASSIGN_OR_RETURN(const EvaluatedModule* state, FindModule(job, i));
       if (state->latest == nullptr) {
         return NamedError(absl::StatusCode::kFailedPrecondition, "NO_REFERENCE", "module ", i.value(),
                           " has no snapshot yet");
@@ -273,19 +271,12 @@ absl::Status EvaluatorImpl::SubmitSample(const JobId& job, ModuleIndex first_mod
     }
     context->chains = jobs_.at(job).chains;
   }
-  EGERIA_RETURN_IF_ERROR(CheckSample(context->modules.front()->module->input_specs(), tensors));
-  const size_t bytes = TotalBytes(tensors);
-  QueuedSample sample{.job = job,
-                      .first_module = first_module,
-                      .module = module,
-                      .step = step,
-                      .request_version = request_version,
-                      .tag = tag,
-                      .tensors = std::move(tensors),
-                      .context = std::move(context)};
+  EGERIA_RETURN_IF_ERROR(CheckSample(context->modules.front()->module->input_specs(), sample.tensors, sample.metric));
+  const size_t bytes = TotalBytes(sample.tensors);
+  QueuedSample queued{std::move(sample), job, std::move(context)};
   std::vector<QueuedSample> dropped;  // destroyed after the lock
   const std::lock_guard<std::mutex> lock(mutex_);
-  EGERIA_RETURN_IF_ERROR(queue_.Push(std::move(sample), bytes, &dropped));
+  EGERIA_RETURN_IF_ERROR(queue_.Push(std::move(queued), bytes, &dropped));
   changed_.notify_one();
   return absl::OkStatus();
 }
@@ -351,21 +342,16 @@ void EvaluatorImpl::Run(SampleQueue::Next next) {
   if (on_result_) on_result_(result);
 }
 
-plasticity::ActivationMetric MetricOf(const QueuedSample& sample) {
-  return IsOutput(sample.tensors.back()) ? plasticity::ActivationMetric::kActivationNorm
-                                         : plasticity::ActivationMetric::kSpLoss;
-}
-
 absl::StatusOr<Evaluation> EvaluatorImpl::Evaluate(const QueuedSample& sample) {
   const absl::Duration start = ThreadCpuTime();
   try {
     const c10::InferenceMode inference;
     auto* context = static_cast<SampleContext*>(sample.context.get());
     JobChains::Entry& entry = context->chains->entries[{sample.first_module, sample.module}];
-    if (entry.chain == nullptr || entry.chain->metric() != MetricOf(sample)) {
+    if (entry.chain == nullptr || entry.chain->metric() != sample.metric) {
       std::vector<std::shared_ptr<ReferenceModule>> modules;
       for (const auto& loaded : context->modules) modules.push_back(loaded->module);
-      entry.chain = std::make_unique<ReferenceChain>(std::move(modules), &backends_, MetricOf(sample));
+      entry.chain = std::make_unique<ReferenceChain>(std::move(modules), &backends_, sample.metric);
     }
     for (size_t i = 0; i < context->modules.size(); ++i) {
       if (context->modules[i]->loaded == context->snapshots[i]) continue;
@@ -409,9 +395,8 @@ absl::StatusOr<std::unique_ptr<Evaluator>> Evaluator::Start(EvaluatorOptions opt
   const bool idle_available = CanLeaveIdlePriority();
   if (!idle_available) {
     LogInfo(
-        "the evaluator may not leave idle priority (CAP_SYS_NICE, or LimitNICE=0): samples of jobs that "
-        "share "
-        "its CPUs wait for the load gate or their deadline instead");
+        "the evaluator may not leave idle priority (CAP_SYS_NICE, or LimitNICE=0): samples of jobs that share its CPUs "
+        "wait for the load gate or their deadline instead");
   }
   auto evaluator =
       std::make_unique<EvaluatorImpl>(std::move(options), std::move(backends), idle_available, std::move(on_result));

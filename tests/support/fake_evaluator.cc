@@ -55,29 +55,28 @@ absl::Status FakeEvaluator::SubmitSnapshot(const JobId& job, ModuleIndex module,
   return absl::OkStatus();
 }
 
-absl::Status FakeEvaluator::SubmitSample(const JobId& job, ModuleIndex first_module, ModuleIndex module, int64_t step,
-                                         int64_t request_version, int64_t tag, std::vector<WireTensor> tensors) {
+absl::Status FakeEvaluator::SubmitSample(const JobId& job, reference::SubmittedSample sample) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     auto found = jobs_.find(job);
     if (found == jobs_.end()) return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_MODULE", "no such job");
-    for (int64_t i = first_module.value(); i <= module.value(); ++i) {
+    for (int64_t i = sample.first_module.value(); i <= sample.module.value(); ++i) {
       if (found->second.references.count(static_cast<int>(i)) == 0) {
         return NamedError(absl::StatusCode::kFailedPrecondition, "NO_REFERENCE", "module ", i);
       }
     }
-    if (tensors.empty() || !IsFinite(tensors.back())) {
+    if (sample.tensors.empty() || !IsFinite(sample.tensors.back())) {
       return NamedError(absl::StatusCode::kInvalidArgument, "SAMPLE_NOT_FINITE", "the Gram matrix");
     }
     ++counters_.evaluated;
   }
   Result result;
   result.job = job;
-  result.module = module;
-  result.step = step;
-  result.request_version = request_version;
-  result.tag = tag;
-  const auto plasticity = script_(job, static_cast<int>(module.value()), step);
+  result.module = sample.module;
+  result.step = sample.step;
+  result.request_version = sample.request_version;
+  result.tag = sample.tag;
+  const auto plasticity = script_(job, static_cast<int>(sample.module.value()), sample.step);
   if (plasticity.ok()) {
     result.evaluation = reference::Evaluation{*plasticity, "fake", absl::Milliseconds(1)};
   } else {

@@ -32,8 +32,7 @@ class FakeEvaluator : public reference::Evaluator {
   void RemoveJob(const JobId& job) override;
   absl::Status SubmitSnapshot(const JobId& job, ModuleIndex module, int64_t version, int64_t step,
                               std::vector<WireTensor> weights) override;
-  absl::Status SubmitSample(const JobId& job, ModuleIndex first_module, ModuleIndex module, int64_t step,
-                            int64_t request_version, int64_t tag, std::vector<WireTensor> tensors) override;
+  absl::Status SubmitSample(const JobId& job, reference::SubmittedSample sample) override;
   void ReportStep(const JobId& job, int64_t step) override;
   reference::EvaluatorCounters counters() const override;
   void Stop() override;

@@ -12,6 +12,21 @@ namespace {
 
 constexpr int kMaxBatch = 65'536;
 
+// Tells the controller of the time, once a step without frozen layers has been measured.
+void FillAccount(const TimeTotals& time, int frozen_prefix, v1::Heartbeat* heartbeat) {
+  const auto active = time.seconds_per_step.find(0);
+  if (!time.saved_seconds.has_value() || active == time.seconds_per_step.end()) return;
+  v1::Account* account = heartbeat->mutable_account();
+  account->set_saved_seconds(*time.saved_seconds);
+  account->set_spent_seconds(time.total_spent_seconds());
+  account->set_measuring_seconds(time.measuring_seconds());
+  account->set_active_step_seconds(active->second);
+  const auto frozen = time.seconds_per_step.find(frozen_prefix);
+  if (frozen_prefix <= 0 || frozen == time.seconds_per_step.end()) return;
+  account->set_frozen_step_seconds(frozen->second);
+  account->set_frozen_prefix(frozen_prefix);
+}
+
 }  // namespace
 
 AgentState::AgentState(const JobDescription& job, size_t queue_bytes, size_t queue_samples,
@@ -75,48 +90,32 @@ std::optional<Plan> AgentState::plan(PlanId id) const {
   return ledger_.Find(id);
 }
 
-bool AgentState::OfferSample(Sample sample) { return Offer(MakeUpload(std::move(sample))); }
-
-bool AgentState::OfferReading(const Reading& reading) { return Offer(MakeUpload(reading)); }
-
-bool AgentState::OfferGradients(GradientReading reading) { return Offer(MakeUpload(std::move(reading))); }
-
-bool AgentState::Offer(absl::StatusOr<Upload> upload) {
-  if (!upload.ok()) {
-    LogError("A sample cannot be sent: ", upload.status().message());
-    std::lock_guard<std::mutex> lock(mutex_);
-    ++counters_.samples_dropped;
-    return false;
-  }
+bool AgentState::Offer(Upload upload) {
+  const bool is_snapshot = std::holds_alternative<Snapshot>(upload);
+  const absl::Status sound = CheckTensors(upload);
+  if (!sound.ok()) LogError(is_snapshot ? "A snapshot" : "A sample", " cannot be sent: ", sound.message());
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (given_up_) {
-      ++counters_.samples_dropped;
+    if (!sound.ok() || given_up_) {
+      if (!is_snapshot) ++counters_.samples_dropped;
       return false;
     }
-    if (!uploads_.AddSample(*std::move(upload))) return false;
+    if (!Queue(std::move(upload))) return false;
   }
   wakeup_->Notify();
   return true;
 }
 
-bool AgentState::OfferSnapshot(Snapshot snapshot) {
-  const ModuleIndex module = snapshot.module;
-  const int64_t version = snapshot.version;
-  absl::StatusOr<Upload> upload = MakeUpload(std::move(snapshot));
-  if (!upload.ok()) {
-    LogError("A snapshot cannot be sent: ", upload.status().message());
-    return false;
-  }
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (given_up_ || (snapshot_.has_value() && version < snapshot_->version)) return false;
-    if (!uploads_.AddSnapshot(*std::move(upload))) return false;
-    if (version != answered_version_) answered_.clear();
-    answered_version_ = version;
-    answered_.insert(module);
-  }
-  wakeup_->Notify();
+bool AgentState::Queue(Upload upload) {
+  const auto* const snapshot = std::get_if<Snapshot>(&upload);
+  if (snapshot == nullptr) return uploads_.Add(std::move(upload));
+  const ModuleIndex module = snapshot->module;
+  const int64_t version = snapshot->version;
+  if (snapshot_.has_value() && version < snapshot_->version) return false;
+  if (!uploads_.Add(std::move(upload))) return false;
+  if (version != answered_version_) answered_.clear();
+  answered_version_ = version;
+  answered_.insert(module);
   return true;
 }
 
@@ -139,7 +138,7 @@ void AgentState::BeginStream() {
   if (streams_++ > 0) ++counters_.reconnects;
   losses_.Rewind();
   snapshot_.reset();
-  // What a broken stream carried may not have arrived: only what is still here counts as answered.
+  // A snapshot that a broken stream carried may not have arrived: only those that are still here count as answered.
   std::erase_if(answered_, [this](ModuleIndex module) { return !uploads_.HoldsSnapshot(answered_version_, module); });
   urgent_ = true;
 }
@@ -169,15 +168,7 @@ v1::Heartbeat AgentState::TakeHeartbeat() {
     heartbeat.mutable_losses()->set_first_step(run.first_step);
     heartbeat.mutable_losses()->mutable_values()->Assign(run.values.begin(), run.values.end());
   }
-  if (report_.account.has_value()) {
-    v1::Account* account = heartbeat.mutable_account();
-    account->set_saved_seconds(report_.account->saved_seconds);
-    account->set_spent_seconds(report_.account->spent_seconds);
-    account->set_measuring_seconds(report_.account->measuring_seconds);
-    account->set_active_step_seconds(report_.account->active_step_seconds);
-    account->set_frozen_step_seconds(report_.account->frozen_step_seconds);
-    account->set_frozen_prefix(report_.account->frozen_prefix);
-  }
+  if (report_.time != nullptr) FillAccount(*report_.time, report_.frozen_prefix, &heartbeat);
   v1::Counters* counters = heartbeat.mutable_counters();
   counters->set_samples_sent(counters_.samples_sent);
   counters->set_samples_dropped(counters_.samples_dropped + uploads_.samples_dropped());
@@ -259,7 +250,7 @@ std::optional<Upload> AgentState::TakeUpload() {
 void AgentState::UploadSent(const Upload& upload) {
   std::lock_guard<std::mutex> lock(mutex_);
   uploads_.Done();
-  ++(upload.is_sample() ? counters_.samples_sent : counters_.snapshots_sent);
+  ++(std::holds_alternative<Snapshot>(upload) ? counters_.snapshots_sent : counters_.samples_sent);
 }
 
 void AgentState::GiveUp() {

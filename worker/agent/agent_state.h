@@ -15,9 +15,9 @@
 
 namespace egeria::worker {
 
-// What the training loop has told and what the controller wants, between the two threads that meet here: the
-// training thread (first group) and the agent's own (second group). No method waits for anything but the
-// mutex, and none holds it longer than a copy takes. Thread-safe.
+// Holds what the training loop has told and what the controller wants. Two threads meet here: the training thread calls
+// the first group of methods, and the agent's own thread the second. No method waits for anything but the mutex, and
+// none holds it longer than a copy takes. Thread-safe.
 class AgentState {
  public:
   AgentState(const JobDescription& job, size_t queue_bytes, size_t queue_samples, std::shared_ptr<Wakeup> wakeup);
@@ -29,17 +29,14 @@ class AgentState {
   std::optional<GradientRequest> gradients() const;
   PlanId watermark() const;
   std::optional<Plan> plan(PlanId id) const;
-  bool OfferSample(Sample sample);
-  bool OfferReading(const Reading& reading);
-  bool OfferGradients(GradientReading reading);
-  bool OfferSnapshot(Snapshot snapshot);
+  bool Offer(Upload upload);
   AgentCounters counters() const;
 
   // Puts the present step and plan into a registration.
   void FillProgress(v1::RegisterJobRequest* request) const;
 
-  // A stream has been opened, and knows nothing yet: losses are sent from the oldest on, and what snapshot is
-  // wanted is open until the first directive. Uploads wait for that directive, too.
+  // A stream has been opened, and its controller knows nothing yet: losses are sent from the oldest on. The first
+  // directive will say which snapshot is wanted; uploads wait for it, too.
   void BeginStream();
   // The stream has ended, with `unsent` in mid-upload.
   void EndStream(std::optional<Upload> unsent);
@@ -49,22 +46,23 @@ class AgentState {
   // The next heartbeat; hands out the losses in it.
   v1::Heartbeat TakeHeartbeat();
 
-  // Makes the directive's wishes the present ones, and delivers its plans. What breaks the contract is left
-  // out, counted, and logged once for each kind.
+  // Makes the directive's wishes the present ones, and delivers its plans. A wish or plan that breaks the contract is
+  // left out, counted, and logged once for each kind.
   void Apply(const v1::Directive& directive);
   void UploadRefused(const v1::UploadResult& result);
 
   std::optional<Upload> TakeUpload();
   void UploadSent(const Upload& upload);
 
-  // No controller will take this job: wants nothing and queues nothing any more.
+  // No controller will take this job: nothing is wanted and nothing is queued any more.
   void GiveUp();
 
  private:
-  // `total`: of the controller's life, which may have begun before this process or after it. Requires mutex_.
+  // `total` counts from the controller's start, which may have been before that of this process or after it. Requires
+  // mutex_.
   void CountReference(double total);
-  // Queues what a probe gave, or counts it as dropped.
-  bool Offer(absl::StatusOr<Upload> sample_or_reading);
+  // Queues an upload; a snapshot only if none of its version or a newer one has been. Requires mutex_.
+  bool Queue(Upload upload);
   void LogOnce(const std::string& key, const std::string& message);
   std::optional<SamplingRequest> Checked(const v1::SamplingRequest& request);
   std::optional<SnapshotRequest> Checked(const v1::SnapshotRequest& request);
@@ -77,13 +75,13 @@ class AgentState {
   const int module_count_;
   const std::shared_ptr<Wakeup> wakeup_;
 
-  // Of the agent's own thread.
+  // Used by the agent's own thread only.
   std::set<std::string> logged_;
   int64_t streams_ = 0;
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
-  std::optional<double> reference_seconds_;  // as the last directive had them
+  std::optional<double> reference_seconds_;  // in the last directive
   StepReport report_;
   LossBuffer losses_;
   PlanLedger ledger_;
@@ -92,7 +90,7 @@ class AgentState {
   std::optional<SamplingRequest> sampling_;
   std::optional<SnapshotRequest> snapshot_;
   std::optional<GradientRequest> gradients_;
-  int64_t answered_version_ = -1;   // of the snapshots in answered_
+  int64_t answered_version_ = -1;   // the version that answered_ is about
   std::set<ModuleIndex> answered_;  // modules whose snapshot was queued, and not lost with a stream
   bool urgent_ = true;
   bool given_up_ = false;

@@ -52,7 +52,7 @@ class ControllerLink {
   AgentState* const state_;
   const std::shared_ptr<Wakeup> wakeup_;
 
-  // Of the thread.
+  // Used by the thread only.
   v1::RegisterJobRequest registration_;
   v1::Open open_;
   std::unique_ptr<v1::Controller::Stub> stub_;

@@ -40,7 +40,7 @@ class RegisterCall : private grpc::ClientUnaryReactor {
   const std::shared_ptr<Wakeup> wakeup_;
   const v1::RegisterJobRequest request_;
   grpc::ClientContext context_;
-  v1::RegisterJobResponse response_;  // of gRPC until the call is done
+  v1::RegisterJobResponse response_;  // belongs to gRPC until the call is done
 };
 
 }  // namespace egeria::worker

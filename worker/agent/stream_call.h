@@ -30,7 +30,7 @@ class StreamCall : private grpc::ClientBidiReactor<v1::WorkerMessage, v1::Contro
   // True when a message may be given to Write().
   bool CanWrite();
   void Write(v1::WorkerMessage message);
-  // No more writes. Requires CanWrite().
+  // Says that there are no more writes. Requires CanWrite().
   void HalfClose();
 
   // The next message, if one has come.
@@ -53,7 +53,7 @@ class StreamCall : private grpc::ClientBidiReactor<v1::WorkerMessage, v1::Contro
     std::optional<absl::Status> result;
   };
 
-  // Reactions, on gRPC's threads.
+  // gRPC calls these reactions on its own threads.
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnWritesDoneDone(bool ok) override;
@@ -66,11 +66,11 @@ class StreamCall : private grpc::ClientBidiReactor<v1::WorkerMessage, v1::Contro
   const std::shared_ptr<Wakeup> wakeup_;
   grpc::ClientContext context_;
 
-  // Of the owner's thread.
+  // Used by the owner's thread only.
   bool released_ = false;
   bool half_closed_ = false;
 
-  // Of gRPC while the operation is under way, else of the owner.
+  // These belong to gRPC while the operation is under way, and else to the owner.
   v1::WorkerMessage outgoing_;
   v1::ControllerMessage incoming_;
 };

@@ -144,7 +144,7 @@ at::Tensor FrozenForward::RunCached(const at::Tensor& input, const BatchSamples&
   std::vector<int64_t> missing;
   for (size_t i = 0; i < batch.outcomes.size(); ++i) {
     cache::SampleOutcome& outcome = batch.outcomes[i];
-    if (outcome == cache::SampleOutcome::kHit && !fits) outcome = cache::SampleOutcome::kUnfit;
+    if (outcome == cache::SampleOutcome::kHit && !fits) outcome = cache::SampleOutcome::kShapeMismatch;
     if (outcome != cache::SampleOutcome::kHit) missing.push_back(static_cast<int64_t>(i));
   }
   const int64_t hits = input.size(0) - static_cast<int64_t>(missing.size());

@@ -19,7 +19,7 @@ namespace egeria::worker {
 using LossOfRows = std::function<at::Tensor(const at::Tensor& output, int64_t begin, int64_t end)>;
 
 // Measures the gradients of one training step of gradient descent, without a trace on it: the norms of which
-// GradientSquares are made.
+// a GradientReading is made.
 //
 // With several ranks they cost no pass of their own: those of this rank's gradients are taken in tensor hooks, before
 // the reducer sees them, and those of the mean after the backward pass. With one rank each half of the batch gets a
@@ -44,9 +44,10 @@ class GradientMeter {
   // What the hooks have taken of the backward pass, which has ended; of work on a device, launching it.
   double backward_seconds() const { return backward_seconds_; }
 
+  // What this rank knows of the gradients; the caller, who knows it, fills in the step.
   // Errors: FAILED_PRECONDITION [NO_GRADIENTS] there was no such pass, or of one sample; UNAVAILABLE [RANK_GONE];
   // INTERNAL [GRADIENTS_FAILED] torch's reason. Whatever fails here on one rank, it takes part in what others wait for.
-  absl::StatusOr<GradientSquares> Measure(const LossOfRows& loss);
+  absl::StatusOr<GradientReading> Measure(const LossOfRows& loss);
 
  private:
   using Gradients = std::vector<std::vector<at::Tensor>>;  // by module from the first one on, and parameter
@@ -55,14 +56,17 @@ class GradientMeter {
   bool replays() const { return alone() || first_ < freezer_->frozen_prefix(); }
   void WatchOwn();
   void RemoveHooks();
-  GradientSquares OfRanks() const;
-  absl::StatusOr<GradientSquares> OfHalves(const LossOfRows& loss);
-  absl::StatusOr<GradientSquares> OfFrozen(const LossOfRows& loss);
+  // What this rank knows, told apart in so many parts; the lists are empty, and progress is left out.
+  GradientReading Known(int parts) const;
+  GradientReading OfRanks() const;
+  absl::StatusOr<GradientReading> OfHalves(const LossOfRows& loss);
+  absl::StatusOr<GradientReading> OfFrozen(const LossOfRows& loss);
   // Of the mean loss of rows begin..end-1 of the batch.
   Gradients Replay(const LossOfRows& loss, int64_t begin, int64_t end);
 
   const ModuleFreezer* const freezer_;
   const ProcessGroupPtr group_;
+  const GradientRequest request_;
   const int first_;
   std::vector<std::vector<at::Tensor>> parameters_;  // by module: those that train, or would if not frozen
   std::vector<std::vector<at::Tensor>> own_norms_;   // of this rank's gradients; undefined: none came

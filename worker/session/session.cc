@@ -72,13 +72,13 @@ void Session::BeginStep() {
   meter_.reset();
   gradients_ = link_.GradientsFor(step_ + 1);
   if (!gradients_.has_value()) return;
-  const Account::Spending spending(&account_, spent_on::kGradients);
+  const TimeLedger::Spending spending(&account_, spent_on::kGradients);
   meter_ = std::make_unique<GradientMeter>(freezer_, group_, *gradients_);
 }
 
 at::Tensor Session::Forward(at::Tensor input, const BatchSamples* samples) {
   if (meter_ != nullptr) {
-    const Account::Spending spending(&account_, spent_on::kGradients);
+    const TimeLedger::Spending spending(&account_, spent_on::kGradients);
     meter_->BeforeForward(input);
   }
   return RunModules(std::move(input), samples);
@@ -87,13 +87,14 @@ at::Tensor Session::Forward(at::Tensor input, const BatchSamples* samples) {
 void Session::AfterBackward(const LossOfRows& loss) {
   if (meter_ == nullptr) return;
   account_.Add(spent_on::kGradients, meter_->backward_seconds());
-  const Account::Spending spending(&account_, spent_on::kGradients);
-  absl::StatusOr<GradientSquares> squares = meter_->Measure(loss);
+  const TimeLedger::Spending spending(&account_, spent_on::kGradients);
+  absl::StatusOr<GradientReading> reading = meter_->Measure(loss);
   meter_.reset();
-  if (squares.ok()) {
-    link_.OfferGradients(*gradients_, step_ + 1, *std::move(squares));
+  if (reading.ok()) {
+    reading->step = step_ + 1;
+    link_.Offer(*std::move(reading));
   } else if (!std::exchange(gradients_failed_, true)) {
-    LogWarning("a step tells nothing of its gradients: ", squares.status().message());
+    LogWarning("a step tells nothing of its gradients: ", reading.status().message());
   }
 }
 
@@ -119,7 +120,7 @@ at::Tensor Session::RunModules(at::Tensor input, const BatchSamples* samples) {
 }
 
 void Session::Capture(const at::Tensor& input) {
-  const Account::Spending spending(&account_, spent_on::kProbes);
+  const TimeLedger::Spending spending(&account_, spent_on::kProbes);
   if (input.size(0) < sampling_->batch_size) {
     if (!std::exchange(small_batch_told_, true)) {
       LogWarning("a batch of ", input.size(0), " samples gives no reading: ", sampling_->batch_size, " are asked for");
@@ -134,7 +135,7 @@ absl::Status Session::EndStep(const at::Tensor& loss, const std::vector<double>&
   ++step_;
   AccountForCache();
   account_.EndStep(freezer_->frozen_prefix(), freezer_->frozen_share());
-  const Account::Spending spending(&account_, spent_on::kHooks);
+  const TimeLedger::Spending spending(&account_, spent_on::kHooks);
   link_.Poll();
   Probe();
   AnswerSnapshotRequest();
@@ -158,12 +159,12 @@ void Session::AccountForCache() {
 
 void Session::Probe() {
   if (!sampling_.has_value() || !captured_.defined()) return;
-  const Account::Spending spending(&account_, spent_on::kProbes);
+  const TimeLedger::Spending spending(&account_, spent_on::kProbes);
   const at::Tensor input = std::exchange(captured_, at::Tensor());
   try {
     const at::Tensor compared = worker::Probe(freezer_->modules(), sampling_->first_module.value(),
                                               sampling_->module.value(), input, sampling_->metric);
-    link_.OfferSample(*sampling_, step_, {{"input", input}}, compared);
+    link_.Offer(SampleOf(*sampling_, step_), {{"input", input}, {"compared", compared}});
   } catch (const std::exception& error) {
     link_.RecordDroppedSample();
     if (!std::exchange(probe_failed_, true)) {
@@ -176,16 +177,16 @@ void Session::Probe() {
 void Session::AnswerSnapshotRequest() {
   const std::optional<SnapshotRequest> wanted = link_.SnapshotWanted(step_);
   if (!wanted.has_value() || wanted->module.value() >= static_cast<int64_t>(snapshot_tensors_.size())) return;
-  const Account::Spending spending(&account_, spent_on::kSnapshots);
+  const TimeLedger::Spending spending(&account_, spent_on::kSnapshots);
   for (ModuleIndex module = wanted->first_module; module <= wanted->module; module = module.next()) {
-    link_.OfferSnapshot(*wanted, module, step_, snapshot_tensors_[module.value()]);
+    link_.Offer(Snapshot{module, step_, wanted->version}, snapshot_tensors_[module.value()]);
   }
 }
 
 absl::Status Session::CommitAndSwitch() {
   std::optional<Plan> plan;
   {
-    const Account::Spending spending(&account_, spent_on::kAgreement);
+    const TimeLedger::Spending spending(&account_, spent_on::kAgreement);
     EGERIA_ASSIGN_OR_RETURN(plan, link_.Commit(step_));
   }
   return plan.has_value() ? SwitchTo(plan->frozen_prefix, plan->id) : absl::OkStatus();
@@ -193,7 +194,7 @@ absl::Status Session::CommitAndSwitch() {
 
 absl::Status Session::SwitchTo(int prefix, PlanId plan) {
   if (prefix == freezer_->frozen_prefix()) return absl::OkStatus();
-  const Account::Spending spending(&account_, spent_on::kSwitches);
+  const TimeLedger::Spending spending(&account_, spent_on::kSwitches);
   account_.Disturb();
   try {
     reducer_->SyncBuffers();  // what freezes now is to be the same everywhere

@@ -10,10 +10,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
+#include "worker/accounting/time_ledger.h"
 #include "worker/agent/agent.h"
 #include "worker/freeze/gradient_reducer.h"
 #include "worker/freeze/module_freezer.h"
-#include "worker/session/account.h"
 #include "worker/session/frozen_forward.h"
 #include "worker/session/gradient_meter.h"
 #include "worker/session/plan_schedule.h"
@@ -98,7 +98,7 @@ class Session {
   const std::vector<Switch>& switches() const { return switches_; }
   SessionTotals totals() const;
   // Of this process's time since Start().
-  const Account& account() const { return account_; }
+  const TimeLedger& account() const { return account_; }
 
   // A hash of all parameters and of the frozen modules' buffers: what ranks must have in common between
   // steps. (Buffers of active modules are equal only during a forward pass; see GradientReducer.)
@@ -126,7 +126,7 @@ class Session {
   const std::vector<std::vector<NamedTensor>> snapshot_tensors_;
   const std::unique_ptr<FrozenForward> frozen_forward_;
   RankLink link_;
-  Account account_;
+  TimeLedger account_;
   double cache_spent_ = 0;  // seconds that are in the account
   int64_t step_;
   int restored_prefix_;

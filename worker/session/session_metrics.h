@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "worker/session/account.h"
+#include "worker/accounting/time_ledger.h"
 #include "worker/session/cache_totals.h"
 
 namespace egeria::worker {
@@ -27,7 +27,7 @@ struct SessionTotals {
   int64_t snapshot_bytes = 0;
   int64_t reconnects = 0;
   bool connected = false;
-  AccountTotals account;
+  TimeTotals account;
   CacheTotals cache;
 };
 

@@ -47,9 +47,9 @@ std::vector<worker::ModuleDescription> Describe(const LinkDescription& descripti
 
 }  // namespace
 
-absl::StatusOr<ControllerLink> LinkController(const LinkDescription& description) {
+absl::StatusOr<LinkedAgent> LinkController(const LinkDescription& description) {
   const Options& options = *description.options;
-  ControllerLink link;
+  LinkedAgent link;
   worker::JobDescription job;
   const std::string own_id = options.job_id.empty() ? JobId::Random().text() : options.job_id;
   EGERIA_ASSIGN_OR_RETURN(const std::string job_id, ShareFromRankZero(*description.member, "job_id", own_id));

@@ -283,7 +283,7 @@ absl::Status Run::StartSession(const std::optional<Checkpoint>& restored) {
     link.step = parts.step;
     link.frozen_prefix = parts.frozen_prefix;
     link.applied_plan = parts.applied_plan;
-    EGERIA_ASSIGN_OR_RETURN(ControllerLink controller, LinkController(link));
+    EGERIA_ASSIGN_OR_RETURN(LinkedAgent controller, LinkController(link));
     parts.agent = std::move(controller.agent);
     parts.snapshot_tensors = std::move(controller.snapshot_tensors);
   }
@@ -354,7 +354,7 @@ absl::Status Run::Step(Progress* progress) {
     moment.learning_rate = rate;
     moment.frozen_prefix = replica_->freezer().frozen_prefix();
     moment.modules = static_cast<int>(replica_->modules().size());
-    const worker::AccountTotals account = session_->account().totals();
+    const worker::TimeTotals account = session_->account().totals();
     if (account.saved_seconds.has_value() && Mode() != "plain") {
       moment.saved_seconds = *account.saved_seconds - account.total_spent_seconds();
     }

@@ -307,7 +307,7 @@ TEST_F(JobManagerTest, AsksForTheOutputItselfWhereItsNormIsTheMetric) {
   EXPECT_THAT(std::string(Upload(*stream, SampleUpload(9, request, 10)).message()), StartsWith("[BAD_SHAPE]"))
       << "a Gram matrix";
   TestUpload upload = SampleUpload(10, request, 10);
-  upload.begin.mutable_tensors(1)->set_name("output");
+  upload.begin.mutable_sample()->set_metric(v1::ACTIVATION_METRIC_NORM);
   EXPECT_TRUE(Upload(*stream, upload).ok());
 }
 

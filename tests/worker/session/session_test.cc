@@ -63,7 +63,7 @@ TEST(Session, SamplesAreOfTheRequestedModuleStepAndSize) {
   EXPECT_EQ(samples[1].request_version, 9);
   ASSERT_EQ(samples[1].tensors.size(), 2u);
   EXPECT_EQ(samples[1].tensors[0].spec.shape, (std::vector<int64_t>{6, 4, 6, 6}));
-  EXPECT_EQ(samples[1].tensors[1].spec.name, "gram");
+  EXPECT_EQ(samples[1].metric, ActivationMetric::kSpLoss);
   EXPECT_EQ(samples[1].tensors[1].spec.shape, (std::vector<int64_t>{6, 6}));
 }
 

@@ -1,7 +1,5 @@
 #include "worker/cache/client/batch_reader.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -86,7 +84,7 @@ const char* SampleOutcomeName(SampleOutcome outcome) {
     case SampleOutcome::kOtherInput: return "other_input";
     case SampleOutcome::kCorrupt: return "corrupt";
     case SampleOutcome::kLate: return "late";
-    case SampleOutcome::kUnfit: return "unfit";
+    case SampleOutcome::kShapeMismatch: return "unfit";
   }
   return "unknown";
 }
@@ -277,7 +275,7 @@ void BatchReader::Impl::Count(const CachedBatch& batch) {
     counters_.other_input += outcome == SampleOutcome::kOtherInput;
     counters_.corrupt += outcome == SampleOutcome::kCorrupt;
     counters_.late += outcome == SampleOutcome::kLate;
-    counters_.unfit += outcome == SampleOutcome::kUnfit;
+    counters_.unfit += outcome == SampleOutcome::kShapeMismatch;
   }
 }
 
@@ -378,7 +376,7 @@ void BatchReader::Impl::FillIn(Reading* reading) {
         }
       });
   for (size_t i = 0; i < count; ++i) {
-    reading->outcomes[i] = unfit[i] ? SampleOutcome::kUnfit : OutcomeOf(outcomes[i]);
+    reading->outcomes[i] = unfit[i] ? SampleOutcome::kShapeMismatch : OutcomeOf(outcomes[i]);
   }
   for (const at::Tensor& tensor : reading->host) reading->bytes += tensor.nbytes();
   if (stream_.has_value() && !reading->host.empty()) CopyToDevice(reading);
@@ -427,44 +425,29 @@ void BatchReader::Impl::CopyToDevice(Reading* reading) {
 }
 
 BatchReader::BatchReader(std::shared_ptr<CacheClient> client, const Options& options)
-    : pid_(getpid()), impl_(std::make_shared<Impl>(std::move(client), options)) {
-  impl_->StartThread(impl_);
+    : impl_(std::make_shared<Impl>(std::move(client), options)) {
+  impl_.get()->StartThread(impl_.shared());
 }
 
 BatchReader::~BatchReader() { Stop(); }
 
-bool BatchReader::InChild() const { return getpid() != pid_; }
+void BatchReader::Stop() { impl_.Call(&Impl::Stop); }
 
-void BatchReader::Stop() {
-  if (InChild()) {
-    new std::shared_ptr<Impl>(impl_);  // its thread is the parent's; leaked on purpose
-    return;
-  }
-  impl_->Stop();
-}
+void BatchReader::Use(const Fingerprint& prefix) { impl_.Call(&Impl::Use, prefix); }
 
-void BatchReader::Use(const Fingerprint& prefix) {
-  if (!InChild()) impl_->Use(prefix);
-}
+void BatchReader::Rest() { impl_.Call(&Impl::Rest); }
 
-void BatchReader::Rest() {
-  if (!InChild()) impl_->Rest();
-}
+void BatchReader::ExpectSize(size_t entry_bytes) { impl_.Call(&Impl::ExpectSize, entry_bytes); }
 
-void BatchReader::ExpectSize(size_t entry_bytes) {
-  if (!InChild()) impl_->ExpectSize(entry_bytes);
-}
-
-void BatchReader::Expect(const std::vector<std::vector<uint64_t>>& batches) {
-  if (!InChild()) impl_->Expect(batches);
-}
+void BatchReader::Expect(const std::vector<std::vector<uint64_t>>& batches) { impl_.Call(&Impl::Expect, batches); }
 
 CachedBatch BatchReader::Take(std::span<const uint64_t> samples, std::span<const uint64_t> input_hashes,
                               absl::Duration patience) {
-  if (InChild()) return {{}, std::vector<SampleOutcome>(samples.size(), SampleOutcome::kLate)};
-  return impl_->Take(samples, input_hashes, patience);
+  Impl* const impl = impl_.get();
+  if (impl == nullptr) return {{}, std::vector<SampleOutcome>(samples.size(), SampleOutcome::kLate)};
+  return impl->Take(samples, input_hashes, patience);
 }
 
-BatchReader::Counters BatchReader::counters() const { return InChild() ? Counters() : impl_->counters(); }
+BatchReader::Counters BatchReader::counters() const { return impl_.Call(&Impl::counters); }
 
 }  // namespace egeria::cache

@@ -13,7 +13,9 @@ constexpr absl::Duration kLongestReading = absl::Milliseconds(650);
 
 }  // namespace
 
-PendingLookup::~PendingLookup() { lookups->Abandon(this); }
+PendingLookup::~PendingLookup() {
+  if (lookups != nullptr) lookups->Abandon(this);
+}
 
 void Lookups::Start(PendingLookup* lookup) {
   const auto free = std::ranges::find(under_way_, nullptr);

@@ -22,7 +22,7 @@ namespace egeria::cache {
 
 class Lookups;
 
-// One that was started and is to be finished.
+// A lookup that was started and is to be finished. `lookups` is null in a forked child, where nothing is started.
 struct PendingLookup {
   PendingLookup(std::shared_ptr<Lookups> lookups, const Fingerprint& prefix, std::span<const uint64_t> samples,
                 size_t entry_bytes)

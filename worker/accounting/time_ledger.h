@@ -1,5 +1,5 @@
-#ifndef EGERIA_WORKER_SESSION_ACCOUNT_H_
-#define EGERIA_WORKER_SESSION_ACCOUNT_H_
+#ifndef EGERIA_WORKER_ACCOUNTING_TIME_LEDGER_H_
+#define EGERIA_WORKER_ACCOUNTING_TIME_LEDGER_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -12,12 +12,12 @@
 
 namespace egeria::worker {
 
-// What Egeria spends the training's time on; docs/metrics.md says more.
+// Egeria spends the training's time on these; docs/metrics.md says more.
 namespace spent_on {
-inline constexpr const char* kAgreement = "agreement";  // of the ranks
+inline constexpr const char* kAgreement = "agreement";  // the ranks agree on plans
 inline constexpr const char* kCache = "cache";
 inline constexpr const char* kGradients = "gradients";  // readings of them
-inline constexpr const char* kHooks = "hooks";          // what is none of the others
+inline constexpr const char* kHooks = "hooks";          // everything else
 inline constexpr const char* kProbes = "probes";
 inline constexpr const char* kRecompiles = "recompiles";  // or whatever makes a step after a switch slow
 inline constexpr const char* kReference = "reference";    // evaluated by a controller on the same cores
@@ -26,19 +26,19 @@ inline constexpr const char* kStart = "start";  // in Python
 inline constexpr const char* kSwitches = "switches";
 inline constexpr const char* kAll[] = {kAgreement,  kCache,     kGradients, kHooks, kProbes,
                                        kRecompiles, kReference, kSnapshots, kStart, kSwitches};
-// For what a policy decides by: the time that a policy which measures nothing would not take.
+// These measure what a policy decides by: a policy that measures nothing would not take their time.
 inline constexpr const char* kMeasuring[] = {kGradients, kProbes, kReference, kSnapshots};
 }  // namespace spent_on
 
-// What freezing has saved of a training process's time, and what Egeria has taken of it.
-struct AccountTotals {
-  std::optional<double> saved_seconds;          // by freezing; empty: not known (yet)
-  std::map<std::string, double> spent_seconds;  // of the training's time, by what
-  // Mean time of a step by frozen prefix, without Egeria's own; of prefixes with enough steps to rely on.
+// A training process's time: the part that freezing has saved, and the part that Egeria has taken.
+struct TimeTotals {
+  std::optional<double> saved_seconds;          // the time that freezing has saved; empty: not known (yet)
+  std::map<std::string, double> spent_seconds;  // the time that Egeria has taken, by what it was spent on
+  // The mean time of a step by frozen prefix, without Egeria's own, where there are enough steps to rely on.
   std::map<int, double> seconds_per_step;
 
   double total_spent_seconds() const;
-  double measuring_seconds() const;  // on spent_on::kMeasuring
+  double measuring_seconds() const;  // the part that was spent on spent_on::kMeasuring
 };
 
 // Adds up seconds, from step to step and by what they were spent on: one of spent_on.
@@ -48,33 +48,33 @@ struct AccountTotals {
 // beyond that is spent on kRecompiles.
 //
 // Owned by the training thread.
-class Account {
+class TimeLedger {
  public:
   using Clock = std::function<double()>;  // in seconds
-  Account();                              // by the monotonic clock
-  explicit Account(Clock now) : now_(std::move(now)) {}
+  TimeLedger();                           // by the monotonic clock
+  explicit TimeLedger(Clock now) : now_(std::move(now)) {}
 
   // The time from Begin() to its End() is Egeria's own. They nest: a block inside another is spent on what it says
   // itself, and not on what the outer one says. End() requires a Begin().
   void Begin();
   void End(const std::string& what);
-  // As a block, where somebody else has measured, outside of one.
+  // Counts like a block, outside of any, where somebody else has measured the time.
   void Add(const std::string& what, double seconds);
 
-  // What was taken so far outside of the training thread, of the cores that it could have used: in place of what was
-  // said before. Not part of any step's time.
+  // Says what was taken so far outside of the training thread, of the cores that it could have used; it replaces what
+  // was said before. It is not part of any step's time.
   void SetElsewhere(const std::string& what, double seconds) { elsewhere_[what] = seconds; }
 
   // A block that ends with its scope.
   class Spending {
    public:
-    Spending(Account* account, std::string what) : account_(account), what_(std::move(what)) { account_->Begin(); }
+    Spending(TimeLedger* account, std::string what) : account_(account), what_(std::move(what)) { account_->Begin(); }
     ~Spending() { account_->End(what_); }
     Spending(const Spending&) = delete;
     Spending& operator=(const Spending&) = delete;
 
    private:
-    Account* const account_;
+    TimeLedger* const account_;
     const std::string what_;
   };
 
@@ -85,26 +85,27 @@ class Account {
   // have been an evaluation, which nobody has spent.
   void BeginForward();
 
-  // At the end of each step. `prefix`: layer modules that were frozen during it; `share`: of the parameters, 0..1.
+  // A step ends, during which so many layer modules were frozen, with this share, 0..1, of the parameters.
   void EndStep(int prefix, double share);
 
-  // Mean over the steps of the share of the parameters that was frozen, 0..1.
+  // The mean over the steps of the share of the parameters that was frozen, 0..1.
   double frozen_share() const;
-  // By freezing, so far, without what was spent. Empty while too few steps without frozen layers have been measured.
+  // The time that freezing has saved so far; the time spent is not taken off. Empty while too few steps without frozen
+  // layers have been measured.
   std::optional<double> SavedSeconds() const;
-  // So far, by what it was spent on.
+  // The time spent so far, by what it was spent on.
   std::map<std::string, double> SpentSeconds() const;
-  // What was saved less what was spent, as a share of what the same steps would have taken without Egeria: not over 0
-  // while nothing has frozen. Empty where SavedSeconds() is.
+  // The time saved less the time spent, as a share of what the same steps would have taken without Egeria. It is not
+  // over 0 while nothing has frozen, and empty where SavedSeconds() is.
   std::optional<double> NetShare() const;
-  // Mean time of a step at each frozen prefix of which so many were measured.
+  // The mean time of a step at each frozen prefix at which so many steps were measured.
   std::map<int, double> SecondsPerStep(int64_t steps = 1) const;
-  AccountTotals totals() const;
+  TimeTotals totals() const;
 
  private:
   struct Block {
     double begin = 0;
-    double inner = 0;  // of the blocks inside it
+    double inner = 0;  // seconds of the blocks inside it
   };
 
   // A bounded, evenly spread sample of step times, and their number.
@@ -114,22 +115,22 @@ class Account {
     void AddUnmeasured() { ++count_; }
     int64_t measured() const { return seen_; }
     int64_t count() const { return count_; }
-    double Mean() const;  // without outliers
+    double Mean() const;  // outliers are left out
 
    private:
-    int64_t count_ = 0;  // of all
-    int64_t seen_ = 0;   // of those that were given
+    int64_t count_ = 0;  // all steps
+    int64_t seen_ = 0;   // steps whose time was given
     int64_t stride_ = 1;
     std::vector<double> kept_;
-    mutable std::optional<double> mean_;  // of those, once it was asked for
+    mutable std::optional<double> mean_;  // empty until it is asked for
   };
 
   Clock now_;
   std::vector<Block> blocks_;
-  std::optional<double> last_;  // the boundary before
-  double own_ = 0;              // spent since then
+  std::optional<double> last_;  // when the step before ended
+  double own_ = 0;              // Egeria's own seconds since then
   bool disturbed_ = false;
-  bool in_forward_ = false;  // of the step under way, a forward pass has begun
+  bool in_forward_ = false;  // the step under way has begun a forward pass
   std::map<std::string, double> spent_;
   std::map<std::string, double> elsewhere_;
   std::map<int, Times> times_;
@@ -140,4 +141,4 @@ class Account {
 
 }  // namespace egeria::worker
 
-#endif  // EGERIA_WORKER_SESSION_ACCOUNT_H_
+#endif  // EGERIA_WORKER_ACCOUNTING_TIME_LEDGER_H_

@@ -1,4 +1,4 @@
-#include "worker/session/account.h"
+#include "worker/accounting/time_ledger.h"
 
 #include <algorithm>
 #include <chrono>
@@ -8,13 +8,13 @@
 namespace egeria::worker {
 namespace {
 
-// Times kept for each frozen prefix; beyond it, every second one is forgotten and fewer are taken.
+// So many times are kept for each frozen prefix; beyond it, every second one is forgotten and fewer are taken.
 constexpr size_t kCapacity = 1024;
 // A step that took so many times the median had something else in it: an evaluation, a checkpoint.
 constexpr double kOutlier = 3.0;
-// Steps whose mean time others may rely on.
+// The mean time of so many steps is one that others may rely on.
 constexpr int64_t kReliable = 30;
-// Active steps that frozen ones may be compared with: the first few of a training are slow.
+// Frozen steps may be compared with active ones once there are so many of these: the first few of a training are slow.
 constexpr int64_t kEnoughActive = 10;
 
 double MonotonicSeconds() {
@@ -30,13 +30,13 @@ double Median(std::vector<double> values) {
 
 }  // namespace
 
-double AccountTotals::total_spent_seconds() const {
+double TimeTotals::total_spent_seconds() const {
   double sum = 0;
   for (const auto& [what, seconds] : spent_seconds) sum += seconds;
   return sum;
 }
 
-double AccountTotals::measuring_seconds() const {
+double TimeTotals::measuring_seconds() const {
   double sum = 0;
   for (const char* what : spent_on::kMeasuring) {
     if (const auto found = spent_seconds.find(what); found != spent_seconds.end()) sum += found->second;
@@ -44,7 +44,7 @@ double AccountTotals::measuring_seconds() const {
   return sum;
 }
 
-void Account::Times::Add(double seconds) {
+void TimeLedger::Times::Add(double seconds) {
   if (seen_ % stride_ == 0) {
     kept_.push_back(seconds);
     mean_.reset();
@@ -58,7 +58,7 @@ void Account::Times::Add(double seconds) {
   ++count_;
 }
 
-double Account::Times::Mean() const {
+double TimeLedger::Times::Mean() const {
   if (!mean_) {
     const double highest = kOutlier * Median(kept_);
     double sum = 0;
@@ -73,11 +73,11 @@ double Account::Times::Mean() const {
   return *mean_;
 }
 
-Account::Account() : now_(MonotonicSeconds) {}
+TimeLedger::TimeLedger() : now_(MonotonicSeconds) {}
 
-void Account::Begin() { blocks_.push_back({now_(), 0}); }
+void TimeLedger::Begin() { blocks_.push_back({now_(), 0}); }
 
-void Account::End(const std::string& what) {
+void TimeLedger::End(const std::string& what) {
   EGERIA_CHECK(!blocks_.empty());
   const Block block = blocks_.back();
   blocks_.pop_back();
@@ -86,12 +86,12 @@ void Account::End(const std::string& what) {
   if (!blocks_.empty()) blocks_.back().inner += seconds;
 }
 
-void Account::Add(const std::string& what, double seconds) {
+void TimeLedger::Add(const std::string& what, double seconds) {
   own_ += seconds;
   spent_[what] += seconds;
 }
 
-void Account::BeginForward() {
+void TimeLedger::BeginForward() {
   if (disturbed_ && !in_forward_ && last_) {
     last_ = now_();
     own_ = 0;
@@ -99,7 +99,7 @@ void Account::BeginForward() {
   in_forward_ = true;
 }
 
-void Account::EndStep(int prefix, double share) {
+void TimeLedger::EndStep(int prefix, double share) {
   const double now = now_();
   if (last_) {
     const double seconds = std::max(0.0, now - *last_ - own_);
@@ -118,9 +118,9 @@ void Account::EndStep(int prefix, double share) {
   ++steps_;
 }
 
-double Account::frozen_share() const { return steps_ > 0 ? share_steps_ / static_cast<double>(steps_) : 0; }
+double TimeLedger::frozen_share() const { return steps_ > 0 ? share_steps_ / static_cast<double>(steps_) : 0; }
 
-std::optional<double> Account::SavedSeconds() const {
+std::optional<double> TimeLedger::SavedSeconds() const {
   const auto active = times_.find(0);
   const int64_t enough = times_.size() > 1 ? kEnoughActive : 1;
   if (active == times_.end() || active->second.measured() < enough) return std::nullopt;
@@ -131,7 +131,7 @@ std::optional<double> Account::SavedSeconds() const {
   return saved;
 }
 
-std::map<std::string, double> Account::SpentSeconds() const {
+std::map<std::string, double> TimeLedger::SpentSeconds() const {
   std::map<std::string, double> spent = spent_;
   for (const auto& [what, seconds] : elsewhere_) {
     if (seconds > 0) spent[what] += seconds;
@@ -145,17 +145,17 @@ std::map<std::string, double> Account::SpentSeconds() const {
   return spent;
 }
 
-std::optional<double> Account::NetShare() const {
+std::optional<double> TimeLedger::NetShare() const {
   const std::optional<double> saved = SavedSeconds();
   if (!saved) return std::nullopt;
   int64_t steps = 0;
   for (const auto& [prefix, times] : times_) steps += times.count();
   const double plain = times_.at(0).Mean() * static_cast<double>(steps);
   if (plain <= 0) return std::nullopt;
-  return (*saved - AccountTotals{saved, SpentSeconds(), {}}.total_spent_seconds()) / plain;
+  return (*saved - TimeTotals{saved, SpentSeconds(), {}}.total_spent_seconds()) / plain;
 }
 
-std::map<int, double> Account::SecondsPerStep(int64_t steps) const {
+std::map<int, double> TimeLedger::SecondsPerStep(int64_t steps) const {
   std::map<int, double> means;
   for (const auto& [prefix, times] : times_) {
     if (times.measured() >= steps) means[prefix] = times.Mean();
@@ -163,6 +163,6 @@ std::map<int, double> Account::SecondsPerStep(int64_t steps) const {
   return means;
 }
 
-AccountTotals Account::totals() const { return {SavedSeconds(), SpentSeconds(), SecondsPerStep(kReliable)}; }
+TimeTotals TimeLedger::totals() const { return {SavedSeconds(), SpentSeconds(), SecondsPerStep(kReliable)}; }
 
 }  // namespace egeria::worker

@@ -1,4 +1,4 @@
-#include "worker/session/account.h"
+#include "worker/accounting/time_ledger.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ class AccountTest : public ::testing::Test {
   }
 
   double now_ = 0;
-  Account account_{[this] { return now_; }};
+  TimeLedger account_{[this] { return now_; }};
 };
 
 TEST_F(AccountTest, OthersAreToldOfPrefixesWithEnoughStepsOnly) {
@@ -39,9 +39,9 @@ TEST_F(AccountTest, OthersAreToldOfPrefixesWithEnoughStepsOnly) {
 TEST_F(AccountTest, WhatScopesSpendIsNoPartOfAStep) {
   Steps(1, 1, 0);
   for (int i = 0; i < 9; ++i) {
-    const Account::Spending outer(&account_, "hooks");
+    const TimeLedger::Spending outer(&account_, "hooks");
     now_ += 3;
-    const Account::Spending inner(&account_, "probes");
+    const TimeLedger::Spending inner(&account_, "probes");
     now_ += 4;
   }
   Steps(1, 1, 0);
