@@ -52,7 +52,8 @@ void JobManager::Stop() {
 absl::Status JobManager::Recover() {
   Effects effects(nullptr);
   const MutexLock lock(&mutex_);
-  auto quarantined = facts_.Replay([&table = table_](const JobId& id) -> Job& {
+  JobTable& table = table_;  // the lambda's own name for it: it is called while this function holds the lock
+  auto quarantined = facts_.Replay([&table](const JobId& id) -> Job& {
     Job* const known = table.Find(id);
     return known != nullptr ? *known : table.Add(std::make_unique<Job>(id));
   });

@@ -1,4 +1,4 @@
-# Three functions that every folder uses, so that targets look alike.
+# A few functions that every folder uses, so that targets look alike.
 include(GoogleTest OPTIONAL)
 
 # egeria_library(<name> [SOURCES ...] [PUBLIC dep...] [PRIVATE dep...])
@@ -9,6 +9,43 @@ function(egeria_library name)
   add_library(egeria::${name} ALIAS egeria_${name})
   target_include_directories(egeria_${name} PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(egeria_${name} PUBLIC ${arg_PUBLIC} PRIVATE egeria_options ${arg_PRIVATE})
+  if(EGERIA_THREAD_SAFETY)
+    egeria_check_locks(${name} ${arg_SOURCES})
+  endif()
+endfunction()
+
+# egeria_check_locks(<library> source...): adds the library's sources that use locks, which are those that include
+# common/thread/mutex.h themselves or by the header of their own name, to the target thread_safety. It compiles them
+# once more, for clang's analysis of locks alone.
+function(egeria_check_locks name)
+  set(locking)
+  foreach(source ${ARGN})
+    string(REGEX REPLACE "[.]cc$" ".h" header ${source})
+    foreach(file ${source} ${header})
+      if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+        file(STRINGS ${file} includes REGEX "#include \"common/thread/mutex[.]h\"")
+        set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+        if(includes)
+          list(APPEND locking ${source})
+        endif()
+      endif()
+    endforeach()
+  endforeach()
+  if(NOT locking)
+    return()
+  endif()
+  list(REMOVE_DUPLICATES locking)
+  add_library(egeria_${name}_locks OBJECT EXCLUDE_FROM_ALL ${locking})
+  target_include_directories(egeria_${name}_locks SYSTEM PRIVATE
+    $<TARGET_PROPERTY:egeria_${name},INTERFACE_SYSTEM_INCLUDE_DIRECTORIES>)
+  target_include_directories(egeria_${name}_locks PRIVATE $<TARGET_PROPERTY:egeria_${name},INCLUDE_DIRECTORIES>)
+  target_compile_definitions(egeria_${name}_locks PRIVATE $<TARGET_PROPERTY:egeria_${name},COMPILE_DEFINITIONS>)
+  target_compile_options(egeria_${name}_locks PRIVATE -Wthread-safety -Werror=thread-safety)
+  add_dependencies(egeria_${name}_locks egeria_protoc)
+  if(NOT TARGET thread_safety)
+    add_custom_target(thread_safety)
+  endif()
+  add_dependencies(thread_safety egeria_${name}_locks)
 endfunction()
 
 # egeria_binary(<file name> [SOURCES ...] [DEPS ...]): an executable in <build>/bin, installed into bin, or by

@@ -30,7 +30,7 @@ AgentState::AgentState(const JobDescription& job, size_t queue_bytes, size_t que
 void AgentState::ReportStep(const StepReport& report) {
   bool wake = false;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (given_up_) return;
     if (report.applied_plan != report_.applied_plan) {
       ++counters_.commits;
@@ -46,12 +46,12 @@ void AgentState::ReportStep(const StepReport& report) {
 }
 
 std::optional<SamplingRequest> AgentState::sampling() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return sampling_;
 }
 
 std::optional<SnapshotRequest> AgentState::snapshot() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (!snapshot_.has_value()) return std::nullopt;
   if (snapshot_->version != answered_version_) return snapshot_;
   for (ModuleIndex module = snapshot_->first_module; module <= snapshot_->module; module = module.next()) {
@@ -61,17 +61,17 @@ std::optional<SnapshotRequest> AgentState::snapshot() const {
 }
 
 std::optional<GradientRequest> AgentState::gradients() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return gradients_;
 }
 
 PlanId AgentState::watermark() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return ledger_.watermark();
 }
 
 std::optional<Plan> AgentState::plan(PlanId id) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return ledger_.Find(id);
 }
 
@@ -84,12 +84,12 @@ bool AgentState::OfferGradients(GradientReading reading) { return Offer(MakeUplo
 bool AgentState::Offer(absl::StatusOr<Upload> upload) {
   if (!upload.ok()) {
     LogError("A sample cannot be sent: ", upload.status().message());
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     ++counters_.samples_dropped;
     return false;
   }
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (given_up_) {
       ++counters_.samples_dropped;
       return false;
@@ -109,7 +109,7 @@ bool AgentState::OfferSnapshot(Snapshot snapshot) {
     return false;
   }
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (given_up_ || (snapshot_.has_value() && version < snapshot_->version)) return false;
     if (!uploads_.AddSnapshot(*std::move(upload))) return false;
     if (version != answered_version_) answered_.clear();
@@ -121,43 +121,45 @@ bool AgentState::OfferSnapshot(Snapshot snapshot) {
 }
 
 AgentCounters AgentState::counters() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   AgentCounters counters = counters_;
   counters.samples_dropped += uploads_.samples_dropped();
   return counters;
 }
 
 void AgentState::FillProgress(v1::RegisterJobRequest* request) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   request->set_step(report_.step);
   request->set_frozen_prefix(report_.frozen_prefix);
   request->set_applied_plan(report_.applied_plan.value());
 }
 
 void AgentState::BeginStream() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (streams_++ > 0) ++counters_.reconnects;
   losses_.Rewind();
   snapshot_.reset();
-  // What a broken stream carried may not have arrived: only what is still here counts as answered.
-  std::erase_if(answered_, [this](ModuleIndex module) { return !uploads_.HoldsSnapshot(answered_version_, module); });
+  // Snapshots of a broken stream may not have arrived: only those that are still here count as answered.
+  std::erase_if(answered_, [this](ModuleIndex module) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !uploads_.HoldsSnapshot(answered_version_, module);
+  });
   urgent_ = true;
 }
 
 void AgentState::EndStream(std::optional<Upload> unsent) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   counters_.connected = false;
   if (unsent.has_value()) uploads_.Return(*std::move(unsent));
 }
 
 bool AgentState::HeartbeatIsUrgent() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return urgent_;
 }
 
 v1::Heartbeat AgentState::TakeHeartbeat() {
   v1::Heartbeat heartbeat;
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   heartbeat.set_step(report_.step);
   heartbeat.set_frozen_prefix(report_.frozen_prefix);
   heartbeat.set_applied_plan(report_.applied_plan.value());
@@ -212,7 +214,7 @@ void AgentState::Apply(const v1::Directive& directive) {
 
   std::vector<absl::Status> refusals;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     counters_.connected = true;
     sampling_ = sampling;
     snapshot_ = snapshot;
@@ -240,7 +242,7 @@ void AgentState::Apply(const v1::Directive& directive) {
 
 void AgentState::UploadRefused(const v1::UploadResult& result) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     ++counters_.uploads_refused;
   }
   const absl::Status reason = absl::InvalidArgumentError(result.reason());
@@ -251,19 +253,19 @@ void AgentState::UploadRefused(const v1::UploadResult& result) {
 }
 
 std::optional<Upload> AgentState::TakeUpload() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (!counters_.connected) return std::nullopt;
   return uploads_.Take();
 }
 
 void AgentState::UploadSent(const Upload& upload) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   uploads_.Done();
   ++(upload.is_sample() ? counters_.samples_sent : counters_.snapshots_sent);
 }
 
 void AgentState::GiveUp() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   given_up_ = true;
   sampling_.reset();
   snapshot_.reset();

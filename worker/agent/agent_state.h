@@ -2,11 +2,11 @@
 #define EGERIA_WORKER_AGENT_AGENT_STATE_H_
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 
+#include "common/thread/mutex.h"
 #include "egeria/v1/controller.pb.h"
 #include "worker/agent/agent.h"
 #include "worker/agent/loss_buffer.h"
@@ -16,7 +16,7 @@
 namespace egeria::worker {
 
 // What the training loop has told and what the controller wants, between the two threads that meet here: the
-// training thread (first group) and the agent's own (second group). No method waits for anything but the
+// training thread (the first group of methods) and the agent's own (the second group). No method waits for anything but the
 // mutex, and none holds it longer than a copy takes. Thread-safe.
 class AgentState {
  public:
@@ -61,8 +61,8 @@ class AgentState {
   void GiveUp();
 
  private:
-  // `total`: of the controller's life, which may have begun before this process or after it. Requires mutex_.
-  void CountReference(double total);
+  // `total` is counted from the controller's own start, which may be before this process's or after it.
+  void CountReference(double total) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Queues what a probe gave, or counts it as dropped.
   bool Offer(absl::StatusOr<Upload> sample_or_reading);
   void LogOnce(const std::string& key, const std::string& message);
@@ -71,31 +71,31 @@ class AgentState {
   std::optional<GradientRequest> Checked(const v1::GradientRequest& request);
   bool ModulesAreValid(int32_t first, int32_t last) const;
 
-  // Constant.
+  // These are constant.
   const Generation generation_;
   const int rank_;
   const int module_count_;
   const std::shared_ptr<Wakeup> wakeup_;
 
-  // Of the agent's own thread.
+  // Only the agent's own thread uses these.
   std::set<std::string> logged_;
   int64_t streams_ = 0;
 
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  std::optional<double> reference_seconds_;  // as the last directive had them
-  StepReport report_;
-  LossBuffer losses_;
-  PlanLedger ledger_;
-  UploadQueue uploads_;
-  AgentCounters counters_;
-  std::optional<SamplingRequest> sampling_;
-  std::optional<SnapshotRequest> snapshot_;
-  std::optional<GradientRequest> gradients_;
-  int64_t answered_version_ = -1;   // of the snapshots in answered_
-  std::set<ModuleIndex> answered_;  // modules whose snapshot was queued, and not lost with a stream
-  bool urgent_ = true;
-  bool given_up_ = false;
+  mutable Mutex mutex_;
+  std::optional<double> reference_seconds_ ABSL_GUARDED_BY(mutex_);  // as the last directive had them
+  StepReport report_ ABSL_GUARDED_BY(mutex_);
+  LossBuffer losses_ ABSL_GUARDED_BY(mutex_);
+  PlanLedger ledger_ ABSL_GUARDED_BY(mutex_);
+  UploadQueue uploads_ ABSL_GUARDED_BY(mutex_);
+  AgentCounters counters_ ABSL_GUARDED_BY(mutex_);
+  std::optional<SamplingRequest> sampling_ ABSL_GUARDED_BY(mutex_);
+  std::optional<SnapshotRequest> snapshot_ ABSL_GUARDED_BY(mutex_);
+  std::optional<GradientRequest> gradients_ ABSL_GUARDED_BY(mutex_);
+  int64_t answered_version_ ABSL_GUARDED_BY(mutex_) = -1;  // the version of the snapshots in answered_
+  // Modules whose snapshot was queued, and not lost with a stream.
+  std::set<ModuleIndex> answered_ ABSL_GUARDED_BY(mutex_);
+  bool urgent_ ABSL_GUARDED_BY(mutex_) = true;
+  bool given_up_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace egeria::worker
