@@ -22,7 +22,7 @@ bool IsFinite(const WireTensor& tensor) {
 std::vector<absl::Status> FakeEvaluator::SetJob(const JobId& job,
                                                 const std::vector<std::optional<graph::ModuleGraph>>& modules,
                                                 const reference::JobTraits& traits) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   ++set_job_calls_;
   Job& entry = jobs_[job];
   entry = Job();
@@ -37,13 +37,13 @@ std::vector<absl::Status> FakeEvaluator::SetJob(const JobId& job,
 }
 
 void FakeEvaluator::RemoveJob(const JobId& job) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   jobs_.erase(job);
 }
 
 absl::Status FakeEvaluator::SubmitSnapshot(const JobId& job, ModuleIndex module, int64_t version, int64_t step,
                                            std::vector<WireTensor> weights) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   auto found = jobs_.find(job);
   const auto index = static_cast<size_t>(module.value());
   if (found == jobs_.end() || module.value() < 0 || index >= found->second.usable.size()) {
@@ -57,7 +57,7 @@ absl::Status FakeEvaluator::SubmitSnapshot(const JobId& job, ModuleIndex module,
 
 absl::Status FakeEvaluator::SubmitSample(const JobId& job, reference::SubmittedSample sample) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     auto found = jobs_.find(job);
     if (found == jobs_.end()) return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_MODULE", "no such job");
     for (int64_t i = sample.first_module.value(); i <= sample.module.value(); ++i) {
@@ -87,39 +87,39 @@ absl::Status FakeEvaluator::SubmitSample(const JobId& job, reference::SubmittedS
 }
 
 void FakeEvaluator::ReportStep(const JobId& job, int64_t step) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (auto found = jobs_.find(job); found != jobs_.end()) found->second.step = step;
 }
 
 reference::EvaluatorCounters FakeEvaluator::counters() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return counters_;
 }
 
 void FakeEvaluator::Stop() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   stopped_ = true;
 }
 
 std::optional<reference::JobTraits> FakeEvaluator::traits(const JobId& job) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   auto found = jobs_.find(job);
   return found == jobs_.end() ? std::nullopt : std::optional(found->second.traits);
 }
 
 int64_t FakeEvaluator::step(const JobId& job) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   auto found = jobs_.find(job);
   return found == jobs_.end() ? -1 : found->second.step;
 }
 
 int FakeEvaluator::set_job_calls() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return set_job_calls_;
 }
 
 bool FakeEvaluator::stopped() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return stopped_;
 }
 

@@ -5,7 +5,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "common/thread/mutex.h"
 #include "controller/reference/evaluator.h"
 
 namespace egeria::testing {
@@ -54,7 +54,7 @@ class FakeEvaluator : public reference::Evaluator {
   const Callback on_result_;
   const Script script_;
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::map<JobId, Job> jobs_ ABSL_GUARDED_BY(mutex_);
   reference::EvaluatorCounters counters_ ABSL_GUARDED_BY(mutex_);
   int set_job_calls_ ABSL_GUARDED_BY(mutex_) = 0;

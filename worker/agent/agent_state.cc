@@ -45,7 +45,7 @@ AgentState::AgentState(const JobDescription& job, size_t queue_bytes, size_t que
 void AgentState::ReportStep(const StepReport& report) {
   bool wake = false;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (given_up_) return;
     if (report.applied_plan != report_.applied_plan) {
       ++counters_.commits;
@@ -61,12 +61,12 @@ void AgentState::ReportStep(const StepReport& report) {
 }
 
 std::optional<SamplingRequest> AgentState::sampling() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return sampling_;
 }
 
 std::optional<SnapshotRequest> AgentState::snapshot() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (!snapshot_.has_value()) return std::nullopt;
   if (snapshot_->version != answered_version_) return snapshot_;
   for (ModuleIndex module = snapshot_->first_module; module <= snapshot_->module; module = module.next()) {
@@ -76,17 +76,17 @@ std::optional<SnapshotRequest> AgentState::snapshot() const {
 }
 
 std::optional<GradientRequest> AgentState::gradients() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return gradients_;
 }
 
 PlanId AgentState::watermark() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return ledger_.watermark();
 }
 
 std::optional<Plan> AgentState::plan(PlanId id) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return ledger_.Find(id);
 }
 
@@ -95,7 +95,7 @@ bool AgentState::Offer(Upload upload) {
   const absl::Status sound = CheckTensors(upload);
   if (!sound.ok()) LogError(is_snapshot ? "A snapshot" : "A sample", " cannot be sent: ", sound.message());
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (!sound.ok() || given_up_) {
       if (!is_snapshot) ++counters_.samples_dropped;
       return false;
@@ -120,43 +120,45 @@ bool AgentState::Queue(Upload upload) {
 }
 
 AgentCounters AgentState::counters() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   AgentCounters counters = counters_;
   counters.samples_dropped += uploads_.samples_dropped();
   return counters;
 }
 
 void AgentState::FillProgress(v1::RegisterJobRequest* request) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   request->set_step(report_.step);
   request->set_frozen_prefix(report_.frozen_prefix);
   request->set_applied_plan(report_.applied_plan.value());
 }
 
 void AgentState::BeginStream() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (streams_++ > 0) ++counters_.reconnects;
   losses_.Rewind();
   snapshot_.reset();
   // A snapshot that a broken stream carried may not have arrived: only those that are still here count as answered.
-  std::erase_if(answered_, [this](ModuleIndex module) { return !uploads_.HoldsSnapshot(answered_version_, module); });
+  std::erase_if(answered_, [this](ModuleIndex module) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !uploads_.HoldsSnapshot(answered_version_, module);
+  });
   urgent_ = true;
 }
 
 void AgentState::EndStream(std::optional<Upload> unsent) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   counters_.connected = false;
   if (unsent.has_value()) uploads_.Return(*std::move(unsent));
 }
 
 bool AgentState::HeartbeatIsUrgent() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return urgent_;
 }
 
 v1::Heartbeat AgentState::TakeHeartbeat() {
   v1::Heartbeat heartbeat;
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   heartbeat.set_step(report_.step);
   heartbeat.set_frozen_prefix(report_.frozen_prefix);
   heartbeat.set_applied_plan(report_.applied_plan.value());
@@ -203,7 +205,7 @@ void AgentState::Apply(const v1::Directive& directive) {
 
   std::vector<absl::Status> refusals;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     counters_.connected = true;
     sampling_ = sampling;
     snapshot_ = snapshot;
@@ -231,7 +233,7 @@ void AgentState::Apply(const v1::Directive& directive) {
 
 void AgentState::UploadRefused(const v1::UploadResult& result) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     ++counters_.uploads_refused;
   }
   const absl::Status reason = absl::InvalidArgumentError(result.reason());
@@ -242,19 +244,19 @@ void AgentState::UploadRefused(const v1::UploadResult& result) {
 }
 
 std::optional<Upload> AgentState::TakeUpload() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (!counters_.connected) return std::nullopt;
   return uploads_.Take();
 }
 
 void AgentState::UploadSent(const Upload& upload) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   uploads_.Done();
   ++(std::holds_alternative<Snapshot>(upload) ? counters_.snapshots_sent : counters_.samples_sent);
 }
 
 void AgentState::GiveUp() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   given_up_ = true;
   sampling_.reset();
   snapshot_.reset();

@@ -2,11 +2,11 @@
 #define EGERIA_WORKER_AGENT_AGENT_STATE_H_
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 
+#include "common/thread/mutex.h"
 #include "egeria/v1/controller.pb.h"
 #include "worker/agent/agent.h"
 #include "worker/agent/loss_buffer.h"
@@ -58,42 +58,41 @@ class AgentState {
   void GiveUp();
 
  private:
-  // `total` counts from the controller's start, which may have been before that of this process or after it. Requires
-  // mutex_.
-  void CountReference(double total);
-  // Queues an upload; a snapshot only if none of its version or a newer one has been. Requires mutex_.
-  bool Queue(Upload upload);
+  // `total` counts from the controller's start, which may have been before that of this process or after it.
+  void CountReference(double total) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Queues an upload; a snapshot only if none of its version or a newer one has been.
+  bool Queue(Upload upload) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LogOnce(const std::string& key, const std::string& message);
   std::optional<SamplingRequest> Checked(const v1::SamplingRequest& request);
   std::optional<SnapshotRequest> Checked(const v1::SnapshotRequest& request);
   std::optional<GradientRequest> Checked(const v1::GradientRequest& request);
   bool ModulesAreValid(int32_t first, int32_t last) const;
 
-  // Constant.
+  // These are constant.
   const Generation generation_;
   const int rank_;
   const int module_count_;
   const std::shared_ptr<Wakeup> wakeup_;
 
-  // Used by the agent's own thread only.
+  // Only the agent's own thread uses these.
   std::set<std::string> logged_;
   int64_t streams_ = 0;
 
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  std::optional<double> reference_seconds_;  // in the last directive
-  StepReport report_;
-  LossBuffer losses_;
-  PlanLedger ledger_;
-  UploadQueue uploads_;
-  AgentCounters counters_;
-  std::optional<SamplingRequest> sampling_;
-  std::optional<SnapshotRequest> snapshot_;
-  std::optional<GradientRequest> gradients_;
-  int64_t answered_version_ = -1;   // the version that answered_ is about
-  std::set<ModuleIndex> answered_;  // modules whose snapshot was queued, and not lost with a stream
-  bool urgent_ = true;
-  bool given_up_ = false;
+  mutable Mutex mutex_;
+  std::optional<double> reference_seconds_ ABSL_GUARDED_BY(mutex_);  // as the last directive had them
+  StepReport report_ ABSL_GUARDED_BY(mutex_);
+  LossBuffer losses_ ABSL_GUARDED_BY(mutex_);
+  PlanLedger ledger_ ABSL_GUARDED_BY(mutex_);
+  UploadQueue uploads_ ABSL_GUARDED_BY(mutex_);
+  AgentCounters counters_ ABSL_GUARDED_BY(mutex_);
+  std::optional<SamplingRequest> sampling_ ABSL_GUARDED_BY(mutex_);
+  std::optional<SnapshotRequest> snapshot_ ABSL_GUARDED_BY(mutex_);
+  std::optional<GradientRequest> gradients_ ABSL_GUARDED_BY(mutex_);
+  int64_t answered_version_ ABSL_GUARDED_BY(mutex_) = -1;  // the version of the snapshots in answered_
+  // Modules whose snapshot was queued, and not lost with a stream.
+  std::set<ModuleIndex> answered_ ABSL_GUARDED_BY(mutex_);
+  bool urgent_ ABSL_GUARDED_BY(mutex_) = true;
+  bool given_up_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace egeria::worker

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "common/base/ids.h"
+#include "common/thread/mutex.h"
 #include "worker/cache/client/attachment.h"
 #include "worker/cache/client/cache_client.h"
 #include "worker/cache/client/get_call.h"
@@ -39,24 +39,24 @@ struct PendingLookup {
   const std::vector<uint64_t> samples;
   const size_t entry_bytes;
   Line line;
-  size_t offset = 0;  // of its part of the shared memory
-  size_t slot = 0;    // for an entry there
-  size_t room = 0;    // for samples in a call; 0: nothing can be asked for
-  size_t asked = 0;   // for the first ones
+  size_t offset = 0;  // where its part of the shared memory begins
+  size_t slot = 0;    // bytes for an entry there
+  size_t room = 0;    // samples that fit into a call; 0: nothing can be asked for
+  size_t asked = 0;   // how many samples, from the first on, were asked for
   std::unique_ptr<GetCall> call;
 };
 
-// What CacheClient::Lookup() and its two parts do. For one thread, but for counters().
+// Does what CacheClient::Lookup() and its two parts promise. One thread may call it, and any thread counters().
 class Lookups {
  public:
-  // `attachment` outlives it.
+  // `attachment` must outlive it.
   Lookups(const CacheClient::Options& options, Attachment* attachment)
       : name_(options.name), patience_(options.patience), attachment_(*attachment) {}
 
   void Start(PendingLookup* lookup);
-  // Waits for it.
+  // Waits for the lookup.
   std::vector<CacheClient::Outcome> Finish(PendingLookup* lookup, absl::FunctionRef<void(size_t, const Entry&)> found);
-  // Of one that nobody will finish.
+  // Lets go of a lookup that nobody will finish.
   void Abandon(PendingLookup* lookup);
 
   CacheClient::LookupCounters counters() const;
@@ -70,7 +70,7 @@ class Lookups {
   Attachment& attachment_;
   std::array<const PendingLookup*, CacheClient::kMaxLookups> under_way_ = {};  // by part of the memory
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   CacheClient::LookupCounters counters_ ABSL_GUARDED_BY(mutex_);
 };
 
