@@ -31,23 +31,23 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Asked for while nobody knows how long the entries of a prefix are.
+// So much is asked for while nobody knows how long the entries of a prefix are.
 constexpr size_t kUnknownEntryBytes = size_t{16} << 20;
-// Buffers that wait to be used again: as many as batches may be under way on both sides.
+// So many buffers wait to be used again: as many as batches may be under way on both sides.
 constexpr size_t kMaxSpares = 16;
 
-// One batch, as it is read.
+// A reading is one batch that is being read.
 struct Reading {
   std::vector<uint64_t> samples;
   enum class State { kQueued, kReading, kReady } state = State::kQueued;
   bool urgent = false;
 
-  // Of the reading thread.
+  // These are the reading thread's.
   Fingerprint prefix = {};
   size_t entry_bytes = 0;  // 0: nothing is known of the prefix, not even in the cache
   std::shared_ptr<PendingLookup> lookup;
 
-  // Filled in by the reading thread before it is ready.
+  // The reading thread fills these in before it is ready.
   std::vector<at::Tensor> host;
   std::vector<at::Tensor> on_device;  // accelerators only
   std::optional<c10::Event> arrived;
@@ -66,7 +66,7 @@ SampleOutcome OutcomeOf(CacheClient::Outcome outcome) {
   return SampleOutcome::kLate;
 }
 
-// Whether rows of the tensors are what the entry has.
+// Returns whether rows of the tensors are what the entry has.
 bool Fits(const std::vector<at::Tensor>& tensors, const std::vector<EntryTensor>& entry) {
   if (tensors.size() != entry.size()) return false;
   for (size_t t = 0; t < tensors.size(); ++t) {
@@ -77,11 +77,9 @@ bool Fits(const std::vector<at::Tensor>& tensors, const std::vector<EntryTensor>
   return true;
 }
 
-}  // namespace
-
-const char* SampleOutcomeName(SampleOutcome outcome) {
+const char* MissReason(SampleOutcome outcome) {
   switch (outcome) {
-    case SampleOutcome::kHit: return "hit";
+    case SampleOutcome::kHit: return "";
     case SampleOutcome::kAbsent: return "absent";
     case SampleOutcome::kOtherInput: return "other_input";
     case SampleOutcome::kCorrupt: return "corrupt";
@@ -89,6 +87,14 @@ const char* SampleOutcomeName(SampleOutcome outcome) {
     case SampleOutcome::kUnfit: return "unfit";
   }
   return "unknown";
+}
+
+}  // namespace
+
+std::vector<std::string> MissReasons(const std::vector<SampleOutcome>& outcomes) {
+  std::vector<std::string> reasons;
+  for (const SampleOutcome outcome : outcomes) reasons.emplace_back(MissReason(outcome));
+  return reasons;
 }
 
 class BatchReader::Impl {
@@ -149,7 +155,7 @@ class BatchReader::Impl {
   using Shared = std::shared_ptr<Reading>;
 
   void ReadUntilStopped();
-  // Of the reading thread, without the lock. What fails leaves samples out.
+  // The reading thread calls these without the lock. What fails leaves samples out.
   void Start(const Fingerprint& prefix, size_t entry_bytes, Reading* reading);
   void Finish(bool wanted, Reading* reading);
   void FillIn(Reading* reading);
@@ -168,7 +174,7 @@ class BatchReader::Impl {
   std::optional<c10::Stream> stream_;  // accelerators only
   std::thread thread_;
 
-  // Of the reading thread: what was handed out, to be used again once nobody else has it. Fresh memory costs as much
+  // The reading thread keeps what was handed out, to use it again once nobody else has it. Fresh memory costs as much
   // as reading into it does.
   std::deque<at::Tensor> spares_;
 
@@ -178,7 +184,7 @@ class BatchReader::Impl {
   bool resting_ ABSL_GUARDED_BY(mutex_) = false;  // spares are to go
   Fingerprint prefix_ ABSL_GUARDED_BY(mutex_) = {};
   size_t entry_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: not known
-  size_t batch_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of the last one that was found; 0: not known
+  size_t batch_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // the last found batch's; 0: not known
   std::deque<Shared> readings_ ABSL_GUARDED_BY(mutex_);
   Counters counters_ ABSL_GUARDED_BY(mutex_);
 };
@@ -258,7 +264,7 @@ CachedBatch BatchReader::Impl::HandOut(const Shared& reading, std::span<const ui
   }
   if (!any) return batch;
   if (!stream_.has_value()) {
-    // Tensors of their own over the same memory: one that Python has had never has a single owner again.
+    // They are tensors of their own over the same memory: one that Python has had never has a single owner again.
     for (const at::Tensor& host : reading->host) batch.tensors.push_back(host.variable_data());
     reading->host.clear();
     return batch;
@@ -281,7 +287,8 @@ void BatchReader::Impl::Count(const CachedBatch& batch) {
   }
 }
 
-// The one that is waited for, or the first that is not read yet; none while what is read ahead takes too much memory.
+// Returns the one that is waited for, or the first that is not read yet; none while what is read ahead takes too much
+// memory.
 BatchReader::Impl::Shared BatchReader::Impl::Next() {
   size_t bytes = 0;
   Shared first;

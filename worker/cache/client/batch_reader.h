@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
@@ -25,12 +26,12 @@ enum class SampleOutcome : uint8_t {
   kUnfit,  // its tensors are of another type or shape than those of the samples before it
 };
 
-// "hit", "absent", "other_input" and so on.
-const char* SampleOutcomeName(SampleOutcome outcome);
+// Says for each sample why it is a miss ("absent", "other_input" and so on), or "" for a hit.
+std::vector<std::string> MissReasons(const std::vector<SampleOutcome>& outcomes);
 
 struct CachedBatch {
-  // b x ..., dense and row-major, on the reader's device and nobody else's; the rows of misses hold anything. None
-  // where no sample was found.
+  // They are b x ..., dense and row-major, on the reader's device and nobody else's; the rows of misses hold anything.
+  // There are none where no sample was found.
   std::vector<at::Tensor> tensors;
   std::vector<SampleOutcome> outcomes;  // one for each sample
 };
@@ -45,16 +46,16 @@ class BatchReader {
  public:
   struct Options {
     c10::Device device = c10::kCPU;
-    size_t ahead_bytes = size_t{512} << 20;  // of host memory; one batch is always read ahead
+    size_t ahead_bytes = size_t{512} << 20;  // host memory for reading ahead; one batch is always read ahead
   };
   struct Counters {
-    int64_t hits = 0;  // samples, as the outcomes
+    int64_t hits = 0;  // samples, as are all down to unfit
     int64_t absent = 0;
     int64_t other_input = 0;
     int64_t corrupt = 0;
     int64_t late = 0;
     int64_t unfit = 0;
-    int64_t batches_ahead = 0;  // were there when they were asked for
+    int64_t batches_ahead = 0;  // batches that were there when they were asked for
     int64_t batches_waited_for = 0;
     int64_t batches_late = 0;
     double waited_seconds = 0;
@@ -63,21 +64,20 @@ class BatchReader {
   BatchReader(std::shared_ptr<CacheClient> client, const Options& options);
   ~BatchReader();
 
-  // What is read from now on is of this prefix. Forgets what was read ahead.
-  // `entry_bytes`: of an entry, as far as it is known; see Expect(entry_bytes).
+  // What is read from now on belongs to this prefix. Forgets what was read ahead.
   void Use(const Fingerprint& prefix);
-  // Entries of the prefix are up to so long: longer ones are not found. Needs not be told where one is in the cache.
+  // Entries of the prefix are up to so long: longer ones are not found. This need not be told where one is in the
+  // cache.
   void ExpectSize(size_t entry_bytes);
 
-  // The batches that are asked for next, in this order: a hint. Those that are not among them are forgotten.
+  // Hints at the batches that are asked for next, in this order. Those that are not among them are forgotten.
   void Expect(const std::vector<std::vector<uint64_t>>& batches);
 
-  // The batch at hand: what was read ahead if it was expected, else it is read now. Waits no longer than `patience`;
-  // what is not there by then is late.
-  // `input_hashes`: of the samples, to compare with those of the entries.
+  // Returns the batch at hand: what was read ahead if it was expected, else it is read now. Waits no longer than
+  // `patience`; what is not there by then is late. `input_hashes` are the samples', to compare with the entries'.
   CachedBatch Take(std::span<const uint64_t> samples, std::span<const uint64_t> input_hashes, absl::Duration patience);
 
-  // Nothing is read for a while: lets go of what was read ahead and of the memory that it took.
+  // Lets go of what was read ahead and of the memory that it took, since nothing is read for a while.
   void Rest();
 
   // Ends the thread; from then on everything is late. Idempotent.

@@ -61,7 +61,7 @@ std::vector<CacheClient::Outcome> CacheClient::FinishLookup(
     PendingLookup* lookup, absl::FunctionRef<void(size_t position, const Entry&)> found) {
   if (InChild()) return std::vector<Outcome>(lookup->samples.size(), Outcome::kLate);
   const std::vector<Outcome> outcomes = impl_->lookups.Finish(lookup, found);
-  // So that they are written anew, when they are offered next.
+  // They are forgotten so that they are written anew when they are offered next.
   std::vector<uint64_t> corrupt;
   for (size_t i = 0; i < outcomes.size() && corrupt.size() < kMaxSamplesPerCall; ++i) {
     if (outcomes[i] == Outcome::kCorrupt) corrupt.push_back(lookup->samples[i]);
@@ -75,8 +75,8 @@ bool CacheClient::Offer(const Fingerprint& prefix, uint64_t sample, uint64_t inp
   return !InChild() && impl_->writes.Offer(impl_->Stored(prefix), sample, input_hash, tensors);
 }
 
-void CacheClient::Drop(const Fingerprint& prefix, Scope scope) {
-  if (!InChild()) impl_->writes.Drop(impl_->Stored(prefix), scope);
+void CacheClient::Drop(const Fingerprint& prefix) {
+  if (!InChild()) impl_->writes.Drop(impl_->Stored(prefix));
 }
 
 bool CacheClient::Flush(absl::Duration patience) { return InChild() || impl_->writes.Flush(patience); }

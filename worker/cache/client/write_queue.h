@@ -21,22 +21,22 @@
 
 namespace egeria::cache {
 
-// What is to be written and forgotten, done in order by a thread of its own. Without a daemon writes are dropped, and
-// what is to be forgotten is kept until it can be told. Prefixes are as StoredPrefix() says. Thread-safe.
+// Writes and forgets entries in order, on a thread of its own. Without a daemon writes are dropped, and what is to be
+// forgotten is kept until it can be told. Prefixes are as StoredPrefix() says. Thread-safe.
 class WriteQueue {
  public:
-  // `attachment` outlives it.
+  // `attachment` outlives the queue.
   WriteQueue(const CacheClient::Options& options, Attachment* attachment);
 
   void Start();
-  // Ends the thread; what waits is dropped. Idempotent.
+  // Ends the thread, and drops what waits. Idempotent.
   void Stop();
   // This line is to be used from now on.
   void Follow(const Line& line);
 
-  // False where it is dropped, or refused because it is longer than any can be. `tensors` are copied.
+  // Returns false where the entry is dropped, or refused because it is longer than any can be. `tensors` are copied.
   bool Offer(const Fingerprint& prefix, uint64_t sample, uint64_t input_hash, std::span<const EntryTensor> tensors);
-  void Drop(const Fingerprint& prefix, CacheClient::Scope scope);
+  void Drop(const Fingerprint& prefix);
   void DropSamples(const Fingerprint& prefix, std::vector<uint64_t> samples);
   bool Flush(absl::Duration patience);
 
@@ -46,28 +46,27 @@ class WriteQueue {
   using Write = PendingEntry;
   struct Forget {
     Fingerprint prefix;
-    v1::DropRequest::Scope scope;
-    std::vector<uint64_t> samples;
+    std::vector<uint64_t> samples;  // none: the whole prefix
   };
   using Task = std::variant<Write, Forget>;
 
-  // What is done at once: as many writes in a row as fit into one call, or one that is to be forgotten.
+  // A batch is done at once: as many writes in a row as fit into one call, or one thing that is to be forgotten.
   struct Batch {
     Line line;
-    std::vector<Write> writes;  // all of one prefix
+    std::vector<Write> writes;  // they have the same prefix
     std::optional<Forget> forget;
   };
 
-  // Room in the queue for an offer, which is then to be pushed.
+  // Makes room in the queue for an offer, which is then to be pushed; false where there is none.
   bool Reserve(const Fingerprint& prefix, size_t bytes);
   void Push(Task task);
   void WorkUntilStopped();
   Batch TakeBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteSome(const Line& line, std::vector<Write> writes);
   void Send(const Line& line, const Forget& forget);
-  // Could not be told, and is once there is a line again.
+  // Keeps what could not be told until there is a line again.
   void Owe(Forget forget) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Makes Stop() cancel the call of this context. False where it has been called.
+  // Makes Stop() cancel the call of this context. Returns false where Stop() has been called.
   bool Begin(grpc::ClientContext* context);
 
   const size_t queue_bytes_;
@@ -85,7 +84,7 @@ class WriteQueue {
   size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::deque<Forget> owed_ ABSL_GUARDED_BY(mutex_);
   CacheClient::WriteCounters counters_ ABSL_GUARDED_BY(mutex_);
-  std::optional<Fingerprint> too_long_ ABSL_GUARDED_BY(mutex_);  // the newest prefix of which that was said
+  std::optional<Fingerprint> too_long_ ABSL_GUARDED_BY(mutex_);  // the newest prefix whose entries were said to be
 };
 
 }  // namespace egeria::cache

@@ -22,7 +22,7 @@ from egeria.model.inputs import GraphError, RootInputs, ShapeMismatch
 from egeria.model.isolation import device_of
 from egeria.model.modules import LayerModule, ModuleSpec, embedding_prefix, has_parameters, partition
 from egeria.reference.graph import ExportedModel, export_model
-from egeria.reference.probing import LocalReference, compared, record_calls
+from egeria.reference.probing import LocalReference, record_calls
 from egeria.training.session_state import saved_before
 from egeria.training.step_shares import StepShares
 
@@ -232,7 +232,7 @@ class Link:
         for index in wanted:
             values = [exported.run(index, values)]
         names = exported.module(request.first_module).input_names
-        self.native.offer_sample(request, step, list(zip(names, tensors)), compared(values[0], request.metric))
+        self.native.offer_sample(request, step, list(zip(names, tensors)), _native.compared(values[0], request.metric))
 
     def _read(self, request: Any, step: int, inputs: RootInputs) -> None:
         if self._reference is None or not self._reference.has(request.module):
