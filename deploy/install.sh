@@ -1,14 +1,42 @@
 #!/usr/bin/env bash
-# Installs what the build needs: Debian packages (deploy/packages.txt) and a Python environment in .venv
-# (deploy/requirements.txt). Does nothing where all of it is there; may be interrupted and run again.
+# Installs what the build and the programs need: Debian packages (deploy/packages.txt) and a Python environment in .venv
+# (deploy/requirements.txt). With --tests it also installs what only the tests need (deploy/packages-tests.txt and
+# deploy/requirements-tests.txt). Does nothing where all of it is there; may be interrupted and run again.
 # Without root it names exactly the packages that are missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-packages=$(grep -v '^#' deploy/packages.txt)
+lists=("")
+case ${1:-} in
+  "") ;;
+  --tests) lists+=("-tests") ;;
+  *) echo "usage: deploy/install.sh [--tests]" >&2; exit 2 ;;
+esac
+
+# slowly MESSAGE COMMAND...: says what is about to happen, runs the command, and says every half a minute that it still
+# runs. The command's own words are shown only where it fails.
+slowly() {
+  local message=$1 log status=0 start=$SECONDS
+  shift
+  echo "== $message ..."
+  log=$(mktemp)
+  while sleep 30 >/dev/null 2>&1; do
+    echo "   $((SECONDS - start)) seconds so far; now: $(tail -n 1 "$log" | cut -c1-90)"
+  done &
+  local ticker=$!
+  "$@" >"$log" 2>&1 || status=$?
+  kill "$ticker" 2>/dev/null
+  wait "$ticker" 2>/dev/null || true
+  [ "$status" -eq 0 ] || cat "$log" >&2
+  rm -f "$log"
+  return "$status"
+}
+
 missing=()
-for package in $packages; do
-  [ "$(dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null)" = "ii " ] || missing+=("$package")
+for list in "${lists[@]}"; do
+  for package in $(grep -v '^#' "deploy/packages$list.txt"); do
+    [ "$(dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null)" = "ii " ] || missing+=("$package")
+  done
 done
 if [ ${#missing[@]} -gt 0 ]; then
   if [ "$(id -u)" -ne 0 ]; then
@@ -16,21 +44,27 @@ if [ ${#missing[@]} -gt 0 ]; then
     echo "  apt-get install --no-install-recommends ${missing[*]}" >&2
     exit 1
   fi
-  echo "== installing ${#missing[@]} Debian packages: ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
-  apt-get update -qq
+  slowly "Reading the lists of Debian's packages" apt-get update
   # The Prometheus package is wanted for its programs: it shall not start a server on this machine.
-  RUNLEVEL=1 apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+  RUNLEVEL=1 slowly "Installing ${#missing[@]} Debian packages, about one minute: ${missing[*]}" \
+    apt-get install -y --no-install-recommends "${missing[@]}"
 fi
 
 if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
-  echo "== making the Python environment .venv"
   rm -rf .venv
-  python3 -m venv .venv
+  slowly "Making the Python environment .venv" python3 -m venv .venv
 fi
-wanted=$(sha256sum deploy/requirements.txt | cut -d' ' -f1)
-if [ "$(cat .venv/egeria-requirements 2>/dev/null || true)" != "$wanted" ]; then
-  echo "== installing Python packages: $(grep -v '^#' deploy/requirements.txt | tr '\n' ' ')"
-  .venv/bin/python -m pip install -q --disable-pip-version-check -r deploy/requirements.txt
-  echo "$wanted" > .venv/egeria-requirements
-fi
+
+# One stamp a list: the environment of the programs stays as it is when the tests' packages join it.
+for list in "${lists[@]}"; do
+  requirements=deploy/requirements$list.txt stamp=.venv/egeria-requirements$list
+  wanted=$(sha256sum "$requirements" | cut -d' ' -f1)
+  if [ "$(cat "$stamp" 2>/dev/null || true)" != "$wanted" ]; then
+    names=$(grep -v '^#' "$requirements" | tr '\n' ' ')
+    # Python compiles the modules that it imports, which are few of those that are installed.
+    slowly "Installing Python packages into .venv, one to three minutes: $names" \
+      .venv/bin/python -m pip install --no-compile --disable-pip-version-check --progress-bar off -r "$requirements"
+    echo "$wanted" > "$stamp"
+  fi
+done

@@ -24,7 +24,7 @@ if [ -n "$data" ] && ! [ -f "$data/data_batch_1.bin" ] && ! [ -f "$data/cifar-10
 fi
 
 bash deploy/install.sh
-bash deploy/build.sh dev egeria-cache egeria-controller egeria-run egeria-train egeria
+bash deploy/build.sh --without-tests dev egeria-cache egeria-controller egeria-run egeria-train egeria
 PATH=$PWD/build/dev/bin:$PWD/.venv/bin:$PATH
 export OMP_NUM_THREADS=1  # one compute thread per rank
 export EGERIA_CACHE=$PWD/build/out/cache

@@ -144,7 +144,7 @@ absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& argumen
     return absl::InvalidArgumentError("nothing to run; see egeria-run --help");
   }
   parsed.help = parsed.torchrun[0] == "--help" || parsed.torchrun[0] == "-h";
-  parsed.version = parsed.torchrun[0] == "--version";  // which torchrun does not have
+  parsed.version = parsed.torchrun[0] == "--version";  // torchrun has no such option
   if (parsed.help || parsed.version) return parsed;
   EGERIA_RETURN_IF_ERROR(CheckValues(parsed));
   EGERIA_RETURN_IF_ERROR(ResolveCache(&parsed.cache));

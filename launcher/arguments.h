@@ -10,19 +10,19 @@
 
 namespace egeria::run {
 
-// What the command line of egeria-run says. Its own options come first and begin with --egeria-; from the
+// The command line of egeria-run, taken apart. Its own options come first and begin with --egeria-; from the
 // first argument that does not, all belong to torchrun.
 struct Arguments {
-  bool help = false;  // as the first of torchrun's arguments, like the next
+  bool help = false;  // given as the first of torchrun's arguments, as is --version
   bool version = false;
   std::string controller;  // --egeria-controller, else EGERIA_CONTROLLER: an address, "none", or empty: start one
-  // --egeria-cache, else EGERIA_CACHE: an address, a folder with an absolute path, or "none" or ""; not given: of the
+  // --egeria-cache, else EGERIA_CACHE: an address, a folder with an absolute path, or "none" or ""; not given: the
   // default folder.
   std::optional<std::string> cache;
   std::string job_id;     // --egeria-job-id, else EGERIA_JOB_ID; empty: a new one
   std::string name;       // --egeria-name
   std::string budget;     // --egeria-budget; "" is none
-  std::string config;     // --egeria-config, for the controller that is started; with the next three
+  std::string config;     // --egeria-config; this and the next three are for the controller that is started
   std::string state_dir;  // --egeria-state-dir; empty: a temporary one
   std::string metrics;    // --egeria-metrics
   absl::Duration ready_timeout = absl::Seconds(10);  // --egeria-ready-timeout, in seconds
@@ -34,7 +34,7 @@ absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& argumen
 
 const char* HelpText();
 
-// Of egeria-run's options, those that stand among torchrun's arguments, before a "--": probably a mistake.
+// The options of egeria-run that stand among torchrun's arguments, before a "--": probably a mistake.
 std::vector<std::string> MisplacedOptions(const std::vector<std::string>& torchrun);
 
 // True if torchrun is to start a program instead of a Python script.

@@ -76,10 +76,10 @@ void NodeCache::FindOrStart(const std::string& folder, const Signals& signals, a
   const std::string address = cache::DefaultAddress(folder);
   const absl::Time deadline = absl::Now() + patience;
   if (const absl::Status made = cache::MakeFolder(folder); !made.ok()) return WarnThatThereIsNone(made);
-  // Not to be had while an egeria-cache is just ending. With it, none ends.
+  // Nobody gets this lock while an egeria-cache is just ending, and none ends while somebody has it.
   absl::StatusOr<FileLock> use = Lock(cache::UsersFile(folder), FileLock::Kind::kShared, signals, deadline);
   if (!use.ok()) return WarnThatThereIsNone(use.status());
-  // Of several jobs that start at the same moment one starts it, and the others adopt it.
+  // When several jobs start at the same moment, one of them starts the daemon, and the others adopt it.
   const absl::StatusOr<FileLock> starting = Lock(folder + "/starting", FileLock::Kind::kExclusive, signals, deadline);
   if (!starting.ok()) return WarnThatThereIsNone(starting.status());
   if (!CheckThatSomebodyListens(address).ok()) {

@@ -11,19 +11,20 @@
 
 namespace egeria::run {
 
-// The egeria-cache that a job uses: that of the node's folder, which is adopted if it runs and started if not, or one
-// that somebody else takes care of. One that was started serves all jobs of the node that come meanwhile, and ends when
-// the last of them has; however they end, since each holds no more than a file lock on the folder. Thread-compatible.
+// The egeria-cache that a job uses. It is the one of the node's folder, which is adopted if it runs and started if not,
+// or one that somebody else takes care of. A cache that was started serves all jobs of the node that come meanwhile,
+// and ends when the last of them has ended, in whatever way: each holds no more than a file lock on the folder.
+// Thread-compatible.
 class NodeCache {
  public:
-  // Warns of what goes wrong: a job runs with or without a cache.
+  // Only warns when something goes wrong: a job runs with or without a cache.
   NodeCache(const Arguments& arguments, const Signals& signals);
 
-  // For EGERIA_CACHE: an address, or "none".
+  // The value for EGERIA_CACHE: an address, or "none".
   const std::string& address() const { return address_; }
-  // True the first time that one that was started here is found to have ended.
+  // True the first time that a cache which was started here is found to have ended.
   bool HasJustDied() { return process_.has_value() && process_->HasJustDied(); }
-  // The job does not use it any more. Waits a moment for it to end if no other job does.
+  // Says that the job no longer uses the cache. Waits a moment for it to end if no other job uses it.
   void Leave(Signals* signals);
 
  private:

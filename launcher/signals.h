@@ -16,7 +16,8 @@ class Signals {
  public:
   struct Signal {
     int number = 0;
-    // From the terminal or the kernel, which tell the whole foreground process group: children have it too.
+    // True for a signal from the terminal or the kernel, which send it to the whole foreground process group: children
+    // have it too.
     bool to_group = false;
   };
 

@@ -44,17 +44,17 @@ bool PrintTo(const char* path) {
   return output >= 0 && input >= 0 && dup2(input, 0) >= 0 && dup2(output, 1) >= 0 && dup2(output, 2) >= 0;
 }
 
-// In the child, between fork and exec: only what is safe there. Writes errno to `report` if it fails.
+// Runs in the child between fork and exec, and does only what is safe there. Writes errno to `report` if it fails.
 [[noreturn]] void BecomeProgram(const Subprocess::Options& options, pid_t parent, char** arguments, char** environment,
                                 int report) {
   if (options.outlives_us) {
     setsid();
   } else {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent) _exit(127);  // it has died before it was asked for
+    if (getppid() != parent) _exit(127);  // the parent died before the kernel was told
     if (options.own_group) setpgid(0, 0);
   }
-  // Whoever reads what this process prints would else wait for the end of the child.
+  // Otherwise whoever reads what this process prints would wait for the end of the child.
   if (!options.output.empty() && !PrintTo(options.output.c_str())) Report(errno, report);
   if (options.inherited >= 0) fcntl(options.inherited, F_SETFD, 0);
   sigprocmask(SIG_SETMASK, &options.signal_mask, nullptr);

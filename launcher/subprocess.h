@@ -23,9 +23,9 @@ class Subprocess {
     std::vector<std::string> command;                // the program's path first
     std::map<std::string, std::string> environment;  // added to this process's
     sigset_t signal_mask;
-    bool own_group = false;    // keep the terminal's Ctrl-C away from it
-    bool outlives_us = false;  // and the terminal, which it does not belong to
-    std::string output;        // a file for what it prints, empty at first; "": where this process's goes
+    bool own_group = false;    // keeps the terminal's Ctrl-C away from it
+    bool outlives_us = false;  // it outlives the terminal too, and belongs to none
+    std::string output;        // file for its output, emptied first; "": this process's output
     int inherited = -1;        // a descriptor to leave open in it
   };
 

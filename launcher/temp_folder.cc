@@ -36,7 +36,7 @@ void RemoveAbandoned(const std::string& base) {
 }  // namespace
 
 absl::StatusOr<TempFolder> TempFolder::Make() {
-  constexpr size_t kMaxPath = 80;  // of the 107 bytes of a socket's path
+  constexpr size_t kMaxPath = 80;  // a socket's path may have 107 bytes; the rest is for its file name
   std::string reasons;
   for (const char* base :
        std::initializer_list<const char*>{std::getenv("TMPDIR"), std::getenv("XDG_RUNTIME_DIR"), "/tmp"}) {

@@ -14,7 +14,7 @@ namespace egeria::run {
 // left them behind unlocked, are removed by the next Make(). Thread-compatible.
 class TempFolder {
  public:
-  // Below $TMPDIR, or below $XDG_RUNTIME_DIR or /tmp where that does not work or is too long.
+  // Makes it below $TMPDIR, or below $XDG_RUNTIME_DIR or /tmp where that does not work or is too long.
   // Errors: UNAVAILABLE.
   static absl::StatusOr<TempFolder> Make();
   TempFolder(TempFolder&& other) : path_(std::exchange(other.path_, "")), lock_(std::move(other.lock_)) {}

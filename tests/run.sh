@@ -1,7 +1,16 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds everything and runs the tests: tests/run.sh [CTEST ARGUMENTS ...].
+# Installs what is missing, builds everything and runs tests: tests/run.sh [unit|e2e|slow] [CTEST ARGUMENTS ...].
+#   (nothing)  all of them
+#   unit       what takes seconds: two minutes in all, once everything is built
+#   e2e        whole programs: jobs under egeria-run, with faults, metrics and the main job
+#   slow       what takes longer than unit tests do and is not e2e: fuzzing, trainings, `pip install .`
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-bash deploy/install.sh
+select=()
+case ${1:-} in
+  unit|e2e|slow) select=(--label-regex "^$1\$"); shift ;;
+esac
+bash deploy/install.sh --tests
 bash deploy/build.sh dev
-exec ctest --test-dir build/dev --output-on-failure --timeout 900 "$@"
+# Two at a time; those that measure time, or that take both cores themselves, run alone (RUN_SERIAL, PROCESSORS).
+exec ctest --test-dir build/dev --output-on-failure --timeout 900 --parallel 2 "${select[@]}" "$@"

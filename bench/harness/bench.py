@@ -25,7 +25,7 @@ from bench.harness.task import Task
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What was asked for.
+    """The runs that were asked for, and how.
 
     Attributes:
       tasks, seeds, profile, ranks: as named.
@@ -92,7 +92,7 @@ class Seed:
         self._file = records.file_of(plan.out, task.name)
         name = f"{task.name}-{plan.profile}-{self._settings}-{plan.ranks}-ranks-{seed}"
         self._checkpoints = plan.out / "checkpoints" / name
-        self._unrecorded = self._checkpoints.with_name(f"{name}.part")  # of a plain run that has no record yet
+        self._unrecorded = self._checkpoints.with_name(f"{name}.part")  # for a plain run that has no record yet
         self._done = {records.key(record): record for record in _known(plan, task)}
         self.kept: collections.Counter[str] = collections.Counter()
 

@@ -22,7 +22,7 @@ _STUDENT_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.
 
 
 class Verdict(str, enum.Enum):
-    """Of a difference that is positive where better, by the 90 % interval of its mean."""
+    """How a difference that is positive where better is judged, by the 90 % interval of its mean."""
 
     BEATS = "beats"
     LOSES = "loses"
@@ -67,7 +67,7 @@ class Spread:
 
     @property
     def half_width(self) -> float | None:
-        """Of the two-sided 90 % interval of the mean, by Student's t; None without a deviation."""
+        """Half of the two-sided 90 % interval of the mean, by Student's t; None without a deviation."""
         if self.deviation is None:
             return None
         quantile = _STUDENT_95[min(self.count - 1, len(_STUDENT_95)) - 1]
@@ -94,7 +94,7 @@ class Row:
     """One label, over the seeds that have both it and the plain run.
 
     Attributes:
-      constants: with which its runs were made, where they are not all the policy's own; else "".
+      constants: those that its runs were made with, where they are not all the policy's own; otherwise "".
       gain: quality over the plain run's, in the quality's unit.
       ratio: training time over the plain run's.
       plain: final quality of the plain runs of its seeds, in the quality's unit.
@@ -143,7 +143,7 @@ class Duel:
 
     @property
     def ahead(self) -> bool:
-        """By the mean."""
+        """Whether the mean is ahead."""
         return self.gain.mean > 0
 
 
@@ -179,7 +179,7 @@ class Group:
 
 
 def group(records: Sequence[Record]) -> list[Group]:
-    """By task, profile and ranks; of several settings those with the newest record."""
+    """Groups records by task, profile and ranks; where settings differ, those of the newest record count."""
     newest: dict[tuple[Any, ...], Record] = {}
     for record in records:
         kind = (record["task"], record["profile"], record["ranks"])
@@ -193,7 +193,9 @@ def group(records: Sequence[Record]) -> list[Group]:
             if (record["task"], record["profile"], record["ranks"]) == (task, profile, ranks)
             and record["settings"] == latest["settings"]
         ]
-        chosen.sort(key=lambda record: record["started"])  # of one label with other options the newest counts
+        chosen.sort(
+            key=lambda record: record["started"]
+        )  # among runs of one label with different options the newest counts
         others: dict[str, dict[int, Record]] = {}
         for record in chosen:
             if record["kind"] != Kind.PLAIN:
@@ -204,7 +206,7 @@ def group(records: Sequence[Record]) -> list[Group]:
 
 
 def final_quality(records: Iterable[Record], quality: Quality) -> Spread | None:
-    """In its unit; None without records."""
+    """The spread of the final quality, in its unit; None without records."""
     return Spread.of([quality.scale * record["final"] for record in records])
 
 
@@ -271,8 +273,8 @@ def difference(runs: Group, label: str, other: str, quality: Quality) -> Spread 
 
 
 def mixture(runs: Group, label: str) -> str:
-    """By which versions, on which machines and with which constants the label's runs were made, where those of its
-    seeds, or the plain runs that they are paired with, differ; else ""."""
+    """Tells which versions, machines and constants made the label's runs, where they differ between its seeds or the
+    plain runs that they are paired with; otherwise ""."""
     pairs = _pairs(runs, label)
     found = []
     for origin in (_version, machine_of):
@@ -293,7 +295,7 @@ def plain_mixture(runs: Group) -> str:
 
 
 def machine_of(record: Record) -> str:
-    """In words."""
+    """The machine of a record, in words."""
     facts = record["machine"]
     return f"on {facts['cores']} cores ({facts['processor']}), device {facts['device']}, torch {facts['torch']}"
 

@@ -1,4 +1,4 @@
-"""What the harness says to its user."""
+"""Errors of the harness, for its user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the harness tells the ranks of a run, and what they tell it: files in a folder of the run."""
+"""The files by which the harness and the ranks of a run talk to each other, in a folder of the run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Job:
 
     @property
     def result_file(self) -> pathlib.Path:
-        """What rank 0 writes at the end."""
+        """The file that rank 0 writes at the end."""
         return pathlib.Path(self.folder) / "result.json"
 
 

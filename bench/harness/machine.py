@@ -1,4 +1,4 @@
-"""What a record says about where and with what it was made."""
+"""A record tells on which machine, and with which versions, it was made."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def facts() -> dict[str, Any]:
-    """Of this machine and this checkout."""
+    """The facts of this machine and this checkout."""
     return {
         "cores": len(os.sched_getaffinity(0)),
         "processor": _processor(),

@@ -55,7 +55,7 @@ def _planned_steps(run: Run, task: Task, report: Report) -> int:
 
 
 def _measure(task: Task, ranks: int) -> Report:
-    """What a rank's steps take with frozen prefixes, on one thread as there."""
+    """Measures the time of a rank's steps with frozen prefixes, on one thread as in a run."""
     import egeria
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -14,7 +14,7 @@ from bench.harness.records import prefix_share  # noqa: E402
 from bench.harness.runs import Kind  # noqa: E402
 from bench.harness.task import Quality  # noqa: E402
 
-# So that the same records give the same file.
+# With a fixed salt the same records give the same file.
 matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "egeria", "font.size": 8})
 
 _MARKERS = {Kind.POLICY: "o", Kind.EARLY: "X", Kind.SHORT: "v", Kind.DROP: "s"}

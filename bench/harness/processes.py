@@ -90,7 +90,7 @@ class Controller:
         return self
 
     def list(self) -> list[dict[str, Any]]:
-        """What `egeria list --json` says of each job that it holds."""
+        """The jobs that it holds, as `egeria list --json` shows them."""
         return [json.loads(line) for line in self._egeria("list", "--json").splitlines() if line.strip()]
 
     def jobs(self) -> list[str]:
@@ -98,7 +98,7 @@ class Controller:
         return [job["job_id"] for job in self.list()]
 
     def export(self, job: str, *options: str) -> str:
-        """What `egeria export` writes of a job."""
+        """The output of `egeria export` for a job."""
         return self._egeria("export", job, *options)
 
     def _egeria(self, *arguments: str) -> str:

@@ -36,8 +36,8 @@ class Trainer:
     """Trains a task's model as `job` says. Every rank has one and calls it alike.
 
     Attributes:
-      seconds: of training so far, evaluation and checkpoints excluded; of a run that started from a checkpoint,
-        with those of the plain run up to there.
+      seconds: the training time so far, without evaluation and checkpoints; for a run that started from a checkpoint,
+        with the plain run's time up to there.
       curve: one entry for each evaluation.
     """
 
@@ -98,7 +98,7 @@ class Trainer:
                 self._report(session)
 
     def result(self) -> dict[str, Any]:
-        """What the record says of the training itself."""
+        """The part of the record that is about the training itself."""
         return {
             "steps": len(self._positions),
             "first_step": self.first_step,
@@ -161,7 +161,7 @@ class Trainer:
     def _evaluate(self) -> dict[str, float]:
         """The scores of rank 0's model, which all ranks work out together."""
         if self._world > 1:
-            for buffer in self.network.buffers():  # as the next training pass would do
+            for buffer in self.network.buffers():  # the next training pass would do the same
                 dist.broadcast(buffer, 0)
         self.network.eval()
         samples = torch.arange(self._rank, self._task.validation_samples, self._world)
@@ -254,7 +254,7 @@ def main() -> None:
     device = torch.device("cuda", local % devices) if devices else torch.device("cpu")
     if devices:
         torch.cuda.set_device(device)
-    nccl = devices >= int(os.environ["WORLD_SIZE"])  # which wants a device for each rank
+    nccl = devices >= int(os.environ["WORLD_SIZE"])  # NCCL wants a device for each rank
     dist.init_process_group("cpu:gloo,cuda:nccl" if nccl else "gloo")
     task = create(job.task, job.profile, None if job.data is None else pathlib.Path(job.data), job.settings)
     task.load()

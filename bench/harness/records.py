@@ -11,7 +11,7 @@ from typing import Any
 
 RECORD_VERSION = 1
 
-# What tells runs apart: a run with the same values has been done.
+# These values tell runs apart: a run with the same ones has been done.
 _KEY = ("task", "profile", "settings", "ranks", "seed", "run", "run_hash")
 
 

@@ -32,7 +32,7 @@ from bench.harness.task import Quality
 _CLEARLY = 2.0
 # Times that differ by no more than this part of the plain run's are the same.
 _SAME_TIME = 0.02
-# Of the plain run's time.
+# A run that takes less than this part of the plain run's time is much faster.
 _MUCH_FASTER = 0.9
 
 
@@ -59,12 +59,14 @@ def write_reports(out: pathlib.Path) -> list[pathlib.Path]:
         plots.draw_timeline(out / f"{name}-timeline.svg", runs)
         (out / f"{name}.md").write_text(task_report(runs, quality), encoding="utf-8")
         written.append(out / f"{name}.md")
-    (out / "README.md").write_text(overview(groups), encoding="utf-8")
+    notes = out / "notes.txt"  # written by hand, about records that the totals do not count
+    text = overview(groups, notes.read_text(encoding="utf-8") if notes.exists() else "")
+    (out / "README.md").write_text(text, encoding="utf-8")
     return [*written, out / "README.md"]
 
 
 def report_name(runs: Group) -> str:
-    """Of the file, without its ending."""
+    """The name of the report's file, without its ending."""
     return "-".join(
         [
             runs.task,
@@ -137,7 +139,7 @@ def _negative_control(early: Row | None, quality: Quality) -> str:
 
 
 def _against_clock(runs: Group, policy: Row, quality: Quality) -> list[str]:
-    """What the signal has earned over a plain clock."""
+    """The line that tells what the signal has earned over a plain clock."""
     gain, clock = difference(runs, policy.label, "staged", quality), row(runs, "staged", quality)
     if gain is None or clock is None:
         return []
@@ -248,9 +250,11 @@ def task_report(runs: Group, quality: Quality) -> str:
     return "\n".join(text).rstrip() + "\n"
 
 
-def overview(groups: Sequence[Group]) -> str:
-    """README.md: what all tasks come to."""
+def overview(groups: Sequence[Group], notes: str = "") -> str:
+    """README.md: the totals over all tasks, with the notes of the folder below them."""
     text = ["# Results of `egeria bench`", "", *_sums(groups), ""]
+    if notes:
+        text += [notes.strip(), ""]
     for runs in groups:
         if runs.profile == "small":
             lines = verdicts(runs, tasks.task_class(runs.task).quality)

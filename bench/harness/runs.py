@@ -22,7 +22,7 @@ CLOCK = ((0.80, 0.5), (0.85, 2 / 3), (0.90, 1.0))
 # An option of a run that is the controller's: which backends its reference engine may use.
 _REFERENCE_BACKENDS = "reference_backends"
 
-# In place of a run's share of the steps: what egeria.reinvest() plans, of a policy that follows a clock.
+# Stands for a run's share of the steps where egeria.reinvest() plans them, for a policy that follows a clock.
 PLANNED = 0.0
 _CLOCKS = ("auto", "staged", "schedule", "finetune")
 
@@ -33,16 +33,16 @@ _SHARE_STEP = 0.01
 # Share of the steps before which a policy cannot act, less what it needs to look around. Policies that are not here
 # may act from the first step on.
 _FIRST_ACT = {"auto": 0.70, "staged": 0.70}
-# `auto`, where rates fall smoothly: it may freeze what takes time and learns next to nothing.
+# Where rates fall smoothly, `auto` may freeze modules that take time and learn next to nothing from here on.
 _FIRST_EARLY_ACT = 0.35
-# In trainings of so many steps and more it may read gradients for that from a tenth of them on.
+# Trainings of so many steps and more may read gradients for that from a tenth of their steps on.
 _LEAST_STEPS_OF_EARLY_READINGS = 2_000
 _FIRST_EARLY_READING = 0.09
 _FIRST_ACT_BY_SIGNAL = 0.30
 
 
 class Kind(str, enum.Enum):
-    """What a run is for."""
+    """The purpose of a run."""
 
     PLAIN = "plain"  # without Egeria
     POLICY = "policy"
@@ -143,13 +143,13 @@ def control_share(time_ratio: float) -> float:
 
 
 def controller_flags(run: Run) -> list[str]:
-    """What of the run's options goes to the command line of its controller."""
+    """The options of a run that go to the command line of its controller."""
     backends = run.options.get(_REFERENCE_BACKENDS)
     return [] if backends is None else ["--reference-backends", ",".join(backends)]
 
 
 def positions(run: Run, task: Task) -> list[float]:
-    """Which steps of the plain schedule the run takes."""
+    """The steps of the plain schedule that the run takes."""
     steps = task.profile.steps
     if run.kind is Kind.DROP:
         return schedules.dropped(steps, run.share, task.rate)

@@ -1,4 +1,4 @@
-"""Which steps of the plain schedule a run takes: all of them, or what the same-time controls leave of them.
+"""The steps of the plain schedule that a run takes: all of them, or those that the same-time controls leave.
 
 A run is a list of positions: position p at step s says that s trains with the learning rate of step p of the plain
 schedule. Batches are taken in their order, whichever positions they are trained at.

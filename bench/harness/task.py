@@ -1,4 +1,4 @@
-"""What a task is: a model, its data and its schedule. Everything else is the harness's."""
+"""A task is a model, its data and its schedule. Everything else is the harness's."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ class Task(abc.ABC):
     @property
     @abc.abstractmethod
     def training_samples(self) -> int:
-        """Of the training set."""
+        """The size of the training set."""
 
     @property
     @abc.abstractmethod
     def validation_samples(self) -> int:
-        """Of what evaluate() can be asked about."""
+        """The number of samples that evaluate() can be asked about."""
 
     @abc.abstractmethod
     def build_model(self) -> nn.Module:
@@ -94,7 +94,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """With the peak learning rate."""
+        """The optimizer, at the peak learning rate."""
 
     @abc.abstractmethod
     def rate(self, progress: float) -> float:
@@ -113,7 +113,7 @@ class Task(abc.ABC):
         """Numbers of the whole validation set from the sums over all of it; quality.name is one of them."""
 
     def checksum(self) -> int:
-        """Of data that is computed when it is read: the ranks compare theirs."""
+        """A checksum of data that is computed when it is read: the ranks compare theirs."""
         return 0
 
     def order(self, epoch: int, generator: torch.Generator) -> Tensor:

@@ -47,7 +47,7 @@ class TurnGiver:
             connection.close()
 
     def _give(self) -> None:
-        with contextlib.suppress(OSError):  # of the listener, when it ends
+        with contextlib.suppress(OSError):  # the listener fails when it ends
             while len(self._connections) < self._runs:
                 connection, _ = self._listener.accept()
                 with self._lock:

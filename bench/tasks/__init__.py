@@ -11,7 +11,8 @@ from typing import Any
 from bench.harness.errors import BenchError
 from bench.harness.task import Task
 
-# By name: the module and the class in it. Imported when asked for, since some need packages that others do not.
+# The module of each task, and the class in it. They are imported when asked for, since some need packages that others
+# do not.
 _TASKS = {
     "resnet56-cifar10": ("resnet56_cifar10", "ResNet56Cifar10"),
     "resnet50-imagenette": ("resnet50_imagenette", "ResNet50Imagenette"),

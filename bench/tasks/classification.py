@@ -1,4 +1,4 @@
-"""What image classification tasks have in common."""
+"""The common part of image classification tasks."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class MobileNetV2Imagenette(ImageClassification):
         ),
     }
 
-    # Of about the same time each; by size, two thirds of the time would be in the first.
+    # The modules take about the same time each; by size, two thirds of the time would be in the first.
     modules = staticmethod(
         lambda model: [
             [model.stem, *model.blocks[:3]],

@@ -38,7 +38,7 @@ class ResNet50Imagenette(ImageClassification):
             settings={"width": 64, "stem_stride": 4, "size": 128, "rate": 0.05, "weight_decay": 1e-4, "shift": 16},
         ),
     }
-    # Of about the same time each; by size, half of the time would be in the first.
+    # The modules take about the same time each; by size, half of the time would be in the first.
     modules = staticmethod(
         lambda model: [
             [model.features.stem, model.features.stages[0]],

@@ -11,7 +11,7 @@ from bench.tasks.models.resnet_cifar import CifarResNet
 
 
 class ResNet56Cifar10(ImageClassification):
-    """In the profile "small" all 56 layers, on a part of the images at half the resolution."""
+    """The profile "small" has all 56 layers, and trains on a part of the images at half the resolution."""
 
     name = "resnet56-cifar10"
     title = "ResNet-56, CIFAR-10"

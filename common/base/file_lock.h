@@ -15,8 +15,8 @@ class FileLock {
   enum class Kind { kShared, kExclusive };
   enum class Missing { kMake, kFail };
 
-  // Never waits. Errors: UNAVAILABLE somebody holds it in a way that excludes this one; any other code, where the
-  // file cannot be opened, is that of errno.
+  // Takes the lock without waiting. Errors: UNAVAILABLE somebody holds it in a way that excludes this one; any other
+  // code is that of errno, where the file cannot be opened.
   static absl::StatusOr<FileLock> Try(const std::string& path, Kind kind, Missing missing = Missing::kMake);
   FileLock(FileLock&& other) : descriptor_(std::exchange(other.descriptor_, -1)) {}
   FileLock& operator=(FileLock&&) = delete;

@@ -20,7 +20,7 @@ void NotifyServiceManager(const std::string& state) {
   const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return;
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + std::strlen(path));
-  // What the manager misses it finds out by its own time limits.
+  // The manager finds out by its own time limits when it misses a state.
   (void)sendto(fd, state.data(), state.size(), MSG_NOSIGNAL | MSG_DONTWAIT, reinterpret_cast<const sockaddr*>(&name),
                length);
   close(fd);

@@ -3,7 +3,7 @@
 
 namespace egeria {
 
-// Of this build, as in "0.1.0"; said once, in the top-level CMakeLists.txt.
+// The version of this build, such as "0.1.0". The top-level CMakeLists.txt sets it.
 const char* Version();
 
 }  // namespace egeria

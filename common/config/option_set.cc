@@ -96,7 +96,7 @@ ValueCheck<std::vector<std::string>> EachOneOf(std::vector<std::string> values) 
   };
 }
 
-// What the command line says, before any of it is applied.
+// The command line as it was given, before any of it is applied.
 struct OptionSet::Flags {
   std::string config;
   bool print_config = false;
@@ -145,7 +145,7 @@ absl::StatusOr<OptionSet::Outcome> OptionSet::Load(int argc, const char* const* 
 absl::StatusOr<OptionSet::Outcome> OptionSet::ParseFlags(int argc, const char* const* argv, Flags* flags,
                                                          std::ostream& out) const {
   CLI::App app(absl::StrCat(program_, ": ", description_), program_);
-  app.allow_extras();  // what is left over gets an error of our own, which names the nearest flag
+  app.allow_extras();  // our own error for an unknown flag names the nearest one
   app.add_option("--config", flags->config,
                  absl::StrCat("YAML file with the options below (also ", environment_prefix_, "CONFIG)"));
   app.add_flag("--print-config", flags->print_config, "print the effective options as YAML and exit");

@@ -43,7 +43,7 @@ using ValueCheck = std::function<std::string(const T&)>;
 //   set.Add("log_level", &options.log_level, "lowest level that is logged", OneOf({"info", "error"}));
 //   auto outcome = set.Load(argc, argv, ProcessEnvironment(), std::cout);
 //
-// Thread-compatible. What the added pointers point to must outlive it.
+// Thread-compatible. The variables that the added pointers point to must outlive it.
 class OptionSet {
  public:
   enum class Outcome { kRun, kExit };
@@ -71,7 +71,7 @@ class OptionSet {
     return *this;
   }
 
-  // An environment variable that begins as the program's own do, and is another program's.
+  // Leaves an environment variable alone that begins as the program's own do, but belongs to another program.
   OptionSet& LeaveToOthers(const std::string& variable) {
     others_.insert(variable);
     return *this;

@@ -14,12 +14,12 @@ struct YamlEntry {
   std::string key;
   Words words;
   bool is_list = false;
-  int line = 0;  // from 1
+  int line = 0;  // counted from 1
 };
 
 // Reads a file of nested maps whose leaves are scalars or sequences of scalars.
-// Errors: NOT_FOUND the file cannot be read; INVALID_ARGUMENT with the line of what is no YAML, of another
-// shape, or said twice.
+// Errors: NOT_FOUND the file cannot be read; INVALID_ARGUMENT naming the line that is no YAML, has another shape or
+// repeats a key.
 absl::StatusOr<std::vector<YamlEntry>> ReadYamlFile(const std::string& path);
 
 }  // namespace egeria::config

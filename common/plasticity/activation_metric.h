@@ -10,8 +10,8 @@ namespace egeria::plasticity {
 
 // Says how far a layer module's output in training, A (b x d, one row per sample), is from that in its reference, R.
 enum class ActivationMetric {
-  kSpLoss,          // of the Gram matrices A A^T and R R^T (sp_loss.h): Egeria's plasticity
-  kActivationNorm,  // ||A - R||_F / ||R||_F of the outputs themselves: what Skip-Conv gates by (arXiv:2104.11487)
+  kSpLoss,          // SP loss of the Gram matrices A A^T and R R^T (sp_loss.h): Egeria's plasticity
+  kActivationNorm,  // ||A - R||_F / ||R||_F of the outputs themselves, by which Skip-Conv gates (arXiv:2104.11487)
 };
 
 // Returns the distance between what the metric looks at: Gram matrices (b x b) or outputs (b x d), row-major. It is

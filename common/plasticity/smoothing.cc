@@ -13,9 +13,8 @@ void Window::Add(double value) {
 
 double Window::Mean() const {
   EGERIA_CHECK(!values_.empty());
-  // The wider type makes the sum of most series exact: equal values have that very value as their mean, in
-  // whatever order equal sets come they have the same one, and where plasticity is constant the slope is 0
-  // and not what rounding leaves.
+  // The wider type makes the sum of most series exact. Equal values have that very value as their mean, the order of
+  // values does not matter, and where plasticity is constant the slope is 0 and not what rounding leaves.
   long double sum = 0;
   for (const double value : values_) sum += value;
   return static_cast<double>(sum / static_cast<long double>(values_.size()));

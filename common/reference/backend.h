@@ -28,7 +28,7 @@ struct SaturationCount {
   int64_t saturated = 0;
 };
 
-// What a backend needs to pack a module.
+// The inputs from which a backend packs a module.
 struct PackInput {
   const LoweredGraph* graph = nullptr;
   std::vector<at::Tensor> weights;                       // in the graph's order

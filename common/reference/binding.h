@@ -32,7 +32,7 @@ struct Operand {
   c10::IValue constant;
   int slot = -1;
   std::vector<Operand> items;
-  c10::TypePtr element;  // of a list
+  c10::TypePtr element;  // type of a list's elements
 };
 
 struct BoundNode {

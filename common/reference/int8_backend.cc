@@ -43,10 +43,10 @@ struct PackedGroup {
   at::Tensor weight, scales, zero_points, bias;
   QuantizationParameters in, out, residual_parameters;
   int input = -1, output = -1, residual = -1;
-  bool byte_result = false;    // else float32
-  bool keep_residual = false;  // someone else may read it: the sum overwrites its accumulator
+  bool byte_result = false;    // false: float32
+  bool keep_residual = false;  // the sum overwrites its accumulator, which someone else may read
   std::shared_ptr<SaturationCount> saturation;
-  mutable int64_t runs = 0;  // of the evaluator's thread
+  mutable int64_t runs = 0;  // owned by the evaluator's thread
 };
 
 c10::IValue ResultType(const PackedGroup& packed) {

@@ -23,7 +23,7 @@ struct FusedGroup {
     int weight = -1, bias = -1, mean = -1, variance = -1;
     double epsilon = 0;
   };
-  bool convolution = false;  // else linear
+  bool convolution = false;  // false: linear
   int input = -1;
   int weight = -1, bias = -1;
   std::optional<BatchNorm> batch_norm;

@@ -14,8 +14,8 @@ class GraphTooLarge : public std::runtime_error {
 };
 
 // While it lives, tensors that this thread allocates may hold at most `bytes` together; an allocation beyond
-// that throws GraphTooLarge before any memory is taken, also from inside an operator. What such tensors hold
-// after the scope's end no longer counts against anyone. Scopes may nest; the inner one counts.
+// that throws GraphTooLarge before any memory is taken, also from inside an operator. Tensors that outlive the
+// scope no longer count against anyone. Scopes may nest; the inner one counts.
 //
 // Works by replacing torch's CPU allocator, once per process, by one that adds a 64-byte header to every
 // tensor. Allocations on torch's own intra-op threads are not counted (operators allocate on the caller's).

@@ -52,7 +52,7 @@ c10::IValue OptionalTensor(const at::Tensor& tensor);
 const char* ActivationName(const FusedGroup& group);
 std::vector<double> ActivationScalars(const FusedGroup& group);
 
-// What the fused operators assume of their input: a non-empty batch of images (channels last) with the
+// Checks the input of the fused operators: they assume a non-empty batch of images (channels last) with the
 // weight's channels and room for its window, or rows of the weight's width. Throws c10::Error. `weight_shape`
 // is that of the unpacked weight. Returns the shape of the result.
 std::vector<int64_t> CheckConvolutionInput(const FusedGroup& group, const std::vector<int64_t>& weight_shape,

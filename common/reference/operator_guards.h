@@ -11,9 +11,9 @@ namespace egeria::reference {
 // Checks the arguments of one call, in the schema's order; throws c10::Error or GraphTooLarge.
 using OperatorGuard = void (*)(const std::vector<c10::IValue>& arguments);
 
-// What an operator does not check itself although its kernel relies on it (it would read beyond a tensor's
-// end), or what it would make so much of that checking the result comes too late. Null where ATen checks
-// enough. Found by running random graphs with a guard page behind every tensor.
+// The guard checks what the operator's kernel relies on without checking it (it would read beyond a tensor's
+// end), and refuses results so large that checking them afterwards comes too late. It is null where ATen checks
+// enough. Random graphs with a guard page behind every tensor have shown which operators need one.
 OperatorGuard GuardOf(const std::string& name);
 
 }  // namespace egeria::reference

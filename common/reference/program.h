@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-// What a backend makes of a module graph: steps over numbered slots.
+// A backend turns a module graph into a program: steps over numbered slots.
 namespace egeria::reference {
 
 // The values of one run, by slot.
@@ -41,8 +41,8 @@ struct Program {
 
 // Bounds on one run; what exceeds them is refused with [GRAPH_TOO_LARGE].
 struct RunLimits {
-  int64_t max_elements = int64_t{1} << 28;  // of one value, also of a view
-  size_t max_bytes = size_t{4} << 30;       // held at once
+  int64_t max_elements = int64_t{1} << 28;  // limit for one value, also for a view
+  size_t max_bytes = size_t{4} << 30;       // limit for all values that are held at once
   absl::Duration max_cpu_time = absl::Seconds(60);
 };
 

@@ -45,7 +45,7 @@ bool ReferenceChain::IsSaturated() const {
 
 namespace {
 
-// What the metric compares of the outputs.
+// Takes from the outputs the part that the metric compares.
 absl::StatusOr<std::vector<float>> ComparedOf(const std::vector<at::Tensor>& outputs, int64_t batch,
                                               plasticity::ActivationMetric metric) {
   try {
@@ -94,8 +94,8 @@ BackendMeasurement ReferenceChain::Measure(const Backend& backend, const std::ve
     measurement.refusal = std::string(status.message());
     return measurement;
   };
-  // The first run packs and compiles kernels; the shorter of two more is the time: of this thread, as at idle priority
-  // on a busy machine the wall clock tells nothing about a backend.
+  // The first run packs and compiles kernels; the shorter of two more is the time. It is the time of
+  // this thread, since at idle priority on a busy machine the wall clock tells nothing about a backend.
   absl::StatusOr<std::vector<float>> output = Run(backend, inputs, batch);
   if (!output.ok()) return refuse(output.status());
   const absl::StatusOr<double> noise = plasticity::Distance(metric_, *output, baseline, batch);
@@ -151,7 +151,7 @@ absl::StatusOr<ChainReading> ReferenceChain::Evaluate(const std::vector<at::Tens
   const Backend* backend = Find(selector_.Choose());
   absl::StatusOr<std::vector<float>> reference = Run(*backend, inputs, batch);
   if (!reference.ok() && backend != baseline_.get()) {
-    // What one backend cannot do, the baseline may: fall back, and leave the backend until it is measured
+    // The baseline may succeed where one backend fails: fall back, and leave the backend until it is measured
     // anew.
     selector_.Refuse(backend->name(), std::string(reference.status().message()));
     backend = baseline_.get();

@@ -17,7 +17,7 @@ namespace egeria::reference {
 
 struct ChainReading {
   double plasticity = 0;
-  std::string family;  // of the backend that was used
+  std::string family;  // the family of the backend that was used
 };
 
 // Consecutive modules that are evaluated one after the other, usually one, and the choice of the backend that
@@ -47,7 +47,7 @@ class ReferenceChain {
   const std::vector<std::shared_ptr<ReferenceModule>>& modules() const { return modules_; }
 
  private:
-  // What the metric compares of the chain's output.
+  // Runs the chain, and returns the part of its output that the metric compares.
   absl::StatusOr<std::vector<float>> Run(const Backend& backend, const std::vector<at::Tensor>& inputs, int64_t batch);
   // The same through the baseline, which calibrates 8-bit ranges.
   absl::StatusOr<std::vector<float>> Calibrate(const std::vector<at::Tensor>& inputs, int64_t batch);

@@ -56,7 +56,7 @@ class ReferenceModule {
   const LoweredGraph lowered_;
   const RunLimits limits_;
   const std::unique_ptr<Backend> baseline_;
-  std::vector<bool> calibrated_slots_;  // whose ranges a quantising backend may ask for
+  std::vector<bool> calibrated_slots_;  // the slots whose ranges a quantising backend may ask for
 
   bool has_weights_ = false;
   std::vector<at::Tensor> weights_;

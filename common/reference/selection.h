@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-// Which backend a reference uses. Pure: no torch, no clock.
+// Selects the backend that a reference uses. Pure: no torch, no clock.
 namespace egeria::reference {
 
-// What was measured of one backend on the job's own sample.
+// The measurements of one backend on the job's own sample.
 struct BackendMeasurement {
   std::string name;
   double seconds = 0;

@@ -20,7 +20,7 @@ struct Address {
   // name counts as remote, whatever it resolves to today.
   bool IsLocal() const;
 
-  // As gRPC, users and ParseAddress write it: "unix:/path", "host:port", "[::1]:port".
+  // The text that gRPC, users and ParseAddress know: "unix:/path", "host:port", "[::1]:port".
   std::string ToString() const;
 
   friend bool operator==(const Address&, const Address&) = default;

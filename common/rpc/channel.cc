@@ -27,7 +27,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const Address& addres
   // A keepalive ping waits for the answer to a bandwidth probe under way, which a stopped peer never gives.
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // A channel of its own connection: two agents of one process (tests, notebooks) do not share their fate.
+  // Each channel has a connection of its own, so that two agents of one process (tests, notebooks) do not share their
+  // fate.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return grpc::CreateCustomChannel(address.ToString(), credentials, arguments);
 }

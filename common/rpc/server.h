@@ -5,9 +5,9 @@
 
 namespace egeria::rpc {
 
-// The server's side of MakeChannel(): the same message bounds; the clients' frequent keepalive pings are
-// allowed; keepalive pings of its own, because a dead training process whose forked child still holds the
-// socket looks alive otherwise; and no sharing of a TCP port with a second server.
+// Configures the server's side of MakeChannel(). It has the same message bounds, allows the clients' frequent keepalive
+// pings, and does not share its TCP port with a second server. It sends keepalive pings of its own, because a dead
+// training process whose forked child still holds the socket looks alive otherwise.
 void ConfigureServer(grpc::ServerBuilder* builder);
 
 }  // namespace egeria::rpc

@@ -6,7 +6,7 @@
 
 namespace egeria {
 
-// RocksDB has no code for it; "block", and names of folders, have the word in them, too.
+// RocksDB has no code for this. The word "lock" alone would not do: "block" and names of folders contain it too.
 bool IsHeldByAnother(const rocksdb::Status& opened) {
   const std::string text = opened.ToString();
   return opened.IsIOError() &&

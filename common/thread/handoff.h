@@ -2,8 +2,8 @@
 #define EGERIA_COMMON_THREAD_HANDOFF_H_
 
 // Tells the thread sanitizer what a library that it does not see into (gRPC) promises: what happened before
-// HandOver(object) on one thread happens before what follows TakeOver(object) on another. Nothing at all in
-// other builds.
+// HandOver(object) on one thread happens before what follows TakeOver(object) on another. It does
+// nothing in other builds.
 #ifdef EGERIA_THREAD_SANITIZER
 extern "C" void __tsan_acquire(void* address);
 extern "C" void __tsan_release(void* address);
@@ -23,8 +23,8 @@ inline void TakeOver(const void* object) {
 #endif
 }
 
-// For the length of a library's callback to an object: it takes over what was handed over, and hands over what
-// it has done to the callbacks that the library lets follow.
+// Lives as long as a library's callback to an object. It takes over what was handed over, and hands over what the
+// callback has done to those that the library lets follow.
 class Reaction {
  public:
   explicit Reaction(const void* object) : object_(object) { TakeOver(object_); }

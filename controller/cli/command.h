@@ -14,7 +14,7 @@ class App;
 
 namespace egeria::cli {
 
-// What a subcommand reads and writes; tests put strings there.
+// A subcommand reads and writes these streams; tests put strings there.
 struct Streams {
   std::istream& in;
   std::ostream& out;

@@ -14,7 +14,7 @@
 
 namespace egeria::controller {
 
-// Everything that can be set of egeria-controller. deploy/egeria-controller.yaml documents each option.
+// All options of egeria-controller. deploy/egeria-controller.yaml documents each option.
 struct ControllerOptions {
   std::vector<std::string> listen;  // empty: unix:<state_dir>/controller.sock
   std::string state_dir;

@@ -46,8 +46,8 @@ struct JobChains {
   std::map<std::pair<ModuleIndex, ModuleIndex>, Entry> entries;
 };
 
-// What a queued sample refers to: the modules and snapshots of the moment in which it came, so that a newer
-// snapshot does not change the meaning of an older sample.
+// A queued sample refers to the modules and snapshots of the moment in which it came, so that a newer snapshot
+// does not change the meaning of an older sample.
 struct SampleContext {
   std::shared_ptr<JobChains> chains;
   std::vector<std::shared_ptr<LoadedModule>> modules;

@@ -20,7 +20,7 @@ struct CpuTimes {
 std::optional<CpuTimes> ParseProcStat(absl::string_view text);
 
 // The share of the machine's CPU time, 0..1, that processes other than this one used since the previous call.
-// What the evaluator itself uses is left out: it would close its own gate. The first call, and one within a
+// The evaluator's own use is left out, since it would close its own gate. The first call, and one within a
 // tenth of a second of the last, give the last known value; 0 where /proc/stat cannot be read.
 // Thread-compatible.
 class CpuLoadMeter {

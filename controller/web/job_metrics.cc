@@ -184,7 +184,7 @@ std::map<std::string, std::string> TrainingJobLabels(const std::vector<JobView>&
     const JobView*& holder = holders[bare(job)];
     if (holder == nullptr || precedes(job, *holder)) holder = &job;
   }
-  // Somebody may have called a job as another one's label would be; no two series may be the same.
+  // A job's name may be what another job's label would be, but no two series may be the same.
   std::set<std::string> used;
   for (const auto& [label, holder] : holders) used.insert(label);
   std::map<std::string, std::string> labels;

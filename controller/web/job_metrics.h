@@ -11,8 +11,8 @@
 
 namespace egeria::controller {
 
-// The value of the label training_job for each job: its name, or its id where it has none. Of several jobs
-// with one name the running one, else the one that was active last, keeps it bare; the others get the first
+// The value of the label training_job for each job: its name, or its id where it has none. Where several
+// jobs share a name, the running one keeps it bare, or else the one that was active last; the others get the first
 // eight characters of their id added. Keys are job ids.
 std::map<std::string, std::string> TrainingJobLabels(const std::vector<JobView>& jobs);
 

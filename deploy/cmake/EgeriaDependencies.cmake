@@ -9,7 +9,8 @@ endmacro()
 
 function(egeria_missing what debian)
   message(FATAL_ERROR "${what} is missing. On Debian: apt-get install ${debian}. `bash deploy/install.sh` in "
-                      "${PROJECT_SOURCE_DIR} installs, or names, everything that is missing.")
+                      "${PROJECT_SOURCE_DIR} installs, or names, everything that is missing, and with --tests "
+                      "what the tests need.")
 endfunction()
 
 # The order matters: Python, Protobuf, Torch, gRPC, then the rest. find_package(Torch) defines a hollow
@@ -54,5 +55,4 @@ target_link_libraries(egeria_blosc INTERFACE ${EGERIA_BLOSC})
 
 if(EGERIA_BUILD_TESTS)
   egeria_find(GTest DEBIAN "libgtest-dev libgmock-dev")
-  egeria_find(benchmark DEBIAN "libbenchmark-dev")
 endif()

@@ -3,6 +3,9 @@ set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+# Files of programs are compiled as those of libraries are, so that they can share a precompiled header.
+set(CMAKE_CXX_COMPILE_OPTIONS_PIE -fPIC)
+add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-pthread>)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 if(SKBUILD)
   # The torch of the build may lie in an environment that pip made for it and removes.
@@ -14,9 +17,10 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 
 find_program(EGERIA_CCACHE ccache)
 if(EGERIA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # Precompiled headers need the two sloppiness flags; base_dir lets two checkouts share one cache.
+  # Precompiled headers need the two sloppiness flags; base_dir lets two checkouts share one cache. With DEPEND what a
+  # file includes is read from the list that the compiler writes, so that nothing is preprocessed for the cache alone.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
-      CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+      CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1
       ${EGERIA_CCACHE})
 endif()
 find_program(EGERIA_MOLD mold)
@@ -38,3 +42,8 @@ elseif(EGERIA_SANITIZER STREQUAL "thread")
 elseif(EGERIA_SANITIZER)
   message(FATAL_ERROR "EGERIA_SANITIZER is '${EGERIA_SANITIZER}': use 'address', 'thread' or leave it empty")
 endif()
+
+# A test program costs more time to compile than to run: the code under test is optimised, the program itself is not.
+add_library(egeria_test_options INTERFACE)
+target_link_libraries(egeria_test_options INTERFACE egeria_options)
+target_compile_options(egeria_test_options INTERFACE -O0)

@@ -16,7 +16,8 @@ add_library(egeria::torch_device ALIAS egeria_torch_device)
 
 if(NOT Torch_DIR)
   execute_process(
-    COMMAND ${Python_EXECUTABLE} -c "import os, torch; print(os.path.dirname(torch.__file__), torch.__version__, sep=';')"
+    COMMAND ${Python_EXECUTABLE} -c
+            "import os, torch; print(os.path.dirname(torch.__file__), torch.__version__, sep=';')"
     OUTPUT_VARIABLE torch_found OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE torch_missing ERROR_QUIET)
   if(torch_missing)
     message(FATAL_ERROR "${Python_EXECUTABLE} cannot import torch: run deploy/install.sh, "

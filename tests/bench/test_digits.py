@@ -41,7 +41,7 @@ def read(out: pathlib.Path) -> list[dict]:
 
 
 def processes_with(text: str) -> list[int]:
-    """Of this machine, whose command line contains `text`."""
+    """The processes of this machine whose command line contains `text`."""
     found = []
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -98,7 +98,7 @@ def test_after_a_kill_in_the_middle_resume_goes_on(tmp_path: pathlib.Path, short
         # Neither ranks nor a controller outlive it, to take the time of what is measured next.
         wait_until(lambda: not processes_with(str(temporary)), 300, "the end of what it had started")
         if len(read(out)) < 2 or attempt == 4:
-            break  # else the second run was over before the kill
+            break  # otherwise the second run was over before the kill
     assert [record["run"] for record in read(out)] == ["plain"]
     before = read(out)[0]
     done = subprocess.run(

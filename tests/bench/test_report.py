@@ -377,3 +377,9 @@ def test_a_plain_run_that_diverged_is_no_single_seed(tmp_path: pathlib.Path):
         records.append(records.file_of(tmp_path, "digits"), entry)
     write_reports(tmp_path)
     assert "quality is within the plain runs' noise on 0." in (tmp_path / "README.md").read_text()
+
+
+def test_the_notes_of_a_folder_stand_below_the_totals():
+    runs = [group(plain(0), record("auto", 0, 0.2, 80))]
+    assert "\n\nRecords of old versions are gone.\n\n- " in overview(runs, "Records of old versions are gone.\n")
+    assert overview(runs, "") == overview(runs)

@@ -12,6 +12,7 @@ import torch
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
+from bench import tasks
 from bench.harness import bench, machine, schedules
 from bench.harness.command_line import main
 from bench.harness.errors import BenchError
@@ -32,11 +33,9 @@ from bench.harness.runs import (
     resolved_options,
 )
 from bench.harness.task import Quality, step_decay
-
-from bench import tasks
 from benchmarks import forced_freeze, saved_seconds
 
-# What rank 0 of a run that was not made reports.
+# Rank 0 of a run that was not made would report this.
 RESULT = {"final": 0.1, "seconds": 1.0, "steps": 60, "first_step": 0, "switches": [], "modules": []}
 
 
@@ -205,7 +204,7 @@ def test_runs_start_from_no_checkpoint_of_an_older_plain_run(tmp_path: pathlib.P
     assert bench.run_all(plan) == 0
     assert bench.run_all(dataclasses.replace(plan, ranks=1)) == 0
     assert beside == [["6.pt"]] * 3
-    assert len(list((tmp_path / "checkpoints").iterdir())) == 2  # of one rank and of two
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2  # one for one rank, one for two
 
 
 def test_checkpoints_of_a_plain_run_that_was_killed_are_not_those_of_the_record_before(
@@ -254,7 +253,7 @@ def test_a_forced_freeze_is_undone_by_the_re_probe_alone():
     assert forced_freeze.is_undone([forced, early])
     assert forced_freeze.is_undone([decision("freeze", "early"), forced, late])
     assert not forced_freeze.is_undone([forced, other])
-    assert not forced_freeze.is_undone([forced, other, late])  # of what was frozen later
+    assert not forced_freeze.is_undone([forced, other, late])  # the last unfreeze is of modules that were frozen later
     assert not forced_freeze.is_undone([late, forced])
     assert not forced_freeze.is_undone([])
 
@@ -292,7 +291,7 @@ def test_shares_of_the_modules_become_prefixes():
 def test_backends_of_the_reference_are_the_controllers(backends: list[str], tmp_path: pathlib.Path):
     run = policy_run("precise", "plasticity", {"window": 5, "reference_backends": backends})
     assert resolved_options(run, 9) == {"window": 5}
-    with Controller(tmp_path, controller_flags(run)) as controller:  # which takes them
+    with Controller(tmp_path, controller_flags(run)) as controller:  # the controller takes them
         assert controller.jobs() == []
 
 

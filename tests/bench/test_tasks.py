@@ -12,6 +12,7 @@ from egeria.model.modules import partition
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
+from bench import tasks
 from bench.harness.errors import BenchError
 from bench.tasks.datasets.augmentation import shift_and_mirror
 from bench.tasks.models.deeplab_v3 import DeepLabV3
@@ -19,8 +20,6 @@ from bench.tasks.models.mobilenet_v2 import MobileNetV2
 from bench.tasks.models.resnet50 import ResNet50
 from bench.tasks.models.resnet_cifar import CifarResNet
 from bench.tasks.models.transformer import Transformer
-
-from bench import tasks
 
 
 def parameters(model: torch.nn.Module) -> int:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What becomes of a bad freeze that somebody forces on a job of the policy `auto`.
+"""Shows what becomes of a bad freeze that somebody forces on a job of the policy `auto`.
 
 usage: forced_freeze.py TASK [--data DIR] [options]      tasks and DIR: docs/benchmarks.md
 Needs the package (PYTHONPATH=build/dev/python).
 
-Trains the task plainly, and with `auto`. Of the second run, `egeria freeze` is told at a part of the steps to freeze a
-part of the layer modules: without --force, which must be vetoed, then with it. Prints what was said, what the policy
+Trains the task plainly, and with `auto`. At a part of the second run's steps, `egeria freeze` is told to freeze a part
+of the layer modules: without --force, which must be vetoed, then with it. Prints what was said, what the policy
 decided after that, and both qualities. The exit code is 1 if one was not vetoed, or not undone by the re-probe, or if
 the mean quality is under the plain runs' by more than a limit: --limit, else a point where it is an accuracy, and for a
 loss --spreads times the standard deviation of the plain runs. On digits, whose steps are too short for that, the step
@@ -49,7 +49,7 @@ AUTO = policy_run("auto", "auto", {})
 # Under the plain runs', that the mean of the forced ones may be where quality is in points.
 MOST_POINTS = 1.0
 
-# Of the reasons that `auto` gives for an unfreeze, what is in those of its re-probe (controller/policy/auto_policy.cc).
+# The reasons that `auto` gives for an unfreeze contain one of these where its re-probe decided (common/policy).
 REPROBE = ("is not surely noise", "two probes in a row")
 
 
@@ -226,7 +226,7 @@ class Results:
         self.gains.setdefault(kind, []).append(self._quality.gain(final, plain))
 
     def print_gains(self) -> None:
-        """Of each kind of run: the mean, half of its 90 % interval, the least and the most."""
+        """Prints for each kind of run the mean, half of its 90 % interval, the least and the most."""
         for kind, values in self.gains.items():
             spread = Spread.of(values)
             half = "" if spread.half_width is None else f" +- {spread.half_width:.4f}"

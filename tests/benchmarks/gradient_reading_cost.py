@@ -1,4 +1,4 @@
-"""What a reading of gradients costs: steps with and without one, in turn, in the same training.
+"""Measures the cost of a reading of gradients: steps with and without one, in turn, in the same training.
 
 usage: gradient_reading_cost.py [--model resnet20|transformer] [--ranks 2] [--frozen K] [--steps N]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What whole trainings take and reach with policies, next to the plain one: all at the same time, in turns.
+"""Compares the time and quality of whole trainings with policies and of the plain one: all at once, in turns.
 
 usage: interleaved.py TASK [--data DIR] [options]      tasks and DIR: docs/benchmarks.md
 Needs the package (PYTHONPATH=build/dev/python).
@@ -65,7 +65,7 @@ def runs_of(arguments: argparse.Namespace) -> list[Run]:
 
 
 def train_all(arguments: argparse.Namespace, seed: int, runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """What rank 0 of each run reports.
+    """Trains all runs, and returns the reports of their ranks 0.
 
     Raises:
       BenchError: one of them failed, which ends the others.

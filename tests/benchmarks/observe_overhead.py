@@ -1,4 +1,4 @@
-"""What watching costs: the same run with Egeria in observe mode against the plain run, interleaved.
+"""Measures the cost of watching: the same run with Egeria in observe mode against the plain run, interleaved.
 
 usage: observe_overhead.py DIR [--rounds N] [--steps N] [--interval n]      DIR: CIFAR-10's binary files
 

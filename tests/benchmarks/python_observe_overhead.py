@@ -1,4 +1,4 @@
-"""What watching costs a Python training: steps with a session in observe mode against plain steps, interleaved.
+"""Measures the cost of watching in Python: steps with a session in observe mode against plain steps, interleaved.
 
 usage: python_observe_overhead.py DIR [options]      DIR: CIFAR-10's binary files
 Needs the package (PYTHONPATH=build/dev/python) and EGERIA_BIN (build/dev/bin).

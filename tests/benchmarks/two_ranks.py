@@ -1,4 +1,4 @@
-"""What the benchmarks of whole trainings have in common: two ranks of the same script, and freezes by epoch."""
+"""The common part of the benchmarks of whole trainings: two ranks of the same script, and freezes by epoch."""
 
 from __future__ import annotations
 

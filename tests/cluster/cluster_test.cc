@@ -78,7 +78,7 @@ TEST(Cluster, RankZeroIsToldWhatTheReferenceTakesOfItsCores) {
       if (view.summary.job_id() == job.job_id()) reference = view.totals.reference_seconds.at("fake");
     }
     EXPECT_GT(reference, 0);
-    // What an earlier message has brought about may come before the answer to the heartbeat.
+    // A directive that an earlier message has brought about may come before the answer to the heartbeat.
     if (job.job_id() == near.job_id()) {
       const v1::Directive told =
           rank->BeatUntil([&](const v1::Directive& d) { return d.reference_seconds() >= reference / 4; });

@@ -32,7 +32,7 @@ class LocalTrainer {
   int64_t step() const { return step_; }
   int frozen_prefix() const { return frozen_prefix_; }
   PlanId applied() const { return applied_; }
-  // What was offered, in order, and how many snapshots were taken.
+  // The readings that were offered, in order, and how many snapshots were taken.
   const std::vector<worker::Reading>& readings() const { return readings_; }
   int snapshots() const { return snapshots_; }
 

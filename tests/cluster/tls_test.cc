@@ -108,7 +108,7 @@ class Tls : public ::testing::Test {
     return agent.ok() ? *std::move(agent) : nullptr;
   }
 
-  // What an agent that does not get through says about it.
+  // The log line of an agent that does not get through.
   std::string Refusal(const rpc::TlsFiles& tls) {
     const StandardError log(folder_ / "log");
     const std::unique_ptr<worker::Agent> agent = StartAgent(tls);

@@ -19,7 +19,7 @@ PACE = ROOT / "tests" / "worker" / "python" / "support" / "run_script.py"
 
 
 def call(*command: object, folder: pathlib.Path, seconds: float = 120, **variables: str) -> str:
-    """What a command prints; it must succeed. Nothing of this environment's Python path reaches it."""
+    """Returns what a command prints; it must succeed. Nothing of this environment's Python path reaches it."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("EGERIA_", "PYTHONPATH"))}
     done = subprocess.run(
         [str(part) for part in command],
@@ -75,7 +75,7 @@ def test_the_package_and_its_types_and_programs_are_there(environment: pathlib.P
     version, file = call(environment / "bin" / "python", "-c", where, folder=tmp_path).split()
     assert pathlib.Path(file).is_relative_to(environment)
     assert (pathlib.Path(file).parent / "py.typed").exists()
-    for program in ("egeria", "egeria-cache", "egeria-controller", "egeria-run", "egeria-train"):
+    for program in ("egeria", "egeria-cache", "egeria-controller", "egeria-run"):
         assert version in call(environment / "bin" / program, "--version", folder=tmp_path)
 
 

@@ -112,7 +112,7 @@ class Controller:
 
 
 def http_get(url: str) -> str:
-    """What is served on this machine, whatever http_proxy says."""
+    """Fetches a page that this machine serves, whatever http_proxy says."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(url, timeout=300) as answer:
         return answer.read().decode()
@@ -183,7 +183,7 @@ class Job:
         return json.loads(self.summary_path.read_text())["runs"][0]
 
     def metrics(self, rank: int) -> str:
-        """What a rank that was started with --metrics-port 0 serves at the port that its log names."""
+        """The metrics that a rank started with --metrics-port 0 serves at the port that its log names."""
         port = re.search(rf"metrics of rank {rank} at port (\d+)", self.log.read_text()).group(1)
         return http_get(f"http://127.0.0.1:{port}/metrics")
 

@@ -106,6 +106,6 @@ def test_a_stopped_controller_costs_samples_and_nothing_else(
         assert run["parameters_hash"] == plain["parameters_hash"]
         controller.signal(signal.SIGCONT)
         if run["samples_dropped"] > 0:
-            break  # else it was over before the controller had stopped
+            break  # otherwise it was over before the controller had stopped
     assert run["samples_dropped"] > 0
     assert controller.stop() == 0

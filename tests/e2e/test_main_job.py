@@ -38,7 +38,9 @@ def test_the_main_job_freezes_unfreezes_and_refreezes(tmp_path: pathlib.Path, di
     environment = {k: v for k, v in os.environ.items() if not k.startswith("EGERIA_")}
     environment["PATH"] = f"{TORCHRUN.parent}:{environment['PATH']}"
     environment["EGERIA_CACHE"] = str(tmp_path / "cache")
-    environment["EGERIA_CONTROLLER_HEARTBEAT_INTERVAL"] = "100ms"  # of few steps, so that the drop of the rate is seen
+    environment["EGERIA_CONTROLLER_HEARTBEAT_INTERVAL"] = (
+        "100ms"  # it spans few steps, so that the drop of the rate is seen
+    )
     done = subprocess.run(
         [
             BIN / "egeria-run",

@@ -180,7 +180,7 @@ TEST_F(RunCacheTest, DoesWithoutACacheWhereItIsTold) {
   EXPECT_THAT(Daemons(), SizeIs(0));
 }
 
-// What is said in each case stands on one line, with what to do.
+// The message of each case stands on one line, and tells what to do.
 class RunWithoutCacheTest : public RunCacheTest {
  protected:
   std::string Warning(const std::string& cache, std::vector<std::string> environment = {}) {

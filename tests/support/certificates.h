@@ -18,7 +18,7 @@ class Certificates {
   // Errors: INTERNAL with what openssl said.
   static absl::StatusOr<std::unique_ptr<Certificates>> Make();
 
-  // Of a side that trusts the authority `ca` and shows the certificate `identity`.
+  // The files of a side that trusts the authority `ca` and shows the certificate `identity`.
   rpc::TlsFiles Of(const std::string& ca, const std::string& identity) const;
 
   // Where a file of this name would lie.

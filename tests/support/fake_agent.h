@@ -10,13 +10,13 @@
 
 namespace egeria::testing {
 
-// What a FakeAgent has been told and what it is to answer; outlives the agent, so that a test can look at it
+// Holds what a FakeAgent has been told and what it is to answer; outlives the agent, so that a test can look at it
 // after the session has ended. Thread-safe.
 class FakeLine {
  public:
   FakeLine(Generation generation, PlanId applied, int modules) : ledger_(generation, applied, modules) {}
 
-  // What the controller wants.
+  // The requests of the controller.
   void Want(std::optional<worker::SamplingRequest> sampling);
   void Want(std::optional<worker::SnapshotRequest> snapshot);
   void Want(std::optional<worker::GradientRequest> gradients);

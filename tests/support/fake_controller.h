@@ -34,7 +34,7 @@ struct FakeControllerRecord {
   std::vector<ReceivedUpload> uploads;                   // complete ones
   std::vector<v1::Reading> readings;
   std::vector<v1::GradientReading> gradients;
-  std::vector<absl::Status> violations;  // of the protocol; a test expects none
+  std::vector<absl::Status> violations;  // breaches of the protocol; a test expects none
   int half_closes = 0;
   int open_streams = 0;
 };
@@ -55,7 +55,7 @@ class FakeController {
   void Stop();
   std::string address() const { return "unix:" + socket_path_; }
 
-  // What it says. A directive's plans and generation are filled in from SetPlans() and the stream's Open.
+  // Its answers. A directive's plans and generation are filled in from SetPlans() and the stream's Open.
   void SetDirective(const v1::Directive& directive);
   void SetPlans(std::vector<v1::Plan> plans);
   void SetRegisterResponse(const v1::RegisterJobResponse& response);

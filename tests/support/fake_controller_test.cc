@@ -96,7 +96,7 @@ TEST_F(FakeControllerTest, PutsUploadsTogetherAndNoticesGaps) {
   EXPECT_EQ(fake_.record().uploads[0].bytes, "abcd");
   EXPECT_TRUE(fake_.record().violations.empty());
 
-  stream->Write(message);  // of no upload
+  stream->Write(message);  // belongs to no upload
   EXPECT_TRUE(fake_.WaitUntil([](const auto& record) { return record.violations.size() == 1; }));
   stream->WritesDone();
   stream->Finish();

@@ -17,7 +17,7 @@ struct SampleModule {
   std::string name;
   graph::ModuleGraph graph;
   std::vector<WireTensor> weights;
-  std::vector<int64_t> input_shape;  // of the one input, without the batch
+  std::vector<int64_t> input_shape;  // shape of the one input, without the batch
 };
 
 graph::Argument Ref(std::string name);

@@ -27,7 +27,6 @@ class Block : public torch::nn::Module {
 
   void Pin();
   void Unpin();
-  bool pinned() const { return pinned_; }
 
  private:
   friend class EvalModeGuard;

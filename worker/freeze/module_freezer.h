@@ -23,7 +23,6 @@ class ModuleFreezer {
   struct Change {
     int from = 0;
     int to = 0;
-    bool changed() const { return from != to; }
     bool unfreezes() const { return to < from; }
   };
 

@@ -29,7 +29,7 @@ constexpr const char* kDescription =
 // The rule's own default for b; see docs/rule.md.
 constexpr int kDefaultProbeBatch = 32;
 
-constexpr const char* kPlannedSaving = "planned";  // of --reinvest
+constexpr const char* kPlannedSaving = "planned";  // a value of --reinvest
 
 template <typename... Args>
 absl::Status BadFlag(const Args&... message) {
@@ -134,7 +134,7 @@ void AddEgeriaFlags(CLI::App* app, Options* o) {
       ->envname("EGERIA_CACHE_USE")
       ->check(CLI::IsMember({"auto", "always"}))
       ->capture_default_str();
-  // What rounds (fp16, bf16) is not for a trainer whose every pass has to be the same to the bit.
+  // Formats that round (fp16, bf16) are not for a trainer whose every pass has to be the same to the bit.
   app->add_option("--cache-format", o->cache_format, "How it keeps that: as it is, or compressed without loss")
       ->envname("EGERIA_CACHE_FORMAT")
       ->check(CLI::IsMember({"exact", "lz4", "zstd"}))
@@ -229,7 +229,7 @@ absl::Status ResolveOptions(Options* o) {
   if (o->learning_rate == 0) o->learning_rate = digits ? 0.05 : 0.1;
   if (o->training_job.empty()) o->training_job = o->task;
   if (o->controller == "none") o->controller.clear();
-  if (o->cache == "none" || o->observe) o->cache.clear();  // what is observed does not freeze
+  if (o->cache == "none" || o->observe) o->cache.clear();  // a run that observes does not freeze
   if (!o->cache.empty() && !absl::StartsWith(o->cache, "unix:/")) {
     return BadFlag("--cache (EGERIA_CACHE) is '", o->cache, "': give unix:/path, where egeria-cache listens, or none");
   }

@@ -69,7 +69,7 @@ struct Options {
   int64_t restarts = 0;          // TORCHELASTIC_RESTART_COUNT
 };
 
-// What the command line leads to: options, or the status with which the program is to end at once (after
+// The command line leads to options, or to the status with which the program is to end at once (after
 // --help, or after an error that has been printed).
 struct CommandLine {
   Options options;

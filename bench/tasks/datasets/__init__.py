@@ -17,7 +17,7 @@ def data_folder(data: pathlib.Path | None, name: str) -> pathlib.Path:
 
 
 def unreadable(file: pathlib.Path, error: OSError) -> BenchError:
-    """What to raise where a file of a data set cannot be read."""
+    """The error to raise where a file of a data set cannot be read."""
     return BenchError(
         "NO_DATA",
         f"cannot read {error.filename or file}: {error.strerror or error}; docs/benchmarks.md "

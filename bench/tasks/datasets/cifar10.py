@@ -20,7 +20,7 @@ _STD = torch.tensor([0.2470, 0.2435, 0.2616]).view(3, 1, 1)
 def read_cifar10(
     data: pathlib.Path | None, training: int, testing: int, size: int
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """The first so many images and labels for training and for testing.
+    """Reads the first `training` and `testing` images with their labels.
 
     Images are float32 [n, 3, size, size], normalised; `size` is 32, or 16 for means of 2 x 2 pixels.
     """

@@ -1,6 +1,6 @@
-// What the cache's storage formats make of activations: their size over that of the exact format, the speed at which
-// they are written and read, on one thread, and what rounding does. Each file holds float32 values of equally long
-// entries, as dump_activations.py writes them: NAME.BYTES.f32, with the bytes of one entry.
+// Measures what the cache's storage formats make of activations: their size over that of the exact format, the speed at
+// which they are written and read, on one thread, and the effect of rounding. Each file holds float32 values of equally
+// long entries, as dump_activations.py writes them: NAME.BYTES.f32, with the bytes of one entry.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -18,7 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kRounds = 5;  // of which the fastest counts
+constexpr int kRounds = 5;  // the fastest one counts
 
 std::vector<char> Read(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);

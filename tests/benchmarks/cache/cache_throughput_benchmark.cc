@@ -36,7 +36,7 @@ constexpr Fingerprint kPrefix = {1};
 
 struct Options {
   std::vector<size_t> kibibytes = {64, 128, 256};
-  size_t mebibytes = 256;  // of all entries of one size
+  size_t mebibytes = 256;  // all entries of one size together
   size_t batch = 32;
   int rounds = 21;
   size_t shared_mebibytes = 128;
@@ -51,7 +51,7 @@ Spread SpreadOf(std::vector<double> values) {
   return {values.front(), values[values.size() / 2], values.back()};
 }
 
-// Of a clock, or of a process's time on all processors.
+// The time of a clock, or a process's time on all processors.
 double Seconds(clockid_t clock) {
   timespec time;
   clock_gettime(clock, &time);
@@ -178,7 +178,7 @@ class Bench {
     }
   }
 
-  // Of this process and the daemon.
+  // The cost of a body for this process and the daemon.
   Cost Measure(const std::function<void()>& body) const {
     const clockid_t daemon = ProcessorsOf(daemon_->pid());
     const double processors = Seconds(CLOCK_PROCESS_CPUTIME_ID) + Seconds(daemon);
@@ -215,7 +215,7 @@ class Bench {
     }
     Require(found == order.size(), "an entry was not found");
   }
-  // Of the batch, for the i-th sample.
+  // The place of the i-th sample in the batch.
   std::byte* Slot(size_t i) { return batch_.data() + i % options_.batch * bytes_; }
 
   const Options options_;

@@ -1,5 +1,5 @@
-"""What a cached step costs: trainings that are active, frozen, frozen with what is frozen in memory, and frozen
-with it in a real egeria-cache, interleaved in one process.
+"""Measures the cost of a cached step: trainings that are active, frozen, frozen with their activations in memory, and
+frozen with them in a real egeria-cache, interleaved in one process.
 
 usage: cached_step_time.py [CASE ...] [options]      CASE: resnet20, resnet56, bert, segmentation (all)
 Needs the package (PYTHONPATH=build/dev/python) and EGERIA_BIN (build/dev/bin).
@@ -136,7 +136,7 @@ class Training:
         wait_until_kept(self._session, attachments=attachments)
 
     def close(self) -> None:
-        self._session.close(finished=False)  # which says nothing
+        self._session.close(finished=False)  # an unfinished session prints no summary
 
     def _from_memory(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before a pass: what is frozen is skipped; computed first, for samples that have not been seen."""
@@ -158,7 +158,7 @@ class Training:
         self._cut.skip(self._patches, crossing)
 
     def entry_bytes(self) -> int:
-        """Of a sample."""
+        """The bytes of a sample's entry."""
         return sum(tensor.nbytes for tensor in next(iter(self._rows.values())))
 
 

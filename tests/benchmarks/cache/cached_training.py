@@ -30,7 +30,7 @@ sys.path[:0] = [
 
 from benchmarks.two_ranks import read_plans, run_two_ranks
 
-# Of a training's time, that the cache's own code may take where nothing can be reused.
+# The cache's own code may take this part of a training's time where nothing can be reused.
 MOST_IN_VAIN = 0.01
 
 

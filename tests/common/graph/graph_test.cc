@@ -48,7 +48,7 @@ TEST(ModuleGraph, RefusesACycle) {
   graph.nodes[0].args[0] = Ref("z");
   ExpectRefused(graph, "UNDEFINED_VALUE");
   graph = SmallGraph();
-  graph.nodes[1].args[0] = Ref("z");  // of itself
+  graph.nodes[1].args[0] = Ref("z");  // the node refers to itself
   ExpectRefused(graph, "UNDEFINED_VALUE");
 }
 

@@ -383,7 +383,7 @@ TEST_F(Interpreter, RefusesListsThatAreTooLong) {
   // A dimension of size 0 is the one that can be cut into any number of pieces.
   EXPECT_TRUE(run(none, "aten::chunk", "", {Ref("a"), Int(4096), Int(1)}).ok());
   too_large(run(none, "aten::chunk", "", {Ref("a"), Int(4097), Int(1)}));
-  // What is no dimension is the operator's own to refuse.
+  // The operator itself refuses a number that is no dimension.
   ExpectNamed(run(most, "aten::unbind", "int", {Ref("a"), Int(2)}), absl::StatusCode::kInternal, "REFERENCE_FAILED");
   ExpectNamed(run(most, "aten::chunk", "", {Ref("a"), Int(2), Int(-3)}), absl::StatusCode::kInternal,
               "REFERENCE_FAILED");

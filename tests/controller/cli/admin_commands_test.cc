@@ -138,7 +138,7 @@ TEST_F(AdminCommands, PauseResumeAndModeChangeTheJob) {
   EXPECT_EQ(Run({"mode", "job1", "sideways"}), 2);
 }
 
-// What `egeria export` writes, `egeria replay` decides as the controller did.
+// `egeria replay` decides on the output of `egeria export` as the controller did.
 TEST_F(AdminCommands, ReplayOfAnExportGivesTheSameDecisions) {
   int64_t step = 0;
   for (v1::Directive directive = rank_->Beat(); cluster_.Summary(TestJobId(1)).plan_id() < 2 && step < 5'000;) {

@@ -195,7 +195,7 @@ TEST(Journal, GoesOnWhenTheDiskThatFailedWorksAgain) {
   EXPECT_THAT(steps[TestJobId(2)], ElementsAre(1, 2, 3));
 }
 
-// What Append() has returned from is there after kill -9, synced or not.
+// An entry is there after kill -9 once Append() has returned, synced or not.
 TEST(Journal, KeepsWhatItHasAppendedWhenItsProcessIsKilled) {
   TempFolder folder;
   int pipes[2];

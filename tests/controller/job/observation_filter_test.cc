@@ -29,7 +29,7 @@ class ObservationFilterTest : public ::testing::Test {
     ASSERT_TRUE(state_.Apply(fact).ok());
   }
 
-  // What is recorded of a heartbeat; the state has it afterwards.
+  // Returns what is recorded of a heartbeat; the state has it afterwards.
   std::vector<v1::Observation> Beat(int64_t step, std::vector<float> losses, std::optional<double> rate = {}) {
     v1::Heartbeat heartbeat;
     heartbeat.set_step(step);
@@ -147,7 +147,7 @@ TEST_F(ObservationFilterTest, RecordsHowManyModulesDoNotChangeWhenTheNumberDoes)
   EXPECT_EQ(recorded, (std::vector<std::optional<int>>{{}, 2, {}, 1, {}, 0}));
   heartbeat.set_zero_lr_prefix(1);
   EXPECT_EQ(filter_.Take(heartbeat, state_).size(), 1u);
-  heartbeat.clear_zero_lr_prefix();  // of a process that has done no step yet
+  heartbeat.clear_zero_lr_prefix();  // a process that has done no step yet sends none
   EXPECT_TRUE(filter_.Take(heartbeat, state_).empty());
   heartbeat.set_zero_lr_prefix(3);
   EXPECT_FALSE(ValidateHeartbeat(heartbeat, 3).ok()) << "the last module always learns";

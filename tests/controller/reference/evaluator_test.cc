@@ -450,7 +450,7 @@ TEST_F(EvaluatorTest, TellsWhatItTookOfTheProcessorNotHowLongItWaitedForIt) {
   ASSERT_TRUE(evaluator_->SubmitSnapshot(job, ModuleIndex(0), 1, 0, slow.weights).ok());
   std::atomic<int> running{0};
   std::atomic<bool> over{false};
-  std::vector<std::thread> others;  // which leave it about a quarter of its CPU
+  std::vector<std::thread> others;  // they leave it about a quarter of its CPU
   for (int i = 0; i < 3; ++i) {
     others.emplace_back([&] {
       EXPECT_TRUE(PinToCpus({cpu}));

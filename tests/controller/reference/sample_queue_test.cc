@@ -45,7 +45,7 @@ TEST_F(SampleQueueTest, StaysUnderItsBytes) {
   EXPECT_EQ(Push(queue, b_, 1, 40).code(), absl::StatusCode::kResourceExhausted);  // not of another job's
   EXPECT_EQ(Push(queue, a_, 3, 101).code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(queue.dropped_full(), 3);
-  EXPECT_EQ(Pop(queue, kOpen), 2);  // which an impossible sample did not push out
+  EXPECT_EQ(Pop(queue, kOpen), 2);  // an impossible sample did not push it out
   EXPECT_EQ(queue.bytes(), 0u);
 }
 

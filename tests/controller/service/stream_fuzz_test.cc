@@ -100,7 +100,7 @@ class Fuzzer {
       EXPECT_FALSE(name.empty()) << "a refusal without a name: " << result.reason();
       ++outcomes[name];
     }
-    // What the protocol does not list must not happen, whatever comes in.
+    // Errors that the protocol does not list must not happen, whatever comes in.
     EXPECT_NE(handled.code(), absl::StatusCode::kInternal) << handled;
     EXPECT_NE(handled.code(), absl::StatusCode::kUnknown) << handled;
     return handled.ok();

@@ -1,4 +1,4 @@
-// What the agent does while its controller is absent, dead, stopped, slow or restarted, and in a forked child.
+// The agent while its controller is absent, dead, stopped, slow or restarted, and in a forked child.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -77,7 +77,7 @@ Applied PlayRank(const Scenario& scenario, const GroupMember& member) {
   return applied;
 }
 
-// What all ranks applied; fails unless they all applied the same at the same steps.
+// Returns what all ranks applied; fails unless they all applied the same at the same steps.
 Applied Play(const Scenario& scenario) {
   std::vector<Applied> applied(scenario.ranks);
   RunRanks(scenario.ranks, [&](const GroupMember& member) { applied[member.rank] = PlayRank(scenario, member); });

@@ -13,7 +13,7 @@ using ::egeria::testing::ToyModel;
 
 void TrainStep(ToyModel* model, uint64_t seed) {
   const auto batch = MakeToyBatch(8, seed);
-  for (const LayerModule& module : model->modules) module.SetTraining(true);  // what a loop does each epoch
+  for (const LayerModule& module : model->modules) module.SetTraining(true);  // a loop does this each epoch
   at::Tensor output = batch.images;
   for (const LayerModule& module : model->modules) output = module.Run(output);
   model->optimizer->zero_grad();

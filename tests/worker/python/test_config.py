@@ -1,4 +1,4 @@
-"""What a user can say, and how it is refused."""
+"""A user's configuration, and how a bad one is refused."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_an_evaluation_before_the_first_step_after_a_switch_is_not_spent() -> No
     training.now += 60.0
     training.ledger.begin_forward()
     training.now += 1.0
-    training.ledger.begin_forward()  # of the step's second micro-batch
+    training.ledger.begin_forward()  # the step's second micro-batch
     training.steps(1, 3.5, prefix=1, own=0.25)
     training.steps(9, 0.5, prefix=1)
     assert training.ledger.spent_seconds() == {

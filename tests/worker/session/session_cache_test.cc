@@ -55,7 +55,7 @@ Outcome Train(const CacheDaemon* daemon) {
   for (const LayerModule& module : model->modules) parts.snapshot_tensors.push_back(module.parameters());
   auto session = Session::Start(std::move(parts));
   EGERIA_CHECK(session.ok());
-  at::manual_seed(17);  // of dropout
+  at::manual_seed(17);  // for dropout
   for (int step = 0; step < 60; ++step) {
     if (step == 5) Freeze(1, 2, &line);
     if (step == 15) line.Want(SamplingRequest{ModuleIndex(2), ModuleIndex(2), 1, 4, 1});

@@ -37,7 +37,7 @@ TEST(Session, SamplingChangesNothingInTraining) {
   auto train = [](bool sampling) {
     FakeLine line(Generation(0), PlanId(0), kModules);
     Rank rank(Alone(), &line);
-    at::manual_seed(17);  // of dropout
+    at::manual_seed(17);  // for dropout
     if (sampling) line.Want(Sampling(1, 1, 4));
     rank.Steps(10);
     if (sampling) line.Want(Sampling(2, 3, 8, 2, 0));

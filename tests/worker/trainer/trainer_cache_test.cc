@@ -30,7 +30,7 @@ using ::egeria::testing::WaitUntil;
 using ::testing::HasSubstr;
 
 constexpr int kRanks = 2;
-constexpr int kImages = 60;  // of each of CIFAR-10's files
+constexpr int kImages = 60;  // in each of CIFAR-10's files
 constexpr int kBatch = 8;
 constexpr int kStepsPerEpoch = 5 * kImages / (kRanks * kBatch);  // the rest of an epoch is dropped
 

@@ -8,7 +8,7 @@
 
 namespace egeria::cache {
 
-// What egeria-cache serves on /metrics; docs/metrics.md lists it. `server` must outlive it. Thread-safe.
+// The metrics that egeria-cache serves on /metrics; docs/metrics.md lists them. `server` must outlive it. Thread-safe.
 class CacheMetrics final : public prometheus::Collectable {
  public:
   explicit CacheMetrics(const CacheServer* server) : server_(server) {}

@@ -62,7 +62,7 @@ IOStatus TargetedFiles::NewRandomAccessFile(const std::string& name, const rocks
                                             std::unique_ptr<rocksdb::FSRandomAccessFile>* file,
                                             rocksdb::IODebugContext* context) {
   const IOStatus status = FileSystemWrapper::NewRandomAccessFile(name, options, file, context);
-  // Of other files RocksDB would keep what it read.
+  // RocksDB would keep the bytes that it reads from other files.
   if (status.ok() && absl::EndsWith(name, ".blob")) *file = std::make_unique<TargetedBlobFile>(std::move(*file));
   return status;
 }

@@ -37,7 +37,7 @@ class ReadTarget {
   ReadTarget(const ReadTarget&) = delete;
   ReadTarget& operator=(const ReadTarget&) = delete;
 
-  // Whether all of it was read. What RocksDB has in its write buffers is not.
+  // Whether all of it was read. Values that are in RocksDB's write buffers are not.
   bool is_filled() const { return filled_; }
   // Where it was read from, if so.
   const BlobPlace& place() const { return place_; }

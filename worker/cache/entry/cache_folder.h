@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 
-// What an egeria-cache and those who start or adopt one have to agree on about its folder.
+// An egeria-cache and those who start or adopt one have to agree on these facts about its folder.
 namespace egeria::cache {
 
 // The default of egeria-cache's folder: /var/cache/egeria for root, else egeria below $XDG_CACHE_HOME or ~/.cache.

@@ -10,7 +10,7 @@ namespace egeria::cache {
 namespace {
 
 constexpr uint32_t kMagic = 0x32414745;  // "EGA2"
-constexpr size_t kAlignment = 64;        // of each tensor's bytes, from the entry's beginning
+constexpr size_t kAlignment = 64;        // where each tensor's bytes begin, counted from the entry's beginning
 
 // Little-endian, as every machine that torch runs on.
 struct Header {

@@ -12,11 +12,12 @@
 #include "worker/cache/entry/fingerprint.h"
 #include "worker/cache/entry/storage_format.h"
 
-// What the cache keeps of one sample: what crosses the cut behind a frozen prefix, with everything that is needed to
-// prove that it may be used. Made and checked in the training process; see docs/formats/cache-entry.md.
+// An entry is what the cache keeps of one sample: the tensors that cross the cut behind a frozen prefix, with
+// everything that is needed to prove that they may be used. Entries are made and checked in the training process; see
+// docs/formats/cache-entry.md.
 namespace egeria::cache {
 
-// Which sample of which frozen prefix of which job.
+// Names a sample, the frozen prefix and the job that an entry belongs to.
 struct EntryKey {
   JobId name;
   Fingerprint prefix = {};
@@ -30,7 +31,7 @@ struct EntryTensor {
   const std::byte* data = nullptr;  // dense, row-major, in host memory
 };
 
-// Of its values.
+// The bytes of its values.
 size_t BytesOf(const EntryTensor& tensor);
 
 // Bytes of the entry that WriteEntry() makes of tensors with these types and shapes; fewer in formats that are shorter.
@@ -42,12 +43,12 @@ size_t EntrySize(std::span<const EntryTensor> tensors);
 std::vector<std::byte> WriteEntry(const EntryKey& key, uint64_t input_hash, std::span<const EntryTensor> tensors,
                                   StorageFormat format = StorageFormat::kExact, RoundingError* rounding = nullptr);
 
-// Of an entry, and of each of its tensors.
+// Limits of an entry, and of each of its tensors.
 inline constexpr size_t kMaxTensors = 64;
 inline constexpr size_t kMaxDimensions = 16;
 
-// What an entry holds. The tensors point into the bytes that were read, or into `restored`, which is there to be used
-// again for the next entry.
+// The content of an entry. The tensors point into the bytes that were read, or into `restored`, which is there to be
+// used again for the next entry.
 struct Entry {
   uint64_t input_hash = 0;
   std::vector<EntryTensor> tensors;

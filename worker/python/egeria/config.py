@@ -345,7 +345,7 @@ def _part(variable: str, text: str) -> float:
 
 
 def _bytes(size: Any) -> int:
-    """Of a number, or of a text such as "8GiB"."""
+    """The bytes that a number or a text such as "8GiB" says."""
     found = re.fullmatch(r"(\d+) ?([KMGT]iB)?", str(size)) if not isinstance(size, bool) else None
     bytes_ = int(found[1]) * _UNITS[found[2]] if found else 0
     if not 2**20 <= bytes_ < 2**63:

@@ -16,7 +16,7 @@ class TimeLedger(_native.Account):
 
     @contextlib.contextmanager
     def spend(self, what: str) -> Iterator[None]:
-        """The block's time is Egeria's own. That of a block inside it is spent on what that one says."""
+        """Counts the block's time as Egeria's own. An inner block's time counts for what the inner one says."""
         self.begin()
         try:
             yield

@@ -22,7 +22,7 @@ struct ImageSet {
   int64_t image_bytes() const { return int64_t{1} * channels * height * width; }
 };
 
-// What a pixel becomes: (pixel / scale - mean[channel]) / deviation[channel].
+// A pixel becomes (pixel / scale - mean[channel]) / deviation[channel].
 struct Normalisation {
   float scale = 255;
   std::vector<float> mean;

@@ -8,12 +8,12 @@
 
 namespace egeria::trainer {
 
-// Which samples each rank takes at each step. Every epoch has its own permutation, drawn from (seed, epoch)
+// Says which samples each rank takes at each step. Every epoch has its own permutation, drawn from (seed, epoch)
 // alone and so the same on all ranks; step s of the epoch uses positions s*R*b to (s+1)*R*b - 1 of it, rank r
 // the r-th b of them. R ranks with batches of b thus see, together, what one rank with batches of R*b sees.
-// What is left at the end of an epoch, less than one global batch, is dropped.
+// The samples that are left at the end of an epoch, fewer than one global batch, are dropped.
 //
-// Has no position: the batch of any step can be asked for, which makes resuming exact. Thread-compatible.
+// A sampler has no position: the batch of any step can be asked for, which makes resuming exact. Thread-compatible.
 class Sampler {
  public:
   // Errors: INVALID_ARGUMENT [TOO_FEW_SAMPLES] less than one global batch.

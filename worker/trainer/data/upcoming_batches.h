@@ -16,7 +16,7 @@ class UpcomingBatches {
  public:
   UpcomingBatches(Sampler sampler, int rank, size_t count) : sampler_(std::move(sampler)), rank_(rank), count_(count) {}
 
-  // Those of `step`, of the step after it, and so on. Cheap for steps that rise by one.
+  // The batches of `step`, of the step after it, and so on. Cheap for steps that rise by one.
   const std::vector<std::vector<uint64_t>>& From(int64_t step);
 
  private:

@@ -33,10 +33,10 @@ const JobId kJob("0b0e7f6c-5a3e-4d58-9e0e-3c1f6a2b7d11");
 const JobId kOther("1b0e7f6c-5a3e-4d58-9e0e-3c1f6a2b7d22");
 constexpr Fingerprint kFirst = {1};
 constexpr Fingerprint kSecond = {2};
-constexpr int64_t kFloats = 2'000;  // of an activation
+constexpr int64_t kFloats = 2'000;  // values of an activation
 constexpr absl::Duration kLong = absl::Minutes(5);
 
-// What the prefix gives for a sample: different for each, so that no other one can be taken for it.
+// The prefix gives this for a sample: different values for each, so that no other one can be taken for it.
 std::vector<float> Activation(uint64_t sample) {
   std::vector<float> values(kFloats);
   for (int64_t i = 0; i < kFloats; ++i) values[i] = static_cast<float>(sample * 1'000 + i);
@@ -261,7 +261,7 @@ TEST_F(CacheClientTest, AKilledDaemonGivesMissesAndARestartedOneGoesOn) {
   Offer(*client, kFirst, 100, 10);  // dropped
   daemon_.Start();
   ASSERT_TRUE(testing::WaitUntil([&] { return client->counters().attached == 2; }));
-  Find(*client, kFirst, 0, 100);  // what was not written yet is gone; what is found is right
+  Find(*client, kFirst, 0, 100);  // entries that were not written yet are gone; those that are found are right
   Offer(*client, kFirst, 0, 100);
   EXPECT_EQ(Find(*client, kFirst, 0, 100), 100);
 }
@@ -307,7 +307,7 @@ TEST_F(CacheClientTest, AStoppedDaemonIsWaitedForNoLongerThanSaid) {
   EXPECT_TRUE(testing::WaitUntil([&] { return Find(*client, kFirst, 0, 10) == 10; }));
 }
 
-// Of a daemon that does not write, so many bytes wait, and no more; the training goes on.
+// While a daemon does not write, so many bytes wait, and no more; the training goes on.
 TEST_F(CacheClientTest, OffersThatDoNotFitIntoTheQueueAreDropped) {
   CacheClient::Options options;
   options.address = *rpc::ParseAddress(daemon_.address());
@@ -362,7 +362,7 @@ TEST_F(CacheClientTest, FlippedBitsInTheStoreAreNeverAccepted) {
     }
     daemon_.Start();
     const auto client = daemon_.Connect();
-    Find(*client, kFirst, 0, kSamples);  // which fails where one is wrong
+    Find(*client, kFirst, 0, kSamples);  // fails where one is wrong
     corrupt += client->counters().corrupt;
     Offer(*client, kFirst, 0, kSamples);
     EXPECT_EQ(Find(*client, kFirst, 0, kSamples), static_cast<int>(kSamples)) << "what was corrupt is written anew";
@@ -386,7 +386,7 @@ TEST_F(CacheClientTest, AcceptsNothingWrongAfterFlipsInAnyFileOfTheStore) {
     }
     daemon_.Start();
     const auto client = daemon_.Connect();
-    Find(*client, kFirst, 0, kSamples);  // which fails where one is wrong
+    Find(*client, kFirst, 0, kSamples);  // fails where one is wrong
     Offer(*client, kFirst, 0, kSamples);
     EXPECT_EQ(Find(*client, kFirst, 0, kSamples), static_cast<int>(kSamples)) << "round " << round;
   }

@@ -97,7 +97,7 @@ TEST(CostModelTest, WhatIsMissingWhileItFillsDoesNotCount) {
   EXPECT_EQ(model.state(), State::kTrying);
   EXPECT_EQ(Skip(&model, 50, 0.002), 50);
   EXPECT_EQ(model.state(), State::kOn);
-  CostModel other = Measured(0.010);  // whose quota has no room for all
+  CostModel other = Measured(0.010);  // its quota has no room for all
   Skip(&other, 50, 0.012, 0.9);
   other.EpochPassed();
   EXPECT_EQ(Skip(&other, 50, 0.012, 0.9), static_cast<int>(CostModel::kEnough));

@@ -187,7 +187,7 @@ TEST_F(ActivationStoreTest, PrefixesThatRanksUseSideBySideDoNotEvictEachOther) {
   EXPECT_EQ(Get(kJob, kFirst, 0), Entry(0));
   EXPECT_EQ(Get(kJob, kSecond, 0), Entry(0));
   EXPECT_EQ(store_->totals().evicted_bytes, 0);
-  // What a daemon finds in its folder is in nobody's use.
+  // Nobody uses the entries that a daemon finds in its folder.
   Open();
   store_->Attach(kJob, 0);
   for (uint64_t sample = 60; sample < 80; ++sample) {

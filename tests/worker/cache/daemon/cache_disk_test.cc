@@ -26,7 +26,7 @@ namespace {
 
 constexpr Fingerprint kFirst = {1};
 constexpr Fingerprint kSecond = {2};
-constexpr size_t kEntryBytes = size_t{64} << 10;  // of its values
+constexpr size_t kEntryBytes = size_t{64} << 10;  // bytes of its values
 constexpr size_t kShared = size_t{8} << 20;
 constexpr absl::Duration kPatience = absl::Seconds(20);
 const JobId kJob("0b0e7f6c-5a3e-4d58-9e0e-3c1f6a2b7d11");
@@ -52,7 +52,7 @@ void Offer(CacheClient& client, const Fingerprint& prefix, std::span<const uint6
   EXPECT_TRUE(client.Flush(absl::Seconds(20)));
 }
 
-// Those that are not found. What is found is compared to the bit.
+// The samples that are not found. Those that are found are compared to the bit.
 std::vector<uint64_t> Misses(CacheClient& client, const Fingerprint& prefix, std::span<const uint64_t> samples) {
   const std::vector<uint64_t> like(kEntryBytes / sizeof(uint64_t));
   const EntryTensor tensor = TensorOf(like);
@@ -76,7 +76,7 @@ std::vector<uint64_t> Range(uint64_t first, uint64_t count) {
   return samples;
 }
 
-// What all files take, as du tells it.
+// The room that all files take, as du tells it.
 int64_t BytesOnDisk(const std::filesystem::path& folder) {
   int64_t bytes = 0;
   std::error_code gone;

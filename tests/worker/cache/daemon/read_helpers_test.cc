@@ -31,7 +31,7 @@ TEST(ReadHelpersTest, EverythingIsDoneOnceByAllThatCall) {
 TEST(ReadHelpersTest, HelpersWorkAtTheSameTime) {
   ReadHelpers helpers(2);
   std::latch all(3);
-  helpers.Run([&] { all.arrive_and_wait(); });  // which none of them could pass alone
+  helpers.Run([&] { all.arrive_and_wait(); });  // none of them could pass it alone
 }
 
 TEST(ReadHelpersTest, WithoutHelpersTheCallerDoesItAlone) {

@@ -15,8 +15,8 @@ namespace {
 
 class TargetedFilesTest : public ::testing::Test {
  protected:
-  // What a read of `size` bytes from the third on gives, whether it lies in `wanted_` instead of RocksDB's memory, and
-  // (read_ok_) whether RocksDB would go on with it.
+  // Reads `size` bytes from the third on, and tells whether they lie in `wanted_` instead of RocksDB's memory and
+  // (read_ok_) whether RocksDB would go on with them.
   std::string Read(const std::string& name, size_t size, bool* in_wanted) {
     const std::string path = folder_ / name;
     std::ofstream(path) << "0123456789";

@@ -121,7 +121,7 @@ class EntryFormatTest : public ::testing::TestWithParam<StorageFormat> {
 
   const EntryKey key_{kJob, {1, 2, 3}, 17};
   std::mt19937_64 random_{7};
-  std::vector<float> smooth_;  // whose values no format rounds
+  std::vector<float> smooth_;  // no format rounds these values
   std::vector<uint64_t> noise_;
   std::vector<EntryTensor> tensors_;
   std::vector<std::byte> entry_;
@@ -160,7 +160,7 @@ TEST_P(EntryFormatTest, NoTruncatedEntryIsAccepted) {
 }
 
 TEST_P(EntryFormatTest, NoMoreMemoryIsTakenThanExpected) {
-  const std::vector<float> zeros(1 << 20);  // which some formats make very short
+  const std::vector<float> zeros(1 << 20);  // some formats make these very short
   const EntryTensor tensor{DataType::kFloat32, {1 << 20}, reinterpret_cast<const std::byte*>(zeros.data())};
   entry_ = WriteEntry(key_, 42, std::span(&tensor, 1), GetParam());
   EXPECT_FALSE(ReadEntry(key_, entry_, 4 << 20, &found_));

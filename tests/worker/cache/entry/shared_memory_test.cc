@@ -36,7 +36,7 @@ std::string Left(pid_t maker, time_t seconds_ago) {
   return name;
 }
 
-// Of a process that has ended.
+// The id of a process that has ended.
 pid_t DeadProcess() {
   const pid_t child = fork();
   if (child == 0) _exit(0);

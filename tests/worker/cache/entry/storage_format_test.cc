@@ -47,7 +47,7 @@ Kept Keep(StorageFormat format, DataType type, const Bytes& values) {
   return kept;
 }
 
-// What comes back of floats.
+// The floats that come back.
 std::vector<float> Back(StorageFormat format, const std::vector<float>& values) {
   const Kept kept = Keep(format, DataType::kFloat32, BytesOf(values));
   Bytes back(values.size() * sizeof(float));

@@ -29,7 +29,7 @@ def train(folder: pathlib.Path, out: pathlib.Path, job: str, *arguments: object)
 
 @pytest.fixture(scope="module", name="plain_weights")
 def plain_weights_fixture(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[str]]:
-    """Of a training without a cache that freezes at this step, and is not interrupted."""
+    """The weights of a training without a cache that freezes at this step, and is not interrupted."""
 
     @functools.cache
     def weights(freeze_at: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""What prove() refuses, by which name, and what it sees that a single batch does not show."""
+"""prove() refuses by name, and sees what a single batch does not show."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class SlowStore(DictStore):
 
 
 class Training:
-    """Of a model whose first layer is frozen."""
+    """A training of a model whose first layer is frozen."""
 
     def __init__(self, store: DictStore, repeats: Repeats | None, forward_seconds: float = 0.0):
         torch.manual_seed(0)

@@ -238,7 +238,7 @@ def test_passes_on_the_side_leave_no_note() -> None:
     assert runs[1].counters["proofs"] == 1 and runs[1].refusal == "SETTING_CHANGED"
 
 
-# What tells prefixes apart.
+# These tests are about what tells prefixes apart.
 
 
 def prefix_of(model: nn.Module, layers: Any = layers_of, prefix: int = 2) -> bytes:
@@ -323,7 +323,7 @@ def test_edited_code_is_another_prefix() -> None:
 
 
 class Training:
-    """Of a Glued on one process, whose first two layers freeze."""
+    """A training of a Glued on one process, whose first two layers freeze."""
 
     def __init__(self, address: str, state: dict[str, Any] | None = None):
         Glued.offset = 0.0

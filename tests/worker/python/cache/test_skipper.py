@@ -119,7 +119,7 @@ def test_a_model_that_is_not_told_ids_trains_as_usual() -> None:
     assert cached.counters["passes_skipped"] == 0
 
 
-# What would go wrong, does.
+# In these tests everything that can go wrong does.
 
 
 def test_without_input_hashes_wrong_activations_would_be_used() -> None:

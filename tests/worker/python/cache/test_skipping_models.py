@@ -100,7 +100,7 @@ def test_bert_that_returns_its_hidden_states_is_refused(prefix: int) -> None:
 
 
 def test_one_layer_is_skipped_though_hidden_states_are_returned() -> None:
-    """What crosses is one tensor."""
+    """One tensor crosses the cut."""
     steps = epochs(22, 8, 4, lambda ids: sentences(ids, output_hidden_states=True))
     assert expect_same(bert, BERT_LAYERS, 1, steps, loss_of) == ["bert.embeddings"]
 

@@ -52,7 +52,7 @@ def test_two_ranks_have_the_ids_of_each_batch(framework: str, tmp_path: pathlib.
     for report in reports:
         assert len(report["seen"]) >= 12
         assert all(ids == samples for ids, samples in report["seen"])
-        assert max(report["least_ahead"]) >= 4  # of 6 batches a rank
+        assert max(report["least_ahead"]) >= 4  # a rank has 6 batches
         assert report.get("no_sample_ids") is None
     if framework == "accelerate":
         assert reports[0]["plain"] and reports[0]["ends"] == 12
@@ -173,7 +173,7 @@ def test_a_resumed_trainer_has_the_ids_of_each_batch(tmp_path: pathlib.Path, wor
 
 
 class WithVariants(Trainer):
-    """Of each sample three variants."""
+    """A trainer on three variants of each sample."""
 
     def get_train_dataloader(self) -> DataLoader:
         images = Variants(Numbers(), 3)

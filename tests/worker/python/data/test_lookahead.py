@@ -1,4 +1,4 @@
-"""What a loader will deliver next: known some batches early where that changes nothing, else what it has drawn."""
+"""A loader's next batches are known early where that changes nothing; otherwise those that it has drawn are."""
 
 from __future__ import annotations
 

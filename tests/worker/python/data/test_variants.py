@@ -43,7 +43,7 @@ def variants() -> Variants:
 
 
 def samples_by_id(loader: DataLoader, epochs: int) -> list[dict[int, Tensor]]:
-    """Of each epoch: what comes, by its id."""
+    """The samples of each epoch by their ids."""
     seen = []
     for _ in range(epochs):
         seen.append({})
@@ -85,7 +85,7 @@ def test_a_variant_is_the_same_whenever_and_wherever_it_is_drawn():
 
 def test_generators_are_as_they_were():
     images = variants()
-    np.random.randn()  # which leaves a second number for the next call
+    np.random.randn()  # it leaves a second number for the next call
     before = states()
     images[5]
     assert states() == before

@@ -118,7 +118,7 @@ def indices_in(batch: Any) -> list[int]:
 
 
 def forward(batch: Any) -> list[int] | None:
-    """What the model's forward pre-hook does."""
+    """Does what the model's forward pre-hook does."""
     return current().take(len(indices_in(batch)))
 
 
@@ -301,7 +301,7 @@ def test_a_training_resumed_in_the_middle_of_an_epoch_has_the_right_ids():
     resumed = wrap(DataLoader(Numbers(), 4, shuffle=True, generator=generator()))
     seen = []
     for number, batch in enumerate(resumed):
-        ids = forward(batch)  # of a skipped batch: a loop that skips without a forward pass has no ids, see below
+        ids = forward(batch)  # also for a skipped batch: a loop that skips without a forward pass has no ids, see below
         if number >= 6:
             seen.append((ids, indices_in(batch)))
     assert [ids for ids, _ in seen] == whole[6:] and all(ids == indices for ids, indices in seen)

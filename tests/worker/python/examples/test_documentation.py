@@ -1,4 +1,4 @@
-"""docs/python.md against what it speaks of."""
+"""docs/python.md and the README's example against what they speak of."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from egeria import Config
 
 PACKAGE = ROOT / "worker" / "python" / "egeria"
 TEXT = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```diff\n(.*?)```", TEXT, re.DOTALL)
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DIFF = re.compile(r"```diff\n(.*?)```", re.DOTALL)
+BLOCKS = DIFF.findall(TEXT)
 
 
 def difference(name: str) -> str:
-    """What Egeria adds to an example, each piece with the code lines around it."""
+    """The lines that Egeria adds to an example, each piece with the code lines around it."""
     whole = (EXAMPLES / name).read_text(encoding="utf-8").splitlines()
     pieces: list[list[str]] = []
     for line in difflib.unified_diff(plain_source(name).splitlines(), whole, n=1, lineterm=""):
@@ -31,6 +33,11 @@ def difference(name: str) -> str:
 @pytest.mark.parametrize("name", ["cifar_resnet.py", "hf_question_answering.py", "lightning_digits.py"])
 def test_the_differences_shown_are_those_of_the_examples(name: str):
     assert difference(name) in BLOCKS
+
+
+def test_the_difference_shown_first_is_that_of_the_example_above_it():
+    assert DIFF.findall(README) == [difference("digits.py")]
+    assert "worker/python/examples/digits.py" in README.partition("```diff")[0]
 
 
 def test_all_examples_in_a_loop_differ_by_the_same_lines():

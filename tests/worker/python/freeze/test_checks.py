@@ -289,7 +289,9 @@ def test_an_optimizer_built_from_a_filter_is_refused():
     model = Layered()
     model.stem.requires_grad_(False)
     optimizer = torch.optim.SGD(filter(lambda p: p.requires_grad, model.parameters()), 0.1)
-    check(model, [optimizer], layer_modules(model), Replicas(model))  # what asks for no gradient never gets one
+    check(
+        model, [optimizer], layer_modules(model), Replicas(model)
+    )  # a parameter that asks for no gradient never gets one
     model.stem.requires_grad_(True)
     expect(
         refused(model, optimizer, layer_modules(model)),
@@ -334,7 +336,7 @@ def test_a_second_optimizer_that_may_freeze_as_a_whole_is_refused_beside_a_scale
     freezer = Freezer(layer_modules(model), [backbone, head])
     freezer.apply(5)
     scaler.scale(model(torch.randn(4, 8)).sum()).backward()
-    with pytest.raises(AssertionError, match="No inf checks"):  # what it is refused for
+    with pytest.raises(AssertionError, match="No inf checks"):  # the reason for the refusal
         scaler.step(backbone)
     freezer.apply(0)
     del off, scaler

@@ -68,7 +68,7 @@ def run_group(names: tuple[str, ...]) -> tuple[dict[str, Any], str]:
 
 
 def facts_of(name: str) -> dict[str, Any]:
-    """What the two ranks observed in a scenario."""
+    """The facts that the two ranks observed in a scenario."""
     facts, output = run_group(next(group for group in GROUPS if name in group))
     if "failed" in facts.get(name, {"failed": True}):
         pytest.fail(f"{name} failed:\n{facts.get(name, {}).get('failed', output[-4000:])}")
@@ -117,7 +117,7 @@ def test_compiled_models_train_as_if_they_were_not(name):
     expect_identical_ranks(facts, 100)
     assert facts["error"] < 1e-6
     assert facts["graphs"] >= 5  # one at least for each frozen prefix
-    assert facts["more_tensors"] < 25  # of the compiler's; 50 toggles with one each would be a leak
+    assert facts["more_tensors"] < 25  # the compiler keeps some; 50 toggles with one each would be a leak
     assert facts["more_bytes"] < 64 * 2**20 and facts["reducers_alive"] == 1
 
 

@@ -1,4 +1,4 @@
-"""What the controller makes of readings: signal-to-noise against a brute-force one, one rank's against two ranks'."""
+"""The controller's estimates from readings: SNR against a brute-force one, one rank's against two ranks'."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def readings_of_halves(kind: str) -> list[Squares]:
 
 @dataclasses.dataclass
 class Estimate:
-    """Of the SNR at the batch of both parts, with its 90 % interval."""
+    """An estimate of the SNR at the batch of both parts, with its 90 % interval."""
 
     value: float
     lower: float
@@ -165,7 +165,7 @@ def test_an_estimate_has_the_brute_force_one_in_its_interval(kind: str, source, 
         print(f"{kind} {source.__name__} module {module}: {found}, {truth:.4f}")
         inside += found.lower <= truth <= found.upper
         assert abs(found.value - truth) <= 3 * found.error, module
-    assert inside >= 4  # of five
+    assert inside >= 4  # five are estimated
 
 
 @pytest.mark.parametrize("kind", ["resnet", "transformer"])

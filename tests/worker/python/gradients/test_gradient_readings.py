@@ -25,8 +25,9 @@ FIRST_STEP = {1: 4, 2: 6}
 def train(
     folder: pathlib.Path, *options: object, ranks: int = 2, plans: int = 0, gradients: dict[str, Any] | None = None
 ) -> tuple[FakeController, list[dict[str, Any]], str]:
-    """What the controller heard, what each rank says, and what was printed. All ranks are asked, and all send: each
-    reading comes as often, and the same."""
+    """Returns what the controller heard, what each rank says, and what was printed.
+
+    All ranks are asked, and all send: each reading comes as often, and the same."""
     folder.mkdir(exist_ok=True)
     directive: dict[str, Any] = {"gradients": gradients} if gradients is not None else {}
     if plans > 0:
@@ -109,7 +110,7 @@ def test_ranks_tell_their_gradients_apart(options: str, tmp_path: pathlib.Path):
     )
     kind = "resnet" if "resnet" in options else "transformer"
     steps = [reading["step"] for reading in controller.gradients]
-    assert steps == list(range(FIRST_STEP[2], 11)), text  # what the last two have told is on its way at the end
+    assert steps == list(range(FIRST_STEP[2], 11)), text  # the readings of the last two are on their way at the end
     accumulate = 2 if "--accumulate 2" in options and "always" not in options else 1
     for reading in controller.gradients:
         assert (reading["parts"], reading["first_module"], reading["request_version"]) == (2, 0, 1)

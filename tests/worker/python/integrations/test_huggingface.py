@@ -21,8 +21,8 @@ from egeria import Config, EgeriaError
 from egeria.integrations.huggingface import EgeriaCallback
 
 JOB = HERE / "huggingface_job.py"
-FROZEN = "bert.embeddings.word_embeddings.weight"  # of the first layer module
-ACTIVE = "classifier.weight"  # of the last
+FROZEN = "bert.embeddings.word_embeddings.weight"  # in the first layer module
+ACTIVE = "classifier.weight"  # in the last one
 
 
 def train(output: pathlib.Path, *arguments: object) -> dict:
@@ -88,7 +88,7 @@ def test_checkpoints_go_from_egeria_to_the_plain_trainer_and_back(whole, tmp_pat
     plain = train(tmp_path / "plain", "--plain", "--steps", 12, "--resume", output / "checkpoint-8")
     assert plain["switches"] == []
     assert not torch.equal(weights(tmp_path / "plain", 12)[FROZEN], weights(output, 8)[FROZEN])
-    # What the plain trainer wrote still holds the entry of the checkpoint that it began with: out of date.
+    # The plain trainer's file still holds the entry of the checkpoint that it began with: out of date.
     state = json.loads((tmp_path / "plain" / "checkpoint-12" / "trainer_state.json").read_text())
     assert state["stateful_callbacks"]["egeria"]["session"]["frozen_prefix"] == 2
     back = train(tmp_path / "back", "--plans", "[[16, 1]]", "--resume", tmp_path / "plain" / "checkpoint-12")

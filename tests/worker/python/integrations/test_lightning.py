@@ -148,7 +148,7 @@ def test_a_callback_serves_one_fit_after_another_and_one_that_failed(tmp_path: p
 
 
 class Logging(Layers):
-    """What Lightning and its metrics note on the module at each step has nothing to do with its layers."""
+    """Lightning and its metrics note facts on the module at each step, which have nothing to do with its layers."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from launching import HERE
 import egeria
 from egeria import _native
 
-# What each package does when its turn comes: enough to run its own protobuf or gRPC.
+# Each package does this when its turn comes: enough to run its own protobuf or gRPC.
 USES = {
     "egeria": """
         from egeria import _native

@@ -43,7 +43,7 @@ def test_one_rank_is_sampled_and_frozen(tmp_path: pathlib.Path, controller: Cont
     assert [prefix for _, prefix, _ in rank["plans"]] == [1]
     assert rank["snapshots"] and rank["offered"] == len(rank["sampled"]) > 3
     assert all(step % 2 == 0 and module == 0 for step, module, _ in rank["sampled"])
-    # What was on its way when the decision was taken is stale; nothing is refused for another reason.
+    # Samples that were on their way when the decision was taken are stale; nothing is refused for another reason.
     refused = metric(controller.metrics(), "egeria_uploads_refused_total") or 0
     assert refused == (metric(controller.metrics(), "egeria_uploads_refused_total", reason="stale_request") or 0)
     assert rank["counters"]["frozen_share"] == 0.5

@@ -33,7 +33,7 @@ def record(model: nn.Module, name: str, **options) -> tuple[list[LayerModule], E
 
 
 def outputs_of_units(model: nn.Module, modules: list[LayerModule], inputs: RootInputs) -> list[list[Tensor]]:
-    """What the units of each layer module return, in evaluation mode."""
+    """The outputs of the units of each layer module, in evaluation mode."""
     kept: list[list[Tensor]] = [[] for _ in modules]
     handles = [
         unit.register_forward_hook(lambda _, __, output, index=index: kept[index].append(output.clone()))
@@ -48,7 +48,7 @@ def outputs_of_units(model: nn.Module, modules: list[LayerModule], inputs: RootI
 
 
 def on_the_controller(exported: ExportedModel, index: int, inputs: list[Tensor], like: Tensor) -> Tensor:
-    """What the reference engine computes from the layer module's graph."""
+    """The output that the reference engine computes from the layer module's graph."""
     module = exported.module(index)
     weights = exported.weights(index)
     graph = json.loads(module.graph_json)
@@ -238,7 +238,7 @@ def test_one_layer_module_that_cannot_be_sent_does_not_spoil_the_others():
     errors = [exported.module(index).error for index in range(5)]
     assert errors[0] is None and errors[2] is None
     assert "'mask' has elements that are infinite" in errors[1]
-    # What comes behind a random operator is not recorded either: its inputs could not be computed unnoticed.
+    # Modules behind a random operator are not recorded either: its inputs could not be computed unnoticed.
     assert all("native_dropout draws random numbers" in error for error in errors[3:])
 
 

@@ -64,7 +64,7 @@ def main() -> None:
         session.load_state_dict(saved["egeria"])
     images = Images(augment=False)
     sampler = DistributedSampler(images, shuffle=True, seed=3)
-    hits = {}  # of the cache, until the end of each epoch
+    hits = {}  # hits of the cache until the end of each epoch
     for epoch in range(step // STEPS_PER_EPOCH, EPOCHS):
         sampler.set_epoch(epoch)
         # A loop that went through the batches that it has had already would have no ids in this epoch.

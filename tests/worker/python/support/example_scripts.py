@@ -100,7 +100,7 @@ def launch(
 
 
 def losses(file: pathlib.Path) -> list[float]:
-    """What a script has written with --losses; JSON keeps every bit of a float."""
+    """The losses that a script has written with --losses; JSON keeps every bit of a float."""
     return [json.loads(line)["loss"] for line in file.read_text(encoding="utf-8").splitlines()]
 
 

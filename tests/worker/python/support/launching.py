@@ -12,7 +12,7 @@ TORCHRUN = pathlib.Path(sys.executable).parent / "torchrun"
 
 
 def rank_environment(rank: int, world_size: int, port: int) -> dict[str, str]:
-    """What torchrun would set, for ranks that a test starts one by one."""
+    """The environment that torchrun would set, for ranks that a test starts one by one."""
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(world_size),

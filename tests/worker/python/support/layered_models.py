@@ -71,7 +71,7 @@ def layer_modules(model: Layered) -> list[LayerModule]:
 
 
 def freeze_by_hand(modules: Sequence[LayerModule], prefix: int) -> None:
-    """What a Freezer has to amount to, for a model that nobody else touches."""
+    """Does what a Freezer has to amount to, for a model that nobody else touches."""
     for index, module in enumerate(modules):
         for unit in module.units:
             unit.requires_grad_(index >= prefix)
@@ -88,7 +88,7 @@ def gradients(model: nn.Module) -> dict[str, Tensor]:
 
 
 def largest_relative_error(got: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
-    """Of the gradient of each parameter, in the Euclidean norm.
+    """The largest relative error of a parameter's gradient, in the Euclidean norm.
 
     A gradient that is less than a hundredth of the whole one, as where samples cancel, is measured against that
     hundredth: its rounding errors are the samples'. Raises AssertionError where one side has a gradient that the other
@@ -100,7 +100,7 @@ def largest_relative_error(got: dict[str, Tensor], wanted: dict[str, Tensor]) ->
 
 
 def relative_error_of_all(got: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
-    """Of the gradient as one long vector."""
+    """The relative error of the gradient as one long vector."""
     difference = sum((got[name] - wanted[name]).square().sum() for name in wanted)
     return (difference / sum(value.square().sum() for value in wanted.values())).sqrt().item()
 

@@ -73,12 +73,12 @@ def main() -> None:
         (arguments.output / "report.json").write_text(
             json.dumps(
                 {
-                    "attached": None if session is None else type(session._switcher._model).__name__,
+                    "attached": None if session is None else type(session._training.switcher._model).__name__,
                     "switches": []
                     if session is None
                     else [[entry.step, entry.frozen_prefix, entry.ranks_identical] for entry in session.switches],
                     "steps": 0 if session is None else session.summary()["steps"],
-                    "total_steps": None if session is None else session._config.total_steps,
+                    "total_steps": None if session is None else session._training.config.total_steps,
                 }
             )
         )

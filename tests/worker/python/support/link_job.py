@@ -197,8 +197,8 @@ def main() -> None:
             raise ValueError("in the loop")
         if job.step == 20 and ends_here == "fork":
             fork_a_child(job)
-        # The ranks tell each other what they have at every eighth boundary from the first on, or sooner. What begins
-        # after step 25 ends at the boundary after it.
+        # The ranks tell each other what they have at every eighth boundary from the first on, or sooner. A collective
+        # that begins after step 25 ends at the boundary after it.
         if job.step == 24 and arguments.end in ("wait", "raise-in-wait"):
             if ends_here is None:  # never comes to its next boundary
                 time.sleep(600)

@@ -39,12 +39,17 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from egeria.freeze import reducer_rebuild
 from egeria.freeze.freezer import Freezer
-from egeria.freeze.replicas import PackedBuffers, Rebuilt, Replicas
+from egeria.freeze.reducer_rebuild import Rebuilt
+from egeria.freeze.replicas import PackedBuffers, Replicas
 from support.ending import end_process_group
 from support.sharded import whole
 
-SAMPLES = 8  # of all ranks together, a micro-batch
+SAMPLES = 8  # a micro-batch, all ranks together
+
+
+CAN_REBUILD_IN_PLACE = reducer_rebuild.can_rebuild_in_place
 
 
 @dataclasses.dataclass
@@ -52,10 +57,10 @@ class Setup:
     """How a model is trained while its layers are switched at random."""
 
     model: Callable[..., Layered] = Layered
-    options: dict[str, Any] = dataclasses.field(default_factory=dict)  # of the model
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)  # the model's
     ddp: dict[str, Any] = dataclasses.field(default_factory=dict)
     ddp_type: type[DistributedDataParallel] = DistributedDataParallel
-    rebuild: str = "auto"
+    rebuild: str = "in_place"  # or "replace", as with a torch that lacks the private functions
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW
     set_to_none: bool = True
     accumulation: int = 1
@@ -94,7 +99,7 @@ def live_tensors() -> int:
 
 
 def logged_options(ddp: DistributedDataParallel | None) -> dict[str, Any]:
-    """What the reducer that is in force says of itself."""
+    """The options that the reducer in force says of itself."""
     logged = ddp._get_ddp_logging_data() if ddp is not None else {}
     names = ("static_graph", "find_unused_parameters", "gradient_as_bucket_view", "bucket_cap_bytes")
     return {name: int(logged.get(name) or 0) for name in names}
@@ -112,7 +117,9 @@ class Training:
         self.modules = layer_modules(self.model)
         late = Replicas(self.model) if setup.late else None
         self.wrapped, self.ddp = self._wrap()
-        self.replicas = late or Replicas(self.wrapped, rebuild=setup.rebuild)
+        self.replicas = late or Replicas(self.wrapped)
+        in_place = setup.rebuild == "in_place"
+        reducer_rebuild.can_rebuild_in_place = CAN_REBUILD_IN_PLACE if in_place else lambda ddp: False
         if late:
             self.model.register_forward_pre_hook(lambda *_: None if late.discover() else None)
         self.replicas.allow_recompiles(len(self.modules))
@@ -437,7 +444,7 @@ def power_sgd() -> dict[str, Any]:
 
 @scenario
 def without_rebuild() -> dict[str, Any]:
-    """What the rebuild is for: an unfreeze without it."""
+    """Shows what the rebuild is for: an unfreeze without it."""
     training = Training(Setup(compared=False))
     training.step(switch_to=3)
     training.step()
@@ -450,7 +457,7 @@ def without_rebuild() -> dict[str, Any]:
 
 @scenario
 def without_buffers_of_the_first_rank() -> dict[str, Any]:
-    """What pack_buffers() is for: running statistics freeze as each rank has them."""
+    """Shows what pack_buffers() is for: running statistics freeze as each rank has them."""
     training = Training(Setup(options={"norm": nn.BatchNorm1d}, compared=False))
     training.replicas.pack_buffers = lambda modules: PackedBuffers([], None)
     training.step()

@@ -334,7 +334,7 @@ def main() -> None:
 
 
 def compiles() -> dict[str, int]:
-    """What dynamo has compiled, and how often it had to give up."""
+    """Counts what dynamo has compiled, and how often it had to give up."""
     dynamo = sys.modules.get("torch._dynamo")
     if dynamo is None:
         return {}

@@ -159,7 +159,7 @@ class SecretlyNoisy(ThreeLayers):
 
 
 class Normalising(ThreeLayers):
-    """What a sample becomes depends on the others."""
+    """A model in which a sample's output depends on the other samples."""
 
     def forward(self, x: Tensor) -> Tensor:
         return self.c(self.b(self.a(x - x.mean(0))))

@@ -67,7 +67,7 @@ Step = tuple[list[int], tuple[Any, ...], dict[str, Any]]  # ids and arguments of
 
 
 class Run:
-    """What a training has left."""
+    """The results of a training."""
 
     def __init__(self, model: nn.Module, losses: list[float], skipper: Skipper | None):
         self.weights = {name: value.detach().clone() for name, value in model.state_dict().items()}

@@ -57,6 +57,6 @@ def test_patience_ends():
 
 
 def test_nothing_is_waited_for_without_collectives():
-    while process_exit._states():  # that of the test before: the system may know it a moment longer than Python
+    while process_exit._states():  # the system may know the thread of the test before a moment longer than Python
         time.sleep(0.01)
     assert wait_for_collectives(patience=0)

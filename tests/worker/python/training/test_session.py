@@ -31,6 +31,7 @@ import egeria
 from egeria.freeze.mode_pins import ModePins
 from egeria.freeze.switcher import Switch
 from egeria.training import session as session_module
+from egeria.training.session_hooks import ForwardHook, OutputHook
 from egeria.training.session_state import saved_before
 
 WINDOW = {"interval_steps": 1, "window": 3, "tolerance": 1.0, "bootstrap": False}
@@ -96,7 +97,7 @@ def same(one: Any, other: Any) -> bool:
     return one == other
 
 
-# What it does.
+# These tests are about what a session does.
 
 
 def test_what_was_saved_before_a_resume_follows_from_the_switches():
@@ -118,11 +119,11 @@ def test_the_mean_learning_rate_outlives_a_resume():
     state = session.state_dict()
     resumed = Training().attach()
     resumed.load_state_dict(state)
-    assert resumed._rates.mean_over(4) == pytest.approx(rate) and rate > 0
+    assert resumed._training._rates.mean_over(4) == pytest.approx(rate) and rate > 0
     for unknown in ({"step": 4}, {**state, "learning_rate_sum": float("nan")}, {**state, "learning_rate_sum": "?"}):
         resumed = Training().attach()
         resumed.load_state_dict(unknown)
-        assert resumed._rates.mean_over(4) == 0 and resumed.state_dict()["learning_rate_sum"] is None
+        assert resumed._training._rates.mean_over(4) == 0 and resumed.state_dict()["learning_rate_sum"] is None
 
 
 def test_plans_freeze_and_unfreeze_and_the_summary_says_so(capsys: pytest.CaptureFixture[str]):
@@ -313,7 +314,7 @@ def test_an_exit_before_the_last_step_is_no_end_for_the_cache(
     training = Training()
     session = training.attach(total_steps=total_steps)
     training.train(steps)
-    session._caching = cache = Cache()
+    session._training.caching = cache = Cache()
     if explicitly:
         session.close()
     else:
@@ -402,7 +403,7 @@ def fail(*_: object, **__: object) -> None:
     "broken",
     [
         "egeria.training.session_link.RootInputs",
-        "egeria.training.controller_link.export_model",
+        "egeria.training.model_analysis.export_model",
         "egeria.training.controller_link.Link.probe",
         "egeria.training.controller_link.Link.answer_snapshot",
         "egeria.training.session_link.start_link",
@@ -435,7 +436,7 @@ def test_a_training_that_cannot_be_linked_goes_on_and_says_why(
 ):
     training = Training()
     session = training.attach(controller=controller.address, batch_size=4, policy="plasticity", options=WINDOW)
-    monkeypatch.setattr("egeria.training.controller_link.export_model", fail)
+    monkeypatch.setattr("egeria.training.model_analysis.export_model", fail)
     training.train(6, session)
     assert "this training is not watched: [NO_LINK] ZeroDivisionError: ours" in caplog.text
     assert session.state_dict()["step"] == 6 and session.counters() == {}
@@ -498,7 +499,7 @@ def test_a_forked_child_does_not_disturb_the_session(controller: Any):
         try:
             training.train(2, session)
             session.close()
-            os._exit(0 if session._step == 6 else 3)
+            os._exit(0 if session._training.step == 6 else 3)
         finally:
             os._exit(4)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -602,11 +603,12 @@ def test_a_resumed_training_is_watched_though_its_wrapper_comes_late(controller:
     training = Training()
     with training.attach(controller=controller.address, batch_size=8, policy="none") as session:
         session.load_state_dict({"step": 1000})
-        for hook in session._handles[:2]:  # as if the model were compiled with everything inside it
+        for hook in session._training._handles[:2]:  # as if the model were compiled with everything inside it
             hook.remove()
         training.train(3)
-        session._watch(training.model, session_module.ForwardHook(session), session_module.OutputHook(session))
-        train_until(training, session, lambda: session._link.link is not None)
+        followed = session._training
+        followed._watch(training.model, ForwardHook(followed), OutputHook(followed))
+        train_until(training, session, lambda: session._training.link.link is not None)
 
 
 def test_without_losses_the_bootstrapping_stage_is_a_number_of_steps(controller: Any, caplog: pytest.LogCaptureFixture):
@@ -659,7 +661,7 @@ def test_the_rule_on_the_norm_of_activations_freezes_as_well(controller: Any, re
         controller=controller.address, batch_size=8, policy="actnorm", options=WINDOW, reference=reference
     ) as session:
         train_until(training, session, lambda: session.prefix >= 1)
-    # What was on its way when the decision was taken is stale; nothing is refused for another reason.
+    # Samples that were on their way when the decision was taken are stale; nothing is refused for another reason.
     refused = metric(controller.metrics(), "egeria_uploads_refused_total") or 0
     assert refused == (metric(controller.metrics(), "egeria_uploads_refused_total", reason="stale_request") or 0)
 
@@ -717,9 +719,11 @@ def test_sizes_that_begin_to_vary_later_lead_to_a_new_recording(controller: Any)
     for number in itertools.count():
         step(5 if number < 10 else int(torch.randint(3, 9, (), generator=lengths)))
         sent = session.counters().get("samples_sent", 0)
-        if session._link.recordings == 1 and sent >= 10:
+        if session._training.link.recordings == 1 and sent >= 10:
             break
-        time.sleep(0.05 if session._link.recordings == 1 else 0)  # no more of them at once than the agent's queue takes
+        time.sleep(
+            0.05 if session._training.link.recordings == 1 else 0
+        )  # no more of them at once than the agent's queue takes
         assert time.monotonic() < deadline, session.counters()
     assert session.counters()["samples_dropped"] < sent + 5
 

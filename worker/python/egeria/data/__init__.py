@@ -3,7 +3,7 @@
     loader = egeria.data.wrap(DataLoader(dataset, 32, shuffle=True))
 
 Each batch's ids travel with it, through workers and pinned memory, to where the loop receives it; from there the
-model's forward pass takes them (SampleIds). What the loop sees is what it would see without.
+model's forward pass takes them (SampleIds). The loop sees what it would see without them.
 """
 
 import importlib

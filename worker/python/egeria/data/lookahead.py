@@ -2,8 +2,8 @@
 
 A training must not notice. Drawing early leaves the order as it is, but a sampler may use a random generator that
 others use too, or do something when it is exhausted. So only samplers are drawn from early that are known to do
-all this with the first index or at their end, and their last batch is never drawn early. Of all others, what the
-loader itself draws is noted as it passes.
+all this with the first index or at their end, and their last batch is never drawn early. For all others,
+the loader's own draws are noted as they pass.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class LookAhead:
 
 
 class _Batch:
-    """What the sampler has drawn for one batch. It is asked about in each step until it is delivered."""
+    """The indices that the sampler has drawn for one batch. It is asked about in each step until it is delivered."""
 
     def __init__(self, drawn: Any, batched: bool):
         self.drawn = drawn

@@ -19,7 +19,7 @@ class NodeSampler(DistributedSampler):
     The samples are dealt to the nodes at random, once, by the seed. In each epoch every node shuffles its own and
     deals them to its ranks; set_epoch() says which epoch it is. Every sample comes once an epoch. So that all
     ranks have as many, some of a node's samples come twice, or with drop_last some are left out, others in each
-    epoch. What is shuffled is thus each node's part, not the whole dataset.
+    epoch. Thus each node's part is shuffled, not the whole dataset.
     """
 
     def __init__(

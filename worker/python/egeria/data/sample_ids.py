@@ -33,7 +33,7 @@ class Order(Protocol):
 
 
 class Pass:
-    """One pass over a loader. What it has delivered is worth nothing once it is gone.
+    """One pass over a loader. The ids that it has delivered are worth nothing once it is gone.
 
     Attributes:
       runs_ahead: the loop has taken a batch before it worked on the one before (it prefetches, or has skipped one,
@@ -134,7 +134,7 @@ class SampleIds:
         return None
 
     def nobody_announces(self, why: str) -> None:
-        """What to tell people where there are no ids because no batch is announced."""
+        """Sets what to tell people where there are no ids because no batch is announced."""
         self._nobody_announces = why
 
     def forget(self) -> None:
@@ -190,7 +190,7 @@ def indices_of(drawn: Any, batched: bool) -> tuple[Any, ...] | None:
 
     Args:
       drawn: for one batch.
-      batched: whether it is a batch's indices in any case. Else, where a loader collates nothing, a list or an
+      batched: whether it is a batch's indices in any case. If not, since a loader collates nothing, a list or an
         array is a batch's, and anything else one sample's.
 
     Returns:

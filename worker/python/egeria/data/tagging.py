@@ -54,7 +54,7 @@ class Indices:
 
 
 class _Fetched:
-    """What a loader hands to its collate_fn."""
+    """The samples that a loader hands to its collate_fn."""
 
     __slots__ = ("indices", "samples")
 

@@ -38,7 +38,7 @@ class Variants(Dataset):
         """
         Args:
           dataset: with __getitem__ for integers 0..n-1, and __len__.
-          k: variants of a sample. What is cached for a sample comes again after so many epochs.
+          k: variants of a sample. A cached variant comes again after so many epochs.
 
         Raises:
           EgeriaError: [BAD_VARIANTS] there are no samples by number, or none would be given.
@@ -95,7 +95,7 @@ class VariantSampler(Sampler[int]):
     def __init__(self, variants: Variants, sampler: Iterable[int]):
         self.variants = variants
         self.sampler = sampler
-        self._epoch = 0  # of the next pass
+        self._epoch = 0  # the epoch of the next pass
         self._told: Any = None  # the epoch of the sampler inside at the last pass
 
     def set_epoch(self, epoch: int) -> None:

@@ -100,7 +100,7 @@ class Marks:
 
 
 class _Identity:
-    """What a wrapped loader has besides the attributes of the loader that it was made of.
+    """Holds what a wrapped loader has besides the attributes of the loader that it was made of.
 
     Attributes:
       inner: the loader that the batches come from; None before the first pass.

@@ -142,13 +142,11 @@ def _try_out(
 
 def _same_modules(modules: Sequence[LayerModule], model: nn.Module) -> list[LayerModule]:
     """The layer modules of a copy."""
-    return from_unit_names(
-        model, [(module.name, module.unit_names, [name for name, _ in module.loose]) for module in modules]
-    )
+    return from_unit_names(model, [module.names() for module in modules])
 
 
 def _refusal(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None, findings: _Findings) -> str | None:
-    """What attach() would raise."""
+    """The error that attach() would raise, or None."""
     if optimizer is None:
         findings.notes.append("no optimizer: whether it holds all parameters is not checked")
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -226,8 +224,9 @@ def _default_loss(output: Any) -> Tensor:
 
 
 def _inputs_of(model: nn.Module, loss_of: Callable[[], Tensor], samples: int) -> RootInputs:
-    """What the model is called with while the loss is computed. Raises GraphError, with why, where no reading can be
-    taken of it."""
+    """The inputs that the model is called with while the loss is computed.
+
+    Raises GraphError, with the reason, where no reading can be taken of it."""
     caught: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
     def catch(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -72,8 +72,8 @@ def planned_saving(
 
 
 def step_shares(savings: Sequence[Saving], modules: int) -> list[float]:
-    """What each layer module saves of a step's time once all before it are frozen, from the times of some prefixes;
-    those between are taken to lie on a line. The last module never freezes."""
+    """The part of a step's time that each layer module saves once all before it are frozen, from the times of some
+    prefixes; those between are taken to lie on a line. The last module never freezes."""
     points = [(0, 0.0)]
     for saving in savings:
         points.append((saving.frozen_prefix, max(points[-1][1], 1 - saving.ratio)))

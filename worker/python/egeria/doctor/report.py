@@ -53,7 +53,7 @@ class ModuleReport:
 
 @dataclasses.dataclass(frozen=True)
 class Saving:
-    """What a step costs with the first layer modules frozen.
+    """The cost of a step with the first layer modules frozen.
 
     Attributes:
       frozen_prefix: how many are frozen.
@@ -71,7 +71,7 @@ class Saving:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What examine() found. `refusal` is what attach() would raise, or None; `notes` say what is not known;
+    """The findings of examine(). `refusal` is what attach() would raise, or None; `notes` say what is not known;
     `embedding_prefix` is how many of the first layer modules are lookup tables, which may freeze early."""
 
     model: str

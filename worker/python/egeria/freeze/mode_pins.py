@@ -114,7 +114,7 @@ class _Pin:
     def __reduce__(self) -> tuple[Any, ...]:
         if self._own_train is not None:
             return functools.partial, (self._own_train,)
-        return getattr, (self.module, "train")  # of the copy, when it has no __dict__ yet: the class's method
+        return getattr, (self.module, "train")  # the copy has no __dict__ yet, so this is the class's method
 
 
 def _pin_of(module: nn.Module) -> _Pin | None:
@@ -122,7 +122,7 @@ def _pin_of(module: nn.Module) -> _Pin | None:
     return found if isinstance(found, _Pin) and found.module is module else None
 
 
-# What copies of our hooks become: called with a module and its arguments, it gives the arguments back. Compilers
+# Copies of our hooks become this: called with a module and its arguments, it gives the arguments back. Compilers
 # can look into it, and a pickle with it can be read where this package is not installed.
 _NO_HOOK = typing.cast
 
@@ -148,7 +148,7 @@ class _HoldHook:
         return _NO_HOOK
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return typing.cast, (None, _NO_HOOK)  # which is _NO_HOOK
+        return typing.cast, (None, _NO_HOOK)  # this gives _NO_HOOK
 
 
 class ModePins:

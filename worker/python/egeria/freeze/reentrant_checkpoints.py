@@ -1,7 +1,7 @@
 """This file lets reentrant activation checkpointing work behind frozen layers.
 
 torch.utils.checkpoint with use_reentrant=True gives outputs that require a gradient only where one of the inputs
-does. What comes out of a frozen layer does not, so that the layers behind it would silently get no gradient. While
+does. The output of a frozen layer does not, so that the layers behind it would silently get no gradient. While
 layers are frozen, the first checkpointed call that may hold active parameters therefore gets an input that
 requires one. The gradient of that input is computed and dropped. Other models are checkpointed as ever.
 """
@@ -103,7 +103,7 @@ def _collect(value: Any, modules: list[nn.Module], seen: set[int]) -> bool:
         return True
     seen.add(id(value))
     if isinstance(value, functools.partial):
-        # What is passed as data counts as data, whatever its type (masks, caches).
+        # An argument that is passed as data counts as data, whatever its type (masks, caches).
         bound = [
             x
             for x in (*value.args, *value.keywords.values())

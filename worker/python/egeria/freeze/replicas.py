@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import gc
-import inspect
 import logging
 import sys
-import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,51 +14,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from egeria import _native
 from egeria.errors import EgeriaError
+from egeria.freeze.reducer_rebuild import Rebuilt, rebuild_reducer
 from egeria.model.modules import LayerModule
 from egeria.model.wrappers import unwrap
 
 _logger = logging.getLogger("egeria")
-
-# What DistributedDataParallel._ddp_init_helper takes where a reducer can be rebuilt in place.
-_INIT_HELPER = ["parameters", "expect_sparse_gradient", "param_to_name_mapping", "static_graph"]
-# State of a DistributedDataParallel that belongs to its user, besides that of every nn.Module.
-_KEPT = {
-    "require_backward_grad_sync",
-    "require_forward_param_sync",
-    "broadcast_bucket_size",
-    "_join_config",
-    "_ddp_sink_clone",
-}
-
-
-class Rebuilt:
-    """A wrapper's new reducer and, until one of the two methods is called, its old one; without a wrapper nothing."""
-
-    def __init__(self, ddp: DistributedDataParallel | None):
-        """Before the change."""
-        self._ddp = ddp
-        self._before = dict(ddp.__dict__) if ddp is not None else {}
-
-    def keep(self) -> None:
-        """The new reducer averages the gradients."""
-        before, self._before = self._before, {}
-        if self._ddp is None or not before or before["reducer"] is self._ddp.reducer:
-            return
-        before["reducer"]._remove_autograd_hooks()
-        for _, state in self._ddp._comm_hooks:
-            _forget_buckets(state)
-
-    def undo(self) -> None:
-        """The wrapper has its old reducer, and all else as it was."""
-        before, self._before = self._before, {}
-        if self._ddp is None or not before:
-            return
-        unwanted, state = self._ddp.reducer, self._ddp.__dict__
-        state.update(before)
-        for name in [name for name in state if name not in before]:
-            del state[name]
-        if unwanted is not before["reducer"]:
-            unwanted._remove_autograd_hooks()
 
 
 class PackedBuffers:
@@ -103,16 +60,13 @@ class Replicas:
       ddp: its DistributedDataParallel, if there is one and it is known by now.
     """
 
-    def __init__(self, model: nn.Module, *, rebuild: str = "auto"):
+    def __init__(self, model: nn.Module):
         """
         Args:
           model: as the user has it: plain, DistributedDataParallel, torch.compile around or inside it, FSDP2.
-          rebuild: how to rebuild a reducer: "in_place" by torch's private functions, "replace" by what the public
-            constructor makes, "auto" in place where this torch can.
         """
         self.root = unwrap(model)
         self.ddp = _ddp_of(model)
-        self._rebuild = rebuild
 
     @property
     def kind(self) -> str:
@@ -174,7 +128,7 @@ class Replicas:
         return PackedBuffers(buffers, self.process_group)
 
     def rebuild(self) -> Rebuilt:
-        """Makes the wrapper right for what requires a gradient now. No collective. What raises leaves it as it was.
+        """Makes the wrapper right for what requires a gradient now. No collective. An exception leaves it as it was.
 
         Returns:
           The change, to be kept or undone before the next pass, by all ranks alike: a new reducer's first backward
@@ -195,12 +149,7 @@ class Replicas:
                 "must have trainable parameters: say with `modules` where the model is to be cut",
             )
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # remarks on the user's options, made when the wrapper was
-                if self._rebuild == "replace" or (self._rebuild == "auto" and not _can_rebuild_in_place(self.ddp)):
-                    _replace(self.ddp)
-                else:
-                    _rebuild_in_place(self.ddp)
+            rebuild_reducer(self.ddp)
         except BaseException:
             rebuilt.undo()
             raise
@@ -241,7 +190,7 @@ class Replicas:
         return len(seen) == len({shard for shard, _, _ in seen}) and len({what for _, _, what in seen}) == 1
 
     def _shard(self) -> int:
-        """Which part of the sharded parameters this rank holds; 0 where they are whole."""
+        """The number of the part of the sharded parameters that this rank holds; 0 where they are whole."""
         sharded = (parameter for parameter in self.root.parameters() if hasattr(parameter, "device_mesh"))
         numbers = {_shard_of(parameter) for parameter in sharded}
         return numbers.pop() if len(numbers) == 1 else dist.get_rank() if numbers else 0
@@ -283,92 +232,6 @@ def _search(root: nn.Module) -> DistributedDataParallel | None:
         ),
         None,
     )
-
-
-# Rebuilding a reducer.
-
-
-def _can_rebuild_in_place(ddp: DistributedDataParallel) -> bool:
-    """Whether this torch has the private functions that a rebuild in place needs."""
-    functions = ("_build_params_for_reducer", "_build_debug_param_to_name_mapping", "_set_static_graph")
-    return (
-        all(callable(getattr(ddp, name, None)) for name in functions)
-        and hasattr(ddp, "_ddp_init_helper")
-        and list(inspect.signature(ddp._ddp_init_helper).parameters) == _INIT_HELPER
-        and all(name in ddp.__dict__ for name in ("_comm_hooks", "_has_rebuilt_buckets", "static_graph"))
-        and hasattr(ddp.reducer, "_remove_autograd_hooks")
-    )
-
-
-def _rebuild_in_place(ddp: DistributedDataParallel) -> None:
-    hook = _builtin_hook(ddp)
-    parameters, sparse = ddp._build_params_for_reducer()
-    names = ddp._build_debug_param_to_name_mapping(parameters)
-    ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)
-    ddp._has_rebuilt_buckets = False
-    if ddp.static_graph:
-        ddp.static_graph = False  # or it would not be set on the new reducer
-        ddp._set_static_graph()
-    hooks, ddp._comm_hooks = ddp._comm_hooks, []
-    _register_hooks(ddp, hooks, hook)
-
-
-def _replace(ddp: DistributedDataParallel) -> None:
-    """Moves the inside of a new DistributedDataParallel with the same options into `ddp`."""
-    hook = _builtin_hook(ddp)
-    made = DistributedDataParallel(ddp.module, **_options(ddp))
-    kept = _KEPT | set(nn.Module().__dict__)
-    state = {name: value for name, value in made.__dict__.items() if name not in kept}
-    hooks = list(ddp._comm_hooks)
-    ddp.__dict__.update(state)
-    _register_hooks(ddp, hooks, hook)
-
-
-def _options(ddp: DistributedDataParallel) -> dict[str, Any]:
-    """Arguments that make a DistributedDataParallel like `ddp`, as far as this torch's constructor has them."""
-    limits = list(getattr(ddp, "bucket_bytes_cap_list", ()))
-    is_default = getattr(ddp, "bucket_bytes_cap_default", False)
-    options = {
-        "device_ids": ddp.device_ids,
-        "output_device": ddp.output_device,
-        "dim": ddp.dim,
-        "process_group": ddp.process_group,
-        "bucket_cap_mb": None if is_default else ddp.bucket_bytes_cap / 2**20,
-        "bucket_cap_mb_list": [size / 2**20 for size in limits] or None,
-        "find_unused_parameters": ddp.find_unused_parameters,
-        "gradient_as_bucket_view": ddp.gradient_as_bucket_view,
-        "static_graph": ddp.static_graph,
-        "skip_all_reduce_unused_params": getattr(ddp, "skip_all_reduce_unused_params", False),
-        "batched_grad_copy": getattr(ddp, "batched_grad_copy", False),
-        "init_sync": False,
-    }
-    known = inspect.signature(DistributedDataParallel.__init__).parameters
-    broadcast = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
-    options[broadcast] = getattr(ddp, broadcast)
-    return {name: value for name, value in options.items() if name in known}
-
-
-def _builtin_hook(ddp: DistributedDataParallel) -> Any | None:
-    """The communication hook that torch implements in C++, if one is registered: only the log tells."""
-    name = str(ddp._get_ddp_logging_data().get("comm_hook", ""))
-    kinds = getattr(dist, "BuiltinCommHookType", None)
-    return getattr(kinds, name.rpartition(".")[2], None) if name.startswith("BuiltinCommHookType.") else None
-
-
-def _register_hooks(ddp: DistributedDataParallel, hooks: Iterable[tuple[Any, Any]], builtin: Any | None) -> None:
-    if builtin is not None:
-        ddp._register_builtin_comm_hook(builtin)
-    for hook, state in hooks:
-        ddp.register_comm_hook(state, hook)
-
-
-def _forget_buckets(state: Any) -> None:
-    """PowerSGD keeps tensors per bucket, and buckets have other sizes now. Like at the start of the training, it
-    begins two steps later: torch orders the buckets anew after the first."""
-    if type(state).__name__ == "PowerSGDState":
-        for memory in (state.error_dict, state.p_memory_dict, state.q_memory_dict):
-            memory.clear()
-        state.iter = max(0, min(state.iter, state.start_powerSGD_iter - 2))
 
 
 # Comparing ranks.

@@ -17,7 +17,8 @@ from egeria import _native
 from egeria.freeze.checks import check
 from egeria.freeze.commit_group import commit_group
 from egeria.freeze.freezer import Freezer
-from egeria.freeze.replicas import PackedBuffers, Rebuilt, Replicas
+from egeria.freeze.reducer_rebuild import Rebuilt
+from egeria.freeze.replicas import PackedBuffers, Replicas
 from egeria.model.modules import LayerModule
 
 _logger = logging.getLogger("egeria")
@@ -78,7 +79,7 @@ class Switcher:
         self._model = model
         self.optimizers = list(optimizers)
         self._tell = tell
-        self._failed = False  # what is frozen stays so
+        self._failed = False  # True: frozen modules stay frozen
         self._gradient_bytes: int | None = None
         self._counted_share = (0, 0.0)  # at a frozen prefix
         self.take(modules)
@@ -103,7 +104,7 @@ class Switcher:
 
     @property
     def gradient_bytes(self) -> int:
-        """What a step reduces among the ranks."""
+        """The bytes that a step reduces among the ranks."""
         if self._gradient_bytes is None:
             self._gradient_bytes = self.replicas.gradient_bytes if self.group is not None else 0
         return self._gradient_bytes
@@ -135,7 +136,7 @@ class Switcher:
         return self.group
 
     def set(self, prefix: int) -> None:
-        """Sets what is frozen without asking other ranks: at a resume, and at the end. What raises changes nothing.
+        """Sets what is frozen without asking other ranks: at a resume, and at the end. An exception changes nothing.
 
         Raises:
           EgeriaError: [BAD_PREFIX].
@@ -143,7 +144,7 @@ class Switcher:
         self._change(prefix).keep()
 
     def _change(self, prefix: int) -> Rebuilt:
-        """Freezes another prefix on this rank. What raises changes nothing."""
+        """Freezes another prefix on this rank. An exception changes nothing."""
         before = self.prefix
         try:
             if not self._freezer.apply(prefix):

@@ -52,7 +52,7 @@ class CrossEntropy:
         return CrossEntropy(labels, counted, divisor)
 
     def gradient(self, output: Tensor, begin: int, end: int) -> Tensor:
-        """Of rows begin..end-1's share of the loss by their outputs, which may be others than before."""
+        """The gradient of the loss share of rows begin..end-1 by their outputs, which may differ from those before."""
         odds = torch.softmax(output.detach().float(), 1)
         difference = odds - _one_hot(self.labels[begin:end], odds)
         return (difference * self._counted[begin:end].unsqueeze(1) / self.divisor).to(output.dtype)

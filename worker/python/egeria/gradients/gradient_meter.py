@@ -58,7 +58,9 @@ class GradientMeter:
         self._metric = OptimizerMetric(optimizers)
         self._step: GradientStep | None = None
         self._modules: Sequence[LayerModule] = ()
-        self._parameters: list[list[nn.Parameter]] = []  # of those: to find them takes a while
+        self._parameters: list[
+            list[nn.Parameter]
+        ] = []  # the modules' parameters, kept since finding them takes a while
         self._compared = False  # whether a pass on the side has given what training's did
         self._in_vain = 0  # steps in a row
         self._unfrozen = 0  # parameters that were looked at in them
@@ -99,8 +101,8 @@ class GradientMeter:
             self._step.after_forward(output)
 
     def before_step(self, aside: Callable[[], Any], last: bool = False) -> None:
-        """Before an optimizer's step: the weights are still those of the gradients. Of frozen layer modules with
-        several ranks a collective.
+        """Is called before an optimizer's step, when the weights are still those of the gradients. It is a collective
+        where layer modules are frozen and there are several ranks.
 
         Args:
           aside: gives a context in which passes of the model are not training's.

@@ -11,7 +11,7 @@ from egeria.gradients.optimizer_metric import OptimizerMetric
 
 
 class Norms:
-    """Of gradients by parameter, and their squares in the optimizer's metric where that is more than a rate."""
+    """Norms of gradients by parameter, and their squares in the optimizer's metric where that is more than a rate."""
 
     def __init__(self, metric: OptimizerMetric):
         self._metric = metric
@@ -59,7 +59,7 @@ def norm(tensor: Tensor) -> Tensor:
 
 
 def numbers(norms: Iterable[Tensor]) -> list[float]:
-    """Of 0-dimensional tensors, all at once."""
+    """The numbers in 0-dimensional tensors, fetched all at once."""
     norms = list(norms)
     if len({norm.dtype for norm in norms}) > 1:
         norms = [norm.double() for norm in norms]

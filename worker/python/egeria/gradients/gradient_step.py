@@ -27,7 +27,7 @@ _SIDE_PASS_TOLERANCE = 0.05
 
 @dataclasses.dataclass
 class Squares:
-    """What this rank knows of a step, by layer module from the first one asked for; see GradientReading in
+    """This rank's part of a gradient reading, by layer module from the first one asked for; see GradientReading in
     controller.proto, with parts of this rank's own samples."""
 
     mean_of_squares: list[float]
@@ -73,12 +73,12 @@ class GradientStep:
             for module in modules
         ]
         self._trained = [parameter for parameter in pytree.tree_leaves(self._parameters) if parameter.requires_grad]
-        self._own = Norms(metric)  # of this rank's gradient so far
-        self._newest: dict[int, Tensor] = {}  # that of the newest pass alone
+        self._own = Norms(metric)  # norms of this rank's gradient so far
+        self._newest: dict[int, Tensor] = {}  # the gradient of the newest pass alone
         self._again = False  # the newest forward pass has had more than one backward pass
         self._again_in_some = False  # or any has
-        self._micro: list[Norms] = []  # with one rank: of each pass
-        self._mean: Norms | None = None  # of what the backward pass has left
+        self._micro: list[Norms] = []  # with one rank: the norms of each pass
+        self._mean: Norms | None = None  # norms of the gradients that the backward pass has left
         self._synced: set[int] = set()  # parameters that the averaging pass has reached
         self._averaging = False
         self._queued = False
@@ -95,7 +95,7 @@ class GradientStep:
         except Exception as error:  # pylint: disable=broad-exception-caught  # the other ranks will wait for this one
             self._failure = error
 
-    # What training does.
+    # Training calls these.
 
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._full:
@@ -130,7 +130,7 @@ class GradientStep:
                 self._newest[id(parameter)] = self._micro[-1].set(parameter, gradient)
                 self._queue()
                 return
-            # What micro-batches under no_sync() have left is this rank's own, too.
+            # Gradients that micro-batches under no_sync() have left are this rank's own, too.
             before = parameter.grad
             own = self._own.set(parameter, gradient if before is None else before + gradient)
             self._newest[id(parameter)] = own if before is None else norm(gradient)
@@ -173,7 +173,7 @@ class GradientStep:
             self._failure = error
         self.seconds += time.perf_counter() - begin
 
-    # What has been found.
+    # These take and give the results.
 
     def before_step(self, aside: Callable[[], Any], last: bool = False) -> None:
         """Before each optimizer's step: the first one behind a forward pass counts. With several optimizers, others may
@@ -256,7 +256,7 @@ class GradientStep:
         loss = side_pass.loss()
         if loss is not None:
             # Cheaper by a backward pass, and right with batch normalisation.
-            if not self.compared:  # what passes alone cannot be compared, so that a whole pass is, once
+            if not self.compared:  # parts that pass alone cannot be compared, so a whole pass is, once
                 (whole,) = side_pass.gradients(self._parameters, 1)
                 self._compare(self._sums_of(whole)[0])
                 self.compared = True
@@ -328,7 +328,7 @@ class GradientStep:
                 )
 
     def _sums_of(self, gradients: Sequence[Sequence[Tensor]]) -> tuple[list[float], list[float]]:
-        """Of gradients as the parameters are ordered: as Norms.sums() has them."""
+        """Norms.sums() of gradients that are ordered as the parameters are."""
         norms = Norms(self._metric)
         for module, of_module in zip(self._parameters, gradients):
             for parameter, gradient in zip(module, of_module):

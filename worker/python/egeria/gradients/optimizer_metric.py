@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-# Of larger tensors with at least so many columns only an eighth of them is looked at, other ones each step: what a
-# square takes would else be a good part of a step's time.
+# Only an eighth of the columns is looked at where a tensor is larger and has at least so many columns, other ones each
+# step: otherwise a square would take a good part of a step's time.
 _LARGE = 1 << 16
 _LEAST_COLUMNS = 64
 _COLUMNS = 8
@@ -23,8 +23,8 @@ _OF_OTHERS = {torch.optim.RMSprop: "square_avg", torch.optim.Adagrad: "sum"}
 
 class OptimizerMetric:
     """The metric P in which g' P g is what a step along the gradient g takes off the loss: P = lr / (sqrt(v) + eps) for
-    an optimizer that divides by the root of a running mean v of squares, lr for SGD. Momentum is left out. Of other
-    optimizers it is not known, nor of a parameter before its first step, or whose state another rank has.
+    an optimizer that divides by the root of a running mean v of squares, lr for SGD. Momentum is left out. It is
+    not known for other optimizers, for a parameter before its first step, or where another rank has its state.
 
     An entry that has never had a gradient has no scale yet, and counts nothing: what Adam makes of its first one does
     not depend on its size.

@@ -24,12 +24,12 @@ class SidePass:
     """Keeps what one training forward pass of a model was called with, and what the backward pass gave for its
     outputs; then takes both passes again, for a part of the samples at a time.
 
-    What the loss makes of the outputs need not be known: the gradient of the loss by the outputs is kept, and with the
-    rows of all other samples set to zero it is that of one part's share of the loss. So the outputs that reach the
+    The loss need not be known: the gradient of the loss by the outputs is kept, and with the rows of all other samples
+    set to zero it is that of one part's share of the loss. So the outputs that reach the
     loss must have the samples as their first dimension.
 
-    The forward pass is the same for all parts then, with the whole batch. Where what the loss makes of other outputs is
-    known, as it is recognised as cross entropy, each part passes alone instead, as the ranks' parts do: that is
+    The forward pass is the same for all parts then, with the whole batch. Where the loss of other outputs is known,
+    because it is recognised as cross entropy, each part passes alone instead, as the ranks' parts do: that is
     cheaper, and where batch normalisation ties the samples together, the gradients of two halves under common
     statistics would have more in common than the samples have (docs/adr/0016).
 
@@ -76,7 +76,7 @@ class SidePass:
         return [end - begin for begin, end in zip(bounds, bounds[1:])]
 
     def loss(self) -> CrossEntropy | None:
-        """What the loss makes of the outputs, after the backward pass; None where it is not recognised."""
+        """The loss as a function of the outputs, after the backward pass; None where it is not recognised."""
         if len(self._gradients) != 1:
             return None
         ((place, gradient),) = self._gradients.items()
@@ -140,7 +140,7 @@ class SidePass:
         self._inputs = None
 
     def _outputs(self, begin: int, end: int) -> list[Tensor]:
-        """Of a pass with samples begin..end-1: those that reach the loss."""
+        """The outputs of a pass with samples begin..end-1 that reach the loss."""
         assert self._inputs is not None
         batched = iter(self._inputs.batched)
         tensors = [tensor[begin:end] if next(batched) else tensor for tensor in self._inputs.tensors()]

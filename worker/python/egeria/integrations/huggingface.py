@@ -41,8 +41,8 @@ class EgeriaCallback(TrainerCallback):
 
     The session begins with the training and ends with it. Its state is in each checkpoint's trainer_state.json,
     from where a resumed training takes it; a checkpoint that was written without Egeria is resumed with nothing
-    frozen, and one that was written with it can be resumed without. What Session.scalars() gives goes to the
-    Trainer's loggers together with the loss.
+    frozen, and one that was written with it can be resumed without. The numbers of Session.scalars() go to
+    the Trainer's loggers together with the loss.
 
     Owned by the training thread. One callback belongs to one Trainer.
 
@@ -62,7 +62,7 @@ class EgeriaCallback(TrainerCallback):
         self._modules = modules
         self._config = config
         self._trainer: Trainer | None = None
-        self._loss: Tensor | None = None  # of the step under way, over its micro-batches
+        self._loss: Tensor | None = None  # loss of the step under way, over its micro-batches
         self.no_sample_ids: str | None = "there is no cache (Config.cache)"
         self._marks: data.Marks | None = None
 
@@ -81,7 +81,7 @@ class EgeriaCallback(TrainerCallback):
         Raises:
           EgeriaError: what egeria.attach() refuses, and DeepSpeed.
         """
-        self._end(finished=False)  # of a training that an exception ended
+        self._end(finished=False)  # a training before may have ended by an exception
         trainer = _calling_trainer()
         if trainer is not None:
             if getattr(trainer, "is_deepspeed_enabled", False):

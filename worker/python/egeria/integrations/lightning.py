@@ -39,8 +39,8 @@ class EgeriaCallback(Callback):
 
     The session begins with the training and ends with it. Its state is in each checkpoint, among those of the
     callbacks, from where a resumed fit takes it; a checkpoint that was written without Egeria is resumed with
-    nothing frozen, and one that was written with it can be resumed without. What Session.scalars() gives goes to
-    the Trainer's loggers every log_every_n_steps.
+    nothing frozen, and one that was written with it can be resumed without. The numbers of Session.scalars()
+    go to the Trainer's loggers every log_every_n_steps.
 
     Owned by the training thread. One callback belongs to one Trainer.
 
@@ -65,9 +65,9 @@ class EgeriaCallback(Callback):
         self._config = config
         self._restored: dict[str, Any] | None = None
         self._steps_seen = 0
-        self._loss: Tensor | None = None  # of the step under way, over its micro-batches
+        self._loss: Tensor | None = None  # loss of the step under way, over its micro-batches
         self.no_sample_ids: str | None = "there is no cache (Config.cache)"
-        self._strategy: Any = None  # whose process_dataloader() is replaced
+        self._strategy: Any = None  # the strategy whose process_dataloader() is replaced
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Before the loaders are made."""
@@ -81,7 +81,7 @@ class EgeriaCallback(Callback):
         Raises:
           EgeriaError: what egeria.attach() refuses; [BAD_NETWORK]; [NO_OPTIMIZER].
         """
-        self._end(finished=False)  # of a fit that an exception ended
+        self._end(finished=False)  # a fit before may have ended by an exception
         # Where configure_optimizers() returns None, Lightning puts one in its place that does nothing.
         optimizers = [entry for entry in trainer.optimizers if type(entry).__name__ != "_MockOptimizer"]
         if not optimizers:

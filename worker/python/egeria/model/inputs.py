@@ -23,7 +23,7 @@ class ShapeMismatch(Exception):
 
 
 class RootInputs:
-    """What the model was called with, cut to its first b samples.
+    """The arguments that the model was called with, cut to their first b samples.
 
     The tensors whose first dimension is the batch are cut; those of another first size (a table, a mask over
     positions) stay whole. Tensors are copies, so that a training step may change its own in place.

@@ -87,8 +87,8 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 class _Attributes:
-    """What a module refers to, one level deep, and its forward hooks: some libraries register them in a first
-    pass, and note in an attribute that they have."""
+    """The objects that a module refers to, one level deep, and its forward hooks: some libraries register them in a
+    first pass, and note in an attribute that they have."""
 
     _TABLES = (
         "_parameters",

@@ -11,7 +11,7 @@ from egeria.model.modules import LayerModule
 
 
 class LearningRates:
-    """Of all parameter groups of the optimizers, in their order.
+    """The learning rates of all parameter groups of the optimizers, in their order.
 
     A module whose rate is 0 is trained for nothing: the policy `auto` freezes it at once.
 
@@ -24,7 +24,7 @@ class LearningRates:
         self.sum: float | None = 0.0
         self._optimizers = optimizers
         self._followed = -1  # the group whose rate is summed
-        self._zeros: list[bool] = []  # of each group, when still modules were last counted
+        self._zeros: list[bool] = []  # whether each group's rate was 0 at the last count
         self._modules: Sequence[LayerModule] = ()
         self._still = 0
 
@@ -37,7 +37,7 @@ class LearningRates:
             self.sum += self._followed_rate(rates)
 
     def mean_over(self, steps: int) -> float:
-        """Of `sum`, over all steps so far, which are so many; 0: unknown."""
+        """The mean of the summed rate over all steps so far, which are `steps`; 0: unknown."""
         return self.sum / steps if self.sum is not None and steps > 0 else 0.0
 
     def zero_lr_prefix(self, rates: Sequence[float], modules: Sequence[LayerModule]) -> int:

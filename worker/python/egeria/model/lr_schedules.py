@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, SequentialLR
 
-# What a registration holds at most.
+# A registration holds at most so many rates.
 _MOST_RATES = 1024
 
 
@@ -67,7 +67,7 @@ def planned_rates(
     steps = [round(index * (total_steps - 1) / (count - 1)) for index in range(count)]
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of torch, that this is not how a scheduler is meant to be used
+            warnings.simplefilter("ignore")  # torch warns that a scheduler is not meant to be used so
             twin = _twin(scheduler)
             found = _rates(twin, scheduler.last_epoch)
             if not all(math.isclose(rate, real, rel_tol=1e-6, abs_tol=1e-12) for rate, real in zip(found, now)):
@@ -84,7 +84,7 @@ def _twin(scheduler: LRScheduler) -> LRScheduler:
     memo: dict[int, Any] = {id(scheduler.optimizer): _stand_in(scheduler.optimizer)}
     for part in getattr(scheduler, "_schedulers", [scheduler]):
         for function in getattr(part, "lr_lambdas", []):
-            if isinstance(function, types.MethodType):  # of which a copy would copy whose method it is: a trainer, say
+            if isinstance(function, types.MethodType):  # a copy would copy its owner too, a trainer say
                 memo[id(function)] = function
     return copy.deepcopy(scheduler, memo)
 
@@ -101,7 +101,7 @@ def _stand_in(optimizer: Optimizer) -> Optimizer:
 
 
 def _rates(scheduler: LRScheduler, step: int) -> list[float]:
-    """Of each group after `step` steps."""
+    """The rate of each group after `step` steps."""
     if isinstance(scheduler, SequentialLR):
         index = bisect.bisect_right(scheduler._milestones, step)
         begin = scheduler._milestones[index - 1] if index > 0 else 0

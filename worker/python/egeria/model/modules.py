@@ -27,7 +27,7 @@ _TABLE_SHARE = 0.99
 # Where tables are more of a model than that they are what it learns, as in recommenders.
 _MOST_OF_MODEL = 2 / 3
 
-# What `modules` may be: see partition().
+# The types that `modules` may have: see partition().
 ModuleEntries = Sequence[nn.Module | Sequence[nn.Module] | str]
 ModuleSpec = ModuleEntries | str | Callable[[nn.Module], ModuleEntries] | None
 
@@ -56,6 +56,10 @@ class LayerModule:
     def buffers(self) -> list[tuple[str, Tensor]]:
         """Buffers with their names in the unwrapped model, also those that a checkpoint leaves out."""
         return [(name, value) for name, value in self._tensors() if not isinstance(value, nn.Parameter)]
+
+    def names(self) -> tuple[str, list[str], list[str]]:
+        """Its name, those of its units and those of its loose tensors, from which from_unit_names() makes it again."""
+        return self.name, list(self.unit_names), [name for name, _ in self.loose]
 
     def parameter_count(self) -> int:
         """Number of scalars in the parameters (the whole tensor's, where it is sharded)."""
@@ -174,7 +178,7 @@ def _bad(text: str) -> EgeriaError:
 
 @dataclasses.dataclass
 class _Block:
-    """What is never cut: one submodule with the normalisations and activations that follow it."""
+    """A block is never cut: one submodule with the normalisations and activations that follow it."""
 
     stage: str
     units: list[tuple[str, nn.Module]]
@@ -227,9 +231,10 @@ class _Positions:
             self._last[id(module)] = position
 
     def sort(self, entries: list[_Entry]) -> list[_Entry]:
-        """What has weights goes where it is called first; what has none (an activation, a dropout) where it is
-        called last, so that it does not freeze while something active still calls it. What is not called stays
-        behind the one that it is defined after, or goes to the end if it has no weights."""
+        """Orders entries by when they are called. One with weights goes where it is called first. One without (an
+        activation, a dropout) goes where it is called last, so that it does not freeze while something active still
+        calls it. One that is not called stays behind the one that it is defined after, or goes to the end if it has
+        no weights."""
         keyed: list[tuple[float, int, _Entry]] = []
         position = -1.0
         for index, entry in enumerate(entries):

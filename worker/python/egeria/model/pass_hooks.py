@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-# What copies become: whatever it is called with, it does nothing and returns None. A pickle with it can be read
+# Copies become this: whatever it is called with, it does nothing and returns None. A pickle with it can be read
 # where this package is not installed.
 NO_HOOK = contextlib.nullcontext().__exit__
 
@@ -23,7 +23,7 @@ class Inert:
         return NO_HOOK
 
     def __reduce__(self) -> Any:
-        return getattr, (contextlib.nullcontext(), "__exit__")  # which is NO_HOOK
+        return getattr, (contextlib.nullcontext(), "__exit__")  # this gives NO_HOOK
 
 
 class PassHook(Inert):

@@ -2,68 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import logging
 import os
 import uuid
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch.distributed as dist
-from torch import nn
 
 from egeria import _native
-from egeria.config import Config
 from egeria.errors import EgeriaError
-from egeria.freeze.replicas import is_fully_sharded
-from egeria.freeze.switcher import Switch
 from egeria.model.inputs import GraphError, RootInputs, ShapeMismatch
 from egeria.model.isolation import device_of
-from egeria.model.modules import LayerModule, ModuleSpec, embedding_prefix, has_parameters, partition
-from egeria.reference.graph import ExportedModel, export_model
-from egeria.reference.probing import LocalReference, record_calls
+from egeria.model.modules import embedding_prefix
+from egeria.reference.probing import LocalReference
+from egeria.training.link_target import LinkTarget
+from egeria.training.model_analysis import Analysis, analyse, is_sharded, varying, view_of
+from egeria.training.rank_agreement import attempt, gather
 from egeria.training.session_state import saved_before
-from egeria.training.step_shares import StepShares
 
 _logger = logging.getLogger("egeria")
-T = TypeVar("T")
 
 # Between the generation of a restart by torchelastic and the next there is room for restarts of a link alone.
 _GENERATIONS_PER_RESTART = 100
-_MOST_RESTARTS = 20
+_MAX_RECORDINGS = 20
 # Samples of other sizes than the model was recorded with, before it is recorded anew.
-_MOST_MISMATCHES = 4
-
-
-@dataclasses.dataclass
-class LinkTarget:
-    """What is to be linked. `modules` may come out in another order, where the model's structure gave them."""
-
-    model: nn.Module  # unwrapped
-    spec: ModuleSpec
-    fixed: bool  # the layer modules are the user's, or a checkpoint's
-    modules: list[LayerModule]
-    config: Config
-    job_id: str  # the same on all ranks
-    total_steps: int | None
-    planned_rates: list[float]
-    mean_rate_before: float  # of the learning rate, over the steps before `step`; 0: unknown
-    shares: StepShares
-    losses_reported: bool
-    step: int
-    frozen_prefix: int
-    switches: Sequence[Switch]
-    applied_plan: int
-    restarts: int
-
-
-@dataclasses.dataclass
-class _Analysis:
-    modules: list[LayerModule]
-    calls: list[nn.Module] | None
-    exported: ExportedModel | None
-    errors: list[str | None]  # why a layer module has no graph
+_MAX_MISMATCHES = 4
 
 
 def start_link(
@@ -81,25 +45,23 @@ def start_link(
     Raises:
       EgeriaError: [NO_LINK] on all ranks alike, if one of them could not be linked.
     """
-    views = _gather(group, [_view_of(inputs) for inputs in observed])
+    views = gather(group, [view_of(inputs) for inputs in observed])
     if not all(views):
         return None
     samples = min(view["batch"] for rank in views for view in rank)
     samples = min(samples, target.config.probe_batch())
-    dynamic = _varying(views)
-    analysis = _attempt(group, lambda: _analyse(target, observed[-1], samples, dynamic))
-    found = _gather(
+    dynamic = varying(views)
+    analysis = attempt(group, lambda: analyse(target, observed[-1], samples, dynamic))
+    found = gather(
         group,
         {
-            "modules": [
-                (module.name, module.unit_names, [name for name, _ in module.loose]) for module in analysis.modules
-            ],
+            "modules": [module.names() for module in analysis.modules],
             "errors": analysis.errors,
-            "graphs": [_fingerprint(analysis.exported, index) for index in range(len(analysis.modules))],
-            "losses": target.losses_reported,
-            "shares": target.shares.of(analysis.modules),
+            "graphs": [analysis.fingerprint(index) for index in range(len(analysis.modules))],
+            "losses": target.job.losses_reported,
+            "shares": target.trained.shares.of(analysis.modules),
             "generation": _generation(),
-            "begins": (target.step, target.applied_plan, target.frozen_prefix),
+            "begins": (target.progress.step, target.progress.applied_plan, target.progress.frozen_prefix),
         },
     )
     if any(other["modules"] != found[0]["modules"] for other in found):
@@ -109,12 +71,11 @@ def start_link(
             f"step {step} with plan {plan} and {prefix} frozen layer modules" for step, plan, prefix in begins
         )
         raise EgeriaError("NO_LINK", f"the ranks do not begin alike: at {told}; resume all of them from the same state")
-    target.losses_reported = found[0]["losses"]  # the controller takes rank 0's
+    target.job.losses_reported = found[0]["losses"]  # the controller takes rank 0's
     # Measured, so that they differ a little.
-    target.shares.known = dict(zip((module.name for module in analysis.modules), found[0]["shares"]))
+    target.trained.shares.known = dict(zip((module.name for module in analysis.modules), found[0]["shares"]))
     errors = [_error_of(index, found) for index in range(len(analysis.modules))]
-    link = _attempt(group, lambda: Link(target, analysis, errors, samples, group, found[0]["generation"], session))
-    return link
+    return attempt(group, lambda: Link(target, analysis, errors, samples, group, found[0]["generation"], session))
 
 
 def _error_of(index: int, found: Sequence[dict[str, Any]]) -> str | None:
@@ -132,7 +93,7 @@ class Link:
     def __init__(
         self,
         target: LinkTarget,
-        analysis: _Analysis,
+        analysis: Analysis,
         errors: Sequence[str | None],
         samples: int,
         group: dist.ProcessGroup | None,
@@ -144,54 +105,56 @@ class Link:
         self.samples = samples
         self._group = group
         self._exported = analysis.exported
-        self._model = target.model
-        self.sharded = _is_sharded(target.model)
-        self._shares = target.shares.known
+        self.sharded = is_sharded(target.trained.model)
+        self._shares = target.trained.shares.known
         self._errors = list(errors)
-        reads = config.reads_plasticity(target.total_steps)
+        reads = config.reads_plasticity(target.job.total_steps)
         self._local = [error is not None and config.reference != "controller" and reads for error in errors]
         self._reference: LocalReference | None = None
         if any(self._local) and analysis.calls is not None:
-            self._reference = LocalReference(target.model, analysis.modules, analysis.calls)
+            self._reference = LocalReference(target.trained.model, analysis.modules, analysis.calls)
         self._mismatches = 0
         self._told: set[str] = set()
         if reads:
             self._tell_local()
-        rank = dist.get_rank(group) if group is not None else 0
-        world = dist.get_world_size(group) if group is not None else 1
-        modules = [self._describe(index) for index in range(len(self.modules))]
-        shares = [module["step_share"] for module in modules]
-        job = {
-            "job_id": job_id_of(target.job_id, session),
-            "generation": generation + min(target.restarts, _MOST_RESTARTS),
-            "rank": rank,
-            "world_size": world,
-            "training_job": config.training_job or os.environ.get("EGERIA_TRAINING_JOB") or type(target.model).__name__,
-            "modules": modules,
-            "policy_json": config.policy_json(samples, target.total_steps),
-            "total_steps": target.total_steps or 0,
-            "planned_learning_rates": target.planned_rates,
-            "observe": config.observe,
-            "budget": config.budget or 0.0,
-            "saved_before": saved_before(target.step, target.switches, shares, target.total_steps),
-            "mean_rate_before": target.mean_rate_before,
-            "embedding_prefix": embedding_prefix(self.modules),
-            "losses_reported": target.losses_reported,
-            "step": target.step,
-            "frozen_prefix": target.frozen_prefix,
-            "applied_plan": target.applied_plan,
-        }
         self.native = _native.RankLink(
-            job,
+            self._registration(target, generation, session),
             config.address(),
             group.group_name if group is not None else None,
-            str(device_of(target.model)),
+            str(device_of(target.trained.model)),
             [],
             _metrics_address(config.metrics),
         )
 
+    def _registration(self, target: LinkTarget, generation: int, session: int) -> dict[str, Any]:
+        """The registration: what the controller is told about the job and this rank."""
+        config, job, progress = target.config, target.job, target.progress
+        modules = [self._describe(index) for index in range(len(self.modules))]
+        shares = [module["step_share"] for module in modules]
+        name = config.training_job or os.environ.get("EGERIA_TRAINING_JOB") or type(target.trained.model).__name__
+        return {
+            "job_id": job_id_of(job.job_id, session),
+            "generation": generation + min(job.recordings, _MAX_RECORDINGS),
+            "rank": self.rank,
+            "world_size": dist.get_world_size(self._group) if self._group is not None else 1,
+            "training_job": name,
+            "modules": modules,
+            "policy_json": config.policy_json(self.samples, job.total_steps),
+            "total_steps": job.total_steps or 0,
+            "planned_learning_rates": job.planned_rates,
+            "observe": config.observe,
+            "budget": config.budget or 0.0,
+            "saved_before": saved_before(progress.step, progress.switches, shares, job.total_steps),
+            "mean_rate_before": progress.mean_rate,
+            "embedding_prefix": embedding_prefix(self.modules),
+            "losses_reported": job.losses_reported,
+            "step": progress.step,
+            "frozen_prefix": progress.frozen_prefix,
+            "applied_plan": progress.applied_plan,
+        }
+
     def probe(self, request: Any, step: int, inputs: RootInputs | None) -> None:
-        """Answers a sampling request. Of a sharded model a collective; else only the asked rank computes.
+        """Answers a sampling request. It is a collective for a sharded model; otherwise only the asked rank computes.
 
         Args:
           inputs: of the model in this step; None: this rank has none to give.
@@ -263,18 +226,12 @@ class Link:
     @property
     def outgrown(self) -> bool:
         """Whether the sizes of inputs vary in a way that the recording does not allow."""
-        return self._mismatches > _MOST_MISMATCHES
+        return self._mismatches > _MAX_MISMATCHES
 
     def agree(self, value: bool) -> bool:
         """True where every rank says so. A collective."""
-        return (
-            bool(
-                _native.identical_on_all_ranks(
-                    0 if value else 1 + self.rank, self._group.group_name if self._group is not None else None
-                )
-            )
-            and value
-        )
+        group = self._group.group_name if self._group is not None else None
+        return bool(_native.identical_on_all_ranks(0 if value else 1 + self.rank, group)) and value
 
     @property
     def rank(self) -> int:
@@ -308,99 +265,9 @@ class Link:
             _logger.info("egeria: no graph of the layer modules %s: %s; %s", ", ".join(names), error, what)
 
 
-def _analyse(target: LinkTarget, inputs: RootInputs, samples: int, dynamic: Sequence[tuple[int, int]]) -> _Analysis:
-    if samples < 2:
-        raise GraphError("a batch has one sample; a reading compares at least two")
-    inputs = inputs.narrowed(samples)
-    modules = target.modules
-    try:
-        calls = record_calls(target.model, inputs)
-    except Exception as error:  # pylint: disable=broad-exception-caught  # whatever a model's code raises
-        _logger.debug("egeria: the model does not run in evaluation mode", exc_info=True)
-        reason = f"in evaluation mode the model raises {type(error).__name__}: {str(error)[:200]}"
-        return _Analysis(modules, None, None, [reason] * len(modules))
-    if target.fixed:
-        _check_order(modules, calls)
-    else:
-        modules = partition(target.model, target.spec, calls)
-    reason = None
-    if not target.config.reads_plasticity(target.total_steps):
-        reason = "the policy reads no plasticity"  # and what a recording takes can be saved
-    elif target.config.reference == "local":
-        reason = "reference is 'local'"
-    elif _is_sharded(target.model):
-        reason = "its parameters are sharded"
-    exported = None
-    if reason is None:
-        try:
-            exported = export_model(target.model, modules, inputs, dynamic)
-        except GraphError as error:
-            reason = str(error)
-    if exported is None:
-        return _Analysis(modules, calls, None, [reason] * len(modules))
-    modules = exported.modules
-    errors = []
-    for index in range(len(modules)):
-        module = exported.module(index)
-        errors.append(module.error or _native.check_graph(module.graph_json))
-    return _Analysis(modules, calls, exported, errors)
-
-
-def _check_order(modules: Sequence[LayerModule], calls: Sequence[nn.Module]) -> None:
-    """Raises EgeriaError [BAD_PARTITION] unless the layers of each layer module are called before those of the
-    next."""
-    position: dict[int, int] = {}
-    for index, call in enumerate(calls):
-        position.setdefault(id(call), index)
-    before, last = "", -1
-    for module in modules:
-        begins = [
-            min(found)
-            for unit in module.units
-            if has_parameters(unit)
-            and (found := [position[id(inner)] for inner in unit.modules() if id(inner) in position])
-        ]
-        if begins and min(begins) < last:
-            raise EgeriaError(
-                "BAD_PARTITION",
-                f"a layer of '{module.name}' runs before one of '{before}'; list "
-                "`modules` in forward order, each with consecutive layers",
-            )
-        if begins:
-            before, last = module.name, max(begins)
-
-
-def _is_sharded(model: nn.Module) -> bool:
-    return any(is_fully_sharded(module) for module in model.modules())
-
-
-def _view_of(inputs: RootInputs) -> dict[str, Any]:
-    return {"batch": inputs.batch, "batched": inputs.batched, "shapes": inputs.shapes()}
-
-
-def _varying(views: Sequence[Sequence[dict[str, Any]]]) -> list[tuple[int, int]]:
-    """(tensor, dimension) of the sizes, other than the batch, that differ between steps or ranks."""
-    all_views = [view for rank in views for view in rank]
-    shapes = [view["shapes"] for view in all_views]
-    if len({tuple(len(shape) for shape in other) for other in shapes}) > 1:
-        return []  # called in several ways; those that are unlike the recorded one are passed over
-    return [
-        (tensor, dimension)
-        for tensor, shape in enumerate(shapes[0])
-        for dimension in range(len(shape))
-        if len({other[tensor][dimension] for other in shapes}) > 1
-        and not (dimension == 0 and all(view["batched"][tensor] for view in all_views))
-    ]
-
-
-def _fingerprint(exported: ExportedModel | None, index: int) -> str:
-    text = exported.module(index).graph_json if exported is not None else None
-    return hashlib.sha256((text or "").encode()).hexdigest()
-
-
 def job_id_of(shared: str, session: int) -> str:
-    """The first session of a process has the job's id; each further one is a job of its own. What is no UUID stays as
-    it is, to be refused by whom it is told."""
+    """The first session of a process has the job's id; each further one is a job of its own. A text that is no
+    UUID stays as it is; the controller refuses it."""
     try:
         return shared if session == 0 else str(uuid.uuid5(uuid.UUID(shared), str(session)))
     except ValueError:
@@ -418,38 +285,3 @@ def _metrics_address(address: str | None) -> str | None:
         return None
     host, _, port = address.rpartition(":")
     return address if int(port) == 0 else f"{host}:{int(port) + int(os.environ.get('LOCAL_RANK') or 0)}"
-
-
-# Agreement.
-
-
-def _gather(group: dist.ProcessGroup | None, value: T) -> list[T]:
-    """Every rank's value, by rank."""
-    if group is None:
-        return [value]
-    values: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(values, value, group=group)
-    return values
-
-
-def _attempt(group: dist.ProcessGroup | None, action: Callable[[], T]) -> T:
-    """Does `action` on every rank, and fails on all of them if it fails on one.
-
-    Raises:
-      EgeriaError: [NO_LINK], or the error's own name where it was one of ours.
-    """
-    result: T | None = None
-    failure: tuple[str, str] | None = None
-    try:
-        result = action()
-    except EgeriaError as error:
-        failure = error.name, str(error).removeprefix(f"[{error.name}] ")
-    except GraphError as error:
-        failure = "NO_LINK", str(error)
-    except Exception as error:  # pylint: disable=broad-exception-caught  # the other ranks wait for this one
-        _logger.debug("egeria: could not be linked", exc_info=True)
-        failure = "NO_LINK", f"{type(error).__name__}: {error}"
-    failures = [entry for entry in _gather(group, failure) if entry is not None]
-    if failures:
-        raise EgeriaError(*failures[0])
-    return result

@@ -6,7 +6,7 @@ import pathlib
 import sys
 import time
 
-_COLLECTIVES = "(pt_gloo_runloop)"  # what torch names the threads of a gloo group
+_COLLECTIVES = "(pt_gloo_runloop)"  # torch's name for the threads of a gloo group
 _BUSY = {"R", "D"}  # runs or waits for a core; waits for a page
 _CHECKS = 3  # in a row: a thread that waits for the interpreter's lock sleeps before it runs
 
@@ -40,7 +40,7 @@ def wait_for_collectives(patience: float = 1.0) -> bool:
 
 
 def _states() -> set[str]:
-    """Of the threads, as in proc(5)."""
+    """The states of those threads, as in proc(5)."""
     states = set()
     for file in pathlib.Path("/proc/self/task").glob("*/stat"):
         try:

@@ -19,15 +19,15 @@ from egeria.model.pass_hooks import Inert, has_own_forward
 
 
 class Follower(Protocol):
-    """A session, as far as hooks call it."""
+    """The part of a FollowedTraining that hooks call."""
 
-    def _on_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
+    def on_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
 
-    def _on_output(self, output: Any) -> None: ...
+    def on_output(self, output: Any) -> None: ...
 
-    def _before_step(self) -> None: ...
+    def before_step(self) -> None: ...
 
-    def _on_step(self) -> None: ...
+    def on_step(self) -> None: ...
 
 
 class _Hook(Inert):
@@ -49,7 +49,7 @@ class ForwardHook(_Hook):
             return
         session = self.session()
         if session is not None:
-            session._on_forward(args, kwargs)
+            session.on_forward(args, kwargs)
 
 
 class OutputHook(_Hook):
@@ -60,7 +60,7 @@ class OutputHook(_Hook):
             return
         session = self.session()
         if session is not None:
-            session._on_output(output)
+            session.on_output(output)
 
 
 class NetworkHook(ForwardHook):
@@ -86,7 +86,7 @@ class StepHook(_Hook):
     def __call__(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         session = self.session()
         if session is not None:
-            session._on_step()
+            session.on_step()
 
 
 class BeforeStepHook(_Hook):
@@ -100,13 +100,13 @@ class BeforeStepHook(_Hook):
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # args[0] is the optimizer
         if not callable(closure):  # there is none, or it is an argument of another kind
-            session._before_step()
+            session.before_step()
             return None
 
         @functools.wraps(closure)
         def followed(*inner: Any, **named: Any) -> Any:
             result = closure(*inner, **named)
-            session._before_step()
+            session.before_step()
             return result
 
         if "closure" in kwargs:

@@ -14,7 +14,8 @@ from egeria.errors import EgeriaError
 from egeria.gradients.gradient_readings import GradientReadings
 from egeria.model.inputs import GraphError, RootInputs
 from egeria.time_ledger import TimeLedger
-from egeria.training.controller_link import Link, LinkTarget, start_link
+from egeria.training.controller_link import Link, start_link
+from egeria.training.link_target import LinkTarget
 from egeria.training.step_shares import StepShares
 
 _logger = logging.getLogger("egeria")
@@ -25,7 +26,7 @@ _FIRST_START = 2
 _LAST_START = 64
 # How often the ranks ask each other whether one of them needs a new recording of the model.
 _RECORD_ANEW_EVERY = 256
-_MOST_RECORDINGS = 4
+_MAX_RECORDINGS = 4
 
 
 class SessionLink:
@@ -65,7 +66,7 @@ class SessionLink:
         self._tell = tell
         self._probing = True
         self._sampling: Any = None  # the request that the step under way answers
-        self._inputs: list[RootInputs] = []  # of the model, the newest last
+        self._inputs: list[RootInputs] = []  # the model's inputs, the newest last
         self.resume(0)
 
     def resume(self, step: int) -> None:
@@ -108,7 +109,7 @@ class SessionLink:
             self._tell("this training is not watched", error)
             return True
         if self.link is None:
-            return self._postpone(target.step)
+            return self._postpone(target.progress.step)
         self._end_tries()
         return True
 
@@ -134,11 +135,11 @@ class SessionLink:
             return link.native.commit(step)
 
     def look_ahead(self, step: int) -> None:
-        """What the next step is asked for; or records the model anew, with sizes that vary. A collective."""
+        """Finds out what the next step is asked for, or records the model anew with sizes that vary. A collective."""
         link = self._linked()
         if (
             step % _RECORD_ANEW_EVERY == 0
-            and self.recordings < _MOST_RECORDINGS
+            and self.recordings < _MAX_RECORDINGS
             and not link.agree(not link.outgrown)
             and link.agree(self._probing)
         ):

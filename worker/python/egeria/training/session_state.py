@@ -1,7 +1,8 @@
-"""This file puts what a session has done into a checkpoint, and into words."""
+"""SessionState is the part of a checkpoint that a session writes and resumes from."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import uuid
 from collections.abc import Sequence
@@ -11,47 +12,112 @@ from egeria import _native
 from egeria.errors import EgeriaError
 from egeria.freeze.switcher import Switch
 
-STATE_VERSION = 1
+_VERSION = 1
 
 
-def read_state(state: Any) -> tuple[int, int, int, list[Switch]]:
-    """(step, frozen prefix, applied plan, switches) of what state_dict() gave."""
-    try:
-        if int(state.get("version", STATE_VERSION)) > STATE_VERSION:
+@dataclasses.dataclass
+class SessionState:
+    """The state of a session after a step: small, of plain types only, and the same on all ranks.
+
+    Attributes:
+      step: optimizer steps done.
+      frozen_prefix: layer modules 0..frozen_prefix-1 are frozen.
+      applied_plan: the controller's newest plan that has been applied; 0: none.
+      switches: all changes of what is frozen so far.
+      modules: (name, names of units, names of loose parameters) of each layer module; empty: not known.
+      step_shares: StepShares.known.
+      learning_rate_sum: LearningRates.sum; None: not known.
+      samples_repeat: whether samples come again as they were; None: not known.
+      cache_namespace: a UUID in lower case, under which the cache keeps this training's entries; None: not known.
+    """
+
+    step: int = 0
+    frozen_prefix: int = 0
+    applied_plan: int = 0
+    switches: list[Switch] = dataclasses.field(default_factory=list)
+    modules: list[tuple[str, list[str], list[str]]] = dataclasses.field(default_factory=list)
+    step_shares: dict[str, float] = dataclasses.field(default_factory=dict)
+    learning_rate_sum: float | None = None
+    samples_repeat: bool | None = None
+    cache_namespace: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types, for torch.save() and JSON alike."""
+        return {
+            "version": _VERSION,
+            **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)},
+            "switches": [
+                [switch.step, switch.frozen_prefix, int(switch.unfreeze), int(switch.ranks_identical)]
+                for switch in self.switches
+            ],
+            "modules": [list(module) for module in self.modules],
+            "step_shares": dict(self.step_shares),
+        }
+
+    @classmethod
+    def from_dict(cls, state: Any) -> SessionState:
+        """Reads what to_dict() gave, this version's or an older one's; {"step": n} alone is enough.
+
+        Raises:
+          EgeriaError: [CHECKPOINT_MISMATCH] it is no such state, or a newer version wrote it.
+        """
+        try:
+            if int(state.get("version", _VERSION)) > _VERSION:
+                raise EgeriaError(
+                    "CHECKPOINT_MISMATCH",
+                    "the state was written by a newer egeria; install that one, "
+                    "or resume without the Egeria part of the checkpoint",
+                )
+            numbers = [int(state.get(name, 0)) for name in ("step", "frozen_prefix", "applied_plan")]
+            switches = [
+                Switch(int(step), int(prefix), bool(unfreeze), bool(identical))
+                for step, prefix, unfreeze, identical in state.get("switches", [])
+            ]
+        except (AttributeError, TypeError, ValueError):
             raise EgeriaError(
-                "CHECKPOINT_MISMATCH",
-                "the state was written by a newer egeria; install that one, "
-                "or resume without the Egeria part of the checkpoint",
+                "CHECKPOINT_MISMATCH", "this is no state of a session; load what state_dict() gave"
+            ) from None
+        if min(numbers) < 0:
+            raise EgeriaError(
+                "CHECKPOINT_MISMATCH", f"the state has negative numbers ({numbers}); load what state_dict() gave"
             )
-        numbers = [int(state.get(name, 0)) for name in ("step", "frozen_prefix", "applied_plan")]
-        switches = [
-            Switch(int(step), int(prefix), bool(unfreeze), bool(identical))
-            for step, prefix, unfreeze, identical in state.get("switches", [])
-        ]
-    except (AttributeError, TypeError, ValueError):
-        raise EgeriaError("CHECKPOINT_MISMATCH", "this is no state of a session; load what state_dict() gave") from None
-    if min(numbers) < 0:
-        raise EgeriaError(
-            "CHECKPOINT_MISMATCH", f"the state has negative numbers ({numbers}); load what state_dict() gave"
+        repeat = state.get("samples_repeat")
+        return cls(
+            *numbers,
+            switches,
+            _modules_in(state),
+            {str(name): float(share) for name, share in (state.get("step_shares") or {}).items()},
+            _rate_sum_in(state),
+            None if repeat is None else bool(repeat),
+            _namespace_in(state),
         )
-    return numbers[0], numbers[1], numbers[2], switches
 
 
-def namespace_in(state: dict[str, Any]) -> str | None:
-    """The namespace of the cache, a UUID in lower case; None where the state has none, as those of older versions."""
+def _modules_in(state: dict[str, Any]) -> list[tuple[str, list[str], list[str]]]:
     try:
-        return str(uuid.UUID(state.get("cache_namespace")))
-    except (AttributeError, TypeError, ValueError):
-        return None
+        return [
+            (str(name), [str(unit) for unit in units], [str(entry) for entry in loose])
+            for name, units, loose in state.get("modules") or []
+        ]
+    except (TypeError, ValueError):
+        raise EgeriaError(
+            "CHECKPOINT_MISMATCH", "the state has no list of layer modules; load what state_dict() gave"
+        ) from None
 
 
-def rate_sum_in(state: dict[str, Any]) -> float | None:
-    """LearningRates.sum; None where the state has none that could be, as those of older versions."""
+def _rate_sum_in(state: dict[str, Any]) -> float | None:
     try:
         value = float(state["learning_rate_sum"])
     except (KeyError, TypeError, ValueError):
         return None
     return value if 0 <= value < math.inf else None
+
+
+def _namespace_in(state: dict[str, Any]) -> str | None:
+    try:
+        return str(uuid.UUID(state.get("cache_namespace")))
+    except (AttributeError, TypeError, ValueError):
+        return None
 
 
 def saved_before(step: int, switches: Sequence[Switch], shares: Sequence[float], total_steps: int | None) -> float:
@@ -63,41 +129,3 @@ def saved_before(step: int, switches: Sequence[Switch], shares: Sequence[float],
     """
     changes = [(switch.step, switch.frozen_prefix) for switch in switches]
     return _native.saved_before(step, changes, len(shares), list(shares), total_steps or 0)
-
-
-def summary_line(numbers: dict[str, Any]) -> str:
-    """What Session.summary() says, for a person."""
-    saved = numbers["time_saved_share"]
-    own_time = "" if saved is None else f", Egeria's own time about {abs(100 * saved):.0f} %"  # where nothing is saved
-    if numbers["observe"]:
-        return f"egeria: {numbers['steps']:,} steps observed, nothing was frozen{own_time}"
-    parts = [
-        f"egeria: {numbers['steps']:,} steps",
-        f"frozen share {100 * numbers['frozen_share']:.0f} %",
-        _count(numbers["freezes"], "freeze"),
-        _count(numbers["unfreezes"], "unfreeze"),
-    ]
-    if not numbers["ranks_identical"]:
-        parts.append("THE RANKS' PARAMETERS DIFFERED after a switch")
-    elif numbers["ranks"] > 1 and numbers["freezes"] + numbers["unfreezes"] > 0:
-        parts.append(f"{numbers['ranks']} ranks identical")
-    if saved is not None:
-        froze = numbers["freezes"] > 0 or numbers["frozen_share"] > 0
-        parts.append(
-            f"time saved about {100 * saved:.0f} % (estimated from measured step times)"
-            if froze
-            else f"nothing froze{own_time}"
-        )
-    cache = numbers["cache"]
-    if cache is not None and cache["passes_skipped"] > 0:
-        parts.append(
-            f"cache skipped {100 * cache['passes_skipped'] / cache['passes']:.0f} % of the frozen forward "
-            f"passes on rank 0, about {cache['saved_seconds']:.0f} s saved"
-        )
-    elif cache is not None and cache["passes"] > 0:
-        parts.append(f"cache {cache['state']}: {cache['reason']}")
-    return ", ".join(parts)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

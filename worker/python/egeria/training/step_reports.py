@@ -29,8 +29,8 @@ class Reports:
     def __init__(self) -> None:
         self.steps = 0  # since attach()
         self.any_loss = False
-        self._losses: list[Tensor] = []  # of the step under way
-        self._pending: _Report | None = None  # of the step that has ended last
+        self._losses: list[Tensor] = []  # losses of the step under way
+        self._pending: _Report | None = None  # report of the step that has ended last
         self._forward = False  # the step under way has begun
         self._late = False  # losses come after optimizer.step()
 
@@ -54,21 +54,21 @@ class Reports:
             self.flush(link, prefix)
 
     def end_step(self, step: int, learning_rates: list[float], zero_lr_prefix: int, link: Any, prefix: int) -> None:
-        """The optimizer has stepped; the first `zero_lr_prefix` layer modules have learning rates of 0. What was
-        missing of the step before will not come."""
+        """Notes that the optimizer has stepped; the first `zero_lr_prefix` layer modules have learning rates of 0.
+        Losses of the step before that have not come will not come."""
         self.flush(link, prefix)
         self.steps += 1
         self._pending = _Report(step, learning_rates, zero_lr_prefix, self._losses)
         self._losses = []
         self._forward = False
 
-    def correct_still(self, zero_lr_prefix: int) -> None:
-        """The order of the layer modules is known now: of the step that has ended last."""
+    def correct_zero_lr_prefix(self, zero_lr_prefix: int) -> None:
+        """Corrects the step that has ended last, now that the order of the layer modules is known."""
         if self._pending is not None:
             self._pending.zero_lr_prefix = zero_lr_prefix
 
     def boundary(self, link: Any, prefix: int) -> None:
-        """What happens between two steps has happened: `prefix` layer modules are frozen now."""
+        """Notes that the work between two steps is done: `prefix` layer modules are frozen now."""
         if not self._late:
             self.flush(link, prefix)
 

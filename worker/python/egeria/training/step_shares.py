@@ -16,8 +16,8 @@ from egeria.model.modules import LayerModule
 
 class StepShares:
     """Measures steps passively: the time between the arrivals of two gradients in a backward pass is taken for what the
-    second one's layer module costs there, and the optimizer's step is shared out by the number of parameters. What
-    freezing saves beyond that (communication that does not overlap, memory) is not counted, nor the forward pass, which
+    second one's layer module costs there, and the optimizer's step is shared out by the number of parameters. Further
+    savings of freezing (communication that does not overlap, memory) are not counted, nor is the forward pass, which
     frozen layers still need without a cache.
 
     Owned by the training thread.
@@ -38,7 +38,7 @@ class StepShares:
         self._seconds: dict[int, float] = {}  # by parameter
         self._optimizer = 0.0
         self._total = 0.0
-        self._marks: list[tuple[int, Any]] = []  # of the step under way: (parameter, or one of the below)
+        self._marks: list[tuple[int, Any]] = []  # marks of the step under way: (parameter, or one of the numbers below)
         self._handles: list[RemovableHandle] = []
 
     def begin(self, modules: Sequence[LayerModule]) -> None:
@@ -105,12 +105,12 @@ class StepShares:
         self._handles = []
 
 
-# What is marked besides parameters, whose ids are positive.
+# These are marked besides parameters, whose ids are positive.
 _BEGIN, _BACKWARD, _OPTIMIZER, _END = -1, -2, -3, -4
 
 
 def _marker(device: torch.device) -> Callable[[], Any]:
-    """Of the processor's clock, or an event of the accelerator's present stream."""
+    """A function that marks the present: by the processor's clock, or by an event of the accelerator's stream."""
     if device.type == "cpu":
         return time.perf_counter
 

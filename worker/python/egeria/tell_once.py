@@ -1,0 +1,38 @@
+"""No error of Egeria's reaches the training: it is told once, and the training goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+
+_logger = logging.getLogger("egeria")
+
+
+class TellOnce:
+    """Warns of each kind of trouble once, and swallows the exceptions of what Egeria does beside the training."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def __call__(self, what: str, error: Exception | None = None) -> None:
+        """Logs a warning, unless the same words were logged before.
+
+        Args:
+          what: the trouble in words; it tells kinds of trouble apart.
+          error: the exception behind it; its traceback is logged for debugging.
+        """
+        if what in self._told:
+            return
+        self._told.add(what)
+        _logger.warning("egeria: %s%s", what, f": {error}" if error is not None else "")
+        if error is not None:
+            _logger.debug("egeria: %s", what, exc_info=error)
+
+    @contextlib.contextmanager
+    def guard(self, what: str) -> Iterator[None]:
+        """An exception ends the block and is told as `what`; the caller goes on behind the block."""
+        try:
+            yield
+        except Exception as error:  # pylint: disable=broad-exception-caught  # never in the way
+            self(what, error)

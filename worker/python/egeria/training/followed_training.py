@@ -1,0 +1,441 @@
+"""A FollowedTraining is the training as a session follows it, from one optimizer step to the next."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
+
+from egeria.cache.caching import Caching
+from egeria.config import Config
+from egeria.errors import EgeriaError
+from egeria.freeze.switcher import Switch, Switcher
+from egeria.gradients.gradient_readings import GradientReadings
+from egeria.model.learning_rates import LearningRates
+from egeria.model.lr_schedules import planned_rates, unwrapped
+from egeria.model.modules import ModuleSpec, from_unit_names, partition
+from egeria.model.wrappers import unwrap, wrappers_of
+from egeria.tell_once import TellOnce
+from egeria.time_ledger import TimeLedger
+from egeria.training.controller_link import Link, job_id_of
+from egeria.training.link_target import JobFacts, LinkTarget, Progress, TrainedModel
+from egeria.training.session_hooks import (
+    BeforeStepHook,
+    ForwardHook,
+    NetworkHook,
+    NetworkOutputHook,
+    OutputHook,
+    StepHook,
+)
+from egeria.training.session_link import SessionLink
+from egeria.training.session_state import SessionState
+from egeria.training.step_reports import Reports, total_steps_of
+from egeria.training.step_shares import StepShares
+
+# The metrics learn of the ledger and the cache once in so many steps.
+_TOTALS_EVERY = 16
+
+
+class FollowedTraining:
+    """Watches each step of a training, and freezes what is to be frozen between two of them.
+
+    The hooks on the model and the optimizers call on_forward(), on_output(), before_step() and on_step(). Everything
+    that takes time or waits for other ranks happens in on_step(). No error of Egeria's reaches the training: it is told
+    once, and the training goes on with what is frozen. Owned by the training thread.
+
+    Attributes:
+      config: the session's.
+      model: without its wrappers.
+      step: optimizer steps done, those before a resumed checkpoint included.
+      switches: the changes of what is frozen so far, those before a resumed checkpoint included.
+      switcher: what freezes and unfreezes.
+      ledger: the time that freezing has saved, and that Egeria has taken.
+      caching: None where no cache is configured.
+      link: to the controller.
+      tell: warns of each kind of trouble once.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        spec: ModuleSpec,
+        scheduler: Any,
+        config: Config,
+        network: nn.Module | None,
+        number: int,
+    ):
+        """Hooks the training.
+
+        Args:
+          network: as for attach().
+          number: of the session in this process.
+        """
+        self.config = config
+        self.model = unwrap(model) if network is None else network
+        self.step = 0
+        self.switches: list[Switch] = []
+        self.tell = TellOnce()
+        self.ledger = TimeLedger()
+        self._network = network
+        self._optimizers = [getattr(entry, "optimizer", entry) for entry in optimizers]
+        self._scheduler = scheduler
+        self._scheduler_steps: int | None = None  # the scheduler's count when the step before ended
+        self._number = number
+        self._applied_plan = 0
+        self._bytes_reduced = 0
+        self._cache_spent = 0.0  # seconds of the cache that are in the ledger
+        self._uneven = False  # the ranks do not take as many steps
+        self._ended_with: tuple[int, float] | None = None  # frozen prefix and share when the session ended
+        self._reports = Reports()
+        self._rates = LearningRates(self._optimizers)
+        self._handles: list[Any] = []
+        self._watched: set[int] = set()
+        self.switcher = Switcher(model, self._optimizers, partition(self.model, spec), self.tell)
+        self._trained = TrainedModel(self.model, spec, spec is not None, StepShares(model))
+        self._gradients = GradientReadings(self.switcher, self.model, self.ledger, self.tell, self._without_cache)
+        self.link = SessionLink(config, number, self.ledger, self._gradients, self._trained.shares, self.tell)
+        self._check_plans()
+        self.switcher.allow_recompiles()
+        self.caching = self._make_caching()
+        self._hook(model)
+
+    def _make_caching(self) -> Caching | None:
+        address = self.config.cache_address()
+        if address is None:
+            return None
+        return Caching(
+            address,
+            self.model,
+            format=self.config.cache_format,
+            quota_bytes=self.config.cache_job_bytes(),
+            always=self.config.cache_use == "always",
+            own_forward_only=self._network is not None,
+            tell=self.tell,
+        )
+
+    def _hook(self, model: nn.Module) -> None:
+        if self._network is None:
+            self._watch(model, ForwardHook(self), OutputHook(self))
+        else:
+            self._watch(self._network, NetworkHook(self), NetworkOutputHook(self))
+        for entry in self._optimizers:
+            self._handles.append(entry.register_step_pre_hook(BeforeStepHook(self)))
+        self._handles.append(self._optimizers[0].register_step_post_hook(StepHook(self)))
+
+    def _watch(self, module: nn.Module, hook: ForwardHook, output_hook: OutputHook) -> None:
+        self._watched.add(id(module))
+        self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+        self._handles.append(module.register_forward_hook(output_hook))
+
+    def _check_plans(self) -> None:
+        count = len(self.switcher.modules)
+        for step, prefix in self.config.plans:
+            if prefix >= count:
+                raise EgeriaError(
+                    "BAD_CONFIG",
+                    f"plans freezes {prefix} layer modules at step {step}, but the model has {count} and the last "
+                    f"never freezes; give at most {count - 1}",
+                )
+
+    @property
+    def frozen_prefix(self) -> int:
+        """Number of frozen layer modules, from the front; after end(), as it was then."""
+        return self._ended_with[0] if self._ended_with is not None else self.switcher.prefix
+
+    @property
+    def frozen_share(self) -> float:
+        """Share of the parameters that is frozen, 0..1; after end(), as it was then."""
+        return self._ended_with[1] if self._ended_with is not None else self.switcher.frozen_share
+
+    @property
+    def freezes(self) -> int:
+        return sum(not switch.unfreeze for switch in self.switches)
+
+    @property
+    def unfreezes(self) -> int:
+        return sum(switch.unfreeze for switch in self.switches)
+
+    def add_loss(self, loss: Any) -> None:
+        """The user's script reports a loss of the step under way or of the one before."""
+        with self.tell.guard("a loss could not be reported"):
+            self._reports.add_loss(loss, self.link.link, self.switcher.prefix)
+
+    # A checkpoint.
+
+    def state(self) -> SessionState:
+        return SessionState(
+            self.step,
+            self.frozen_prefix,
+            self._applied_plan,
+            self.switches,
+            [module.names() for module in self.switcher.modules],
+            self._trained.shares.known,
+            self._rates.sum,
+            None if self.caching is None else self.caching.repeats.known,
+            self._cache_namespace(),
+        )
+
+    def resume(self, saved: dict[str, Any]) -> None:
+        """Takes up where `saved` was taken, before the first step and on every rank.
+
+        Raises:
+          EgeriaError: as Session.load_state_dict().
+        """
+        if self._reports.steps > 0 or self.link.captured:
+            raise EgeriaError(
+                "LOAD_TOO_LATE",
+                "load_state_dict() comes after the first step; call it between attach() and the training loop",
+            )
+        if self.switcher.prefix > 0:
+            raise EgeriaError(
+                "LOAD_TOO_LATE", "a state with frozen layers has been loaded already; attach() anew first"
+            )
+        state = SessionState.from_dict(saved)
+        if state.modules:
+            self._adopt(state.modules)
+        if not state.frozen_prefix < len(self.switcher.modules):
+            raise EgeriaError(
+                "CHECKPOINT_MISMATCH",
+                f"the checkpoint has {state.frozen_prefix} layer modules frozen, this model has "
+                f"{len(self.switcher.modules)}; resume with the model and the `modules` that it was written with",
+            )
+        self.step = state.step
+        self._applied_plan = state.applied_plan
+        self.switches = state.switches
+        self.link.resume(state.step)
+        self._rates.sum = state.learning_rate_sum
+        self._trained.shares.known = state.step_shares
+        if self.caching is not None and state.samples_repeat is not None:
+            self.caching.repeats.known = state.samples_repeat
+        self.switcher.cache_namespace = state.cache_namespace
+        self.switcher.set(state.frozen_prefix)
+
+    def _adopt(self, modules: Sequence[tuple[str, list[str], list[str]]]) -> None:
+        """Takes a checkpoint's layer modules, which may have been found by watching a forward pass."""
+        same = [units for _, units, _ in modules] == [list(module.unit_names) for module in self.switcher.modules]
+        if self._trained.spec is not None and not same:
+            raise EgeriaError(
+                "CHECKPOINT_MISMATCH",
+                "the checkpoint has other layer modules than `modules` says; "
+                "give attach() what it was given when the checkpoint was written",
+            )
+        self.switcher.take(from_unit_names(self.model, modules))
+        self._trained.fixed = True
+
+    # The hooks call these.
+
+    def on_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A training forward pass begins."""
+        if self._gradients.aside:
+            return
+        self.ledger.begin_forward()
+        with self.tell.guard("a forward pass could not be followed"), self.ledger.spend("hooks"):
+            self._reports.forward()
+            self.switcher.replicas.discover()
+            self.switcher.hold()
+        if self.caching is not None:
+            with self.tell.guard("whether samples come again cannot be told"):
+                self.caching.before_forward(args, kwargs)
+        self.link.before_forward(args, kwargs)
+        self._gradients.before_forward(args, kwargs)
+
+    def on_output(self, output: Any) -> None:
+        """A training forward pass has ended."""
+        self._trained.shares.after_forward()
+        self._gradients.after_forward(output)
+
+    def before_step(self) -> None:
+        """An optimizer's step begins."""
+        self._trained.shares.before_step()
+        self._gradients.before_step()
+
+    def on_step(self) -> None:
+        """The optimizer has stepped: this is the boundary between two training steps."""
+        self.step += 1
+        self._trained.shares.end()
+        prefix = self.switcher.prefix
+        if self.caching is not None:
+            self.caching.after_step()
+            spent = self.caching.spent_seconds
+            self.ledger.add_spent("cache", spent - self._cache_spent)
+            self._cache_spent = spent
+        self.ledger.end_step(prefix, self.switcher.frozen_share)
+        with self.ledger.spend("hooks"):
+            self._end_step(prefix)
+        if self.caching is not None:
+            with self.tell.guard("frozen layers are not skipped"):
+                self.caching.follow(self.switcher.modules, self.switcher.prefix, self._cache_namespace())
+
+    def _end_step(self, prefix: int) -> None:
+        with self._reporting():
+            self._report_step(prefix)
+        in_order = False
+        with self.tell.guard("the session cannot go on"):
+            self._follow_controller_or_plan()
+            in_order = True
+        if not in_order:
+            self.link.drop()
+        self.link.end_step()
+        self._scheduler_steps = getattr(unwrapped(self._scheduler, "scheduler"), "last_epoch", None)
+        if self.link.is_wanted and self.switcher.prefix == 0:  # it starts soon
+            with self._reporting():
+                self._trained.shares.begin(self.switcher.modules)
+
+    def _reporting(self) -> contextlib.AbstractContextManager[None]:
+        return self.tell.guard("a step could not be reported")
+
+    def _report_step(self, prefix: int) -> None:
+        rates = self._rates.now()
+        self._rates.end_step(rates)
+        # Before the link starts, modules may be in another order than the model calls them.
+        zero_lr = self._rates.zero_lr_prefix(rates, self.switcher.modules) if self.link.link is not None else 0
+        self._reports.end_step(self.step, rates, zero_lr, self.link.link, prefix)
+
+    def _follow_controller_or_plan(self) -> None:
+        if self._is_uneven():
+            return
+        if (link := self.link.link) is not None:
+            self._follow(link)
+        elif self.link.is_due(self.step):
+            with self.ledger.spend("start"):
+                self._start_link()
+        elif (prefix := dict(self.config.plans).get(self.step)) is not None:
+            self.switcher.share_group()
+            self._switch(prefix)
+
+    def _is_uneven(self) -> bool:
+        """In DistributedDataParallel.join() a rank without data takes no steps: the others would wait for it."""
+        if not self._uneven and self.switcher.replicas.inside_join:
+            self._uneven = True
+            self.tell(
+                "[UNEVEN_INPUTS] in DistributedDataParallel.join() some ranks take fewer steps than others, so "
+                "nothing freezes or unfreezes from here on; give all of them as many batches, as "
+                "DistributedSampler does"
+            )
+            self.link.drop()
+        return self._uneven
+
+    def _follow(self, link: Link) -> None:
+        plan = self.link.agree(self.step)
+        if plan is not None:
+            self._applied_plan = plan.plan_id
+            self._switch(plan.frozen_prefix)
+        with self._reporting():
+            self._report_boundary(link)
+        self.link.look_ahead(self.step)
+
+    def _report_boundary(self, link: Link) -> None:
+        self._bytes_reduced += self.switcher.gradient_bytes
+        link.native.set_totals(self.switcher.frozen_share, self._bytes_reduced)
+        if self.step % _TOTALS_EVERY == 0:
+            link.native.set_account(self.ledger)
+            if self.caching is not None:
+                link.native.set_cache_totals(*self.caching.totals())
+        self._reports.boundary(link, self.switcher.prefix)
+
+    def _switch(self, prefix: int) -> None:
+        with self.ledger.spend("switches"):
+            switch = self.switcher.switch(prefix, self.step)
+        if switch is None:
+            return
+        self.switches.append(switch)
+        if self.link.link is not None:
+            self.link.link.native.record_switch(switch.unfreeze, switch.ranks_identical)
+        self.ledger.disturb()  # a compilation, perhaps
+
+    def _start_link(self) -> None:
+        """Analyses the model and starts the link to the controller. A collective."""
+        group = self.switcher.share_group()
+        self.switcher.allow_recompiles()
+        self._tell_of_missing_losses()
+        total_steps = self._total_steps()
+        target = LinkTarget(
+            self.config,
+            self._trained,
+            self.switcher.modules,
+            JobFacts(
+                self.switcher.job_id,
+                total_steps,
+                planned_rates(self._scheduler, total_steps, self.step, self._scheduler_steps),
+                self._reports.any_loss,
+                self.link.recordings,
+            ),
+            Progress(
+                self.step, self.switcher.prefix, self._applied_plan, self.switches, self._rates.mean_over(self.step)
+            ),
+        )
+        if not self.link.start(target, group):
+            self._watch_wrappers()
+        if (link := self.link.link) is None:
+            return
+        if link.modules != self.switcher.modules and self.switcher.prefix == 0:
+            self.switcher.take(link.modules)  # in the order in which the forward pass calls them
+        self._reports.correct_zero_lr_prefix(self._rates.zero_lr_prefix(self._rates.now(), self.switcher.modules))
+
+    def _tell_of_missing_losses(self) -> None:
+        waits = self.config.policy in ("plasticity", "actnorm") and self.config.options.get("bootstrap", True)
+        if waits and not self._reports.any_loss and rank_of_job() == 0:
+            self.tell(
+                "no loss is reported, so the bootstrapping stage lasts a fixed number of steps; call "
+                "session.step(loss) after each optimizer.step()"
+            )
+
+    def _watch_wrappers(self) -> None:
+        """A wrapper that was made after attach() may be compiled with everything inside it: its passes count, too."""
+        for found in wrappers_of(self.model) if self._network is None else ():
+            if id(found) not in self._watched:
+                self._watch(found, ForwardHook(self), OutputHook(self))
+
+    def _without_cache(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self.caching is None else self.caching.aside()
+
+    def _cache_namespace(self) -> str:
+        """The cache keeps this training's entries, resumed or not, under the checkpoint's name or else the job's id."""
+        return self.switcher.cache_namespace or job_id_of(self.switcher.job_id, self._number)
+
+    def _total_steps(self) -> int | None:
+        return self.config.total_steps or total_steps_of(self._scheduler, self.step)
+
+    # The end.
+
+    def has_steps_to_come(self) -> bool:
+        """Whether steps are still to do; False where their number is not known."""
+        total = self._total_steps()
+        return total is not None and self.step < total
+
+    def end(self, finished: bool, forget: bool) -> None:
+        """Tells the controller, in bounded time, and makes everything active again.
+
+        Args:
+          finished: the training has ended normally.
+          forget: the cache's entries of this training are not needed any more.
+        """
+        self._ended_with = self.switcher.prefix, self.switcher.frozen_share
+        for handle in self._handles:
+            handle.remove()
+        self.link.stop_measuring()
+        with self._ending():
+            self._reports.flush(self.link.link, self.switcher.prefix)
+        if self.caching is not None:
+            with self._ending():
+                self.caching.close(forget)
+        with self._ending():
+            self.link.stop(finished)
+        with self._ending():
+            self.switcher.set(0)  # on all ranks, whatever fails on one
+
+    def _ending(self) -> contextlib.AbstractContextManager[None]:
+        return self.tell.guard("the session did not end in order")
+
+
+def rank_of_job() -> int:
+    """This process's rank, as the process group or else the launcher says."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank()
+    return int(os.environ.get("RANK") or 0)

@@ -1,0 +1,129 @@
+"""The analysis of a model before it is linked: the order of its layer modules, and their graphs."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from egeria import _native
+from egeria.errors import EgeriaError
+from egeria.freeze.replicas import is_fully_sharded
+from egeria.model.inputs import GraphError, RootInputs
+from egeria.model.modules import LayerModule, has_parameters, partition
+from egeria.reference.graph import ExportedModel, export_model
+from egeria.reference.probing import record_calls
+from egeria.training.link_target import LinkTarget
+
+_logger = logging.getLogger("egeria")
+
+
+@dataclasses.dataclass
+class Analysis:
+    """The facts about a model that a forward pass in evaluation mode has shown.
+
+    Attributes:
+      modules: the layer modules, in the order in which the pass calls them.
+      calls: the modules that it called, in order; None: it raised.
+      exported: the model's graph; None: there is none.
+      errors: why a layer module has no graph, by layer module; None where it has one.
+    """
+
+    modules: list[LayerModule]
+    calls: list[nn.Module] | None
+    exported: ExportedModel | None
+    errors: list[str | None]
+
+    def fingerprint(self, index: int) -> str:
+        """A fingerprint of a layer module's graph, to compare it with other ranks'."""
+        text = self.exported.module(index).graph_json if self.exported is not None else None
+        return hashlib.sha256((text or "").encode()).hexdigest()
+
+
+def analyse(target: LinkTarget, inputs: RootInputs, samples: int, dynamic: Sequence[tuple[int, int]]) -> Analysis:
+    if samples < 2:
+        raise GraphError("a batch has one sample; a reading compares at least two")
+    inputs = inputs.narrowed(samples)
+    modules = target.modules
+    try:
+        calls = record_calls(target.trained.model, inputs)
+    except Exception as error:  # pylint: disable=broad-exception-caught  # whatever a model's code raises
+        _logger.debug("egeria: the model does not run in evaluation mode", exc_info=True)
+        reason = f"in evaluation mode the model raises {type(error).__name__}: {str(error)[:200]}"
+        return Analysis(modules, None, None, [reason] * len(modules))
+    if target.trained.fixed:
+        _check_order(modules, calls)
+    else:
+        modules = partition(target.trained.model, target.trained.spec, calls)
+    reason = None
+    if not target.config.reads_plasticity(target.job.total_steps):
+        reason = "the policy reads no plasticity"  # and what a recording takes can be saved
+    elif target.config.reference == "local":
+        reason = "reference is 'local'"
+    elif is_sharded(target.trained.model):
+        reason = "its parameters are sharded"
+    exported = None
+    if reason is None:
+        try:
+            exported = export_model(target.trained.model, modules, inputs, dynamic)
+        except GraphError as error:
+            reason = str(error)
+    if exported is None:
+        return Analysis(modules, calls, None, [reason] * len(modules))
+    modules = exported.modules
+    errors = []
+    for index in range(len(modules)):
+        module = exported.module(index)
+        errors.append(module.error or _native.check_graph(module.graph_json))
+    return Analysis(modules, calls, exported, errors)
+
+
+def _check_order(modules: Sequence[LayerModule], calls: Sequence[nn.Module]) -> None:
+    """Raises EgeriaError [BAD_PARTITION] unless the layers of each layer module are called before those of the
+    next."""
+    position: dict[int, int] = {}
+    for index, call in enumerate(calls):
+        position.setdefault(id(call), index)
+    before, last = "", -1
+    for module in modules:
+        begins = [
+            min(found)
+            for unit in module.units
+            if has_parameters(unit)
+            and (found := [position[id(inner)] for inner in unit.modules() if id(inner) in position])
+        ]
+        if begins and min(begins) < last:
+            raise EgeriaError(
+                "BAD_PARTITION",
+                f"a layer of '{module.name}' runs before one of '{before}'; list "
+                "`modules` in forward order, each with consecutive layers",
+            )
+        if begins:
+            before, last = module.name, max(begins)
+
+
+def is_sharded(model: nn.Module) -> bool:
+    return any(is_fully_sharded(module) for module in model.modules())
+
+
+def view_of(inputs: RootInputs) -> dict[str, Any]:
+    return {"batch": inputs.batch, "batched": inputs.batched, "shapes": inputs.shapes()}
+
+
+def varying(views: Sequence[Sequence[dict[str, Any]]]) -> list[tuple[int, int]]:
+    """(tensor, dimension) of the sizes, other than the batch, that differ between steps or ranks."""
+    all_views = [view for rank in views for view in rank]
+    shapes = [view["shapes"] for view in all_views]
+    if len({tuple(len(shape) for shape in other) for other in shapes}) > 1:
+        return []  # called in several ways; those that are unlike the recorded one are passed over
+    return [
+        (tensor, dimension)
+        for tensor, shape in enumerate(shapes[0])
+        for dimension in range(len(shape))
+        if len({other[tensor][dimension] for other in shapes}) > 1
+        and not (dimension == 0 and all(view["batched"][tensor] for view in all_views))
+    ]
