@@ -10,8 +10,6 @@
 namespace egeria::plasticity {
 namespace {
 
-constexpr double kSmallestNorm = 1e-30;
-
 absl::StatusOr<double> ActivationNorm(std::span<const float> training, std::span<const float> reference,
                                       int64_t batch) {
   if (batch < 2 || training.empty() || training.size() != reference.size() ||

@@ -10,16 +10,13 @@
 namespace egeria::plasticity {
 namespace {
 
-// Far under what a module's activations give, so that scale invariance holds for small ones too.
-constexpr double kSmallestNorm = 1e-30;
-
 // True when `size` is rows * columns; never overflows.
 bool HasShape(size_t size, int64_t rows, int64_t columns) {
   return rows > 0 && columns > 0 && size % static_cast<size_t>(rows) == 0 &&
          size / static_cast<size_t>(rows) == static_cast<size_t>(columns);
 }
 
-// L2 norm; the division by the largest element keeps the squares from over- and underflowing.
+// Computes the L2 norm. The division by the largest element keeps the squares from over- and underflowing.
 template <typename T>
 double Norm(std::span<const T> row) {
   double largest = 0;
@@ -63,25 +60,6 @@ absl::StatusOr<double> SpLossOf(std::span<const T> training, std::span<const T> 
   return sum / (static_cast<double>(b) * static_cast<double>(b));
 }
 
-template <typename T>
-absl::StatusOr<std::vector<double>> GramOf(std::span<const T> rows, int64_t batch, int64_t width) {
-  if (!HasShape(rows.size(), batch, width)) {
-    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_SHAPE", "an activation of ", rows.size(),
-                      " elements is not ", batch, " rows of ", width);
-  }
-  const size_t b = static_cast<size_t>(batch);
-  const size_t d = static_cast<size_t>(width);
-  std::vector<double> gram(b * b);
-  for (size_t i = 0; i < b; ++i) {
-    for (size_t j = i; j < b; ++j) {
-      double sum = 0;
-      for (size_t k = 0; k < d; ++k) sum += static_cast<double>(rows[i * d + k]) * rows[j * d + k];
-      gram[i * b + j] = gram[j * b + i] = sum;
-    }
-  }
-  return gram;
-}
-
 }  // namespace
 
 absl::StatusOr<double> SpLoss(std::span<const float> training, std::span<const float> reference, int64_t batch) {
@@ -89,13 +67,6 @@ absl::StatusOr<double> SpLoss(std::span<const float> training, std::span<const f
 }
 absl::StatusOr<double> SpLoss(std::span<const double> training, std::span<const double> reference, int64_t batch) {
   return SpLossOf(training, reference, batch);
-}
-
-absl::StatusOr<std::vector<double>> GramMatrix(std::span<const float> rows, int64_t batch, int64_t width) {
-  return GramOf(rows, batch, width);
-}
-absl::StatusOr<std::vector<double>> GramMatrix(std::span<const double> rows, int64_t batch, int64_t width) {
-  return GramOf(rows, batch, width);
 }
 
 }  // namespace egeria::plasticity

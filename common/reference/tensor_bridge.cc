@@ -1,7 +1,6 @@
 #include "common/reference/tensor_bridge.h"
 
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/util/Exception.h>
 
@@ -12,13 +11,14 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/plasticity/compared.h"
 #include "common/reference/memory_budget.h"
 #include "common/tensor/torch_types.h"
 
 namespace egeria::reference {
 namespace {
 
-// Only up to the first line's end: the rest may be a stack trace.
+// Cuts the text at the first line's end: the rest may be a stack trace.
 std::string FirstLine(const std::string& text) {
   return text.substr(0, std::min({text.find('\n'), text.size(), size_t{300}}));
 }
@@ -44,17 +44,12 @@ at::Tensor WrappedNumber(const at::Scalar& number) {
 
 at::Tensor GramMatrix(const at::Tensor& activation) {
   TORCH_CHECK(activation.dim() >= 1, "the output has no batch dimension");
-  at::Tensor rows = activation.to(at::kFloat);
-  if (rows.dim() > 2) {
-    // Dimensions from the widest stride down, the batch kept first: a view where the rows lie densely.
-    std::vector<int64_t> order(rows.dim());
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin() + 1, order.end(),
-                     [&](int64_t a, int64_t b) { return rows.stride(a) > rows.stride(b); });
-    rows = rows.permute(order);
-  }
-  rows = rows.reshape({activation.size(0), activation.numel() / std::max<int64_t>(activation.size(0), 1)});
-  return at::mm(rows, rows.t()).contiguous();
+  // The dimensions go from the widest stride down, the batch kept first: that is a view where the rows lie densely.
+  std::vector<int64_t> order(activation.dim());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin() + 1, order.end(),
+                   [&](int64_t a, int64_t b) { return activation.stride(a) > activation.stride(b); });
+  return plasticity::Compared(plasticity::ActivationMetric::kSpLoss, activation.permute(order)).contiguous();
 }
 
 absl::Status StatusOfCurrentException(const std::string& what) {

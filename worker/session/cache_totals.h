@@ -7,11 +7,12 @@
 
 namespace egeria::cache {
 class ActivationCache;
+class PassLedger;
 }  // namespace egeria::cache
 
 namespace egeria::worker {
 
-// What the cache of frozen activations has done for one training process, as of now.
+// Says what the cache of frozen activations has done for one training process, as of now.
 struct CacheTotals {
   int64_t hits = 0;                       // samples whose frozen forward pass was skipped
   std::map<std::string, int64_t> misses;  // samples, by reason
@@ -19,21 +20,22 @@ struct CacheTotals {
   int64_t passes_skipped = 0;
   int64_t proofs = 0;  // passes in which it was proven that others may be skipped
   int64_t audits = 0;  // passes that were computed to be compared with what the cache had
-  std::map<std::string, int64_t>
-      batches;                // that were asked for: "ahead" was there, "waited_for" came in time, or "late"
-  double waited_seconds = 0;  // of the training thread, for those
-  double lookup_seconds = 0;  // of the thread that reads ahead
+  // Batches that were asked for: "ahead" was there, "waited_for" came in time, or "late".
+  std::map<std::string, int64_t> batches;
+  double waited_seconds = 0;  // the training thread's, for those
+  double lookup_seconds = 0;  // the reading thread's
   int64_t bytes_read = 0;
   double saved_seconds = 0;    // less what was spent; estimated
   double spent_seconds = 0;    // on asking, keeping and proving
-  double forward_seconds = 0;  // of the frozen layer modules in one pass; 0: not known, as the next
-  double fetch_seconds = 0;    // of a pass that was skipped
+  double forward_seconds = 0;  // one pass of the frozen layer modules; 0: not known
+  double fetch_seconds = 0;    // one pass that was skipped; 0: not known
   std::string state = "none";  // "unfrozen", "unknown", "trying", "on", "off" or "refused"; "none": there is no cache
   std::string reason;          // for people
 };
 
-// Takes over what reading from the cache has come to: batches, seconds and bytes.
-void AddReading(cache::ActivationCache& cache, CacheTotals* totals);
+// Returns the ledger's books and, where there is a cache, what reading from it has come to. A front end that has frozen
+// nothing, or refuses to skip what is frozen, puts another state and reason.
+CacheTotals TotalsOf(const cache::PassLedger& ledger, cache::ActivationCache* cache);
 
 }  // namespace egeria::worker
 

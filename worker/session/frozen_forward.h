@@ -12,39 +12,39 @@
 #include "absl/time/time.h"
 #include "worker/cache/client/activation_cache.h"
 #include "worker/cache/client/content_watch.h"
-#include "worker/cache/client/cost_model.h"
+#include "worker/cache/client/pass_ledger.h"
 #include "worker/freeze/layer_module.h"
 #include "worker/session/cache_totals.h"
 #include "worker/session/frozen_prefix.h"
 
 namespace egeria::worker {
 
-// Which samples a batch holds.
+// Tells which samples a batch holds.
 struct BatchSamples {
   std::vector<uint64_t> ids;  // row by row
   at::Tensor host_input;      // the batch as it was before it went to the device: dense
 };
 
-// The forward pass of the frozen front of a model, skipped as far as the node's cache has what it would give.
+// Runs the frozen front of a model, and skips it as far as the node's cache has what it would give.
 //
-// Never wrong: an entry counts only for these very weights, this very input, and a batch of this very shape; and only
-// after it was shown on a real batch, to the bit, that a sample's result depends neither on its place nor on the
+// It is never wrong: an entry counts only for these very weights, this very input, and a batch of this very shape; and
+// only after it was shown on a real batch, to the bit, that a sample's result depends neither on its place nor on the
 // others. Samples that are missing are computed alone only where that, too, was shown to make no difference; else the
-// whole batch is computed. Every so many passes are computed as well, and compared with what the cache had. Never in
-// the way: the cost model decides whether it is used at all.
+// whole batch is computed. Every so many passes are computed as well, and compared with what the cache had. It is never
+// in the way: the PassLedger decides whether the cache is used at all.
 //
 // Owned by the training thread.
 class FrozenForward {
  public:
   struct Options {
     std::shared_ptr<cache::ActivationCache> cache;
-    bool samples_repeat = true;    // come in each epoch as they came before: no random augmentation
+    bool samples_repeat = true;    // each epoch brings them as they were before: no random augmentation
     int64_t passes_per_epoch = 0;  // 0: not known
     bool always = false;           // use the cache whether or not it pays
     bool tells = true;             // logs what is decided
   };
 
-  explicit FrozenForward(Options options) : options_(std::move(options)) {}
+  explicit FrozenForward(Options options);
   ~FrozenForward() { Stop(/*finished=*/false); }
 
   // Between steps: the first `count` of `modules` are frozen now. `modules` must outlive this object. Entries of
@@ -56,9 +56,10 @@ class FrozenForward {
   // The batches of the next passes, in order: a hint.
   void Expect(const std::vector<std::vector<uint64_t>>& batches) { options_.cache->Expect(batches); }
 
-  // Whether there is a prefix to skip: what Follow() was told, until Stop().
+  // Whether Follow() was told of a prefix, until Stop().
   bool has_prefix() const { return prefix_.has_value(); }
-  // One training pass: the output of the last frozen module, without recording gradients. Only while has_prefix().
+  // One training pass: returns the output of the last frozen module, without recording gradients. Only while
+  // has_prefix().
   // Exceptions of torch pass through.
   at::Tensor Run(const at::Tensor& input, const BatchSamples& samples);
 
@@ -67,52 +68,49 @@ class FrozenForward {
   void Stop(bool finished);
 
   CacheTotals totals() const;
-  // That of totals(), cheap enough for every step.
-  double spent_seconds() const;
+  // As in totals(), but cheap enough for every step.
+  double spent_seconds() const { return ledger_.spent_seconds(); }
 
  private:
-  // What is known of the prefix that is frozen now.
+  // Holds what is known of the prefix that is frozen now.
   struct Prefix {
     explicit Prefix(std::span<const LayerModule> modules) : frozen(modules) {}
 
     const FrozenPrefix frozen;
-    cache::CostModel cost;
     std::optional<cache::Fingerprint> fingerprint;  // once a batch has been seen, and proven
     std::optional<cache::ContentWatch> contents;    // from then on
     std::vector<int64_t> input_shape, output_shape;
     at::ScalarType output_type = at::kFloat;
     std::map<int64_t, bool> computes_alone;  // by number of samples
     std::string refusal;                     // why it is not skipped at all
-    int64_t cached_passes = 0;               // that were asked for since the last epoch ended
-    int64_t skippable = 0;                   // passes that were or might have been skipped
+    int64_t cached_passes = 0;               // passes that the cost model let through
   };
 
   at::Tensor Compute(const at::Tensor& input);
   at::Tensor Prove(const at::Tensor& input, const BatchSamples& samples);
   at::Tensor RunCached(const at::Tensor& input, const BatchSamples& samples);
-  // How many samples to compute for so many missing ones alone: a power of two, so that few have to be proven, or three
-  // quarters of the batch. The least that is proven or has not been tried. 0: there is none.
+  // Returns how many samples to compute for so many missing ones alone: the least of SizesAlone() that is proven or has
+  // not been tried. 0: there is none.
   int64_t SizeAlone(size_t samples, int64_t batch) const;
   // Computes the missing rows of a batch, where it is known that they may be computed alone; false where not.
   bool FillIn(const at::Tensor& input, const std::vector<int64_t>& missing, at::Tensor* output);
-  // On a batch that was computed as a whole: whether so many samples may be computed alone.
+  // Finds out, on a batch that was computed as a whole, whether so many samples may be computed alone.
   void LearnWhetherAlone(const at::Tensor& input, const at::Tensor& output, size_t samples);
-  at::Tensor Audit(const at::Tensor& input, const at::Tensor& fetched);
+  // Computes the batch, compares it with what would have been used, and keeps what was missing if both are the same.
+  at::Tensor Audit(const at::Tensor& input, const BatchSamples& samples, const std::vector<uint64_t>& hashes,
+                   const std::vector<int64_t>& missing, const at::Tensor& fetched);
   void Offer(const BatchSamples& samples, const std::vector<uint64_t>& hashes, const std::vector<int64_t>& rows,
              const at::Tensor& output);
   void Refuse(const std::string& why);
   void CountPass();
   void Leave(bool forget);
-  void TellDecision();
-  // Seconds of the host's clock; on an accelerator after it has done what it was given, in the passes that are timed.
-  double Now() const;
+  // The ledger's clock.
+  double Now(bool wait) const;
 
   const Options options_;
   std::optional<Prefix> prefix_;
-  CacheTotals totals_;              // without the present prefix's estimates
-  c10::Device device_ = c10::kCPU;  // of the pass under way, as the next
-  bool timed_ = true;
-  std::optional<cache::CostModel::State> told_;
+  c10::Device device_ = c10::kCPU;  // the newest pass's
+  cache::PassLedger ledger_;
   bool stopped_ = false;
 };
 

@@ -11,23 +11,23 @@
 
 namespace egeria::worker {
 
-// The frozen front of a model. Owned by the training thread.
+// Runs the frozen front of a model, and tells it from others. Owned by the training thread.
 class FrozenPrefix {
  public:
-  // `modules` are referred to, and are frozen.
+  // `modules` are frozen; they are referred to.
   explicit FrozenPrefix(std::span<const LayerModule> modules);
 
-  // Their output, without recording gradients. Exceptions of torch pass through.
+  // Returns the modules' output, without recording gradients. Exceptions of torch pass through.
   at::Tensor Run(const at::Tensor& input) const;
 
-  // Of all that decides what Run() gives for a sample in a batch like `input`: types, settings, modes, weights and
+  // Covers all that decides what Run() gives for a sample in a batch like `input`: types, settings, modes, weights and
   // buffers of the modules, the batch's type and shape, and what chooses its kernels.
   cache::Fingerprint FingerprintFor(const at::Tensor& input) const;
 
   // Whether torch has counted no write to a weight or buffer since the constructor.
   bool unchanged() const;
 
-  // Weights and buffers.
+  // These are the weights and buffers.
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
 
  private:
@@ -35,7 +35,7 @@ class FrozenPrefix {
 
   const std::span<const LayerModule> modules_;
   const std::vector<at::Tensor> tensors_;
-  const int64_t writes_;  // to all tensors; they only rise
+  const int64_t writes_;  // the sum over all tensors, each of which only rises
 };
 
 }  // namespace egeria::worker

@@ -1,7 +1,7 @@
 #include "worker/session/probe.h"
 
 #include "ATen/core/grad_mode.h"
-#include "ATen/ops/mm.h"
+#include "common/plasticity/compared.h"
 
 namespace egeria::worker {
 
@@ -15,8 +15,9 @@ at::Tensor Probe(const std::vector<LayerModule>& modules, size_t first, size_t l
   EvalModeGuard eval(blocks);
   at::Tensor output = input;
   for (const auto& block : blocks) output = block->forward(output);
-  const at::Tensor rows = output.reshape({output.size(0), -1}).to(at::kFloat);
-  return metric == ActivationMetric::kSpLoss ? at::mm(rows, rows.t()) : rows;
+  return plasticity::Compared(metric == ActivationMetric::kSpLoss ? plasticity::ActivationMetric::kSpLoss
+                                                                  : plasticity::ActivationMetric::kActivationNorm,
+                              output);
 }
 
 }  // namespace egeria::worker

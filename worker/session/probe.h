@@ -9,14 +9,13 @@
 
 namespace egeria::worker {
 
-// Runs modules first..last, one after the other, on `input` (b samples, the input of module `first`) in eval
-// mode and without gradients, and returns what the metric compares of the output, flattened to A: b x d, in float32 on
-// the input's device: the Gram matrix A A^T, or A. Restores every mode; changes no parameter, no buffer and no random
-// state, so that training is bit-equal with and without it.
+// Runs modules first..last, one after the other, on `input` (b samples, the input of module `first`) in eval mode and
+// without gradients, and returns what the metric compares of the output: see plasticity::Compared(). Restores every
+// mode; changes no parameter, no buffer and no random state, so that training is bit-equal with and without it.
 //
-// Why eval: between train and eval mode, batch normalisation changes the output more than a few steps of
-// training do, and the reference has to be run in the same mode.
-// Exceptions of torch pass through, with the modes restored.
+// It is eval mode because between train and eval mode batch normalisation changes the output more than a few steps of
+// training do, and because the reference has to be run in the same mode. Exceptions of torch pass through, with the
+// modes restored.
 at::Tensor Probe(const std::vector<LayerModule>& modules, size_t first, size_t last, const at::Tensor& input,
                  ActivationMetric metric = ActivationMetric::kSpLoss);
 

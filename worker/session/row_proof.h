@@ -2,25 +2,47 @@
 #define EGERIA_WORKER_SESSION_ROW_PROOF_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "absl/functional/function_ref.h"
 
-// Whether a function of batches is one of single samples, to the bit: shown on a real batch, since it depends on which
-// kernels a library chooses for a shape, and on the same with noise, in which roundings show.
+// A row proof shows that a function of batches is one of single samples, to the bit. It is made on a real batch, since
+// it depends on which kernels a library chooses for a shape, and once more on the same batch with noise, in which
+// roundings show.
 namespace egeria::worker {
 
-// b x ... in, b x ... out.
-using BatchFunction = absl::FunctionRef<at::Tensor(const at::Tensor& input)>;
+using Tensors = std::vector<at::Tensor>;
+using RowNumbers = std::vector<int64_t>;
 
-// True if the tensors are equal in type, shape and bits.
+// Computes b' x ... tensors of some samples of a batch, which are given by their numbers and may repeat.
+using RowsFunction = absl::FunctionRef<Tensors(const RowNumbers& rows)>;
+// Says whether the function may be expected to compute these samples as it computes them in the whole batch. Some
+// models ask whether a mask is set throughout, and compute otherwise where it is not.
+using RowsPredicate = absl::FunctionRef<bool(const RowNumbers& rows)>;
+bool AnyRows(const RowNumbers& rows);
+
+// Returns whether the tensors are equal in type, shape and bits.
 bool SameBits(const at::Tensor& a, const at::Tensor& b);
+// Returns whether `some` has as many tensors as `whole`, and each holds those rows of its counterpart, to the bit.
+bool SameRows(const Tensors& some, const Tensors& whole, const RowNumbers& rows);
 
-// Whether in batches as large as `input`, of which `output` was computed, neither a sample's place matters nor which
-// others there are.
+// Returns the batch with noise as large as each tensor's own spread: a real input may be so regular (a blank image)
+// that roundings do not show. Tensors that are not floating-point and finite stay; where all stay, none is returned.
+Tensors Disturbed(const Tensors& batch);
+
+// Returns whether neither a sample's place matters nor which others there are, in batches as large as the one of which
+// `whole` was computed. Exceptions of `compute` pass through.
+bool SameInAnyOrder(RowsFunction compute, const Tensors& whole, RowsPredicate comparable = AnyRows);
+// Returns whether `size` samples alone give what they give in the whole batch. They do not where `compute` throws.
+bool SameAlone(RowsFunction compute, const Tensors& whole, int64_t size, RowsPredicate comparable = AnyRows);
+// Returns the numbers of samples, ascending, that are tried alone in the place of the missing samples of such a batch:
+// powers of two, so that few have to be proven, and three quarters of the batch.
+std::vector<int64_t> SizesAlone(int64_t batch);
+
+// These prove the same of functions of one tensor, on `input` and on Disturbed(input).
+using BatchFunction = absl::FunctionRef<at::Tensor(const at::Tensor& input)>;
 bool RowsAreIndependent(BatchFunction compute, const at::Tensor& input, const at::Tensor& output);
-
-// Whether `size` samples alone give what they give in the whole batch.
 bool RowsComputeAlone(BatchFunction compute, const at::Tensor& input, const at::Tensor& output, int64_t size);
 
 }  // namespace egeria::worker

@@ -10,7 +10,7 @@
 namespace egeria::cache {
 namespace {
 
-// Dense, row-major and on the host.
+// Returns the tensor dense, row-major and on the host.
 at::Tensor OnHost(const at::Tensor& tensor) { return tensor.detach().to(at::kCPU).contiguous(); }
 
 std::vector<EntryTensor> Describe(const std::vector<at::Tensor>& row) {
@@ -50,11 +50,9 @@ CachedBatch ActivationCache::Take(const std::vector<uint64_t>& samples, const st
   return reader_.Take(samples, input_hashes, absl::Seconds(patience_seconds));
 }
 
-void ActivationCache::Drop(const Fingerprint& prefix, CacheClient::Scope scope) {
-  const bool of_use =
-      scope == CacheClient::Scope::kAll || (scope == CacheClient::Scope::kPrefix) == (prefix == prefix_);
-  if (of_use) reader_.Rest();
-  client_->Drop(prefix, scope);
+void ActivationCache::Drop(const Fingerprint& prefix) {
+  if (prefix == prefix_) reader_.Rest();
+  client_->Drop(prefix);
 }
 
 void ActivationCache::Stop() {

@@ -15,7 +15,7 @@
 
 namespace egeria::cache {
 
-// A training process's line to its node's egeria-cache, for tensors of one frozen prefix at a time. Used from the
+// Is a training process's line to its node's egeria-cache, for tensors of one frozen prefix at a time. Used from the
 // training thread; in a forked child every method does nothing. Nothing here fails but Start().
 class ActivationCache {
  public:
@@ -23,7 +23,7 @@ class ActivationCache {
     std::string address;
     std::string job_id;
     c10::Device device = c10::kCPU;
-    // The others are CacheClient's.
+    // The fields from here on are CacheClient's.
     StorageFormat format = StorageFormat::kExact;
     int64_t quota_bytes = 0;
     size_t shared_bytes = CacheClient::Options().shared_bytes;
@@ -33,24 +33,24 @@ class ActivationCache {
   // Errors: INVALID_ARGUMENT a bad address, or a job id that is no UUID.
   static absl::StatusOr<std::shared_ptr<ActivationCache>> Start(const Options& options);
 
-  // From now on Take() and Put() are of this prefix.
+  // Take() and Put() are about this prefix from now on.
   void Use(const Fingerprint& prefix);
   void Expect(const std::vector<std::vector<uint64_t>>& batches) { reader_.Expect(batches); }
-  // As BatchReader::Take().
+  // Does what BatchReader::Take() does.
   CachedBatch Take(const std::vector<uint64_t>& samples, const std::vector<uint64_t>& input_hashes,
                    double patience_seconds);
   // b x ... tensors on any device, a row for each sample, copied. Returns how many samples wait to be written.
   // Errors: INVALID_ARGUMENT the tensors have another number of rows, or a type that the wire has not.
   absl::StatusOr<int64_t> Put(const std::vector<uint64_t>& samples, const std::vector<uint64_t>& input_hashes,
                               const std::vector<at::Tensor>& tensors);
-  // As CacheClient::Drop(). Where the prefix in use is among it, what was read ahead goes, too.
-  void Drop(const Fingerprint& prefix, CacheClient::Scope scope);
+  // Does what CacheClient::Drop() does. What was read ahead of this prefix goes too.
+  void Drop(const Fingerprint& prefix);
   // Ends the threads, within a second. Idempotent.
   void Stop();
 
   CacheClient& client() { return *client_; }
   BatchReader& reader() { return reader_; }
-  // With the daemon, of one lookup.
+  // How long one lookup may wait for the daemon.
   absl::Duration patience() const { return patience_; }
 
  private:

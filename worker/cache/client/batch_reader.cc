@@ -63,7 +63,7 @@ SampleOutcome OutcomeOf(CacheClient::Outcome outcome) {
   return SampleOutcome::kLate;
 }
 
-// Whether rows of the tensors are what the entry has.
+// Returns whether rows of the tensors are what the entry has.
 bool Fits(const std::vector<at::Tensor>& tensors, const std::vector<EntryTensor>& entry) {
   if (tensors.size() != entry.size()) return false;
   for (size_t t = 0; t < tensors.size(); ++t) {
@@ -74,11 +74,9 @@ bool Fits(const std::vector<at::Tensor>& tensors, const std::vector<EntryTensor>
   return true;
 }
 
-}  // namespace
-
-const char* SampleOutcomeName(SampleOutcome outcome) {
+const char* MissReason(SampleOutcome outcome) {
   switch (outcome) {
-    case SampleOutcome::kHit: return "hit";
+    case SampleOutcome::kHit: return "";
     case SampleOutcome::kAbsent: return "absent";
     case SampleOutcome::kOtherInput: return "other_input";
     case SampleOutcome::kCorrupt: return "corrupt";
@@ -86,6 +84,14 @@ const char* SampleOutcomeName(SampleOutcome outcome) {
     case SampleOutcome::kShapeMismatch: return "unfit";
   }
   return "unknown";
+}
+
+}  // namespace
+
+std::vector<std::string> MissReasons(const std::vector<SampleOutcome>& outcomes) {
+  std::vector<std::string> reasons;
+  for (const SampleOutcome outcome : outcomes) reasons.emplace_back(MissReason(outcome));
+  return reasons;
 }
 
 class BatchReader::Impl {

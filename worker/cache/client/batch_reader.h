@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
@@ -24,8 +25,8 @@ enum class SampleOutcome : uint8_t {
   kShapeMismatch,  // its tensors are of another type or shape than those of the samples before it
 };
 
-// "hit", "absent", "other_input" and so on.
-const char* SampleOutcomeName(SampleOutcome outcome);
+// Says for each sample why it is a miss ("absent", "other_input" and so on), or "" for a hit.
+std::vector<std::string> MissReasons(const std::vector<SampleOutcome>& outcomes);
 
 struct CachedBatch {
   // The tensors are b x ..., dense and row-major, on the reader's device, and nobody else's; the rows of misses hold
@@ -44,16 +45,16 @@ class BatchReader {
  public:
   struct Options {
     c10::Device device = c10::kCPU;
-    size_t ahead_bytes = size_t{512} << 20;  // of host memory; one batch is always read ahead
+    size_t ahead_bytes = size_t{512} << 20;  // host memory for reading ahead; one batch is always read ahead
   };
   struct Counters {
-    int64_t hits = 0;  // samples, as the outcomes
+    int64_t hits = 0;  // samples, as are all down to unfit
     int64_t absent = 0;
     int64_t other_input = 0;
     int64_t corrupt = 0;
     int64_t late = 0;
     int64_t unfit = 0;
-    int64_t batches_ahead = 0;  // were there when they were asked for
+    int64_t batches_ahead = 0;  // batches that were there when they were asked for
     int64_t batches_waited_for = 0;
     int64_t batches_late = 0;
     double waited_seconds = 0;

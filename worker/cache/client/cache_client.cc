@@ -69,8 +69,8 @@ bool CacheClient::Offer(const Fingerprint& prefix, uint64_t sample, uint64_t inp
   return impl_.Call([&](Impl& impl) { return impl.writes.Offer(impl.Stored(prefix), sample, input_hash, tensors); });
 }
 
-void CacheClient::Drop(const Fingerprint& prefix, Scope scope) {
-  impl_.Call([&](Impl& impl) { impl.writes.Drop(impl.Stored(prefix), scope); });
+void CacheClient::Drop(const Fingerprint& prefix) {
+  impl_.Call([&](Impl& impl) { impl.writes.Drop(impl.Stored(prefix)); });
 }
 
 bool CacheClient::Flush(absl::Duration patience) {

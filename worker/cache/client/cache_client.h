@@ -20,7 +20,7 @@ namespace egeria::cache {
 
 struct PendingLookup;
 
-// A training process's line to the egeria-cache of its node.
+// Is a training process's line to the egeria-cache of its node.
 //
 // Nothing here fails: without a daemon, or with one that is slow or has ended, every lookup is a miss and every offer
 // is dropped, and a thread of the client's own attaches anew when the daemon is back. What a lookup finds has been
@@ -31,15 +31,15 @@ struct PendingLookup;
 class CacheClient {
  public:
   struct Options {
-    rpc::Address address;                     // of the daemon, a Unix socket
+    rpc::Address address;                     // the daemon's, a Unix socket
     JobId name;                               // the job, whose entries no other job sees
     int64_t quota_bytes = 0;                  // 0: the daemon's
-    size_t shared_bytes = size_t{128} << 20;  // of shared memory; a third for offers, the others for lookups
-    size_t queue_bytes = size_t{128} << 20;   // of offers that wait to be written
-    // In which entries are written. Those in any format are read, but rounded ones only where the format is the same.
+    size_t shared_bytes = size_t{128} << 20;  // shared memory; a third for offers, the rest for lookups
+    size_t queue_bytes = size_t{128} << 20;   // offers that wait to be written
+    // Entries are written in this format. They are read in any, but rounded ones only where the format is the same.
     StorageFormat format = StorageFormat::kExact;
-    absl::Duration patience =
-        absl::Milliseconds(250);  // with the daemon, besides what reading takes; what is later is a miss
+    // The daemon is waited for so long, besides what reading takes; what is later is a miss.
+    absl::Duration patience = absl::Milliseconds(250);
   };
 
   struct LookupCounters {
@@ -56,8 +56,8 @@ class CacheClient {
     int64_t stored = 0;
     int64_t refused = 0;  // over quota, no space, or the store failed
 
-    // Of the newest prefix, where the format is not exact: what its entries would take, and what they do; and by how
-    // much its values were rounded, as root mean square and at most, both over the values' root mean square.
+    // These are about the newest prefix, where the format is not exact: what its entries would take, and what they do;
+    // and by how much its values were rounded, as root mean square and at most, both over the values' root mean square.
     int64_t exact_bytes = 0;
     int64_t format_bytes = 0;
     double rounding = 0;
@@ -79,26 +79,26 @@ class CacheClient {
 
   // Looks samples of one prefix up. `found` is called for each that is found, in order, with its position and its
   // entry, which is valid during the call. Waits for the daemon as long as `patience` says and a slow disk takes, for
-  // each part of what is asked for that fits into the shared memory; one that was too slow is left alone for a second,
-  // and twice as long each time, up to a minute. `entry_bytes`: EntrySize() of what is expected; longer entries are not
-  // found.
+  // each part of what is asked for that fits into the shared memory. A daemon that was too slow is left alone for a
+  // second, and twice as long each time, up to a minute. `entry_bytes` is EntrySize() of what is expected; longer
+  // entries are not found.
   std::vector<Outcome> Lookup(const Fingerprint& prefix, std::span<const uint64_t> samples, size_t entry_bytes,
                               absl::FunctionRef<void(size_t position, const Entry&)> found);
 
-  // Lookup() in two parts: the daemon reads while what was asked for before is finished. Of more than kMaxLookups
-  // under way the last ones find nothing. One that is let go of unfinished waits for the daemon all the same.
+  // Together these do what Lookup() does: the daemon reads while what was asked for before is finished. Where more than
+  // kMaxLookups are under way the last ones find nothing. One that is let go of unfinished waits for the daemon all the
+  // same.
   static constexpr size_t kMaxLookups = 2;
   std::shared_ptr<PendingLookup> StartLookup(const Fingerprint& prefix, std::span<const uint64_t> samples,
                                              size_t entry_bytes);
   std::vector<Outcome> FinishLookup(PendingLookup* lookup,
                                     absl::FunctionRef<void(size_t position, const Entry&)> found);
 
-  // Takes copies of entries to be written when there is time. False where they are dropped.
+  // Takes copies of entries to be written when there is time. Returns false where they are dropped.
   bool Offer(const Fingerprint& prefix, uint64_t sample, uint64_t input_hash, std::span<const EntryTensor> tensors);
 
-  // Forgets this prefix, all but this one, or the whole job; in the background, in order with the offers.
-  enum class Scope { kPrefix, kOthers, kAll };
-  void Drop(const Fingerprint& prefix, Scope scope);
+  // Forgets this prefix, in the background, in order with the offers.
+  void Drop(const Fingerprint& prefix);
 
   // Waits until all that was offered and dropped before has been done, or given up; false after `patience`.
   bool Flush(absl::Duration patience);

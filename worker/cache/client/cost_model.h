@@ -17,7 +17,7 @@ namespace egeria::cache {
 // of the frozen layers (kSwitchOn of it, to be switched on), and so do, on average, the last kRemembered passes that
 // asked, those that had to compute in the end among them. It is left off where that is not so, to be tried again after
 // kFirstRest passes, and after twice as many each time. It is off as well where three epochs have brought no skipped
-// pass: the first stores, and the last batches of a short one may be asked for before they are written.
+// pass: the first epoch stores, and the last batches of a short one may be asked for before they are written.
 //
 // A sample's activation is the same in two epochs only if its input is. So nothing is done before SamplesRepeat(true).
 //
@@ -25,7 +25,7 @@ namespace egeria::cache {
 class CostModel {
  public:
   static constexpr size_t kEnough = 8;       // measurements, for a decision
-  static constexpr size_t kRemembered = 31;  // of which the median counts, where nothing else is said
+  static constexpr size_t kRemembered = 31;  // measurements, whose median counts where nothing else is said
   static constexpr double kSwitchOn = 0.9;
   static constexpr int64_t kFirstRest = 512;  // passes
   static constexpr int64_t kLongestRest = 65'536;
@@ -33,49 +33,49 @@ class CostModel {
   static constexpr double kLongestPatience = 0.25;  // seconds
 
   enum class State {
-    kUnknown,  // whether samples repeat
-    kTrying,   // goes through the cache, for measurements
+    kUnknown,  // nobody has said whether samples repeat
+    kTrying,   // passes go through the cache, for measurements
     kOn,
     kOff,
   };
 
-  // At the beginning of a training pass: whether it goes through the cache.
+  // A training pass begins; returns whether it goes through the cache.
   bool Use();
 
-  // Whether samples come to the model as they came before; false switches off until true is said.
+  // Samples come to the model as they came before, or not; false switches off until true is said.
   void SamplesRepeat(bool repeat);
 
   // A pass was computed as usual: the frozen layers took so long.
   void Computed(double seconds);
-  // A pass went through the cache, and the frozen layers were computed nevertheless: what was spent on asking, hashing
-  // and keeping.
+  // A pass went through the cache, and the frozen layers were computed nevertheless. `seconds` were spent on asking,
+  // hashing and keeping.
   void Filled(double seconds);
-  // A pass in which the frozen layers were skipped: what was spent until their results were there, those of misses
-  // included, and the share of samples that was in the cache.
+  // The frozen layers were skipped in a pass. `seconds` were spent until their results were there, those of misses
+  // included; `hit_share` of the samples was in the cache.
   void Fetched(double seconds, double hit_share);
-  // Other seconds that the cache has cost, such as those of a proof.
+  // The cache has cost other seconds, such as those of a proof.
   void Spent(double seconds);
   // Every sample has come again since Use() has begun to return true, or since the last call.
   void EpochPassed();
 
   struct Estimates {
     State state = State::kUnknown;
-    std::optional<double> forward_seconds;  // of the frozen layers, a pass
-    std::optional<double> fetch_seconds;    // of a skipped pass
+    std::optional<double> forward_seconds;  // a pass of the frozen layers
+    std::optional<double> fetch_seconds;    // a skipped pass
     double saved_seconds = 0;               // so far, less what was spent
     std::string reason;                     // for people
   };
   Estimates estimates() const;
   State state() const { return state_; }
-  // So far: all that was told to Filled(), Fetched() and Spent().
+  // All that was told to Filled(), Fetched() and Spent() so far.
   double spent_seconds() const { return spent_seconds_; }
 
-  // Seconds that a pass may wait for the cache: kPatienceShare of what it could save, and no more than
+  // A pass may wait so many seconds for the cache: kPatienceShare of what it could save, and no more than
   // kLongestPatience; 0 while that is not known.
   double patience() const;
 
  private:
-  // The last kRemembered of a quantity.
+  // Holds the last kRemembered values of a quantity.
   class Recent {
    public:
     void Add(double value);

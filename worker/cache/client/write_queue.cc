@@ -17,15 +17,6 @@ constexpr std::chrono::seconds kPatience{5};
 constexpr size_t kMaxOwed = 64;
 constexpr size_t kMaxStreamedWrite = size_t{16} << 20;
 
-v1::DropRequest::Scope ToProto(CacheClient::Scope scope) {
-  switch (scope) {
-    case CacheClient::Scope::kAll: return v1::DropRequest::ALL;
-    case CacheClient::Scope::kOthers: return v1::DropRequest::OTHERS;
-    case CacheClient::Scope::kPrefix: break;
-  }
-  return v1::DropRequest::PREFIX;
-}
-
 using Entries = std::vector<std::vector<std::byte>>;
 using PutWriter = grpc::ClientWriterInterface<v1::PutRequest>;
 
@@ -95,10 +86,10 @@ bool WriteQueue::Offer(const Fingerprint& prefix, uint64_t sample, uint64_t inpu
   return true;
 }
 
-void WriteQueue::Drop(const Fingerprint& prefix, CacheClient::Scope scope) { Push(Forget{prefix, ToProto(scope), {}}); }
+void WriteQueue::Drop(const Fingerprint& prefix) { Push(Forget{prefix, {}}); }
 
 void WriteQueue::DropSamples(const Fingerprint& prefix, std::vector<uint64_t> samples) {
-  Push(Forget{prefix, v1::DropRequest::SAMPLES, std::move(samples)});
+  Push(Forget{prefix, std::move(samples)});
 }
 
 bool WriteQueue::Reserve(const Fingerprint& prefix, size_t bytes) {
@@ -219,7 +210,7 @@ void WriteQueue::WriteSome(const Line& line, std::vector<Write> writes) {
                                      : SendAsChunks(entries, request, *writer);
   writer->WritesDone();
   const grpc::Status status = writer->Finish();
-  // The daemon may still read there: this memory is not written to again.
+  // The daemon may still read this memory, so that it is not written to again.
   if (line.memory != nullptr && status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) attachment_.GiveUp(line);
   good = status.ok() && good;
   const MutexLock lock(&mutex_);
@@ -233,7 +224,7 @@ void WriteQueue::Send(const Line& line, const Forget& forget) {
   v1::DropRequest request;
   request.set_session(line.session);
   request.set_fingerprint(RawBytes(forget.prefix));
-  request.set_scope(forget.scope);
+  request.set_scope(forget.samples.empty() ? v1::DropRequest::PREFIX : v1::DropRequest::SAMPLES);
   request.mutable_samples()->Add(forget.samples.begin(), forget.samples.end());
   v1::DropResponse response;
   grpc::ClientContext context;

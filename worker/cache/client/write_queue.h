@@ -28,14 +28,14 @@ class WriteQueue {
   WriteQueue(const CacheClient::Options& options, Attachment* attachment);
 
   void Start();
-  // Ends the thread; what waits is dropped. Idempotent.
+  // Ends the thread, and drops what waits. Idempotent.
   void Stop();
   // This line is to be used from now on.
   void Follow(const Line& line);
 
-  // False where it is dropped, or refused because it is longer than any can be. `tensors` are copied.
+  // Returns false where the entry is dropped, or refused because it is longer than any can be. `tensors` are copied.
   bool Offer(const Fingerprint& prefix, uint64_t sample, uint64_t input_hash, std::span<const EntryTensor> tensors);
-  void Drop(const Fingerprint& prefix, CacheClient::Scope scope);
+  void Drop(const Fingerprint& prefix);
   void DropSamples(const Fingerprint& prefix, std::vector<uint64_t> samples);
   bool Flush(absl::Duration patience);
 
@@ -45,15 +45,14 @@ class WriteQueue {
   using Write = PendingEntry;
   struct Forget {
     Fingerprint prefix;
-    v1::DropRequest::Scope scope;
-    std::vector<uint64_t> samples;
+    std::vector<uint64_t> samples;  // none: the whole prefix
   };
   using Task = std::variant<Write, Forget>;
 
   // One call to the daemon: as many writes in a row as fit into it, or one request to forget.
   struct Batch {
     Line line;
-    std::vector<Write> writes;  // all of one prefix
+    std::vector<Write> writes;  // they have the same prefix
     std::optional<Forget> forget;
   };
 
@@ -68,7 +67,7 @@ class WriteQueue {
   void Send(const Line& line, const Forget& forget);
   // Keeps a request that the daemon could not be told, until there is a line again.
   void Owe(Forget forget) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Makes Stop() cancel the call of this context. False where it has been called.
+  // Makes Stop() cancel the call of this context. Returns false where Stop() has been called.
   bool Begin(grpc::ClientContext* context);
 
   const size_t queue_bytes_;

@@ -376,23 +376,6 @@ int64_t ActivationStore::DropPrefix(const JobId& name, const Fingerprint& prefix
   return freed;
 }
 
-int64_t ActivationStore::DropOthers(const JobId& name, const Fingerprint* kept) {
-  int64_t freed = 0;
-  {
-    const MutexLock lock(&mutex_);
-    const auto space = namespaces_.find(name);
-    if (space == namespaces_.end()) return 0;
-    auto& prefixes = space->second.prefixes;
-    for (auto family = prefixes.begin(); family != prefixes.end();) {
-      const auto next = std::next(family);
-      if (kept == nullptr || family->first != *kept) freed += Remove(&space->second, family);
-      family = next;
-    }
-  }
-  DropRemoved();
-  return freed;
-}
-
 ActivationStore::Totals ActivationStore::totals() const {
   const MutexLock lock(&mutex_);
   Totals totals;

@@ -86,9 +86,8 @@ class ActivationStore {
   // until its prefix goes.
   void Discard(const JobId& name, const Fingerprint& prefix, uint64_t sample);
 
-  // Both return the bytes freed.
+  // Returns the bytes freed.
   int64_t DropPrefix(const JobId& name, const Fingerprint& prefix);
-  int64_t DropOthers(const JobId& name, const Fingerprint* kept);  // null: the whole namespace
 
   Totals totals() const;
 

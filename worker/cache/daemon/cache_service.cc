@@ -259,10 +259,6 @@ grpc::Status CacheService::Drop(grpc::ServerContext* context, const v1::DropRequ
                                 v1::DropResponse* response) {
   const auto session = Find(request->session());
   if (!session.ok()) return rpc::ToGrpc(session.status());
-  if (request->scope() == v1::DropRequest::ALL) {
-    response->set_bytes(store_->DropOthers((*session)->name, nullptr));
-    return grpc::Status::OK;
-  }
   const auto prefix = FingerprintOf(request->fingerprint());
   if (!prefix.ok()) return rpc::ToGrpc(prefix.status());
   if (request->scope() == v1::DropRequest::SAMPLES) {
@@ -270,8 +266,7 @@ grpc::Status CacheService::Drop(grpc::ServerContext* context, const v1::DropRequ
     for (const uint64_t sample : request->samples()) store_->Discard((*session)->name, *prefix, sample);
     return grpc::Status::OK;
   }
-  response->set_bytes(request->scope() == v1::DropRequest::OTHERS ? store_->DropOthers((*session)->name, &*prefix)
-                                                                  : store_->DropPrefix((*session)->name, *prefix));
+  response->set_bytes(store_->DropPrefix((*session)->name, *prefix));
   return grpc::Status::OK;
 }
 

@@ -11,6 +11,7 @@
 
 #include "common/base/log.h"
 #include "worker/cache/client/activation_cache.h"
+#include "worker/cache/client/pass_ledger.h"
 #include "worker/python/native/interpreter.h"
 #include "worker/python/native/job_dict.h"
 #include "worker/python/native/python_link.h"
@@ -170,25 +171,11 @@ void SetAccount(PythonLink& link, worker::TimeLedger& account) {
   link.Use([&](RankLink& rank) { rank.SetAccount(std::move(totals)); });
 }
 
-void SetCacheTotals(PythonLink& link, const std::map<std::string, int64_t>& counters,
-                    std::map<std::string, int64_t> misses, const py::dict& estimates, ActivationCache* cache) {
-  const auto count = [&](const char* name) {
-    const auto found = counters.find(name);
-    return found == counters.end() ? 0 : found->second;
-  };
-  worker::CacheTotals totals;
-  totals.hits = count("hits");
-  totals.misses = std::move(misses);
-  totals.passes = count("passes");
-  totals.passes_skipped = count("passes_skipped");
-  totals.proofs = count("proofs");
-  totals.audits = count("audits");
-  if (cache != nullptr) AddReading(*cache, &totals);
-  totals.saved_seconds = estimates["saved_seconds"].cast<double>();
-  totals.forward_seconds = estimates["forward_seconds"].cast<std::optional<double>>().value_or(0);
-  totals.fetch_seconds = estimates["fetch_seconds"].cast<std::optional<double>>().value_or(0);
-  totals.state = estimates["state"].cast<std::string>();
-  totals.reason = estimates["reason"].cast<std::string>();
+void SetCacheTotals(PythonLink& link, const cache::PassLedger& ledger, const std::string& state,
+                    const std::string& reason, cache::ActivationCache* cache) {
+  worker::CacheTotals totals = worker::TotalsOf(ledger, cache);
+  totals.state = state;
+  totals.reason = reason;
   const Release release;
   link.Use([&](RankLink& rank) { rank.SetCacheTotals(std::move(totals)); });
 }
@@ -269,9 +256,9 @@ void DefineLink(py::module_& module) {
       .def("record_dropped_sample", Locked(&RankLink::RecordDroppedSample), Unlocked())
       .def("set_totals", Locked(&RankLink::SetModelTotals), "frozen_share"_a = 0.0, "bytes_reduced"_a = 0, Unlocked())
       .def("set_account", &SetAccount, "account"_a, "The metrics show it, and the controller is told of it.")
-      .def("set_cache_totals", &SetCacheTotals, "counters"_a, "misses"_a, "estimates"_a, "cache"_a,
-           "What the metrics say of the cache: Skipper.counters, samples by reason, Worth.estimates(), and "
-           "the ActivationCache, or None.")
+      .def("set_cache_totals", &SetCacheTotals, "ledger"_a, "state"_a, "reason"_a, "cache"_a,
+           "The metrics show it: a PassLedger's books, the state and its reason, and what an ActivationCache, where there "
+           "is one, has read.")
       .def("counters", &CountersOf)
       .def("stop", &Stop, "finished"_a);
 }

@@ -4,7 +4,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -14,13 +13,10 @@
 #include "common/base/log.h"
 #include "common/graph/graph_json.h"
 #include "torch/headeronly/version.h"
-#include "worker/cache/client/activation_cache.h"
-#include "worker/cache/client/content_watch.h"
-#include "worker/cache/client/cost_model.h"
-#include "worker/cache/client/tensor_hash.h"
 #include "worker/commit/parameter_checksum.h"
 #include "worker/freeze/partition.h"
 #include "worker/planning/planned_saving.h"
+#include "worker/python/native/cache_binding.h"
 #include "worker/python/native/interpreter.h"
 #include "worker/python/native/link_binding.h"
 #include "worker/python/native/python_link.h"
@@ -29,8 +25,6 @@
 
 namespace egeria::python {
 namespace {
-
-using cache::ActivationCache;
 
 bool IdenticalOnAllRanks(uint64_t hash, const std::optional<std::string>& group_name) {
   absl::StatusOr<bool> identical = true;
@@ -80,173 +74,6 @@ void SetLogLevel(const std::string& text) {
   ConfigureLogging("egeria", level);
 }
 
-cache::Fingerprint ToFingerprint(const py::bytes& bytes) {
-  const auto view = static_cast<std::string_view>(bytes);
-  cache::Fingerprint fingerprint;
-  if (view.size() != fingerprint.size()) throw py::value_error("a fingerprint has 16 bytes");
-  std::copy(view.begin(), view.end(), fingerprint.begin());
-  return fingerprint;
-}
-
-using SampleIds = std::vector<int64_t>;  // as Python has them; the cache's are their 64 bits
-
-std::vector<uint64_t> Unsigned(const SampleIds& samples) { return {samples.begin(), samples.end()}; }
-
-void ExpectBatches(ActivationCache& self, const std::vector<SampleIds>& batches) {
-  std::vector<std::vector<uint64_t>> expected;
-  for (const SampleIds& samples : batches) expected.push_back(Unsigned(samples));
-  self.Expect(expected);
-}
-
-// Returns a batch's tensors, none where nothing was found, and for each sample the reason why it is a miss, or "".
-py::tuple TakeBatch(ActivationCache& self, const SampleIds& samples, const std::vector<uint64_t>& input_hashes,
-                    double patience_seconds) {
-  if (samples.size() != input_hashes.size()) throw py::value_error("samples and input_hashes differ in length");
-  cache::CachedBatch batch;
-  {
-    const Release release;
-    batch = self.Take(Unsigned(samples), input_hashes, patience_seconds);
-  }
-  py::list reasons;
-  for (const cache::SampleOutcome outcome : batch.outcomes) {
-    reasons.append(outcome == cache::SampleOutcome::kHit ? "" : cache::SampleOutcomeName(outcome));
-  }
-  return py::make_tuple(py::tuple(py::cast(batch.tensors)), reasons);
-}
-
-int64_t PutRows(ActivationCache& self, const SampleIds& samples, const std::vector<uint64_t>& input_hashes,
-                const std::vector<at::Tensor>& tensors) {
-  absl::StatusOr<int64_t> taken;
-  {
-    const Release release;
-    taken = self.Put(Unsigned(samples), input_hashes, tensors);
-  }
-  return ValueOrRaise(std::move(taken));
-}
-
-void DropPrefixes(ActivationCache& self, const py::bytes& prefix, const std::string& scope) {
-  using Scope = cache::CacheClient::Scope;
-  if (scope != "prefix" && scope != "others" && scope != "all") {
-    throw py::value_error("scope is prefix, others or all");
-  }
-  const cache::Fingerprint fingerprint = ToFingerprint(prefix);
-  const Release release;
-  self.Drop(fingerprint, scope == "prefix" ? Scope::kPrefix : scope == "others" ? Scope::kOthers : Scope::kAll);
-}
-
-py::dict CacheCounters(ActivationCache& self) {
-  const cache::CacheClient::Counters line = self.client().counters();
-  const cache::BatchReader::Counters reader = self.reader().counters();
-  py::dict out;
-  out["hits"] = reader.hits;
-  out["absent"] = reader.absent;
-  out["other_input"] = reader.other_input;
-  out["corrupt"] = reader.corrupt;
-  out["late"] = reader.late;
-  out["unfit"] = reader.unfit;
-  out["batches_ahead"] = reader.batches_ahead;
-  out["batches_waited_for"] = reader.batches_waited_for;
-  out["batches_late"] = reader.batches_late;
-  out["waited_seconds"] = reader.waited_seconds;
-  out["bytes_read"] = line.bytes_read;
-  out["lookup_seconds"] = line.lookup_seconds;
-  out["offered"] = line.offered;
-  out["dropped"] = line.dropped;
-  out["stored"] = line.stored;
-  out["refused"] = line.refused;
-  out["attached"] = line.attached;
-  out["streamed"] = line.streamed;
-  out["exact_bytes"] = line.exact_bytes;
-  out["format_bytes"] = line.format_bytes;
-  out["rounding"] = line.rounding;
-  out["largest_rounding"] = line.largest_rounding;
-  return out;
-}
-
-// The keys are state, reason and saved_seconds, and forward_seconds and fetch_seconds as far as they are known.
-py::dict EstimatesOf(const cache::CostModel& model) {
-  const cache::CostModel::Estimates estimates = model.estimates();
-  py::dict out;
-  out["state"] = cache::StateName(estimates.state);
-  out["reason"] = estimates.reason;
-  out["saved_seconds"] = estimates.saved_seconds;
-  out["forward_seconds"] = py::cast(estimates.forward_seconds);
-  out["fetch_seconds"] = py::cast(estimates.fetch_seconds);
-  return out;
-}
-
-void DefineCache(py::module_& module) {
-  using namespace pybind11::literals;
-  module.def(
-      "fingerprint",
-      [](const std::string& text, const std::vector<at::Tensor>& tensors) {
-        cache::Fingerprint fingerprint;
-        {
-          const Release release;
-          fingerprint = cache::FingerprintOf(text, tensors);
-        }
-        return py::bytes(cache::RawBytes(fingerprint));
-      },
-      "text"_a, "tensors"_a, "16 bytes over the text and over the element type, shape and bytes of each tensor.");
-  py::class_<cache::ContentWatch>(module, "ContentWatch", "Sees writes to tensors that their versions do not count.")
-      .def(py::init<const std::vector<at::Tensor>&>(), "tensors"_a)
-      .def("unchanged", &cache::ContentWatch::Unchanged,
-           "The next look: at a part of each tensor that is dense in host memory, another one than before.");
-  py::class_<ActivationCache, std::shared_ptr<ActivationCache>>(
-      module, "ActivationCache",
-      "A line to the node's egeria-cache. What fails is a miss, or is dropped. Used from the training thread; in a "
-      "forked child every method does nothing.")
-      .def(py::init([](const std::string& address, const std::string& job_id, const std::string& device,
-                       const std::string& format, int64_t quota_bytes, size_t shared_bytes, double patience_seconds) {
-             if (const absl::Status claimed = ClaimGrpc(); !claimed.ok()) Raise(claimed);
-             return DroppedWithoutLock(
-                 ValueOrRaise(ActivationCache::Start({.address = address,
-                                                      .job_id = job_id,
-                                                      .device = c10::Device(device),
-                                                      .format = ValueOrRaise(cache::StorageFormatOf(format)),
-                                                      .quota_bytes = quota_bytes,
-                                                      .shared_bytes = shared_bytes,
-                                                      .patience = absl::Seconds(patience_seconds)})));
-           }),
-           "address"_a, "job_id"_a, "device"_a = "cpu", "format"_a = "exact", "quota_bytes"_a = 0,
-           "shared_bytes"_a = ActivationCache::Options().shared_bytes,
-           "patience_seconds"_a = absl::ToDoubleSeconds(ActivationCache::Options().patience),
-           "patience_seconds: with the daemon, of one lookup, besides what reading takes.")
-      .def(
-          "use", [](ActivationCache& self, const py::bytes& prefix) { self.Use(ToFingerprint(prefix)); }, "prefix"_a,
-          "What is taken and put from now on is of this prefix.")
-      .def("expect", &ExpectBatches, "batches"_a, py::call_guard<Release>(),
-           "The samples of the batches that are taken next, in order: a hint, to read them ahead.")
-      .def("take", &TakeBatch, "samples"_a, "input_hashes"_a, "patience_seconds"_a,
-           "(b x ... tensors, none where nothing was found; for each sample why it is a miss, or \"\"). The rows of "
-           "misses hold anything. Waits no longer than patience_seconds for what was not read ahead.")
-      .def("put", &PutRows, "samples"_a, "input_hashes"_a, "tensors"_a,
-           "Offers b x ... tensors, a row for each sample; returns how many samples wait to be written.")
-      .def("drop", &DropPrefixes, "prefix"_a, "scope"_a, "Forgets this prefix, the others, or all of the job.")
-      .def(
-          "flush", [](ActivationCache& self, double seconds) { return self.client().Flush(absl::Seconds(seconds)); },
-          "seconds"_a, py::call_guard<Release>(), "Waits until what was offered has been written.")
-      .def("close", &ActivationCache::Stop, py::call_guard<Release>(),
-           "Ends the line, within a second; from then on everything is a miss. Idempotent.")
-      .def_property_readonly("attached", [](ActivationCache& self) { return self.client().attached(); })
-      .def("counters", &CacheCounters);
-  py::class_<cache::CostModel>(
-      module, "CostModel",
-      "Decides whether the training goes through the cache for a frozen prefix: see worker/cache/client/cost_model.h.")
-      .def(py::init<>())
-      .def("use", &cache::CostModel::Use, "At the beginning of a training pass: whether it goes through the cache.")
-      .def("samples_repeat", &cache::CostModel::SamplesRepeat, "repeat"_a)
-      .def("computed", &cache::CostModel::Computed, "seconds"_a, "The frozen layers' forward pass took so long.")
-      .def("filled", &cache::CostModel::Filled, "seconds"_a, "Spent in a pass that was not skipped.")
-      .def("fetched", &cache::CostModel::Fetched, "seconds"_a, "hit_share"_a, "Spent in a skipped pass.")
-      .def("spent", &cache::CostModel::Spent, "seconds"_a, "What else the cache has cost.")
-      .def("epoch_passed", &cache::CostModel::EpochPassed, "Every sample has come again.")
-      .def_property_readonly_static("longest_patience",
-                                    [](const py::object&) { return cache::CostModel::kLongestPatience; })
-      .def_property_readonly("patience", &cache::CostModel::patience, "Seconds that a pass may wait for the cache.")
-      .def("estimates", &EstimatesOf);
-}
-
 }  // namespace
 
 PYBIND11_MODULE(_native, module) {
@@ -256,6 +83,7 @@ PYBIND11_MODULE(_native, module) {
   DefineTimeLedger(module);
   DefineLink(module);
   DefineCache(module);
+  DefineMetrics(module);
   using namespace pybind11::literals;
   module.def("hash_tensors", &worker::HashTensors, "tensors"_a, py::call_guard<Release>(),
              "xxh3-64 over the element type, shape and bytes of each tensor, in order.");

@@ -239,21 +239,17 @@ TEST_F(CacheClientTest, AnEntryLongerThanExpectedIsNoHitAndStays) {
   EXPECT_EQ(Find(*streamed, kFirst, 0, 3), 3);
 }
 
-TEST_F(CacheClientTest, UnfreezingForgetsAPrefixAndFinishingTheJob) {
+TEST_F(CacheClientTest, UnfreezingForgetsAPrefixAndNoOther) {
   const auto client = daemon_.Connect();
   Offer(*client, kFirst, 0, 10);
   Offer(*client, kSecond, 0, 10);
-  client->Drop(kSecond, CacheClient::Scope::kOthers);
+  client->Drop(kFirst);
   ASSERT_TRUE(client->Flush(absl::Seconds(20)));
   EXPECT_EQ(Find(*client, kFirst, 0, 10), 0);
   EXPECT_EQ(Find(*client, kSecond, 0, 10), 10);
-  client->Drop(kSecond, CacheClient::Scope::kPrefix);
+  client->Drop(kSecond);
   ASSERT_TRUE(client->Flush(absl::Seconds(20)));
   EXPECT_EQ(Find(*client, kSecond, 0, 10), 0);
-  Offer(*client, kFirst, 0, 10);
-  client->Drop({}, CacheClient::Scope::kAll);
-  ASSERT_TRUE(client->Flush(absl::Seconds(20)));
-  EXPECT_EQ(Find(*client, kFirst, 0, 10), 0);
 }
 
 TEST_F(CacheClientTest, AKilledDaemonGivesMissesAndARestartedOneGoesOn) {
@@ -276,7 +272,7 @@ TEST_F(CacheClientTest, WhatIsForgottenWhileTheDaemonIsAwayIsGoneWhenItIsBack) {
   Offer(*client, kSecond, 0, 10);
   daemon_.End(SIGTERM);
   ASSERT_TRUE(testing::WaitUntil([&] { return !client->attached(); }));
-  client->Drop(kFirst, CacheClient::Scope::kPrefix);
+  client->Drop(kFirst);
   EXPECT_TRUE(client->Flush(absl::Seconds(20))) << "nobody waits for the daemon";
   daemon_.Start();
   ASSERT_TRUE(testing::WaitUntil([&] { return client->counters().attached == 2; }));
@@ -342,7 +338,7 @@ TEST_F(CacheClientTest, EndsSoonThoughADropIsNotAnswered) {
   const auto client = daemon_.Connect();
   Offer(*client, kFirst, 0, 10);
   daemon_.Signal(SIGSTOP);
-  client->Drop(kFirst, CacheClient::Scope::kPrefix);
+  client->Drop(kFirst);
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   const auto begin = std::chrono::steady_clock::now();
   client->Stop();

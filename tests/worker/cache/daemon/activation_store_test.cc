@@ -114,12 +114,12 @@ TEST_F(ActivationStoreTest, ForgottenPrefixesGiveTheirSpaceBack) {
   }
   Open();  // all is on disk now
   EXPECT_GT(BytesOnDisk(), 10'000'000);
-  EXPECT_GT(store_->DropOthers(kJob, &kSecond), 5'000'000);
+  EXPECT_GT(store_->DropPrefix(kJob, kFirst), 5'000'000);
   EXPECT_EQ(Get(kJob, kFirst, 3), std::nullopt);
   EXPECT_EQ(Get(kJob, kSecond, 3), Entry(3));
   Open();
   EXPECT_LT(BytesOnDisk(), 6'000'000);
-  EXPECT_GT(store_->DropOthers(kJob, nullptr), 5'000'000);
+  EXPECT_GT(store_->DropPrefix(kJob, kSecond), 5'000'000);
   EXPECT_EQ(store_->totals().entries, 0);
   Open();
   EXPECT_LT(BytesOnDisk(), 1'000'000);

@@ -239,14 +239,14 @@ TEST(CacheDiskTest, OfADataSetFourTimesTheQuotaAFourthIsHitAndTheDiskUseStaysUnd
     }
     EXPECT_EQ(filled, 3);
     EXPECT_EQ(client->counters().late, 0);
-    if (prefix == kFirst) client->Drop(kFirst, CacheClient::Scope::kPrefix);
+    if (prefix == kFirst) client->Drop(kFirst);
   }
   EXPECT_GT(watch.most(), kQuota * 8 / 10) << "what is written was not seen";
   EXPECT_LE(watch.most(), kQuota);
   EXPECT_GT(watch.looks(), 100);
   RecordProperty("most_bytes_on_disk_over_quota", std::to_string(static_cast<double>(watch.most()) / kQuota));
   // All of it comes back.
-  client->Drop(kSecond, CacheClient::Scope::kAll);
+  client->Drop(kSecond);
   EXPECT_TRUE(testing::WaitUntil([&] {
     client->Flush(absl::Seconds(20));
     return BytesOnDisk(daemon.store()) < kQuota / 10;

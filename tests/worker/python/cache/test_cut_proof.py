@@ -30,7 +30,7 @@ from torch.utils.checkpoint import checkpoint
 
 import egeria.cache.forward_patches
 from egeria.cache.cut_proof import prove
-from egeria.cache.model_call import Call, UnusualCall, input_hashes
+from egeria.cache.model_call import Call, UnusualCall
 from egeria.cache.prefix_cut import Cut, Refused
 from egeria.cache.skip_checks import check_skippable
 from egeria.freeze.freezer import Freezer
@@ -222,7 +222,28 @@ def test_sub_batches_that_round_otherwise_are_not_used() -> None:
         assert same or size not in cut.sub_batches, size
 
 
+def test_an_interrupt_in_a_proof_is_none_of_the_model() -> None:
+    """What cannot be computed alone is computed with its batch; but whoever interrupts the training wants it to end."""
+
+    class Interrupted(ThreeLayers):
+        def forward(self, x: Tensor) -> Tensor:
+            if len(x) == 1:
+                raise error
+            return super().forward(x)
+
+    torch.manual_seed(0)
+    error: BaseException = ValueError("a whole batch, please")
+    assert 1 not in proof(Interrupted(), 1).sub_batches
+    error = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        proof(Interrupted(), 1)
+
+
 # Calls.
+
+
+def input_hashes(args: tuple[Any, ...], kwargs: dict[str, Any], batch: int) -> list[int]:
+    return Call(args, kwargs, batch).hashes()
 
 
 def test_input_hashes_see_everything() -> None:

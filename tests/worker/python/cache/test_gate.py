@@ -10,9 +10,9 @@ import torch
 from skipping_runs import DictStore
 from torch import Tensor, nn
 
-from egeria.cache.activation_store import Fetched
 from egeria.cache.gate import CacheGate
 from egeria.cache.module_fingerprint import ModuleFingerprint
+from egeria.cache.prefix_store import Fetched
 from egeria.cache.repeated_samples import Repeats
 from egeria.cache.skipper import Skipper
 from egeria.freeze.freezer import Freezer
@@ -96,7 +96,7 @@ class Training:
 
     @property
     def estimates(self) -> dict[str, Any]:
-        return self.skipper.gate.estimates()
+        return self.skipper.gate.ledger.estimates()
 
 
 def test_nothing_is_tried_before_samples_are_known_to_come_again() -> None:
@@ -139,7 +139,7 @@ def test_what_the_training_thread_spends_is_added_up() -> None:
         - training.skipper.counters["proofs"]
         - training.skipper.counters["miss_off"] // 8
     )
-    assert 0.02 * (asked - 1) <= training.skipper.watch.seconds < passed
+    assert 0.02 * (asked - 1) <= training.skipper.gate.watch.seconds < passed
 
 
 def test_a_store_that_is_slower_than_the_layers_is_left_alone() -> None:

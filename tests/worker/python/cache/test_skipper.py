@@ -314,7 +314,7 @@ def frozen_resnet(prefix: int = 3) -> tuple[nn.Module, Skipper, DictStore, list[
     skipper = Skipper(
         model, layers[:prefix], ModuleFingerprint(model, layers, prefix), store, take_ids=lambda batch: at_hand[0]
     )
-    skipper._skippable = 65
+    skipper.gate.ledger.skippable = 65
     return model, skipper, store, at_hand
 
 

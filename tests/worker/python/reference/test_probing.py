@@ -6,6 +6,7 @@ import random
 
 import pytest
 import torch
+from egeria._native import compared, distance
 from recorded_models import Branches, ResNet, call_of, random_statistics
 from torch import nn
 
@@ -13,11 +14,19 @@ from egeria.model.inputs import GraphError, RootInputs
 from egeria.model.isolation import undisturbed
 from egeria.model.modules import partition
 from egeria.reference.graph import export_model
-from egeria.reference.probing import LocalReference, compared, distance, gram, record_calls, sp_loss
+from egeria.reference.probing import LocalReference, record_calls
+
+
+def gram(output: torch.Tensor) -> torch.Tensor:
+    return compared(output, "sp")
+
+
+def sp_loss(training: torch.Tensor, reference: torch.Tensor) -> float:
+    return distance(training, reference, "sp")
 
 
 def test_the_sp_loss_is_that_of_the_controller():
-    # Cases whose values common/plasticity's tests have: equal, scaled, orthogonal.
+    # Cases whose values the tests of common/plasticity have: equal, scaled, orthogonal.
     a = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     assert sp_loss(a, a) == 0.0
     assert sp_loss(a, 7 * a) < 1e-15

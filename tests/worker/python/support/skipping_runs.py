@@ -8,22 +8,42 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from egeria.cache.activation_store import Fetched
 from egeria.cache.module_fingerprint import ModuleFingerprint
+from egeria.cache.prefix_store import Fetched
 from egeria.cache.skipper import Skipper
 from egeria.freeze.freezer import Freezer
 from egeria.model.modules import partition
 
 
+def put_together(rows: Sequence[tuple[Tensor, ...] | None]) -> Fetched:
+    """From each sample's tensors, without the batch dimension; None is a miss ("absent"). Those that do not look like
+    the first one's are misses too ("unfit")."""
+    like = next((row for row in rows if row is not None), None)
+    if like is None:
+        return Fetched((), ["absent"] * len(rows))
+    tensors = tuple(part.new_empty((len(rows), *part.shape)) for part in like)
+    reasons = []
+    for position, row in enumerate(rows):
+        fits = (
+            row is not None
+            and len(row) == len(like)
+            and all(part.shape == other.shape and part.dtype == other.dtype for part, other in zip(row, like))
+        )
+        reasons.append("" if fits else "absent" if row is None else "unfit")
+        for tensor, part in zip(tensors, row if fits else ()):
+            tensor[position] = part
+    return Fetched(tensors, reasons)
+
+
 class DictStore:
-    """An ActivationStore in memory. Rows are kept as they are given, without another look at them."""
+    """A PrefixStore in memory. Rows are kept as they are given, without another look at them."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[int, int], tuple[Tensor, ...]] = {}
         self.stored = 0
 
     def get(self, ids: Sequence[int], input_hashes: Sequence[int], patience: float) -> Fetched:
-        return Fetched.of_rows(self.find(ids, input_hashes))
+        return put_together(self.find(ids, input_hashes))
 
     def find(self, ids: Sequence[int], input_hashes: Sequence[int]) -> list[tuple[Tensor, ...] | None]:
         return [self.rows.get(key) for key in zip(ids, input_hashes)]
@@ -114,7 +134,7 @@ def train(
         skipper = Skipper(
             model, layers[:prefix], ModuleFingerprint(model, layers, prefix), store, take_ids=lambda batch: at_hand[0]
         )
-        skipper._skippable = 0 if audit else 65
+        skipper.gate.ledger.skippable = 0 if audit else 65
     losses = []
     torch.manual_seed(1)
     for number, (ids, args, kwargs) in enumerate(steps):

@@ -12,14 +12,14 @@ from typing import Any
 
 from egeria.cache.stable_text import captured, code_words, name_of, plain_words
 
-# Functions and classes. A model has some dozens of its own, and hundreds of its library's.
-_MOST = 4096
-# Not looked into: what becomes of Python's own shows in bytecode, and torch's version is told by itself.
+# So many functions and classes are read. A model has some dozens of its own, and its library hundreds.
+_MAX_READ = 4096
+# These are not looked into: what becomes of Python's own shows in bytecode, and torch's version is told by itself.
 _FOREIGN = sys.stdlib_module_names | {"egeria", "numpy", "torch"}
 
 
 def program_of(kinds: Iterable[type]) -> str:
-    """In words, the forward functions of these classes of modules, and what they name that is neither torch's nor
+    """Puts into words the forward functions of these classes of modules, and what they name that is neither torch's nor
     Python's own: methods, functions, classes, and global values that are plain; and what those name in turn. A training
     that goes on with other code has another text."""
     walk = _Walk()
@@ -30,7 +30,7 @@ def program_of(kinds: Iterable[type]) -> str:
 
 
 class _Walk:
-    """Over functions, each with the class whose method it is."""
+    """Walks over functions, each with the class whose method it is."""
 
     def __init__(self) -> None:
         self.words: list[str] = []
@@ -38,7 +38,7 @@ class _Walk:
         self._ahead: list[tuple[Any, type | None]] = []
 
     def use(self, name: str, value: Any, owner: type | None) -> None:
-        """Some function names this value; None: it is nowhere to be found."""
+        """Notes a value that some function names; None is a name that stands for nothing."""
         if value is None:
             return
         if (plain := plain_words(value)) is not None:
@@ -48,7 +48,7 @@ class _Walk:
             self._ahead.append((value, owner))
 
     def run(self) -> None:
-        while self._ahead and len(self._met) < _MOST:
+        while self._ahead and len(self._met) < _MAX_READ:
             value, owner = self._ahead.pop()
             if isinstance(value, (staticmethod, classmethod, types.MethodType)):
                 self.use("", value.__func__, owner)
@@ -82,7 +82,7 @@ class _Walk:
 
 
 def _names_in(code: types.CodeType) -> tuple[list[str], list[str]]:
-    """The attributes and the globals that it names."""
+    """Returns the attributes and the globals that the code names."""
     attributes, names = [], []
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):

@@ -1,4 +1,4 @@
-"""Finds the submodules that can be skipped with a frozen prefix, and those of them that the rest depends on."""
+"""This file finds the submodules that can be skipped with a frozen prefix, and those that the rest depends on."""
 
 from __future__ import annotations
 
@@ -6,29 +6,27 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from egeria.cache.cut_width import widest_cut
-from egeria.cache.dataflow import Dataflow
+from egeria.cache.dataflow import Dataflow, tensors_in
 from egeria.cache.forward_patches import ForwardPatches
 from egeria.cache.model_call import Call
 from egeria.cache.pass_outcome import Pass, flatten
 from egeria.cache.prefix_cut import Cut, Refused, describe, side_pass
-from egeria.cache.stand_in_outputs import Output, tensors_in
-from egeria.model.modules import LayerModule
+from egeria.cache.stand_in_outputs import Output
+from egeria.model.modules import LayerModule, has_parameters
 
-# Layers whose outputs may be needed at a time: that of the last one, and an early one that a later layer takes
+# The outputs of so many layers may be needed at a time: the last one's, and an early one's that a later layer takes
 # too. Where more are, the cut is not clean: what crosses it grows with every layer that freezes, and the earliest
 # outputs are the largest, so that to fetch them takes longer than to compute them.
-_MOST_AT_A_TIME = 2
+_MAX_AT_A_TIME = 2
 
-# The mark of the batch's rows in a Dataflow.
+# This is the mark of the batch's rows in a Dataflow.
 _INPUT = -1
 
 
 def find_entries(model: nn.Module, frozen: Sequence[LayerModule], call: Call) -> tuple[list[nn.Module], list[str]]:
-    """The outermost submodules of the prefix that a forward pass calls, in the order of their first calls.
+    """Returns the outermost submodules of the prefix that a forward pass calls, in the order of their first calls.
 
     Raises:
       Refused: [CALLED_SEVERAL_TIMES], [NOT_CALLED], [COLLECTIVE].
@@ -103,7 +101,7 @@ def run_as_usual(model: nn.Module, entries: list[nn.Module], names: list[str], c
         flow.mark(call.batched(), [_INPUT])
         with flow:
             value = call.run(model.forward)
-        reached = flow.marks([*_all_tensors(flatten(value)[0]), *model.buffers(), *_attribute_tensors(model)])
+        reached = flow.marks([*tensors_in(flatten(value)[0]), *model.buffers(), *_attribute_tensors(model)])
         _check_keeps_nothing(inside, attributes)
         usual = Pass.after(model, value)
     if len(outputs) < len(entries):
@@ -117,12 +115,12 @@ def run_as_usual(model: nn.Module, entries: list[nn.Module], names: list[str], c
 
 
 def _inner(index: int) -> int:
-    """The mark of what an entry computes inside; `index` itself is that of its output."""
+    """Returns the mark of what an entry computes inside; `index` itself is its output's mark."""
     return _INPUT - 1 - index
 
 
 def _live(reached: frozenset[int], flow: Dataflow, names: Sequence[str]) -> list[int]:
-    """The entries whose outputs are used behind the cut, for values or for decisions."""
+    """Returns the entries whose outputs are used behind the cut, for values or for decisions."""
     # What was decided inside a frozen layer is skipped with it.
     used = reached.union(*(decision.marks for decision in flow.decisions)) - {_INPUT}
     leaks = [index for index in range(len(names)) if _inner(index) in reached]
@@ -135,10 +133,10 @@ def _live(reached: frozenset[int], flow: Dataflow, names: Sequence[str]) -> list
 
 
 def _decides(flow: Dataflow, cut: Cut) -> bool:
-    """Whether a yes or no about the whole batch is asked for before all that crosses the cut is there.
+    """Returns whether a yes or no about the whole batch is asked for before all that crosses the cut is there.
 
     Raises:
-      Refused: [BATCH_DEPENDENT] it is a number, or a shape.
+      Refused: [BATCH_DEPENDENT] what is asked for is a number, or a shape.
     """
     asked = [decision for decision in flow.decisions if decision.position <= cut.live[-1] + 1]
     if not all(decision.yes_or_no for decision in asked):
@@ -149,7 +147,7 @@ def _decides(flow: Dataflow, cut: Cut) -> bool:
 
 
 def _check_keeps_nothing(modules: Sequence[nn.Module], before: Sequence[dict[str, Any]]) -> None:
-    """A frozen layer that changes its attributes would not do so when it is skipped."""
+    """Raises Refused [KEEPS_STATE] for a frozen layer that changes its attributes, since it would not when skipped."""
     for module, attributes in zip(modules, before):
         for name, value in module.__dict__.items():
             if name != "forward" and not _equal(attributes.get(name, attributes), value):
@@ -164,8 +162,8 @@ def _equal(before: Any, after: Any) -> bool:
 
 
 def _leave_running(cut: Cut, batch: int) -> None:
-    """A live layer whose output has no row per sample (a position embedding) is not skipped; whether it can be
-    computed without what is skipped shows when it is tried."""
+    """Takes live layers whose output has no row per sample (a position embedding) out of what is skipped. Whether they
+    can be computed without what is skipped shows when it is tried."""
 
     def by_sample(index: int) -> bool:
         specs = cut.outputs[index].tensors
@@ -184,8 +182,8 @@ def _leave_running(cut: Cut, batch: int) -> None:
 
 def _check_width(model: nn.Module, entries: Sequence[nn.Module], call: Call) -> None:
     """Looks at all of the model, so that a model whose cuts are not clean is refused at each of them alike."""
-    needed = widest_cut(model, entries, call)
-    if len(needed) > _MOST_AT_A_TIME:
+    needed = _widest_cut(model, entries, call)
+    if len(needed) > _MAX_AT_A_TIME:
         shown = ", ".join(f"'{name}'" for name in needed[:4]) + (", ..." if len(needed) > 4 else "")
         raise Refused(
             "TOO_MANY_TENSORS",
@@ -194,16 +192,69 @@ def _check_width(model: nn.Module, entries: Sequence[nn.Module], call: Call) -> 
         )
 
 
-def _all_tensors(value: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
+def _widest_cut(model: nn.Module, entries: Sequence[nn.Module], call: Call) -> list[str]:
+    """Returns the layers whose outputs are still needed at the place between two layers, frozen or not, where most are;
+    in the order of their calls.
+
+    A chain of layers needs one, a model that takes one early output along two (DeepLabv3+). A model that joins several
+    stages again with later ones (U-Net), or returns what each layer gives (hidden states), needs more the deeper one
+    looks.
+
+    Args:
+      entries: layers, whatever is inside them. The other layers are the outermost submodules with weights that have
+        none of these inside.
+    """
+    flow = Dataflow()
+    names: list[str] = []
+    busy: list[nn.Module] = []  # at most one: the layer that is being computed
+
+    def follow(module: nn.Module, name: str) -> Callable[..., Any]:
+        def function(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            if busy:
+                return original(*args, **kwargs)
+            mark = len(names)
+            names.append(name)
+            busy.append(module)
+            try:
+                with flow.part(mark):
+                    value = original(*args, **kwargs)
+            finally:
+                busy.pop()
+            for tensor in tensors_in(value):  # a table that is the same for all samples crosses no cut
+                if tensor.layout is torch.strided:
+                    flow.mark([tensor], [mark] if tensor.shape[:1] == (call.batch,) else [])
+            return value
+
+        return function
+
+    with ForwardPatches() as patches, side_pass(model):
+        for name, module in _layers(model, entries):
+            patches.replace(module, follow(module, name))
+        with flow:
+            value = call.run(model.forward)
+        needed_in_the_end = flow.marks(tensors_in(flatten(value)[0]))
+    last_use = {**flow.last_use, **dict.fromkeys(needed_in_the_end, len(names))}
+    cuts = [[layer for layer in range(end + 1) if last_use.get(layer, 0) > end] for end in range(len(names))]
+    return [names[layer] for layer in max(cuts, key=len, default=[])]
+
+
+def _layers(model: nn.Module, entries: Sequence[nn.Module]) -> list[tuple[str, nn.Module]]:
+    """Returns the submodules that may turn out to be outermost layers when the model runs."""
+    inside = {inner for entry in entries for inner in entry.modules()} - set(entries)
+    around = {module for module in model.modules() if not set(entries).isdisjoint(module.modules())} - set(entries)
+    return [
+        (name, module)
+        for name, module in model.named_modules()
+        if module not in inside and module not in around and has_parameters(module)
+    ]
 
 
 def _attribute_tensors(model: nn.Module) -> list[Tensor]:
-    """Tensors that the forward pass may have left in attributes, for somebody to read."""
+    """Returns tensors that the forward pass may have left in attributes, for somebody to read."""
     return [
         tensor
         for module in model.modules()
         for name, value in module.__dict__.items()
         if name not in ("_parameters", "_buffers", "_modules")
-        for tensor in _all_tensors(value)
+        for tensor in tensors_in(value)
     ]

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from egeria import _native
 from egeria.cache.cut_finding import find_entries, run_as_usual
 from egeria.cache.dataflow import Collective
 from egeria.cache.forward_patches import ForwardPatches
 from egeria.cache.model_call import Call
-from egeria.cache.pass_outcome import Pass, compare
+from egeria.cache.pass_outcome import Pass, compare, same
 from egeria.cache.prefix_cut import Cut, Refused, random_states, side_pass
-from egeria.cache.sample_proof import prove_places, sub_batches
 from egeria.cache.skip_checks import check_skippable
 from egeria.model.modules import LayerModule
 
@@ -30,15 +30,15 @@ def prove(model: nn.Module, frozen: Sequence[LayerModule], call: Call) -> Cut:
        that results of different batches may be mixed. The same with fewer samples, which only says which numbers
        of samples may be computed alone.
 
-    Nothing of it stays: random states, buffers, gradients, attributes are as before.
+    Nothing of it stays: random states, buffers, gradients and attributes are as before.
 
     Args:
       model: unwrapped, in training mode, with `frozen` frozen.
 
     Raises:
-      Refused: it is not so. Whatever the model raises is [RAISES]. Names that come from here: OUTPUT_DIFFERS,
-        GRADIENT_DIFFERS, RANDOM; all others from check_skippable(), find_entries(), run_as_usual(),
-        prove_places().
+      Refused: it is not so. Whatever the model raises is [RAISES]. Names that are raised here: OUTPUT_DIFFERS,
+        GRADIENT_DIFFERS, RANDOM, BATCH_DEPENDENT; all others from check_skippable(), find_entries(),
+        run_as_usual().
     """
     check_skippable(model, frozen)
     try:
@@ -57,19 +57,43 @@ def _prove(model: nn.Module, frozen: Sequence[LayerModule], call: Call) -> Cut:
     crossing = _compute_live(model, cut, call)
     rows = list(zip(*(tensor.unbind(0) for tensor in crossing)))
     compare(usual, _run_skipping(model, cut, call, rows), model)
-    cut.sub_batches = tuple(sub_batches(model, cut, call, crossing))
-    prove_places(model, cut, call, crossing)
-    disturbed = call.disturbed()
-    if disturbed is not None:
-        crossing = cut.compute(model, disturbed)
-        prove_places(model, cut, disturbed, crossing)
-        others = set(sub_batches(model, cut, disturbed, crossing))
-        cut.sub_batches = tuple(size for size in cut.sub_batches if size in others)
+    cut.sub_batches = tuple(_native.sizes_alone(call.batch))
+    _prove_rows(model, cut, call, crossing)
+    if (disturbed := call.disturbed()) is not None:
+        _prove_rows(model, cut, disturbed, cut.compute(model, disturbed))
     return cut
 
 
+def _prove_rows(model: nn.Module, cut: Cut, call: Call, crossing: Sequence[Tensor]) -> None:
+    """Leaves those of cut.sub_batches that may be computed alone, as far as that leaves all buffers alone.
+
+    Raises:
+      Refused: [BATCH_DEPENDENT] a sample's result depends on its place or on the other samples.
+    """
+    buffers = [buffer.detach().clone() for buffer in model.buffers()]
+
+    def in_like_company(rows: list[int]) -> bool:
+        return not cut.decides or call.rows(rows).conditions() == call.conditions()
+
+    def alone(rows: list[int]) -> list[Tensor]:
+        changed: list[bool] = []
+        computed = cut.compute(
+            model, call.rows(rows), lambda: changed.append(not all(map(same, model.buffers(), buffers)))
+        )
+        return [] if any(changed) else computed
+
+    if not _native.same_in_any_order(lambda rows: cut.compute(model, call.rows(rows)), crossing, in_like_company):
+        raise Refused(
+            "BATCH_DEPENDENT",
+            "what the frozen layers compute for a sample depends on its place in the batch or on the other samples",
+        )
+    cut.sub_batches = tuple(
+        size for size in cut.sub_batches if _native.same_alone(alone, crossing, size, in_like_company)
+    )
+
+
 def _compute_live(model: nn.Module, cut: Cut, call: Call) -> list[Tensor]:
-    """What crosses the cut.
+    """Computes what crosses the cut.
 
     Raises:
       Refused: [RANDOM] the frozen layers, or what is between them, draw random numbers.

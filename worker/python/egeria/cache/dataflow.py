@@ -13,39 +13,29 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# They look at a tensor's shape and type only.
+# These operators look at a tensor's shape and type only.
 _SHAPE_ONLY = {
-    "aten::empty_like",
-    "aten::zeros_like",
-    "aten::ones_like",
-    "aten::full_like",
-    "aten::rand_like",
-    "aten::randn_like",
-    "aten::randint_like",
-    "aten::new_empty",
-    "aten::new_zeros",
-    "aten::new_ones",
-    "aten::new_full",
-    "aten::new_empty_strided",
-    "aten::sym_size",
-    "aten::sym_stride",
-    "aten::sym_numel",
+    f"aten::{name}"
+    for name in """
+    empty_like zeros_like ones_like full_like rand_like randn_like randint_like
+    new_empty new_zeros new_ones new_full new_empty_strided sym_size sym_stride sym_numel
+    """.split()
 }
 _COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional", "_dtensor")
 _SHAPE_FROM_DATA = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
 
 
 class Collective(Exception):
-    """The forward pass was about to talk to other ranks, which do not run it now."""
+    """Says that the forward pass was about to talk to other ranks, which do not run it now."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """Something in Python, or the shape of a tensor, came from what tensors hold.
+    """A decision is something in Python, or the shape of a tensor, that came from what tensors hold.
 
     Attributes:
-      marks: of those tensors.
-      yes_or_no: it is a bool.
+      marks: those tensors' marks.
+      yes_or_no: whether it is a bool.
       position: how many marked parts had been left by then, the one that it happens in included.
     """
 
@@ -59,8 +49,8 @@ class Dataflow(TorchDispatchMode):
 
     Attributes:
       decisions: those made on marked tensors, and in marked parts on any.
-      last_use: by mark, where it was met last: n in the marked part number n, n + 1 between that and the next one.
-      enabled: otherwise only collectives are looked for.
+      last_use: where each mark was met last: n in the marked part number n, n + 1 between that and the next one.
+      enabled: False: only collectives are looked for.
     """
 
     def __init__(self, enabled: bool = True) -> None:
@@ -70,12 +60,12 @@ class Dataflow(TorchDispatchMode):
         self.enabled = enabled
         self._part: int | None = None
         self._position = 0
-        # By address of the memory's owner, which is not given to another as long as it is referred to weakly.
+        # The key is the address of the memory's owner, which nobody else gets as long as it is referred to weakly.
         self._marks: dict[int, tuple[StorageWeakRef, frozenset[int]]] = {}
 
     @contextlib.contextmanager
     def part(self, mark: int) -> Iterator[None]:
-        """Inside, all that is made has this mark, and nothing is carried on."""
+        """A context in which all that is made has this mark, and nothing is carried on."""
         outer, self._part = self._part, mark
         self._position += 1
         try:
@@ -101,12 +91,12 @@ class Dataflow(TorchDispatchMode):
             raise Collective(f"{func}: the layers talk to other ranks in the forward pass")
         result = func(*args, **(kwargs or {}))
         if self.enabled and func._schema.name not in _SHAPE_ONLY:
-            self._follow(_takes_shape_from_data(func, args), _tensors((args, kwargs)), result)
+            self._follow(_takes_shape_from_data(func, args), tensors_in((args, kwargs)), result)
             self._follow_writes(func, args)
         return result
 
     def _follow(self, takes_shape: bool, used: list[Tensor], result: Any) -> None:
-        marks, made = self.marks(used), _tensors(result)
+        marks, made = self.marks(used), tensors_in(result)
         self.last_use.update(dict.fromkeys(marks, self._position - (self._part is not None)))
         if used and (takes_shape or not made) and result is not None and (marks or self._part is not None):
             self.decisions.append(Decision(marks, isinstance(result, bool), self._position))
@@ -125,14 +115,14 @@ class Dataflow(TorchDispatchMode):
                 self._add(tensor, marks)
 
     def _follow_writes(self, func: Any, args: Any) -> None:
-        """What an operator writes to is mostly among its results; where it is not, it gets the marks too."""
+        """Marks what an operator writes to: mostly it is among its results, but not always."""
         written = [
             value
             for argument, value in zip(func._schema.arguments, args)
             if argument.alias_info is not None and argument.alias_info.is_write
         ]
-        if self._part is None and written and (marks := self.marks(_tensors(args))):
-            for tensor in _tensors(written):
+        if self._part is None and written and (marks := self.marks(tensors_in(args))):
+            for tensor in tensors_in(written):
                 self._add(tensor, marks)
 
     def _add(self, tensor: Tensor, marks: frozenset[int]) -> None:
@@ -141,10 +131,11 @@ class Dataflow(TorchDispatchMode):
 
 
 def _takes_shape_from_data(func: Any, args: Any) -> bool:
-    if func._schema.name == "aten::index":  # only by what is chosen, not by where it is
-        return any(index.dtype in (torch.bool, torch.uint8) for index in _tensors(args[1]))
+    if func._schema.name == "aten::index":  # a mask decides how many elements there are, positions do not
+        return any(index.dtype in (torch.bool, torch.uint8) for index in tensors_in(args[1]))
     return any(tag in func.tags for tag in _SHAPE_FROM_DATA)
 
 
-def _tensors(value: Any) -> list[Tensor]:
+def tensors_in(value: Any) -> list[Tensor]:
+    """Returns the tensors in a nested value."""
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]

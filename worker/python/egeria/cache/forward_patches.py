@@ -11,7 +11,7 @@ from torch import nn
 
 
 class ForwardPatch:
-    """Stands where a submodule's forward method would be looked up.
+    """A patch stands where a submodule's forward method would be looked up.
 
     Once released it does what the submodule does, even where somebody has kept a reference to it. Copies of the
     submodule, by deepcopy or pickle, get the submodule's own forward.
@@ -19,7 +19,7 @@ class ForwardPatch:
 
     def __init__(self, module: nn.Module, function: Callable[..., Any]):
         self.module = module
-        self.own = module.__dict__.get("forward")  # set on the instance by somebody else
+        self.own = module.__dict__.get("forward")  # what somebody else has set on the instance
         self.original = module.forward
         self.function: Callable[..., Any] | None = function
         module.__dict__["forward"] = self
@@ -44,22 +44,23 @@ class ForwardPatch:
         return types.MethodType(type(copied).forward, copied)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (self.module, "forward")  # of the copy, when it has no __dict__ yet: the class's method
+        # The copy is asked for it when it has no __dict__ yet, so that it gives its class's method.
+        return getattr, (self.module, "forward")
 
 
 class ForwardPatches:
-    """The forward functions that are replaced now. A context, which gives all back at its end."""
+    """Holds the forward functions that are replaced now. It is a context, which gives all back at its end."""
 
     def __init__(self) -> None:
         self._patches: list[ForwardPatch] = []
 
     def replace(self, module: nn.Module, function: Callable[..., Any]) -> None:
-        """Calls of the submodule become function(its own forward, *args, **kwargs)."""
+        """Turns calls of the submodule into function(its own forward, *args, **kwargs)."""
         self._patches.append(ForwardPatch(module, function))
 
     @property
     def added(self) -> int:
-        """How many submodules have a `forward` of their own for that, and had none."""
+        """So many submodules have a `forward` of their own for that, and had none."""
         return sum(patch.own is None for patch in self._patches)
 
     def release(self) -> None:

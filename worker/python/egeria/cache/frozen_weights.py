@@ -11,17 +11,17 @@ from egeria import _native
 from egeria.freeze.replicas import hash_tensors
 from egeria.model.modules import LayerModule
 
-# Contents of buffers on an accelerator are compared at every so many writes to them: it waits for the device.
+# Contents of buffers on an accelerator are compared at every so many writes to them, since that waits for the device.
 _COMPARE_EVERY = 64
 
 
 class FrozenWeights:
-    """Parameters and buffers of frozen layers, as they are when this is made.
+    """Remembers the parameters and buffers of frozen layers as they are when it is made.
 
     Parameters are told by identity, memory and version: whoever writes to one has changed it. Buffers are written
     to by DistributedDataParallel before every pass, mostly with what they hold, so that their contents count. On
-    an accelerator that is looked at only now and then; DistributedDataParallel writes what rank 0 holds frozen
-    too. Writes that no version counts, through `.data`, are found by their contents, in host memory only.
+    an accelerator their contents are looked at only now and then; DistributedDataParallel writes what rank 0 holds
+    frozen too. Writes that no version counts, through `.data`, are found by the contents, in host memory only.
     """
 
     def __init__(self, frozen: Sequence[LayerModule]):
@@ -36,7 +36,7 @@ class FrozenWeights:
         self._writes = 0
 
     def unchanged(self) -> bool:
-        """Whether nothing has been replaced or written to, as far as it matters."""
+        """Returns whether nothing has been replaced or written to, as far as it matters."""
         if (
             not self._parameters.same_memory()
             or not self._parameters.same_versions()
@@ -55,7 +55,7 @@ class FrozenWeights:
 
 
 class _Kept:
-    """Tensors, and where modules have them."""
+    """Keeps tensors, and where modules have them."""
 
     def __init__(self, places: Sequence[tuple[dict[str, Tensor | None], str]]):
         """

@@ -10,17 +10,18 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from egeria.cache.tensor_layout import like
+from egeria import _native
+from egeria.cache.stand_in_outputs import like
 from egeria.freeze.replicas import hash_tensors
 from egeria.model.inputs import SIMPLE
 
 
 class UnusualCall(Exception):
-    """Why a call cannot be taken apart into samples; the text is for people."""
+    """Says why a call cannot be taken apart into samples; the text is for people."""
 
 
 class Call:
-    """What the model is called with: a batch of samples, and what is the same for all of them.
+    """Holds what the model is called with: a batch of samples, and what is the same for all of them.
 
     A tensor whose first dimension is as long as the batch is taken to hold one sample per row. Whether that is so
     is for egeria.cache.cut_proof to find out.
@@ -48,7 +49,7 @@ class Call:
         return function(*args, **kwargs)
 
     def key(self) -> tuple[Any, ...]:
-        """Equal for calls that differ in the contents of tensors only."""
+        """Returns what is equal for calls that differ in the contents of tensors only."""
         return (
             self.batch,
             self._text(),
@@ -56,7 +57,7 @@ class Call:
         )
 
     def sample_key(self) -> tuple[Any, ...]:
-        """Equal for calls whose samples look alike, however many they are."""
+        """Returns what is equal for calls whose samples look alike, however many they are."""
         shapes = tuple(
             leaf.shape[1:] if batched else leaf.shape
             for leaf, batched in zip(self._leaves, self._batched)
@@ -65,11 +66,11 @@ class Call:
         return self._text(), shapes
 
     def batched(self) -> list[Tensor]:
-        """The tensors with a row per sample."""
+        """Returns the tensors with a row per sample."""
         return [leaf for leaf, batched in zip(self._leaves, self._batched) if batched]
 
     def conditions(self) -> tuple[tuple[bool, bool], ...]:
-        """What models ask of a whole batch's masks, so that a sample is computed otherwise in other company:
+        """Returns what models ask of a whole batch's masks, so that a sample is computed otherwise in other company:
         whether all elements are set, and whether any is."""
         return tuple(
             (bool(tensor.all()), bool(tensor.any()))
@@ -78,7 +79,7 @@ class Call:
         )
 
     def rows(self, index: Sequence[int]) -> Call:
-        """The call with these samples only, in this order; a sample may come several times."""
+        """Returns the call with these samples only, in this order; a sample may come several times."""
         chosen = torch.tensor(list(index))
         other = copy.copy(self)
         other.batch = len(index)
@@ -86,21 +87,18 @@ class Call:
         return other
 
     def disturbed(self) -> Call | None:
-        """The call with noise on all floating-point rows that are finite; None where there are none. Real inputs
-        may be so regular (a blank image) that roundings do not show."""
-        generator = torch.Generator().manual_seed(self.batch)
-        changed = [
-            batched and leaf.is_floating_point() and bool(leaf.isfinite().all())
-            for leaf, batched in zip(self._leaves, self._batched)
-        ]
-        if not any(changed):
+        """Returns the call with noise on all floating-point rows that are finite; None where there are none. Real
+        inputs may be so regular (a blank image) that roundings do not show."""
+        noisy = _native.disturbed(self.batched())
+        if not noisy:
             return None
+        remaining = iter(noisy)
         other = copy.copy(self)
-        other._leaves = [_noisy(leaf, generator) if noisy else leaf for leaf, noisy in zip(self._leaves, changed)]
+        other._leaves = [next(remaining) if batched else leaf for leaf, batched in zip(self._leaves, self._batched)]
         return other
 
     def hashes(self, salt: int = 0) -> list[int]:
-        """Of each sample: 64 bits over `salt`, its rows of all tensors, and all that belongs to no sample.
+        """Returns 64 bits for each sample, over `salt`, its rows of all tensors, and all that belongs to no sample.
 
         Element types, shapes and memory formats count too.
         """
@@ -129,24 +127,15 @@ class Call:
         )
 
 
-def input_hashes(args: tuple[Any, ...], kwargs: dict[str, Any], batch: int) -> list[int]:
-    """Of each sample of a call, 64 bits over everything that the model is given for it.
-
-    Raises:
-      UnusualCall: as Call() does.
-    """
-    return Call(args, kwargs, batch).hashes()
-
-
 class Settings:
-    """What a forward pass depends on besides arguments, weights and random states: modes, autocast, kernels."""
+    """Reads what a forward pass depends on besides arguments, weights and random states: modes, autocast, kernels."""
 
     def __init__(self, model: nn.Module):
         self._modules = list(model.modules())
         self._devices = sorted({"cpu", *(parameter.device.type for parameter in model.parameters())})
 
     def now(self) -> tuple[Any, ...]:
-        """To be compared; of plain values, whose repr is the same in another process."""
+        """Returns plain values to be compared, whose repr is the same in another process."""
         modes = bytes(module.training for module in self._modules)
         autocast = tuple(
             (device, torch.get_autocast_dtype(device)) for device in self._devices if torch.is_autocast_enabled(device)
@@ -181,12 +170,6 @@ def _check(leaf: Any) -> None:
 def _rows(tensor: Tensor, index: Tensor) -> Tensor:
     rows = tensor.index_select(0, index.to(tensor.device))
     return like(tensor, len(index)).copy_(rows)
-
-
-def _noisy(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    noise = torch.randn(tensor.shape, generator=generator).to(tensor.device)
-    scale = tensor.double().std() if tensor.numel() > 1 else tensor.new_zeros(())
-    return like(tensor, tensor.size(0)).copy_(tensor + noise * torch.where(scale > 0, scale, 1.0))
 
 
 def _format_of(tensor: Tensor) -> Any:

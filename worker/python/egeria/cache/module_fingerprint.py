@@ -20,13 +20,13 @@ _DEVICE_NUMBER = re.compile(r"_*((cuda|current|gpu|local|output)_)?(device|cuda|
 
 
 class ModuleFingerprint:
-    """The attributes of a model's modules, as they are when this is made: of all modules but those inside active layer
-    modules. So the model itself and the containers of its layers count, which may use their attributes before they call
-    what is frozen.
+    """Remembers the attributes of a model's modules as they are when it is made: all modules' but those inside active
+    layer modules. So the model itself and the containers of its layers count, which may use their attributes before
+    they call what is frozen.
 
-    These are all values that a ValueFingerprint tells apart, also those of the modules' classes; and of what is in no
-    layer module, buffers and parameters that do not train. Devices are left out; parameters and buffers of frozen layer
-    modules are left to FrozenWeights.
+    These are all values that a ValueFingerprint tells apart, also those of the modules' classes; and where a module is
+    in no layer module, its buffers and the parameters that do not train. Devices are left out; parameters and buffers
+    of frozen layer modules are left to FrozenWeights.
 
     Owned by the training thread.
 
@@ -59,16 +59,16 @@ class ModuleFingerprint:
 
     @property
     def text(self) -> str:
-        """In words; the same in every process where they are the same, but for the tensors()."""
+        """These words are the same in every process where the attributes are the same, but for the tensors()."""
         return "\n".join(f"{' '.join(owner)}: {words}" for owner, words in self._seen.words.items())
 
     def tensors(self) -> list[Tensor]:
-        """What they hold in memory, in order."""
+        """Returns what the attributes hold in memory, in order."""
         return [found.tensor for found in self._seen.tensors]
 
     def changed(self, patches: int = 0) -> str | None:
-        """The attribute that has changed since, if any. One that was assigned what it was has not. Of large tensors
-        that were written to through `.data`, each look sees a part.
+        """Returns the attribute that has changed since, if any. One that was assigned what it was has not. Each look
+        sees only a part of the large tensors that were written to through `.data`.
 
         Args:
           patches: so many modules have a `forward` of ours at the moment (ForwardPatches.added).
@@ -104,7 +104,7 @@ class ModuleFingerprint:
 
 
 def _inside(modules: Iterable[LayerModule]) -> set[int]:
-    """Ids of submodules."""
+    """Returns the ids of submodules."""
     return {id(inner) for entry in modules for unit in entry.units for inner in unit.modules()}
 
 

@@ -9,16 +9,17 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
+from egeria import _native
 from egeria.cache.prefix_cut import Refused, random_states
 
 
 @dataclasses.dataclass
 class Pass:
-    """One of them.
+    """Holds what one forward and backward pass has left.
 
     Attributes:
-      structure, results: of what the forward pass returned.
-      gradients: of the parameters that require one, in the model's order; None where a parameter has none.
+      structure, results: what the forward pass returned.
+      gradients: those of the parameters that require one, in the model's order; None where a parameter has none.
       buffers: copies, in the model's order.
       random: all random states, as text.
     """
@@ -69,21 +70,14 @@ def compare(usual: Pass, skipping: Pass, model: nn.Module) -> None:
 
 
 def same(mine: Any, theirs: Any) -> bool:
-    """Equal to the bit."""
+    """Returns whether both are equal to the bit."""
     if isinstance(mine, Tensor) and isinstance(theirs, Tensor):
-        alike = mine.dtype == theirs.dtype and mine.shape == theirs.shape
-        return alike and torch.equal(_bits(mine), _bits(theirs))
+        return _native.same_bits(mine, theirs)
     return type(mine) is type(theirs) and bool(mine == theirs)
 
 
-def _bits(tensor: Tensor) -> Tensor:
-    tensor = tensor.detach()
-    tensor = tensor.to_dense() if tensor.layout is not torch.strided else tensor
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
-
-
 def flatten(value: Any) -> tuple[list[Any], Any]:
-    """The leaves of what a model returns, and how they are nested; like pytree's, but through data classes too.
+    """Returns the leaves of what a model returns, and how they are nested; like pytree's, but through data classes too.
 
     Raises:
       Refused: [NOT_A_TENSOR] there is an object in it that cannot be looked into.

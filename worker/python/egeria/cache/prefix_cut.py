@@ -11,14 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from egeria.cache.dataflow import tensors_in
 from egeria.cache.forward_patches import ForwardPatches
 from egeria.cache.model_call import Call
-from egeria.cache.stand_in_outputs import NotATensor, Output, tensors_in
+from egeria.cache.stand_in_outputs import NotATensor, Output
 from egeria.model.isolation import RandomStates, device_of, restored
 
 
 class Refused(Exception):
-    """Why a frozen prefix is computed as usual.
+    """Says why a frozen prefix is computed as usual.
 
     Attributes:
       name: stable, in capitals.
@@ -30,18 +31,19 @@ class Refused(Exception):
 
 
 class _Reached(BaseException):
-    """All that crosses the cut is there. No Exception: a model that catches those must not see an error in it."""
+    """Ends a pass when all that crosses the cut is there. It is no Exception: a model that catches those must not see
+    an error in it."""
 
 
 @dataclasses.dataclass
 class Cut:
-    """A frozen prefix in calls of one shape.
+    """Describes a frozen prefix in calls of one shape.
 
     Attributes:
       entries: the submodules through which the prefix is entered, in the order of their calls; none is inside
         another. They are what is skipped.
-      names: theirs.
-      outputs: what each returns.
+      names: the entries' names.
+      outputs: what each entry returns.
       live: those among them whose outputs are used behind the cut.
       dense: stand-ins need memory of their own.
       decides: before or in the frozen layers, a yes or no about the batch is asked for (Call.conditions()).
@@ -59,13 +61,13 @@ class Cut:
 
     @property
     def tensors(self) -> list[Any]:
-        """TensorSpecs of what crosses the cut."""
+        """These TensorSpecs describe what crosses the cut."""
         return [spec for index in self.live for spec in self.outputs[index].tensors]
 
     def skip(
         self, patches: ForwardPatches, crossing: Sequence[Tensor], allowed: Callable[[], bool] = lambda: True
     ) -> None:
-        """For the next forward pass: the entries return stand-ins, the live ones `crossing`; unless they are not
+        """Lets the entries return stand-ins in the next forward pass, the live ones `crossing`; unless they are not
         `allowed` to, which is asked when the first one is called."""
         allowed = functools.cache(allowed)
         remaining = iter(crossing)
@@ -77,7 +79,7 @@ class Cut:
             patches.replace(entry, _once(value, allowed))
 
     def observe(self, patches: ForwardPatches, reached: Callable[[list[Tensor]], None]) -> None:
-        """For the next forward pass: `reached` is given a copy of what crosses the cut, once all is there."""
+        """Lets the next forward pass give `reached` a copy of what crosses the cut, once all is there."""
         collected: dict[int, list[Tensor]] = {}
 
         def patch(index: int) -> Callable[..., Any]:
@@ -97,7 +99,7 @@ class Cut:
     def compute(
         self, model: nn.Module, call: Call, check: Callable[[], None] | None = None, keep_buffers: bool = True
     ) -> list[Tensor]:
-        """What crosses the cut in this call, by the model's own forward, which is left as soon as it is known.
+        """Computes what crosses the cut in this call, by the model's own forward, which is left as soon as it is known.
 
         Args:
           check: called at that moment.
@@ -131,7 +133,7 @@ class Cut:
 
 @contextlib.contextmanager
 def side_pass(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
-    """A forward pass as in training, of which no trace is left.
+    """A context for a forward pass as in training, of which no trace is left.
 
     Autocast keeps nothing of it: casts of weights made here would be used again in the training's own pass.
     """
@@ -145,7 +147,7 @@ def side_pass(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
 
 
 def random_states(model: nn.Module) -> str:
-    """All random states of now, to compare."""
+    """Returns all random states of now, to compare."""
     return RandomStates(device_of(model)).text()
 
 
@@ -158,8 +160,8 @@ def describe(value: Any, name: str) -> Output:
 
 
 def _once(value: Any, allowed: Callable[[], bool]) -> Callable[..., Any]:
-    """Returns `value` at its first call, if that is allowed; what is called again works as usual, and mostly on
-    stand-ins, which shows."""
+    """Makes a function that returns `value` at its first call, if that is allowed. Called again it works as usual, and
+    mostly on stand-ins, which shows."""
     values = [value]
 
     def function(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

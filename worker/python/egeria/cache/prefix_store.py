@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from egeria import _native
-from egeria.cache.activation_store import Fetched
 from egeria.cache.code_fingerprint import program_of
 from egeria.cache.module_fingerprint import ModuleFingerprint
 from egeria.cache.stable_text import name_of
 from egeria.model.modules import LayerModule
 
-# What the cache rounds float32 to, by its format.
+# The cache rounds float32 to these, by its format.
 _ROUNDED = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def fingerprint(frozen: Sequence[LayerModule], attributes: ModuleFingerprint) -> bytes:
-    """16 bytes that tell this frozen prefix from every other: names, types and modes of its submodules, the contents of
-    parameters and buffers, attributes, the code of what has those, torch's version and the processor's capability. Not
-    the device's number.
+    """Returns 16 bytes that tell this frozen prefix from every other, over the names, types and modes of its
+    submodules, the contents of parameters and buffers, attributes, the code of what has those, torch's version and the
+    processor's capability. Not the device's number.
 
     On an accelerator it copies them to the host.
     """
@@ -42,8 +42,22 @@ def fingerprint(frozen: Sequence[LayerModule], attributes: ModuleFingerprint) ->
     return _native.fingerprint("\n".join(text), [*tensors, *attributes.tensors()])
 
 
+class Fetched(NamedTuple):
+    """Holds what a store has of a batch.
+
+    Attributes:
+      tensors: b x ..., what crosses the cut; nobody else has them, and they may be written to. The rows of misses
+        hold anything. None where nothing was found.
+      reasons: for each sample why it is a miss, in a word; "" for a hit.
+    """
+
+    tensors: Sequence[Tensor]
+    reasons: Sequence[str]
+
+
 class PrefixStore:
-    """An ActivationStore of one prefix in the node's cache. The store that was made last counts.
+    """A store keeps the activations of one frozen prefix in the node's cache. The one that was made last counts. What
+    it does not have in time is a miss.
 
     Owned by the training thread.
     """
@@ -59,17 +73,21 @@ class PrefixStore:
         cache.use(prefix)
 
     def get(self, ids: Sequence[int], input_hashes: Sequence[int], patience: float) -> Fetched:
-        """See ActivationStore; the tensors are on the cache's device."""
+        """Returns what put() was given for these samples with the same input hashes, on the cache's device.
+
+        Args:
+          patience: seconds to wait for it.
+        """
         return Fetched(*self._cache.take(ids, input_hashes, patience))
 
-    def put(self, ids: Sequence[int], input_hashes: Sequence[int], tensors: tuple[Tensor, ...]) -> None:
+    def put(self, ids: Sequence[int], input_hashes: Sequence[int], tensors: Sequence[Tensor]) -> None:
         """Offers b x ... tensors, a row for each sample; they are written when there is time, or dropped."""
         if len(ids) > 0:
-            self._cache.put(ids, input_hashes, list(tensors))
+            self._cache.put(ids, input_hashes, tensors)
 
     def as_kept(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-        """See ActivationStore. Values beyond the range of the rounded type are kept as they are; here they become
-        infinite, in whatever is compared."""
+        """Returns what get() gives for these, where put() was given them; the same twice as once. Values beyond the
+        range of the rounded type are kept as they are; here they become infinite, in whatever is compared."""
         if self._rounded is None:
             return tensors
         return [
@@ -77,9 +95,9 @@ class PrefixStore:
         ]
 
     def expect(self, batches: Sequence[Sequence[int]]) -> None:
-        """The samples of the next batches: they are read ahead."""
+        """Reads the samples of the next batches ahead: a hint."""
         self._cache.expect(batches)
 
     def forget(self) -> None:
-        """What is stored of this prefix is not needed any more."""
-        self._cache.drop(self._prefix, "prefix")
+        """Forgets what is stored of this prefix, which is not needed any more, or wrong."""
+        self._cache.drop(self._prefix)

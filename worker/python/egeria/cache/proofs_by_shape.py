@@ -11,25 +11,26 @@ from typing import Any
 import torch
 from torch import nn
 
+from egeria import _native
 from egeria.cache.cut_proof import prove
+from egeria.cache.gate import CacheGate
 from egeria.cache.model_call import Call, Settings
 from egeria.cache.prefix_cut import Cut, Refused
-from egeria.cache.sample_proof import same_rows
 from egeria.freeze.replicas import hash_tensors
 from egeria.model.modules import LayerModule
 
 _logger = logging.getLogger("egeria")
 
-# Shapes of calls for which a proof is made. Each costs a few steps' time.
-_MOST_SHAPES = 8
+# A proof is made for so many shapes of calls. Each costs a few steps' time.
+_MAX_SHAPES = 8
 
 
 @dataclasses.dataclass
 class Proven:
-    """A cut that is proven for calls of one shape.
+    """Holds a cut that is proven for calls of one shape.
 
     Attributes:
-      batch: samples of such a call.
+      batch: how many samples such a call has.
       circumstances: what a sample's activation depends on besides its input and the number of samples.
       like: a number of samples of a call in which they have the same activations, to the bit.
       salt: for Call.hashes(): differs where a sample's activation may differ though its input does not.
@@ -44,40 +45,35 @@ class Proven:
     confirmed: bool = False
 
     def counts_as(self, size: int) -> None:
-        """Samples have the activations that they have in a call with so many."""
+        """Notes that samples have the activations that they have in a call with so many."""
         text = repr((self.circumstances, size)).encode()
         self.like = size
         self.salt = hash_tensors([torch.frombuffer(bytearray(text), dtype=torch.uint8)])
 
 
 class Proofs:
-    """Of one frozen prefix. Owned by the training thread.
+    """Keeps the proofs about one frozen prefix. Owned by the training thread."""
 
-    Attributes:
-      made: how many proofs were tried.
-    """
-
-    def __init__(self, model: nn.Module, frozen: Sequence[LayerModule], enough_calls: int = 2):
+    def __init__(self, model: nn.Module, frozen: Sequence[LayerModule], gate: CacheGate):
         """
         Args:
-          enough_calls: of a shape that is not the first, for a proof.
+          gate: says how often a shape has to come before it is proven, and is told what that takes.
         """
-        self.made = 0
         self._model = model
         self._frozen = list(frozen)
-        self._enough_calls = enough_calls
+        self._gate = gate
         self._settings = Settings(model)
         self._submodules = list(model.modules())[1:]
         self._proven: dict[Any, Proven | None] = {}  # by shape of call and settings; None: refused
-        self._calls: collections.Counter[Any] = collections.Counter()  # of shapes without a proof
+        self._calls: collections.Counter[Any] = collections.Counter()  # how often shapes without a proof came
         self._deciding: set[Any] = set()  # shapes of calls for which the conditions of a batch matter too
 
     def find(self, call: Call) -> Proven | None:
-        """The proof for calls like this one. The first shape of all is proven at once, others when they have come
-        often enough; None for those that have no proof.
+        """Returns the proof for calls like this one; None where there is none. The first shape of all is proven at
+        once, others when they have come often enough.
 
         Raises:
-          Refused: of the first shape.
+          Refused: the first shape has no proof.
         """
         settings = self._settings.now()
         shape = call.key(), settings, self._hooks()
@@ -87,7 +83,7 @@ class Proofs:
         first = not self._proven
         if not first and not self._comes_often(key):
             return None
-        self.made += 1
+        begin = self._gate.ledger.now()
         proven = None
         try:
             cut = prove(self._model, self._frozen, call)
@@ -100,23 +96,26 @@ class Proofs:
             if first:
                 raise
             _logger.debug("egeria: calls of another shape are not skipped: %s", error)
+        finally:
+            self._gate.ledger.proved(begin)
+            self._gate.ledger.ask()
         self._proven[key] = proven
         return proven
 
     def _comes_often(self, key: Any) -> bool:
-        if len(self._proven) >= _MOST_SHAPES:
+        if len(self._proven) >= _MAX_SHAPES:
             return False
-        if key in self._calls or len(self._calls) < 64 * _MOST_SHAPES:
+        if key in self._calls or len(self._calls) < 64 * _MAX_SHAPES:
             self._calls[key] += 1
-        return self._calls[key] >= self._enough_calls
+        return self._calls[key] >= self._gate.calls_before_proof
 
     def _hooks(self) -> int:
-        """Number of hooks on submodules: one that is added later may use what a frozen layer computes."""
+        """Returns the number of hooks on submodules: one that is added later may use what a frozen layer computes."""
         return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in self._submodules)
 
     def _among_others(self, cut: Cut, call: Call, settings: Any, conditions: Any) -> Proven:
-        """The largest number of samples stands for all others with the same activations, whichever came first: in
-        a training that is resumed that may be an epoch's last batch, which is smaller."""
+        """Finds the number of samples that stands for all others with the same activations: the largest, whichever came
+        first, since in a training that is resumed that may be an epoch's last batch, which is smaller."""
         proven = Proven(cut, call.batch, (settings, conditions, call.sample_key()))
         proven.counts_as(call.batch)
         alike = [
@@ -135,12 +134,12 @@ class Proofs:
         return proven
 
     def _same_in(self, cut: Cut, call: Call, size: int, conditions: Any) -> bool:
-        """Whether samples have the same activations, to the bit, in a batch of this size."""
+        """Returns whether samples have the same activations, to the bit, in a batch of this size."""
         index = [position % call.batch for position in range(size)]
         if cut.decides and call.rows(index).conditions() != conditions:
             return False
         return all(
-            same_rows(cut.compute(self._model, tried.rows(index)), cut.compute(self._model, tried), index)
+            _native.same_rows(cut.compute(self._model, tried.rows(index)), cut.compute(self._model, tried), index)
             for tried in (call, call.disturbed())
             if tried is not None
         )

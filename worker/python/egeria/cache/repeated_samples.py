@@ -7,21 +7,22 @@ from typing import Any
 
 from egeria.cache.model_call import Call, UnusualCall
 
-# Samples that are remembered, and in later rounds; and among those how many have to come again before it is known.
+# So many samples are remembered at first, and so many in later rounds; so many of them have to come again before it is
+# known whether samples do.
 _REMEMBERED = 256
 _REMEMBERED_LATER = 64
 _ENOUGH = 16
-# Of these, the share that has to come as it was: where less of a batch is kept, all of it is computed.
-_LEAST_SHARE = 0.25
+# This share of those has to come as it was: where less of a batch is kept, all of it is computed.
+_MIN_SHARE = 0.25
 
 
 class Repeats:
     """Compares some samples of the first epoch with what they are when they come again.
 
-    To be told all batches of a training from its beginning, so that it is known, when layers freeze in a later
-    epoch, whether anything can be gained by keeping what they compute: not under random augmentation. Where it is
-    not, fewer samples are looked at in each epoch, since augmentation may end before the training does. Costs
-    nothing for batches without a remembered sample, and once samples come again. Owned by the training thread.
+    It is told all batches of a training from its beginning, so that it is known, when layers freeze in a later epoch,
+    whether anything can be gained by keeping what they compute: nothing is under random augmentation. Then fewer
+    samples are looked at in each epoch, since augmentation may end before the training does. It costs nothing for
+    batches without a remembered sample, and once samples come again. Owned by the training thread.
 
     Attributes:
       known: True: enough come again as they were, which is not asked any more; False: at last they did not; None: too
@@ -56,6 +57,6 @@ class Repeats:
         self._same += same
         self._other += len(rows) - same
         if self._same + self._other >= _ENOUGH:
-            self.known = self._same >= _LEAST_SHARE * (self._same + self._other)
+            self.known = self._same >= _MIN_SHARE * (self._same + self._other)
             self._hashes.clear()
             self._same = self._other = 0

@@ -13,7 +13,7 @@ from egeria.freeze.replicas import is_fully_sharded
 from egeria.model.modules import LayerModule
 from egeria.model.wrappers import wrappers_of
 
-# Hooks that only look at what passes by for the model's own results, or prepare weights.
+# The hooks of these packages only look at what passes by for the model's own results, or prepare weights.
 _KNOWN_HOOKS = ("egeria", "torch", "transformers")
 
 

@@ -31,54 +31,32 @@ _PLAIN = (
     torch.layout,
     torch.memory_format,
 )
-# What a training is run with: it counts steps, holds locks and files, and says nothing about what a model computes.
+# A training is run with these: they count steps, hold locks and files, and say nothing about what a model computes.
 _BYSTANDERS = frozenset(
-    (
-        "_abc",
-        "_contextvars",
-        "_io",
-        "_queue",
-        "_thread",
-        "_weakref",
-        "asyncio",
-        "concurrent",
-        "io",
-        "logging",
-        "multiprocessing",
-        "queue",
-        "socket",
-        "subprocess",
-        "tempfile",
-        "threading",
-        "typing",
-        "weakref",
-        "accelerate",
-        "deepspeed",
-        "egeria",
-        "lightning",
-        "lightning_fabric",
-        "pytorch_lightning",
-        "torchmetrics",
-        "wandb",
-    )
+    """
+    _abc _contextvars _io _queue _thread _weakref asyncio concurrent io logging multiprocessing queue socket subprocess
+    tempfile threading typing weakref
+    accelerate deepspeed egeria lightning lightning_fabric pytorch_lightning torchmetrics wandb
+    """.split()
 )
 _BYSTANDERS_OF_TORCH = re.compile(r"torch\.(_|amp|autograd|cuda|distributed\.|fx|jit|optim|profiler|utils)")
 _DEVICE = re.compile(r"(cuda|hip|xpu|mps|npu|hpu|xla):\d+")
 
 
 def name_of(thing: Any) -> str:
-    """Of a class or a function."""
+    """Returns the name of a class or a function, with its module's."""
     return f"{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', type(thing).__qualname__)}"
 
 
 def is_bystander(kind: Any) -> bool:
-    """Whether objects of this class, or what this function has of its own, are not looked into."""
+    """Returns whether objects of this class, or what this function holds itself, are not looked into."""
     module = str(kind.__module__)
     return module.partition(".")[0] in _BYSTANDERS or bool(_BYSTANDERS_OF_TORCH.match(module))
 
 
 def plain_words(value: Any) -> str | None:
-    """Of numbers, text, constants, and tuples of those; None for anything else. All devices are the same."""
+    """Puts numbers, text, constants, and tuples of those into words, the same for all devices; None stands for anything
+    else."""
     if isinstance(value, enum.Enum):
         return f"{name_of(type(value))} {value.value!r}"
     if isinstance(value, torch.device) or (isinstance(value, str) and _DEVICE.fullmatch(value)):
@@ -92,24 +70,23 @@ def plain_words(value: Any) -> str | None:
 
 
 def code_words(code: types.CodeType) -> str:
-    """What it does, wherever it lies."""
-    constants = [
-        code_words(value)
-        if isinstance(value, types.CodeType)
-        else str(sorted(map(repr, value)))
-        if isinstance(value, frozenset)
-        else repr(value)
-        for value in code.co_consts
-    ]
+    """Says what the code does, wherever it lies."""
+    constants = map(_constant_words, code.co_consts)
     return f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {code.co_freevars} ({', '.join(constants)})"
 
 
+def _constant_words(value: Any) -> str:
+    if isinstance(value, types.CodeType):
+        return code_words(value)
+    return str(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
+
+
 def captured(function: types.FunctionType) -> list[Any]:
-    """The values that a function has of its own: defaults, and those of the functions around it."""
+    """Returns the values that a function holds itself: its defaults, and what it uses of the functions around it."""
     values = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     for cell in function.__closure__ or ():
         try:
             values.append(cell.cell_contents)
-        except ValueError:  # not assigned yet
+        except ValueError:  # nothing is assigned yet
             values.append(None)
     return values

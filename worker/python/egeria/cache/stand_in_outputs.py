@@ -1,4 +1,5 @@
-"""This file describes the outputs of submodules, and makes values that stand in for them."""
+"""This file describes the outputs of submodules, and makes values that stand in for them. Where tensors get another
+number of rows, they keep their memory format, since kernels may round otherwise for another one."""
 
 from __future__ import annotations
 
@@ -10,17 +11,16 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from egeria.cache.tensor_layout import strides_like
 from egeria.model.inputs import SIMPLE
 
 
 class NotATensor(Exception):
-    """What a submodule returns cannot be kept; the text is for people."""
+    """Says why what a submodule returns cannot be kept; the text is for people."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TensorSpec:
-    """Everything about a tensor but its contents."""
+    """Describes everything about a tensor but its contents."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -32,17 +32,17 @@ class TensorSpec:
         return cls(tuple(tensor.shape), strides_like(tensor.shape, tensor), tensor.dtype, tensor.device)
 
     def fits(self, tensor: Tensor) -> bool:
-        """Whether `tensor` may stand for this one, wherever and however it lies."""
+        """Returns whether `tensor` may stand for this one, wherever and however it lies."""
         return tensor.dtype == self.dtype and tuple(tensor.shape) == self.shape
 
     def placed(self, tensor: Tensor) -> Tensor:
-        """One that fits, on this one's device and with its strides; itself where it is so already."""
+        """Returns a tensor that fits on this one's device and with its strides; itself where it is so already."""
         if tensor.device == self.device and tensor.stride() == self.strides:
             return tensor
         return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device).copy_(tensor)
 
     def stand_in(self, dense: bool) -> Tensor:
-        """Not a number everywhere, so that whoever uses it shows; zeros where a type has no such value.
+        """Returns not-a-number everywhere, so that whoever uses it shows; zeros where a type has no such value.
 
         Args:
           dense: in memory of its own, which may be written to; else one element stands for all.
@@ -55,7 +55,7 @@ class TensorSpec:
 
 
 class Output:
-    """What a submodule returns: tensors, constants, and how they are nested."""
+    """Describes what a submodule returns: tensors, constants, and how they are nested."""
 
     def __init__(self, value: Any):
         """
@@ -76,7 +76,7 @@ class Output:
         return [leaf for leaf in self._leaves if isinstance(leaf, TensorSpec)]
 
     def build(self, tensors: Sequence[Tensor]) -> Any:
-        """The value with these tensors in it."""
+        """Returns the value with these tensors in it."""
         remaining = iter(tensors)
         leaves = [next(remaining) if isinstance(leaf, TensorSpec) else leaf for leaf in self._leaves]
         return pytree.tree_unflatten(leaves, self._structure)
@@ -85,6 +85,22 @@ class Output:
         return self.build([spec.stand_in(dense) for spec in self.tensors])
 
 
-def tensors_in(value: Any) -> list[Tensor]:
-    """The tensors of a value that an Output describes."""
-    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
+def like(tensor: Tensor, rows: int) -> Tensor:
+    """Returns uninitialised memory for `rows` rows, its dimensions in memory in the order of those of `tensor`."""
+    shape = (rows, *tensor.shape[1:])
+    return torch.empty_strided(shape, strides_like(shape, tensor), dtype=tensor.dtype, device=tensor.device)
+
+
+def strides_like(shape: Sequence[int], tensor: Tensor) -> tuple[int, ...]:
+    """Returns strides without gaps for `shape`; those of `tensor` itself where it has this shape and no gaps."""
+    if tuple(shape) == tuple(tensor.shape) and torch.ops.aten.is_non_overlapping_and_dense(tensor):
+        return tensor.stride()
+    # The outermost comes first; where two have the same stride (one has a single element) the earlier is outside.
+    order = sorted(range(len(shape)), key=lambda dimension: (-tensor.stride(dimension), dimension))
+    if 0 in tensor.stride():  # an expanded tensor says nothing
+        order = list(range(len(shape)))
+    strides, extent = [0] * len(shape), 1
+    for dimension in reversed(order):
+        strides[dimension] = extent
+        extent *= max(1, shape[dimension])
+    return tuple(strides)

@@ -23,20 +23,21 @@ from egeria import _native
 from egeria.cache.stable_text import captured, code_words, is_bystander, name_of, plain_words
 from egeria.freeze.replicas import hash_tensors
 
-# Of a container, and of all that is added under one name. What is beyond counts by its number, or as an object.
-_MOST_ENTRIES = 4096
-_MOST_VALUES = 4096
-_DEEPEST = 8
+# So many entries of a container are looked at, and so many values of all that is added under one name, so deep. What is
+# beyond counts by its number, or as an object.
+_MAX_ENTRIES = 4096
+_MAX_VALUES = 4096
+_MAX_DEPTH = 8
 # Memory that has no version counter is compared as a whole up to this length, else in parts by a ContentWatch.
 _WHOLE_BYTES = 1 << 16
 
-# What any module has of torch, and what it is not made of.
+# Any module has the first from torch; it is not made of the second.
 OF_TORCH = frozenset(vars(nn.Module()))
 _NOT_PARTS = OF_TORCH - {"_parameters", "_buffers", "_modules", "training"}
-# What objects have of their process: Python's hash of a text, in a GenerationConfig of transformers.
+# These attributes differ from process to process: Python's hash of a text, in a GenerationConfig of transformers.
 _OF_PROCESS = frozenset(("_original_object_hash",))
 
-# In the place of what only its identity tells, and so nothing in another process.
+# This stands for what only its identity tells, and so nothing in another process.
 _HERE = uuid.uuid4().hex
 
 _CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)
@@ -44,13 +45,13 @@ _call = getattr(operator, "call", lambda function: function())  # Python 3.11 ha
 
 
 class Found(NamedTuple):
-    """A tensor in a value.
+    """Describes a tensor in a value.
 
     Attributes:
-      name: that the value was added by.
-      tensor: dense.
-      counter: whose version it has; None: nothing counts writes to it.
-      hash: of its contents.
+      name: the name by which the value was added.
+      tensor: the tensor, dense.
+      counter: the tensor whose version counts writes to it; None: nothing counts them.
+      hash: the hash of its contents.
     """
 
     name: Hashable
@@ -60,19 +61,20 @@ class Found(NamedTuple):
 
 
 class ValueFingerprint:
-    """Values as they are when they are added: numbers, text, functions, tensors, numpy's arrays, and containers and
-    objects of all that, as far as a bounded look goes. Bystanders (egeria.cache.stable_text) have nothing inside.
+    """Remembers values as they are when they are added: numbers, text, functions, tensors, numpy's arrays, and
+    containers and objects of all that, as far as a bounded look goes. Bystanders (egeria.cache.stable_text) are not
+    looked into.
 
     Attributes:
-      words: by name; the same in every process where the values are the same. What cannot be looked into has others in
-        each process.
-      tensors: what they hold in memory, of which the words tell no more than the place.
+      words: the values in words, by name; the same in every process where the values are the same. What cannot be
+        looked into has other words in each process.
+      tensors: what the values hold in memory, of which the words tell no more than the place.
     """
 
     def __init__(self, elsewhere: Mapping[int, str]):
         """
         Args:
-          elsewhere: words for objects, by id, that are not looked into.
+          elsewhere: words for the objects that are not looked into, by id.
         """
         self.words: dict[Hashable, str] = {}
         self.tensors: list[Found] = []
@@ -80,33 +82,33 @@ class ValueFingerprint:
         self._name: Hashable = None
         self._left = 0
         self._numbers: dict[int, int] = {}  # by id
-        self._met: list[Any] = []  # so that nothing else gets their ids
-        self._opaque: list[tuple[Hashable, Any]] = []  # which only their identity tells
-        # What same_objects() looks at.
+        self._met: list[Any] = []  # kept so that nothing else gets their ids
+        self._opaque: list[tuple[Hashable, Any]] = []  # objects that only their identity tells apart
+        # same_objects() looks at these.
         self._tables: list[Mapping[str, Any]] = []
         self._containers: list[Collection[Any]] = []
         self._sources: list[Callable[[], Iterable[Any]]] = []
         self._sizes: tuple[int, list[int]] = 0, []
         self._objects: tuple[Any, ...] = ()
-        # What same_contents() looks at.
+        # same_contents() looks at these.
         self._versions: list[int] = []
         self._uncounted: list[Tensor] = []
         self._uncounted_hash = 0
         self._watch: Any = None
 
     def add(self, name: Hashable, value: Any) -> None:
-        """Raises TypeError: there is a tensor in it of a kind that cannot be compared."""
+        """Adds a value. Raises TypeError for a tensor in it of a kind that cannot be compared."""
         self._name = name
-        self._left = _MOST_VALUES
-        self.words[name] = self._describe(value, _DEEPEST)
+        self._left = _MAX_VALUES
+        self.words[name] = self._describe(value, _MAX_DEPTH)
 
     def add_table(self, table: Mapping[str, Any], names: Sequence[str]) -> None:
-        """What these names stand for in a table has been added, and nobody cares for the others that it has now."""
+        """Notes that what these names stand for in a table has been added, and that its other names do not matter."""
         self._tables.append(table)
         self._watch_names(table, names)
 
     def seal(self, more: int = 0) -> None:
-        """All has been added.
+        """Notes that all has been added.
 
         Args:
           more: see same_objects().
@@ -120,7 +122,7 @@ class ValueFingerprint:
         self._watch = _native.ContentWatch([found.tensor.detach() for found in self.tensors])
 
     def difference(self, other: ValueFingerprint) -> Hashable | None:
-        """The first name by which there is something else."""
+        """Returns the first name by which there is something else."""
         for name in self.words.keys() ^ other.words.keys():
             return name
         for name, words in self.words.items():
@@ -131,11 +133,11 @@ class ValueFingerprint:
                 return one.name
         return next((one[0] for one, another in zip(self._opaque, other._opaque) if one[1] is not another[1]), None)
 
-    # Quick looks.
+    # These are quick looks.
 
     def same_objects(self, more: int = 0) -> bool:
-        """Whether all is where it was, or was replaced by plain values that are the same. If not, there may be a
-        difference.
+        """Returns whether all is where it was, or was replaced by plain values that are the same. If not, there may be
+        a difference.
 
         Args:
           more: entries that the tables have for the moment only.
@@ -154,8 +156,8 @@ class ValueFingerprint:
         return True
 
     def same_contents(self) -> bool:
-        """Whether nothing was written to tensors, or what they held; of large arrays, a part each time. If not, there
-        may be a difference."""
+        """Returns whether nothing was written to tensors, or only what they held; each look sees a part of large
+        arrays. If not, there may be a difference."""
         if not self._watch.unchanged() or (self._uncounted and hash_tensors(self._uncounted) != self._uncounted_hash):
             return False
         counted = (found for found in self.tensors if found.counter is not None)
@@ -174,7 +176,7 @@ class ValueFingerprint:
     def _current(self) -> Iterable[Any]:
         return itertools.chain.from_iterable(map(_call, self._sources))
 
-    # Words.
+    # These put values into words.
 
     def _describe(self, value: Any, depth: int) -> str:
         if type(value) in weakref.ProxyTypes:
@@ -205,7 +207,7 @@ class ValueFingerprint:
             return f"{kind} {value.__name__}" if isinstance(getattr(value, "__name__", None), str) else kind
         if not hasattr(value, "__dict__") and not _slots_of(type(value)):
             return self._by_identity(value)
-        return f"{kind} {self._describe_attributes(value, _DEEPEST if isinstance(value, nn.Module) else depth - 1)}"
+        return f"{kind} {self._describe_attributes(value, _MAX_DEPTH if isinstance(value, nn.Module) else depth - 1)}"
 
     def _by_identity(self, value: Any) -> str:
         self._opaque.append((self._name, value))
@@ -252,11 +254,11 @@ class ValueFingerprint:
         views = [dict.keys(value), dict.values(value)] if isinstance(value, dict) else [value]
         if not isinstance(value, (tuple, frozenset)):
             self._containers.append(value)
-            self._sources += [functools.partial(itertools.islice, view, _MOST_ENTRIES) for view in views]
-        words = [[self._describe(entry, depth) for entry in itertools.islice(view, _MOST_ENTRIES)] for view in views]
+            self._sources += [functools.partial(itertools.islice, view, _MAX_ENTRIES) for view in views]
+        words = [[self._describe(entry, depth) for entry in itertools.islice(view, _MAX_ENTRIES)] for view in views]
         if isinstance(value, (set, frozenset)):
             words[0].sort()
-        rest = self._by_identity(value) if len(value) > _MOST_ENTRIES else ""
+        rest = self._by_identity(value) if len(value) > _MAX_ENTRIES else ""
         return f"of {len(value)} ({', '.join(map(': '.join, zip(*words)))}){rest}"
 
     def _describe_attributes(self, value: Any, depth: int) -> str:

@@ -22,17 +22,17 @@ from egeria.reference.module_cuts import Cuts
 from egeria.reference.recording import Recording, is_assertion, record, tensor_named
 
 # A value that needs no weight is computed anew in each graph if that takes at most so many operators.
-_MOST_RECOMPUTED = 100
+_MAX_RECOMPUTED = 100
 
 
 @dataclasses.dataclass(frozen=True)
 class ExportedModule:
-    """One layer module's graph.
+    """Holds one layer module's graph.
 
     Attributes:
-      graph_json: egeria.v1.ModuleGraph as protobuf JSON; None where it has no graph.
-      error: why, in words.
-      input_names: names of its inputs, in the graph's order.
+      graph_json: egeria.v1.ModuleGraph as protobuf JSON; None where there is no graph.
+      error: why there is none, in words.
+      input_names: names of the graph's inputs, in order.
     """
 
     graph_json: str | None
@@ -48,7 +48,7 @@ def export_model(
     The training model is left exactly as it was, its random states included.
 
     Args:
-      inputs: of one real batch.
+      inputs: one real batch.
       dynamic: (index of the tensor, dimension) of the input sizes that vary from batch to batch.
 
     Raises:
@@ -60,7 +60,7 @@ def export_model(
 
 @dataclasses.dataclass
 class _Piece:
-    """One layer module's part of the recording."""
+    """Holds one layer module's part of the recording."""
 
     output: fx.Node
     inputs: list[fx.Node]  # nodes of the recording: values of earlier pieces, or inputs of the model
@@ -68,7 +68,7 @@ class _Piece:
 
 
 class ExportedModel:
-    """A recorded model, in the pieces of its layer modules. Runs with the weights that the model has now.
+    """Keeps a recorded model in the pieces of its layer modules, and runs them with the weights that it has now.
 
     Owned by the training thread. Refers to the model; holds no copy of its weights.
 
@@ -111,12 +111,12 @@ class ExportedModel:
         return self._modules[index]
 
     def weights(self, index: int) -> dict[str, Tensor]:
-        """What a snapshot of the layer module consists of, by the names of its graph. Not copies."""
+        """Returns what a snapshot of the layer module consists of, by the names of its graph. They are no copies."""
         return self._program("module", index).weights()
 
     def inputs_of(self, index: int, inputs: RootInputs) -> list[Tensor]:
-        """The layer module's inputs for these inputs of the model, computed by the modules before it with the
-        weights that they have now.
+        """Computes the layer module's inputs for these inputs of the model, by the modules before it with the weights
+        that they have now.
 
         Raises:
           ShapeMismatch: the inputs have other sizes than those that the model was recorded with.
@@ -125,7 +125,7 @@ class ExportedModel:
         return self._program("prefix", index)(inputs.tensors())
 
     def run(self, index: int, inputs: Sequence[Tensor]) -> Tensor:
-        """The layer module's output, with the weights that it has now: b x ... ."""
+        """Computes the layer module's output, b x ..., with the weights that it has now."""
         return self._program("module", index)(list(inputs))[0]
 
     def _check(self, inputs: RootInputs) -> None:
@@ -143,13 +143,13 @@ class ExportedModel:
         output = self._output_of(cuts, begin, end)
         inputs, nodes = self._needs([output], begin)
         inputs.sort(key=lambda node: self._position.get(node, -1), reverse=True)  # the newest is the main one
-        # Not even before this layer module: its inputs are computed by a run of what comes before.
+        # Random numbers may not be drawn before this layer module either: a run of that computes its inputs.
         for node in {*nodes, *self._needs(inputs, 0)[1]}:
             _refuse_random(node)
         return _Piece(output, inputs, nodes)
 
     def _needs(self, wanted: Sequence[fx.Node], begin: int) -> tuple[list[fx.Node], list[fx.Node]]:
-        """What computing `wanted` takes: inputs (from before `begin`) and operators, in order."""
+        """Returns what computing `wanted` takes: inputs (from before `begin`) and operators, in order."""
         inputs: dict[fx.Node, None] = {}
         nodes: set[fx.Node] = set()
         stack = list(wanted)
@@ -160,7 +160,7 @@ class ExportedModel:
             if node in self._recording.weights or node in self._recording.constants:
                 continue
             if node not in self._position:
-                inputs[node] = None  # of the model
+                inputs[node] = None  # it is an input of the model
                 continue
             again = self._recomputable(node)
             if self._position[node] < begin and again is None:
@@ -173,7 +173,7 @@ class ExportedModel:
         return list(inputs), sorted(nodes, key=self._position.__getitem__)
 
     def _recomputable(self, node: fx.Node) -> set[fx.Node] | None:
-        """The operators under `node`, itself included, if they are few and need no weight; else None."""
+        """Returns the operators under `node`, itself included, if they are few and need no weight; else None."""
         if node not in self._cheap:
             below: set[fx.Node] | None = {node}
             for source in node.all_input_nodes:
@@ -184,11 +184,11 @@ class ExportedModel:
                     below = None if inner is None or below is None else below | inner
                 if below is None:
                     break
-            self._cheap[node] = below if below is not None and len(below) <= _MOST_RECOMPUTED else None
+            self._cheap[node] = below if below is not None and len(below) <= _MAX_RECOMPUTED else None
         return self._cheap[node]
 
     def _output_of(self, cuts: Cuts, begin: int, end: int) -> fx.Node:
-        """The newest activation of the layer module that something behind it needs."""
+        """Returns the newest activation of the layer module that something behind it needs."""
         behind = cuts.needed_from(end)
         for node in reversed(self._recording.nodes[begin:end]):
             if node in behind and self._is_activation(node):
@@ -198,7 +198,7 @@ class ExportedModel:
         )
 
     def _is_activation(self, node: fx.Node) -> bool:
-        """Whether weights made it, and its first dimension is the samples."""
+        """Returns whether weights made it, and its first dimension is the samples."""
         value = node.meta.get("val")
         return (
             isinstance(value, Tensor)
@@ -207,8 +207,6 @@ class ExportedModel:
             and value.shape[0] == self.samples
             and self._recomputable(node) is None
         )
-
-    # Programs.
 
     def _program(self, kind: str, index: int) -> _Program:
         program = self._programs.get((kind, index))
@@ -223,8 +221,6 @@ class ExportedModel:
                 program = _Program(self, self._recording.inputs, nodes, piece.inputs)
             self._programs[kind, index] = program
         return program
-
-    # As a message.
 
     def _describe(self, piece: _Piece) -> ExportedModule:
         writer = GraphWriter(self._recording, self._model)
@@ -254,7 +250,7 @@ def _refuse_random(node: fx.Node) -> None:
 
 
 class _Program:
-    """Operators as a function of tensors, compiled to Python; weights come from the model at each call."""
+    """Runs operators as a function of tensors, compiled to Python; weights come from the model at each call."""
 
     def __init__(
         self, exported: ExportedModel, inputs: Sequence[fx.Node], nodes: Sequence[fx.Node], outputs: Sequence[fx.Node]

@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 from egeria.model.inputs import GraphError
 from egeria.reference.recording import Recording, is_assertion, tensor_named
 
-# egeria.v1.DataType.
+# These are the numbers of egeria.v1.DataType.
 _DATA_TYPES = {
     torch.float32: 1,
     torch.float64: 2,
@@ -26,15 +26,16 @@ _DATA_TYPES = {
     torch.int8: 8,
     torch.bool: 9,
 }
-# ATen's numbers, which graph.proto uses.
+# These are ATen's numbers, which graph.proto uses.
 _MEMORY_FORMATS = {
     torch.contiguous_format: 0,
     torch.preserve_format: 1,
     torch.channels_last: 2,
     torch.channels_last_3d: 3,
 }
-# Operators on sizes, where those are not constants.
-_INTEGER_OPERATORS = {
+# These operators are not torch's: they pick from lists, and compute sizes that are not constants.
+_OWN_OPERATORS = {
+    operator.getitem: "getitem",
     operator.add: "sym_add",
     operator.sub: "sym_sub",
     operator.mul: "sym_mul",
@@ -82,29 +83,16 @@ class GraphWriter:
         return {"name": name, "dtype": _DATA_TYPES[tensor.dtype], "shape": shape}
 
     def _node(self, node: fx.Node) -> dict[str, Any]:
-        outputs = [self.name_of(node)]
-        if node.target is operator.getitem:
-            return {
-                "op": "egeria::getitem",
-                "args": [self._argument(argument) for argument in node.args],
-                "outputs": outputs,
-            }
-        if node.target in _INTEGER_OPERATORS:
-            return {
-                "op": f"egeria::{_INTEGER_OPERATORS[node.target]}",
-                "args": [self._argument(argument) for argument in node.args],
-                "outputs": outputs,
-            }
-        if not isinstance(node.target, torch._ops.OpOverload):
+        own = _OWN_OPERATORS.get(node.target)
+        if own is None and not isinstance(node.target, torch._ops.OpOverload):
             raise GraphError(f"[UNKNOWN_OP] {getattr(node.target, '__name__', node.target)}")
+        args, outputs = [self._argument(argument) for argument in node.args], [self.name_of(node)]
+        if own is not None:
+            return {"op": f"egeria::{own}", "args": args, "outputs": outputs}
         schema = node.target._schema
-        return {
-            "op": schema.name,
-            "overload": schema.overload_name,
-            "args": [self._argument(argument) for argument in node.args],
-            "kwargs": {name: self._argument(argument) for name, argument in node.kwargs.items()},
-            "outputs": outputs,
-        }
+        kwargs = {name: self._argument(argument) for name, argument in node.kwargs.items()}
+        overload = schema.overload_name
+        return {"op": schema.name, "overload": overload, "args": args, "kwargs": kwargs, "outputs": outputs}
 
     def _argument(self, value: Any) -> dict[str, Any]:  # pylint: disable=too-many-return-statements
         if isinstance(value, fx.Node):

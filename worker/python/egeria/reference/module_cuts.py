@@ -12,7 +12,7 @@ from egeria.reference.recording import Recording, stack_of
 
 
 class Cuts:
-    """Where one layer module's part of the recording ends and the next one's begins."""
+    """Says where one layer module's part of the recording ends and the next one's begins."""
 
     def __init__(
         self,
@@ -25,14 +25,14 @@ class Cuts:
         self._modules = modules
         self._recording = recording
         self._position = {node: position for position, node in enumerate(recording.nodes)}
-        self._owner: dict[fx.Node, int | None] = {}  # by the submodule that an operator was recorded in
+        self._owner: dict[fx.Node, int | None] = {}  # the layer module that an operator was recorded in
         self._uses = self._positions_by_module(model)
         self._first = {index: uses[0] for index, uses in self._uses.items()}
         self._last = self._last_positions()
         self._ends = self._end_positions()
 
     def _positions_by_module(self, model: nn.Module) -> dict[int, list[int]]:
-        """Positions of the operators of each layer module, from its first use of a parameter on.
+        """Returns the positions of each layer module's operators, from its first use of a parameter on.
 
         Parts without weights (an activation that is called everywhere) and tensors that a container holds are no
         layers, and do not say where a layer module begins and ends.
@@ -90,8 +90,8 @@ class Cuts:
                     f"layer module '{self._modules[before].name}' runs before "
                     f"'{self._modules[after].name}'; list them in forward order"
                 )
-            # Used again behind the beginning of the next one (an embedding that encoder and decoder share): what
-            # it computes there is the later one's.
+            # A module may be used again behind the beginning of the next one (an embedding that encoder and decoder
+            # share). What it computes there is the later one's.
             last[before] = max(use for use in self._uses[before] if use < self._first[after])
         return last
 
@@ -133,13 +133,13 @@ class Cuts:
         return node not in self._recording.weights and node not in self._recording.constants
 
     def bounds(self, index: int) -> tuple[int, int]:
-        """Positions begin..end-1 belong to the layer module."""
+        """Returns begin and end: positions begin..end-1 belong to the layer module."""
         if index not in self._last:
             raise GraphError("none of its weights is used in evaluation mode")
         return (self._ends[index - 1] if index else 0), self._ends[index]
 
     def last_user(self, name: str) -> int | None:
-        """The layer module in whose part a parameter or buffer is used last; None where it is not used."""
+        """Returns the layer module in whose part a parameter or buffer is used last; None where it is not used."""
         nodes = [node for node, weight in self._recording.weights.items() if weight == name]
         last = max(
             (self._position[user] for node in nodes for user in node.users if user in self._position), default=None
@@ -147,7 +147,7 @@ class Cuts:
         return None if last is None else next(index for index, end in enumerate(self._ends) if last < end)
 
     def needed_from(self, end: int) -> set[fx.Node]:
-        """Values that operators from `end` on, or the model's results, need directly."""
+        """Returns the values that operators from `end` on, or the model's results, need directly."""
         needed = set(self._recording.outputs)
         for node in self._recording.nodes[end:]:
             needed.update(node.all_input_nodes)

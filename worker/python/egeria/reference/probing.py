@@ -1,4 +1,4 @@
-"""This file computes what is compared of activations, and measures plasticity where the controller cannot."""
+"""This file measures plasticity where the controller cannot."""
 
 from __future__ import annotations
 
@@ -9,62 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from egeria._native import compared, distance
 from egeria.freeze.replicas import is_fully_sharded
 from egeria.model.inputs import GraphError, RootInputs
 from egeria.model.isolation import undisturbed
 from egeria.model.modules import LayerModule, has_parameters
 from egeria.reference.recording import tensor_named
 
-# Far under what a module's activations give, so that scale invariance holds for small ones too.
-_SMALLEST_NORM = 1e-30
-
-
-def gram(output: Tensor) -> Tensor:
-    """A A^T in float32 (b x b) of an activation A of any shape b x ...: one row per sample."""
-    rows = output.detach().reshape(output.size(0), -1).to(torch.float32)
-    return torch.mm(rows, rows.t())
-
-
-def sp_loss(training: Tensor, reference: Tensor) -> float:
-    """Similarity-preserving loss of two Gram matrices (b x b), in double: plasticity as the controller computes
-    it.
-
-    1/b^2 times the squared Frobenius norm of their difference, after each row is divided by its L2 norm; 0..4/b.
-
-    Raises:
-      ValueError: a matrix is not square or not finite, b is under 2, or the two differ in shape.
-    """
-    if training.shape != reference.shape or training.dim() != 2 or training.size(0) != training.size(1):
-        raise ValueError(f"Gram matrices of {list(training.shape)} and {list(reference.shape)}")
-    if training.size(0) < 2 or not bool(torch.isfinite(training).all() and torch.isfinite(reference).all()):
-        raise ValueError("a Gram matrix has under two rows, or an element that is infinite or not a number")
-    rows = [matrix.detach().to("cpu", torch.float64) for matrix in (training, reference)]
-    normalised = [matrix / matrix.norm(dim=1, keepdim=True).clamp_min(_SMALLEST_NORM) for matrix in rows]
-    return float((normalised[0] - normalised[1]).square().mean())
-
-
-def compared(output: Tensor, metric: str) -> Tensor:
-    """What a metric compares of an activation of shape b x ..., in float32: the Gram matrix ("sp", b x b), or the
-    activation itself ("norm", b x d)."""
-    return gram(output) if metric == "sp" else output.detach().reshape(output.size(0), -1).to(torch.float32)
-
-
-def distance(training: Tensor, reference: Tensor, metric: str) -> float:
-    """How far what compared() gave of two models is apart: sp_loss(), or ||A - R|| / ||R|| in double.
-
-    Raises:
-      ValueError: as sp_loss().
-    """
-    if metric == "sp":
-        return sp_loss(training, reference)
-    ours, theirs = (rows.to("cpu", torch.float64) for rows in (training, reference))
-    if ours.shape != theirs.shape or not bool(torch.isfinite(ours).all() and torch.isfinite(theirs).all()):
-        raise ValueError("outputs that differ in shape, or have an element that is infinite or not a number")
-    return float((ours - theirs).norm() / theirs.norm().clamp_min(_SMALLEST_NORM))
-
 
 def record_calls(model: nn.Module, inputs: RootInputs) -> list[nn.Module]:
-    """The submodules that a forward pass calls, in order, one entry per call. The model is left undisturbed."""
+    """Returns the submodules that a forward pass calls, in order, one entry per call. The model is left undisturbed."""
     inside = set(model.modules())
     calls: list[nn.Module] = []
 
@@ -83,9 +37,9 @@ def record_calls(model: nn.Module, inputs: RootInputs) -> list[nn.Module]:
 
 
 class LocalReference:
-    """The reference run by the training process: for models that have no graph.
+    """Runs the reference in the training process, for models that have no graph.
 
-    Keeps a copy of one layer module's weights, taken when the controller asks for a snapshot. A reading runs the
+    It keeps a copy of one layer module's weights, taken when the controller asks for a snapshot. A reading runs the
     user's own forward twice on the same samples, with the weights of now and with the copy, and compares the layer
     module's output. Both runs stop behind the layer module (not where parameters are sharded).
 
@@ -102,7 +56,7 @@ class LocalReference:
         """
         Args:
           calls: what record_calls() gave.
-          dtype: of the copy's floating-point parameters; None: their own. Buffers keep theirs.
+          dtype: the type of the copy's floating-point parameters; None: their own. Buffers keep theirs.
         """
         self._model = model
         self._modules = modules
@@ -126,11 +80,11 @@ class LocalReference:
             self._copy[name] = _local(buffer).detach().clone()
 
     def has(self, index: int) -> bool:
-        """Whether there is a copy of this layer module's weights."""
+        """Returns whether there is a copy of this layer module's weights."""
         return self._index == index
 
     def reading(self, index: int, inputs: RootInputs, metric: str = "sp") -> float:
-        """Plasticity of layer module `index` on these inputs of the model, in a metric of compared().
+        """Measures the plasticity of layer module `index` on these inputs of the model, in a metric of compared().
 
         Raises:
           GraphError: its output is not known or has no batch dimension.
@@ -167,7 +121,7 @@ class LocalReference:
 
     @contextlib.contextmanager
     def _copied_weights(self) -> Iterator[None]:
-        """The copy's values in the model's own tensors, for a moment: whoever holds them, sees them."""
+        """Puts the copy's values into the model's own tensors for a moment: whoever holds them, sees them."""
         targets = {name: _local(tensor_named(self._model, name)).detach() for name in self._copy}
         saved = {name: tensor.clone() for name, tensor in targets.items()}
         try:
@@ -186,7 +140,7 @@ class _Enough(BaseException):
 
 
 def _last_called(module: LayerModule, calls: Sequence[nn.Module]) -> nn.Module | None:
-    """The layer module's unit with weights whose call begins last."""
+    """Returns the layer module's unit with weights whose call begins last."""
     position = {id(call): index for index, call in enumerate(calls)}
     called = [unit for unit in module.units if has_parameters(unit) and id(unit) in position]
     return max(called, key=lambda unit: position[id(unit)], default=None)
@@ -204,7 +158,7 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def _reshard(model: nn.Module) -> None:
-    """Under FSDP2 a root keeps what it has gathered after a forward pass; the next one must gather anew."""
+    """Lets the next forward pass gather anew: under FSDP2 a root keeps what it has gathered."""
     for module in model.modules():
         if is_fully_sharded(module):
             module.reshard()

@@ -19,7 +19,7 @@ from egeria.model.inputs import GraphError, RootInputs
 from egeria.model.isolation import undisturbed
 from egeria.model.outputs import tensors_in
 
-# They check and compute nothing.
+# These operators only check, and compute nothing.
 _ASSERTIONS = {
     "aten::_assert_scalar",
     "aten::_assert_async",
@@ -32,7 +32,7 @@ _WRAPPER = "model"  # the attribute of _Flat that holds the user's model
 
 @dataclasses.dataclass
 class Recording:
-    """A functional graph whose leaves are the model's inputs, its weights by name, and constants."""
+    """Holds a functional graph whose leaves are the model's inputs, its weights by name, and constants."""
 
     nodes: list[fx.Node]  # call_function only, in order
     inputs: list[fx.Node]
@@ -70,7 +70,7 @@ def record(model: nn.Module, inputs: RootInputs, dynamic: Sequence[tuple[int, in
 
 
 def stack_of(node: fx.Node, submodules: dict[str, nn.Module]) -> list[nn.Module]:
-    """The submodules in whose forward the operator was recorded, outermost first."""
+    """Returns the submodules in whose forward the operator was recorded, outermost first."""
     names = (
         str(path).split("@")[0].removeprefix(_WRAPPER).removeprefix(".")
         for path, _ in (node.meta.get("nn_module_stack") or {}).values()
@@ -79,7 +79,7 @@ def stack_of(node: fx.Node, submodules: dict[str, nn.Module]) -> list[nn.Module]
 
 
 def tensor_named(model: nn.Module, name: str) -> Tensor:
-    """A parameter or buffer by its full name."""
+    """Returns a parameter or buffer by its full name."""
     owner, _, short = name.rpartition(".")
     return getattr(model.get_submodule(owner), short)
 
@@ -89,7 +89,7 @@ def is_assertion(node: fx.Node) -> bool:
 
 
 class _Flat(nn.Module):
-    """The model as a function of tensors only, with tensors as results."""
+    """Wraps the model as a function of tensors only, with tensors as results."""
 
     def __init__(self, model: nn.Module, inputs: RootInputs):
         super().__init__()
@@ -104,7 +104,7 @@ class _Flat(nn.Module):
 
 @contextlib.contextmanager
 def _quiet_torch() -> Iterator[None]:
-    """torch.export explains its failures at length on the log; ours says them in one line."""
+    """Keeps torch.export from explaining its failures at length on the log; ours says them in one line."""
     loggers = [logging.getLogger(name) for name in ("torch.export", "torch.fx", "torch._export", "torch._dynamo")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -158,7 +158,7 @@ def _attribute(module: Any, path: str) -> Any:
 
 def _inline_scopes(module: fx.GraphModule) -> None:
     """Takes `with torch.no_grad()` and `with torch.autocast(enabled=False)` inside a model out of the recording:
-    both do nothing here. What else is a scope stays, and is refused by name where a layer module needs it."""
+    both do nothing here. Any other scope stays, and is refused by name where a layer module needs it."""
     hops = torch.ops.higher_order
     for node in list(module.graph.nodes):
         if node.op != "call_function":

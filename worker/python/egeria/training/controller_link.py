@@ -15,7 +15,7 @@ from egeria.errors import EgeriaError
 from egeria.model.inputs import GraphError, RootInputs, ShapeMismatch
 from egeria.model.isolation import device_of
 from egeria.model.modules import embedding_prefix
-from egeria.reference.probing import LocalReference, compared
+from egeria.reference.probing import LocalReference
 from egeria.training.link_target import LinkTarget
 from egeria.training.model_analysis import Analysis, analyse, is_sharded, varying, view_of
 from egeria.training.rank_agreement import attempt, gather
@@ -195,7 +195,7 @@ class Link:
         for index in wanted:
             values = [exported.run(index, values)]
         names = exported.module(request.first_module).input_names
-        self.native.offer_sample(request, step, list(zip(names, tensors)), compared(values[0], request.metric))
+        self.native.offer_sample(request, step, list(zip(names, tensors)), _native.compared(values[0], request.metric))
 
     def _read(self, request: Any, step: int, inputs: RootInputs) -> None:
         if self._reference is None or not self._reference.has(request.module):
