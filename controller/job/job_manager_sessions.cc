@@ -254,7 +254,6 @@ void JobManager::RefreshRequests(Job& job, Effects& effects) {
       subject.reset();
       break;
     }
-    if (!monitoring->required) blocked.clear();  // the policy decides without it
     if (!blocked.empty() && blocked != job.blocked) {
       LogWarning("job ", job.id.text(), ": nothing more can freeze: ", blocked);
     }

@@ -146,7 +146,7 @@ class Link:
         self.sharded = _is_sharded(subject.model)
         self._shares = subject.shares.known
         self._errors = list(errors)
-        reads = config.reads_plasticity(subject.total_steps)
+        reads = config.reads_plasticity()
         self._local = [error is not None and config.reference != "controller" and reads for error in errors]
         self._reference: LocalReference | None = None
         if any(self._local) and analysis.calls is not None:
@@ -168,7 +168,7 @@ class Link:
             or os.environ.get("EGERIA_TRAINING_JOB")
             or type(subject.model).__name__,
             "modules": modules,
-            "policy_json": config.policy_json(samples, subject.total_steps),
+            "policy_json": config.policy_json(samples),
             "total_steps": subject.total_steps or 0,
             "planned_learning_rates": subject.planned_rates,
             "observe": config.observe,
@@ -324,7 +324,7 @@ def _analyse(subject: Subject, inputs: RootInputs, samples: int, dynamic: Sequen
     else:
         modules = partition(subject.model, subject.spec, calls)
     reason = None
-    if not subject.config.reads_plasticity(subject.total_steps):
+    if not subject.config.reads_plasticity():
         reason = "the policy reads no plasticity"  # and what a recording takes can be saved
     elif subject.config.reference == "local":
         reason = "reference is 'local'"
