@@ -373,7 +373,7 @@ TEST(SnrPolicy, FreezesToTheEndOfACosine) {
   const std::vector<Decision> decisions = RunOf(training);
   ASSERT_FALSE(decisions.empty());
   EXPECT_GT(decisions.front().step, 3000) << "before, the SNR is over .05";
-  EXPECT_EQ(decisions.back().frozen_prefix, kModules - 1);
+  EXPECT_EQ(decisions.back().frozen_prefix, kModules - 2);
 }
 
 TEST(SnrPolicy, FreezesNothingWithItsLastStep) {
