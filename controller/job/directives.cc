@@ -57,7 +57,6 @@ void RefreshRequests(Job& job, const JobManagerOptions& options, Effects& effect
   const auto monitoring = job.state.policy().monitoring();
   if (monitoring && live.graphs.known && !job.state.finished()) {
     subject = SubjectOf(job, *monitoring, options.scope, &blocked);
-    if (!monitoring->required) blocked.clear();  // the policy decides without it
     if (!blocked.empty() && blocked != live.blocked) {
       LogWarning("job ", job.id.text(), ": nothing more can freeze: ", blocked);
     }

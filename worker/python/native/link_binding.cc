@@ -257,7 +257,8 @@ void DefineLink(py::module_& module) {
       .def("set_totals", Locked(&RankLink::SetModelTotals), "frozen_share"_a = 0.0, "bytes_reduced"_a = 0, Unlocked())
       .def("set_account", &SetAccount, "account"_a, "The metrics show it, and the controller is told of it.")
       .def("set_cache_totals", &SetCacheTotals, "ledger"_a, "state"_a, "reason"_a, "cache"_a,
-           "The metrics show it: a PassLedger's books, the state and its reason, and what an ActivationCache, where there "
+           "The metrics show it: a PassLedger's books, the state and its reason, and what an ActivationCache, where "
+           "there "
            "is one, has read.")
       .def("counters", &CountersOf)
       .def("stop", &Stop, "finished"_a);
