@@ -19,16 +19,19 @@ inline constexpr const char* kCache = "cache";
 inline constexpr const char* kGradients = "gradients";  // readings of them
 inline constexpr const char* kHooks = "hooks";          // everything else
 inline constexpr const char* kProbes = "probes";
-inline constexpr const char* kRecompiles = "recompiles";  // or whatever makes a step after a switch slow
-inline constexpr const char* kReference = "reference";    // evaluated by a controller on the same cores
+inline constexpr const char* kRecompiles = "recompiles";  // whatever makes a step after a switch slow
+inline constexpr const char* kReference = "reference";    // a controller evaluates it on the same cores
 inline constexpr const char* kSnapshots = "snapshots";
-inline constexpr const char* kStart = "start";  // in Python
+inline constexpr const char* kStart = "start";  // the start of a Python session
 inline constexpr const char* kSwitches = "switches";
 inline constexpr const char* kAll[] = {kAgreement,  kCache,     kGradients, kHooks, kProbes,
                                        kRecompiles, kReference, kSnapshots, kStart, kSwitches};
 // These measure what a policy decides by: a policy that measures nothing would not take their time.
 inline constexpr const char* kMeasuring[] = {kGradients, kProbes, kReference, kSnapshots};
 }  // namespace spent_on
+
+// The metrics and the controller learn of a ledger, and of a cache's totals, after so many steps each.
+inline constexpr int64_t kTotalsEvery = 16;
 
 // A training process's time: the part that freezing has saved, and the part that Egeria has taken.
 struct TimeTotals {
@@ -65,7 +68,7 @@ class TimeLedger {
   // was said before. It is not part of any step's time.
   void SetElsewhere(const std::string& what, double seconds) { elsewhere_[what] = seconds; }
 
-  // A block that ends with its scope.
+  // A Spending is a block that ends with its scope.
   class Spending {
    public:
     Spending(TimeLedger* account, std::string what) : account_(account), what_(std::move(what)) { account_->Begin(); }
@@ -81,7 +84,7 @@ class TimeLedger {
   // The step under way has something in it that others do not have: a compilation, say.
   void Disturb() { disturbed_ = true; }
 
-  // A training forward pass begins; not inside a block. A disturbed step counts from here, since before it there may
+  // A training forward pass begins, outside of any block. A disturbed step counts from here, since before it there may
   // have been an evaluation, which nobody has spent.
   void BeginForward();
 
@@ -108,7 +111,7 @@ class TimeLedger {
     double inner = 0;  // seconds of the blocks inside it
   };
 
-  // A bounded, evenly spread sample of step times, and their number.
+  // Keeps a bounded, evenly spread sample of step times, and counts them.
   class Times {
    public:
     void Add(double seconds);
@@ -134,7 +137,7 @@ class TimeLedger {
   std::map<std::string, double> spent_;
   std::map<std::string, double> elsewhere_;
   std::map<int, Times> times_;
-  std::vector<std::pair<int, double>> disturbances_;  // prefix, seconds
+  std::vector<std::pair<int, double>> disturbances_;  // pairs of prefix and seconds
   double share_steps_ = 0;
   int64_t steps_ = 0;
 };

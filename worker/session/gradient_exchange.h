@@ -22,7 +22,7 @@ namespace egeria::worker {
 // Begin() and Finish() are called by all ranks at the same boundaries; the ranks decide that by numbers that are the
 // same everywhere. A rank that has nothing to say of the step takes part all the same, and then there is no reading.
 //
-// Owned by the training thread.
+// It is owned by the training thread.
 class GradientExchange {
  public:
   // `group` is over gloo, and null for a world of one. Others may share it who use it at the same points.
@@ -43,7 +43,7 @@ class GradientExchange {
   // The reading, unless a number in it is not finite: such a step was skipped.
   static std::optional<GradientReading> IfFinite(GradientReading reading);
 
-  // Waits for what is in flight; see AsyncAllReduce::Stop().
+  // Waits for the all_reduce in flight; see AsyncAllReduce::Stop().
   absl::Status Stop(const WaitLimits& limits) { return reduction_.Stop(limits); }
 
  private:

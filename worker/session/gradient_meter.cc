@@ -26,7 +26,7 @@ at::Tensor Norm(const at::Tensor& tensor) {
                                 at::promote_types(tensor.scalar_type(), at::kFloat));
 }
 
-// Sums of squares by module; what is undefined counts nothing. One copy from the device.
+// Returns sums of squares by module, with one copy from the device. An undefined norm counts nothing.
 std::vector<double> SumsOfSquares(const std::vector<std::vector<at::Tensor>>& norms) {
   std::vector<at::Tensor> defined;
   for (const auto& module : norms) {
@@ -85,7 +85,7 @@ void GradientMeter::WatchOwn() {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     for (size_t j = 0; j < parameters_[i].size(); ++j) {
       at::Tensor* const norm = &own_norms_[i][j];
-      // Before the gradient is accumulated, and so before the reducer is told of it.
+      // The hook runs before the gradient is accumulated, and so before the reducer is told of it.
       const unsigned hook = parameters_[i][j].register_hook([this, norm](const at::Tensor& gradient) {
         const Clock::time_point begin = Clock::now();
         *norm = Norm(gradient);

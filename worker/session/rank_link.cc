@@ -320,6 +320,8 @@ void RankLink::RecordSwitch(bool unfreeze, bool identical) {
   if (!identical) ++state().counted.checksum_mismatches;
 }
 
+void RankLink::RecordUndoneSwitch() { ++state().counted.switches_undone; }
+
 void RankLink::RecordDroppedSample() { ++state().counted.samples_dropped; }
 
 void RankLink::SetModelTotals(double frozen_share, int64_t bytes_reduced) {

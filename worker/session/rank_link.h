@@ -100,6 +100,7 @@ class RankLink {
 
   // These are counted for the totals.
   void RecordSwitch(bool unfreeze, bool identical);
+  void RecordUndoneSwitch();
   void RecordDroppedSample();
   void SetModelTotals(double frozen_share, int64_t bytes_reduced);
   // The next Report() tells the controller of it, too.

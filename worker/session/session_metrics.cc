@@ -43,6 +43,9 @@ struct SessionMetrics::Impl {
       Counter("switches_total", "Changes of the frozen prefix that took effect.", {{"action", "freeze"}});
   prometheus::Counter* const unfreezes =
       Counter("switches_total", "Changes of the frozen prefix that took effect.", {{"action", "unfreeze"}});
+  prometheus::Counter* const undone =
+      Counter("switches_undone_total",
+              "Changes of the frozen prefix that a rank could not make, so that all ranks undid them.");
   prometheus::Counter* const commits =
       Counter("commits_total", "Plans that all ranks agreed on and applied at the same step.");
   prometheus::Counter* const mismatches = Counter(
@@ -146,6 +149,7 @@ void SessionMetrics::Update(const SessionTotals& totals) {
   impl_->frozen_share->Set(totals.frozen_share);
   raise(impl_->freezes, totals.freezes);
   raise(impl_->unfreezes, totals.unfreezes);
+  raise(impl_->undone, totals.switches_undone);
   raise(impl_->commits, totals.commits);
   raise(impl_->mismatches, totals.checksum_mismatches);
   raise(impl_->bytes_reduced, totals.bytes_reduced);

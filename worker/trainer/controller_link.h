@@ -34,7 +34,7 @@ struct LinkDescription {
 // An agent that keeps in touch with the controller, and what it has promised to send.
 struct LinkedAgent {
   std::unique_ptr<worker::Agent> agent;
-  // What a snapshot of each module consists of: the weights that its graph names.
+  // A snapshot of each module consists of these: the weights that its graph names.
   std::vector<std::vector<worker::NamedTensor>> snapshot_tensors;
 };
 
@@ -43,7 +43,7 @@ struct LinkedAgent {
 // Errors: those of Agent::Start() and ShareFromRankZero().
 absl::StatusOr<LinkedAgent> LinkController(const LinkDescription& description);
 
-// Where this process serves its metrics: `address` (HOST:PORT or PORT) with the local rank added to the port,
+// Returns where this process serves its metrics: `address` (HOST:PORT or PORT) with the local rank added to the port,
 // unless that is 0, so that several ranks of a machine do not collide.
 std::string MetricsAddress(const std::string& address, int local_rank);
 

@@ -124,6 +124,7 @@ py::dict CountersOf(PythonLink& link) {
   out["frozen_share"] = totals.frozen_share;
   out["freezes"] = totals.freezes;
   out["unfreezes"] = totals.unfreezes;
+  out["switches_undone"] = totals.switches_undone;
   out["commits"] = totals.commits;
   out["applied_plan"] = applied_plan.value();
   out["checksum_mismatches"] = totals.checksum_mismatches;
@@ -253,6 +254,7 @@ void DefineLink(py::module_& module) {
       .def("report", &Report, "step"_a, "loss"_a, "learning_rates"_a, "frozen_prefix"_a, "zero_lr_prefix"_a = 0,
            Unlocked())
       .def("record_switch", Locked(&RankLink::RecordSwitch), "unfreeze"_a, "identical"_a, Unlocked())
+      .def("record_undone_switch", Locked(&RankLink::RecordUndoneSwitch), Unlocked())
       .def("record_dropped_sample", Locked(&RankLink::RecordDroppedSample), Unlocked())
       .def("set_totals", Locked(&RankLink::SetModelTotals), "frozen_share"_a = 0.0, "bytes_reduced"_a = 0, Unlocked())
       .def("set_account", &SetAccount, "account"_a, "The metrics show it, and the controller is told of it.")

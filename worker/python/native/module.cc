@@ -20,6 +20,7 @@
 #include "worker/python/native/cache_binding.h"
 #include "worker/python/native/interpreter.h"
 #include "worker/python/native/link_binding.h"
+#include "worker/python/native/planning_binding.h"
 #include "worker/python/native/python_link.h"
 #include "worker/python/native/reference_costs.h"
 #include "worker/python/native/time_ledger_binding.h"
@@ -89,6 +90,7 @@ PYBIND11_MODULE(_native, module) {
   module.doc() = "What the Python package runs on: the agent, the agreement of the ranks, the partition.";
   module.attr("built_for_torch") = std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR);
   DefineTimeLedger(module);
+  DefinePlanning(module);
   DefineLink(module);
   DefineCache(module);
   DefineMetrics(module);
