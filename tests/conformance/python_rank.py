@@ -97,7 +97,7 @@ class Training:
         self.session.load_state_dict(state["session"])
 
     def hashes(self) -> tuple[list[int], list[int]]:
-        """Of the parameters and of the buffers of each layer module."""
+        """Hashes the parameters, and the buffers, of each layer module."""
         return tuple(
             [_native.hash_tensors([value.detach() for value in kind(block)]) for block in self.model]
             for kind in (nn.Module.parameters, nn.Module.buffers)
@@ -127,7 +127,7 @@ def fail(*_: Any) -> None:
 
 
 def mean_over_ranks(own: dict[int, Any]) -> dict[int, dict[str, Any]]:
-    """What all ranks know together of the gradients of each step: see GradientExchange."""
+    """Averages over the ranks what each knows of the gradients of each step, as GradientExchange does."""
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, own)
     found = {}

@@ -1,4 +1,4 @@
-"""What Egeria promises of a training, held by the native trainer's session and by the Python package alike.
+"""The native trainer's session and the Python package keep the same promises to a training.
 
 The test prints one line for each promise and front end. A new promise is a function in PROMISES; a training that it
 needs is a scenario in scenarios.py.

@@ -79,7 +79,7 @@ class AgentState {
   int64_t streams_ = 0;
 
   mutable Mutex mutex_;
-  std::optional<double> reference_seconds_ ABSL_GUARDED_BY(mutex_);  // as the last directive had them
+  std::optional<double> reference_seconds_ ABSL_GUARDED_BY(mutex_);  // the last directive's
   StepReport report_ ABSL_GUARDED_BY(mutex_);
   LossBuffer losses_ ABSL_GUARDED_BY(mutex_);
   PlanLedger ledger_ ABSL_GUARDED_BY(mutex_);

@@ -309,7 +309,7 @@ TEST_F(JobManagerTest, AnUploadIsJudgedAgainWhenItIsComplete) {
 
 TEST_F(JobManagerTest, ACompleteUploadMayNameNoModuleOfTheJob) {
   const auto stream = Open(TestRegistration(1));
-  v1::UploadBegin begin;  // of no bytes, so that it is complete as it begins
+  v1::UploadBegin begin;  // it has no bytes, so that it is complete as it begins
   begin.set_upload_id(1);
   begin.mutable_snapshot()->set_module(99);
   EXPECT_THAT(std::string(manager_->FinishUpload(stream->id, begin, {}).message()), StartsWith("[UNKNOWN_MODULE]"));

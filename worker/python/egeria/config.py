@@ -25,7 +25,7 @@ _POLICIES: dict[str, dict[str, Any]] = {policy["name"]: policy for policy in jso
 
 
 def _wanted(policy: str, constant: str, value: Any) -> str | None:
-    """What the value of a policy's constant must be, in words; None where this one fits."""
+    """Says in words what the value of a policy's constant must be; returns None where this one fits."""
     return _native.check_policy_option(policy, constant, json.dumps(value, default=str))
 
 
