@@ -54,7 +54,7 @@ class Switcher:
       job_id: the job's, where it has none one of this process; the same on all ranks from share_group() on.
       optimizers: of the model.
       cache_namespace: a checkpoint's; None: there was none. The same on all ranks from share_group() on.
-      undone: how many switches a rank could not make, so that all ranks undid them. After one, nothing switches any more.
+      undone: how many switches a rank could not make, so that all undid them. After one, nothing switches any more.
     """
 
     def __init__(
