@@ -52,10 +52,9 @@ void JobManager::Stop() {
 absl::Status JobManager::Recover() {
   Effects effects(nullptr);
   const MutexLock lock(&mutex_);
-  JobTable& table = table_;  // the lambda's own name for it: it is called while this function holds the lock
-  auto quarantined = facts_.Replay([&table](const JobId& id) -> Job& {
-    Job* const known = table.Find(id);
-    return known != nullptr ? *known : table.Add(std::make_unique<Job>(id));
+  auto quarantined = facts_.Replay([this](const JobId& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> Job& {
+    Job* const known = table_.Find(id);
+    return known != nullptr ? *known : table_.Add(std::make_unique<Job>(id));
   });
   if (!quarantined.ok()) return quarantined.status();
   for (const Journal::Quarantined& job : *quarantined) {
