@@ -65,6 +65,7 @@ class Training:
         config = egeria.Config(
             controller=controller if scenario.readings else "none",
             plans=scenario.plans,
+            policy="plasticity",  # it reads samples
             observe=scenario.readings,
             reference="controller",
             batch_size=SAMPLES,

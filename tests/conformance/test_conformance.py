@@ -150,8 +150,8 @@ def readings_are_those_of_the_other_front_end(records: Records, other: Records) 
 def a_training_is_that_of_the_other_front_end(records: Records, other: Records) -> None:
     for name in ("plain", "switches"):
         for one, two in zip(records[name], other[name]):
-            assert one["prefix"] == two["prefix"] and one["switches"] == two["switches"]
-            assert one["loss"] == pytest.approx(two["loss"], rel=1e-4)
+            for what in ("loss", "prefix", "parameters", "switches"):
+                assert one[what] == two[what], what
 
 
 PROMISES: tuple[Callable[[Records, Records], None], ...] = (

@@ -14,15 +14,9 @@ NOT_YET_HELD = (
     "controller/service/",
     "proto/egeria/v1/controller.proto",
     "tests/common/policy/",
-    "tests/worker/session/",
     "worker/cache/",
-    "worker/commit/",
-    "worker/freeze/",
-    "worker/planning/",
     "worker/python/egeria/cache/",
     "worker/python/egeria/reference/",
-    "worker/session/",
-    "worker/trainer/",
 )
 
 

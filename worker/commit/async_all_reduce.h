@@ -31,8 +31,8 @@ class AsyncAllReduce {
   absl::Status Finish(const WaitLimits& limits);
   const at::Tensor& value() const { return value_; }
 
-  // Waits for what is in flight, if anything is. What does not end within the limits is left behind, with the group:
-  // the group's destructor would wait for it. It is idempotent. Errors: as Finish().
+  // Waits for the one in flight, if there is one. A collective that does not end within the limits is left behind, with
+  // the group: the group's destructor would wait for it. It is idempotent. Errors: as Finish().
   absl::Status Stop(const WaitLimits& limits);
 
  private:

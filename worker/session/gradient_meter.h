@@ -44,7 +44,7 @@ class GradientMeter {
   // Returns the time that the hooks have taken of the backward pass, which has ended; on a device, to launch them.
   double backward_seconds() const { return backward_seconds_; }
 
-  // What this rank knows of the gradients; the caller, who knows it, fills in the step.
+  // Returns what this rank knows of the gradients; the caller, who knows the step, fills it in.
   // Errors: FAILED_PRECONDITION [NO_GRADIENTS] there was no such pass, or of one sample; UNAVAILABLE [RANK_GONE];
   // INTERNAL [GRADIENTS_FAILED] torch's reason. Whatever fails here on one rank, it takes part in what others wait for.
   absl::StatusOr<GradientReading> Measure(const LossOfRows& loss);
@@ -56,20 +56,20 @@ class GradientMeter {
   bool replays() const { return alone() || first_ < freezer_->frozen_prefix(); }
   void WatchOwn();
   void RemoveHooks();
-  // What this rank knows, told apart in so many parts; the lists are empty, and progress is left out.
+  // Makes a reading of what this rank knows, told apart in so many parts. Its lists are empty.
   GradientReading Known(int parts) const;
   GradientReading OfRanks() const;
   absl::StatusOr<GradientReading> OfHalves(const LossOfRows& loss);
   absl::StatusOr<GradientReading> OfFrozen(const LossOfRows& loss);
-  // Of the mean loss of rows begin..end-1 of the batch.
+  // Computes the gradients of the mean loss of rows begin..end-1 of the batch.
   Gradients Replay(const LossOfRows& loss, int64_t begin, int64_t end);
 
   const ModuleFreezer* const freezer_;
   const ProcessGroupPtr group_;
   const GradientRequest request_;
   const int first_;
-  std::vector<std::vector<at::Tensor>> parameters_;  // those of each module that train, or would if not frozen
-  std::vector<std::vector<at::Tensor>> own_norms_;   // those of this rank's gradients; undefined where none came
+  std::vector<std::vector<at::Tensor>> parameters_;  // each module's, as far as they train or would if not frozen
+  std::vector<std::vector<at::Tensor>> own_norms_;   // norms of this rank's gradients; undefined where none came
   std::vector<std::pair<at::Tensor, unsigned>> hooks_;
   double backward_seconds_ = 0;  // the thread of the backward pass adds to it
   at::Tensor input_;

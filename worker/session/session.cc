@@ -196,8 +196,8 @@ absl::Status Session::SwitchTo(int prefix, PlanId plan) {
   const TimeLedger::Spending spending(&account_, spent_on::kSwitches);
   account_.Disturb();
   try {
-    // What freezes now must be the same everywhere. Each forward pass begins with the same collective, so that a rank
-    // that cannot take part in it could not train either.
+    // The modules that freeze now must be the same everywhere. Each forward pass begins with the same collective, so
+    // that a rank that cannot take part in it could not train either.
     reducer_->SyncBuffers();
   } catch (const std::exception& error) {
     return NamedError(absl::StatusCode::kUnavailable, "REDUCER_FAILED", MessageOf(error));

@@ -16,7 +16,7 @@ namespace egeria::trainer {
 // A checkpoint holds everything that a run needs to go on as if it had not stopped. Data order and augmentation are
 // functions of seed, epoch and step, so that the step says all about them.
 struct Checkpoint {
-  std::string run;  // what has to be equal for a resume to make sense
+  std::string run;  // all that has to be equal for a resume to make sense
   int64_t step = 0;
   int frozen_prefix = 0;
   int64_t applied_plan = 0;

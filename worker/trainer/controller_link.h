@@ -15,7 +15,7 @@
 
 namespace egeria::trainer {
 
-// What the controller needs to know of this process. Pointers are only used during the call.
+// The controller needs to know this of the process. Pointers are only used during the call.
 struct LinkDescription {
   const Options* options = nullptr;
   const worker::GroupMember* member = nullptr;

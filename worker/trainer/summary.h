@@ -13,7 +13,7 @@
 
 namespace egeria::trainer {
 
-// What one run did and reached. docs/formats/summary.md explains each field.
+// A summary says what one run did and reached. docs/formats/summary.md explains each field.
 struct RunSummary {
   struct Decision {
     int64_t step = 0;
@@ -25,11 +25,11 @@ struct RunSummary {
   std::string policy;
   std::string mode;  // "plain", "act", "observe" or "plans"
   int ranks = 1;
-  double seconds = 0;       // of training steps, without evaluation
-  double wall_seconds = 0;  // from the first step to the last evaluation
+  double seconds = 0;       // the time of training steps, without evaluation
+  double wall_seconds = 0;  // the time from the first step to the last evaluation
   double accuracy = 0;      // 0..1, on the validation images
   double validation_loss = 0;
-  double frozen_share = 0;          // of the parameters, averaged over the steps
+  double frozen_share = 0;          // a share of the parameters, averaged over the steps
   double frozen_share_by_time = 0;  // the same, each step weighted by its duration
   std::vector<Decision> decisions;
   bool ranks_identical = true;  // after every switch and at the end
@@ -38,15 +38,15 @@ struct RunSummary {
   uint64_t seed = 0;
   std::vector<std::string> modules;
   std::string parameters_hash;    // xxh3-64 of parameters and buffers at the end, in hexadecimal
-  int64_t bytes_all_reduced = 0;  // by rank 0
-  int64_t samples_sent = 0;       // by rank 0
+  int64_t bytes_all_reduced = 0;  // rank 0's
+  int64_t samples_sent = 0;       // rank 0's
   int64_t samples_dropped = 0;
-  worker::CacheTotals cache;  // of rank 0, as the next two
+  worker::CacheTotals cache;  // rank 0's, like the next two
   worker::TimeTotals account;
   std::optional<double> time_saved_share;  // saved less spent, of what the steps would have taken; empty: not known
 };
 
-// One line for a person.
+// Returns one line for a person.
 std::string Describe(const RunSummary& summary);
 
 // {"runs": [run]} as indented text.

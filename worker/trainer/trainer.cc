@@ -95,13 +95,13 @@ class Run {
   double reinvested_saving_ = 0;
   std::vector<double> step_shares_;
   LearningRateOptions rate_;
-  worker::LearningRates rates_;  // those of the steps so far
+  worker::LearningRates rates_;  // rates of the steps so far
   std::unique_ptr<Replica> replica_;
   std::unique_ptr<worker::SessionMetrics> metrics_;
   std::unique_ptr<worker::Session> session_;
   int64_t saved_step_ = -1;
   size_t switches_shown_ = 0;
-  std::vector<worker::Switch> earlier_switches_;  // those of the run that was resumed
+  std::vector<worker::Switch> earlier_switches_;  // switches of the run that was resumed
   std::string cache_job_;                         // the job whose entries the cache has; "": none
   double seconds_ = 0;
   double share_steps_ = 0;    // the sum over steps of the frozen share

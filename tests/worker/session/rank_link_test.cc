@@ -162,7 +162,7 @@ TEST(RankLink, ReadingsComeFromTheAskedRankOnly) {
   });
 }
 
-// What rank r knows of step s in the tests below: module i has squares 10 i + r + s and, of the mean, i + s, and
+// In the tests below, rank r knows this of step s: module i has squares 10 i + r + s and, of the mean, i + s, and
 // progress i - r.
 GradientReading SquaresOf(const GradientRequest& request, int rank, int64_t step) {
   GradientReading squares{

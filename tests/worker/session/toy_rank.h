@@ -21,13 +21,13 @@ class ToyRank {
   static constexpr int kBlocks = 3;
   static constexpr int kModules = kBlocks + 1;
 
-  // What a rank takes up where another one of the same number was left.
+  // A rank takes this up where another one of the same number was left.
   struct Saved {
     int64_t step = 0;
     int frozen_prefix = 0;
     PlanId applied_plan;
     std::vector<at::Tensor> tensors;  // parameters and buffers, in order
-    std::vector<at::Tensor> momenta;  // of the parameters; undefined where there is none
+    std::vector<at::Tensor> momenta;  // the parameters' momenta; undefined where there is none
   };
 
   struct Options {

@@ -94,6 +94,7 @@ def test_a_switch_that_one_rank_cannot_do_leaves_no_trace_on_any(broken: str, tm
     for one, other in zip(records, whole):
         assert one["prefixes"] == other["prefixes"] and one["losses"] == other["losses"]
         assert one["weights"] == other["weights"]
+        assert (one["summary"]["switches_undone"], other["summary"]["switches_undone"]) == (1, 0)
 
 
 @pytest.mark.parametrize("egeria", ["act", "plans --plans 4:1,8:2"])
