@@ -7,11 +7,12 @@ import os
 import pathlib
 import random
 import subprocess
-import sys
+import time
 from collections.abc import Sequence
 
 import numpy as np
 from harness import Controller
+from preloaded import Ranks
 
 ROOT = pathlib.Path(__file__).resolve().parents[4]
 EXAMPLES = ROOT / "worker" / "python" / "examples"
@@ -82,20 +83,22 @@ def launch(
     seconds: float = 1200,
     **variables: str,
 ) -> str:
-    """Runs a script on two ranks under torchrun, or another launcher; it must succeed. Returns its output with its
-    errors."""
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone")
-    command = [
-        *(launcher or torchrun),
-        "--local-addr",
-        "127.0.0.1",
-        "--nproc-per-node",
-        2,
-        pathlib.Path(__file__).with_name("run_script.py"),
-    ]
-    done = run([*command, script, *arguments], folder, seconds, **variables)
-    out = done.stdout + done.stderr
-    assert done.returncode == 0, f"{script.name}: exit code {done.returncode}\n{out[-6000:]}"
+    """Runs a script on two ranks, as torchrun would or under another launcher; it must succeed. Returns its output with
+    its errors."""
+    runner = pathlib.Path(__file__).with_name("run_script.py")
+    if launcher:
+        two_ranks = ("--local-addr", "127.0.0.1", "--nproc-per-node", 2, runner)
+        done = run([*launcher, *two_ranks, script, *arguments], folder, seconds, **variables)
+        code, out = done.returncode, done.stdout + done.stderr
+    else:
+        log = folder / f"{script.stem}.{time.monotonic_ns()}.log"
+        job = Ranks(runner, [script, *arguments], log, environment(**variables), ranks=2, folder=folder)
+        try:
+            code = job.wait(seconds)
+        finally:
+            job.kill()
+        out = log.read_text(encoding="utf-8")
+    assert code == 0, f"{script.name}: exit code {code}\n{out[-6000:]}"
     return out
 
 

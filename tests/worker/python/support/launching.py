@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import subprocess
-import sys
+
+from preloaded import Process, Ranks
 
 HERE = pathlib.Path(__file__).resolve().parent
-TORCHRUN = pathlib.Path(sys.executable).parent / "torchrun"
 
 
 def rank_environment(rank: int, world_size: int, port: int) -> dict[str, str]:
@@ -34,28 +35,9 @@ class Program:
         environment: dict[str, str] | None = None,
     ):
         self.log = folder / f"{script}.{len(list(folder.glob('*.log')))}.log"
-        command = (
-            [
-                str(TORCHRUN),
-                "--nproc-per-node",
-                str(ranks),
-                "--local-addr",
-                "127.0.0.1",
-                "--rdzv-backend",
-                "c10d",
-                "--rdzv-endpoint",
-                "127.0.0.1:0",
-            ]
-            if ranks > 1
-            else [sys.executable]
-        )
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [*command, str(HERE / script), *map(str, arguments)],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=dict(os.environ, OMP_NUM_THREADS="1", **(environment or {})),
-            )
+        variables = dict(os.environ, OMP_NUM_THREADS="1", **(environment or {}))
+        start = Process if ranks == 1 else functools.partial(Ranks, ranks=ranks)
+        self.process = start(HERE / script, arguments, self.log, variables)
 
     def wait(self, seconds: float = 300) -> int:
         """The exit code; fails, with the log, if it does not come in time."""
@@ -76,7 +58,7 @@ class Program:
 
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
-            self.process.terminate()  # torchrun ends its ranks
+            self.process.terminate()
             try:
                 self.process.wait(timeout=40)
             except subprocess.TimeoutExpired:
