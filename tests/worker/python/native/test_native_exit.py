@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Iterator
 
 import pytest
-from harness import Controller, free_port, wait_until
+from harness import TORCHRUN, Controller, free_port, wait_until
 from launching import HERE, Program, rank_environment
 
 PROMPTLY = 120  # seconds; what hangs does so for the group's timeout of five minutes, or for ever
@@ -103,20 +103,10 @@ def test_a_signals_handler_may_raise_what_it_likes(tmp_path: pathlib.Path, contr
 
 
 def test_torchrun_ends_when_a_rank_fails(tmp_path: pathlib.Path, controller: Controller):
-    with Program(
-        tmp_path,
-        "link_job.py",
-        "--controller",
-        controller.address,
-        "--out",
-        tmp_path,
-        "--end",
-        "exception",
-        "--steps",
-        100_000,
-        ranks=2,
-    ) as program:
-        assert program.wait(2 * PROMPTLY) == 1, program.text()
+    torchrun = [TORCHRUN, "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2", HERE / "link_job.py"]
+    arguments = ["--controller", controller.address, "--out", tmp_path, "--end", "exception", "--steps", "100000"]
+    done = subprocess.run([*torchrun, *arguments], capture_output=True, text=True, timeout=2 * PROMPTLY, check=False)
+    assert done.returncode == 1 and "ValueError: in the loop" in done.stderr, done.stderr
 
 
 ENDINGS = {
