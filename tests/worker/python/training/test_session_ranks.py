@@ -1,15 +1,15 @@
-"""Sessions on two ranks, under egeria-run with a controller of its own, as users start them."""
+"""Sessions on two ranks with a controller of their own."""
 
 from __future__ import annotations
 
 import pathlib
 
 import pytest
-from session_runs import run
+from session_runs import run, run_under_egeria_run
 
 
 def test_both_ranks_freeze_and_unfreeze_at_the_same_steps(tmp_path: pathlib.Path):
-    records, output = run(
+    records, output = run_under_egeria_run(
         tmp_path, "--egeria", "act", "--steps", 200, "--drop-rate-after", 60, "--pace", 0.03, "--until", "unfreeze"
     )
     first, second = records
