@@ -23,9 +23,9 @@ constexpr size_t SlotOf(size_t entry_bytes) {
   return (entry_bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
 }
 
-// Of any one call.
+// One call is about so many samples at most.
 inline constexpr size_t kMaxSamplesPerCall = 4'096;
-// Of entries that are streamed, so that no longer one is stored; the daemon holds no more than 256 MiB for a call.
+// Longer entries are not streamed, and so not stored either; the daemon holds no more than 256 MiB for a call.
 inline constexpr size_t kMaxStreamedRead = size_t{64} << 20;
 
 // A session with the daemon, and the memory shared with it, which is null where bytes are streamed. One part of it is
@@ -83,7 +83,7 @@ class Attachment {
   mutable std::mutex mutex_;
   std::condition_variable stopped_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;  // of the line, or of the one to come
+  grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;  // the line's, or the next line's
   Line line_ ABSL_GUARDED_BY(mutex_);
   int64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
   bool streamed_ ABSL_GUARDED_BY(mutex_) = false;

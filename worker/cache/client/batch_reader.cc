@@ -155,7 +155,7 @@ class BatchReader::Impl {
   using Shared = std::shared_ptr<Reading>;
 
   void ReadUntilStopped();
-  // The reading thread calls these without the lock. What fails leaves samples out.
+  // The reading thread calls these without the lock. A failure leaves samples out.
   void Start(const Fingerprint& prefix, size_t entry_bytes, Reading* reading);
   void Finish(bool wanted, Reading* reading);
   void FillIn(Reading* reading);
@@ -303,7 +303,7 @@ BatchReader::Impl::Shared BatchReader::Impl::Next() {
 
 void BatchReader::Impl::ReadUntilStopped() {
   const at::NoGradGuard no_gradients;
-  Shared started;  // which the daemon reads while the one before it is finished
+  Shared started;  // the daemon reads it while the one before it is finished
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     Shared next;

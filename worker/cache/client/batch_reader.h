@@ -64,7 +64,7 @@ class BatchReader {
   BatchReader(std::shared_ptr<CacheClient> client, const Options& options);
   ~BatchReader();
 
-  // What is read from now on belongs to this prefix. Forgets what was read ahead.
+  // Reads this prefix from now on, and forgets what was read ahead.
   void Use(const Fingerprint& prefix);
   // Entries of the prefix are up to so long: longer ones are not found. This need not be told where one is in the
   // cache.

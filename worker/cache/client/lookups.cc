@@ -27,7 +27,7 @@ void Lookups::Start(PendingLookup* lookup) {
   if (line.session == 0 || lookup->slot == 0) return;
   lookup->room = shared ? line.part() / lookup->slot : std::max<size_t>(1, kMaxStreamedRead / lookup->slot);
   lookup->room = std::min(lookup->room, kMaxSamplesPerCall);
-  // Else the next lookup's time would pass while this one makes more calls.
+  // A lookup that makes more calls is not started now, since the next one's time would pass meanwhile.
   if (lookup->samples.size() <= lookup->room) AskForMore(lookup);
 }
 

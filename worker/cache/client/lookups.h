@@ -39,24 +39,24 @@ struct PendingLookup {
   const std::vector<uint64_t> samples;
   const size_t entry_bytes;
   Line line;
-  size_t offset = 0;  // of its part of the shared memory
-  size_t slot = 0;    // for an entry there
-  size_t room = 0;    // for samples in a call; 0: nothing can be asked for
-  size_t asked = 0;   // for the first ones
+  size_t offset = 0;  // where its part of the shared memory begins
+  size_t slot = 0;    // bytes for an entry there
+  size_t room = 0;    // samples that a call may ask for; 0: nothing can be asked for
+  size_t asked = 0;   // so many samples, the first ones, have been asked for
   std::unique_ptr<GetCall> call;
 };
 
-// What CacheClient::Lookup() and its two parts do. For one thread, but for counters().
+// Does what CacheClient::Lookup() and its two parts promise. It is for one thread, but for counters().
 class Lookups {
  public:
-  // `attachment` outlives it.
+  // `attachment` outlives the lookups.
   Lookups(const CacheClient::Options& options, Attachment* attachment)
       : name_(options.name), patience_(options.patience), attachment_(*attachment) {}
 
   void Start(PendingLookup* lookup);
-  // Waits for it.
+  // Waits for the lookup.
   std::vector<CacheClient::Outcome> Finish(PendingLookup* lookup, absl::FunctionRef<void(size_t, const Entry&)> found);
-  // Of one that nobody will finish.
+  // Lets go of a lookup that nobody will finish.
   void Abandon(PendingLookup* lookup);
 
   CacheClient::LookupCounters counters() const;

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "torch/csrc/utils/pybind.h"
 
-// What the files of this folder that define Python's functions have in common.
+// The files of this folder that define Python's functions have these in common.
 namespace egeria::python {
 
 using Release = py::gil_scoped_release;
