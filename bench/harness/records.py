@@ -15,6 +15,15 @@ RECORD_VERSION = 1
 _KEY = ("task", "profile", "settings", "ranks", "seed", "run", "run_hash")
 
 
+# Constants of policies that have another name now than in older records.
+_RENAMED = {
+    "area_left": "lr_area_left",
+    "least_readings": "min_readings",
+    "most_modules": "max_modules",
+    "thaw_rise": "unfreeze_rise",
+}
+
+
 def file_of(out: pathlib.Path, task: str) -> pathlib.Path:
     """Where the records of a task are."""
     return out / "records" / f"{task}.jsonl"
@@ -56,6 +65,8 @@ def read(file: pathlib.Path) -> list[dict[str, Any]]:
         except ValueError:  # an empty line, or one that was cut off
             continue
         if isinstance(record, dict) and record.get("version") == RECORD_VERSION:
+            options = record.get("options") or {}
+            record["options"] = {_RENAMED.get(name, name): value for name, value in options.items()}
             found[key(record)] = record
     return list(found.values())
 

@@ -32,13 +32,12 @@ _SHARE_STEP = 0.01
 
 # Share of the steps before which a policy cannot act, less what it needs to look around. Policies that are not here
 # may act from the first step on.
-_FIRST_ACT = {"auto": 0.70, "staged": 0.70}
+_FIRST_ACT = {"auto": 0.70, "staged": 0.70, "snr": 0.30}
 # Where rates fall smoothly, `auto` may freeze modules that take time and learn next to nothing from here on.
 _FIRST_EARLY_ACT = 0.35
 # Trainings of so many steps and more may read gradients for that from a tenth of their steps on.
 _LEAST_STEPS_OF_EARLY_READINGS = 2_000
 _FIRST_EARLY_READING = 0.09
-_FIRST_ACT_BY_SIGNAL = 0.30
 
 
 class Kind(str, enum.Enum):
@@ -98,8 +97,7 @@ def policy_run(label: str, policy: str, options: Mapping[str, Any], reinvest: fl
     """
     options = {**own_options(policy), **options}
     first = _FIRST_ACT.get(policy, 0.0)
-    if policy == "auto":
-        first = _FIRST_ACT_BY_SIGNAL if options.get("signal_led") else first
+    if policy in ("auto", "snr"):
         first = min(first, max(0.0, options.get("start", 1.0) - 0.1))
     elif policy == "staged" and options.get("area"):
         first = 0.0  # where in the steps that is depends on the schedule
@@ -108,7 +106,7 @@ def policy_run(label: str, policy: str, options: Mapping[str, Any], reinvest: fl
     elif policy == "schedule":
         first = max(0.0, min(entry["fraction"] for entry in options["entries"]) - 0.02)
     if reinvest == PLANNED:
-        if policy not in _CLOCKS or options.get("signal_led"):
+        if policy not in _CLOCKS:
             raise BenchError(
                 "NO_PLAN",
                 f"{label} follows no clock, so that what it will save is not known; give a "

@@ -11,8 +11,8 @@
 namespace egeria::policy {
 namespace {
 
-constexpr double kMinTruePart = 0.5;
-constexpr double kMaxTruePart = 2;
+constexpr double kMinRealised = 0.5;
+constexpr double kMaxRealised = 2;
 
 }  // namespace
 
@@ -42,7 +42,8 @@ double BudgetedPolicy::PromisedAtTheEnd(int prefix) const {
 std::optional<Decision> BudgetedPolicy::Observe(const Observation& observation) {
   PassTo(observation.step);
   if (observation.account) {
-    true_part_ = std::clamp(TruePartOf(*observation.account, shares_).value_or(true_part_), kMinTruePart, kMaxTruePart);
+    realised_ =
+        std::clamp(RealisedSaving(*observation.account, shares_).value_or(realised_), kMinRealised, kMaxRealised);
   }
   const int before = frozen_prefix();
   std::optional<Decision> decision = inner().Observe(observation);

@@ -11,16 +11,16 @@
 
 namespace egeria::policy {
 
-// Another policy that freezes no more than a budget asks for: once what was saved, and what the present prefix saves
-// until the end, comes to the budget, nothing more freezes; and a decision that would go beyond it is cut to the
-// smallest prefix that reaches it. With S(k) the share of a step's time that prefix k saves, by the modules' step
-// shares, and rho how much of that has come true (TruePartOf(), 1 before it was measured; .5 to 2, beyond which the
-// machine's speed has changed), at step t of T:
+// A budgeted policy is another policy that freezes no more than a budget asks for: once what was saved, and what the
+// present prefix saves until the end, comes to the budget, nothing more freezes; and a decision that would go beyond it
+// is cut to the smallest prefix that reaches it. With S(k) the share of a step's time that prefix k saves, by the
+// modules' step shares, and r the realised saving (RealisedSaving(), 1 before it was measured; .5 to 2, beyond which
+// the machine's speed has changed), at step t of T:
 //
-//   rho * (sum over the steps up to t of S(prefix at that step) / T  +  (T - t) / T * S(k))  >=  budget.
+//   r * (sum over the steps up to t of S(prefix at that step) / T  +  (T - t) / T * S(k))  >=  budget.
 //
-// Unfreezes are the inner policy's own, and so is what it wants to know: but while nothing more is to freeze only of what
-// is frozen, which may have to unfreeze. Thread-compatible.
+// Unfreezes are the inner policy's own, and so is what it wants to know; but while nothing more is to freeze it is told
+// only of what is frozen, which may have to unfreeze. Thread-compatible.
 class BudgetedPolicy : public WrappedPolicy {
  public:
   // Requires a budget over 0 and known total steps in `shape`.
@@ -34,16 +34,17 @@ class BudgetedPolicy : public WrappedPolicy {
 
  private:
   void PassTo(int64_t step);
-  // Of the job's time, at its end, if `prefix` stays frozen from now on: as step shares promise.
+  // Returns the part of the job's time that is saved at its end if `prefix` stays frozen from now on, as step shares
+  // promise.
   double PromisedAtTheEnd(int prefix) const;
-  bool Reached(int prefix) const { return true_part_ * PromisedAtTheEnd(prefix) >= budget_; }
+  bool Reached(int prefix) const { return realised_ * PromisedAtTheEnd(prefix) >= budget_; }
 
   const double budget_;
   const int64_t total_steps_;
   const std::vector<double> shares_;
   int64_t step_ = 0;
-  double promised_;       // of the job's time, so far
-  double true_part_ = 1;  // of what is promised
+  double promised_;      // part of the job's time, so far
+  double realised_ = 1;  // saving over what was promised
 };
 
 }  // namespace egeria::policy

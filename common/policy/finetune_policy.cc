@@ -12,8 +12,8 @@
 namespace egeria::policy {
 namespace {
 
-// Before it freezes, for the time of a step with nothing frozen: a fiftieth of the steps, but as many as workers
-// measure before they tell of it (30, and the first few are none), and no more than a fifth.
+// So many steps pass before it freezes, to measure a step with nothing frozen: a fiftieth of the steps, but as many as
+// workers measure before they tell of it (30, and the first few do not count), and no more than a fifth.
 constexpr int64_t kMinActiveSteps = 40;
 constexpr int64_t kMaxActiveSteps = 64;
 
@@ -27,7 +27,7 @@ struct Shares {
   const char* of = "";
 };
 
-// What a prefix saves of a step's time, or the best guess at it.
+// Returns each module's part of what a prefix saves of a step's time, or the best guess at it.
 Shares SharesOf(const JobShape& shape) {
   const size_t modules = static_cast<size_t>(shape.modules);
   const auto tells = [modules](const auto& values) {
@@ -78,11 +78,11 @@ std::optional<Decision> FinetunePolicy::Observe(const Observation& observation) 
 std::optional<Decision> FinetunePolicy::UnfreezeWhatTheBudgetDoesNotNeed(const Account& account) {
   if (settled_ || account.frozen_prefix != frozen_prefix_) return std::nullopt;  // it has not taken effect yet
   settled_ = true;
-  const std::optional<double> true_part = TruePartOf(account, shares_);
-  if (!true_part) return std::nullopt;
-  const double saved = *true_part * ShareOfPrefix(frozen_prefix_, shares_);
+  const std::optional<double> realised = RealisedSaving(account, shares_);
+  if (!realised) return std::nullopt;
+  const double saved = *realised * ShareOfPrefix(frozen_prefix_, shares_);
   if (saved <= budget_) return std::nullopt;
-  const int before = std::exchange(frozen_prefix_, SmallestPrefixReaching(budget_ / *true_part, shares_));
+  const int before = std::exchange(frozen_prefix_, SmallestPrefixReaching(budget_ / *realised, shares_));
   if (frozen_prefix_ == before) return std::nullopt;
   return Decision{
       step_, Action::kUnfreeze, frozen_prefix_,

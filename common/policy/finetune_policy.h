@@ -11,16 +11,16 @@
 
 namespace egeria::policy {
 
-// For fine-tuning of a trained model: freezes one prefix early, and leaves it at that. It is given, and freezes with
-// the first observation; or it is the smallest whose step shares add up to the budget (or to the job's, if that is
-// less), and freezes once the time of a step with nothing frozen has been measured. Where step shares are unknown,
-// parameters stand in for time, and the reason says so.
+// This policy is for fine-tuning a trained model: it freezes one prefix early, and leaves it at that. The prefix is
+// given, and freezes with the first observation; or it is the smallest whose step shares add up to the budget (or to
+// the job's, if that is less), and freezes once the time of a step with nothing frozen has been measured. Where step
+// shares are unknown, parameters stand in for time, and the reason says so.
 //
-// With the time of its frozen steps measured, the modules that the budget did not need unfreeze, once: the smallest prefix
-// k with rho S(k) >= budget stays (TruePartOf()). It never goes deeper: where a step's time is spent elsewhere, that
-// would save nothing.
+// With the time of its frozen steps measured, the modules that the budget did not need unfreeze, once: the smallest
+// prefix k with r S(k) >= budget stays, r being the realised saving (RealisedSaving()). It never goes deeper: where a
+// step's time is spent elsewhere, that would save nothing.
 //
-// Measures nothing of the model. Thread-compatible.
+// It measures nothing of the model. Thread-compatible.
 class FinetunePolicy : public Policy {
  public:
   // Requires a resolved config and a shape that Resolve() takes.
@@ -29,8 +29,6 @@ class FinetunePolicy : public Policy {
   std::optional<Decision> Observe(const Observation& observation) override;
   void Adopt(int64_t step, int frozen_prefix) override;
   int frozen_prefix() const override { return frozen_prefix_; }
-  std::optional<Monitoring> monitoring() const override { return std::nullopt; }
-  bool wants_loss() const override { return false; }
   bool wants_account() const override { return !settled_; }
   std::optional<int64_t> awaited_step() const override { return done_ ? std::nullopt : std::optional<int64_t>(begin_); }
   PolicyStatus status() const override;
@@ -39,7 +37,7 @@ class FinetunePolicy : public Policy {
   std::optional<Decision> UnfreezeWhatTheBudgetDoesNotNeed(const Account& account);
 
   const int modules_;
-  const double budget_;  // of a step's time
+  const double budget_;  // part of a step's time
   std::vector<double> shares_;
   int wanted_ = 0;
   std::string reason_;

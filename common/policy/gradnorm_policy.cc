@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kLargestSquare = 1e200;
 
-// The percentile of values, which are not empty, linear between ranks.
+// Returns the percentile of values, which are not empty, linear between ranks.
 double Percentile(std::vector<double> values, double percent) {
   std::sort(values.begin(), values.end());
   const double rank = percent / 100 * static_cast<double>(values.size() - 1);

@@ -10,8 +10,8 @@
 
 namespace egeria::policy {
 
-// AutoFreeze's rule (arXiv:2102.01386, section 4), for comparison: what changes its gradient norm least is taken for
-// learned. After every interval t, with d_t the norm of a module's gradient over the interval,
+// This is AutoFreeze's rule (arXiv:2102.01386, section 4), for comparison: it takes for learned what changes its
+// gradient norm least. After every interval t, with d_t the norm of a module's gradient over the interval,
 //
 //   eta = |d_t - d_(t-1)| / d_(t-1)
 //
@@ -27,9 +27,7 @@ class GradnormPolicy : public Policy {
   std::optional<Decision> Observe(const Observation& observation) override;
   void Adopt(int64_t step, int frozen_prefix) override;
   int frozen_prefix() const override { return frozen_prefix_; }
-  std::optional<Monitoring> monitoring() const override { return std::nullopt; }
   std::optional<GradientMonitoring> gradient_monitoring() const override;
-  bool wants_loss() const override { return false; }
   PolicyStatus status() const override;
 
  private:
@@ -45,8 +43,8 @@ class GradnormPolicy : public Policy {
   const int modules_;
   int64_t step_ = 0;  // newest
   int64_t interval_end_ = 0;
-  std::vector<Sum> sums_;                     // of the interval under way
-  std::vector<std::optional<double>> norms_;  // of the interval before
+  std::vector<Sum> sums_;                     // over the interval under way
+  std::vector<std::optional<double>> norms_;  // over the interval before
   int frozen_prefix_ = 0;
 };
 

@@ -23,7 +23,7 @@ class ModuleHistory {
 
   const ModuleStatus& status() const { return status_; }
 
-  // The largest |slope| among the first three (so far).
+  // Returns the largest |slope| among the first three (so far).
   double initial_slope() const { return initial_slope_; }
 
  private:

@@ -31,8 +31,8 @@ std::optional<Decision> PayingPolicy::Observe(const Observation& observation) {
 void PayingPolicy::Judge(int64_t step, const Account& account) {
   const double remaining = static_cast<double>(std::max<int64_t>(0, total_steps_ - step));
   const int deepest = static_cast<int>(shares_.size()) - 1;
-  const double true_part = TruePartOf(account, shares_).value_or(1);
-  const double most = remaining * account.active_step_seconds * ShareOfPrefix(deepest, shares_) * true_part;
+  const double realised = RealisedSaving(account, shares_).value_or(1);
+  const double most = remaining * account.active_step_seconds * ShareOfPrefix(deepest, shares_) * realised;
   if (account.measuring_seconds - account.saved_seconds <= most) {
     in_a_row_ = 0;
     return;

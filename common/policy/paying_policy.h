@@ -12,13 +12,13 @@
 
 namespace egeria::policy {
 
-// Another policy, which is switched off when it can no longer earn back what its measurements have cost. At step t of
-// T, with c the time of a step with nothing frozen, D the deepest prefix that may freeze and S(k) the share of c that
-// prefix k saves, that is once, in three accounts in a row,
+// A paying policy is another policy that is switched off when it can no longer earn back what its measurements have
+// cost. At step t of T, with c the time of a step with nothing frozen, D the deepest prefix that may freeze and S(k)
+// the share of c that prefix k saves, that is once, in three accounts in a row,
 //
-//   measuring - saved  >  (T - t) c S(D) rho
+//   measuring - saved  >  (T - t) c S(D) r
 //
-// where rho, how much of what S promises comes true of what is frozen now, is 1 where that is not known (TruePartOf()).
+// where r, how much of what S promises comes true of what is frozen now, is 1 where it is unknown (RealisedSaving()).
 // The right side is the most that can still be saved: about as much is spent on waiting for a freeze as it could have
 // saved. What Egeria takes with any policy, or has taken once, is not in it, since switching off would not give it
 // back.
@@ -44,7 +44,7 @@ class PayingPolicy : public WrappedPolicy {
 
   const int64_t total_steps_;
   const std::vector<double> shares_;
-  int in_a_row_ = 0;  // accounts by which it does not pay
+  int in_a_row_ = 0;  // accounts by which the policy does not pay
   std::string why_off_;
 };
 

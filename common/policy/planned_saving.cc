@@ -3,17 +3,17 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <variant>
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/policy/constants.h"
 #include "common/policy/policy.h"
 #include "common/policy/training_fractions.h"
 
 namespace egeria::policy {
 namespace {
 
-constexpr int64_t kMaxLooks = 10'000;  // at longer trainings it looks at every so many steps only
+constexpr int64_t kMaxLooks = 10'000;  // a longer training is looked at every so many steps only
 
 }  // namespace
 
@@ -38,10 +38,6 @@ absl::StatusOr<double> PlannedSaving(const PolicyConfig& config, JobShape shape)
   return saved / static_cast<double>(shape.total_steps);
 }
 
-bool FollowsAClock(const PolicyConfig& config) {
-  if (const auto* clock = std::get_if<AutoConfig>(&config)) return !clock->signal_led.value_or(false);
-  return std::holds_alternative<StagedConfig>(config) || std::holds_alternative<ScheduleConfig>(config) ||
-         std::holds_alternative<FinetuneConfig>(config) || std::holds_alternative<NoneConfig>(config);
-}
+bool FollowsAClock(const PolicyConfig& config) { return KindOf(config).follows_a_clock; }
 
 }  // namespace egeria::policy

@@ -6,17 +6,17 @@
 
 namespace egeria::policy {
 
-// The part of a whole training's time that a policy saves by the clock alone: if it learns of nothing but the steps,
-// and all its decisions come true. 0 for a policy that waits for what is measured.
+// Returns the part of a whole training's time that a policy saves by the clock alone, if it learns of nothing but the
+// steps and all its decisions come true. 0 for a policy that waits for what is measured.
 //
 //   sum over the steps t of S(prefix at t) / T,   S(k) the share of a step's time that prefix k saves.
 //
-// Requires the total steps. Errors: those of MakePolicy(); INVALID_ARGUMENT [BAD_POLICY] the number of steps is
+// Requires the total steps. Errors: the ones of MakePolicy(); INVALID_ARGUMENT [BAD_POLICY] the number of steps is
 // unknown.
 absl::StatusOr<double> PlannedSaving(const PolicyConfig& config, JobShape shape);
 
-// Whether the clock alone decides to freeze where the total of the steps is known, so that what PlannedSaving() says is
-// all that the policy may do: 0 of it is a plan, too.
+// Says whether the clock alone decides to freeze where the total of the steps is known. What PlannedSaving() says is
+// then all that the policy may do, and 0 is a plan, too.
 bool FollowsAClock(const PolicyConfig& config);
 
 }  // namespace egeria::policy

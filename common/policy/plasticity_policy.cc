@@ -141,7 +141,7 @@ void PlasticityPolicy::Adopt(int64_t step, int frozen_prefix) {
 
 std::optional<Monitoring> PlasticityPolicy::monitoring() const {
   if (bootstrapping() || frozen_prefix_ == modules_ - 1) return std::nullopt;
-  return Monitoring{frozen_prefix_, config_.interval_steps, config_.batch_size, window_, /*required=*/true, metric_};
+  return Monitoring{frozen_prefix_, config_.interval_steps, config_.batch_size, window_, metric_};
 }
 
 PolicyStatus PlasticityPolicy::status() const {

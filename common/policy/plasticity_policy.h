@@ -19,16 +19,16 @@ namespace egeria::policy {
 // become stationary, and unfreezes all when the learning rate has dropped. docs/rule.md has the equations and
 // settles what the paper leaves open.
 //
-// An observation is evaluated in the order learning rate, unfreeze steps, loss (or, in a job that reports none,
-// the step), plasticity. A number that is
-// not finite, or over 1e100 in magnitude (of which sums could become infinite), is as if not observed; so is
-// a negative learning rate. A plasticity without a module is the frontmost one's. Thread-compatible.
+// An observation is evaluated in the order learning rate, unfreeze steps, loss (or, in a job that reports none, the
+// step), plasticity. A number that is not finite, or over 1e100 in magnitude (of which sums could become infinite), is
+// as if not observed; so is a negative learning rate. A plasticity without a module is the frontmost one's.
+// Thread-compatible.
 class PlasticityPolicy : public Policy {
  public:
   // Requires a resolved config and a shape that Resolve() takes.
   PlasticityPolicy(const PlasticityConfig& config, const JobShape& shape)
       : PlasticityPolicy(config, shape, plasticity::ActivationMetric::kSpLoss) {}
-  // The same rule on Skip-Conv's metric.
+  // This is the same rule on Skip-Conv's metric.
   PlasticityPolicy(const ActnormConfig& config, const JobShape& shape)
       : PlasticityPolicy(config, shape, plasticity::ActivationMetric::kActivationNorm) {}
 
@@ -61,8 +61,8 @@ class PlasticityPolicy : public Policy {
   Bootstrapping bootstrapping_;
   LearningRateWatch learning_rate_;
   size_t next_unfreeze_ = 0;                 // index into config_.unfreeze_steps
-  std::optional<ModuleHistory> history_;     // of the frontmost module
-  std::vector<ModuleStatus> module_status_;  // of the frozen ones: as they were when they were frozen
+  std::optional<ModuleHistory> history_;     // the frontmost module's
+  std::vector<ModuleStatus> module_status_;  // frozen modules are as they were when they froze
 };
 
 }  // namespace egeria::policy

@@ -11,8 +11,27 @@
 
 namespace egeria::policy {
 
-// The gradients of one step at fixed weights, told apart in `parts` equal parts of its samples: those of the ranks, or
-// with one rank parts of its batch. Entry i of the lists is of module first_module + i; the lists go on to the last.
+// What a policy must know of its job.
+struct JobShape {
+  int modules = 0;              // at least 2
+  int64_t total_steps = 0;      // 0 where it is unknown
+  bool losses_reported = true;  // false where no observation will ever have a loss
+  int64_t first_step = 0;       // optimizer steps done when the job began, e.g. from a checkpoint
+  int ranks = 1;                // data-parallel processes
+  // One entry per module: the part of a step's time, with nothing frozen, that freezing the module saves once all
+  // before it are frozen; and its number of parameters. Empty where nobody knows.
+  std::vector<double> step_shares = {};
+  std::vector<int64_t> parameter_counts = {};
+  // Learning rates at evenly spread steps of the whole training, the first and the last included; empty if unknown.
+  std::vector<double> planned_learning_rates = {};
+  double budget = 0;            // part of the job's time that is to be saved, and no more; 0: as much as can be
+  double saved_before = 0;      // part of the job's time that was saved before `first_step`
+  double mean_rate_before = 0;  // mean learning rate of the steps before `first_step`; 0 if unknown
+  int embedding_prefix = 0;     // front modules that are lookup tables, such as embeddings
+};
+
+// The gradients of one step at fixed weights, told apart in `parts` equal parts of its samples: the ranks' shares, or
+// with one rank parts of its batch. Entry i of a list belongs to module first_module + i; the lists go on to the last.
 // With g_p the gradient of part p's mean loss, of all parameters of a module:
 struct GradientReading {
   int64_t step = 0;  // optimizer steps done when this one has ended
@@ -20,17 +39,17 @@ struct GradientReading {
   int parts = 1;                        // 1: noise cannot be told
   std::vector<double> mean_of_squares;  // mean over p of ||g_p||^2
   std::vector<double> square_of_mean;   // ||mean over p of g_p||^2
-  int64_t samples = 0;                  // of the step, over all ranks; 0: not known
-  std::vector<double> progress;         // unbiased estimate of E g' P E g, P the optimizer's; empty: not known
+  int64_t samples = 0;                  // the step had over all ranks; 0 if unknown
+  std::vector<double> progress;         // estimates E g' P E g without bias, P the optimizer's; empty if unknown
 };
 
-// What freezing has saved of rank 0's time so far, and what measuring for the policy has taken of it.
+// An account tells what freezing has saved of rank 0's time so far, and what measuring for the policy has taken of it.
 struct Account {
   double saved_seconds = 0;
   double measuring_seconds = 0;
   double active_step_seconds = 0;  // mean time of a step with nothing frozen, Egeria's own time left out
-  double frozen_step_seconds = 0;  // the same with what is frozen now; 0: nothing is, or it has not been measured
-  int frozen_prefix = 0;           // of frozen_step_seconds; plans take effect some steps after they are decided
+  double frozen_step_seconds = 0;  // mean time with what is frozen now; 0: nothing is, or it has not been measured
+  int frozen_prefix = 0;           // in frozen_step_seconds; plans take effect some steps after they are decided
 
   bool operator==(const Account&) const = default;
 };
@@ -38,11 +57,11 @@ struct Account {
 // One thing that a policy learns about its job. A field that was not observed is empty.
 struct Observation {
   int64_t step = 0;
-  std::optional<int> module;            // of the plasticity
+  std::optional<int> module;            // whose plasticity it is
   std::optional<double> plasticity;     // distance between training and reference, in the metric that was asked for
   std::optional<double> loss;           // training loss of this step
-  std::optional<double> learning_rate;  // of the first parameter group whose rate is not 0, in force at this step
-  std::optional<int> zero_lr_prefix;    // of the first so many no parameter changes: their learning rates are 0
+  std::optional<double> learning_rate;  // in force, of the first parameter group whose rate is not 0
+  std::optional<int> zero_lr_prefix;    // front modules whose parameters all have the learning rate 0
   std::optional<GradientReading> gradients;
   std::optional<Account> account;
 };
@@ -50,7 +69,7 @@ struct Observation {
 enum class Action { kFreeze, kUnfreeze };
 const char* ActionName(Action action);  // "freeze", "unfreeze"
 
-// What is to be frozen from now on, and why.
+// A decision says what is to be frozen from now on, and why.
 struct Decision {
   int64_t step = 0;
   Action action = Action::kFreeze;
@@ -58,32 +77,31 @@ struct Decision {
   std::string reason;     // one sentence with the numbers that led to it
 };
 
-// What the policy wants to be measured now.
+// The policy wants this module's plasticity to be measured now.
 struct Monitoring {
   int module = 0;
   int interval_steps = 1;    // n
   int batch_size = 2;        // b
   int refresh_readings = 1;  // take a new snapshot of the module after this many readings (W)
-  bool required = true;      // nothing can freeze without it; false: a second opinion
   plasticity::ActivationMetric metric = plasticity::ActivationMetric::kSpLoss;
 };
 
-// Which gradients it wants to be told of now: those of first_module and behind, at every step that is a multiple of
-// interval_steps. Those of frozen modules are computed for it, and thrown away.
+// The policy wants to be told of the gradients of first_module and all behind it, at every step that is a multiple of
+// interval_steps. Gradients of frozen modules are computed for it, and thrown away.
 struct GradientMonitoring {
   int interval_steps = 1;
   int first_module = 0;
 };
 
 // A signal-to-noise ratio of gradients, ||E g||^2 / E||g||^2 at the job's full batch, with the two-sided 90 %
-// interval around it. An estimate of something that lies in 0..1; it may itself be under 0.
+// interval around it. The truth lies in 0..1; an estimate may be under 0.
 struct SnrEstimate {
   double value = 0;
   double lower = 0;
   double upper = 0;
 };
 
-// What the policy knows of one module, for metrics and people.
+// A policy's knowledge of one module, for metrics and people.
 struct ModuleStatus {
   std::optional<double> plasticity;  // newest reading, not smoothed
   std::optional<double> slope;
@@ -95,18 +113,18 @@ struct ModuleStatus {
 
 struct PolicyStatus {
   bool bootstrapping = false;
-  std::string blocked;  // why nothing more can freeze as long as things stay as they are; empty: nothing is in the way
+  std::string blocked;  // says why nothing more can freeze as long as things stay as they are; empty if something can
   std::vector<ModuleStatus> modules;
 };
 
-// That of a policy that has nothing to say of its modules.
+// The status of a policy that has nothing to say about its modules.
 PolicyStatus EmptyStatus(int modules);
 
 // Decides what to freeze from what it observes. Pure: no clock, no I/O, no randomness, no threads; the same
 // observations give the same decisions, which is what lets a controller rebuild it from the journal.
 // Thread-compatible.
 //
-// A policy assumes that its own decisions come true. What it is told by Adopt() is true at once.
+// A policy assumes that its own decisions come true. Adopt() tells it what is true at once.
 class Policy {
  public:
   virtual ~Policy() = default;
@@ -120,31 +138,31 @@ class Policy {
   // fresh history for the module that is now frontmost. Requires 0 <= frozen_prefix < modules.
   virtual void Adopt(int64_t step, int frozen_prefix) = 0;
 
-  // The prefix that it has decided or adopted.
+  // Returns the prefix that the policy has decided or adopted.
   virtual int frozen_prefix() const = 0;
 
-  // What to measure now; empty when it needs no plasticity (yet, or ever).
-  virtual std::optional<Monitoring> monitoring() const = 0;
+  // Returns what to measure now; empty when the policy needs no plasticity (yet, or ever).
+  virtual std::optional<Monitoring> monitoring() const { return std::nullopt; }
 
-  // Which gradients to tell of now; empty when it needs none (yet, or ever).
+  // Returns the gradients to tell of now; empty when the policy needs none (yet, or ever).
   virtual std::optional<GradientMonitoring> gradient_monitoring() const { return std::nullopt; }
 
-  // Why modules 0..prefix-1 should not be frozen now, in one sentence with the numbers; empty where nothing speaks
-  // against it. For somebody else who wants to freeze them; the policy's own decisions have passed it.
+  // Says to somebody else who wants to freeze modules 0..prefix-1 why they should not be frozen now, in one sentence
+  // with the numbers; empty where nothing speaks against it.
   // Requires 0 <= prefix < modules.
   virtual std::optional<std::string> Objection(int /*prefix*/) const { return std::nullopt; }
 
   // False when losses are of no further use to it, so that nobody needs to record them.
-  virtual bool wants_loss() const = 0;
+  virtual bool wants_loss() const { return false; }
 
   // False when nobody needs to record accounts.
   virtual bool wants_account() const { return false; }
 
-  // The step of which it is to be told that training has got there, by an observation of that step or a later
-  // one that may hold nothing else. Empty: none.
+  // Returns the step at which the policy wants an observation, which may hold nothing else, of that step or a later
+  // one; empty where it waits for none.
   virtual std::optional<int64_t> awaited_step() const { return std::nullopt; }
 
-  // PolicyStatus::blocked, cheap enough for every observation.
+  // Returns PolicyStatus::blocked, and is cheap enough for every observation.
   virtual std::string blocked() const { return ""; }
 
   virtual PolicyStatus status() const = 0;

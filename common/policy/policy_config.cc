@@ -6,84 +6,71 @@
 #include <utility>
 #include <variant>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/policy/auto_policy.h"
 #include "common/policy/budgeted_policy.h"
+#include "common/policy/constants.h"
 #include "common/policy/finetune_policy.h"
 #include "common/policy/gradnorm_policy.h"
 #include "common/policy/paying_policy.h"
-#include "common/policy/planned_saving.h"
 #include "common/policy/plasticity_policy.h"
 #include "common/policy/schedule_policy.h"
+#include "common/policy/snr_policy.h"
 #include "common/policy/staged_policy.h"
 #include "common/policy/training_fractions.h"
 
 namespace egeria::policy {
 namespace {
 
-// The bound on n bounds the memory and time of the bootstrapping stage (6n losses), that on W those of a
-// module's history, that on b the Gram matrices.
+// The bound on intervals bounds the memory and time of the bootstrapping stage (6n losses).
 constexpr int kMaxInterval = 100'000;
 constexpr int kDefaultInterval = 50;
-constexpr int kMinWindow = 3;
-constexpr int kMaxWindow = 1000;
-constexpr int kMaxBatch = 4096;
-constexpr double kMaxFactor = 1e6;
-constexpr size_t kMaxEntries = 1024;
-constexpr int kMaxReadings = 1000;
-constexpr int kMinReadings = 4;  // an interval from fewer would be a guess
-constexpr double kMinEvery = 1e-4;
-constexpr int kMaxBackoff = 64;
-// In a shorter training a reference model takes more time than its opinion is worth.
-constexpr int64_t kStepsOfSecondOpinion = 5'000;
-constexpr int kMaxStages = 512;
 constexpr int kDefaultCheckSteps = 500;
 constexpr int kReadingsPerGradnormCheck = 10;
+constexpr size_t kMaxEntries = 1024;
+
+constexpr Range kPart{0, 1};
+constexpr Range kPositivePart{0, 1, Range::Ends::kOverMin};
+constexpr Range kThreshold{0, 1, Range::Ends::kOverMinUnderMax};
+constexpr Range kFactor{1, 1e6, Range::Ends::kOverMin, "never"};
+constexpr Range kEvery{1e-4, 1};
+constexpr Range kInterval{1, kMaxInterval};
+constexpr Range kModules{1, 512};
+constexpr Range kPrefix{1, 511};
+constexpr Range kReadings{4, 1000};  // an interval from fewer would be a guess
+constexpr Range kBatch{2, 4096};
+constexpr Range kAnyStep{0, 9e18};
+constexpr const char* kOfSteps = "of the steps";
+constexpr const char* kAt64 = "SNR at 64 samples";
 
 template <typename... Args>
 absl::Status BadPolicy(const Args&... message) {
   return NamedError(absl::StatusCode::kInvalidArgument, "BAD_POLICY", message...);
 }
 
-absl::Status CheckRange(const char* name, double value, double low, double high) {
-  if (value >= low && value <= high) return absl::OkStatus();
-  return BadPolicy(name, " is ", value, ", must be ", low, " to ", high);
-}
-
-absl::Status CheckFactor(const char* name, double value) {
-  if (value == 0 || (value > 1 && value <= kMaxFactor)) return absl::OkStatus();
-  return BadPolicy(name, " is ", value, ", must be over 1 (at most ", kMaxFactor, "), or 0 for never");
-}
-
-// n = total steps / (2 W) / modules / 1.75, the paper's guideline: each module gets time for about 2W
-// readings, and the modules together finish well before the training does.
+// n = total steps / (2 W) / modules / 1.75, the paper's guideline: each module gets time for about 2W readings, and the
+// modules together finish well before the training does.
 int GuidelineInterval(int window, const JobShape& shape) {
   if (shape.total_steps == 0) return kDefaultInterval;
   const double interval = static_cast<double>(shape.total_steps) / (2.0 * window) / shape.modules / 1.75;
   return static_cast<int>(std::clamp(std::floor(interval), 1.0, static_cast<double>(kMaxInterval)));
 }
 
+int64_t PeriodOf(double every, const JobShape& shape) {
+  return StepsOfPart(every, static_cast<double>(shape.total_steps));
+}
+
 // Config: PlasticityConfig or ActnormConfig.
 template <typename Config>
 absl::StatusOr<PolicyConfig> ResolveRule(Config config, const JobShape& shape) {
-  EGERIA_RETURN_IF_ERROR(CheckRange("window", config.window, kMinWindow, kMaxWindow));
   if (config.interval_steps == 0) config.interval_steps = GuidelineInterval(config.window, shape);
-  EGERIA_RETURN_IF_ERROR(CheckRange("interval_steps", config.interval_steps, 1, kMaxInterval));
-  if (!(config.tolerance > 0 && config.tolerance <= 1)) {
-    return BadPolicy("tolerance is ", config.tolerance, ", must be over 0 and at most 1");
-  }
-  EGERIA_RETURN_IF_ERROR(CheckRange("batch_size", config.batch_size, 2, kMaxBatch));
-  EGERIA_RETURN_IF_ERROR(CheckFactor("learning_rate_drop", config.learning_rate_drop));
-  EGERIA_RETURN_IF_ERROR(CheckFactor("learning_rate_rise", config.learning_rate_rise));
-  if (config.unfreeze_steps.size() > kMaxEntries) {
-    return BadPolicy("there are ", config.unfreeze_steps.size(), " unfreeze_steps, at most ", kMaxEntries);
-  }
-  for (const int64_t step : config.unfreeze_steps) {
-    if (step < 0) return BadPolicy("unfreeze_steps has ", step, ", must be at least 0");
-  }
   std::sort(config.unfreeze_steps.begin(), config.unfreeze_steps.end());
   return PolicyConfig(std::move(config));
+}
+
+absl::Status CheckPrefix(const char* name, int prefix, const JobShape& shape) {
+  if (prefix >= 0 && prefix < shape.modules) return absl::OkStatus();
+  return BadPolicy(name, " (the last module never freezes) is ", prefix, ", must be 0 to ", shape.modules - 1);
 }
 
 absl::StatusOr<PolicyConfig> ResolveSchedule(const ScheduleConfig& config, const JobShape& shape) {
@@ -93,61 +80,45 @@ absl::StatusOr<PolicyConfig> ResolveSchedule(const ScheduleConfig& config, const
   }
   double before = -1;
   for (const ScheduleConfig::Entry& entry : config.entries) {
-    EGERIA_RETURN_IF_ERROR(CheckRange("a schedule's fraction", entry.fraction, 0, 1));
+    if (!kPart.Holds(entry.fraction)) {
+      return BadPolicy("a schedule's fraction is ", entry.fraction, ", must be ", kPart.Text());
+    }
     if (entry.fraction <= before) {
       return BadPolicy("a schedule's fraction ", entry.fraction, " follows ", before, ", must rise");
     }
-    EGERIA_RETURN_IF_ERROR(CheckRange("a schedule's frozen_prefix (the last module never freezes)", entry.frozen_prefix,
-                                      0, shape.modules - 1));
+    EGERIA_RETURN_IF_ERROR(CheckPrefix("a schedule's frozen_prefix", entry.frozen_prefix, shape));
     before = entry.fraction;
   }
   return PolicyConfig(config);
 }
 
-absl::Status CheckThreshold(const char* name, double value) {
-  if (value > 0 && value < 1) return absl::OkStatus();
-  return BadPolicy(name, " is ", value, ", must be over 0 and under 1");
-}
-
-int64_t PeriodOf(double every, const JobShape& shape) {
-  return StepsOfPart(every, static_cast<double>(shape.total_steps));
-}
-
-absl::StatusOr<PolicyConfig> ResolveAuto(AutoConfig config, const JobShape& shape) {
-  if (!config.signal_led) config.signal_led = shape.total_steps == 0;
-  if (!*config.signal_led && shape.total_steps == 0) {
-    return BadPolicy("signal_led is false, but a clock needs total_steps, which is unknown: give it with the job");
+// Config: AutoConfig or SnrConfig.
+template <typename Config>
+absl::StatusOr<PolicyConfig> ResolveReadings(Config config, const JobShape& shape) {
+  if (config.readings < config.min_readings) {
+    return BadPolicy("readings is ", config.readings, ", must be at least min_readings, ", config.min_readings);
   }
-  const bool signal_led = *config.signal_led;
-  if (!config.second_opinion) {
-    config.second_opinion = shape.total_steps == 0 || shape.total_steps >= kStepsOfSecondOpinion;
-  }
-  if (!config.start) config.start = signal_led ? 0.4 : 0.82;
-  if (!config.area_left) config.area_left = signal_led ? 1 : 0.01;
-  if (!config.early_share) config.early_share = signal_led ? 0 : 0.25;
-  if (config.most_modules == 0) config.most_modules = signal_led ? 2 : kMaxStages;
-  EGERIA_RETURN_IF_ERROR(CheckRange("start", *config.start, 0, 1));
-  EGERIA_RETURN_IF_ERROR(CheckRange("area_left", *config.area_left, 0, 1));
-  EGERIA_RETURN_IF_ERROR(CheckRange("early_share", *config.early_share, 0, 1));
-  EGERIA_RETURN_IF_ERROR(CheckRange("every", config.every, kMinEvery, 1));
-  EGERIA_RETURN_IF_ERROR(CheckRange("most_modules", config.most_modules, 1, kMaxStages));
-  EGERIA_RETURN_IF_ERROR(CheckThreshold("threshold", config.threshold));
-  EGERIA_RETURN_IF_ERROR(CheckThreshold("late_threshold", config.late_threshold));
-  EGERIA_RETURN_IF_ERROR(CheckRange("least_readings", config.least_readings, kMinReadings, kMaxReadings));
-  EGERIA_RETURN_IF_ERROR(CheckRange("readings", config.readings, config.least_readings, kMaxReadings));
-  if (config.reprobe_every != 0) {
-    EGERIA_RETURN_IF_ERROR(CheckRange("reprobe_every (0: never)", config.reprobe_every, kMinEvery, 1));
-  }
-  EGERIA_RETURN_IF_ERROR(CheckFactor("unfreeze_rise", config.unfreeze_rise));
-  EGERIA_RETURN_IF_ERROR(CheckRange("most_backoff", config.most_backoff, 1, kMaxBackoff));
-  EGERIA_RETURN_IF_ERROR(CheckRange("batch_size", config.batch_size, 2, kMaxBatch));
   if (config.interval_steps == 0 && shape.total_steps > 0) {
     config.interval_steps = GradientInterval(PeriodOf(config.every, shape), shape);
   }
-  if (config.interval_steps != 0 || shape.total_steps > 0) {
-    EGERIA_RETURN_IF_ERROR(CheckRange("interval_steps", config.interval_steps, 1, kMaxInterval));
-  }
   return PolicyConfig(config);
+}
+
+absl::StatusOr<PolicyConfig> ResolveAuto(const AutoConfig& config, const JobShape& shape) {
+  if (shape.total_steps > 0) return ResolveReadings(config, shape);
+  const AutoConfig defaults;
+  SnrConfig snr;
+  if (config.start != defaults.start) snr.start = config.start;
+  if (config.max_modules != defaults.max_modules) snr.max_modules = config.max_modules;
+  snr.every = config.every;
+  snr.threshold = config.threshold;
+  snr.late_threshold = config.late_threshold;
+  snr.interval_steps = config.interval_steps;
+  snr.readings = config.readings;
+  snr.min_readings = config.min_readings;
+  snr.reprobe_every = config.reprobe_every;
+  snr.unfreeze_rise = config.unfreeze_rise;
+  return ResolveReadings(snr, shape);
 }
 
 absl::Status CheckArea(const JobShape& shape) {
@@ -165,75 +136,170 @@ absl::Status CheckArea(const JobShape& shape) {
 
 absl::StatusOr<PolicyConfig> ResolveStaged(StagedConfig config, const JobShape& shape) {
   if (shape.total_steps == 0) return BadPolicy("staged needs total_steps, which is unknown: give it with the job");
-  EGERIA_RETURN_IF_ERROR(CheckRange("begin", config.begin, 0, 1));
-  EGERIA_RETURN_IF_ERROR(CheckRange("end", config.end, config.begin, 1));
-  EGERIA_RETURN_IF_ERROR(CheckRange("stages", config.stages, 1, kMaxStages));
-  EGERIA_RETURN_IF_ERROR(
-      CheckRange("deepest_prefix (the last module never freezes)", config.deepest_prefix, 0, shape.modules - 1));
-  EGERIA_RETURN_IF_ERROR(CheckRange("share", config.share, 0, 1));
+  if (config.end < config.begin) return BadPolicy("end is ", config.end, ", must be at least begin, ", config.begin);
+  EGERIA_RETURN_IF_ERROR(CheckPrefix("deepest_prefix", config.deepest_prefix, shape));
   if (config.share > 0 && config.deepest_prefix > 0) return BadPolicy("give share or deepest_prefix, not both");
-  EGERIA_RETURN_IF_ERROR(CheckThreshold("threshold", config.threshold));
-  EGERIA_RETURN_IF_ERROR(CheckRange("every", config.every, kMinEvery, 1));
   if (config.interval_steps == 0) config.interval_steps = GradientInterval(PeriodOf(config.every, shape), shape);
-  EGERIA_RETURN_IF_ERROR(CheckRange("interval_steps", config.interval_steps, 1, kMaxInterval));
   if (config.area) EGERIA_RETURN_IF_ERROR(CheckArea(shape));
   return PolicyConfig(config);
 }
 
 absl::StatusOr<PolicyConfig> ResolveFinetune(const FinetuneConfig& config, const JobShape& shape) {
-  if (!(config.budget > 0 && config.budget <= 1)) {
-    return BadPolicy("budget is ", config.budget, ", must be over 0 and at most 1");
-  }
-  EGERIA_RETURN_IF_ERROR(
-      CheckRange("frozen_prefix (the last module never freezes)", config.frozen_prefix, 0, shape.modules - 1));
+  EGERIA_RETURN_IF_ERROR(CheckPrefix("frozen_prefix", config.frozen_prefix, shape));
   return PolicyConfig(config);
 }
 
 absl::StatusOr<PolicyConfig> ResolveGradnorm(GradnormConfig config, const JobShape& shape) {
-  EGERIA_RETURN_IF_ERROR(CheckRange("percentile", config.percentile, 0, 100));
-  EGERIA_RETURN_IF_ERROR(CheckRange("every", config.every, kMinEvery, 1));
   if (config.check_steps == 0) {
     config.check_steps = shape.total_steps == 0
                              ? kDefaultCheckSteps
                              : static_cast<int>(std::clamp<int64_t>(PeriodOf(config.every, shape), 1, kMaxInterval));
   }
-  EGERIA_RETURN_IF_ERROR(CheckRange("check_steps", config.check_steps, 1, kMaxInterval));
   if (config.interval_steps == 0) config.interval_steps = std::max(1, config.check_steps / kReadingsPerGradnormCheck);
-  EGERIA_RETURN_IF_ERROR(CheckRange("interval_steps", config.interval_steps, 1, kMaxInterval));
   return PolicyConfig(config);
 }
 
-// What a policy of each kind is called, how its constants are filled in, and how it is made.
-struct Kind {
-  const char* name;
-  bool measures;  // so that it may cost more than it saves
-  absl::StatusOr<PolicyConfig> (*resolve)(const PolicyConfig& config, const JobShape& shape);
-  std::unique_ptr<Policy> (*make)(const PolicyConfig& config, const JobShape& shape);
-};
+absl::StatusOr<PolicyConfig> ResolveNone(const NoneConfig& config, const JobShape&) { return PolicyConfig(config); }
+
+template <typename Config>
+std::vector<Constant> ConstantsOfRule() {
+  return {
+      ConstantOf<Config>("interval_steps", &Config::interval_steps, "n, the steps between two plasticity readings",
+                         "steps", kInterval,
+                         "total steps / (2 window) / modules / 1.75; 50 where the total is unknown"),
+      ConstantOf<Config>("window", &Config::window, "W, the readings to smooth over and to wait for", "readings",
+                         {3, 1000}),
+      ConstantOf<Config>("tolerance", &Config::tolerance,
+                         "T, the threshold of the slope as a share of the largest |slope| among the first three", "",
+                         kPositivePart),
+      ConstantOf<Config>("batch_size", &Config::batch_size, "b, the samples of a plasticity reading", "samples",
+                         kBatch),
+      ConstantOf<Config>("signed_slope", &Config::signed_slope,
+                         "The slope itself is compared, not its magnitude, as the paper's listing has it"),
+      ConstantOf<Config>("bootstrap", &Config::bootstrap, "Nothing freezes before the loss has settled"),
+      ConstantOf<Config>("learning_rate_drop", &Config::learning_rate_drop,
+                         "All unfreezes when the learning rate is at most that at the first freeze divided by this", "",
+                         kFactor),
+      ConstantOf<Config>(
+          "learning_rate_rise", &Config::learning_rate_rise,
+          "All unfreezes when the learning rate is at least its minimum since the first freeze times this", "",
+          kFactor),
+      ConstantOf<Config>("unfreeze_steps", &Config::unfreeze_steps, "All unfreezes at these steps", "steps", kAnyStep),
+  };
+}
+
+// What AutoConfig and SnrConfig have in common.
+template <typename Config>
+std::vector<Constant> ConstantsOfReadings() {
+  return {
+      ConstantOf<Config>("every", &Config::every, "The time between two checks", kOfSteps, kEvery),
+      ConstantOf<Config>("max_modules", &Config::max_modules, "The modules that one check may freeze", "modules",
+                         kModules),
+      ConstantOf<Config>("threshold", &Config::threshold, "The signal-to-noise ratio under which gradients are noise",
+                         kAt64, kThreshold),
+      ConstantOf<Config>("late_threshold", &Config::late_threshold,
+                         "The same for modules that begin in the last third of the time", kAt64, kThreshold),
+      ConstantOf<Config>("interval_steps", &Config::interval_steps, "The steps between two gradient readings", "steps",
+                         kInterval, "a fiftieth of `every`, at least 2; with one rank at least 20"),
+      ConstantOf<Config>("readings", &Config::readings, "The readings of which an estimate is made, at most",
+                         "readings", kReadings),
+      ConstantOf<Config>("min_readings", &Config::min_readings, "The readings that an estimate needs at least",
+                         "readings", kReadings),
+      ConstantOf<Config>("reprobe_every", &Config::reprobe_every,
+                         "The time between two probes of what an operator or a checkpoint froze", kOfSteps,
+                         {1e-4, 1, Range::Ends::kBoth, "never"}),
+      ConstantOf<Config>("unfreeze_rise", &Config::unfreeze_rise,
+                         "A module unfreezes when the learning rate is over that at its freeze times this", "",
+                         kFactor),
+  };
+}
+
+template <typename Config>
+std::vector<Constant> WithReadings(std::vector<Constant> constants) {
+  std::vector<Constant> others = ConstantsOfReadings<Config>();
+  std::move(others.begin(), others.end(), std::back_inserter(constants));
+  return constants;
+}
+
+std::vector<Constant> ConstantsOfAuto() {
+  return WithReadings<AutoConfig>({
+      ConstantOf("start", &AutoConfig::start, "Nothing but an early prefix freezes before this part", kOfSteps, kPart),
+      ConstantOf("lr_area_left", &AutoConfig::lr_area_left,
+                 "Nothing freezes while more than this is still to come of the area under the learning rates",
+                 "of the area", kPart),
+      ConstantOf("early_share", &AutoConfig::early_share,
+                 "A prefix freezes before the start where it gives up at most this part of what its time is worth",
+                 "of a prefix's share of the time", {0, 1, Range::Ends::kBoth, "nothing early"}),
+  });
+}
+
+std::vector<Constant> ConstantsOfSnr() {
+  return WithReadings<SnrConfig>(
+      {ConstantOf("start", &SnrConfig::start, "Nothing freezes before this part", kOfSteps, kPart)});
+}
+
+std::vector<Constant> ConstantsOfStaged() {
+  return {
+      ConstantOf("begin", &StagedConfig::begin, "The first stage comes at this part", kOfSteps, kPart),
+      ConstantOf("end", &StagedConfig::end, "The last stage comes at this part, not before the first", kOfSteps, kPart),
+      ConstantOf("stages", &StagedConfig::stages, "The number of stages", "", kModules),
+      ConstantOf("deepest_prefix", &StagedConfig::deepest_prefix, "The prefix of the last stage, in place of `share`",
+                 "modules", kPrefix, "all but the last module"),
+      ConstantOf("share", &StagedConfig::share, "The last stage's prefix is the smallest that saves this much",
+                 "of a step's time", kPositivePart, "none"),
+      ConstantOf("area", &StagedConfig::area,
+                 "begin and end are parts of the area under the planned learning rates, which the job must tell"),
+      ConstantOf("veto", &StagedConfig::veto, "A signal clearly over the threshold postpones a stage"),
+      ConstantOf("threshold", &StagedConfig::threshold, "The threshold of the veto", kAt64, kThreshold),
+      ConstantOf("every", &StagedConfig::every, "A stage that was postponed is tried again after this time", kOfSteps,
+                 kEvery),
+      ConstantOf("interval_steps", &StagedConfig::interval_steps, "The steps between two gradient readings", "steps",
+                 kInterval, "a fiftieth of `every`, at least 2; with one rank at least 20"),
+  };
+}
+
+std::vector<Constant> ConstantsOfFinetune() {
+  return {
+      ConstantOf("budget", &FinetuneConfig::budget, "The smallest prefix freezes that saves this much",
+                 "of a step's time", kPositivePart),
+      ConstantOf("frozen_prefix", &FinetuneConfig::frozen_prefix, "This prefix freezes, in place of `budget`",
+                 "modules", kPrefix, "as `budget` says"),
+  };
+}
+
+std::vector<Constant> ConstantsOfGradnorm() {
+  return {
+      ConstantOf("percentile", &GradnormConfig::percentile,
+                 "A module counts as settled whose gradient norm changes less than this percentile of the active ones'",
+                 "%", {0, 100}),
+      ConstantOf("interval_steps", &GradnormConfig::interval_steps, "The steps between two gradient readings", "steps",
+                 kInterval, "a tenth of check_steps"),
+      ConstantOf("every", &GradnormConfig::every, "The time between two checks", kOfSteps, kEvery),
+      ConstantOf("check_steps", &GradnormConfig::check_steps, "The same in steps", "steps", kInterval,
+                 "`every` of the steps; 500 where the total is unknown"),
+  };
+}
+
+std::vector<Constant> ConstantsOfSchedule() {
+  return {ConstantOf("entries", &ScheduleConfig::entries,
+                     "Each {\"fraction\": part of the steps, \"frozen_prefix\": modules} holds from its step on")};
+}
+
+enum By { kClock, kPlasticity, kGradients };  // what decides
 
 template <typename Config, typename Made, auto Resolver>
-constexpr Kind KindOf(const char* name, bool measures) {
-  return {name, measures,
+PolicyKind Kind(const char* name, By by, std::vector<Constant> constants, const char* sentence) {
+  return {name,
+          sentence,
+          by == kClock,
+          by == kPlasticity,
+          Config(),
+          std::move(constants),
           [](const PolicyConfig& config, const JobShape& shape) { return Resolver(std::get<Config>(config), shape); },
           [](const PolicyConfig& config, const JobShape& shape) -> std::unique_ptr<Policy> {
             return std::make_unique<Made>(std::get<Config>(config), shape);
           }};
 }
-
-absl::StatusOr<PolicyConfig> ResolveNone(const NoneConfig& config, const JobShape&) { return PolicyConfig(config); }
-
-// In the order of PolicyConfig's alternatives.
-constexpr Kind kKinds[] = {
-    KindOf<PlasticityConfig, PlasticityPolicy, ResolveRule<PlasticityConfig>>("plasticity", true),
-    KindOf<ScheduleConfig, SchedulePolicy, ResolveSchedule>("schedule", false),
-    KindOf<NoneConfig, NonePolicy, ResolveNone>("none", false),
-    KindOf<AutoConfig, AutoPolicy, ResolveAuto>("auto", true),
-    KindOf<StagedConfig, StagedPolicy, ResolveStaged>("staged", true),
-    KindOf<FinetuneConfig, FinetunePolicy, ResolveFinetune>("finetune", false),
-    KindOf<GradnormConfig, GradnormPolicy, ResolveGradnorm>("gradnorm", true),
-    KindOf<ActnormConfig, PlasticityPolicy, ResolveRule<ActnormConfig>>("actnorm", true),
-};
-static_assert(std::size(kKinds) == std::variant_size_v<PolicyConfig>);
 
 absl::Status CheckShape(const JobShape& shape) {
   if (shape.modules < 2) {
@@ -252,11 +318,34 @@ absl::Status CheckShape(const JobShape& shape) {
 
 }  // namespace
 
-const char* PolicyName(const PolicyConfig& config) { return kKinds[config.index()].name; }
+const std::vector<PolicyKind>& PolicyKinds() {
+  static const auto* kinds = new std::vector<PolicyKind>{
+      Kind<PlasticityConfig, PlasticityPolicy, ResolveRule<PlasticityConfig>>(
+          "plasticity", kPlasticity, ConstantsOfRule<PlasticityConfig>(), "plasticity that has become stationary"),
+      Kind<ActnormConfig, PlasticityPolicy, ResolveRule<ActnormConfig>>(
+          "actnorm", kPlasticity, ConstantsOfRule<ActnormConfig>(), "the rule of `plasticity` on another metric"),
+      Kind<AutoConfig, AutoPolicy, ResolveAuto>(
+          "auto", kClock, ConstantsOfAuto(),
+          "what is left of the steps and of the learning rate, with clear gradients as a veto"),
+      Kind<StagedConfig, StagedPolicy, ResolveStaged>("staged", kClock, ConstantsOfStaged(), "a plain clock"),
+      Kind<FinetuneConfig, FinetunePolicy, ResolveFinetune>("finetune", kClock, ConstantsOfFinetune(),
+                                                            "a time budget, from the beginning"),
+      Kind<GradnormConfig, GradnormPolicy, ResolveGradnorm>("gradnorm", kGradients, ConstantsOfGradnorm(),
+                                                            "gradient norms that change least"),
+      Kind<ScheduleConfig, SchedulePolicy, ResolveSchedule>("schedule", kClock, ConstantsOfSchedule(),
+                                                            "given prefixes at given fractions of the steps"),
+      Kind<NoneConfig, NonePolicy, ResolveNone>("none", kClock, {}, "nothing: it never freezes"),
+      Kind<SnrConfig, SnrPolicy, ResolveReadings<SnrConfig>>("snr", kGradients, ConstantsOfSnr(),
+                                                             "gradients that surely are noise"),
+  };
+  return *kinds;
+}
+
+const char* PolicyName(const PolicyConfig& config) { return KindOf(config).name; }
 
 std::vector<std::string> PolicyNames() {
   std::vector<std::string> names;
-  for (const Kind& kind : kKinds) names.push_back(kind.name);
+  for (const PolicyKind& kind : PolicyKinds()) names.push_back(kind.name);
   return names;
 }
 
@@ -267,15 +356,17 @@ const PlasticityConfig* RuleOf(const PolicyConfig& config) {
 
 absl::StatusOr<PolicyConfig> Resolve(const PolicyConfig& config, const JobShape& shape) {
   EGERIA_RETURN_IF_ERROR(CheckShape(shape));
-  return kKinds[config.index()].resolve(config, shape);
+  EGERIA_RETURN_IF_ERROR(CheckConstants(config));
+  return KindOf(config).resolve(config, shape);
 }
 
 absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(const PolicyConfig& config, const JobShape& shape) {
   EGERIA_ASSIGN_OR_RETURN(const PolicyConfig resolved, Resolve(config, shape));
-  std::unique_ptr<Policy> policy = kKinds[resolved.index()].make(resolved, shape);
+  const PolicyKind& kind = KindOf(resolved);
+  std::unique_ptr<Policy> policy = kind.make(resolved, shape);
   if (shape.budget > 0) policy = std::make_unique<BudgetedPolicy>(std::move(policy), shape);
-  // A clock's readings are few: some before each check, and before its start a hundred at most.
-  if (kKinds[resolved.index()].measures && !FollowsAClock(resolved) && shape.total_steps > 0) {
+  // A clock measures little: some readings before each check, and before its start a hundred at most.
+  if (!kind.follows_a_clock && shape.total_steps > 0) {
     policy = std::make_unique<PayingPolicy>(std::move(policy), shape);
   }
   return policy;

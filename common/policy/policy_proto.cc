@@ -1,179 +1,103 @@
 #include "common/policy/policy_proto.h"
 
+#include <cstdint>
 #include <optional>
 #include <variant>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/policy/constants.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
+#include "google/protobuf/reflection.h"
 
 namespace egeria::policy {
 namespace {
 
-policy::PlasticityConfig FromPlasticity(const v1::PlasticityPolicy& proto) {
-  policy::PlasticityConfig config;
-  if (proto.has_interval_steps()) config.interval_steps = proto.interval_steps();
-  if (proto.has_window()) config.window = proto.window();
-  if (proto.has_tolerance()) config.tolerance = proto.tolerance();
-  if (proto.has_batch_size()) config.batch_size = proto.batch_size();
-  if (proto.has_signed_slope()) config.signed_slope = proto.signed_slope();
-  if (proto.has_bootstrap()) config.bootstrap = proto.bootstrap();
-  if (proto.has_learning_rate_drop()) config.learning_rate_drop = proto.learning_rate_drop();
-  if (proto.has_learning_rate_rise()) config.learning_rate_rise = proto.learning_rate_rise();
-  config.unfreeze_steps.assign(proto.unfreeze_steps().begin(), proto.unfreeze_steps().end());
-  return config;
-}
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
 
-void ToPlasticity(const policy::PlasticityConfig& config, v1::PlasticityPolicy* proto) {
-  proto->set_interval_steps(config.interval_steps);
-  proto->set_window(config.window);
-  proto->set_tolerance(config.tolerance);
-  proto->set_batch_size(config.batch_size);
-  proto->set_signed_slope(config.signed_slope);
-  proto->set_bootstrap(config.bootstrap);
-  proto->set_learning_rate_drop(config.learning_rate_drop);
-  proto->set_learning_rate_rise(config.learning_rate_rise);
-  for (int64_t step : config.unfreeze_steps) proto->add_unfreeze_steps(step);
-}
+// Reads and writes the field of one constant, whose type in the message is that of the constant's default.
+class Field {
+ public:
+  Field(const Message& message, const Constant& constant)
+      : reflection_(*message.GetReflection()), field_(message.GetDescriptor()->FindFieldByName(constant.name)) {
+    EGERIA_CHECK(field_ != nullptr);
+  }
 
-policy::AutoConfig FromAuto(const v1::AutoPolicy& proto) {
-  policy::AutoConfig config;
-  if (proto.has_start()) config.start = proto.start();
-  if (proto.has_every()) config.every = proto.every();
-  if (proto.has_most_modules()) config.most_modules = proto.most_modules();
-  if (proto.has_threshold()) config.threshold = proto.threshold();
-  if (proto.has_late_threshold()) config.late_threshold = proto.late_threshold();
-  if (proto.has_interval_steps()) config.interval_steps = proto.interval_steps();
-  if (proto.has_readings()) config.readings = proto.readings();
-  if (proto.has_least_readings()) config.least_readings = proto.least_readings();
-  if (proto.has_reprobe_every()) config.reprobe_every = proto.reprobe_every();
-  if (proto.has_unfreeze_rise()) config.unfreeze_rise = proto.unfreeze_rise();
-  if (proto.has_most_backoff()) config.most_backoff = proto.most_backoff();
-  if (proto.has_second_opinion()) config.second_opinion = proto.second_opinion();
-  if (proto.has_batch_size()) config.batch_size = proto.batch_size();
-  if (proto.has_signal_led()) config.signal_led = proto.signal_led();
-  if (proto.has_area_left()) config.area_left = proto.area_left();
-  if (proto.has_early_share()) config.early_share = proto.early_share();
-  return config;
-}
+  bool IsGiven(const Message& message) const {
+    return field_->is_repeated() ? reflection_.FieldSize(message, field_) > 0 : reflection_.HasField(message, field_);
+  }
 
-void ToAuto(const policy::AutoConfig& config, v1::AutoPolicy* proto) {
-  if (config.start) proto->set_start(*config.start);
-  proto->set_every(config.every);
-  if (config.most_modules != 0) proto->set_most_modules(config.most_modules);
-  proto->set_threshold(config.threshold);
-  proto->set_late_threshold(config.late_threshold);
-  if (config.interval_steps != 0) proto->set_interval_steps(config.interval_steps);
-  proto->set_readings(config.readings);
-  proto->set_least_readings(config.least_readings);
-  proto->set_reprobe_every(config.reprobe_every);
-  proto->set_unfreeze_rise(config.unfreeze_rise);
-  proto->set_most_backoff(config.most_backoff);
-  if (config.second_opinion) proto->set_second_opinion(*config.second_opinion);
-  proto->set_batch_size(config.batch_size);
-  if (config.signal_led) proto->set_signal_led(*config.signal_led);
-  if (config.area_left) proto->set_area_left(*config.area_left);
-  if (config.early_share) proto->set_early_share(*config.early_share);
-}
+  bool Get(const Message& message, bool) const { return reflection_.GetBool(message, field_); }
+  int Get(const Message& message, int) const { return reflection_.GetInt32(message, field_); }
+  double Get(const Message& message, double) const { return reflection_.GetDouble(message, field_); }
+  std::vector<int64_t> Get(const Message& message, const std::vector<int64_t>&) const {
+    const auto& values = reflection_.GetRepeatedFieldRef<int64_t>(message, field_);
+    return {values.begin(), values.end()};
+  }
+  std::vector<ScheduleConfig::Entry> Get(const Message& message, const std::vector<ScheduleConfig::Entry>&) const {
+    std::vector<ScheduleConfig::Entry> entries;
+    for (const auto& entry : static_cast<const v1::SchedulePolicy&>(message).entries()) {
+      entries.push_back({entry.fraction(), entry.frozen_prefix()});
+    }
+    return entries;
+  }
 
-policy::StagedConfig FromStaged(const v1::StagedPolicy& proto) {
-  policy::StagedConfig config;
-  if (proto.has_begin()) config.begin = proto.begin();
-  if (proto.has_end()) config.end = proto.end();
-  if (proto.has_stages()) config.stages = proto.stages();
-  if (proto.has_deepest_prefix()) config.deepest_prefix = proto.deepest_prefix();
-  if (proto.has_share()) config.share = proto.share();
-  if (proto.has_area()) config.area = proto.area();
-  if (proto.has_veto()) config.veto = proto.veto();
-  if (proto.has_threshold()) config.threshold = proto.threshold();
-  if (proto.has_every()) config.every = proto.every();
-  if (proto.has_interval_steps()) config.interval_steps = proto.interval_steps();
-  return config;
-}
+  void Set(Message& message, bool value) const { reflection_.SetBool(&message, field_, value); }
+  void Set(Message& message, int value) const { reflection_.SetInt32(&message, field_, value); }
+  void Set(Message& message, double value) const { reflection_.SetDouble(&message, field_, value); }
+  void Set(Message& message, const std::vector<int64_t>& values) const {
+    for (const int64_t value : values) reflection_.AddInt64(&message, field_, value);
+  }
+  void Set(Message& message, const std::vector<ScheduleConfig::Entry>& entries) const {
+    for (const ScheduleConfig::Entry& entry : entries) {
+      auto* out = static_cast<v1::SchedulePolicy&>(message).add_entries();
+      out->set_fraction(entry.fraction);
+      out->set_frozen_prefix(entry.frozen_prefix);
+    }
+  }
 
-void ToStaged(const policy::StagedConfig& config, v1::StagedPolicy* proto) {
-  proto->set_begin(config.begin);
-  proto->set_end(config.end);
-  proto->set_stages(config.stages);
-  if (config.deepest_prefix != 0) proto->set_deepest_prefix(config.deepest_prefix);
-  if (config.share != 0) proto->set_share(config.share);
-  proto->set_area(config.area);
-  proto->set_veto(config.veto);
-  proto->set_threshold(config.threshold);
-  proto->set_every(config.every);
-  if (config.interval_steps != 0) proto->set_interval_steps(config.interval_steps);
-}
+ private:
+  const Reflection& reflection_;
+  const FieldDescriptor* const field_;
+};
 
-policy::FinetuneConfig FromFinetune(const v1::FinetunePolicy& proto) {
-  policy::FinetuneConfig config;
-  if (proto.has_budget()) config.budget = proto.budget();
-  if (proto.has_frozen_prefix()) config.frozen_prefix = proto.frozen_prefix();
-  return config;
-}
-
-void ToFinetune(const policy::FinetuneConfig& config, v1::FinetunePolicy* proto) {
-  proto->set_budget(config.budget);
-  if (config.frozen_prefix != 0) proto->set_frozen_prefix(config.frozen_prefix);
-}
-
-policy::GradnormConfig FromGradnorm(const v1::GradnormPolicy& proto) {
-  policy::GradnormConfig config;
-  if (proto.has_percentile()) config.percentile = proto.percentile();
-  if (proto.has_interval_steps()) config.interval_steps = proto.interval_steps();
-  if (proto.has_every()) config.every = proto.every();
-  if (proto.has_check_steps()) config.check_steps = proto.check_steps();
-  return config;
-}
-
-void ToGradnorm(const policy::GradnormConfig& config, v1::GradnormPolicy* proto) {
-  proto->set_percentile(config.percentile);
-  proto->set_interval_steps(config.interval_steps);
-  proto->set_every(config.every);
-  proto->set_check_steps(config.check_steps);
+bool IsZero(const ConstantValue& value) {
+  const int* whole = std::get_if<int>(&value);
+  const double* number = std::get_if<double>(&value);
+  return (whole != nullptr && *whole == 0) || (number != nullptr && *number == 0);
 }
 
 }  // namespace
 
 policy::PolicyConfig FromProto(const v1::PolicyConfig& proto) {
-  switch (proto.policy_case()) {
-    case v1::PolicyConfig::kSchedule: {
-      policy::ScheduleConfig config;
-      for (const auto& entry : proto.schedule().entries()) {
-        config.entries.push_back({entry.fraction(), entry.frozen_prefix()});
-      }
-      return config;
-    }
-    case v1::PolicyConfig::kNone: return policy::NoneConfig{};
-    case v1::PolicyConfig::kAuto: return FromAuto(proto.auto_());
-    case v1::PolicyConfig::kStaged: return FromStaged(proto.staged());
-    case v1::PolicyConfig::kFinetune: return FromFinetune(proto.finetune());
-    case v1::PolicyConfig::kGradnorm: return FromGradnorm(proto.gradnorm());
-    case v1::PolicyConfig::kActnorm: return policy::ActnormConfig{FromPlasticity(proto.actnorm())};
-    case v1::PolicyConfig::kPlasticity:
-    case v1::PolicyConfig::POLICY_NOT_SET: break;
+  const Reflection& reflection = *proto.GetReflection();
+  const FieldDescriptor* which =
+      reflection.GetOneofFieldDescriptor(proto, proto.GetDescriptor()->FindOneofByName("policy"));
+  if (which == nullptr) return PlasticityConfig();
+  const PolicyKind* kind = FindKind(which->name());
+  EGERIA_CHECK(kind != nullptr);
+  PolicyConfig config = kind->defaults;
+  const Message& message = reflection.GetMessage(proto, which);
+  for (const Constant& constant : kind->constants) {
+    const Field field(message, constant);
+    if (!field.IsGiven(message)) continue;
+    std::visit([&](const auto& held) { constant.set(config, field.Get(message, held)); }, constant.default_value);
   }
-  return FromPlasticity(proto.plasticity());
+  return config;
 }
 
 v1::PolicyConfig ToProto(const policy::PolicyConfig& config) {
+  const PolicyKind& kind = KindOf(config);
   v1::PolicyConfig proto;
-  if (const auto* plasticity = std::get_if<policy::PlasticityConfig>(&config)) {
-    ToPlasticity(*plasticity, proto.mutable_plasticity());
-  } else if (const auto* schedule = std::get_if<policy::ScheduleConfig>(&config)) {
-    proto.mutable_schedule();
-    for (const auto& entry : schedule->entries) {
-      auto* out = proto.mutable_schedule()->add_entries();
-      out->set_fraction(entry.fraction);
-      out->set_frozen_prefix(entry.frozen_prefix);
-    }
-  } else if (const auto* automatic = std::get_if<policy::AutoConfig>(&config)) {
-    ToAuto(*automatic, proto.mutable_auto_());
-  } else if (const auto* staged = std::get_if<policy::StagedConfig>(&config)) {
-    ToStaged(*staged, proto.mutable_staged());
-  } else if (const auto* finetune = std::get_if<policy::FinetuneConfig>(&config)) {
-    ToFinetune(*finetune, proto.mutable_finetune());
-  } else if (const auto* gradnorm = std::get_if<policy::GradnormConfig>(&config)) {
-    ToGradnorm(*gradnorm, proto.mutable_gradnorm());
-  } else if (const auto* actnorm = std::get_if<policy::ActnormConfig>(&config)) {
-    ToPlasticity(*actnorm, proto.mutable_actnorm());
-  } else {
-    proto.mutable_none();
+  Message& message = *proto.GetReflection()->MutableMessage(&proto, proto.GetDescriptor()->FindFieldByName(kind.name));
+  for (const Constant& constant : kind.constants) {
+    const ConstantValue value = constant.get(config);
+    if (constant.is_derived() && IsZero(value)) continue;  // Resolve() has not worked it out
+    const Field field(message, constant);
+    std::visit([&](const auto& held) { field.Set(message, held); }, value);
   }
   return proto;
 }

@@ -6,7 +6,7 @@
 #include "egeria/v1/admin.pb.h"
 #include "egeria/v1/controller.pb.h"
 
-// Between the policies' structs and their wire and journal form.
+// These functions convert between the policies' structs and their wire and journal form.
 namespace egeria::policy {
 
 // Constants that are absent take the struct's defaults; no policy at all is the plasticity policy. Values
@@ -17,9 +17,9 @@ v1::PolicyConfig ToProto(const policy::PolicyConfig& config);
 policy::Observation FromProto(const v1::Observation& proto);
 v1::Observation ToProto(const policy::Observation& observation);
 
-// What a policy must know of a job that was registered so.
+// Returns what a policy must know of a job that was registered so.
 policy::JobShape ShapeOf(const v1::RegisterJobRequest& registration);
-// The same, of a job that was exported.
+// Returns the same for a job that was exported.
 policy::JobShape ShapeOf(const v1::JobHeader& header);
 
 }  // namespace egeria::policy

@@ -38,21 +38,21 @@ absl::StatusOr<json> ParseObject(int64_t line, absl::string_view text) {
   return value;
 }
 
-// The whole number under `key`; empty where it is absent or null.
-absl::StatusOr<std::optional<int64_t>> WholeNumber(int64_t line, const json& object, const char* key, int64_t most) {
+// Returns the whole number under `key`; empty where it is absent or null.
+absl::StatusOr<std::optional<int64_t>> WholeNumber(int64_t line, const json& object, const char* key, int64_t max) {
   const auto found = object.find(key);
   if (found == object.end() || found->is_null()) return std::nullopt;
   if (found->is_number_float()) {  // 3.0, as tools write it that know only one kind of number
     const double value = found->get<double>();
     constexpr double kMaxExact = 9007199254740992.0;  // 2^53
-    if (value >= 0 && value <= std::min(kMaxExact, static_cast<double>(most)) && value == std::floor(value)) {
+    if (value >= 0 && value <= std::min(kMaxExact, static_cast<double>(max)) && value == std::floor(value)) {
       return static_cast<int64_t>(value);
     }
-  } else if (found->is_number_unsigned() && found->get<uint64_t>() <= static_cast<uint64_t>(most)) {
+  } else if (found->is_number_unsigned() && found->get<uint64_t>() <= static_cast<uint64_t>(max)) {
     return static_cast<int64_t>(found->get<uint64_t>());
   }
   return BadLine(line, "\"", key, "\" is ", found->dump(-1, ' ', false, json::error_handler_t::replace),
-                 ": write a whole number from 0 to ", most);
+                 ": write a whole number from 0 to ", max);
 }
 
 absl::StatusOr<std::optional<double>> Number(int64_t line, const json& value, const char* key) {
@@ -86,14 +86,14 @@ absl::Status ParsePlasticity(int64_t line, const json& object, Recorded& recorde
   return absl::OkStatus();
 }
 
-// The numbers of an array under `key`, whose entries are finite and at least `least`; none where it is absent.
-absl::StatusOr<std::vector<double>> Numbers(int64_t line, const json& object, const char* key, double least = 0) {
+// Returns the numbers of an array under `key`, whose entries are finite and at least `min`; none where it is absent.
+absl::StatusOr<std::vector<double>> Numbers(int64_t line, const json& object, const char* key, double min = 0) {
   std::vector<double> values;
   const auto found = object.find(key);
   if (found == object.end() || found->is_null()) return values;
   for (const json& element : *found) {
-    if (!found->is_array() || !element.is_number() || !(element.get<double>() >= least)) {
-      return BadLine(line, "\"", key, "\" is no array of numbers", least == 0 ? " from 0 on" : "");
+    if (!found->is_array() || !element.is_number() || !(element.get<double>() >= min)) {
+      return BadLine(line, "\"", key, "\" is no array of numbers", min == 0 ? " from 0 on" : "");
     }
     values.push_back(element.get<double>());
   }
@@ -227,7 +227,7 @@ std::string Dump(const ordered_json& object) {
   return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
-// Of more than somebody's prefix.
+// Says whether the line holds more than somebody's prefix.
 bool HasObservation(const Recorded& recorded) {
   const Observation& seen = recorded.observation;
   return seen.plasticity || seen.loss || seen.learning_rate || seen.zero_lr_prefix || seen.gradients || seen.account ||

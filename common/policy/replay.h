@@ -18,7 +18,7 @@ namespace egeria::policy {
 struct Recorded {
   int64_t line = 0;  // from 1
   Observation observation;
-  // One value per module; then observation.plasticity is empty and observation.module is of no account.
+  // One value per module; observation.plasticity is empty then, and observation.module does not count.
   std::vector<std::optional<double>> plasticity_by_module;
   // Somebody other than the policy set the frozen prefix here.
   std::optional<int> adopted_prefix;
@@ -40,13 +40,13 @@ struct Recorded {
 // Thread-compatible.
 class RecordingParser {
  public:
-  // The next line, without its end. Empty for an empty line, and for one that tells of the job.
+  // Parses the next line, without its end. Empty for an empty line, and for one that tells of the job.
   absl::StatusOr<std::optional<Recorded>> ParseLine(absl::string_view line);
 
-  // Length of the arrays seen so far, 0 where there was none.
+  // The length of the arrays seen so far, 0 where there was none.
   int array_length() const { return array_length_; }
   const std::set<std::string>& unknown_keys() const { return unknown_keys_; }
-  // What a line with a "job" has told.
+  // The job that a line with a "job" has told of.
   const std::optional<JobShape>& job() const { return job_; }
 
  private:

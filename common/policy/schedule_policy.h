@@ -22,8 +22,6 @@ class SchedulePolicy : public Policy {
   std::optional<Decision> Observe(const Observation& observation) override;
   void Adopt(int64_t step, int frozen_prefix) override;
   int frozen_prefix() const override { return frozen_prefix_; }
-  std::optional<Monitoring> monitoring() const override { return std::nullopt; }
-  bool wants_loss() const override { return false; }
   PolicyStatus status() const override;
 
  private:
@@ -49,8 +47,6 @@ class NonePolicy : public Policy {
   std::optional<Decision> Observe(const Observation&) override { return std::nullopt; }
   void Adopt(int64_t, int frozen_prefix) override { frozen_prefix_ = frozen_prefix; }
   int frozen_prefix() const override { return frozen_prefix_; }
-  std::optional<Monitoring> monitoring() const override { return std::nullopt; }
-  bool wants_loss() const override { return false; }
   PolicyStatus status() const override;
 
  private:

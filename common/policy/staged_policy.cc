@@ -54,7 +54,7 @@ std::optional<Decision> StagedPolicy::Observe(const Observation& observation) {
   if (step_ < retry_) return std::nullopt;
   size_t due = done_;
   while (due < stages_.size() && stages_[due].step <= step_) ++due;
-  // Of several that are due the deepest to which nothing speaks against.
+  // The deepest of the stages that are due freezes, unless something speaks against it.
   for (size_t i = due; i-- > done_;) {
     const Stage& stage = stages_[i];
     if (stage.prefix > frozen_prefix_ && Objection(stage.prefix)) continue;

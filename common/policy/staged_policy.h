@@ -9,12 +9,13 @@
 
 #include "common/policy/policy.h"
 #include "common/policy/policy_config.h"
-#include "common/policy/rate_changes.h"
-#include "common/policy/snr_gate.h"
+#include "common/policy/rules/rate_changes.h"
+#include "common/policy/rules/snr_gate.h"
 
 namespace egeria::policy {
 
-// A clock: freezes ever deeper prefixes at given parts of the training, the first of them deep already. With S stages,
+// A staged policy is a clock: it freezes ever deeper prefixes at given parts of the training, the first of them deep
+// already. With S stages,
 // stage i = 1..S comes at begin + (end - begin) (i - 1) / (S - 1) of the steps, or of the area under the learning
 // rates, and freezes the smallest prefix that takes (S - 1 + i) / (2 S - 1) of the time of the deepest one: of three
 // stages 3/5, 4/5 and all. Where gradients are told of and clearly carry a signal, a stage is put off, or a former one
@@ -27,11 +28,9 @@ class StagedPolicy : public Policy {
   std::optional<Decision> Observe(const Observation& observation) override;
   void Adopt(int64_t step, int frozen_prefix) override;
   int frozen_prefix() const override { return frozen_prefix_; }
-  std::optional<Monitoring> monitoring() const override { return std::nullopt; }
   std::optional<GradientMonitoring> gradient_monitoring() const override;
-  // Only what clearly carries a signal, where the config has the veto.
+  // Objects only to what clearly carries a signal, where the config has the veto.
   std::optional<std::string> Objection(int prefix) const override;
-  bool wants_loss() const override { return false; }
   PolicyStatus status() const override;
 
  private:
@@ -50,15 +49,15 @@ class StagedPolicy : public Policy {
   const StagedConfig config_;
   const int modules_;
   const int64_t period_;       // steps until a stage that was put off is tried again
-  const int64_t first_step_;   // of the job
+  const int64_t first_step_;   // at which the job began
   std::vector<Stage> stages_;  // rising
   RateChanges rates_;
   SnrGate gate_;
   int64_t step_ = 0;            // newest
   int64_t retry_ = 0;           // nothing is tried before this step
   int64_t readings_from_ = -1;  // gradients of this step and before say nothing of now
-  bool put_off_ = false;        // a stage that is due
-  bool waited_ = false;         // for readings of another rate than the one at which it was put off
+  bool put_off_ = false;        // whether a stage is due and waits
+  bool waited_ = false;         // whether it has waited for readings of another rate already
   size_t done_ = 0;             // stages that need not be tried any more
   int frozen_prefix_ = 0;
 };

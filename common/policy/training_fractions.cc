@@ -15,7 +15,7 @@ constexpr int64_t kMinInterval = 2;
 constexpr int64_t kMinIntervalOfOneRank = 20;
 constexpr int64_t kMaxPeriodsAhead = 4;
 constexpr int64_t kMaxInterval = 100'000;
-constexpr double kMinPromised = 0.05;  // of a step's time
+constexpr double kMinPromised = 0.05;  // part of a step's time
 
 }  // namespace
 
@@ -85,7 +85,7 @@ double ShareOfPrefix(int prefix, const std::vector<double>& shares) {
   return std::accumulate(shares.begin(), shares.begin() + prefix, 0.0);
 }
 
-std::optional<double> TruePartOf(const Account& account, const std::vector<double>& shares) {
+std::optional<double> RealisedSaving(const Account& account, const std::vector<double>& shares) {
   const auto modules = static_cast<int>(shares.size());
   const int prefix = account.frozen_prefix;
   if (account.frozen_step_seconds <= 0 || prefix <= 0 || prefix >= modules) return std::nullopt;
@@ -95,14 +95,14 @@ std::optional<double> TruePartOf(const Account& account, const std::vector<doubl
 }
 
 int GradientInterval(int64_t period, const JobShape& shape) {
-  const int64_t least = shape.ranks == 1 ? kMinIntervalOfOneRank : kMinInterval;
-  return static_cast<int>(std::clamp(period / kReadingsPerPeriod, least, kMaxInterval));
+  const int64_t min_interval = shape.ranks == 1 ? kMinIntervalOfOneRank : kMinInterval;
+  return static_cast<int>(std::clamp(period / kReadingsPerPeriod, min_interval, kMaxInterval));
 }
 
-int64_t GradientLead(int interval, int readings, int least, int64_t period) {
-  // Some more than the least: until the workers have been told, and the last reading has come, steps go by.
-  const int64_t most = std::max(int64_t{least + least / 4} * interval, kMaxPeriodsAhead * period);
-  return std::min(int64_t{readings} * interval, most);
+int64_t GradientLead(int interval, int readings, int min_readings, int64_t period) {
+  // Steps go by until the workers have been told, and until the last reading has come: so it is some more.
+  const int64_t max_lead = std::max(int64_t{min_readings + min_readings / 4} * interval, kMaxPeriodsAhead * period);
+  return std::min(int64_t{readings} * interval, max_lead);
 }
 
 }  // namespace egeria::policy

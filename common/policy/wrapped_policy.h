@@ -11,7 +11,7 @@
 
 namespace egeria::policy {
 
-// A policy that does what another one does, but for what a subclass changes of it. Thread-compatible.
+// A wrapped policy does what another one does, but for what a subclass changes. Thread-compatible.
 class WrappedPolicy : public Policy {
  public:
   explicit WrappedPolicy(std::unique_ptr<Policy> inner) : inner_(std::move(inner)) {}

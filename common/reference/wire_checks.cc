@@ -64,9 +64,8 @@ absl::Status CheckWireTensor(const TensorSpec& spec, const WireTensor& tensor) {
   return absl::OkStatus();
 }
 
-bool IsOutput(const WireTensor& compared) { return compared.spec.name == "output"; }
-
-absl::Status CheckSample(const std::vector<TensorSpec>& inputs, absl::Span<const WireTensor> tensors) {
+absl::Status CheckSample(const std::vector<TensorSpec>& inputs, absl::Span<const WireTensor> tensors,
+                         plasticity::ActivationMetric metric) {
   if (tensors.size() != inputs.size() + 1) {
     return NamedError(kInvalid, "BAD_SHAPE", "the sample has ", tensors.size(), " tensors; the module takes ",
                       inputs.size(), " and what is compared of its output");
@@ -89,7 +88,7 @@ absl::Status CheckSample(const std::vector<TensorSpec>& inputs, absl::Span<const
   if (batch < 2 || batch > kMaxBatch) {
     return NamedError(kInvalid, "BAD_SHAPE", "a batch of ", batch, ", not in 2..", kMaxBatch);
   }
-  const int64_t width = IsOutput(compared) ? -1 : batch;
+  const int64_t width = metric == plasticity::ActivationMetric::kSpLoss ? batch : -1;
   EGERIA_RETURN_IF_ERROR(CheckWireTensor({compared.spec.name, DataType::kFloat32, {batch, width}}, compared));
   if (!IsFinite(compared)) return NamedError(kInvalid, "SAMPLE_NOT_FINITE", "'", compared.spec.name, "'");
   return absl::OkStatus();

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/plasticity/activation_metric.h"
 #include "common/tensor/wire_tensor.h"
 
 // Checks of what arrives over the network against what the graph declares, before torch sees a byte of it.
@@ -18,15 +19,13 @@ bool IsFinite(const WireTensor& tensor);
 // there. Errors: INVALID_ARGUMENT [BAD_DTYPE], [BAD_SHAPE].
 absl::Status CheckWireTensor(const TensorSpec& spec, const WireTensor& tensor);
 
-// Whether what a sample has of the output is the output itself.
-bool IsOutput(const WireTensor& compared);
-
-// The inputs of a module and, last, what a metric compares of its output, in float32: the Gram matrix, "gram" (b x b),
-// or the output itself, "output" (b x d), where b, 2..4096, is the batch of the inputs. Errors: those of
+// A sample consists of the inputs of a module and, last, of what the metric compares of its output, in float32: the
+// Gram matrix (b x b), or the output itself (b x d), where b, 2..4096, is the batch of the inputs. Errors: those of
 // CheckWireTensor, [BAD_SHAPE] for a wrong count or batch, [SAMPLE_NOT_FINITE].
-absl::Status CheckSample(const std::vector<TensorSpec>& inputs, absl::Span<const WireTensor> tensors);
+absl::Status CheckSample(const std::vector<TensorSpec>& inputs, absl::Span<const WireTensor> tensors,
+                         plasticity::ActivationMetric metric = plasticity::ActivationMetric::kSpLoss);
 
-// Orders `weights` as `specs`, by name; tensors that the graph does not name are dropped.
+// Returns `weights` in the order of `specs`, by name; tensors that the graph does not name are dropped.
 // Errors: those of CheckWireTensor, [MISSING_WEIGHT], [SNAPSHOT_NOT_FINITE].
 absl::StatusOr<std::vector<WireTensor>> MatchWeights(const std::vector<TensorSpec>& specs,
                                                      std::vector<WireTensor> weights);

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
+#include "common/policy/constants.h"
 #include "common/policy/policy_config.h"
 #include "common/policy/policy_proto.h"
 #include "common/policy/replay.h"
@@ -138,7 +139,11 @@ void AddReplayCommand(CLI::App& app, const Select& select) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand(
       "replay", "Feed recorded readings to a policy and print its decisions, one JSON object a line.");
+  command->footer(policy::PolicyHelp);
   policy::PlasticityConfig& plasticity = flags->plasticity;
+  const auto sentence = [](const char* constant) -> std::string {
+    return policy::FindConstant(policy::KindOf(policy::PlasticityConfig()), constant)->sentence;
+  };
   command->add_option("file", flags->file, "One JSON object a line, as `egeria export` writes; - for standard input")
       ->required();
   command->add_option("--policy", flags->policy, "The policy that decides")
@@ -153,27 +158,23 @@ void AddReplayCommand(CLI::App& app, const Select& select) {
                            ->capture_default_str();
   command
       ->add_option("--interval", plasticity.interval_steps,
-                   "n, the steps between readings; 0: from --total-steps, else 50")
+                   sentence("interval_steps") + "; 0: from --total-steps, else 50")
       ->capture_default_str();
-  command->add_option("--window", plasticity.window, "W, readings to smooth over and to wait for")
-      ->capture_default_str();
-  command->add_option("--tolerance", plasticity.tolerance, "Threshold as a share of the largest initial slope")
-      ->capture_default_str();
+  command->add_option("--window", plasticity.window, sentence("window"))->capture_default_str();
+  command->add_option("--tolerance", plasticity.tolerance, sentence("tolerance"))->capture_default_str();
   command
       ->add_option("--bootstrap", flags->bootstrap,
-                   "Wait for the loss to settle first; without any in the file, for 6 n steps")
+                   sentence("bootstrap") + "; without any in the file that takes 6 n steps")
       ->check(CLI::IsMember({"on", "off"}))
       ->capture_default_str();
-  command->add_flag("--signed", plasticity.signed_slope, "Compare the slope, not its magnitude");
+  command->add_flag("--signed", plasticity.signed_slope, sentence("signed_slope"));
   command
-      ->add_option("--learning-rate-drop", plasticity.learning_rate_drop,
-                   "Unfreeze when the rate fell by this factor; 0: never")
+      ->add_option("--learning-rate-drop", plasticity.learning_rate_drop, sentence("learning_rate_drop") + "; 0: never")
       ->capture_default_str();
   command
-      ->add_option("--learning-rate-rise", plasticity.learning_rate_rise,
-                   "Unfreeze when the rate rose by this factor; 0: never")
+      ->add_option("--learning-rate-rise", plasticity.learning_rate_rise, sentence("learning_rate_rise") + "; 0: never")
       ->capture_default_str();
-  command->add_option("--unfreeze-step", plasticity.unfreeze_steps, "Unfreeze at this step (repeatable)")
+  command->add_option("--unfreeze-step", plasticity.unfreeze_steps, sentence("unfreeze_steps") + " (repeatable)")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_option("--schedule", flags->schedule, "FRACTION:PREFIX,... for the policy `schedule`");

@@ -36,16 +36,31 @@ std::string Number(const std::optional<double>& value) { return value ? absl::St
 
 }  // namespace
 
-absl::Status JobState::Check(const Fact& fact) const {
+absl::StatusOr<JobState::Checked> JobState::Check(std::span<const Fact> facts) const {
+  Checked checked;
+  checked.facts_ = facts;
+  int64_t last_step = last_step_;
+  for (const Fact& fact : facts) {
+    // Any other fact changes what may follow it.
+    if (facts.size() > 1 && fact.fact_case() != Fact::kObserved) {
+      return Impossible("several facts at once that are not all observations");
+    }
+    EGERIA_RETURN_IF_ERROR(CheckOne(fact, last_step, &checked.policy_));
+    last_step = fact.observed().step();
+  }
+  return checked;
+}
+
+absl::Status JobState::CheckOne(const Fact& fact, int64_t last_step, PolicyPtr* policy) const {
   if (!registered() && fact.fact_case() != Fact::kRegistered) {
     return Impossible("the first one is no registration");
   }
   const bool needs_empty_queue = fact.fact_case() != Fact::kObserved && fact.fact_case() != Fact::kDecided;
   if (needs_empty_queue && !pending_.empty()) return Impossible("a decision of the policy is waiting");
   switch (fact.fact_case()) {
-    case Fact::kRegistered: return CheckRegistered(fact.registered());
-    case Fact::kGenerationStarted: return CheckGeneration(fact.generation_started());
-    case Fact::kObserved: return CheckObserved(fact.observed());
+    case Fact::kRegistered: return CheckRegistered(fact.registered(), policy);
+    case Fact::kGenerationStarted: return CheckGeneration(fact.generation_started(), policy);
+    case Fact::kObserved: return CheckObserved(fact.observed(), last_step);
     case Fact::kDecided: return CheckDecided(fact.decided());
     case Fact::kModeChanged:
       if (fact.mode_changed().mode() != v1::MODE_ACT && fact.mode_changed().mode() != v1::MODE_OBSERVE) {
@@ -59,7 +74,7 @@ absl::Status JobState::Check(const Fact& fact) const {
   return Impossible("of no kind that this version knows");
 }
 
-absl::Status JobState::CheckRegistered(const storage::v1::JobRegistered& fact) const {
+absl::Status JobState::CheckRegistered(const storage::v1::JobRegistered& fact, PolicyPtr* policy) const {
   const v1::RegisterJobRequest& request = fact.request();
   if (registered()) return Impossible("registered twice");
   if (request.modules_size() < 2) return Impossible("a job of ", request.modules_size(), " modules");
@@ -69,12 +84,13 @@ absl::Status JobState::CheckRegistered(const storage::v1::JobRegistered& fact) c
   if (request.generation() < 0 || request.step() < 0 || request.applied_plan() < 0) {
     return Impossible("registered with a negative generation, step or plan");
   }
-  auto policy = policy::MakePolicy(policy::FromProto(request.policy()), policy::ShapeOf(request));
-  if (!policy.ok()) return Impossible("registered with a policy that cannot be: ", policy.status().message());
+  auto made = policy::MakePolicy(policy::FromProto(request.policy()), policy::ShapeOf(request));
+  if (!made.ok()) return Impossible("registered with a policy that cannot be: ", made.status().message());
+  *policy = *std::move(made);
   return absl::OkStatus();
 }
 
-absl::Status JobState::CheckGeneration(const storage::v1::GenerationStarted& fact) const {
+absl::Status JobState::CheckGeneration(const storage::v1::GenerationStarted& fact, PolicyPtr* policy) const {
   const bool newer = fact.generation() > generation_.value();
   const bool knows_better = fact.generation() == generation_.value() && fact.applied_plan() > newest_plan().value();
   if (!newer && !knows_better) {
@@ -84,17 +100,18 @@ absl::Status JobState::CheckGeneration(const storage::v1::GenerationStarted& fac
   if (fact.frozen_prefix() < 0 || fact.frozen_prefix() >= module_count()) {
     return Impossible("a generation with frozen prefix ", fact.frozen_prefix());
   }
-  if (fact.has_changed()) {
-    const v1::RegisterJobRequest job = WithSettingsOf(registration_, fact.changed());
-    auto policy = policy::MakePolicy(policy::FromProto(job.policy()), policy::ShapeOf(job));
-    if (!policy.ok()) return Impossible("a generation with a policy that cannot be: ", policy.status().message());
-  }
+  const v1::RegisterJobRequest job = RegistrationFrom(fact);
+  policy::JobShape shape = policy::ShapeOf(job);
+  shape.losses_reported = LossesReportedFrom(fact);
+  auto made = policy::MakePolicy(policy::FromProto(job.policy()), shape);
+  if (!made.ok()) return Impossible("a generation with a policy that cannot be: ", made.status().message());
+  *policy = *std::move(made);
   return absl::OkStatus();
 }
 
-absl::Status JobState::CheckObserved(const v1::Observation& fact) const {
+absl::Status JobState::CheckObserved(const v1::Observation& fact, int64_t last_step) const {
   if (finished_) return Impossible("an observation after the job's end");
-  if (fact.step() < last_step_) return Impossible("observed step ", fact.step(), " after ", last_step_);
+  if (fact.step() < last_step) return Impossible("observed step ", fact.step(), " after ", last_step);
   if (fact.has_plasticity() != fact.has_module()) return Impossible("a reading without its module");
   if (fact.has_module() && (fact.module() < 0 || fact.module() >= module_count())) {
     return Impossible("a reading of module ", fact.module());
@@ -130,12 +147,21 @@ absl::Status JobState::CheckDecided(const v1::Decision& fact) const {
 }
 
 absl::Status JobState::Apply(const Fact& fact) {
-  EGERIA_RETURN_IF_ERROR(Check(fact));
+  EGERIA_ASSIGN_OR_RETURN(Checked checked, Check({&fact, 1}));
+  Apply(std::move(checked));
+  return absl::OkStatus();
+}
+
+void JobState::Apply(Checked checked) {
+  for (const Fact& fact : checked.facts_) ApplyOne(fact, std::move(checked.policy_));
+}
+
+void JobState::ApplyOne(const Fact& fact, PolicyPtr policy) {
   now_ = TimeFromProto(fact.time());
   last_fact_time_ = std::max(last_fact_time_, now_);
   switch (fact.fact_case()) {
-    case Fact::kRegistered: ApplyRegistered(fact.registered()); break;
-    case Fact::kGenerationStarted: ApplyGeneration(fact.generation_started()); break;
+    case Fact::kRegistered: ApplyRegistered(fact.registered(), std::move(policy)); break;
+    case Fact::kGenerationStarted: ApplyGeneration(fact.generation_started(), std::move(policy)); break;
     case Fact::kObserved: ApplyObserved(fact.observed()); break;
     case Fact::kDecided: ApplyDecided(fact.decided()); break;
     case Fact::kModeChanged: ApplyMode(fact.mode_changed().mode()); break;
@@ -146,15 +172,14 @@ absl::Status JobState::Apply(const Fact& fact) {
       break;
     case Fact::FACT_NOT_SET: break;
   }
-  return absl::OkStatus();
 }
 
-void JobState::ApplyRegistered(const storage::v1::JobRegistered& fact) {
+void JobState::ApplyRegistered(const storage::v1::JobRegistered& fact, PolicyPtr policy) {
   registration_ = fact.request();
   for (v1::LayerModule& module : *registration_.mutable_modules()) module.clear_graph();
   policy_config_ = policy::FromProto(registration_.policy());
   losses_reported_ = !registration_.losses_unreported();
-  policy_ = FreshPolicy();
+  policy_ = std::move(policy);
   generation_ = Generation(registration_.generation());
   mode_ = registration_.mode() == v1::MODE_OBSERVE ? v1::MODE_OBSERVE : v1::MODE_ACT;
   last_step_ = registration_.step();
@@ -165,16 +190,20 @@ void JobState::ApplyRegistered(const storage::v1::JobRegistered& fact) {
   }
 }
 
-void JobState::ApplyGeneration(const storage::v1::GenerationStarted& fact) {
-  if (fact.has_changed()) {
-    registration_ = WithSettingsOf(std::move(registration_), fact.changed());
-    policy_config_ = policy::FromProto(registration_.policy());
-  }
+v1::RegisterJobRequest JobState::RegistrationFrom(const storage::v1::GenerationStarted& fact) const {
+  v1::RegisterJobRequest registration =
+      fact.has_changed() ? WithSettingsOf(registration_, fact.changed()) : registration_;
   // The job begins where its oldest generation does.
-  registration_.set_step(std::min(registration_.step(), fact.step()));
-  // Never the other way round: readings that counted without losses must count when the policy is rebuilt.
-  losses_reported_ = losses_reported_ && !fact.losses_unreported();
-  RollBackTo(fact.step());
+  registration.set_step(std::min(registration.step(), fact.step()));
+  return registration;
+}
+
+void JobState::ApplyGeneration(const storage::v1::GenerationStarted& fact, PolicyPtr policy) {
+  registration_ = RegistrationFrom(fact);
+  policy_config_ = policy::FromProto(registration_.policy());
+  // A job that once went without losses stays one without: readings that counted then must count in the rebuilt policy.
+  losses_reported_ = LossesReportedFrom(fact);
+  RollBackTo(fact.step(), std::move(policy));
   generation_ = Generation(fact.generation());
   finished_ = false;
   plans_.clear();
@@ -266,15 +295,9 @@ void JobState::RecordDecision(v1::Decision decision) {
   decision_after_.push_back(observations_.size());
 }
 
-std::unique_ptr<policy::Policy> JobState::FreshPolicy() const {
-  policy::JobShape shape = policy::ShapeOf(registration_);
-  shape.losses_reported = losses_reported_;
-  return *policy::MakePolicy(policy_config_, shape);
-}
-
-void JobState::RollBackTo(int64_t step) {
+void JobState::RollBackTo(int64_t step, PolicyPtr policy) {
   ++epoch_;
-  policy_ = FreshPolicy();
+  policy_ = std::move(policy);
   last_step_ = registration_.step();
   last_loss_step_ = -1;
   last_learning_rate_.reset();

@@ -7,10 +7,12 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "common/policy/policy.h"
@@ -24,7 +26,7 @@ namespace egeria::controller {
 // by itself but holds the policy, whose decisions wait in pending_decisions() until the owner has journaled
 // them. The owner's pattern, under its own lock:
 //
-//   state.Check(fact)  ->  journal.Append(fact)  ->  state.Apply(fact)
+//   state.Check(facts)  ->  journal.Append(facts)  ->  state.Apply(what Check() returned)
 //   while (state.pending_decisions()) the same with state.FactFor(the first of them)
 //
 // A crash between an observation and its decision loses nothing: the replayed observation makes the policy
@@ -44,14 +46,27 @@ class JobState {
     std::string reason;
   };
 
+  // Facts that the state has found possible, with the policy that the check has made where they begin a new one. They
+  // stay possible until the state changes; the facts themselves are the caller's and must outlive this.
+  class Checked {
+   private:
+    friend class JobState;
+    std::span<const storage::v1::Fact> facts_;
+    std::unique_ptr<policy::Policy> policy_;
+  };
+
   JobState() = default;
   JobState(JobState&&) = default;
   JobState& operator=(JobState&&) = default;
 
-  // OK if Apply() would take the fact. INTERNAL, with what is impossible about it, otherwise.
-  absl::Status Check(const storage::v1::Fact& fact) const;
+  // Judges one fact, or several observations that are to be applied one after the other. INTERNAL, with what is
+  // impossible about a fact, if one cannot be applied.
+  absl::StatusOr<Checked> Check(std::span<const storage::v1::Fact> facts) const;
 
-  // Changes the state. INTERNAL as Check(); the state is then as before.
+  // Changes the state by what Check() found possible.
+  void Apply(Checked checked);
+
+  // Both in one, for a fact that is in the journal already. INTERNAL as Check(); the state is then as before.
   absl::Status Apply(const storage::v1::Fact& fact);
 
   // --- Registration. Valid after the first fact. ---
@@ -109,13 +124,18 @@ class JobState {
     bool seen = false;  // by the policy
   };
 
-  absl::Status CheckRegistered(const storage::v1::JobRegistered& fact) const;
-  absl::Status CheckGeneration(const storage::v1::GenerationStarted& fact) const;
-  absl::Status CheckObserved(const v1::Observation& fact) const;
+  using PolicyPtr = std::unique_ptr<policy::Policy>;
+
+  // Judges one fact. `last_step` is the step of the fact before it; `policy` gets the policy that the fact begins.
+  absl::Status CheckOne(const storage::v1::Fact& fact, int64_t last_step, PolicyPtr* policy) const;
+  absl::Status CheckRegistered(const storage::v1::JobRegistered& fact, PolicyPtr* policy) const;
+  absl::Status CheckGeneration(const storage::v1::GenerationStarted& fact, PolicyPtr* policy) const;
+  absl::Status CheckObserved(const v1::Observation& fact, int64_t last_step) const;
   absl::Status CheckDecided(const v1::Decision& fact) const;
 
-  void ApplyRegistered(const storage::v1::JobRegistered& fact);
-  void ApplyGeneration(const storage::v1::GenerationStarted& fact);
+  void ApplyOne(const storage::v1::Fact& fact, PolicyPtr policy);
+  void ApplyRegistered(const storage::v1::JobRegistered& fact, PolicyPtr policy);
+  void ApplyGeneration(const storage::v1::GenerationStarted& fact, PolicyPtr policy);
   void ApplyObserved(const v1::Observation& fact);
   void ApplyDecided(const v1::Decision& fact);
   void ApplyMode(v1::Mode mode);
@@ -125,10 +145,13 @@ class JobState {
   void RecordDecision(v1::Decision decision);
   // Books an observation in the history and in what is derived from it.
   void RecordObservation(const Observed& observed);
-  // Cuts the history after `step` and rebuilds the policy from what is left.
-  void RollBackTo(int64_t step);
-  // A policy that has observed nothing.
-  std::unique_ptr<policy::Policy> FreshPolicy() const;
+  // The registration as it is once a generation has started, and whether every generation has reported losses then.
+  v1::RegisterJobRequest RegistrationFrom(const storage::v1::GenerationStarted& fact) const;
+  bool LossesReportedFrom(const storage::v1::GenerationStarted& fact) const {
+    return losses_reported_ && !fact.losses_unreported();
+  }
+  // Cuts the history after `step` and lets `policy`, which has observed nothing, see what is left.
+  void RollBackTo(int64_t step, PolicyPtr policy);
 
   v1::RegisterJobRequest registration_;
   policy::PolicyConfig policy_config_;
@@ -138,7 +161,7 @@ class JobState {
   bool paused_ = false;
   bool finished_ = false;
   bool losses_reported_ = true;            // by every generation so far
-  absl::Time now_ = absl::InfinitePast();  // of the fact that is being applied
+  absl::Time now_ = absl::InfinitePast();  // the time of the fact that is being applied
   absl::Time last_fact_time_ = absl::InfinitePast();
 
   int base_prefix_ = 0;  // frozen before the first plan of this generation

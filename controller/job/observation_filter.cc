@@ -95,12 +95,7 @@ bool ObservationFilter::LearningRateIsNews(double rate, const JobState& state) c
 std::optional<double> ObservationFilter::ScheduledRate(const v1::Heartbeat& heartbeat) {
   const auto& rates = heartbeat.learning_rates();
   if (rates.empty()) return std::nullopt;
-  if (rate_group_ < 0 || rate_group_ >= rates.size() || rates[rate_group_] == 0) {
-    const auto found = std::find_if(rates.begin(), rates.end(), [](double rate) { return rate != 0; });
-    if (found == rates.end()) return 0.0;
-    rate_group_ = static_cast<int>(found - rates.begin());
-  }
-  const double rate = rates[rate_group_];
+  const double rate = followed_rate_.Of({rates.data(), static_cast<size_t>(rates.size())});
   return std::isfinite(rate) ? std::optional<double>(rate) : std::nullopt;
 }
 

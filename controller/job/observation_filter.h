@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/policy/followed_rate.h"
 #include "controller/job/job_state.h"
 #include "egeria/v1/controller.pb.h"
 
@@ -46,12 +47,11 @@ class ObservationFilter {
   std::optional<double> learning_rate() const { return learning_rate_; }
 
  private:
-  // The rate of the first parameter group that has learned, as long as it does; 0 where none does. Empty if nobody
-  // tells, or it is not finite.
+  // Returns the rate that policies follow. It is empty if nobody tells one, or it is not finite.
   std::optional<double> ScheduledRate(const v1::Heartbeat& heartbeat);
   bool LearningRateIsNews(double rate, const JobState& state) const;
 
-  int rate_group_ = -1;
+  policy::FollowedRate followed_rate_;
   std::optional<double> learning_rate_;
   int64_t last_loss_step_ = -1;  // looked at, recorded or not
   int64_t last_heartbeat_step_ = -1;

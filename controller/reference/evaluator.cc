@@ -4,7 +4,6 @@
 #include <c10/core/InferenceMode.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -17,6 +16,7 @@
 #include "common/reference/reference_module.h"
 #include "common/reference/tensor_bridge.h"
 #include "common/reference/wire_checks.h"
+#include "common/thread/mutex.h"
 #include "common/thread/thread.h"
 #include "controller/reference/load_gate.h"
 #include "controller/reference/sample_queue.h"
@@ -31,17 +31,17 @@ struct Snapshot {
   ByteLease lease;
 };
 
-// A module, and which snapshot it holds; the latter is the evaluator thread's.
+// A module, and the snapshot that it holds, which is the evaluator thread's.
 struct LoadedModule {
   std::shared_ptr<ReferenceModule> module;
   std::shared_ptr<Snapshot> loaded;
 };
 
-// A job's chains, by first and last module. The evaluator thread's.
+// A job's chains, by first and last module. Only the evaluator's thread uses them.
 struct JobChains {
   struct Entry {
     std::unique_ptr<ReferenceChain> chain;
-    std::vector<std::shared_ptr<Snapshot>> snapshots;  // that it was calibrated with
+    std::vector<std::shared_ptr<Snapshot>> snapshots;  // those that it was calibrated with
   };
   std::map<std::pair<ModuleIndex, ModuleIndex>, Entry> entries;
 };
@@ -54,14 +54,14 @@ struct SampleContext {
   std::vector<std::shared_ptr<Snapshot>> snapshots;
 };
 
-struct ModuleState {
+struct EvaluatedModule {
   absl::Status status;                   // OK, or why it cannot be evaluated
   std::shared_ptr<LoadedModule> module;  // null unless OK
   std::shared_ptr<Snapshot> latest;
 };
 
-struct JobState {
-  std::vector<ModuleState> modules;
+struct EvaluatedJob {
+  std::vector<EvaluatedModule> modules;
   std::shared_ptr<JobChains> chains;
 };
 
@@ -90,14 +90,14 @@ class EvaluatorImpl final : public Evaluator {
       thread_id_ = CurrentThreadId();
       const bool ok = status.ok();
       {
-        const std::lock_guard<std::mutex> lock(mutex_);
+        const MutexLock lock(&mutex_);
         started_ = std::move(status);
       }
-      changed_.notify_all();
+      changed_.NotifyAll();
       if (ok) Loop();
     });
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [this] { return started_.has_value(); });
+    const MutexLock lock(&mutex_);
+    while (!started_.has_value()) changed_.Wait(&mutex_);
     return *started_;
   }
 
@@ -106,12 +106,11 @@ class EvaluatorImpl final : public Evaluator {
   void RemoveJob(const JobId& job) override;
   absl::Status SubmitSnapshot(const JobId& job, ModuleIndex module, int64_t version, int64_t step,
                               std::vector<WireTensor> weights) override;
-  absl::Status SubmitSample(const JobId& job, ModuleIndex first_module, ModuleIndex module, int64_t step,
-                            int64_t request_version, int64_t tag, std::vector<WireTensor> tensors) override;
+  absl::Status SubmitSample(const JobId& job, SubmittedSample sample) override;
   void ReportStep(const JobId& job, int64_t step) override;
 
   EvaluatorCounters counters() const override {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     return {.evaluated = evaluated_,
             .dropped_queue_full = queue_.dropped_full(),
             .dropped_late = queue_.dropped_late(),
@@ -122,10 +121,10 @@ class EvaluatorImpl final : public Evaluator {
   void Stop() override {
     std::call_once(stopped_, [this] {
       {
-        const std::lock_guard<std::mutex> lock(mutex_);
+        const MutexLock lock(&mutex_);
         stopping_ = true;
       }
-      changed_.notify_all();
+      changed_.NotifyAll();
       if (thread_.joinable()) thread_.join();
     });
   }
@@ -141,9 +140,10 @@ class EvaluatorImpl final : public Evaluator {
   std::optional<SampleQueue::Next> WaitForNext();
   void Run(SampleQueue::Next next);
   absl::StatusOr<Evaluation> Evaluate(const QueuedSample& sample);
-  absl::StatusOr<ModuleState*> FindModule(const JobId& job, ModuleIndex module);  // with mutex_ held
+  absl::StatusOr<EvaluatedModule*> FindModule(const JobId& job, ModuleIndex module)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Constant after construction.
+  // These are constant after construction.
   const EvaluatorOptions options_;
   const std::vector<std::unique_ptr<Backend>> backends_;
   const bool idle_available_;
@@ -152,32 +152,31 @@ class EvaluatorImpl final : public Evaluator {
   std::atomic<pid_t> thread_id_{0};
   std::once_flag stopped_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  // Guarded by mutex_.
-  std::optional<absl::Status> started_;
-  bool stopping_ = false;
-  std::map<JobId, JobState> jobs_;
-  SampleQueue queue_;
-  std::optional<Running> running_;  // at idle priority
-  int64_t evaluated_ = 0;
-  int64_t snapshots_ = 0;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::optional<absl::Status> started_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::map<JobId, EvaluatedJob> jobs_ ABSL_GUARDED_BY(mutex_);
+  SampleQueue queue_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Running> running_ ABSL_GUARDED_BY(mutex_);  // a sample that is evaluated at idle priority
+  int64_t evaluated_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t snapshots_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 std::vector<absl::Status> EvaluatorImpl::SetJob(const JobId& job,
                                                 const std::vector<std::optional<graph::ModuleGraph>>& modules,
                                                 const JobTraits& traits) {
-  JobState before;
+  EvaluatedJob before;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     const auto found = jobs_.find(job);
     if (found != jobs_.end()) before = found->second;
   }
-  JobState state;
+  EvaluatedJob state;
   state.chains = before.modules.size() == modules.size() ? before.chains : nullptr;
   std::vector<absl::Status> statuses;
   for (size_t i = 0; i < modules.size(); ++i) {
-    ModuleState module;
+    EvaluatedModule module;
     if (!modules[i].has_value()) {
       module.status = NamedError(absl::StatusCode::kFailedPrecondition, "NO_GRAPH", "the worker sent no graph");
     } else if (i < before.modules.size() && before.modules[i].module != nullptr &&
@@ -193,7 +192,7 @@ std::vector<absl::Status> EvaluatorImpl::SetJob(const JobId& job,
     state.modules.push_back(std::move(module));
   }
   if (state.chains == nullptr) state.chains = std::make_shared<JobChains>();
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   std::swap(jobs_[job], state);
   queue_.SetJob(job, traits);
   return statuses;
@@ -201,8 +200,8 @@ std::vector<absl::Status> EvaluatorImpl::SetJob(const JobId& job,
 
 void EvaluatorImpl::RemoveJob(const JobId& job) {
   std::vector<QueuedSample> dropped;  // destroyed after the lock
-  JobState state;
-  const std::lock_guard<std::mutex> lock(mutex_);
+  EvaluatedJob state;
+  const MutexLock lock(&mutex_);
   dropped = queue_.RemoveJob(job);
   const auto found = jobs_.find(job);
   if (found == jobs_.end()) return;
@@ -210,14 +209,14 @@ void EvaluatorImpl::RemoveJob(const JobId& job) {
   jobs_.erase(found);
 }
 
-absl::StatusOr<ModuleState*> EvaluatorImpl::FindModule(const JobId& job, ModuleIndex module) {
+absl::StatusOr<EvaluatedModule*> EvaluatorImpl::FindModule(const JobId& job, ModuleIndex module) {
   const auto found = jobs_.find(job);
   if (found == jobs_.end()) return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_JOB", job.text());
-  std::vector<ModuleState>& modules = found->second.modules;
+  std::vector<EvaluatedModule>& modules = found->second.modules;
   if (module.value() < 0 || module.value() >= static_cast<int64_t>(modules.size())) {
     return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_MODULE", module.value(), " of ", modules.size());
   }
-  ModuleState& state = modules[module.value()];
+  EvaluatedModule& state = modules[module.value()];
   if (!state.status.ok()) return state.status;
   return &state;
 }
@@ -226,8 +225,8 @@ absl::Status EvaluatorImpl::SubmitSnapshot(const JobId& job, ModuleIndex module,
                                            std::vector<WireTensor> weights) {
   std::shared_ptr<LoadedModule> target;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    EGERIA_ASSIGN_OR_RETURN(const ModuleState* state, FindModule(job, module));
+    const MutexLock lock(&mutex_);
+    EGERIA_ASSIGN_OR_RETURN(const EvaluatedModule* state, FindModule(job, module));
     target = state->module;
   }
   EGERIA_ASSIGN_OR_RETURN(weights, MatchWeights(target->module->weight_specs(), std::move(weights)));
@@ -236,12 +235,12 @@ absl::Status EvaluatorImpl::SubmitSnapshot(const JobId& job, ModuleIndex module,
   const size_t bytes = TotalBytes(snapshot->weights);
 
   std::shared_ptr<Snapshot> replaced;  // destroyed after the lock
-  const std::lock_guard<std::mutex> lock(mutex_);
-  EGERIA_ASSIGN_OR_RETURN(ModuleState * state, FindModule(job, module));
+  const MutexLock lock(&mutex_);
+  EGERIA_ASSIGN_OR_RETURN(EvaluatedModule * state, FindModule(job, module));
   if (state->module != target) {
     return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_MODULE", "the job was registered anew meanwhile");
   }
-  // The one that it replaces goes with it, unless a sample waits for it.
+  // The snapshot that it replaces goes, unless a sample waits for it.
   const bool unused = state->latest != nullptr && state->latest.use_count() == 1;
   if (!queue_.HasRoomFor(bytes, unused ? state->latest->lease.bytes() : 0)) {
     return NamedError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL", "a snapshot of ", bytes, " bytes; ",
@@ -253,17 +252,16 @@ absl::Status EvaluatorImpl::SubmitSnapshot(const JobId& job, ModuleIndex module,
   return absl::OkStatus();
 }
 
-absl::Status EvaluatorImpl::SubmitSample(const JobId& job, ModuleIndex first_module, ModuleIndex module, int64_t step,
-                                         int64_t request_version, int64_t tag, std::vector<WireTensor> tensors) {
+absl::Status EvaluatorImpl::SubmitSample(const JobId& job, SubmittedSample sample) {
   auto context = std::make_shared<SampleContext>();
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    EGERIA_RETURN_IF_ERROR(FindModule(job, module).status());
-    if (first_module > module) {
+    const MutexLock lock(&mutex_);
+    EGERIA_RETURN_IF_ERROR(FindModule(job, sample.module).status());
+    if (sample.first_module > sample.module) {
       return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_MODULE", "the first module comes after the last");
     }
-    for (ModuleIndex i = first_module; i <= module; i = i.next()) {
-      EGERIA_ASSIGN_OR_RETURN(const ModuleState* state, FindModule(job, i));
+    for (ModuleIndex i = sample.first_module; i <= sample.module; i = i.next()) {
+      EGERIA_ASSIGN_OR_RETURN(const EvaluatedModule* state, FindModule(job, i));
       if (state->latest == nullptr) {
         return NamedError(absl::StatusCode::kFailedPrecondition, "NO_REFERENCE", "module ", i.value(),
                           " has no snapshot yet");
@@ -273,52 +271,47 @@ absl::Status EvaluatorImpl::SubmitSample(const JobId& job, ModuleIndex first_mod
     }
     context->chains = jobs_.at(job).chains;
   }
-  EGERIA_RETURN_IF_ERROR(CheckSample(context->modules.front()->module->input_specs(), tensors));
-  const size_t bytes = TotalBytes(tensors);
-  QueuedSample sample{.job = job,
-                      .first_module = first_module,
-                      .module = module,
-                      .step = step,
-                      .request_version = request_version,
-                      .tag = tag,
-                      .tensors = std::move(tensors),
-                      .context = std::move(context)};
+  EGERIA_RETURN_IF_ERROR(CheckSample(context->modules.front()->module->input_specs(), sample.tensors, sample.metric));
+  const size_t bytes = TotalBytes(sample.tensors);
+  QueuedSample queued{std::move(sample), job, std::move(context)};
   std::vector<QueuedSample> dropped;  // destroyed after the lock
-  const std::lock_guard<std::mutex> lock(mutex_);
-  EGERIA_RETURN_IF_ERROR(queue_.Push(std::move(sample), bytes, &dropped));
-  changed_.notify_one();
+  const MutexLock lock(&mutex_);
+  EGERIA_RETURN_IF_ERROR(queue_.Push(std::move(queued), bytes, &dropped));
+  changed_.NotifyOne();
   return absl::OkStatus();
 }
 
 void EvaluatorImpl::ReportStep(const JobId& job, int64_t step) {
   bool escalate = false;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     queue_.ReportStep(job, step);
     if (running_.has_value() && running_->job == job) {
       escalate = SampleQueue::IsDue(running_->traits, step - running_->step);
     }
-    if (!queue_.empty()) changed_.notify_one();
+    if (!queue_.empty()) changed_.NotifyOne();
   }
-  // From here, because the evaluator's thread may get no CPU at all. If it has just ended that sample and
-  // begun another one, the other runs at normal priority, once.
+  // This thread does it, because the evaluator's own may get no CPU at all. If that one has just ended the sample
+  // and begun another, the other runs at normal priority, once.
   if (escalate) SetIdlePriority(thread_id_, false);
 }
 
 std::optional<SampleQueue::Next> EvaluatorImpl::WaitForNext() {
   while (true) {
     {
-      std::unique_lock<std::mutex> lock(mutex_);
-      changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+      const MutexLock lock(&mutex_);
+      while (!stopping_ && queue_.empty()) changed_.Wait(&mutex_);
       if (stopping_) return std::nullopt;
     }
     const bool gate_open = options_.cpu_load() < options_.max_cpu_load;
     std::vector<QueuedSample> dropped;  // destroyed after the lock
-    std::unique_lock<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (stopping_) return std::nullopt;
     std::optional<SampleQueue::Next> next = queue_.Pop(gate_open, &dropped);
     if (next.has_value()) return next;
-    if (!queue_.empty()) changed_.wait_for(lock, absl::ToChronoNanoseconds(options_.load_poll));
+    if (!queue_.empty()) {
+      changed_.WaitUntil(&mutex_, std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(options_.load_poll));
+    }
   }
 }
 
@@ -331,7 +324,7 @@ void EvaluatorImpl::Run(SampleQueue::Next next) {
   const bool idle = next.traits.shares_cpu && !next.due && idle_available_;
   if (idle) {
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const MutexLock lock(&mutex_);
       running_ = Running{sample.job, sample.step, next.traits};
     }
     SetIdlePriority(thread_id_, true);  // never while holding a lock that others wait for
@@ -339,7 +332,7 @@ void EvaluatorImpl::Run(SampleQueue::Next next) {
   Result result{sample.job, sample.module, sample.step, sample.request_version, sample.tag, Evaluate(sample)};
   if (idle) SetIdlePriority(thread_id_, false);
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     running_.reset();
     if (result.evaluation.ok()) ++evaluated_;
     next.sample.lease.Release();
@@ -351,21 +344,16 @@ void EvaluatorImpl::Run(SampleQueue::Next next) {
   if (on_result_) on_result_(result);
 }
 
-plasticity::ActivationMetric MetricOf(const QueuedSample& sample) {
-  return IsOutput(sample.tensors.back()) ? plasticity::ActivationMetric::kActivationNorm
-                                         : plasticity::ActivationMetric::kSpLoss;
-}
-
 absl::StatusOr<Evaluation> EvaluatorImpl::Evaluate(const QueuedSample& sample) {
   const absl::Duration start = ThreadCpuTime();
   try {
     const c10::InferenceMode inference;
     auto* context = static_cast<SampleContext*>(sample.context.get());
     JobChains::Entry& entry = context->chains->entries[{sample.first_module, sample.module}];
-    if (entry.chain == nullptr || entry.chain->metric() != MetricOf(sample)) {
+    if (entry.chain == nullptr || entry.chain->metric() != sample.metric) {
       std::vector<std::shared_ptr<ReferenceModule>> modules;
       for (const auto& loaded : context->modules) modules.push_back(loaded->module);
-      entry.chain = std::make_unique<ReferenceChain>(std::move(modules), &backends_, MetricOf(sample));
+      entry.chain = std::make_unique<ReferenceChain>(std::move(modules), &backends_, sample.metric);
     }
     for (size_t i = 0; i < context->modules.size(); ++i) {
       if (context->modules[i]->loaded == context->snapshots[i]) continue;
@@ -409,9 +397,8 @@ absl::StatusOr<std::unique_ptr<Evaluator>> Evaluator::Start(EvaluatorOptions opt
   const bool idle_available = CanLeaveIdlePriority();
   if (!idle_available) {
     LogInfo(
-        "the evaluator may not leave idle priority (CAP_SYS_NICE, or LimitNICE=0): samples of jobs that "
-        "share "
-        "its CPUs wait for the load gate or their deadline instead");
+        "the evaluator may not leave idle priority (CAP_SYS_NICE, or LimitNICE=0): samples of jobs that share its CPUs "
+        "wait for the load gate or their deadline instead");
   }
   auto evaluator =
       std::make_unique<EvaluatorImpl>(std::move(options), std::move(backends), idle_available, std::move(on_result));

@@ -14,25 +14,37 @@
 #include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "common/graph/graph.h"
+#include "common/plasticity/activation_metric.h"
 #include "common/tensor/wire_tensor.h"
 
 namespace egeria::reference {
 
-// What one evaluation of a sample gave.
+// One probe of a training model, which runs modules first_module..module one after the other.
+struct SubmittedSample {
+  ModuleIndex first_module;
+  ModuleIndex module;
+  int64_t step = 0;
+  int64_t request_version = 0;
+  int64_t tag = 0;  // comes back with the result
+  plasticity::ActivationMetric metric = plasticity::ActivationMetric::kSpLoss;
+  std::vector<WireTensor> tensors;  // the inputs of first_module, and last what the metric compares: see CheckSample()
+};
+
+// The result of evaluating one sample.
 struct Evaluation {
-  double plasticity = 0;  // distance between training's output and the reference's
+  double plasticity = 0;  // the distance between training's output and the reference's
   std::string backend;    // "int8", "bf16", "prepacked", "aten"
-  // Processor time of packing new weights, the reference's forward pass, the distance and, where they are due, trials
-  // of backends; not what the thread waited for a core. With several intra-op threads: that of the evaluator's own
-  // times their number, as if the others, which join in for parts of the work, took as much.
+  // The processor time of packing new weights, of the reference's forward pass, of the distance and, where they are
+  // due, of trials of backends; what the thread waited for a core is left out. With several intra-op threads it is the
+  // evaluator's own times their number, as if the others, which join in for parts of the work, took as much.
   absl::Duration compute;
 };
 
 struct EvaluatorOptions {
   int threads = 1;            // intra-op threads of the reference
   std::vector<int> cpus;      // pin to these; empty: no pinning
-  double max_cpu_load = 0.5;  // of the machine, used by other processes; evaluate only under it
-                              // (jobs that share no CPU)
+  double max_cpu_load = 0.5;  // jobs that share no CPU are evaluated only while other processes use less of the
+                              // machine than this part
   size_t max_queue_bytes = size_t{256} << 20;
   size_t max_samples_per_job = 4;                                             // the oldest is dropped
   std::vector<std::string> backends = {"int8", "bf16", "prepacked", "aten"};  // allowed, by preference
@@ -70,9 +82,9 @@ class Evaluator {
   struct Result {
     JobId job;
     ModuleIndex module;
-    int64_t step = 0;             // of the sample
-    int64_t request_version = 0;  // of the sample
-    int64_t tag = 0;              // of SubmitSample
+    int64_t step = 0;  // the three numbers are those of the sample
+    int64_t request_version = 0;
+    int64_t tag = 0;
     absl::StatusOr<Evaluation> evaluation;
   };
   using Callback = std::function<void(const Result&)>;
@@ -97,12 +109,9 @@ class Evaluator {
   virtual absl::Status SubmitSnapshot(const JobId& job, ModuleIndex module, int64_t version, int64_t step,
                                       std::vector<WireTensor> weights) = 0;
 
-  // Queues a sample: the inputs of first_module, and last the Gram matrix (b x b, float32) of the training
-  // model's output of `module`. Modules first_module..module are run one after the other. `tag` comes back
-  // with the result. Errors: those of SubmitSnapshot, [SAMPLE_NOT_FINITE], and FAILED_PRECONDITION
-  // [NO_REFERENCE] where a module has no weights yet.
-  virtual absl::Status SubmitSample(const JobId& job, ModuleIndex first_module, ModuleIndex module, int64_t step,
-                                    int64_t request_version, int64_t tag, std::vector<WireTensor> tensors) = 0;
+  // Queues a sample. Errors: those of SubmitSnapshot, [SAMPLE_NOT_FINITE], and FAILED_PRECONDITION [NO_REFERENCE] where
+  // a module has no weights yet.
+  virtual absl::Status SubmitSample(const JobId& job, SubmittedSample sample) = 0;
 
   // The job's newest step, for deadlines.
   virtual void ReportStep(const JobId& job, int64_t step) = 0;

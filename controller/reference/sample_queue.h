@@ -45,15 +45,10 @@ class ByteLease {
   size_t bytes_ = 0;
 };
 
-struct QueuedSample {
+struct QueuedSample : SubmittedSample {
   JobId job;
-  ModuleIndex first_module, module;
-  int64_t step = 0;
-  int64_t request_version = 0;
-  int64_t tag = 0;
-  std::vector<WireTensor> tensors;
-  std::shared_ptr<void> context;  // whatever the evaluator needs beside
-  ByteLease lease;
+  std::shared_ptr<void> context = nullptr;  // whatever else the evaluator needs
+  ByteLease lease = {};
 };
 
 // Samples that wait for the evaluator, and who is next: pure, without a clock or a lock. Thread-compatible.

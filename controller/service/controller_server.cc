@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<ControllerServer>> ControllerServer::Start(Option
     server->addresses_.push_back(std::move(address));
   }
   if (bound == nullptr) return absl::InternalError("gRPC could not start its server");
-  const std::lock_guard<std::mutex> lock(server->mutex_);
+  const MutexLock lock(&server->mutex_);
   server->server_ = std::move(bound);
   return server;
 }
@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<ControllerServer>> ControllerServer::Start(Option
 void ControllerServer::Stop(absl::Duration grace) {
   std::unique_ptr<grpc::Server> server;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     server = std::move(server_);
   }
   if (server == nullptr) return;

@@ -2,7 +2,6 @@
 #define EGERIA_CONTROLLER_SERVICE_CONTROLLER_SERVER_H_
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "absl/time/time.h"
 #include "common/rpc/address.h"
 #include "common/rpc/credentials.h"
+#include "common/thread/mutex.h"
 #include "controller/job/job_manager.h"
 #include "controller/service/admin_service.h"
 #include "controller/service/controller_service.h"
@@ -44,7 +44,7 @@ class ControllerServer {
   static absl::StatusOr<std::unique_ptr<ControllerServer>> Start(Options options, JobManager* manager);
   ~ControllerServer() { Stop(); }
 
-  // As bound: a port of 0 has become the real one.
+  // The addresses as they were bound: a port of 0 has become the real one.
   const std::vector<rpc::Address>& addresses() const { return addresses_; }
 
   // Takes no more calls; what is under way is cancelled after `grace`. Returns when all of it has ended.
@@ -57,7 +57,7 @@ class ControllerServer {
   AdminService admin_;
   std::vector<rpc::Address> addresses_;
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::unique_ptr<grpc::Server> server_ ABSL_GUARDED_BY(mutex_);
 };
 

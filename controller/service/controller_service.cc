@@ -18,19 +18,19 @@ grpc::ServerUnaryReactor* ControllerService::RegisterJob(grpc::CallbackServerCon
 grpc::ServerBidiReactor<v1::WorkerMessage, v1::ControllerMessage>* ControllerService::Stream(
     grpc::CallbackServerContext* context) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     ++streams_;
   }
   return RankStream::Start(manager_, limits_, &budget_, [this] {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     --streams_;
-    idle_.notify_all();  // with the lock, since the service may go as soon as it is idle
+    idle_.NotifyAll();  // with the lock, since the service may go as soon as it is idle
   });
 }
 
 void ControllerService::WaitForStreams() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  idle_.wait(lock, [this] { return streams_ == 0; });
+  const MutexLock lock(&mutex_);
+  while (streams_ > 0) idle_.Wait(&mutex_);
 }
 
 }  // namespace egeria::controller

@@ -1,17 +1,15 @@
 #ifndef EGERIA_CONTROLLER_SERVICE_CONTROLLER_SERVICE_H_
 #define EGERIA_CONTROLLER_SERVICE_CONTROLLER_SERVICE_H_
 
-#include <condition_variable>
-#include <mutex>
-
 #include "absl/base/thread_annotations.h"
+#include "common/thread/mutex.h"
 #include "controller/job/job_manager.h"
 #include "controller/service/upload_assembler.h"
 #include "egeria/v1/controller.grpc.pb.h"
 
 namespace egeria::controller {
 
-// The Controller service of controller.proto: a handler per method, which calls the manager. Thread-safe.
+// The Controller service of controller.proto has a handler for each method, which calls the manager. Thread-safe.
 class ControllerService final : public v1::Controller::CallbackService {
  public:
   // `manager` must outlive the service and its streams.
@@ -31,8 +29,8 @@ class ControllerService final : public v1::Controller::CallbackService {
   const UploadLimits limits_;
   UploadBudget budget_;
 
-  std::mutex mutex_;
-  std::condition_variable idle_;
+  Mutex mutex_;
+  CondVar idle_;
   int streams_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -55,7 +55,7 @@ absl::Status RankSession::HandleTaken(int64_t upload_id, const absl::Status& tak
 absl::Status RankSession::HandleUploadBegin(const v1::UploadBegin& begin, Reply* reply) {
   EGERIA_ASSIGN_OR_RETURN(UploadAssembler::Outcome outcome, uploads_.Begin(begin));
   if (outcome.complete || !outcome.refused.ok()) return HandleOutcome(std::move(outcome), reply);
-  // What nobody wants is not taken in at all.
+  // Bytes that nobody wants are not taken in at all.
   if (absl::Status wanted = manager_->CheckUpload(id_, begin); !wanted.ok()) {
     if (absl::IsAborted(wanted)) return wanted;  // the session is over
     uploads_.Discard();
@@ -71,15 +71,8 @@ absl::Status RankSession::HandleOutcome(UploadAssembler::Outcome outcome, Reply*
     manager_->CountRefusedUpload(id_, uploads_.begin(), outcome.refused);
     Refuse(upload_id, outcome.refused, reply);
   } else if (outcome.complete) {
-    absl::Status taken = manager_->CheckUpload(id_, outcome.complete->begin);
-    if (absl::IsAborted(taken)) return taken;
-    if (taken.ok()) {
-      taken = manager_->FinishUpload(id_, outcome.complete->begin, std::move(outcome.complete->tensors));
-    } else {
-      manager_->CountRefusedUpload(id_, outcome.complete->begin, taken);
-    }
-    if (absl::IsAborted(taken)) return taken;
-    if (!taken.ok()) Refuse(upload_id, taken, reply);
+    return HandleTaken(
+        upload_id, manager_->FinishUpload(id_, outcome.complete->begin, std::move(outcome.complete->tensors)), reply);
   }
   return absl::OkStatus();
 }

@@ -23,7 +23,7 @@ RankStream::RankStream(JobManager* manager, UploadLimits limits, UploadBudget* b
 void RankStream::OnReadDone(bool ok) {
   const Reaction reaction(this);
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     ++reading_;
   }
   absl::Status status;
@@ -31,7 +31,7 @@ void RankStream::OnReadDone(bool ok) {
   if (ok) status = session_.Handle(in_, self_, &reply);
   bool read_on = ok && status.ok();
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     session_id_ = session_.id();
     directive_due_ |= reply.directive;
     for (v1::UploadResult& result : reply.results) {
@@ -44,7 +44,7 @@ void RankStream::OnReadDone(bool ok) {
   HandOver(this);
   if (read_on) StartRead(&in_);
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     --reading_;
   }
   Pump();
@@ -53,7 +53,7 @@ void RankStream::OnReadDone(bool ok) {
 void RankStream::OnWriteDone(bool ok) {
   const Reaction reaction(this);
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     writing_ = false;
     if (!ok && !closing_) closing_ = absl::CancelledError("the worker has gone");
   }
@@ -62,7 +62,7 @@ void RankStream::OnWriteDone(bool ok) {
 
 void RankStream::OnDirectiveChanged() {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     directive_due_ = true;
   }
   Pump();
@@ -70,7 +70,7 @@ void RankStream::OnDirectiveChanged() {
 
 void RankStream::OnUploadRefused(int64_t upload_id, const absl::Status& reason) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (results_.size() >= kMaxResults) return;
     v1::UploadResult& result = results_.emplace_back();
     result.set_upload_id(upload_id);
@@ -81,7 +81,7 @@ void RankStream::OnUploadRefused(int64_t upload_id, const absl::Status& reason) 
 
 void RankStream::OnClose(const absl::Status& status) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (!closing_) closing_ = status;
   }
   Pump();
@@ -103,7 +103,7 @@ void RankStream::Pump() {
   std::optional<absl::Status> finish;
   SessionId session;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (writing_ || finished_) return;
     if (closing_) {
       if (reading_ > 0) return;  // that callback comes here again
@@ -130,7 +130,7 @@ void RankStream::Pump() {
     std::optional<v1::Directive> directive = manager_->DirectiveFor(session);
     if (!directive) {  // the session has just been closed; OnClose() says why
       {
-        const std::lock_guard<std::mutex> lock(mutex_);
+        const MutexLock lock(&mutex_);
         writing_ = false;
       }
       return Pump();

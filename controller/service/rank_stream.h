@@ -4,11 +4,11 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "common/thread/mutex.h"
 #include "controller/job/job_manager.h"
 #include "controller/service/rank_session.h"
 #include "egeria/v1/controller.pb.h"
@@ -19,7 +19,7 @@ namespace egeria::controller {
 // One rank's gRPC stream: moves messages between the wire and a RankSession.
 //
 // A reader that is slow or dead costs nothing but itself: at most one message is being written, the newest
-// directive is made only when it can be sent, and of refused uploads at most kMaxResults wait.
+// directive is made only when it can be sent, and at most kMaxResults results of uploads wait.
 //
 // Thread-safe; owns itself from Start() until gRPC is done with it.
 class RankStream final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::ControllerMessage>,
@@ -52,13 +52,13 @@ class RankStream final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::C
   const std::function<void()> on_done_;
   std::shared_ptr<RankStream> self_;
 
-  // Of the read that is under way; touched by one callback at a time.
+  // These serve the read that is under way; one callback at a time touches them.
   RankSession session_;
   v1::WorkerMessage in_;
-  // Of the write that is under way: owned by whoever has set writing_.
+  // The write that is under way. Whoever has set writing_ owns it.
   v1::ControllerMessage out_;
 
-  std::mutex mutex_;
+  Mutex mutex_;
   SessionId session_id_ ABSL_GUARDED_BY(mutex_);
   int reading_ ABSL_GUARDED_BY(mutex_) = 0;  // callbacks that may start another read
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;

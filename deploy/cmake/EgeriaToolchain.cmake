@@ -28,6 +28,10 @@ if(EGERIA_MOLD)
   add_link_options(-fuse-ld=mold)
 endif()
 
+if(EGERIA_THREAD_SAFETY AND NOT CMAKE_CXX_COMPILER_ID MATCHES Clang)
+  message(FATAL_ERROR "EGERIA_THREAD_SAFETY needs clang: use the preset thread-safety")
+endif()
+
 add_library(egeria_options INTERFACE)
 target_compile_options(egeria_options INTERFACE -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers)
 if(EGERIA_SANITIZER STREQUAL "address")

@@ -54,3 +54,10 @@ def test_records_of_another_version_do_not_count(tmp_path: pathlib.Path):
     file = records.file_of(tmp_path, "digits")
     records.append(file, {**record("plain"), "version": records.RECORD_VERSION + 1})
     assert records.read(file) == []
+
+
+def test_constants_of_older_records_have_their_present_names(tmp_path: pathlib.Path):
+    file = records.file_of(tmp_path, "digits")
+    records.append(file, record("auto", options={"area_left": 0.02, "least_readings": 8, "start": 0.8}))
+    (entry,) = records.read(file)
+    assert entry["options"] == {"lr_area_left": 0.02, "min_readings": 8, "start": 0.8}

@@ -95,7 +95,7 @@ def test_controls_take_the_policys_share_of_the_time():
 def test_late_policies_start_where_they_first_act():
     assert policy_run("plasticity", "plasticity", {}).first_act == 0
     assert policy_run("auto", "auto", {}).first_act == pytest.approx(0.70)
-    assert policy_run("auto", "auto", {"signal_led": True}).first_act == pytest.approx(0.30)
+    assert policy_run("snr", "snr", {}).first_act == pytest.approx(0.30)
     assert policy_run("auto", "auto", {"start": 0.2}).first_act == pytest.approx(0.1)
     assert policy_run("staged", "staged", {"begin": 0.5}).first_act == pytest.approx(0.4)
     assert policy_run("staged", "staged", {"area": True}).first_act == 0

@@ -118,7 +118,7 @@ TEST_F(LocalReference, BadReadingsAreRefusedByNameAndJobsGoOn) {
     worker::Reading reading = good;
     reading.step += 1'000'000;
     change(reading);
-    agent.OfferReading(reading);
+    agent.Offer(reading);
   };
   const int64_t refused_before = agent.counters().uploads_refused;
   offer([](auto& r) { r.plasticity = std::numeric_limits<double>::quiet_NaN(); });
@@ -153,7 +153,7 @@ TEST_F(LocalReference, AnotherRankThatStepsInTakesItsOwnSnapshotFirst) {
     return condition();
   };
   ASSERT_TRUE(eventually([&] { return (*rank0)->snapshot().has_value(); }));
-  ASSERT_TRUE((*rank0)->OfferSnapshot({ModuleIndex(0), 1, (*rank0)->snapshot()->version, {}}));
+  ASSERT_TRUE((*rank0)->Offer(worker::Snapshot{ModuleIndex(0), 1, (*rank0)->snapshot()->version, {}}));
   ASSERT_TRUE(eventually([&] { return (*rank0)->sampling().has_value(); }));
   job.rank = 1;
   auto rank1 = worker::Agent::Start(options, job);
@@ -162,9 +162,9 @@ TEST_F(LocalReference, AnotherRankThatStepsInTakesItsOwnSnapshotFirst) {
   (*rank0)->Stop(false);
   ASSERT_TRUE(eventually([&] { return (*rank1)->snapshot().has_value(); }));
   EXPECT_FALSE((*rank1)->sampling().has_value()) << "rank 0's reference went with it";
-  ASSERT_TRUE((*rank1)->OfferSnapshot({ModuleIndex(0), 2, (*rank1)->snapshot()->version, {}}));
+  ASSERT_TRUE((*rank1)->Offer(worker::Snapshot{ModuleIndex(0), 2, (*rank1)->snapshot()->version, {}}));
   ASSERT_TRUE(eventually([&] { return (*rank1)->sampling().has_value(); }));
-  EXPECT_TRUE((*rank1)->OfferReading({ModuleIndex(0), 3, (*rank1)->sampling()->version, 0.5}));
+  EXPECT_TRUE((*rank1)->Offer(worker::Reading{ModuleIndex(0), 3, (*rank1)->sampling()->version, 0.5}));
   EXPECT_TRUE(eventually([&] { return Totals(1).readings == 1; }));
 }
 

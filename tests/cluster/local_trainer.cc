@@ -75,7 +75,7 @@ void LocalTrainer::Step() {
 void LocalTrainer::Serve(worker::Agent& agent) {
   if (const auto wanted = agent.snapshot()) {
     EGERIA_CHECK(wanted->module == wanted->first_module);
-    if (agent.OfferSnapshot({wanted->module, step_, wanted->version, {}})) ++snapshots_;
+    if (agent.Offer(worker::Snapshot{wanted->module, step_, wanted->version, {}})) ++snapshots_;
   }
   const auto sampling = agent.sampling();
   if (!sampling || step_ % sampling->interval_steps != 0) return;
@@ -83,7 +83,7 @@ void LocalTrainer::Serve(worker::Agent& agent) {
   request_ = sampling->version;
   const double plasticity = 1e-3 + 1e-2 * std::exp(-0.7 * readings_of_request_++);
   readings_.push_back({sampling->module, step_, sampling->version, plasticity});
-  agent.OfferReading(readings_.back());
+  agent.Offer(readings_.back());
 }
 
 }  // namespace egeria::testing

@@ -131,7 +131,7 @@ TEST_F(Tls, AnAgentWithACertificateOfTheAuthorityIsServed) {
   ASSERT_TRUE(Eventually([&] { return agent->snapshot().has_value(); }));
   const worker::SnapshotRequest wanted = *agent->snapshot();
   worker::Snapshot snapshot = worker::TestSnapshot(static_cast<int>(wanted.module.value()), wanted.version);
-  ASSERT_TRUE(agent->OfferSnapshot(std::move(snapshot)));
+  ASSERT_TRUE(agent->Offer(std::move(snapshot)));
   EXPECT_TRUE(Eventually([&] { return evaluator_->counters().snapshots == 1; }));
   EXPECT_TRUE(Eventually([&] { return agent->sampling().has_value(); }));
   EXPECT_EQ(manager_->ListJobs().jobs(0).connected_ranks(), 1);

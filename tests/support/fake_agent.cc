@@ -42,26 +42,6 @@ std::vector<worker::StepReport> FakeLine::reports() const {
   return reports_;
 }
 
-std::vector<worker::Sample> FakeLine::samples() const {
-  const Lock lock(mutex_);
-  return samples_;
-}
-
-std::vector<worker::Reading> FakeLine::readings() const {
-  const Lock lock(mutex_);
-  return readings_;
-}
-
-std::vector<worker::GradientReading> FakeLine::gradient_readings() const {
-  const Lock lock(mutex_);
-  return gradient_readings_;
-}
-
-std::vector<worker::Snapshot> FakeLine::snapshots() const {
-  const Lock lock(mutex_);
-  return snapshots_;
-}
-
 int FakeLine::refused() const {
   const Lock lock(mutex_);
   return refused_;
@@ -105,42 +85,21 @@ std::optional<worker::Plan> FakeAgent::plan(PlanId id) const {
   return line_->ledger_.Find(id);
 }
 
-bool FakeAgent::OfferSample(worker::Sample sample) {
+bool FakeAgent::Offer(worker::Upload upload) {
   const Lock lock(line_->mutex_);
   if (!line_->taken_) return ++line_->refused_, false;
-  line_->samples_.push_back(std::move(sample));
-  return true;
-}
-
-bool FakeAgent::OfferReading(const worker::Reading& reading) {
-  const Lock lock(line_->mutex_);
-  if (!line_->taken_) return ++line_->refused_, false;
-  line_->readings_.push_back(reading);
-  return true;
-}
-
-bool FakeAgent::OfferGradients(worker::GradientReading reading) {
-  const Lock lock(line_->mutex_);
-  if (!line_->taken_) return ++line_->refused_, false;
-  line_->gradient_readings_.push_back(std::move(reading));
-  return true;
-}
-
-bool FakeAgent::OfferSnapshot(worker::Snapshot snapshot) {
-  const Lock lock(line_->mutex_);
-  if (!line_->taken_) return ++line_->refused_, false;
-  line_->answered_.insert(snapshot.module.value());
-  line_->snapshots_.push_back(std::move(snapshot));
+  if (const auto* snapshot = std::get_if<worker::Snapshot>(&upload)) line_->answered_.insert(snapshot->module.value());
+  line_->uploads_.push_back(std::move(upload));
   return true;
 }
 
 worker::AgentCounters FakeAgent::counters() const {
   const Lock lock(line_->mutex_);
   worker::AgentCounters counters;
-  counters.samples_sent =
-      static_cast<int64_t>(line_->samples_.size() + line_->readings_.size() + line_->gradient_readings_.size());
+  for (const worker::Upload& upload : line_->uploads_) {
+    ++(std::holds_alternative<worker::Snapshot>(upload) ? counters.snapshots_sent : counters.samples_sent);
+  }
   counters.samples_dropped = line_->refused_;
-  counters.snapshots_sent = static_cast<int64_t>(line_->snapshots_.size());
   return counters;
 }
 

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <variant>
 #include <vector>
 
 #include "worker/agent/agent.h"
@@ -27,28 +28,36 @@ class FakeLine {
   void TakeUploads(bool taken);
 
   std::vector<worker::StepReport> reports() const;
-  std::vector<worker::Sample> samples() const;
-  std::vector<worker::Reading> readings() const;
-  std::vector<worker::GradientReading> gradient_readings() const;
-  std::vector<worker::Snapshot> snapshots() const;
+  std::vector<worker::Sample> samples() const { return UploadsOf<worker::Sample>(); }
+  std::vector<worker::Reading> readings() const { return UploadsOf<worker::Reading>(); }
+  std::vector<worker::GradientReading> gradient_readings() const { return UploadsOf<worker::GradientReading>(); }
+  std::vector<worker::Snapshot> snapshots() const { return UploadsOf<worker::Snapshot>(); }
   int refused() const;
   std::optional<bool> stopped() const;  // with this `finished`
 
  private:
   friend class FakeAgent;
+
+  template <typename Kind>
+  std::vector<Kind> UploadsOf() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<Kind> found;
+    for (const worker::Upload& upload : uploads_) {
+      if (const auto* kind = std::get_if<Kind>(&upload)) found.push_back(*kind);
+    }
+    return found;
+  }
+
   mutable std::mutex mutex_;
   worker::PlanLedger ledger_;
   std::optional<worker::SamplingRequest> sampling_;
   std::optional<worker::SnapshotRequest> snapshot_;
   std::optional<worker::GradientRequest> gradients_;
-  std::set<int64_t> answered_;  // modules whose snapshot has been queued for snapshot_
+  std::set<int64_t> answered_;  // the modules whose snapshot has been queued for snapshot_
   bool taken_ = true;
   int refused_ = 0;
   std::vector<worker::StepReport> reports_;
-  std::vector<worker::Sample> samples_;
-  std::vector<worker::Reading> readings_;
-  std::vector<worker::GradientReading> gradient_readings_;
-  std::vector<worker::Snapshot> snapshots_;
+  std::vector<worker::Upload> uploads_;
   std::optional<bool> stopped_;
 };
 
@@ -64,10 +73,7 @@ class FakeAgent : public worker::Agent {
   std::optional<worker::GradientRequest> gradients() const override;
   PlanId watermark() const override;
   std::optional<worker::Plan> plan(PlanId id) const override;
-  bool OfferSample(worker::Sample sample) override;
-  bool OfferReading(const worker::Reading& reading) override;
-  bool OfferGradients(worker::GradientReading reading) override;
-  bool OfferSnapshot(worker::Snapshot snapshot) override;
+  bool Offer(worker::Upload upload) override;
   worker::AgentCounters counters() const override;
   void Stop(bool finished) override;
 

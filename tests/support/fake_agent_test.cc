@@ -22,9 +22,9 @@ TEST(FakeAgent, AdvertisesTheContiguousWatermark) {
 TEST(FakeAgent, RemembersReadings) {
   FakeLine line(Generation(0), PlanId(0), 2);
   FakeAgent agent(&line);
-  EXPECT_TRUE(agent.OfferReading(worker::Reading{ModuleIndex(0), 3, 1, 0.5}));
+  EXPECT_TRUE(agent.Offer(worker::Reading{ModuleIndex(0), 3, 1, 0.5}));
   line.TakeUploads(false);
-  EXPECT_FALSE(agent.OfferReading(worker::Reading{ModuleIndex(0), 4, 1, 0.5}));
+  EXPECT_FALSE(agent.Offer(worker::Reading{ModuleIndex(0), 4, 1, 0.5}));
   ASSERT_EQ(line.readings().size(), 1u);
   EXPECT_EQ(line.readings()[0].step, 3);
 }
@@ -32,10 +32,10 @@ TEST(FakeAgent, RemembersReadings) {
 TEST(FakeAgent, CountsWhatItRefuses) {
   FakeLine line(Generation(0), PlanId(0), 5);
   FakeAgent agent(&line);
-  EXPECT_TRUE(agent.OfferSample({}));
+  EXPECT_TRUE(agent.Offer(worker::Sample{}));
   line.TakeUploads(false);
-  EXPECT_FALSE(agent.OfferSample({}));
-  EXPECT_FALSE(agent.OfferSnapshot({}));
+  EXPECT_FALSE(agent.Offer(worker::Sample{}));
+  EXPECT_FALSE(agent.Offer(worker::Snapshot{}));
   EXPECT_EQ(agent.counters().samples_sent, 1);
   EXPECT_EQ(line.refused(), 2);
 }
@@ -44,9 +44,9 @@ TEST(FakeAgent, WantsASnapshotUntilEveryModuleIsQueuedAndAgainWhenItIsLost) {
   FakeLine line(Generation(0), PlanId(0), 5);
   FakeAgent agent(&line);
   line.Want(worker::SnapshotRequest{ModuleIndex(1), ModuleIndex(0), 1});
-  agent.OfferSnapshot({.module = ModuleIndex(0)});
+  agent.Offer(worker::Snapshot{.module = ModuleIndex(0)});
   EXPECT_TRUE(agent.snapshot().has_value());
-  agent.OfferSnapshot({.module = ModuleIndex(1)});
+  agent.Offer(worker::Snapshot{.module = ModuleIndex(1)});
   EXPECT_FALSE(agent.snapshot().has_value());
   line.LoseSnapshots();
   EXPECT_TRUE(agent.snapshot().has_value());

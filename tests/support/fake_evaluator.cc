@@ -22,7 +22,7 @@ bool IsFinite(const WireTensor& tensor) {
 std::vector<absl::Status> FakeEvaluator::SetJob(const JobId& job,
                                                 const std::vector<std::optional<graph::ModuleGraph>>& modules,
                                                 const reference::JobTraits& traits) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   ++set_job_calls_;
   Job& entry = jobs_[job];
   entry = Job();
@@ -37,13 +37,13 @@ std::vector<absl::Status> FakeEvaluator::SetJob(const JobId& job,
 }
 
 void FakeEvaluator::RemoveJob(const JobId& job) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   jobs_.erase(job);
 }
 
 absl::Status FakeEvaluator::SubmitSnapshot(const JobId& job, ModuleIndex module, int64_t version, int64_t step,
                                            std::vector<WireTensor> weights) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   auto found = jobs_.find(job);
   const auto index = static_cast<size_t>(module.value());
   if (found == jobs_.end() || module.value() < 0 || index >= found->second.usable.size()) {
@@ -55,29 +55,28 @@ absl::Status FakeEvaluator::SubmitSnapshot(const JobId& job, ModuleIndex module,
   return absl::OkStatus();
 }
 
-absl::Status FakeEvaluator::SubmitSample(const JobId& job, ModuleIndex first_module, ModuleIndex module, int64_t step,
-                                         int64_t request_version, int64_t tag, std::vector<WireTensor> tensors) {
+absl::Status FakeEvaluator::SubmitSample(const JobId& job, reference::SubmittedSample sample) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     auto found = jobs_.find(job);
     if (found == jobs_.end()) return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_MODULE", "no such job");
-    for (int64_t i = first_module.value(); i <= module.value(); ++i) {
+    for (int64_t i = sample.first_module.value(); i <= sample.module.value(); ++i) {
       if (found->second.references.count(static_cast<int>(i)) == 0) {
         return NamedError(absl::StatusCode::kFailedPrecondition, "NO_REFERENCE", "module ", i);
       }
     }
-    if (tensors.empty() || !IsFinite(tensors.back())) {
+    if (sample.tensors.empty() || !IsFinite(sample.tensors.back())) {
       return NamedError(absl::StatusCode::kInvalidArgument, "SAMPLE_NOT_FINITE", "the Gram matrix");
     }
     ++counters_.evaluated;
   }
   Result result;
   result.job = job;
-  result.module = module;
-  result.step = step;
-  result.request_version = request_version;
-  result.tag = tag;
-  const auto plasticity = script_(job, static_cast<int>(module.value()), step);
+  result.module = sample.module;
+  result.step = sample.step;
+  result.request_version = sample.request_version;
+  result.tag = sample.tag;
+  const auto plasticity = script_(job, static_cast<int>(sample.module.value()), sample.step);
   if (plasticity.ok()) {
     result.evaluation = reference::Evaluation{*plasticity, "fake", absl::Milliseconds(1)};
   } else {
@@ -88,39 +87,39 @@ absl::Status FakeEvaluator::SubmitSample(const JobId& job, ModuleIndex first_mod
 }
 
 void FakeEvaluator::ReportStep(const JobId& job, int64_t step) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (auto found = jobs_.find(job); found != jobs_.end()) found->second.step = step;
 }
 
 reference::EvaluatorCounters FakeEvaluator::counters() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return counters_;
 }
 
 void FakeEvaluator::Stop() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   stopped_ = true;
 }
 
 std::optional<reference::JobTraits> FakeEvaluator::traits(const JobId& job) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   auto found = jobs_.find(job);
   return found == jobs_.end() ? std::nullopt : std::optional(found->second.traits);
 }
 
 int64_t FakeEvaluator::step(const JobId& job) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   auto found = jobs_.find(job);
   return found == jobs_.end() ? -1 : found->second.step;
 }
 
 int FakeEvaluator::set_job_calls() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return set_job_calls_;
 }
 
 bool FakeEvaluator::stopped() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return stopped_;
 }
 

@@ -5,7 +5,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "common/thread/mutex.h"
 #include "controller/reference/evaluator.h"
 
 namespace egeria::testing {
@@ -32,8 +32,7 @@ class FakeEvaluator : public reference::Evaluator {
   void RemoveJob(const JobId& job) override;
   absl::Status SubmitSnapshot(const JobId& job, ModuleIndex module, int64_t version, int64_t step,
                               std::vector<WireTensor> weights) override;
-  absl::Status SubmitSample(const JobId& job, ModuleIndex first_module, ModuleIndex module, int64_t step,
-                            int64_t request_version, int64_t tag, std::vector<WireTensor> tensors) override;
+  absl::Status SubmitSample(const JobId& job, reference::SubmittedSample sample) override;
   void ReportStep(const JobId& job, int64_t step) override;
   reference::EvaluatorCounters counters() const override;
   void Stop() override;
@@ -55,7 +54,7 @@ class FakeEvaluator : public reference::Evaluator {
   const Callback on_result_;
   const Script script_;
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::map<JobId, Job> jobs_ ABSL_GUARDED_BY(mutex_);
   reference::EvaluatorCounters counters_ ABSL_GUARDED_BY(mutex_);
   int set_job_calls_ ABSL_GUARDED_BY(mutex_) = 0;

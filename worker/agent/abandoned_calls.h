@@ -13,8 +13,8 @@ namespace egeria::worker {
 // How long a cancelled call may take to end before it is abandoned.
 constexpr std::chrono::milliseconds kCancelTime(500);
 
-// Calls that did not end when they were cancelled, kept until they have. What has not ended when this object does is
-// leaked: gRPC may still come back to it. Owned by the agent's thread.
+// Calls that did not end when they were cancelled, kept until they have. A call that has not ended when this object
+// does is leaked: gRPC may still come back to it. Owned by the agent's thread.
 class AbandonedCalls {
  public:
   ~AbandonedCalls();

@@ -1,11 +1,10 @@
 #include "worker/agent/agent.h"
 
-#include <unistd.h>
-
 #include <utility>
 
 #include "common/base/status.h"
 #include "common/rpc/address.h"
+#include "common/thread/fork_guard.h"
 #include "worker/agent/agent_state.h"
 #include "worker/agent/controller_link.h"
 #include "worker/agent/registration.h"
@@ -13,51 +12,26 @@
 namespace egeria::worker {
 namespace {
 
-// The guard against forks around the state and the link, which do the work. A forked child (a data loader's
-// worker) has copies of the channel and of locks that some thread of the parent may have held: it must touch
-// neither, not even to destroy them. Thread-safe.
+// Joins the state, which the training thread talks to, with the link, whose thread talks to the controller. In a forked
+// child neither may be touched. Thread-safe.
 class GrpcAgent final : public Agent {
  public:
-  GrpcAgent(rpc::Address controller, AgentOptions options, const JobDescription& job,
-            v1::RegisterJobRequest registration) {
-    const auto wakeup = std::make_shared<Wakeup>();
-    state_ = std::make_unique<AgentState>(job, options.queue_bytes, options.queue_samples, wakeup);
-    link_ = std::make_unique<ControllerLink>(std::move(controller), std::move(options), job.rank,
-                                             std::move(registration), state_.get(), wakeup);
-  }
+  GrpcAgent(std::shared_ptr<AgentState> state, std::shared_ptr<ControllerLink> link)
+      : state_(std::move(state)), link_(std::move(link)) {}
 
-  ~GrpcAgent() override {
-    if (InChild()) {
-      (void)link_.release();
-      (void)state_.release();
-    }
-  }
-
-  void ReportStep(const StepReport& report) override {
-    if (!InChild()) state_->ReportStep(report);
-  }
-  std::optional<SamplingRequest> sampling() const override { return InChild() ? std::nullopt : state_->sampling(); }
-  std::optional<SnapshotRequest> snapshot() const override { return InChild() ? std::nullopt : state_->snapshot(); }
-  std::optional<GradientRequest> gradients() const override { return InChild() ? std::nullopt : state_->gradients(); }
-  PlanId watermark() const override { return InChild() ? PlanId() : state_->watermark(); }
-  std::optional<Plan> plan(PlanId id) const override { return InChild() ? std::nullopt : state_->plan(id); }
-  bool OfferSample(Sample sample) override { return !InChild() && state_->OfferSample(std::move(sample)); }
-  bool OfferReading(const Reading& reading) override { return !InChild() && state_->OfferReading(reading); }
-  bool OfferGradients(GradientReading reading) override {
-    return !InChild() && state_->OfferGradients(std::move(reading));
-  }
-  bool OfferSnapshot(Snapshot snapshot) override { return !InChild() && state_->OfferSnapshot(std::move(snapshot)); }
-  AgentCounters counters() const override { return InChild() ? AgentCounters() : state_->counters(); }
-  void Stop(bool finished) override {
-    if (!InChild()) link_->Stop(finished);
-  }
+  void ReportStep(const StepReport& report) override { state_.Call(&AgentState::ReportStep, report); }
+  std::optional<SamplingRequest> sampling() const override { return state_.Call(&AgentState::sampling); }
+  std::optional<SnapshotRequest> snapshot() const override { return state_.Call(&AgentState::snapshot); }
+  std::optional<GradientRequest> gradients() const override { return state_.Call(&AgentState::gradients); }
+  PlanId watermark() const override { return state_.Call(&AgentState::watermark); }
+  std::optional<Plan> plan(PlanId id) const override { return state_.Call(&AgentState::plan, id); }
+  bool Offer(Upload upload) override { return state_.Call(&AgentState::Offer, std::move(upload)); }
+  AgentCounters counters() const override { return state_.Call(&AgentState::counters); }
+  void Stop(bool finished) override { link_.Call(&ControllerLink::Stop, finished); }
 
  private:
-  bool InChild() const { return getpid() != pid_; }
-
-  const pid_t pid_ = getpid();
-  std::unique_ptr<AgentState> state_;
-  std::unique_ptr<ControllerLink> link_;  // uses state_
+  const ForkGuard<AgentState> state_;
+  const ForkGuard<ControllerLink> link_;  // uses the state, so that it is destroyed first
 };
 
 }  // namespace
@@ -69,7 +43,11 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Start(AgentOptions options, JobDes
   }
   EGERIA_RETURN_IF_ERROR(rpc::CheckTlsFiles(options.tls));
   EGERIA_ASSIGN_OR_RETURN(v1::RegisterJobRequest registration, MakeRegistration(job));
-  return std::make_unique<GrpcAgent>(std::move(controller), std::move(options), job, std::move(registration));
+  const auto wakeup = std::make_shared<Wakeup>();
+  auto state = std::make_shared<AgentState>(job, options.queue_bytes, options.queue_samples, wakeup);
+  auto link = std::make_shared<ControllerLink>(std::move(controller), std::move(options), job.rank,
+                                               std::move(registration), state.get(), wakeup);
+  return std::make_unique<GrpcAgent>(std::move(state), std::move(link));
 }
 
 }  // namespace egeria::worker

@@ -12,6 +12,21 @@ namespace {
 
 constexpr int kMaxBatch = 65'536;
 
+// Tells the controller of the time, once a step without frozen layers has been measured.
+void FillAccount(const TimeTotals& time, int frozen_prefix, v1::Heartbeat* heartbeat) {
+  const auto active = time.seconds_per_step.find(0);
+  if (!time.saved_seconds.has_value() || active == time.seconds_per_step.end()) return;
+  v1::Account* account = heartbeat->mutable_account();
+  account->set_saved_seconds(*time.saved_seconds);
+  account->set_spent_seconds(time.total_spent_seconds());
+  account->set_measuring_seconds(time.measuring_seconds());
+  account->set_active_step_seconds(active->second);
+  const auto frozen = time.seconds_per_step.find(frozen_prefix);
+  if (frozen_prefix <= 0 || frozen == time.seconds_per_step.end()) return;
+  account->set_frozen_step_seconds(frozen->second);
+  account->set_frozen_prefix(frozen_prefix);
+}
+
 }  // namespace
 
 AgentState::AgentState(const JobDescription& job, size_t queue_bytes, size_t queue_samples,
@@ -30,7 +45,7 @@ AgentState::AgentState(const JobDescription& job, size_t queue_bytes, size_t que
 void AgentState::ReportStep(const StepReport& report) {
   bool wake = false;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (given_up_) return;
     if (report.applied_plan != report_.applied_plan) {
       ++counters_.commits;
@@ -46,12 +61,12 @@ void AgentState::ReportStep(const StepReport& report) {
 }
 
 std::optional<SamplingRequest> AgentState::sampling() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return sampling_;
 }
 
 std::optional<SnapshotRequest> AgentState::snapshot() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (!snapshot_.has_value()) return std::nullopt;
   if (snapshot_->version != answered_version_) return snapshot_;
   for (ModuleIndex module = snapshot_->first_module; module <= snapshot_->module; module = module.next()) {
@@ -61,103 +76,89 @@ std::optional<SnapshotRequest> AgentState::snapshot() const {
 }
 
 std::optional<GradientRequest> AgentState::gradients() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return gradients_;
 }
 
 PlanId AgentState::watermark() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return ledger_.watermark();
 }
 
 std::optional<Plan> AgentState::plan(PlanId id) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return ledger_.Find(id);
 }
 
-bool AgentState::OfferSample(Sample sample) { return Offer(MakeUpload(std::move(sample))); }
-
-bool AgentState::OfferReading(const Reading& reading) { return Offer(MakeUpload(reading)); }
-
-bool AgentState::OfferGradients(GradientReading reading) { return Offer(MakeUpload(std::move(reading))); }
-
-bool AgentState::Offer(absl::StatusOr<Upload> upload) {
-  if (!upload.ok()) {
-    LogError("A sample cannot be sent: ", upload.status().message());
-    std::lock_guard<std::mutex> lock(mutex_);
-    ++counters_.samples_dropped;
-    return false;
-  }
+bool AgentState::Offer(Upload upload) {
+  const bool is_snapshot = std::holds_alternative<Snapshot>(upload);
+  const absl::Status sound = CheckTensors(upload);
+  if (!sound.ok()) LogError(is_snapshot ? "A snapshot" : "A sample", " cannot be sent: ", sound.message());
   {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (given_up_) {
-      ++counters_.samples_dropped;
+    const MutexLock lock(&mutex_);
+    if (!sound.ok() || given_up_) {
+      if (!is_snapshot) ++counters_.samples_dropped;
       return false;
     }
-    if (!uploads_.AddSample(*std::move(upload))) return false;
+    if (!Queue(std::move(upload))) return false;
   }
   wakeup_->Notify();
   return true;
 }
 
-bool AgentState::OfferSnapshot(Snapshot snapshot) {
-  const ModuleIndex module = snapshot.module;
-  const int64_t version = snapshot.version;
-  absl::StatusOr<Upload> upload = MakeUpload(std::move(snapshot));
-  if (!upload.ok()) {
-    LogError("A snapshot cannot be sent: ", upload.status().message());
-    return false;
-  }
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (given_up_ || (snapshot_.has_value() && version < snapshot_->version)) return false;
-    if (!uploads_.AddSnapshot(*std::move(upload))) return false;
-    if (version != answered_version_) answered_.clear();
-    answered_version_ = version;
-    answered_.insert(module);
-  }
-  wakeup_->Notify();
+bool AgentState::Queue(Upload upload) {
+  const auto* const snapshot = std::get_if<Snapshot>(&upload);
+  if (snapshot == nullptr) return uploads_.Add(std::move(upload));
+  const ModuleIndex module = snapshot->module;
+  const int64_t version = snapshot->version;
+  if (snapshot_.has_value() && version < snapshot_->version) return false;
+  if (!uploads_.Add(std::move(upload))) return false;
+  if (version != answered_version_) answered_.clear();
+  answered_version_ = version;
+  answered_.insert(module);
   return true;
 }
 
 AgentCounters AgentState::counters() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   AgentCounters counters = counters_;
   counters.samples_dropped += uploads_.samples_dropped();
   return counters;
 }
 
 void AgentState::FillProgress(v1::RegisterJobRequest* request) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   request->set_step(report_.step);
   request->set_frozen_prefix(report_.frozen_prefix);
   request->set_applied_plan(report_.applied_plan.value());
 }
 
 void AgentState::BeginStream() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (streams_++ > 0) ++counters_.reconnects;
   losses_.Rewind();
   snapshot_.reset();
-  // What a broken stream carried may not have arrived: only what is still here counts as answered.
-  std::erase_if(answered_, [this](ModuleIndex module) { return !uploads_.HoldsSnapshot(answered_version_, module); });
+  // A snapshot that a broken stream carried may not have arrived: only those that are still here count as answered.
+  std::erase_if(answered_, [this](ModuleIndex module) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !uploads_.HoldsSnapshot(answered_version_, module);
+  });
   urgent_ = true;
 }
 
 void AgentState::EndStream(std::optional<Upload> unsent) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   counters_.connected = false;
   if (unsent.has_value()) uploads_.Return(*std::move(unsent));
 }
 
 bool AgentState::HeartbeatIsUrgent() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return urgent_;
 }
 
 v1::Heartbeat AgentState::TakeHeartbeat() {
   v1::Heartbeat heartbeat;
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   heartbeat.set_step(report_.step);
   heartbeat.set_frozen_prefix(report_.frozen_prefix);
   heartbeat.set_applied_plan(report_.applied_plan.value());
@@ -169,15 +170,7 @@ v1::Heartbeat AgentState::TakeHeartbeat() {
     heartbeat.mutable_losses()->set_first_step(run.first_step);
     heartbeat.mutable_losses()->mutable_values()->Assign(run.values.begin(), run.values.end());
   }
-  if (report_.account.has_value()) {
-    v1::Account* account = heartbeat.mutable_account();
-    account->set_saved_seconds(report_.account->saved_seconds);
-    account->set_spent_seconds(report_.account->spent_seconds);
-    account->set_measuring_seconds(report_.account->measuring_seconds);
-    account->set_active_step_seconds(report_.account->active_step_seconds);
-    account->set_frozen_step_seconds(report_.account->frozen_step_seconds);
-    account->set_frozen_prefix(report_.account->frozen_prefix);
-  }
+  if (report_.time != nullptr) FillAccount(*report_.time, report_.frozen_prefix, &heartbeat);
   v1::Counters* counters = heartbeat.mutable_counters();
   counters->set_samples_sent(counters_.samples_sent);
   counters->set_samples_dropped(counters_.samples_dropped + uploads_.samples_dropped());
@@ -212,7 +205,7 @@ void AgentState::Apply(const v1::Directive& directive) {
 
   std::vector<absl::Status> refusals;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     counters_.connected = true;
     sampling_ = sampling;
     snapshot_ = snapshot;
@@ -240,7 +233,7 @@ void AgentState::Apply(const v1::Directive& directive) {
 
 void AgentState::UploadRefused(const v1::UploadResult& result) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     ++counters_.uploads_refused;
   }
   const absl::Status reason = absl::InvalidArgumentError(result.reason());
@@ -251,19 +244,19 @@ void AgentState::UploadRefused(const v1::UploadResult& result) {
 }
 
 std::optional<Upload> AgentState::TakeUpload() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (!counters_.connected) return std::nullopt;
   return uploads_.Take();
 }
 
 void AgentState::UploadSent(const Upload& upload) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   uploads_.Done();
-  ++(upload.is_sample() ? counters_.samples_sent : counters_.snapshots_sent);
+  ++(std::holds_alternative<Snapshot>(upload) ? counters_.snapshots_sent : counters_.samples_sent);
 }
 
 void AgentState::GiveUp() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   given_up_ = true;
   sampling_.reset();
   snapshot_.reset();

@@ -2,11 +2,11 @@
 #define EGERIA_WORKER_AGENT_AGENT_STATE_H_
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 
+#include "common/thread/mutex.h"
 #include "egeria/v1/controller.pb.h"
 #include "worker/agent/agent.h"
 #include "worker/agent/loss_buffer.h"
@@ -15,9 +15,9 @@
 
 namespace egeria::worker {
 
-// What the training loop has told and what the controller wants, between the two threads that meet here: the
-// training thread (first group) and the agent's own (second group). No method waits for anything but the
-// mutex, and none holds it longer than a copy takes. Thread-safe.
+// Holds what the training loop has told and what the controller wants. Two threads meet here: the training thread calls
+// the first group of methods, and the agent's own thread the second. No method waits for anything but the mutex, and
+// none holds it longer than a copy takes. Thread-safe.
 class AgentState {
  public:
   AgentState(const JobDescription& job, size_t queue_bytes, size_t queue_samples, std::shared_ptr<Wakeup> wakeup);
@@ -29,17 +29,14 @@ class AgentState {
   std::optional<GradientRequest> gradients() const;
   PlanId watermark() const;
   std::optional<Plan> plan(PlanId id) const;
-  bool OfferSample(Sample sample);
-  bool OfferReading(const Reading& reading);
-  bool OfferGradients(GradientReading reading);
-  bool OfferSnapshot(Snapshot snapshot);
+  bool Offer(Upload upload);
   AgentCounters counters() const;
 
   // Puts the present step and plan into a registration.
   void FillProgress(v1::RegisterJobRequest* request) const;
 
-  // A stream has been opened, and knows nothing yet: losses are sent from the oldest on, and what snapshot is
-  // wanted is open until the first directive. Uploads wait for that directive, too.
+  // A stream has been opened, and its controller knows nothing yet: losses are sent from the oldest on. The first
+  // directive will say which snapshot is wanted; uploads wait for it, too.
   void BeginStream();
   // The stream has ended, with `unsent` in mid-upload.
   void EndStream(std::optional<Upload> unsent);
@@ -49,53 +46,53 @@ class AgentState {
   // The next heartbeat; hands out the losses in it.
   v1::Heartbeat TakeHeartbeat();
 
-  // Makes the directive's wishes the present ones, and delivers its plans. What breaks the contract is left
-  // out, counted, and logged once for each kind.
+  // Makes the directive's wishes the present ones, and delivers its plans. A wish or plan that breaks the contract is
+  // left out, counted, and logged once for each kind.
   void Apply(const v1::Directive& directive);
   void UploadRefused(const v1::UploadResult& result);
 
   std::optional<Upload> TakeUpload();
   void UploadSent(const Upload& upload);
 
-  // No controller will take this job: wants nothing and queues nothing any more.
+  // No controller will take this job: nothing is wanted and nothing is queued any more.
   void GiveUp();
 
  private:
-  // `total`: of the controller's life, which may have begun before this process or after it. Requires mutex_.
-  void CountReference(double total);
-  // Queues what a probe gave, or counts it as dropped.
-  bool Offer(absl::StatusOr<Upload> sample_or_reading);
+  // `total` counts from the controller's start, which may have been before that of this process or after it.
+  void CountReference(double total) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Queues an upload; a snapshot only if none of its version or a newer one has been.
+  bool Queue(Upload upload) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LogOnce(const std::string& key, const std::string& message);
   std::optional<SamplingRequest> Checked(const v1::SamplingRequest& request);
   std::optional<SnapshotRequest> Checked(const v1::SnapshotRequest& request);
   std::optional<GradientRequest> Checked(const v1::GradientRequest& request);
   bool ModulesAreValid(int32_t first, int32_t last) const;
 
-  // Constant.
+  // These are constant.
   const Generation generation_;
   const int rank_;
   const int module_count_;
   const std::shared_ptr<Wakeup> wakeup_;
 
-  // Of the agent's own thread.
+  // Only the agent's own thread uses these.
   std::set<std::string> logged_;
   int64_t streams_ = 0;
 
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  std::optional<double> reference_seconds_;  // as the last directive had them
-  StepReport report_;
-  LossBuffer losses_;
-  PlanLedger ledger_;
-  UploadQueue uploads_;
-  AgentCounters counters_;
-  std::optional<SamplingRequest> sampling_;
-  std::optional<SnapshotRequest> snapshot_;
-  std::optional<GradientRequest> gradients_;
-  int64_t answered_version_ = -1;   // of the snapshots in answered_
-  std::set<ModuleIndex> answered_;  // modules whose snapshot was queued, and not lost with a stream
-  bool urgent_ = true;
-  bool given_up_ = false;
+  mutable Mutex mutex_;
+  std::optional<double> reference_seconds_ ABSL_GUARDED_BY(mutex_);  // the last directive's
+  StepReport report_ ABSL_GUARDED_BY(mutex_);
+  LossBuffer losses_ ABSL_GUARDED_BY(mutex_);
+  PlanLedger ledger_ ABSL_GUARDED_BY(mutex_);
+  UploadQueue uploads_ ABSL_GUARDED_BY(mutex_);
+  AgentCounters counters_ ABSL_GUARDED_BY(mutex_);
+  std::optional<SamplingRequest> sampling_ ABSL_GUARDED_BY(mutex_);
+  std::optional<SnapshotRequest> snapshot_ ABSL_GUARDED_BY(mutex_);
+  std::optional<GradientRequest> gradients_ ABSL_GUARDED_BY(mutex_);
+  int64_t answered_version_ ABSL_GUARDED_BY(mutex_) = -1;  // the version of the snapshots in answered_
+  // Modules whose snapshot was queued, and not lost with a stream.
+  std::set<ModuleIndex> answered_ ABSL_GUARDED_BY(mutex_);
+  bool urgent_ ABSL_GUARDED_BY(mutex_) = true;
+  bool given_up_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace egeria::worker

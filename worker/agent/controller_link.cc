@@ -57,7 +57,7 @@ ControllerLink::~ControllerLink() { Stop(false); }
 void ControllerLink::Stop(bool finished) {
   std::call_once(joined_, [&] {
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      const MutexLock lock(&mutex_);
       stop_ = StopRequest{finished, steady_clock::now() + kStopTime};
     }
     wakeup_->Notify();
@@ -66,7 +66,7 @@ void ControllerLink::Stop(bool finished) {
 }
 
 std::optional<StopRequest> ControllerLink::stop_request() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return stop_;
 }
 

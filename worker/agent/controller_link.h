@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "common/rpc/address.h"
+#include "common/thread/mutex.h"
 #include "egeria/v1/controller.grpc.pb.h"
 #include "worker/agent/abandoned_calls.h"
 #include "worker/agent/agent.h"
@@ -36,7 +37,7 @@ class ControllerLink {
 
  private:
   void Run();
-  // One life of a connection: its end's cause, OK after a stop request.
+  // Lives one life of a connection. Returns the cause of its end, which is OK after a stop request.
   absl::Status ConnectOnce();
   absl::StatusOr<v1::RegisterJobResponse> Register();
   // Returns at `deadline`, or once a stop is requested.
@@ -46,13 +47,13 @@ class ControllerLink {
   void OnAnswer();
   std::optional<StopRequest> stop_request() const;
 
-  // Constant.
+  // These are constant.
   const rpc::Address controller_;
   const AgentOptions options_;
   AgentState* const state_;
   const std::shared_ptr<Wakeup> wakeup_;
 
-  // Of the thread.
+  // Used by the thread only.
   v1::RegisterJobRequest registration_;
   v1::Open open_;
   std::unique_ptr<v1::Controller::Stub> stub_;
@@ -61,8 +62,8 @@ class ControllerLink {
   absl::Status last_logged_;  // the failure that was logged last; OK while the controller answers
   bool answered_before_ = false;
 
-  mutable std::mutex mutex_;
-  std::optional<StopRequest> stop_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  std::optional<StopRequest> stop_ ABSL_GUARDED_BY(mutex_);
   std::once_flag joined_;
   std::thread thread_;  // the last member: it uses the others
 };

@@ -24,7 +24,7 @@ class LossBuffer {
   // Steps rise; a step at or under the newest is passed over.
   void Add(int64_t step, float loss);
 
-  // The next run of consecutive steps that was not handed out since the last Rewind(); empty when there is
+  // Hands out the next run of consecutive steps that was not handed out since the last Rewind(); empty when there is
   // none.
   LossRun Next();
   bool HasNext() const { return handed_out_ < losses_.size(); }
@@ -35,7 +35,7 @@ class LossBuffer {
   // Forgets the losses up to `step`.
   void Forget(int64_t step);
 
-  // Losses that were pushed out by newer ones.
+  // The number of losses that newer ones have pushed out.
   int64_t dropped() const { return dropped_; }
 
  private:
@@ -46,7 +46,7 @@ class LossBuffer {
   void DropOldest();
 
   std::deque<Loss> losses_;
-  size_t handed_out_ = 0;  // of losses_, from the front
+  size_t handed_out_ = 0;  // so many of losses_, from the front
   int64_t dropped_ = 0;
 };
 

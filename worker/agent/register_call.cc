@@ -20,7 +20,7 @@ RegisterCall::RegisterCall(v1::Controller::Stub* stub, v1::RegisterJobRequest re
 RegisterCall::~RegisterCall() { EGERIA_CHECK(result().has_value()); }
 
 std::optional<absl::StatusOr<v1::RegisterJobResponse>> RegisterCall::result() {
-  std::lock_guard<std::mutex> lock(shared_->mutex);
+  const MutexLock lock(&shared_->mutex);
   if (!shared_->status.has_value()) return std::nullopt;
   if (!shared_->status->ok()) return *shared_->status;
   return response_;
@@ -31,7 +31,7 @@ void RegisterCall::OnDone(const grpc::Status& status) {
   const std::shared_ptr<Shared> shared = shared_;
   const std::shared_ptr<Wakeup> wakeup = wakeup_;
   {
-    std::lock_guard<std::mutex> lock(shared->mutex);
+    const MutexLock lock(&shared->mutex);
     shared->status = rpc::FromGrpc(status);
   }
   // The owner may have destroyed this object by now.

@@ -3,10 +3,10 @@
 
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <optional>
 
 #include "absl/status/statusor.h"
+#include "common/thread/mutex.h"
 #include "egeria/v1/controller.grpc.pb.h"
 #include "grpcpp/client_context.h"
 #include "worker/agent/wakeup.h"
@@ -30,17 +30,18 @@ class RegisterCall : private grpc::ClientUnaryReactor {
  private:
   // Outlives the call: a thread of gRPC may still be leaving OnDone when the owner has seen the result.
   struct Shared {
-    std::mutex mutex;
-    std::optional<absl::Status> status;  // guarded by mutex
+    Mutex mutex;
+    std::optional<absl::Status> status ABSL_GUARDED_BY(mutex);
   };
 
-  void OnDone(const grpc::Status& status) override;  // on a thread of gRPC
+  // A thread of gRPC calls it.
+  void OnDone(const grpc::Status& status) override;
 
   const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
   const std::shared_ptr<Wakeup> wakeup_;
   const v1::RegisterJobRequest request_;
   grpc::ClientContext context_;
-  v1::RegisterJobResponse response_;  // of gRPC until the call is done
+  v1::RegisterJobResponse response_;  // belongs to gRPC until the call is done
 };
 
 }  // namespace egeria::worker

@@ -21,10 +21,10 @@ constexpr size_t kMinModules = 2;
 constexpr size_t kMaxModules = 512;
 constexpr size_t kMaxName = 256;
 constexpr size_t kMaxRates = 1024;
-// What a registration holds besides graphs, generously.
+// A registration holds at most so much besides graphs.
 constexpr size_t kMaxRegistration = rpc::kMaxMessageBytes - (size_t{4} << 20);
 
-// "plasticity (interval_steps, window, ...), schedule (entries), none ()"
+// The text is like "plasticity (interval_steps, window, ...), schedule (entries), none ()".
 std::string KnownPolicies() {
   std::vector<std::string> policies;
   const google::protobuf::Descriptor& config = *v1::PolicyConfig::descriptor();

@@ -8,16 +8,15 @@
 
 namespace egeria::worker {
 
-// Reads a policy in protobuf's JSON, e.g. {"plasticity": {"window": 5}}. Empty: the plasticity policy with
+// Reads a policy in protobuf's JSON, e.g. {"plasticity": {"window": 5}}. An empty text means the plasticity policy with
 // its defaults.
 // Errors: INVALID_ARGUMENT that says what is wrong and which policies and constants there are.
 absl::StatusOr<v1::PolicyConfig> ParsePolicy(absl::string_view json);
 
-// The registration of `job` as it is at its start. Graphs that would make it larger than a message may be
-// are left out, the largest first, and the reason given in their place.
-// Errors: INVALID_ARGUMENT for what no controller would take: an id that is not a UUID; a rank, a world size,
-// a number of modules, a name, a size or a prefix out of bounds; a graph beside a local reference; those of
-// ParsePolicy.
+// Makes the registration of `job` as it is at its start. Graphs that would make it larger than a message may be are
+// left out, the largest first, and the reason is given in their place.
+// Errors: INVALID_ARGUMENT no controller would take the job: an id that is not a UUID; a rank, a world size, a number
+// of modules, a name, a size or a prefix out of bounds; a graph beside a local reference; those of ParsePolicy.
 absl::StatusOr<v1::RegisterJobRequest> MakeRegistration(const JobDescription& job);
 
 }  // namespace egeria::worker

@@ -7,7 +7,7 @@
 
 namespace egeria::worker {
 
-// What to do after a call to the controller has failed.
+// The agent does one of these after a call to the controller has failed.
 enum class Retry {
   kSoon,    // the controller is away, or does not know the job yet: connect and register again
   kSlowly,  // it may take long, and asking often would not help: another process holds this rank, the

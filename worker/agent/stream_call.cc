@@ -20,14 +20,14 @@ StreamCall::~StreamCall() { EGERIA_CHECK(result().has_value()); }
 
 bool StreamCall::CanWrite() {
   if (released_ || half_closed_) return false;
-  std::lock_guard<std::mutex> lock(shared_->mutex);
+  const MutexLock lock(&shared_->mutex);
   return !shared_->writing && !shared_->reading_ended;
 }
 
 void StreamCall::Write(v1::WorkerMessage message) {
   outgoing_ = std::move(message);
   {
-    std::lock_guard<std::mutex> lock(shared_->mutex);
+    const MutexLock lock(&shared_->mutex);
     shared_->writing = true;
   }
   HandOver(this);
@@ -42,7 +42,7 @@ void StreamCall::HalfClose() {
 std::optional<v1::ControllerMessage> StreamCall::Read() {
   bool ended;
   {
-    std::lock_guard<std::mutex> lock(shared_->mutex);
+    const MutexLock lock(&shared_->mutex);
     ended = shared_->reading_ended;
     if (!ended && !shared_->has_message) return std::nullopt;
     shared_->has_message = false;
@@ -64,7 +64,7 @@ void StreamCall::Cancel() {
 }
 
 std::optional<absl::Status> StreamCall::result() {
-  std::lock_guard<std::mutex> lock(shared_->mutex);
+  const MutexLock lock(&shared_->mutex);
   return shared_->result;
 }
 
@@ -77,7 +77,7 @@ void StreamCall::Release() {
 void StreamCall::OnReadDone(bool ok) {
   TakeOver(this);
   {
-    std::lock_guard<std::mutex> lock(shared_->mutex);
+    const MutexLock lock(&shared_->mutex);
     shared_->has_message = ok;
     shared_->reading_ended = !ok;
   }
@@ -87,7 +87,7 @@ void StreamCall::OnReadDone(bool ok) {
 void StreamCall::OnWriteDone(bool ok) {
   TakeOver(this);
   {
-    std::lock_guard<std::mutex> lock(shared_->mutex);
+    const MutexLock lock(&shared_->mutex);
     shared_->writing = false;  // if it failed, the stream is over, and reading says so
   }
   wakeup_->Notify();
@@ -100,7 +100,7 @@ void StreamCall::OnDone(const grpc::Status& status) {
   const std::shared_ptr<Shared> shared = shared_;
   const std::shared_ptr<Wakeup> wakeup = wakeup_;
   {
-    std::lock_guard<std::mutex> lock(shared->mutex);
+    const MutexLock lock(&shared->mutex);
     shared->result = rpc::FromGrpc(status);
   }
   // The owner may have destroyed this object by now.

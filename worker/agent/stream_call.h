@@ -2,10 +2,10 @@
 #define EGERIA_WORKER_AGENT_STREAM_CALL_H_
 
 #include <memory>
-#include <mutex>
 #include <optional>
 
 #include "absl/status/status.h"
+#include "common/thread/mutex.h"
 #include "egeria/v1/controller.grpc.pb.h"
 #include "grpcpp/client_context.h"
 #include "worker/agent/wakeup.h"
@@ -30,7 +30,7 @@ class StreamCall : private grpc::ClientBidiReactor<v1::WorkerMessage, v1::Contro
   // True when a message may be given to Write().
   bool CanWrite();
   void Write(v1::WorkerMessage message);
-  // No more writes. Requires CanWrite().
+  // Says that there are no more writes. Requires CanWrite().
   void HalfClose();
 
   // The next message, if one has come.
@@ -45,15 +45,14 @@ class StreamCall : private grpc::ClientBidiReactor<v1::WorkerMessage, v1::Contro
  private:
   // Outlives the call: a thread of gRPC may still be leaving a reaction when the owner has seen its result.
   struct Shared {
-    std::mutex mutex;
-    // Guarded by mutex.
-    bool has_message = false;
-    bool reading_ended = false;
-    bool writing = false;
-    std::optional<absl::Status> result;
+    Mutex mutex;
+    bool has_message ABSL_GUARDED_BY(mutex) = false;
+    bool reading_ended ABSL_GUARDED_BY(mutex) = false;
+    bool writing ABSL_GUARDED_BY(mutex) = false;
+    std::optional<absl::Status> result ABSL_GUARDED_BY(mutex);
   };
 
-  // Reactions, on gRPC's threads.
+  // gRPC's threads call these.
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnWritesDoneDone(bool ok) override;
@@ -66,11 +65,11 @@ class StreamCall : private grpc::ClientBidiReactor<v1::WorkerMessage, v1::Contro
   const std::shared_ptr<Wakeup> wakeup_;
   grpc::ClientContext context_;
 
-  // Of the owner's thread.
+  // Only the owner's thread uses these.
   bool released_ = false;
   bool half_closed_ = false;
 
-  // Of gRPC while the operation is under way, else of the owner.
+  // gRPC owns these while the operation is under way, else the owner does.
   v1::WorkerMessage outgoing_;
   v1::ControllerMessage incoming_;
 };

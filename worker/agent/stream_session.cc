@@ -83,7 +83,7 @@ bool StreamSession::WriteNext(const std::optional<StopRequest>& stop) {
 v1::Heartbeat StreamSession::NextHeartbeat(const std::optional<StopRequest>& stop) {
   v1::Heartbeat heartbeat = state_->TakeHeartbeat();
   next_heartbeat_ = std::chrono::steady_clock::now() + options_.heartbeat_interval;
-  if (stop.has_value() && !state_->HeartbeatIsUrgent()) {  // else losses are left for another one
+  if (stop.has_value() && !state_->HeartbeatIsUrgent()) {  // otherwise another one brings the rest of the losses
     heartbeat.set_finished(stop->finished);
     said_goodbye_ = true;
   }

@@ -11,6 +11,7 @@
 #include "egeria/v1/controller.grpc.pb.h"
 #include "worker/agent/agent_state.h"
 #include "worker/agent/stream_call.h"
+#include "worker/agent/upload_cutter.h"
 #include "worker/agent/wakeup.h"
 
 namespace egeria::worker {
@@ -29,18 +30,18 @@ class StreamSession {
   struct Options {
     v1::Open open;
     std::chrono::nanoseconds heartbeat_interval;
-    std::chrono::nanoseconds silence_limit;  // without an answer
-    int64_t* next_upload_id;                 // rises over all streams
+    std::chrono::nanoseconds silence_limit;  // the longest time without an answer
+    int64_t* next_upload_id;                 // it rises over all streams
     std::function<std::optional<StopRequest>()> stop_request;
     std::function<void()> on_first_directive;
   };
 
   StreamSession(v1::Controller::Stub* stub, AgentState* state, std::shared_ptr<Wakeup> wakeup, Options options);
 
-  // Returns how the stream ended: OK after a stop request, else why. Ends at the stop request's deadline, and
-  // when nothing has come for the silence limit: UNAVAILABLE [NO_ANSWER]; half a second later at most.
+  // Returns how the stream ended: OK after a stop request, else why. It ends at the stop request's deadline, and, with
+  // UNAVAILABLE [NO_ANSWER], when nothing has come for the silence limit; half a second later at most.
   absl::Status Run();
-  // Once Run() has returned: the call, if it has not ended. It must not be destroyed before it has.
+  // After Run() has returned, gives the call if it has not ended. It must not be destroyed before it has.
   std::unique_ptr<StreamCall> TakeUnended();
 
  private:
@@ -62,10 +63,10 @@ class StreamSession {
   bool opened_ = false;
   bool answered_ = false;
   bool said_goodbye_ = false;
-  std::optional<SteadyTime> abandon_at_;  // once it was cancelled
-  bool silent_ = false;                   // and therefore cancelled
+  std::optional<SteadyTime> abandon_at_;  // set once the call was cancelled
+  bool silent_ = false;                   // the call was cancelled for its silence
   SteadyTime next_heartbeat_;
-  SteadyTime silent_at_;          // if nothing comes before
+  SteadyTime silent_at_;          // the silence limit, if nothing comes before
   std::optional<Upload> upload_;  // under way
   std::optional<UploadCutter> cutter_;
 };

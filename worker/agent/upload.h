@@ -6,49 +6,77 @@
 #include <variant>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
+#include "common/base/ids.h"
 #include "common/tensor/wire_tensor.h"
-#include "egeria/v1/controller.pb.h"
-#include "worker/agent/agent.h"
+#include "worker/agent/requests.h"
 
+// A rank sends uploads to the controller beside its heartbeats. Every upload answers a request and repeats its version.
+//
+// A new kind of upload is added in three places of the worker: here (its struct, and its name in Upload), in
+// upload_cutter.cc (its first message), and where it is made and given to RankLink::Offer().
 namespace egeria::worker {
 
-// A sample, a reading (of plasticity or of gradients) or a snapshot on its way to the controller.
-using UploadContent = std::variant<Sample, Snapshot, Reading, GradientReading>;
-struct Upload {
-  UploadContent content;
-  size_t bytes = 0;  // of all its tensors
-
-  // Also of a reading of either kind, which takes a sample's place in all respects but its form.
-  bool is_sample() const { return !std::holds_alternative<Snapshot>(content); }
-  const std::vector<WireTensor>& tensors() const;  // a reading has none
+// One probe: the inputs of first_module, for the first b samples of the batch, and last, in float32, what `metric`
+// compares of the output of `module`: its Gram matrix (b x b), or the output itself (b x d).
+struct Sample {
+  using Request = SamplingRequest;  // the kind of request that a Sample answers
+  ModuleIndex module;
+  ModuleIndex first_module;
+  int64_t step = 0;
+  int64_t request_version = 0;
+  std::vector<WireTensor> tensors = {};
+  ActivationMetric metric = ActivationMetric::kSpLoss;
 };
 
-// Checks that every tensor holds as many bytes as its type and shape say.
-// Errors: INVALID_ARGUMENT naming the tensor.
-absl::StatusOr<Upload> MakeUpload(UploadContent content);
+// The sample of `step` that answers the request; its tensors are still to come.
+Sample SampleOf(const SamplingRequest& request, int64_t step);
 
-// Cuts an upload into the messages of the stream: a header, then chunks of at most rpc::kMaxChunkBytes that
-// run on across tensors. A reading is one message. The upload must outlive it. Thread-compatible.
-class UploadCutter {
- public:
-  UploadCutter(const Upload* upload, int64_t upload_id) : upload_(upload), upload_id_(upload_id) {}
-
-  // Fills in the next message, or returns false when the last one has been given.
-  bool Next(v1::WorkerMessage* message);
-
- private:
-  void FillReading(const Reading& reading, v1::Reading* message) const;
-  void FillGradients(const GradientReading& reading, v1::GradientReading* message) const;
-  void FillHeader(v1::UploadBegin* begin) const;
-
-  const Upload* const upload_;
-  const int64_t upload_id_;
-  bool begun_ = false;
-  size_t sent_ = 0;       // bytes of the upload
-  size_t tensor_ = 0;     // the tensor that the next byte is of
-  size_t in_tensor_ = 0;  // its offset there
+// The weights of one module after `step`. There are no tensors where the module has a local_reference.
+struct Snapshot {
+  using Request = SnapshotRequest;
+  ModuleIndex module;
+  int64_t step = 0;
+  int64_t version = 0;  // the version of the request
+  std::vector<WireTensor> tensors = {};
 };
+
+// The result of a probe, where this process evaluates the reference itself.
+struct Reading {
+  using Request = SamplingRequest;
+  ModuleIndex module;
+  int64_t step = 0;
+  int64_t request_version = 0;
+  double plasticity = 0;  // the distance to the newest snapshot's output; finite and at least 0, or it is refused
+};
+
+// The gradients of one step, at fixed weights, of modules first_module, first_module + 1 and so on to the last. They
+// are told apart in equal parts of the step's samples; g_p is the gradient of part p's mean loss. A rank fills in what
+// it knows of its own samples, and GradientExchange makes one reading of what all ranks know.
+struct GradientReading {
+  using Request = GradientRequest;
+  ModuleIndex first_module;
+  int64_t step = 0;
+  int64_t request_version = 0;
+  int parts = 1;                             // 1: noise cannot be told, and both lists are the same
+  std::vector<double> mean_of_squares = {};  // the mean over p of ||g_p||^2, by module
+  std::vector<double> square_of_mean = {};   // ||mean over p of g_p||^2, by module; the mean is that of all ranks
+  int64_t samples = 0;                       // the number of samples; 0: not known
+  // An unbiased estimate of E g' P E g, by module, with P what the optimizer multiplies a gradient with. Empty: not
+  // known. The estimate of all ranks is the mean of theirs.
+  std::vector<double> progress = {};
+};
+
+using Upload = std::variant<Sample, Snapshot, Reading, GradientReading>;
+
+// The tensors of an upload; kinds that have none give an empty list.
+const std::vector<WireTensor>& TensorsOf(const Upload& upload);
+
+// The bytes of all its tensors.
+size_t ByteSizeOf(const Upload& upload);
+
+// Every tensor holds as many bytes as its type and shape say. Errors: INVALID_ARGUMENT names the tensor.
+absl::Status CheckTensors(const Upload& upload);
 
 }  // namespace egeria::worker
 

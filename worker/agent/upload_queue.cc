@@ -7,24 +7,36 @@
 
 namespace egeria::worker {
 
+namespace {
+
+bool IsSample(const Upload& upload) { return !std::holds_alternative<Snapshot>(upload); }
+
+}  // namespace
+
+bool UploadQueue::Add(Upload upload) {
+  return IsSample(upload) ? AddSample(std::move(upload)) : AddSnapshot(std::move(upload));
+}
+
 bool UploadQueue::AddSample(Upload sample) {
-  if (!MakeRoom(sample.bytes, /*another_sample=*/true)) {
+  const size_t bytes = ByteSizeOf(sample);
+  if (!MakeRoom(bytes, /*another_sample=*/true)) {
     ++samples_dropped_;
     return false;
   }
-  bytes_ += sample.bytes;
+  bytes_ += bytes;
   ++samples_;
   queue_.push_back(std::move(sample));
   return true;
 }
 
 bool UploadQueue::AddSnapshot(Upload upload) {
-  const auto& snapshot = std::get<Snapshot>(upload.content);
+  const auto& snapshot = std::get<Snapshot>(upload);
   if (snapshot.version < newest_version_ || HoldsSnapshot(snapshot.version, snapshot.module)) return false;
   newest_version_ = snapshot.version;
   DropSnapshotsExcept(newest_version_);
-  if (!MakeRoom(upload.bytes, /*another_sample=*/false)) return false;
-  bytes_ += upload.bytes;
+  const size_t bytes = ByteSizeOf(upload);
+  if (!MakeRoom(bytes, /*another_sample=*/false)) return false;
+  bytes_ += bytes;
   queue_.push_back(std::move(upload));
   return true;
 }
@@ -39,12 +51,11 @@ std::optional<Upload> UploadQueue::Take() {
   if (queue_.empty()) return std::nullopt;
   std::optional<Upload> upload(std::move(queue_.front()));
   queue_.pop_front();
-  out_bytes_ = upload->bytes;
-  if (upload->is_sample()) {
-    --samples_;
+  out_bytes_ = ByteSizeOf(*upload);
+  if (const auto* snapshot = std::get_if<Snapshot>(&*upload)) {
+    out_snapshot_ = Snapshot{snapshot->module, snapshot->step, snapshot->version, {}};
   } else {
-    const auto& snapshot = std::get<Snapshot>(upload->content);
-    out_snapshot_ = Snapshot{snapshot.module, snapshot.step, snapshot.version, {}};
+    --samples_;
   }
   return upload;
 }
@@ -57,17 +68,18 @@ void UploadQueue::Done() {
 }
 
 void UploadQueue::Return(Upload upload) {
-  bool keep = out_bytes_.has_value();  // else the queue has been cleared meanwhile
+  bool keep = out_bytes_.has_value();  // if it has none, the queue has been cleared meanwhile
   Done();
-  if (upload.is_sample()) {
-    keep = keep && samples_ < max_samples_ && bytes_ + upload.bytes <= max_bytes_;
+  const size_t bytes = ByteSizeOf(upload);
+  if (IsSample(upload)) {
+    keep = keep && samples_ < max_samples_ && bytes_ + bytes <= max_bytes_;
     if (keep) ++samples_;
     else ++samples_dropped_;
   } else {
-    keep = keep && std::get<Snapshot>(upload.content).version == newest_version_;
+    keep = keep && std::get<Snapshot>(upload).version == newest_version_;
   }
   if (!keep) return;
-  bytes_ += upload.bytes;
+  bytes_ += bytes;
   queue_.push_front(std::move(upload));
 }
 
@@ -86,24 +98,24 @@ bool UploadQueue::HoldsSnapshot(int64_t version, ModuleIndex module) const {
   };
   if (out_snapshot_.has_value() && matches(*out_snapshot_)) return true;
   return std::any_of(queue_.begin(), queue_.end(), [&](const Upload& queued) {
-    const auto* snapshot = std::get_if<Snapshot>(&queued.content);
+    const auto* snapshot = std::get_if<Snapshot>(&queued);
     return snapshot != nullptr && matches(*snapshot);
   });
 }
 
 void UploadQueue::DropSnapshotsExcept(int64_t version) {
   std::erase_if(queue_, [&](const Upload& queued) {
-    const auto* snapshot = std::get_if<Snapshot>(&queued.content);
+    const auto* snapshot = std::get_if<Snapshot>(&queued);
     const bool outdated = snapshot != nullptr && snapshot->version != version;
-    if (outdated) bytes_ -= queued.bytes;
+    if (outdated) bytes_ -= ByteSizeOf(queued);
     return outdated;
   });
 }
 
 bool UploadQueue::MakeRoom(size_t bytes, bool another_sample) {
-  // What could be freed is looked at first: samples are not thrown away for an upload that will not fit.
+  // Samples are not thrown away for an upload that will not fit all the same.
   size_t droppable = 0;
-  for (const Upload& queued : queue_) droppable += queued.is_sample() ? queued.bytes : 0;
+  for (const Upload& queued : queue_) droppable += IsSample(queued) ? ByteSizeOf(queued) : 0;
   if (bytes > max_bytes_ || bytes_ - droppable > max_bytes_ - bytes || max_samples_ == 0) return false;
   while (bytes_ + bytes > max_bytes_ || (another_sample && samples_ >= max_samples_)) {
     if (!DropOldestSample()) return false;
@@ -112,9 +124,9 @@ bool UploadQueue::MakeRoom(size_t bytes, bool another_sample) {
 }
 
 bool UploadQueue::DropOldestSample() {
-  const auto oldest = std::find_if(queue_.begin(), queue_.end(), [](const Upload& u) { return u.is_sample(); });
+  const auto oldest = std::find_if(queue_.begin(), queue_.end(), IsSample);
   if (oldest == queue_.end()) return false;
-  bytes_ -= oldest->bytes;
+  bytes_ -= ByteSizeOf(*oldest);
   --samples_;
   ++samples_dropped_;
   queue_.erase(oldest);

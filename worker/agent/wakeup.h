@@ -2,8 +2,8 @@
 #define EGERIA_WORKER_AGENT_WAKEUP_H_
 
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
+
+#include "common/thread/mutex.h"
 
 namespace egeria::worker {
 
@@ -14,22 +14,23 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 class Wakeup {
  public:
   void Notify() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     notified_ = true;
-    condition_.notify_one();
+    condition_.NotifyOne();
   }
 
   // Returns once there was a notification since the last return, or at `deadline`.
   void WaitUntil(SteadyTime deadline) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    condition_.wait_until(lock, deadline, [this] { return notified_; });
+    const MutexLock lock(&mutex_);
+    while (!notified_ && condition_.WaitUntil(&mutex_, deadline)) {
+    }
     notified_ = false;
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable condition_;
-  bool notified_ = false;  // guarded by mutex_
+  Mutex mutex_;
+  CondVar condition_;
+  bool notified_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace egeria::worker

@@ -10,10 +10,10 @@
 
 namespace egeria::worker {
 
-// One all_reduce at a time on a group, started at one step boundary and taken at a later one. Every rank must start
-// and finish it at the same points, as collectives of a group are told apart by their order.
+// Runs one all_reduce at a time on a group, started at one step boundary and taken at a later one. Every rank must
+// start and finish it at the same points, as collectives of a group are told apart by their order.
 //
-// Owned by the training thread. Stop() must come before the destructor if one is in flight: it would wait.
+// It is owned by the training thread. Stop() must come before the destructor, which would wait for one in flight.
 class AsyncAllReduce {
  public:
   explicit AsyncAllReduce(ProcessGroupPtr group) : group_(std::move(group)) {}
@@ -22,7 +22,7 @@ class AsyncAllReduce {
 
   bool in_flight() const { return work_ != nullptr; }
 
-  // Reduces `value`, a host tensor, in place. Requires that none is in flight.
+  // Reduces `value`, a host tensor, in place. None may be in flight.
   // Errors: UNAVAILABLE [RANK_GONE] the group has failed.
   absl::Status Start(at::Tensor value, c10d::ReduceOp operation);
 
@@ -32,7 +32,7 @@ class AsyncAllReduce {
   const at::Tensor& value() const { return value_; }
 
   // Waits for what is in flight, if anything is. What does not end within the limits is left behind, with the group:
-  // the group's destructor would wait for it. Idempotent. Errors: as Finish().
+  // the group's destructor would wait for it. It is idempotent. Errors: as Finish().
   absl::Status Stop(const WaitLimits& limits);
 
  private:

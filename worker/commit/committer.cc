@@ -11,7 +11,7 @@
 namespace egeria::worker {
 namespace {
 
-// Of a collective that has failed: that the ranks cannot agree any more.
+// Says of a collective that has failed that the ranks cannot agree any more.
 absl::Status CommitStatus(const absl::Status& status) {
   if (!absl::IsUnavailable(status)) return status;
   return NamedError(absl::StatusCode::kUnavailable, "COMMIT_FAILED",

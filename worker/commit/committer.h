@@ -23,21 +23,21 @@ namespace egeria::worker {
 // and nobody applies it. A world of one needs no group and applies at once. Other numbers may ride along; every rank
 // learns their minima over all ranks. Boundaries at which the ranks have nothing to tell each other may be left out.
 //
-// Owned by the training thread; every rank must call Tick() once per step and Stop() once at the end.
+// It is owned by the training thread. Every rank must call Tick() once per step and Stop() once at the end.
 // The collective of the last Tick() is in flight until Stop(), so nothing else may be destroyed before it.
 class Committer {
  public:
-  // `group`: a gloo group of its own; who else uses it must do so at the same point on all ranks, as
-  // collectives are told apart by their order. Null for a world of one. `applied`: the plan in force now, the
-  // same on all ranks. `limits` bound each wait for other ranks.
+  // `group` is a gloo group of its own, null for a world of one. Who else uses it must do so at the same point on
+  // all ranks, as collectives are told apart by their order. `applied` is the plan in force now, the same on all
+  // ranks. `limits` bound each wait for other ranks.
   Committer(ProcessGroupPtr group, PlanId applied, WaitLimits limits = {});
   ~Committer();
   Committer(const Committer&) = delete;
   Committer& operator=(const Committer&) = delete;
 
   // Given the minima of what was advertised at the boundary before, the watermark and then what rode along (empty:
-  // nothing was), returns the numbers for this one, as many every time and on every rank; or nothing, on all ranks
-  // alike: nothing is advertised at this boundary. Not called in a world of one.
+  // nothing was), Riders returns the numbers for this one, as many every time and on every rank; or nothing, on all
+  // ranks alike: nothing is advertised at this boundary. It is not called in a world of one.
   using Riders = std::function<std::optional<std::vector<int64_t>>(const std::vector<int64_t>& minima)>;
 
   // Takes the result of what was advertised at the boundary before, and advertises `watermark` and what `riders` gives.
@@ -48,11 +48,11 @@ class Committer {
   // and the same call may be made again.
   absl::StatusOr<std::optional<PlanId>> Tick(PlanId watermark, const Riders& riders = {});
 
-  // The plan in force.
+  // Returns the plan in force.
   PlanId applied() const { return applied_; }
 
   // Waits for the tick in flight, which every rank has started, at most for `patience`. One that does not end
-  // is left behind, with its group: the group's destructor would wait for it. Idempotent. Errors: as Tick().
+  // is left behind, with its group: the group's destructor would wait for it. It is idempotent. Errors: as Tick().
   absl::Status Stop(std::chrono::milliseconds patience = std::chrono::milliseconds::max());
 
  private:

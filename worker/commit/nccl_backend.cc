@@ -1,4 +1,4 @@
-// Compiled only where CMake found a CUDA build of torch and NCCL's header.
+// This file is compiled only where CMake found a CUDA build of torch and NCCL's header.
 #include <exception>
 
 #include "common/base/status.h"

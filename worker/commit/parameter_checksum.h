@@ -11,12 +11,12 @@
 
 namespace egeria::worker {
 
-// xxh3-64 over the element type, shape and bytes of each tensor, in order. Tensors on a device are copied to
+// Returns xxh3-64 over the element type, shape and bytes of each tensor, in order. Tensors on a device are copied to
 // the host first.
 uint64_t HashTensors(const std::vector<at::Tensor>& tensors);
 
-// True if every member of the group came with the same hash; null group: true. A collective: all members
-// call it at the same point. Errors: UNAVAILABLE [CHECKSUM_FAILED] a rank is gone; those of WaitFor().
+// Returns whether every member of the group came with the same hash; with a null group, true. It is a collective: all
+// members call it at the same point. Errors: UNAVAILABLE [CHECKSUM_FAILED] a rank is gone; those of WaitFor().
 absl::StatusOr<bool> IdenticalOnAllRanks(uint64_t hash, const ProcessGroupPtr& group, const WaitLimits& limits = {});
 
 }  // namespace egeria::worker

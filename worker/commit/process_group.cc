@@ -15,13 +15,13 @@ namespace {
 
 using c10d::ProcessGroup;
 
-// The member's view of the store for one group, so that keys of different groups do not meet.
+// Returns the member's view of the store for one group, so that keys of different groups do not meet.
 c10::intrusive_ptr<c10d::Store> StoreOf(const GroupMember& member, const std::string& name) {
   return c10::make_intrusive<c10d::PrefixStore>(name, member.store);
 }
 
-// Over the network interfaces that GLOO_SOCKET_IFNAME names, separated by commas, as in Python; else over the
-// one that the host's name leads to.
+// The group is over the network interfaces that GLOO_SOCKET_IFNAME names, separated by commas, as in Python; else over
+// the one that the host's name leads to.
 c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> GlooOptions(std::chrono::milliseconds timeout) {
   using Gloo = c10d::ProcessGroupGloo;
   const char* const interfaces = std::getenv("GLOO_SOCKET_IFNAME");

@@ -13,21 +13,21 @@ namespace egeria::worker {
 
 using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-// Where one process stands in its group, and the store through which the members find each other.
+// Says where one process stands in its group, and through which store the members find each other.
 struct GroupMember {
   c10::intrusive_ptr<c10d::Store> store;
   int rank = 0;
   int world_size = 1;
 };
 
-// A group over gloo, for tensors in host memory. `name` tells groups over the same store apart; all members
-// must call it with the same name. Blocks until every member has called it, or `timeout`, which also bounds
+// Makes a group over gloo, for tensors in host memory. `name` tells groups over the same store apart; all members
+// must call it with the same name. It blocks until every member has called it, or `timeout`, which also bounds
 // every collective of the group.
 // Errors: UNAVAILABLE [GROUP_FAILED] a member did not come, or the network refused.
 absl::StatusOr<ProcessGroupPtr> MakeGlooGroup(const GroupMember& member, const std::string& name,
                                               std::chrono::milliseconds timeout);
 
-// A group that reduces tensors of `device` with the device's own library, and host tensors over gloo.
+// Makes a group that reduces tensors of `device` with the device's own library, and host tensors over gloo.
 // Errors: those of MakeGlooGroup; UNIMPLEMENTED [NO_BACKEND] this build has no library for the device.
 absl::StatusOr<ProcessGroupPtr> MakeDeviceGroup(const GroupMember& member, const std::string& name,
                                                 c10::DeviceType device, std::chrono::milliseconds timeout);

@@ -6,7 +6,7 @@
 
 namespace egeria::worker {
 
-// What an exception of torch says, without the stack trace that c10::Error appends.
+// Returns what an exception of torch says, without the stack trace that c10::Error appends.
 std::string MessageOf(const std::exception& error);
 
 }  // namespace egeria::worker

@@ -9,9 +9,9 @@
 
 namespace egeria::worker {
 
-// How long to wait for other ranks.
+// Limits bound how long a rank waits for others.
 struct WaitLimits {
-  // Asked every tenth of a second while waiting; true ends the wait. Empty: nothing interrupts.
+  // This is asked every tenth of a second while waiting; true ends the wait. Where it is empty nothing interrupts.
   std::function<bool()> interrupted;
   // After this the wait is given up. The group's own timeout bounds it in any case.
   std::chrono::milliseconds patience = std::chrono::milliseconds::max();

@@ -10,17 +10,17 @@
 
 namespace egeria::worker {
 
-// The smallest unit of a model that can be frozen: a torch module with one tensor in and one out, whose mode
+// A block is the smallest unit of a model that can be frozen: a torch module with one tensor in and one out, whose mode
 // can be pinned. While pinned it stays in eval mode through any later train() of itself or of a module that
 // contains it, so that batch normalisation neither uses nor updates batch statistics and dropout is off;
 // what was asked for meanwhile comes into force when it is unpinned.
 //
-// Owned by the training thread.
+// It is owned by the training thread.
 class Block : public torch::nn::Module {
  public:
   using torch::nn::Module::Module;
 
-  // Must not change `input` in place, nor use an in-place operator that would show in a trace.
+  // It must not change `input` in place, nor use an in-place operator that would show in a trace.
   virtual at::Tensor forward(at::Tensor input) = 0;
 
   void train(bool on = true) override;
@@ -35,7 +35,7 @@ class Block : public torch::nn::Module {
 };
 
 // Puts blocks into eval mode for its lifetime and restores the mode of each of their submodules, whatever
-// mixture that was. Does not count as a train() of the blocks.
+// mixture that was. It does not count as a train() of the blocks.
 class EvalModeGuard {
  public:
   explicit EvalModeGuard(const std::vector<std::shared_ptr<Block>>& blocks);

@@ -14,8 +14,8 @@
 
 namespace egeria::worker {
 
-// One layer module: consecutive blocks of a model, frozen and unfrozen together. Holds its blocks alive;
-// the tensors are those of the model, not copies. Owned by the training thread.
+// A layer module is consecutive blocks of a model, frozen and unfrozen together. It holds its blocks alive;
+// the tensors are those of the model, not copies. It is owned by the training thread.
 class LayerModule {
  public:
   struct NamedBlock {
@@ -26,7 +26,7 @@ class LayerModule {
   LayerModule(std::string name, std::vector<NamedBlock> blocks);
 
   const std::string& name() const { return name_; }
-  // "block.submodule.weight", in the order of the blocks.
+  // Names look like "block.submodule.weight". Tensors are in the order of the blocks.
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
   const std::vector<NamedTensor>& buffers() const { return buffers_; }
   const std::vector<std::shared_ptr<Block>>& blocks() const { return blocks_; }
@@ -34,10 +34,10 @@ class LayerModule {
   int64_t parameter_count() const { return parameter_count_; }
   int64_t parameter_bytes() const { return parameter_bytes_; }
 
-  // One tensor in, one out; shape[0] is the batch.
+  // Runs the blocks on one tensor, which gives one. shape[0] is the batch.
   at::Tensor Run(at::Tensor input) const;
 
-  // As train(on) of each block: pinned blocks stay in eval mode.
+  // Calls train(on) of each block: pinned blocks stay in eval mode.
   void SetTraining(bool on) const;
   void Pin() const;
   void Unpin() const;

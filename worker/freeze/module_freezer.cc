@@ -48,6 +48,18 @@ absl::StatusOr<ModuleFreezer::Change> ModuleFreezer::Apply(int prefix) {
   return change;
 }
 
+void ModuleFreezer::TakeBack(int prefix) {
+  std::vector<at::Tensor> unfrozen;
+  for (size_t module = 0; module < modules_->size(); ++module) {
+    if (static_cast<int>(module) < prefix) {
+      Freeze(module);
+    } else {
+      Unfreeze(module, &unfrozen);
+    }
+  }
+  frozen_prefix_ = prefix;
+}
+
 std::vector<at::Tensor> ModuleFreezer::trainable_parameters(int module) const {
   const auto& parameters = (*modules_)[module].parameters();
   std::vector<at::Tensor> trainable;

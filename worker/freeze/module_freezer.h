@@ -11,12 +11,12 @@ namespace egeria::worker {
 
 // Freezes a prefix of a model's layer modules, and unfreezes it.
 //
-// Freezing a module: requires_grad off, gradients undefined (an optimizer then skips the parameters, which
-// stay in their groups: no weight decay, no momentum), modes pinned to eval. Unfreezing is the inverse:
+// Freezing a module switches requires_grad off, makes gradients undefined (an optimizer then skips the parameters,
+// which stay in their groups: no weight decay, no momentum) and pins modes to eval. Unfreezing is the inverse:
 // parameters that never asked for a gradient still do not, and modes become what was last asked for.
 // The gradient reducer has to be rebuilt afterwards, from active_parameters().
 //
-// Owned by the training thread. To be used between steps only: after the optimizer's step and before the
+// It is owned by the training thread, and used between steps only: after the optimizer's step and before the
 // next forward pass.
 class ModuleFreezer {
  public:
@@ -26,26 +26,29 @@ class ModuleFreezer {
     bool unfreezes() const { return to < from; }
   };
 
-  // Told of the parameters that train again after Apply(): the place to reset SGD's momentum, which would
-  // make the first step ten times too long. Adam's state is better kept.
+  // The hook is told of the parameters that train again after Apply(). It is the place to reset SGD's momentum, which
+  // would make the first step ten times too long; Adam's state is better kept.
   using UnfreezeHook = std::function<void(const std::vector<at::Tensor>&)>;
 
-  // `modules` are referred to and must outlive the freezer. All are active.
+  // `modules` are referred to and must outlive the freezer. All of them are active at first.
   ModuleFreezer(const std::vector<LayerModule>* modules, UnfreezeHook on_unfreeze);
 
   // Makes modules 0..prefix-1 frozen and all others active.
   // Errors: INVALID_ARGUMENT [BAD_PREFIX] negative, or would freeze the last module.
   absl::StatusOr<Change> Apply(int prefix);
+  // Makes modules 0..prefix-1 frozen and all others active, as they were before an Apply() of the same moment that has
+  // to be undone or has stopped half-way. No hook is called: what has not trained meanwhile has no stale momentum.
+  void TakeBack(int prefix);
 
   int frozen_prefix() const { return frozen_prefix_; }
   const std::vector<LayerModule>& modules() const { return *modules_; }
 
-  // Those of module `module` that asked for a gradient before anything was frozen.
+  // Returns the parameters of `module` that asked for a gradient before anything was frozen.
   std::vector<at::Tensor> trainable_parameters(int module) const;
 
-  // Share of the model's parameters that is frozen, 0..1.
+  // Returns the share of the model's parameters that is frozen, 0..1.
   double frozen_share() const;
-  // Those that are trained now, in forward order.
+  // Return what belongs to the modules that are trained now, in forward order.
   std::vector<at::Tensor> active_parameters() const;
   std::vector<at::Tensor> active_buffers() const;
 
@@ -55,7 +58,7 @@ class ModuleFreezer {
 
   const std::vector<LayerModule>* const modules_;
   const UnfreezeHook on_unfreeze_;
-  std::vector<std::vector<bool>> trainable_;  // by module and parameter: asked for a gradient at the start
+  std::vector<std::vector<bool>> trainable_;  // whether each parameter of each module asked for a gradient at the start
   int frozen_prefix_ = 0;
 };
 

@@ -93,7 +93,7 @@ absl::StatusOr<std::vector<ModuleCut>> Partition(const std::vector<BlockInfo>& b
   } else {
     const double total = static_cast<double>(std::max<int64_t>(1, Parameters(blocks, 0, count)));
     int begin = 0;
-    int carried = 0;  // begins with the tiny stages that wait for the next one
+    int carried = 0;  // this run begins with the tiny stages that wait for the next one
     while (begin < count) {
       int end = begin + 1;
       while (end < count && blocks[end].stage == blocks[begin].stage) ++end;
@@ -108,7 +108,7 @@ absl::StatusOr<std::vector<ModuleCut>> Partition(const std::vector<BlockInfo>& b
       if (head) {
         cuts.push_back({NameOf(blocks, begin, end), begin, end});
       } else {
-        // Not more than the stage itself has blocks, or the tiny ones before it would become pieces again.
+        // There are not more pieces than the stage itself has blocks, or the tiny ones before it would become pieces.
         const int pieces = std::clamp(static_cast<int>(std::lround(share / options.target_share)), 1, end - begin);
         CutStage(blocks, carried, end, pieces, &cuts);
       }

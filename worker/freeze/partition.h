@@ -9,19 +9,19 @@
 
 namespace egeria::worker {
 
-// A block of a model, as far as its partition is concerned.
+// A partition has to know this of a block of a model.
 struct BlockInfo {
-  std::string name;   // "stage2.block4"
-  std::string stage;  // "stage2"; blocks of one stage are consecutive
+  std::string name;   // such as "stage2.block4"
+  std::string stage;  // such as "stage2"; blocks of one stage are consecutive
   int64_t parameter_count = 0;
 };
 
 struct PartitionOptions {
-  // A stage is cut into layer modules of about this share of the model's parameters...
+  // A stage is cut into layer modules of about this share of the model's parameters.
   double target_share = 0.125;
-  // ...and one with less than this share is joined to the stage that follows it.
+  // A stage with less than this share is joined to the stage that follows it.
   double smallest_share = 0.01;
-  // Overrides all of the above: the blocks whose whole name matches pattern i (ECMAScript) are module i.
+  // Patterns override all of the above: the blocks whose whole name matches pattern i (ECMAScript) are module i.
   std::vector<std::string> patterns;
 };
 

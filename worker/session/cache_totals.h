@@ -15,7 +15,7 @@ namespace egeria::worker {
 // Says what the cache of frozen activations has done for one training process, as of now.
 struct CacheTotals {
   int64_t hits = 0;                       // samples whose frozen forward pass was skipped
-  std::map<std::string, int64_t> misses;  // samples, by reason
+  std::map<std::string, int64_t> misses;  // numbers of samples, by reason
   int64_t passes = 0;                     // training passes with frozen layer modules
   int64_t passes_skipped = 0;
   int64_t proofs = 0;  // passes in which it was proven that others may be skipped
@@ -30,7 +30,7 @@ struct CacheTotals {
   double forward_seconds = 0;  // one pass of the frozen layer modules; 0: not known
   double fetch_seconds = 0;    // one pass that was skipped; 0: not known
   std::string state = "none";  // "unfrozen", "unknown", "trying", "on", "off" or "refused"; "none": there is no cache
-  std::string reason;          // for people
+  std::string reason;          // in words, for people
 };
 
 // Returns the ledger's books and, where there is a cache, what reading from it has come to. A front end that has frozen

@@ -42,7 +42,7 @@ cache::Fingerprint FrozenPrefix::FingerprintFor(const at::Tensor& input) const {
   for (const LayerModule& module : modules_) {
     text << module.name() << "\n";
     for (const std::shared_ptr<Block>& block : module.blocks()) {
-      text << *block << "\n";  // with the settings of torch's own modules
+      text << *block << "\n";  // the text has the settings of torch's own modules
       for (const auto& inner : block->named_modules())
         text << inner.key() << " " << inner.value()->is_training() << "\n";
     }

@@ -24,7 +24,7 @@ class FrozenPrefix {
   // buffers of the modules, the batch's type and shape, and what chooses its kernels.
   cache::Fingerprint FingerprintFor(const at::Tensor& input) const;
 
-  // Whether torch has counted no write to a weight or buffer since the constructor.
+  // Returns whether torch has counted no write to a weight or buffer since the constructor.
   bool unchanged() const;
 
   // These are the weights and buffers.

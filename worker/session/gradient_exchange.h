@@ -15,62 +15,46 @@
 
 namespace egeria::worker {
 
-// What one rank knows of the gradients of a step, by layer module from a first one to the last. It can tell `parts`
-// equal parts of its own samples apart; with several ranks mostly one. g_p: gradient of part p's mean loss.
-struct GradientSquares {
-  std::vector<double> mean_of_squares;  // mean over its own parts of ||g_p||^2
-  std::vector<double> square_of_mean;   // ||mean over all parts of all ranks of g_p||^2: the same on every rank
-  int parts = 1;
-  int64_t samples = 0;  // of this rank; 0: not known
-  // This rank's part of an estimate of E g' P E g, P the optimizer's: the mean over the ranks is unbiased. Empty: not
-  // known.
-  std::vector<double> progress = {};
-};
-
-// Makes one reading of the gradients of what the ranks know: a SUM all_reduce of a few doubles per layer module,
-// started at one step boundary and taken at the next. Pure where there is no group.
+// Makes one GradientReading of those that the ranks have made of their own samples: a SUM all_reduce of a few doubles
+// per layer module, started at one step boundary and taken at the next. With one rank nothing is exchanged: see
+// IfFinite().
 //
-// Begin() and Finish() are called by all ranks at the same boundaries; they decide that by numbers that are the same
-// everywhere. A rank that has nothing to say of the step takes part all the same, and then there is no reading.
+// Begin() and Finish() are called by all ranks at the same boundaries; the ranks decide that by numbers that are the
+// same everywhere. A rank that has nothing to say of the step takes part all the same, and then there is no reading.
 //
-// Owned by the training thread.
+// It is owned by the training thread.
 class GradientExchange {
  public:
-  // `group`: gloo; shared with others who use it at the same points. Null for a world of one.
+  // `group` is over gloo, and null for a world of one. Others may share it who use it at the same points.
   GradientExchange(ProcessGroupPtr group, int module_count);
 
-  // What this rank knows of `step`.
-  void Offer(const GradientRequest& request, int64_t step, GradientSquares own);
+  // Takes what this rank knows of the step in `own`.
+  void Offer(GradientReading own);
 
   // Starts the exchange of `step`, with what was offered for it. Errors: UNAVAILABLE [RANK_GONE].
   absl::Status Begin(const GradientRequest& request, int64_t step);
 
-  // The reading that was begun before, if there is one: none if a rank offered nothing, if the ranks disagree on
-  // the mean gradient (nobody has averaged it: said once), or if it is not finite (the step was skipped).
+  // The reading of the exchange that was begun before. There is none if no exchange was begun, if a rank offered
+  // nothing, if the ranks disagree on the mean gradient (nobody has averaged it: a warning says so once), or if a
+  // number is not finite (the step was skipped).
   // Errors: those of WaitFor(); after CANCELLED and DEADLINE_EXCEEDED the call may be made again.
   absl::StatusOr<std::optional<GradientReading>> Finish(const WaitLimits& limits);
 
-  // The same for a world of one, without an exchange.
-  static std::optional<GradientReading> Alone(const GradientRequest& request, int64_t step, GradientSquares own);
+  // The reading, unless a number in it is not finite: such a step was skipped.
+  static std::optional<GradientReading> IfFinite(GradientReading reading);
 
-  // Waits for what is in flight; see AsyncAllReduce::Stop().
+  // Waits for the all_reduce in flight; see AsyncAllReduce::Stop().
   absl::Status Stop(const WaitLimits& limits) { return reduction_.Stop(limits); }
 
  private:
-  struct Offered {
-    GradientRequest request;
-    GradientSquares squares;
-  };
-  size_t SizeOf(const GradientRequest& request) const;
+  size_t ModulesFrom(ModuleIndex first) const;
 
   const int world_size_;
   const int module_count_;
   AsyncAllReduce reduction_;
-  std::map<int64_t, Offered> offered_;  // by step; the newest few
-  GradientRequest begun_request_;       // of what is in flight
-  int64_t begun_step_ = 0;
-  std::optional<GradientSquares> begun_own_;
-  bool told_ = false;
+  std::map<int64_t, GradientReading> offered_;  // the newest few, by step
+  std::optional<GradientReading> begun_;        // this rank's part of the exchange in flight; empty: it has none
+  bool told_ = false;                           // the warning has been given
 };
 
 }  // namespace egeria::worker

@@ -26,7 +26,7 @@ at::Tensor Norm(const at::Tensor& tensor) {
                                 at::promote_types(tensor.scalar_type(), at::kFloat));
 }
 
-// Sums of squares by module; what is undefined counts nothing. One copy from the device.
+// Returns sums of squares by module, with one copy from the device. An undefined norm counts nothing.
 std::vector<double> SumsOfSquares(const std::vector<std::vector<at::Tensor>>& norms) {
   std::vector<at::Tensor> defined;
   for (const auto& module : norms) {
@@ -47,7 +47,7 @@ std::vector<double> SumsOfSquares(const std::vector<std::vector<at::Tensor>>& no
 }
 
 // ||E g||^2 by module, of gradient descent with one rate, which is left out: only shares of the whole are asked for.
-std::vector<double> ProgressOf(const GradientSquares& squares, int ranks) {
+std::vector<double> ProgressOf(const GradientReading& squares, int ranks) {
   std::vector<double> progress;
   const double parts = squares.parts * ranks;
   for (size_t i = 0; parts > 1 && i < squares.mean_of_squares.size(); ++i) {
@@ -68,7 +68,10 @@ std::vector<std::vector<at::Tensor>> Norms(const std::vector<std::vector<at::Ten
 }  // namespace
 
 GradientMeter::GradientMeter(const ModuleFreezer* freezer, ProcessGroupPtr group, const GradientRequest& request)
-    : freezer_(freezer), group_(std::move(group)), first_(static_cast<int>(request.first_module.value())) {
+    : freezer_(freezer),
+      group_(std::move(group)),
+      request_(request),
+      first_(static_cast<int>(request.first_module.value())) {
   for (int module = first_; module < static_cast<int>(freezer_->modules().size()); ++module) {
     parameters_.push_back(freezer_->trainable_parameters(module));
     own_norms_.emplace_back(parameters_.back().size());
@@ -82,7 +85,7 @@ void GradientMeter::WatchOwn() {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     for (size_t j = 0; j < parameters_[i].size(); ++j) {
       at::Tensor* const norm = &own_norms_[i][j];
-      // Before the gradient is accumulated, and so before the reducer is told of it.
+      // The hook runs before the gradient is accumulated, and so before the reducer is told of it.
       const unsigned hook = parameters_[i][j].register_hook([this, norm](const at::Tensor& gradient) {
         const Clock::time_point begin = Clock::now();
         *norm = Norm(gradient);
@@ -103,10 +106,10 @@ void GradientMeter::BeforeForward(const at::Tensor& input) {
   if (replays()) input_ = input.detach().clone();
 }
 
-absl::StatusOr<GradientSquares> GradientMeter::Measure(const LossOfRows& loss) {
+absl::StatusOr<GradientReading> GradientMeter::Measure(const LossOfRows& loss) {
   RemoveHooks();
   try {
-    absl::StatusOr<GradientSquares> squares = !replays() ? OfRanks() : alone() ? OfHalves(loss) : OfFrozen(loss);
+    absl::StatusOr<GradientReading> squares = !replays() ? OfRanks() : alone() ? OfHalves(loss) : OfFrozen(loss);
     if (squares.ok()) squares->progress = ProgressOf(*squares, alone() ? 1 : group_->getSize());
     return squares;
   } catch (const std::exception& error) {
@@ -114,16 +117,24 @@ absl::StatusOr<GradientSquares> GradientMeter::Measure(const LossOfRows& loss) {
   }
 }
 
-GradientSquares GradientMeter::OfRanks() const {
+GradientReading GradientMeter::Known(int parts) const {
+  return {
+      .first_module = request_.first_module, .request_version = request_.version, .parts = parts, .samples = batch_};
+}
+
+GradientReading GradientMeter::OfRanks() const {
   Gradients means;
   for (const auto& module : parameters_) {
     auto& row = means.emplace_back();
     for (const at::Tensor& parameter : module) row.push_back(parameter.grad());
   }
-  return {SumsOfSquares(own_norms_), SumsOfSquares(Norms(means)), 1, batch_};
+  GradientReading squares = Known(1);
+  squares.mean_of_squares = SumsOfSquares(own_norms_);
+  squares.square_of_mean = SumsOfSquares(Norms(means));
+  return squares;
 }
 
-absl::StatusOr<GradientSquares> GradientMeter::OfHalves(const LossOfRows& loss) {
+absl::StatusOr<GradientReading> GradientMeter::OfHalves(const LossOfRows& loss) {
   if (batch_ < 2) {
     return NamedError(absl::StatusCode::kFailedPrecondition, "NO_GRADIENTS", "a batch of ", batch_, " samples");
   }
@@ -131,7 +142,8 @@ absl::StatusOr<GradientSquares> GradientMeter::OfHalves(const LossOfRows& loss) 
   // independent gradients.
   Gradients one = Replay(loss, 0, batch_ / 2);
   const Gradients other = Replay(loss, batch_ / 2, batch_);
-  GradientSquares squares{SumsOfSquares(Norms(one)), {}, 2, batch_};
+  GradientReading squares = Known(2);
+  squares.mean_of_squares = SumsOfSquares(Norms(one));
   const std::vector<double> others = SumsOfSquares(Norms(other));
   for (size_t i = 0; i < one.size(); ++i) {
     squares.mean_of_squares[i] = (squares.mean_of_squares[i] + others[i]) / 2;
@@ -141,7 +153,7 @@ absl::StatusOr<GradientSquares> GradientMeter::OfHalves(const LossOfRows& loss) 
   return squares;
 }
 
-absl::StatusOr<GradientSquares> GradientMeter::OfFrozen(const LossOfRows& loss) {
+absl::StatusOr<GradientReading> GradientMeter::OfFrozen(const LossOfRows& loss) {
   absl::Status failure;
   std::vector<at::Tensor> flat;
   std::vector<int64_t> sizes;
@@ -150,7 +162,7 @@ absl::StatusOr<GradientSquares> GradientMeter::OfFrozen(const LossOfRows& loss) 
     for (const at::Tensor& parameter : module) size += parameter.numel();
     sizes.push_back(size);
   }
-  GradientSquares squares{{}, {}, 1, batch_};
+  GradientReading squares = Known(1);
   at::Tensor values = at::zeros({1}, at::kFloat);
   for (const int64_t size : sizes) flat.push_back(at::zeros({size}, at::kFloat));
   try {

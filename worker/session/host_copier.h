@@ -17,9 +17,9 @@ namespace egeria::worker {
 
 // Brings tensors from the training device to the host without making the training thread wait. On the CPU
 // that is a copy at once. On an accelerator it is a copy into pinned memory on a stream of its own, behind an
-// event; what has arrived is handed on by a later Poll(). The same source serves every device type.
+// event; a later Poll() hands on what has arrived. The same source serves every device type.
 //
-// Owned by the training thread. Nothing is handed on after the destructor has begun.
+// It is owned by the training thread. Nothing is handed on after the destructor has begun.
 class HostCopier {
  public:
   using Done = std::function<void(std::vector<WireTensor>)>;
@@ -33,9 +33,9 @@ class HostCopier {
   // the wire has not.
   bool Copy(std::vector<NamedTensor> tensors, Done done);
 
-  // Hands on what has arrived; never waits.
+  // Hands on what has arrived. It never waits.
   void Poll();
-  // Waits for everything that is under way and hands it on. For the end of training.
+  // Waits for everything that is under way and hands it on, at the end of training.
   void Drain();
 
  private:

@@ -9,9 +9,9 @@
 
 namespace egeria::worker {
 
-// A source of plans without a controller: exactly which prefix is frozen from which step boundary on. For
-// tests, and for reproducing what a controller decided in another run. All ranks have the same list, so that
-// there is nothing to agree on. Immutable.
+// Gives plans without a controller: exactly which prefix is frozen from which step boundary on. It serves
+// tests, and reproduces what a controller decided in another run. All ranks have the same list, so that
+// there is nothing to agree on. It is immutable.
 class PlanSchedule {
  public:
   struct Entry {
@@ -24,7 +24,7 @@ class PlanSchedule {
   static absl::StatusOr<PlanSchedule> Make(std::vector<Entry> entries, int modules);
 
   bool empty() const { return entries_.empty(); }
-  // The prefix to apply at the boundary after `step` optimizer steps, if the schedule names that step.
+  // Returns the prefix to apply at the boundary after `step` optimizer steps, if the schedule names that step.
   std::optional<int> At(int64_t step) const;
 
  private:

@@ -1,7 +1,5 @@
 #include "worker/session/rank_link.h"
 
-#include <unistd.h>
-
 #include <cstring>
 #include <utility>
 
@@ -9,13 +7,15 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "worker/commit/committer.h"
+#include "worker/session/gradient_exchange.h"
 #include "worker/session/host_copier.h"
 #include "worker/session/request_agreement.h"
 
 namespace egeria::worker {
 namespace {
 
-// Between two attempts to answer one snapshot request: the agent had no room, or its stream was lost.
+// So many steps pass between two attempts to answer one snapshot request: the agent had no room, or its stream was
+// lost.
 constexpr int64_t kSnapshotRetrySteps = 16;
 
 // The ranks advertise what they have at every boundary while there is something to agree on or gradients are measured,
@@ -28,24 +28,10 @@ int64_t TotalBytes(const std::vector<NamedTensor>& tensors) {
   return bytes;
 }
 
-template <typename Request>
-bool IsVersion(int64_t version, const std::optional<Request>& request) {
-  return request.has_value() && request->version == version;
-}
-
-// What the controller is told of an account: nothing before a step without frozen layers has been measured.
-std::optional<AccountReport> ReportOf(const AccountTotals& account, int frozen_prefix) {
-  const auto active = account.seconds_per_step.find(0);
-  if (!account.saved_seconds.has_value() || active == account.seconds_per_step.end()) return std::nullopt;
-  const auto frozen = account.seconds_per_step.find(frozen_prefix);
-  const bool measured = frozen_prefix > 0 && frozen != account.seconds_per_step.end();
-  return AccountReport{.saved_seconds = *account.saved_seconds,
-                       .spent_seconds = account.total_spent_seconds(),
-                       .measuring_seconds = account.measuring_seconds(),
-                       .active_step_seconds = active->second,
-                       .frozen_step_seconds = measured ? frozen->second : 0,
-                       .frozen_prefix = measured ? frozen_prefix : 0};
-}
+// The requests of each kind that the controller has for this rank now.
+std::optional<SamplingRequest> Wanted(const Agent& agent, const SamplingRequest*) { return agent.sampling(); }
+std::optional<SnapshotRequest> Wanted(const Agent& agent, const SnapshotRequest*) { return agent.snapshot(); }
+std::optional<GradientRequest> Wanted(const Agent& agent, const GradientRequest*) { return agent.gradients(); }
 
 }  // namespace
 
@@ -58,7 +44,8 @@ struct RankLink::State {
         frozen_prefix(parts.frozen_prefix),
         copier(parts.device) {}
 
-  // What rides along with the commit: the step, which must be the same everywhere, the newest plan, and the requests.
+  // Takes in what the ranks have told each other with the commit: the step, which must be the same everywhere, the
+  // newest plan, and the requests.
   void Hear(const std::vector<int64_t>& minima) {
     const int64_t oldest_plan = minima[0], newest_plan = -minima[3];
     if (minima[1] != -minima[2]) steps_differ = true;
@@ -66,9 +53,9 @@ struct RankLink::State {
     agreement.Hear({minima.begin() + 4, minima.end()});
     idle = agreement.settled() && oldest_plan == newest_plan;
   }
-  // Whether to advertise at this boundary follows from their number and from what has been heard, never from what is
-  // this rank's own: ranks that are at other steps, or have applied other plans, must still do it at the same
-  // boundaries, or they would take one collective for another.
+  // Returns what this rank advertises at this boundary, if it does. Whether it does follows from the number of
+  // boundaries and from what has been heard, never from what is this rank's own: ranks that are at other steps, or have
+  // applied other plans, must still do it at the same boundaries, or they would take one collective for another.
   std::optional<std::vector<int64_t>> Advertise() {
     const bool due = boundaries++ % kIdleBoundaries == 0;
     if (idle && !due && !agreement.gradients().has_value()) return std::nullopt;
@@ -79,7 +66,7 @@ struct RankLink::State {
     return numbers;
   }
 
-  // Alone, this rank need not hear itself.
+  // The world is of one rank, which need not hear itself.
   bool alone() const { return parts.commit_group == nullptr; }
   std::optional<SamplingRequest> sampling() const {
     if (parts.agent == nullptr) return std::nullopt;
@@ -94,57 +81,119 @@ struct RankLink::State {
     if (parts.agent == nullptr) return std::nullopt;
     return alone() ? parts.agent->gradients() : agreement.gradients();
   }
-  void Send(std::optional<GradientReading> reading) {
-    if (!reading.has_value() || !IsVersion(reading->request_version, parts.agent->gradients())) return;
-    parts.agent->OfferGradients(*std::move(reading));
+
+  template <typename Request>
+  bool IsAsked(int64_t version) const {
+    if (parts.agent == nullptr) return false;
+    const std::optional<Request> wanted = Wanted(*parts.agent, static_cast<const Request*>(nullptr));
+    return wanted.has_value() && wanted->version == version;
+  }
+
+  // Copies the tensors to the host, and gives the upload with them to the agent when they have arrived. `then` is told
+  // whether the agent has queued it.
+  template <typename Kind, typename Then>
+  bool CopyAndSend(Kind upload, std::vector<NamedTensor> tensors, Then then) {
+    Agent* const agent = parts.agent.get();
+    return copier.Copy(std::move(tensors), [agent, upload = std::move(upload), then](std::vector<WireTensor> wire) {
+      Kind complete = upload;
+      complete.tensors = std::move(wire);
+      then(agent->Offer(std::move(complete)));
+    });
+  }
+
+  // Sends an upload that is like most of its kind: from the rank that is asked, with tensors if it has a place for
+  // them.
+  template <typename Kind>
+  bool Send(Kind upload, std::vector<NamedTensor> tensors) {
+    if (!IsAsked<typename Kind::Request>(upload.request_version)) return false;
+    if constexpr (requires { upload.tensors; }) {
+      const bool copying = CopyAndSend(std::move(upload), std::move(tensors), [](bool) {});
+      if (!copying) ++counted.samples_dropped;
+      return copying;
+    } else {
+      return parts.agent->Offer(std::move(upload));
+    }
+  }
+
+  bool Send(Snapshot snapshot, std::vector<NamedTensor> tensors) {
+    if (!IsAsked<SnapshotRequest>(snapshot.version) || !snapshot_open) return false;
+    // The next step changes the weights while the copy to the host may still be under way.
+    if (at::accelerator::isAccelerator(parts.device.type())) {
+      for (NamedTensor& tensor : tensors) tensor.tensor = tensor.tensor.detach().clone();
+    }
+    const int64_t bytes = TotalBytes(tensors);
+    ++snapshots_in_flight;
+    const bool copying = CopyAndSend(std::move(snapshot), std::move(tensors), [this, bytes](bool queued) {
+      --snapshots_in_flight;
+      if (queued) counted.snapshot_bytes += bytes;
+    });
+    if (!copying) --snapshots_in_flight;
+    return copying;
+  }
+
+  bool Send(GradientReading own, std::vector<NamedTensor>) {
+    const auto modules = static_cast<size_t>(parts.module_count - own.first_module.value());
+    if (own.mean_of_squares.size() != modules || own.square_of_mean.size() != modules) return false;
+    if (!own.progress.empty() && own.progress.size() != modules) return false;
+    if (alone()) {
+      SendOfAllRanks(GradientExchange::IfFinite(std::move(own)));
+    } else {
+      gradients.Offer(std::move(own));
+    }
+    return true;
+  }
+
+  void SendOfAllRanks(std::optional<GradientReading> reading) {
+    if (!reading.has_value() || !IsAsked<GradientRequest>(reading->request_version)) return;
+    parts.agent->Offer(*std::move(reading));
   }
 
   RankLinkParts parts;
   Committer committer;
   GradientExchange gradients;
-  // Asked for at the step that ended at the last boundary. Whether all ranks were at that step is known at the next
-  // one only, and only then may the exchange begin: ranks that are not would take one collective for another.
+  // The request that was due at the step that ended at the last boundary. Whether all ranks were at that step is known
+  // at the next boundary only, and only then may the exchange begin: other ranks would take one collective for another.
   std::optional<GradientRequest> gradients_due;
-  int64_t step_agreed = -1;  // where all ranks were at the same, when they last told each other
+  int64_t step_agreed = -1;  // the step of all ranks when they last told each other
   RequestAgreement agreement;
   int64_t boundaries = 0;  // so far
-  // Nothing is under way that all ranks do not have yet. Like all that is heard, the same on all of them.
+  // Nothing is under way that all ranks do not have yet. It is the same on all ranks, like all that is heard.
   bool idle = false;
   SessionTotals counted;
+  std::shared_ptr<const TimeTotals> time;  // the newest, for reports
   int64_t step;
   int frozen_prefix;
   PlanId applied = parts.applied_plan;
-  bool steps_differ = false;  // once so, for ever
-  // The last attempt to answer a snapshot request: the same on all ranks, but for what is still on its way
-  // from the device.
+  bool steps_differ = false;  // once true, it stays so
+  // The last attempt to answer a snapshot request. It is the same on all ranks, but for what is still on its way from
+  // the device.
   int64_t snapshot_version = -1;
   int64_t snapshot_step = 0;
   int snapshots_in_flight = 0;
   bool snapshot_open = false;  // the present attempt may send
-  HostCopier copier;           // last: it hands on to the above
+  HostCopier copier;           // destroyed first, as it hands on to the others
 };
 
-RankLink::RankLink(RankLinkParts parts) : pid_(getpid()), state_(std::make_unique<State>(std::move(parts))) {}
+RankLink::RankLink(RankLinkParts parts)
+    : own_(std::make_shared<State>(std::move(parts))), idle_(std::make_unique<State>(RankLinkParts())) {}
 
 RankLink::~RankLink() {
-  if (InChild()) {
-    (void)state_.release();
-    return;
-  }
   if (const absl::Status status = Stop(/*finished=*/false); !status.ok()) LogWarning(status.message());
 }
 
-bool RankLink::InChild() const { return getpid() != pid_; }
+RankLink::State& RankLink::state() const {
+  State* const own = own_.get();
+  return own != nullptr ? *own : *idle_;
+}
 
-bool RankLink::has_controller() const { return !InChild() && state_->parts.agent != nullptr; }
+bool RankLink::has_controller() const { return state().parts.agent != nullptr; }
 
 std::optional<SamplingRequest> RankLink::SamplingFor(int64_t step) const {
-  if (InChild()) return std::nullopt;
-  const std::optional<SamplingRequest> wanted = state_->sampling();
+  const std::optional<SamplingRequest> wanted = state().sampling();
   if (!wanted.has_value() || wanted->interval_steps < 1 || step % wanted->interval_steps != 0) return std::nullopt;
   // A request for a module that has been frozen since tells nothing, nor does one for a module unknown here.
   const int64_t module = wanted->module.value(), first = wanted->first_module.value();
-  if (first < 0 || first > module || module < state_->frozen_prefix || module >= state_->parts.module_count ||
+  if (first < 0 || first > module || module < state().frozen_prefix || module >= state().parts.module_count ||
       wanted->batch_size < 2) {
     return std::nullopt;
   }
@@ -152,8 +201,7 @@ std::optional<SamplingRequest> RankLink::SamplingFor(int64_t step) const {
 }
 
 std::optional<SnapshotRequest> RankLink::SnapshotWanted(int64_t step) {
-  if (InChild()) return std::nullopt;
-  State& state = *state_;
+  State& state = this->state();
   const std::optional<SnapshotRequest> wanted = state.snapshot();
   if (!wanted.has_value()) return std::nullopt;
   if (wanted->version == state.snapshot_version && step < state.snapshot_step + kSnapshotRetrySteps) {
@@ -168,100 +216,35 @@ std::optional<SnapshotRequest> RankLink::SnapshotWanted(int64_t step) {
 }
 
 bool RankLink::IsAsked(const SamplingRequest& request) const {
-  return has_controller() && IsVersion(request.version, state_->parts.agent->sampling());
+  return state().IsAsked<SamplingRequest>(request.version);
 }
 
 bool RankLink::IsAsked(const SnapshotRequest& request) const {
-  return has_controller() && IsVersion(request.version, state_->parts.agent->snapshot());
+  return state().IsAsked<SnapshotRequest>(request.version);
 }
 
 bool RankLink::IsAsked(const GradientRequest& request) const {
-  return has_controller() && IsVersion(request.version, state_->parts.agent->gradients());
+  return state().IsAsked<GradientRequest>(request.version);
 }
 
 std::optional<GradientRequest> RankLink::GradientsFor(int64_t step) const {
-  if (InChild()) return std::nullopt;
-  const std::optional<GradientRequest> wanted = state_->gradient_request();
+  const std::optional<GradientRequest> wanted = state().gradient_request();
   if (!wanted.has_value() || wanted->interval_steps < 1 || step % wanted->interval_steps != 0) return std::nullopt;
   const int64_t first = wanted->first_module.value();
-  if (first < 0 || first >= state_->parts.module_count) return std::nullopt;
+  if (first < 0 || first >= state().parts.module_count) return std::nullopt;
   return wanted;
 }
 
-bool RankLink::OfferGradients(const GradientRequest& request, int64_t step, GradientSquares own) {
+bool RankLink::Offer(Upload upload, std::vector<NamedTensor> tensors) {
   if (!has_controller()) return false;
-  State& state = *state_;
-  const size_t modules = static_cast<size_t>(state.parts.module_count - request.first_module.value());
-  if (own.mean_of_squares.size() != modules || own.square_of_mean.size() != modules) return false;
-  if (!own.progress.empty() && own.progress.size() != modules) return false;
-  if (state.alone()) {
-    state.Send(GradientExchange::Alone(request, step, std::move(own)));
-  } else {
-    state.gradients.Offer(request, step, std::move(own));
-  }
-  return true;
+  const auto send = [&](auto& content) { return state().Send(std::move(content), std::move(tensors)); };
+  return std::visit(send, upload);
 }
 
-bool RankLink::OfferSample(const SamplingRequest& request, int64_t step, std::vector<NamedTensor> inputs,
-                           const at::Tensor& compared) {
-  if (!IsAsked(request)) return false;
-  Sample header;
-  header.module = request.module;
-  header.first_module = request.first_module;
-  header.step = step;
-  header.request_version = request.version;
-  inputs.push_back({request.metric == ActivationMetric::kSpLoss ? "gram" : "output", compared});
-  Agent* const agent = state_->parts.agent.get();
-  const bool copying = state_->copier.Copy(std::move(inputs), [agent, header](std::vector<WireTensor> tensors) {
-    Sample sample = header;
-    sample.tensors = std::move(tensors);
-    agent->OfferSample(std::move(sample));
-  });
-  if (!copying) ++state_->counted.samples_dropped;
-  return copying;
-}
-
-bool RankLink::OfferReading(const SamplingRequest& request, int64_t step, double plasticity) {
-  if (!IsAsked(request)) return false;
-  Reading reading;
-  reading.module = request.module;
-  reading.step = step;
-  reading.request_version = request.version;
-  reading.plasticity = plasticity;
-  return state_->parts.agent->OfferReading(reading);
-}
-
-bool RankLink::OfferSnapshot(const SnapshotRequest& request, ModuleIndex module, int64_t step,
-                             std::vector<NamedTensor> tensors) {
-  if (!IsAsked(request) || !state_->snapshot_open) return false;
-  // The next step changes the weights while the copy to the host may still be under way.
-  if (at::accelerator::isAccelerator(state_->parts.device.type())) {
-    for (NamedTensor& tensor : tensors) tensor.tensor = tensor.tensor.detach().clone();
-  }
-  Snapshot header;
-  header.module = module;
-  header.step = step;
-  header.version = request.version;
-  const int64_t bytes = TotalBytes(tensors);
-  State* const state = state_.get();
-  ++state->snapshots_in_flight;
-  const bool copying = state->copier.Copy(std::move(tensors), [state, header, bytes](std::vector<WireTensor> wire) {
-    --state->snapshots_in_flight;
-    Snapshot snapshot = header;
-    snapshot.tensors = std::move(wire);
-    if (state->parts.agent->OfferSnapshot(std::move(snapshot))) state->counted.snapshot_bytes += bytes;
-  });
-  if (!copying) --state->snapshots_in_flight;
-  return copying;
-}
-
-void RankLink::Poll() {
-  if (!InChild()) state_->copier.Poll();
-}
+void RankLink::Poll() { state().copier.Poll(); }
 
 absl::StatusOr<std::optional<Plan>> RankLink::Commit(int64_t step) {
-  if (InChild()) return std::nullopt;
-  State& state = *state_;
+  State& state = this->state();
   state.step = step;
   const Agent* const agent = state.parts.agent.get();
   if (agent == nullptr) {
@@ -271,7 +254,7 @@ absl::StatusOr<std::optional<Plan>> RankLink::Commit(int64_t step) {
     return Plan{.frozen_prefix = *prefix, .reason = "plan schedule"};
   }
   EGERIA_ASSIGN_OR_RETURN(std::optional<GradientReading> reading, state.gradients.Finish(state.parts.limits));
-  state.Send(std::move(reading));
+  state.SendOfAllRanks(std::move(reading));
   const std::optional<GradientRequest> due = GradientsFor(step);
   bool advertised = false;
   const auto riders = [&](const std::vector<int64_t>& minima) {
@@ -285,7 +268,7 @@ absl::StatusOr<std::optional<Plan>> RankLink::Commit(int64_t step) {
     if (state.gradients_due.has_value()) {
       EGERIA_RETURN_IF_ERROR(state.gradients.Begin(*state.gradients_due, state.step_agreed));
     }
-    state.gradients_due = advertised ? due : std::nullopt;  // not so: the request has just been withdrawn
+    state.gradients_due = advertised ? due : std::nullopt;  // the request may just have been withdrawn
   }
   if (state.steps_differ) {
     return NamedError(absl::StatusCode::kFailedPrecondition, "STEPS_DIFFER",
@@ -304,12 +287,11 @@ absl::StatusOr<std::optional<Plan>> RankLink::Commit(int64_t step) {
   return plan;
 }
 
-PlanId RankLink::applied_plan() const { return InChild() ? PlanId() : state_->applied; }
+PlanId RankLink::applied_plan() const { return state().applied; }
 
 void RankLink::Report(int64_t step, const at::Tensor& loss, const std::vector<double>& learning_rates,
                       int frozen_prefix, int zero_lr_prefix) {
-  if (InChild()) return;
-  State& state = *state_;
+  State& state = this->state();
   state.step = step;
   state.frozen_prefix = frozen_prefix;
   if (Agent* const agent = state.parts.agent.get(); agent != nullptr) {
@@ -319,7 +301,7 @@ void RankLink::Report(int64_t step, const at::Tensor& loss, const std::vector<do
     report.zero_lr_prefix = zero_lr_prefix;
     report.frozen_prefix = frozen_prefix;
     report.applied_plan = state.applied;
-    report.account = ReportOf(state.counted.account, frozen_prefix);
+    report.time = state.time;
     // The loss may not have been computed yet; the report waits for it, the training thread does not.
     const bool copying =
         loss.defined() && loss.numel() == 1 &&
@@ -334,38 +316,35 @@ void RankLink::Report(int64_t step, const at::Tensor& loss, const std::vector<do
 }
 
 void RankLink::RecordSwitch(bool unfreeze, bool identical) {
-  if (InChild()) return;
-  ++(unfreeze ? state_->counted.unfreezes : state_->counted.freezes);
-  if (!identical) ++state_->counted.checksum_mismatches;
+  ++(unfreeze ? state().counted.unfreezes : state().counted.freezes);
+  if (!identical) ++state().counted.checksum_mismatches;
 }
 
-void RankLink::RecordDroppedSample() {
-  if (!InChild()) ++state_->counted.samples_dropped;
-}
+void RankLink::RecordUndoneSwitch() { ++state().counted.switches_undone; }
+
+void RankLink::RecordDroppedSample() { ++state().counted.samples_dropped; }
 
 void RankLink::SetModelTotals(double frozen_share, int64_t bytes_reduced) {
-  if (InChild()) return;
-  state_->counted.frozen_share = frozen_share;
-  state_->counted.bytes_reduced = bytes_reduced;
+  state().counted.frozen_share = frozen_share;
+  state().counted.bytes_reduced = bytes_reduced;
 }
 
-void RankLink::SetAccount(AccountTotals totals) {
-  if (!InChild()) state_->counted.account = std::move(totals);
+void RankLink::SetAccount(TimeTotals totals) {
+  State& state = this->state();
+  state.time = std::make_shared<TimeTotals>(totals);
+  state.counted.account = std::move(totals);
 }
 
-void RankLink::SetCacheTotals(CacheTotals totals) {
-  if (!InChild()) state_->counted.cache = std::move(totals);
-}
+void RankLink::SetCacheTotals(CacheTotals totals) { state().counted.cache = std::move(totals); }
 
 AgentCounters RankLink::counters() const {
-  return has_controller() ? state_->parts.agent->counters() : AgentCounters();
+  return has_controller() ? state().parts.agent->counters() : AgentCounters();
 }
 
 SessionTotals RankLink::totals() const {
-  if (InChild()) return {};
-  SessionTotals totals = state_->counted;
-  totals.steps = state_->step;
-  totals.frozen_prefix = state_->frozen_prefix;
+  SessionTotals totals = state().counted;
+  totals.steps = state().step;
+  totals.frozen_prefix = state().frozen_prefix;
   const AgentCounters counters = this->counters();
   totals.samples_sent = counters.samples_sent;
   totals.samples_dropped += counters.samples_dropped;
@@ -376,14 +355,14 @@ SessionTotals RankLink::totals() const {
 }
 
 absl::Status RankLink::Stop(bool finished, std::chrono::milliseconds patience) {
-  if (InChild()) return absl::OkStatus();
-  absl::Status status = state_->committer.Stop(patience);
-  // What did not end in time will not end at all.
+  State& state = this->state();
+  absl::Status status = state.committer.Stop(patience);
+  // A collective that did not end in time will not end at all.
   const std::chrono::milliseconds left = status.ok() ? patience : std::chrono::milliseconds(1);
-  status.Update(state_->gradients.Stop({state_->parts.limits.interrupted, left}));
-  if (state_->parts.agent != nullptr) {
-    state_->copier.Drain();
-    state_->parts.agent->Stop(finished);
+  status.Update(state.gradients.Stop({state.parts.limits.interrupted, left}));
+  if (state.parts.agent != nullptr) {
+    state.copier.Drain();
+    state.parts.agent->Stop(finished);
   }
   return status;
 }

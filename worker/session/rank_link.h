@@ -1,8 +1,6 @@
 #ifndef EGERIA_WORKER_SESSION_RANK_LINK_H_
 #define EGERIA_WORKER_SESSION_RANK_LINK_H_
 
-#include <sys/types.h>
-
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -13,21 +11,21 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
+#include "common/thread/fork_guard.h"
 #include "worker/agent/agent.h"
 #include "worker/commit/process_group.h"
 #include "worker/commit/wait.h"
 #include "worker/freeze/named_tensor.h"
-#include "worker/session/gradient_exchange.h"
 #include "worker/session/plan_schedule.h"
 #include "worker/session/session_metrics.h"
 
 namespace egeria::worker {
 
-// What a rank link is made of.
+// The parts of a rank link.
 struct RankLinkParts {
-  std::unique_ptr<Agent> agent;  // null: no controller, no samples
+  std::unique_ptr<Agent> agent;  // null: there is no controller, and nothing is uploaded
   PlanSchedule plans;            // used where there is no agent
-  ProcessGroupPtr commit_group;  // gloo, of its own; null for a world of one
+  ProcessGroupPtr commit_group;  // a group over gloo that nobody else uses; null for a world of one
   c10::Device device = c10::kCPU;
   int module_count = 0;
   SessionMetrics* metrics = nullptr;  // outlives the link
@@ -35,7 +33,7 @@ struct RankLinkParts {
   int64_t step = 0;
   int frozen_prefix = 0;
   PlanId applied_plan;
-  WaitLimits limits;  // of every wait for other ranks
+  WaitLimits limits;  // these hold for every wait for other ranks
 };
 
 // One rank's tie to the controller and to the other ranks, whatever its model is made of: what to sample and
@@ -44,9 +42,9 @@ struct RankLinkParts {
 //
 //   sampling = link.SamplingFor(step);             // step: the number of the one under way, from 1
 //   ... forward, backward, the optimizer's step; link.Poll() ...
-//   if (sampling) link.OfferSample(*sampling, step, inputs, gram);
-//   if (auto gradients = link.GradientsFor(step)) link.OfferGradients(*gradients, step, squares);
-//   if (auto wanted = link.SnapshotWanted(step)) link.OfferSnapshot(*wanted, module, step, weights);
+//   if (sampling) link.Offer(SampleOf(*sampling, step), inputs_and_gram);
+//   if (auto gradients = link.GradientsFor(step)) link.Offer(GradientReading{...});
+//   if (auto wanted = link.SnapshotWanted(step)) link.Offer(Snapshot{module, step, wanted->version}, weights);
 //   if (plan = link.Commit(step)) { apply it; link.RecordSwitch(...); }
 //   link.Report(step, loss, learning_rates, frozen_prefix);
 //
@@ -59,58 +57,54 @@ class RankLink {
 
   bool has_controller() const;
 
-  // What all ranks are to sample at this step: the same on all of them, so that a probe may be a collective.
-  // None for a module that is frozen or unknown, nor for fewer than two samples.
+  // The answer to "What are all ranks to sample at this step?" is the same on all of them, so that a probe may be a
+  // collective. Nobody samples a module that is frozen or unknown, nor fewer than two samples.
   std::optional<SamplingRequest> SamplingFor(int64_t step) const;
-  // What all ranks are to take a snapshot of now: the same on all of them. The same request comes again after
-  // some steps while it has not been answered (no room, or a broken stream). Counts as an attempt to answer.
+  // The answer to "What are all ranks to take a snapshot of now?" is the same on all of them, too. A request comes
+  // again after some steps while it has not been answered (no room, or a broken stream). Each call that gives a request
+  // counts as an attempt to answer it.
   std::optional<SnapshotRequest> SnapshotWanted(int64_t step);
-  // Whether the controller has asked this rank for the result; others need not compute what is no collective.
+  // The controller has asked this rank for the result; other ranks need not compute what is no collective.
   bool IsAsked(const SamplingRequest& request) const;
   bool IsAsked(const SnapshotRequest& request) const;
   bool IsAsked(const GradientRequest& request) const;
-  // Of which modules all ranks are to tell the gradients of this step: the same on all of them.
+  // The answer to "Of which modules are all ranks to tell the gradients?" is the same on all of them, too.
   std::optional<GradientRequest> GradientsFor(int64_t step) const;
 
-  // Sends a sample: the inputs of first_module and what the metric compares of module's output, in float32, as they are
-  // at this point of the current stream; not to be changed in place afterwards. False, and counted as
-  // dropped, if there is no room now; false for a rank that is not asked.
-  bool OfferSample(const SamplingRequest& request, int64_t step, std::vector<NamedTensor> inputs,
-                   const at::Tensor& compared);
-  // Sends what a probe of a module with a local reference gave: the distance. False if there is no room now, and
-  // for a rank that is not asked.
-  bool OfferReading(const SamplingRequest& request, int64_t step, double plasticity);
-  // Tells what this rank knows of the gradients of `step`, of the modules asked for, before Commit(step). What all
-  // ranks know together is sent by the one that is asked, two steps later; alone a rank sends at once. False if it
-  // cannot be used. A rank that offers nothing does not hold up the others; there is no reading then.
-  bool OfferGradients(const GradientRequest& request, int64_t step, GradientSquares own);
-  // Sends the weights of one module, as they are at this point of the current stream; they may be changed
-  // afterwards. None of a module with a local reference. False if it cannot be sent, or an earlier attempt is
-  // still on its way from the device.
-  bool OfferSnapshot(const SnapshotRequest& request, ModuleIndex module, int64_t step,
-                     std::vector<NamedTensor> tensors);
-  // Hands on what has arrived from the device; never waits. Once a step.
+  // Sends an upload, if the controller has asked this rank for it and there is room now; returns whether it is on its
+  // way. `tensors`, on the training device, become those of the upload, with the values that they have at this point of
+  // the current stream.
+  //
+  // A Sample takes inputs and, last, what the metric compares, in float32; they must not be changed in place
+  // afterwards. A Snapshot takes weights, which may be changed afterwards; there is no room for it while an earlier
+  // attempt is still on its way from the device. A GradientReading says what this rank knows of a step, is offered
+  // before Commit(step) by every rank that knows something, and must be about all modules from first_module on. The
+  // rank that is asked sends what all ranks know together, two steps later; alone a rank sends at once. A rank that
+  // offers none does not hold up the others; there is no reading then.
+  bool Offer(Upload upload, std::vector<NamedTensor> tensors = {});
+  // Hands on what has arrived from the device, and never waits. It is called once a step.
   void Poll();
 
-  // The plan to apply at the boundary after `step`, on all ranks the same. To be called at every step.
+  // Returns the plan to apply at the boundary after `step`, which is the same on all ranks. It is called at every step.
   // Errors: those of Committer::Tick(); INTERNAL [PLAN_LOST] a committed plan cannot be found;
   // FAILED_PRECONDITION [STEPS_DIFFER], on all ranks, once they have told each other that a rank was at another step.
   absl::StatusOr<std::optional<Plan>> Commit(int64_t step);
   // The plan in force.
   PlanId applied_plan() const;
 
-  // Tells the controller about the step, when `loss`, a scalar of any device, has been computed; and brings
-  // the metrics up to date. What is not one number (an undefined tensor, say) is no loss. `zero_lr_prefix` as StepReport
-  // has it.
+  // Tells the controller about the step, when `loss`, a scalar of any device, has been computed; and brings the metrics
+  // up to date. A tensor that is not one number (an undefined one, say) is no loss. StepReport explains
+  // `zero_lr_prefix`.
   void Report(int64_t step, const at::Tensor& loss, const std::vector<double>& learning_rates, int frozen_prefix,
               int zero_lr_prefix = 0);
 
-  // For the totals.
+  // These are counted for the totals.
   void RecordSwitch(bool unfreeze, bool identical);
+  void RecordUndoneSwitch();
   void RecordDroppedSample();
   void SetModelTotals(double frozen_share, int64_t bytes_reduced);
-  // For the controller, too, with the next Report().
-  void SetAccount(AccountTotals totals);
+  // The next Report() tells the controller of it, too.
+  void SetAccount(TimeTotals totals);
   void SetCacheTotals(CacheTotals totals);
   SessionTotals totals() const;
   AgentCounters counters() const;
@@ -122,10 +116,11 @@ class RankLink {
 
  private:
   struct State;
-  bool InChild() const;
+  // In a forked child: a link without a controller and without other ranks, for which there is nothing to do.
+  State& state() const;
 
-  const pid_t pid_;
-  std::unique_ptr<State> state_;
+  const ForkGuard<State> own_;
+  const std::unique_ptr<State> idle_;
 };
 
 }  // namespace egeria::worker

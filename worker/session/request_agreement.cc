@@ -8,7 +8,7 @@
 namespace egeria::worker {
 namespace {
 
-// Larger than any content, so that it vanishes in a minimum.
+// This is larger than any content, so that it vanishes in a minimum.
 constexpr int64_t kNothing = std::numeric_limits<int64_t>::max();
 
 }  // namespace
@@ -23,7 +23,7 @@ void RequestAgreement::Topic<size>::Advertise(int64_t version, const Content& ow
 
 template <size_t size>
 void RequestAgreement::Topic<size>::Hear(const int64_t** in) {
-  const int64_t of_content = newest;  // what the content that now comes was advertised for
+  const int64_t of_content = newest;  // the version for which the content that now comes was advertised
   newest = -*(*in)++;
   const int64_t* const numbers = *in;
   *in += size;

@@ -22,19 +22,19 @@ namespace egeria::worker {
 //
 // A rank that holds an older version than another (its line to the controller is cut) does not stand in the way.
 //
-// Pure; owned by the training thread.
+// It is pure, and owned by the training thread.
 class RequestAgreement {
  public:
-  // What this rank is asked now, as numbers for the next tick.
+  // Returns what this rank is asked now, as numbers for the next tick.
   std::vector<int64_t> Advertise(const std::optional<SamplingRequest>& sampling,
                                  const std::optional<SnapshotRequest>& snapshot,
                                  const std::optional<GradientRequest>& gradients) const;
-  // The minima of what all ranks advertised last. The next Advertise() comes after it.
+  // Takes the minima of what all ranks advertised last. The next Advertise() comes after it.
   void Hear(const std::vector<int64_t>& minima);
 
-  // Whether every rank has all that was last advertised.
+  // Returns whether every rank has all that was last advertised.
   bool settled() const { return sampling_.settled() && snapshot_.settled() && gradients_.settled(); }
-  // In force on all ranks.
+  // These requests are in force on all ranks.
   std::optional<SamplingRequest> sampling() const;
   std::optional<SnapshotRequest> snapshot() const;
   std::optional<GradientRequest> gradients() const;
@@ -42,7 +42,7 @@ class RequestAgreement {
  private:
   static constexpr int64_t kNoVersion = -1;
 
-  // One kind of request, with `size` numbers of content.
+  // An Item is one kind of request, with `size` numbers of content.
   template <size_t size>
   struct Topic {
     using Content = std::array<int64_t, size>;
@@ -50,7 +50,7 @@ class RequestAgreement {
     void Hear(const int64_t** in);
     bool settled() const { return newest == agreed.value_or(kNoVersion); }
 
-    int64_t newest = kNoVersion;  // that any rank advertised last
+    int64_t newest = kNoVersion;  // the newest version that any rank advertised last
     std::optional<int64_t> agreed;
     Content content{};
   };

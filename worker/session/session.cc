@@ -7,14 +7,12 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "worker/commit/parameter_checksum.h"
+#include "worker/commit/rank_change.h"
 #include "worker/commit/torch_status.h"
 #include "worker/session/probe.h"
 
 namespace egeria::worker {
 namespace {
-
-// How often the metrics and the controller learn of the account.
-constexpr int64_t kAccountEvery = 16;
 
 RankLinkParts LinkParts(SessionParts* parts) {
   RankLinkParts link;
@@ -67,18 +65,18 @@ void Session::BeginStep() {
   reducer_->BeforeForward();
   captured_.reset();
   sampling_ = link_.SamplingFor(step_ + 1);
-  // Its probe is no collective: those who are not asked for it need not take part.
+  // The probe is no collective, so ranks that are not asked for it need not take part.
   if (sampling_.has_value() && !link_.IsAsked(*sampling_)) sampling_.reset();
   meter_.reset();
   gradients_ = link_.GradientsFor(step_ + 1);
   if (!gradients_.has_value()) return;
-  const Account::Spending spending(&account_, spent_on::kGradients);
+  const TimeLedger::Spending spending(&account_, spent_on::kGradients);
   meter_ = std::make_unique<GradientMeter>(freezer_, group_, *gradients_);
 }
 
 at::Tensor Session::Forward(at::Tensor input, const BatchSamples* samples) {
   if (meter_ != nullptr) {
-    const Account::Spending spending(&account_, spent_on::kGradients);
+    const TimeLedger::Spending spending(&account_, spent_on::kGradients);
     meter_->BeforeForward(input);
   }
   return RunModules(std::move(input), samples);
@@ -87,13 +85,14 @@ at::Tensor Session::Forward(at::Tensor input, const BatchSamples* samples) {
 void Session::AfterBackward(const LossOfRows& loss) {
   if (meter_ == nullptr) return;
   account_.Add(spent_on::kGradients, meter_->backward_seconds());
-  const Account::Spending spending(&account_, spent_on::kGradients);
-  absl::StatusOr<GradientSquares> squares = meter_->Measure(loss);
+  const TimeLedger::Spending spending(&account_, spent_on::kGradients);
+  absl::StatusOr<GradientReading> reading = meter_->Measure(loss);
   meter_.reset();
-  if (squares.ok()) {
-    link_.OfferGradients(*gradients_, step_ + 1, *std::move(squares));
+  if (reading.ok()) {
+    reading->step = step_ + 1;
+    link_.Offer(*std::move(reading));
   } else if (!std::exchange(gradients_failed_, true)) {
-    LogWarning("a step tells nothing of its gradients: ", squares.status().message());
+    LogWarning("a step tells nothing of its gradients: ", reading.status().message());
   }
 }
 
@@ -102,7 +101,7 @@ at::Tensor Session::RunModules(at::Tensor input, const BatchSamples* samples) {
   const int frozen = freezer_->frozen_prefix();
   const bool gradients = at::GradMode::is_enabled();
   int first = 0;
-  // What is captured inside the prefix has to be computed.
+  // An input that is captured inside the frozen prefix has to be computed.
   const bool inside =
       sampling_.has_value() && sampling_->first_module.value() > 0 && sampling_->first_module.value() < frozen;
   if (frozen_forward_ != nullptr && frozen_forward_->has_prefix() && samples != nullptr && !inside) {
@@ -119,33 +118,33 @@ at::Tensor Session::RunModules(at::Tensor input, const BatchSamples* samples) {
 }
 
 void Session::Capture(const at::Tensor& input) {
-  const Account::Spending spending(&account_, spent_on::kProbes);
+  const TimeLedger::Spending spending(&account_, spent_on::kProbes);
   if (input.size(0) < sampling_->batch_size) {
     if (!std::exchange(small_batch_told_, true)) {
       LogWarning("a batch of ", input.size(0), " samples gives no reading: ", sampling_->batch_size, " are asked for");
     }
     return;
   }
-  // A copy: what follows may change its input in place, and the whole batch need not stay alive.
+  // The input is copied, since what follows may change it in place, and the whole batch need not stay alive.
   captured_ = input.detach().narrow(0, 0, sampling_->batch_size).clone();
 }
 
-absl::Status Session::EndStep(const at::Tensor& loss, const std::vector<double>& learning_rates) {
+absl::Status Session::EndStep(const at::Tensor& loss, const std::vector<double>& learning_rates, int zero_lr_prefix) {
   ++step_;
   AccountForCache();
   account_.EndStep(freezer_->frozen_prefix(), freezer_->frozen_share());
-  const Account::Spending spending(&account_, spent_on::kHooks);
+  const TimeLedger::Spending spending(&account_, spent_on::kHooks);
   link_.Poll();
   Probe();
   AnswerSnapshotRequest();
   EGERIA_RETURN_IF_ERROR(CommitAndSwitch());
   link_.SetModelTotals(freezer_->frozen_share(), reducer_->bytes_reduced());
   if (frozen_forward_ != nullptr) link_.SetCacheTotals(frozen_forward_->totals());
-  if (step_ % kAccountEvery == 0) {
+  if (step_ % kTotalsEvery == 0) {
     account_.SetElsewhere(spent_on::kReference, link_.counters().reference_seconds);
     link_.SetAccount(account_.totals());
   }
-  link_.Report(step_, loss, learning_rates, freezer_->frozen_prefix());
+  link_.Report(step_, loss, learning_rates, freezer_->frozen_prefix(), zero_lr_prefix);
   return absl::OkStatus();
 }
 
@@ -158,12 +157,12 @@ void Session::AccountForCache() {
 
 void Session::Probe() {
   if (!sampling_.has_value() || !captured_.defined()) return;
-  const Account::Spending spending(&account_, spent_on::kProbes);
+  const TimeLedger::Spending spending(&account_, spent_on::kProbes);
   const at::Tensor input = std::exchange(captured_, at::Tensor());
   try {
     const at::Tensor compared = worker::Probe(freezer_->modules(), sampling_->first_module.value(),
                                               sampling_->module.value(), input, sampling_->metric);
-    link_.OfferSample(*sampling_, step_, {{"input", input}}, compared);
+    link_.Offer(SampleOf(*sampling_, step_), {{"input", input}, {"compared", compared}});
   } catch (const std::exception& error) {
     link_.RecordDroppedSample();
     if (!std::exchange(probe_failed_, true)) {
@@ -176,39 +175,67 @@ void Session::Probe() {
 void Session::AnswerSnapshotRequest() {
   const std::optional<SnapshotRequest> wanted = link_.SnapshotWanted(step_);
   if (!wanted.has_value() || wanted->module.value() >= static_cast<int64_t>(snapshot_tensors_.size())) return;
-  const Account::Spending spending(&account_, spent_on::kSnapshots);
+  const TimeLedger::Spending spending(&account_, spent_on::kSnapshots);
   for (ModuleIndex module = wanted->first_module; module <= wanted->module; module = module.next()) {
-    link_.OfferSnapshot(*wanted, module, step_, snapshot_tensors_[module.value()]);
+    link_.Offer(Snapshot{module, step_, wanted->version}, snapshot_tensors_[module.value()]);
   }
 }
 
 absl::Status Session::CommitAndSwitch() {
   std::optional<Plan> plan;
   {
-    const Account::Spending spending(&account_, spent_on::kAgreement);
+    const TimeLedger::Spending spending(&account_, spent_on::kAgreement);
     EGERIA_ASSIGN_OR_RETURN(plan, link_.Commit(step_));
   }
   return plan.has_value() ? SwitchTo(plan->frozen_prefix, plan->id) : absl::OkStatus();
 }
 
 absl::Status Session::SwitchTo(int prefix, PlanId plan) {
-  if (prefix == freezer_->frozen_prefix()) return absl::OkStatus();
-  const Account::Spending spending(&account_, spent_on::kSwitches);
+  const int before = freezer_->frozen_prefix();
+  if (prefix == before || switches_ended_) return absl::OkStatus();
+  const TimeLedger::Spending spending(&account_, spent_on::kSwitches);
   account_.Disturb();
   try {
-    reducer_->SyncBuffers();  // what freezes now is to be the same everywhere
+    // What freezes now must be the same everywhere. Each forward pass begins with the same collective, so that a rank
+    // that cannot take part in it could not train either.
+    reducer_->SyncBuffers();
   } catch (const std::exception& error) {
     return NamedError(absl::StatusCode::kUnavailable, "REDUCER_FAILED", MessageOf(error));
   }
-  EGERIA_ASSIGN_OR_RETURN(const ModuleFreezer::Change change, freezer_->Apply(prefix));
-  EGERIA_RETURN_IF_ERROR(RebuildReducer());
+  const absl::Status changed = ChangePrefix(prefix);
+  if (absl::IsAborted(changed)) {
+    switches_ended_ = true;
+    link_.RecordUndoneSwitch();
+    LogWarning(prefix, " layer modules cannot be frozen, so ", before, " stay so: ", changed.message());
+    return absl::OkStatus();
+  }
+  EGERIA_RETURN_IF_ERROR(changed);
   FollowPrefix();
   EGERIA_ASSIGN_OR_RETURN(const bool identical, RanksIdentical());
-  link_.RecordSwitch(change.unfreezes(), identical);
+  const bool unfreezes = prefix < before;
+  link_.RecordSwitch(unfreezes, identical);
   if (!identical) {
     LogError("step ", step_, ": the ranks' parameters differ after a switch to frozen prefix ", prefix);
   }
-  switches_.push_back({step_, change.unfreezes(), prefix, identical, plan});
+  switches_.push_back({step_, unfreezes, prefix, identical, plan});
+  return absl::OkStatus();
+}
+
+absl::Status Session::ChangePrefix(int prefix) {
+  const int before = freezer_->frozen_prefix();
+  GradientReducer::Prepared reducer;
+  RankChange change;
+  change.apply = [&]() -> absl::Status {
+    EGERIA_RETURN_IF_ERROR(freezer_->Apply(prefix).status());
+    EGERIA_ASSIGN_OR_RETURN(reducer, reducer_->Prepare(freezer_->active_parameters(), freezer_->active_buffers()));
+    return absl::OkStatus();
+  };
+  change.undo = [&] {
+    reducer = GradientReducer::Prepared();
+    freezer_->TakeBack(before);
+  };
+  EGERIA_RETURN_IF_ERROR(ChangeAllOrNone(group_, change));
+  reducer_->Use(std::move(reducer));
   return absl::OkStatus();
 }
 

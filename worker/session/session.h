@@ -10,10 +10,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
+#include "worker/accounting/time_ledger.h"
 #include "worker/agent/agent.h"
 #include "worker/freeze/gradient_reducer.h"
 #include "worker/freeze/module_freezer.h"
-#include "worker/session/account.h"
 #include "worker/session/frozen_forward.h"
 #include "worker/session/gradient_meter.h"
 #include "worker/session/plan_schedule.h"
@@ -22,46 +22,47 @@
 
 namespace egeria::worker {
 
-// One change of the frozen prefix.
+// A Switch is one change of the frozen prefix.
 struct Switch {
   int64_t step = 0;  // optimizer steps done when it took effect
   bool unfreeze = false;
   int frozen_prefix = 0;
   bool ranks_identical = false;
-  PlanId plan;  // 0: of a PlanSchedule
+  PlanId plan;  // 0 if a PlanSchedule asked for it
 };
 
-// What a session is made of. `freezer` and `reducer` belong to the caller and outlive it.
+// A session is made of these. `freezer` and `reducer` belong to the caller and outlive it.
 struct SessionParts {
   ModuleFreezer* freezer = nullptr;
   GradientReducer* reducer = nullptr;
-  std::unique_ptr<Agent> agent;  // null: no controller, no samples
+  std::unique_ptr<Agent> agent;  // null without a controller: there are no samples then
   PlanSchedule plans;            // used where there is no agent
-  ProcessGroupPtr commit_group;  // gloo, of its own; null for a world of one
-  // What a snapshot of each module consists of: the weights that its graph names.
+  ProcessGroupPtr commit_group;  // a gloo group of its own; null for a world of one
+  // A snapshot of each module consists of the weights that its graph names.
   std::vector<std::vector<NamedTensor>> snapshot_tensors;
   c10::Device device = c10::kCPU;
   SessionMetrics* metrics = nullptr;
-  std::unique_ptr<FrozenForward> frozen_forward;  // null: what is frozen is computed in each pass
-  // Restored from a checkpoint.
+  std::unique_ptr<FrozenForward> frozen_forward;  // null: each pass computes what is frozen
+  // A checkpoint gives these three.
   int64_t step = 0;
   int frozen_prefix = 0;
   PlanId applied_plan;
 };
 
 // Ties a training loop to Egeria: samples the frontmost active module, answers snapshot requests, and
-// applies plans at step boundaries, on all ranks at the same one.
+// applies plans at step boundaries, on all ranks at the same one. A switch happens on all ranks or on none; after one
+// that could not be made nothing freezes or unfreezes any more, and the training goes on.
 //
 //   for (;;) {
 //     session->BeginStep();
 //     loss = LossOf(session->Forward(input), 0, batch_size);
 //     session->BeforeBackward(loss); loss.backward();
 //     session->AfterBackward(LossOf); optimizer.step();
-//     session->EndStep(loss, {learning_rate});   // optimizer.zero_grad() before or after
+//     session->EndStep(loss, {learning_rate});   // optimizer.zero_grad() may come before or after it
 //   }
 //
-// Owned by the training thread, which never waits here for the network, the controller or the disk; where it
-// waits it is for other ranks, as its own gradients do. Stop() ends it; the destructor calls it.
+// It is owned by the training thread, which never waits here for the network, the controller or the disk. Where the
+// thread waits it is for other ranks, as its own gradients do. Stop() ends it; the destructor calls it.
 class Session {
  public:
   // Freezes what the checkpoint had frozen and builds the reducer.
@@ -72,44 +73,45 @@ class Session {
   // Starts the step that will be number step() + 1: decides whether it is sampled.
   void BeginStep();
   // Runs all layer modules, frozen ones without recording gradients. Exceptions of torch pass through.
-  // `samples`: which they are, so that frozen modules may be skipped; null: not known.
+  // `samples` tells which samples they are, so that frozen modules may be skipped; null: nobody knows.
   at::Tensor Forward(at::Tensor input, const BatchSamples* samples = nullptr);
-  // Whether it helps to tell the samples of the batches to come, the next one first.
+  // Returns whether it helps to tell the samples of the batches to come, the next one first.
   bool ExpectsBatches() const { return frozen_forward_ != nullptr && frozen_forward_->in_use(); }
   void Expect(const std::vector<std::vector<uint64_t>>& batches) { frozen_forward_->Expect(batches); }
   void BeforeBackward(const at::Tensor& loss) { reducer_->BeforeBackward(loss); }
-  // Before the optimizer's step: measures the gradients, where that is asked for. What fails is said once.
+  // Measures the gradients where that is asked for, before the optimizer's step. A failure is logged once.
   void AfterBackward(const LossOfRows& loss);
 
-  // After the optimizer's step: probe, snapshot, commit, switch, report. `loss` is a scalar of any device.
-  // Errors: UNAVAILABLE [COMMIT_FAILED], [CHECKSUM_FAILED], [REDUCER_FAILED]: a rank is gone;
+  // Probes, answers snapshot requests, commits, switches and reports, after the optimizer's step. `loss` is a scalar of
+  // any device. `zero_lr_prefix` says how many of the first modules no optimizer changes, as StepReport has it.
+  // Errors: UNAVAILABLE [COMMIT_FAILED], [CHECKSUM_FAILED], [REDUCER_FAILED] a rank is gone;
   // INTERNAL [PLAN_LOST] a committed plan cannot be found.
-  absl::Status EndStep(const at::Tensor& loss, const std::vector<double>& learning_rates);
+  absl::Status EndStep(const at::Tensor& loss, const std::vector<double>& learning_rates, int zero_lr_prefix = 0);
 
   // Rebuilds the reducer as a switch would, so that what follows depends on no more than a checkpoint has.
   absl::Status RebuildReducer();
 
   // Waits for the collective in flight, and ends the agent; `finished` tells the controller that training
-  // has ended normally. Idempotent.
+  // has ended normally. It is idempotent.
   absl::Status Stop(bool finished);
 
   int64_t step() const { return step_; }
   PlanId applied_plan() const { return link_.applied_plan(); }
   const std::vector<Switch>& switches() const { return switches_; }
   SessionTotals totals() const;
-  // Of this process's time since Start().
-  const Account& account() const { return account_; }
+  // The account covers this process's time since Start().
+  const TimeLedger& account() const { return account_; }
 
-  // A hash of all parameters and of the frozen modules' buffers: what ranks must have in common between
+  // Hashes all parameters and the frozen modules' buffers, which ranks must have in common between
   // steps. (Buffers of active modules are equal only during a forward pass; see GradientReducer.)
   uint64_t Hash() const;
-  // A collective. Errors: UNAVAILABLE [CHECKSUM_FAILED].
+  // Compares the ranks' hashes. It is a collective. Errors: UNAVAILABLE [CHECKSUM_FAILED].
   absl::StatusOr<bool> RanksIdentical() const;
 
  private:
   explicit Session(SessionParts parts);
 
-  // Whether module `index` is to be captured in this step.
+  // Returns whether this step captures the input of module `index`.
   bool Captures(int64_t index) const { return sampling_.has_value() && sampling_->first_module.value() == index; }
   at::Tensor RunModules(at::Tensor input, const BatchSamples* samples);
   void Capture(const at::Tensor& input);
@@ -119,6 +121,8 @@ class Session {
   void AccountForCache();
   absl::Status CommitAndSwitch();
   absl::Status SwitchTo(int prefix, PlanId plan);
+  // Freezes `prefix` modules on all ranks, or on none. Errors: those of ChangeAllOrNone().
+  absl::Status ChangePrefix(int prefix);
 
   ModuleFreezer* const freezer_;
   GradientReducer* const reducer_;
@@ -126,16 +130,18 @@ class Session {
   const std::vector<std::vector<NamedTensor>> snapshot_tensors_;
   const std::unique_ptr<FrozenForward> frozen_forward_;
   RankLink link_;
-  Account account_;
-  double cache_spent_ = 0;  // seconds that are in the account
+  TimeLedger account_;
+  double cache_spent_ = 0;  // seconds of the cache that are in the account already
   int64_t step_;
   int restored_prefix_;
-  std::optional<SamplingRequest> sampling_;  // of the step under way
+  std::optional<SamplingRequest> sampling_;  // the step under way answers it
   at::Tensor captured_;
-  std::optional<GradientRequest> gradients_;  // of the step under way
-  std::unique_ptr<GradientMeter> meter_;      // null: its gradients are not measured
+  std::optional<GradientRequest> gradients_;  // the step under way answers it
+  std::unique_ptr<GradientMeter> meter_;      // null where the step's gradients are not measured
   std::vector<Switch> switches_;
-  bool probe_failed_ = false;  // said once, as the next two
+  bool switches_ended_ = false;  // one could not be made on all ranks
+  // Each of these warnings is logged once.
+  bool probe_failed_ = false;
   bool gradients_failed_ = false;
   bool small_batch_told_ = false;
 };

@@ -2,7 +2,6 @@
 
 #include <exception>
 #include <map>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -10,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
+#include "common/thread/mutex.h"
 #include "prometheus/counter.h"
 #include "prometheus/exposer.h"
 #include "prometheus/gauge.h"
@@ -43,6 +43,9 @@ struct SessionMetrics::Impl {
       Counter("switches_total", "Changes of the frozen prefix that took effect.", {{"action", "freeze"}});
   prometheus::Counter* const unfreezes =
       Counter("switches_total", "Changes of the frozen prefix that took effect.", {{"action", "unfreeze"}});
+  prometheus::Counter* const undone =
+      Counter("switches_undone_total",
+              "Changes of the frozen prefix that a rank could not make, so that all ranks undid them.");
   prometheus::Counter* const commits =
       Counter("commits_total", "Plans that all ranks agreed on and applied at the same step.");
   prometheus::Counter* const mismatches = Counter(
@@ -66,7 +69,7 @@ struct SessionMetrics::Impl {
                                              .Register(*registry)
                                              .Add({{"training_job", training_job}, {"version", Version()}});
 
-  // Of the account; they appear with the first number.
+  // These tell the account; they appear with the first number.
   prometheus::Gauge* SavedSeconds() {
     return Gauge("saved_seconds", "Time that freezing has saved, by the mean times of steps.");
   }
@@ -75,7 +78,7 @@ struct SessionMetrics::Impl {
                    {{"what", what}});
   }
 
-  // Of the cache. Those with labels appear with the first number.
+  // These tell of the cache. Those with labels appear with the first number.
   prometheus::Counter* CacheSamples(const std::string& result) {
     return Counter("cache_samples_total",
                    "Samples of passes with frozen layer modules that asked the cache, by result.",
@@ -106,8 +109,8 @@ struct SessionMetrics::Impl {
   prometheus::Gauge* CacheState(const std::string& state) {
     return Gauge("cache_state", "1 for what the cost model has decided.", {{"state", state}});
   }
-  std::string cache_state;  // that is shown
-  std::mutex update_mutex;  // one update at a time, so that counters only rise
+  Mutex update_mutex;  // lets one update be made at a time, so that counters only rise
+  std::string cache_state ABSL_GUARDED_BY(update_mutex);  // the state that is shown
   std::unique_ptr<prometheus::Exposer> exposer;
 };
 
@@ -137,7 +140,7 @@ absl::StatusOr<std::unique_ptr<SessionMetrics>> SessionMetrics::Serve(const std:
 }
 
 void SessionMetrics::Update(const SessionTotals& totals) {
-  const std::lock_guard<std::mutex> lock(impl_->update_mutex);
+  const MutexLock lock(&impl_->update_mutex);
   auto raise = [](prometheus::Counter* counter, double total) {
     if (total > counter->Value()) counter->Increment(total - counter->Value());
   };
@@ -146,6 +149,7 @@ void SessionMetrics::Update(const SessionTotals& totals) {
   impl_->frozen_share->Set(totals.frozen_share);
   raise(impl_->freezes, totals.freezes);
   raise(impl_->unfreezes, totals.unfreezes);
+  raise(impl_->undone, totals.switches_undone);
   raise(impl_->commits, totals.commits);
   raise(impl_->mismatches, totals.checksum_mismatches);
   raise(impl_->bytes_reduced, totals.bytes_reduced);

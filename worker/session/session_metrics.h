@@ -6,19 +6,20 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "worker/session/account.h"
+#include "worker/accounting/time_ledger.h"
 #include "worker/session/cache_totals.h"
 
 namespace egeria::worker {
 
-// The totals of one training process, as of now.
+// These are the totals of one training process, as of now.
 struct SessionTotals {
   int64_t steps = 0;
   int frozen_prefix = 0;
-  double frozen_share = 0;  // of the parameters
-  int64_t freezes = 0;      // switches, by direction
+  double frozen_share = 0;  // a share of the parameters
+  int64_t freezes = 0;      // switches of this direction
   int64_t unfreezes = 0;
-  int64_t commits = 0;  // plans that the ranks agreed on
+  int64_t switches_undone = 0;  // one rank could not make the change, so none did
+  int64_t commits = 0;          // plans that the ranks agreed on
   int64_t checksum_mismatches = 0;
   int64_t bytes_reduced = 0;
   int64_t samples_sent = 0;
@@ -27,14 +28,14 @@ struct SessionTotals {
   int64_t snapshot_bytes = 0;
   int64_t reconnects = 0;
   bool connected = false;
-  AccountTotals account;
+  TimeTotals account;
   CacheTotals cache;
 };
 
 // Serves a training process's totals at http://ADDRESS:PORT/metrics for Prometheus. Every metric carries the
 // label training_job; never the rank, which the scraped address tells. docs/metrics.md lists them.
 //
-// Thread-safe: Update() stores numbers, and the server's threads read them. The destructor ends the server.
+// It is thread-safe: Update() stores numbers, and the server's threads read them. The destructor ends the server.
 class SessionMetrics {
  public:
   // `address` is "host:port" or "port"; port 0 takes a free one. A bare port means 127.0.0.1.
@@ -45,7 +46,7 @@ class SessionMetrics {
 
   void Update(const SessionTotals& totals);
   int port() const;
-  // What /metrics answers now.
+  // Returns what /metrics answers now.
   std::string Text() const;
 
  private:

@@ -34,7 +34,7 @@ SidePass::~SidePass() {
   }
   at::NoGradGuard no_gradients;
   for (auto& [buffer, value] : buffers_) {
-    // A write that changes nothing would count as one, and the cache of frozen activations be given up.
+    // A write that changes nothing would count as a write, and the cache of frozen activations would be given up.
     if (!SameBits(buffer, value)) buffer.copy_(value);
   }
   for (at::Tensor& parameter : asked_) parameter.set_requires_grad(false);

@@ -10,9 +10,9 @@
 
 namespace egeria::worker {
 
-// For forward and backward passes of a model that are none of training's: what they change is put back, to the bit, at
-// the end of the object's life: buffers, the random state, which parameters ask for a gradient. Owned by the training
-// thread.
+// Guards forward and backward passes of a model that are none of training's. At the end of its life it puts back, to
+// the bit, what they change: buffers, the random state, which parameters ask for a gradient. It is owned by the
+// training thread.
 class SidePass {
  public:
   SidePass(const std::vector<LayerModule>& modules, c10::Device device);
@@ -25,7 +25,7 @@ class SidePass {
  private:
   const c10::Device device_;
   const at::Tensor random_state_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // with their contents
+  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // each with a copy of its content
   std::vector<at::Tensor> asked_;
 };
 

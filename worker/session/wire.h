@@ -9,7 +9,7 @@
 
 namespace egeria::worker {
 
-// A copy of a host tensor, of any strides. Errors: INVALID_ARGUMENT [BAD_DTYPE].
+// Copies a host tensor, of any strides. Errors: INVALID_ARGUMENT [BAD_DTYPE].
 absl::StatusOr<WireTensor> ToWire(const std::string& name, const at::Tensor& tensor);
 
 }  // namespace egeria::worker

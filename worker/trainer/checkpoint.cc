@@ -130,6 +130,9 @@ absl::StatusOr<std::string> Encode(const Checkpoint& checkpoint) {
     dictionary.insert(
         "sums",
         at::tensor({checkpoint.seconds, checkpoint.frozen_share_steps, checkpoint.frozen_share_seconds}, at::kDouble));
+    if (checkpoint.learning_rate_sum.has_value()) {
+      dictionary.insert("learning_rate_sum", at::full({1}, *checkpoint.learning_rate_sum, at::kDouble));
+    }
     dictionary.insert("cache_job", BytesOf(checkpoint.cache_job));
     dictionary.insert("reinvested_saving", at::full({1}, checkpoint.reinvested_saving, at::kDouble));
     dictionary.insert("switches", at::tensor(checkpoint.switches, at::kLong));
@@ -166,6 +169,7 @@ absl::StatusOr<Checkpoint> Decode(const std::string& bytes) {
     checkpoint.seconds = sums[0];
     checkpoint.frozen_share_steps = sums[1];
     checkpoint.frozen_share_seconds = sums[2];
+    if (all.contains("learning_rate_sum")) checkpoint.learning_rate_sum = all["learning_rate_sum"].item<double>();
     if (all.contains("cache_job")) checkpoint.cache_job = TextOf(all["cache_job"]);
     if (all.contains("reinvested_saving")) checkpoint.reinvested_saving = all["reinvested_saving"].item<double>();
     const at::Tensor& switches = all["switches"];
@@ -181,7 +185,7 @@ absl::StatusOr<Checkpoint> Decode(const std::string& bytes) {
     }
     return checkpoint;
   } catch (const std::exception& error) {
-    // The first sentence says it; what follows is about torch's own files.
+    // The first sentence says it. The rest is about torch's own files.
     const std::string text = worker::MessageOf(error);
     return Bad("not a whole checkpoint (" + text.substr(0, text.find_first_of(".\n")) + ")");
   }

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "worker/freeze/embedding_prefix.h"
 #include "worker/trainer/launch.h"
 #include "worker/trainer/trace_graph.h"
 
@@ -47,9 +48,9 @@ std::vector<worker::ModuleDescription> Describe(const LinkDescription& descripti
 
 }  // namespace
 
-absl::StatusOr<ControllerLink> LinkController(const LinkDescription& description) {
+absl::StatusOr<LinkedAgent> LinkController(const LinkDescription& description) {
   const Options& options = *description.options;
-  ControllerLink link;
+  LinkedAgent link;
   worker::JobDescription job;
   const std::string own_id = options.job_id.empty() ? JobId::Random().text() : options.job_id;
   EGERIA_ASSIGN_OR_RETURN(const std::string job_id, ShareFromRankZero(*description.member, "job_id", own_id));
@@ -75,6 +76,8 @@ absl::StatusOr<ControllerLink> LinkController(const LinkDescription& description
   job.observe = options.observe;
   job.budget = options.budget;
   job.saved_before = description.saved_before;
+  job.mean_rate_before = description.mean_rate_before;
+  job.embedding_prefix = worker::EmbeddingPrefix(*description.modules);
   job.step = description.step;
   job.frozen_prefix = description.frozen_prefix;
   job.applied_plan = description.applied_plan;

@@ -14,6 +14,7 @@
 #include "common/base/status.h"
 #include "common/base/version.h"
 #include "common/config/values.h"
+#include "common/policy/constants.h"
 #include "common/policy/policy_config.h"
 #include "nlohmann/json.hpp"
 
@@ -275,7 +276,8 @@ absl::StatusOr<std::string> BuildPolicyJson(const Options& o) {
   if (constants.is_null()) constants = nlohmann::json::object();
   if (!constants.is_object()) return BadFlag("--policy-json: '", o.policy, "' must be an object");
   const bool rule = o.policy == "plasticity" || o.policy == "actnorm";  // on whichever metric
-  const bool measures = rule || o.policy == "auto";
+  const policy::PolicyKind* kind = policy::FindKind(o.policy);
+  const bool measures = kind != nullptr && kind->reads_plasticity;
   if ((o.probe_batch && !measures && o.policy != "none") ||
       ((o.interval || o.window || o.tolerance || o.bootstrap) && !rule && o.policy != "none")) {
     return BadFlag("the policy ", o.policy, " has none of these plasticity constants; --policy-json takes its own");

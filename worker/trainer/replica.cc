@@ -1,6 +1,7 @@
 #include "worker/trainer/replica.h"
 
 #include <exception>
+#include <map>
 #include <mutex>
 #include <utility>
 
@@ -13,8 +14,8 @@
 namespace egeria::trainer {
 namespace {
 
-// torch's default generator is one per process: the seed and the draws that follow it belong together, also
-// where several ranks run as threads of one process.
+// torch has one default generator per process. The seed and the draws that follow it belong together, also where
+// several ranks run as threads of one process.
 absl::StatusOr<std::vector<worker::StagedBlock>> MakeSeededModel(const ReplicaOptions& options) {
   static std::mutex mutex;
   const std::lock_guard<std::mutex> lock(mutex);
@@ -45,7 +46,7 @@ absl::StatusOr<std::unique_ptr<Replica>> Replica::Make(const ReplicaOptions& opt
     return NamedError(absl::StatusCode::kInternal, "MODEL_FAILED", worker::MessageOf(error));
   }
   Replica* const self = replica.get();
-  // Old momentum would make the first step of a unfrozen module about ten times too long.
+  // Old momentum would make the first step of an unfrozen module about ten times too long.
   replica->freezer_ =
       std::make_unique<worker::ModuleFreezer>(&replica->modules_, [self](const std::vector<at::Tensor>& unfrozen) {
         for (const at::Tensor& parameter : unfrozen) {
@@ -62,6 +63,32 @@ void Replica::SetTraining(bool on) {
 
 void Replica::SetLearningRate(double rate) {
   for (torch::optim::OptimizerParamGroup& group : optimizer_->param_groups()) group.options().set_lr(rate);
+}
+
+std::vector<double> Replica::LearningRates() {
+  std::vector<double> rates;
+  for (const torch::optim::OptimizerParamGroup& group : optimizer_->param_groups()) {
+    rates.push_back(group.options().get_lr());
+  }
+  return rates;
+}
+
+worker::LearningRates::ModuleGroups Replica::ModuleGroups() {
+  std::map<const void*, int> group_of;
+  int number = 0;
+  for (const torch::optim::OptimizerParamGroup& group : optimizer_->param_groups()) {
+    for (const at::Tensor& parameter : group.params()) group_of[parameter.unsafeGetTensorImpl()] = number;
+    ++number;
+  }
+  worker::LearningRates::ModuleGroups groups;
+  for (const worker::LayerModule& module : modules_) {
+    std::vector<int>& own = groups.emplace_back();
+    for (const worker::NamedTensor& parameter : module.parameters()) {
+      const auto found = group_of.find(parameter.tensor.unsafeGetTensorImpl());
+      if (found != group_of.end()) own.push_back(found->second);
+    }
+  }
+  return groups;
 }
 
 at::Tensor Replica::Momentum(const at::Tensor& parameter) {

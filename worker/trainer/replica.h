@@ -9,6 +9,7 @@
 #include "worker/freeze/gradient_reducer.h"
 #include "worker/freeze/layer_module.h"
 #include "worker/freeze/module_freezer.h"
+#include "worker/planning/learning_rates.h"
 #include "worker/trainer/data/dataset.h"
 #include "worker/trainer/options.h"
 
@@ -25,9 +26,9 @@ struct ReplicaOptions {
   c10::Device device = c10::kCPU;
 };
 
-// One rank's copy of the model with its optimizer and what freezes it: everything that a step needs but data
-// and session. The model's blocks stay in the members' order of construction; nothing may be moved, as the
-// parts refer to each other. Owned by the training thread.
+// A replica is one rank's copy of the model with its optimizer and what freezes it: everything that a step needs but
+// data and session. The model's blocks stay in the members' order of construction; nothing may be moved, as the
+// parts refer to each other. It is owned by the training thread.
 class Replica {
  public:
   // Makes the model from the seed, the same on all ranks, and gives every rank rank 0's weights.
@@ -42,14 +43,17 @@ class Replica {
 
   void SetTraining(bool on);
   void SetLearningRate(double rate);
+  // The rates in force, of all parameter groups, and the groups of each layer module's parameters.
+  std::vector<double> LearningRates();
+  worker::LearningRates::ModuleGroups ModuleGroups();
   // Drops gradients, so that no stale one can move a weight.
   void ZeroGrad() { optimizer_->zero_grad(); }
 
-  // The momentum of a parameter; undefined before its first step and after it has unfrozen.
+  // Returns the momentum of a parameter. It is undefined before the first step and after the parameter has unfrozen.
   at::Tensor Momentum(const at::Tensor& parameter);
   void SetMomentum(const at::Tensor& parameter, const at::Tensor& momentum);
 
-  // xxh3-64 over all parameters and buffers.
+  // Returns xxh3-64 over all parameters and buffers.
   uint64_t Hash() const;
 
  private:

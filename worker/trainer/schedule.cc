@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "common/base/status.h"
+#include "worker/planning/planned_saving.h"
 
 namespace egeria::trainer {
 
@@ -41,8 +42,7 @@ double LearningRate(const LearningRateOptions& options, int64_t step) {
 }
 
 std::vector<double> PlannedRates(const LearningRateOptions& options) {
-  constexpr int64_t kMaxSampledSteps = 1024;
-  const int64_t count = std::min(options.total_steps, kMaxSampledSteps);
+  const int64_t count = std::min(options.total_steps, worker::kMaxPlannedRates);
   std::vector<double> rates;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t step = count == 1 ? 0 : i * (options.total_steps - 1) / (count - 1);

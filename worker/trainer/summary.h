@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "worker/session/account.h"
+#include "worker/accounting/time_ledger.h"
 #include "worker/session/cache_totals.h"
 
 namespace egeria::trainer {
@@ -42,7 +42,7 @@ struct RunSummary {
   int64_t samples_sent = 0;       // by rank 0
   int64_t samples_dropped = 0;
   worker::CacheTotals cache;  // of rank 0, as the next two
-  worker::AccountTotals account;
+  worker::TimeTotals account;
   std::optional<double> time_saved_share;  // saved less spent, of what the steps would have taken; empty: not known
 };
 

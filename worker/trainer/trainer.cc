@@ -22,6 +22,8 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "worker/commit/torch_status.h"
+#include "worker/freeze/embedding_prefix.h"
+#include "worker/planning/learning_rates.h"
 #include "worker/planning/planned_saving.h"
 #include "worker/session/session.h"
 #include "worker/trainer/batch_loader.h"
@@ -41,7 +43,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kEvaluationBatch = 250;
-constexpr size_t kBatchesAhead = 8;  // that the cache is told of
+constexpr size_t kBatchesAhead = 8;  // the cache is told of so many
 
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -50,7 +52,7 @@ struct Score {
   double loss = 0;
 };
 
-// One run of the program on one rank. Owned by the main thread.
+// A run of the program on one rank. It is owned by the main thread.
 class Run {
  public:
   Run(const Options& options, const Launch& launch, c10::Device device)
@@ -65,7 +67,7 @@ class Run {
     return options_.stop_after > 0 ? std::min(options_.stop_after, total_steps_) : total_steps_;
   }
 
-  // The last one may be a part of one.
+  // The last epoch may be a part of one.
   int64_t epochs() const { return (total_steps_ + sampler_->steps_per_epoch() - 1) / sampler_->steps_per_epoch(); }
 
   absl::Status LoadData();
@@ -93,16 +95,17 @@ class Run {
   double reinvested_saving_ = 0;
   std::vector<double> step_shares_;
   LearningRateOptions rate_;
+  worker::LearningRates rates_;  // those of the steps so far
   std::unique_ptr<Replica> replica_;
   std::unique_ptr<worker::SessionMetrics> metrics_;
   std::unique_ptr<worker::Session> session_;
   int64_t saved_step_ = -1;
   size_t switches_shown_ = 0;
-  std::vector<worker::Switch> earlier_switches_;  // of the run that was resumed
-  std::string cache_job_;                         // whose entries the cache has; "": none
+  std::vector<worker::Switch> earlier_switches_;  // those of the run that was resumed
+  std::string cache_job_;                         // the job whose entries the cache has; "": none
   double seconds_ = 0;
-  double share_steps_ = 0;    // sum over steps of the frozen share
-  double share_seconds_ = 0;  // the same times the step's duration
+  double share_steps_ = 0;    // the sum over steps of the frozen share
+  double share_seconds_ = 0;  // the sum over steps of the frozen share times the step's duration
 };
 
 absl::Status Run::LoadData() {
@@ -139,8 +142,8 @@ absl::Status Run::MakeReplica() {
   return absl::OkStatus();
 }
 
-// The length of the training: the epochs that were asked for, and the steps that the saved time buys. A resumed run
-// counts on the same saving as before, so that its learning rates stay the same.
+// Plans the length of the training: the epochs that were asked for, and the steps that the saved time buys. A resumed
+// run counts on the same saving as before, so that its learning rates stay the same.
 absl::Status Run::PlanSteps(const std::optional<Checkpoint>& restored) {
   const ImageSet& images = task_.train;
   if (!options_.controller.empty()) {
@@ -157,8 +160,9 @@ absl::Status Run::PlanSteps(const std::optional<Checkpoint>& restored) {
     reinvested_saving_ = options_.reinvest_saving;
   } else {
     EGERIA_ASSIGN_OR_RETURN(const std::string policy, BuildPolicyJson(options_));
-    EGERIA_ASSIGN_OR_RETURN(reinvested_saving_, worker::PlannedSaving(policy, total_steps_, step_shares_,
-                                                                      options_.budget, PlannedRates(rate_)));
+    EGERIA_ASSIGN_OR_RETURN(reinvested_saving_,
+                            worker::PlannedSaving(policy, total_steps_, step_shares_, options_.budget,
+                                                  PlannedRates(rate_), worker::EmbeddingPrefix(replica_->modules())));
   }
   total_steps_ = rate_.total_steps = worker::ReinvestedSteps(rate_.total_steps, reinvested_saving_);
   if (leader()) {
@@ -170,7 +174,7 @@ absl::Status Run::PlanSteps(const std::optional<Checkpoint>& restored) {
   return absl::OkStatus();
 }
 
-// What two runs must have in common for one to continue the other.
+// Two runs must have this in common for one to continue the other.
 std::string Run::Identity() const {
   std::string modules;
   for (const worker::LayerModule& module : replica_->modules()) absl::StrAppend(&modules, " ", module.name());
@@ -207,6 +211,7 @@ absl::StatusOr<std::optional<Checkpoint>> Run::Restore() {
   seconds_ = checkpoint.seconds;
   share_steps_ = checkpoint.frozen_share_steps;
   share_seconds_ = checkpoint.frozen_share_seconds;
+  rates_ = worker::LearningRates(checkpoint.learning_rate_sum);
   for (size_t i = 0; i + 4 < checkpoint.switches.size(); i += 5) {
     const int64_t* const s = &checkpoint.switches[i];
     earlier_switches_.push_back({s[0], s[1] != 0, static_cast<int>(s[2]), s[3] != 0, PlanId(s[4])});
@@ -225,6 +230,7 @@ absl::Status Run::SaveCheckpoint() {
   checkpoint.seconds = seconds_;
   checkpoint.frozen_share_steps = share_steps_;
   checkpoint.frozen_share_seconds = share_seconds_;
+  checkpoint.learning_rate_sum = rates_.sum();
   checkpoint.reinvested_saving = reinvested_saving_;
   checkpoint.cache_job = cache_job_;
   std::vector<worker::Switch> switches = earlier_switches_;
@@ -280,10 +286,11 @@ absl::Status Run::StartSession(const std::optional<Checkpoint>& restored) {
     for (const worker::Switch& s : earlier_switches_) changes.emplace_back(s.step, s.frozen_prefix);
     link.saved_before = worker::SavedBefore(parts.step, changes, static_cast<int>(replica_->modules().size()),
                                             step_shares_, total_steps_);
+    link.mean_rate_before = rates_.MeanOver(parts.step);
     link.step = parts.step;
     link.frozen_prefix = parts.frozen_prefix;
     link.applied_plan = parts.applied_plan;
-    EGERIA_ASSIGN_OR_RETURN(ControllerLink controller, LinkController(link));
+    EGERIA_ASSIGN_OR_RETURN(LinkedAgent controller, LinkController(link));
     parts.agent = std::move(controller.agent);
     parts.snapshot_tensors = std::move(controller.snapshot_tensors);
   }
@@ -304,7 +311,7 @@ absl::Status Run::Prepare() {
                                           MetricsAddress(options_.metrics, launch_.local_rank), options_.training_job));
     LogInfo("metrics of rank ", launch_.member.rank, " at port ", metrics_->port());
   }
-  // What is random during training may differ between ranks; the weights above may not.
+  // Random draws during training may differ between ranks; the weights above may not.
   at::manual_seed(options_.seed * 1'000'003 + 1 + static_cast<uint64_t>(launch_.member.rank));
   EGERIA_ASSIGN_OR_RETURN(const std::optional<Checkpoint> restored, Restore());
   EGERIA_RETURN_IF_ERROR(PlanSteps(restored));
@@ -337,7 +344,10 @@ absl::Status Run::Step(Progress* progress) {
   } catch (const std::exception& error) {
     return NamedError(absl::StatusCode::kInternal, "STEP_FAILED", "step ", step + 1, ": ", worker::MessageOf(error));
   }
-  EGERIA_RETURN_IF_ERROR(session_->EndStep(loss, {rate}));
+  const std::vector<double> rates = replica_->LearningRates();
+  rates_.EndStep(rates);
+  const int zero_lr_prefix = rates_.ZeroLrPrefix(rates, [this] { return replica_->ModuleGroups(); });
+  EGERIA_RETURN_IF_ERROR(session_->EndStep(loss, rates, zero_lr_prefix));
   const double elapsed = Seconds(Clock::now() - start);
   seconds_ += elapsed;
   share_steps_ += share;
@@ -354,7 +364,7 @@ absl::Status Run::Step(Progress* progress) {
     moment.learning_rate = rate;
     moment.frozen_prefix = replica_->freezer().frozen_prefix();
     moment.modules = static_cast<int>(replica_->modules().size());
-    const worker::AccountTotals account = session_->account().totals();
+    const worker::TimeTotals account = session_->account().totals();
     if (account.saved_seconds.has_value() && Mode() != "plain") {
       moment.saved_seconds = *account.saved_seconds - account.total_spent_seconds();
     }
@@ -374,10 +384,10 @@ void Run::ShowSwitches(Progress* progress) {
 
 absl::StatusOr<Score> Run::Evaluate() {
   const int64_t count = task_.validation.size();
-  at::Tensor sums = at::zeros({2}, at::kDouble);  // correct answers, loss
+  at::Tensor sums = at::zeros({2}, at::kDouble);  // correct answers; loss
   try {
     at::NoGradGuard no_gradients;
-    replica_->reducer().SyncBuffers();  // as the next forward pass would
+    replica_->reducer().SyncBuffers();  // the next forward pass would do the same
     replica_->SetTraining(false);
     const int64_t stride = kEvaluationBatch * launch_.member.world_size;
     for (int64_t begin = launch_.member.rank * kEvaluationBatch; begin < count; begin += stride) {

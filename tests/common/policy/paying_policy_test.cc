@@ -21,7 +21,7 @@ JobShape Shape() {
   return shape;
 }
 
-std::unique_ptr<Policy> MakeAuto() { return MakePolicy(AutoConfig{.signal_led = true}, Shape()).value(); }
+std::unique_ptr<Policy> MakeSnr() { return MakePolicy(SnrConfig{}, Shape()).value(); }
 
 Observation AccountAt(int64_t step, double saved, double measuring, double frozen_step_seconds = 0,
                       int frozen_prefix = 0) {
@@ -35,7 +35,7 @@ bool IsOff(const Policy& policy) { return policy.status().blocked.starts_with("[
 
 // A policy that would measure gradients now.
 std::unique_ptr<Policy> MakeMeasuring() {
-  auto policy = MakeAuto();
+  auto policy = MakeSnr();
   Observation observation;
   observation.step = 390;
   policy->Observe(observation);
@@ -125,7 +125,7 @@ TEST(PayingPolicy, UnfreezesAreLeftAlone) {
 }
 
 TEST(PayingPolicy, WhatMeasuresNothingWantsNoAccount) {
-  EXPECT_TRUE(MakeAuto()->wants_account());
+  EXPECT_TRUE(MakeSnr()->wants_account());
   EXPECT_FALSE(MakePolicy(NoneConfig{}, Shape()).value()->wants_account());
   EXPECT_FALSE(MakePolicy(ScheduleConfig{{{0.5, 1}}}, Shape()).value()->wants_account());
   EXPECT_FALSE(MakePolicy(AutoConfig{}, Shape()).value()->wants_account()) << "a clock's readings are few";
@@ -135,8 +135,8 @@ TEST(PayingPolicy, WhatMeasuresNothingWantsNoAccount) {
   EXPECT_FALSE(MakePolicy(PlasticityConfig{}, endless).value()->wants_account()) << "what is left is not known";
   JobShape budgeted = Shape();
   budgeted.budget = 0.1;
-  EXPECT_TRUE(MakePolicy(AutoConfig{.signal_led = true}, budgeted).value()->wants_account());
-  EXPECT_THAT(MakeAuto()->status().blocked, IsEmpty());
+  EXPECT_TRUE(MakePolicy(SnrConfig{}, budgeted).value()->wants_account());
+  EXPECT_THAT(MakeSnr()->status().blocked, IsEmpty());
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ TEST(PlannedSaving, IsThatOfTheWholeTrainingAfterAResumeToo) {
 }
 
 TEST(PlannedSaving, IsNothingWhereMeasurementsDecide) {
-  EXPECT_EQ(PlannedSaving(AutoConfig{.signal_led = true}, Shape(1000)).value(), 0);
+  EXPECT_EQ(PlannedSaving(SnrConfig{}, Shape(1000)).value(), 0);
   EXPECT_EQ(PlannedSaving(PlasticityConfig{}, Shape(1000)).value(), 0);
   EXPECT_EQ(PlannedSaving(NoneConfig{}, Shape(1000)).value(), 0);
 }

@@ -100,10 +100,6 @@ TEST(PolicyConfig, FillsInGradientIntervalsFromTheTotalAndTheRanks) {
   JobShape shape{6, 20'000};
   shape.ranks = 2;
   EXPECT_EQ(std::get<AutoConfig>(Resolve(AutoConfig(), shape).value()).interval_steps, 10);
-  EXPECT_EQ(std::get<AutoConfig>(Resolve(AutoConfig(), {4, 4999}).value()).second_opinion, false);
-  EXPECT_EQ(std::get<AutoConfig>(Resolve(AutoConfig(), {4, 5000}).value()).second_opinion, true);
-  EXPECT_EQ(std::get<AutoConfig>(Resolve(AutoConfig(), {4, 0}).value()).second_opinion, true);
-  EXPECT_EQ(std::get<AutoConfig>(Resolve(AutoConfig{.second_opinion = true}, {4, 4999}).value()).second_opinion, true);
   EXPECT_EQ(std::get<StagedConfig>(Resolve(StagedConfig(), shape).value()).interval_steps, 10);
   shape.total_steps = 1'000;
   EXPECT_EQ(std::get<AutoConfig>(Resolve(AutoConfig(), shape).value()).interval_steps, 2);
@@ -111,7 +107,8 @@ TEST(PolicyConfig, FillsInGradientIntervalsFromTheTotalAndTheRanks) {
   EXPECT_EQ(std::get<AutoConfig>(Resolve(AutoConfig(), shape).value()).interval_steps, 20)
       << "where a reading costs a backward pass they are few";
   shape.total_steps = 0;
-  EXPECT_EQ(std::get<AutoConfig>(Resolve(AutoConfig(), shape).value()).interval_steps, 0) << "known later";
+  EXPECT_EQ(std::get<SnrConfig>(Resolve(SnrConfig(), shape).value()).interval_steps, 0) << "known later";
+  EXPECT_EQ(std::get<SnrConfig>(Resolve(AutoConfig(), shape).value()).interval_steps, 0);
   EXPECT_EQ(std::get<GradnormConfig>(Resolve(GradnormConfig(), shape).value()).check_steps, 500);
 }
 
@@ -120,8 +117,8 @@ TEST(PolicyConfig, RefusesConstantsOfTheOtherPoliciesThatAreOutOfRange) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   ExpectBad(AutoConfig{.start = 1.1}, shape, "start");
   ExpectBad(AutoConfig{.every = 0}, shape, "every");
-  ExpectBad(AutoConfig{.most_modules = -1}, shape, "most_modules");
-  ExpectBad(AutoConfig{.area_left = nan}, shape, "area_left");
+  ExpectBad(AutoConfig{.max_modules = -1}, shape, "max_modules");
+  ExpectBad(AutoConfig{.lr_area_left = nan}, shape, "lr_area_left");
   ExpectBad(AutoConfig{.early_share = 1.1}, shape, "early_share");
   for (const double threshold : {0.0, 1.0, -0.1, nan}) {
     ExpectBad(AutoConfig{.threshold = threshold}, shape, "threshold");
@@ -131,12 +128,13 @@ TEST(PolicyConfig, RefusesConstantsOfTheOtherPoliciesThatAreOutOfRange) {
   ExpectBad(AutoConfig{.interval_steps = -1}, shape, "interval_steps");
   ExpectBad(AutoConfig{.interval_steps = 100'001}, shape, "interval_steps");
   ExpectBad(AutoConfig{.interval_steps = -1}, {4, 0}, "interval_steps");
-  ExpectBad(AutoConfig{.least_readings = 3}, shape, "least_readings");
-  ExpectBad(AutoConfig{.readings = 10, .least_readings = 11}, shape, "readings");
+  ExpectBad(AutoConfig{.min_readings = 3}, shape, "min_readings");
+  ExpectBad(AutoConfig{.readings = 10, .min_readings = 11}, shape, "readings");
   ExpectBad(AutoConfig{.reprobe_every = -1}, shape, "reprobe_every");
   ExpectBad(AutoConfig{.unfreeze_rise = 0.9}, shape, "unfreeze_rise");
-  ExpectBad(AutoConfig{.most_backoff = 0}, shape, "most_backoff");
-  ExpectBad(AutoConfig{.batch_size = 1}, shape, "batch_size");
+  ExpectBad(SnrConfig{.start = 1.1}, shape, "start");
+  ExpectBad(SnrConfig{.max_modules = -1}, shape, "max_modules");
+  ExpectBad(SnrConfig{.readings = 10, .min_readings = 11}, shape, "readings");
   ExpectBad(StagedConfig{.begin = 0.9, .end = 0.8}, shape, "end");
   ExpectBad(StagedConfig{.stages = 0}, shape, "stages");
   ExpectBad(StagedConfig{.deepest_prefix = 4}, shape, "the last module never freezes");
@@ -153,6 +151,7 @@ TEST(PolicyConfig, KnowsEveryPolicyByItsName) {
   EXPECT_STREQ(PolicyName(ScheduleConfig()), "schedule");
   EXPECT_STREQ(PolicyName(NoneConfig()), "none");
   EXPECT_STREQ(PolicyName(AutoConfig()), "auto");
+  EXPECT_STREQ(PolicyName(SnrConfig()), "snr");
   EXPECT_STREQ(PolicyName(StagedConfig()), "staged");
   EXPECT_STREQ(PolicyName(FinetuneConfig()), "finetune");
   EXPECT_STREQ(PolicyName(GradnormConfig()), "gradnorm");

@@ -32,9 +32,12 @@ policy::JobShape ShapeOfATraining() {
 // Every constant, none at its default: what JSON gives, the policy gets and the wire gives back.
 TEST(PolicyProto, CarriesEveryConstantBothWays) {
   for (const char* json : {
-           R"({"auto":{"start":0.5,"every":0.05,"most_modules":3,"threshold":0.1,"late_threshold":0.07,
-               "interval_steps":9,"readings":50,"least_readings":12,"reprobe_every":0.2,"unfreeze_rise":1.5,"most_backoff":8,
-               "second_opinion":false,"batch_size":16,"signal_led":true,"area_left":0.5,"early_share":0.125}})",
+           R"({"auto":{"start":0.5,"every":0.05,"max_modules":3,"threshold":0.1,"late_threshold":0.07,
+               "interval_steps":9,"readings":50,"min_readings":12,"reprobe_every":0.2,"unfreeze_rise":1.5,
+               "lr_area_left":0.5,"early_share":0.125}})",
+           R"({"snr":{"start":0.5,"every":0.05,"max_modules":3,"threshold":0.1,"late_threshold":0.07,
+               "interval_steps":9,"readings":50,"min_readings":12,"reprobe_every":0.2,"unfreeze_rise":1.5}})",
+           R"({"schedule":{"entries":[{"fraction":0.5,"frozen_prefix":2}]}})",
            R"({"staged":{"begin":0.6,"end":0.8,"stages":2,"deepest_prefix":4,"area":true,"veto":true,"threshold":0.1,
                "every":0.05,"interval_steps":9}})",
            R"({"staged":{"begin":0.6,"end":0.8,"stages":2,"share":0.4,"area":true,"veto":true,"threshold":0.1,
@@ -54,8 +57,8 @@ TEST(PolicyProto, CarriesEveryConstantBothWays) {
 
 // What the journal keeps is resolved already, and must be read back as what it was.
 TEST(PolicyProto, OfAResolvedPolicyIsReadBackAsItIs) {
-  for (const char* json : {R"({"auto":{}})", R"({"staged":{}})", R"({"finetune":{}})", R"({"gradnorm":{}})",
-                           R"({"plasticity":{}})", R"({"actnorm":{}})"}) {
+  for (const char* json : {R"({"auto":{}})", R"({"snr":{}})", R"({"staged":{}})", R"({"finetune":{}})",
+                           R"({"gradnorm":{}})", R"({"plasticity":{}})", R"({"actnorm":{}})"}) {
     const auto resolved = policy::Resolve(FromProto(Parsed(json)), ShapeOfATraining());
     ASSERT_TRUE(resolved.ok()) << resolved.status();
     const auto again = policy::Resolve(FromProto(ToProto(*resolved)), ShapeOfATraining());

@@ -68,11 +68,12 @@ TEST(CheckSample, RefusesWhatDoesNotFit) {
 }
 
 TEST(CheckSample, AcceptsTheOutputItselfOfAnyWidth) {
+  constexpr auto kNorm = plasticity::ActivationMetric::kActivationNorm;
   const WireTensor x = Floats("x", {4, 3}), y = Floats("y", {4, 2});
-  EXPECT_TRUE(CheckSample(kInputs, {x, y, Floats("output", {4, 7})}).ok());
-  ExpectNamed(CheckSample(kInputs, {x, y, Floats("output", {3, 7})}), "BAD_SHAPE");
-  ExpectNamed(CheckSample(kInputs, {x, y, Floats("output", {28})}), "BAD_SHAPE");
-  ExpectNamed(CheckSample(kInputs, {x, y, Floats("output", {4, 7}, std::nanf(""))}), "SAMPLE_NOT_FINITE");
+  EXPECT_TRUE(CheckSample(kInputs, {x, y, Floats("output", {4, 7})}, kNorm).ok());
+  ExpectNamed(CheckSample(kInputs, {x, y, Floats("output", {3, 7})}, kNorm), "BAD_SHAPE");
+  ExpectNamed(CheckSample(kInputs, {x, y, Floats("output", {28})}, kNorm), "BAD_SHAPE");
+  ExpectNamed(CheckSample(kInputs, {x, y, Floats("output", {4, 7}, std::nanf(""))}, kNorm), "SAMPLE_NOT_FINITE");
 }
 
 TEST(CheckSample, RefusesTruncatedTensors) {

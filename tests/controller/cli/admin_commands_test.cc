@@ -82,8 +82,7 @@ TEST_F(AdminCommands, FreezeIsVetoedUnlessItIsForced) {
 TEST_F(AdminCommands, ReplayOfAnExportWithGradientsGivesTheSameDecisions) {
   auto job = TestRegistration(2, 4);
   job.set_total_steps(1'000);
-  job.mutable_policy()->mutable_auto_()->set_second_opinion(false);
-  job.mutable_policy()->mutable_auto_()->set_signal_led(true);
+  job.mutable_policy()->mutable_snr();
   for (v1::LayerModule& module : *job.mutable_modules()) module.set_step_share(0.2);
   auto rank = cluster_.Rank(job, 0);
   rank->Connect();
@@ -108,8 +107,7 @@ TEST_F(AdminCommands, ReplayOfAnExportWithGradientsGivesTheSameDecisions) {
   const std::string decisions = out_.str();
   ASSERT_EQ(Run({"export", "job2"}), 0) << err_.str();
   in_.str(out_.str());
-  const std::string constants = R"({"second_opinion":false,"signal_led":true})";
-  ASSERT_EQ(Run({"replay", "-", "--policy", "auto", "--options", constants}, false), 0) << err_.str();
+  ASSERT_EQ(Run({"replay", "-", "--policy", "snr"}, false), 0) << err_.str();
   std::istringstream replayed(out_.str()), decided(decisions);
   std::string line, record;
   int lines = 0;

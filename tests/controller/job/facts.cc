@@ -92,9 +92,9 @@ Fact RandomFact(const JobState& state, std::mt19937& random) {
       v1::AutoPolicy* policy = request->mutable_policy()->mutable_auto_();
       policy->set_start(0.1);
       policy->set_readings(8);
-      policy->set_least_readings(4);
+      policy->set_min_readings(4);
       policy->set_threshold(0.3);
-      policy->set_most_modules(1);
+      policy->set_max_modules(1);
       request->set_total_steps(1'000);
       *request->mutable_policy() =
           policy::ToProto(*policy::Resolve(policy::FromProto(request->policy()), policy::ShapeOf(*request)));

@@ -15,12 +15,11 @@ using ::testing::StartsWith;
 
 const JobId kJob(::egeria::testing::TestJobId(1));
 
-// 1,000 steps, so that `auto` starts at 400 and has gradients told of from 300 on.
-v1::RegisterJobRequest AutoJob() {
+// 1,000 steps, so that `snr` starts at 400 and has gradients told of from 300 on.
+v1::RegisterJobRequest SnrJob() {
   auto job = TestRegistration(1, 4);
   job.set_total_steps(1'000);
-  job.mutable_policy()->mutable_auto_()->set_second_opinion(false);
-  job.mutable_policy()->mutable_auto_()->set_signal_led(true);
+  job.mutable_policy()->mutable_snr();
   return job;
 }
 
@@ -57,7 +56,7 @@ class JobManagerGradients : public JobManagerTest {
 };
 
 TEST_F(JobManagerGradients, AreAskedForOfOneRankFromShortlyBeforeTheStart) {
-  auto rank0 = Open(AutoJob(), 0), rank1 = Open(AutoJob(), 1);
+  auto rank0 = Open(SnrJob(), 0), rank1 = Open(SnrJob(), 1);
   EXPECT_FALSE(Beat(*rank0, 299).has_gradients());
   const v1::Directive directive = Beat(*rank0, 301);
   ASSERT_TRUE(directive.has_gradients());
@@ -71,14 +70,14 @@ TEST_F(JobManagerGradients, AreAskedForOfOneRankFromShortlyBeforeTheStart) {
 }
 
 TEST_F(JobManagerGradients, LeadToAFreezeAndSurviveARestart) {
-  auto stream = Open(AutoJob());
+  auto stream = Open(SnrJob());
   Train(*stream, 330, 399, 0.001);
   EXPECT_EQ(Summary(*stream).plan_id(), 0);
   const std::string before = manager_->DebugString(kJob);
   EXPECT_THAT(before, HasSubstr("SNR 0.00"));
   Restart();
   EXPECT_EQ(manager_->DebugString(kJob), before);
-  stream = Open(AutoJob());
+  stream = Open(SnrJob());
   Train(*stream, 400, 400, 0.001);
   EXPECT_EQ(Summary(*stream).decided_prefix(), 2) << "readings of before the restart count";
   const v1::Directive directive = *manager_->DirectiveFor(stream->id);
@@ -90,7 +89,7 @@ TEST_F(JobManagerGradients, LeadToAFreezeAndSurviveARestart) {
 }
 
 TEST_F(JobManagerGradients, AreRefusedWhereTheyAreBadOrUnasked) {
-  auto stream = Open(AutoJob());
+  auto stream = Open(SnrJob());
   Beat(*stream, 100);
   EXPECT_THAT(std::string(Tell(*stream, 100, 0).message()), StartsWith("[STALE_REQUEST] no gradients"));
   Beat(*stream, 350);
@@ -104,22 +103,21 @@ TEST_F(JobManagerGradients, AreRefusedWhereTheyAreBadOrUnasked) {
 }
 
 TEST_F(JobManagerGradients, AreLostToTheWorkerWhereTheJournalFails) {
-  auto stream = Open(AutoJob());
+  auto stream = Open(SnrJob());
   Beat(*stream, 350);
   disk_.failing = true;
   EXPECT_THAT(std::string(Tell(*stream, 350, 0).message()), StartsWith("[JOURNAL]"));
 }
 
 TEST_F(JobManagerGradients, OfOnePartAreSaidToBlock) {
-  auto stream = Open(AutoJob());
+  auto stream = Open(SnrJob());
   Beat(*stream, 350);
   ASSERT_TRUE(Tell(*stream, 350, 0, 1).ok());
   EXPECT_THAT(Summary(*stream).blocked(), HasSubstr("[ONE_PART]"));
 }
 
-TEST_F(JobManagerGradients, AModuleThatCannotBeEvaluatedBlocksNoPolicyThatOnlyAsksASecondOpinion) {
-  auto job = AutoJob();
-  job.mutable_policy()->mutable_auto_()->set_second_opinion(true);
+TEST_F(JobManagerGradients, AModuleThatCannotBeEvaluatedBlocksNoPolicyThatReadsNoPlasticity) {
+  auto job = SnrJob();
   for (v1::LayerModule& module : *job.mutable_modules()) module.clear_graph();
   auto stream = Open(job);
   Beat(*stream, 10);
@@ -129,10 +127,10 @@ TEST_F(JobManagerGradients, AModuleThatCannotBeEvaluatedBlocksNoPolicyThatOnlyAs
 }
 
 TEST_F(JobManagerGradients, ABadFreezeByHandIsVetoedAndForcedAndUndone) {
-  auto stream = Open(AutoJob());
+  auto stream = Open(SnrJob());
   Train(*stream, 140, 150, 0.2);
   EXPECT_THAT(std::string(manager_->SetFrozenPrefix(kJob, 2, "", false).status().message()),
-              StartsWith("[VETOED] the policy auto objects: step 150 of 1000 is before 40 %"));
+              StartsWith("[VETOED] the policy snr objects: step 150 of 1000 is before 40 %"));
   EXPECT_EQ(Summary(*stream).plan_id(), 0);
   ASSERT_TRUE(manager_->SetFrozenPrefix(kJob, 2, "", true).ok());
   EXPECT_EQ(Summary(*stream).decided_prefix(), 2);
@@ -158,7 +156,7 @@ TEST_F(JobManagerGradients, FinetuneFreezesAtTheStepThatItAwaits) {
 }
 
 TEST_F(JobManagerGradients, AreExportedWithWhatAPolicyKnowsOfItsJob) {
-  auto job = AutoJob();
+  auto job = SnrJob();
   job.mutable_modules(0)->set_step_share(0.5);
   job.add_planned_learning_rates(0.1);
   auto stream = Open(job);

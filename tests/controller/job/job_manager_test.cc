@@ -296,6 +296,25 @@ TEST_F(JobManagerTest, RefusesSamplesOfAnotherBatchSize) {
   EXPECT_THAT(std::string(Upload(*stream, SampleUpload(9, request, 10)).message()), StartsWith("[BAD_SHAPE]"));
 }
 
+TEST_F(JobManagerTest, AnUploadIsJudgedAgainWhenItIsComplete) {
+  const auto stream = Open(TestRegistration(1));
+  const auto snapshot = SnapshotUpload(1, manager_->DirectiveFor(stream->id)->snapshot(), 0, 0);
+  ASSERT_TRUE(manager_->CheckUpload(stream->id, snapshot.begin).ok());
+  ASSERT_TRUE(manager_->SetFrozenPrefix(JobId(TestJobId(1)), 1, "", /*force=*/true).ok());
+  const absl::Status late = manager_->FinishUpload(stream->id, snapshot.begin, TensorsOf(snapshot));
+  EXPECT_THAT(std::string(late.message()), StartsWith("[STALE_REQUEST]"));
+  EXPECT_EQ(manager_->View().jobs[0].totals.uploads_refused.at("STALE_REQUEST"), 1);
+  EXPECT_EQ(manager_->View().jobs[0].totals.snapshots_received, 0);
+}
+
+TEST_F(JobManagerTest, ACompleteUploadMayNameNoModuleOfTheJob) {
+  const auto stream = Open(TestRegistration(1));
+  v1::UploadBegin begin;  // it has no bytes, so that it is complete as it begins
+  begin.set_upload_id(1);
+  begin.mutable_snapshot()->set_module(99);
+  EXPECT_THAT(std::string(manager_->FinishUpload(stream->id, begin, {}).message()), StartsWith("[UNKNOWN_MODULE]"));
+}
+
 TEST_F(JobManagerTest, AsksForTheOutputItselfWhereItsNormIsTheMetric) {
   auto job = TestRegistration(1);
   const v1::PlasticityPolicy constants = job.policy().plasticity();
@@ -307,7 +326,7 @@ TEST_F(JobManagerTest, AsksForTheOutputItselfWhereItsNormIsTheMetric) {
   EXPECT_THAT(std::string(Upload(*stream, SampleUpload(9, request, 10)).message()), StartsWith("[BAD_SHAPE]"))
       << "a Gram matrix";
   TestUpload upload = SampleUpload(10, request, 10);
-  upload.begin.mutable_tensors(1)->set_name("output");
+  upload.begin.mutable_sample()->set_metric(v1::ACTIVATION_METRIC_NORM);
   EXPECT_TRUE(Upload(*stream, upload).ok());
 }
 

@@ -51,6 +51,8 @@ class Driver {
   int reading = 0;
 };
 
+absl::Status Check(const JobState& state, const Fact& fact) { return state.Check({&fact, 1}).status(); }
+
 Fact Decided(int64_t step, int prefix, v1::DecisionOrigin origin, int64_t plan) {
   Fact fact;
   fact.mutable_decided()->set_step(step);
@@ -221,9 +223,9 @@ TEST(JobState, PlanIdsGoOnFromTheWorkersWhereTheJournalKnowsLess) {
   EXPECT_EQ(job.state.decided_prefix(), 1);
   job.ReadUntilDecided();
   EXPECT_EQ(job.state.newest_plan(), PlanId(8));
-  EXPECT_FALSE(job.state.Check(GenerationFact(0, 900, 0, 8)).ok()) << "nothing new";
-  EXPECT_TRUE(job.state.Check(GenerationFact(0, 900, 0, 9)).ok());
-  EXPECT_FALSE(job.state.Check(GenerationFact(-1, 900, 0, 9)).ok());
+  EXPECT_FALSE(Check(job.state, GenerationFact(0, 900, 0, 8)).ok()) << "nothing new";
+  EXPECT_TRUE(Check(job.state, GenerationFact(0, 900, 0, 9)).ok());
+  EXPECT_FALSE(Check(job.state, GenerationFact(-1, 900, 0, 9)).ok());
 }
 
 TEST(JobState, AnOlderCheckpointThanTheFirstOneTakesTheJobBackToIt) {
@@ -331,10 +333,30 @@ TEST(JobState, AGenerationMaySayThatLossesEndButNotThatTheyBegin) {
   EXPECT_EQ(job.Replayed(), job.state.DebugString());
 }
 
+TEST(JobState, SeveralObservationsAreJudgedAsOneFollowsTheOther) {
+  Driver job(RegisteredFact(1));
+  const std::vector<Fact> rising = {ReadingFact(10, 0, 0.2), ReadingFact(10, 0, 0.1), ReadingFact(20, 0, 0.1)};
+  const std::vector<Fact> falling = {ReadingFact(20, 0, 0.2), ReadingFact(10, 0, 0.1)};
+  EXPECT_THAT(std::string(job.state.Check(falling).status().message()), HasSubstr("observed step 10 after 20"));
+  auto checked = job.state.Check(rising);
+  ASSERT_TRUE(checked.ok()) << checked.status();
+  EXPECT_EQ(job.state.observations(), 0u) << "a check changes nothing";
+  job.state.Apply(*std::move(checked));
+  Driver one_by_one(RegisteredFact(1));
+  for (const Fact& fact : rising) one_by_one.Apply(fact);
+  EXPECT_EQ(job.state.DebugString(), one_by_one.state.DebugString());
+}
+
+TEST(JobState, OnlyObservationsComeSeveralAtOnce) {
+  Driver job(RegisteredFact(1));
+  const std::vector<Fact> mixed = {ReadingFact(10, 0, 0.2), PauseFact(true)};
+  EXPECT_THAT(std::string(job.state.Check(mixed).status().message()), HasSubstr("several facts at once"));
+}
+
 TEST(JobState, NamesWhatIsImpossible) {
   Driver job(RegisteredFact(1));
-  EXPECT_THAT(std::string(job.state.Check(GenerationFact(0, 0, 0, 0)).message()), HasSubstr("generation 0"));
-  EXPECT_THAT(std::string(job.state.Check(Fact()).message()), HasSubstr("no kind"));
+  EXPECT_THAT(std::string(Check(job.state, GenerationFact(0, 0, 0, 0)).message()), HasSubstr("generation 0"));
+  EXPECT_THAT(std::string(Check(job.state, Fact()).message()), HasSubstr("no kind"));
 }
 
 // Whatever facts come, in whatever order: a refused one changes nothing, and the accepted ones replayed give

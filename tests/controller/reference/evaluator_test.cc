@@ -104,7 +104,11 @@ class EvaluatorTest : public ::testing::Test {
   }
 
   absl::Status Submit(const JobId& job, int64_t step, std::vector<WireTensor> tensors) {
-    return evaluator_->SubmitSample(job, ModuleIndex(0), ModuleIndex(0), step, 3, 100 + step, std::move(tensors));
+    return evaluator_->SubmitSample(job, {.module = ModuleIndex(0),
+                                          .step = step,
+                                          .request_version = 3,
+                                          .tag = 100 + step,
+                                          .tensors = std::move(tensors)});
   }
   absl::Status Submit(const JobId& job, int64_t step) { return Submit(job, step, Sample()); }
 
@@ -212,7 +216,7 @@ TEST_F(EvaluatorTest, NamesWhatIsWrongWithASample) {
   ExpectNamed(Submit(job, 1, nan), absl::StatusCode::kInvalidArgument, "SAMPLE_NOT_FINITE");
   ExpectNamed(Submit(job, 1, cut), absl::StatusCode::kInvalidArgument, "BAD_SHAPE");
   ExpectNamed(Submit(JobId::Random(), 1), absl::StatusCode::kNotFound, "UNKNOWN_JOB");
-  ExpectNamed(evaluator_->SubmitSample(job, ModuleIndex(1), ModuleIndex(0), 1, 1, 1, Sample()),
+  ExpectNamed(evaluator_->SubmitSample(job, {.first_module = ModuleIndex(1), .step = 1, .tensors = Sample()}),
               absl::StatusCode::kNotFound, "UNKNOWN_MODULE");
 }
 
@@ -329,7 +333,8 @@ TEST_F(EvaluatorTest, RunsModulesOneAfterTheOther) {
   ASSERT_TRUE(evaluator_->SetJob(job, {module_.graph, second.graph}, {})[1].ok());
   ASSERT_TRUE(evaluator_->SubmitSnapshot(job, ModuleIndex(0), 1, 0, module_.weights).ok());
   const auto submit = [&](int64_t step) {
-    return evaluator_->SubmitSample(job, ModuleIndex(0), ModuleIndex(1), step, 0, 0, TrueSample({module_, second}));
+    return evaluator_->SubmitSample(job,
+                                    {.module = ModuleIndex(1), .step = step, .tensors = TrueSample({module_, second})});
   };
   ExpectNamed(submit(1), absl::StatusCode::kFailedPrecondition, "NO_REFERENCE");
   ASSERT_TRUE(evaluator_->SubmitSnapshot(job, ModuleIndex(1), 1, 0, second.weights).ok());
@@ -411,10 +416,11 @@ TEST_F(EvaluatorTest, RaisesTheThreadsPriorityWhenTheDeadlinePassesInMidRun) {
   ASSERT_TRUE(evaluator_->SetJob(job, {slow.graph}, {.shares_cpu = true, .deadline_steps = 10})[0].ok());
   ASSERT_TRUE(evaluator_->SubmitSnapshot(job, ModuleIndex(0), 1, 0, slow.weights).ok());
   std::mt19937_64 random(1);
-  ASSERT_TRUE(evaluator_
-                  ->SubmitSample(job, ModuleIndex(0), ModuleIndex(0), 100, 0, 0,
-                                 {RandomTensor("x", {4, 8}, random), RandomTensor("g", {4, 4}, random)})
-                  .ok());
+  ASSERT_TRUE(
+      evaluator_
+          ->SubmitSample(
+              job, {.step = 100, .tensors = {RandomTensor("x", {4, 8}, random), RandomTensor("g", {4, 4}, random)}})
+          .ok());
   const pid_t thread = FindEvaluatorThread();
   ASSERT_GT(thread, 0);
   if (CanLeaveIdlePriority()) {

@@ -11,7 +11,7 @@ class SampleQueueTest : public ::testing::Test {
   static constexpr bool kOpen = true, kClosed = false;
 
   absl::Status Push(SampleQueue& queue, const JobId& job, int64_t step, size_t bytes = 10) {
-    return queue.Push(QueuedSample{.job = job, .step = step}, bytes, &dropped_);
+    return queue.Push(QueuedSample{{.step = step}, job}, bytes, &dropped_);
   }
   // The step of the next sample, or -1.
   int64_t Pop(SampleQueue& queue, bool gate_open) {

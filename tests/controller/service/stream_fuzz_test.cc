@@ -60,7 +60,7 @@ class Fuzzer {
     if (job % 4 == 3) {
       registration.mutable_policy()->mutable_auto_()->set_start(0.1);
       registration.mutable_policy()->mutable_auto_()->set_interval_steps(1);
-      registration.mutable_policy()->mutable_auto_()->set_least_readings(4);
+      registration.mutable_policy()->mutable_auto_()->set_min_readings(4);
     }
     if (job % 4 == 1 || job % 4 == 3) registration.set_total_steps(600);
     if (random_() % 8 == 0) registration.set_generation(static_cast<int64_t>(random_() % 3));

@@ -56,8 +56,8 @@ absl::Duration Train(Agent& agent) {
     agent.watermark();
     agent.plan(PlanId(1));
     agent.counters();
-    agent.OfferSample(TestSample(step, 256));
-    if (step % 100 == 0) agent.OfferSnapshot(TestSnapshot(0, step));
+    agent.Offer(TestSample(step, 256));
+    if (step % 100 == 0) agent.Offer(TestSnapshot(0, step));
   }
   return absl::Now() - start;
 }
@@ -91,7 +91,7 @@ TEST(AgentFaults, AControllerThatComesLateIsFound) {
   TempFolder folder;
   FakeController fake(folder / "socket");
   const std::unique_ptr<Agent> agent = StartAgent(fake.address());
-  for (int64_t step = 1; step <= 3; ++step) agent->OfferSample(TestSample(step));
+  for (int64_t step = 1; step <= 3; ++step) agent->Offer(TestSample(step));
   ASSERT_TRUE(fake.Start().ok());
   EXPECT_TRUE(fake.WaitUntil([](const auto& record) { return record.uploads.size() == 3; }));
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("Connected to the controller"));
@@ -180,7 +180,7 @@ TEST(AgentFaults, ASlowControllerHoldsBackUploadsButNotTraining) {
   for (int64_t step = 1; step <= 50; ++step) {
     Sample sample = TestSample(step, size_t{1} << 20);  // 4 MiB, more than flow control lets pass
     const absl::Time start = absl::Now();
-    agent->OfferSample(std::move(sample));
+    agent->Offer(std::move(sample));
     offering += absl::Now() - start;
   }
   EXPECT_LT(offering, kPrompt);
@@ -235,10 +235,10 @@ TEST_F(ControllerProcess, MayBeStoppedAndGoOnLater) {
 TEST_F(ControllerProcess, MayBeStoppedInTheMiddleOfALargeUpload) {
   const std::unique_ptr<Agent> agent = StartAgent(address());
   ASSERT_TRUE(Eventually([&] { return agent->counters().connected; }));
-  agent->OfferSample(TestSample(0, size_t{8} << 20));  // opens the flow control window
+  agent->Offer(TestSample(0, size_t{8} << 20));  // opens the flow control window
   ASSERT_TRUE(Eventually([&] { return agent->counters().samples_sent == 1; }));
   process_->Signal(SIGSTOP);
-  for (int64_t step = 1; step <= 8; ++step) agent->OfferSample(TestSample(step, size_t{2} << 20));
+  for (int64_t step = 1; step <= 8; ++step) agent->Offer(TestSample(step, size_t{2} << 20));
   EXPECT_TRUE(Eventually([&] { return !agent->counters().connected; }));
   process_->Signal(SIGCONT);
   EXPECT_TRUE(Eventually([&] { return agent->counters().samples_sent == 9; }));
@@ -283,7 +283,7 @@ TEST(AgentFork, DoesNothingInAChildAndGoesOnInTheParent) {
     // No test macro and no exit handler here: the child only tells by its exit code.
     alarm(20);
     agent->ReportStep({1, 1.0f, {}, 0, PlanId(0)});
-    bool quiet = !agent->OfferSample(TestSample(1)) && !agent->OfferSnapshot(TestSnapshot(0, 1));
+    bool quiet = !agent->Offer(TestSample(1)) && !agent->Offer(TestSnapshot(0, 1));
     quiet = quiet && !agent->sampling().has_value() && !agent->snapshot().has_value();
     quiet = quiet && agent->watermark() == PlanId(0) && !agent->plan(PlanId(1)).has_value();
     quiet = quiet && !agent->counters().connected;
@@ -294,7 +294,7 @@ TEST(AgentFork, DoesNothingInAChildAndGoesOnInTheParent) {
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
-  EXPECT_TRUE(agent->OfferSample(TestSample(1)));
+  EXPECT_TRUE(agent->Offer(TestSample(1)));
   EXPECT_TRUE(fake.WaitUntil([](const auto& record) { return record.uploads.size() == 1; }));
   agent->Stop(true);
   EXPECT_TRUE(fake.record().heartbeats[0].back().finished());

@@ -213,9 +213,9 @@ TEST_F(AgentStateTest, AsksForASnapshotUntilEveryModuleOfItIsQueued) {
   state_.Apply(Wanting(1, 2, 4));
   ASSERT_TRUE(state_.snapshot().has_value());
   EXPECT_EQ(state_.snapshot()->first_module, ModuleIndex(1));
-  EXPECT_TRUE(state_.OfferSnapshot(TestSnapshot(1, 4)));
+  EXPECT_TRUE(state_.Offer(TestSnapshot(1, 4)));
   EXPECT_TRUE(state_.snapshot().has_value());
-  EXPECT_TRUE(state_.OfferSnapshot(TestSnapshot(2, 4)));
+  EXPECT_TRUE(state_.Offer(TestSnapshot(2, 4)));
   EXPECT_FALSE(state_.snapshot().has_value());
   state_.Apply(Wanting(1, 2, 4));
   SendAllUploads();
@@ -223,13 +223,13 @@ TEST_F(AgentStateTest, AsksForASnapshotUntilEveryModuleOfItIsQueued) {
   EXPECT_EQ(state_.counters().snapshots_sent, 2);
   state_.Apply(Wanting(1, 2, 5));
   EXPECT_TRUE(state_.snapshot().has_value());
-  EXPECT_FALSE(state_.OfferSnapshot(TestSnapshot(1, 4)));
+  EXPECT_FALSE(state_.Offer(TestSnapshot(1, 4)));
 }
 
 TEST_F(AgentStateTest, AsksAgainForASnapshotThatANewStreamStillWants) {
   state_.Apply(Wanting(1, 2, 4));
-  state_.OfferSnapshot(TestSnapshot(1, 4));
-  state_.OfferSnapshot(TestSnapshot(2, 4));
+  state_.Offer(TestSnapshot(1, 4));
+  state_.Offer(TestSnapshot(2, 4));
   const std::optional<Upload> first = state_.TakeUpload();
   state_.UploadSent(*first);  // and perhaps lost on the way
   state_.EndStream(std::nullopt);
@@ -238,32 +238,32 @@ TEST_F(AgentStateTest, AsksAgainForASnapshotThatANewStreamStillWants) {
   EXPECT_FALSE(state_.TakeUpload().has_value()) << "nor what is worth sending";
   state_.Apply(Wanting(1, 2, 4));
   EXPECT_TRUE(state_.snapshot().has_value());
-  EXPECT_FALSE(state_.OfferSnapshot(TestSnapshot(2, 4))) << "this one is still queued";
-  EXPECT_TRUE(state_.OfferSnapshot(TestSnapshot(1, 4)));
+  EXPECT_FALSE(state_.Offer(TestSnapshot(2, 4))) << "this one is still queued";
+  EXPECT_TRUE(state_.Offer(TestSnapshot(1, 4)));
   EXPECT_FALSE(state_.snapshot().has_value());
 }
 
 TEST_F(AgentStateTest, ServesAControllerThatCountsItsVersionsFromTheBeginningAgain) {
   state_.Apply(Wanting(1, 1, 9));
-  state_.OfferSnapshot(TestSnapshot(1, 9));
+  state_.Offer(TestSnapshot(1, 9));
   SendAllUploads();
   state_.EndStream(std::nullopt);
   state_.BeginStream();
   state_.Apply(Wanting(1, 1, 1));
   EXPECT_TRUE(state_.snapshot().has_value());
-  EXPECT_TRUE(state_.OfferSnapshot(TestSnapshot(1, 1)));
+  EXPECT_TRUE(state_.Offer(TestSnapshot(1, 1)));
   EXPECT_FALSE(state_.snapshot().has_value());
 }
 
 TEST_F(AgentStateTest, SendsAnInterruptedUploadOnTheNextStream) {
   state_.Apply(DirectiveOf());
-  state_.OfferSample(TestSample(1));
+  state_.Offer(TestSample(1));
   state_.EndStream(state_.TakeUpload());
   state_.BeginStream();
   state_.Apply(DirectiveOf());
   const std::optional<Upload> again = state_.TakeUpload();
   ASSERT_TRUE(again.has_value());
-  EXPECT_EQ(std::get<Sample>(again->content).step, 1);
+  EXPECT_EQ(std::get<Sample>(*again).step, 1);
   EXPECT_EQ(state_.counters().samples_dropped, 0);
 }
 
@@ -285,12 +285,12 @@ TEST_F(AgentStateTest, WantsAndQueuesNothingAfterGivingUp) {
   directive.mutable_sampling()->set_batch_size(2);
   AddPlan(&directive, 1, 1);
   state_.Apply(directive);
-  state_.OfferSample(TestSample(1));
+  state_.Offer(TestSample(1));
   state_.GiveUp();
   EXPECT_FALSE(state_.sampling().has_value());
   EXPECT_FALSE(state_.snapshot().has_value());
-  EXPECT_FALSE(state_.OfferSample(TestSample(2)));
-  EXPECT_FALSE(state_.OfferSnapshot(TestSnapshot(1, 1)));
+  EXPECT_FALSE(state_.Offer(TestSample(2)));
+  EXPECT_FALSE(state_.Offer(TestSnapshot(1, 1)));
   EXPECT_EQ(state_.counters().samples_dropped, 2);
   EXPECT_EQ(state_.watermark(), PlanId(1)) << "what was received can still be committed";
 }

@@ -151,8 +151,8 @@ TEST_F(AgentTest, SendsSamplesByteForByteInChunks) {
   const std::unique_ptr<Agent> agent = StartAgent();
   const Sample small = TestSample(5);
   const Sample large = TestSample(10, 3 * rpc::kMaxChunkBytes / sizeof(float) + 17);
-  EXPECT_TRUE(agent->OfferSample(small));
-  EXPECT_TRUE(agent->OfferSample(large));
+  EXPECT_TRUE(agent->Offer(small));
+  EXPECT_TRUE(agent->Offer(large));
   ASSERT_TRUE(fake_.WaitUntil([](const auto& record) { return record.uploads.size() == 2; }));
   const FakeControllerRecord record = fake_.record();
   EXPECT_EQ(record.uploads[0].bytes, Bytes(small.tensors));
@@ -170,8 +170,8 @@ TEST_F(AgentTest, SendsReadingsAndEmptySnapshotsOfAReferenceOfItsOwn) {
   fake_.SetDirective(Wishes());
   const std::unique_ptr<Agent> agent = StartAgent();
   ASSERT_TRUE(Eventually([&] { return agent->snapshot().has_value(); }));
-  EXPECT_TRUE(agent->OfferSnapshot(Snapshot{ModuleIndex(1), 4, 2, {}}));
-  EXPECT_TRUE(agent->OfferReading(Reading{ModuleIndex(1), 5, 1, 0.25}));
+  EXPECT_TRUE(agent->Offer(Snapshot{ModuleIndex(1), 4, 2, {}}));
+  EXPECT_TRUE(agent->Offer(Reading{ModuleIndex(1), 5, 1, 0.25}));
   ASSERT_TRUE(fake_.WaitUntil([](const auto& record) { return record.readings.size() == 1; }));
   const FakeControllerRecord record = fake_.record();
   ASSERT_EQ(record.uploads.size(), 1u);
@@ -187,7 +187,7 @@ TEST_F(AgentTest, DropsTheOldestReadingsWhileNoControllerAnswers) {
   options.controller = "unix:" + (folder_ / "nobody");
   options.queue_samples = 2;
   const std::unique_ptr<Agent> agent = StartAgent(options, TestJob());
-  for (int64_t step = 1; step <= 5; ++step) EXPECT_TRUE(agent->OfferReading(Reading{ModuleIndex(0), step, 1, 0.5}));
+  for (int64_t step = 1; step <= 5; ++step) EXPECT_TRUE(agent->Offer(Reading{ModuleIndex(0), step, 1, 0.5}));
   EXPECT_EQ(agent->counters().samples_dropped, 3);
 }
 
@@ -195,8 +195,8 @@ TEST_F(AgentTest, AnswersARequestForSeveralModulesWithOneSnapshotEach) {
   fake_.SetDirective(Wishes());
   const std::unique_ptr<Agent> agent = StartAgent();
   ASSERT_TRUE(Eventually([&] { return agent->snapshot().has_value(); }));
-  EXPECT_TRUE(agent->OfferSnapshot(TestSnapshot(0, 2)));
-  EXPECT_TRUE(agent->OfferSnapshot(TestSnapshot(1, 2)));
+  EXPECT_TRUE(agent->Offer(TestSnapshot(0, 2)));
+  EXPECT_TRUE(agent->Offer(TestSnapshot(1, 2)));
   EXPECT_FALSE(agent->snapshot().has_value());
   ASSERT_TRUE(fake_.WaitUntil([](const auto& record) { return record.uploads.size() == 2; }));
   const FakeControllerRecord record = fake_.record();
@@ -294,8 +294,8 @@ TEST_F(AgentTest, GivesUpAndSaysWhyWhenTheControllerWillNeverTakeTheJob) {
   fake_.RefuseRegistrations(absl::FailedPreconditionError("[STALE_GENERATION] generation 4 has registered"));
   fake_.SetDirective(Wishes());
   const std::unique_ptr<Agent> agent = StartAgent();
-  ASSERT_TRUE(Eventually([&] { return !agent->OfferSample(TestSample(1)); }));
-  EXPECT_FALSE(agent->OfferSnapshot(TestSnapshot(0, 2)));
+  ASSERT_TRUE(Eventually([&] { return !agent->Offer(TestSample(1)); }));
+  EXPECT_FALSE(agent->Offer(TestSnapshot(0, 2)));
   agent->ReportStep({1, 1.0f, {}, 0, PlanId(0)});
   EXPECT_GT(agent->counters().samples_dropped, 0);
   agent->Stop(true);

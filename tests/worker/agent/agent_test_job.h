@@ -39,7 +39,7 @@ inline Sample TestSample(int64_t step, size_t elements = 16) {
                 ModuleIndex(1),
                 step,
                 1,
-                {TestTensor("x", elements, static_cast<float>(step)), TestTensor("gram", 4)}};
+                {TestTensor("x", elements, static_cast<float>(step)), TestTensor("compared", 4)}};
 }
 
 inline Snapshot TestSnapshot(int module, int64_t version, size_t elements = 16) {

@@ -6,6 +6,7 @@
 
 #include "common/rpc/channel.h"
 #include "gtest/gtest.h"
+#include "worker/agent/upload_cutter.h"
 
 namespace egeria::worker {
 namespace {
@@ -18,17 +19,17 @@ WireTensor Bytes(const std::string& name, size_t count, unsigned char first) {
 
 std::string Content(const Upload& upload) {
   std::string all;
-  for (const WireTensor& tensor : upload.tensors()) {
+  for (const WireTensor& tensor : TensorsOf(upload)) {
     if (tensor.size() > 0) all.append(reinterpret_cast<const char*>(tensor.data()), tensor.size());
   }
   return all;
 }
 
 TEST(UploadCutter, WritesAHeaderWithEverythingThatTheControllerMustKnow) {
-  Sample sample{ModuleIndex(2), ModuleIndex(1), 50, 7, {Bytes("x", 3, 0), Bytes("gram", 4, 9)}};
-  const auto upload = MakeUpload(std::move(sample));
-  ASSERT_TRUE(upload.ok()) << upload.status();
-  UploadCutter cutter(&*upload, 11);
+  Sample sample{ModuleIndex(2), ModuleIndex(1), 50, 7, {Bytes("x", 3, 0), Bytes("compared", 4, 9)}};
+  const Upload upload = std::move(sample);
+  ASSERT_TRUE(CheckTensors(upload).ok());
+  UploadCutter cutter(&upload, 11);
   v1::WorkerMessage message;
   ASSERT_TRUE(cutter.Next(&message));
   const v1::UploadBegin& begin = message.upload_begin();
@@ -37,10 +38,20 @@ TEST(UploadCutter, WritesAHeaderWithEverythingThatTheControllerMustKnow) {
   EXPECT_EQ(begin.sample().first_module(), 1);
   EXPECT_EQ(begin.sample().step(), 50);
   EXPECT_EQ(begin.sample().request_version(), 7);
+  EXPECT_EQ(begin.sample().metric(), v1::ACTIVATION_METRIC_SP);
   ASSERT_EQ(begin.tensors_size(), 2);
-  EXPECT_EQ(begin.tensors(1).name(), "gram");
+  EXPECT_EQ(begin.tensors(1).name(), "compared");
   EXPECT_EQ(begin.tensors(1).dtype(), v1::DATA_TYPE_UINT8);
   EXPECT_EQ(begin.tensors(1).shape(0), 4);
+}
+
+TEST(UploadCutter, WritesTheMetricThatTheRequestAskedFor) {
+  const SamplingRequest request{.metric = ActivationMetric::kActivationNorm};
+  const Upload upload = SampleOf(request, 50);
+  UploadCutter cutter(&upload, 1);
+  v1::WorkerMessage message;
+  ASSERT_TRUE(cutter.Next(&message));
+  EXPECT_EQ(message.upload_begin().sample().metric(), v1::ACTIVATION_METRIC_NORM);
 }
 
 TEST(UploadCutter, CutsAcrossTensorsIntoFullChunksWithoutGaps) {
@@ -53,9 +64,9 @@ TEST(UploadCutter, CutsAcrossTensorsIntoFullChunksWithoutGaps) {
     for (size_t i = 0; i < sizes.size(); ++i) {
       snapshot.tensors.push_back(Bytes("t" + std::to_string(i), sizes[i], static_cast<unsigned char>(i)));
     }
-    const auto upload = MakeUpload(std::move(snapshot));
-    ASSERT_TRUE(upload.ok());
-    UploadCutter cutter(&*upload, 1);
+    const Upload upload = std::move(snapshot);
+    ASSERT_TRUE(CheckTensors(upload).ok());
+    UploadCutter cutter(&upload, 1);
     v1::WorkerMessage message;
     ASSERT_TRUE(cutter.Next(&message));
     EXPECT_EQ(message.upload_begin().snapshot().version(), 3);
@@ -64,26 +75,26 @@ TEST(UploadCutter, CutsAcrossTensorsIntoFullChunksWithoutGaps) {
       const v1::UploadChunk& chunk = message.upload_chunk();
       EXPECT_EQ(chunk.offset(), static_cast<int64_t>(received.size()));
       received += chunk.data();
-      EXPECT_TRUE(chunk.data().size() == rpc::kMaxChunkBytes || received.size() == upload->bytes);
+      EXPECT_TRUE(chunk.data().size() == rpc::kMaxChunkBytes || received.size() == ByteSizeOf(upload));
     }
-    EXPECT_EQ(received, Content(*upload));
+    EXPECT_EQ(received, Content(upload));
   }
 }
 
 TEST(UploadCutter, SendsOnlyAHeaderForNothing) {
-  const auto upload = MakeUpload(Snapshot{ModuleIndex(0), 1, 1, {}});
-  ASSERT_TRUE(upload.ok());
-  UploadCutter cutter(&*upload, 1);
+  const Upload upload = Snapshot{ModuleIndex(0), 1, 1, {}};
+  ASSERT_TRUE(CheckTensors(upload).ok());
+  UploadCutter cutter(&upload, 1);
   v1::WorkerMessage message;
   EXPECT_TRUE(cutter.Next(&message));
   EXPECT_FALSE(cutter.Next(&message));
 }
 
 TEST(UploadCutter, WritesAReadingAsOneMessage) {
-  const auto upload = MakeUpload(Reading{ModuleIndex(2), 50, 7, 0.125});
-  ASSERT_TRUE(upload.ok());
-  EXPECT_TRUE(upload->tensors().empty());
-  UploadCutter cutter(&*upload, 11);
+  const Upload upload = Reading{ModuleIndex(2), 50, 7, 0.125};
+  ASSERT_TRUE(CheckTensors(upload).ok());
+  EXPECT_TRUE(TensorsOf(upload).empty());
+  UploadCutter cutter(&upload, 11);
   v1::WorkerMessage message;
   ASSERT_TRUE(cutter.Next(&message));
   EXPECT_EQ(message.reading().upload_id(), 11);
@@ -95,10 +106,10 @@ TEST(UploadCutter, WritesAReadingAsOneMessage) {
 }
 
 TEST(UploadCutter, WritesGradientsAsOneMessage) {
-  const auto upload = MakeUpload(GradientReading{ModuleIndex(2), 50, 7, 4, {0.5, 2}, {0.25, 1}, 128, {-0.5, 3}});
-  ASSERT_TRUE(upload.ok());
-  EXPECT_TRUE(upload->is_sample()) << "in all but its form";
-  UploadCutter cutter(&*upload, 11);
+  const Upload upload = GradientReading{ModuleIndex(2), 50, 7, 4, {0.5, 2}, {0.25, 1}, 128, {-0.5, 3}};
+  ASSERT_TRUE(CheckTensors(upload).ok());
+  EXPECT_TRUE(TensorsOf(upload).empty());
+  UploadCutter cutter(&upload, 11);
   v1::WorkerMessage message;
   ASSERT_TRUE(cutter.Next(&message));
   const v1::GradientReading& reading = message.gradients();
@@ -117,15 +128,15 @@ TEST(UploadCutter, WritesGradientsAsOneMessage) {
   EXPECT_FALSE(cutter.Next(&message));
 }
 
-TEST(MakeUpload, RefusesTensorsThatDoNotHoldWhatTheySay) {
+TEST(CheckTensors, RefusesTensorsThatDoNotHoldWhatTheySay) {
   WireTensor tensor = Bytes("x", 4, 0);
   tensor.spec.shape = {5};
-  EXPECT_FALSE(MakeUpload(Sample{{}, {}, 0, 0, {tensor}}).ok());
+  EXPECT_FALSE(CheckTensors(Sample{{}, {}, 0, 0, {tensor}}).ok());
   tensor.spec.shape = {-4};
-  EXPECT_FALSE(MakeUpload(Sample{{}, {}, 0, 0, {tensor}}).ok());
+  EXPECT_FALSE(CheckTensors(Sample{{}, {}, 0, 0, {tensor}}).ok());
   tensor.spec = {"x", DataType::kUnspecified, {4}};
-  EXPECT_FALSE(MakeUpload(Sample{{}, {}, 0, 0, {tensor}}).ok());
-  EXPECT_FALSE(MakeUpload(Sample{{}, {}, 0, 0, {WireTensor{{"x", DataType::kUInt8, {4}}, nullptr}}}).ok());
+  EXPECT_FALSE(CheckTensors(Sample{{}, {}, 0, 0, {tensor}}).ok());
+  EXPECT_FALSE(CheckTensors(Sample{{}, {}, 0, 0, {WireTensor{{"x", DataType::kUInt8, {4}}, nullptr}}}).ok());
 }
 
 }  // namespace

@@ -120,6 +120,29 @@ TEST(GradientReducer, GivesEveryRankRankZerosBuffersBeforeAForwardPass) {
   });
 }
 
+TEST(GradientReducer, OneThatIsPreparedAndDroppedLeavesTheOtherAsItWas) {
+  const auto train = [](bool prepares, int rank, const ProcessGroupPtr& group) {
+    const auto model = ToyModel::Make(3, 5, /*dropout=*/0);
+    GradientReducer reducer(group);
+    EXPECT_TRUE(RebuildFor(*model, &reducer).ok());
+    for (int step = 0; step < 8; ++step) {
+      ForwardBackward(*model, &reducer, MakeToyBatch(4, 10 * step + rank));
+      model->optimizer->step();
+      if (!prepares || step % 3 != 1) continue;
+      EXPECT_TRUE(model->freezer->Apply(2).ok());
+      EXPECT_TRUE(reducer.Prepare(model->freezer->active_parameters(), model->freezer->active_buffers()).ok());
+      model->freezer->TakeBack(0);
+    }
+    EXPECT_EQ(reducer.bytes_reduced(), 8 * ActiveBytes(*model));
+    return model->State(0, 4);
+  };
+  RunRanks(2, [&train](const GroupMember& member) {
+    const ProcessGroupPtr group = GlooGroup(member, "training");
+    const auto plain = train(false, member.rank, group);
+    EXPECT_TRUE(testing::BitEqual(train(true, member.rank, group), plain));
+  });
+}
+
 TEST(GradientReducer, RefusesAModelWithNothingToTrain) {
   GradientReducer reducer(nullptr);
   EXPECT_THAT(std::string(reducer.Rebuild({}, {}).message()), ::testing::HasSubstr("[NOTHING_TRAINABLE]"));

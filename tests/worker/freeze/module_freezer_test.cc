@@ -1,5 +1,7 @@
 #include "worker/freeze/module_freezer.h"
 
+#include <stdexcept>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/toy_model.h"
@@ -98,6 +100,33 @@ TEST(ModuleFreezer, UnfrozenModulesStartWithoutMomentumAndOthersKeepTheirs) {
   ASSERT_TRUE(model->freezer->Apply(0).ok());
   EXPECT_FALSE(model->Momentum(model->modules[0].parameters()[0].tensor).defined());
   EXPECT_TRUE(model->Momentum(model->modules[1].parameters()[0].tensor).defined());
+}
+
+TEST(ModuleFreezer, TakesBackAFreezeWithoutLosingMomentum) {
+  const auto model = ToyModel::Make(3, 1);
+  model->modules[0].parameters()[1].tensor.set_requires_grad(false);
+  ModuleFreezer freezer(&model->modules, [](const std::vector<at::Tensor>&) { FAIL() << "nothing has unfrozen"; });
+  for (uint64_t s = 0; s < 3; ++s) TrainStep(model.get(), s);
+  const auto before = model->State(0, 4);
+  ASSERT_TRUE(freezer.Apply(2).ok());
+  freezer.TakeBack(0);
+  EXPECT_EQ(freezer.frozen_prefix(), 0);
+  EXPECT_TRUE(BitEqual(model->State(0, 4), before));
+  EXPECT_FALSE(model->modules[0].parameters()[1].tensor.requires_grad());
+  EXPECT_TRUE(model->modules[1].parameters()[0].tensor.requires_grad());
+  for (const auto& submodule : model->modules[0].blocks()[0]->modules()) EXPECT_TRUE(submodule->is_training());
+}
+
+TEST(ModuleFreezer, TakesBackAnUnfreezeThatStoppedHalfWay) {
+  const auto model = ToyModel::Make(3, 1);
+  ModuleFreezer freezer(&model->modules, [](const std::vector<at::Tensor>&) { throw std::runtime_error("no"); });
+  ASSERT_TRUE(freezer.Apply(2).ok());
+  EXPECT_ANY_THROW(freezer.Apply(1).IgnoreError());
+  freezer.TakeBack(2);
+  EXPECT_EQ(freezer.frozen_prefix(), 2);
+  const auto frozen = model->State(0, 2);
+  for (uint64_t s = 0; s < 3; ++s) TrainStep(model.get(), s);
+  EXPECT_TRUE(BitEqual(model->State(0, 2), frozen));
 }
 
 TEST(ModuleFreezer, TheLastModuleNeverFreezes) {

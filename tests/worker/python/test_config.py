@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from egeria.config import _CONSTANTS, Config
+from egeria.config import _POLICIES, Config
 from egeria.errors import EgeriaError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,8 +27,10 @@ def test_the_default_is_auto_with_32_samples(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("EGERIA_CONTROLLER", raising=False)
     config = Config()
     assert config.address() is None
-    assert json.loads(config.policy_json()) == {"auto": {"batch_size": 32}}
-    assert json.loads(config.policy_json(16)) == {"auto": {"batch_size": 16}}
+    assert json.loads(config.policy_json()) == {"auto": {}} and config.probe_batch() == 32
+    rule = Config(policy="plasticity")
+    assert json.loads(rule.policy_json()) == {"plasticity": {"batch_size": 32}}
+    assert json.loads(rule.policy_json(16)) == {"plasticity": {"batch_size": 16}}
 
 
 def test_the_address_comes_from_the_environment_unless_it_is_given(monkeypatch: pytest.MonkeyPatch):
@@ -102,7 +106,7 @@ def test_unknown_values_are_refused_with_those_that_are_known():
         ("learning_rate_drop", 1),
         ("learning_rate_rise", -1),
         ("unfreeze_steps", 5),
-        ("unfreeze_steps", [0]),
+        ("unfreeze_steps", [-1]),
     ],
 )
 def test_constants_out_of_range_are_refused_with_their_range(name: str, value: object):
@@ -133,13 +137,14 @@ def test_good_constants_reach_the_controller_as_they_are():
         ("auto", "start", 1.1),
         ("auto", "start", True),
         ("auto", "every", 0),
-        ("auto", "most_modules", 0),
+        ("auto", "max_modules", 0),
         ("auto", "threshold", 0),
         ("auto", "late_threshold", 1),
         ("auto", "readings", 3),
         ("auto", "reprobe_every", -1),
         ("auto", "unfreeze_rise", 0.5),
-        ("auto", "second_opinion", 1),
+        ("snr", "max_modules", 0),
+        ("snr", "start", 1.1),
         ("auto", "start", float("nan")),
         ("auto", "early_share", 1.5),
         ("staged", "begin", -0.1),
@@ -158,17 +163,9 @@ def test_constants_of_the_other_policies_have_ranges_too(policy: str, name: str,
 
 
 def test_constants_of_the_other_policies_reach_the_controller_as_they_are():
-    options = {
-        "start": 0,
-        "every": 0.05,
-        "threshold": 0.1,
-        "reprobe_every": 0,
-        "unfreeze_rise": 0,
-        "second_opinion": False,
-    }
-    config = Config(policy="auto", options=options)
-    assert json.loads(config.policy_json()) == {"auto": {**options, "batch_size": 32}}
-    assert json.loads(config.policy_json(16))["auto"]["batch_size"] == 16
+    options = {"start": 0, "every": 0.05, "threshold": 0.1, "reprobe_every": 0, "unfreeze_rise": 0}
+    for policy in ("auto", "snr"):
+        assert json.loads(Config(policy=policy, options=options).policy_json(16)) == {policy: options}
     for policy, constants in {
         "staged": {"begin": 0.6, "area": True},
         "finetune": {"budget": 0.5},
@@ -177,35 +174,35 @@ def test_constants_of_the_other_policies_reach_the_controller_as_they_are():
         assert json.loads(Config(policy=policy, options=constants).policy_json()) == {policy: constants}
 
 
-def test_a_short_training_does_without_the_second_opinion():
-    for options, total_steps, reads in (
-        ({}, 4_999, False),
-        ({}, 5_000, True),
-        ({}, None, True),
-        ({"second_opinion": True}, 100, True),
-        ({"second_opinion": False}, 9_999, False),
-    ):
-        config = Config(policy="auto", options=options)
-        assert config.reads_plasticity(total_steps) == reads
-        sent = json.loads(config.policy_json(8, total_steps))["auto"]
-        assert sent.get("second_opinion", True) == reads
-    assert Config(policy="plasticity").reads_plasticity(10) and Config(policy="actnorm").reads_plasticity(10)
-    assert not Config(policy="staged").reads_plasticity(9_999)
+def test_constants_that_are_no_more_are_refused_with_those_that_there_are():
+    for name in ("second_opinion", "most_backoff", "signal_led", "area_left", "most_modules", "least_readings"):
+        assert f"has no constant {name!r}; it has: start, lr_area_left," in refusal(options={name: 1})
+
+
+def test_two_policies_read_plasticity():
+    assert Config(policy="plasticity").reads_plasticity() and Config(policy="actnorm").reads_plasticity()
+    assert not Config(policy="staged").reads_plasticity() and not Config().reads_plasticity()
+
+
+def test_the_tables_of_the_documents_are_those_of_the_constants():
+    script = ROOT / "docs" / "policy_constants.py"
+    checked = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
 
 
 def test_constants_are_those_of_the_wire():
     text = (ROOT / "proto" / "egeria" / "v1" / "controller.proto").read_text()
     fields = re.findall(r"^ +(\w+)Policy (\w+) = \d+;", text, re.MULTILINE)
-    assert {policy for _, policy in fields} == set(_CONSTANTS)
+    assert {policy for _, policy in fields} == set(_POLICIES)
     for message, policy in fields:
         body = re.search(rf"^message {message}Policy {{(}}|\n.*?^}})", text, re.MULTILINE | re.DOTALL)
         assert body is not None
         names = re.findall(r"^  (?:optional|repeated) \w+ (\w+) = \d+;", body.group(1), re.MULTILINE)
-        assert set(names) == set(_CONSTANTS[policy]), policy
+        assert set(names) == {constant["name"] for constant in _POLICIES[policy]["constants"]}, policy
 
 
 def test_contradictions_are_refused():
-    assert "differ" in refusal(batch_size=8, options={"batch_size": 16})
+    assert "differ" in refusal(policy="plasticity", batch_size=8, options={"batch_size": 16})
     assert "without a controller" in refusal(plans=[(3, 1)], controller="unix:/a")
     assert "observe switches nothing" in refusal(plans=[(3, 1)], observe=True)
     assert "rising steps" in refusal(plans=[(3, 1), (3, 2)])

@@ -59,9 +59,9 @@ std::vector<std::vector<at::Tensor>> GradientsOf(const ToyBatch& batch, int64_t 
 }
 
 // The squares of two parts' gradients, by hand.
-GradientSquares ByHand(const std::vector<std::vector<at::Tensor>>& one,
+GradientReading ByHand(const std::vector<std::vector<at::Tensor>>& one,
                        const std::vector<std::vector<at::Tensor>>& other) {
-  GradientSquares squares;
+  GradientReading squares;
   for (size_t i = 0; i < one.size(); ++i) {
     double apart = 0, together = 0;
     for (size_t j = 0; j < one[i].size(); ++j) {
@@ -89,7 +89,7 @@ TEST(GradientMeter, TellsTwoHalvesOfTheBatchApartOnOneRank) {
   ASSERT_EQ(readings.size(), 3u);
   for (const GradientReading& reading : readings) {
     const ToyBatch batch = Rank::Batch(reading.step - 1, 0);
-    const GradientSquares squares = ByHand(GradientsOf(batch, 0, 4), GradientsOf(batch, 4, 8));
+    const GradientReading squares = ByHand(GradientsOf(batch, 0, 4), GradientsOf(batch, 4, 8));
     ExpectNear(reading.mean_of_squares, squares.mean_of_squares);
     ExpectNear(reading.square_of_mean, squares.square_of_mean);
     EXPECT_EQ(reading.parts, 2);
@@ -109,7 +109,7 @@ TEST(GradientMeter, TellsTheRanksApartWithoutAPassOfItsOwn) {
     for (const GradientReading& reading : readings) {
       const auto one = GradientsOf(Rank::Batch(reading.step - 1, 0), 0, kBatch);
       const auto other = GradientsOf(Rank::Batch(reading.step - 1, 1), 0, kBatch);
-      GradientSquares squares = ByHand(one, other);
+      GradientReading squares = ByHand(one, other);
       squares.mean_of_squares.erase(squares.mean_of_squares.begin());
       squares.square_of_mean.erase(squares.square_of_mean.begin());
       ExpectNear(reading.mean_of_squares, squares.mean_of_squares);
@@ -138,7 +138,7 @@ TEST(GradientMeter, ProbesFrozenModulesOverAllRanks) {
     for (const GradientReading& reading : readings) {
       const auto one = GradientsOf(&rank.model(), Rank::Batch(reading.step - 1, 0), 0, kBatch, 2);
       const auto other = GradientsOf(&rank.model(), Rank::Batch(reading.step - 1, 1), 0, kBatch, 2);
-      const GradientSquares squares = ByHand(one, other);
+      const GradientReading squares = ByHand(one, other);
       ExpectNear(reading.mean_of_squares, squares.mean_of_squares);
       ExpectNear(reading.square_of_mean, squares.square_of_mean);
       EXPECT_EQ(reading.samples, 2 * kBatch);

@@ -44,13 +44,13 @@ class Rank {
     ++step_;
     if (const auto sampling = link_.SamplingFor(step_)) {
       sampled[step_] = sampling->version;
-      link_.OfferSample(*sampling, step_, {{"input", at::ones({4, 3})}}, at::ones({4, 4}));
+      link_.Offer(SampleOf(*sampling, step_), {{"input", at::ones({4, 3})}, {"compared", at::ones({4, 4})}});
     }
     link_.Poll();
     if (const auto wanted = link_.SnapshotWanted(step_)) {
       snapshots[step_] = wanted->version;
       for (ModuleIndex module = wanted->first_module; module <= wanted->module; module = module.next()) {
-        link_.OfferSnapshot(*wanted, module, step_, {{"weight", at::ones({2})}});
+        link_.Offer(Snapshot{module, step_, wanted->version}, {{"weight", at::ones({2})}});
       }
     }
     const absl::StatusOr<std::optional<Plan>> plan = link_.Commit(step_);
@@ -150,7 +150,7 @@ TEST(RankLink, ReadingsComeFromTheAskedRankOnly) {
     rank.Steps(4);
     const auto sampling = rank.link().SamplingFor(5);
     ASSERT_TRUE(sampling.has_value());
-    EXPECT_EQ(rank.link().OfferReading(*sampling, 5, 0.25), member.rank == 1);
+    EXPECT_EQ(rank.link().Offer(Reading{sampling->module, 5, sampling->version, 0.25}), member.rank == 1);
     rank.Step();
     EXPECT_TRUE(rank.link().Stop(true).ok());
     ASSERT_EQ(rank.line.readings().size(), member.rank == 1 ? 1u : 0u);
@@ -164,10 +164,10 @@ TEST(RankLink, ReadingsComeFromTheAskedRankOnly) {
 
 // What rank r knows of step s in the tests below: module i has squares 10 i + r + s and, of the mean, i + s, and
 // progress i - r.
-GradientSquares SquaresOf(int rank, int64_t step, int first_module) {
-  GradientSquares squares;
-  squares.samples = 8;
-  for (int module = first_module; module < kModules; ++module) {
+GradientReading SquaresOf(const GradientRequest& request, int rank, int64_t step) {
+  GradientReading squares{
+      .first_module = request.first_module, .step = step, .request_version = request.version, .samples = 8};
+  for (int module = static_cast<int>(request.first_module.value()); module < kModules; ++module) {
     squares.mean_of_squares.push_back(static_cast<double>(10 * module + rank + step));
     squares.square_of_mean.push_back(static_cast<double>(module + step));
     squares.progress.push_back(static_cast<double>(module - rank));
@@ -183,7 +183,7 @@ TEST(RankLink, OneReadingOfGradientsIsMadeOfWhatAllRanksKnow) {
       const auto request = rank.link().GradientsFor(step);
       EXPECT_EQ(request.has_value(), step > 3) << "on both ranks, two boundaries after it was heard of";
       if (request.has_value()) {
-        EXPECT_TRUE(rank.link().OfferGradients(*request, step, SquaresOf(member.rank, step, 1)));
+        EXPECT_TRUE(rank.link().Offer(SquaresOf(*request, member.rank, step)));
       }
       rank.Step();
     }
@@ -213,7 +213,7 @@ TEST(RankLink, ARankWithoutGradientsHoldsNobodyUpAndThenThereIsNoReading) {
       const auto request = rank.link().GradientsFor(step);
       const bool silent = member.rank == 2 && step == 10;
       if (request.has_value() && !silent) {
-        rank.link().OfferGradients(*request, step, SquaresOf(member.rank, step, 0));
+        rank.link().Offer(SquaresOf(*request, member.rank, step));
       }
       rank.Step();
     }
@@ -234,11 +234,11 @@ TEST(RankLink, ProgressIsLeftOutUnlessAllRanksKnowIt) {
     if (member.rank == 0) rank.line.Want(GradientsOf(0, 1, 5));
     for (int64_t step = 1; step <= 10; ++step) {
       if (const auto request = rank.link().GradientsFor(step)) {
-        GradientSquares squares = SquaresOf(member.rank, step, 0);
+        GradientReading squares = SquaresOf(*request, member.rank, step);
         if (member.rank == 1) squares.progress.clear();
-        EXPECT_TRUE(rank.link().OfferGradients(*request, step, squares));
+        EXPECT_TRUE(rank.link().Offer(squares));
         squares.progress = {1};
-        EXPECT_FALSE(rank.link().OfferGradients(*request, step, squares)) << "of one module only";
+        EXPECT_FALSE(rank.link().Offer(squares)) << "of one module only";
       }
       rank.Step();
     }
@@ -255,9 +255,9 @@ TEST(RankLink, RanksThatDisagreeOnTheMeanGradientTellNothing) {
     if (member.rank == 0) rank.line.Want(GradientsOf(0, 1, 5));
     for (int64_t step = 1; step <= 10; ++step) {
       if (const auto request = rank.link().GradientsFor(step)) {
-        GradientSquares squares = SquaresOf(member.rank, step, 0);
+        GradientReading squares = SquaresOf(*request, member.rank, step);
         squares.square_of_mean[2] += member.rank;  // nobody has averaged them
-        rank.link().OfferGradients(*request, step, squares);
+        rank.link().Offer(squares);
       }
       rank.Step();
     }
@@ -288,16 +288,19 @@ TEST(RankLink, AloneARankTellsOfItsPartsAtOnce) {
   EXPECT_FALSE(rank.link().GradientsFor(4).has_value());
   const auto request = rank.link().GradientsFor(6);
   ASSERT_TRUE(request.has_value());
-  GradientSquares squares = SquaresOf(0, 6, 2);
+  GradientReading squares = SquaresOf(*request, 0, 6);
   squares.parts = 2;
-  EXPECT_TRUE(rank.link().OfferGradients(*request, 6, squares));
+  EXPECT_TRUE(rank.link().Offer(squares));
   ASSERT_EQ(rank.line.gradient_readings().size(), 1u);
   EXPECT_EQ(rank.line.gradient_readings()[0].parts, 2);
   EXPECT_EQ(rank.line.gradient_readings()[0].samples, 8);
   squares.square_of_mean[0] = std::numeric_limits<double>::infinity();
-  rank.link().OfferGradients(*request, 9, squares);
+  squares.step = 9;
+  rank.link().Offer(squares);
   EXPECT_EQ(rank.line.gradient_readings().size(), 1u) << "a step that was skipped tells nothing";
-  EXPECT_FALSE(rank.link().OfferGradients(*request, 9, SquaresOf(0, 6, 0))) << "of too many modules";
+  squares = SquaresOf(GradientsOf(0, 3, 4), 0, 9);
+  squares.first_module = request->first_module;
+  EXPECT_FALSE(rank.link().Offer(squares)) << "of too many modules";
 }
 
 TEST(RankLink, NobodySamplesAModuleThatAPlanHasFrozen) {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <stdexcept>
 
 #include "ATen/CPUGeneratorImpl.h"
 #include "common/base/status.h"
@@ -63,7 +64,7 @@ TEST(Session, SamplesAreOfTheRequestedModuleStepAndSize) {
   EXPECT_EQ(samples[1].request_version, 9);
   ASSERT_EQ(samples[1].tensors.size(), 2u);
   EXPECT_EQ(samples[1].tensors[0].spec.shape, (std::vector<int64_t>{6, 4, 6, 6}));
-  EXPECT_EQ(samples[1].tensors[1].spec.name, "gram");
+  EXPECT_EQ(samples[1].metric, ActivationMetric::kSpLoss);
   EXPECT_EQ(samples[1].tensors[1].spec.shape, (std::vector<int64_t>{6, 6}));
 }
 
@@ -160,6 +161,20 @@ TEST(Session, ReportsEveryStepWithItsLossAndWhatIsFrozen) {
   EXPECT_EQ(reports[0].frozen_prefix, 0);
   EXPECT_EQ(reports[1].frozen_prefix, 1);
   EXPECT_EQ(reports[1].applied_plan, PlanId(1));
+}
+
+TEST(Session, ReportsHowManyModulesNoOptimizerChanges) {
+  FakeLine line(Generation(0), PlanId(0), kModules);
+  Rank rank(Alone(), &line);
+  rank.Step();
+  const testing::ToyBatch batch = Rank::Batch(1, 0);
+  rank.session().BeginStep();
+  const at::Tensor loss = at::cross_entropy_loss(rank.session().Forward(batch.images), batch.labels);
+  EXPECT_TRUE(rank.session().EndStep(loss, {0, 0.05}, /*zero_lr_prefix=*/2).ok());
+  ASSERT_EQ(line.reports().size(), 2u);
+  EXPECT_EQ(line.reports()[0].zero_lr_prefix, 0);
+  EXPECT_EQ(line.reports()[1].zero_lr_prefix, 2);
+  EXPECT_EQ(line.reports()[1].learning_rates, (std::vector<double>{0, 0.05}));
 }
 
 TEST(Session, TwoRanksApplyPlansAtTheSameStepAndStayIdentical) {
@@ -267,6 +282,56 @@ TEST(Session, NoticesRanksThatDiffer) {
     ASSERT_EQ(rank.session().switches().size(), 1u);
     EXPECT_FALSE(rank.session().switches()[0].ranks_identical);
     EXPECT_EQ(rank.session().totals().checksum_mismatches, 1);
+    EXPECT_TRUE(rank.session().Stop(true).ok());
+  });
+}
+
+TEST(Session, ASwitchThatFailsOnOneRankHappensOnNoneAndTheTrainingGoesOn) {
+  std::vector<at::Tensor> failed[2], plain[2];
+  RunRanks(2, [&](const GroupMember& member) {
+    FakeLine line(Generation(0), PlanId(0), 100);
+    Rank rank(member, &line, {.dropout = 0});
+    rank.Steps(3);
+    Deliver(PlanNumber(1, member.rank == 1 ? 99 : 2), &line);  // rank 1 has no 99 modules
+    rank.Steps(5);
+    Deliver(PlanNumber(2, 1), &line);  // nothing freezes any more
+    rank.Steps(12);
+    EXPECT_TRUE(rank.session().switches().empty());
+    EXPECT_EQ(rank.session().totals().switches_undone, 1);
+    EXPECT_EQ(rank.session().totals().frozen_prefix, 0);
+    EXPECT_EQ(rank.session().totals().freezes, 0);
+    EXPECT_EQ(line.reports().back().frozen_prefix, 0);
+    EXPECT_TRUE(*rank.session().RanksIdentical());
+    failed[member.rank] = rank.State();
+    EXPECT_TRUE(rank.session().Stop(true).ok());
+  });
+  RunRanks(2, [&](const GroupMember& member) {
+    Rank rank(member, nullptr, {.dropout = 0});
+    rank.Steps(20);
+    plain[member.rank] = rank.State();
+  });
+  // Buffers of active modules are the ranks' own between steps; an attempt to switch shares rank 0's, as a step does.
+  EXPECT_TRUE(BitEqual(failed[0], plain[0]));
+  EXPECT_TRUE(BitEqual(failed[1], plain[1]));
+}
+
+TEST(Session, AnUnfreezeThatFailsHalfWayOnOneRankLeavesBothFrozen) {
+  RunRanks(2, [](const GroupMember& member) {
+    FakeLine line(Generation(0), PlanId(0), kModules);
+    Rank rank(member, &line, {.dropout = 0, .on_unfreeze = [&member](const std::vector<at::Tensor>&) {
+                                if (member.rank == 1) throw std::runtime_error("momentum cannot be reset");
+                              }});
+    Deliver(PlanNumber(1, 2), &line);
+    rank.Steps(4);
+    ASSERT_EQ(rank.session().switches().size(), 1u);
+    const std::vector<at::Tensor> frozen = rank.model().State(0, 2);
+    Deliver(PlanNumber(2, 0), &line);
+    rank.Steps(8);
+    EXPECT_EQ(rank.session().switches().size(), 1u);
+    EXPECT_EQ(rank.session().totals().frozen_prefix, 2);
+    EXPECT_EQ(rank.session().totals().switches_undone, 1);
+    EXPECT_TRUE(BitEqual(rank.model().State(0, 2), frozen));
+    EXPECT_TRUE(*rank.session().RanksIdentical());
     EXPECT_TRUE(rank.session().Stop(true).ok());
   });
 }

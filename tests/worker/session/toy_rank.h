@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
@@ -20,10 +21,21 @@ class ToyRank {
   static constexpr int kBlocks = 3;
   static constexpr int kModules = kBlocks + 1;
 
+  // What a rank takes up where another one of the same number was left.
+  struct Saved {
+    int64_t step = 0;
+    int frozen_prefix = 0;
+    PlanId applied_plan;
+    std::vector<at::Tensor> tensors;  // parameters and buffers, in order
+    std::vector<at::Tensor> momenta;  // of the parameters; undefined where there is none
+  };
+
   struct Options {
     worker::PlanSchedule plans = {};
     double dropout = 0.1;
     double learning_rate = 0.05;
+    worker::ModuleFreezer::UnfreezeHook on_unfreeze = {};  // empty: momentum is reset
+    const Saved* resume = nullptr;
   };
 
   // `line`: the controller's end; null: no controller.
@@ -37,6 +49,10 @@ class ToyRank {
     for (int i = 0; i < count; ++i) Step();
   }
 
+  Saved Save();
+
+  // The loss of the last step.
+  float loss() const { return loss_; }
   worker::Session& session() { return *session_; }
   ToyModel& model() { return *model_; }
   std::vector<at::Tensor> State() { return model_->State(0, kModules); }
@@ -46,8 +62,10 @@ class ToyRank {
   const double learning_rate_;
   std::unique_ptr<ToyModel> model_;
   worker::ProcessGroupPtr training_, commit_;
+  std::unique_ptr<worker::ModuleFreezer> freezer_;  // null: the model's own
   std::unique_ptr<worker::GradientReducer> reducer_;
   std::unique_ptr<worker::Session> session_;
+  float loss_ = 0;
 };
 
 }  // namespace egeria::testing

@@ -126,8 +126,10 @@ TEST(TraceGraph, TheReferenceEngineComputesWhatTheModuleDoes) {
     const at::Tensor gram = worker::Probe(modules, m, m, inputs[m]);
     const absl::Status status =
         (*evaluator)
-            ->SubmitSample(job, ModuleIndex(m), ModuleIndex(m), 1, 1, 0,
-                           {*worker::ToWire("input", inputs[m]), *worker::ToWire("gram", gram)});
+            ->SubmitSample(job, {.first_module = ModuleIndex(m),
+                                 .module = ModuleIndex(m),
+                                 .step = 1,
+                                 .tensors = {*worker::ToWire("input", inputs[m]), *worker::ToWire("gram", gram)}});
     EXPECT_TRUE(status.ok()) << status;
     std::unique_lock<std::mutex> lock(mutex);
     arrived.wait(lock, [&] { return !results.empty(); });

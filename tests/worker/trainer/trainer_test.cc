@@ -12,6 +12,8 @@
 #include "worker/planning/planned_saving.h"
 #include "worker/trainer/checkpoint.h"
 #include "worker/trainer/data/random.h"
+#include "worker/trainer/replica.h"
+#include "worker/trainer/schedule.h"
 
 namespace egeria::trainer {
 namespace {
@@ -246,6 +248,55 @@ TEST_F(TrainerTest, AResumedRunTellsWhatWasSavedBefore) {
   EXPECT_GT(share(0), 0);
   EXPECT_NEAR(registration["saved_before"].get<double>(), (10 * (share(0) + share(1) + share(2)) + 10 * share(0)) / 80,
               1e-9);
+}
+
+TEST_F(TrainerTest, AResumedRunTellsTheMeanRateBeforeWhereItsCheckpointDoes) {
+  options_.checkpoint = Path("a.ckpt");
+  options_.stop_after = 30;
+  ASSERT_TRUE(TrainOn(1, options_).ok());
+  std::ifstream in(Path("a.ckpt"), std::ios::binary);
+  absl::StatusOr<Checkpoint> checkpoint = Decode(std::string(std::istreambuf_iterator<char>(in), {}));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const LearningRateOptions schedule = {*ParseScheduleKind(options_.schedule),
+                                        options_.learning_rate,
+                                        80,
+                                        options_.warmup_steps,
+                                        options_.milestones,
+                                        options_.gamma};
+  double sum = 0;
+  for (int64_t step = 0; step < 30; ++step) sum += LearningRate(schedule, step);
+  EXPECT_DOUBLE_EQ(checkpoint->learning_rate_sum.value_or(0), sum);
+  options_.stop_after = 31;
+  options_.resume = true;
+  for (const bool known : {true, false}) {
+    if (!known) checkpoint->learning_rate_sum.reset();  // as an older version has written it
+    std::ofstream(Path("a.ckpt"), std::ios::binary) << *Encode(*checkpoint);
+    const std::string socket = known ? Path("known.sock") : Path("unknown.sock");
+    absl::StatusOr<ChildProcess> controller = ChildProcess::Start({FAKE_CONTROLLER, socket});
+    ASSERT_TRUE(controller.ok()) << controller.status();
+    ASSERT_EQ(controller->ReadLine(), "ready");
+    options_.controller = "unix:" + socket;
+    ASSERT_TRUE(TrainOn(1, options_).ok());
+    controller->CloseStdin();
+    const nlohmann::json told = nlohmann::json::parse(controller->ReadLine().value());
+    EXPECT_NEAR(told["registration"]["mean_rate_before"].get<double>(), known ? sum / 30 : 0, 1e-12);
+    EXPECT_EQ(told["registration"]["embedding_prefix"].get<int>(), 0);
+  }
+}
+
+TEST(Replica, TellsTheRatesOfItsParameterGroupsAndWhichModulesAreInThem) {
+  ReplicaOptions options;
+  options.model = "digitsnet";
+  options.channels = 1;
+  const absl::StatusOr<std::unique_ptr<Replica>> replica = Replica::Make(options, nullptr);
+  ASSERT_TRUE(replica.ok()) << replica.status();
+  (*replica)->SetLearningRate(0.25);
+  EXPECT_EQ((*replica)->LearningRates(), std::vector<double>{0.25});
+  const worker::LearningRates::ModuleGroups groups = (*replica)->ModuleGroups();
+  ASSERT_EQ(groups.size(), (*replica)->modules().size());
+  for (size_t i = 0; i < groups.size(); ++i) {
+    EXPECT_EQ(groups[i], std::vector<int>((*replica)->modules()[i].parameters().size(), 0));
+  }
 }
 
 TEST_F(TrainerTest, BadPlansAndPolicyAreTheUsersErrors) {

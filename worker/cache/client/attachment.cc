@@ -35,21 +35,21 @@ void Attachment::Start(std::function<void(const Line&)> changed) {
 
 void Attachment::Stop() {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     stopping_ = true;
     if (context_ != nullptr) context_->TryCancel();
   }
-  stopped_.notify_all();
+  stopped_.NotifyAll();
   if (thread_.joinable()) thread_.join();
 }
 
 Line Attachment::line() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return line_;
 }
 
 void Attachment::GiveUp(const Line& line) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (line_.attachment != line.attachment) return;
   Change({});
   gave_up_ = true;
@@ -57,40 +57,43 @@ void Attachment::GiveUp(const Line& line) {
 }
 
 void Attachment::Answered(const Line& line) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (line_.attachment == line.attachment) pause_ = kFirstPause;
 }
 
 int64_t Attachment::count() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return count_;
 }
 
 bool Attachment::streamed() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return streamed_;
 }
 
 void Attachment::AttachUntilStopped() {
   for (;;) {
     AttachOnce();
-    std::unique_lock<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     std::chrono::milliseconds wait = kRetry;
     if (std::exchange(gave_up_, false)) {
       wait = pause_;
       pause_ = std::min(2 * pause_, kLongestPause);
     }
-    if (stopped_.wait_for(lock, wait, [this] { return stopping_; })) return;
+    const auto deadline = std::chrono::steady_clock::now() + wait;
+    while (!stopping_ && stopped_.WaitUntil(&mutex_, deadline)) {
+    }
+    if (stopping_) return;
   }
 }
 
 void Attachment::AttachOnce() {
-  // Only for a daemon that is there is memory reserved.
+  // Memory is reserved only for a daemon that is there.
   if (!channel_->WaitForConnected(std::chrono::system_clock::now() + kRetry)) return;
   std::shared_ptr<SharedMemory> memory = MakeMemory();
   grpc::ClientContext context;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (stopping_) return;
     context_ = &context;
   }
@@ -111,14 +114,14 @@ void Attachment::AttachOnce() {
                  ": egeria-cache's own quota_per_job or quota is less");
     }
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const MutexLock lock(&mutex_);
       streamed_ = memory == nullptr;
       Change({response.session(), memory, ++count_});
     }
     stream->Read(&response);  // until the daemon, GiveUp() or Stop() ends it
   }
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     Change({});
     context_ = nullptr;
   }

@@ -2,15 +2,14 @@
 #define EGERIA_WORKER_CACHE_CLIENT_ATTACHMENT_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
+#include "common/thread/mutex.h"
 #include "egeria/v1/cache.grpc.pb.h"
 #include "worker/cache/client/cache_client.h"
 #include "worker/cache/entry/shared_memory.h"
@@ -23,9 +22,9 @@ constexpr size_t SlotOf(size_t entry_bytes) {
   return (entry_bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
 }
 
-// One call is about so many samples at most.
+// One call asks for no more samples than this.
 inline constexpr size_t kMaxSamplesPerCall = 4'096;
-// Longer entries are not streamed, and so not stored either; the daemon holds no more than 256 MiB for a call.
+// No longer entry is stored where entries are streamed; the daemon holds no more than 256 MiB for a call.
 inline constexpr size_t kMaxStreamedRead = size_t{64} << 20;
 
 // A session with the daemon, and the memory shared with it, which is null where bytes are streamed. One part of it is
@@ -33,7 +32,7 @@ inline constexpr size_t kMaxStreamedRead = size_t{64} << 20;
 struct Line {
   int64_t session = 0;  // 0: not attached
   std::shared_ptr<SharedMemory> memory;
-  int64_t attachment = 0;  // numbers them; a daemon that was restarted begins anew with its sessions
+  int64_t attachment = 0;  // numbers the lines; a daemon that was restarted begins anew with its sessions
 
   size_t part() const {
     return memory->bytes().size() / (CacheClient::kMaxLookups + 1) / kSlotAlignment * kSlotAlignment;
@@ -56,9 +55,9 @@ class Attachment {
   v1::Cache::Stub* stub() const { return stub_.get(); }
   Line line() const;
 
-  // After a call that was not answered in time: this line is not used any more, since the daemon may still be at work
-  // in its memory. The next one comes after a while, which doubles each time until one has Answered(), so that a daemon
-  // that is stopped or overloaded is hardly ever asked.
+  // Call it when the daemon has not answered in time: the line is not used any more, since the daemon may still be at
+  // work in its memory. The next line comes after a while, which doubles each time until one has Answered(), so that a
+  // daemon that is stopped or overloaded is hardly ever asked.
   void GiveUp(const Line& line);
   void Answered(const Line& line);
 
@@ -80,15 +79,15 @@ class Attachment {
 
   std::thread thread_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable stopped_;
+  mutable Mutex mutex_;
+  CondVar stopped_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;  // the line's, or the next line's
+  grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;  // the call of this line, or of the one to come
   Line line_ ABSL_GUARDED_BY(mutex_);
   int64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
   bool streamed_ ABSL_GUARDED_BY(mutex_) = false;
-  bool gave_up_ ABSL_GUARDED_BY(mutex_) = false;             // the last line
-  std::chrono::milliseconds pause_ ABSL_GUARDED_BY(mutex_);  // after the next one that is given up
+  bool gave_up_ ABSL_GUARDED_BY(mutex_) = false;             // whether the last line was given up
+  std::chrono::milliseconds pause_ ABSL_GUARDED_BY(mutex_);  // how long to wait after the next line that is given up
 };
 
 }  // namespace egeria::cache

@@ -1,14 +1,10 @@
 #include "worker/cache/client/batch_reader.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <exception>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -24,6 +20,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/tensor/torch_types.h"
+#include "common/thread/mutex.h"
 #include "common/thread/thread.h"
 
 namespace egeria::cache {
@@ -31,23 +28,23 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// So much is asked for while nobody knows how long the entries of a prefix are.
+// So many bytes are asked for while nobody knows how long the entries of a prefix are.
 constexpr size_t kUnknownEntryBytes = size_t{16} << 20;
-// So many buffers wait to be used again: as many as batches may be under way on both sides.
+// At most so many buffers wait to be used again: as many as batches may be under way on both sides.
 constexpr size_t kMaxSpares = 16;
 
-// A reading is one batch that is being read.
+// One batch while it is read.
 struct Reading {
   std::vector<uint64_t> samples;
   enum class State { kQueued, kReading, kReady } state = State::kQueued;
   bool urgent = false;
 
-  // These are the reading thread's.
+  // Only the reading thread uses these.
   Fingerprint prefix = {};
   size_t entry_bytes = 0;  // 0: nothing is known of the prefix, not even in the cache
   std::shared_ptr<PendingLookup> lookup;
 
-  // The reading thread fills these in before it is ready.
+  // The reading thread fills these in before the batch is ready.
   std::vector<at::Tensor> host;
   std::vector<at::Tensor> on_device;  // accelerators only
   std::optional<c10::Event> arrived;
@@ -84,7 +81,7 @@ const char* MissReason(SampleOutcome outcome) {
     case SampleOutcome::kOtherInput: return "other_input";
     case SampleOutcome::kCorrupt: return "corrupt";
     case SampleOutcome::kLate: return "late";
-    case SampleOutcome::kUnfit: return "unfit";
+    case SampleOutcome::kShapeMismatch: return "unfit";
   }
   return "unknown";
 }
@@ -112,17 +109,17 @@ class BatchReader::Impl {
 
   void Stop() {
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const MutexLock lock(&mutex_);
       stopping_ = true;
       readings_.clear();
     }
-    changed_.notify_all();
+    changed_.NotifyAll();
     if (thread_.joinable()) thread_.join();
     spares_.clear();
   }
 
   void Use(const Fingerprint& prefix) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     prefix_ = prefix;
     entry_bytes_ = 0;
     batch_bytes_ = 0;
@@ -131,15 +128,15 @@ class BatchReader::Impl {
 
   void Rest() {
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const MutexLock lock(&mutex_);
       readings_.clear();
       resting_ = true;
     }
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
 
   void ExpectSize(size_t entry_bytes) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     entry_bytes_ = std::max(entry_bytes_, entry_bytes);
   }
 
@@ -147,14 +144,24 @@ class BatchReader::Impl {
   CachedBatch Take(std::span<const uint64_t> samples, std::span<const uint64_t> input_hashes, absl::Duration patience);
 
   Counters counters() const {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     return counters_;
   }
 
  private:
   using Shared = std::shared_ptr<Reading>;
+  // What the reading thread does next: it begins to read `next`, if there is one, and finishes what it has started.
+  struct Turn {
+    bool rest = false;  // instead, it lets go of its spare buffers
+    Shared next;
+    bool started_is_wanted = false;
+    Fingerprint prefix = {};
+    size_t entry_bytes = 0;
+  };
 
-  void ReadUntilStopped();
+  void ReadUntilStopped() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Empty once the reader is to stop.
+  std::optional<Turn> WaitForTurn(const Shared& started) ABSL_LOCKS_EXCLUDED(mutex_);
   // The reading thread calls these without the lock. A failure leaves samples out.
   void Start(const Fingerprint& prefix, size_t entry_bytes, Reading* reading);
   void Finish(bool wanted, Reading* reading);
@@ -167,6 +174,8 @@ class BatchReader::Impl {
   Shared Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Shared Find(std::span<const uint64_t> samples) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Count(const CachedBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The batch once it is read; null where that is not before the patience ends.
+  Shared WaitFor(std::span<const uint64_t> samples, absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
   CachedBatch HandOut(const Shared& reading, std::span<const uint64_t> input_hashes);
 
   const std::shared_ptr<CacheClient> client_;
@@ -174,17 +183,17 @@ class BatchReader::Impl {
   std::optional<c10::Stream> stream_;  // accelerators only
   std::thread thread_;
 
-  // The reading thread keeps what was handed out, to use it again once nobody else has it. Fresh memory costs as much
-  // as reading into it does.
+  // Only the reading thread uses these buffers. They were handed out, and are used again once nobody else has them:
+  // fresh memory costs as much as reading into it does.
   std::deque<at::Tensor> spares_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
+  mutable Mutex mutex_;
+  CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool resting_ ABSL_GUARDED_BY(mutex_) = false;  // spares are to go
   Fingerprint prefix_ ABSL_GUARDED_BY(mutex_) = {};
   size_t entry_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: not known
-  size_t batch_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // the last found batch's; 0: not known
+  size_t batch_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // the size of the last batch that was found; 0: not known
   std::deque<Shared> readings_ ABSL_GUARDED_BY(mutex_);
   Counters counters_ ABSL_GUARDED_BY(mutex_);
 };
@@ -198,7 +207,7 @@ BatchReader::Impl::Shared BatchReader::Impl::Find(std::span<const uint64_t> samp
 
 void BatchReader::Impl::Expect(const std::vector<std::vector<uint64_t>>& batches) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (stopping_) return;
     std::deque<Shared> expected;
     for (const std::vector<uint64_t>& samples : batches) {
@@ -212,17 +221,31 @@ void BatchReader::Impl::Expect(const std::vector<std::vector<uint64_t>>& batches
     }
     readings_ = std::move(expected);
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 CachedBatch BatchReader::Impl::Take(std::span<const uint64_t> samples, std::span<const uint64_t> input_hashes,
                                     absl::Duration patience) {
   EGERIA_CHECK(samples.size() == input_hashes.size());
-  const auto begin = Clock::now();
   CachedBatch batch;
   batch.outcomes.assign(samples.size(), SampleOutcome::kLate);
-  std::unique_lock<std::mutex> lock(mutex_);
-  if (samples.empty() || stopping_) return batch;
+  {
+    const MutexLock lock(&mutex_);
+    if (samples.empty() || stopping_) return batch;
+  }
+  const Shared reading = WaitFor(samples, patience);
+  if (reading != nullptr) batch = HandOut(reading, input_hashes);
+  {
+    const MutexLock lock(&mutex_);
+    Count(batch);
+  }
+  changed_.NotifyAll();  // there is room to read ahead
+  return batch;
+}
+
+BatchReader::Impl::Shared BatchReader::Impl::WaitFor(std::span<const uint64_t> samples, absl::Duration patience) {
+  const auto begin = Clock::now();
+  const MutexLock lock(&mutex_);
   Shared reading = Find(samples);
   const bool ahead = reading != nullptr && reading->state == Reading::State::kReady;
   if (reading == nullptr) {
@@ -232,9 +255,11 @@ CachedBatch BatchReader::Impl::Take(std::span<const uint64_t> samples, std::span
   }
   if (!ahead) {
     reading->urgent = true;
-    changed_.notify_all();
-    changed_.wait_until(lock, begin + absl::ToChronoNanoseconds(patience),
-                        [&] { return stopping_ || reading->state == Reading::State::kReady; });
+    changed_.NotifyAll();
+    const Clock::time_point deadline = begin + absl::ToChronoNanoseconds(patience);
+    while (!stopping_ && reading->state != Reading::State::kReady) {
+      if (!changed_.WaitUntil(&mutex_, deadline)) break;
+    }
     counters_.waited_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
   }
   const bool ready = reading->state == Reading::State::kReady;
@@ -242,15 +267,7 @@ CachedBatch BatchReader::Impl::Take(std::span<const uint64_t> samples, std::span
   counters_.batches_ahead += ahead;
   counters_.batches_waited_for += ready && !ahead;
   counters_.batches_late += !ready;
-  if (ready) {
-    lock.unlock();
-    batch = HandOut(reading, input_hashes);
-    lock.lock();
-  }
-  Count(batch);
-  lock.unlock();
-  changed_.notify_all();  // there is room to read ahead
-  return batch;
+  return ready ? reading : nullptr;
 }
 
 CachedBatch BatchReader::Impl::HandOut(const Shared& reading, std::span<const uint64_t> input_hashes) {
@@ -264,7 +281,7 @@ CachedBatch BatchReader::Impl::HandOut(const Shared& reading, std::span<const ui
   }
   if (!any) return batch;
   if (!stream_.has_value()) {
-    // They are tensors of their own over the same memory: one that Python has had never has a single owner again.
+    // These are new tensors over the same memory: one that Python has had never has a single owner again.
     for (const at::Tensor& host : reading->host) batch.tensors.push_back(host.variable_data());
     reading->host.clear();
     return batch;
@@ -283,12 +300,12 @@ void BatchReader::Impl::Count(const CachedBatch& batch) {
     counters_.other_input += outcome == SampleOutcome::kOtherInput;
     counters_.corrupt += outcome == SampleOutcome::kCorrupt;
     counters_.late += outcome == SampleOutcome::kLate;
-    counters_.unfit += outcome == SampleOutcome::kUnfit;
+    counters_.unfit += outcome == SampleOutcome::kShapeMismatch;
   }
 }
 
-// Returns the one that is waited for, or the first that is not read yet; none while what is read ahead takes too much
-// memory.
+// Returns the batch that is waited for, or else the first that is not read yet, and none while those that were read
+// ahead take too much memory.
 BatchReader::Impl::Shared BatchReader::Impl::Next() {
   size_t bytes = 0;
   Shared first;
@@ -301,30 +318,37 @@ BatchReader::Impl::Shared BatchReader::Impl::Next() {
   return bytes == 0 || bytes + batch_bytes_ <= options_.ahead_bytes ? first : nullptr;
 }
 
+std::optional<BatchReader::Impl::Turn> BatchReader::Impl::WaitForTurn(const Shared& started) {
+  const MutexLock lock(&mutex_);
+  Turn turn;
+  while (!stopping_ && !resting_ && started == nullptr && (turn.next = Next()) == nullptr) changed_.Wait(&mutex_);
+  if (stopping_) return std::nullopt;
+  turn.rest = std::exchange(resting_, false);
+  if (turn.rest) return turn;
+  // The first batch of a prefix goes alone: it tells how long entries are, and how much memory a batch takes.
+  if (started != nullptr && batch_bytes_ > 0) turn.next = Next();
+  if (turn.next != nullptr) turn.next->state = Reading::State::kReading;
+  turn.prefix = prefix_;
+  turn.entry_bytes = entry_bytes_;
+  turn.started_is_wanted = std::ranges::find(readings_, started) != readings_.end();
+  return turn;
+}
+
 void BatchReader::Impl::ReadUntilStopped() {
   const at::NoGradGuard no_gradients;
   Shared started;  // the daemon reads it while the one before it is finished
-  std::unique_lock<std::mutex> lock(mutex_);
-  for (;;) {
-    Shared next;
-    changed_.wait(lock, [&] { return stopping_ || resting_ || started != nullptr || (next = Next()) != nullptr; });
-    if (stopping_) return;
-    if (std::exchange(resting_, false)) {
+  while (std::optional<Turn> turn = WaitForTurn(started)) {
+    if (turn->rest) {
       spares_.clear();
       continue;
     }
-    // The first of a prefix goes alone: it tells how long entries are, and how much memory a batch takes.
-    if (started != nullptr && batch_bytes_ > 0) next = Next();
-    if (next != nullptr) next->state = Reading::State::kReading;
-    const Fingerprint prefix = prefix_;
-    const size_t entry_bytes = entry_bytes_;
-    const bool wanted = std::ranges::find(readings_, started) != readings_.end();
-    lock.unlock();
-    if (next != nullptr) Start(prefix, entry_bytes, next.get());
-    if (started != nullptr) Finish(wanted, started.get());
-    lock.lock();
-    if (started != nullptr) SetReady(started.get());
-    started = std::move(next);
+    if (turn->next != nullptr) Start(turn->prefix, turn->entry_bytes, turn->next.get());
+    if (started != nullptr) {
+      Finish(turn->started_is_wanted, started.get());
+      const MutexLock lock(&mutex_);
+      SetReady(started.get());
+    }
+    started = std::move(turn->next);
   }
 }
 
@@ -334,7 +358,7 @@ void BatchReader::Impl::SetReady(Reading* reading) {
     entry_bytes_ = std::max(entry_bytes_, reading->entry_bytes);
     if (reading->bytes > 0) batch_bytes_ = reading->bytes;
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void BatchReader::Impl::Start(const Fingerprint& prefix, size_t entry_bytes, Reading* reading) {
@@ -385,7 +409,7 @@ void BatchReader::Impl::FillIn(Reading* reading) {
         }
       });
   for (size_t i = 0; i < count; ++i) {
-    reading->outcomes[i] = unfit[i] ? SampleOutcome::kUnfit : OutcomeOf(outcomes[i]);
+    reading->outcomes[i] = unfit[i] ? SampleOutcome::kShapeMismatch : OutcomeOf(outcomes[i]);
   }
   for (const at::Tensor& tensor : reading->host) reading->bytes += tensor.nbytes();
   if (stream_.has_value() && !reading->host.empty()) CopyToDevice(reading);
@@ -434,44 +458,29 @@ void BatchReader::Impl::CopyToDevice(Reading* reading) {
 }
 
 BatchReader::BatchReader(std::shared_ptr<CacheClient> client, const Options& options)
-    : pid_(getpid()), impl_(std::make_shared<Impl>(std::move(client), options)) {
-  impl_->StartThread(impl_);
+    : impl_(std::make_shared<Impl>(std::move(client), options)) {
+  impl_.get()->StartThread(impl_.shared());
 }
 
 BatchReader::~BatchReader() { Stop(); }
 
-bool BatchReader::InChild() const { return getpid() != pid_; }
+void BatchReader::Stop() { impl_.Call(&Impl::Stop); }
 
-void BatchReader::Stop() {
-  if (InChild()) {
-    new std::shared_ptr<Impl>(impl_);  // its thread is the parent's; leaked on purpose
-    return;
-  }
-  impl_->Stop();
-}
+void BatchReader::Use(const Fingerprint& prefix) { impl_.Call(&Impl::Use, prefix); }
 
-void BatchReader::Use(const Fingerprint& prefix) {
-  if (!InChild()) impl_->Use(prefix);
-}
+void BatchReader::Rest() { impl_.Call(&Impl::Rest); }
 
-void BatchReader::Rest() {
-  if (!InChild()) impl_->Rest();
-}
+void BatchReader::ExpectSize(size_t entry_bytes) { impl_.Call(&Impl::ExpectSize, entry_bytes); }
 
-void BatchReader::ExpectSize(size_t entry_bytes) {
-  if (!InChild()) impl_->ExpectSize(entry_bytes);
-}
-
-void BatchReader::Expect(const std::vector<std::vector<uint64_t>>& batches) {
-  if (!InChild()) impl_->Expect(batches);
-}
+void BatchReader::Expect(const std::vector<std::vector<uint64_t>>& batches) { impl_.Call(&Impl::Expect, batches); }
 
 CachedBatch BatchReader::Take(std::span<const uint64_t> samples, std::span<const uint64_t> input_hashes,
                               absl::Duration patience) {
-  if (InChild()) return {{}, std::vector<SampleOutcome>(samples.size(), SampleOutcome::kLate)};
-  return impl_->Take(samples, input_hashes, patience);
+  Impl* const impl = impl_.get();
+  if (impl == nullptr) return {{}, std::vector<SampleOutcome>(samples.size(), SampleOutcome::kLate)};
+  return impl->Take(samples, input_hashes, patience);
 }
 
-BatchReader::Counters BatchReader::counters() const { return InChild() ? Counters() : impl_->counters(); }
+BatchReader::Counters BatchReader::counters() const { return impl_.Call(&Impl::counters); }
 
 }  // namespace egeria::cache

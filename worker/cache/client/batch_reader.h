@@ -1,8 +1,6 @@
 #ifndef EGERIA_WORKER_CACHE_CLIENT_BATCH_READER_H_
 #define EGERIA_WORKER_CACHE_CLIENT_BATCH_READER_H_
 
-#include <sys/types.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -13,6 +11,7 @@
 #include "ATen/core/Tensor.h"
 #include "absl/time/time.h"
 #include "c10/core/Device.h"
+#include "common/thread/fork_guard.h"
 #include "worker/cache/client/cache_client.h"
 
 namespace egeria::cache {
@@ -22,16 +21,16 @@ enum class SampleOutcome : uint8_t {
   kAbsent,
   kOtherInput,  // it is there, and was computed from another input
   kCorrupt,
-  kLate,   // the cache has not answered in time, or is not there
-  kUnfit,  // its tensors are of another type or shape than those of the samples before it
+  kLate,           // the cache has not answered in time, or is not there
+  kShapeMismatch,  // its tensors are of another type or shape than those of the samples before it
 };
 
 // Says for each sample why it is a miss ("absent", "other_input" and so on), or "" for a hit.
 std::vector<std::string> MissReasons(const std::vector<SampleOutcome>& outcomes);
 
 struct CachedBatch {
-  // They are b x ..., dense and row-major, on the reader's device and nobody else's; the rows of misses hold anything.
-  // There are none where no sample was found.
+  // The tensors are b x ..., dense and row-major, on the reader's device, and nobody else's; the rows of misses hold
+  // anything. There are none where no sample was found.
   std::vector<at::Tensor> tensors;
   std::vector<SampleOutcome> outcomes;  // one for each sample
 };
@@ -64,20 +63,19 @@ class BatchReader {
   BatchReader(std::shared_ptr<CacheClient> client, const Options& options);
   ~BatchReader();
 
-  // Reads this prefix from now on, and forgets what was read ahead.
+  // Reads from this prefix from now on, and forgets what was read ahead.
   void Use(const Fingerprint& prefix);
-  // Entries of the prefix are up to so long: longer ones are not found. This need not be told where one is in the
-  // cache.
+  // Entries of the prefix are up to so long: longer ones are not found. Nobody needs to say so once one is in the cache.
   void ExpectSize(size_t entry_bytes);
 
-  // Hints at the batches that are asked for next, in this order. Those that are not among them are forgotten.
+  // Hints that these batches are asked for next, in this order. Batches that are not among them are forgotten.
   void Expect(const std::vector<std::vector<uint64_t>>& batches);
 
-  // Returns the batch at hand: what was read ahead if it was expected, else it is read now. Waits no longer than
-  // `patience`; what is not there by then is late. `input_hashes` are the samples', to compare with the entries'.
+  // Returns the batch at hand: it was read ahead if it was expected, else it is read now. Waits no longer than `patience`;
+  // samples that are not there by then are late. `input_hashes` are compared with those of the entries.
   CachedBatch Take(std::span<const uint64_t> samples, std::span<const uint64_t> input_hashes, absl::Duration patience);
 
-  // Lets go of what was read ahead and of the memory that it took, since nothing is read for a while.
+  // Lets go of what was read ahead and of the memory that it took, as nothing is read for a while.
   void Rest();
 
   // Ends the thread; from then on everything is late. Idempotent.
@@ -87,10 +85,8 @@ class BatchReader {
 
  private:
   class Impl;
-  bool InChild() const;
 
-  const pid_t pid_;
-  std::shared_ptr<Impl> impl_;
+  const ForkGuard<Impl> impl_;
 };
 
 }  // namespace egeria::cache

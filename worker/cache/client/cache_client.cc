@@ -1,7 +1,5 @@
 #include "worker/cache/client/cache_client.h"
 
-#include <unistd.h>
-
 #include <utility>
 
 #include "worker/cache/client/attachment.h"
@@ -22,26 +20,19 @@ struct CacheClient::Impl {
   WriteQueue writes;
 };
 
-CacheClient::CacheClient(const Options& options) : pid_(getpid()), impl_(std::make_shared<Impl>(options)) {}
-
 std::unique_ptr<CacheClient> CacheClient::Start(const Options& options) {
-  std::unique_ptr<CacheClient> client(new CacheClient(options));
-  Impl& impl = *client->impl_;
-  impl.writes.Start();
-  impl.attachment.Start([&impl](const Line& line) { impl.writes.Follow(line); });
-  return client;
+  const auto impl = std::make_shared<Impl>(options);
+  impl->writes.Start();
+  impl->attachment.Start([impl = impl.get()](const Line& line) { impl->writes.Follow(line); });
+  return std::unique_ptr<CacheClient>(new CacheClient(impl));
 }
 
 void CacheClient::Stop() {
-  if (InChild()) {
-    new std::shared_ptr<Impl>(impl_);  // its threads are the parent's; leaked on purpose
-    return;
-  }
-  impl_->writes.Stop();
-  impl_->attachment.Stop();
+  impl_.Call([](Impl& impl) {
+    impl.writes.Stop();
+    impl.attachment.Stop();
+  });
 }
-
-bool CacheClient::InChild() const { return getpid() != pid_; }
 
 std::vector<CacheClient::Outcome> CacheClient::Lookup(const Fingerprint& prefix, std::span<const uint64_t> samples,
                                                       size_t entry_bytes,
@@ -51,41 +42,50 @@ std::vector<CacheClient::Outcome> CacheClient::Lookup(const Fingerprint& prefix,
 
 std::shared_ptr<PendingLookup> CacheClient::StartLookup(const Fingerprint& prefix, std::span<const uint64_t> samples,
                                                         size_t entry_bytes) {
-  const std::shared_ptr<Lookups> lookups(impl_, &impl_->lookups);  // one may be let go of after the client
-  auto lookup = std::make_shared<PendingLookup>(lookups, impl_->Stored(prefix), samples, entry_bytes);
-  if (!InChild()) lookups->Start(lookup.get());
+  const std::shared_ptr<Impl> impl = impl_.shared();
+  if (impl == nullptr) return std::make_shared<PendingLookup>(nullptr, prefix, samples, entry_bytes);
+  const std::shared_ptr<Lookups> lookups(impl, &impl->lookups);  // the lookup may be let go of after the client
+  auto lookup = std::make_shared<PendingLookup>(lookups, impl->Stored(prefix), samples, entry_bytes);
+  lookups->Start(lookup.get());
   return lookup;
 }
 
 std::vector<CacheClient::Outcome> CacheClient::FinishLookup(
     PendingLookup* lookup, absl::FunctionRef<void(size_t position, const Entry&)> found) {
-  if (InChild()) return std::vector<Outcome>(lookup->samples.size(), Outcome::kLate);
-  const std::vector<Outcome> outcomes = impl_->lookups.Finish(lookup, found);
-  // They are forgotten so that they are written anew when they are offered next.
+  Impl* const impl = impl_.get();
+  if (impl == nullptr) return std::vector<Outcome>(lookup->samples.size(), Outcome::kLate);
+  const std::vector<Outcome> outcomes = impl->lookups.Finish(lookup, found);
+  // Corrupt entries are dropped, so that they are written anew when they are offered next.
   std::vector<uint64_t> corrupt;
   for (size_t i = 0; i < outcomes.size() && corrupt.size() < kMaxSamplesPerCall; ++i) {
     if (outcomes[i] == Outcome::kCorrupt) corrupt.push_back(lookup->samples[i]);
   }
-  if (!corrupt.empty()) impl_->writes.DropSamples(lookup->prefix, std::move(corrupt));
+  if (!corrupt.empty()) impl->writes.DropSamples(lookup->prefix, std::move(corrupt));
   return outcomes;
 }
 
 bool CacheClient::Offer(const Fingerprint& prefix, uint64_t sample, uint64_t input_hash,
                         std::span<const EntryTensor> tensors) {
-  return !InChild() && impl_->writes.Offer(impl_->Stored(prefix), sample, input_hash, tensors);
+  return impl_.Call([&](Impl& impl) { return impl.writes.Offer(impl.Stored(prefix), sample, input_hash, tensors); });
 }
 
 void CacheClient::Drop(const Fingerprint& prefix) {
-  if (!InChild()) impl_->writes.Drop(impl_->Stored(prefix));
+  impl_.Call([&](Impl& impl) { impl.writes.Drop(impl.Stored(prefix)); });
 }
 
-bool CacheClient::Flush(absl::Duration patience) { return InChild() || impl_->writes.Flush(patience); }
+bool CacheClient::Flush(absl::Duration patience) {
+  Impl* const impl = impl_.get();
+  return impl == nullptr || impl->writes.Flush(patience);
+}
 
-bool CacheClient::attached() const { return !InChild() && impl_->attachment.line().session != 0; }
+bool CacheClient::attached() const {
+  return impl_.Call([](Impl& impl) { return impl.attachment.line().session != 0; });
+}
 
 CacheClient::Counters CacheClient::counters() const {
-  if (InChild()) return {};
-  return {impl_->lookups.counters(), impl_->writes.counters(), impl_->attachment.count(), impl_->attachment.streamed()};
+  return impl_.Call([](Impl& impl) -> Counters {
+    return {impl.lookups.counters(), impl.writes.counters(), impl.attachment.count(), impl.attachment.streamed()};
+  });
 }
 
 }  // namespace egeria::cache

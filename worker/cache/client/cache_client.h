@@ -1,12 +1,11 @@
 #ifndef EGERIA_WORKER_CACHE_CLIENT_CACHE_CLIENT_H_
 #define EGERIA_WORKER_CACHE_CLIENT_CACHE_CLIENT_H_
 
-#include <sys/types.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -14,6 +13,7 @@
 #include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "common/rpc/address.h"
+#include "common/thread/fork_guard.h"
 #include "worker/cache/entry/entry.h"
 
 namespace egeria::cache {
@@ -108,11 +108,9 @@ class CacheClient {
 
  private:
   struct Impl;
-  explicit CacheClient(const Options& options);
-  bool InChild() const;
+  explicit CacheClient(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-  const pid_t pid_;
-  const std::shared_ptr<Impl> impl_;
+  const ForkGuard<Impl> impl_;
 };
 
 }  // namespace egeria::cache

@@ -13,7 +13,9 @@ constexpr absl::Duration kLongestReading = absl::Milliseconds(650);
 
 }  // namespace
 
-PendingLookup::~PendingLookup() { lookups->Abandon(this); }
+PendingLookup::~PendingLookup() {
+  if (lookups != nullptr) lookups->Abandon(this);
+}
 
 void Lookups::Start(PendingLookup* lookup) {
   const auto free = std::ranges::find(under_way_, nullptr);
@@ -27,7 +29,7 @@ void Lookups::Start(PendingLookup* lookup) {
   if (line.session == 0 || lookup->slot == 0) return;
   lookup->room = shared ? line.part() / lookup->slot : std::max<size_t>(1, kMaxStreamedRead / lookup->slot);
   lookup->room = std::min(lookup->room, kMaxSamplesPerCall);
-  // A lookup that makes more calls is not started now, since the next one's time would pass meanwhile.
+  // Otherwise the next lookup's time would pass while this one makes more calls.
   if (lookup->samples.size() <= lookup->room) AskForMore(lookup);
 }
 
@@ -80,7 +82,7 @@ std::vector<CacheClient::Outcome> Lookups::Finish(PendingLookup* lookup,
   std::ranges::replace(under_way_, lookup, nullptr);
   if (!good) attachment_.GiveUp(lookup->line);
   if (good && at > 0) attachment_.Answered(lookup->line);
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   for (const Outcome outcome : outcomes) {
     counters_.found += outcome == Outcome::kFound;
     counters_.absent += outcome == Outcome::kAbsent;
@@ -100,7 +102,7 @@ void Lookups::Abandon(PendingLookup* lookup) {
 }
 
 CacheClient::LookupCounters Lookups::counters() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return counters_;
 }
 

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "common/base/ids.h"
+#include "common/thread/mutex.h"
 #include "worker/cache/client/attachment.h"
 #include "worker/cache/client/cache_client.h"
 #include "worker/cache/client/get_call.h"
@@ -22,7 +22,7 @@ namespace egeria::cache {
 
 class Lookups;
 
-// One that was started and is to be finished.
+// A lookup that was started and is to be finished. `lookups` is null in a forked child, where nothing is started.
 struct PendingLookup {
   PendingLookup(std::shared_ptr<Lookups> lookups, const Fingerprint& prefix, std::span<const uint64_t> samples,
                 size_t entry_bytes)
@@ -41,15 +41,15 @@ struct PendingLookup {
   Line line;
   size_t offset = 0;  // where its part of the shared memory begins
   size_t slot = 0;    // bytes for an entry there
-  size_t room = 0;    // samples that a call may ask for; 0: nothing can be asked for
-  size_t asked = 0;   // so many samples, the first ones, have been asked for
+  size_t room = 0;    // samples that fit into a call; 0: nothing can be asked for
+  size_t asked = 0;   // how many samples, from the first on, were asked for
   std::unique_ptr<GetCall> call;
 };
 
-// Does what CacheClient::Lookup() and its two parts promise. It is for one thread, but for counters().
+// Does what CacheClient::Lookup() and its two parts promise. One thread may call it, and any thread counters().
 class Lookups {
  public:
-  // `attachment` outlives the lookups.
+  // `attachment` must outlive it.
   Lookups(const CacheClient::Options& options, Attachment* attachment)
       : name_(options.name), patience_(options.patience), attachment_(*attachment) {}
 
@@ -70,7 +70,7 @@ class Lookups {
   Attachment& attachment_;
   std::array<const PendingLookup*, CacheClient::kMaxLookups> under_way_ = {};  // by part of the memory
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   CacheClient::LookupCounters counters_ ABSL_GUARDED_BY(mutex_);
 };
 

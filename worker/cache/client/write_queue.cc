@@ -13,7 +13,7 @@ namespace egeria::cache {
 namespace {
 
 constexpr std::chrono::seconds kPatience{5};
-// So many prefixes are remembered, to be forgotten once the daemon is there again; older ones are left to eviction.
+// At most so many requests to forget wait for the daemon; older ones are left to eviction.
 constexpr size_t kMaxOwed = 64;
 constexpr size_t kMaxStreamedWrite = size_t{16} << 20;
 
@@ -60,23 +60,23 @@ void WriteQueue::Start() {
 
 void WriteQueue::Stop() {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     stopping_ = true;
     if (context_ != nullptr) context_->TryCancel();
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
   if (thread_.joinable()) thread_.join();
 }
 
 void WriteQueue::Follow(const Line& line) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     line_ = line;
     if (line.session == 0) return;
     tasks_.insert(tasks_.begin(), owed_.begin(), owed_.end());
     owed_.clear();
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 bool WriteQueue::Offer(const Fingerprint& prefix, uint64_t sample, uint64_t input_hash,
@@ -93,7 +93,7 @@ void WriteQueue::DropSamples(const Fingerprint& prefix, std::vector<uint64_t> sa
 }
 
 bool WriteQueue::Reserve(const Fingerprint& prefix, size_t bytes) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   ++counters_.offered;
   const size_t longest = std::min(queue_bytes_, line_.memory != nullptr ? line_.part() : kMaxStreamedRead);
   if (SlotOf(bytes) > longest) {
@@ -114,22 +114,24 @@ bool WriteQueue::Reserve(const Fingerprint& prefix, size_t bytes) {
 
 void WriteQueue::Push(Task task) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (attachment_.stub() == nullptr || stopping_) return;
     tasks_.push_back(std::move(task));
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 bool WriteQueue::Flush(absl::Duration patience) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  return changed_.wait_for(lock, absl::ToChronoMilliseconds(patience),
-                           [this] { return stopping_ || (tasks_.empty() && !working_); });
+  const auto deadline = std::chrono::steady_clock::now() + absl::ToChronoMilliseconds(patience);
+  const MutexLock lock(&mutex_);
+  while (!IsIdle() && changed_.WaitUntil(&mutex_, deadline)) {
+  }
+  return IsIdle();
 }
 
 CacheClient::WriteCounters WriteQueue::counters() const {
   const EntryMaker::Report report = maker_.report();
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   CacheClient::WriteCounters counters = counters_;
   counters.exact_bytes = report.exact_bytes;
   counters.format_bytes = report.bytes;
@@ -142,10 +144,10 @@ void WriteQueue::WorkUntilStopped() {
   for (;;) {
     Batch batch;
     {
-      std::unique_lock<std::mutex> lock(mutex_);
+      const MutexLock lock(&mutex_);
       working_ = false;
-      changed_.notify_all();
-      changed_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
+      changed_.NotifyAll();
+      while (!stopping_ && tasks_.empty()) changed_.Wait(&mutex_);
       if (stopping_) return;
       working_ = true;
       batch = TakeBatch();
@@ -211,7 +213,7 @@ void WriteQueue::WriteSome(const Line& line, std::vector<Write> writes) {
   // The daemon may still read this memory, so that it is not written to again.
   if (line.memory != nullptr && status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) attachment_.GiveUp(line);
   good = status.ok() && good;
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   context_ = nullptr;
   const auto stored = static_cast<int64_t>(response.stored() + response.present());
   counters_.stored += good ? stored : 0;
@@ -228,7 +230,7 @@ void WriteQueue::Send(const Line& line, const Forget& forget) {
   grpc::ClientContext context;
   if (!Begin(&context)) return;
   const grpc::Status status = attachment_.stub()->Drop(&context, request, &response);
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   context_ = nullptr;
   if (!status.ok()) Owe(forget);
 }
@@ -240,7 +242,7 @@ void WriteQueue::Owe(Forget forget) {
 
 bool WriteQueue::Begin(grpc::ClientContext* context) {
   context->set_deadline(std::chrono::system_clock::now() + kPatience);
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (!stopping_) context_ = context;
   return !stopping_;
 }

@@ -1,11 +1,9 @@
 #ifndef EGERIA_WORKER_CACHE_CLIENT_WRITE_QUEUE_H_
 #define EGERIA_WORKER_CACHE_CLIENT_WRITE_QUEUE_H_
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <thread>
@@ -14,6 +12,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
+#include "common/thread/mutex.h"
 #include "worker/cache/client/attachment.h"
 #include "worker/cache/client/cache_client.h"
 #include "worker/cache/entry/entry_maker.h"
@@ -21,11 +20,11 @@
 
 namespace egeria::cache {
 
-// Writes and forgets entries in order, on a thread of its own. Without a daemon writes are dropped, and what is to be
-// forgotten is kept until it can be told. Prefixes are as StoredPrefix() says. Thread-safe.
+// A thread of its own writes entries and forgets them, in the order of the calls. Without a daemon writes are dropped,
+// and requests to forget are kept until the daemon can be told. Prefixes are as StoredPrefix() says. Thread-safe.
 class WriteQueue {
  public:
-  // `attachment` outlives the queue.
+  // `attachment` must outlive the queue.
   WriteQueue(const CacheClient::Options& options, Attachment* attachment);
 
   void Start();
@@ -50,21 +49,23 @@ class WriteQueue {
   };
   using Task = std::variant<Write, Forget>;
 
-  // A batch is done at once: as many writes in a row as fit into one call, or one thing that is to be forgotten.
+  // One call to the daemon: as many writes in a row as fit into it, or one request to forget.
   struct Batch {
     Line line;
     std::vector<Write> writes;  // they have the same prefix
     std::optional<Forget> forget;
   };
 
-  // Makes room in the queue for an offer, which is then to be pushed; false where there is none.
+  // Takes room in the queue for an offer, which is then to be pushed. False where there is none.
   bool Reserve(const Fingerprint& prefix, size_t bytes);
   void Push(Task task);
   void WorkUntilStopped();
+  // Whether there is nothing left to do.
+  bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || (tasks_.empty() && !working_); }
   Batch TakeBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteSome(const Line& line, std::vector<Write> writes);
   void Send(const Line& line, const Forget& forget);
-  // Keeps what could not be told until there is a line again.
+  // Keeps a request that the daemon could not be told, until there is a line again.
   void Owe(Forget forget) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes Stop() cancel the call of this context. Returns false where Stop() has been called.
   bool Begin(grpc::ClientContext* context);
@@ -74,8 +75,8 @@ class WriteQueue {
   EntryMaker maker_;
   std::thread thread_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
+  mutable Mutex mutex_;
+  CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool working_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
@@ -84,7 +85,7 @@ class WriteQueue {
   size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::deque<Forget> owed_ ABSL_GUARDED_BY(mutex_);
   CacheClient::WriteCounters counters_ ABSL_GUARDED_BY(mutex_);
-  std::optional<Fingerprint> too_long_ ABSL_GUARDED_BY(mutex_);  // the newest prefix whose entries were said to be
+  std::optional<Fingerprint> too_long_ ABSL_GUARDED_BY(mutex_);  // the newest prefix that a warning named
 };
 
 }  // namespace egeria::cache

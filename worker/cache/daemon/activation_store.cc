@@ -32,37 +32,37 @@ constexpr char kEntry = 'e';
 constexpr char kLength = 'l';
 constexpr size_t kKeyLength = 1 + sizeof(uint64_t);
 constexpr size_t kUuidLength = 36;
-// What an entry costs on disk beside its own bytes.
+// An entry costs so much on disk beside its own bytes.
 constexpr int64_t kOverhead = 128;
-// What RocksDB's own files take, at most; of a small quota a part.
+// RocksDB's own files take so much at most; of a small quota they may take a part.
 constexpr int64_t kOwnFiles = int64_t{1} << 20;
 // The file system's free space is looked at anew after this much has been written.
 constexpr int64_t kLookEvery = int64_t{64} << 20;
-// For a new column family: far more than what is written for it.
+// A new column family needs so much room: far more than what is written for it.
 constexpr int64_t kRoomForFamily = int64_t{1} << 20;
 constexpr int64_t kRecoverEveryMilliseconds = 1'000;
 
-// For RocksDB's own files: some builds of it end the process where there is no room for them.
+// RocksDB's own files need so much room: some builds of it end the process where there is none.
 constexpr int64_t kRoomToOpen = int64_t{8} << 20;
 
 constexpr rlim_t kMinOpenFiles = 64;
 constexpr rlim_t kMaxOpenFiles = 65'536;
 
-// More than anybody needs where it cannot be told.
+// Returns more than anybody needs where the file system does not tell.
 int64_t FreeBytes(const std::string& folder) {
   struct statvfs disk;
   if (statvfs(folder.c_str(), &disk) != 0) return std::numeric_limits<int64_t>::max();
   return static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
 }
 
-// Half of the descriptors that the process may have; the others are for connections.
+// Half of the descriptors that the process may have are for files; the others are for connections.
 int MostOpenFiles() {
   rlimit descriptors;
   if (getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return kMinOpenFiles;
   return static_cast<int>(std::clamp<rlim_t>(descriptors.rlim_cur / 2, kMinOpenFiles, kMaxOpenFiles));
 }
 
-// Whether it says that files are not what was written, and not that the system could not read them.
+// Whether the status says that files are not what was written, and not that the system could not read them.
 bool IsDamage(const rocksdb::Status& status) {
   return status.IsCorruption() || status.IsInvalidArgument() || status.IsNotSupported() || status.IsPathNotFound();
 }
@@ -111,7 +111,7 @@ rocksdb::Options DatabaseOptions(const ActivationStore::Options& options, rocksd
   database.db_write_buffer_size = 2 * options.write_buffer_bytes;
   database.max_background_jobs = 2;
   database.max_open_files = MostOpenFiles();
-  // What is on disk is what is written, so that it stays under the quota.
+  // The disk holds what is written and no more, so that it stays under the quota.
   database.allow_fallocate = false;
   database.keep_log_file_num = 2;
   database.max_log_file_size = 128 << 10;
@@ -123,7 +123,7 @@ std::shared_ptr<rocksdb::ColumnFamilyHandle> Owned(rocksdb::DB* db, rocksdb::Col
   return {handle, [db](rocksdb::ColumnFamilyHandle* last) { db->DestroyColumnFamilyHandle(last); }};
 }
 
-// Of entries, and of their deletion.
+// Entries are written and deleted with these options.
 rocksdb::WriteOptions EntryWrites() {
   rocksdb::WriteOptions writing;
   writing.disableWAL = true;
@@ -153,7 +153,7 @@ ActivationStore::ActivationStore(const Options& options)
 ActivationStore::~ActivationStore() {
   DropRemoved();
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     namespaces_.clear();
   }
   default_family_.reset();
@@ -184,7 +184,7 @@ absl::Status ActivationStore::OpenFiles() {
   }
   if (!opened.ok()) return UnusableFolder(options_.folder, opened.ToString());
   db_.reset(db);
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   for (size_t i = 0; i < handles.size(); ++i) {
     std::shared_ptr<rocksdb::ColumnFamilyHandle> handle = Owned(db, handles[i]);
     if (names[i] == rocksdb::kDefaultColumnFamilyName) {
@@ -237,7 +237,7 @@ int64_t ActivationStore::Attach(const JobId& name, int64_t quota_bytes) {
                            : options_.quota_bytes;
   const int64_t granted = quota_bytes > 0 ? std::min(quota_bytes, most) : most;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     Namespace& space = namespaces_[name];
     ++space.attached;
     space.last_used = ++uses_;
@@ -251,7 +251,7 @@ int64_t ActivationStore::Attach(const JobId& name, int64_t quota_bytes) {
 
 void ActivationStore::Detach(const JobId& name) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     const auto space = namespaces_.find(name);
     if (space == namespaces_.end()) return;
     space->second.last_used = ++uses_;
@@ -266,7 +266,7 @@ std::optional<ActivationStore::Outcome> ActivationStore::Enter(const JobId& name
                                                                uint64_t sample, size_t length,
                                                                std::shared_ptr<rocksdb::ColumnFamilyHandle>* handle) {
   const int64_t cost = static_cast<int64_t>(length) + kOverhead;
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   const auto space = namespaces_.find(name);
   if (space == namespaces_.end()) return Outcome::kFailed;  // nobody is attached
   if (const Family* known = FindFamily(name, prefix); known != nullptr && known->entries.contains(sample)) {
@@ -316,7 +316,7 @@ size_t ActivationStore::Get(const JobId& name, const Fingerprint& prefix, uint64
   size_t length = 0;
   BlobPlace place;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     Family* const family = FindFamily(name, prefix);
     if (family == nullptr) return 0;
     const auto known = family->entries.find(sample);
@@ -349,7 +349,7 @@ size_t ActivationStore::Get(const JobId& name, const Fingerprint& prefix, uint64
 void ActivationStore::Discard(const JobId& name, const Fingerprint& prefix, uint64_t sample) {
   std::shared_ptr<rocksdb::ColumnFamilyHandle> handle;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     Family* const family = FindFamily(name, prefix);
     if (family == nullptr || !family->entries.contains(sample)) return;
     handle = family->handle;
@@ -359,14 +359,14 @@ void ActivationStore::Discard(const JobId& name, const Fingerprint& prefix, uint
   batch.Delete(handle.get(), Key(kLength, sample));
   const rocksdb::Status written = db_->Write(EntryWrites(), &batch);
   if (!written.ok() && !written.IsIncomplete()) CountFailure("write", written.ToString());
-  // Only now: who is told that it is not there writes it anew, and that must come after the deletion.
+  // This comes last: a client that is told that the entry is not there writes it anew, after the deletion.
   ForgetUnreadable(name, prefix, sample);
 }
 
 int64_t ActivationStore::DropPrefix(const JobId& name, const Fingerprint& prefix) {
   int64_t freed = 0;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     const auto space = namespaces_.find(name);
     if (space == namespaces_.end()) return 0;
     const auto family = space->second.prefixes.find(prefix);
@@ -377,7 +377,7 @@ int64_t ActivationStore::DropPrefix(const JobId& name, const Fingerprint& prefix
 }
 
 ActivationStore::Totals ActivationStore::totals() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   Totals totals;
   for (const auto& [name, space] : namespaces_) {
     ++totals.namespaces;
@@ -397,9 +397,9 @@ ActivationStore::Family* ActivationStore::FindFamily(const JobId& name, const Fi
 }
 
 ActivationStore::Outcome ActivationStore::MakeFamily(const JobId& name, const Fingerprint& prefix) {
-  const std::lock_guard<std::mutex> making(making_mutex_);
+  const MutexLock making(&making_mutex_);
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (FindFamily(name, prefix) != nullptr) return Outcome::kStored;
   }
   DropRemoved();  // one of that name among them
@@ -412,7 +412,7 @@ ActivationStore::Outcome ActivationStore::MakeFamily(const JobId& name, const Fi
     return Outcome::kFailed;
   }
   std::shared_ptr<rocksdb::ColumnFamilyHandle> handle = Owned(db_.get(), made);
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   const auto space = namespaces_.find(name);
   if (space == namespaces_.end()) {
     removed_.push_back(std::move(handle));
@@ -484,7 +484,7 @@ int64_t ActivationStore::Remove(Namespace* space, std::map<Fingerprint, Family>:
 void ActivationStore::DropRemoved() {
   std::vector<std::shared_ptr<rocksdb::ColumnFamilyHandle>> removed;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     removed.swap(removed_);
   }
   for (const auto& handle : removed) {
@@ -492,20 +492,20 @@ void ActivationStore::DropRemoved() {
     if (dropped.ok()) continue;
     CountFailure("drop a column family", dropped.ToString());
     failed_ = true;
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     removed_.push_back(handle);  // with what is removed next
   }
 }
 
 void ActivationStore::Remember(const JobId& name, const Fingerprint& prefix, uint64_t sample, const BlobPlace& place) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   Family* const family = FindFamily(name, prefix);
   if (family == nullptr) return;
   if (const auto entry = family->entries.find(sample); entry != family->entries.end()) entry->second.place = place;
 }
 
 void ActivationStore::Forget(const JobId& name, const Fingerprint& prefix, uint64_t sample) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   Family* const family = FindFamily(name, prefix);
   if (family == nullptr) return;
   const auto entry = family->entries.find(sample);
@@ -518,7 +518,7 @@ void ActivationStore::Forget(const JobId& name, const Fingerprint& prefix, uint6
 }
 
 void ActivationStore::ForgetUnreadable(const JobId& name, const Fingerprint& prefix, uint64_t sample) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (Family* const family = FindFamily(name, prefix); family != nullptr) family->entries.erase(sample);
 }
 

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,6 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/base/ids.h"
+#include "common/thread/mutex.h"
 #include "worker/cache/daemon/targeted_files.h"
 #include "worker/cache/entry/fingerprint.h"
 
@@ -32,25 +32,25 @@ namespace egeria::cache {
 class PatientFiles;
 
 // The daemon's entries on disk, in a RocksDB: one column family per namespace (a job) and frozen prefix,
-// so that forgetting either gives its space back at once. What is written may be lost with a crash, never changed: the
+// so that forgetting either gives its space back at once. A crash may lose an entry, never change it: the
 // entries carry their own checksums (see entry.h), and this class looks at none of them.
 //
-// Who goes when room is short, in this order: what is idle, which is other prefixes of the namespace that writes,
-// unless they were in use a moment ago (ranks may differ in theirs), and then namespaces that nobody has attached to,
-// of each the least recently used first; then the new entry itself. A new entry is the one that is needed last, since
+// When room is short, idle entries go first: other prefixes of the namespace that writes, unless they were in use a
+// moment ago (ranks may differ in theirs), and then namespaces that nobody has attached to, the least recently used
+// first in each case. After them the new entry itself is refused. A new entry is the one that is needed last, since
 // each epoch takes every sample once: keeping the older ones gives a hit rate of quota over size for any order of
 // samples, and writes nothing twice.
 //
-// Thread-safe. No method waits for compaction or another process; for the disk's free space only what drops prefixes
-// may, and without the lock.
+// Thread-safe. No method waits for compaction or another process. Only methods that drop prefixes may wait for the
+// disk's free space, and they do so without the lock.
 class ActivationStore {
  public:
   struct Options {
     std::string folder;                       // is made; belongs to one daemon
-    int64_t quota_bytes = int64_t{32} << 30;  // of all namespaces together
-    int64_t soft_quota_bytes = 0;             // beyond it nothing idle stays, though there is room; 0: quota_bytes
-    int64_t namespace_quota_bytes = 0;        // of each where it asks for no less; 0: quota_bytes
-    int64_t free_bytes = int64_t{2} << 30;    // that the file system keeps; less: nothing is stored
+    int64_t quota_bytes = int64_t{32} << 30;  // for all namespaces together
+    int64_t soft_quota_bytes = 0;             // nothing idle stays beyond it, though there is room; 0: quota_bytes
+    int64_t namespace_quota_bytes = 0;        // for each that asks for no less; 0: quota_bytes
+    int64_t free_bytes = int64_t{2} << 30;    // the file system keeps so much free, or nothing is stored
     int64_t write_buffer_bytes = int64_t{64} << 20;  // in memory, before it is written
     absl::Duration idle_after = absl::Seconds(30);   // without a use, a prefix of a job that goes on is idle
   };
@@ -98,7 +98,7 @@ class ActivationStore {
  private:
   struct Known {
     uint32_t length = 0;
-    BlobPlace place;  // once it was read
+    BlobPlace place;  // known once it was read
   };
   struct Family {
     std::shared_ptr<rocksdb::ColumnFamilyHandle> handle;
@@ -119,16 +119,17 @@ class ActivationStore {
   // False for a family that cannot be read, which is then dropped.
   bool ReadIndex(const std::string& family_name, std::shared_ptr<rocksdb::ColumnFamilyHandle> handle)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The part of Put() with the lock: kStored for an entry that is to be written. It is entered before it is, so that
-  // the other ranks, which compute the same samples, do not write it too. Empty where its prefix has no family yet.
+  // Does the part of Put() that needs the lock: kStored for an entry that is to be written. The entry is known before
+  // it is written, so that the other ranks, which compute the same samples, do not write it too. Empty where its prefix
+  // has no family yet.
   std::optional<Outcome> Enter(const JobId& name, const Fingerprint& prefix, uint64_t sample, size_t length,
                                std::shared_ptr<rocksdb::ColumnFamilyHandle>* handle) ABSL_LOCKS_EXCLUDED(mutex_);
   // Null where there is none.
   Family* FindFamily(const JobId& name, const Fingerprint& prefix) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Makes it where there is none: without the lock, since that writes to the disk, for which it may have to wait.
-  // kStored where there is one then.
+  // Makes a family where there is none: without the lock, since that writes to the disk, for which it may have to
+  // wait. kStored where there is one afterwards.
   Outcome MakeFamily(const JobId& name, const Fingerprint& prefix) ABSL_LOCKS_EXCLUDED(mutex_, making_mutex_);
-  // Whether `bytes` more of all fit into this much.
+  // Whether the store fits into `quota` with `bytes` more.
   bool Fits(int64_t bytes, int64_t quota) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int64_t soft_quota() const;
   // Removes what is idle until `bytes` more of this prefix fit into the soft quota. False if they do not fit into the
@@ -139,7 +140,7 @@ class ActivationStore {
   // have ended while a call of it goes on, which holds on to it.
   bool EvictPrefix(Namespace* space, const Fingerprint* kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool EvictIdleNamespace(const JobId* writing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // When nothing is written: idle namespaces go until the others fit into the soft quota.
+  // Removes idle namespaces, while nothing is written, until the others fit into the soft quota.
   void EvictIdleBeyondSoftQuota() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int64_t Remove(Namespace* space, std::map<Fingerprint, Family>::iterator family)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -147,10 +148,10 @@ class ActivationStore {
   void DropRemoved() ABSL_LOCKS_EXCLUDED(mutex_);
   void Remember(const JobId& name, const Fingerprint& prefix, uint64_t sample, const BlobPlace& place)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // An entry that was not written; and one that cannot be read, whose bytes stay in use.
+  // The first forgets an entry that was not written; the second one that cannot be read, whose bytes stay in use.
   void Forget(const JobId& name, const Fingerprint& prefix, uint64_t sample) ABSL_LOCKS_EXCLUDED(mutex_);
   void ForgetUnreadable(const JobId& name, const Fingerprint& prefix, uint64_t sample) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Where it has none, something idle makes some, so that the next ones may fit.
+  // Where the disk has no room, something idle makes some, so that the next entries may fit.
   bool DiskHasRoom(const JobId& name, const Fingerprint& prefix, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountFailure(const char* what, const std::string& why);
   void Recover() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -161,19 +162,19 @@ class ActivationStore {
   std::unique_ptr<rocksdb::DB> db_;
   std::shared_ptr<rocksdb::ColumnFamilyHandle> default_family_;
 
-  std::mutex making_mutex_;  // one family at a time; before mutex_
-  mutable std::mutex mutex_;
+  Mutex making_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);  // lets one family be made at a time
+  mutable Mutex mutex_;
   std::map<JobId, Namespace> namespaces_ ABSL_GUARDED_BY(mutex_);
   int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t evicted_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::shared_ptr<rocksdb::ColumnFamilyHandle>> removed_ ABSL_GUARDED_BY(mutex_);  // to be dropped
   uint64_t uses_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t free_bytes_seen_ ABSL_GUARDED_BY(mutex_) = 0;      // at the last look, less what was written since
+  int64_t free_bytes_seen_ ABSL_GUARDED_BY(mutex_) = 0;      // as of the last look, less what was written since
   int64_t written_since_look_ ABSL_GUARDED_BY(mutex_) = -1;  // -1: never looked
-  bool disk_was_full_ ABSL_GUARDED_BY(mutex_) = false;       // at the last look
+  bool disk_was_full_ ABSL_GUARDED_BY(mutex_) = false;       // as of the last look
   std::atomic<int64_t> failures_{0};
-  std::atomic<bool> failed_{false};       // a write did, since the last attempt to go on
-  std::atomic<int64_t> recovered_at_{0};  // in milliseconds
+  std::atomic<bool> failed_{false};       // whether a write failed since the last attempt to go on
+  std::atomic<int64_t> recovered_at_{0};  // milliseconds since the epoch
 };
 
 }  // namespace egeria::cache

@@ -17,10 +17,10 @@ namespace egeria::cache {
 namespace {
 
 constexpr int kMaxSamples = 65'536;
-constexpr size_t kChunk = size_t{1} << 20;  // of a message with bytes
-// Of entries in shared memory that a message tells of: a message costs as much as reading some hundred KiB.
+constexpr size_t kChunk = size_t{1} << 20;  // bytes in a message
+// A message tells of so many bytes of entries in shared memory: it costs as much as reading some hundred KiB.
 constexpr int64_t kToldAtOnce = int64_t{4} << 20;
-// Of one call whose bytes are streamed; they are held in memory.
+// One call streams no more bytes than this; they are held in memory.
 constexpr uint64_t kMaxStreamed = uint64_t{256} << 20;
 
 template <typename... Args>
@@ -35,7 +35,7 @@ absl::StatusOr<Fingerprint> FingerprintOf(const std::string& bytes) {
   return prefix;
 }
 
-// Where the entries of a call lie: `count` slots of up to `stride` bytes from `offset` on.
+// Checks where the entries of a call lie: `count` slots of up to `stride` bytes from `offset` on.
 absl::Status CheckSlots(int64_t offset, int64_t stride, int count, size_t memory) {
   if (count > kMaxSamples) return BadMessage("more than ", kMaxSamples, " samples");
   if (offset < 0 || stride < 0 || static_cast<uint64_t>(offset) > memory) return BadMessage("an offset of ", offset);
@@ -52,14 +52,14 @@ absl::string_view AsString(std::span<const std::byte> bytes) {
 }  // namespace
 
 CacheService::Counters CacheService::counters() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   Counters counters = counters_;
   counters.sessions = static_cast<int64_t>(sessions_.size());
   return counters;
 }
 
 absl::StatusOr<std::shared_ptr<CacheService::Session>> CacheService::Find(int64_t session) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) {
     return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_SESSION", "there is no session ", session);
@@ -87,7 +87,7 @@ grpc::Status CacheService::Attach(grpc::ServerContext* context,
   }
   v1::AttachResponse response;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (sessions_.size() >= kMaxSessions) {
       return rpc::ToGrpc(NamedError(absl::StatusCode::kResourceExhausted, "TOO_MANY_SESSIONS", "there are ",
                                     kMaxSessions, " already"));
@@ -99,7 +99,7 @@ grpc::Status CacheService::Attach(grpc::ServerContext* context,
   response.set_quota_bytes(store_->Attach(session->name, request.quota_bytes()));
   const bool other = stream->Write(response) && stream->Read(&request);  // until the client ends it
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     sessions_.erase(response.session());
   }
   store_->Detach(session->name);
@@ -125,7 +125,7 @@ absl::Status CacheService::PutAll(const Session& session, const v1::PutRequest& 
   response->set_no_space(static_cast<uint32_t>(outcomes[ActivationStore::Outcome::kNoSpace]));
   response->set_busy(static_cast<uint32_t>(outcomes[ActivationStore::Outcome::kBusy]));
   response->set_failed(static_cast<uint32_t>(outcomes[ActivationStore::Outcome::kFailed]));
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   for (const auto& [outcome, count] : outcomes) counters_.puts[outcome] += count;
   counters_.bytes_written += written;
   return absl::OkStatus();
@@ -191,7 +191,7 @@ grpc::Status CacheService::GetShared(const Session& session, const Fingerprint& 
     return true;
   };
 
-  // What is there, from the first on, is told in steps.
+  // The client is told in steps of what is there, from the first entry on.
   int told = 0;
   bool good = true;
   int64_t hits = 0;
@@ -249,7 +249,7 @@ grpc::Status CacheService::GetStreamed(const Session& session, const Fingerprint
 }
 
 void CacheService::CountReads(int64_t hits, int64_t asked, int64_t bytes) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   counters_.hits += hits;
   counters_.misses += asked - hits;
   counters_.bytes_read += bytes;

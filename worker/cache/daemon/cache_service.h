@@ -4,12 +4,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
+#include "common/thread/mutex.h"
 #include "egeria/v1/cache.grpc.pb.h"
 #include "worker/cache/daemon/activation_store.h"
 #include "worker/cache/daemon/read_helpers.h"
@@ -17,8 +17,8 @@
 
 namespace egeria::cache {
 
-// What egeria-cache serves: see proto/egeria/v1/cache.proto. Thread-safe; a session that ends while it is used stays
-// until its calls have ended.
+// The service of egeria-cache, as proto/egeria/v1/cache.proto describes it. Thread-safe; a session that ends while it
+// is used stays until its calls have ended.
 class CacheService final : public v1::Cache::Service {
  public:
   static constexpr size_t kMaxSessions = 1'024;
@@ -62,7 +62,7 @@ class CacheService final : public v1::Cache::Service {
 
   ActivationStore* const store_;
   ReadHelpers helpers_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::map<int64_t, std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mutex_);
   int64_t last_session_ ABSL_GUARDED_BY(mutex_) = 0;
   Counters counters_ ABSL_GUARDED_BY(mutex_);

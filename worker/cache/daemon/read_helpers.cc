@@ -15,40 +15,43 @@ ReadHelpers::ReadHelpers(int threads) {
 
 ReadHelpers::~ReadHelpers() {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     stopping_ = true;
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
   for (std::thread& thread : threads_) thread.join();
 }
 
 void ReadHelpers::Run(absl::FunctionRef<void()> body) {
   Job job{.body = body, .wanted = static_cast<int>(threads_.size())};
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     jobs_.push_back(&job);
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
   body();
-  std::unique_lock<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   std::erase(jobs_, &job);
-  changed_.wait(lock, [&job] { return job.helping == 0; });
+  while (job.helping > 0) changed_.Wait(&mutex_);
+}
+
+ReadHelpers::Job* ReadHelpers::Join() {
+  const MutexLock lock(&mutex_);
+  while (!stopping_ && jobs_.empty()) changed_.Wait(&mutex_);
+  if (stopping_) return nullptr;
+  Job* const job = jobs_.front();
+  ++job->helping;
+  if (--job->wanted == 0) jobs_.pop_front();
+  return job;
 }
 
 void ReadHelpers::HelpUntilStopped() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  for (;;) {
-    changed_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
-    if (stopping_) return;
-    Job* const job = jobs_.front();
-    ++job->helping;
-    if (--job->wanted == 0) jobs_.pop_front();
-    lock.unlock();
+  while (Job* const job = Join()) {
     job->body();
-    lock.lock();
+    const MutexLock lock(&mutex_);
     // What there was to share is done or taken.
     std::erase(jobs_, job);
-    if (--job->helping == 0) changed_.notify_all();
+    if (--job->helping == 0) changed_.NotifyAll();
   }
 }
 

@@ -1,14 +1,13 @@
 #ifndef EGERIA_WORKER_CACHE_DAEMON_READ_HELPERS_H_
 #define EGERIA_WORKER_CACHE_DAEMON_READ_HELPERS_H_
 
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
+#include "common/thread/mutex.h"
 
 namespace egeria::cache {
 
@@ -28,19 +27,22 @@ class ReadHelpers {
  private:
   static constexpr int kMaxThreads = 4;
 
+  // A call of Run(); its numbers are guarded by mutex_.
   struct Job {
     absl::FunctionRef<void()> body;
     int helping = 0;
     int wanted = 0;
   };
 
-  void HelpUntilStopped();
+  void HelpUntilStopped() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits for a job that wants more helpers, and counts this thread among them. Null once the helpers are to stop.
+  Job* Join() ABSL_LOCKS_EXCLUDED(mutex_);
 
   std::vector<std::thread> threads_;  // constant after construction
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Job*> jobs_ ABSL_GUARDED_BY(mutex_);  // that want more helpers
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Job*> jobs_ ABSL_GUARDED_BY(mutex_);  // those that want more helpers
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

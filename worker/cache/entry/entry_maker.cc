@@ -9,7 +9,7 @@
 namespace egeria::cache {
 namespace {
 
-// Entries of a prefix after which its report says enough.
+// After so many entries of a prefix its report says enough.
 constexpr int64_t kTellAfter = 100;
 
 }  // namespace
@@ -40,7 +40,7 @@ std::vector<std::byte> EntryMaker::Make(PendingEntry entry) {
   if (format_ == StorageFormat::kExact) return made;
   Report report;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (entry.prefix != prefix_) report_ = {};
     prefix_ = entry.prefix;
     ++report_.entries;
@@ -54,7 +54,7 @@ std::vector<std::byte> EntryMaker::Make(PendingEntry entry) {
 }
 
 EntryMaker::Report EntryMaker::report() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return report_;
 }
 

@@ -3,12 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <span>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "common/base/ids.h"
+#include "common/thread/mutex.h"
 #include "worker/cache/entry/entry.h"
 
 namespace egeria::cache {
@@ -23,14 +23,14 @@ struct PendingEntry {
   uint64_t sample;
   uint64_t input_hash;
   std::vector<std::byte> values;
-  std::vector<EntryTensor> tensors;  // in `values`
-  size_t exact_bytes;                // of the entry, which no format makes longer
+  std::vector<EntryTensor> tensors;  // they lie in `values`
+  size_t exact_bytes;                // the entry's, which no format makes longer
 };
 
 // Makes the entries of a job in one format, and knows what the format has done to them. Thread-safe.
 class EntryMaker {
  public:
-  // Of one prefix, the newest.
+  // It is about the newest prefix.
   struct Report {
     int64_t entries = 0;
     int64_t exact_bytes = 0;  // what the entries would have in the exact format
@@ -51,7 +51,7 @@ class EntryMaker {
   const JobId name_;
   const StorageFormat format_;
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   Fingerprint prefix_ ABSL_GUARDED_BY(mutex_) = {};
   Report report_ ABSL_GUARDED_BY(mutex_);
 };

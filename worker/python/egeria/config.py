@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from egeria import _native
 from egeria.errors import EgeriaError
 
 
@@ -20,115 +20,14 @@ def _integer(low: int, high: int) -> tuple[Callable[[Any], bool], str]:
     )
 
 
-def _number(low: float, high: float, zero_too: bool = False) -> tuple[Callable[[Any], bool], str]:
-    def fits(value: Any) -> bool:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            return False
-        return low < value <= high or (zero_too and value == 0)
-
-    upper = f" and at most {high:g}" if high < math.inf else ""
-    return fits, f"a number over {low:g}{upper}" + (", or 0 for never" if zero_too else "")
+# Every policy with its constants, as C++ declares them (common/policy/policy_config.cc).
+_POLICIES: dict[str, dict[str, Any]] = {policy["name"]: policy for policy in json.loads(_native.policies())}
 
 
-def _share(low: float, high: float, zero: str = "") -> tuple[Callable[[Any], bool], str]:
-    """A number from `low` to `high`, both included, or 0 where `zero` says what that means."""
+def _wanted(policy: str, constant: str, value: Any) -> str | None:
+    """Says in words what the value of a policy's constant must be; returns None where this one fits."""
+    return _native.check_policy_option(policy, constant, json.dumps(value, default=str))
 
-    def fits(value: Any) -> bool:
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            return False
-        return low <= value <= high or (zero != "" and value == 0)
-
-    return fits, f"a number from {low:g} to {high:g}" + (f", or 0 for {zero}" if zero else "")
-
-
-def _steps(value: Any) -> bool:
-    return (
-        isinstance(value, (list, tuple))
-        and len(value) <= 1024
-        and all(isinstance(step, int) and not isinstance(step, bool) and step >= 1 for step in value)
-    )
-
-
-def _entries(value: Any) -> bool:
-    def fits(entry: Any) -> bool:
-        return (
-            isinstance(entry, Mapping)
-            and set(entry) == {"fraction", "frozen_prefix"}
-            and isinstance(entry["fraction"], (int, float))
-            and 0 <= entry["fraction"] <= 1
-            and isinstance(entry["frozen_prefix"], int)
-            and entry["frozen_prefix"] >= 0
-        )
-
-    return isinstance(value, (list, tuple)) and len(value) > 0 and all(fits(entry) for entry in value)
-
-
-_BOOLEAN = (lambda value: isinstance(value, bool), "True or False")
-_EVERY = _share(1e-4, 1)
-_THRESHOLD = (lambda value: _share(0, 1)[0](value) and 0 < value < 1, "a number over 0 and under 1")
-
-# The policies that have samples of plasticity taken.
-_SAMPLED = ("plasticity", "actnorm", "auto")
-# From so many on "auto" asks for a second opinion.
-_STEPS_OF_SECOND_OPINION = 5_000
-
-# Constants of the paper's rule, on whichever metric.
-_RULE = {
-    "interval_steps": _integer(1, 100_000),
-    "window": _integer(3, 1_000),
-    "tolerance": _number(0, 1),
-    "batch_size": _integer(2, 4_096),
-    "signed_slope": _BOOLEAN,
-    "bootstrap": _BOOLEAN,
-    "learning_rate_drop": _number(1, math.inf, zero_too=True),
-    "learning_rate_rise": _number(1, math.inf, zero_too=True),
-    "unfreeze_steps": (_steps, "a list of at most 1,024 steps"),
-}
-
-# Constants of each policy: the names of egeria.v1.PolicyConfig, and what fits (docs/rule.md, docs/policies.md).
-_CONSTANTS: dict[str, dict[str, tuple[Callable[[Any], bool], str]]] = {
-    "plasticity": _RULE,
-    "actnorm": _RULE,
-    "auto": {
-        "signal_led": _BOOLEAN,
-        "start": _share(0, 1),
-        "area_left": _share(0, 1),
-        "early_share": _share(0, 1),
-        "every": _EVERY,
-        "most_modules": _integer(1, 512),
-        "threshold": _THRESHOLD,
-        "late_threshold": _THRESHOLD,
-        "interval_steps": _integer(1, 100_000),
-        "readings": _integer(4, 1_000),
-        "least_readings": _integer(4, 1_000),
-        "reprobe_every": _share(1e-4, 1, zero="never"),
-        "unfreeze_rise": _number(1, math.inf, zero_too=True),
-        "most_backoff": _integer(1, 64),
-        "second_opinion": _BOOLEAN,
-        "batch_size": _integer(2, 4_096),
-    },
-    "staged": {
-        "begin": _share(0, 1),
-        "end": _share(0, 1),
-        "stages": _integer(1, 512),
-        "deepest_prefix": _integer(1, 511),
-        "share": _number(0, 1),
-        "area": _BOOLEAN,
-        "veto": _BOOLEAN,
-        "threshold": _THRESHOLD,
-        "every": _EVERY,
-        "interval_steps": _integer(1, 100_000),
-    },
-    "finetune": {"budget": _number(0, 1), "frozen_prefix": _integer(1, 511)},
-    "gradnorm": {
-        "percentile": _share(0, 100),
-        "interval_steps": _integer(1, 100_000),
-        "every": _EVERY,
-        "check_steps": _integer(1, 100_000),
-    },
-    "schedule": {"entries": (_entries, 'a list of {"fraction": 0.5, "frozen_prefix": 2}')},
-    "none": {},
-}
 
 _UNITS = {None: 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 CACHE_FORMATS = ("exact", "lz4", "zstd", "fp16", "bf16")
@@ -143,7 +42,7 @@ class Config:
     Attributes:
       controller: address of egeria-controller ("host:port" or "unix:/path"). None: the environment's
         EGERIA_CONTROLLER, which `egeria-run` sets. "none": no controller, so that nothing is measured or frozen.
-      policy: "auto", "staged", "plasticity", "finetune", "gradnorm", "actnorm", "schedule" or "none"
+      policy: "auto", "staged", "plasticity", "finetune", "gradnorm", "actnorm", "schedule", "snr" or "none"
         (docs/policies.md).
       options: the policy's constants, such as {"interval_steps": 50, "window": 10}; what is missing takes the
         default.
@@ -237,28 +136,21 @@ class Config:
         """Samples of a reading."""
         return int(self.batch_size or self.options.get("batch_size") or 32)
 
-    def reads_plasticity(self, total_steps: int | None = None) -> bool:
-        """Whether the policy wants readings of plasticity, for which there must be a reference model. Where they are a
-        second opinion, which "auto" can do without, a training of few steps is not worth the time that it takes to
-        record the model."""
-        if self.policy == "auto":
-            long = total_steps is None or total_steps >= _STEPS_OF_SECOND_OPINION
-            return self.options.get("second_opinion", long)
-        return self.policy in _SAMPLED
+    def reads_plasticity(self) -> bool:
+        """Whether the policy wants readings of plasticity, for which there must be a reference model."""
+        return _POLICIES[self.policy]["reads_plasticity"]
 
-    def policy_json(self, batch_size: int | None = None, total_steps: int | None = None) -> str:
+    def policy_json(self, batch_size: int | None = None) -> str:
         """egeria.v1.PolicyConfig as JSON; `batch_size` replaces the number of samples of a reading."""
         constants = dict(self.options)
-        if self.policy == "auto" and not self.reads_plasticity(total_steps):
-            constants["second_opinion"] = False
-        if self.policy in _SAMPLED:
+        if self.reads_plasticity():
             constants["batch_size"] = batch_size or self.probe_batch()
         return json.dumps({self.policy: constants})
 
     def validate(self) -> None:
         """Raises EgeriaError [BAD_CONFIG] for an unknown or contradictory value, saying what would fit."""
-        if self.policy not in _CONSTANTS:
-            raise _bad(f"policy is {self.policy!r}; it is one of {', '.join(map(repr, _CONSTANTS))}")
+        if self.policy not in _POLICIES:
+            raise _bad(f"policy is {self.policy!r}; it is one of {', '.join(map(repr, _POLICIES))}")
         if self.reference not in ("auto", "controller", "local"):
             raise _bad(f"reference is {self.reference!r}; it is one of 'auto', 'controller', 'local'")
         if self.cache_format not in CACHE_FORMATS:
@@ -267,13 +159,13 @@ class Config:
             raise _bad(f"cache_use is {self.cache_use!r}; it is 'auto' or 'always'")
         if not isinstance(self.options, Mapping):
             raise _bad(f"options is a {type(self.options).__name__}; give a dict of the policy's constants")
-        known = _CONSTANTS[self.policy]
+        known = [constant["name"] for constant in _POLICIES[self.policy]["constants"]]
         for name, value in self.options.items():
             if name not in known:
                 have = ", ".join(known) if known else "none"
                 raise _bad(f"the policy '{self.policy}' has no constant {name!r}; it has: {have}")
-            fits, wanted = known[name]
-            if not fits(value):
+            wanted = _wanted(self.policy, name, value)
+            if wanted is not None:
                 raise _bad(f"options[{name!r}] is {value!r}; it must be {wanted}")
         if self.policy == "schedule" and "entries" not in self.options:
             raise _bad("the policy 'schedule' needs options={'entries': [{'fraction': 0.5, 'frozen_prefix': 2}]}")
@@ -281,8 +173,8 @@ class Config:
         self._validate_plans()
 
     def _validate_numbers(self) -> None:
-        fits, wanted = _integer(2, 4_096)
-        if self.batch_size is not None and not fits(self.batch_size):
+        wanted = _wanted("plasticity", "batch_size", self.batch_size)
+        if self.batch_size is not None and wanted is not None:
             raise _bad(f"batch_size is {self.batch_size!r}; it must be {wanted}")
         if (
             None not in (self.batch_size, self.options.get("batch_size"))
@@ -293,8 +185,7 @@ class Config:
         if self.total_steps is not None and not fits(self.total_steps):
             raise _bad(f"total_steps is {self.total_steps!r}; it must be {wanted}, or None where it is not known")
         self.cache_job_bytes()
-        fits, wanted = _number(0, 1)
-        if self.budget is not None and not (fits(self.budget) and self.budget < 1):
+        if self.budget is not None and not _is_part(self.budget):
             raise _bad(f"budget is {self.budget!r}; it must be a part of the time, over 0 and under 1, or None")
         if self.metrics is not None and not self.metrics.rpartition(":")[2].isdigit():
             raise _bad(f"metrics is {self.metrics!r}; it must be 'host:port', such as '127.0.0.1:9400'")
@@ -319,6 +210,11 @@ class Config:
             raise _bad("plans are for runs without a controller; leave one of the two out")
         if self.plans and self.observe:
             raise _bad("plans switch at given steps, observe switches nothing; leave one of the two out")
+
+
+def _is_part(value: Any) -> bool:
+    """Whether the value is a number over 0 and under 1."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1
 
 
 def _bad(text: str) -> EgeriaError:

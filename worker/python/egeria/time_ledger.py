@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from egeria import _native
 
 
-class TimeLedger(_native.Account):
-    """Adds up seconds, from step to step and by what they were spent on; worker/session/account.h says how.
+class TimeLedger(_native.TimeLedger):
+    """Adds up seconds, from step to step and by what they were spent on; worker/accounting/time_ledger.h says how.
 
     Owned by the training thread.
     """

@@ -17,8 +17,8 @@
 #include "worker/cache/client/content_watch.h"
 #include "worker/cache/client/pass_ledger.h"
 #include "worker/cache/client/tensor_hash.h"
+#include "worker/python/native/interpreter.h"
 #include "worker/python/native/python_link.h"
-#include "worker/python/native/raising.h"
 #include "worker/session/row_proof.h"
 
 namespace egeria::python {

@@ -40,7 +40,7 @@ std::function<void(py::handle, T*)> Into(Field T::* field) {
   return [field](py::handle value, T* out) { out->*field = py::cast<Field>(value); };
 }
 
-// An identifier of our own type, from an integer.
+// Makes an identifier of our own type from an integer.
 template <typename Field>
 std::function<void(py::handle, JobDescription*)> IntoId(Field JobDescription::* field) {
   return [field](py::handle value, JobDescription* out) { out->*field = Field(py::cast<int64_t>(value)); };

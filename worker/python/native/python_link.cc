@@ -1,5 +1,7 @@
 #include "worker/python/native/python_link.h"
 
+#include <unistd.h>
+
 #include <exception>
 
 #include "ATen/DeviceAccelerator.h"
@@ -13,17 +15,17 @@ namespace {
 using std::chrono::milliseconds;
 using worker::MessageOf;
 
-// At the end of the process: for the last collective of ranks that have gone, and for a thread that is in a call.
-constexpr milliseconds kExitPatience{1000};
-constexpr milliseconds kBusyPatience{2000};
+constexpr milliseconds kExitPatience{
+    1000};  // at the end of the process, for the last collective of ranks that have gone
+constexpr milliseconds kBusyPatience{2000};  // at the end of the process, for a thread that is in a call
 
 template <typename... Args>
 absl::Status BadLink(const Args&... what) {
   return NamedError(absl::StatusCode::kInvalidArgument, "BAD_LINK", what...);
 }
 
-// The links of this process. Never destroyed; a forked child gets one of its own, as some thread of the parent may
-// have held the lock.
+// The links of this process. A registry is never destroyed; a forked child gets a registry of its own, as some thread
+// of the parent may have held the lock.
 struct Registry {
   const pid_t pid = getpid();
   std::mutex mutex;
@@ -84,20 +86,20 @@ absl::StatusOr<worker::ProcessGroupPtr> FindGroup(const std::string& name) {
 }
 
 absl::StatusOr<std::shared_ptr<PythonLink>> PythonLink::Start(LinkOptions options) {
-  std::shared_ptr<PythonLink> made(new PythonLink);
-  EGERIA_ASSIGN_OR_RETURN(made->group_, FindGroup(options.commit_group));
-  EGERIA_RETURN_IF_ERROR(Check(options, made->group_));
   worker::RankLinkParts parts;
+  EGERIA_ASSIGN_OR_RETURN(parts.commit_group, FindGroup(options.commit_group));
+  EGERIA_RETURN_IF_ERROR(Check(options, parts.commit_group));
   EGERIA_ASSIGN_OR_RETURN(parts.device, ParseDevice(options.device));
   parts.module_count = static_cast<int>(options.job.modules.size());
   std::vector<worker::PlanSchedule::Entry> entries;
   for (const auto& [step, prefix] : options.plans) entries.push_back({step, prefix});
   EGERIA_ASSIGN_OR_RETURN(parts.plans, worker::PlanSchedule::Make(std::move(entries), parts.module_count));
+  std::shared_ptr<worker::SessionMetrics> metrics;
   if (!options.metrics.empty()) {
-    EGERIA_ASSIGN_OR_RETURN(made->metrics_, worker::SessionMetrics::Serve(options.metrics, options.job.training_job));
+    EGERIA_ASSIGN_OR_RETURN(metrics, worker::SessionMetrics::Serve(options.metrics, options.job.training_job));
   }
-  parts.commit_group = made->group_;
-  parts.metrics = made->metrics_.get();
+  parts.metrics = metrics.get();
+  std::shared_ptr<PythonLink> made(new PythonLink(std::move(metrics)));
   parts.step = options.job.step;
   parts.frozen_prefix = options.job.frozen_prefix;
   parts.applied_plan = options.job.applied_plan;
@@ -120,124 +122,14 @@ absl::StatusOr<std::shared_ptr<PythonLink>> PythonLink::Start(LinkOptions option
 }
 
 PythonLink::~PythonLink() {
-  if (InChild()) {
-    (void)link_.release();
-    (void)metrics_.release();
-    (void)group_.release();
-    return;
-  }
-  if (link_ == nullptr) return;  // it never started
+  if (link_ == nullptr) return;
   deaf_ = true;
-  Stop(/*finished=*/false, kExitPatience).IgnoreError();
+  Use([](worker::RankLink& link) { link.Stop(/*finished=*/false, kExitPatience).IgnoreError(); });
 }
 
-bool PythonLink::InChild() const { return getpid() != pid_; }
-
-std::optional<PythonLink::Asked<worker::SamplingRequest>> PythonLink::SamplingFor(int64_t step) {
-  if (InChild()) return std::nullopt;
-  const std::lock_guard<std::timed_mutex> lock(in_use_);
-  const auto request = link_->SamplingFor(step);
-  if (!request.has_value()) return std::nullopt;
-  return Asked<worker::SamplingRequest>{*request, link_->IsAsked(*request)};
-}
-
-std::optional<PythonLink::Asked<worker::SnapshotRequest>> PythonLink::SnapshotWanted(int64_t step) {
-  if (InChild()) return std::nullopt;
-  const std::lock_guard<std::timed_mutex> lock(in_use_);
-  const auto request = link_->SnapshotWanted(step);
-  if (!request.has_value()) return std::nullopt;
-  return Asked<worker::SnapshotRequest>{*request, link_->IsAsked(*request)};
-}
-
-std::optional<PythonLink::Asked<worker::GradientRequest>> PythonLink::GradientsFor(int64_t step) {
-  if (InChild()) return std::nullopt;
-  const std::lock_guard<std::timed_mutex> lock(in_use_);
-  const auto request = link_->GradientsFor(step);
-  if (!request.has_value()) return std::nullopt;
-  return Asked<worker::GradientRequest>{*request, link_->IsAsked(*request)};
-}
-
-bool PythonLink::OfferGradients(const worker::GradientRequest& request, int64_t step, worker::GradientSquares own) {
-  if (InChild()) return false;
-  const std::lock_guard<std::timed_mutex> lock(in_use_);
-  return link_->OfferGradients(request, step, std::move(own));
-}
-
-bool PythonLink::OfferSample(const worker::SamplingRequest& request, int64_t step,
-                             std::vector<worker::NamedTensor> inputs, const at::Tensor& compared) {
-  if (InChild()) return false;
-  const std::lock_guard<std::timed_mutex> lock(in_use_);
-  return link_->OfferSample(request, step, std::move(inputs), compared);
-}
-
-bool PythonLink::OfferReading(const worker::SamplingRequest& request, int64_t step, double plasticity) {
-  if (InChild()) return false;
-  const std::lock_guard<std::timed_mutex> lock(in_use_);
-  return link_->OfferReading(request, step, plasticity);
-}
-
-bool PythonLink::OfferSnapshot(const worker::SnapshotRequest& request, int64_t module, int64_t step,
-                               std::vector<worker::NamedTensor> tensors) {
-  if (InChild()) return false;
-  const std::lock_guard<std::timed_mutex> lock(in_use_);
-  return link_->OfferSnapshot(request, ModuleIndex(module), step, std::move(tensors));
-}
-
-absl::StatusOr<std::optional<worker::Plan>> PythonLink::Commit(int64_t step) {
-  if (InChild()) return std::nullopt;
-  const std::lock_guard<std::timed_mutex> lock(in_use_);
-  link_->Poll();
-  return link_->Commit(step);
-}
-
-void PythonLink::Report(int64_t step, const at::Tensor& loss, const std::vector<double>& learning_rates,
-                        int frozen_prefix, int zero_lr_prefix) {
-  if (InChild()) return;
-  const std::lock_guard<std::timed_mutex> lock(in_use_);
-  link_->Report(step, loss, learning_rates, frozen_prefix, zero_lr_prefix);
-}
-
-void PythonLink::RecordSwitch(bool unfreeze, bool identical) {
-  if (InChild()) return;
-  const std::lock_guard<std::timed_mutex> lock(in_use_);
-  link_->RecordSwitch(unfreeze, identical);
-}
-
-void PythonLink::RecordDroppedSample() {
-  if (InChild()) return;
-  const std::lock_guard<std::timed_mutex> lock(in_use_);
-  link_->RecordDroppedSample();
-}
-
-void PythonLink::SetModelTotals(double frozen_share, int64_t bytes_reduced) {
-  if (InChild()) return;
-  const std::lock_guard<std::timed_mutex> lock(in_use_);
-  link_->SetModelTotals(frozen_share, bytes_reduced);
-}
-
-void PythonLink::SetAccount(worker::AccountTotals totals) {
-  if (InChild()) return;
-  const std::lock_guard<std::timed_mutex> lock(in_use_);
-  link_->SetAccount(std::move(totals));
-}
-
-void PythonLink::SetCacheTotals(worker::CacheTotals totals) {
-  if (InChild()) return;
-  const std::lock_guard<std::timed_mutex> lock(in_use_);
-  link_->SetCacheTotals(std::move(totals));
-}
-
-PythonLink::Counters PythonLink::counters() {
-  if (InChild()) return {};
-  const std::lock_guard<std::timed_mutex> lock(in_use_);
-  return {link_->totals(), link_->counters(), link_->applied_plan().value(),
-          metrics_ == nullptr ? 0 : metrics_->port()};
-}
-
-absl::Status PythonLink::Stop(bool finished, milliseconds patience) {
-  if (InChild()) return absl::OkStatus();
-  const std::lock_guard<std::timed_mutex> lock(in_use_);
-  return link_->Stop(finished, patience);
+std::unique_lock<std::timed_mutex> PythonLink::Lock() {
+  std::timed_mutex* const in_use = in_use_.get();
+  return in_use == nullptr ? std::unique_lock<std::timed_mutex>() : std::unique_lock<std::timed_mutex>(*in_use);
 }
 
 void PythonLink::StopAll() {
@@ -251,7 +143,7 @@ void PythonLink::StopAll() {
     const std::shared_ptr<PythonLink> link = weak.lock();
     if (link == nullptr) continue;
     link->deaf_ = true;
-    std::unique_lock<std::timed_mutex> lock(link->in_use_, kBusyPatience);
+    std::unique_lock<std::timed_mutex> lock(*link->in_use_.get(), kBusyPatience);
     if (!lock.owns_lock()) {
       new std::shared_ptr<PythonLink>(link);  // its thread may still be in it when the process ends
       continue;

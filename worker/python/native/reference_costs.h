@@ -11,13 +11,11 @@
 
 namespace egeria::python {
 
-// What a controller on this machine would measure of each reference backend on a sample of a layer module, with as
-// many threads as the calling thread's torch has.
+// Measures what a controller on this machine would measure of each reference backend on a sample of a layer module,
+// with as many threads as the calling thread's torch has.
 //
-// Args:
-//   weights: by the names that the graph gives them, on the host; others may be among them.
-//   inputs: of b >= 2 samples, in the graph's order, on the host.
-// Returns: one entry per backend, the float32 baseline last.
+// `weights` have the names that the graph gives them, and others may be among them; `inputs` are those of b >= 2
+// samples, in the graph's order. All are on the host. The result has one entry per backend, the float32 baseline last.
 // Errors: INVALID_ARGUMENT where the graph, the weights or the inputs do not fit; INTERNAL [REFERENCE_FAILED].
 absl::StatusOr<std::vector<reference::BackendMeasurement>> MeasureReference(
     const std::string& graph_json, const std::vector<worker::NamedTensor>& weights,

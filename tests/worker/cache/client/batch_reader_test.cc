@@ -83,7 +83,7 @@ TEST_F(BatchReaderTest, MissesAreToldByTheirReason) {
   const CachedBatch batch =
       reader_.Take(std::vector<uint64_t>{0, 1, 15, 20}, std::vector<uint64_t>{0, 5, 15000, 20000}, kPatience);
   EXPECT_THAT(batch.outcomes, ElementsAre(SampleOutcome::kHit, SampleOutcome::kOtherInput, SampleOutcome::kAbsent,
-                                          SampleOutcome::kUnfit));
+                                          SampleOutcome::kShapeMismatch));
   EXPECT_TRUE(at::equal(batch.tensors[0][0], Row(0)));
   const CachedBatch none = reader_.Take(std::vector<uint64_t>{1, 2}, std::vector<uint64_t>{5, 5}, kPatience);
   EXPECT_TRUE(none.tensors.empty()) << "nobody needs what belongs to other inputs";

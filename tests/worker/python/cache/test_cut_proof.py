@@ -223,7 +223,7 @@ def test_sub_batches_that_round_otherwise_are_not_used() -> None:
 
 
 def test_an_interrupt_in_a_proof_is_none_of_the_model() -> None:
-    """A model that raises for few samples is computed in whole batches, but an interrupt has to end the training."""
+    """A sample that cannot be computed alone is computed with its batch; an interrupt of the training still ends it."""
 
     class Interrupted(ThreeLayers):
         def forward(self, x: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ def test_a_clock_buys_the_steps_that_take_the_time_that_it_saves() -> None:
 def test_what_others_save_has_to_be_said() -> None:
     with pytest.raises(egeria.EgeriaError, match="NO_PLAN.*give `learning_rates`, or `saving`"):
         egeria.reinvest(1000, egeria.Config(policy="auto"), REPORT)
-    led = egeria.Config(policy="auto", options={"signal_led": True})
+    led = egeria.Config(policy="snr")
     with pytest.raises(egeria.EgeriaError, match="NO_PLAN.*decides by what it measures.*saving"):
         egeria.reinvest(1000, led, REPORT, learning_rates=[1, 0])
     for policy in ("plasticity", "gradnorm"):

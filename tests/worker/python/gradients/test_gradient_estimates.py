@@ -130,11 +130,10 @@ def estimate(readings: list[Squares], module: int, folder: pathlib.Path) -> Esti
     recording = folder / "readings.jsonl"
     recording.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
     constants = {
-        "signal_led": True,
         "start": 0,
         "threshold": 0.99,
         "late_threshold": 0.99,
-        "least_readings": len(readings),
+        "min_readings": len(readings),
         "readings": len(readings),
     }
     command = [
@@ -142,7 +141,7 @@ def estimate(readings: list[Squares], module: int, folder: pathlib.Path) -> Esti
         "replay",
         str(recording),
         "--policy",
-        "auto",
+        "snr",
         "--options",
         json.dumps(constants),
     ]

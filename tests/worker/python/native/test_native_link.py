@@ -136,7 +136,7 @@ def test_metrics_are_served(tmp_path: pathlib.Path):
     link = _native.RankLink(describe_job(), metrics="127.0.0.1:0")
     link.set_totals(frozen_share=0.25, bytes_reduced=1024)
     link.record_switch(unfreeze=False, identical=True)
-    account = _native.Account()
+    account = _native.TimeLedger()
     account.add_spent("probes", 0.5)
     link.set_account(account)
     link.report(3, None, [0.1], 1)

@@ -54,6 +54,7 @@ class Switcher:
       job_id: the job's, where it has none one of this process; the same on all ranks from share_group() on.
       optimizers: of the model.
       cache_namespace: a checkpoint's; None: there was none. The same on all ranks from share_group() on.
+      undone: how many switches a rank could not make, so that all undid them. After one, nothing switches any more.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Switcher:
         self._model = model
         self.optimizers = list(optimizers)
         self._tell = tell
-        self._failed = False  # True: frozen modules stay frozen
+        self.undone = 0
         self._gradient_bytes: int | None = None
         self._counted_share = (0, 0.0)  # at a frozen prefix
         self.take(modules)
@@ -165,7 +166,8 @@ class Switcher:
             self._gradient_bytes = None
 
     def switch(self, prefix: int, step: int) -> Switch | None:
-        """Freezes another prefix on all ranks, or on none if one of them cannot: then never again. A collective.
+        """Freezes another prefix on all ranks, or on none if one of them cannot: then never again. A collective. The
+        native trainer follows the same protocol: see worker/commit/rank_change.h.
 
         Args:
           step: optimizer steps done.
@@ -174,7 +176,7 @@ class Switcher:
           What has changed; None if nothing has.
         """
         before = self.prefix
-        if prefix == before or self._failed:
+        if prefix == before or self.undone:
             return None
         failure: Exception | None = None
         buffers, rebuilt = PackedBuffers([], None), Rebuilt(None)
@@ -188,7 +190,7 @@ class Switcher:
             agreed = self._all_agree(failure is None)
         finally:
             if not agreed:
-                self._failed = True
+                self.undone += 1
                 self._go_back(before, rebuilt)
         if not agreed:
             self._tell(f"{prefix} layer modules cannot be frozen, so {before} stay so", failure)

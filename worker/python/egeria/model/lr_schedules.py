@@ -14,8 +14,7 @@ import torch.distributed as dist
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, SequentialLR
 
-# A registration holds at most so many rates.
-_MOST_RATES = 1024
+from egeria import _native
 
 
 def unwrapped(prepared: Any, kind: str) -> Any:
@@ -63,7 +62,7 @@ def planned_rates(
     if step is not None and not step - 1 <= scheduler.last_epoch <= step and not skipped:
         return []
     now = [float(group["lr"]) for group in scheduler.optimizer.param_groups]
-    count = min(total_steps, _MOST_RATES)
+    count = min(total_steps, _native.MAX_PLANNED_RATES)
     steps = [round(index * (total_steps - 1) / (count - 1)) for index in range(count)]
     try:
         with warnings.catch_warnings():

@@ -22,10 +22,6 @@ from egeria.model.wrappers import unwrap
 _LARGE_SHARE = 0.125
 # A container that is no list is entered if it holds at least this share, at least half of it in lists of its own.
 _ENTERED_SHARE = 0.25
-# A layer module with at least this share of its parameters in embeddings is a lookup table.
-_TABLE_SHARE = 0.99
-# Where tables are more of a model than that they are what it learns, as in recommenders.
-_MOST_OF_MODEL = 2 / 3
 
 # The types that `modules` may have: see partition().
 ModuleEntries = Sequence[nn.Module | Sequence[nn.Module] | str]
@@ -68,15 +64,15 @@ class LayerModule:
     def parameter_bytes(self) -> int:
         return sum(parameter.numel() * parameter.element_size() for _, parameter in self.parameters())
 
-    def is_lookup_table(self) -> bool:
-        """Whether nearly all of its parameters are rows of embeddings, of which a batch uses a few."""
+    def embedding_parameter_count(self) -> int:
+        """Number of scalars in the rows of embeddings, of which a batch uses a few."""
         rows = {
             id(layer.weight): layer.weight.numel()
             for unit in self.units
             for layer in unit.modules()
             if isinstance(layer, (nn.Embedding, nn.EmbeddingBag))
         }
-        return sum(rows.values()) >= _TABLE_SHARE * max(1, self.parameter_count())
+        return sum(rows.values())
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         seen: set[int] = set()
@@ -95,11 +91,9 @@ class LayerModule:
 
 def embedding_prefix(modules: Sequence[LayerModule]) -> int:
     """Counts the first layer modules that are lookup tables, unless they are most of the model; never the last one."""
-    count = next(
-        (index for index, module in enumerate(modules[:-1]) if not module.is_lookup_table()), max(0, len(modules) - 1)
+    return _native.embedding_prefix(
+        [(module.parameter_count(), module.embedding_parameter_count()) for module in modules]
     )
-    of_tables = sum(module.parameter_count() for module in modules[:count])
-    return count if of_tables <= _MOST_OF_MODEL * sum(module.parameter_count() for module in modules) else 0
 
 
 def partition(

@@ -108,7 +108,7 @@ class Link:
         self.sharded = is_sharded(target.trained.model)
         self._shares = target.trained.shares.known
         self._errors = list(errors)
-        reads = config.reads_plasticity(target.job.total_steps)
+        reads = config.reads_plasticity()
         self._local = [error is not None and config.reference != "controller" and reads for error in errors]
         self._reference: LocalReference | None = None
         if any(self._local) and analysis.calls is not None:
@@ -139,7 +139,7 @@ class Link:
             "world_size": dist.get_world_size(self._group) if self._group is not None else 1,
             "training_job": name,
             "modules": modules,
-            "policy_json": config.policy_json(self.samples, job.total_steps),
+            "policy_json": config.policy_json(self.samples),
             "total_steps": job.total_steps or 0,
             "planned_learning_rates": job.planned_rates,
             "observe": config.observe,

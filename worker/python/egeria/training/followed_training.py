@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
+from egeria import _native
 from egeria.cache.caching import Caching
 from egeria.config import Config
 from egeria.errors import EgeriaError
@@ -36,9 +37,6 @@ from egeria.training.session_link import SessionLink
 from egeria.training.session_state import SessionState
 from egeria.training.step_reports import Reports, total_steps_of
 from egeria.training.step_shares import StepShares
-
-# The metrics learn of the ledger and the cache once in so many steps.
-_TOTALS_EVERY = 16
 
 
 class FollowedTraining:
@@ -209,7 +207,7 @@ class FollowedTraining:
         self._applied_plan = state.applied_plan
         self.switches = state.switches
         self.link.resume(state.step)
-        self._rates.sum = state.learning_rate_sum
+        self._rates.restore(state.learning_rate_sum)
         self._trained.shares.known = state.step_shares
         if self.caching is not None and state.samples_repeat is not None:
             self.caching.repeats.known = state.samples_repeat
@@ -333,15 +331,18 @@ class FollowedTraining:
     def _report_boundary(self, link: Link) -> None:
         self._bytes_reduced += self.switcher.gradient_bytes
         link.native.set_totals(self.switcher.frozen_share, self._bytes_reduced)
-        if self.step % _TOTALS_EVERY == 0:
+        if self.step % _native.TOTALS_EVERY == 0:
             link.native.set_account(self.ledger)
             if self.caching is not None:
                 link.native.set_cache_totals(*self.caching.totals())
         self._reports.boundary(link, self.switcher.prefix)
 
     def _switch(self, prefix: int) -> None:
+        undone = self.switcher.undone
         with self.ledger.spend("switches"):
             switch = self.switcher.switch(prefix, self.step)
+        if self.switcher.undone > undone and self.link.link is not None:
+            self.link.link.native.record_undone_switch()
         if switch is None:
             return
         self.switches.append(switch)

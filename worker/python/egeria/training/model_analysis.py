@@ -60,7 +60,7 @@ def analyse(target: LinkTarget, inputs: RootInputs, samples: int, dynamic: Seque
     else:
         modules = partition(target.trained.model, target.trained.spec, calls)
     reason = None
-    if not target.config.reads_plasticity(target.job.total_steps):
+    if not target.config.reads_plasticity():
         reason = "the policy reads no plasticity"  # and what a recording takes can be saved
     elif target.config.reference == "local":
         reason = "reference is 'local'"

@@ -157,7 +157,8 @@ class Session:
         """Numbers of the whole session.
 
         steps, modules, frozen_prefix, frozen_share (of the parameters, mean over this session's steps, 0..1), freezes,
-        unfreezes, ranks, ranks_identical (after every switch), observe.
+        unfreezes, switches_undone (because a rank could not make them), ranks, ranks_identical (after every switch),
+        observe.
 
         This rank's time: saved_seconds, by freezing (None where it cannot be told); spent_seconds, Egeria's own, by
         what: "start", "probes", "gradients", "snapshots", "agreement", "switches", "recompiles", "cache", "hooks";

@@ -17,6 +17,7 @@ def numbers_of(training: FollowedTraining) -> dict[str, Any]:
         "frozen_share": training.ledger.frozen_share,
         "freezes": training.freezes,
         "unfreezes": training.unfreezes,
+        "switches_undone": training.switcher.undone,
         "ranks": training.switcher.ranks,
         "ranks_identical": all(switch.ranks_identical for switch in training.switches),
         "saved_seconds": training.ledger.saved_seconds(),
@@ -32,7 +33,7 @@ def numbers_of_nothing(observe: bool) -> dict[str, Any]:
     """The numbers of a session that is switched off."""
     ledger = TimeLedger()
     return {
-        **dict.fromkeys(("steps", "modules", "frozen_prefix", "freezes", "unfreezes"), 0),
+        **dict.fromkeys(("steps", "modules", "frozen_prefix", "freezes", "unfreezes", "switches_undone"), 0),
         "frozen_share": ledger.frozen_share,
         "ranks": 1,
         "ranks_identical": True,

@@ -1,0 +1,125 @@
+#include "common/policy/rules/early_prefix.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "common/policy/training_fractions.h"
+
+namespace egeria::policy {
+namespace {
+
+// c was .38 to .5 where parts of transformers were frozen early (docs/adr/0017).
+constexpr double kNotLearnedByOthers = 0.4;
+// f of lookup tables was .01 to .05 in three language models.
+constexpr double kShareOfTables = 0.05;
+// A switch takes some steps' time, and each depth is a compilation of its own: less than this share of the time is not
+// worth it.
+constexpr double kMinTime = 0.1;
+constexpr int kMinReadings = 20;
+constexpr int kMaxReadings = 30;
+constexpr int kMinProbeReadings = 8;
+// The largest fall from one point of the plan to the next, of the peak, that is no sudden drop; more where there are
+// few points.
+constexpr double kSuddenDrop = 0.1;
+// No part of a training is known to make next to nothing of its progress before this part of the steps, nor where the
+// rates to come are hardly lower than those before.
+constexpr double kEarliest = 0.4;
+constexpr double kMaxMeanRateToCome = 0.75;
+
+// The values scaled so that they add up to 1; empty where they are not one for each module.
+std::vector<double> Normalised(std::vector<double> values, int modules) {
+  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+  if (values.size() != static_cast<size_t>(modules) || !(sum > 0)) return {};
+  for (double& value : values) value /= sum;
+  return values;
+}
+
+bool FallSmoothly(const std::vector<double>& rates) {
+  if (!HaveArea(rates)) return false;
+  const double peak = *std::max_element(rates.begin(), rates.end());
+  const double max_fall = peak * std::max(kSuddenDrop, 3.0 / static_cast<double>(rates.size() - 1));
+  for (size_t i = 1; i < rates.size(); ++i) {
+    if (rates[i - 1] - rates[i] > max_fall) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+EarlyPrefix::EarlyPrefix(double max_share, double lr_area_left, const JobShape& shape)
+    : max_share_(max_share),
+      lr_area_left_(lr_area_left),
+      embedding_prefix_(shape.embedding_prefix),
+      first_step_(StepsOfPart(kEarliest, static_cast<double>(shape.total_steps))),
+      times_(Normalised(shape.step_shares, shape.modules)),
+      possible_(max_share > 0 && shape.total_steps > 0 && !times_.empty() &&
+                FallSmoothly(shape.planned_learning_rates)),
+      shares_(kMinReadings, kMaxReadings),
+      probe_(kMinProbeReadings, kMaxReadings) {}
+
+bool EarlyPrefix::IsTime(int64_t step, double mean_rate_to_come) const {
+  return possible_ && !fell_at_once_ && step >= first_step_ && mean_rate_to_come <= kMaxMeanRateToCome;
+}
+
+void EarlyPrefix::OnRateChange(bool fell) {
+  fell_at_once_ = fell_at_once_ || fell;
+  shares_.Forget();
+  probe_.Forget();
+}
+
+void EarlyPrefix::Add(const GradientReading& reading) {
+  shares_.Add(reading);
+  readings_come_ = readings_come_ || shares_.readings() > 0;
+}
+
+void EarlyPrefix::AddToProbe(const GradientReading& reading, int64_t began) {
+  if (std::exchange(probe_began_, began) != began) probe_.Forget();
+  probe_.Add(reading);
+}
+
+std::optional<EarlyPrefix::Found> EarlyPrefix::Judge(const ProgressShares& shares, int first, int prefix,
+                                                     double left) const {
+  const double time = std::accumulate(times_.begin() + first, times_.begin() + prefix, 0.0);
+  if (time < kMinTime) return std::nullopt;
+  const std::optional<ProgressShares::Share> share =
+      shares.first_module() == first ? shares.Before(prefix) : std::nullopt;
+  if (!share && prefix > embedding_prefix_) return std::nullopt;
+  const double missed = kNotLearnedByOthers * std::max(0.0, share ? share->upper : kShareOfTables);
+  if (missed > max_share_ * time || given_up_ + missed * left > lr_area_left_ * (1 + 1e-9)) return std::nullopt;
+  const std::string progress = share ? absl::StrFormat("make %.2g %% (%.2g..%.2g) of the progress", 100 * share->value,
+                                                       100 * share->lower, 100 * share->upper)
+                                     : "are lookup tables, which make little of the progress";
+  return Found{
+      {prefix, absl::StrFormat("modules %d to %d take %.3g %% of the time and %s, of which %.3g %% are still to come",
+                               first, prefix - 1, 100 * time, progress, 100 * left)},
+      missed,
+      missed * left};
+}
+
+std::optional<EarlyPrefix::Found> EarlyPrefix::Look(int frozen, int max, double left) const {
+  if (!possible_ || (readings_come_ && shares_.readings() < kMinReadings)) return std::nullopt;
+  for (int prefix = max; prefix > frozen; --prefix) {
+    if (auto found = Judge(shares_, frozen, prefix, left)) return found;
+  }
+  return std::nullopt;
+}
+
+std::optional<EarlyPrefix::Found> EarlyPrefix::Justified(int frozen, double left) const {
+  return possible_ ? Judge(probe_, 0, frozen, left) : std::nullopt;
+}
+
+void EarlyPrefix::Book(const Found& found) {
+  given_up_ += found.given_up;
+  prefix_ = found.prefix;
+  shares_.Forget();
+}
+
+void EarlyPrefix::OnPrefix(int prefix) {
+  prefix_ = std::min(prefix_, prefix);
+  shares_.Forget();
+}
+
+}  // namespace egeria::policy

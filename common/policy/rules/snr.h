@@ -1,0 +1,87 @@
+#ifndef EGERIA_COMMON_POLICY_RULES_SNR_H_
+#define EGERIA_COMMON_POLICY_RULES_SNR_H_
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "common/policy/policy.h"
+
+namespace egeria::policy {
+
+// A pooled SNR comes with what it was made of.
+struct PooledSnr {
+  SnrEstimate snr;
+  int readings = 0;    // that the module with the fewest has
+  double samples = 0;  // in a step, on average over the readings that tell; 0: none does
+};
+
+// Estimates the signal-to-noise ratio of modules' gradients, SNR = ||E g||^2 / E||g||^2 at the full batch, from their
+// last readings. Thread-compatible.
+//
+// With N parts, D the mean of their squares and Q the square of their mean,
+//
+//   A = (N Q - D) / (N - 1)              has the expectation ||E g||^2
+//   r = sum A / sum D  over readings     the SNR at the batch of one part
+//   SNR = N r / (1 + (N - 1) r)          at the full batch
+//
+// The interval is the one of a ratio of sums: with e_i = A_i - r D_i and M readings, the standard error of r is
+// sqrt(M / (M - 1) sum e_i^2) / sum D, and the ends are r -+ t(M - 1) of it, t being Student's 95 % quantile, both
+// brought to the full batch by the same formula. docs/policies.md says how often it covers the truth.
+//
+// Modules are pooled by the inverse variance of their r. Their gradients are of the same samples and so not
+// independent: the pooled error is made of the weighted sums of all modules' e_i at a step.
+class SnrEstimator {
+ public:
+  // Keeps the last `window` >= 2 readings of each of `modules` >= 1 modules.
+  SnrEstimator(int modules, int window);
+
+  // Takes in a reading, and returns whether it did. A reading with fewer than two parts says nothing of noise. One with
+  // another number of parts than those before is left out; where the next ones have it, too, they replace those before.
+  // Numbers that are not finite, or negative, are as if not read.
+  bool Add(const GradientReading& reading);
+
+  void Forget();
+
+  // Readings that module 0 <= m < modules has.
+  int readings(int module) const { return static_cast<int>(history_[static_cast<size_t>(module)].size()); }
+
+  // Estimates one module. Empty with fewer than two readings, or where all its gradients were exactly zero.
+  std::optional<PooledSnr> OfModule(int module) const;
+
+  // Estimates these modules together; those without an estimate are left out. Empty where none has one.
+  std::optional<PooledSnr> Pooled(const std::vector<int>& modules) const;
+
+ private:
+  struct Entry {
+    int64_t step = 0;
+    double signal = 0;  // A
+    double square = 0;  // D
+    int64_t samples = 0;
+  };
+  struct Ratio {
+    double value = 0;     // r
+    double variance = 0;  // that r has
+    double squares = 0;   // sum D
+  };
+
+  std::optional<Ratio> RatioOf(int module) const;
+  SnrEstimate AtFullBatch(double ratio, double half_width) const;
+
+  const size_t window_;
+  int parts_ = 0;              // 0: none read yet
+  int of_another_number_ = 0;  // readings in a row with another number of parts
+  std::vector<std::deque<Entry>> history_;
+};
+
+// The threshold `at_64` for the SNR of a full batch of 64 samples, brought to a batch of `samples`: with c = samples /
+// 64 it is c t / (1 + (c - 1) t), since noise falls with the batch and the signal does not. 0 samples: as it is.
+double ThresholdAtBatch(double at_64, double samples);
+
+// The 95 % quantile of Student's t with `degrees` >= 1 degrees of freedom, to three digits from 3 degrees on.
+double StudentQuantile95(int degrees);
+
+}  // namespace egeria::policy
+
+#endif  // EGERIA_COMMON_POLICY_RULES_SNR_H_

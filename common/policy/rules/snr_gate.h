@@ -1,0 +1,63 @@
+#ifndef EGERIA_COMMON_POLICY_RULES_SNR_GATE_H_
+#define EGERIA_COMMON_POLICY_RULES_SNR_GATE_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/policy/policy.h"
+#include "common/policy/rules/snr.h"
+
+namespace egeria::policy {
+
+// Says whether modules may freeze by the signal-to-noise ratio of their gradients: what is mostly noise has little
+// more to learn. A module's threshold is `threshold`, or `late_threshold` where it begins in the last third of the
+// time, both stated at a batch of 64 samples and brought to the job's. Thread-compatible.
+class SnrGate {
+ public:
+  // Keeps the last `readings` of each module; an estimate counts from `min_readings` on. `shares` are the modules'
+  // parts of a step's time, at least two.
+  SnrGate(double threshold, double late_threshold, int readings, int min_readings, std::vector<double> shares);
+
+  // Returns whether the reading was taken in.
+  bool Add(const GradientReading& reading) { return estimator_.Add(reading); }
+  void Forget() { estimator_.Forget(); }
+  // Multiplies the thresholds that were given by `factor` >= 1 from now on, but raises none over .9 by that.
+  void ScaleThresholds(double factor) { factor_ = factor; }
+
+  // Whether the module has as many readings as an estimate needs.
+  bool HasEstimate(int module) const { return estimator_.readings(module) >= min_readings_; }
+  std::optional<SnrEstimate> OfModule(int module) const;
+
+  // Says why modules 0..prefix-1 should not all be frozen, of which 0..frozen-1 already are: one of the new ones has no
+  // estimate, a module's lower end is over its threshold, or the upper end of the pooled estimate is not under the
+  // threshold of the prefix's last module. Empty where they may freeze. The first `exempt` modules do not count.
+  std::optional<std::string> Refusal(int frozen, int prefix, int exempt) const;
+
+  // Says the same where doubt is no reason: a lower end, of one of the new modules or of all of them together, is over
+  // the threshold.
+  std::optional<std::string> ClearSignal(int frozen, int prefix, int exempt = 0) const;
+
+  // Lists the modules among 0..prefix-1 that clearly are no noise: their own lower end is over their threshold, or,
+  // where the lower end of all together is over the prefix's, their value is.
+  std::vector<int> OverThreshold(int prefix, int exempt) const;
+
+  // Whether the estimate of them all together is over the threshold, clearly or not.
+  bool EstimateIsOver(int prefix, int exempt) const;
+
+  // Returns "0.012 (0.004..0.031)" for the modules together; empty where there is no estimate.
+  std::string Describe(int prefix, int exempt) const;
+
+ private:
+  std::optional<PooledSnr> PooledOf(int first, int end, int exempt) const;
+  double ThresholdOf(int module, double samples) const;
+
+  const int min_readings_;
+  std::vector<double> thresholds_;  // at 64 samples
+  double factor_ = 1;
+  SnrEstimator estimator_;
+};
+
+}  // namespace egeria::policy
+
+#endif  // EGERIA_COMMON_POLICY_RULES_SNR_GATE_H_

@@ -1,0 +1,112 @@
+#include "controller/job/fact_writer.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "controller/job/directives.h"
+#include "controller/job/proto_time.h"
+
+namespace egeria::controller {
+
+using storage::v1::Fact;
+
+void CountDecision(const v1::Decision& decision, JobTotals* totals) {
+  const char* origin = "policy";
+  if (decision.origin() == v1::DECISION_ORIGIN_OPERATOR) origin = "operator";
+  if (decision.origin() == v1::DECISION_ORIGIN_WORKER) origin = "checkpoint";
+  ++totals->decisions[{decision.action(), origin}];
+}
+
+absl::StatusOr<std::vector<Journal::Quarantined>> FactWriter::Replay(const std::function<Job&(const JobId&)>& job_of) {
+  return journal_->Replay([&job_of](const JobId& id, int64_t sequence, const Fact& fact) {
+    Job& job = job_of(id);
+    job.next_sequence = sequence + 1;
+    return job.state.Apply(fact);
+  });
+}
+
+Fact FactWriter::NewFact() const {
+  Fact fact;
+  *fact.mutable_time() = TimeToProto(options_->clock());
+  return fact;
+}
+
+absl::Status FactWriter::Commit(Job& job, const std::vector<Fact>& facts, bool sync) {
+  EGERIA_ASSIGN_OR_RETURN(JobState::Checked checked, job.state.Check(facts));
+  if (absl::Status written = journal_->Append(job.id, job.next_sequence, facts, sync); !written.ok()) {
+    if (WorthSaying(++journal_errors_)) {
+      LogError("job ", job.id.text(), ": ", written.message(), " (", journal_errors_, " times so far)");
+    }
+    return written;
+  }
+  job.next_sequence += static_cast<int64_t>(facts.size());
+  job.state.Apply(std::move(checked));
+  return absl::OkStatus();
+}
+
+absl::Status FactWriter::CommitPendingDecisions(Job& job, Effects& effects) {
+  while (!job.state.pending_decisions().empty()) {
+    const Fact fact =
+        job.state.FactFor(job.state.pending_decisions().front(), v1::DECISION_ORIGIN_POLICY, options_->clock());
+    EGERIA_RETURN_IF_ERROR(Commit(job, fact));
+    const v1::Decision& decision = fact.decided();
+    CountDecision(decision, &job.live.totals);
+    LogInfo("job ", job.id.text(), ": step ", decision.step(), ": ", decision.action(), " to prefix ",
+            decision.frozen_prefix(),
+            decision.plan_id() == 0 ? " (observed only)" : absl::StrCat(", plan ", decision.plan_id()), ": ",
+            decision.reason());
+    job.live.ranks.PushDirectives(effects);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FactWriter::CommitObservations(Job& job, const std::vector<v1::Observation>& observations,
+                                            Effects& effects) {
+  // A decision that the journal refused earlier comes first.
+  EGERIA_RETURN_IF_ERROR(CommitPendingDecisions(job, effects));
+  if (observations.empty()) return absl::OkStatus();
+  if (static_cast<int64_t>(job.state.observations() + observations.size()) > options_->max_observations_per_job) {
+    if (!std::exchange(job.live.observations_full, true)) {
+      LogWarning("job ", job.id.text(), ": its ", job.state.observations(),
+                 " observations are as many as a job may have; no more are taken, and nothing more is decided");
+    }
+    return absl::OkStatus();
+  }
+  std::vector<Fact> facts;
+  facts.reserve(observations.size());
+  for (const v1::Observation& observation : observations) {
+    facts.push_back(NewFact());
+    *facts.back().mutable_observed() = observation;
+  }
+  EGERIA_RETURN_IF_ERROR(Commit(job, facts, /*sync=*/false));
+  const absl::Status decided = CommitPendingDecisions(job, effects);
+  RefreshRequests(job, *options_, effects);
+  return decided;
+}
+
+absl::Status FactWriter::CommitMeasured(Job& job, int64_t step, v1::Observation observation, Effects& effects) {
+  observation.set_step(std::max(step, job.state.last_step()));
+  const std::optional<double> told = job.live.filter.learning_rate();
+  if (const auto rate = told ? told : job.state.last_learning_rate()) observation.set_learning_rate(*rate);
+  const absl::Status committed = CommitObservations(job, {std::move(observation)}, effects);
+  if (committed.ok()) return committed;
+  LogWarning("job ", job.id.text(), ": a reading is lost: ", committed.message());
+  return NamedError(absl::StatusCode::kUnavailable, "JOURNAL", "the reading could not be recorded");
+}
+
+absl::Status FactWriter::CommitReading(Job& job, int module, int64_t step, double plasticity, Effects& effects) {
+  v1::Observation observation;
+  observation.set_module(module);
+  observation.set_plasticity(plasticity);
+  const bool refresh = job.live.requests.ReadingTaken(options_->clock());
+  const absl::Status committed = CommitMeasured(job, step, std::move(observation), effects);
+  if (refresh) job.live.ranks.PushDirectives(effects);
+  if (committed.ok()) ++job.live.totals.readings;
+  return committed;
+}
+
+}  // namespace egeria::controller

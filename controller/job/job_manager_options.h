@@ -1,0 +1,40 @@
+#ifndef EGERIA_CONTROLLER_JOB_JOB_MANAGER_OPTIONS_H_
+#define EGERIA_CONTROLLER_JOB_JOB_MANAGER_OPTIONS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "controller/job/registration.h"
+
+namespace egeria::controller {
+
+// Which modules the reference runs for a reading: the frontmost one, or all up to it (the paper's way).
+enum class ReferenceScope { kModule, kPrefix };
+
+struct JobManagerOptions {
+  ReferenceScope scope = ReferenceScope::kModule;
+  std::string host;                                                                // this machine's name
+  int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));  // of this machine
+  absl::Duration heartbeat_interval = absl::Seconds(1);
+  int max_jobs = 4'096;                          // unfinished ones, and as many of the newest finished ones
+  int64_t max_observations_per_job = 1'000'000;  // in memory and in the journal
+  absl::Duration finished_retention = absl::Hours(24 * 30);
+  absl::Duration idle_reference = absl::Minutes(10);      // a job without a stream then loses its reference models
+  absl::Duration silent_retention = absl::Hours(24 * 7);  // for jobs that never finished
+  RegistrationLimits registration;
+  std::function<absl::Time()> clock = absl::Now;
+
+  // Whether a job computes on this machine's CPU.
+  bool SharesCores(const v1::RegisterJobRequest& registration) const {
+    return registration.device_type() == "cpu" && registration.host() == host;
+  }
+};
+
+}  // namespace egeria::controller
+
+#endif  // EGERIA_CONTROLLER_JOB_JOB_MANAGER_OPTIONS_H_

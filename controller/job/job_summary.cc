@@ -1,0 +1,108 @@
+#include "controller/job/job_summary.h"
+
+#include <algorithm>
+
+#include "controller/job/proto_time.h"
+
+namespace egeria::controller {
+namespace {
+
+// What the ranks of the current generation say.
+void SummarizeRanks(const Job& job, v1::JobSummary* summary) {
+  const JobState& state = job.state;
+  int connected = 0;
+  bool heard = false;
+  int64_t step = state.last_step();
+  int applied = state.module_count();
+  for (const auto& [number, rank] : job.live.ranks.ranks()) {
+    if (rank.connected()) ++connected;
+    if (!rank.heard) continue;
+    heard = true;
+    step = std::max(step, rank.step);
+    applied = std::min(applied, rank.frozen_prefix);
+  }
+  summary->set_connected_ranks(connected);
+  summary->set_phase(state.finished() ? v1::JOB_PHASE_FINISHED
+                     : connected > 0  ? v1::JOB_PHASE_RUNNING
+                                      : v1::JOB_PHASE_SILENT);
+  summary->set_step(step);
+  // Until a rank has told, what it was registered with is all there is to say.
+  summary->set_applied_prefix(heard ? applied : state.base_prefix());
+}
+
+double FrozenParameterShare(const v1::RegisterJobRequest& registration, int frozen_prefix) {
+  int64_t all = 0, frozen = 0;
+  for (int i = 0; i < registration.modules_size(); ++i) {
+    all += registration.modules(i).parameter_count();
+    if (i < frozen_prefix) frozen += registration.modules(i).parameter_count();
+  }
+  return all > 0 ? static_cast<double>(frozen) / static_cast<double>(all) : 0;
+}
+
+}  // namespace
+
+v1::JobSummary Summarize(const Job& job) {
+  const JobState& state = job.state;
+  const v1::RegisterJobRequest& registration = state.registration();
+  v1::JobSummary summary;
+  summary.set_job_id(job.id.text());
+  summary.set_training_job(registration.training_job());
+  summary.set_generation(state.generation().value());
+  summary.set_world_size(registration.world_size());
+  SummarizeRanks(job, &summary);
+  summary.set_total_steps(registration.total_steps());
+  summary.set_policy(policy::PolicyName(state.policy_config()));
+  summary.set_mode(state.mode());
+  summary.set_paused(state.paused());
+  summary.set_module_count(state.module_count());
+  summary.set_decided_prefix(state.decided_prefix());
+  summary.set_plan_id(state.newest_plan().value());
+  summary.set_readings(state.readings());
+  summary.set_frozen_parameter_share(FrozenParameterShare(registration, summary.applied_prefix()));
+  if (job.live.last_heartbeat > absl::InfinitePast()) {
+    *summary.mutable_last_heartbeat() = TimeToProto(job.live.last_heartbeat);
+  }
+  const policy::PolicyStatus policy = state.policy().status();
+  summary.set_bootstrapping(policy.bootstrapping);
+  summary.set_blocked(job.live.blocked.empty() ? policy.blocked : job.live.blocked);
+  return summary;
+}
+
+JobView ViewOf(const Job& job) {
+  JobView view;
+  view.summary = Summarize(job);
+  for (const v1::LayerModule& module : job.state.registration().modules()) view.modules.push_back(module.name());
+  view.policy = job.state.policy().status();
+  view.totals = job.live.totals;
+  view.account = job.live.account;
+  const v1::Counters counters = job.live.ranks.Totals();
+  view.totals.worker_samples_dropped = counters.samples_dropped();
+  view.totals.reconnects = counters.reconnects();
+  view.totals.commits = counters.commits();
+  view.last_activity = job.live.last_activity;
+  return view;
+}
+
+std::vector<v1::ExportRecord> ExportOf(const Job& job) {
+  std::vector<v1::ExportRecord> records;
+  v1::JobHeader* header = records.emplace_back().mutable_header();
+  *header->mutable_summary() = Summarize(job);
+  const v1::RegisterJobRequest& registration = job.state.registration();
+  *header->mutable_policy() = registration.policy();
+  for (const v1::LayerModule& module : registration.modules()) {
+    header->add_modules(module.name());
+    header->add_step_shares(module.step_share());
+    header->add_parameter_counts(module.parameter_count());
+  }
+  *header->mutable_planned_learning_rates() = registration.planned_learning_rates();
+  header->set_first_step(registration.step());
+  header->set_budget(registration.budget());
+  header->set_saved_before(registration.saved_before());
+  header->set_mean_rate_before(registration.mean_rate_before());
+  header->set_embedding_prefix(registration.embedding_prefix());
+  header->set_losses_unreported(!job.state.losses_reported());
+  job.state.VisitHistory([&records](const v1::ExportRecord& record) { records.push_back(record); });
+  return records;
+}
+
+}  // namespace egeria::controller

@@ -1,0 +1,87 @@
+#include "controller/job/job_table.h"
+
+#include <algorithm>
+
+#include "common/base/status.h"
+
+namespace egeria::controller {
+
+absl::Status SessionIsOver() { return absl::AbortedError("this stream was replaced or its job has gone"); }
+
+Job* JobTable::Find(const JobId& id) const {
+  auto found = jobs_.find(id);
+  return found == jobs_.end() ? nullptr : found->second.get();
+}
+
+absl::StatusOr<Job*> JobTable::Get(const JobId& id) const {
+  if (Job* job = Find(id)) return job;
+  return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_JOB", "no job has the id ", id.text());
+}
+
+absl::Status JobTable::CheckRoom() const {
+  const auto live =
+      std::count_if(jobs_.begin(), jobs_.end(), [](const auto& entry) { return !entry.second->state.finished(); });
+  if (live < options_->max_jobs) return absl::OkStatus();
+  return NamedError(absl::StatusCode::kResourceExhausted, "TOO_MANY_JOBS", live,
+                    " jobs have not finished, and no more than ", options_->max_jobs, " are allowed");
+}
+
+Job& JobTable::Add(std::unique_ptr<Job> job) {
+  std::unique_ptr<Job>& slot = jobs_[job->id];
+  slot = std::move(job);
+  return *slot;
+}
+
+void JobTable::DismissRanks(Job& job, const absl::Status& status, Effects& effects) {
+  for (const auto& [number, rank] : job.live.ranks.ranks()) sessions_.erase(rank.session);
+  job.live.ranks.DismissAll(status, effects);
+}
+
+void JobTable::Drop(const JobId& id, const absl::Status& status, Effects& effects) {
+  Job* const job = Find(id);
+  if (job == nullptr) return;
+  DismissRanks(*job, status, effects);
+  jobs_.erase(id);
+  effects.TellEvaluator([id](reference::Evaluator& evaluator) { evaluator.RemoveJob(id); });
+}
+
+JobTable::Leftovers JobTable::FindLeftovers(absl::Time now) const {
+  Leftovers leftovers;
+  std::vector<std::pair<absl::Time, JobId>> finished;
+  for (const auto& [id, job] : jobs_) {
+    if (job->live.ranks.Sampler() >= 0) continue;
+    const absl::Duration silent = now - job->live.last_activity;
+    if (silent > (job->state.finished() ? options_->finished_retention : options_->silent_retention)) {
+      leftovers.expired.push_back(id);
+    } else if (job->state.finished()) {
+      finished.emplace_back(job->live.last_activity, id);
+    } else if (job->live.graphs.known && silent > options_->idle_reference) {
+      leftovers.idle.push_back(job.get());
+    }
+  }
+  std::sort(finished.begin(), finished.end());
+  for (size_t i = 0; i + static_cast<size_t>(options_->max_jobs) < finished.size(); ++i) {
+    leftovers.expired.push_back(finished[i].second);
+  }
+  return leftovers;
+}
+
+std::optional<JobTable::Seat> JobTable::Find(SessionId session) const {
+  auto entry = sessions_.find(session);
+  if (entry == sessions_.end()) return std::nullopt;
+  const auto& [id, number] = entry->second;
+  Job* const job = Find(id);
+  Rank* const rank = job == nullptr ? nullptr : job->live.ranks.Find(number);
+  if (rank == nullptr || rank->session != session) return std::nullopt;
+  return Seat{job, rank, number};
+}
+
+SessionId JobTable::BeginSession(const Job& job, int number, Rank& rank) {
+  sessions_.erase(rank.session);
+  last_session_ = last_session_.next();
+  rank.session = last_session_;
+  sessions_[last_session_] = {job.id, number};
+  return last_session_;
+}
+
+}  // namespace egeria::controller

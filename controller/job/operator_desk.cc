@@ -1,0 +1,92 @@
+#include "controller/job/operator_desk.h"
+
+#include <algorithm>
+
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "controller/job/directives.h"
+
+namespace egeria::controller {
+namespace {
+
+// Whether an operator may set this prefix at all.
+absl::Status CheckPrefix(const JobState& state, int frozen_prefix) {
+  if (frozen_prefix < 0 || frozen_prefix >= state.module_count()) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_PREFIX", frozen_prefix, " is not in 0..",
+                      state.module_count() - 1, " (the last module never freezes)");
+  }
+  if (state.mode() != v1::MODE_ACT) {
+    return NamedError(absl::StatusCode::kFailedPrecondition, "OBSERVE_MODE",
+                      "nothing is frozen in observe mode: switch the job to act mode first");
+  }
+  if (!state.finished()) return absl::OkStatus();
+  return NamedError(absl::StatusCode::kFailedPrecondition, "JOB_FINISHED", "this job has finished");
+}
+
+policy::Decision DecisionByHand(const Job& job, int frozen_prefix, const std::string& reason) {
+  policy::Decision decision;
+  decision.step = job.state.last_step();
+  for (const auto& [number, rank] : job.live.ranks.ranks()) decision.step = std::max(decision.step, rank.step);
+  decision.action = frozen_prefix < job.state.planned_prefix() ? policy::Action::kUnfreeze : policy::Action::kFreeze;
+  decision.frozen_prefix = frozen_prefix;
+  decision.reason = reason.empty() ? "by hand" : reason.substr(0, 1'024);
+  return decision;
+}
+
+}  // namespace
+
+absl::StatusOr<PlanId> OperatorDesk::SetFrozenPrefix(const JobId& id, int frozen_prefix, const std::string& reason,
+                                                     bool force, Effects& effects) {
+  EGERIA_ASSIGN_OR_RETURN(Job* const job, table_->Get(id));
+  EGERIA_RETURN_IF_ERROR(CheckPrefix(job->state, frozen_prefix));
+  EGERIA_RETURN_IF_ERROR(facts_->CommitPendingDecisions(*job, effects));
+  if (frozen_prefix == job->state.planned_prefix() && frozen_prefix == job->state.decided_prefix()) {
+    return job->state.newest_plan();
+  }
+  if (const auto objection = job->state.policy().Objection(frozen_prefix); objection && !force) {
+    return NamedError(absl::StatusCode::kFailedPrecondition, "VETOED", "the policy ",
+                      policy::PolicyName(job->state.policy_config()), " objects: ", *objection,
+                      "; freeze with --force to do it all the same");
+  }
+  const policy::Decision decision = DecisionByHand(*job, frozen_prefix, reason);
+  const storage::v1::Fact fact = job->state.FactFor(decision, v1::DECISION_ORIGIN_OPERATOR, options_->clock());
+  EGERIA_RETURN_IF_ERROR(facts_->Commit(*job, fact));
+  CountDecision(fact.decided(), &job->live.totals);
+  LogInfo("job ", id.text(), ": frozen prefix ", frozen_prefix, " by hand, plan ", job->state.newest_plan().value(),
+          ": ", decision.reason);
+  RefreshRequests(*job, *options_, effects);
+  job->live.ranks.PushDirectives(effects);
+  return job->state.newest_plan();
+}
+
+absl::Status OperatorDesk::SetPaused(const JobId& id, bool paused, Effects& effects) {
+  EGERIA_ASSIGN_OR_RETURN(Job* const job, table_->Get(id));
+  if (job->state.paused() == paused) return absl::OkStatus();
+  EGERIA_RETURN_IF_ERROR(facts_->CommitPendingDecisions(*job, effects));
+  storage::v1::Fact fact = facts_->NewFact();
+  fact.mutable_pause_changed()->set_paused(paused);
+  EGERIA_RETURN_IF_ERROR(facts_->Commit(*job, fact));
+  LogInfo("job ", id.text(), ": ", paused ? "paused" : "resumed", " by hand");
+  RefreshRequests(*job, *options_, effects);
+  return absl::OkStatus();
+}
+
+absl::Status OperatorDesk::SetMode(const JobId& id, v1::Mode mode, Effects& effects) {
+  if (mode != v1::MODE_ACT && mode != v1::MODE_OBSERVE) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_MODE", static_cast<int>(mode),
+                      " is neither act nor observe");
+  }
+  EGERIA_ASSIGN_OR_RETURN(Job* const job, table_->Get(id));
+  if (job->state.mode() == mode) return absl::OkStatus();
+  EGERIA_RETURN_IF_ERROR(facts_->CommitPendingDecisions(*job, effects));
+  storage::v1::Fact fact = facts_->NewFact();
+  fact.mutable_mode_changed()->set_mode(mode);
+  EGERIA_RETURN_IF_ERROR(facts_->Commit(*job, fact));
+  LogInfo("job ", id.text(), ": ", mode == v1::MODE_ACT ? "act" : "observe", " mode by hand");
+  const absl::Status decided = facts_->CommitPendingDecisions(*job, effects);
+  RefreshRequests(*job, *options_, effects);
+  job->live.ranks.PushDirectives(effects);
+  return decided;
+}
+
+}  // namespace egeria::controller

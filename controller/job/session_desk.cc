@@ -1,0 +1,114 @@
+#include "controller/job/session_desk.h"
+
+#include <utility>
+#include <vector>
+
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "controller/job/directives.h"
+
+namespace egeria::controller {
+namespace {
+
+// The job that a stream wants to join. Errors: those of SessionDesk::Open, but for [RANK_CONFLICT].
+absl::StatusOr<Job*> FindJobFor(const v1::Open& open, const JobTable& table) {
+  Job* const job = table.Find(JobId(open.job_id()));
+  // A job known from the journal only has no graphs yet: its workers must register it again.
+  if (job == nullptr || !job->live.registered || open.generation() > job->state.generation().value()) {
+    return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_JOB", "register this job and generation first");
+  }
+  if (open.generation() < job->state.generation().value()) {
+    return NamedError(absl::StatusCode::kFailedPrecondition, "STALE_GENERATION", "generation ",
+                      job->state.generation().value(), " of this job has registered; this is ", open.generation());
+  }
+  if (open.rank() < 0 || open.rank() >= job->state.registration().world_size()) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", "rank ", open.rank(), " of ",
+                      job->state.registration().world_size());
+  }
+  return job;
+}
+
+}  // namespace
+
+absl::StatusOr<SessionId> SessionDesk::Open(const v1::Open& open, std::weak_ptr<SessionListener> listener,
+                                            Effects& effects) {
+  EGERIA_ASSIGN_OR_RETURN(Job* const job, FindJobFor(open, *table_));
+  RankTable& ranks = job->live.ranks;
+  const int sampler_before = ranks.Sampler();
+  if (const Rank* old = ranks.Find(open.rank()); old != nullptr && old->connected()) {
+    if (old->incarnation != open.incarnation()) {
+      return NamedError(absl::StatusCode::kAlreadyExists, "RANK_CONFLICT", "another live process is rank ", open.rank(),
+                        " of this job's generation ", open.generation());
+    }
+    effects.Tell(old->listener, [](SessionListener& listener) { listener.OnClose(SessionIsOver()); });
+  }
+  Rank& rank = ranks.Join(open.rank(), open.incarnation());
+  rank.listener = std::move(listener);
+  rank.watermark = PlanId();  // until it says
+  const SessionId session = table_->BeginSession(*job, open.rank(), rank);
+  job->live.last_activity = options_->clock();
+  // Whatever the sampling rank was uploading went with its stream.
+  const bool lost_upload = ranks.Sampler() == open.rank() && job->live.requests.SamplerChanged(options_->clock());
+  if (lost_upload || ranks.Sampler() != sampler_before) ranks.PushDirectives(effects);
+  return session;
+}
+
+void SessionDesk::Close(SessionId session, Effects& effects) {
+  const std::optional<JobTable::Seat> seat = table_->Find(session);
+  table_->EndSession(session);
+  if (!seat) return;
+  LiveJob& job = seat->job->live;
+  const bool sampled = seat->samples();
+  seat->rank->session = SessionId();
+  seat->rank->listener.reset();
+  job.last_activity = options_->clock();
+  if (sampled) {
+    job.requests.SamplerChanged(options_->clock());
+    job.ranks.PushDirectives(effects);
+  }
+}
+
+absl::Status SessionDesk::Heartbeat(SessionId session, const v1::Heartbeat& heartbeat, Effects& effects) {
+  const std::optional<JobTable::Seat> seat = table_->Find(session);
+  if (!seat) return SessionIsOver();
+  Job& job = *seat->job;
+  Rank& rank = *seat->rank;
+  EGERIA_RETURN_IF_ERROR(ValidateHeartbeat(heartbeat, job.state.module_count()));
+  rank.heard = true;
+  rank.step = heartbeat.step();
+  rank.frozen_prefix = heartbeat.frozen_prefix();
+  rank.watermark = PlanId(heartbeat.plan_watermark());
+  rank.counters = heartbeat.counters();
+  job.live.last_activity = job.live.last_heartbeat = options_->clock();
+  effects.TellEvaluator(
+      [id = job.id, step = heartbeat.step()](reference::Evaluator& evaluator) { evaluator.ReportStep(id, step); });
+  if (job.state.finished()) return absl::OkStatus();
+  if (seat->number == 0) {
+    if (heartbeat.has_account()) job.live.account = heartbeat.account();
+    const ObservationFilter before = job.live.filter;
+    const std::vector<v1::Observation> observations = job.live.filter.Take(heartbeat, job.state);
+    // A journal that cannot be written is logged and counted there; the worker keeps its losses meanwhile.
+    if (!facts_->CommitObservations(job, observations, effects).ok()) job.live.filter = before;
+  }
+  // A decision that waits for the journal comes before the end.
+  if (heartbeat.finished() && job.state.pending_decisions().empty()) Finish(job, heartbeat.step(), effects);
+  if (job.live.requests.Tick(options_->clock())) job.live.ranks.PushDirectives(effects);
+  return absl::OkStatus();
+}
+
+void SessionDesk::Finish(Job& job, int64_t step, Effects& effects) {
+  storage::v1::Fact fact = facts_->NewFact();
+  fact.mutable_finished()->set_step(step);
+  if (!facts_->Commit(job, fact).ok()) return;  // the next heartbeat says it again
+  LogInfo("job ", job.id.text(), ": finished at step ", step);
+  RefreshRequests(job, *options_, effects);
+  effects.TellEvaluator([id = job.id](reference::Evaluator& evaluator) { evaluator.RemoveJob(id); });
+}
+
+std::optional<v1::Directive> SessionDesk::Directive(SessionId session) const {
+  const std::optional<JobTable::Seat> seat = table_->Find(session);
+  if (!seat) return std::nullopt;
+  return DirectiveOf(*seat->job, seat->number, *seat->rank, *options_);
+}
+
+}  // namespace egeria::controller

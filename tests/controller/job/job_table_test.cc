@@ -1,0 +1,83 @@
+#include "controller/job/job_table.h"
+
+#include <memory>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/controller/job/facts.h"
+#include "tests/support/job_fixtures.h"
+
+namespace egeria::controller {
+namespace {
+
+using ::egeria::testing::TestJobId;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class JobTableTest : public ::testing::Test {
+ protected:
+  Job& Add(int number, absl::Time last_activity, bool finished = false) {
+    auto job = std::make_unique<Job>(JobId(TestJobId(number)));
+    EXPECT_TRUE(job->state.Apply(RegisteredFact(number)).ok());
+    storage::v1::Fact end;
+    end.mutable_finished();
+    if (finished) EXPECT_TRUE(job->state.Apply(end).ok());
+    job->live.last_activity = last_activity;
+    return table_.Add(std::move(job));
+  }
+
+  JobManagerOptions options_;
+  JobTable table_{&options_};
+  Effects effects_{nullptr};
+  const absl::Time now_ = absl::FromUnixSeconds(1'700'000'000);
+};
+
+TEST_F(JobTableTest, FindsASessionUntilItsRankHasAnother) {
+  Job& job = Add(1, now_);
+  Rank& rank = job.live.ranks.Join(1, 1);
+  const SessionId first = table_.BeginSession(job, 1, rank);
+  ASSERT_TRUE(table_.Find(first).has_value());
+  EXPECT_EQ(table_.Find(first)->job, &job);
+  EXPECT_EQ(table_.Find(first)->number, 1);
+  EXPECT_TRUE(table_.Find(first)->samples());
+  const SessionId second = table_.BeginSession(job, 1, rank);
+  EXPECT_GT(second, first);
+  EXPECT_FALSE(table_.Find(first).has_value());
+  table_.Drop(job.id, absl::NotFoundError("over"), effects_);
+  EXPECT_FALSE(table_.Find(second).has_value());
+  EXPECT_FALSE(table_.Find(SessionId()).has_value());
+}
+
+TEST_F(JobTableTest, OnlyUnfinishedJobsTakeRoom) {
+  options_.max_jobs = 1;
+  Add(1, now_, /*finished=*/true);
+  EXPECT_TRUE(table_.CheckRoom().ok());
+  Add(2, now_);
+  EXPECT_EQ(table_.CheckRoom().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(JobTableTest, JobsExpireAfterTheirSilenceAndNeverWithAStream) {
+  Add(1, now_ - options_.finished_retention - absl::Seconds(1), /*finished=*/true);
+  Add(2, now_ - options_.silent_retention, /*finished=*/true);
+  Add(3, now_ - options_.silent_retention - absl::Seconds(1));
+  Job& streaming = Add(4, now_ - options_.silent_retention - absl::Seconds(1));
+  table_.BeginSession(streaming, 0, streaming.live.ranks.Join(0, 1));
+  EXPECT_THAT(table_.FindLeftovers(now_).expired, ElementsAre(JobId(TestJobId(1)), JobId(TestJobId(3))));
+}
+
+TEST_F(JobTableTest, TheOldestFinishedJobsBeyondTheLimitExpire) {
+  options_.max_jobs = 1;
+  Add(1, now_ - absl::Hours(1), /*finished=*/true);
+  Add(2, now_ - absl::Hours(2), /*finished=*/true);
+  EXPECT_THAT(table_.FindLeftovers(now_).expired, ElementsAre(JobId(TestJobId(2))));
+}
+
+TEST_F(JobTableTest, AJobIsIdleOnlyWhileTheEngineHasItsGraphs) {
+  Job& job = Add(1, now_ - options_.idle_reference - absl::Seconds(1));
+  EXPECT_THAT(table_.FindLeftovers(now_).idle, IsEmpty());
+  job.live.graphs.known = true;
+  EXPECT_THAT(table_.FindLeftovers(now_).idle, ElementsAre(&job));
+}
+
+}  // namespace
+}  // namespace egeria::controller
