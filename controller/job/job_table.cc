@@ -37,7 +37,7 @@ void JobTable::DismissRanks(Job& job, const absl::Status& status, Effects& effec
   job.live.ranks.DismissAll(status, effects);
 }
 
-void JobTable::Drop(const JobId& id, const absl::Status& status, Effects& effects) {
+void JobTable::Drop(JobId id, const absl::Status& status, Effects& effects) {
   Job* const job = Find(id);
   if (job == nullptr) return;
   DismissRanks(*job, status, effects);

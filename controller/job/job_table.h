@@ -52,7 +52,7 @@ class JobTable {
   // Ends the sessions of all ranks of a job with `status`, and forgets the ranks.
   void DismissRanks(Job& job, const absl::Status& status, Effects& effects);
   // Removes a job; its sessions end with `status`.
-  void Drop(const JobId& id, const absl::Status& status, Effects& effects);
+  void Drop(JobId id, const absl::Status& status, Effects& effects);
   Leftovers FindLeftovers(absl::Time now) const;
 
   // Empty where the session is over.

@@ -18,7 +18,7 @@ constexpr int64_t kTickStepsWhereTotalIsUnknown = 50;
 // Whether the policy acts on the mere passing of steps.
 bool ActsAtSteps(const policy::PolicyConfig& config) {
   if (std::holds_alternative<policy::ScheduleConfig>(config) || std::holds_alternative<policy::AutoConfig>(config) ||
-      std::holds_alternative<policy::StagedConfig>(config)) {
+      std::holds_alternative<policy::SnrConfig>(config) || std::holds_alternative<policy::StagedConfig>(config)) {
     return true;
   }
   const policy::PlasticityConfig* rule = policy::RuleOf(config);

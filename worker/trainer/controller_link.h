@@ -25,7 +25,8 @@ struct LinkDescription {
   std::vector<double> step_shares;  // the result of StepSharesOfRankZero()
   int64_t total_steps = 0;
   std::vector<double> planned_learning_rates;
-  double saved_before = 0;  // the part of the training's time that was saved before `step`
+  double saved_before = 0;      // the part of the training's time that was saved before `step`
+  double mean_rate_before = 0;  // the mean of the learning rates over the steps before `step`; 0: not known
   int64_t step = 0;
   int frozen_prefix = 0;
   PlanId applied_plan;

@@ -148,7 +148,7 @@ TEST(Options, OtherPoliciesTakeTheirConstantsAsJson) {
                                   "--policy", "auto", "--policy-json", "{\"auto\": {\"start\": 0.5}}"});
   ASSERT_FALSE(line.exit_code);
   EXPECT_EQ(nlohmann::json::parse(*BuildPolicyJson(line.options)),
-            nlohmann::json::parse("{\"auto\": {\"start\": 0.5, \"batch_size\": 16}}"));
+            nlohmann::json::parse("{\"auto\": {\"start\": 0.5}}"));
   const CommandLine staged =
       Parse({"--task", "digits", "--data", "d", "--controller", "unix:/x", "--policy", "staged"});
   ASSERT_FALSE(staged.exit_code);
