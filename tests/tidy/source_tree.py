@@ -14,7 +14,6 @@ NOT_YET_HELD = (
     "controller/service/",
     "proto/egeria/v1/controller.proto",
     "tests/common/policy/",
-    "worker/cache/",
     "worker/python/egeria/cache/",
     "worker/python/egeria/reference/",
 )
