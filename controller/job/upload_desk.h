@@ -14,8 +14,9 @@
 
 namespace egeria::controller {
 
-// Takes the uploads of the sampling ranks, and the evaluations that the reference engine makes of them: decides whether
-// they are wanted, counts them, brings the standing requests up to date, and gives readings to the policy. Thread-safe.
+// Takes the uploads of the sampling ranks, and the evaluations that the reference engine makes of them. It decides
+// whether they are wanted, counts them, brings the standing requests up to date, and gives readings to the policy.
+// Thread-safe.
 //
 // An upload is judged when it begins, so that bytes that nobody wants are not taken in, and again when it is complete,
 // since another decision may have been taken meanwhile.

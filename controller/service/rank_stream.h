@@ -18,8 +18,8 @@ namespace egeria::controller {
 
 // One rank's gRPC stream: moves messages between the wire and a RankSession.
 //
-// A reader that is slow or dead costs nothing but itself: at most one message is being written, the newest directive is
-// made only when it can be sent, and at most kMaxResults results of uploads wait.
+// A reader that is slow or dead costs nothing but itself: at most one message is being written, and at most kMaxResults
+// results of uploads wait. The newest directive is made only when it can be sent.
 //
 // Thread-safe. It owns itself from Start() until gRPC is done with it.
 class RankStream final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::ControllerMessage>,
