@@ -26,9 +26,9 @@ class BlobPlace {
   uint64_t offset_ = 0;
 };
 
-// While it lives, a read of a blob file by this thread writes its bytes to `memory` if it is as long. The read then fails
-// for RocksDB, which would only copy the bytes once more. So the caller of Get() first asks is_filled(), and asks for
-// RocksDB's status only where that is false. Targets do not nest.
+// While it lives, a read of a blob file by this thread writes its bytes to `memory` if it is as long. The read then
+// fails for RocksDB, which would only copy the bytes once more. So the caller of Get() first asks is_filled(), and asks
+// for RocksDB's status only where that is false. Targets do not nest.
 class ReadTarget {
  public:
   explicit ReadTarget(std::span<std::byte> memory);
