@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
@@ -12,7 +13,7 @@ namespace {
 
 constexpr size_t kMaxPlansPerDirective = 64;
 
-// Why the reference cannot run this module for the subject. OK if it can.
+// OK if the reference can run this module for the subject; else the reason.
 absl::Status CheckUsable(const Job& job, int module, const StandingRequests::Subject& subject) {
   EGERIA_RETURN_IF_ERROR(job.live.graphs.module_status[static_cast<size_t>(module)]);
   if (subject.local || !job.live.graphs.IsLocal(module)) return absl::OkStatus();
@@ -20,14 +21,14 @@ absl::Status CheckUsable(const Job& job, int module, const StandingRequests::Sub
                     "its worker holds the reference, which no prefix of the controller's can use");
 }
 
-// What readings are to be about; empty where nothing is to be read. `blocked` gets the reason where a module
-// cannot be evaluated.
+// The subject of the readings that the policy wants. It is empty where a module cannot be evaluated, and `blocked` gets
+// the reason then.
 std::optional<StandingRequests::Subject> SubjectOf(const Job& job, const policy::Monitoring& monitoring,
                                                    ReferenceScope scope, std::string* blocked) {
   StandingRequests::Subject subject{monitoring, monitoring.module, job.state.epoch(), job.state.generation().value(),
                                     job.live.graphs.version};
   subject.local = job.live.graphs.IsLocal(monitoring.module);
-  // A worker evaluates the one module; the prefix before it is frozen and the same for both models.
+  // A worker evaluates only the one module; the prefix before it is frozen and the same for both models.
   if (scope == ReferenceScope::kPrefix && !subject.local) subject.first_module = 0;
   for (int i = subject.first_module; i <= monitoring.module; ++i) {
     const absl::Status usable = CheckUsable(job, i, subject);
@@ -39,8 +40,8 @@ std::optional<StandingRequests::Subject> SubjectOf(const Job& job, const policy:
   return subject;
 }
 
-// The time that evaluating the reference has taken from a training that could have used all cores of the node
-// itself: an upper bound; 0 where the training has cores of its own.
+// An upper bound of the time that evaluating the reference has taken from the training, as if it could have used all
+// cores of the node itself. 0 where the training has cores of its own.
 double SecondsOfReference(const Job& job, const JobManagerOptions& options) {
   if (!options.SharesCores(job.state.registration())) return 0;
   double seconds = 0;
@@ -84,12 +85,8 @@ v1::Directive DirectiveOf(const Job& job, int number, const Rank& rank, const Jo
     if (auto snapshot = job.live.requests.snapshot()) *directive.mutable_snapshot() = *snapshot;
     if (auto gradients = job.live.gradients.request()) *directive.mutable_gradients() = *gradients;
   }
-  for (const JobState::Plan& plan : job.state.PlansAbove(rank.watermark, kMaxPlansPerDirective)) {
-    v1::Plan* out = directive.add_plans();
-    out->set_plan_id(plan.id.value());
-    out->set_generation(plan.generation.value());
-    out->set_frozen_prefix(plan.frozen_prefix);
-    out->set_reason(plan.reason);
+  for (v1::Plan& plan : job.state.PlansAbove(rank.watermark, kMaxPlansPerDirective)) {
+    *directive.add_plans() = std::move(plan);
   }
   if (number == 0) {
     directive.set_loss_watermark(job.live.filter.LossWatermark(job.state));

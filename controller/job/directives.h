@@ -6,14 +6,14 @@
 #include "controller/job/job_manager_options.h"
 #include "egeria/v1/controller.pb.h"
 
-// What is wanted of a job's ranks.
+// The controller's wishes for a job's ranks.
 namespace egeria::controller {
 
-// Brings the standing requests in line with what the job's policy wants now, and tells the ranks where that changed
-// anything. Call it after every change of the state, the graphs or the options that a request depends on.
+// Brings the standing requests in line with what the job's policy wants now, and tells the ranks of any change. Call it
+// after every change of the state or the graphs that a request depends on.
 void RefreshRequests(Job& job, const JobManagerOptions& options, Effects& effects);
 
-// What a rank is to do now: the plans that it does not know, and for the sampling rank what to measure.
+// The rank's directive: the plans that it does not know, and for the sampling rank the requests.
 v1::Directive DirectiveOf(const Job& job, int number, const Rank& rank, const JobManagerOptions& options);
 
 }  // namespace egeria::controller

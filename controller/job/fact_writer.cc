@@ -14,13 +14,6 @@ namespace egeria::controller {
 
 using storage::v1::Fact;
 
-void CountDecision(const v1::Decision& decision, JobTotals* totals) {
-  const char* origin = "policy";
-  if (decision.origin() == v1::DECISION_ORIGIN_OPERATOR) origin = "operator";
-  if (decision.origin() == v1::DECISION_ORIGIN_WORKER) origin = "checkpoint";
-  ++totals->decisions[{decision.action(), origin}];
-}
-
 absl::StatusOr<std::vector<Journal::Quarantined>> FactWriter::Replay(const std::function<Job&(const JobId&)>& job_of) {
   return journal_->Replay([&job_of](const JobId& id, int64_t sequence, const Fact& fact) {
     Job& job = job_of(id);
@@ -44,7 +37,10 @@ absl::Status FactWriter::Commit(Job& job, const std::vector<Fact>& facts, bool s
     return written;
   }
   job.next_sequence += static_cast<int64_t>(facts.size());
+  const size_t decisions = job.state.decisions().size();
   job.state.Apply(std::move(checked));
+  // The fact is a decision, or has made the job adopt what its worker has frozen.
+  if (job.state.decisions().size() > decisions) job.live.totals.Count(job.state.decisions().back());
   return absl::OkStatus();
 }
 
@@ -54,7 +50,6 @@ absl::Status FactWriter::CommitPendingDecisions(Job& job, Effects& effects) {
         job.state.FactFor(job.state.pending_decisions().front(), v1::DECISION_ORIGIN_POLICY, options_->clock());
     EGERIA_RETURN_IF_ERROR(Commit(job, fact));
     const v1::Decision& decision = fact.decided();
-    CountDecision(decision, &job.live.totals);
     LogInfo("job ", job.id.text(), ": step ", decision.step(), ": ", decision.action(), " to prefix ",
             decision.frozen_prefix(),
             decision.plan_id() == 0 ? " (observed only)" : absl::StrCat(", plan ", decision.plan_id()), ": ",

@@ -3,8 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,24 +15,23 @@
 
 namespace egeria::controller {
 
-// The one way in which a job changes durably: a fact is judged by the job's state, written to the journal, and
-// only then applied. What the policy decides of it is written in the same way at once, or before the next fact
+// The one way in which a job changes durably: a fact is judged by the job's state, written to the journal, and only
+// then applied. A decision that the policy takes on it is written in the same way at once, or before the next fact
 // where the journal failed.
 //
-// Errors of all that commits: UNAVAILABLE [JOURNAL] nothing is written and nothing has changed, logged and
-// counted; INTERNAL an impossible fact, which is a defect of the caller. Thread-compatible; the order of its calls
-// is the order of facts.
+// Errors of all that commits: UNAVAILABLE [JOURNAL] nothing is written and nothing has changed, logged and counted;
+// INTERNAL an impossible fact, which is a defect of the caller. Thread-compatible; the order of its calls is the order
+// of facts.
 class FactWriter {
  public:
-  // `options` must outlive the writer.
-  FactWriter(const JobManagerOptions* options, std::unique_ptr<Journal> journal)
-      : options_(options), journal_(std::move(journal)) {}
+  // Both must outlive the writer.
+  FactWriter(const JobManagerOptions* options, Journal* journal) : options_(options), journal_(journal) {}
 
-  // Applies every fact of the journal to the job that `job_of` returns. Returns the jobs that could not be read
-  // back. Errors: those of Journal::Replay.
+  // Applies every fact of the journal to the job that `job_of` returns. Returns the jobs that could not be read back.
+  // Errors: those of Journal::Replay().
   absl::StatusOr<std::vector<Journal::Quarantined>> Replay(const std::function<Job&(const JobId&)>& job_of);
 
-  // A fact of no kind yet, with the time of now.
+  // A fact of no kind yet, with the time that it is.
   storage::v1::Fact NewFact() const;
   // The fact survives the end of the machine once this returns OK.
   absl::Status Commit(Job& job, const storage::v1::Fact& fact) {
@@ -45,23 +42,19 @@ class FactWriter {
   // Shows observations to the policy, in the order of their steps. A job that has its share of them takes no more,
   // which is no error.
   absl::Status CommitObservations(Job& job, const std::vector<v1::Observation>& observations, Effects& effects);
-  // Something measured at `step`, with the learning rate in force.
+  // Shows the policy something that was measured at `step`, with the learning rate in force.
   absl::Status CommitMeasured(Job& job, int64_t step, v1::Observation observation, Effects& effects);
-  // A reading of the frontmost module that the policy is to see.
+  // Shows the policy a reading of the frontmost active module.
   absl::Status CommitReading(Job& job, int module, int64_t step, double plasticity, Effects& effects);
 
-  // Forgets all facts of a job. Errors: UNAVAILABLE [JOURNAL].
-  absl::Status Forget(const JobId& id) { return journal_->Remove(id); }
-  // Errors: UNAVAILABLE [JOURNAL].
-  absl::Status Sync() { return journal_->Sync(); }
-  // How many commits the journal has refused.
+  // Commits that the journal has refused.
   int64_t journal_errors() const { return journal_errors_; }
 
  private:
   absl::Status Commit(Job& job, const std::vector<storage::v1::Fact>& facts, bool sync);
 
   const JobManagerOptions* const options_;
-  const std::unique_ptr<Journal> journal_;
+  Journal* const journal_;
   int64_t journal_errors_ = 0;
 };
 

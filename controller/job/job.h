@@ -19,20 +19,20 @@
 // A job as the controller holds it. Plain values without a lock: their owner, JobManager, holds one.
 namespace egeria::controller {
 
-// What the reference engine knows of a job's modules. Workers tell it anew after every start of the controller.
+// The reference engine's knowledge of a job's modules. Workers tell it anew after every start of the controller.
 struct JobGraphs {
   bool known = false;
   uint64_t fingerprint = 0;
   int64_t version = 0;
-  std::vector<absl::Status> module_status;  // whether each module can be evaluated
-  std::vector<bool> local_reference;        // whether each module's worker evaluates it
+  std::vector<absl::Status> module_status;  // for each module: OK if it can be evaluated
+  std::vector<bool> local_reference;        // for each module: whether its worker evaluates it
 
   bool IsLocal(int module) const {
     return static_cast<size_t>(module) < local_reference.size() && local_reference[static_cast<size_t>(module)];
   }
 };
 
-// What only lasts as long as this process.
+// The part of a job that only lasts as long as this process.
 struct LiveJob {
   bool registered = false;  // since the controller started
   JobGraphs graphs;
@@ -42,10 +42,10 @@ struct LiveJob {
   GradientRequests gradients;
   absl::Time last_activity = absl::InfinitePast();
   absl::Time last_heartbeat = absl::InfinitePast();
-  std::optional<v1::Account> account;  // what rank 0 told last
+  std::optional<v1::Account> account;  // the newest one of rank 0
   JobTotals totals;
 
-  // These say what has been logged, so that it is logged once.
+  // These have been logged, and are not logged again.
   std::string blocked;            // why the frontmost module cannot be evaluated
   std::string blocked_by_policy;  // the policy's own reason
   bool observations_full = false;
@@ -56,18 +56,13 @@ struct Job {
   explicit Job(JobId job_id) : id(std::move(job_id)) {}
 
   const JobId id;
-  // What the journal gives back after a restart.
-  JobState state;
+  JobState state;             // the journal gives it back after a restart
   int64_t next_sequence = 1;  // in the journal
-
   LiveJob live;
 };
 
-// For messages that a fault could repeat without end: true for the 1st, 2nd, 4th, 8th, ...
+// For messages that a fault could repeat without end: true for the 1st, 2nd, 4th, 8th and so on.
 inline bool WorthSaying(int64_t count) { return (count & (count - 1)) == 0; }
-
-// Counts a decision that has become official.
-void CountDecision(const v1::Decision& decision, JobTotals* totals);
 
 }  // namespace egeria::controller
 

@@ -13,18 +13,18 @@
 
 namespace egeria::controller {
 
-// Which modules the reference runs for a reading: the frontmost one, or all up to it (the paper's way).
+// The modules that the reference runs for a reading: the frontmost active one, or all up to it (the paper's way).
 enum class ReferenceScope { kModule, kPrefix };
 
 struct JobManagerOptions {
   ReferenceScope scope = ReferenceScope::kModule;
   std::string host;                                                                // this machine's name
-  int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));  // of this machine
+  int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));  // this machine's
   absl::Duration heartbeat_interval = absl::Seconds(1);
-  int max_jobs = 4'096;                          // unfinished ones, and as many of the newest finished ones
+  int max_jobs = 4'096;                          // unfinished ones, and the same number of finished ones
   int64_t max_observations_per_job = 1'000'000;  // in memory and in the journal
   absl::Duration finished_retention = absl::Hours(24 * 30);
-  absl::Duration idle_reference = absl::Minutes(10);      // a job without a stream then loses its reference models
+  absl::Duration idle_reference = absl::Minutes(10);      // then a job without a stream loses its reference models
   absl::Duration silent_retention = absl::Hours(24 * 7);  // for jobs that never finished
   RegistrationLimits registration;
   std::function<absl::Time()> clock = absl::Now;

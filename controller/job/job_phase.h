@@ -6,7 +6,13 @@
 namespace egeria::controller {
 
 // "running", "silent" or "finished", in metrics and on the command line.
-const char* PhaseName(v1::JobPhase phase);
+inline const char* PhaseName(v1::JobPhase phase) {
+  switch (phase) {
+    case v1::JOB_PHASE_RUNNING: return "running";
+    case v1::JOB_PHASE_FINISHED: return "finished";
+    default: return "silent";
+  }
+}
 
 }  // namespace egeria::controller
 

@@ -27,6 +27,14 @@ const char* ActionFor(int from, int to) {
   return policy::ActionName(to < from ? policy::Action::kUnfreeze : policy::Action::kFreeze);
 }
 
+absl::Status Make(const v1::PolicyConfig& config, const policy::JobShape& shape,
+                  std::unique_ptr<policy::Policy>* made) {
+  auto policy = policy::MakePolicy(policy::FromProto(config), shape);
+  if (!policy.ok()) return Impossible("begun with a policy that cannot be: ", policy.status().message());
+  *made = *std::move(policy);
+  return absl::OkStatus();
+}
+
 bool Matches(const policy::Decision& decision, const v1::Decision& fact) {
   return decision.step == fact.step() && decision.frozen_prefix == fact.frozen_prefix() &&
          policy::ActionName(decision.action) == fact.action();
@@ -41,7 +49,7 @@ absl::StatusOr<JobState::Checked> JobState::Check(std::span<const Fact> facts) c
   checked.facts_ = facts;
   int64_t last_step = last_step_;
   for (const Fact& fact : facts) {
-    // Any other fact changes what may follow it.
+    // A fact of any other kind changes which facts may follow it.
     if (facts.size() > 1 && fact.fact_case() != Fact::kObserved) {
       return Impossible("several facts at once that are not all observations");
     }
@@ -84,10 +92,7 @@ absl::Status JobState::CheckRegistered(const storage::v1::JobRegistered& fact, P
   if (request.generation() < 0 || request.step() < 0 || request.applied_plan() < 0) {
     return Impossible("registered with a negative generation, step or plan");
   }
-  auto made = policy::MakePolicy(policy::FromProto(request.policy()), policy::ShapeOf(request));
-  if (!made.ok()) return Impossible("registered with a policy that cannot be: ", made.status().message());
-  *policy = *std::move(made);
-  return absl::OkStatus();
+  return Make(request.policy(), policy::ShapeOf(request), policy);
 }
 
 absl::Status JobState::CheckGeneration(const storage::v1::GenerationStarted& fact, PolicyPtr* policy) const {
@@ -103,10 +108,7 @@ absl::Status JobState::CheckGeneration(const storage::v1::GenerationStarted& fac
   const v1::RegisterJobRequest job = RegistrationFrom(fact);
   policy::JobShape shape = policy::ShapeOf(job);
   shape.losses_reported = LossesReportedFrom(fact);
-  auto made = policy::MakePolicy(policy::FromProto(job.policy()), shape);
-  if (!made.ok()) return Impossible("a generation with a policy that cannot be: ", made.status().message());
-  *policy = *std::move(made);
-  return absl::OkStatus();
+  return Make(job.policy(), shape, policy);
 }
 
 absl::Status JobState::CheckObserved(const v1::Observation& fact, int64_t last_step) const {
@@ -201,7 +203,7 @@ v1::RegisterJobRequest JobState::RegistrationFrom(const storage::v1::GenerationS
 void JobState::ApplyGeneration(const storage::v1::GenerationStarted& fact, PolicyPtr policy) {
   registration_ = RegistrationFrom(fact);
   policy_config_ = policy::FromProto(registration_.policy());
-  // A job that once went without losses stays one without: readings that counted then must count in the rebuilt policy.
+  // A job that was once without losses stays without: readings that counted then must count in the rebuilt policy.
   losses_reported_ = LossesReportedFrom(fact);
   RollBackTo(fact.step(), std::move(policy));
   generation_ = Generation(fact.generation());
@@ -215,7 +217,7 @@ void JobState::ApplyGeneration(const storage::v1::GenerationStarted& fact, Polic
     AdoptFromWorker(
         fact.step(), base_prefix_,
         absl::StrCat("adopted from the checkpoint of step ", fact.step(), ", generation ", fact.generation()));
-    if (base_prefix_ < last_zero_lr_prefix_) {  // the new processes tell of them once more
+    if (base_prefix_ < last_zero_lr_prefix_) {  // the new processes tell it once more
       v1::Observation forgotten;
       forgotten.set_step(last_step_);
       forgotten.set_zero_lr_prefix(base_prefix_);
@@ -242,14 +244,18 @@ void JobState::ApplyDecided(const v1::Decision& fact) {
   } else if (!pending_.empty() && Matches(pending_.front(), fact)) {
     pending_.pop_front();
   } else {
-    // Only a journal of another version gets here. What was decided then has happened.
+    // Only a journal of another version gets here. The decision of that time has taken effect, and stands.
     ++divergences_;
     pending_.clear();
     if (policy_->frozen_prefix() != fact.frozen_prefix()) policy_->Adopt(fact.step(), fact.frozen_prefix());
     ++epoch_;
   }
   if (fact.plan_id() != 0) {
-    plans_.push_back({PlanId(fact.plan_id()), generation_, fact.frozen_prefix(), fact.reason()});
+    v1::Plan& plan = plans_.emplace_back();
+    plan.set_plan_id(fact.plan_id());
+    plan.set_generation(generation_.value());
+    plan.set_frozen_prefix(fact.frozen_prefix());
+    plan.set_reason(fact.reason());
   }
   RecordDecision(fact);
 }
@@ -282,7 +288,7 @@ void JobState::RecordObservation(const Observed& observed) {
   const policy::Observation& observation = observed.observation;
   last_step_ = observation.step;
   if (observation.loss) last_loss_step_ = observation.step;
-  // What a paused policy has not seen is news again afterwards.
+  // Values that a paused policy has not seen are news again afterwards.
   if (observed.seen && observation.learning_rate) last_learning_rate_ = observation.learning_rate;
   if (observed.seen && observation.zero_lr_prefix) last_zero_lr_prefix_ = *observation.zero_lr_prefix;
   if (observation.plasticity) ++readings_;
@@ -318,7 +324,7 @@ void JobState::RollBackTo(int64_t step, PolicyPtr policy) {
   for (size_t i = 0; i < decisions.size(); ++i) {
     keep_observations_before(after[i]);
     if (decisions[i].step() > step) continue;
-    // The policy's own decisions come out of the observations again.
+    // The observations lead to the policy's own decisions again.
     if (decisions[i].origin() != v1::DECISION_ORIGIN_POLICY) {
       policy_->Adopt(decisions[i].step(), decisions[i].frozen_prefix());
     }
@@ -329,12 +335,10 @@ void JobState::RollBackTo(int64_t step, PolicyPtr policy) {
   keep_observations_before(observations.size());
 }
 
-std::vector<JobState::Plan> JobState::PlansAbove(PlanId watermark, size_t limit) const {
-  const int64_t known = std::max<int64_t>(0, watermark.value() - base_plan_.value());
-  std::vector<Plan> plans;
-  for (size_t i = static_cast<size_t>(known); i < plans_.size() && plans.size() < limit; ++i) {
-    plans.push_back(plans_[i]);
-  }
+std::vector<v1::Plan> JobState::PlansAbove(PlanId watermark, size_t limit) const {
+  std::vector<v1::Plan> plans;
+  size_t next = static_cast<size_t>(std::max<int64_t>(0, watermark.value() - base_plan_.value()));
+  while (next < plans_.size() && plans.size() < limit) plans.push_back(plans_[next++]);
   return plans;
 }
 
@@ -376,10 +380,7 @@ std::string JobState::DebugString() const {
                                   last_step_, " lr ", Number(last_learning_rate_), " still ", last_zero_lr_prefix_,
                                   " readings ", readings_, " epoch ", epoch_, " base plan ", base_plan_.value(),
                                   " prefix ", base_prefix_, " decided ", decided_prefix(), "\n");
-  for (const Plan& plan : plans_) {
-    absl::StrAppend(&text, "plan ", plan.id.value(), " generation ", plan.generation.value(), " prefix ",
-                    plan.frozen_prefix, " ", plan.reason, "\n");
-  }
+  for (const v1::Plan& plan : plans_) absl::StrAppend(&text, "plan ", plan.ShortDebugString(), "\n");
   for (const policy::Decision& decision : pending_) {
     absl::StrAppend(&text, "pending step ", decision.step, " prefix ", decision.frozen_prefix, "\n");
   }
@@ -396,13 +397,8 @@ std::string JobState::DebugString() const {
     absl::StrAppend(&text, "\n");
   }
   for (const Observed& observed : observations_) {
-    absl::StrAppend(
-        &text, observed.seen ? "seen " : "unseen ", observed.observation.step, " ",
-        observed.observation.module.value_or(-1), " ", Number(observed.observation.plasticity), " ",
-        Number(observed.observation.loss), " ", Number(observed.observation.learning_rate), " ",
-        observed.observation.zero_lr_prefix.value_or(-1), " ",
-        observed.observation.gradients ? policy::ToProto(observed.observation).gradients().ShortDebugString() : "",
-        observed.observation.account ? policy::ToProto(observed.observation).account().ShortDebugString() : "", "\n");
+    absl::StrAppend(&text, observed.seen ? "seen " : "unseen ",
+                    policy::ToProto(observed.observation).ShortDebugString(), "\n");
   }
   for (size_t i = 0; i < decisions_.size(); ++i) {
     absl::StrAppend(&text, "after ", decision_after_[i], ": ", decisions_[i].DebugString());

@@ -21,33 +21,25 @@
 
 namespace egeria::controller {
 
-// Everything that the controller durably knows of one job: what its facts make of it. Apply() is the only
-// mutator, so that replaying the journal gives the same state; the rest answers. The state decides nothing
-// by itself but holds the policy, whose decisions wait in pending_decisions() until the owner has journaled
-// them. The owner's pattern, under its own lock:
+// Everything that the controller durably knows of one job, as its facts say it. Apply() is the only mutator, so that
+// replaying the journal gives the same state; all other methods answer. The state decides nothing by itself but holds
+// the policy, whose decisions wait in pending_decisions() until the owner has journaled them. The owner follows this
+// pattern, under its own lock:
 //
 //   state.Check(facts)  ->  journal.Append(facts)  ->  state.Apply(what Check() returned)
 //   while (state.pending_decisions()) the same with state.FactFor(the first of them)
 //
-// A crash between an observation and its decision loses nothing: the replayed observation makes the policy
-// decide again.
+// A crash between an observation and its decision loses nothing: the replayed observation makes the policy decide
+// again.
 //
-// Steps never go back within a generation: the owner books an observation that comes late at last_step().
-// While the job is paused, observations are recorded but not shown to the policy, now or in any replay.
+// Steps never go back within a generation: the owner books an observation that comes late at last_step(). While the job
+// is paused, observations are recorded but not shown to the policy, now or in any replay.
 //
 // Pure (no clock, no I/O); thread-compatible.
 class JobState {
  public:
-  // What all ranks are to have frozen from plan `id` on.
-  struct Plan {
-    PlanId id;
-    Generation generation;
-    int frozen_prefix = 0;
-    std::string reason;
-  };
-
   // Facts that the state has found possible, with the policy that the check has made where they begin a new one. They
-  // stay possible until the state changes; the facts themselves are the caller's and must outlive this.
+  // stay possible until the state changes. The facts themselves belong to the caller and must outlive this.
   class Checked {
    private:
     friend class JobState;
@@ -59,14 +51,14 @@ class JobState {
   JobState(JobState&&) = default;
   JobState& operator=(JobState&&) = default;
 
-  // Judges one fact, or several observations that are to be applied one after the other. INTERNAL, with what is
-  // impossible about a fact, if one cannot be applied.
+  // Judges one fact, or several observations that are to be applied one after the other. Errors: INTERNAL a fact is
+  // impossible, with the reason.
   absl::StatusOr<Checked> Check(std::span<const storage::v1::Fact> facts) const;
 
   // Changes the state by what Check() found possible.
   void Apply(Checked checked);
 
-  // Both in one, for a fact that is in the journal already. INTERNAL as Check(); the state is then as before.
+  // Checks and applies a fact that is in the journal already. Errors: those of Check(); the state does not change then.
   absl::Status Apply(const storage::v1::Fact& fact);
 
   // --- Registration. Valid after the first fact. ---
@@ -81,16 +73,15 @@ class JobState {
   bool losses_reported() const { return losses_reported_; }  // by every generation so far
   absl::Time last_fact_time() const { return last_fact_time_; }
 
-  // --- What is frozen ---
-  // The prefix that the policy (or an operator) has decided, in observe mode as in act mode.
+  // --- What is frozen --- The prefix that the policy or an operator has decided, in observe mode as in act mode.
   int decided_prefix() const { return policy_->frozen_prefix(); }
-  // The prefix that training is to have: that of the newest plan, or of the checkpoint before the first one.
-  int planned_prefix() const { return plans_.empty() ? base_prefix_ : plans_.back().frozen_prefix; }
+  // The prefix that training is to have: the newest plan's, or before the first plan the checkpoint's.
+  int planned_prefix() const { return plans_.empty() ? base_prefix_ : plans_.back().frozen_prefix(); }
   // The prefix that this generation started with.
   int base_prefix() const { return base_prefix_; }
   PlanId newest_plan() const { return PlanId(base_plan_.value() + static_cast<int64_t>(plans_.size())); }
   // The plans of this generation with an id above `watermark`, oldest first, at most `limit`.
-  std::vector<Plan> PlansAbove(PlanId watermark, size_t limit) const;
+  std::vector<v1::Plan> PlansAbove(PlanId watermark, size_t limit) const;
 
   // --- The policy ---
   const policy::Policy& policy() const { return *policy_; }
@@ -98,10 +89,9 @@ class JobState {
   const std::deque<policy::Decision>& pending_decisions() const { return pending_; }
   // The fact that makes `decision` official: a plan in act mode, a mere report in observe mode.
   storage::v1::Fact FactFor(const policy::Decision& decision, v1::DecisionOrigin origin, absl::Time now) const;
-  // Rises whenever the policy starts a fresh history: with every decision and every adoption.
+  // A number that rises whenever the policy starts a fresh history: with every decision and every adoption.
   int64_t epoch() const { return epoch_; }
-  // How often a replayed decision of the policy was not the one that it makes now (after an upgrade); the
-  // journal's was taken.
+  // The number of replayed decisions that this version of the policy would not make. The journal's were taken.
   int64_t divergences() const { return divergences_; }
 
   // --- History ---
@@ -112,10 +102,10 @@ class JobState {
   size_t observations() const { return observations_.size(); }
   int64_t readings() const { return readings_; }
   const std::vector<v1::Decision>& decisions() const { return decisions_; }
-  // Calls `visit` with every observation that the policy saw and every decision, in order.
+  // Calls `visit` with every observation that the policy saw and with every decision, in order.
   void VisitHistory(const std::function<void(const v1::ExportRecord&)>& visit) const;
 
-  // Everything above as text, with all digits. Equal states have equal text.
+  // The whole state as text, with all digits. Equal states have equal texts.
   std::string DebugString() const;
 
  private:
@@ -126,7 +116,7 @@ class JobState {
 
   using PolicyPtr = std::unique_ptr<policy::Policy>;
 
-  // Judges one fact. `last_step` is the step of the fact before it; `policy` gets the policy that the fact begins.
+  // Judges one fact. `last_step` is the step of the fact before it. `policy` gets the policy that the fact begins.
   absl::Status CheckOne(const storage::v1::Fact& fact, int64_t last_step, PolicyPtr* policy) const;
   absl::Status CheckRegistered(const storage::v1::JobRegistered& fact, PolicyPtr* policy) const;
   absl::Status CheckGeneration(const storage::v1::GenerationStarted& fact, PolicyPtr* policy) const;
@@ -140,17 +130,17 @@ class JobState {
   void ApplyDecided(const v1::Decision& fact);
   void ApplyMode(v1::Mode mode);
 
-  // Books an adoption of what a worker says is frozen.
+  // Books that the job adopts the prefix that a worker says is frozen.
   void AdoptFromWorker(int64_t step, int frozen_prefix, const std::string& reason);
   void RecordDecision(v1::Decision decision);
-  // Books an observation in the history and in what is derived from it.
+  // Books an observation in the history, and updates the values derived from it.
   void RecordObservation(const Observed& observed);
-  // The registration as it is once a generation has started, and whether every generation has reported losses then.
+  // The registration once this generation has started, and whether every generation has reported losses then.
   v1::RegisterJobRequest RegistrationFrom(const storage::v1::GenerationStarted& fact) const;
   bool LossesReportedFrom(const storage::v1::GenerationStarted& fact) const {
     return losses_reported_ && !fact.losses_unreported();
   }
-  // Cuts the history after `step` and lets `policy`, which has observed nothing, see what is left.
+  // Cuts the history after `step` and lets `policy`, which has observed nothing, see the rest.
   void RollBackTo(int64_t step, PolicyPtr policy);
 
   v1::RegisterJobRequest registration_;
@@ -166,7 +156,7 @@ class JobState {
 
   int base_prefix_ = 0;  // frozen before the first plan of this generation
   PlanId base_plan_;     // the last plan applied before this generation
-  std::vector<Plan> plans_;
+  std::vector<v1::Plan> plans_;
   std::deque<policy::Decision> pending_;
   int64_t epoch_ = 0;
   int64_t divergences_ = 0;

@@ -1,6 +1,7 @@
 #include "controller/job/job_table.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/base/status.h"
 
@@ -67,21 +68,21 @@ JobTable::Leftovers JobTable::FindLeftovers(absl::Time now) const {
 }
 
 std::optional<JobTable::Seat> JobTable::Find(SessionId session) const {
-  auto entry = sessions_.find(session);
-  if (entry == sessions_.end()) return std::nullopt;
-  const auto& [id, number] = entry->second;
-  Job* const job = Find(id);
-  Rank* const rank = job == nullptr ? nullptr : job->live.ranks.Find(number);
-  if (rank == nullptr || rank->session != session) return std::nullopt;
-  return Seat{job, rank, number};
+  auto found = sessions_.find(session);
+  return found == sessions_.end() ? std::nullopt : std::optional(found->second);
 }
 
-SessionId JobTable::BeginSession(const Job& job, int number, Rank& rank) {
+SessionId JobTable::BeginSession(Job& job, int number, Rank& rank) {
   sessions_.erase(rank.session);
-  last_session_ = last_session_.next();
-  rank.session = last_session_;
-  sessions_[last_session_] = {job.id, number};
-  return last_session_;
+  rank.session = last_session_ = last_session_.next();
+  sessions_[rank.session] = {&job, &rank, number};
+  return rank.session;
+}
+
+void JobTable::EndSession(const Seat& seat) {
+  sessions_.erase(seat.rank->session);
+  seat.rank->session = SessionId();
+  seat.rank->listener.reset();
 }
 
 }  // namespace egeria::controller

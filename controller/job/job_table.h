@@ -4,7 +4,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -19,8 +18,8 @@ namespace egeria::controller {
 // The error of a call for a session that is over: ABORTED.
 absl::Status SessionIsOver();
 
-// The jobs of a controller by id, and their ranks' streams by session: finds them, and says which jobs have had
-// their time. Thread-compatible.
+// The jobs of a controller by id, and their ranks' streams by session: finds them, and says which jobs have had their
+// time. Thread-compatible.
 class JobTable {
  public:
   // The rank whose stream a session is, and its job.
@@ -49,7 +48,7 @@ class JobTable {
   // Errors: RESOURCE_EXHAUSTED [TOO_MANY_JOBS] no further job may begin.
   absl::Status CheckRoom() const;
   Job& Add(std::unique_ptr<Job> job);
-  // Ends the sessions of all ranks of a job with `status`, and forgets the ranks.
+  // Ends the sessions of all ranks of a job with `status`, and forgets the ranks. No rank is forgotten otherwise.
   void DismissRanks(Job& job, const absl::Status& status, Effects& effects);
   // Removes a job; its sessions end with `status`.
   void Drop(JobId id, const absl::Status& status, Effects& effects);
@@ -57,14 +56,15 @@ class JobTable {
 
   // Empty where the session is over.
   std::optional<Seat> Find(SessionId session) const;
-  // Gives the rank a session of its own, instead of the one that it may have.
-  SessionId BeginSession(const Job& job, int number, Rank& rank);
-  void EndSession(SessionId session) { sessions_.erase(session); }
+  // Gives the rank, which is one of the job's, a session of its own instead of the one that it may have.
+  SessionId BeginSession(Job& job, int number, Rank& rank);
+  // Ends the rank's session, without telling its listener.
+  void EndSession(const Seat& seat);
 
  private:
   const JobManagerOptions* const options_;
   std::map<JobId, std::unique_ptr<Job>> jobs_;
-  std::map<SessionId, std::pair<JobId, int>> sessions_;
+  std::map<SessionId, Seat> sessions_;
   SessionId last_session_;
 };
 

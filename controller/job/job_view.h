@@ -14,11 +14,16 @@
 #include "egeria/v1/admin.pb.h"
 #include "egeria/v1/controller.pb.h"
 
-// What the controller shows of its jobs, as plain values, for metrics.
+// Operators and metrics are shown these plain values of the controller's jobs. Pure.
 namespace egeria::controller {
+
+struct Job;
 
 // Totals of one job since this controller knows it. They never fall.
 struct JobTotals {
+  // Counts a decision that has become official.
+  void Count(const v1::Decision& decision);
+
   int64_t readings = 0;
   int64_t gradient_readings = 0;
   int64_t samples_received = 0;
@@ -28,9 +33,11 @@ struct JobTotals {
   std::map<std::pair<std::string, std::string>, int64_t> decisions;  // by action and origin
   std::map<std::string, double> reference_seconds;                   // by backend
   std::map<std::string, int64_t> evaluations;                        // by backend
-  int64_t worker_samples_dropped = 0;                                // by the workers' queues; as they tell
-  int64_t commits = 0;                                               // of plans, as the ranks tell; the furthest rank's
-  int64_t reconnects = 0;                                            // of all ranks
+
+  // The ranks tell these.
+  int64_t worker_samples_dropped = 0;  // by the workers' queues
+  int64_t commits = 0;                 // plans that the furthest rank has committed
+  int64_t reconnects = 0;              // the sum over all ranks
 };
 
 struct JobView {
@@ -38,7 +45,7 @@ struct JobView {
   std::vector<std::string> modules;
   policy::PolicyStatus policy;
   JobTotals totals;
-  std::optional<v1::Account> account;  // what rank 0 told last
+  std::optional<v1::Account> account;  // the newest one of rank 0
   absl::Time last_activity;
 };
 
@@ -48,6 +55,11 @@ struct ManagerView {
   int64_t quarantined_jobs = 0;
   int64_t journal_errors = 0;
 };
+
+v1::JobSummary Summarize(const Job& job);
+JobView ViewOf(const Job& job);
+// The job's header, and everything that its policy saw and decided, in order.
+std::vector<v1::ExportRecord> ExportOf(const Job& job);
 
 }  // namespace egeria::controller
 

@@ -25,6 +25,12 @@ constexpr char kAsidePrefix = 'q';  // the same, set aside
 constexpr size_t kJobIdLength = 36;
 constexpr size_t kKeyLength = 1 + kJobIdLength + 8;
 
+rocksdb::WriteOptions Synced(bool sync = true) {
+  rocksdb::WriteOptions options;
+  options.sync = sync;
+  return options;
+}
+
 std::string JobPrefix(char kind, const JobId& job) { return absl::StrCat(std::string(1, kind), job.text()); }
 
 std::string Key(char kind, const JobId& job, int64_t sequence) {
@@ -49,7 +55,7 @@ absl::Status ToStatus(const rocksdb::Status& status) {
 absl::Status MakeFolder(const std::string& folder) {
   std::error_code error;
   const bool made = std::filesystem::create_directories(folder, error);
-  // What jobs are called and how they go is nobody else's business.
+  // The names of jobs and how they go are nobody else's business.
   if (made) std::filesystem::permissions(folder, std::filesystem::perms::owner_all, error);
   if (!error) return absl::OkStatus();
   const auto code =
@@ -77,7 +83,7 @@ absl::Status Journal::OpenDatabase() {
   options.keep_log_file_num = 2;
   options.max_total_wal_size = uint64_t{64} << 20;
   options.write_buffer_size = size_t{8} << 20;
-  // The tail of the log that a machine's end has torn is dropped; everything synced lies before it.
+  // The end of the log that a crash of the machine has torn is dropped; everything synced lies before it.
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   rocksdb::DB* db = nullptr;
   const rocksdb::Status opened = rocksdb::DB::Open(options, folder_, &db);
@@ -100,9 +106,7 @@ absl::Status Journal::EnsureUsable() {
   db_.reset();
   last_error_ = OpenDatabase();
   if (!last_error_.ok()) return last_error_;
-  rocksdb::WriteOptions synced;
-  synced.sync = true;
-  last_error_ = ToStatus(db_->DeleteRange(synced, db_->DefaultColumnFamily(),
+  last_error_ = ToStatus(db_->DeleteRange(Synced(), db_->DefaultColumnFamily(),
                                           Key(kFactPrefix, doubtful_->job, doubtful_->first_sequence),
                                           Key(kFactPrefix, doubtful_->job, -1)));
   if (!last_error_.ok()) return last_error_;
@@ -121,9 +125,7 @@ absl::Status Journal::CheckVersion() {
   std::string version;
   const rocksdb::Status found = db_->Get(rocksdb::ReadOptions(), kVersionKey, &version);
   if (found.IsNotFound()) {
-    rocksdb::WriteOptions synced;
-    synced.sync = true;
-    return ToStatus(db_->Put(synced, kVersionKey, kVersion));
+    return ToStatus(db_->Put(Synced(), kVersionKey, kVersion));
   }
   EGERIA_RETURN_IF_ERROR(ToStatus(found));
   if (version == kVersion) return absl::OkStatus();
@@ -137,7 +139,7 @@ absl::StatusOr<std::vector<Journal::Quarantined>> Journal::Replay(const Visitor&
   std::string resume(1, kFactPrefix);
   std::optional<JobId> current;
   int64_t expected = 1;
-  // Leaves the job that is being read and goes on behind its last record.
+  // Leaves the job that is being read, and goes on after its last record.
   auto give_up = [&](const std::string& reason) {
     quarantined.push_back({*current, reason, 0});
     resume = Key(kFactPrefix, *current, -1);
@@ -146,8 +148,8 @@ absl::StatusOr<std::vector<Journal::Quarantined>> Journal::Replay(const Visitor&
   for (it->Seek(resume);;) {
     if (!it->Valid()) {
       if (it->status().ok()) break;
-      // A damaged block hides the records behind it: the job that was being read cannot be trusted. The same
-      // place failing again means that the database, not a job, is damaged.
+      // A damaged block hides the records after it: the job that was being read cannot be trusted. Where the same place
+      // fails again, the database is damaged, not the job.
       const bool again = !quarantined.empty() && current && quarantined.back().job == *current;
       if (!current || again) return ToStatus(it->status());
       give_up(it->status().ToString());
@@ -203,9 +205,7 @@ absl::Status Journal::Append(const JobId& job, int64_t first_sequence, const std
     }
     EGERIA_RETURN_IF_ERROR(ToStatus(batch.Put(Key(kFactPrefix, job, first_sequence++), value)));
   }
-  rocksdb::WriteOptions options;
-  options.sync = sync;
-  absl::Status written = ToStatus(db_->Write(options, &batch));
+  absl::Status written = ToStatus(db_->Write(Synced(sync), &batch));
   if (!written.ok()) {
     doubtful_ = Doubtful{job, first};
     last_error_ = written;
@@ -216,15 +216,13 @@ absl::Status Journal::Append(const JobId& job, int64_t first_sequence, const std
 
 absl::Status Journal::Remove(const JobId& job) {
   EGERIA_RETURN_IF_ERROR(EnsureUsable());
-  rocksdb::WriteOptions options;
-  options.sync = true;
   return ToStatus(
-      db_->DeleteRange(options, db_->DefaultColumnFamily(), Key(kFactPrefix, job, 0), Key(kFactPrefix, job, -1)));
+      db_->DeleteRange(Synced(), db_->DefaultColumnFamily(), Key(kFactPrefix, job, 0), Key(kFactPrefix, job, -1)));
 }
 
 absl::StatusOr<int64_t> Journal::SetAside(const JobId& job) {
   EGERIA_RETURN_IF_ERROR(EnsureUsable());
-  // Records of an earlier incident of the same job make room.
+  // Records that were set aside earlier for the same job are given up.
   rocksdb::WriteBatch batch;
   EGERIA_RETURN_IF_ERROR(ToStatus(batch.DeleteRange(Key(kAsidePrefix, job, 0), Key(kAsidePrefix, job, -1))));
   int64_t records = 0;
@@ -238,9 +236,7 @@ absl::StatusOr<int64_t> Journal::SetAside(const JobId& job) {
   }
   it.reset();
   EGERIA_RETURN_IF_ERROR(ToStatus(batch.DeleteRange(Key(kFactPrefix, job, 0), Key(kFactPrefix, job, -1))));
-  rocksdb::WriteOptions options;
-  options.sync = true;
-  EGERIA_RETURN_IF_ERROR(ToStatus(db_->Write(options, &batch)));
+  EGERIA_RETURN_IF_ERROR(ToStatus(db_->Write(Synced(), &batch)));
   return records;
 }
 

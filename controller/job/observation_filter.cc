@@ -89,7 +89,7 @@ bool ObservationFilter::LearningRateIsNews(double rate, const JobState& state) c
   if (!recorded) return true;
   if (rate == *recorded) return false;
   if (std::abs(rate - *recorded) >= kLearningRateChange * std::abs(*recorded)) return true;
-  return learning_rate_ == rate;  // it has come to rest
+  return learning_rate_ == rate;  // the rate has come to rest
 }
 
 std::optional<double> ObservationFilter::ScheduledRate(const v1::Heartbeat& heartbeat) {
@@ -141,7 +141,7 @@ std::vector<v1::Observation> ObservationFilter::Take(const v1::Heartbeat& heartb
   if (taken.empty() && ActsAtSteps(state.policy_config()) && now - floor >= TickSteps(state)) {
     observation_of_now();
   }
-  // A paused policy would not see it, and await it still.
+  // A paused policy would not see the step, and would still await it.
   const std::optional<int64_t> awaited = state.policy().awaited_step();
   if (awaited && now >= *awaited && !state.paused()) observation_of_now();
   return taken;

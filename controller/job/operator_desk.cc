@@ -9,7 +9,7 @@
 namespace egeria::controller {
 namespace {
 
-// Whether an operator may set this prefix at all.
+// OK if an operator may set this prefix at all.
 absl::Status CheckPrefix(const JobState& state, int frozen_prefix) {
   if (frozen_prefix < 0 || frozen_prefix >= state.module_count()) {
     return NamedError(absl::StatusCode::kInvalidArgument, "BAD_PREFIX", frozen_prefix, " is not in 0..",
@@ -36,10 +36,12 @@ policy::Decision DecisionByHand(const Job& job, int frozen_prefix, const std::st
 }  // namespace
 
 absl::StatusOr<PlanId> OperatorDesk::SetFrozenPrefix(const JobId& id, int frozen_prefix, const std::string& reason,
-                                                     bool force, Effects& effects) {
-  EGERIA_ASSIGN_OR_RETURN(Job* const job, table_->Get(id));
+                                                     bool force) {
+  Effects effects(jobs_->evaluator.get());
+  const MutexLock lock(&jobs_->mutex);
+  EGERIA_ASSIGN_OR_RETURN(Job* const job, jobs_->table.Get(id));
   EGERIA_RETURN_IF_ERROR(CheckPrefix(job->state, frozen_prefix));
-  EGERIA_RETURN_IF_ERROR(facts_->CommitPendingDecisions(*job, effects));
+  EGERIA_RETURN_IF_ERROR(jobs_->facts.CommitPendingDecisions(*job, effects));
   if (frozen_prefix == job->state.planned_prefix() && frozen_prefix == job->state.decided_prefix()) {
     return job->state.newest_plan();
   }
@@ -49,42 +51,45 @@ absl::StatusOr<PlanId> OperatorDesk::SetFrozenPrefix(const JobId& id, int frozen
                       "; freeze with --force to do it all the same");
   }
   const policy::Decision decision = DecisionByHand(*job, frozen_prefix, reason);
-  const storage::v1::Fact fact = job->state.FactFor(decision, v1::DECISION_ORIGIN_OPERATOR, options_->clock());
-  EGERIA_RETURN_IF_ERROR(facts_->Commit(*job, fact));
-  CountDecision(fact.decided(), &job->live.totals);
+  const storage::v1::Fact fact = job->state.FactFor(decision, v1::DECISION_ORIGIN_OPERATOR, jobs_->options.clock());
+  EGERIA_RETURN_IF_ERROR(jobs_->facts.Commit(*job, fact));
   LogInfo("job ", id.text(), ": frozen prefix ", frozen_prefix, " by hand, plan ", job->state.newest_plan().value(),
           ": ", decision.reason);
-  RefreshRequests(*job, *options_, effects);
+  RefreshRequests(*job, jobs_->options, effects);
   job->live.ranks.PushDirectives(effects);
   return job->state.newest_plan();
 }
 
-absl::Status OperatorDesk::SetPaused(const JobId& id, bool paused, Effects& effects) {
-  EGERIA_ASSIGN_OR_RETURN(Job* const job, table_->Get(id));
+absl::Status OperatorDesk::SetPaused(const JobId& id, bool paused) {
+  Effects effects(jobs_->evaluator.get());
+  const MutexLock lock(&jobs_->mutex);
+  EGERIA_ASSIGN_OR_RETURN(Job* const job, jobs_->table.Get(id));
   if (job->state.paused() == paused) return absl::OkStatus();
-  EGERIA_RETURN_IF_ERROR(facts_->CommitPendingDecisions(*job, effects));
-  storage::v1::Fact fact = facts_->NewFact();
+  EGERIA_RETURN_IF_ERROR(jobs_->facts.CommitPendingDecisions(*job, effects));
+  storage::v1::Fact fact = jobs_->facts.NewFact();
   fact.mutable_pause_changed()->set_paused(paused);
-  EGERIA_RETURN_IF_ERROR(facts_->Commit(*job, fact));
+  EGERIA_RETURN_IF_ERROR(jobs_->facts.Commit(*job, fact));
   LogInfo("job ", id.text(), ": ", paused ? "paused" : "resumed", " by hand");
-  RefreshRequests(*job, *options_, effects);
+  RefreshRequests(*job, jobs_->options, effects);
   return absl::OkStatus();
 }
 
-absl::Status OperatorDesk::SetMode(const JobId& id, v1::Mode mode, Effects& effects) {
+absl::Status OperatorDesk::SetMode(const JobId& id, v1::Mode mode) {
   if (mode != v1::MODE_ACT && mode != v1::MODE_OBSERVE) {
     return NamedError(absl::StatusCode::kInvalidArgument, "BAD_MODE", static_cast<int>(mode),
                       " is neither act nor observe");
   }
-  EGERIA_ASSIGN_OR_RETURN(Job* const job, table_->Get(id));
+  Effects effects(jobs_->evaluator.get());
+  const MutexLock lock(&jobs_->mutex);
+  EGERIA_ASSIGN_OR_RETURN(Job* const job, jobs_->table.Get(id));
   if (job->state.mode() == mode) return absl::OkStatus();
-  EGERIA_RETURN_IF_ERROR(facts_->CommitPendingDecisions(*job, effects));
-  storage::v1::Fact fact = facts_->NewFact();
+  EGERIA_RETURN_IF_ERROR(jobs_->facts.CommitPendingDecisions(*job, effects));
+  storage::v1::Fact fact = jobs_->facts.NewFact();
   fact.mutable_mode_changed()->set_mode(mode);
-  EGERIA_RETURN_IF_ERROR(facts_->Commit(*job, fact));
+  EGERIA_RETURN_IF_ERROR(jobs_->facts.Commit(*job, fact));
   LogInfo("job ", id.text(), ": ", mode == v1::MODE_ACT ? "act" : "observe", " mode by hand");
-  const absl::Status decided = facts_->CommitPendingDecisions(*job, effects);
-  RefreshRequests(*job, *options_, effects);
+  const absl::Status decided = jobs_->facts.CommitPendingDecisions(*job, effects);
+  RefreshRequests(*job, jobs_->options, effects);
   job->live.ranks.PushDirectives(effects);
   return decided;
 }

@@ -3,33 +3,28 @@
 
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "controller/job/effects.h"
-#include "controller/job/fact_writer.h"
-#include "controller/job/job_manager_options.h"
-#include "controller/job/job_table.h"
+#include "common/thread/mutex.h"
+#include "controller/job/shared_jobs.h"
 #include "egeria/v1/admin.pb.h"
 
 namespace egeria::controller {
 
-// What operators change by hand. Errors of all methods as admin.proto lists them. Thread-compatible.
+// Changes that operators make by hand. admin.proto lists the errors of all methods. Thread-safe.
 class OperatorDesk {
  public:
-  // All of them must outlive the desk.
-  OperatorDesk(const JobManagerOptions* options, JobTable* table, FactWriter* facts)
-      : options_(options), table_(table), facts_(facts) {}
+  explicit OperatorDesk(SharedJobs* jobs) : jobs_(jobs) {}
 
-  // `force`: though the policy objects.
-  absl::StatusOr<PlanId> SetFrozenPrefix(const JobId& id, int frozen_prefix, const std::string& reason, bool force,
-                                         Effects& effects);
-  absl::Status SetPaused(const JobId& id, bool paused, Effects& effects);
-  absl::Status SetMode(const JobId& id, v1::Mode mode, Effects& effects);
+  // With `force` it freezes even if the policy objects.
+  absl::StatusOr<PlanId> SetFrozenPrefix(const JobId& id, int frozen_prefix, const std::string& reason, bool force)
+      ABSL_LOCKS_EXCLUDED(jobs_->mutex);
+  absl::Status SetPaused(const JobId& id, bool paused) ABSL_LOCKS_EXCLUDED(jobs_->mutex);
+  absl::Status SetMode(const JobId& id, v1::Mode mode) ABSL_LOCKS_EXCLUDED(jobs_->mutex);
 
  private:
-  const JobManagerOptions* const options_;
-  JobTable* const table_;
-  FactWriter* const facts_;
+  SharedJobs* const jobs_;
 };
 
 }  // namespace egeria::controller

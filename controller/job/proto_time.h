@@ -2,15 +2,21 @@
 #define EGERIA_CONTROLLER_JOB_PROTO_TIME_H_
 
 #include "absl/time/time.h"
-#include "google/protobuf/duration.pb.h"
 #include "google/protobuf/timestamp.pb.h"
+#include "google/protobuf/util/time_util.h"
 
+// Between absl's times and protobuf's.
 namespace egeria::controller {
 
-// Between absl's and protobuf's times. An infinite or absent time is the absent message's, 1970.
-google::protobuf::Timestamp TimeToProto(absl::Time time);
-absl::Time TimeFromProto(const google::protobuf::Timestamp& proto);
-google::protobuf::Duration DurationToProto(absl::Duration duration);
+// An infinite time becomes the time of an absent message, 1970.
+inline google::protobuf::Timestamp TimeToProto(absl::Time time) {
+  if (time == absl::InfinitePast() || time == absl::InfiniteFuture()) return {};
+  return google::protobuf::util::TimeUtil::NanosecondsToTimestamp(absl::ToUnixNanos(time));
+}
+
+inline absl::Time TimeFromProto(const google::protobuf::Timestamp& proto) {
+  return absl::FromUnixSeconds(proto.seconds()) + absl::Nanoseconds(proto.nanos());
+}
 
 }  // namespace egeria::controller
 

@@ -2,60 +2,37 @@
 #define EGERIA_CONTROLLER_JOB_REGISTRAR_H_
 
 #include <cstdint>
-#include <optional>
-#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/graph/graph.h"
-#include "controller/job/effects.h"
-#include "controller/job/fact_writer.h"
-#include "controller/job/job_manager_options.h"
-#include "controller/job/job_table.h"
+#include "common/thread/mutex.h"
+#include "controller/job/shared_jobs.h"
 #include "egeria/v1/controller.pb.h"
 
 namespace egeria::controller {
 
-// The graphs that a registration brings, module by module, for the reference engine.
-struct RegisteredGraphs {
-  explicit RegisteredGraphs(const v1::RegisterJobRequest& request);
-
-  // What is known of each module once the engine has answered with `accepted`.
-  std::vector<absl::Status> StatusAfter(std::vector<absl::Status> accepted) const;
-
-  std::vector<std::optional<graph::ModuleGraph>> graphs;  // empty where there is none that can be read
-  std::vector<absl::Status> form;                         // why a graph is not there
-  std::vector<bool> local;                                // whether the worker evaluates the module itself
-};
-
-// Warns where the job's policy cannot save as much as its budget asks for.
-void WarnIfBudgetIsOutOfReach(const v1::RegisterJobRequest& registration);
-
-// Registers jobs and their generations. Thread-compatible.
+// Registers jobs and their generations, and gives their graphs to the reference engine. Thread-safe.
 class Registrar {
  public:
-  // All of them must outlive the registrar.
-  Registrar(const JobManagerOptions* options, JobTable* table, FactWriter* facts)
-      : options_(options), table_(table), facts_(facts) {}
+  explicit Registrar(SharedJobs* jobs) : jobs_(jobs) {}
 
-  // Admits a job that is new, and renews one that is known. `policy` is the request's with all its constants.
-  // Errors: those of RegisterJob in controller.proto, for a request of valid form.
-  absl::StatusOr<Job*> Register(const v1::RegisterJobRequest& request, const v1::PolicyConfig& policy,
-                                Effects& effects);
-  // Books what the engine says of the graphs.
-  void BookGraphs(Job& job, uint64_t fingerprint, std::vector<absl::Status> module_status, std::vector<bool> local,
-                  Effects& effects);
-  v1::RegisterJobResponse ResponseFor(const Job& job) const;
+  // Admits a job that is new, and renews one that is known. Errors: those of RegisterJob in controller.proto.
+  absl::StatusOr<v1::RegisterJobResponse> Register(const v1::RegisterJobRequest& request)
+      ABSL_LOCKS_EXCLUDED(jobs_->mutex);
 
  private:
-  absl::StatusOr<Job*> Admit(const v1::RegisterJobRequest& request, const v1::PolicyConfig& policy);
-  absl::Status Renew(Job& job, const v1::RegisterJobRequest& request, const v1::PolicyConfig& policy, Effects& effects);
+  // Both take a request that has all constants of its policy, and no graphs.
+  absl::StatusOr<Job*> Admit(const v1::RegisterJobRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(jobs_->mutex);
+  absl::Status Renew(Job& job, const v1::RegisterJobRequest& request, Effects& effects)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(jobs_->mutex);
   // Books that a generation begins, or that a rank of this one has applied a plan that the journal does not know.
-  absl::Status StartGeneration(Job& job, const v1::RegisterJobRequest& request, const v1::PolicyConfig& policy);
+  absl::Status StartGeneration(Job& job, const v1::RegisterJobRequest& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(jobs_->mutex);
+  // Gives the graphs to the engine and books what it says of them.
+  void TakeGraphs(const v1::RegisterJobRequest& request, uint64_t fingerprint) ABSL_LOCKS_EXCLUDED(jobs_->mutex);
 
-  const JobManagerOptions* const options_;
-  JobTable* const table_;
-  FactWriter* const facts_;
+  SharedJobs* const jobs_;
 };
 
 }  // namespace egeria::controller

@@ -39,7 +39,7 @@ absl::Status ValidateModules(const v1::RegisterJobRequest& request, const Regist
         module.parameter_bytes() < 0 || module.parameter_bytes() > limits.max_parameters) {
       return Bad("module '", module.name(), "' has an impossible size");
     }
-    if (!(module.step_share() >= 0 && module.step_share() <= 1)) {  // also of NaN
+    if (!(module.step_share() >= 0 && module.step_share() <= 1)) {  // this refuses NaN, too
       return Bad("module '", module.name(), "' takes ", module.step_share(), " of a step's time; 0 to 1 are possible");
     }
     if (module.local_reference() && module.has_graph()) {
@@ -78,8 +78,8 @@ absl::Status ValidateRegistration(const v1::RegisterJobRequest& request, const R
   if (request.embedding_prefix() < 0 || request.embedding_prefix() >= request.modules_size()) {
     return Bad(request.embedding_prefix(), " lookup tables of ", request.modules_size(), " modules");
   }
-  if (!(request.saved_before() >= 0 && request.saved_before() <= 1))
-    return Bad("saved_before ", request.saved_before());
+  const double saved = request.saved_before();
+  if (!(saved >= 0 && saved <= 1)) return Bad("saved_before ", saved);
   if (!std::isfinite(request.mean_rate_before()) || request.mean_rate_before() < 0) {
     return Bad("mean_rate_before ", request.mean_rate_before());
   }

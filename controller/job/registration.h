@@ -18,22 +18,22 @@ struct RegistrationLimits {
   int max_modules = 512;
   size_t max_name_length = 256;
   int max_planned_rates = 1'024;
-  int64_t max_parameters = int64_t{1} << 50;  // of one module, in numbers and in bytes
+  int64_t max_parameters = int64_t{1} << 50;  // in one module, in numbers and in bytes
 };
 
-// Checks the form of a registration; the policy and the graphs are checked elsewhere.
-// Errors: INVALID_ARGUMENT [BAD_JOB_ID], [BAD_REGISTRATION] naming the field.
+// Checks the form of a registration; the policy and the graphs are checked elsewhere. Errors: INVALID_ARGUMENT
+// [BAD_JOB_ID], [BAD_REGISTRATION] naming the field.
 absl::Status ValidateRegistration(const v1::RegisterJobRequest& request, const RegistrationLimits& limits);
 
-// OK if the two describe the same job: the same world size and modules (names and sizes).
-// Errors: ALREADY_EXISTS [JOB_CONFLICT] naming what differs.
+// OK if the two describe the same job: the same world size, and the same names and sizes of modules. Errors:
+// ALREADY_EXISTS [JOB_CONFLICT] naming the difference.
 absl::Status CompareRegistrations(const v1::RegisterJobRequest& known, const v1::RegisterJobRequest& request);
 
-// `known` with what a restarted training may have changed as `now` has it: policy, total_steps, planned_learning_rates
+// `known` with those fields of `now` that a restarted training may change: policy, total_steps, planned_learning_rates
 // and budget.
 v1::RegisterJobRequest WithSettingsOf(v1::RegisterJobRequest known, const v1::RegisterJobRequest& now);
 
-// A number that differs if any module's graph does, or where its reference is evaluated; the same for the same
+// A number that differs where any module's graph or the place of its reference differs. It is the same for the same
 // graphs in every process.
 uint64_t GraphFingerprint(const v1::RegisterJobRequest& request);
 

@@ -10,7 +10,7 @@
 namespace egeria::controller {
 namespace {
 
-// The job that a stream wants to join. Errors: those of SessionDesk::Open, but for [RANK_CONFLICT].
+// The job that a stream wants to join. Errors: those of SessionDesk::Open(), but for [RANK_CONFLICT].
 absl::StatusOr<Job*> FindJobFor(const v1::Open& open, const JobTable& table) {
   Job* const job = table.Find(JobId(open.job_id()));
   // A job known from the journal only has no graphs yet: its workers must register it again.
@@ -30,9 +30,11 @@ absl::StatusOr<Job*> FindJobFor(const v1::Open& open, const JobTable& table) {
 
 }  // namespace
 
-absl::StatusOr<SessionId> SessionDesk::Open(const v1::Open& open, std::weak_ptr<SessionListener> listener,
-                                            Effects& effects) {
-  EGERIA_ASSIGN_OR_RETURN(Job* const job, FindJobFor(open, *table_));
+absl::StatusOr<SessionId> SessionDesk::Open(const v1::Open& open, std::weak_ptr<SessionListener> listener) {
+  Effects effects(jobs_->evaluator.get());
+  const MutexLock lock(&jobs_->mutex);
+  if (jobs_->stopped) return absl::UnavailableError("the controller is going down");
+  EGERIA_ASSIGN_OR_RETURN(Job* const job, FindJobFor(open, jobs_->table));
   RankTable& ranks = job->live.ranks;
   const int sampler_before = ranks.Sampler();
   if (const Rank* old = ranks.Find(open.rank()); old != nullptr && old->connected()) {
@@ -45,31 +47,33 @@ absl::StatusOr<SessionId> SessionDesk::Open(const v1::Open& open, std::weak_ptr<
   Rank& rank = ranks.Join(open.rank(), open.incarnation());
   rank.listener = std::move(listener);
   rank.watermark = PlanId();  // until it says
-  const SessionId session = table_->BeginSession(*job, open.rank(), rank);
-  job->live.last_activity = options_->clock();
-  // Whatever the sampling rank was uploading went with its stream.
-  const bool lost_upload = ranks.Sampler() == open.rank() && job->live.requests.SamplerChanged(options_->clock());
+  const SessionId session = jobs_->table.BeginSession(*job, open.rank(), rank);
+  const absl::Time now = job->live.last_activity = jobs_->options.clock();
+  // The upload that the sampling rank was sending went with its stream.
+  const bool lost_upload = ranks.Sampler() == open.rank() && job->live.requests.SamplerChanged(now);
   if (lost_upload || ranks.Sampler() != sampler_before) ranks.PushDirectives(effects);
   return session;
 }
 
-void SessionDesk::Close(SessionId session, Effects& effects) {
-  const std::optional<JobTable::Seat> seat = table_->Find(session);
-  table_->EndSession(session);
+void SessionDesk::Close(SessionId session) {
+  Effects effects(jobs_->evaluator.get());
+  const MutexLock lock(&jobs_->mutex);
+  const std::optional<JobTable::Seat> seat = jobs_->table.Find(session);
   if (!seat) return;
   LiveJob& job = seat->job->live;
   const bool sampled = seat->samples();
-  seat->rank->session = SessionId();
-  seat->rank->listener.reset();
-  job.last_activity = options_->clock();
+  jobs_->table.EndSession(*seat);
+  job.last_activity = jobs_->options.clock();
   if (sampled) {
-    job.requests.SamplerChanged(options_->clock());
+    job.requests.SamplerChanged(job.last_activity);
     job.ranks.PushDirectives(effects);
   }
 }
 
-absl::Status SessionDesk::Heartbeat(SessionId session, const v1::Heartbeat& heartbeat, Effects& effects) {
-  const std::optional<JobTable::Seat> seat = table_->Find(session);
+absl::Status SessionDesk::Heartbeat(SessionId session, const v1::Heartbeat& heartbeat) {
+  Effects effects(jobs_->evaluator.get());
+  const MutexLock lock(&jobs_->mutex);
+  const std::optional<JobTable::Seat> seat = jobs_->table.Find(session);
   if (!seat) return SessionIsOver();
   Job& job = *seat->job;
   Rank& rank = *seat->rank;
@@ -79,7 +83,7 @@ absl::Status SessionDesk::Heartbeat(SessionId session, const v1::Heartbeat& hear
   rank.frozen_prefix = heartbeat.frozen_prefix();
   rank.watermark = PlanId(heartbeat.plan_watermark());
   rank.counters = heartbeat.counters();
-  job.live.last_activity = job.live.last_heartbeat = options_->clock();
+  job.live.last_activity = job.live.last_heartbeat = jobs_->options.clock();
   effects.TellEvaluator(
       [id = job.id, step = heartbeat.step()](reference::Evaluator& evaluator) { evaluator.ReportStep(id, step); });
   if (job.state.finished()) return absl::OkStatus();
@@ -87,28 +91,29 @@ absl::Status SessionDesk::Heartbeat(SessionId session, const v1::Heartbeat& hear
     if (heartbeat.has_account()) job.live.account = heartbeat.account();
     const ObservationFilter before = job.live.filter;
     const std::vector<v1::Observation> observations = job.live.filter.Take(heartbeat, job.state);
-    // A journal that cannot be written is logged and counted there; the worker keeps its losses meanwhile.
-    if (!facts_->CommitObservations(job, observations, effects).ok()) job.live.filter = before;
+    // FactWriter logs and counts a journal that cannot be written; the worker keeps its losses meanwhile.
+    if (!jobs_->facts.CommitObservations(job, observations, effects).ok()) job.live.filter = before;
   }
   // A decision that waits for the journal comes before the end.
   if (heartbeat.finished() && job.state.pending_decisions().empty()) Finish(job, heartbeat.step(), effects);
-  if (job.live.requests.Tick(options_->clock())) job.live.ranks.PushDirectives(effects);
+  if (job.live.requests.Tick(jobs_->options.clock())) job.live.ranks.PushDirectives(effects);
   return absl::OkStatus();
 }
 
 void SessionDesk::Finish(Job& job, int64_t step, Effects& effects) {
-  storage::v1::Fact fact = facts_->NewFact();
+  storage::v1::Fact fact = jobs_->facts.NewFact();
   fact.mutable_finished()->set_step(step);
-  if (!facts_->Commit(job, fact).ok()) return;  // the next heartbeat says it again
+  if (!jobs_->facts.Commit(job, fact).ok()) return;  // the next heartbeat says it again
   LogInfo("job ", job.id.text(), ": finished at step ", step);
-  RefreshRequests(job, *options_, effects);
+  RefreshRequests(job, jobs_->options, effects);
   effects.TellEvaluator([id = job.id](reference::Evaluator& evaluator) { evaluator.RemoveJob(id); });
 }
 
-std::optional<v1::Directive> SessionDesk::Directive(SessionId session) const {
-  const std::optional<JobTable::Seat> seat = table_->Find(session);
+std::optional<v1::Directive> SessionDesk::DirectiveFor(SessionId session) const {
+  const MutexLock lock(&jobs_->mutex);
+  const std::optional<JobTable::Seat> seat = jobs_->table.Find(session);
   if (!seat) return std::nullopt;
-  return DirectiveOf(*seat->job, seat->number, *seat->rank, *options_);
+  return DirectiveOf(*seat->job, seat->number, *seat->rank, jobs_->options);
 }
 
 }  // namespace egeria::controller

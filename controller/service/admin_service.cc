@@ -15,7 +15,7 @@ grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const abs
   return reactor;
 }
 
-// Sends records one after the other. Owned by gRPC until OnDone().
+// Sends records one after the other. gRPC owns it until OnDone().
 class ExportReactor final : public grpc::ServerWriteReactor<v1::ExportRecord> {
  public:
   explicit ExportReactor(absl::StatusOr<std::vector<v1::ExportRecord>> records) : records_(std::move(records)) {
@@ -66,8 +66,8 @@ grpc::ServerWriteReactor<v1::ExportRecord>* AdminService::ExportJob(grpc::Callba
 grpc::ServerUnaryReactor* AdminService::SetFrozenPrefix(grpc::CallbackServerContext* context,
                                                         const v1::SetFrozenPrefixRequest* request,
                                                         v1::SetFrozenPrefixResponse* response) {
-  auto plan = manager_->SetFrozenPrefix(JobId(request->job_id()), request->frozen_prefix(), request->reason(),
-                                        request->force());
+  auto plan = manager_->operators().SetFrozenPrefix(JobId(request->job_id()), request->frozen_prefix(),
+                                                    request->reason(), request->force());
   if (plan.ok()) response->set_plan_id(plan->value());
   return Answer(context, plan.status());
 }
@@ -75,12 +75,12 @@ grpc::ServerUnaryReactor* AdminService::SetFrozenPrefix(grpc::CallbackServerCont
 grpc::ServerUnaryReactor* AdminService::SetPaused(grpc::CallbackServerContext* context,
                                                   const v1::SetPausedRequest* request,
                                                   v1::SetPausedResponse* response) {
-  return Answer(context, manager_->SetPaused(JobId(request->job_id()), request->paused()));
+  return Answer(context, manager_->operators().SetPaused(JobId(request->job_id()), request->paused()));
 }
 
 grpc::ServerUnaryReactor* AdminService::SetMode(grpc::CallbackServerContext* context, const v1::SetModeRequest* request,
                                                 v1::SetModeResponse* response) {
-  return Answer(context, manager_->SetMode(JobId(request->job_id()), request->mode()));
+  return Answer(context, manager_->operators().SetMode(JobId(request->job_id()), request->mode()));
 }
 
 }  // namespace egeria::controller

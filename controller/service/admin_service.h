@@ -6,7 +6,7 @@
 
 namespace egeria::controller {
 
-// The Admin service of admin.proto: a handler per method, which calls the manager. Thread-safe.
+// The Admin service of admin.proto has a handler for each method, which calls the manager. Thread-safe.
 class AdminService final : public v1::Admin::CallbackService {
  public:
   // `manager` must outlive the service and its calls.

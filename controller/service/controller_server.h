@@ -33,21 +33,21 @@ class ControllerServer {
   struct Options {
     std::vector<rpc::Address> listen;  // at least one; port 0 takes any free one
     rpc::TlsFiles tls;
-    bool insecure_allowed = false;  // on addresses other than loopback without TLS
+    bool insecure_allowed = false;  // whether addresses other than loopback need no TLS
     UploadLimits uploads;
     size_t max_pending_upload_bytes = size_t{2} << 30;  // unfinished uploads of all streams together
   };
 
   // `manager` must outlive the server.
-  // Errors: those of rpc::ServerCredentialsFor; ALREADY_EXISTS [ADDRESS_IN_USE] another program listens
-  // there; UNAVAILABLE [CANNOT_LISTEN] any other reason why not.
+  // Errors: those of rpc::ServerCredentialsFor(); ALREADY_EXISTS [ADDRESS_IN_USE] another program listens there;
+  // UNAVAILABLE [CANNOT_LISTEN] it cannot listen there for any other reason.
   static absl::StatusOr<std::unique_ptr<ControllerServer>> Start(Options options, JobManager* manager);
   ~ControllerServer() { Stop(); }
 
   // The addresses as they were bound: a port of 0 has become the real one.
   const std::vector<rpc::Address>& addresses() const { return addresses_; }
 
-  // Takes no more calls; what is under way is cancelled after `grace`. Returns when all of it has ended.
+  // Takes no more calls, and cancels those under way after `grace`. Returns when all of them have ended.
   void Stop(absl::Duration grace = absl::Seconds(1)) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

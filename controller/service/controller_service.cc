@@ -8,7 +8,7 @@ namespace egeria::controller {
 grpc::ServerUnaryReactor* ControllerService::RegisterJob(grpc::CallbackServerContext* context,
                                                          const v1::RegisterJobRequest* request,
                                                          v1::RegisterJobResponse* response) {
-  auto registered = manager_->RegisterJob(*request);
+  auto registered = manager_->registrar().Register(*request);
   if (registered.ok()) *response = *std::move(registered);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(rpc::ToGrpc(registered.status()));

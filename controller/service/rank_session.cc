@@ -21,29 +21,27 @@ absl::Status RankSession::Handle(const v1::WorkerMessage& message, const std::we
   auto bad = [](const char* what) { return NamedError(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", what); };
   if (message.has_open()) {
     if (id_.value() != 0) return bad("opened twice");
-    EGERIA_RETURN_IF_ERROR(HandleOpen(message.open(), listener));
+    EGERIA_ASSIGN_OR_RETURN(id_, manager_->sessions().Open(message.open(), listener));
     reply->directive = true;
     return absl::OkStatus();
   }
   if (id_.value() == 0) return bad("the first message is not `open`");
   switch (message.message_case()) {
-    case v1::WorkerMessage::kHeartbeat: reply->directive = true; return manager_->Heartbeat(id_, message.heartbeat());
+    case v1::WorkerMessage::kHeartbeat:
+      reply->directive = true;
+      return manager_->sessions().Heartbeat(id_, message.heartbeat());
     case v1::WorkerMessage::kUploadBegin: return HandleUploadBegin(message.upload_begin(), reply);
     case v1::WorkerMessage::kUploadChunk: {
       EGERIA_ASSIGN_OR_RETURN(UploadAssembler::Outcome outcome, uploads_.Add(message.upload_chunk()));
       return HandleOutcome(std::move(outcome), reply);
     }
     case v1::WorkerMessage::kReading:
-      return HandleTaken(message.reading().upload_id(), manager_->TakeReading(id_, message.reading()), reply);
+      return HandleTaken(message.reading().upload_id(), manager_->uploads().TakeReading(id_, message.reading()), reply);
     case v1::WorkerMessage::kGradients:
-      return HandleTaken(message.gradients().upload_id(), manager_->TakeGradients(id_, message.gradients()), reply);
+      return HandleTaken(message.gradients().upload_id(), manager_->uploads().TakeGradients(id_, message.gradients()),
+                         reply);
     default: return bad("a message of no kind that this version knows");
   }
-}
-
-absl::Status RankSession::HandleOpen(const v1::Open& open, const std::weak_ptr<SessionListener>& listener) {
-  EGERIA_ASSIGN_OR_RETURN(id_, manager_->OpenSession(open, listener));
-  return absl::OkStatus();
 }
 
 absl::Status RankSession::HandleTaken(int64_t upload_id, const absl::Status& taken, Reply* reply) {
@@ -55,8 +53,8 @@ absl::Status RankSession::HandleTaken(int64_t upload_id, const absl::Status& tak
 absl::Status RankSession::HandleUploadBegin(const v1::UploadBegin& begin, Reply* reply) {
   EGERIA_ASSIGN_OR_RETURN(UploadAssembler::Outcome outcome, uploads_.Begin(begin));
   if (outcome.complete || !outcome.refused.ok()) return HandleOutcome(std::move(outcome), reply);
-  // Bytes that nobody wants are not taken in at all.
-  if (absl::Status wanted = manager_->CheckUpload(id_, begin); !wanted.ok()) {
+  // The bytes of an upload that nobody wants are not taken in at all.
+  if (absl::Status wanted = manager_->uploads().Check(id_, begin); !wanted.ok()) {
     if (absl::IsAborted(wanted)) return wanted;  // the session is over
     uploads_.Discard();
     outcome.refused = std::move(wanted);
@@ -68,18 +66,19 @@ absl::Status RankSession::HandleUploadBegin(const v1::UploadBegin& begin, Reply*
 absl::Status RankSession::HandleOutcome(UploadAssembler::Outcome outcome, Reply* reply) {
   const int64_t upload_id = uploads_.begin().upload_id();
   if (!outcome.refused.ok()) {
-    manager_->CountRefusedUpload(id_, uploads_.begin(), outcome.refused);
+    manager_->uploads().Book(id_, uploads_.begin(), outcome.refused);
     Refuse(upload_id, outcome.refused, reply);
   } else if (outcome.complete) {
-    return HandleTaken(
-        upload_id, manager_->FinishUpload(id_, outcome.complete->begin, std::move(outcome.complete->tensors)), reply);
+    return HandleTaken(upload_id,
+                       manager_->uploads().Finish(id_, outcome.complete->begin, std::move(outcome.complete->tensors)),
+                       reply);
   }
   return absl::OkStatus();
 }
 
 void RankSession::End() {
   uploads_.Discard();
-  if (id_.value() != 0 && !std::exchange(ended_, true)) manager_->CloseSession(id_);
+  if (id_.value() != 0 && !std::exchange(ended_, true)) manager_->sessions().Close(id_);
 }
 
 }  // namespace egeria::controller

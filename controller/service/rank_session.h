@@ -11,8 +11,8 @@
 
 namespace egeria::controller {
 
-// The protocol of one rank's stream, free of gRPC: takes the worker's messages one after the other and says
-// what to answer. Everything durable or shared is the manager's.
+// The protocol of one rank's stream, free of gRPC: takes the worker's messages one after the other and says what to
+// answer. Everything durable or shared belongs to the manager.
 //
 // Thread-compatible: one message at a time. The destructor closes the session.
 class RankSession {
@@ -29,19 +29,18 @@ class RankSession {
   RankSession(const RankSession&) = delete;
   RankSession& operator=(const RankSession&) = delete;
 
-  // An error ends the stream; see Stream in controller.proto. `listener` is told what happens to the
-  // session without a message.
+  // An error ends the stream; see Stream in controller.proto. `listener` is told of changes of the session that no
+  // message leads to.
   absl::Status Handle(const v1::WorkerMessage& message, const std::weak_ptr<SessionListener>& listener, Reply* reply);
 
-  // Idempotent; nothing is handled after it. An upload under way gives its bytes back, and the budget is not
-  // touched any more.
+  // Closes the session. Idempotent; no message may come after it. An upload under way gives its bytes back, and the
+  // budget is not touched any more.
   void End();
 
-  // 0 before the first message.
+  // The id is 0 before the first message.
   SessionId id() const { return id_; }
 
  private:
-  absl::Status HandleOpen(const v1::Open& open, const std::weak_ptr<SessionListener>& listener);
   absl::Status HandleOutcome(UploadAssembler::Outcome outcome, Reply* reply);
   absl::Status HandleTaken(int64_t upload_id, const absl::Status& taken, Reply* reply);
   absl::Status HandleUploadBegin(const v1::UploadBegin& begin, Reply* reply);

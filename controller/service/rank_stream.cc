@@ -37,7 +37,7 @@ void RankStream::OnReadDone(bool ok) {
     for (v1::UploadResult& result : reply.results) {
       if (results_.size() < kMaxResults) results_.push_back(std::move(result));
     }
-    // The worker's half-close ends the stream well; gRPC turns that into CANCELLED where it was no half-close.
+    // The worker's half-close ends the stream with OK. Where it was no half-close, gRPC turns this into CANCELLED.
     if (!read_on && !closing_) closing_ = status;
     read_on = read_on && !closing_;
   }
@@ -127,7 +127,7 @@ void RankStream::Pump() {
     return;
   }
   if (session.value() != 0) {
-    std::optional<v1::Directive> directive = manager_->DirectiveFor(session);
+    std::optional<v1::Directive> directive = manager_->sessions().DirectiveFor(session);
     if (!directive) {  // the session has just been closed; OnClose() says why
       {
         const MutexLock lock(&mutex_);

@@ -18,10 +18,10 @@ namespace egeria::controller {
 
 // One rank's gRPC stream: moves messages between the wire and a RankSession.
 //
-// A reader that is slow or dead costs nothing but itself: at most one message is being written, the newest
-// directive is made only when it can be sent, and at most kMaxResults results of uploads wait.
+// A reader that is slow or dead costs nothing but itself: at most one message is being written, and at most kMaxResults
+// results of uploads wait. The newest directive is made only when it can be sent.
 //
-// Thread-safe; owns itself from Start() until gRPC is done with it.
+// Thread-safe. It owns itself from Start() until gRPC is done with it.
 class RankStream final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::ControllerMessage>,
                          public SessionListener {
  public:
@@ -31,12 +31,12 @@ class RankStream final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::C
   static RankStream* Start(JobManager* manager, UploadLimits limits, UploadBudget* budget,
                            std::function<void()> on_done);
 
-  // SessionListener
+  // These are the SessionListener's.
   void OnDirectiveChanged() override ABSL_LOCKS_EXCLUDED(mutex_);
   void OnUploadRefused(int64_t upload_id, const absl::Status& reason) override ABSL_LOCKS_EXCLUDED(mutex_);
   void OnClose(const absl::Status& status) override ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // gRPC
+  // gRPC calls these.
   void OnReadDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
   void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
   void OnCancel() override;

@@ -66,7 +66,7 @@ absl::StatusOr<UploadAssembler::Outcome> UploadAssembler::Begin(const v1::Upload
     auto spec = FromProto(proto);
     absl::StatusOr<size_t> size = spec.ok() ? ByteSize(*spec) : absl::StatusOr<size_t>(spec.status());
     if (!size.ok()) {
-      // How long it is nobody knows, so that it ends with the next one's beginning.
+      // Nobody knows how long this upload is, so it ends where the next one begins.
       outcome.refused = spec.ok() ? NamedError(absl::StatusCode::kInvalidArgument, "BAD_SHAPE", "tensor '",
                                                proto.name(), "': ", size.status().message())
                                   : spec.status();

@@ -22,7 +22,7 @@ struct UploadLimits {
   size_t max_name_length = 256;
 };
 
-// How many bytes of unfinished uploads all streams together may hold. Thread-safe.
+// The bytes of unfinished uploads that all streams together may still take. Thread-safe.
 class UploadBudget {
  public:
   explicit UploadBudget(size_t bytes) : left_(static_cast<int64_t>(bytes)) {}
@@ -37,22 +37,22 @@ class UploadBudget {
   std::atomic<int64_t> left_;
 };
 
-// Puts the chunks of one stream's uploads together. Memory grows with the bytes that have come, never with
-// what was announced. Pure but for the shared budget; thread-compatible.
+// Puts the chunks of one stream's uploads together. Memory grows with the bytes that have come, never with the number
+// that was announced. Pure but for the shared budget; thread-compatible.
 //
-// What breaks the protocol is an error, and the stream ends with it. What is only unusable (see Outcome) is
-// refused while its chunks are passed over, and the stream goes on.
+// A message that breaks the protocol is an error, and the stream ends with it. An upload that is only unusable (see
+// Outcome) is refused while its chunks are passed over, and the stream goes on.
 class UploadAssembler {
  public:
-  // What a message has led to. At most one of the two is set.
+  // The outcome of a message. At most one of the two is set.
   struct Outcome {
     struct Upload {
       v1::UploadBegin begin;
       std::vector<WireTensor> tensors;
     };
     std::optional<Upload> complete;
-    // The upload is refused, for this reason: RESOURCE_EXHAUSTED [QUEUE_FULL] the budget is spent;
-    // INVALID_ARGUMENT [BAD_DTYPE], [BAD_SHAPE] of an announced tensor. Said once per upload.
+    // The reason for which the upload is refused, said once per upload: RESOURCE_EXHAUSTED [QUEUE_FULL] the budget is
+    // spent; INVALID_ARGUMENT [BAD_DTYPE], [BAD_SHAPE] an announced tensor is impossible.
     absl::Status refused;
   };
 
@@ -63,15 +63,15 @@ class UploadAssembler {
   UploadAssembler& operator=(const UploadAssembler&) = delete;
 
   // Starts an upload. An upload of no bytes is complete at once.
-  // Errors: INVALID_ARGUMENT [BAD_MESSAGE] the one before is not complete, the id does not rise, there is no
-  // header, too many tensors or dimensions or too long a name; RESOURCE_EXHAUSTED [UPLOAD_TOO_LARGE].
+  // Errors: INVALID_ARGUMENT [BAD_MESSAGE] the upload before is not complete, the id does not rise, there is no header,
+  // too many tensors or dimensions or too long a name; RESOURCE_EXHAUSTED [UPLOAD_TOO_LARGE].
   absl::StatusOr<Outcome> Begin(const v1::UploadBegin& begin);
 
-  // Passes over the chunks of the upload that has just begun: nobody wants it. Its bytes go back to the budget.
+  // Passes over the chunks of the upload that has just begun, since nobody wants it. Its bytes go back to the budget.
   void Discard();
 
-  // Errors: INVALID_ARGUMENT [BAD_MESSAGE] no such upload, a gap or a repetition, more bytes than announced;
-  // RESOURCE_EXHAUSTED [UPLOAD_TOO_LARGE] the chunk.
+  // Adds a chunk. Errors: INVALID_ARGUMENT [BAD_MESSAGE] no such upload, a gap or a repetition, more bytes than
+  // announced; RESOURCE_EXHAUSTED [UPLOAD_TOO_LARGE] the chunk or the upload is too large.
   absl::StatusOr<Outcome> Add(const v1::UploadChunk& chunk);
 
   // The header of the upload that began last.

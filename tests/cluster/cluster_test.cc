@@ -264,14 +264,14 @@ TEST(Cluster, AnUploadInManyChunksArrives) {
 TEST(Cluster, AnEndedSessionHoldsNoBytesOfItsUpload) {
   TestCluster cluster;
   const auto job = TestRegistration(1);
-  ASSERT_TRUE(cluster.manager()->RegisterJob(job).ok());
+  ASSERT_TRUE(cluster.manager()->registrar().Register(job).ok());
   auto budget = std::make_unique<controller::UploadBudget>(8);
   controller::RankSession session(cluster.manager(), {}, budget.get());
   controller::RankSession::Reply reply;
   v1::WorkerMessage open;
   open.mutable_open()->set_job_id(job.job_id());
   ASSERT_TRUE(session.Handle(open, {}, &reply).ok());
-  const auto directive = cluster.manager()->DirectiveFor(session.id());
+  const auto directive = cluster.manager()->sessions().DirectiveFor(session.id());
   ASSERT_TRUE(directive.has_value() && directive->has_snapshot());
   const auto messages = MessagesOf(SnapshotUpload(1, directive->snapshot(), 0, 5), /*chunk=*/8);
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(session.Handle(messages[i], {}, &reply).ok());
@@ -294,7 +294,7 @@ TEST(Cluster, ObserveModeDecidesAndChangesNothing) {
   EXPECT_EQ(summary.applied_prefix(), 0);
   EXPECT_EQ(summary.plan_id(), 0);
   // In act mode, what it decided becomes a plan.
-  ASSERT_TRUE(cluster.manager()->SetMode(JobId(job.job_id()), v1::MODE_ACT).ok());
+  ASSERT_TRUE(cluster.manager()->operators().SetMode(JobId(job.job_id()), v1::MODE_ACT).ok());
   const v1::Directive directive = rank->BeatUntil([](const v1::Directive& d) { return d.plans_size() == 1; });
   EXPECT_EQ(directive.plans(0).frozen_prefix(), summary.decided_prefix());
 }

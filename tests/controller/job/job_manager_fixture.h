@@ -70,7 +70,7 @@ class JobManagerTest : public ::testing::Test {
   }
 
   std::shared_ptr<Stream> Open(const v1::RegisterJobRequest& job, int rank = 0, uint64_t incarnation = 1) {
-    auto registered = manager_->RegisterJob(job);
+    auto registered = manager_->registrar().Register(job);
     EXPECT_TRUE(registered.ok()) << registered.status();
     v1::Open open;
     open.set_job_id(job.job_id());
@@ -78,7 +78,7 @@ class JobManagerTest : public ::testing::Test {
     open.set_rank(rank);
     open.set_incarnation(incarnation);
     auto stream = std::make_shared<Stream>();
-    auto id = manager_->OpenSession(open, stream);
+    auto id = manager_->sessions().Open(open, stream);
     EXPECT_TRUE(id.ok()) << id.status();
     stream->id = id.value_or(SessionId());
     return stream;
@@ -89,18 +89,18 @@ class JobManagerTest : public ::testing::Test {
     heartbeat.set_step(step);
     heartbeat.add_learning_rates(rate);
     heartbeat.set_frozen_prefix(frozen_prefix);
-    EXPECT_TRUE(manager_->Heartbeat(stream.id, heartbeat).ok());
-    return manager_->DirectiveFor(stream.id).value_or(v1::Directive());
+    EXPECT_TRUE(manager_->sessions().Heartbeat(stream.id, heartbeat).ok());
+    return manager_->sessions().DirectiveFor(stream.id).value_or(v1::Directive());
   }
 
   absl::Status Upload(const Stream& stream, const ::egeria::testing::TestUpload& upload) {
-    if (absl::Status wanted = manager_->CheckUpload(stream.id, upload.begin); !wanted.ok()) return wanted;
-    return manager_->FinishUpload(stream.id, upload.begin, TensorsOf(upload));
+    if (absl::Status wanted = manager_->uploads().Check(stream.id, upload.begin); !wanted.ok()) return wanted;
+    return manager_->uploads().Finish(stream.id, upload.begin, TensorsOf(upload));
   }
 
   // Sends what the directive asks for at `step`: a snapshot, else a sample.
   absl::Status Serve(const Stream& stream, int64_t step) {
-    const v1::Directive directive = *manager_->DirectiveFor(stream.id);
+    const v1::Directive directive = *manager_->sessions().DirectiveFor(stream.id);
     if (directive.has_snapshot()) {
       for (int i = directive.snapshot().first_module(); i <= directive.snapshot().module(); ++i) {
         const auto snapshot = testing::SnapshotUpload(++upload_, directive.snapshot(), i, step);

@@ -27,7 +27,7 @@ class JobManagerGradients : public JobManagerTest {
  protected:
   // Answers the request for gradients of `step`, with two parts whose gradients have this SNR, or none.
   absl::Status Tell(const Stream& stream, int64_t step, double snr, int parts = 2) {
-    const v1::GradientRequest request = manager_->DirectiveFor(stream.id)->gradients();
+    const v1::GradientRequest request = manager_->sessions().DirectiveFor(stream.id)->gradients();
     v1::GradientReading reading;
     reading.set_step(step);
     reading.set_request_version(request.version());
@@ -41,7 +41,7 @@ class JobManagerGradients : public JobManagerTest {
       reading.add_mean_of_squares(1);
       reading.add_square_of_mean((1 + ratio + jitter) / 2);
     }
-    return manager_->TakeGradients(stream.id, reading);
+    return manager_->uploads().TakeGradients(stream.id, reading);
   }
 
   // Trains over these steps, telling of gradients where they are asked for.
@@ -62,10 +62,10 @@ TEST_F(JobManagerGradients, AreAskedForOfOneRankFromShortlyBeforeTheStart) {
   ASSERT_TRUE(directive.has_gradients());
   EXPECT_EQ(directive.gradients().interval_steps(), 2);
   EXPECT_EQ(directive.gradients().first_module(), 0);
-  EXPECT_FALSE(manager_->DirectiveFor(rank1->id)->has_gradients());
+  EXPECT_FALSE(manager_->sessions().DirectiveFor(rank1->id)->has_gradients());
   EXPECT_THAT(std::string(Tell(*rank1, 342, 0).message()), StartsWith("[STALE_REQUEST] another rank"));
-  manager_->CloseSession(rank0->id);
-  EXPECT_TRUE(manager_->DirectiveFor(rank1->id)->has_gradients());
+  manager_->sessions().Close(rank0->id);
+  EXPECT_TRUE(manager_->sessions().DirectiveFor(rank1->id)->has_gradients());
   EXPECT_TRUE(Tell(*rank1, 342, 0).ok());
 }
 
@@ -80,7 +80,7 @@ TEST_F(JobManagerGradients, LeadToAFreezeAndSurviveARestart) {
   stream = Open(SnrJob());
   Train(*stream, 400, 400, 0.001);
   EXPECT_EQ(Summary(*stream).decided_prefix(), 2) << "readings of before the restart count";
-  const v1::Directive directive = *manager_->DirectiveFor(stream->id);
+  const v1::Directive directive = *manager_->sessions().DirectiveFor(stream->id);
   EXPECT_EQ(directive.gradients().first_module(), 2);
   EXPECT_EQ(directive.plans(0).frozen_prefix(), 2);
   const ManagerView view = manager_->View();
@@ -99,7 +99,7 @@ TEST_F(JobManagerGradients, AreRefusedWhereTheyAreBadOrUnasked) {
   const auto refused = manager_->View().jobs[0].totals.uploads_refused;
   EXPECT_EQ(refused.at("BAD_GRADIENTS"), 1);
   EXPECT_EQ(refused.at("STALE_REQUEST"), 2);
-  EXPECT_TRUE(absl::IsAborted(manager_->TakeGradients(SessionId(99), {})));
+  EXPECT_TRUE(absl::IsAborted(manager_->uploads().TakeGradients(SessionId(99), {})));
 }
 
 TEST_F(JobManagerGradients, AreLostToTheWorkerWhereTheJournalFails) {
@@ -129,17 +129,17 @@ TEST_F(JobManagerGradients, AModuleThatCannotBeEvaluatedBlocksNoPolicyThatReadsN
 TEST_F(JobManagerGradients, ABadFreezeByHandIsVetoedAndForcedAndUndone) {
   auto stream = Open(SnrJob());
   Train(*stream, 140, 150, 0.2);
-  EXPECT_THAT(std::string(manager_->SetFrozenPrefix(kJob, 2, "", false).status().message()),
+  EXPECT_THAT(std::string(manager_->operators().SetFrozenPrefix(kJob, 2, "", false).status().message()),
               StartsWith("[VETOED] the policy snr objects: step 150 of 1000 is before 40 %"));
   EXPECT_EQ(Summary(*stream).plan_id(), 0);
-  ASSERT_TRUE(manager_->SetFrozenPrefix(kJob, 2, "", true).ok());
+  ASSERT_TRUE(manager_->operators().SetFrozenPrefix(kJob, 2, "", true).ok());
   EXPECT_EQ(Summary(*stream).decided_prefix(), 2);
   Beat(*stream, 151);
-  EXPECT_EQ(manager_->DirectiveFor(stream->id)->gradients().first_module(), 0) << "a re-probe";
+  EXPECT_EQ(manager_->sessions().DirectiveFor(stream->id)->gradients().first_module(), 0) << "a re-probe";
   Train(*stream, 152, 260, 0.2);
   EXPECT_EQ(Summary(*stream).decided_prefix(), 0);
   EXPECT_LT(manager_->View().jobs[0].summary.decided_prefix(), 1);
-  EXPECT_TRUE(manager_->SetFrozenPrefix(kJob, 0, "", false).ok()) << "nobody objects to unfreezing";
+  EXPECT_TRUE(manager_->operators().SetFrozenPrefix(kJob, 0, "", false).ok()) << "nobody objects to unfreezing";
 }
 
 TEST_F(JobManagerGradients, FinetuneFreezesAtTheStepThatItAwaits) {
@@ -149,7 +149,7 @@ TEST_F(JobManagerGradients, FinetuneFreezesAtTheStepThatItAwaits) {
   v1::Heartbeat heartbeat;
   for (const int64_t step : {1, 63, 64}) {
     heartbeat.set_step(step);
-    ASSERT_TRUE(manager_->Heartbeat(stream->id, heartbeat).ok());
+    ASSERT_TRUE(manager_->sessions().Heartbeat(stream->id, heartbeat).ok());
     EXPECT_EQ(Summary(*stream).decided_prefix(), step < 64 ? 0 : 1);
   }
   EXPECT_THAT(manager_->ExportJob(kJob)->back().decision().reason(), HasSubstr("of the parameters"));

@@ -31,7 +31,7 @@ using ::testing::StartsWith;
 TEST_F(JobManagerTest, FillsInThePolicysDefaults) {
   auto job = TestRegistration(1);
   job.mutable_policy()->mutable_plasticity()->clear_batch_size();
-  const auto response = manager_->RegisterJob(job);
+  const auto response = manager_->registrar().Register(job);
   ASSERT_TRUE(response.ok());
   EXPECT_EQ(response->policy().plasticity().batch_size(), 32);
   EXPECT_EQ(response->policy().plasticity().window(), 3);
@@ -41,31 +41,31 @@ TEST_F(JobManagerTest, FillsInThePolicysDefaults) {
 TEST_F(JobManagerTest, RefusesAPolicyThatCannotBe) {
   auto job = TestRegistration(1);
   job.mutable_policy()->mutable_plasticity()->set_window(1);
-  EXPECT_THAT(std::string(manager_->RegisterJob(job).status().message()), StartsWith("[BAD_POLICY]"));
+  EXPECT_THAT(std::string(manager_->registrar().Register(job).status().message()), StartsWith("[BAD_POLICY]"));
 }
 
 TEST_F(JobManagerTest, HandsGraphsToTheEvaluatorOncePerGeneration) {
   auto job = TestRegistration(1);
-  ASSERT_TRUE(manager_->RegisterJob(job).ok());
-  ASSERT_TRUE(manager_->RegisterJob(job).ok());
+  ASSERT_TRUE(manager_->registrar().Register(job).ok());
+  ASSERT_TRUE(manager_->registrar().Register(job).ok());
   EXPECT_EQ(evaluator_->set_job_calls(), 1);
   job.set_generation(1);
-  ASSERT_TRUE(manager_->RegisterJob(job).ok());
+  ASSERT_TRUE(manager_->registrar().Register(job).ok());
   EXPECT_EQ(evaluator_->set_job_calls(), 2);
 }
 
 TEST_F(JobManagerTest, KnowsWhichJobsShareItsCpus) {
   auto job = TestRegistration(1);
   job.set_host("here");
-  ASSERT_TRUE(manager_->RegisterJob(job).ok());
+  ASSERT_TRUE(manager_->registrar().Register(job).ok());
   EXPECT_TRUE(evaluator_->traits(JobId(TestJobId(1)))->shares_cpu);
   EXPECT_EQ(evaluator_->traits(JobId(TestJobId(1)))->deadline_steps, 10);
-  ASSERT_TRUE(manager_->RegisterJob(TestRegistration(2)).ok());
+  ASSERT_TRUE(manager_->registrar().Register(TestRegistration(2)).ok());
   EXPECT_FALSE(evaluator_->traits(JobId(TestJobId(2)))->shares_cpu) << "on another host";
   auto gpu = TestRegistration(3);
   gpu.set_host("here");
   gpu.set_device_type("cuda");
-  ASSERT_TRUE(manager_->RegisterJob(gpu).ok());
+  ASSERT_TRUE(manager_->registrar().Register(gpu).ok());
   EXPECT_FALSE(evaluator_->traits(JobId(TestJobId(3)))->shares_cpu);
 }
 
@@ -73,25 +73,25 @@ TEST_F(JobManagerTest, LimitsUnfinishedJobs) {
   options_.max_jobs = 2;
   Restart();
   auto stream = Open(TestRegistration(1));
-  ASSERT_TRUE(manager_->RegisterJob(TestRegistration(2)).ok());
-  EXPECT_THAT(std::string(manager_->RegisterJob(TestRegistration(3)).status().message()),
+  ASSERT_TRUE(manager_->registrar().Register(TestRegistration(2)).ok());
+  EXPECT_THAT(std::string(manager_->registrar().Register(TestRegistration(3)).status().message()),
               StartsWith("[TOO_MANY_JOBS]"));
-  EXPECT_TRUE(manager_->RegisterJob(TestRegistration(2)).ok()) << "known already";
+  EXPECT_TRUE(manager_->registrar().Register(TestRegistration(2)).ok()) << "known already";
   v1::Heartbeat finished;
   finished.set_finished(true);
-  ASSERT_TRUE(manager_->Heartbeat(stream->id, finished).ok());
-  EXPECT_TRUE(manager_->RegisterJob(TestRegistration(3)).ok());
+  ASSERT_TRUE(manager_->sessions().Heartbeat(stream->id, finished).ok());
+  EXPECT_TRUE(manager_->registrar().Register(TestRegistration(3)).ok());
 }
 
 TEST_F(JobManagerTest, AsksOneRankForSnapshotsAndSamples) {
   const auto job = TestRegistration(1);
   auto rank1 = Open(job, 1), rank0 = Open(job, 0);
-  EXPECT_TRUE(manager_->DirectiveFor(rank0->id)->has_snapshot());
-  EXPECT_FALSE(manager_->DirectiveFor(rank1->id)->has_snapshot());
-  manager_->CloseSession(rank0->id);
+  EXPECT_TRUE(manager_->sessions().DirectiveFor(rank0->id)->has_snapshot());
+  EXPECT_FALSE(manager_->sessions().DirectiveFor(rank1->id)->has_snapshot());
+  manager_->sessions().Close(rank0->id);
   EXPECT_GT(rank1->pushes, 0);
-  EXPECT_TRUE(manager_->DirectiveFor(rank1->id)->has_snapshot()) << "the next one steps in";
-  const auto stale = SnapshotUpload(1, manager_->DirectiveFor(rank1->id)->snapshot(), 0, 10);
+  EXPECT_TRUE(manager_->sessions().DirectiveFor(rank1->id)->has_snapshot()) << "the next one steps in";
+  const auto stale = SnapshotUpload(1, manager_->sessions().DirectiveFor(rank1->id)->snapshot(), 0, 10);
   auto back = Open(job, 0);
   EXPECT_THAT(std::string(Upload(*rank1, stale).message()), StartsWith("[STALE_REQUEST]"));
 }
@@ -100,17 +100,17 @@ TEST_F(JobManagerTest, RefreshesTheReferenceAfterEachWindowOfReadings) {
   auto stream = Open(TestRegistration(1));
   ASSERT_TRUE(Serve(*stream, 5).ok());  // the snapshot
   for (int64_t step : {10, 20}) ASSERT_TRUE(Serve(*stream, step).ok());
-  EXPECT_FALSE(manager_->DirectiveFor(stream->id)->has_snapshot());
+  EXPECT_FALSE(manager_->sessions().DirectiveFor(stream->id)->has_snapshot());
   ASSERT_TRUE(Serve(*stream, 30).ok());
-  EXPECT_TRUE(manager_->DirectiveFor(stream->id)->has_snapshot());
-  EXPECT_TRUE(manager_->DirectiveFor(stream->id)->has_sampling());
+  EXPECT_TRUE(manager_->sessions().DirectiveFor(stream->id)->has_snapshot());
+  EXPECT_TRUE(manager_->sessions().DirectiveFor(stream->id)->has_sampling());
 }
 
 TEST_F(JobManagerTest, GivesTheNextModuleAFreshReference) {
   auto stream = Open(TestRegistration(1));
   int64_t step = 0;
   TrainUntilPlan(*stream, &step, PlanId(1));
-  const v1::Directive directive = *manager_->DirectiveFor(stream->id);
+  const v1::Directive directive = *manager_->sessions().DirectiveFor(stream->id);
   ASSERT_TRUE(directive.has_snapshot());
   EXPECT_EQ(directive.snapshot().module(), 1);
   EXPECT_FALSE(directive.has_sampling());
@@ -122,8 +122,8 @@ TEST_F(JobManagerTest, ScopePrefixAsksForEveryModuleUpToTheFrontmost) {
   auto stream = Open(TestRegistration(1));
   int64_t step = 0;
   TrainUntilPlan(*stream, &step, PlanId(1));
-  EXPECT_EQ(manager_->DirectiveFor(stream->id)->snapshot().first_module(), 0);
-  EXPECT_EQ(manager_->DirectiveFor(stream->id)->snapshot().module(), 1);
+  EXPECT_EQ(manager_->sessions().DirectiveFor(stream->id)->snapshot().first_module(), 0);
+  EXPECT_EQ(manager_->sessions().DirectiveFor(stream->id)->snapshot().module(), 1);
   TrainUntilPlan(*stream, &step, PlanId(2));
 }
 
@@ -142,24 +142,25 @@ TEST_F(JobManagerTest, AReadingCarriesTheLearningRateInForceAndNeverGoesBack) {
 TEST_F(JobManagerTest, TakesReadingsOfALocalReferenceAsTheEvaluators) {
   auto job = TestRegistration(1);
   MakeLocal(&job);
-  const auto response = manager_->RegisterJob(job);
+  const auto response = manager_->registrar().Register(job);
   ASSERT_TRUE(response.ok());
   EXPECT_EQ(response->module_errors_size(), 0) << "nothing is missing";
   auto stream = Open(job);
   Beat(*stream, 4, 0.1);
   const auto read = [&](int64_t step, double plasticity) {
-    return manager_->TakeReading(
-        stream->id, ReadingFor(++upload_, manager_->DirectiveFor(stream->id)->sampling(), step, plasticity));
+    return manager_->uploads().TakeReading(
+        stream->id, ReadingFor(++upload_, manager_->sessions().DirectiveFor(stream->id)->sampling(), step, plasticity));
   };
-  EXPECT_FALSE(manager_->DirectiveFor(stream->id)->has_sampling());
+  EXPECT_FALSE(manager_->sessions().DirectiveFor(stream->id)->has_sampling());
   EXPECT_THAT(std::string(read(4, 0.5).message()), StartsWith("[STALE_REQUEST]")) << "no snapshot yet";
-  ASSERT_TRUE(Upload(*stream, EmptySnapshot(++upload_, manager_->DirectiveFor(stream->id)->snapshot(), 5)).ok());
+  ASSERT_TRUE(
+      Upload(*stream, EmptySnapshot(++upload_, manager_->sessions().DirectiveFor(stream->id)->snapshot(), 5)).ok());
   EXPECT_TRUE(read(10, 0.5).ok());
   EXPECT_THAT(std::string(read(10, 0.5).message()), StartsWith("[STALE_REQUEST]")) << "once a step";
   EXPECT_THAT(std::string(read(5, 0.5).message()), StartsWith("[STALE_REQUEST]")) << "not before the reference";
   EXPECT_TRUE(read(20, 0).ok()) << "0 is a reading";
   EXPECT_TRUE(read(30, 0.2).ok());
-  EXPECT_TRUE(manager_->DirectiveFor(stream->id)->has_snapshot()) << "a window is over";
+  EXPECT_TRUE(manager_->sessions().DirectiveFor(stream->id)->has_snapshot()) << "a window is over";
   const auto records = manager_->ExportJob(JobId(TestJobId(1)));
   EXPECT_EQ(records->back().observation().step(), 30);
   EXPECT_EQ(records->back().observation().plasticity(), 0.2);
@@ -172,10 +173,10 @@ TEST_F(JobManagerTest, RefusesSamplesAndWeightsOfAModuleThatItsWorkerEvaluates) 
   auto job = TestRegistration(1);
   MakeLocal(&job);
   auto stream = Open(job);
-  const v1::SnapshotRequest wanted = manager_->DirectiveFor(stream->id)->snapshot();
+  const v1::SnapshotRequest wanted = manager_->sessions().DirectiveFor(stream->id)->snapshot();
   EXPECT_THAT(std::string(Upload(*stream, SnapshotUpload(1, wanted, 0, 5)).message()), StartsWith("[LOCAL_REFERENCE]"));
   ASSERT_TRUE(Upload(*stream, EmptySnapshot(2, wanted, 5)).ok());
-  const v1::SamplingRequest request = manager_->DirectiveFor(stream->id)->sampling();
+  const v1::SamplingRequest request = manager_->sessions().DirectiveFor(stream->id)->sampling();
   EXPECT_THAT(std::string(Upload(*stream, SampleUpload(3, request, 10)).message()), StartsWith("[LOCAL_REFERENCE]"));
 }
 
@@ -183,12 +184,12 @@ TEST_F(JobManagerTest, RefusesReadingsByName) {
   auto job = TestRegistration(1);
   MakeLocal(&job);
   auto stream = Open(job, 0), second = Open(job, 1);
-  ASSERT_TRUE(Upload(*stream, EmptySnapshot(1, manager_->DirectiveFor(stream->id)->snapshot(), 5)).ok());
-  const v1::Reading good = ReadingFor(2, manager_->DirectiveFor(stream->id)->sampling(), 10, 0.5);
+  ASSERT_TRUE(Upload(*stream, EmptySnapshot(1, manager_->sessions().DirectiveFor(stream->id)->snapshot(), 5)).ok());
+  const v1::Reading good = ReadingFor(2, manager_->sessions().DirectiveFor(stream->id)->sampling(), 10, 0.5);
   const auto why = [&](const Stream& from, auto change) {
     v1::Reading reading = good;
     change(reading);
-    return std::string(manager_->TakeReading(from.id, reading).message());
+    return std::string(manager_->uploads().TakeReading(from.id, reading).message());
   };
   EXPECT_THAT(why(*stream, [](auto& r) { r.set_plasticity(std::nan("")); }), StartsWith("[READING_NOT_FINITE]"));
   EXPECT_THAT(why(*stream, [](auto& r) { r.set_plasticity(-HUGE_VAL); }), StartsWith("[READING_NOT_FINITE]"));
@@ -210,7 +211,8 @@ TEST_F(JobManagerTest, RefusesReadingsByName) {
   EXPECT_EQ(why(*stream, [](auto& r) { r.set_step(20); }), "");
   job.set_generation(1);
   Open(job, 0, 2);
-  EXPECT_EQ(manager_->TakeReading(stream->id, good).code(), absl::StatusCode::kAborted) << "an older generation";
+  EXPECT_EQ(manager_->uploads().TakeReading(stream->id, good).code(), absl::StatusCode::kAborted)
+      << "an older generation";
 }
 
 TEST_F(JobManagerTest, AGenerationMayEvaluateElsewhereThanTheOneBefore) {
@@ -233,11 +235,12 @@ TEST_F(JobManagerTest, ScopePrefixDoesNotReachAcrossALocalReference) {
   MakeLocal(&job);
   *job.mutable_modules(2) = TestRegistration(1, 4).modules(2);
   auto stream = Open(job);
-  EXPECT_EQ(manager_->DirectiveFor(stream->id)->snapshot().module(), 0);
-  ASSERT_TRUE(manager_->SetFrozenPrefix(JobId(TestJobId(1)), 1, "", false).ok());
-  EXPECT_EQ(manager_->DirectiveFor(stream->id)->snapshot().first_module(), 1) << "a worker evaluates one module";
-  ASSERT_TRUE(manager_->SetFrozenPrefix(JobId(TestJobId(1)), 2, "", false).ok());
-  EXPECT_FALSE(manager_->DirectiveFor(stream->id)->has_snapshot());
+  EXPECT_EQ(manager_->sessions().DirectiveFor(stream->id)->snapshot().module(), 0);
+  ASSERT_TRUE(manager_->operators().SetFrozenPrefix(JobId(TestJobId(1)), 1, "", false).ok());
+  EXPECT_EQ(manager_->sessions().DirectiveFor(stream->id)->snapshot().first_module(), 1)
+      << "a worker evaluates one module";
+  ASSERT_TRUE(manager_->operators().SetFrozenPrefix(JobId(TestJobId(1)), 2, "", false).ok());
+  EXPECT_FALSE(manager_->sessions().DirectiveFor(stream->id)->has_snapshot());
   EXPECT_THAT(Summary(*stream).blocked(), AllOf(HasSubstr("module 0"), HasSubstr("[LOCAL_REFERENCE]")));
 }
 
@@ -291,17 +294,17 @@ TEST_F(JobManagerTest, AReadingThatIsNotFiniteDoesNotCount) {
 TEST_F(JobManagerTest, RefusesSamplesOfAnotherBatchSize) {
   auto stream = Open(TestRegistration(1));
   ASSERT_TRUE(Serve(*stream, 5).ok());
-  v1::SamplingRequest request = manager_->DirectiveFor(stream->id)->sampling();
+  v1::SamplingRequest request = manager_->sessions().DirectiveFor(stream->id)->sampling();
   request.set_batch_size(3);
   EXPECT_THAT(std::string(Upload(*stream, SampleUpload(9, request, 10)).message()), StartsWith("[BAD_SHAPE]"));
 }
 
 TEST_F(JobManagerTest, AnUploadIsJudgedAgainWhenItIsComplete) {
   const auto stream = Open(TestRegistration(1));
-  const auto snapshot = SnapshotUpload(1, manager_->DirectiveFor(stream->id)->snapshot(), 0, 0);
-  ASSERT_TRUE(manager_->CheckUpload(stream->id, snapshot.begin).ok());
-  ASSERT_TRUE(manager_->SetFrozenPrefix(JobId(TestJobId(1)), 1, "", /*force=*/true).ok());
-  const absl::Status late = manager_->FinishUpload(stream->id, snapshot.begin, TensorsOf(snapshot));
+  const auto snapshot = SnapshotUpload(1, manager_->sessions().DirectiveFor(stream->id)->snapshot(), 0, 0);
+  ASSERT_TRUE(manager_->uploads().Check(stream->id, snapshot.begin).ok());
+  ASSERT_TRUE(manager_->operators().SetFrozenPrefix(JobId(TestJobId(1)), 1, "", /*force=*/true).ok());
+  const absl::Status late = manager_->uploads().Finish(stream->id, snapshot.begin, TensorsOf(snapshot));
   EXPECT_THAT(std::string(late.message()), StartsWith("[STALE_REQUEST]"));
   EXPECT_EQ(manager_->View().jobs[0].totals.uploads_refused.at("STALE_REQUEST"), 1);
   EXPECT_EQ(manager_->View().jobs[0].totals.snapshots_received, 0);
@@ -312,7 +315,7 @@ TEST_F(JobManagerTest, ACompleteUploadMayNameNoModuleOfTheJob) {
   v1::UploadBegin begin;  // it has no bytes, so that it is complete as it begins
   begin.set_upload_id(1);
   begin.mutable_snapshot()->set_module(99);
-  EXPECT_THAT(std::string(manager_->FinishUpload(stream->id, begin, {}).message()), StartsWith("[UNKNOWN_MODULE]"));
+  EXPECT_THAT(std::string(manager_->uploads().Finish(stream->id, begin, {}).message()), StartsWith("[UNKNOWN_MODULE]"));
 }
 
 TEST_F(JobManagerTest, AsksForTheOutputItselfWhereItsNormIsTheMetric) {
@@ -321,7 +324,7 @@ TEST_F(JobManagerTest, AsksForTheOutputItselfWhereItsNormIsTheMetric) {
   *job.mutable_policy()->mutable_actnorm() = constants;
   auto stream = Open(job);
   ASSERT_TRUE(Serve(*stream, 5).ok());  // the snapshot
-  const v1::SamplingRequest request = manager_->DirectiveFor(stream->id)->sampling();
+  const v1::SamplingRequest request = manager_->sessions().DirectiveFor(stream->id)->sampling();
   EXPECT_EQ(request.metric(), v1::ACTIVATION_METRIC_NORM);
   EXPECT_THAT(std::string(Upload(*stream, SampleUpload(9, request, 10)).message()), StartsWith("[BAD_SHAPE]"))
       << "a Gram matrix";
@@ -332,23 +335,23 @@ TEST_F(JobManagerTest, AsksForTheOutputItselfWhereItsNormIsTheMetric) {
 
 TEST_F(JobManagerTest, AsksAgainForASnapshotThatWasRefused) {
   auto stream = Open(TestRegistration(1));
-  const v1::SnapshotRequest first = manager_->DirectiveFor(stream->id)->snapshot();
+  const v1::SnapshotRequest first = manager_->sessions().DirectiveFor(stream->id)->snapshot();
   TestUpload empty = SnapshotUpload(1, first, 0, 5);
   empty.begin.clear_tensors();
   EXPECT_THAT(std::string(Upload(*stream, empty).message()), StartsWith("[MISSING_WEIGHT]"));
-  EXPECT_FALSE(manager_->DirectiveFor(stream->id)->has_snapshot());
+  EXPECT_FALSE(manager_->sessions().DirectiveFor(stream->id)->has_snapshot());
   now_ += absl::Seconds(10);
   EXPECT_GT(Beat(*stream, 6).snapshot().version(), first.version());
 }
 
 TEST_F(JobManagerTest, PauseStopsDecidingAndResumeGoesOn) {
   auto stream = Open(TestRegistration(1));
-  ASSERT_TRUE(manager_->SetPaused(JobId(TestJobId(1)), true).ok());
+  ASSERT_TRUE(manager_->operators().SetPaused(JobId(TestJobId(1)), true).ok());
   for (int64_t step = 10; step < 500; step += 10) ASSERT_TRUE(Serve(*stream, step).ok());
   EXPECT_EQ(Summary(*stream).plan_id(), 0);
   EXPECT_GT(Summary(*stream).readings(), 20);
   EXPECT_TRUE(Summary(*stream).paused());
-  ASSERT_TRUE(manager_->SetPaused(JobId(TestJobId(1)), false).ok());
+  ASSERT_TRUE(manager_->operators().SetPaused(JobId(TestJobId(1)), false).ok());
   int64_t step = 500;
   script_ = [](const JobId&, int, int64_t s) -> absl::StatusOr<double> {
     return 0.001 + std::exp(-static_cast<double>(s - 500) / 20);
@@ -358,12 +361,12 @@ TEST_F(JobManagerTest, PauseStopsDecidingAndResumeGoesOn) {
 
 TEST_F(JobManagerTest, AnOperatorsPrefixIsAPlanOnce) {
   auto stream = Open(TestRegistration(1));
-  const auto plan = manager_->SetFrozenPrefix(JobId(TestJobId(1)), 1, "", false);
+  const auto plan = manager_->operators().SetFrozenPrefix(JobId(TestJobId(1)), 1, "", false);
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(*plan, PlanId(1));
   EXPECT_GT(stream->pushes, 0);
-  EXPECT_EQ(*manager_->SetFrozenPrefix(JobId(TestJobId(1)), 1, "", false), PlanId(1)) << "it is so already";
-  EXPECT_EQ(*manager_->SetFrozenPrefix(JobId(TestJobId(1)), 0, "", false), PlanId(2));
+  EXPECT_EQ(*manager_->operators().SetFrozenPrefix(JobId(TestJobId(1)), 1, "", false), PlanId(1)) << "it is so already";
+  EXPECT_EQ(*manager_->operators().SetFrozenPrefix(JobId(TestJobId(1)), 0, "", false), PlanId(2));
 }
 
 TEST_F(JobManagerTest, SummarisesWhatTheRanksHaveApplied) {
@@ -377,8 +380,8 @@ TEST_F(JobManagerTest, SummarisesWhatTheRanksHaveApplied) {
   EXPECT_EQ(summary.step(), 10);
   EXPECT_EQ(summary.connected_ranks(), 2);
   EXPECT_EQ(summary.phase(), v1::JOB_PHASE_RUNNING);
-  manager_->CloseSession(rank0->id);
-  manager_->CloseSession(rank1->id);
+  manager_->sessions().Close(rank0->id);
+  manager_->sessions().Close(rank1->id);
   EXPECT_EQ(Summary(*rank0).phase(), v1::JOB_PHASE_SILENT);
 }
 
@@ -389,8 +392,8 @@ TEST_F(JobManagerTest, OfFinishedJobsTheNewestAreKept) {
     auto stream = Open(TestRegistration(number));
     v1::Heartbeat finished;
     finished.set_finished(true);
-    ASSERT_TRUE(manager_->Heartbeat(stream->id, finished).ok());
-    manager_->CloseSession(stream->id);
+    ASSERT_TRUE(manager_->sessions().Heartbeat(stream->id, finished).ok());
+    manager_->sessions().Close(stream->id);
     now_ += absl::Seconds(1);
   }
   manager_->Maintain();
@@ -402,7 +405,7 @@ TEST_F(JobManagerTest, OfFinishedJobsTheNewestAreKept) {
 TEST_F(JobManagerTest, TheReferenceOfAJobThatIsGoneGoesToo) {
   auto stream = Open(TestRegistration(1));
   ASSERT_TRUE(Serve(*stream, 1).ok());
-  manager_->CloseSession(stream->id);
+  manager_->sessions().Close(stream->id);
   manager_->Maintain();
   EXPECT_TRUE(evaluator_->traits(JobId(TestJobId(1))).has_value());
   now_ += absl::Minutes(11);
@@ -410,7 +413,7 @@ TEST_F(JobManagerTest, TheReferenceOfAJobThatIsGoneGoesToo) {
   EXPECT_FALSE(evaluator_->traits(JobId(TestJobId(1))).has_value());
   EXPECT_EQ(Summary(*stream).job_id(), TestJobId(1)) << "the job itself stays";
   auto again = Open(TestRegistration(1));
-  EXPECT_TRUE(manager_->DirectiveFor(again->id)->has_snapshot());
+  EXPECT_TRUE(manager_->sessions().DirectiveFor(again->id)->has_snapshot());
 }
 
 TEST_F(JobManagerTest, ARestartMayHaveOtherSettings) {
@@ -427,7 +430,7 @@ TEST_F(JobManagerTest, ARestartMayHaveOtherSettings) {
   next.set_mode(v1::MODE_OBSERVE);
   for (const bool restarted : {false, true}) {
     if (restarted) Restart();
-    const auto response = manager_->RegisterJob(next);
+    const auto response = manager_->registrar().Register(next);
     ASSERT_TRUE(response.ok()) << response.status();
     EXPECT_TRUE(response->policy().has_none());
     EXPECT_EQ(Summary(TestJobId(1)).mode(), v1::MODE_OBSERVE);
@@ -435,7 +438,7 @@ TEST_F(JobManagerTest, ARestartMayHaveOtherSettings) {
   }
   next.set_generation(2);
   next.set_mode(v1::MODE_ACT);
-  ASSERT_TRUE(manager_->RegisterJob(next).ok());
+  ASSERT_TRUE(manager_->registrar().Register(next).ok());
   EXPECT_EQ(Summary(TestJobId(1)).mode(), v1::MODE_OBSERVE) << "perhaps an operator's";
 }
 
@@ -444,10 +447,10 @@ TEST_F(JobManagerTest, AChangeOfTheRateInAPauseIsToldAfterIt) {
   int64_t step = 0;
   TrainUntilPlan(*stream, &step, PlanId(1));
   TrainUntilPlan(*stream, &step, PlanId(2));
-  ASSERT_TRUE(manager_->SetPaused(JobId(TestJobId(1)), true).ok());
+  ASSERT_TRUE(manager_->operators().SetPaused(JobId(TestJobId(1)), true).ok());
   Beat(*stream, step + 10, 0.01, 2);
   EXPECT_EQ(Summary(*stream).plan_id(), 2);
-  ASSERT_TRUE(manager_->SetPaused(JobId(TestJobId(1)), false).ok());
+  ASSERT_TRUE(manager_->operators().SetPaused(JobId(TestJobId(1)), false).ok());
   Beat(*stream, step + 20, 0.01, 2);
   EXPECT_EQ(Summary(*stream).plan_id(), 3);
   EXPECT_EQ(Summary(*stream).decided_prefix(), 0);
@@ -456,11 +459,12 @@ TEST_F(JobManagerTest, AChangeOfTheRateInAPauseIsToldAfterIt) {
 TEST_F(JobManagerTest, RefusesStepsThatNoTrainingHas) {
   auto job = TestRegistration(1);
   job.set_step(kMaxSteps + 1);
-  EXPECT_THAT(std::string(manager_->RegisterJob(job).status().message()), StartsWith("[BAD_REGISTRATION]"));
+  EXPECT_THAT(std::string(manager_->registrar().Register(job).status().message()), StartsWith("[BAD_REGISTRATION]"));
   auto stream = Open(TestRegistration(1));
   v1::Heartbeat heartbeat;
   heartbeat.set_step(kMaxSteps + 1);
-  EXPECT_THAT(std::string(manager_->Heartbeat(stream->id, heartbeat).message()), StartsWith("[BAD_MESSAGE]"));
+  EXPECT_THAT(std::string(manager_->sessions().Heartbeat(stream->id, heartbeat).message()),
+              StartsWith("[BAD_MESSAGE]"));
 }
 
 TEST_F(JobManagerTest, ARestartFromBeforeItsDecisionFreezesForFineTuningAgain) {
@@ -473,7 +477,7 @@ TEST_F(JobManagerTest, ARestartFromBeforeItsDecisionFreezesForFineTuningAgain) {
   auto again = Open(job, 0, 2);
   Beat(*again, 0);
   EXPECT_EQ(Summary(*again).decided_prefix(), 1);
-  EXPECT_EQ(manager_->DirectiveFor(again->id)->plans_size(), 1);
+  EXPECT_EQ(manager_->sessions().DirectiveFor(again->id)->plans_size(), 1);
 }
 
 TEST_F(JobManagerTest, AFinishedJobIsLetGoAndKeptForAWhile) {
@@ -481,14 +485,14 @@ TEST_F(JobManagerTest, AFinishedJobIsLetGoAndKeptForAWhile) {
   v1::Heartbeat heartbeat;
   heartbeat.set_step(90);
   heartbeat.set_finished(true);
-  ASSERT_TRUE(manager_->Heartbeat(stream->id, heartbeat).ok());
-  ASSERT_TRUE(manager_->Heartbeat(stream->id, heartbeat).ok());
+  ASSERT_TRUE(manager_->sessions().Heartbeat(stream->id, heartbeat).ok());
+  ASSERT_TRUE(manager_->sessions().Heartbeat(stream->id, heartbeat).ok());
   EXPECT_EQ(Summary(*stream).phase(), v1::JOB_PHASE_FINISHED);
   EXPECT_FALSE(evaluator_->traits(JobId(TestJobId(1))).has_value());
-  EXPECT_FALSE(manager_->DirectiveFor(stream->id)->has_snapshot());
-  EXPECT_THAT(std::string(manager_->SetFrozenPrefix(JobId(TestJobId(1)), 1, "", false).status().message()),
+  EXPECT_FALSE(manager_->sessions().DirectiveFor(stream->id)->has_snapshot());
+  EXPECT_THAT(std::string(manager_->operators().SetFrozenPrefix(JobId(TestJobId(1)), 1, "", false).status().message()),
               StartsWith("[JOB_FINISHED]"));
-  manager_->CloseSession(stream->id);
+  manager_->sessions().Close(stream->id);
   now_ += absl::Hours(24 * 29);
   manager_->Maintain();
   Restart();
@@ -505,7 +509,7 @@ TEST_F(JobManagerTest, ASilentJobIsForgottenAfterItsRetentionOnly) {
   now_ += absl::Hours(24 * 100);
   manager_->Maintain();
   EXPECT_EQ(Summary(*stream).job_id(), TestJobId(1)) << "its stream is open";
-  manager_->CloseSession(stream->id);
+  manager_->sessions().Close(stream->id);
   manager_->Maintain();
   EXPECT_EQ(Summary(*stream).job_id(), TestJobId(1));
   now_ += absl::Hours(24 * 8);
@@ -550,8 +554,8 @@ TEST_F(JobManagerTest, RecoversEveryJobExactly) {
   auto stream = Open(TestRegistration(1));
   int64_t step = 0;
   TrainUntilPlan(*stream, &step, PlanId(1));
-  ASSERT_TRUE(manager_->SetPaused(JobId(TestJobId(1)), true).ok());
-  ASSERT_TRUE(manager_->SetMode(JobId(TestJobId(1)), v1::MODE_OBSERVE).ok());
+  ASSERT_TRUE(manager_->operators().SetPaused(JobId(TestJobId(1)), true).ok());
+  ASSERT_TRUE(manager_->operators().SetMode(JobId(TestJobId(1)), v1::MODE_OBSERVE).ok());
   Beat(*stream, step + 3, 0.05);
   const std::string before = manager_->DebugString(JobId(TestJobId(1)));
   const auto totals = manager_->View().jobs[0].totals;
@@ -568,16 +572,18 @@ TEST_F(JobManagerTest, ChangesNothingThatTheJournalDidNotTake) {
   const JobId id(TestJobId(1));
   const std::string before = manager_->DebugString(id);
   disk_.failing = true;
-  EXPECT_THAT(std::string(manager_->SetFrozenPrefix(id, 2, "", false).status().message()), StartsWith("[JOURNAL]"));
-  EXPECT_THAT(std::string(manager_->SetPaused(id, true).message()), StartsWith("[JOURNAL]"));
-  EXPECT_THAT(std::string(manager_->SetMode(id, v1::MODE_OBSERVE).message()), StartsWith("[JOURNAL]"));
-  EXPECT_THAT(std::string(manager_->RegisterJob(TestRegistration(2)).status().message()), StartsWith("[JOURNAL]"));
+  EXPECT_THAT(std::string(manager_->operators().SetFrozenPrefix(id, 2, "", false).status().message()),
+              StartsWith("[JOURNAL]"));
+  EXPECT_THAT(std::string(manager_->operators().SetPaused(id, true).message()), StartsWith("[JOURNAL]"));
+  EXPECT_THAT(std::string(manager_->operators().SetMode(id, v1::MODE_OBSERVE).message()), StartsWith("[JOURNAL]"));
+  EXPECT_THAT(std::string(manager_->registrar().Register(TestRegistration(2)).status().message()),
+              StartsWith("[JOURNAL]"));
   Beat(*stream, step + 1, 0.01);  // the drop that unfreezes all
   EXPECT_EQ(manager_->DebugString(id), before);
   EXPECT_GT(manager_->View().journal_errors, 0);
   disk_.failing = false;
   EXPECT_EQ(Beat(*stream, step + 2, 0.01).plans_size(), 2) << "the drop is not lost";
-  EXPECT_TRUE(manager_->RegisterJob(TestRegistration(2)).ok());
+  EXPECT_TRUE(manager_->registrar().Register(TestRegistration(2)).ok());
   const std::string after = manager_->DebugString(id);
   Restart();
   EXPECT_EQ(manager_->DebugString(id), after);
@@ -590,7 +596,7 @@ TEST_F(JobManagerTest, StopClosesEverySessionAndTheEvaluator) {
   ASSERT_TRUE(stream->closed.has_value());
   EXPECT_EQ(stream->closed->code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(evaluator_->stopped());
-  EXPECT_EQ(manager_->RegisterJob(TestRegistration(2)).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(manager_->registrar().Register(TestRegistration(2)).status().code(), absl::StatusCode::kUnavailable);
 }
 
 TEST_F(JobManagerTest, WorkersThatKnowMoreThanTheJournalAreBelieved) {
@@ -599,7 +605,7 @@ TEST_F(JobManagerTest, WorkersThatKnowMoreThanTheJournalAreBelieved) {
   job.set_applied_plan(5);
   job.set_frozen_prefix(2);
   job.set_step(300);
-  const auto response = manager_->RegisterJob(job);
+  const auto response = manager_->registrar().Register(job);
   ASSERT_TRUE(response.ok());
   EXPECT_EQ(response->plan_id(), 5);
   EXPECT_EQ(response->frozen_prefix(), 2);

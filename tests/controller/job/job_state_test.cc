@@ -86,7 +86,7 @@ TEST(JobState, MakesPlansOfThePolicysDecisions) {
   EXPECT_EQ(job.state.planned_prefix(), 2);
   ASSERT_EQ(job.state.PlansAbove(PlanId(0), 64).size(), 2u);
   ASSERT_EQ(job.state.PlansAbove(PlanId(1), 64).size(), 1u);
-  EXPECT_EQ(job.state.PlansAbove(PlanId(1), 64)[0].id, PlanId(2));
+  EXPECT_EQ(job.state.PlansAbove(PlanId(1), 64)[0].plan_id(), 2);
   EXPECT_EQ(job.state.PlansAbove(PlanId(0), 1).size(), 1u);
   EXPECT_TRUE(job.state.PlansAbove(PlanId(7), 64).empty());
   EXPECT_EQ(job.Replayed(), job.state.DebugString());
@@ -189,7 +189,7 @@ TEST(JobState, ARestartForgetsWhatWasObservedAfterItsCheckpoint) {
   EXPECT_EQ(job.state.policy().status().modules[0].slope, fresh.state.policy().status().modules[0].slope);
   EXPECT_EQ(job.state.policy().status().modules[0].readings, 4);
   job.ReadUntilDecided();
-  EXPECT_EQ(job.state.PlansAbove(PlanId(0), 64)[0].generation, Generation(1));
+  EXPECT_EQ(job.state.PlansAbove(PlanId(0), 64)[0].generation(), 1);
   EXPECT_EQ(job.Replayed(), job.state.DebugString());
 }
 

@@ -65,7 +65,7 @@ class Fuzzer {
     if (job % 4 == 1 || job % 4 == 3) registration.set_total_steps(600);
     if (random_() % 8 == 0) registration.set_generation(static_cast<int64_t>(random_() % 3));
     if (random_() % 4 == 0) Mutate(&registration);
-    ++outcomes[CodeOf(manager_->RegisterJob(registration).status())];
+    ++outcomes[CodeOf(manager_->registrar().Register(registration).status())];
 
     UploadLimits limits;
     limits.max_upload_bytes = 1 << 16;
@@ -108,7 +108,7 @@ class Fuzzer {
 
   std::vector<v1::WorkerMessage> NextMessages(const RankSession& session) {
     std::vector<v1::WorkerMessage> messages(1);
-    const auto directive = manager_->DirectiveFor(session.id());
+    const auto directive = manager_->sessions().DirectiveFor(session.id());
     step_ += static_cast<int64_t>(random_() % 20);
     if (directive && directive->has_gradients() && random_() % 4 != 0) {
       *messages[0].mutable_gradients() = Gradients(directive->gradients());

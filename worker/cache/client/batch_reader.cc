@@ -150,7 +150,7 @@ class BatchReader::Impl {
 
  private:
   using Shared = std::shared_ptr<Reading>;
-  // What the reading thread does next: it begins to read `next`, if there is one, and finishes what it has started.
+  // The next work of the reading thread: it begins to read `next`, if there is one, and finishes what it has started.
   struct Turn {
     bool rest = false;  // instead, it lets go of its spare buffers
     Shared next;

@@ -65,14 +65,15 @@ class BatchReader {
 
   // Reads from this prefix from now on, and forgets what was read ahead.
   void Use(const Fingerprint& prefix);
-  // Entries of the prefix are up to so long: longer ones are not found. Nobody needs to say so once one is in the cache.
+  // Entries of the prefix are up to so long: longer ones are not found. Nobody needs to say so once one is in the
+  // cache.
   void ExpectSize(size_t entry_bytes);
 
   // Hints that these batches are asked for next, in this order. Batches that are not among them are forgotten.
   void Expect(const std::vector<std::vector<uint64_t>>& batches);
 
-  // Returns the batch at hand: it was read ahead if it was expected, else it is read now. Waits no longer than `patience`;
-  // samples that are not there by then are late. `input_hashes` are compared with those of the entries.
+  // Returns the batch at hand: it was read ahead if it was expected, else it is read now. Waits no longer than
+  // `patience`; samples that are not there by then are late. `input_hashes` are compared with those of the entries.
   CachedBatch Take(std::span<const uint64_t> samples, std::span<const uint64_t> input_hashes, absl::Duration patience);
 
   // Lets go of what was read ahead and of the memory that it took, as nothing is read for a while.

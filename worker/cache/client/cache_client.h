@@ -22,8 +22,8 @@ struct PendingLookup;
 
 // Is a training process's line to the egeria-cache of its node.
 //
-// Nothing here fails: without a daemon, or with one that is slow or has ended, every lookup is a miss and every offer
-// is dropped, and a thread of the client's own attaches anew when the daemon is back. What a lookup finds has been
+// Nothing here fails. Without a daemon, or with one that is slow or has ended, every lookup is a miss and every offer
+// is dropped. A thread of the client's own attaches anew when the daemon is back. An entry that a lookup finds has been
 // checked against its key and its checksum.
 //
 // Lookups are for one thread, and all else for one, which may be another; the client's own threads attach and write. In
@@ -56,8 +56,9 @@ class CacheClient {
     int64_t stored = 0;
     int64_t refused = 0;  // over quota, no space, or the store failed
 
-    // These are about the newest prefix, where the format is not exact: what its entries would take, and what they do;
-    // and by how much its values were rounded, as root mean square and at most, both over the values' root mean square.
+    // These are about the newest prefix, where the format is not exact: the bytes that its entries would take in the
+    // exact format, and those that they take. The root mean square of the rounding and the largest one follow, both
+    // divided by the values' root mean square.
     int64_t exact_bytes = 0;
     int64_t format_bytes = 0;
     double rounding = 0;

@@ -13,11 +13,12 @@ namespace egeria::cache {
 // longer than the time that it takes, both as measured.
 //
 // The first passes go through the cache so that there is something to measure; in the first epoch, in which it fills, a
-// fetch counts only where no sample was missing. From then on it is used while a fetch takes less than the forward pass
-// of the frozen layers (kSwitchOn of it, to be switched on), and so do, on average, the last kRemembered passes that
-// asked, those that had to compute in the end among them. It is left off where that is not so, to be tried again after
-// kFirstRest passes, and after twice as many each time. It is off as well where three epochs have brought no skipped
-// pass: the first epoch stores, and the last batches of a short one may be asked for before they are written.
+// fetch counts only where no sample was missing. From then on it is used while two conditions hold. A fetch takes less
+// than the forward pass of the frozen layers, or less than kSwitchOn of it where the cache is off. The last kRemembered
+// passes that asked, with those that had to compute in the end, take less on average, too. Otherwise it is left off, to
+// be tried again after kFirstRest passes, and after twice as many each time. It is off as well where three epochs have
+// brought no skipped pass: the first epoch stores, and the last batches of a short one may be asked for before they are
+// written.
 //
 // A sample's activation is the same in two epochs only if its input is. So nothing is done before SamplesRepeat(true).
 //
@@ -99,7 +100,7 @@ class CostModel {
   Recent forward_;
   Recent fetch_;
   Recent fill_;
-  Recent asked_;  // what passes took from asking to having the result, since it is on
+  Recent asked_;  // seconds from asking to having the result, since the cache is on
   int64_t passes_ = 0;
   int64_t resume_at_ = 0;
   int64_t rest_ = kFirstRest;

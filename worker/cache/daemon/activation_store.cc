@@ -26,23 +26,23 @@
 namespace egeria::cache {
 namespace {
 
-// Keys of a column family: a kind and the sample, big-endian. Lengths stay in the sorted files, so that the index is
+// A key of a column family is a kind and the sample, big-endian. Lengths stay in the sorted files, so that the index is
 // read at the start without the entries, which lie in blob files.
 constexpr char kEntry = 'e';
 constexpr char kLength = 'l';
 constexpr size_t kKeyLength = 1 + sizeof(uint64_t);
 constexpr size_t kUuidLength = 36;
-// An entry costs so much on disk beside its own bytes.
+// An entry costs this much on disk beside its own bytes.
 constexpr int64_t kOverhead = 128;
-// RocksDB's own files take so much at most; of a small quota they may take a part.
+// RocksDB's own files take this much at most, and a sixteenth of a quota that is small.
 constexpr int64_t kOwnFiles = int64_t{1} << 20;
 // The file system's free space is looked at anew after this much has been written.
 constexpr int64_t kLookEvery = int64_t{64} << 20;
-// A new column family needs so much room: far more than what is written for it.
+// A new column family needs this much room, which is far more than is written for it.
 constexpr int64_t kRoomForFamily = int64_t{1} << 20;
 constexpr int64_t kRecoverEveryMilliseconds = 1'000;
 
-// RocksDB's own files need so much room: some builds of it end the process where there is none.
+// RocksDB's own files need this much room: some builds of RocksDB end the process where there is none.
 constexpr int64_t kRoomToOpen = int64_t{8} << 20;
 
 constexpr rlim_t kMinOpenFiles = 64;
@@ -62,7 +62,7 @@ int MostOpenFiles() {
   return static_cast<int>(std::clamp<rlim_t>(descriptors.rlim_cur / 2, kMinOpenFiles, kMaxOpenFiles));
 }
 
-// Whether the status says that files are not what was written, and not that the system could not read them.
+// Whether the status says that files are damaged, and not that the system could not read them.
 bool IsDamage(const rocksdb::Status& status) {
   return status.IsCorruption() || status.IsInvalidArgument() || status.IsNotSupported() || status.IsPathNotFound();
 }
@@ -96,7 +96,7 @@ rocksdb::ColumnFamilyOptions FamilyOptions(const ActivationStore::Options& optio
   family.enable_blob_files = true;
   family.min_blob_size = 512;  // lengths are smaller
   family.blob_file_size = uint64_t{256} << 20;
-  // There is no garbage, since nothing is written twice; it would copy the oldest entries time and again.
+  // There is no garbage, since nothing is written twice; the collection would copy the oldest entries time and again.
   family.enable_blob_garbage_collection = false;
   family.compression = rocksdb::kNoCompression;
   family.write_buffer_size = options.write_buffer_bytes;
@@ -111,7 +111,7 @@ rocksdb::Options DatabaseOptions(const ActivationStore::Options& options, rocksd
   database.db_write_buffer_size = 2 * options.write_buffer_bytes;
   database.max_background_jobs = 2;
   database.max_open_files = MostOpenFiles();
-  // The disk holds what is written and no more, so that it stays under the quota.
+  // Files take no more of the disk than is written, so that the store stays under the quota.
   database.allow_fallocate = false;
   database.keep_log_file_num = 2;
   database.max_log_file_size = 128 << 10;
@@ -127,8 +127,8 @@ std::shared_ptr<rocksdb::ColumnFamilyHandle> Owned(rocksdb::DB* db, rocksdb::Col
 rocksdb::WriteOptions EntryWrites() {
   rocksdb::WriteOptions writing;
   writing.disableWAL = true;
-  writing.no_slowdown = true;  // rather not kept than waited for
-  // A prefix may be dropped meanwhile. Without this RocksDB takes that for a fault, and writes no more.
+  writing.no_slowdown = true;  // an entry is lost rather than waited for
+  // A prefix may be dropped meanwhile. Without this option RocksDB takes that for a fault and writes no more.
   writing.ignore_missing_column_families = true;
   return writing;
 }
@@ -157,7 +157,7 @@ ActivationStore::~ActivationStore() {
     namespaces_.clear();
   }
   default_family_.reset();
-  if (db_ != nullptr) db_->Close();  // writes what is in memory
+  if (db_ != nullptr) db_->Close();  // writes the entries that are in memory
 }
 
 absl::Status ActivationStore::OpenFiles() {
@@ -180,7 +180,7 @@ absl::Status ActivationStore::OpenFiles() {
     }
     if (!IsDamage(opened)) return UnusableFolder(options_.folder, opened.ToString());
     LogWarning("the cache in ", options_.folder, " cannot be read and is begun anew: ", opened.ToString());
-    rocksdb::DestroyDB(options_.folder, options);  // removes files of a RocksDB only
+    rocksdb::DestroyDB(options_.folder, options);  // it removes only files of a RocksDB
   }
   if (!opened.ok()) return UnusableFolder(options_.folder, opened.ToString());
   db_.reset(db);
@@ -214,7 +214,7 @@ bool ActivationStore::ReadIndex(const std::string& family_name, std::shared_ptr<
       family.bytes += length + kOverhead;
     }
     good = entry->status().ok();
-    // Entries that were discarded have left their bytes there.
+    // Entries that were discarded have left their bytes in the blob files.
     uint64_t blobs = 0;
     if (db_->GetIntProperty(family.handle.get(), rocksdb::DB::Properties::kTotalBlobFileSize, &blobs)) {
       family.bytes = std::max(family.bytes, static_cast<int64_t>(blobs));
@@ -242,7 +242,7 @@ int64_t ActivationStore::Attach(const JobId& name, int64_t quota_bytes) {
     ++space.attached;
     space.last_used = ++uses_;
     space.quota_bytes = granted;
-    while (space.bytes > granted && EvictPrefix(&space, nullptr)) {  // it was more before
+    while (space.bytes > granted && EvictPrefix(&space, nullptr)) {  // its quota was larger before
     }
   }
   DropRemoved();
@@ -336,13 +336,13 @@ size_t ActivationStore::Get(const JobId& name, const Fingerprint& prefix, uint64
     Remember(name, prefix, sample, target.place());
     return length;
   }
-  if (read.ok()) {                               // it is not in a file yet, or too small for one of blobs
+  if (read.ok()) {                               // it is not in a file yet, or too small for a blob file
     if (entry.size() > memory.size()) return 0;  // written anew meanwhile
     std::memcpy(memory.data(), entry.data(), entry.size());
     return entry.size();
   }
   if (IsDamage(read)) ForgetUnreadable(name, prefix, sample);
-  if (!read.IsNotFound()) CountFailure("read", read.ToString());  // one that is just being written is not found
+  if (!read.IsNotFound()) CountFailure("read", read.ToString());  // an entry that is just being written is not found
   return 0;
 }
 
@@ -359,7 +359,8 @@ void ActivationStore::Discard(const JobId& name, const Fingerprint& prefix, uint
   batch.Delete(handle.get(), Key(kLength, sample));
   const rocksdb::Status written = db_->Write(EntryWrites(), &batch);
   if (!written.ok() && !written.IsIncomplete()) CountFailure("write", written.ToString());
-  // This comes last: a client that is told that the entry is not there writes it anew, after the deletion.
+  // This comes last: a client that learns that the entry is not there writes it anew, and that must follow the
+  // deletion.
   ForgetUnreadable(name, prefix, sample);
 }
 
@@ -402,7 +403,7 @@ ActivationStore::Outcome ActivationStore::MakeFamily(const JobId& name, const Fi
     const MutexLock lock(&mutex_);
     if (FindFamily(name, prefix) != nullptr) return Outcome::kStored;
   }
-  DropRemoved();  // one of that name among them
+  DropRemoved();  // a family of this name may be among them
   if (FreeBytes(options_.folder) < kRoomForFamily) return Outcome::kNoSpace;
   rocksdb::ColumnFamilyHandle* made = nullptr;
   const rocksdb::Status status = db_->CreateColumnFamily(FamilyOptions(options_), FamilyName(name, prefix), &made);
@@ -493,7 +494,7 @@ void ActivationStore::DropRemoved() {
     CountFailure("drop a column family", dropped.ToString());
     failed_ = true;
     const MutexLock lock(&mutex_);
-    removed_.push_back(handle);  // with what is removed next
+    removed_.push_back(handle);  // to be tried again
   }
 }
 
@@ -529,7 +530,7 @@ bool ActivationStore::DiskHasRoom(const JobId& name, const Fingerprint& prefix, 
   }
   if (free_bytes_seen_ - bytes < options_.free_bytes) {
     written_since_look_ = -1;  // look again next time
-    // To drop something, RocksDB has to write a little: on a disk without any room it would wait.
+    // RocksDB has to write a little when it drops something, and would wait on a disk without any room.
     if (free_bytes_seen_ >= kRoomForFamily && !EvictPrefix(&namespaces_.at(name), &prefix)) EvictIdleNamespace(&name);
     if (!std::exchange(disk_was_full_, true)) {
       LogWarning("the cache keeps nothing new while the disk of ", options_.folder, " has less than ",
@@ -548,7 +549,7 @@ void ActivationStore::CountFailure(const char* what, const std::string& why) {
   if ((count & (count - 1)) == 0) LogWarning("the cache could not ", what, " (failure ", count, "): ", why);
 }
 
-// After some faults RocksDB refuses all writes until it is told that things may have changed.
+// Tells RocksDB to go on: after some faults it refuses all writes until it is told so.
 void ActivationStore::Recover() {
   const int64_t now = absl::ToUnixMillis(absl::Now());
   int64_t last = recovered_at_.load();

@@ -39,7 +39,7 @@ config::OptionSet CacheOptionSet(CacheOptions* options) {
       .Add("ready_fd", &options->ready_fd, "descriptor that is told when the cache can be used, or why not; -1: none")
       .Add("until_unused", &options->until_unused,
            "end when no egeria-run uses the folder and no training process is attached");
-  // These variables are for the training processes, in the same environment.
+  // These variables of the environment are meant for the training processes.
   set.LeaveToOthers("EGERIA_CACHE_USE").LeaveToOthers("EGERIA_CACHE_FORMAT").LeaveToOthers("EGERIA_CACHE_JOB_QUOTA");
   set.AddCheck([options]() -> absl::Status {
     if (options->soft_quota.value <= options->quota.value) return absl::OkStatus();

@@ -12,7 +12,7 @@
 
 namespace egeria::cache {
 
-// Everything that can be set of egeria-cache. deploy/egeria-cache.yaml documents each option.
+// The options of egeria-cache. deploy/egeria-cache.yaml documents each option.
 struct CacheOptions {
   std::string listen;  // empty: unix:<folder>/cache.sock
   std::string folder;
@@ -27,10 +27,10 @@ struct CacheOptions {
   bool until_unused = false;
 };
 
-// The options of `options` by name, for Load(). `options` must outlive the set.
+// The fields of `options` by name, for Load(). `options` must outlive the set.
 config::OptionSet CacheOptionSet(CacheOptions* options);
 
-// The address that the options say, the default filled in. Errors: those of rpc::ParseAddress.
+// The address of the options, or the default where they have none. Errors: those of rpc::ParseAddress.
 absl::StatusOr<rpc::Address> ListenAddress(const CacheOptions& options);
 
 ActivationStore::Options StoreOptions(const CacheOptions& options);

@@ -25,7 +25,7 @@ absl::StatusOr<std::unique_ptr<CacheServer>> CacheServer::Start(const rpc::Addre
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   rpc::ConfigureServer(&builder);
-  // Several ranks ask at once, each with two calls; beyond these gRPC makes a thread for a call and ends it after.
+  // Several ranks ask at once, each with two calls. For more calls gRPC makes a thread each, and ends it afterwards.
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 2);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 8);
   int port = 0;

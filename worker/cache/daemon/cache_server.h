@@ -17,13 +17,13 @@ namespace egeria::cache {
 // Thread-compatible. Stop() is idempotent; the destructor calls it.
 class CacheServer {
  public:
-  // Errors: INVALID_ARGUMENT an address that is no Unix socket; those of ActivationStore::Open and
-  // rpc::CheckUnixPath.
+  // Errors: INVALID_ARGUMENT an address that is no Unix socket; those of ActivationStore::Open() and
+  // rpc::CheckUnixPath().
   static absl::StatusOr<std::unique_ptr<CacheServer>> Start(const rpc::Address& listen,
                                                             const ActivationStore::Options& options);
   ~CacheServer() { Stop(); }
 
-  // Ends all sessions and calls, at the latest after `grace`, and closes the store.
+  // Ends all sessions and calls, after `grace` at the latest, and closes the store.
   void Stop(absl::Duration grace = absl::Seconds(1));
 
   const ActivationStore& store() const { return *store_; }

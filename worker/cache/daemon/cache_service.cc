@@ -18,9 +18,9 @@ namespace {
 
 constexpr int kMaxSamples = 65'536;
 constexpr size_t kChunk = size_t{1} << 20;  // bytes in a message
-// A message tells of so many bytes of entries in shared memory: it costs as much as reading some hundred KiB.
+// One message reports this many bytes of entries in shared memory, since it costs as much as reading some hundred KiB.
 constexpr int64_t kToldAtOnce = int64_t{4} << 20;
-// One call streams no more bytes than this; they are held in memory.
+// One call streams no more bytes than this, since they are held in memory.
 constexpr uint64_t kMaxStreamed = uint64_t{256} << 20;
 
 template <typename... Args>
@@ -35,7 +35,7 @@ absl::StatusOr<Fingerprint> FingerprintOf(const std::string& bytes) {
   return prefix;
 }
 
-// Checks where the entries of a call lie: `count` slots of up to `stride` bytes from `offset` on.
+// Checks the place of a call's entries: `count` slots of up to `stride` bytes from `offset` on.
 absl::Status CheckSlots(int64_t offset, int64_t stride, int count, size_t memory) {
   if (count > kMaxSamples) return BadMessage("more than ", kMaxSamples, " samples");
   if (offset < 0 || stride < 0 || static_cast<uint64_t>(offset) > memory) return BadMessage("an offset of ", offset);
@@ -191,7 +191,7 @@ grpc::Status CacheService::GetShared(const Session& session, const Fingerprint& 
     return true;
   };
 
-  // The client is told in steps of what is there, from the first entry on.
+  // The client learns in steps which entries are there, from the first one on.
   int told = 0;
   bool good = true;
   int64_t hits = 0;
@@ -216,7 +216,7 @@ grpc::Status CacheService::GetShared(const Session& session, const Fingerprint& 
       if (std::this_thread::get_id() == teller) tell(kToldAtOnce, {});
     }
   });
-  tell(0, grpc::WriteOptions().set_last_message());  // sent with the status, in one go
+  tell(0, grpc::WriteOptions().set_last_message());  // goes together with the status
   CountReads(hits, count, bytes);
   return good ? grpc::Status::OK : grpc::Status::CANCELLED;
 }

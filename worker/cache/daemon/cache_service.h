@@ -17,7 +17,7 @@
 
 namespace egeria::cache {
 
-// The service of egeria-cache, as proto/egeria/v1/cache.proto describes it. Thread-safe; a session that ends while it
+// The service of egeria-cache, which proto/egeria/v1/cache.proto describes. Thread-safe. A session that ends while it
 // is used stays until its calls have ended.
 class CacheService final : public v1::Cache::Service {
  public:

@@ -1,8 +1,8 @@
-// egeria-cache: keeps activations for the training processes of its node until it is told to stop, or with until_unused
+// egeria-cache keeps activations for the training processes of its node until it is told to stop, or with until_unused
 // until nobody needs it.
 //
-// Exit status: 0 after SIGTERM or SIGINT, and when it is not needed any more; 1 where it cannot run; 2 for options that
-// are wrong.
+// Its exit status is 0 after SIGTERM or SIGINT and when it is not needed any more, 1 where it cannot run, and 2 for
+// wrong options.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -51,7 +51,7 @@ void AllowDescriptors() {
   setrlimit(RLIMIT_NOFILE, &descriptors);
 }
 
-// Returns when it is time to end. The lock keeps those who would use the folder waiting until it is free.
+// Returns when it is time to end. The lock that it returns keeps processes that want the folder waiting meanwhile.
 std::optional<FileLock> WaitForEnd(const CacheOptions& options, const CacheService& service, const sigset_t& signals) {
   for (;;) {
     const int received =
@@ -72,7 +72,7 @@ std::optional<FileLock> WaitForEnd(const CacheOptions& options, const CacheServi
 absl::Status Run(const CacheOptions& options) {
   const sigset_t signals = BlockSignals();
   AllowDescriptors();
-  std::optional<FileLock> unused;  // first, since it is to be held until the store has been closed
+  std::optional<FileLock> unused;  // comes first, so that it is held until the store has been closed
   EGERIA_ASSIGN_OR_RETURN(const rpc::Address address, ListenAddress(options));
   EGERIA_ASSIGN_OR_RETURN(auto server, CacheServer::Start(address, StoreOptions(options)));
   EGERIA_ASSIGN_OR_RETURN(auto metrics, metrics::MetricsEndpoint::Start(options.metrics_listen,
@@ -85,7 +85,7 @@ absl::Status Run(const CacheOptions& options) {
   if (std::optional<FileLock> lock = WaitForEnd(options, server->service(), signals)) unused.emplace(*std::move(lock));
   NotifyServiceManager("STOPPING=1");
   metrics->Stop();
-  // A call may wait for the disk, and the server waits for its calls.
+  // A call may wait for the disk, and the server would wait for that call.
   std::atomic<bool> stopped{false};
   std::thread stopping = StartThread("cache-stop", [&] {
     server->Stop();

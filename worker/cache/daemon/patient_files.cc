@@ -46,7 +46,7 @@ IOStatus PatientFiles::NewWritableFile(const std::string& name, const rocksdb::F
 
 IOStatus PatientFiles::Append(rocksdb::FSWritableFile* file, const rocksdb::Slice& data, uint64_t offset,
                               const rocksdb::IOOptions& options, rocksdb::IODebugContext* context) {
-  // At an offset, since a write that fails may have written a part.
+  // The write has an offset, since one that fails may have written a part.
   IOStatus status = file->PositionedAppend(data, offset, options, context);
   if (status.ok()) return status;
   ++waiting_;

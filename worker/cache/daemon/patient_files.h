@@ -8,12 +8,12 @@
 
 namespace egeria::cache {
 
-// The operating system's files, as RocksDB sees them, but for one thing: where the disk cannot take what is appended to
-// a file, the thread that writes it waits until it can.
+// The operating system's files for RocksDB, with one difference: where the disk cannot take the bytes that are appended
+// to a file, the thread that writes them waits until it can.
 //
-// RocksDB cannot do that itself: after a failed write it refuses all others until it is told to go on, and in builds
-// with assertions, such as Debian's, it ends the process. A write that waits looks to it like a slow disk: it refuses
-// new entries while its buffers are full, and serves what it has. Thread-safe.
+// RocksDB cannot do that itself. After a failed write it refuses all others until it is told to go on, and in builds
+// with assertions, such as Debian's, it ends the process. A write that waits looks like a slow disk to RocksDB: it
+// refuses new entries while its buffers are full, and serves those that it has. Thread-safe.
 class PatientFiles final : public rocksdb::FileSystemWrapper {
  public:
   explicit PatientFiles(const std::shared_ptr<rocksdb::FileSystem>& files) : FileSystemWrapper(files) {}
@@ -26,7 +26,7 @@ class PatientFiles final : public rocksdb::FileSystemWrapper {
   // Whether a write waits for the disk now.
   bool is_waiting() const { return waiting_ > 0; }
 
-  // For the writing threads: appends at `offset`, however long it takes.
+  // Appends at `offset`, however long that takes. The writing threads call it.
   rocksdb::IOStatus Append(rocksdb::FSWritableFile* file, const rocksdb::Slice& data, uint64_t offset,
                            const rocksdb::IOOptions& options, rocksdb::IODebugContext* context);
 

@@ -49,7 +49,7 @@ void ReadHelpers::HelpUntilStopped() {
   while (Job* const job = Join()) {
     job->body();
     const MutexLock lock(&mutex_);
-    // What there was to share is done or taken.
+    // All work that could be shared is done or taken.
     std::erase(jobs_, job);
     if (--job->helping == 0) changed_.NotifyAll();
   }

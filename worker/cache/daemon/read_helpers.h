@@ -11,17 +11,17 @@
 
 namespace egeria::cache {
 
-// A few threads that help the calls of a daemon with what can be done by several at once. Thread-safe. Must outlive the
+// A few threads that help the calls of a daemon with work that several can do at once. Thread-safe. It must outlive the
 // calls of Run().
 class ReadHelpers {
  public:
-  // Half as many as the machine has processors, from one to kMaxThreads.
+  // Starts half as many threads as the machine has processors, at least one and at most kMaxThreads.
   ReadHelpers();
   explicit ReadHelpers(int threads);
   ~ReadHelpers();
 
-  // Calls `body` on this thread, and at the same time on each helper that is idle before this one is done; returns
-  // when all have returned.
+  // Calls `body` on this thread, and at the same time on each helper that is idle before this thread is done. Returns
+  // when all calls have returned.
   void Run(absl::FunctionRef<void()> body);
 
  private:
@@ -35,14 +35,15 @@ class ReadHelpers {
   };
 
   void HelpUntilStopped() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Waits for a job that wants more helpers, and counts this thread among them. Null once the helpers are to stop.
+  // Waits for a job that wants more helpers, and counts this thread among them. Returns null once the helpers are to
+  // stop.
   Job* Join() ABSL_LOCKS_EXCLUDED(mutex_);
 
   std::vector<std::thread> threads_;  // constant after construction
 
   Mutex mutex_;
   CondVar changed_;
-  std::deque<Job*> jobs_ ABSL_GUARDED_BY(mutex_);  // those that want more helpers
+  std::deque<Job*> jobs_ ABSL_GUARDED_BY(mutex_);  // the jobs that want more helpers
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -35,7 +35,7 @@ ReadTarget::ReadTarget(std::span<std::byte> memory) : memory_(memory) {
 
 ReadTarget::~ReadTarget() { current_target = nullptr; }
 
-// RocksDB gives up a read that fails, and nothing else: only a failed write has consequences.
+// RocksDB gives up a read that fails and goes on: only a failed write has consequences.
 class TargetedBlobFile final : public rocksdb::FSRandomAccessFileWrapper {
  public:
   explicit TargetedBlobFile(std::shared_ptr<rocksdb::FSRandomAccessFile> file)

@@ -11,14 +11,14 @@
 
 namespace egeria::cache {
 
-// Where a blob lies, as long as RocksDB keeps its file open: what it is then read by costs RocksDB some microseconds
-// less. A blob stays where it is until its file goes.
+// The place of a blob, as long as RocksDB keeps its file open. A read by place skips the lookup in RocksDB, which takes
+// some microseconds. A blob stays in its place until its file goes.
 class BlobPlace {
  public:
-  BlobPlace() = default;  // nowhere
+  BlobPlace() = default;  // an unknown place
   BlobPlace(const std::shared_ptr<rocksdb::FSRandomAccessFile>& file, uint64_t offset) : file_(file), offset_(offset) {}
 
-  // False where the file is not open any more, or ends before that.
+  // Returns false where the file is not open any more, or ends before the blob does.
   bool Read(std::span<std::byte> memory) const;
 
  private:
@@ -26,10 +26,9 @@ class BlobPlace {
   uint64_t offset_ = 0;
 };
 
-// While it lives, what this thread reads from a blob file comes to lie in `memory`, if it is as long, and the read
-// fails for
-// RocksDB: it would copy what was read, only to have it copied from there. Whoever gets a blob asks is_filled() first,
-// and for RocksDB's status where it is not. Not nested.
+// While it lives, a read of a blob file by this thread writes its bytes to `memory` if it is as long. The read then
+// fails for RocksDB, which would only copy the bytes once more. So the caller of Get() first asks is_filled(), and asks
+// for RocksDB's status only where that is false. Targets do not nest.
 class ReadTarget {
  public:
   explicit ReadTarget(std::span<std::byte> memory);
@@ -37,9 +36,9 @@ class ReadTarget {
   ReadTarget(const ReadTarget&) = delete;
   ReadTarget& operator=(const ReadTarget&) = delete;
 
-  // Whether all of it was read. Values that are in RocksDB's write buffers are not.
+  // Whether all of the memory was filled. Values that are in RocksDB's write buffers do not fill it.
   bool is_filled() const { return filled_; }
-  // Where it was read from, if so.
+  // The place that the memory was filled from.
   const BlobPlace& place() const { return place_; }
 
  private:
@@ -50,7 +49,7 @@ class ReadTarget {
   BlobPlace place_;
 };
 
-// The files of another file system, whose blob files read into the ReadTarget of the reading thread. Thread-safe.
+// The files of another file system, with blob files that read into the ReadTarget of the reading thread. Thread-safe.
 class TargetedFiles final : public rocksdb::FileSystemWrapper {
  public:
   explicit TargetedFiles(const std::shared_ptr<rocksdb::FileSystem>& files) : FileSystemWrapper(files) {}

@@ -6,24 +6,25 @@
 
 #include "absl/status/status.h"
 
-// An egeria-cache and those who start or adopt one have to agree on these facts about its folder.
+// An egeria-cache and the processes that start or adopt one have to agree on these facts about its folder.
 namespace egeria::cache {
 
 // The default of egeria-cache's folder: /var/cache/egeria for root, else egeria below $XDG_CACHE_HOME or ~/.cache.
 std::string DefaultFolder(const std::map<std::string, std::string>& environment, bool root);
 
-// Where the egeria-cache of this folder listens, unless it is told otherwise.
+// The address at which the egeria-cache of this folder listens, unless it is told otherwise.
 std::string DefaultAddress(const std::string& folder);
 
-// A file that whoever uses the folder's egeria-cache holds a shared lock on. An egeria-cache with until_unused ends
-// when it gets the exclusive one, which it holds to its end: so nobody can begin to use one that is ending.
+// Every process that uses the folder's egeria-cache holds a shared lock on this file. An egeria-cache with until_unused
+// ends when it gets the exclusive lock. It holds this lock to its end, so that nobody can begin to use it while it
+// ends.
 std::string UsersFile(const std::string& folder);
 
-// Makes the folder, for this user alone: activations tell of the data that they were computed from.
+// Makes the folder for this user alone: activations tell of the data that they were computed from.
 // Errors: UNAVAILABLE [STORE] with the reason.
 absl::Status MakeFolder(const std::string& folder);
 
-// UNAVAILABLE [STORE] that the folder cannot be used.
+// The error that the folder cannot be used: UNAVAILABLE [STORE].
 absl::Status UnusableFolder(const std::string& folder, const std::string& why);
 
 }  // namespace egeria::cache

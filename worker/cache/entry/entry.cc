@@ -12,7 +12,7 @@ namespace {
 constexpr uint32_t kMagic = 0x32414745;  // "EGA2"
 constexpr size_t kAlignment = 64;        // where each tensor's bytes begin, counted from the entry's beginning
 
-// Little-endian, as every machine that torch runs on.
+// The header is little-endian, as are all machines that torch runs on.
 struct Header {
   uint32_t magic = kMagic;
   uint32_t tensors = 0;
@@ -20,9 +20,9 @@ struct Header {
   uint64_t input_hash = 0;
 };
 static_assert(sizeof(Header) == 24);
-constexpr size_t kChecked = offsetof(Header, input_hash);  // from here on
+constexpr size_t kChecked = offsetof(Header, input_hash);  // the checksum covers the entry from here on
 
-// Before the first tensor's bytes: a TensorHeader and its sizes for each.
+// A TensorHeader and the sizes for each tensor come before the first tensor's bytes.
 struct TensorHeader {
   uint32_t dtype = 0;
   uint16_t format = 0;
@@ -48,7 +48,7 @@ uint64_t Checksum(const EntryKey& key, std::span<const std::byte> entry) {
   return XXH3_64bits_digest(state.get());
 }
 
-// Reads a struct at `*at` and moves on; false where the entry ends before.
+// Reads a struct at `*at` and moves on. Returns false where the entry ends before the struct does.
 template <typename T>
 bool Take(std::span<const std::byte> entry, size_t* at, T* value) {
   if (entry.size() - *at < sizeof(T)) return false;
@@ -57,7 +57,8 @@ bool Take(std::span<const std::byte> entry, size_t* at, T* value) {
   return true;
 }
 
-// The tensor and its values as they are stored; false where the entry cannot be right. `most_bytes`: of the values.
+// Reads the tensor and its values as they are stored. Returns false where the entry cannot be right, such as for more
+// than `most_bytes` of values.
 bool TakeTensorHeader(std::span<const std::byte> entry, size_t most_bytes, size_t* at, EntryTensor* tensor,
                       Stored* stored) {
   TensorHeader header;

@@ -9,7 +9,7 @@
 namespace egeria::cache {
 namespace {
 
-// After so many entries of a prefix its report says enough.
+// The report of a prefix is logged once it covers this many entries.
 constexpr int64_t kTellAfter = 100;
 
 }  // namespace

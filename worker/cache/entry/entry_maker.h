@@ -13,7 +13,7 @@
 
 namespace egeria::cache {
 
-// What is to become an entry: copies of the tensors, so that the training goes on at once.
+// The content of an entry that is yet to be made: copies of the tensors, so that the training goes on at once.
 struct PendingEntry {
   PendingEntry(const Fingerprint& prefix, uint64_t sample, uint64_t input_hash, std::span<const EntryTensor> tensors);
   PendingEntry(PendingEntry&&) = default;  // the tensors stay where they are
@@ -24,23 +24,23 @@ struct PendingEntry {
   uint64_t input_hash;
   std::vector<std::byte> values;
   std::vector<EntryTensor> tensors;  // they lie in `values`
-  size_t exact_bytes;                // the entry's, which no format makes longer
+  size_t exact_bytes;                // length of the entry, which no format makes longer
 };
 
-// Makes the entries of a job in one format, and knows what the format has done to them. Thread-safe.
+// Makes the entries of a job in one format, and reports on the effect of the format. Thread-safe.
 class EntryMaker {
  public:
-  // It is about the newest prefix.
+  // The effect of the format on entries of the newest prefix.
   struct Report {
     int64_t entries = 0;
-    int64_t exact_bytes = 0;  // what the entries would have in the exact format
+    int64_t exact_bytes = 0;  // length of the entries in the exact format
     int64_t bytes = 0;
     RoundingError rounding;
   };
 
   EntryMaker(JobId name, StorageFormat format) : name_(std::move(name)), format_(format) {}
 
-  // Logs once for each prefix what the format does, unless that is nothing.
+  // Makes an entry. Logs the effect of the format once for each prefix, unless there is none.
   std::vector<std::byte> Make(PendingEntry entry);
 
   Report report() const;

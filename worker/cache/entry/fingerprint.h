@@ -10,7 +10,7 @@ namespace egeria::cache {
 // Tells one frozen prefix from every other: weights, buffers, structure, modes and element types.
 using Fingerprint = std::array<uint8_t, 16>;
 
-// As calls, the store's names and Python have them.
+// The fingerprint as a string of bytes, which calls, the store's names and Python use.
 inline std::string RawBytes(const Fingerprint& fingerprint) {
   return {reinterpret_cast<const char*>(fingerprint.data()), fingerprint.size()};
 }

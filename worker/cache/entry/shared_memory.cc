@@ -23,10 +23,10 @@
 namespace egeria::cache {
 namespace {
 
-// And the process that made it, and a random part.
+// A name is this prefix, the process that made the segment and a random part.
 constexpr char kPrefix[] = "/egeria-cache-";
 constexpr char kFolder[] = "/dev/shm";
-// Younger than this it may be of a process in another container, whose numbers mean nothing here.
+// A younger segment may belong to a process in another container, whose process ids mean nothing here.
 constexpr std::time_t kYoung = 60;
 
 absl::Status Failed(absl::StatusCode code, const std::string& what, int error) {
@@ -39,7 +39,7 @@ absl::StatusOr<std::span<std::byte>> Map(int descriptor, size_t bytes) {
   return std::span<std::byte>(static_cast<std::byte*>(address), bytes);
 }
 
-// The process that made the segment of this name; 0 if it is none of ours.
+// The process that made the segment of this name; 0 if it is not a name of egeria's.
 pid_t MakerOf(absl::string_view name) {
   if (!absl::ConsumePrefix(&name, kPrefix)) return 0;
   const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(name, absl::MaxSplits('-', 1));
@@ -47,7 +47,7 @@ pid_t MakerOf(absl::string_view name) {
   return absl::SimpleAtoi(parts.first, &maker) && JobId(std::string(parts.second)).IsValid() ? maker : 0;
 }
 
-// Removes what processes left that were killed before the daemon had it.
+// Removes the segments of processes that were killed before the daemon had mapped them.
 void RemoveOrphans() {
   std::error_code ignored;
   for (const auto& file : std::filesystem::directory_iterator(kFolder, ignored)) {
@@ -67,7 +67,7 @@ absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemory::Create(size_t bytes)
   const std::string name = absl::StrCat(kPrefix, getpid(), "-", JobId::Random().text());
   const int descriptor = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (descriptor < 0) return Failed(absl::StatusCode::kUnavailable, "it cannot be made", errno);
-  // Reserved now: a page that cannot be had later would end the process.
+  // The pages are reserved now: a page that cannot be had later would end the process.
   const int error = posix_fallocate(descriptor, 0, static_cast<off_t>(bytes));
   absl::StatusOr<std::span<std::byte>> mapped =
       error == 0 ? Map(descriptor, bytes)

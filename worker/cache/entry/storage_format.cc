@@ -9,7 +9,7 @@
 
 #include "common/base/status.h"
 
-// Header-only parts of torch, which this library does not link.
+// These are header-only parts of torch; this library does not link torch.
 #include "torch/headeronly/util/BFloat16.h"
 #include "torch/headeronly/util/Half.h"
 
@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::array<const char*, 5> kNames = {"exact", "lz4", "zstd", "fp16", "bf16"};
 
-// Values that are rounded at once: few enough to stay in the first-level cache.
+// This many values are rounded at once: few enough to stay in the first-level cache.
 constexpr size_t kPiece = 1'024;
 
 Stored Copy(std::span<const std::byte> values, std::span<std::byte> out) {
@@ -27,7 +27,7 @@ Stored Copy(std::span<const std::byte> values, std::span<std::byte> out) {
 }
 
 Stored Compress(StorageFormat format, DataType type, std::span<const std::byte> values, std::span<std::byte> out) {
-  // Less than the values, or not at all. Levels beyond these take longer and gain next to nothing on activations.
+  // The result must be shorter than the values. Higher levels take longer and gain next to nothing on activations.
   const bool zstd = format == StorageFormat::kZstd;
   if (values.empty() || values.size() > BLOSC_MAX_BUFFERSIZE) return Copy(values, out);
   const int bytes = blosc_compress_ctx(zstd ? 1 : 5, BLOSC_SHUFFLE, ElementSize(type), values.size(), values.data(),

@@ -10,32 +10,32 @@
 #include "common/tensor/wire_tensor.h"
 #include "worker/cache/entry/fingerprint.h"
 
-// How the values of a tensor are kept. Pure.
+// The formats in which the values of a tensor are kept. Pure.
 namespace egeria::cache {
 
 // The numbers are those of docs/formats/cache-entry.md.
 enum class StorageFormat : uint16_t {
-  kExact = 0,     // as they are
-  kLz4 = 1,       // compressed without loss, bytes shuffled
-  kZstd = 2,      // the same, smaller and slower
-  kFloat16 = 3,   // float32 rounded; other types as they are
-  kBFloat16 = 4,  // the same
+  kExact = 0,     // unchanged
+  kLz4 = 1,       // bytes shuffled, then compressed without loss
+  kZstd = 2,      // like kLz4, but smaller and slower
+  kFloat16 = 3,   // float32 rounded; other types unchanged
+  kBFloat16 = 4,  // float32 rounded; other types unchanged
 };
 
-// "exact", "lz4", "zstd", "fp16", "bf16".
+// The names are "exact", "lz4", "zstd", "fp16" and "bf16".
 // Errors: INVALID_ARGUMENT [BAD_CONFIG] any other name.
 absl::StatusOr<StorageFormat> StorageFormatOf(absl::string_view name);
 const char* StorageFormatName(StorageFormat format);
 
-// Whether what comes back can differ from what was kept.
+// Whether restored values can differ from those that were stored.
 bool Rounds(StorageFormat format);
 
-// Rounded values are kept apart, under this fingerprint, so that nobody gets them who did not ask for them. The prefix
-// itself for formats that do not round.
+// The fingerprint under which values in this format are kept. Rounded values have one of their own, so that nobody gets
+// them without asking for them. For the other formats it is the prefix itself.
 Fingerprint StoredPrefix(const Fingerprint& prefix, StorageFormat format);
 
-// By how much rounding has changed values: the largest and the root mean square of the differences, both over the root
-// mean square of the values.
+// The error of rounding: the largest and the root mean square of the differences, both divided by the root mean square
+// of the values.
 class RoundingError {
  public:
   // Values that are not finite are left out.
@@ -53,18 +53,18 @@ class RoundingError {
   double largest_difference_ = 0;
 };
 
-// Writes `values`, elements of `type`, to `out`, which has at least as many bytes. Returns the format that was taken,
-// which is kExact where the wanted one would not be shorter, or would turn a finite value into an infinite one; and
-// how many bytes it has come to.
+// The format that Store() took, and the bytes that it wrote.
 struct Stored {
   StorageFormat format = StorageFormat::kExact;
   size_t bytes = 0;
 };
+// Writes `values`, elements of `type`, to `out`, which has at least as many bytes. Takes kExact where the wanted format
+// would not be shorter, or would turn a finite value into an infinite one.
 Stored Store(StorageFormat wanted, DataType type, std::span<const std::byte> values, std::span<std::byte> out,
              RoundingError* error);
 
-// The inverse. `values` has the tensor's size. False for bytes that are not such a tensor's; `values` is undefined
-// then.
+// Does the inverse. `values` has the tensor's size. Returns false for bytes that are not such a tensor's; `values` is
+// undefined then.
 bool Restore(StorageFormat format, DataType type, std::span<const std::byte> stored, std::span<std::byte> values);
 
 }  // namespace egeria::cache

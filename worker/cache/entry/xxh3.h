@@ -3,8 +3,8 @@
 
 #include <xxhash.h>
 
-// XXH3 with the widest vectors that the processor has, where the library is built to choose them; on others XXH3 as it
-// is. The hashes are the same.
+// XXH3 with the widest vectors that the processor has, where the library is built to choose them, and plain XXH3
+// elsewhere. The hashes are the same.
 #if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
 #include <xxh_x86dispatch.h>
 #endif

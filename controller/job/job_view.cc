@@ -1,13 +1,14 @@
-#include "controller/job/job_summary.h"
+#include "controller/job/job_view.h"
 
 #include <algorithm>
 
+#include "controller/job/job.h"
 #include "controller/job/proto_time.h"
 
 namespace egeria::controller {
 namespace {
 
-// What the ranks of the current generation say.
+// Fills in what the ranks of the current generation say.
 void SummarizeRanks(const Job& job, v1::JobSummary* summary) {
   const JobState& state = job.state;
   int connected = 0;
@@ -26,7 +27,7 @@ void SummarizeRanks(const Job& job, v1::JobSummary* summary) {
                      : connected > 0  ? v1::JOB_PHASE_RUNNING
                                       : v1::JOB_PHASE_SILENT);
   summary->set_step(step);
-  // Until a rank has told, what it was registered with is all there is to say.
+  // Until a rank has told, only the prefix that the generation started with is known.
   summary->set_applied_prefix(heard ? applied : state.base_prefix());
 }
 
@@ -40,6 +41,13 @@ double FrozenParameterShare(const v1::RegisterJobRequest& registration, int froz
 }
 
 }  // namespace
+
+void JobTotals::Count(const v1::Decision& decision) {
+  const char* origin = "policy";
+  if (decision.origin() == v1::DECISION_ORIGIN_OPERATOR) origin = "operator";
+  if (decision.origin() == v1::DECISION_ORIGIN_WORKER) origin = "checkpoint";
+  ++decisions[{decision.action(), origin}];
+}
 
 v1::JobSummary Summarize(const Job& job) {
   const JobState& state = job.state;
