@@ -43,7 +43,7 @@ class ActivationCache {
   // Errors: INVALID_ARGUMENT the tensors have another number of rows, or a type that the wire has not.
   absl::StatusOr<int64_t> Put(const std::vector<uint64_t>& samples, const std::vector<uint64_t>& input_hashes,
                               const std::vector<at::Tensor>& tensors);
-  // Does what CacheClient::Drop() does. What was read ahead of this prefix goes too.
+  // Does what CacheClient::Drop() does, and forgets what was read ahead of this prefix.
   void Drop(const Fingerprint& prefix);
   // Ends the threads, within a second. Idempotent.
   void Stop();

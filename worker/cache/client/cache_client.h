@@ -23,7 +23,7 @@ struct PendingLookup;
 // Is a training process's line to the egeria-cache of its node.
 //
 // Nothing here fails: without a daemon, or with one that is slow or has ended, every lookup is a miss and every offer
-// is dropped, and a thread of the client's own attaches anew when the daemon is back. What a lookup finds has been
+// is dropped, and a thread of the client's own attaches anew when the daemon is back. Entries that a lookup finds have been
 // checked against its key and its checksum.
 //
 // Lookups are for one thread, and all else for one, which may be another; the client's own threads attach and write. In

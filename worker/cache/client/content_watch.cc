@@ -7,7 +7,7 @@
 namespace egeria::cache {
 namespace {
 
-constexpr size_t kMinBytes = 64;  // of a tensor, in a look
+constexpr size_t kMinBytes = 64;  // a look sees so much of a tensor
 
 bool IsDenseOnHost(const at::Tensor& tensor) {
   return tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.has_storage() &&

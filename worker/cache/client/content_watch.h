@@ -24,11 +24,11 @@ class ContentWatch {
   bool Unchanged();
 
  private:
-  // Of the parts that a look compares.
+  // Returns the hash of the parts that this look compares.
   uint64_t HashAt(size_t look) const;
 
   std::vector<at::Tensor> tensors_;
-  std::vector<uint64_t> hashes_;  // of each look
+  std::vector<uint64_t> hashes_;  // one for each look
   size_t look_ = 0;
 };
 

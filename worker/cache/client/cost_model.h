@@ -99,7 +99,7 @@ class CostModel {
   Recent forward_;
   Recent fetch_;
   Recent fill_;
-  Recent asked_;  // what passes took from asking to having the result, since it is on
+  Recent asked_;  // seconds from asking to having the result, since the cache is on
   int64_t passes_ = 0;
   int64_t resume_at_ = 0;
   int64_t rest_ = kFirstRest;

@@ -74,7 +74,7 @@ std::vector<int64_t> PassLedger::Answer(const std::vector<std::string>& reasons,
 
 PassLedger::Step PassLedger::Decide(bool filled) {
   spent_ += Now() - since_;
-  if (hits_ == 0 || !filled) {  // what is there is of no use: the batch is computed as a whole
+  if (hits_ == 0 || !filled) {  // the hits are of no use, since the batch is computed as a whole
     Missed("recomputed", hits_);
     return Step::kCompute;
   }

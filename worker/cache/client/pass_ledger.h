@@ -79,7 +79,7 @@ class PassLedger {
   Step Decide(bool filled);
   // The time is the cache's again.
   void Resume() { since_ = Now(); }
-  // What was decided has been done: the frozen layers were not run, or what they gave was offered to the cache. Both
+  // The decision has been carried out: the frozen layers were not run, or what they gave was offered to the cache. Both
   // count in each pass, though on a device only the host's time does in those that are not timed.
   void Skipped();
   void Kept();
@@ -110,8 +110,8 @@ class PassLedger {
 
   CostModel cost_;
   Counts counts_;
-  double saved_before_ = 0;  // what earlier prefixes have saved
-  double spent_before_ = 0;  // what earlier prefixes have cost
+  double saved_before_ = 0;  // by earlier prefixes
+  double spent_before_ = 0;  // for earlier prefixes
   int64_t skippable_ = 0;
   std::optional<CostModel::State> told_;
 
@@ -120,7 +120,7 @@ class PassLedger {
   int64_t samples_ = 0;
   int64_t hits_ = 0;
   double since_ = 0;  // when the time became the cache's
-  double spent_ = 0;  // what was the cache's before that
+  double spent_ = 0;  // the cache's time before that
   double computing_since_ = 0;
 };
 

@@ -121,7 +121,7 @@ def _inner(index: int) -> int:
 
 def _live(reached: frozenset[int], flow: Dataflow, names: Sequence[str]) -> list[int]:
     """Returns the entries whose outputs are used behind the cut, for values or for decisions."""
-    # What was decided inside a frozen layer is skipped with it.
+    # A decision inside a frozen layer is skipped with it.
     used = reached.union(*(decision.marks for decision in flow.decisions)) - {_INPUT}
     leaks = [index for index in range(len(names)) if _inner(index) in reached]
     if leaks:

@@ -19,7 +19,7 @@ class ForwardPatch:
 
     def __init__(self, module: nn.Module, function: Callable[..., Any]):
         self.module = module
-        self.own = module.__dict__.get("forward")  # what somebody else has set on the instance
+        self.own = module.__dict__.get("forward")  # somebody else has set it on the instance
         self.original = module.forward
         self.function: Callable[..., Any] | None = function
         module.__dict__["forward"] = self

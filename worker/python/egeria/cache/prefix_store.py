@@ -56,8 +56,8 @@ class Fetched(NamedTuple):
 
 
 class PrefixStore:
-    """A store keeps the activations of one frozen prefix in the node's cache. The one that was made last counts. What
-    it does not have in time is a miss.
+    """A store keeps the activations of one frozen prefix in the node's cache. The one that was made last counts. A
+    sample that it does not have in time is a miss.
 
     Owned by the training thread.
     """

@@ -23,8 +23,8 @@ from egeria import _native
 from egeria.cache.stable_text import captured, code_words, is_bystander, name_of, plain_words
 from egeria.freeze.replicas import hash_tensors
 
-# So many entries of a container are looked at, and so many values of all that is added under one name, so deep. What is
-# beyond counts by its number, or as an object.
+# So many entries of a container are looked at, and so many values of all that is added under one name, so deep. The
+# rest counts by its number, or as an object.
 _MAX_ENTRIES = 4096
 _MAX_VALUES = 4096
 _MAX_DEPTH = 8
@@ -66,8 +66,8 @@ class ValueFingerprint:
     looked into.
 
     Attributes:
-      words: the values in words, by name; the same in every process where the values are the same. What cannot be
-        looked into has other words in each process.
+      words: the values in words, by name; the same in every process where the values are the same. An object that
+        cannot be looked into has other words in each process.
       tensors: what the values hold in memory, of which the words tell no more than the place.
     """
 

@@ -91,7 +91,7 @@ class Cuts:
                     f"'{self._modules[after].name}'; list them in forward order"
                 )
             # A module may be used again behind the beginning of the next one (an embedding that encoder and decoder
-            # share). What it computes there is the later one's.
+            # share). Its results there are the later one's.
             last[before] = max(use for use in self._uses[before] if use < self._first[after])
         return last
 
@@ -106,8 +106,8 @@ class Cuts:
 
     def _behind_glue(self, index: int, begin: int, end: int) -> int:
         """Takes in what follows the last layer, works on this layer module's values alone and keeps their size: a
-        functional activation, the sum of two embeddings. What brings in an earlier value (a skip connection), and
-        what picks or pools, begins the next; but where the layer module has no activation yet (a position
+        functional activation, the sum of two embeddings. An operator that brings in an earlier value (a skip
+        connection), or picks or pools, begins the next; but where the layer module has no activation yet (a position
         embedding, the same for all samples) it ends behind the operator that makes one."""
         nodes = self._recording.nodes
         later = [self._first[other] for other in range(index + 1, len(self._modules)) if other in self._first]
