@@ -15,8 +15,6 @@ NOT_YET_HELD = (
     "proto/egeria/v1/controller.proto",
     "tests/common/policy/",
     "worker/cache/",
-    "worker/python/egeria/cache/",
-    "worker/python/egeria/reference/",
 )
 
 
