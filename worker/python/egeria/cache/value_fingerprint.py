@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from egeria import _native
 from egeria.cache.stable_text import captured, code_words, is_bystander, name_of, plain_words
 
-# These bound the look at one name: the values in one container, the values in all, and the depth. What lies beyond
+# These bound the look at one name: the values in one container, the values in all, and the depth. A value beyond them
 # counts as an object that only its identity tells.
 _MAX_VALUES = 4096
 _MAX_DEPTH = 8
