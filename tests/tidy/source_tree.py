@@ -11,8 +11,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 NOT_YET_HELD = (
     "common/policy/",
     "tests/common/policy/",
-    "worker/python/egeria/cache/",
-    "worker/python/egeria/reference/",
 )
 
 

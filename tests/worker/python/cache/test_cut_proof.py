@@ -31,7 +31,8 @@ from torch.utils.checkpoint import checkpoint
 import egeria.cache.forward_patches
 from egeria.cache.cut_proof import prove
 from egeria.cache.model_call import Call, UnusualCall
-from egeria.cache.prefix_cut import Cut, Refused
+from egeria.cache.prefix_cut import Cut
+from egeria.cache.refused import Refused
 from egeria.cache.skip_checks import check_skippable
 from egeria.freeze.freezer import Freezer
 from egeria.model.modules import LayerModule

@@ -7,14 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from skipping_runs import DictStore
+from skipping_runs import DictStore, Fetched, counters_of, skipper_of
 from torch import Tensor, nn
 
 from egeria.cache.gate import CacheGate
-from egeria.cache.module_fingerprint import ModuleFingerprint
-from egeria.cache.prefix_store import Fetched
 from egeria.cache.repeated_samples import Repeats
-from egeria.cache.skipper import Skipper
 from egeria.freeze.freezer import Freezer
 from egeria.model.modules import partition
 
@@ -77,14 +74,10 @@ class Training:
         modules = partition(self.model, ["0", "1"])
         Freezer(modules, []).apply(1)
         self.ids: list[int] = []
-        self.skipper = Skipper(
-            self.model,
-            modules[:1],
-            ModuleFingerprint(self.model, modules, 1),
-            store,
-            take_ids=lambda batch: self.ids,
-            gate=CacheGate(CPU, repeats),
-        )
+        if repeats is None:  # samples are known to come again
+            repeats = Repeats()
+            repeats.known = True
+        self.skipper = skipper_of(self.model, modules, 1, store, lambda batch: self.ids, CacheGate(CPU, repeats))
         self.samples = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
 
     def epochs(self, count: int, augment: bool = False) -> None:
@@ -104,10 +97,10 @@ def test_nothing_is_tried_before_samples_are_known_to_come_again() -> None:
     training = Training(store, Repeats(), forward_seconds=0.03)
     training.epochs(1)
     assert training.estimates["state"] == "unknown" and store.stored == 0
-    assert training.skipper.counters["proofs"] == 0 and training.skipper.counters["miss_off"] == 64
+    assert counters_of(training.skipper)["proofs"] == 0 and counters_of(training.skipper)["miss_off"] == 64
     training.epochs(4)
     assert training.estimates["state"] == "on", training.estimates
-    assert training.skipper.counters["passes_skipped"] >= 8
+    assert counters_of(training.skipper)["passes_skipped"] >= 8
     assert training.estimates["fetch_seconds"] < training.estimates["forward_seconds"]
 
 
@@ -116,17 +109,17 @@ def test_random_augmentation_switches_it_off_without_a_single_proof() -> None:
     training = Training(store, Repeats())
     training.epochs(4, augment=True)
     assert training.estimates["state"] == "off" and "augmentation" in training.estimates["reason"]
-    assert training.skipper.counters["proofs"] == 0 and store.stored == 0
+    assert counters_of(training.skipper)["proofs"] == 0 and store.stored == 0
 
 
 def test_a_shape_that_comes_rarely_is_not_proven() -> None:
     training = Training(DictStore(), None, forward_seconds=0.003)
     training.epochs(1)
-    assert training.skipper.counters["proofs"] == 1
+    assert counters_of(training.skipper)["proofs"] == 1
     for call in range(1, 9):
         training.ids = [61, 62, 63]
         training.model(training.samples[61:]).sum().backward()
-        assert training.skipper.counters["proofs"] == (1 if call < 8 else 2)
+        assert counters_of(training.skipper)["proofs"] == (1 if call < 8 else 2)
 
 
 def test_what_the_training_thread_spends_is_added_up() -> None:
@@ -135,9 +128,9 @@ def test_what_the_training_thread_spends_is_added_up() -> None:
     training.epochs(2)
     passed = clock.now() - begin
     asked = (
-        training.skipper.counters["passes"]
-        - training.skipper.counters["proofs"]
-        - training.skipper.counters["miss_off"] // 8
+        counters_of(training.skipper)["passes"]
+        - counters_of(training.skipper)["proofs"]
+        - counters_of(training.skipper)["miss_off"] // 8
     )
     assert 0.02 * (asked - 1) <= training.skipper.gate.watch.seconds < passed
 
@@ -149,7 +142,7 @@ def test_a_store_that_is_slower_than_the_layers_is_left_alone() -> None:
     assert training.estimates["state"] == "off", training.estimates
     assert "forward pass takes" in training.estimates["reason"]
     assert store.gets < 40, "it was asked all the time"
-    assert training.skipper.counters["miss_off"] > 0
+    assert counters_of(training.skipper)["miss_off"] > 0
 
 
 def test_samples_that_are_never_found_again_switch_it_off() -> None:
@@ -166,4 +159,4 @@ def test_always_asks_nobody() -> None:
     training = Training(DictStore(), None)
     training.skipper.gate = CacheGate(CPU, Repeats(), always=True)
     training.epochs(3)
-    assert training.skipper.counters["passes_skipped"] > 0 and training.skipper.counters["miss_off"] == 0
+    assert counters_of(training.skipper)["passes_skipped"] > 0 and counters_of(training.skipper)["miss_off"] == 0

@@ -244,7 +244,7 @@ def test_passes_on_the_side_leave_no_note() -> None:
 def prefix_of(model: nn.Module, layers: Any = layers_of, prefix: int = 2) -> bytes:
     modules = partition(model, layers)
     Freezer(modules, []).apply(prefix)
-    return fingerprint(modules[:prefix], ModuleFingerprint(model, modules, prefix))
+    return fingerprint(ModuleFingerprint(model, modules, prefix))
 
 
 @pytest.mark.parametrize("what", CHANGES)
@@ -357,12 +357,12 @@ def same(one: tuple[list[float], list[Tensor]], other: tuple[list[float], list[T
     return one[0] == other[0] and all(map(torch.equal, one[1], other[1]))
 
 
-def train_with_and_without(address: str, change: Callable[[int, nn.Module], Any], steps: int = 60) -> egeria.Session:
+def train_with_and_without(address: str, change: Callable[[int, nn.Module], Any]) -> egeria.Session:
     """Returns the session with the cache, after a comparison."""
     results = []
     for cache in ("none", address):
         training = Training(cache)
-        training.train(steps, change)
+        training.train(60, change)
         counters = training.session.cache_counters()
         results.append(training.close())
     assert same(*results)
@@ -370,23 +370,13 @@ def train_with_and_without(address: str, change: Callable[[int, nn.Module], Any]
     return training.session
 
 
-def test_after_a_change_the_prefix_is_another_one(patient_cache: Daemon, caplog: pytest.LogCaptureFixture):
-    def change(number: int, model: nn.Module) -> None:
-        model.gain = 1.0 if number < 20 else 2.0
-
-    session = train_with_and_without(patient_cache.address, change)
-    counters = session.cache_counters()
-    assert counters["proofs"] == 2 and session.cache_estimates()["state"] != "refused", session.cache_estimates()
-    assert counters["passes_skipped"] > 30 and "SETTING_CHANGED" not in caplog.text
-
-
 @pytest.mark.parametrize("every", [1, 12])
-def test_what_changes_again_and_again_is_said_once(every: int, patient_cache: Daemon, caplog: pytest.LogCaptureFixture):
+def test_a_change_is_said_once(every: int, patient_cache: Daemon, caplog: pytest.LogCaptureFixture):
     def change(number: int, model: nn.Module) -> None:
         model.passes = number // every
 
-    session = train_with_and_without(patient_cache.address, change, 100)
+    session = train_with_and_without(patient_cache.address, change)
     counters = session.cache_counters()
-    assert counters["proofs"] == (1 if every == 1 else 4)
+    assert counters["proofs"] == 1 and (counters["passes_skipped"] > 0) == (every > 1)
     assert caplog.text.count("SETTING_CHANGED") == 1 and "passes of a Glued" in caplog.text
     assert session.cache_estimates()["state"] == "refused"

@@ -45,7 +45,7 @@ def rows(count: int, seed: int = 0) -> tuple[Tensor, ...]:
 
 def missing(store: PrefixStore, ids: Sequence[int], hashes: Sequence[int] | None = None) -> list[str]:
     """Why samples are not found."""
-    return list(store.get(ids, ids if hashes is None else hashes, PATIENCE).reasons)
+    return list(store.get(ids, ids if hashes is None else hashes, PATIENCE)[1])
 
 
 def test_tensors_come_back_to_the_bit_whatever_their_types_and_strides(cache_daemon: Daemon):
@@ -63,7 +63,7 @@ def test_tensors_come_back_to_the_bit_whatever_their_types_and_strides(cache_dae
     assert missing(PrefixStore(cache, bytes([1] * 16)), [3]) == ["absent"], "another prefix"
     # Another process of the job, which has stored nothing itself.
     other = PrefixStore(connect(cache_daemon), bytes(16))
-    assert torch.equal(other.get([7], [7], PATIENCE).tensors[0][0], tensors[0][7])
+    assert torch.equal(other.get([7], [7], PATIENCE)[0][0][0], tensors[0][7])
     store = PrefixStore(cache, bytes(16))
     store.forget()
     assert cache.flush(PATIENCE) and missing(store, [3]) == ["absent"]
@@ -136,8 +136,8 @@ def test_a_cache_that_is_killed_gives_misses_and_takes_up_when_it_is_back(cache_
     wait_until(lambda: cache.counters()["attached"] == 2, PATIENCE, "the cache to come back")
     store.put(range(8), range(8), rows(8))
     assert cache.flush(PATIENCE)
-    found = store.get(range(8), range(8), PATIENCE)
-    assert all(torch.equal(part, tensor) for part, tensor in zip(found.tensors, rows(8)))
+    found, _ = store.get(range(8), range(8), PATIENCE)
+    assert all(torch.equal(part, tensor) for part, tensor in zip(found, rows(8)))
 
 
 def test_what_cannot_be_stored_is_said(cache_daemon: Daemon):
@@ -162,7 +162,7 @@ def test_the_fingerprint_tells_every_change_of_a_prefix():
 
     def of(changed: nn.Module, count: int = 2) -> bytes:
         modules = partition(changed)
-        return fingerprint(modules[:count], ModuleFingerprint(changed, modules, count))
+        return fingerprint(ModuleFingerprint(changed, modules, count))
 
     before = of(model)
     assert before == of(copy.deepcopy(model)) and len(before) == 16

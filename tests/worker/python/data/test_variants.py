@@ -11,7 +11,7 @@ import pytest
 import torch
 from cache_daemon import Daemon, wait_until_kept
 from skipped_models import RESNET_LAYERS, resnet, square
-from skipping_runs import DictStore, train
+from skipping_runs import DictStore, counters_of, train
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler
 
@@ -189,7 +189,7 @@ def test_frozen_layers_are_skipped_from_the_kth_epoch_on_with_the_bits_of_a_trai
 
     def note(_: int, __: nn.Module, skipper: Any) -> None:
         if skipper is not None:
-            hits.append(skipper.counters["hits"])
+            hits.append(counters_of(skipper)["hits"])
 
     cached = train(resnet, RESNET_LAYERS, 3, steps(), square, DictStore(), each_step=note)
     assert cached.same_as(train(resnet, RESNET_LAYERS, 3, steps(), square))

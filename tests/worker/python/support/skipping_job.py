@@ -5,12 +5,10 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 from skipped_models import RESNET_LAYERS, images, resnet, square
-from skipping_runs import DictStore, epochs
+from skipping_runs import DictStore, counters_of, epochs, skipper_of
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from egeria.cache.module_fingerprint import ModuleFingerprint
-from egeria.cache.skipper import Skipper
 from egeria.freeze.freezer import Freezer
 from egeria.freeze.replicas import Replicas
 from egeria.model.modules import partition
@@ -34,7 +32,7 @@ def train(cached: bool) -> tuple[dict[str, Tensor], int]:
     for step, (ids, args, kwargs) in enumerate(mine):
         if step in (FREEZE, UNFREEZE, REFREEZE):
             if skipper is not None:
-                skipped += skipper.counters["passes_skipped"]
+                skipped += counters_of(skipper)["passes_skipped"]
                 skipper.close()
                 skipper = None
             prefix = 0 if step == UNFREEZE else PREFIX
@@ -42,20 +40,14 @@ def train(cached: bool) -> tuple[dict[str, Tensor], int]:
             replicas.pack_buffers(layers[:prefix]).share()
             replicas.rebuild().keep()
             if cached and prefix > 0:
-                skipper = Skipper(
-                    model,
-                    layers[:prefix],
-                    ModuleFingerprint(model, layers, prefix),
-                    DictStore(),
-                    take_ids=lambda batch: at_hand[-1],
-                )
+                skipper = skipper_of(model, layers, prefix, DictStore(), lambda batch: at_hand[-1])
         at_hand.append(ids)
         loss = square(wrapped(*args, **kwargs))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     assert skipper is None or skipper.refusal is None, skipper.refusal
-    skipped += skipper.counters["passes_skipped"] if skipper is not None else 0
+    skipped += counters_of(skipper)["passes_skipped"] if skipper is not None else 0
     return {name: value.detach().clone() for name, value in model.state_dict().items()}, skipped
 
 

@@ -2,17 +2,48 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from egeria.cache.gate import CacheGate
 from egeria.cache.module_fingerprint import ModuleFingerprint
-from egeria.cache.prefix_store import Fetched
+from egeria.cache.repeated_samples import Repeats
 from egeria.cache.skipper import Skipper
 from egeria.freeze.freezer import Freezer
-from egeria.model.modules import partition
+from egeria.model.isolation import device_of
+from egeria.model.modules import LayerModule, partition
+
+Fetched = tuple[Sequence[Tensor], Sequence[str]]  # as PrefixStore.get() returns it
+
+
+def skipper_of(
+    model: nn.Module,
+    layers: Sequence[LayerModule],
+    prefix: int,
+    store: Any,
+    take_ids: Callable[[int], Sequence[int] | None],
+    gate: CacheGate | None = None,
+) -> Skipper:
+    """Returns a Skipper of the model's first layers; without a gate it uses the store in all passes."""
+    return Skipper(
+        model,
+        layers[:prefix],
+        ModuleFingerprint(model, layers, prefix),
+        store,
+        take_ids=take_ids,
+        upcoming=list,
+        gate=CacheGate(device_of(model), Repeats(), always=True) if gate is None else gate,
+        own_forward_only=False,
+        tell=lambda what, error: None,
+    )
+
+
+def counters_of(skipper: Skipper) -> collections.Counter[str]:
+    return collections.Counter(skipper.gate.ledger.counters())
 
 
 def put_together(rows: Sequence[tuple[Tensor, ...] | None]) -> Fetched:
@@ -20,7 +51,7 @@ def put_together(rows: Sequence[tuple[Tensor, ...] | None]) -> Fetched:
     the first one's are misses too ("unfit")."""
     like = next((row for row in rows if row is not None), None)
     if like is None:
-        return Fetched((), ["absent"] * len(rows))
+        return (), ["absent"] * len(rows)
     tensors = tuple(part.new_empty((len(rows), *part.shape)) for part in like)
     reasons = []
     for position, row in enumerate(rows):
@@ -32,7 +63,7 @@ def put_together(rows: Sequence[tuple[Tensor, ...] | None]) -> Fetched:
         reasons.append("" if fits else "absent" if row is None else "unfit")
         for tensor, part in zip(tensors, row if fits else ()):
             tensor[position] = part
-    return Fetched(tensors, reasons)
+    return tensors, reasons
 
 
 class DictStore:
@@ -81,7 +112,7 @@ class Run:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        return self.skipper.counters
+        return counters_of(self.skipper)
 
     @property
     def live(self) -> list[str]:
@@ -131,9 +162,7 @@ def train(
     at_hand: list[list[int] | None] = [None]
     skipper = None
     if store is not None:
-        skipper = Skipper(
-            model, layers[:prefix], ModuleFingerprint(model, layers, prefix), store, take_ids=lambda batch: at_hand[0]
-        )
+        skipper = skipper_of(model, layers, prefix, store, lambda batch: at_hand[0])
         skipper.gate.ledger.skippable = 0 if audit else 65
     losses = []
     torch.manual_seed(1)

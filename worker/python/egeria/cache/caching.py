@@ -13,7 +13,6 @@ from torch import nn
 from egeria import _native
 from egeria.cache.gate import CacheGate
 from egeria.cache.module_fingerprint import ModuleFingerprint
-from egeria.cache.prefix_cut import Refused
 from egeria.cache.prefix_store import PrefixStore, fingerprint
 from egeria.cache.repeated_samples import Repeats
 from egeria.cache.skipper import Skipper
@@ -26,10 +25,6 @@ _logger = logging.getLogger("egeria")
 
 # Batches that are read ahead, as far as they are known.
 _AHEAD = 8
-# A prefix whose attributes have changed is another one, and is begun once they have been the same for so many steps;
-# unless they have changed so often.
-_STEADY_STEPS = 8
-_MAX_CHANGES = 4
 
 
 class Caching:
@@ -73,9 +68,6 @@ class Caching:
         self._cache: _native.ActivationCache | None = None
         self._store: PrefixStore | None = None
         self._skipper: Skipper | None = None
-        self._changes = 0  # how often attributes have changed since the prefix froze
-        self._changed: ModuleFingerprint | None = None  # the changed attributes, while their rest is waited for
-        self._steady = 0  # steps for which they have been at rest
         self._gate = CacheGate(device_of(model), self.repeats, always)
         self._final: dict[str, Any] | None = None  # estimates() at the end
 
@@ -104,20 +96,25 @@ class Caching:
         Args:
           namespace: a UUID. Ranks that have the same share entries; the first one counts.
         """
-        if prefix != self._prefix:
-            self._prefix = prefix
-            self._changes = 0
-            self._changed = None
-            with self._gate.watch:
-                self._leave()
-                if prefix > 0:
-                    self._begin(modules, ModuleFingerprint(self._model, modules, prefix), namespace)
-        elif self._has_changed() and self._changes < _MAX_CHANGES:
-            with self._gate.watch:
-                self._wait(modules, namespace)
+        if prefix == self._prefix:
+            return
+        self._prefix = prefix
+        with self._gate.watch:
+            self._leave()
+            if prefix > 0:
+                self._begin(modules, namespace)
 
     def counters(self) -> dict[str, Any]:
-        """Skipper.counters over all prefixes, and, with "cache_" before them, those of the line to the daemon."""
+        """Returns the ledger's counts over all prefixes, and, with "cache_" before them, those of the line to the
+        daemon.
+
+        "passes", "passes_skipped"; "hits" and "misses" in samples. Misses by reason are the store's ("miss_absent",
+        "miss_late", "miss_other_input", ...), "miss_recomputed" (with others of their batch), "miss_audited",
+        "miss_no_ids" (in passes), "miss_off" (the cache does not pay), "miss_unproven" (there is no proof for this
+        shape of call), "miss_unusual_call", "miss_unfit" (the store gave something else) and "miss_failure". "proofs"
+        were made, each in a few steps' time; "audits" are passes that were computed although they might have been
+        skipped; "failures" are those of the cache.
+        """
         line = {} if self._cache is None else self._cache.counters()
         return {**self._gate.ledger.counters(), **{f"cache_{name}": value for name, value in line.items()}}
 
@@ -164,8 +161,8 @@ class Caching:
             self._cache.flush(1.0)
             self._cache.close()
 
-    def _begin(self, modules: Sequence[LayerModule], attributes: ModuleFingerprint, namespace: str) -> None:
-        frozen = modules[: self._prefix]
+    def _begin(self, modules: Sequence[LayerModule], namespace: str) -> None:
+        prefix = ModuleFingerprint(self._model, modules, self._prefix)
         if self._cache is None:
             self._cache = _native.ActivationCache(
                 self._address,
@@ -175,43 +172,18 @@ class Caching:
                 quota_bytes=self._quota_bytes,
                 patience_seconds=CacheGate.longest_patience,
             )
-        self._store = PrefixStore(self._cache, fingerprint(frozen, attributes), self._format)
+        self._store = PrefixStore(self._cache, fingerprint(prefix), self._format)
         self._skipper = Skipper(
             self._model,
-            frozen,
-            attributes,
+            modules[: self._prefix],
+            prefix,
             self._store,
             take_ids=current().take,
             upcoming=_upcoming,
             gate=self._gate,
             own_forward_only=self._own_forward_only,
-            tell=self._refused,
+            tell=self._tell,
         )
-
-    def _has_changed(self) -> bool:
-        refusal = self._skipper.refusal if self._skipper is not None else None
-        return refusal is not None and refusal.name == "SETTING_CHANGED"
-
-    def _refused(self, what: str, error: Exception | None) -> None:
-        """Tells why the prefix is not skipped; but that attributes have changed only when their rest is not waited for
-        any more."""
-        if not isinstance(error, Refused) or error.name != "SETTING_CHANGED":
-            self._tell(what, error)
-
-    def _wait(self, modules: Sequence[LayerModule], namespace: str) -> None:
-        """Begins anew once attributes that have changed are at rest; called at the end of each step."""
-        if self._changed is None or self._changed.changed() is not None:
-            self._changes += 1
-            self._steady = 0
-            self._changed = ModuleFingerprint(self._model, modules, self._prefix)
-            if self._changes == _MAX_CHANGES and self._skipper is not None:
-                self._tell("the forward pass of the frozen layers is not skipped", self._skipper.refusal)
-            return
-        self._steady += 1
-        if self._steady == _STEADY_STEPS:
-            attributes, self._changed = self._changed, None
-            self._leave()
-            self._begin(modules, attributes, namespace)
 
     def _leave(self, forget: bool = True) -> None:
         if self._skipper is not None:

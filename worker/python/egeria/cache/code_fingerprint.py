@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import functools
 import inspect
 import sys
@@ -12,7 +11,7 @@ from typing import Any
 
 from egeria.cache.stable_text import captured, code_words, name_of, plain_words
 
-# So many functions and classes are read. A model has some dozens of its own, and its library hundreds.
+# At most this many functions and classes are read. A model has some dozens of its own, and its library hundreds.
 _MAX_READ = 4096
 # These are not looked into: what becomes of Python's own shows in bytecode, and torch's version is told by itself.
 _FOREIGN = sys.stdlib_module_names | {"egeria", "numpy", "torch"}
@@ -68,32 +67,22 @@ class _Walk:
         self.words.append(f"{name_of(function)}: {code_words(function.__code__)}")
         for value in captured(function):
             self.use("", value, owner)
-        attributes, names = _names_in(function.__code__)
-        for name in attributes:
+        names = _names_in(function.__code__)
+        for name in names:
             if owner is not None:
                 self.use(name, inspect.getattr_static(owner, name, None), owner)
-        for name in names:
             value = function.__globals__.get(name)
             if not isinstance(value, types.ModuleType):
                 self.use(name, value, None)
             elif not _is_foreign(value):
-                for part in attributes:
+                for part in names:
                     self.use(part, vars(value).get(part), None)
 
 
-def _names_in(code: types.CodeType) -> tuple[list[str], list[str]]:
-    """Returns the attributes and the globals that the code names."""
-    attributes, names = [], []
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            names.append(instruction.argval)
-        elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"):
-            attributes.append(instruction.argval)
-        elif isinstance(instruction.argval, types.CodeType):
-            inner = _names_in(instruction.argval)
-            attributes += inner[0]
-            names += inner[1]
-    return list(dict.fromkeys(attributes)), list(dict.fromkeys(names))
+def _names_in(code: types.CodeType) -> list[str]:
+    """Returns the attributes and the globals that the code names, and those that functions inside it name."""
+    inner = [name for value in code.co_consts if isinstance(value, types.CodeType) for name in _names_in(value)]
+    return list(dict.fromkeys((*code.co_names, *inner)))
 
 
 def _is_foreign(value: Any) -> bool:

@@ -12,13 +12,14 @@ from egeria.cache.dataflow import Dataflow, tensors_in
 from egeria.cache.forward_patches import ForwardPatches
 from egeria.cache.model_call import Call
 from egeria.cache.pass_outcome import Pass, flatten
-from egeria.cache.prefix_cut import Cut, Refused, describe, side_pass
+from egeria.cache.prefix_cut import Cut, side_pass
+from egeria.cache.refused import Refused
 from egeria.cache.stand_in_outputs import Output
 from egeria.model.modules import LayerModule, has_parameters
 
-# The outputs of so many layers may be needed at a time: the last one's, and an early one's that a later layer takes
-# too. Where more are, the cut is not clean: what crosses it grows with every layer that freezes, and the earliest
-# outputs are the largest, so that to fetch them takes longer than to compute them.
+# A cut is clean where the outputs of at most two layers are needed at a time: the last one's, and an early one's that a
+# later layer takes too. Otherwise more crosses the cut with every layer that freezes, and the earliest outputs are the
+# largest, so that to fetch them takes longer than to compute them.
 _MAX_AT_A_TIME = 2
 
 # This is the mark of the batch's rows in a Dataflow.
@@ -82,7 +83,7 @@ def run_as_usual(model: nn.Module, entries: list[nn.Module], names: list[str], c
                 raise Refused("CHECKPOINTED", f"'{names[index]}' is computed again in the backward pass")
             with flow.part(_inner(index)):
                 value = original(*args, **kwargs)
-            outputs[index] = describe(value, names[index])
+            outputs[index] = Output(value, names[index])
             if any(tensor.requires_grad for tensor in tensors_in(value)):
                 raise Refused(
                     "NEEDS_GRADIENT",

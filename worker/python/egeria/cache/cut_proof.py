@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from egeria import _native
 from egeria.cache.cut_finding import find_entries, run_as_usual
-from egeria.cache.dataflow import Collective
 from egeria.cache.forward_patches import ForwardPatches
 from egeria.cache.model_call import Call
 from egeria.cache.pass_outcome import Pass, compare, same
-from egeria.cache.prefix_cut import Cut, Refused, random_states, side_pass
+from egeria.cache.prefix_cut import Cut, random_states, side_pass
+from egeria.cache.refused import Refused
 from egeria.cache.skip_checks import check_skippable
 from egeria.model.modules import LayerModule
 
@@ -43,8 +43,6 @@ def prove(model: nn.Module, frozen: Sequence[LayerModule], call: Call) -> Cut:
     check_skippable(model, frozen)
     try:
         return _prove(model, frozen, call)
-    except Collective as error:
-        raise Refused("COLLECTIVE", f"{error}") from None
     except Refused:
         raise
     except Exception as error:  # pylint: disable=broad-exception-caught  # whatever a model's code raises

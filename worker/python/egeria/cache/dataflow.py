@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from egeria.cache.refused import Refused
+
 # These operators look at a tensor's shape and type only.
 _SHAPE_ONLY = {
     f"aten::{name}"
@@ -23,10 +25,6 @@ _SHAPE_ONLY = {
 }
 _COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional", "_dtensor")
 _SHAPE_FROM_DATA = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
-
-
-class Collective(Exception):
-    """Says that the forward pass was about to talk to other ranks, which do not run it now."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +86,8 @@ class Dataflow(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace in _COLLECTIVES:
-            raise Collective(f"{func}: the layers talk to other ranks in the forward pass")
+            # The other ranks do not run this pass.
+            raise Refused("COLLECTIVE", f"{func}: the layers talk to other ranks in the forward pass")
         result = func(*args, **(kwargs or {}))
         if self.enabled and func._schema.name not in _SHAPE_ONLY:
             self._follow(_takes_shape_from_data(func, args), tensors_in((args, kwargs)), result)

@@ -60,7 +60,7 @@ class ForwardPatches:
 
     @property
     def added(self) -> int:
-        """So many submodules have a `forward` of their own for that, and had none."""
+        """The number of submodules that have a `forward` on the instance now, and had none."""
         return sum(patch.own is None for patch in self._patches)
 
     def release(self) -> None:

@@ -12,7 +12,7 @@ import torch
 from egeria import _native
 from egeria.cache.repeated_samples import Repeats
 
-# A proof takes about as long as so many passes: a shape of call that has come so often may be expected to come as
+# A proof takes about as long as this many passes: a shape of call that has come as often may be expected to come as
 # often again.
 _PASSES_OF_A_PROOF = 8
 
@@ -48,12 +48,12 @@ class CacheGate:
 
     longest_patience: float = _native.PassLedger.longest_patience
 
-    def __init__(self, device: torch.device, repeats: Repeats | None = None, always: bool = False):
+    def __init__(self, device: torch.device, repeats: Repeats, always: bool = False):
         """
         Args:
           device: the model's.
-          repeats: told of all batches until it is known whether samples come again; nothing is done before.
-          always: go through the cache whatever it costs.
+          repeats: is told of all batches until it is known whether samples come again; nothing is done before.
+          always: all passes go through the cache, whatever it costs.
         """
         self.ledger = _native.PassLedger(functools.partial(_now, device), always)
         self.watch = Stopwatch()
@@ -67,8 +67,8 @@ class CacheGate:
         self.ledger.follow()
         self._first_batch: set[int] = set()  # the samples that were kept first
         self._seen_again = 0  # how many of those
-        if self._repeats is None or self._repeats.known is not None:
-            self.ledger.samples_repeat(self._repeats is None or bool(self._repeats.known))
+        if self._repeats.known is not None:
+            self.ledger.samples_repeat(self._repeats.known)
 
     @property
     def calls_before_proof(self) -> int:
@@ -83,10 +83,9 @@ class CacheGate:
     def use(self, args: tuple[Any, ...], kwargs: dict[str, Any], ids: Sequence[int] | None) -> bool:
         """A pass of these samples begins; returns whether it goes through the cache."""
         if ids is not None and not self._always:
-            if self._repeats is not None:
-                self._repeats.note(args, kwargs, ids)
-                if self._repeats.known is not None:
-                    self.ledger.samples_repeat(self._repeats.known)
+            self._repeats.note(args, kwargs, ids)
+            if self._repeats.known is not None:
+                self.ledger.samples_repeat(self._repeats.known)
             self._count_epochs(ids)
         return self.ledger.begin(None if ids is None else len(ids), self._on_host)
 

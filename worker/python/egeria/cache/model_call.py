@@ -11,8 +11,6 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from egeria import _native
-from egeria.cache.stand_in_outputs import like
-from egeria.freeze.replicas import hash_tensors
 from egeria.model.inputs import SIMPLE
 
 
@@ -97,7 +95,7 @@ class Call:
         other._leaves = [next(remaining) if batched else leaf for leaf, batched in zip(self._leaves, self._batched)]
         return other
 
-    def hashes(self, salt: int = 0) -> list[int]:
+    def hashes(self, salt: bytes = b"") -> list[int]:
         """Returns 64 bits for each sample, over `salt`, its rows of all tensors, and all that belongs to no sample.
 
         Element types, shapes and memory formats count too.
@@ -106,12 +104,11 @@ class Call:
             leaf for leaf, batched in zip(self._leaves, self._batched) if isinstance(leaf, Tensor) and not batched
         ]
         text = repr((salt, self._text(), [_format_of(leaf) for leaf in self._leaves if isinstance(leaf, Tensor)]))
-        seed = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-        digest = torch.tensor([_signed(hash_tensors([seed, *common]))])
+        digest = torch.frombuffer(bytearray(_native.fingerprint(text, common)), dtype=torch.uint8)
         columns = [
             leaf.detach().cpu().contiguous().unbind(0) for leaf, batched in zip(self._leaves, self._batched) if batched
         ]
-        return [hash_tensors([digest, *sample]) for sample in zip(*columns)]
+        return [_native.hash_tensors([digest, *sample]) for sample in zip(*columns)]
 
     def _text(self) -> str:
         return repr(
@@ -168,13 +165,12 @@ def _check(leaf: Any) -> None:
 
 
 def _rows(tensor: Tensor, index: Tensor) -> Tensor:
+    """Returns these rows. Their dimensions lie in memory in the order that they have in `tensor`, since kernels may
+    round otherwise for another order."""
     rows = tensor.index_select(0, index.to(tensor.device))
-    return like(tensor, len(index)).copy_(rows)
+    chosen = torch.empty_permuted(rows.shape, tensor.dim_order(), dtype=tensor.dtype, device=tensor.device)
+    return chosen.copy_(rows)
 
 
 def _format_of(tensor: Tensor) -> Any:
     return "" if tensor.is_contiguous() else tensor.stride()[1:]
-
-
-def _signed(value: int) -> int:
-    return (value & (2**63 - 1)) - (value & 2**63)

@@ -1,5 +1,5 @@
-"""A module fingerprint tells whether a model's modules still hold the same attributes: settings, and tensors that torch
-does not register."""
+"""A module fingerprint tells whether a frozen prefix is still what it was: its weights, and the attributes of modules,
+which are settings and tensors that torch does not register."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from egeria.cache.forward_patches import ForwardPatch
+from egeria.cache.refused import Refused
 from egeria.cache.stable_text import is_bystander, name_of
 from egeria.cache.value_fingerprint import OF_TORCH, ValueFingerprint
 from egeria.model.modules import LayerModule
@@ -20,13 +21,18 @@ _DEVICE_NUMBER = re.compile(r"_*((cuda|current|gpu|local|output)_)?(device|cuda|
 
 
 class ModuleFingerprint:
-    """Remembers the attributes of a model's modules as they are when it is made: all modules' but those inside active
-    layer modules. So the model itself and the containers of its layers count, which may use their attributes before
-    they call what is frozen.
+    """Remembers the weights of a frozen prefix, and the attributes of a model's modules as they are when it is made.
 
-    These are all values that a ValueFingerprint tells apart, also those of the modules' classes; and where a module is
-    in no layer module, its buffers and the parameters that do not train. Devices are left out; parameters and buffers
-    of frozen layer modules are left to FrozenWeights.
+    The attributes of all modules count but those inside active layer modules: the model itself and the containers of
+    its layers may use theirs before they call what is frozen. They are all values that a ValueFingerprint tells apart,
+    also those of the modules' classes; and where a module is in no layer module, its buffers and the parameters that do
+    not train. Devices are left out.
+
+    The weights are the parameters and buffers of the frozen layer modules. DistributedDataParallel writes to buffers
+    before every pass, mostly what they hold. On an accelerator these are compared only now and then; what
+    DistributedDataParallel writes there is what rank 0 holds frozen too.
+
+    Writes that no version counts, through `.data`, are found by the contents, in host memory only.
 
     Owned by the training thread.
 
@@ -39,13 +45,15 @@ class ModuleFingerprint:
         Args:
           model: unwrapped.
           modules: its layer modules.
-          prefix: so many of them are frozen.
+          prefix: the number of them that are frozen.
 
         Raises:
           TypeError: an attribute is a tensor of a kind that cannot be compared.
         """
-        self._frozen = _inside(modules[:prefix])
-        outside = _inside(modules[prefix:]) - self._frozen
+        inside = _inside(modules[:prefix])
+        self._frozen = {name: module for name, module in model.named_modules() if id(module) in inside}
+        self._loose = [entry for module in modules[:prefix] for entry in module.loose]
+        outside = _inside(modules[prefix:]) - inside
         outside |= {id(module) for module in model.modules() if is_bystander(type(module))}
         self.modules = {name: module for name, module in model.named_modules() if id(module) not in outside}
         self._elsewhere = {id(module): f"module '{name}'" for name, module in model.named_modules()}
@@ -55,35 +63,52 @@ class ModuleFingerprint:
             for entry in modules[:prefix]
             for name, tensor in (*entry.parameters(), *entry.buffers())
         }
-        self._seen = self._look()
+        self._weights = self._look_at_weights()
+        self._attributes = self._look_at_attributes()
 
     @property
     def text(self) -> str:
-        """These words are the same in every process where the attributes are the same, but for the tensors()."""
-        return "\n".join(f"{' '.join(owner)}: {words}" for owner, words in self._seen.words.items())
+        """These words are the same in every process where the prefix is the same, its modules' modes included."""
+        modes = [f"{name}: {name_of(type(module))} {module.training}" for name, module in self._frozen.items()]
+        weights = [f"{name}: {words}" for name, words in self._weights.words.items()]
+        attributes = [f"{' '.join(owner)}: {words}" for owner, words in self._attributes.words.items()]
+        return "\n".join((*modes, *weights, *attributes))
 
-    def tensors(self) -> list[Tensor]:
-        """Returns what the attributes hold in memory, in order."""
-        return [found.tensor for found in self._seen.tensors]
-
-    def changed(self, patches: int = 0) -> str | None:
-        """Returns the attribute that has changed since, if any. One that was assigned what it was has not. Each look
-        sees only a part of the large tensors that were written to through `.data`.
+    def check_unchanged(self, patches: int) -> None:
+        """Compares with what is there now; what is equal to the bit has not changed. Each look at tensors that were
+        written to through `.data` sees only a part of the large ones.
 
         Args:
-          patches: so many modules have a `forward` of ours at the moment (ForwardPatches.added).
-        """
-        if self._seen.same_objects(patches) and self._seen.same_contents():
-            return None
-        now = self._look(patches)
-        changed = self._seen.difference(now)
-        if changed is None:
-            self._seen = now
-            return None
-        _, kind, name = changed
-        return f"{name} of a {kind}"
+          patches: the number of modules that have a `forward` of ours at the moment (ForwardPatches.added).
 
-    def _look(self, patches: int = 0) -> ValueFingerprint:
+        Raises:
+          Refused: [WEIGHTS_CHANGED], [SETTING_CHANGED].
+        """
+        if not self._weights.unchanged():
+            now = self._look_at_weights()
+            if (changed := self._weights.difference(now)) is not None:
+                raise Refused("WEIGHTS_CHANGED", f"'{changed}' is frozen, and is not what it was")
+            self._weights = now
+        if not self._attributes.unchanged(patches):
+            now = self._look_at_attributes(patches)
+            if (changed := self._attributes.difference(now)) is not None:
+                _, kind, name = changed
+                raise Refused("SETTING_CHANGED", f"an attribute of the model is not what it was: {name} of a {kind}")
+            self._attributes = now
+
+    def _look_at_weights(self) -> ValueFingerprint:
+        seen = ValueFingerprint({}, spares_device=True)
+        for owner, module in self._frozen.items():
+            for table in (module._parameters, module._buffers):
+                _add_weights(seen, owner, table, list(table))
+        for full_name, module in self._loose:
+            owner, _, name = full_name.rpartition(".")
+            for table in (module._parameters, module._buffers):
+                _add_weights(seen, owner, table, [name] if name in table else [])
+        seen.seal()
+        return seen
+
+    def _look_at_attributes(self, patches: int = 0) -> ValueFingerprint:
         seen = ValueFingerprint(self._elsewhere)
         for name, module in self.modules.items():
             owner = name, type(module).__name__
@@ -91,7 +116,7 @@ class ModuleFingerprint:
             own = [name for name in vars(module) if name not in OF_TORCH and name not in _OF_LIGHTNING]
             _add(seen, owner, vars(module), own)
             tables = [module._modules]
-            if id(module) not in self._frozen:
+            if name not in self._frozen:
                 tables += [module._parameters, module._buffers]
             for table in tables:
                 _add(seen, owner, table, list(table))
@@ -106,6 +131,14 @@ class ModuleFingerprint:
 def _inside(modules: Iterable[LayerModule]) -> set[int]:
     """Returns the ids of submodules."""
     return {id(inner) for entry in modules for unit in entry.units for inner in unit.modules()}
+
+
+def _add_weights(seen: ValueFingerprint, owner: str, table: Mapping[str, Tensor | None], names: Sequence[str]) -> None:
+    for name in names:
+        tensor = table[name]
+        # A sharded model is refused by its name a moment later.
+        seen.add(f"{owner}.{name}", tensor.to_local() if hasattr(tensor, "to_local") else tensor)
+    seen.add_table(table, names)
 
 
 def _add(seen: ValueFingerprint, owner: tuple[str, str], table: Mapping[str, Any], names: Sequence[str]) -> None:

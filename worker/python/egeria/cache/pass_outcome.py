@@ -10,7 +10,8 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from egeria import _native
-from egeria.cache.prefix_cut import Refused, random_states
+from egeria.cache.prefix_cut import random_states
+from egeria.cache.refused import Refused
 
 
 @dataclasses.dataclass

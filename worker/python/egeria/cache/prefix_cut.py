@@ -14,20 +14,9 @@ from torch import Tensor, nn
 from egeria.cache.dataflow import tensors_in
 from egeria.cache.forward_patches import ForwardPatches
 from egeria.cache.model_call import Call
-from egeria.cache.stand_in_outputs import NotATensor, Output
+from egeria.cache.refused import Refused
+from egeria.cache.stand_in_outputs import Output
 from egeria.model.isolation import RandomStates, device_of, restored
-
-
-class Refused(Exception):
-    """Says why a frozen prefix is computed as usual.
-
-    Attributes:
-      name: stable, in capitals.
-    """
-
-    def __init__(self, name: str, text: str):
-        super().__init__(f"[{name}] {text}")
-        self.name = name
 
 
 class _Reached(BaseException):
@@ -149,14 +138,6 @@ def side_pass(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
 def random_states(model: nn.Module) -> str:
     """Returns all random states of now, to compare."""
     return RandomStates(device_of(model)).text()
-
-
-def describe(value: Any, name: str) -> Output:
-    """Raises Refused [NOT_A_TENSOR]."""
-    try:
-        return Output(value)
-    except NotATensor as error:
-        raise Refused("NOT_A_TENSOR", f"'{name}' {error}") from None
 
 
 def _once(value: Any, allowed: Callable[[], bool]) -> Callable[..., Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,48 +10,21 @@ from torch import Tensor
 from egeria import _native
 from egeria.cache.code_fingerprint import program_of
 from egeria.cache.module_fingerprint import ModuleFingerprint
-from egeria.cache.stable_text import name_of
-from egeria.model.modules import LayerModule
 
 # The cache rounds float32 to these, by its format.
 _ROUNDED = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def fingerprint(frozen: Sequence[LayerModule], attributes: ModuleFingerprint) -> bytes:
-    """Returns 16 bytes that tell this frozen prefix from every other, over the names, types and modes of its
-    submodules, the contents of parameters and buffers, attributes, the code of what has those, torch's version and the
-    processor's capability. Not the device's number.
-
-    On an accelerator it copies them to the host.
-    """
+def fingerprint(prefix: ModuleFingerprint) -> bytes:
+    """Returns 16 bytes that tell this frozen prefix from every other, over its weights and attributes, the code of what
+    has those, torch's version and the processor's capability. The device's number does not count."""
     text = [
         torch.__version__,
         torch.backends.cpu.get_cpu_capability(),
-        program_of(dict.fromkeys(map(type, attributes.modules.values()))),
-        attributes.text,
+        program_of(dict.fromkeys(map(type, prefix.modules.values()))),
+        prefix.text,
     ]
-    tensors: list[Tensor] = []
-    for module in frozen:
-        for name, unit in zip(module.unit_names, module.units):
-            text += [f"{name}.{inner}: {name_of(type(kind))} {kind.training}" for inner, kind in unit.named_modules()]
-        for kind, found in (("parameter", module.parameters()), ("buffer", module.buffers())):
-            for name, tensor in found:
-                text.append(f"{kind} {name} {tensor.device.type}")
-                tensors.append(tensor.detach())
-    return _native.fingerprint("\n".join(text), [*tensors, *attributes.tensors()])
-
-
-class Fetched(NamedTuple):
-    """Holds what a store has of a batch.
-
-    Attributes:
-      tensors: b x ..., what crosses the cut; nobody else has them, and they may be written to. The rows of misses
-        hold anything. None where nothing was found.
-      reasons: for each sample why it is a miss, in a word; "" for a hit.
-    """
-
-    tensors: Sequence[Tensor]
-    reasons: Sequence[str]
+    return _native.fingerprint("\n".join(text), [])
 
 
 class PrefixStore:
@@ -72,13 +44,19 @@ class PrefixStore:
         self._rounded = _ROUNDED.get(format)
         cache.use(prefix)
 
-    def get(self, ids: Sequence[int], input_hashes: Sequence[int], patience: float) -> Fetched:
-        """Returns what put() was given for these samples with the same input hashes, on the cache's device.
+    def get(
+        self, ids: Sequence[int], input_hashes: Sequence[int], patience: float
+    ) -> tuple[Sequence[Tensor], Sequence[str]]:
+        """Returns what put() was given for these samples with the same input hashes.
 
         Args:
           patience: seconds to wait for it.
+
+        Returns:
+          b x ... tensors on the cache's device, which the caller may write to; none where nothing was found. The rows
+          of misses hold anything. And for each sample why it is a miss, in a word; "" for a hit.
         """
-        return Fetched(*self._cache.take(ids, input_hashes, patience))
+        return self._cache.take(ids, input_hashes, patience)
 
     def put(self, ids: Sequence[int], input_hashes: Sequence[int], tensors: Sequence[Tensor]) -> None:
         """Offers b x ... tensors, a row for each sample; they are written when there is time, or dropped."""

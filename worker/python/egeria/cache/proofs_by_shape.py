@@ -8,20 +8,19 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import nn
 
 from egeria import _native
 from egeria.cache.cut_proof import prove
 from egeria.cache.gate import CacheGate
 from egeria.cache.model_call import Call, Settings
-from egeria.cache.prefix_cut import Cut, Refused
-from egeria.freeze.replicas import hash_tensors
+from egeria.cache.prefix_cut import Cut
+from egeria.cache.refused import Refused
 from egeria.model.modules import LayerModule
 
 _logger = logging.getLogger("egeria")
 
-# A proof is made for so many shapes of calls. Each costs a few steps' time.
+# At most this many shapes of calls are proven. Each proof costs a few steps' time.
 _MAX_SHAPES = 8
 
 
@@ -33,7 +32,7 @@ class Proven:
       batch: how many samples such a call has.
       circumstances: what a sample's activation depends on besides its input and the number of samples.
       like: a number of samples of a call in which they have the same activations, to the bit.
-      salt: for Call.hashes(): differs where a sample's activation may differ though its input does not.
+      salt: a salt for Call.hashes(), which differs where a sample's activation may differ though its input does not.
       confirmed: a pass of the training itself has computed what one on the side does.
     """
 
@@ -41,14 +40,13 @@ class Proven:
     batch: int
     circumstances: Any
     like: int = 0
-    salt: int = 0
+    salt: bytes = b""
     confirmed: bool = False
 
     def counts_as(self, size: int) -> None:
-        """Notes that samples have the activations that they have in a call with so many."""
-        text = repr((self.circumstances, size)).encode()
+        """Notes that samples have the activations that they have in a call with this number of samples."""
         self.like = size
-        self.salt = hash_tensors([torch.frombuffer(bytearray(text), dtype=torch.uint8)])
+        self.salt = _native.fingerprint(repr((self.circumstances, size)), [])
 
 
 class Proofs:

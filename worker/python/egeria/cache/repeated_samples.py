@@ -7,12 +7,11 @@ from typing import Any
 
 from egeria.cache.model_call import Call, UnusualCall
 
-# So many samples are remembered at first, and so many in later rounds; so many of them have to come again before it is
-# known whether samples do.
-_REMEMBERED = 256
-_REMEMBERED_LATER = 64
+_REMEMBERED = 256  # samples of the first round
+_REMEMBERED_LATER = 64  # samples of each later round
+# The answer is known when this many of the remembered samples have come again.
 _ENOUGH = 16
-# This share of those has to come as it was: where less of a batch is kept, all of it is computed.
+# This share of them has to come as it was: where less of a batch is kept, all of it is computed.
 _MIN_SHARE = 0.25
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from egeria.cache.prefix_cut import Refused
+from egeria.cache.refused import Refused
 from egeria.freeze.replicas import is_fully_sharded
 from egeria.model.modules import LayerModule
 from egeria.model.wrappers import wrappers_of

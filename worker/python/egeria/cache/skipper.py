@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -15,22 +14,21 @@ from torch.utils.hooks import RemovableHandle
 
 from egeria import _native
 from egeria.cache.forward_patches import ForwardPatches
-from egeria.cache.frozen_weights import FrozenWeights
 from egeria.cache.gate import CacheGate
 from egeria.cache.model_call import Call, UnusualCall
 from egeria.cache.module_fingerprint import ModuleFingerprint
-from egeria.cache.prefix_cut import Cut, Refused
+from egeria.cache.prefix_cut import Cut
 from egeria.cache.prefix_store import PrefixStore
 from egeria.cache.proofs_by_shape import Proofs, Proven
+from egeria.cache.refused import Refused
 from egeria.cache.skip_checks import check_skippable
 from egeria.model.inputs import batch_of
-from egeria.model.isolation import device_of
 from egeria.model.modules import LayerModule
 from egeria.model.pass_hooks import PassHook, has_own_forward
 
 _logger = logging.getLogger("egeria")
 
-# A prefix is left alone after so many failures in a row.
+# A prefix is left alone after this many failures in a row.
 _MAX_FAILURES = 3
 
 _Rows = tuple[list[int], list[int], Sequence[Tensor]]  # ids, input hashes, and what crosses the cut
@@ -55,42 +53,41 @@ class Skipper:
         self,
         model: nn.Module,
         frozen: Sequence[LayerModule],
-        attributes: ModuleFingerprint,
+        prefix: ModuleFingerprint,
         store: PrefixStore,
         *,
         take_ids: Callable[[int], Sequence[int] | None],
-        upcoming: Callable[[], Sequence[Sequence[int]]] | None = None,
-        gate: CacheGate | None = None,
-        own_forward_only: bool = False,
-        tell: Callable[[str, Exception | None], None] | None = None,
+        upcoming: Callable[[], Sequence[Sequence[int]]],
+        gate: CacheGate,
+        own_forward_only: bool,
+        tell: Callable[[str, Exception | None], None],
     ):
         """
         Args:
           model: unwrapped; `frozen` are its first layer modules, and frozen.
-          attributes: as they were when `store` was made for what is frozen.
+          prefix: the fingerprint of `frozen` when `store` was made for it.
           take_ids: the samples of the batch at hand, given their number; None where that is not known. Called once
             in each training forward pass.
           upcoming: the samples of the batches after that one, as far as they are known.
-          gate: None: the store is used in all passes.
+          gate: decides in which passes the store is used.
           own_forward_only: calls in which another function stands for the model's forward are none: a training
             framework's detours, with other arguments.
           tell: called with a reason why the prefix is not skipped, once, and the exception behind it.
         """
         self.refusal: Refused | None = None
-        self.gate = CacheGate(device_of(model), always=True) if gate is None else gate
+        self.gate = gate
         self._model = model
         self._store = store
         self._take_ids = take_ids
         self._upcoming = upcoming
         self._own_forward_only = own_forward_only
-        self._tell = tell if tell is not None else _warn
-        self._weights = FrozenWeights(frozen)
-        self._attributes = attributes
+        self._tell = tell
+        self._prefix = prefix
         self._proofs = Proofs(model, frozen, self.gate)
         self._patches = ForwardPatches()
         self._entered = False
         self._busy = False  # true in our own passes, which come through the same hooks
-        self._failures = 0  # so many in a row
+        self._failures = 0  # in a row
         self._handles: list[RemovableHandle] = []
         try:
             check_skippable(model, frozen)
@@ -101,16 +98,6 @@ class Skipper:
             model.register_forward_pre_hook(PassHook(self._enter), with_kwargs=True),
             model.register_forward_hook(PassHook(self._leave), with_kwargs=True, always_call=True),
         ]
-
-    @property
-    def counters(self) -> collections.Counter[str]:
-        """These are the ledger's counts, over all prefixes of its gate: "hits" and "misses" in samples, and these by
-        reason: those of the store ("miss_absent", "miss_late", "miss_other_input", ...), "miss_recomputed" (with others
-        of their batch), "miss_audited", "miss_no_ids" (passes), "miss_off" (it does not pay), "miss_unproven" (a shape
-        of call without a proof), "miss_unusual_call", "miss_unfit" (the store gave something else), "miss_failure";
-        "passes", "passes_skipped"; "proofs" (each takes a few steps' time, in the pass that it is made in); "audits"
-        (passes that were computed although they might have been skipped); "failures"."""
-        return collections.Counter(self.gate.ledger.counters())
 
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any], ids: Sequence[int] | None) -> None:
         """Prepares the next forward pass of the model, which is called with these arguments.
@@ -145,7 +132,7 @@ class Skipper:
             handle.remove()
         self._handles.clear()
 
-    # These are the two hooks.
+    # These methods are the two hooks.
 
     def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._busy or (self._own_forward_only and not has_own_forward(self._model)):
@@ -166,7 +153,7 @@ class Skipper:
         if not self._busy:
             self.disarm()
 
-    # From here on all is about one pass.
+    # The methods below are about one pass.
 
     def _begin_pass(self, args: tuple[Any, ...], kwargs: dict[str, Any], ids: Sequence[int] | None) -> None:
         self._busy = True
@@ -174,8 +161,7 @@ class Skipper:
         try:
             if self.gate.use(args, kwargs, ids):
                 self._prepare(args, kwargs, list(ids or ()))
-                if self._upcoming is not None:
-                    self._store.expect(self._upcoming())
+                self._store.expect(self._upcoming())
         except UnusualCall as error:
             self.disarm()
             _logger.debug("egeria: %s", error)
@@ -217,11 +203,11 @@ class Skipper:
 
     def _finish(self, act: Callable[[], None], samples: int) -> bool:
         """Acts within a pass, when the model comes to what it could skip, or from there; unless it has changed what it
-        is made of by then. Returns False where something is wrong, for so many samples."""
+        is made of by then. Returns False where something is wrong, which costs the hits of `samples`."""
         self.gate.ledger.resume()
         try:
             with self.gate.watch:
-                self._check_unchanged()
+                self._prefix.check_unchanged(self._patches.added)
                 act()
         except Refused as error:
             self._refuse(error)
@@ -231,12 +217,6 @@ class Skipper:
             return False
         self._failures = 0
         return True
-
-    def _check_unchanged(self) -> None:
-        if not self._weights.unchanged():
-            raise Refused("WEIGHTS_CHANGED", "the weights or buffers of frozen layers are not what they were")
-        if (changed := self._attributes.changed(self._patches.added)) is not None:
-            raise Refused("SETTING_CHANGED", f"an attribute of the model is not what it was: {changed}")
 
     def _use(self, fresh: _Rows) -> None:
         """The pass is skipped; `fresh` were computed alone for that."""
@@ -257,21 +237,14 @@ class Skipper:
         fits = len(tensors) == len(specs) and all(spec.fits(tensor) for spec, tensor in zip(specs, tensors))
         return tensors if fits else (), self.gate.ledger.answer(reasons, fits)
 
-    @staticmethod
-    def _alone(cut: Cut, call: Call, missing: list[int]) -> Call | None:
-        """Returns a call with the missing samples, and copies of one up to a number that was proven to make no
-        difference; None where there is no such call."""
-        size = next((size for size in cut.sub_batches if size >= len(missing)), None)
-        if size is None:
-            return None
-        alone = call.rows([*missing, *missing[:1] * (size - len(missing))])
-        return alone if not cut.decides or alone.conditions() == call.conditions() else None
-
     def _compute_alone(self, cut: Cut, call: Call, missing: list[int], tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """Fills in the rows of the samples that are missing, and returns them; none if they may not be computed
-        alone."""
-        alone = self._alone(cut, call, missing)
-        if alone is None:
+        alone. They are computed with copies of one of them, up to a number that was proven to make no difference."""
+        size = next((size for size in cut.sub_batches if size >= len(missing)), None)
+        if size is None:
+            return ()
+        alone = call.rows([*missing, *missing[:1] * (size - len(missing))])
+        if cut.decides and alone.conditions() != call.conditions():
             return ()
         computed = cut.compute(self._model, alone, keep_buffers=False)
         rows = tuple(tensor[: len(missing)].clone() for tensor in computed)
@@ -338,7 +311,3 @@ class Skipper:
         self._failures += 1
         if self._failures >= _MAX_FAILURES:
             self._refuse(Refused("FAILED", f"{_MAX_FAILURES} times in a row: {type(error).__name__}: {error}"))
-
-
-def _warn(what: str, error: Exception | None) -> None:
-    _logger.warning("egeria: %s%s", what, f": {error}" if error is not None else "")

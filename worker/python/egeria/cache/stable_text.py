@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import decimal
 import enum
-import fractions
 import pathlib
 import re
 import sys
@@ -23,8 +21,6 @@ _PLAIN = (
     type(None),
     range,
     slice,
-    decimal.Decimal,
-    fractions.Fraction,
     pathlib.PurePath,
     re.Pattern,
     torch.dtype,

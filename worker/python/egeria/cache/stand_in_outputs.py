@@ -1,5 +1,4 @@
-"""This file describes the outputs of submodules, and makes values that stand in for them. Where tensors get another
-number of rows, they keep their memory format, since kernels may round otherwise for another one."""
+"""This file describes the outputs of submodules, and makes values that stand in for them."""
 
 from __future__ import annotations
 
@@ -11,16 +10,13 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
+from egeria.cache.refused import Refused
 from egeria.model.inputs import SIMPLE
-
-
-class NotATensor(Exception):
-    """Says why what a submodule returns cannot be kept; the text is for people."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TensorSpec:
-    """Describes everything about a tensor but its contents."""
+    """Describes everything about a tensor but its contents. Its strides have no gaps."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -29,7 +25,8 @@ class TensorSpec:
 
     @classmethod
     def of(cls, tensor: Tensor) -> TensorSpec:
-        return cls(tuple(tensor.shape), strides_like(tensor.shape, tensor), tensor.dtype, tensor.device)
+        strides = torch.empty_like(tensor, device="meta").stride()
+        return cls(tuple(tensor.shape), strides, tensor.dtype, tensor.device)
 
     def fits(self, tensor: Tensor) -> bool:
         """Returns whether `tensor` may stand for this one, wherever and however it lies."""
@@ -57,18 +54,21 @@ class TensorSpec:
 class Output:
     """Describes what a submodule returns: tensors, constants, and how they are nested."""
 
-    def __init__(self, value: Any):
+    def __init__(self, value: Any, name: str):
         """
+        Args:
+          name: the submodule's.
+
         Raises:
-          NotATensor: there is something else in it.
+          Refused: [NOT_A_TENSOR] there is something else in it.
         """
         leaves, self._structure = pytree.tree_flatten(value)
         for leaf in leaves:
             if isinstance(leaf, Tensor):
                 if type(leaf) is not Tensor or leaf.layout is not torch.strided or leaf.is_quantized:
-                    raise NotATensor(f"returns a {type(leaf).__name__} of layout {leaf.layout}")
+                    raise Refused("NOT_A_TENSOR", f"'{name}' returns a {type(leaf).__name__} of layout {leaf.layout}")
             elif not isinstance(leaf, SIMPLE):
-                raise NotATensor(f"returns a {type(leaf).__name__}")
+                raise Refused("NOT_A_TENSOR", f"'{name}' returns a {type(leaf).__name__}")
         self._leaves = [TensorSpec.of(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
 
     @property
@@ -83,24 +83,3 @@ class Output:
 
     def stand_in(self, dense: bool) -> Any:
         return self.build([spec.stand_in(dense) for spec in self.tensors])
-
-
-def like(tensor: Tensor, rows: int) -> Tensor:
-    """Returns uninitialised memory for `rows` rows, its dimensions in memory in the order of those of `tensor`."""
-    shape = (rows, *tensor.shape[1:])
-    return torch.empty_strided(shape, strides_like(shape, tensor), dtype=tensor.dtype, device=tensor.device)
-
-
-def strides_like(shape: Sequence[int], tensor: Tensor) -> tuple[int, ...]:
-    """Returns strides without gaps for `shape`; those of `tensor` itself where it has this shape and no gaps."""
-    if tuple(shape) == tuple(tensor.shape) and torch.ops.aten.is_non_overlapping_and_dense(tensor):
-        return tensor.stride()
-    # The outermost comes first; where two have the same stride (one has a single element) the earlier is outside.
-    order = sorted(range(len(shape)), key=lambda dimension: (-tensor.stride(dimension), dimension))
-    if 0 in tensor.stride():  # an expanded tensor says nothing
-        order = list(range(len(shape)))
-    strides, extent = [0] * len(shape), 1
-    for dimension in reversed(order):
-        strides[dimension] = extent
-        extent *= max(1, shape[dimension])
-    return tuple(strides)

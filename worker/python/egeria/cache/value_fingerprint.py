@@ -21,15 +21,15 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from egeria import _native
 from egeria.cache.stable_text import captured, code_words, is_bystander, name_of, plain_words
-from egeria.freeze.replicas import hash_tensors
 
-# So many entries of a container are looked at, and so many values of all that is added under one name, so deep. The
-# rest counts by its number, or as an object.
-_MAX_ENTRIES = 4096
+# These bound the look at one name: the values in one container, the values in all, and the depth. A value beyond them
+# counts as an object that only its identity tells.
 _MAX_VALUES = 4096
 _MAX_DEPTH = 8
 # Memory that has no version counter is compared as a whole up to this length, else in parts by a ContentWatch.
 _WHOLE_BYTES = 1 << 16
+# Every 64th look compares buffers on an accelerator, since a comparison waits for the device.
+_COMPARE_EVERY = 64
 
 # Any module has the first from torch; it is not made of the second.
 OF_TORCH = frozenset(vars(nn.Module()))
@@ -45,16 +45,13 @@ _call = getattr(operator, "call", lambda function: function())  # Python 3.11 ha
 
 
 class Found(NamedTuple):
-    """Describes a tensor in a value.
+    """Describes a dense tensor in a value.
 
     Attributes:
-      name: the name by which the value was added.
-      tensor: the tensor, dense.
       counter: the tensor whose version counts writes to it; None: nothing counts them.
       hash: the hash of its contents.
     """
 
-    name: Hashable
     tensor: Tensor
     counter: Tensor | None
     hash: int
@@ -68,29 +65,32 @@ class ValueFingerprint:
     Attributes:
       words: the values in words, by name; the same in every process where the values are the same. An object that
         cannot be looked into has other words in each process.
-      tensors: what the values hold in memory, of which the words tell no more than the place.
     """
 
-    def __init__(self, elsewhere: Mapping[int, str]):
+    def __init__(self, elsewhere: Mapping[int, str], spares_device: bool = False):
         """
         Args:
           elsewhere: words for the objects that are not looked into, by id.
+          spares_device: buffers on an accelerator are compared only now and then.
         """
         self.words: dict[Hashable, str] = {}
-        self.tensors: list[Found] = []
+        self._tensors: list[Found] = []
+        self._spares_device = spares_device
+        self._looks = 0
         self._elsewhere = elsewhere
         self._name: Hashable = None
         self._left = 0
         self._numbers: dict[int, int] = {}  # by id
         self._met: list[Any] = []  # kept so that nothing else gets their ids
         self._opaque: list[tuple[Hashable, Any]] = []  # objects that only their identity tells apart
-        # same_objects() looks at these.
+        # _same_objects() looks at these.
         self._tables: list[Mapping[str, Any]] = []
         self._containers: list[Collection[Any]] = []
         self._sources: list[Callable[[], Iterable[Any]]] = []
         self._sizes: tuple[int, list[int]] = 0, []
         self._objects: tuple[Any, ...] = ()
-        # same_contents() looks at these.
+        # _same_contents() looks at these.
+        self._addresses: list[int] = []
         self._versions: list[int] = []
         self._uncounted: list[Tensor] = []
         self._uncounted_hash = 0
@@ -111,15 +111,16 @@ class ValueFingerprint:
         """Notes that all has been added.
 
         Args:
-          more: see same_objects().
+          more: see unchanged().
         """
         self._sizes = sum(map(len, self._tables)) - more, list(map(len, self._containers))
         self._objects = tuple(self._current())
-        self._versions = [found.counter._version for found in self.tensors if found.counter is not None]
-        self._uncounted = [found.tensor for found in self.tensors if found.counter is None]
+        self._addresses = [found.tensor.data_ptr() for found in self._tensors]
+        self._versions = [found.counter._version for found in self._tensors if found.counter is not None]
+        self._uncounted = [found.tensor for found in self._tensors if found.counter is None]
         self._uncounted = [tensor for tensor in self._uncounted if tensor.nbytes <= _WHOLE_BYTES]
-        self._uncounted_hash = hash_tensors(self._uncounted)
-        self._watch = _native.ContentWatch([found.tensor.detach() for found in self.tensors])
+        self._uncounted_hash = _native.hash_tensors(self._uncounted)
+        self._watch = _native.ContentWatch([found.tensor.detach() for found in self._tensors])
 
     def difference(self, other: ValueFingerprint) -> Hashable | None:
         """Returns the first name by which there is something else."""
@@ -128,20 +129,18 @@ class ValueFingerprint:
         for name, words in self.words.items():
             if other.words[name] != words:
                 return name
-        for one, another in zip(self.tensors, other.tensors):
-            if one.hash != another.hash:
-                return one.name
         return next((one[0] for one, another in zip(self._opaque, other._opaque) if one[1] is not another[1]), None)
 
-    # These are quick looks.
-
-    def same_objects(self, more: int = 0) -> bool:
-        """Returns whether all is where it was, or was replaced by plain values that are the same. If not, there may be
-        a difference.
+    def unchanged(self, more: int = 0) -> bool:
+        """Looks quickly, and sees a part of large tensors only. If it returns False, there may be a difference.
 
         Args:
           more: entries that the tables have for the moment only.
         """
+        return self._same_objects(more) and self._same_contents()
+
+    def _same_objects(self, more: int) -> bool:
+        """Returns whether all is where it was, or was replaced by plain values that are the same."""
         if (sum(map(len, self._tables)) - more, list(map(len, self._containers))) != self._sizes:
             return False
         try:
@@ -155,18 +154,26 @@ class ValueFingerprint:
         self._objects = objects
         return True
 
-    def same_contents(self) -> bool:
-        """Returns whether nothing was written to tensors, or only what they held; each look sees a part of large
-        arrays. If not, there may be a difference."""
-        if not self._watch.unchanged() or (self._uncounted and hash_tensors(self._uncounted) != self._uncounted_hash):
+    def _same_contents(self) -> bool:
+        """Returns whether nothing was written to tensors, or only what they held."""
+        if [found.tensor.data_ptr() for found in self._tensors] != self._addresses:
             return False
-        counted = (found for found in self.tensors if found.counter is not None)
+        if not self._watch.unchanged() or (
+            self._uncounted and _native.hash_tensors(self._uncounted) != self._uncounted_hash
+        ):
+            return False
+        self._looks += 1
+        spares_device = self._spares_device and self._looks % _COMPARE_EVERY != 1
+        counted = (found for found in self._tensors if found.counter is not None)
         for number, found in enumerate(counted):
             version = found.counter._version
-            if version != self._versions[number]:
-                if found.counter is not found.tensor or hash_tensors([found.tensor]) != found.hash:
-                    return False
-                self._versions[number] = version
+            if version == self._versions[number]:
+                continue
+            if spares_device and not found.tensor.is_cpu and not isinstance(found.tensor, nn.Parameter):
+                continue
+            if found.counter is not found.tensor or _native.hash_tensors([found.tensor]) != found.hash:
+                return False
+            self._versions[number] = version
         return True
 
     def _watch_names(self, table: Mapping[str, Any], names: Sequence[str]) -> None:
@@ -214,7 +221,7 @@ class ValueFingerprint:
         return f"{name_of(type(value))} {_HERE}"
 
     def _describe_tensor(self, tensor: Tensor, counted: bool = True) -> str:
-        words = f"tensor {len(self.tensors)} on {tensor.device.type}, {tensor.dtype} {tuple(tensor.shape)}"
+        words = f"tensor on {tensor.device.type}, {tensor.dtype} {tuple(tensor.shape)}"
         if tensor.is_meta:
             return words
         if tensor.layout is torch.sparse_coo:
@@ -224,8 +231,9 @@ class ValueFingerprint:
         else:
             raise TypeError(f"a {type(tensor).__name__} of layout {tensor.layout} cannot be compared: {self._name}")
         counter = tensor if counted and not tensor.is_inference() else None
-        self.tensors += [Found(self._name, part, counter, hash_tensors([part])) for part in parts]
-        return words
+        found = [Found(part, counter, _native.hash_tensors([part])) for part in parts]
+        self._tensors += found
+        return f"{words} {[entry.hash for entry in found]}"
 
     def _describe_array(self, array: Any) -> str:
         if array.dtype.hasobject:
@@ -254,11 +262,11 @@ class ValueFingerprint:
         views = [dict.keys(value), dict.values(value)] if isinstance(value, dict) else [value]
         if not isinstance(value, (tuple, frozenset)):
             self._containers.append(value)
-            self._sources += [functools.partial(itertools.islice, view, _MAX_ENTRIES) for view in views]
-        words = [[self._describe(entry, depth) for entry in itertools.islice(view, _MAX_ENTRIES)] for view in views]
+            self._sources += [functools.partial(itertools.islice, view, _MAX_VALUES) for view in views]
+        words = [[self._describe(entry, depth) for entry in itertools.islice(view, _MAX_VALUES)] for view in views]
         if isinstance(value, (set, frozenset)):
             words[0].sort()
-        rest = self._by_identity(value) if len(value) > _MAX_ENTRIES else ""
+        rest = self._by_identity(value) if len(value) > _MAX_VALUES else ""
         return f"of {len(value)} ({', '.join(map(': '.join, zip(*words)))}){rest}"
 
     def _describe_attributes(self, value: Any, depth: int) -> str:

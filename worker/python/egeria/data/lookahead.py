@@ -17,7 +17,7 @@ from egeria.data.sample_ids import indices_of
 
 AHEAD = 8  # batches
 
-# Draw at most once, with the first index (or when iter() is called).
+# These draw random numbers at most once, with the first index (or when iter() is called).
 _SAMPLERS = {
     "builtins.list",
     "builtins.tuple",
@@ -31,9 +31,9 @@ _SAMPLERS = {
     "lightning_fabric.utilities.distributed.DistributedSamplerWrapper",
     "transformers.trainer_pt_utils.LengthGroupedSampler",
 }
-# Draw a permutation with the first index and another one at the end.
+# These draw a permutation with the first index and another one at the end.
 _RANDOM_SAMPLERS = {"torch.utils.data.sampler.RandomSampler", "accelerate.data_loader.SeedableRandomSampler"}
-# Draw nothing themselves; by the attribute that holds what they draw from.
+# These draw nothing themselves; the attribute holds what they take from.
 _AROUND = {
     "torch.utils.data.sampler.BatchSampler": "sampler",
     "accelerate.data_loader.BatchSamplerShard": "batch_sampler",
@@ -43,7 +43,7 @@ _AROUND = {
 
 
 def may_draw_early(sampler: Any) -> bool:
-    """Whether drawing some batches early, but not the last one, changes nothing else."""
+    """Returns whether drawing some batches early, but not the last one, changes nothing else."""
     name = f"{type(sampler).__module__}.{type(sampler).__qualname__}"
     if name in _AROUND:
         return may_draw_early(getattr(sampler, _AROUND[name]))
@@ -55,7 +55,7 @@ def may_draw_early(sampler: Any) -> bool:
 
 
 class LookAhead:
-    """A sampler of batches (or of whatever a loader indexes its dataset with) that gives what another gives.
+    """Stands for a sampler of batches (or of whatever a loader indexes its dataset with), and gives what that gives.
 
     Everything but the iteration is the other's, attributes that are set on it too.
 
@@ -73,8 +73,8 @@ class LookAhead:
         """
         Args:
           sampler: the loader's.
-          ids_of: of the indices of a batch.
-          batched: as for indices_of().
+          ids_of: makes ids of the indices of a batch.
+          batched: see indices_of().
           in_order: whether the loader delivers in the order of the sampler.
           loading: how many batches the loader's workers may have at a time.
         """
@@ -92,7 +92,7 @@ class LookAhead:
         return len(self._sampler)  # type: ignore[arg-type]
 
     def upcoming(self) -> list[list[int]]:
-        """Ids of the batches that have been drawn and not been delivered."""
+        """Returns the ids of the batches that have been drawn and not been delivered."""
         draws = self._draws
         ids = [] if draws is None else [batch.ids(self._ids_of) for batch in draws.undelivered()]
         return [entry for entry in ids if entry is not None]
@@ -112,7 +112,7 @@ class LookAhead:
 
 
 class _Batch:
-    """The indices that the sampler has drawn for one batch. It is asked about in each step until it is delivered."""
+    """Holds what the sampler has drawn for one batch. Its ids are asked for in each step until it is delivered."""
 
     def __init__(self, drawn: Any, batched: bool):
         self.drawn = drawn
@@ -128,7 +128,7 @@ class _Batch:
 
 
 class _Draws:
-    """One pass."""
+    """Iterates over the sampler once."""
 
     def __init__(self, sampler: Iterable[Any], batched: bool, in_order: bool, most: int):
         self._sampler = sampler
@@ -138,14 +138,14 @@ class _Draws:
         self._lock = threading.Lock()
         self._early: deque[_Batch] = deque()  # drawn, and not given to the loader; by this thread
         self._loading: deque[_Batch] = deque(maxlen=most)  # given to the loader, and not delivered
-        self._may_draw: int | None = None  # so many early
+        self._may_draw: int | None = None  # batches that may still be drawn early
 
     def __iter__(self) -> _Draws:
         return self
 
     def __next__(self) -> Any:
         drawn = self._next()
-        if self._may_draw is None:  # the first index first: only then is the length that of this pass
+        if self._may_draw is None:  # only after the first index is the length the one of this pass
             self._may_draw = _length(self._sampler) - 2 if may_draw_early(self._sampler) else 0
         while len(self._early) < AHEAD and self._may_draw > 0:
             self._may_draw -= 1

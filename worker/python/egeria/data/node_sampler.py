@@ -34,9 +34,9 @@ class NodeSampler(DistributedSampler):
     ):
         """
         Args:
-          num_replicas, rank: None: of the default process group.
-          ranks_per_node: the same on all nodes, whose ranks follow each other. None: LOCAL_WORLD_SIZE, as torchrun
-            and egeria-run set it.
+          num_replicas, rank: the default process group's where they are None.
+          ranks_per_node: the same on all nodes, whose ranks follow each other; LOCAL_WORLD_SIZE, as torchrun and
+            egeria-run set it, where it is None.
 
         Raises:
           EgeriaError: [BAD_NODES] the nodes have different numbers of ranks, or more of them than there are
@@ -69,7 +69,7 @@ class NodeSampler(DistributedSampler):
         return iter(indices[place :: self.ranks_per_node].tolist())
 
     def _of_node(self, node: int) -> torch.Tensor:
-        """The samples that are this node's in every epoch."""
+        """Returns the samples that are this node's in every epoch."""
         if not self.shuffle:
             return torch.arange(node, len(self.dataset), self.nodes)
         generator = torch.Generator().manual_seed(self.seed)
@@ -77,7 +77,7 @@ class NodeSampler(DistributedSampler):
 
 
 def _ranks_per_node(ranks: int) -> int:
-    """As the launcher says; raises EgeriaError on every rank where nodes have different numbers."""
+    """Returns what the launcher says. Raises EgeriaError on every rank where nodes have different numbers."""
     local = os.environ.get("LOCAL_WORLD_SIZE")
     if local is None:
         raise EgeriaError(

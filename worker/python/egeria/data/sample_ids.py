@@ -21,7 +21,7 @@ from egeria.errors import EgeriaError
 _logger = logging.getLogger("egeria")
 _told: set[str] = set()
 
-# So many passes in a row without ids are no warm-up.
+# This many passes in a row without ids are no warm-up.
 _SAY_AFTER = 4
 
 
@@ -29,11 +29,11 @@ class Order(Protocol):
     """Knows what a loader will deliver next."""
 
     def upcoming(self) -> list[list[int]]:
-        """Ids of the next batches, the next one first."""
+        """Returns the ids of the next batches, the next one first."""
 
 
 class Pass:
-    """One pass over a loader. The ids that it has delivered are worth nothing once it is gone.
+    """Stands for one pass over a loader. The ids that it has delivered are worth nothing once it is gone.
 
     Attributes:
       runs_ahead: the loop has taken a batch before it worked on the one before (it prefetches, or has skipped one,
@@ -52,7 +52,7 @@ class _Announcement(NamedTuple):
 
 
 class SampleIds:
-    """The ids of the batch that the training loop works on. Thread-safe; current() is this process's.
+    """Knows the ids of the batch that the training loop works on. Thread-safe; current() is this process's.
 
     Loaders announce, once a batch; the model's forward pre-hook takes, once a batch: it must call take() in every
     forward pass in training mode, whether it needs the ids or not, since a batch that was never taken looks like a
@@ -91,9 +91,8 @@ class SampleIds:
             self._announced = True
 
     def take(self, batch: int) -> list[int] | None:
-        """The ids of the batch at hand, in its order; for the model's forward pre-hook, in training mode.
-
-        Once for each announcement. Where there are none in several passes, it says once a process why.
+        """Returns the ids of the batch at hand, in its order, once for each announcement. The model's forward pre-hook
+        calls it in training mode. Where there are none in several passes, it says once a process why.
 
         Args:
           batch: size of the batch that the model is called with.
@@ -113,7 +112,7 @@ class SampleIds:
         return None
 
     def _why_none(self, at_hand: _Announcement | None, batch: int) -> str | None:
-        """Why nothing may be taken now, for people; None if it may."""
+        """Returns why nothing may be taken now, for people; None if it may."""
         if at_hand is None:
             return "the model is called more than once for a batch" if self._announced else self._nobody_announces
         source = at_hand.source() if at_hand.source is not None else None
@@ -143,16 +142,16 @@ class SampleIds:
             self._at_hand = None
 
     def upcoming(self) -> list[list[int]]:
-        """Ids of the batches that the loader will deliver next, the next one first: at least 5 where its order is
-        known so far ahead. A hint: it may be wrong or empty at any time."""
+        """Returns the ids of the batches that the loader will deliver next, the next one first: at least 5 where its
+        order is known so far ahead. This is a hint, and may be wrong or empty at any time."""
         order = self._order()
         return [] if order is None else order.upcoming()
 
-    # For loaders.
+    # Loaders call these.
 
-    def follow(self, order: Order | None) -> None:
-        """upcoming() asks `order` from now on, as long as it lives."""
-        self._order = (lambda: None) if order is None else weakref.ref(order)
+    def follow(self, order: Order) -> None:
+        """Lets upcoming() ask `order` from now on, as long as it lives."""
+        self._order = weakref.ref(order)
 
     def deliver(self, source: Pass, ids: list[int] | None) -> None:
         """A loader hands its next batch to the loop; None: it does not know of which samples."""
@@ -181,15 +180,15 @@ _current = SampleIds()
 
 
 def current() -> SampleIds:
-    """This process's. In a loader's worker it is empty: ids meet the model in the process that trains."""
+    """Returns this process's. In a loader's worker it is empty: ids meet the model in the process that trains."""
     return _current
 
 
 def indices_of(drawn: Any, batched: bool) -> tuple[Any, ...] | None:
-    """The samples' indices in what a sampler has drawn, integers (also NumPy's, or tensors) as Python's.
+    """Returns the samples' indices in what a sampler has drawn, integers (also NumPy's, or tensors) as Python's.
 
     Args:
-      drawn: for one batch.
+      drawn: what it has drawn for one batch.
       batched: whether it is a batch's indices in any case. If not, since a loader collates nothing, a list or an
         array is a batch's, and anything else one sample's.
 
@@ -211,7 +210,7 @@ def _plain(index: Any) -> Any:
 
 
 def ids_of(indices: Iterable[Any] | None, sample_id: Callable[[Any], int] | None = None) -> list[int] | None:
-    """The ids of the samples with these indices: sample_id's, or the indices themselves.
+    """Returns the ids of the samples with these indices: sample_id's, or the indices themselves.
 
     Returns:
       None where one of them is not an integer of 64 bits, or sample_id fails.

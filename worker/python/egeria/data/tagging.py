@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 from collections import UserDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
@@ -14,17 +14,13 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from egeria.data.lookahead import LookAhead
 from egeria.data.sample_ids import indices_of
 
-# Where batches are dicts and go through hands that would not know a TaggedBatch.
+# The indices have this key in batches that are dicts and go through hands that would not know a TaggedBatch.
 KEY = "egeria_sample_indices"
 
 
 class TaggedBatch:
-    """A batch and the indices of its samples. Nothing that takes it for the batch itself gets far.
-
-    Attributes:
-      indices: as the sampler drew them; None: unknown.
-      batch: as the loader's collate_fn made it.
-    """
+    """Holds a batch, as the loader's collate_fn made it, and the indices of its samples, as the sampler drew them; None
+    where they are not known. Nothing that takes it for the batch itself gets far."""
 
     __slots__ = ("indices", "batch")
 
@@ -33,19 +29,18 @@ class TaggedBatch:
         self.batch = batch
 
     def pin_memory(self) -> TaggedBatch:
-        """For a loader with pin_memory=True."""
+        """A loader with pin_memory=True calls this."""
         return TaggedBatch(self.indices, pin_memory(self.batch))
 
     def to(self, device: Any, non_blocking: bool = False) -> TaggedBatch:
-        """For a loader that accelerate has prepared."""
-        # Loaded by whoever calls this.
+        """A loader that accelerate has prepared calls this, so that accelerate is loaded."""
         from accelerate.utils import send_to_device  # pylint: disable=import-outside-toplevel
 
         return TaggedBatch(self.indices, send_to_device(self.batch, device, non_blocking=non_blocking))
 
 
 class Indices:
-    """Indices under KEY in a batch, in a shape that nothing converts, pins or moves to a device."""
+    """Holds indices under KEY in a batch, in a shape that nothing converts, pins or moves to a device."""
 
     __slots__ = ("indices",)
 
@@ -53,18 +48,15 @@ class Indices:
         self.indices = indices
 
 
-class _Fetched:
-    """The samples that a loader hands to its collate_fn."""
+class _Fetched(NamedTuple):
+    """Holds the samples that a loader hands to its collate_fn."""
 
-    __slots__ = ("indices", "samples")
-
-    def __init__(self, indices: tuple[Any, ...] | None, samples: Any):
-        self.indices = indices
-        self.samples = samples
+    indices: tuple[Any, ...] | None
+    samples: Any
 
 
 class _TaggedDataset(Dataset):
-    """Gives the samples of another dataset with their indices. Read by a loader as the other would be."""
+    """Gives the samples of another dataset with their indices. A loader reads it as it would read the other."""
 
     def __init__(self, dataset: Any):
         self.dataset = dataset
@@ -126,7 +118,7 @@ class _WorkerInit:
 
 
 def order_of(loader: DataLoader, ids_of: Callable[[tuple[Any, ...]], list[int] | None]) -> LookAhead:
-    """The order in which `loader` will deliver, by its sampler."""
+    """Returns the order in which `loader` will deliver, by its sampler."""
     batched = loader.batch_sampler is not None
     return LookAhead(
         loader.batch_sampler if batched else loader.sampler,
@@ -145,7 +137,7 @@ def tag(loader: DataLoader, order: LookAhead, in_dict: bool) -> dict[str, Any]:
       in_dict: the indices are in the batches that are dicts, under KEY; else batches are TaggedBatch.
 
     Returns:
-      the attributes that have been replaced.
+      The attributes that have been replaced.
     """
     sampler = "sampler" if loader.batch_sampler is None else "batch_sampler"
     tagged = {
@@ -160,6 +152,6 @@ def tag(loader: DataLoader, order: LookAhead, in_dict: bool) -> dict[str, Any]:
 
 
 def iterates_itself(loader: DataLoader) -> bool:
-    """Whether its batches come from torch's own loop over a sampler and a dataset."""
+    """Returns whether its batches come from torch's own loop over a sampler and a dataset."""
     kind = type(loader)
     return kind.__iter__ is DataLoader.__iter__ and kind._get_iterator is DataLoader._get_iterator

@@ -22,7 +22,7 @@ _BITS = (1 << 64) - 1
 
 
 class Variants(Dataset):
-    """A dataset with a random transform, of which each sample has K variants that never change.
+    """Gives each sample of a dataset with a random transform K variants that never change.
 
     Variant v of sample i is what the dataset gives for i when Python's, NumPy's and torch's generators have been
     seeded from (seed, i, v). So it is the same in each epoch, worker, rank and process. Afterwards they are as
@@ -38,7 +38,7 @@ class Variants(Dataset):
         """
         Args:
           dataset: with __getitem__ for integers 0..n-1, and __len__.
-          k: variants of a sample. A cached variant comes again after so many epochs.
+          k: variants of a sample. A cached variant comes again after k epochs.
 
         Raises:
           EgeriaError: [BAD_VARIANTS] there are no samples by number, or none would be given.
@@ -73,8 +73,8 @@ class Variants(Dataset):
             return self.dataset[int(index) // self.k]
 
     def index(self, sample: int, epoch: int) -> int:
-        """The index of the sample's variant of this epoch: in k epochs all of them, each sample in an order of its
-        own."""
+        """Returns the index of the sample's variant of this epoch. In k epochs all of them come, for each sample in an
+        order of its own."""
         mixed = _mix(self.seed, sample)
         stride = self._strides[mixed // self.k % len(self._strides)]
         return sample * self.k + (mixed + epoch * stride) % self.k
@@ -85,8 +85,8 @@ class Variants(Dataset):
 
 
 class VariantSampler(Sampler[int]):
-    """Draws one variant of each sample that another sampler draws. In the process that trains, so that workers
-    need not know of epochs.
+    """Draws one variant of each sample that another sampler draws. It does so in the process that trains, so that
+    workers need not know of epochs.
 
     The epoch is what set_epoch(), here or of the sampler inside, has said before a pass; each further pass counts
     one more. A training that is resumed sets it, or begins with other variants than it would have had.
@@ -99,7 +99,7 @@ class VariantSampler(Sampler[int]):
         self._told: Any = None  # the epoch of the sampler inside at the last pass
 
     def set_epoch(self, epoch: int) -> None:
-        """The next pass is that of this epoch."""
+        """Says which epoch the next pass is."""
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch)
         self._told = getattr(self.sampler, "epoch", None)
@@ -133,7 +133,7 @@ def _drawing_from(seed: int) -> Iterator[None]:
 
 
 def _mix(seed: int, number: int) -> int:
-    """64 bits from both; two rounds of splitmix64."""
+    """Returns 64 bits made of both by two rounds of splitmix64."""
     value = seed & _BITS
     for part in (number, 0):
         value = (value + part + 0x9E3779B97F4A7C15) & _BITS

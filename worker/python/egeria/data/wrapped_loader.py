@@ -21,7 +21,7 @@ _STATE = "_egeria_identity"  # attribute of a wrapped loader
 
 
 def wrap(loader: DataLoader, *, sample_id: SampleId | None = None) -> DataLoader:
-    """A loader that announces to current() of which samples each batch is, and is `loader` otherwise.
+    """Returns a loader that announces to current() of which samples each batch is, and is `loader` otherwise.
 
     Batches, their types and order and every random number are those of `loader`, which stays as it is; both share
     their sampler and generator. One that accelerate has prepared is wrapped after accelerator.prepare(), and anew
@@ -52,8 +52,8 @@ def wrap(loader: DataLoader, *, sample_id: SampleId | None = None) -> DataLoader
     identity = _Identity(sample_id)
     if _is_accelerates(loader, "DataLoaderShard"):
         base = _made_of(loader.base_dataloader, _Tagging, identity)
-        return _made_of(loader, _DeliveringShard, identity, base_dataloader=base)
-    return _made_of(loader, _Delivering, identity, _iterator=None)
+        return _made_of(loader, _Delivering, identity, base_dataloader=base)
+    return _made_of(loader, _TaggingAndDelivering, identity, _iterator=None)
 
 
 class Marks:
@@ -95,7 +95,7 @@ class Marks:
             ids_at_hand.forget()
 
     def remove(self) -> None:
-        """The loader is as it was; not while it is iterated over."""
+        """Leaves the loader as it was. Nobody may be iterating over it."""
         self._loader.__dict__.update(self._replaced)
 
 
@@ -156,11 +156,19 @@ class _Deliveries(Pass):
         return getattr(self._iterator, name)
 
 
-class _Tagging:
-    """Comes before the class of a loader, whose batches are then tagged.
+class _Wrapping:
+    """Comes before the class of a loader. All attributes stay the loader's, so that whoever makes another loader of
+    them gets one that is not wrapped; a pickle is wrapped anew."""
 
-    All attributes stay those of the loader, so that whoever makes another loader of them gets one without tags.
-    """
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        identity = self.__dict__.get(_STATE)
+        if identity is None:
+            return super().__reduce_ex__(protocol)
+        return _wrap_anew, (_plain_copy(self), identity.sample_id)
+
+
+class _Tagging(_Wrapping):
+    """Tags a loader's batches."""
 
     def __iter__(self) -> Iterator[Any]:
         identity = self.__dict__.get(_STATE)
@@ -175,36 +183,19 @@ class _Tagging:
         self._iterator = identity.inner._iterator
         return iterator
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        identity = self.__dict__.get(_STATE)
-        if identity is None:
-            return super().__reduce_ex__(protocol)
-        return _wrap_anew, (_plain_copy(self), identity.sample_id)
 
-
-class _Delivering(_Tagging):
-    """Comes before the class of a loader that announces its batches."""
-
-    def __iter__(self) -> Iterator[Any]:
-        identity = self.__dict__.get(_STATE)
-        iterator = super().__iter__()
-        return iterator if identity is None else _Deliveries(iterator, identity)
-
-
-class _DeliveringShard:
-    """The same for a loader that accelerate has prepared. It takes each batch one ahead from a loader inside it,
-    which is tagged, and moves it to the device."""
+class _Delivering(_Wrapping):
+    """Announces the batches of a loader that are tagged already. So are those of a loader that accelerate has prepared:
+    it takes each batch one ahead from a loader inside it, which is tagged, and moves it to the device."""
 
     def __iter__(self) -> Iterator[Any]:
         identity = self.__dict__.get(_STATE)
         iterator = super().__iter__()  # type: ignore[misc]
         return iterator if identity is None else _Deliveries(iterator, identity)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        identity = self.__dict__.get(_STATE)
-        if identity is None:
-            return super().__reduce_ex__(protocol)
-        return _wrap_anew, (_plain_copy(self), identity.sample_id)
+
+class _TaggingAndDelivering(_Delivering, _Tagging):
+    """Tags a loader's batches, and announces them."""
 
 
 def _wrap_anew(loader: DataLoader, sample_id: SampleId | None) -> DataLoader:
@@ -212,11 +203,11 @@ def _wrap_anew(loader: DataLoader, sample_id: SampleId | None) -> DataLoader:
 
 
 def _is_wrapped(loader: Any) -> bool:
-    return issubclass(type(loader), (_Tagging, _DeliveringShard))
+    return issubclass(type(loader), _Wrapping)
 
 
 def _made_of(loader: Any, wrapper: type, identity: _Identity, **attributes: Any) -> Any:
-    """A loader like `loader`, with `wrapper` before its class and other attributes where they are given."""
+    """Returns a loader like `loader`, with `wrapper` before its class and other attributes where they are given."""
     kind = type(loader)
     made = object.__new__(
         type(
@@ -231,7 +222,7 @@ def _made_of(loader: Any, wrapper: type, identity: _Identity, **attributes: Any)
 
 
 def _plain_copy(loader: Any) -> Any:
-    """A loader with the attributes of `loader`, wrapped or not, that has not been iterated over."""
+    """Returns a loader with the attributes of `loader`, wrapped or not, that has not been iterated over."""
     kind = type(loader).__bases__[1] if _is_wrapped(loader) else type(loader)
     copy = object.__new__(kind)
     copy.__dict__.update(loader.__dict__)
@@ -250,33 +241,25 @@ def _is_accelerates(loader: Any, kind: str) -> bool:
 
 def _check(loader: Any) -> None:
     """Raises EgeriaError for a loader whose batches cannot be told."""
+    announce = "call egeria.data.current().announce(ids) for each batch in the training loop"
     dispatched = _is_accelerates(loader, "DataLoaderDispatcher")
     if dispatched or _is_accelerates(loader, "DataLoaderShard"):
         loader = loader.base_dataloader
+    kind = type(loader).__name__
     if not issubclass(type(loader), DataLoader):
-        raise EgeriaError(
-            "NO_SAMPLE_IDS",
-            f"wrap() takes a torch.utils.data.DataLoader, not a "
-            f"{type(loader).__name__}; call egeria.data.current().announce(ids) for each batch in "
-            "the training loop",
+        why = f"wrap() takes a torch.utils.data.DataLoader, not a {kind}; {announce}"
+    elif isinstance(loader.dataset, (IterableDataset, MapDataPipe)):
+        why = (
+            f"the samples of the {type(loader.dataset).__name__}, an iterable dataset, have no indices; use a dataset "
+            f"with __getitem__ and __len__, or {announce}"
         )
-    if isinstance(loader.dataset, (IterableDataset, MapDataPipe)):
-        raise EgeriaError(
-            "NO_SAMPLE_IDS",
-            f"the samples of the {type(loader.dataset).__name__}, an iterable "
-            "dataset, have no indices; use a dataset with __getitem__ and __len__, or call "
-            "egeria.data.current().announce(ids) for each batch in the training loop",
+    elif dispatched:
+        why = (
+            "with dispatch_batches=True one process loads the batches of all and cuts them up; leave it out, so that "
+            "each process loads its own"
         )
-    if dispatched:
-        raise EgeriaError(
-            "NO_SAMPLE_IDS",
-            "with dispatch_batches=True one process loads the batches of all and "
-            "cuts them up; leave it out, so that each process loads its own",
-        )
-    if not iterates_itself(loader):
-        raise EgeriaError(
-            "NO_SAMPLE_IDS",
-            f"the loader is a {type(loader).__name__} with an iteration of its "
-            "own; use a torch.utils.data.DataLoader, or call egeria.data.current().announce(ids) "
-            "for each batch in the training loop",
-        )
+    elif not iterates_itself(loader):
+        why = f"the loader is a {kind} with an iteration of its own; use a torch.utils.data.DataLoader, or {announce}"
+    else:
+        return
+    raise EgeriaError("NO_SAMPLE_IDS", why)

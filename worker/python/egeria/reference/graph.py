@@ -21,7 +21,7 @@ from egeria.reference.graph_json import GraphWriter
 from egeria.reference.module_cuts import Cuts
 from egeria.reference.recording import Recording, is_assertion, record, tensor_named
 
-# A value that needs no weight is computed anew in each graph if that takes at most so many operators.
+# A value that needs no weight is computed anew in each graph if that takes at most this many operators.
 _MAX_RECOMPUTED = 100
 
 

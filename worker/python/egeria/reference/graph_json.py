@@ -105,7 +105,8 @@ class GraphWriter:
         if isinstance(value, int):
             return {"intValue": value}
         if isinstance(value, float):
-            return {"floatValue": value if math.isfinite(value) else _infinite(value)}
+            # Protobuf wants text for what JSON has no numbers for: NaN, Infinity, -Infinity.
+            return {"floatValue": value if math.isfinite(value) else json.dumps(value)}
         if isinstance(value, str):
             return {"stringValue": value}
         if isinstance(value, torch.dtype):
@@ -128,9 +129,3 @@ class GraphWriter:
             self._weights.setdefault(name, tensor_named(self._model, name).detach())
         elif node in self._recording.constants:
             self._weights.setdefault(self.name_of(node), self._recording.constants[node])
-
-
-def _infinite(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"

@@ -139,7 +139,7 @@ def _recording_of(program: torch.export.ExportedProgram) -> Recording:
             else:
                 raise GraphError(f"the model holds a {spec.kind.name.lower().replace('_', ' ')}")
         elif node.op == "get_attr":
-            value = _attribute(program.graph_module, node.target)
+            value = operator.attrgetter(node.target)(program.graph_module)
             if isinstance(value, Tensor):
                 recording.constants[node] = value.detach()
         elif node.op == "call_function":
@@ -148,12 +148,6 @@ def _recording_of(program: torch.export.ExportedProgram) -> Recording:
             wanted = set(program.graph_signature.user_outputs)
             recording.outputs = [value for value in node.args[0] if isinstance(value, fx.Node) and value.name in wanted]
     return recording
-
-
-def _attribute(module: Any, path: str) -> Any:
-    for name in str(path).split("."):
-        module = getattr(module, name)
-    return module
 
 
 def _inline_scopes(module: fx.GraphModule) -> None:
@@ -169,7 +163,7 @@ def _inline_scopes(module: fx.GraphModule) -> None:
             scope, operands = node.args[4], node.args[5:]
         else:
             continue
-        inner: fx.GraphModule = _attribute(module, scope.target)
+        inner: fx.GraphModule = operator.attrgetter(scope.target)(module)
         _inline_scopes(inner)
         values = dict(zip((n for n in inner.graph.nodes if n.op == "placeholder"), operands))
         with module.graph.inserting_before(node):
