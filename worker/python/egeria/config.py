@@ -40,18 +40,17 @@ class Config:
     """How a session is to behave. Everything has a default that works.
 
     Attributes:
-      controller: address of egeria-controller ("host:port" or "unix:/path"). None: the environment's
-        EGERIA_CONTROLLER, which `egeria-run` sets. "none": no controller, so that nothing is measured or frozen.
+      controller: address of egeria-controller ("host:port" or "unix:/path"). None: the environment's EGERIA_CONTROLLER,
+        which `egeria-run` sets. "none": no controller, so that nothing is measured or frozen.
       policy: "auto", "staged", "plasticity", "finetune", "gradnorm", "actnorm", "schedule", "snr" or "none"
         (docs/policies.md).
-      options: the policy's constants, such as {"interval_steps": 50, "window": 10}; what is missing takes the
-        default.
+      options: the policy's constants, such as {"interval_steps": 50, "window": 10}; what is missing takes the default.
       observe: decisions are made and reported, but nothing changes.
       total_steps: optimizer steps of the whole training, where known: it sets how often readings are taken.
       training_job: a name for people and for the metrics. None: EGERIA_TRAINING_JOB, or the model's class.
       plans: switches (step, frozen prefix) without a controller, the same on all ranks.
-      reference: who runs the reference model: "controller", "local" (this process, in idle moments), or "auto":
-        the controller for every layer module that it can run, this process for the others.
+      reference: who runs the reference model: "controller", "local" (this process, in idle moments), or "auto": the
+        controller for every layer module that it can run, this process for the others.
       metrics: "host:port" on which each rank serves Prometheus metrics; rank r of a node serves port + r.
       cache: address of the node's egeria-cache ("unix:/path"), which lets training skip the forward pass of frozen
         layers where batches have sample ids (egeria.data). None: EGERIA_CACHE. "none": no cache.

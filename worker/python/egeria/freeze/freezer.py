@@ -16,12 +16,11 @@ from egeria.model.modules import LayerModule
 class Freezer:
     """Freezes modules 0..k-1 of a model and keeps all others active.
 
-    Freezing a layer module: gradients off and None (optimizers then skip its parameters, which stay in their
-    groups: no weight decay, no momentum), modes pinned to eval. Unfreezing is the exact inverse: parameters that
-    did not ask for a gradient still do not, and modes become what was asked for meanwhile. Momentum of parameters
-    that train again starts at zero, since stale momentum makes the first step about ten times too long; Adam's
-    moments are kept, since without them it would be. The gradient reducer has to be rebuilt afterwards
-    (Replicas.rebuild).
+    Freezing a layer module: gradients off and None (optimizers then skip its parameters, which stay in their groups: no
+    weight decay, no momentum), modes pinned to eval. Unfreezing is the exact inverse: parameters that did not ask for a
+    gradient still do not, and modes become what was asked for meanwhile. Momentum of parameters that train again starts
+    at zero, since stale momentum makes the first step about ten times too long; Adam's moments are kept, since without
+    them it would be. The gradient reducer has to be rebuilt afterwards (Replicas.rebuild).
 
     Parameters are looked up by name at each switch, so that it does not matter if they were replaced meanwhile.
 
@@ -60,9 +59,8 @@ class Freezer:
         if not 0 <= prefix < len(self._modules):
             raise EgeriaError(
                 "BAD_PREFIX",
-                f"{prefix} layer modules cannot be frozen: the model has "
-                f"{len(self._modules)}, and the last never freezes; give 0 to "
-                f"{len(self._modules) - 1}",
+                f"{prefix} layer modules cannot be frozen: the model has {len(self._modules)}, and the last never "
+                f"freezes; give 0 to {len(self._modules) - 1}",
             )
         return self._set(prefix, self._reset_momentum)
 

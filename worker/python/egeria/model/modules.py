@@ -36,8 +36,8 @@ class LayerModule:
       name: for people, the metrics and the controller; unique within a model.
       units: the submodules that it consists of, in forward order.
       unit_names: their names in the unwrapped model.
-      loose: parameters and buffers that no unit holds, because a container between the model and its units owns
-        them (a class token, a position embedding): pairs of full name and owner.
+      loose: parameters and buffers that no unit holds, because a container between the model and its units owns them (a
+        class token, a position embedding): pairs of full name and owner.
     """
 
     name: str
@@ -104,11 +104,11 @@ def partition(
     Args:
       model: plain or wrapped.
       modules: None: by structure and size. A list, in forward order, of submodules, lists of submodules, names, or
-        regular expressions for whole names (each pattern is one layer module). One regular expression: its
-        first group, or without a group the name, tells which layer module a submodule is of. A callable: called
-        with the unwrapped model, returns such a list.
-      calls: the submodules in the order in which a forward pass calls them, one entry per call, where that is
-        known: it replaces the order of definition where `modules` is None.
+        regular expressions for whole names (each pattern is one layer module). One regular expression: its first group,
+        or without a group the name, tells which layer module a submodule is of. A callable: called with the unwrapped
+        model, returns such a list.
+      calls: the submodules in the order in which a forward pass calls them, one entry per call, where that is known: it
+        replaces the order of definition where `modules` is None.
 
     Raises:
       EgeriaError: [BAD_PARTITION] fewer than two layer modules, a parameter in none or in two of them, a name or
@@ -152,9 +152,8 @@ def from_unit_names(model: nn.Module, names: Sequence[tuple[str, Sequence[str], 
     except AttributeError as error:
         raise EgeriaError(
             "CHECKPOINT_MISMATCH",
-            f"the checkpoint speaks of another model: {error}; resume with "
-            "the model that it was written for, or without the Egeria part of the "
-            "checkpoint",
+            f"the checkpoint speaks of another model: {error}; resume with the model that it was written for, or "
+            "without the Egeria part of the checkpoint",
         ) from None
     return result
 
@@ -251,8 +250,7 @@ class _Entry:
 
 
 class _Blocks:
-    """Collects the blocks of a model, in the order of their calls or, where that is not known, their
-    definition."""
+    """Collects the blocks of a model, in the order of their calls or, where that is not known, their definition."""
 
     def __init__(self, model: nn.Module, calls: Sequence[nn.Module] | None):
         self._total = max(1, _count([model]))

@@ -21,8 +21,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def wrappers_of(model: nn.Module) -> list[nn.Module]:
-    """DistributedDataParallel and torch.compile around `model`, wherever they were made; found among all
-    objects."""
+    """DistributedDataParallel and torch.compile around `model`, wherever they were made; found among all objects."""
     dynamo = sys.modules.get("torch._dynamo")
     kinds = (DistributedDataParallel,) if dynamo is None else (DistributedDataParallel, dynamo.OptimizedModule)
     return [

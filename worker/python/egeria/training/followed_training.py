@@ -312,9 +312,8 @@ class FollowedTraining:
         if not self._uneven and self.switcher.replicas.inside_join:
             self._uneven = True
             self.tell(
-                "[UNEVEN_INPUTS] in DistributedDataParallel.join() some ranks take fewer steps than others, so "
-                "nothing freezes or unfreezes from here on; give all of them as many batches, as "
-                "DistributedSampler does"
+                "[UNEVEN_INPUTS] in DistributedDataParallel.join() some ranks take fewer steps than others, so nothing "
+                "freezes or unfreezes from here on; give all of them as many batches, as DistributedSampler does"
             )
             self.link.drop()
         return self._uneven

@@ -83,8 +83,7 @@ def analyse(target: LinkTarget, inputs: RootInputs, samples: int, dynamic: Seque
 
 
 def _check_order(modules: Sequence[LayerModule], calls: Sequence[nn.Module]) -> None:
-    """Raises EgeriaError [BAD_PARTITION] unless the layers of each layer module are called before those of the
-    next."""
+    """Raises EgeriaError [BAD_PARTITION] unless the layers of each layer module are called before those of the next."""
     position: dict[int, int] = {}
     for index, call in enumerate(calls):
         position.setdefault(id(call), index)

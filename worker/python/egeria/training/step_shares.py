@@ -23,8 +23,8 @@ class StepShares:
     Owned by the training thread.
 
     Attributes:
-      known: by the layer module's name, part of the time of a step with nothing frozen, 0..1: from a checkpoint, or
-        as the ranks have agreed on it.
+      known: by the layer module's name, part of the time of a step with nothing frozen, 0..1: from a checkpoint, or as
+        the ranks have agreed on it.
     """
 
     def __init__(self, model: nn.Module):
