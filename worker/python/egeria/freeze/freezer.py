@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from egeria.errors import EgeriaError
+from egeria.freeze import reentrant_checkpoints
 from egeria.freeze.mode_pins import ModePins
-from egeria.freeze.process_settings import FrozenModel
 from egeria.model.modules import LayerModule
 
 
@@ -35,7 +37,7 @@ class Freezer:
         self._asked: dict[str, bool] = {}  # frozen parameters by name: did they ask for a gradient
         self._frozen: dict[str, nn.Parameter] = {}  # by name
         self._modes = ModePins()
-        self._model = FrozenModel()
+        self._model = _FrozenModel()
 
     @property
     def prefix(self) -> int:
@@ -129,3 +131,44 @@ def _units(modules: Iterable[LayerModule]) -> list[nn.Module]:
 
 def _count(modules: Iterable[LayerModule]) -> int:
     return sum(parameter.numel() for parameter in _named(modules).values())
+
+
+# While some model of the process has frozen layers, settings of torch as a whole are others.
+
+
+class _FrozenModel:
+    """A model of this process that may have frozen layers. Owned by the training thread.
+
+    While one has, reentrant checkpoints carry gradients past frozen layers (egeria.freeze.reentrant_checkpoints), and
+    torch's fast path for attention is off: where the first layer of an nn.TransformerEncoder is frozen, it would hand
+    nested tensors to the active ones, which do not take them.
+    """
+
+    def __init__(self) -> None:
+        self.parameters: frozenset[int] = frozenset()  # id of each, frozen or not
+        weakref.finalize(self, _restore).atexit = False  # it may go while layers are frozen
+
+    def set(self, parameters: Iterable[nn.Parameter], frozen: bool) -> None:
+        """To be called after each switch, with all parameters of the model and whether some of them are frozen."""
+        self.parameters = frozenset(id(parameter) for parameter in parameters)
+        (_frozen.add if frozen else _frozen.discard)(self)
+        if frozen:
+            reentrant_checkpoints.carry_gradients(_is_ours)
+            _found.setdefault("fastpath", torch.backends.mha.get_fastpath_enabled())
+            torch.backends.mha.set_fastpath_enabled(False)
+        else:
+            _restore()
+
+
+_frozen: weakref.WeakSet[_FrozenModel] = weakref.WeakSet()
+_found: dict[str, bool] = {}  # settings as they were before; empty where nothing was changed
+
+
+def _restore() -> None:
+    if _found and not list(_frozen):
+        reentrant_checkpoints.leave_alone()
+        torch.backends.mha.set_fastpath_enabled(_found.pop("fastpath"))
+
+
+def _is_ours(parameter: nn.Parameter) -> bool:
+    return any(id(parameter) in model.parameters for model in _frozen)

@@ -6,20 +6,20 @@ import dataclasses
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
 from egeria import _native
 from egeria.freeze.checks import check
-from egeria.freeze.commit_group import commit_group
 from egeria.freeze.freezer import Freezer
+from egeria.freeze.rank_agreement import all_agree, commit_group
 from egeria.freeze.reducer_rebuild import Rebuilt
 from egeria.freeze.replicas import PackedBuffers, Replicas
 from egeria.model.modules import LayerModule
+from egeria.tell_once import TellOnce
 
 _logger = logging.getLogger("egeria")
 
@@ -58,16 +58,12 @@ class Switcher:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        optimizers: Sequence[Optimizer],
-        modules: Sequence[LayerModule],
-        tell: Callable[[str, Exception | None], None],
+        self, model: nn.Module, optimizers: Sequence[Optimizer], modules: Sequence[LayerModule], tell: TellOnce
     ):
         """
         Args:
           model: with its wrappers.
-          tell: called with each failure, in words and as the exception.
+          tell: is told of each failure.
 
         Raises:
           EgeriaError: these layer modules cannot be frozen in this model; see egeria.freeze.checks.check().
@@ -187,7 +183,7 @@ class Switcher:
             failure = error
         agreed = False
         try:
-            agreed = self._all_agree(failure is None)
+            agreed = all_agree(self.group, failure is None)
         finally:
             if not agreed:
                 self.undone += 1
@@ -197,24 +193,12 @@ class Switcher:
             return None
         rebuilt.keep()
         buffers.share()
-        identical = self._identical(prefix)
+        identical = False
+        with self._tell.guard("this rank's parameters cannot be compared with the others'"):
+            identical = self.replicas.identical_on_all_ranks(self.modules[:prefix], self.group)
         if not identical:
             _logger.error(
                 "egeria: step %d: the ranks' parameters differ after a switch to frozen prefix %d", step, prefix
             )
         _logger.debug("egeria: step %d: frozen prefix %d", step, prefix)
         return Switch(step, prefix, prefix < before, identical)
-
-    def _identical(self, prefix: int) -> bool:
-        try:
-            return self.replicas.identical_on_all_ranks(self.modules[:prefix], self.group)
-        except Exception as error:  # pylint: disable=broad-exception-caught
-            self._tell("this rank's parameters cannot be compared with the others'", error)
-            return False
-
-    def _all_agree(self, value: bool) -> bool:
-        if self.group is None:
-            return value
-        flag = torch.tensor([int(value)])
-        dist.all_reduce(flag, op=dist.ReduceOp.MIN, group=self.group)
-        return bool(flag.item())

@@ -27,5 +27,5 @@ def wrappers_of(model: nn.Module) -> list[nn.Module]:
     return [
         found
         for found in gc.get_objects()
-        if issubclass(type(found), kinds) and "_modules" in found.__dict__ and unwrap(found) is model
+        if issubclass(type(found), kinds) and found.__dict__.get("_modules") and unwrap(found) is model
     ]

@@ -12,13 +12,13 @@ import torch.distributed as dist
 
 from egeria import _native
 from egeria.errors import EgeriaError
+from egeria.freeze.rank_agreement import all_agree, attempt, gather
 from egeria.model.inputs import GraphError, RootInputs, ShapeMismatch
 from egeria.model.isolation import device_of
 from egeria.model.modules import embedding_prefix
 from egeria.reference.probing import LocalReference
 from egeria.training.link_target import LinkTarget
 from egeria.training.model_analysis import Analysis, analyse, is_sharded, varying, view_of
-from egeria.training.rank_agreement import attempt, gather
 from egeria.training.session_state import saved_before
 
 _logger = logging.getLogger("egeria")
@@ -230,8 +230,7 @@ class Link:
 
     def agree(self, value: bool) -> bool:
         """True where every rank says so. A collective."""
-        group = self._group.group_name if self._group is not None else None
-        return bool(_native.identical_on_all_ranks(0 if value else 1 + self.rank, group)) and value
+        return all_agree(self._group, value)
 
     @property
     def rank(self) -> int:
