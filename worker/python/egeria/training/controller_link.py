@@ -19,7 +19,6 @@ from egeria.model.modules import embedding_prefix
 from egeria.reference.probing import LocalReference
 from egeria.training.link_target import LinkTarget
 from egeria.training.model_analysis import Analysis, analyse, is_sharded, varying, view_of
-from egeria.training.session_state import saved_before
 
 _logger = logging.getLogger("egeria")
 
@@ -58,10 +57,10 @@ def start_link(
             "modules": [module.names() for module in analysis.modules],
             "errors": analysis.errors,
             "graphs": [analysis.fingerprint(index) for index in range(len(analysis.modules))],
-            "losses": target.job.losses_reported,
+            "losses": target.losses_reported,
             "shares": target.trained.shares.of(analysis.modules),
             "generation": _generation(),
-            "begins": (target.progress.step, target.progress.applied_plan, target.progress.frozen_prefix),
+            "begins": (target.state.step, target.state.applied_plan, target.state.frozen_prefix),
         },
     )
     if any(other["modules"] != found[0]["modules"] for other in found):
@@ -71,7 +70,7 @@ def start_link(
             f"step {step} with plan {plan} and {prefix} frozen layer modules" for step, plan, prefix in begins
         )
         raise EgeriaError("NO_LINK", f"the ranks do not begin alike: at {told}; resume all of them from the same state")
-    target.job.losses_reported = found[0]["losses"]  # the controller takes rank 0's
+    target.losses_reported = found[0]["losses"]  # the controller takes rank 0's
     # Measured, so that they differ a little.
     target.trained.shares.known = dict(zip((module.name for module in analysis.modules), found[0]["shares"]))
     errors = [_error_of(index, found) for index in range(len(analysis.modules))]
@@ -128,29 +127,31 @@ class Link:
 
     def _registration(self, target: LinkTarget, generation: int, session: int) -> dict[str, Any]:
         """The registration: what the controller is told about the job and this rank."""
-        config, job, progress = target.config, target.job, target.progress
+        config, state = target.config, target.state
         modules = [self._describe(index) for index in range(len(self.modules))]
         shares = [module["step_share"] for module in modules]
+        changes = [(switch.step, switch.frozen_prefix) for switch in state.switches]
+        total_steps = target.total_steps or 0
         name = config.training_job or os.environ.get("EGERIA_TRAINING_JOB") or type(target.trained.model).__name__
         return {
-            "job_id": job_id_of(job.job_id, session),
-            "generation": generation + min(job.recordings, _MAX_RECORDINGS),
+            "job_id": job_id_of(target.job_id, session),
+            "generation": generation + min(target.recordings, _MAX_RECORDINGS),
             "rank": self.rank,
             "world_size": dist.get_world_size(self._group) if self._group is not None else 1,
             "training_job": name,
             "modules": modules,
             "policy_json": config.policy_json(self.samples),
-            "total_steps": job.total_steps or 0,
-            "planned_learning_rates": job.planned_rates,
+            "total_steps": total_steps,
+            "planned_learning_rates": target.planned_rates,
             "observe": config.observe,
             "budget": config.budget or 0.0,
-            "saved_before": saved_before(progress.step, progress.switches, shares, job.total_steps),
-            "mean_rate_before": progress.mean_rate,
+            "saved_before": _native.saved_before(state.step, changes, len(shares), shares, total_steps),
+            "mean_rate_before": target.mean_rate,
             "embedding_prefix": embedding_prefix(self.modules),
-            "losses_reported": job.losses_reported,
-            "step": progress.step,
-            "frozen_prefix": progress.frozen_prefix,
-            "applied_plan": progress.applied_plan,
+            "losses_reported": target.losses_reported,
+            "step": state.step,
+            "frozen_prefix": state.frozen_prefix,
+            "applied_plan": state.applied_plan,
         }
 
     def probe(self, request: Any, step: int, inputs: RootInputs | None) -> None:

@@ -24,15 +24,8 @@ from egeria.model.wrappers import unwrap, wrappers_of
 from egeria.tell_once import TellOnce
 from egeria.time_ledger import TimeLedger
 from egeria.training.controller_link import Link, job_id_of
-from egeria.training.link_target import JobFacts, LinkTarget, Progress, TrainedModel
-from egeria.training.session_hooks import (
-    BeforeStepHook,
-    ForwardHook,
-    NetworkHook,
-    NetworkOutputHook,
-    OutputHook,
-    StepHook,
-)
+from egeria.training.link_target import LinkTarget, TrainedModel
+from egeria.training.session_hooks import BeforeStepHook, StepHook, TrainingPassHook
 from egeria.training.session_link import SessionLink
 from egeria.training.session_state import SessionState
 from egeria.training.step_reports import Reports, total_steps_of
@@ -118,18 +111,18 @@ class FollowedTraining:
         )
 
     def _hook(self, model: nn.Module) -> None:
-        if self._network is None:
-            self._watch(model, ForwardHook(self), OutputHook(self))
-        else:
-            self._watch(self._network, NetworkHook(self), NetworkOutputHook(self))
+        self._watch(model if self._network is None else self._network)
         for entry in self._optimizers:
-            self._handles.append(entry.register_step_pre_hook(BeforeStepHook(self)))
-        self._handles.append(self._optimizers[0].register_step_post_hook(StepHook(self)))
+            self._handles.append(entry.register_step_pre_hook(BeforeStepHook(self.before_step)))
+        self._handles.append(self._optimizers[0].register_step_post_hook(StepHook(self.on_step)))
 
-    def _watch(self, module: nn.Module, hook: ForwardHook, output_hook: OutputHook) -> None:
+    def _watch(self, module: nn.Module) -> None:
         self._watched.add(id(module))
-        self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
-        self._handles.append(module.register_forward_hook(output_hook))
+        before, after = (
+            TrainingPassHook(call, self._network is not None) for call in (self.on_forward, self.on_output)
+        )
+        self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+        self._handles.append(module.register_forward_hook(after))
 
     def _check_plans(self) -> None:
         count = len(self.switcher.modules)
@@ -243,7 +236,7 @@ class FollowedTraining:
         self.link.before_forward(args, kwargs)
         self._gradients.before_forward(args, kwargs)
 
-    def on_output(self, output: Any) -> None:
+    def on_output(self, args: tuple[Any, ...], output: Any) -> None:
         """A training forward pass has ended."""
         self._trained.shares.after_forward()
         self._gradients.after_forward(output)
@@ -359,16 +352,13 @@ class FollowedTraining:
             self.config,
             self._trained,
             self.switcher.modules,
-            JobFacts(
-                self.switcher.job_id,
-                total_steps,
-                planned_rates(self._scheduler, total_steps, self.step, self._scheduler_steps),
-                self._reports.any_loss,
-                self.link.recordings,
-            ),
-            Progress(
-                self.step, self.switcher.prefix, self._applied_plan, self.switches, self._rates.mean_over(self.step)
-            ),
+            self.state(),
+            job_id=self.switcher.job_id,
+            total_steps=total_steps,
+            planned_rates=planned_rates(self._scheduler, total_steps, self.step, self._scheduler_steps),
+            mean_rate=self._rates.mean_over(self.step),
+            losses_reported=self._reports.any_loss,
+            recordings=self.link.recordings,
         )
         if not self.link.start(target, group):
             self._watch_wrappers()
@@ -390,7 +380,7 @@ class FollowedTraining:
         """A wrapper that was made after attach() may be compiled with everything inside it: its passes count, too."""
         for found in wrappers_of(self.model) if self._network is None else ():
             if id(found) not in self._watched:
-                self._watch(found, ForwardHook(self), OutputHook(self))
+                self._watch(found)
 
     def _without_cache(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self.caching is None else self.caching.aside()
@@ -436,6 +426,6 @@ class FollowedTraining:
 
 def rank_of_job() -> int:
     """This process's rank, as the process group or else the launcher says."""
-    if dist.is_available() and dist.is_initialized():
+    if dist.is_initialized():
         return dist.get_rank()
     return int(os.environ.get("RANK") or 0)

@@ -109,7 +109,7 @@ class SessionLink:
             self._tell("this training is not watched", error)
             return True
         if self.link is None:
-            return self._postpone(target.progress.step)
+            return self._postpone(target.state.step)
         self._end_tries()
         return True
 
