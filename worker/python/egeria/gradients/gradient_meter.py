@@ -58,9 +58,7 @@ class GradientMeter:
         self._metric = OptimizerMetric(optimizers)
         self._step: GradientStep | None = None
         self._modules: Sequence[LayerModule] = ()
-        self._parameters: list[
-            list[nn.Parameter]
-        ] = []  # the modules' parameters, kept since finding them takes a while
+        self._parameters: list[list[nn.Parameter]] = []  # of the modules, kept since finding them takes a while
         self._compared = False  # whether a pass on the side has given what training's did
         self._in_vain = 0  # steps in a row
         self._unfrozen = 0  # parameters that were looked at in them
@@ -108,11 +106,11 @@ class GradientMeter:
           aside: gives a context in which passes of the model are not training's.
           last: once more, when the step has ended.
         """
-        if self._step is not None:
-            try:
+        try:
+            if self._step is not None:
                 self._step.before_step(aside, last)
-            except CannotRepeat as error:
-                self._tell("a step tells nothing of its gradients", error)
+        except CannotRepeat as error:
+            self._tell("a step tells nothing of its gradients", error)
 
     def take_seconds(self) -> float:
         """Spent inside of the backward passes of the step that is measured, since this was last asked."""
@@ -129,7 +127,7 @@ class GradientMeter:
         step.close()
         self._compared = step.compared
         self._in_vain = self._in_vain + 1 if step.in_vain else 0
-        return step.result()
+        return step.result
 
     def _cannot(self, ranks: int) -> str | None:
         """Why the gradients of the ranks say nothing in this training."""

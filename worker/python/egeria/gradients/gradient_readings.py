@@ -10,6 +10,7 @@ from torch import nn
 
 from egeria.freeze.switcher import Switcher
 from egeria.gradients.gradient_meter import GradientMeter
+from egeria.tell_once import TellOnce
 from egeria.time_ledger import TimeLedger
 
 
@@ -26,7 +27,7 @@ class GradientReadings:
         switcher: Switcher,
         model: nn.Module,
         ledger: TimeLedger,
-        tell: Callable[[str, Exception | None], None],
+        tell: TellOnce,
         without_cache: Callable[[], contextlib.AbstractContextManager[None]],
     ):
         """
@@ -84,16 +85,11 @@ class GradientReadings:
         self._meter.before_step(self._going_aside, last=True)
         found = self._meter.end()
         if found is not None:
-            native.offer_gradients(
-                request, step, found.mean_of_squares, found.square_of_mean, found.parts, found.samples, found.progress
-            )
+            native.offer_gradients(request, step, *found)
 
     def _try(self, action: Callable[[], None]) -> None:
-        try:
-            with self._ledger.spend("gradients"):
-                action()
-        except Exception as error:  # pylint: disable=broad-exception-caught
-            self._tell("a step tells nothing of its gradients", error)
+        with self._tell.guard("a step tells nothing of its gradients"), self._ledger.spend("gradients"):
+            action()
 
     @contextlib.contextmanager
     def _going_aside(self) -> Iterator[None]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -25,8 +24,7 @@ from egeria.model.inputs import GraphError, batch_of
 _SIDE_PASS_TOLERANCE = 0.05
 
 
-@dataclasses.dataclass
-class Squares:
+class Squares(NamedTuple):
     """This rank's part of a gradient reading, by layer module from the first one asked for; see GradientReading in
     controller.proto, with parts of this rank's own samples."""
 
@@ -34,7 +32,7 @@ class Squares:
     square_of_mean: list[float]
     parts: int
     samples: int
-    progress: list[float] = dataclasses.field(default_factory=list)
+    progress: Sequence[float] = ()
 
 
 class GradientStep:
@@ -46,6 +44,7 @@ class GradientStep:
       compared: whether a pass on the side has given what training's did, in this step or one before.
       seconds: spent inside of training's backward passes.
       in_vain: there was no pass on the side, since some rank could not make it; the same on all ranks.
+      result: the reading, from before_step() on; None: there is none.
     """
 
     def __init__(
@@ -61,6 +60,7 @@ class GradientStep:
         self.compared = compared
         self.seconds = 0.0
         self.in_vain = False
+        self.result: Squares | None = None
         self._replicas = replicas
         self._model = model
         self._ranks = ranks
@@ -87,7 +87,6 @@ class GradientStep:
         self._side_pass: SidePass | None = None
         self._failure: Exception | None = None  # in a backward pass, which must not see it
         self._measured = False
-        self._result: Squares | None = None
         self._handles: list[RemovableHandle] = []
         try:
             for parameter in self._trained:
@@ -191,23 +190,20 @@ class GradientStep:
             if self._failure is not None and not (self._unfrozen and self._ranks > 1):
                 raise CannotRepeat(f"{type(self._failure).__name__}: {self._failure}")
             if self._unfrozen:
-                self._result = self._probe_frozen(side_pass, aside)
+                self.result = self._probe_frozen(side_pass, aside)
             elif self._ranks > 1:
-                self._result = self._of_ranks()
+                self.result = self._of_ranks()
             elif len(self._batches) > 1:
-                self._result = self._of_micro_batches()
+                self.result = self._of_micro_batches()
             elif side_pass is not None:
                 with aside():
-                    self._result = self._of_halves(side_pass)
+                    self.result = self._of_halves(side_pass)
         except CannotRepeat:
             self.in_vain = self.in_vain or self._ranks == 1
             raise
         finally:
             if side_pass is not None:
                 side_pass.close()
-
-    def result(self) -> Squares | None:
-        return self._result
 
     def close(self) -> None:
         self._unhook()

@@ -192,11 +192,7 @@ class RandomStates:
         return repr(parts)
 
 
-@contextlib.contextmanager
-def _uncompiled() -> Iterator[None]:
+def _uncompiled() -> contextlib.AbstractContextManager[Any]:
     """Submodules that the user has compiled run as they are written; no compiled code is touched."""
-    if "torch._dynamo" not in sys.modules:  # nothing has been compiled
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
-        yield
+    compiler = "torch._dynamo" in sys.modules  # without it nothing has been compiled
+    return torch.compiler.set_stance("force_eager") if compiler else contextlib.nullcontext()

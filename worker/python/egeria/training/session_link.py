@@ -13,6 +13,7 @@ from egeria.config import Config
 from egeria.errors import EgeriaError
 from egeria.gradients.gradient_readings import GradientReadings
 from egeria.model.inputs import GraphError, RootInputs
+from egeria.tell_once import TellOnce
 from egeria.time_ledger import TimeLedger
 from egeria.training.controller_link import Link, start_link
 from egeria.training.link_target import LinkTarget
@@ -47,7 +48,7 @@ class SessionLink:
         ledger: TimeLedger,
         gradients: GradientReadings,
         shares: StepShares,
-        tell: Callable[[str, Exception | None], None],
+        tell: TellOnce,
     ):
         """
         Args:
