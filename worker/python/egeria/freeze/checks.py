@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from egeria.errors import EgeriaError
-from egeria.freeze.replicas import Replicas, is_fully_sharded
+from egeria.freeze.replicas import Replicas, is_sharded
 from egeria.model.lr_schedules import unwrapped
 from egeria.model.modules import LayerModule
 
@@ -31,13 +31,7 @@ _FOREIGN = {
 def check(
     model: nn.Module, optimizers: Sequence[Optimizer], modules: Sequence[LayerModule], replicas: Replicas
 ) -> None:
-    """Refuses what freezing would break or break silently.
-
-    Args:
-      model: as given to attach().
-      optimizers: all that train it.
-      modules: its layer modules, in forward order.
-      replicas: made of `model`.
+    """Refuses what freezing would break or break silently. `model` is as given to attach(), and so are `optimizers`.
 
     Raises:
       EgeriaError: by name of what is unsupported; the text says what to do.
@@ -237,17 +231,13 @@ def _check_scaler(optimizers: Sequence[Optimizer], modules: Sequence[LayerModule
     for optimizer in optimizers:
         if any(id(parameter) in last for parameter in _parameters_of(optimizer)):
             continue
-        if any(isinstance(thing, torch.amp.GradScaler) and thing.is_enabled() for thing in _scalers()):
+        if any(issubclass(type(thing), torch.amp.GradScaler) and thing.is_enabled() for thing in gc.get_objects()):
             raise EgeriaError(
                 "OPTIMIZER_WITHOUT_LAST_MODULE",
                 f"{type(optimizer).__name__} holds no parameter of the last layer module '{modules[-1].name}', so that "
                 "all of its parameters may be frozen, and a GradScaler refuses to step an optimizer without gradients; "
                 "train with one optimizer, or make the last layer module larger with `modules`",
             )
-
-
-def _scalers() -> list[torch.amp.GradScaler]:
-    return [thing for thing in gc.get_objects() if issubclass(type(thing), torch.amp.GradScaler)]
 
 
 def _parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
@@ -257,7 +247,7 @@ def _parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
 def _is_data_parallel(parameter: nn.Parameter, replicas: Replicas) -> bool:
     """True for a tensor that fully_shard() split: at most one mesh dimension shards, the others replicate."""
     shards = [placement for placement in parameter.placements if not placement.is_replicate()]
-    return len(shards) <= 1 and any(is_fully_sharded(module) for module in replicas.root.modules())
+    return len(shards) <= 1 and is_sharded(replicas.root)
 
 
 def _names_of(kind: type) -> set[str]:

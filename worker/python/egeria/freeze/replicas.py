@@ -60,10 +60,7 @@ class Replicas:
     """
 
     def __init__(self, model: nn.Module):
-        """
-        Args:
-          model: as the user has it: plain, DistributedDataParallel, torch.compile around or inside it, FSDP2.
-        """
+        """`model` is as the user has it: plain, DistributedDataParallel, torch.compile around or inside it, FSDP2."""
         self.root = unwrap(model)
         self.ddp = _ddp_of(model)
 
@@ -72,7 +69,7 @@ class Replicas:
         """ "plain", "ddp" or "fsdp2"."""
         if self.ddp is not None:
             return "ddp"
-        return "fsdp2" if any(is_fully_sharded(module) for module in self.root.modules()) else "plain"
+        return "fsdp2" if is_sharded(self.root) else "plain"
 
     @property
     def process_group(self) -> dist.ProcessGroup | None:
@@ -202,6 +199,10 @@ def is_fully_sharded(module: nn.Module) -> bool:
     """True for what torch's fully_shard() (FSDP2) was applied to."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     return fsdp is not None and isinstance(module, getattr(fsdp, "FSDPModule", ()))
+
+
+def is_sharded(model: nn.Module) -> bool:
+    return any(is_fully_sharded(module) for module in model.modules())
 
 
 def _ddp_of(model: nn.Module) -> DistributedDataParallel | None:

@@ -52,7 +52,6 @@ class Switcher:
       group: of the ranks, for agreements; None until share_group(), and for one process.
       ranks: how many there are in it.
       job_id: the job's, where it has none one of this process; the same on all ranks from share_group() on.
-      optimizers: of the model.
       cache_namespace: a checkpoint's; None: there was none. The same on all ranks from share_group() on.
       undone: how many switches a rank could not make, so that all undid them. After one, nothing switches any more.
     """
@@ -60,14 +59,7 @@ class Switcher:
     def __init__(
         self, model: nn.Module, optimizers: Sequence[Optimizer], modules: Sequence[LayerModule], tell: TellOnce
     ):
-        """
-        Args:
-          model: with its wrappers.
-          tell: is told of each failure.
-
-        Raises:
-          EgeriaError: these layer modules cannot be frozen in this model; see egeria.freeze.checks.check().
-        """
+        """`model` is with its wrappers. Raises EgeriaError where it cannot be frozen; see freeze.checks.check()."""
         self.replicas = Replicas(model)
         self.group: dist.ProcessGroup | None = None
         self.ranks = 1
@@ -133,11 +125,8 @@ class Switcher:
         return self.group
 
     def set(self, prefix: int) -> None:
-        """Sets what is frozen without asking other ranks: at a resume, and at the end. An exception changes nothing.
-
-        Raises:
-          EgeriaError: [BAD_PREFIX].
-        """
+        """Sets what is frozen without asking other ranks: at a resume, and at the end. An exception changes nothing, and
+        EgeriaError [BAD_PREFIX] is one."""
         self._change(prefix).keep()
 
     def _change(self, prefix: int) -> Rebuilt:

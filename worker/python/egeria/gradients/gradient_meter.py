@@ -45,13 +45,8 @@ class GradientMeter:
         optimizers: Sequence[Optimizer],
         tell: Callable[[str, Exception | None], None],
     ):
-        """
-        Args:
-          replicas: of the model that trains.
-          model: unwrapped; what is called with the batch.
-          optimizers: that train it.
-          tell: called with each reason for which there is no reading, in words and as the exception.
-        """
+        """`model` is unwrapped; `tell` is called with each reason for which there is no reading, in words and as the
+        exception."""
         self._replicas = replicas
         self._model = model
         self._tell = tell
@@ -89,12 +84,10 @@ class GradientMeter:
         )
 
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A training forward pass begins."""
         if self._step is not None:
             self._step.before_forward(args, kwargs)
 
     def after_forward(self, output: Any) -> None:
-        """It has ended."""
         if self._step is not None:
             self._step.after_forward(output)
 

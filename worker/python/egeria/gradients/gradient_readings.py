@@ -30,11 +30,7 @@ class GradientReadings:
         tell: TellOnce,
         without_cache: Callable[[], contextlib.AbstractContextManager[None]],
     ):
-        """
-        Args:
-          tell: is told what could not be done, and why.
-          without_cache: a context in which passes of the model are not skipped.
-        """
+        """`without_cache` gives a context in which passes of the model are not skipped."""
         self.aside = False
         self._switcher = switcher
         self._ledger = ledger
@@ -55,17 +51,15 @@ class GradientReadings:
             )
 
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Before a forward pass of training."""
         if self._request is not None:
             self._try(lambda: self._meter.before_forward(args, kwargs))
 
     def after_forward(self, output: Any) -> None:
-        """After any forward pass."""
+        """After any forward pass, of training or not."""
         if self._request is not None and not self.aside:
             self._try(lambda: self._meter.after_forward(output))
 
     def before_step(self) -> None:
-        """Before an optimizer's step."""
         if self._request is not None:
             self._ledger.add_spent("gradients", self._meter.take_seconds())
             self._try(lambda: self._meter.before_step(self._going_aside))

@@ -259,7 +259,7 @@ class GradientStep:
             halves = side_pass.gradients(self._parameters, 2, loss)
         else:
             halves = side_pass.gradients(self._parameters, 2)
-            self._compare(self._sums_of(_mixed(halves, [1.0, 1.0]))[0])
+            self._compare(self._sums_of(pytree.tree_map(torch.add, *halves))[0])
         # A half's gradient here is that of its share of the batch's mean loss. Where one half has a sample more, the
         # estimate of ||E g||^2 is still unbiased, as it is the product of two independent gradients.
         scale = [side_pass.batch / size for size in side_pass.sizes(2)]
@@ -267,7 +267,8 @@ class GradientStep:
         own = tuple(
             [(scale[0] ** 2 * one + scale[1] ** 2 * other) / 2 for one, other in zip(*kind)] for kind in zip(*sums)
         )
-        return self._squares_of(own, self._sums_of(_mixed(halves, [scale[0] / 2, scale[1] / 2])), 2, side_pass.batch)
+        mean = pytree.tree_map(lambda one, other: scale[0] / 2 * one + scale[1] / 2 * other, *halves)
+        return self._squares_of(own, self._sums_of(mean), 2, side_pass.batch)
 
     def _probe_frozen(self, side_pass: SidePass | None, aside: Callable[[], Any]) -> Squares | None:
         """Whatever happens on this rank, it takes part in what the others wait for."""
@@ -300,8 +301,8 @@ class GradientStep:
             return None
         dist.all_reduce(flat, group=self._replicas.process_group)
         flat /= self._ranks
-        parts = iter(flat.split([parameter.numel() for module in self._parameters for parameter in module]))
-        means = [[next(parts).view(parameter.shape) for parameter in module] for module in self._parameters]
+        parts = iter(flat.split([parameter.numel() for parameter in pytree.tree_leaves(self._parameters)]))
+        means = pytree.tree_map(lambda parameter: next(parts).view(parameter.shape), self._parameters)
         return self._squares_of(own, self._sums_of(means), 1, side_pass.batch)
 
     def _compare(self, found: Sequence[float]) -> None:
@@ -326,9 +327,8 @@ class GradientStep:
     def _sums_of(self, gradients: Sequence[Sequence[Tensor]]) -> tuple[list[float], list[float]]:
         """Norms.sums() of gradients that are ordered as the parameters are."""
         norms = Norms(self._metric)
-        for module, of_module in zip(self._parameters, gradients):
-            for parameter, gradient in zip(module, of_module):
-                norms.set(parameter, gradient)
+        for parameter, gradient in zip(pytree.tree_leaves(self._parameters), pytree.tree_leaves(gradients)):
+            norms.set(parameter, gradient)
         return norms.sums(self._parameters)
 
     def _squares_of(
@@ -342,11 +342,6 @@ class GradientStep:
             else []
         )
         return Squares(own[0], mean[0], parts, samples, progress)
-
-
-def _mixed(parts: Sequence[Sequence[Sequence[Tensor]]], factors: Sequence[float]) -> list[list[Tensor]]:
-    """Sum over two parts of a factor times their gradients."""
-    return [[factors[0] * one + factors[1] * other for one, other in zip(*module)] for module in zip(*parts)]
 
 
 @contextlib.contextmanager

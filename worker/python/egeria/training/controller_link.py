@@ -13,12 +13,13 @@ import torch.distributed as dist
 from egeria import _native
 from egeria.errors import EgeriaError
 from egeria.freeze.rank_agreement import all_agree, attempt, gather
+from egeria.freeze.replicas import is_sharded
 from egeria.model.inputs import GraphError, RootInputs, ShapeMismatch
 from egeria.model.isolation import device_of
 from egeria.model.modules import embedding_prefix
 from egeria.reference.probing import LocalReference
 from egeria.training.link_target import LinkTarget
-from egeria.training.model_analysis import Analysis, analyse, is_sharded, varying, view_of
+from egeria.training.model_analysis import Analysis, analyse, varying
 
 _logger = logging.getLogger("egeria")
 
@@ -44,7 +45,8 @@ def start_link(
     Raises:
       EgeriaError: [NO_LINK] on all ranks alike, if one of them could not be linked.
     """
-    views = gather(group, [view_of(inputs) for inputs in observed])
+    own = [{"batch": seen.batch, "batched": seen.batched, "shapes": seen.shapes()} for seen in observed]
+    views = gather(group, own)
     if not all(views):
         return None
     samples = min(view["batch"] for rank in views for view in rank)
@@ -126,7 +128,6 @@ class Link:
         )
 
     def _registration(self, target: LinkTarget, generation: int, session: int) -> dict[str, Any]:
-        """The registration: what the controller is told about the job and this rank."""
         config, state = target.config, target.state
         modules = [self._describe(index) for index in range(len(self.modules))]
         shares = [module["step_share"] for module in modules]
@@ -155,11 +156,8 @@ class Link:
         }
 
     def probe(self, request: Any, step: int, inputs: RootInputs | None) -> None:
-        """Answers a sampling request. It is a collective for a sharded model; otherwise only the asked rank computes.
-
-        Args:
-          inputs: of the model in this step; None: this rank has none to give.
-        """
+        """Answers a sampling request with the model's inputs in this step; None: this rank has none to give. It is a
+        collective for a sharded model; otherwise only the asked rank computes."""
         if not (request.asked or self.sharded):
             return
         able = inputs is not None and request.batch_size == self.samples and inputs.samples >= self.samples
@@ -230,7 +228,6 @@ class Link:
         return self._mismatches > _MAX_MISMATCHES
 
     def agree(self, value: bool) -> bool:
-        """True where every rank says so. A collective."""
         return all_agree(self._group, value)
 
     @property

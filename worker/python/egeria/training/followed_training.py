@@ -40,15 +40,10 @@ class FollowedTraining:
     once, and the training goes on with what is frozen. Owned by the training thread.
 
     Attributes:
-      config: the session's.
       model: without its wrappers.
       step: optimizer steps done, those before a resumed checkpoint included.
       switches: the changes of what is frozen so far, those before a resumed checkpoint included.
-      switcher: what freezes and unfreezes.
-      ledger: the time that freezing has saved, and that Egeria has taken.
       caching: None where no cache is configured.
-      link: to the controller.
-      tell: warns of each kind of trouble once.
     """
 
     def __init__(
@@ -61,12 +56,7 @@ class FollowedTraining:
         network: nn.Module | None,
         number: int,
     ):
-        """Hooks the training.
-
-        Args:
-          network: as for attach().
-          number: of the session in this process.
-        """
+        """Hooks the training. `network` is as for attach(); `number` is the session's in this process."""
         self.config = config
         self.model = unwrap(model) if network is None else network
         self.step = 0
@@ -173,11 +163,7 @@ class FollowedTraining:
         )
 
     def resume(self, saved: dict[str, Any]) -> None:
-        """Takes up where `saved` was taken, before the first step and on every rank.
-
-        Raises:
-          EgeriaError: as Session.load_state_dict().
-        """
+        """Takes up where `saved` was taken; see Session.load_state_dict()."""
         if self._reports.steps > 0 or self.link.captured:
             raise EgeriaError(
                 "LOAD_TOO_LATE",
@@ -400,12 +386,8 @@ class FollowedTraining:
         return total is not None and self.step < total
 
     def end(self, finished: bool, forget: bool) -> None:
-        """Tells the controller, in bounded time, and makes everything active again.
-
-        Args:
-          finished: the training has ended normally.
-          forget: the cache's entries of this training are not needed any more.
-        """
+        """Tells the controller, in bounded time, whether training has `finished` normally, and makes everything active
+        again. `forget`: the cache's entries of this training are not needed any more."""
         self._ended_with = self.switcher.prefix, self.switcher.frozen_share
         for handle in self._handles:
             handle.remove()

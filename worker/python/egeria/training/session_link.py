@@ -50,11 +50,6 @@ class SessionLink:
         shares: StepShares,
         tell: TellOnce,
     ):
-        """
-        Args:
-          number: of the session in this process.
-          tell: is told what could not be done, and why.
-        """
         self.link: Link | None = None
         self.is_wanted = config.address() is not None
         self.captured = False
@@ -100,18 +95,16 @@ class SessionLink:
         """Analyses the model and starts the link. A collective.
 
         Returns:
-          False where no rank has started, since some have not seen the model's inputs: to be tried again later. A
-          wrapper that was made after attach() may be compiled with everything inside it.
+          False where it is to be tried again later, since some ranks have not seen the model's inputs.
         """
         try:
             self.link = start_link(target, group, self._inputs if self._probing else [], self._number)
+            if self.link is None:
+                return self._postpone(target.state.step)
         except EgeriaError as error:
-            self._end_tries()
             self._tell("this training is not watched", error)
-            return True
-        if self.link is None:
-            return self._postpone(target.state.step)
-        self._end_tries()
+        self.is_wanted = False
+        self._inputs = []
         return True
 
     def agree(self, step: int) -> Any:
@@ -164,7 +157,7 @@ class SessionLink:
         self._shares.close()
 
     def stop(self, finished: bool) -> None:
-        """Ends the link, if there is one, in bounded time. `finished`: the training has ended normally."""
+        """Ends the link in bounded time. `finished`: the training has ended normally."""
         if self.link is not None:
             self.link.native.stop(finished)
 
@@ -184,10 +177,6 @@ class SessionLink:
         self.recordings += 1
         self.is_wanted = True
         self.resume(step)
-
-    def _end_tries(self) -> None:
-        self.is_wanted = False
-        self._inputs = []
 
     def _postpone(self, step: int) -> bool:
         tried = step - self._tries_from
