@@ -125,8 +125,8 @@ class Switcher:
         return self.group
 
     def set(self, prefix: int) -> None:
-        """Sets what is frozen without asking other ranks: at a resume, and at the end. An exception changes nothing, and
-        EgeriaError [BAD_PREFIX] is one."""
+        """Sets what is frozen without asking other ranks: at a resume, and at the end. An exception changes nothing:
+        EgeriaError [BAD_PREFIX], say."""
         self._change(prefix).keep()
 
     def _change(self, prefix: int) -> Rebuilt:

@@ -36,7 +36,7 @@ class Squares(NamedTuple):
 
 
 class GradientStep:
-    """The measurement of one training step. See egeria.gradients.gradient_meter for what is measured how.
+    """The measurement of one training step. See egeria.gradients.gradient_readings for what is measured how.
 
     Owned by the training thread.
 
