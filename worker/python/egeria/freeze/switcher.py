@@ -125,8 +125,8 @@ class Switcher:
         return self.group
 
     def set(self, prefix: int) -> None:
-        """Sets what is frozen without asking other ranks: at a resume, and at the end. An exception changes nothing:
-        EgeriaError [BAD_PREFIX], say."""
+        """Sets what is frozen without asking other ranks: at a resume, and at the end. EgeriaError [BAD_PREFIX] and any
+        other exception change nothing."""
         self._change(prefix).keep()
 
     def _change(self, prefix: int) -> Rebuilt:

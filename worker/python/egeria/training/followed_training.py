@@ -186,7 +186,7 @@ class FollowedTraining:
         self._applied_plan = state.applied_plan
         self.switches = state.switches
         self.link.resume(state.step)
-        self._rates.restore(state.learning_rate_sum)
+        self._rates = LearningRates(self._optimizers, state.learning_rate_sum)
         self._trained.shares.known = state.step_shares
         if self.caching is not None and state.samples_repeat is not None:
             self.caching.repeats.known = state.samples_repeat
