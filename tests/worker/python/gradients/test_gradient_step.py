@@ -58,6 +58,9 @@ class Metered:
             for _, parameter in module.parameters():
                 parameter.requires_grad_(False)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Metered:
+        return self  # a copy of the model has the same hooks
+
     def unfrozen_by(self, first: int) -> list[nn.Parameter]:
         return [parameter for module in self.modules[first : self.frozen] for _, parameter in module.parameters()]
 
