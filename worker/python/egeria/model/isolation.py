@@ -32,17 +32,14 @@ def plain_evaluation(device: torch.device) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def undisturbed(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
-    """Evaluation mode for a training model's own forward, with everything afterwards as it was.
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a training model's own forward, without gradients and autocast.
 
-    Put back, to the bit: all random states (torch's on the CPU and on the model's device, Python's, numpy's), the
-    modes of all submodules, whatever submodules assign to their attributes or put into containers there, the contents
-    of buffers and of other tensors that are attributes (`keep_buffers`), gradient and autocast mode, the default dtype.
-    Compiled code is not entered, compiled or invalidated; the fused attention kernels of nn.TransformerEncoder, which
-    no graph shows, are off meanwhile.
+    Afterwards everything is as it was, as restored() says, and so are the modes of all submodules. The fused attention
+    kernels of nn.TransformerEncoder, which no graph shows, are off meanwhile.
     """
     fast_path = torch.backends.mha.get_fastpath_enabled()
-    with restored(model, keep_buffers), plain_evaluation(device_of(model)):
+    with restored(model), plain_evaluation(device_of(model)):
         try:
             for module in model.modules():
                 module.__dict__["training"] = False
