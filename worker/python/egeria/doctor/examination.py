@@ -161,23 +161,15 @@ def _refusal(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None
 
 
 def _describe(findings: _Findings, total: int) -> tuple[ModuleReport, ...]:
-    result = []
+    reports = []
     for index, module in enumerate(findings.modules):
         reason = findings.reasons[index] if findings.reasons else None
         place = UNKNOWN if findings.reasons is None else WORKER if reason else CONTROLLER
         count = module.parameter_count()
-        result.append(
-            ModuleReport(
-                module.name,
-                module.unit_names,
-                count,
-                count / max(1, total),
-                place,
-                reason,
-                findings.backends.get(index, ()),
-            )
-        )
-    return tuple(result)
+        share = count / max(1, total)
+        backends = findings.backends.get(index, ())
+        reports.append(ModuleReport(module.name, module.unit_names, count, share, place, reason, backends))
+    return tuple(reports)
 
 
 # Running the model.

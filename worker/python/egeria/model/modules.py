@@ -8,7 +8,9 @@ trainer, how many consecutive blocks make a layer module.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 
@@ -273,14 +275,11 @@ class _Blocks:
 
     def _separate_stages(self) -> None:
         """Two lists whose entries are called in turn are no stages; each run of blocks of one list is."""
-        ended: dict[str, int] = {}
-        last = None
-        for block in self.blocks:
-            stage = block.stage
-            if stage != last and last is not None:
-                ended[last] = ended.get(last, 0) + 1
-            last = stage
-            block.stage = f"{stage}#{ended.get(stage, 0)}"
+        runs: collections.Counter[str] = collections.Counter()
+        for stage, run in itertools.groupby(self.blocks, key=lambda block: block.stage):
+            for block in run:
+                block.stage = f"{stage}#{runs[stage]}"
+            runs[stage] += 1
 
     def _is_container(self, module: nn.Module) -> bool:
         count = _count([module])
@@ -429,9 +428,9 @@ def _loose(
 
 def _unique(names: list[str]) -> list[str]:
     """Names with a number added where one comes again."""
-    seen: dict[str, int] = {}
+    seen: collections.Counter[str] = collections.Counter()
     result = []
     for name in names:
-        seen[name] = seen.get(name, 0) + 1
+        seen[name] += 1
         result.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
     return result

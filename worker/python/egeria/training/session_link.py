@@ -182,11 +182,9 @@ class SessionLink:
         tried = step - self._tries_from
         if tried > _LAST_START * _FIRST_START:
             self.is_wanted = False
-            why = (
-                "the model's forward pass is never seen"
-                if self._probing
-                else "what the model is called with cannot be copied"
-            )
+            why = "the model's forward pass is never seen"
+            if not self._probing:
+                why = "what the model is called with cannot be copied"
             _logger.warning(
                 "egeria: %s, so this training is not watched; attach the model that is called in the training loop", why
             )
