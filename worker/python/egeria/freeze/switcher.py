@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import os
 import sys
@@ -69,8 +70,6 @@ class Switcher:
         self.optimizers = list(optimizers)
         self._tell = tell
         self.undone = 0
-        self._gradient_bytes: int | None = None
-        self._counted_share = (0, 0.0)  # at a frozen prefix
         self.take(modules)
 
     def take(self, modules: Sequence[LayerModule]) -> None:
@@ -84,19 +83,21 @@ class Switcher:
         """Number of frozen layer modules, from the front."""
         return self._freezer.prefix
 
-    @property
-    def frozen_share(self) -> float:
-        """Share of the parameters that is frozen, 0..1; counted once per prefix, since that takes a while."""
-        if self._counted_share[0] != self.prefix:
-            self._counted_share = self.prefix, self._freezer.frozen_share
-        return self._counted_share[1]
+    # Counting takes a while, so that it is done once per switch.
 
-    @property
+    @functools.cached_property
+    def frozen_share(self) -> float:
+        """Share of the parameters that is frozen, 0..1."""
+        return self._freezer.frozen_share
+
+    @functools.cached_property
     def gradient_bytes(self) -> int:
         """The bytes that a step reduces among the ranks."""
-        if self._gradient_bytes is None:
-            self._gradient_bytes = self.replicas.gradient_bytes if self.group is not None else 0
-        return self._gradient_bytes
+        return self.replicas.gradient_bytes if self.group is not None else 0
+
+    def _count_anew(self) -> None:
+        for name in ("frozen_share", "gradient_bytes"):
+            self.__dict__.pop(name, None)
 
     def unfrozen_by(self, first: int) -> list[nn.Parameter]:
         """Parameters that would train again if only `first` layer modules were frozen."""
@@ -139,7 +140,7 @@ class Switcher:
         except BaseException:
             self._freezer.take_back(before)
             raise
-        self._gradient_bytes = None
+        self._count_anew()
         return rebuilt
 
     def _go_back(self, prefix: int, rebuilt: Rebuilt) -> None:
@@ -148,7 +149,7 @@ class Switcher:
             rebuilt.undo()
         finally:
             self._freezer.take_back(prefix)
-            self._gradient_bytes = None
+            self._count_anew()
 
     def switch(self, prefix: int, step: int) -> Switch | None:
         """Freezes another prefix on all ranks, or on none if one of them cannot: then never again. A collective. The

@@ -95,7 +95,7 @@ class SidePass:
         Raises:
           CannotRepeat: the outputs that reach the loss have no rows, or there are too few, or the pass fails.
         """
-        if self._failure is not None or self._inputs is None:
+        if self._inputs is None:
             raise CannotRepeat(self._failure or "its arguments are not known")
         if self.batch < parts:
             raise CannotRepeat(f"{self.batch} samples are too few for {parts} parts")
