@@ -61,7 +61,7 @@ class GradientReadings:
         self._request: Any = None  # the request that the step under way answers
         self._step: GradientStep | None = None
         self._modules: Sequence[LayerModule] = ()
-        self._parameters: list[list[nn.Parameter]] = []  # of the modules, kept since finding them takes a while
+        self._parameters: list[list[nn.Parameter]] = []  # the modules', since finding them takes a while
         self._compared = False  # whether a pass on the side has given what training's did
         self._in_vain = 0  # steps in a row
         self._unfrozen = 0  # parameters that were looked at in them

@@ -137,7 +137,7 @@ class RandomStates:
 
     def __init__(self, device: torch.device):
         module = getattr(torch, device.type, None) if device.type != "cpu" else None
-        self._module = module if hasattr(module, "get_rng_state") else None  # of the accelerator
+        self._module = module if hasattr(module, "get_rng_state") else None
         self._device = device
 
     def __enter__(self) -> None:
