@@ -91,19 +91,11 @@ class Config:
         EGERIA_CACHE_FORMAT, EGERIA_CACHE_JOB_QUOTA (8GiB), EGERIA_BUDGET (0.2 or 20%); and, as without this,
         EGERIA_CONTROLLER where neither a controller nor plans are given.
         """
-        texts = (
-            "training_job",
-            "metrics",
-            "cache",
-            "cache_use",
-            "cache_format",
-            "cache_job_quota",
-            "policy",
-            "reference",
-        )
+        texts = ("training_job", "metrics", "policy", "reference")
+        texts_for_the_cache = ("cache", "cache_use", "cache_format", "cache_job_quota")
         values: dict[str, Any] = {}
         for field, convert in {
-            **dict.fromkeys(texts, lambda _, text: text),
+            **dict.fromkeys(texts + texts_for_the_cache, lambda _, text: text),
             "observe": _boolean,
             "enabled": _boolean,
             "total_steps": _whole,

@@ -21,33 +21,13 @@ from torch.utils.hooks import RemovableHandle
 
 from egeria.model.pass_hooks import Inert
 
-# Kinds whose forward does not look at the mode: no hook is spent on them. Exact types, since a subclass may.
-_MODELESS = frozenset(
-    {
-        nn.Sequential,
-        nn.ModuleList,
-        nn.ModuleDict,
-        nn.Identity,
-        nn.Flatten,
-        nn.Linear,
-        nn.Conv1d,
-        nn.Conv2d,
-        nn.Conv3d,
-        nn.ReLU,
-        nn.GELU,
-        nn.SiLU,
-        nn.Tanh,
-        nn.Sigmoid,
-        nn.LayerNorm,
-        nn.GroupNorm,
-        nn.Embedding,
-        nn.MaxPool2d,
-        nn.AvgPool2d,
-        nn.AdaptiveAvgPool2d,
-    }
-)
 # Kinds whose children are often called one by one, past the forward of the list.
-_LISTS = frozenset({nn.Sequential, nn.ModuleList, nn.ModuleDict})
+_LISTS = {nn.Sequential, nn.ModuleList, nn.ModuleDict}
+# The forward of these kinds does not look at the mode: no hook is spent on them. Exact types, since a subclass may.
+_LAYERS = {nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding, nn.LayerNorm, nn.GroupNorm}
+_ACTIVATIONS = {nn.Identity, nn.Flatten, nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid}
+_POOLINGS = {nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d}
+_MODELESS = _LISTS | _LAYERS | _ACTIVATIONS | _POOLINGS
 
 
 class _Pin:
