@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,14 +29,11 @@ _MAX_RECORDINGS = 20
 _MAX_MISMATCHES = 4
 
 
-def start_link(
-    target: LinkTarget, group: dist.ProcessGroup | None, observed: Sequence[RootInputs], session: int
-) -> Link | None:
+def start_link(target: LinkTarget, group: dist.ProcessGroup | None, observed: Sequence[RootInputs]) -> Link | None:
     """Analyses the model and registers it with the controller. A collective of the ranks of `group`.
 
     Args:
       observed: inputs of the model in the last steps, the newest last.
-      session: number of the session in this process.
 
     Returns:
       The link; None where some rank has not seen the model's inputs yet: to be tried again later.
@@ -76,7 +72,7 @@ def start_link(
     # Measured, so that they differ a little.
     target.trained.shares.known = dict(zip((module.name for module in analysis.modules), found[0]["shares"]))
     errors = [_error_of(index, found) for index in range(len(analysis.modules))]
-    return attempt(group, lambda: Link(target, analysis, errors, samples, group, found[0]["generation"], session))
+    return attempt(group, lambda: Link(target, analysis, errors, samples, group, found[0]["generation"]))
 
 
 def _error_of(index: int, found: Sequence[dict[str, Any]]) -> str | None:
@@ -99,7 +95,6 @@ class Link:
         samples: int,
         group: dist.ProcessGroup | None,
         generation: int,
-        session: int,
     ):
         config = target.config
         self.modules = analysis.modules
@@ -119,7 +114,7 @@ class Link:
         if reads:
             self._tell_local()
         self.native = _native.RankLink(
-            self._registration(target, generation, session),
+            self._registration(target, generation),
             config.address(),
             group.group_name if group is not None else None,
             str(device_of(target.trained.model)),
@@ -127,7 +122,7 @@ class Link:
             _metrics_address(config.metrics),
         )
 
-    def _registration(self, target: LinkTarget, generation: int, session: int) -> dict[str, Any]:
+    def _registration(self, target: LinkTarget, generation: int) -> dict[str, Any]:
         config, state = target.config, target.state
         modules = [self._describe(index) for index in range(len(self.modules))]
         shares = [module["step_share"] for module in modules]
@@ -135,7 +130,7 @@ class Link:
         total_steps = target.total_steps or 0
         name = config.training_job or os.environ.get("EGERIA_TRAINING_JOB") or type(target.trained.model).__name__
         return {
-            "job_id": job_id_of(target.job_id, session),
+            "job_id": target.job_id,
             "generation": generation + min(target.recordings, _MAX_RECORDINGS),
             "rank": self.rank,
             "world_size": dist.get_world_size(self._group) if self._group is not None else 1,
@@ -260,15 +255,6 @@ class Link:
                 else "they will not freeze (reference='controller')"
             )
             _logger.info("egeria: no graph of the layer modules %s: %s; %s", ", ".join(names), error, what)
-
-
-def job_id_of(shared: str, session: int) -> str:
-    """The first session of a process has the job's id; each further one is a job of its own. A text that is no
-    UUID stays as it is; the controller refuses it."""
-    try:
-        return shared if session == 0 else str(uuid.uuid5(uuid.UUID(shared), str(session)))
-    except ValueError:
-        return shared
 
 
 def _generation() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ from egeria.model.modules import ModuleSpec, from_unit_names, partition
 from egeria.model.wrappers import unwrap, wrappers_of
 from egeria.tell_once import TellOnce
 from egeria.time_ledger import TimeLedger
-from egeria.training.controller_link import Link, job_id_of
+from egeria.training.controller_link import Link
 from egeria.training.link_target import LinkTarget, TrainedModel
 from egeria.training.session_hooks import BeforeStepHook, StepHook, TrainingPassHook
 from egeria.training.session_link import SessionLink
@@ -80,7 +81,7 @@ class FollowedTraining:
         self.switcher = Switcher(model, self._optimizers, partition(self.model, spec), self.tell)
         self._trained = TrainedModel(self.model, spec, spec is not None, StepShares(model))
         self._gradients = GradientReadings(self.switcher, self.model, self.ledger, self.tell, self._without_cache)
-        self.link = SessionLink(config, number, self.ledger, self._gradients, self._trained.shares, self.tell)
+        self.link = SessionLink(config, self.ledger, self._gradients, self._trained.shares, self.tell)
         self._check_plans()
         self.switcher.allow_recompiles()
         self.caching = self._make_caching()
@@ -339,7 +340,7 @@ class FollowedTraining:
             self._trained,
             self.switcher.modules,
             self.state(),
-            job_id=self.switcher.job_id,
+            job_id=self._job_id(),
             total_steps=total_steps,
             planned_rates=planned_rates(self._scheduler, total_steps, self.step, self._scheduler_steps),
             mean_rate=self._rates.mean_over(self.step),
@@ -373,7 +374,16 @@ class FollowedTraining:
 
     def _cache_namespace(self) -> str:
         """The cache keeps this training's entries, resumed or not, under the checkpoint's name or else the job's id."""
-        return self.switcher.cache_namespace or job_id_of(self.switcher.job_id, self._number)
+        return self.switcher.cache_namespace or self._job_id()
+
+    def _job_id(self) -> str:
+        """The first session of a process has the shared id; each further one is a job of its own. A text that is no
+        UUID stays as it is; the controller refuses it."""
+        shared = self.switcher.job_id
+        try:
+            return shared if self._number == 0 else str(uuid.uuid5(uuid.UUID(shared), str(self._number)))
+        except ValueError:
+            return shared
 
     def _total_steps(self) -> int | None:
         return self.config.total_steps or total_steps_of(self._scheduler, self.step)

@@ -42,20 +42,13 @@ class SessionLink:
     """
 
     def __init__(
-        self,
-        config: Config,
-        number: int,
-        ledger: TimeLedger,
-        gradients: GradientReadings,
-        shares: StepShares,
-        tell: TellOnce,
+        self, config: Config, ledger: TimeLedger, gradients: GradientReadings, shares: StepShares, tell: TellOnce
     ):
         self.link: Link | None = None
         self.is_wanted = config.address() is not None
         self.captured = False
         self.recordings = 0
         self._config = config
-        self._number = number
         self._ledger = ledger
         self._gradients = gradients
         self._shares = shares
@@ -98,7 +91,7 @@ class SessionLink:
           False where it is to be tried again later, since some ranks have not seen the model's inputs.
         """
         try:
-            self.link = start_link(target, group, self._inputs if self._probing else [], self._number)
+            self.link = start_link(target, group, self._inputs if self._probing else [])
             if self.link is None:
                 return self._postpone(target.state.step)
         except EgeriaError as error:
