@@ -147,6 +147,11 @@ class Replicas:
             raise
         return rebuilt
 
+    def hash(self, frozen: Sequence[LayerModule]) -> int:
+        """Hash of all parameters, and of the buffers of `frozen` layers; sharded tensors: this rank's shard."""
+        buffers = [buffer for module in frozen for _, buffer in module.buffers()]
+        return hash_tensors([_local(tensor).detach() for tensor in (*self.root.parameters(), *buffers)])
+
     def identical_on_all_ranks(
         self, frozen: Sequence[LayerModule] = (), group: dist.ProcessGroup | None = None
     ) -> bool:
@@ -164,10 +169,8 @@ class Replicas:
             return True
         failure: Exception | None = None
         try:
-            buffers = [buffer for module in frozen for _, buffer in module.buffers()]
-            values = [_local(tensor).detach() for tensor in (*self.root.parameters(), *buffers)]
             flags = torch.tensor([parameter.requires_grad for parameter in self.root.parameters()])
-            hashes = (self._shard(), _signed(hash_tensors(values)), _signed(hash_tensors([flags])))
+            hashes = (self._shard(), _signed(self.hash(frozen)), _signed(hash_tensors([flags])))
         except Exception as error:  # pylint: disable=broad-exception-caught  # the other ranks wait for this one
             failure, hashes = error, (-1, dist.get_rank(), 0)  # unlike any other's
         mine = torch.tensor(hashes, device=_device_of(group))
