@@ -1,7 +1,6 @@
 """Egeria freezes layers that have stopped learning while a model trains.
 
-These are the package's folders. Each imports only from those above it; tests/tidy/test_folder_graph.py holds
-the order.
+These are the package's folders. Each imports only from those above it; tests/tidy/test_folder_graph.py holds the order.
 
     model         layer modules, calls of a model, its modes, hooks and learning rates
     freeze        freezing and unfreezing, on all ranks alike

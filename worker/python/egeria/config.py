@@ -6,19 +6,11 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from egeria import _native
 from egeria.errors import EgeriaError
-
-
-def _integer(low: int, high: int) -> tuple[Callable[[Any], bool], str]:
-    return (
-        lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high,
-        f"an integer from {low:,} to {high:,}",
-    )
-
 
 # Every policy with its constants, as C++ declares them (common/policy/policy_config.cc).
 _POLICIES: dict[str, dict[str, Any]] = {policy["name"]: policy for policy in json.loads(_native.policies())}
@@ -30,7 +22,12 @@ def _wanted(policy: str, constant: str, value: Any) -> str | None:
 
 
 _UNITS = {None: 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-CACHE_FORMATS = ("exact", "lz4", "zstd", "fp16", "bf16")
+_CHOICES = {
+    "policy": tuple(_POLICIES),
+    "reference": ("auto", "controller", "local"),
+    "cache_format": ("exact", "lz4", "zstd", "fp16", "bf16"),
+    "cache_use": ("auto", "always"),
+}
 
 _TRUE = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
@@ -40,18 +37,17 @@ class Config:
     """How a session is to behave. Everything has a default that works.
 
     Attributes:
-      controller: address of egeria-controller ("host:port" or "unix:/path"). None: the environment's
-        EGERIA_CONTROLLER, which `egeria-run` sets. "none": no controller, so that nothing is measured or frozen.
+      controller: address of egeria-controller ("host:port" or "unix:/path"). None: the environment's EGERIA_CONTROLLER,
+        which `egeria-run` sets. "none": no controller, so that nothing is measured or frozen.
       policy: "auto", "staged", "plasticity", "finetune", "gradnorm", "actnorm", "schedule", "snr" or "none"
         (docs/policies.md).
-      options: the policy's constants, such as {"interval_steps": 50, "window": 10}; what is missing takes the
-        default.
+      options: the policy's constants, such as {"interval_steps": 50, "window": 10}; what is missing takes the default.
       observe: decisions are made and reported, but nothing changes.
       total_steps: optimizer steps of the whole training, where known: it sets how often readings are taken.
       training_job: a name for people and for the metrics. None: EGERIA_TRAINING_JOB, or the model's class.
       plans: switches (step, frozen prefix) without a controller, the same on all ranks.
-      reference: who runs the reference model: "controller", "local" (this process, in idle moments), or "auto":
-        the controller for every layer module that it can run, this process for the others.
+      reference: who runs the reference model: "controller", "local" (this process, in idle moments), or "auto": the
+        controller for every layer module that it can run, this process for the others.
       metrics: "host:port" on which each rank serves Prometheus metrics; rank r of a node serves port + r.
       cache: address of the node's egeria-cache ("unix:/path"), which lets training skip the forward pass of frozen
         layers where batches have sample ids (egeria.data). None: EGERIA_CACHE. "none": no cache.
@@ -95,27 +91,20 @@ class Config:
         EGERIA_CACHE_FORMAT, EGERIA_CACHE_JOB_QUOTA (8GiB), EGERIA_BUDGET (0.2 or 20%); and, as without this,
         EGERIA_CONTROLLER where neither a controller nor plans are given.
         """
+        texts = ("training_job", "metrics", "policy", "reference")
+        texts_for_the_cache = ("cache", "cache_use", "cache_format", "cache_job_quota")
         values: dict[str, Any] = {}
-        for field, convert in (
-            ("training_job", str),
-            ("metrics", str),
-            ("cache", str),
-            ("cache_use", str),
-            ("cache_format", str),
-            ("cache_job_quota", str),
-            ("policy", str),
-            ("reference", str),
-            ("observe", _boolean),
-            ("enabled", _boolean),
-            ("total_steps", _whole),
-            ("budget", _part),
-        ):
+        for field, convert in {
+            **dict.fromkeys(texts + texts_for_the_cache, lambda _, text: text),
+            "observe": _boolean,
+            "enabled": _boolean,
+            "total_steps": _whole,
+            "budget": _part,
+            "policy_options": _object,
+        }.items():
             variable = f"EGERIA_{field.upper()}"
-            if os.environ.get(variable):
-                text = os.environ[variable]
-                values[field] = text if convert is str else convert(variable, text)
-        if os.environ.get("EGERIA_POLICY_OPTIONS"):
-            values["options"] = _object("EGERIA_POLICY_OPTIONS", os.environ["EGERIA_POLICY_OPTIONS"])
+            if text := os.environ.get(variable):
+                values[field.removeprefix("policy_")] = convert(variable, text)
         return cls(**{**values, **overrides})
 
     def address(self) -> str | None:
@@ -149,14 +138,9 @@ class Config:
 
     def validate(self) -> None:
         """Raises EgeriaError [BAD_CONFIG] for an unknown or contradictory value, saying what would fit."""
-        if self.policy not in _POLICIES:
-            raise _bad(f"policy is {self.policy!r}; it is one of {', '.join(map(repr, _POLICIES))}")
-        if self.reference not in ("auto", "controller", "local"):
-            raise _bad(f"reference is {self.reference!r}; it is one of 'auto', 'controller', 'local'")
-        if self.cache_format not in CACHE_FORMATS:
-            raise _bad(f"cache_format is {self.cache_format!r}; it is one of {', '.join(map(repr, CACHE_FORMATS))}")
-        if self.cache_use not in ("auto", "always"):
-            raise _bad(f"cache_use is {self.cache_use!r}; it is 'auto' or 'always'")
+        for field, choices in _CHOICES.items():
+            if getattr(self, field) not in choices:
+                raise _bad(f"{field} is {getattr(self, field)!r}; it is one of {', '.join(map(repr, choices))}")
         if not isinstance(self.options, Mapping):
             raise _bad(f"options is a {type(self.options).__name__}; give a dict of the policy's constants")
         known = [constant["name"] for constant in _POLICIES[self.policy]["constants"]]
@@ -176,16 +160,15 @@ class Config:
         wanted = _wanted("plasticity", "batch_size", self.batch_size)
         if self.batch_size is not None and wanted is not None:
             raise _bad(f"batch_size is {self.batch_size!r}; it must be {wanted}")
-        if (
-            None not in (self.batch_size, self.options.get("batch_size"))
-            and self.batch_size != self.options["batch_size"]
-        ):
+        if self.batch_size is not None and self.options.get("batch_size", self.batch_size) != self.batch_size:
             raise _bad("batch_size and options['batch_size'] differ; give one of them")
-        fits, wanted = _integer(1, 2**53)
-        if self.total_steps is not None and not fits(self.total_steps):
-            raise _bad(f"total_steps is {self.total_steps!r}; it must be {wanted}, or None where it is not known")
+        steps = self.total_steps
+        if steps is not None and not (isinstance(steps, int) and steps is not True and 1 <= steps <= 2**53):
+            raise _bad(
+                f"total_steps is {steps!r}; it must be an integer from 1 to {2**53:,}, or None where it is not known"
+            )
         self.cache_job_bytes()
-        if self.budget is not None and not _is_part(self.budget):
+        if self.budget is not None and not (isinstance(self.budget, (int, float)) and 0 < self.budget < 1):
             raise _bad(f"budget is {self.budget!r}; it must be a part of the time, over 0 and under 1, or None")
         if self.metrics is not None and not self.metrics.rpartition(":")[2].isdigit():
             raise _bad(f"metrics is {self.metrics!r}; it must be 'host:port', such as '127.0.0.1:9400'")
@@ -210,11 +193,6 @@ class Config:
             raise _bad("plans are for runs without a controller; leave one of the two out")
         if self.plans and self.observe:
             raise _bad("plans switch at given steps, observe switches nothing; leave one of the two out")
-
-
-def _is_part(value: Any) -> bool:
-    """Whether the value is a number over 0 and under 1."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1
 
 
 def _bad(text: str) -> EgeriaError:

@@ -20,11 +20,8 @@ EAGER = {
     "bucket_view": 100,
     "reentrant_checkpoints": 100,
     "checkpoints": 100,
-    "ddp_replaced": 30,
-    "ddp_of_another_torch": 30,
     "wrapped_late": 30,
     "batch_norm": 30,
-    "bucket_view_replaced": 30,
     "static_graph_with_reentrant_checkpoints": 30,
     "sparse": 30,
 }
@@ -151,12 +148,9 @@ def test_hundreds_of_toggles_leave_no_reducer_no_tensor_and_no_memory_behind():
     "name, options",
     {
         "ddp": {},
-        "ddp_replaced": {},
         "static_graph": {"static_graph": 1},
-        "ddp_of_another_torch": {"static_graph": 1},
         "find_unused": {"find_unused_parameters": 1},
         "bucket_view": {"gradient_as_bucket_view": 1},
-        "bucket_view_replaced": {"gradient_as_bucket_view": 1},
     }.items(),
 )
 def test_a_rebuilt_reducer_has_the_options_of_the_first(name, options):
@@ -176,17 +170,15 @@ def test_without_the_rebuild_the_ranks_would_drift_apart():
 
 def test_a_communication_hook_is_kept_and_bytes_fall_exactly_with_the_frozen_share():
     facts = facts_of("communication_hook")
-    assert set(facts) == {"in_place", "replace"}
-    for way in facts.values():
-        assert all(way["exact"]) and len(way["exact"]) == 10
-        assert way["error"] < 1e-6
-        assert way["hooks"] == 1 and way["logged"] == "counting_hook"
+    assert all(facts["exact"]) and len(facts["exact"]) == 10
+    assert facts["error"] < 1e-6
+    assert facts["hooks"] == 1 and facts["logged"] == "counting_hook"
 
 
 def test_a_builtin_communication_hook_is_kept():
-    for way in facts_of("builtin_hook").values():
-        assert way["logged"] == "BuiltinCommHookType.FP16_COMPRESS"
-        assert 1e-6 < way["error"] < 2e-3  # half precision shows that it is at work
+    facts = facts_of("builtin_hook")
+    assert facts["logged"] == "BuiltinCommHookType.FP16_COMPRESS"
+    assert 1e-6 < facts["error"] < 2e-3  # half precision shows that it is at work
 
 
 def test_power_sgd_starts_anew_with_the_new_buckets():

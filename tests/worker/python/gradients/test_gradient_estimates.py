@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from gradient_models import MODULES, make_batch, make_model
-from test_gradient_meter import Metered
+from test_gradient_step import Metered
 from torch import Tensor, nn
 
 from egeria.gradients.gradient_step import Squares

@@ -197,7 +197,7 @@ def main() -> None:
         ),
         "random": digest([torch.get_rng_state()]),
         "counters": session.counters() if session is not None else {},
-        "in_vain": session._training._gradients._meter._in_vain if session is not None else 0,
+        "in_vain": session._training._gradients._in_vain if session is not None else 0,
         **record,
     }
     if session is not None:

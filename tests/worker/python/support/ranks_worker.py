@@ -39,7 +39,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from egeria.freeze import reducer_rebuild
 from egeria.freeze.freezer import Freezer
 from egeria.freeze.reducer_rebuild import Rebuilt
 from egeria.freeze.replicas import PackedBuffers, Replicas
@@ -49,9 +48,6 @@ from support.sharded import whole
 SAMPLES = 8  # a micro-batch, all ranks together
 
 
-CAN_REBUILD_IN_PLACE = reducer_rebuild.can_rebuild_in_place
-
-
 @dataclasses.dataclass
 class Setup:
     """How a model is trained while its layers are switched at random."""
@@ -59,8 +55,6 @@ class Setup:
     model: Callable[..., Layered] = Layered
     options: dict[str, Any] = dataclasses.field(default_factory=dict)  # the model's
     ddp: dict[str, Any] = dataclasses.field(default_factory=dict)
-    ddp_type: type[DistributedDataParallel] = DistributedDataParallel
-    rebuild: str = "in_place"  # or "replace", as with a torch that lacks the private functions
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW
     set_to_none: bool = True
     accumulation: int = 1
@@ -118,8 +112,6 @@ class Training:
         late = Replicas(self.model) if setup.late else None
         self.wrapped, self.ddp = self._wrap()
         self.replicas = late or Replicas(self.wrapped)
-        in_place = setup.rebuild == "in_place"
-        reducer_rebuild.can_rebuild_in_place = CAN_REBUILD_IN_PLACE if in_place else lambda ddp: False
         if late:
             self.model.register_forward_pre_hook(lambda *_: None if late.discover() else None)
         self.replicas.allow_recompiles(len(self.modules))
@@ -148,7 +140,7 @@ class Training:
                     fully_shard(module.units[0], mesh=mesh)
             return fully_shard(model, mesh=mesh), None
         inner = torch.compile(model, backend=setup.backend) if setup.compiled == "inside" else model
-        ddp = setup.ddp_type(inner, **{"bucket_cap_mb": 0.008, **setup.ddp})
+        ddp = DistributedDataParallel(inner, **{"bucket_cap_mb": 0.008, **setup.ddp})
         return (torch.compile(ddp, backend=setup.backend) if setup.compiled == "outside" else ddp), ddp
 
     def _after_step(self, *_: Any) -> None:
@@ -301,16 +293,7 @@ def register(name: str, **options: Any) -> None:
     SCENARIOS[name] = lambda: toggle(Setup(**options))
 
 
-class OtherVersion(DistributedDataParallel):
-    """As a torch whose private functions take other arguments."""
-
-    def _ddp_init_helper(self, *arguments: Any) -> None:
-        super()._ddp_init_helper(*arguments)
-
-
 register("ddp")
-register("ddp_replaced", rebuild="replace", toggles=30)
-register("ddp_of_another_torch", ddp_type=OtherVersion, ddp={"static_graph": True}, toggles=30)
 register("wrapped_late", late=True, toggles=30)
 register("batch_norm", options={"norm": nn.BatchNorm1d}, halves=True, toggles=30)
 register(
@@ -324,7 +307,6 @@ register("bf16_and_scaler", autocast=True, overflows=True)
 register("static_graph", ddp={"static_graph": True})
 register("find_unused", model=Unused, ddp={"find_unused_parameters": True})
 register("bucket_view", ddp={"gradient_as_bucket_view": True}, set_to_none=False)
-register("bucket_view_replaced", ddp={"gradient_as_bucket_view": True}, rebuild="replace", toggles=30)
 register("reentrant_checkpoints", options={"reentrant": True})
 register("checkpoints", options={"reentrant": False})
 register("static_graph_with_reentrant_checkpoints", options={"reentrant": True}, ddp={"static_graph": True}, toggles=30)
@@ -378,39 +360,33 @@ def count_bytes(ddp: DistributedDataParallel) -> dict[str, int]:
 @scenario
 def communication_hook() -> dict[str, Any]:
     """A hook of the user's is kept, and bytes fall exactly with the frozen share."""
-    facts: dict[str, Any] = {}
-    for rebuild in ("in_place", "replace"):
-        training = Training(Setup(hook=count_bytes, rebuild=rebuild))
+    training = Training(Setup(hook=count_bytes))
+    training.step()
+    exact = []
+    for prefix in (0, 3, 5, 2, 0):
+        training.step(switch_to=prefix)
+        before = training.hook_state["bytes"]
         training.step()
-        exact = []
-        for prefix in (0, 3, 5, 2, 0):
-            training.step(switch_to=prefix)
-            before = training.hook_state["bytes"]
-            training.step()
-            exact.append(training.hook_state["bytes"] - before == training.replicas.gradient_bytes)
-            active = sum(p.numel() * 4 for module in training.modules[prefix:] for _, p in module.parameters())
-            exact.append(training.replicas.gradient_bytes == active)
-        facts[rebuild] = {
-            "exact": exact,
-            "error": training.error,
-            "hooks": len(training.ddp._comm_hooks),
-            "logged": training.ddp._get_ddp_logging_data()["comm_hook"],
-        }
-    return facts
+        exact.append(training.hook_state["bytes"] - before == training.replicas.gradient_bytes)
+        active = sum(p.numel() * 4 for module in training.modules[prefix:] for _, p in module.parameters())
+        exact.append(training.replicas.gradient_bytes == active)
+    return {
+        "exact": exact,
+        "error": training.error,
+        "hooks": len(training.ddp._comm_hooks),
+        "logged": training.ddp._get_ddp_logging_data()["comm_hook"],
+    }
 
 
 @scenario
 def builtin_hook() -> dict[str, Any]:
     """A hook that torch implements in C++ is nowhere but in the reducer."""
     kind = dist.BuiltinCommHookType.FP16_COMPRESS
-    facts: dict[str, Any] = {}
-    for rebuild in ("in_place", "replace"):
-        training = Training(Setup(hook=lambda ddp: ddp._register_builtin_comm_hook(kind), rebuild=rebuild))
-        for prefix in (0, 3, 1, 0):
-            training.step(switch_to=prefix)
-            training.step()
-        facts[rebuild] = {"error": training.error, "logged": training.ddp._get_ddp_logging_data()["comm_hook"]}
-    return facts
+    training = Training(Setup(hook=lambda ddp: ddp._register_builtin_comm_hook(kind)))
+    for prefix in (0, 3, 1, 0):
+        training.step(switch_to=prefix)
+        training.step()
+    return {"error": training.error, "logged": training.ddp._get_ddp_logging_data()["comm_hook"]}
 
 
 @scenario

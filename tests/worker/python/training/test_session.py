@@ -28,11 +28,10 @@ from recorded_models import Branches
 from torch import Tensor, nn
 
 import egeria
+from egeria import _native
 from egeria.freeze.mode_pins import ModePins
 from egeria.freeze.switcher import Switch
 from egeria.training import session as session_module
-from egeria.training.session_hooks import ForwardHook, OutputHook
-from egeria.training.session_state import saved_before
 
 WINDOW = {"interval_steps": 1, "window": 3, "tolerance": 1.0, "bootstrap": False}
 
@@ -103,6 +102,11 @@ def same(one: Any, other: Any) -> bool:
 def test_what_was_saved_before_a_resume_follows_from_the_switches():
     switches = [Switch(10, 2, False, True), Switch(30, 3, False, True), Switch(50, 0, True, True)]
     shares = [0.1, 0.2, 0.3, 0.0]
+
+    def saved_before(step: int, switches: list[Switch], shares: list[float], total_steps: int | None) -> float:
+        changes = [(switch.step, switch.frozen_prefix) for switch in switches]
+        return _native.saved_before(step, changes, len(shares), shares, total_steps or 0)
+
     assert saved_before(60, switches, shares, 100) == pytest.approx((20 * 0.3 + 20 * 0.6) / 100)
     assert saved_before(40, switches, shares, 100) == pytest.approx((20 * 0.3 + 10 * 0.6) / 100)
     assert saved_before(60, [], shares, 100) == 0 and saved_before(60, switches, shares, None) == 0
@@ -607,7 +611,7 @@ def test_a_resumed_training_is_watched_though_its_wrapper_comes_late(controller:
             hook.remove()
         training.train(3)
         followed = session._training
-        followed._watch(training.model, ForwardHook(followed), OutputHook(followed))
+        followed._watch(training.model)
         train_until(training, session, lambda: session._training.link.link is not None)
 
 

@@ -50,8 +50,8 @@ def examine(
       model: plain or wrapped. It is copied; the original is not touched.
       batch: an example batch of the size used in training, where the model is: a tensor, called as model(batch); a
         sequence, model(*batch); a mapping, model(**batch). Without it nothing is exported or measured.
-      loss_fn: (model, batch) -> scalar loss, where the call or the loss is another one; `batch` may then be
-        anything. Default: what the model returns as `loss`, else the mean square of its outputs.
+      loss_fn: (model, batch) -> scalar loss, where the call or the loss is another one; `batch` may then be anything.
+        Default: what the model returns as `loss`, else the mean square of its outputs.
       optimizer: that of the training. Without it, it is not checked.
       modules: as for attach().
       rounds: of the measurement, which takes each frozen prefix once a round.
@@ -161,23 +161,15 @@ def _refusal(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None
 
 
 def _describe(findings: _Findings, total: int) -> tuple[ModuleReport, ...]:
-    result = []
+    reports = []
     for index, module in enumerate(findings.modules):
         reason = findings.reasons[index] if findings.reasons else None
         place = UNKNOWN if findings.reasons is None else WORKER if reason else CONTROLLER
         count = module.parameter_count()
-        result.append(
-            ModuleReport(
-                module.name,
-                module.unit_names,
-                count,
-                count / max(1, total),
-                place,
-                reason,
-                findings.backends.get(index, ()),
-            )
-        )
-    return tuple(result)
+        share = count / max(1, total)
+        backends = findings.backends.get(index, ())
+        reports.append(ModuleReport(module.name, module.unit_names, count, share, place, reason, backends))
+    return tuple(reports)
 
 
 # Running the model.

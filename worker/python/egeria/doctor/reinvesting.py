@@ -44,31 +44,25 @@ def reinvest(
     if isinstance(total_steps, bool) or not isinstance(total_steps, int) or total_steps < 1:
         raise EgeriaError("BAD_TOTAL_STEPS", f"total_steps is {total_steps!r}; give the number of optimizer steps")
     if saving is None:
-        saving = planned_saving(total_steps, config, report, learning_rates or ())
+        rates = list(learning_rates or ())
+        if report is None or not report.savings:
+            raise EgeriaError(
+                "NO_PLAN",
+                "what a frozen prefix saves is not known; give what egeria.doctor() reports with an example batch, or "
+                "`saving`",
+            )
+        if config.policy == "auto" and len(rates) < 2:
+            raise EgeriaError(
+                "NO_PLAN",
+                "the policy 'auto' waits until little is left of the learning rate; give `learning_rates`, or `saving`",
+            )
+        shares = step_shares(report.savings, len(report.modules))
+        saving = _native.planned_saving(
+            config.policy_json(), total_steps, shares, config.budget or 0.0, rates, report.embedding_prefix
+        )
     if not 0 <= saving < 1:
         raise EgeriaError("BAD_SAVING", f"saving is {saving!r}; give a part of the time, from 0 to under 1")
     return _native.reinvested_steps(total_steps, saving)
-
-
-def planned_saving(
-    total_steps: int, config: Config, report: Report | None, learning_rates: Sequence[float] = ()
-) -> float:
-    """The part of the time that the policy plans to save, 0..1. Raises EgeriaError as reinvest() does."""
-    if report is None or not report.savings:
-        raise EgeriaError(
-            "NO_PLAN",
-            "what a frozen prefix saves is not known; give what egeria.doctor() reports with "
-            "an example batch, or `saving`",
-        )
-    if config.policy == "auto" and len(learning_rates) < 2:
-        raise EgeriaError(
-            "NO_PLAN",
-            "the policy 'auto' waits until little is left of the learning rate; give `learning_rates`, or `saving`",
-        )
-    shares = step_shares(report.savings, len(report.modules))
-    return _native.planned_saving(
-        config.policy_json(), total_steps, shares, config.budget or 0.0, list(learning_rates), report.embedding_prefix
-    )
 
 
 def step_shares(savings: Sequence[Saving], modules: int) -> list[float]:

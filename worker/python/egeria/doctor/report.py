@@ -16,8 +16,8 @@ class BackendReport:
     Attributes:
       name: "int8", "int8/f32-residual", "bf16", "prepacked" (float32) or "aten" (float32, operator by operator).
       ratio: of its time to that of "aten"; None where it cannot run the module.
-      noise: SP loss between its activations and those of "aten". The controller takes the fastest backend whose
-        noise is under a tenth of the plasticity that it reads, and at first one that is as exact as float32.
+      noise: SP loss between its activations and those of "aten". The controller takes the fastest backend whose noise
+        is under a tenth of the plasticity that it reads, and at first one that is as exact as float32.
       refusal: why it cannot run the module.
     """
 

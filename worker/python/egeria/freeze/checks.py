@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from egeria.errors import EgeriaError
-from egeria.freeze.replicas import Replicas, is_fully_sharded
+from egeria.freeze.replicas import Replicas, is_sharded
 from egeria.model.lr_schedules import unwrapped
 from egeria.model.modules import LayerModule
 
@@ -31,13 +31,7 @@ _FOREIGN = {
 def check(
     model: nn.Module, optimizers: Sequence[Optimizer], modules: Sequence[LayerModule], replicas: Replicas
 ) -> None:
-    """Refuses what freezing would break or break silently.
-
-    Args:
-      model: as given to attach().
-      optimizers: all that train it.
-      modules: its layer modules, in forward order.
-      replicas: made of `model`.
+    """Refuses what freezing would break or break silently. `model` is as given to attach(), and so are `optimizers`.
 
     Raises:
       EgeriaError: by name of what is unsupported; the text says what to do.
@@ -66,9 +60,8 @@ def _check_wrappers(model: nn.Module, replicas: Replicas) -> None:
         if "FullyShardedDataParallel" in kinds:
             raise EgeriaError(
                 "FSDP1",
-                f"'{name}' is wrapped by FullyShardedDataParallel, whose flat "
-                "parameters mix layers; use fully_shard() (FSDP2), applied to each layer module "
-                "and then to the model",
+                f"'{name}' is wrapped by FullyShardedDataParallel, whose flat parameters mix layers; use fully_shard() "
+                "(FSDP2), applied to each layer module and then to the model",
             )
         if "DataParallel" in kinds:
             raise EgeriaError(
@@ -85,17 +78,15 @@ def _check_wrappers(model: nn.Module, replicas: Replicas) -> None:
         if isinstance(inner, torch.jit.ScriptModule):
             raise EgeriaError(
                 "SCRIPTED_MODULE",
-                f"'{name}' is a TorchScript module, whose mode and gradients "
-                "are compiled in; train the Python module (with torch.compile, if it is to be "
-                "fast)",
+                f"'{name}' is a TorchScript module, whose mode and gradients are compiled in; train the Python module "
+                "(with torch.compile, if it is to be fast)",
             )
     for name, parameter in replicas.root.named_parameters():
         if hasattr(parameter, "device_mesh") and not _is_data_parallel(parameter, replicas):
             raise EgeriaError(
                 "TENSOR_PARALLEL",
-                f"the parameter '{name}' is split by parallelize_module(), so "
-                "that each rank holds another part; train with data parallelism alone (DDP or "
-                "FSDP2)",
+                f"the parameter '{name}' is split by parallelize_module(), so that each rank holds another part; train "
+                "with data parallelism alone (DDP or FSDP2)",
             )
 
 
@@ -142,17 +133,15 @@ def _check_modules(modules: Sequence[LayerModule]) -> None:
             if other != module.name:
                 raise EgeriaError(
                     "TIED_PARAMETER",
-                    f"'{first}' of layer module '{other}' and '{name}' of "
-                    f"layer module '{module.name}' are one parameter, which cannot be frozen and "
-                    "active at once; put both into one layer module with `modules`, or untie "
-                    "them (give one a copy)",
+                    f"'{first}' of layer module '{other}' and '{name}' of layer module '{module.name}' are one "
+                    "parameter, which cannot be frozen and active at once; put both into one layer module with "
+                    "`modules`, or untie them (give one a copy)",
                 )
     if not any(parameter.requires_grad for _, parameter in modules[-1].parameters()):
         raise EgeriaError(
             "NOTHING_TRAINABLE",
-            f"the last layer module '{modules[-1].name}' has no parameter "
-            "that requires a gradient, so that nothing would train once the others are frozen; "
-            "join it with the one before it with `modules`",
+            f"the last layer module '{modules[-1].name}' has no parameter that requires a gradient, so that nothing "
+            "would train once the others are frozen; join it with the one before it with `modules`",
         )
 
 
@@ -165,9 +154,8 @@ def _check_layers(modules: Sequence[LayerModule]) -> None:
                 if isinstance(inner, (nn.Embedding, nn.EmbeddingBag)) and inner.max_norm is not None:
                     raise EgeriaError(
                         "EMBEDDING_MAX_NORM",
-                        f"'{name}' has max_norm, by which a forward pass "
-                        "changes weights, frozen or not; leave max_norm out, or put the "
-                        "embedding into the last layer module with `modules`",
+                        f"'{name}' has max_norm, by which a forward pass changes weights, frozen or not; leave "
+                        "max_norm out, or put the embedding into the last layer module with `modules`",
                     )
                 if "FakeQuantizeBase" in kinds and bool(getattr(inner, "observer_enabled", True)):
                     raise EgeriaError(
@@ -185,16 +173,14 @@ def _check_optimizer(optimizer: Optimizer) -> None:
     if "ZeroRedundancyOptimizer" in kinds:
         raise EgeriaError(
             "ZERO_OPTIMIZER",
-            "ZeroRedundancyOptimizer shares parameters out among the ranks "
-            "once and broadcasts all of them; use the optimizer itself, or fully_shard() "
-            "(FSDP2) to save memory",
+            "ZeroRedundancyOptimizer shares parameters out among the ranks once and broadcasts all of them; use the "
+            "optimizer itself, or fully_shard() (FSDP2) to save memory",
         )
     if package in _FOREIGN:
         raise EgeriaError(
             "FOREIGN_OPTIMIZER",
-            f"the optimizer is {_FOREIGN[package]}'s "
-            f"{type(optimizer).__name__}, which keeps gradients or weights in buffers of its "
-            "own; use one of torch.optim",
+            f"the optimizer is {_FOREIGN[package]}'s {type(optimizer).__name__}, which keeps gradients or weights in "
+            "buffers of its own; use one of torch.optim",
         )
     if "PostLocalSGDOptimizer" in kinds:
         raise EgeriaError(
@@ -205,9 +191,8 @@ def _check_optimizer(optimizer: Optimizer) -> None:
     if isinstance(optimizer, torch.optim.LBFGS):
         raise EgeriaError(
             "LBFGS",
-            "LBFGS moves all parameters along past gradients, also those that have "
-            "none now; use SGD, Adam or another optimizer that skips parameters without a "
-            "gradient",
+            "LBFGS moves all parameters along past gradients, also those that have none now; use SGD, Adam or another "
+            "optimizer that skips parameters without a gradient",
         )
 
 
@@ -220,25 +205,22 @@ def _check_ownership(optimizers: Sequence[Optimizer], modules: Sequence[LayerMod
         if hasattr(parameter, "_in_backward_optimizers"):
             raise EgeriaError(
                 "OPTIMIZER_IN_BACKWARD",
-                f"the parameter '{name}' is stepped inside the backward "
-                "pass; step with optimizer.step() after it, which marks the end of a step for "
-                "Egeria",
+                f"the parameter '{name}' is stepped inside the backward pass; step with optimizer.step() after it, "
+                "which marks the end of a step for Egeria",
             )
     missing = [name for name, parameter in wanted if id(parameter) not in held]
     if wanted and len(missing) == len(wanted):
         raise EgeriaError(
             "MODEL_NOT_IN_OPTIMIZER",
-            "the optimizer holds none of the model's parameters; make "
-            "it after the model is in its final form (device, dtype, fully_shard) and from "
-            "model.parameters(), and attach that very model",
+            "the optimizer holds none of the model's parameters; make it after the model is in its final form (device, "
+            "dtype, fully_shard) and from model.parameters(), and attach that very model",
         )
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise EgeriaError(
             "PARAMETER_WITHOUT_OPTIMIZER",
-            f"the parameter '{missing[0]}'{more} requires a "
-            "gradient, but no optimizer holds it, so that it would never train; make the "
-            "optimizer from model.parameters() (not from a filter), give attach() all "
+            f"the parameter '{missing[0]}'{more} requires a gradient, but no optimizer holds it, so that it would "
+            "never train; make the optimizer from model.parameters() (not from a filter), give attach() all "
             "optimizers, or call requires_grad_(False) on what is to stay as it is",
         )
 
@@ -249,19 +231,13 @@ def _check_scaler(optimizers: Sequence[Optimizer], modules: Sequence[LayerModule
     for optimizer in optimizers:
         if any(id(parameter) in last for parameter in _parameters_of(optimizer)):
             continue
-        if any(isinstance(thing, torch.amp.GradScaler) and thing.is_enabled() for thing in _scalers()):
+        if any(issubclass(type(thing), torch.amp.GradScaler) and thing.is_enabled() for thing in gc.get_objects()):
             raise EgeriaError(
                 "OPTIMIZER_WITHOUT_LAST_MODULE",
-                f"{type(optimizer).__name__} holds no parameter "
-                f"of the last layer module '{modules[-1].name}', so that all of its parameters "
-                "may be frozen, and a GradScaler refuses to step an optimizer without "
-                "gradients; train with one optimizer, or make the last layer module larger with "
-                "`modules`",
+                f"{type(optimizer).__name__} holds no parameter of the last layer module '{modules[-1].name}', so that "
+                "all of its parameters may be frozen, and a GradScaler refuses to step an optimizer without gradients; "
+                "train with one optimizer, or make the last layer module larger with `modules`",
             )
-
-
-def _scalers() -> list[torch.amp.GradScaler]:
-    return [thing for thing in gc.get_objects() if issubclass(type(thing), torch.amp.GradScaler)]
 
 
 def _parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
@@ -271,7 +247,7 @@ def _parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
 def _is_data_parallel(parameter: nn.Parameter, replicas: Replicas) -> bool:
     """True for a tensor that fully_shard() split: at most one mesh dimension shards, the others replicate."""
     shards = [placement for placement in parameter.placements if not placement.is_replicate()]
-    return len(shards) <= 1 and any(is_fully_sharded(module) for module in replicas.root.modules())
+    return len(shards) <= 1 and is_sharded(replicas.root)
 
 
 def _names_of(kind: type) -> set[str]:

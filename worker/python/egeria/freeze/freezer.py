@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from egeria.errors import EgeriaError
+from egeria.freeze import reentrant_checkpoints
 from egeria.freeze.mode_pins import ModePins
-from egeria.freeze.process_settings import FrozenModel
 from egeria.model.modules import LayerModule
 
 
 class Freezer:
     """Freezes modules 0..k-1 of a model and keeps all others active.
 
-    Freezing a layer module: gradients off and None (optimizers then skip its parameters, which stay in their
-    groups: no weight decay, no momentum), modes pinned to eval. Unfreezing is the exact inverse: parameters that
-    did not ask for a gradient still do not, and modes become what was asked for meanwhile. Momentum of parameters
-    that train again starts at zero, since stale momentum makes the first step about ten times too long; Adam's
-    moments are kept, since without them it would be. The gradient reducer has to be rebuilt afterwards
-    (Replicas.rebuild).
+    Freezing a layer module: gradients off and None (optimizers then skip its parameters, which stay in their groups: no
+    weight decay, no momentum), modes pinned to eval. Unfreezing is the exact inverse: parameters that did not ask for a
+    gradient still do not, and modes become what was asked for meanwhile. Momentum of parameters that train again starts
+    at zero, since stale momentum makes the first step about ten times too long; Adam's moments are kept, since without
+    them it would be. The gradient reducer has to be rebuilt afterwards (Replicas.rebuild).
 
     Parameters are looked up by name at each switch, so that it does not matter if they were replaced meanwhile.
 
@@ -36,7 +37,7 @@ class Freezer:
         self._asked: dict[str, bool] = {}  # frozen parameters by name: did they ask for a gradient
         self._frozen: dict[str, nn.Parameter] = {}  # by name
         self._modes = ModePins()
-        self._model = FrozenModel()
+        self._model = _FrozenModel()
 
     @property
     def prefix(self) -> int:
@@ -60,9 +61,8 @@ class Freezer:
         if not 0 <= prefix < len(self._modules):
             raise EgeriaError(
                 "BAD_PREFIX",
-                f"{prefix} layer modules cannot be frozen: the model has "
-                f"{len(self._modules)}, and the last never freezes; give 0 to "
-                f"{len(self._modules) - 1}",
+                f"{prefix} layer modules cannot be frozen: the model has {len(self._modules)}, and the last never "
+                f"freezes; give 0 to {len(self._modules) - 1}",
             )
         return self._set(prefix, self._reset_momentum)
 
@@ -131,3 +131,44 @@ def _units(modules: Iterable[LayerModule]) -> list[nn.Module]:
 
 def _count(modules: Iterable[LayerModule]) -> int:
     return sum(parameter.numel() for parameter in _named(modules).values())
+
+
+# While some model of the process has frozen layers, settings of torch as a whole are others.
+
+
+class _FrozenModel:
+    """A model of this process that may have frozen layers. Owned by the training thread.
+
+    While one has, reentrant checkpoints carry gradients past frozen layers (egeria.freeze.reentrant_checkpoints), and
+    torch's fast path for attention is off: where the first layer of an nn.TransformerEncoder is frozen, it would hand
+    nested tensors to the active ones, which do not take them.
+    """
+
+    def __init__(self) -> None:
+        self.parameters: frozenset[int] = frozenset()  # id of each, frozen or not
+        weakref.finalize(self, _restore).atexit = False  # it may go while layers are frozen
+
+    def set(self, parameters: Iterable[nn.Parameter], frozen: bool) -> None:
+        """To be called after each switch, with all parameters of the model and whether some of them are frozen."""
+        self.parameters = frozenset(id(parameter) for parameter in parameters)
+        (_frozen.add if frozen else _frozen.discard)(self)
+        if frozen:
+            reentrant_checkpoints.carry_gradients(_is_ours)
+            _found.setdefault("fastpath", torch.backends.mha.get_fastpath_enabled())
+            torch.backends.mha.set_fastpath_enabled(False)
+        else:
+            _restore()
+
+
+_frozen: weakref.WeakSet[_FrozenModel] = weakref.WeakSet()
+_found: dict[str, bool] = {}  # settings as they were before; empty where nothing was changed
+
+
+def _restore() -> None:
+    if _found and not list(_frozen):
+        reentrant_checkpoints.leave_alone()
+        torch.backends.mha.set_fastpath_enabled(_found.pop("fastpath"))
+
+
+def _is_ours(parameter: nn.Parameter) -> bool:
+    return any(id(parameter) in model.parameters for model in _frozen)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import functools
 import types
-import typing
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -20,33 +19,15 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-# Kinds whose forward does not look at the mode: no hook is spent on them. Exact types, since a subclass may.
-_MODELESS = frozenset(
-    {
-        nn.Sequential,
-        nn.ModuleList,
-        nn.ModuleDict,
-        nn.Identity,
-        nn.Flatten,
-        nn.Linear,
-        nn.Conv1d,
-        nn.Conv2d,
-        nn.Conv3d,
-        nn.ReLU,
-        nn.GELU,
-        nn.SiLU,
-        nn.Tanh,
-        nn.Sigmoid,
-        nn.LayerNorm,
-        nn.GroupNorm,
-        nn.Embedding,
-        nn.MaxPool2d,
-        nn.AvgPool2d,
-        nn.AdaptiveAvgPool2d,
-    }
-)
+from egeria.model.pass_hooks import Inert
+
 # Kinds whose children are often called one by one, past the forward of the list.
-_LISTS = frozenset({nn.Sequential, nn.ModuleList, nn.ModuleDict})
+_LISTS = {nn.Sequential, nn.ModuleList, nn.ModuleDict}
+# The forward of these kinds does not look at the mode: no hook is spent on them. Exact types, since a subclass may.
+_LAYERS = {nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding, nn.LayerNorm, nn.GroupNorm}
+_ACTIVATIONS = {nn.Identity, nn.Flatten, nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid}
+_POOLINGS = {nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d}
+_MODELESS = _LISTS | _LAYERS | _ACTIVATIONS | _POOLINGS
 
 
 class _Pin:
@@ -122,16 +103,11 @@ def _pin_of(module: nn.Module) -> _Pin | None:
     return found if isinstance(found, _Pin) and found.module is module else None
 
 
-# Copies of our hooks become this: called with a module and its arguments, it gives the arguments back. Compilers
-# can look into it, and a pickle with it can be read where this package is not installed.
-_NO_HOOK = typing.cast
-
-
-class _HoldHook:
+class _HoldHook(Inert):
     """Forward pre-hook of a frozen layer that sets the modes of its submodules again.
 
     It sees what train() does not: assignments to `training` and unbound calls of nn.Module.train. Compiled code
-    skips it. Copies are inert.
+    skips it.
     """
 
     def __init__(self, pins: list[_Pin]):
@@ -143,12 +119,6 @@ class _HoldHook:
         for pin in self._pins:
             if pin.pinned and pin.module.training:
                 pin.hold()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return _NO_HOOK
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return typing.cast, (None, _NO_HOOK)  # this gives _NO_HOOK
 
 
 class ModePins:
@@ -181,8 +151,7 @@ class ModePins:
             if pin.module not in wanted:
                 pin.unpin(pin.asked_before if undone else pin.asked)
         for module in wanted:
-            pin = self._pin(module)
-            if not pin.pinned:
+            if not (pin := self._pin(module)).pinned:
                 pin.pin()
         for handle in self._handles:
             handle.remove()
@@ -197,9 +166,7 @@ class ModePins:
                 pin.hold()
 
     def _pin(self, module: nn.Module) -> _Pin:
-        if module not in self._pins:
-            self._pins[module] = _Pin(module)
-        return self._pins[module]
+        return self._pins.setdefault(module, _Pin(module))
 
     def _hook(self, entry: nn.Module) -> _HoldHook:
         if entry not in self._hooks:

@@ -18,17 +18,13 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 
 _UNKNOWN = object()
-
-
+_DATA = (bool, int, float, str, bytes, Tensor, torch.device, torch.dtype)
 _ORIGINAL = torch.utils.checkpoint.CheckpointFunction
 
 
 def carry_gradients(is_ours: Callable[[nn.Parameter], bool]) -> None:
-    """Changes torch.utils.checkpoint's autograd function for one that looks at its inputs.
-
-    Args:
-      is_ours: whether a parameter belongs to a model that has frozen layers.
-    """
+    """Changes torch.utils.checkpoint's autograd function for one that looks at its inputs. `is_ours` tells whether a
+    parameter belongs to a model that has frozen layers."""
     _BoundaryCheckpoint.is_ours = staticmethod(is_ours)
     if torch.utils.checkpoint.CheckpointFunction is _ORIGINAL:
         torch.utils.checkpoint.CheckpointFunction = _BoundaryCheckpoint
@@ -82,22 +78,7 @@ def _collect(value: Any, modules: list[nn.Module], seen: set[int]) -> bool:
     if isinstance(value, nn.Module):
         modules.append(value)
         return True
-    if value is None or isinstance(
-        value,
-        (
-            bool,
-            int,
-            float,
-            str,
-            bytes,
-            Tensor,
-            torch.device,
-            torch.dtype,
-            type,
-            types.ModuleType,
-            types.BuiltinFunctionType,
-        ),
-    ):
+    if value is None or isinstance(value, (*_DATA, type, types.ModuleType, types.BuiltinFunctionType)):
         return True
     if id(value) in seen:
         return True

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import logging
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -16,9 +14,10 @@ from egeria import _native
 from egeria.errors import EgeriaError
 from egeria.freeze.reducer_rebuild import Rebuilt, rebuild_reducer
 from egeria.model.modules import LayerModule
-from egeria.model.wrappers import unwrap
+from egeria.model.wrappers import unwrap, wrappers_of
 
-_logger = logging.getLogger("egeria")
+# 64 bits over the element type, shape and bytes of each tensor of a list, in order.
+hash_tensors = _native.hash_tensors
 
 
 class PackedBuffers:
@@ -61,10 +60,7 @@ class Replicas:
     """
 
     def __init__(self, model: nn.Module):
-        """
-        Args:
-          model: as the user has it: plain, DistributedDataParallel, torch.compile around or inside it, FSDP2.
-        """
+        """`model` is as the user has it: plain, DistributedDataParallel, torch.compile around or inside it, FSDP2."""
         self.root = unwrap(model)
         self.ddp = _ddp_of(model)
 
@@ -73,13 +69,13 @@ class Replicas:
         """ "plain", "ddp" or "fsdp2"."""
         if self.ddp is not None:
             return "ddp"
-        return "fsdp2" if any(is_fully_sharded(module) for module in self.root.modules()) else "plain"
+        return "fsdp2" if is_sharded(self.root) else "plain"
 
     @property
     def process_group(self) -> dist.ProcessGroup | None:
         """The ranks that train this model; None for one process. Plain models of several processes are taken to
         be averaged by hand, over all ranks."""
-        if not dist.is_available() or not dist.is_initialized():
+        if not dist.is_initialized():
             return None
         group = self.ddp.process_group if self.ddp is not None else self._mesh_group()
         return group if dist.get_world_size(group) > 1 else None
@@ -95,17 +91,11 @@ class Replicas:
         """The training runs in DistributedDataParallel.join()."""
         return self.ddp is not None and self.ddp._join_config.enable
 
-    def discover(self) -> bool:
-        """Finds a DistributedDataParallel that was made after attach(). To be called inside a forward pass.
-
-        Returns:
-          Whether one was found now.
-        """
+    def discover(self) -> None:
+        """Finds a DistributedDataParallel that was made after attach(). To be called inside a forward pass."""
         active = DistributedDataParallel._active_ddp_module
-        if active is None or active is self.ddp or unwrap(active) is not self.root:
-            return False
-        self.ddp = active
-        return True
+        if active is not None and active is not self.ddp and unwrap(active) is self.root:
+            self.ddp = active
 
     def allow_recompiles(self, modules: int) -> None:
         """Lets torch.compile keep code for every frozen prefix of `modules` layer modules, in training and in
@@ -137,8 +127,10 @@ class Replicas:
         Raises:
           EgeriaError: [NOTHING_TRAINABLE] no parameter requires a gradient.
         """
-        if self.kind == "plain":
-            self.ddp = _search(self.root)
+        if self.kind == "plain" and dist.is_initialized():
+            # It has not run yet: a checkpoint is loaded before the first step. One that is made later needs no rebuild.
+            made = (found for found in wrappers_of(self.root) if isinstance(found, DistributedDataParallel))
+            self.ddp = next(made, None)
         rebuilt = Rebuilt(self.ddp)
         if self.ddp is None:
             return rebuilt
@@ -155,7 +147,7 @@ class Replicas:
             raise
         return rebuilt
 
-    def hash(self, frozen: Sequence[LayerModule] = ()) -> int:
+    def hash(self, frozen: Sequence[LayerModule]) -> int:
         """Hash of all parameters, and of the buffers of `frozen` layers; sharded tensors: this rank's shard."""
         buffers = [buffer for module in frozen for _, buffer in module.buffers()]
         return hash_tensors([_local(tensor).detach() for tensor in (*self.root.parameters(), *buffers)])
@@ -212,26 +204,15 @@ def is_fully_sharded(module: nn.Module) -> bool:
     return fsdp is not None and isinstance(module, getattr(fsdp, "FSDPModule", ()))
 
 
+def is_sharded(model: nn.Module) -> bool:
+    return any(is_fully_sharded(module) for module in model.modules())
+
+
 def _ddp_of(model: nn.Module) -> DistributedDataParallel | None:
     """The DistributedDataParallel among the wrappers around the user's module."""
     while isinstance(getattr(model, "_orig_mod", None), nn.Module):
         model = model._orig_mod
     return model if isinstance(model, DistributedDataParallel) else None
-
-
-def _search(root: nn.Module) -> DistributedDataParallel | None:
-    """A DistributedDataParallel around `root` that has not run yet, found among all objects: for a switch before
-    the first step, when a checkpoint is loaded. One that is made later needs no rebuild."""
-    if not dist.is_available() or not dist.is_initialized():
-        return None
-    return next(
-        (
-            found
-            for found in gc.get_objects()
-            if issubclass(type(found), DistributedDataParallel) and "module" in found._modules and unwrap(found) is root
-        ),
-        None,
-    )
 
 
 # Comparing ranks.
@@ -261,8 +242,3 @@ def _shard_of(parameter: nn.Parameter) -> int:
 def _signed(value: int) -> int:
     """64 bits as a number that fits an int64."""
     return (value & (2**63 - 1)) - (value & 2**63)
-
-
-def hash_tensors(tensors: list[Tensor]) -> int:
-    """64 bits over the element type, shape and bytes of each tensor, in order."""
-    return _native.hash_tensors(tensors)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
 from egeria import _native
 from egeria.freeze.checks import check
-from egeria.freeze.commit_group import commit_group
 from egeria.freeze.freezer import Freezer
+from egeria.freeze.rank_agreement import all_agree, commit_group
 from egeria.freeze.reducer_rebuild import Rebuilt
 from egeria.freeze.replicas import PackedBuffers, Replicas
 from egeria.model.modules import LayerModule
+from egeria.tell_once import TellOnce
 
 _logger = logging.getLogger("egeria")
 
@@ -52,26 +53,14 @@ class Switcher:
       group: of the ranks, for agreements; None until share_group(), and for one process.
       ranks: how many there are in it.
       job_id: the job's, where it has none one of this process; the same on all ranks from share_group() on.
-      optimizers: of the model.
       cache_namespace: a checkpoint's; None: there was none. The same on all ranks from share_group() on.
       undone: how many switches a rank could not make, so that all undid them. After one, nothing switches any more.
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        optimizers: Sequence[Optimizer],
-        modules: Sequence[LayerModule],
-        tell: Callable[[str, Exception | None], None],
+        self, model: nn.Module, optimizers: Sequence[Optimizer], modules: Sequence[LayerModule], tell: TellOnce
     ):
-        """
-        Args:
-          model: with its wrappers.
-          tell: called with each failure, in words and as the exception.
-
-        Raises:
-          EgeriaError: these layer modules cannot be frozen in this model; see egeria.freeze.checks.check().
-        """
+        """`model` is with its wrappers. Raises EgeriaError where it cannot be frozen; see freeze.checks.check()."""
         self.replicas = Replicas(model)
         self.group: dist.ProcessGroup | None = None
         self.ranks = 1
@@ -81,8 +70,6 @@ class Switcher:
         self.optimizers = list(optimizers)
         self._tell = tell
         self.undone = 0
-        self._gradient_bytes: int | None = None
-        self._counted_share = (0, 0.0)  # at a frozen prefix
         self.take(modules)
 
     def take(self, modules: Sequence[LayerModule]) -> None:
@@ -96,19 +83,21 @@ class Switcher:
         """Number of frozen layer modules, from the front."""
         return self._freezer.prefix
 
-    @property
-    def frozen_share(self) -> float:
-        """Share of the parameters that is frozen, 0..1; counted once per prefix, since that takes a while."""
-        if self._counted_share[0] != self.prefix:
-            self._counted_share = self.prefix, self._freezer.frozen_share
-        return self._counted_share[1]
+    # Counting takes a while, so that it is done once per switch.
 
-    @property
+    @functools.cached_property
+    def frozen_share(self) -> float:
+        """Share of the parameters that is frozen, 0..1."""
+        return self._freezer.frozen_share
+
+    @functools.cached_property
     def gradient_bytes(self) -> int:
         """The bytes that a step reduces among the ranks."""
-        if self._gradient_bytes is None:
-            self._gradient_bytes = self.replicas.gradient_bytes if self.group is not None else 0
-        return self._gradient_bytes
+        return self.replicas.gradient_bytes if self.group is not None else 0
+
+    def _count_anew(self) -> None:
+        for name in ("frozen_share", "gradient_bytes"):
+            self.__dict__.pop(name, None)
 
     def unfrozen_by(self, first: int) -> list[nn.Parameter]:
         """Parameters that would train again if only `first` layer modules were frozen."""
@@ -137,11 +126,8 @@ class Switcher:
         return self.group
 
     def set(self, prefix: int) -> None:
-        """Sets what is frozen without asking other ranks: at a resume, and at the end. An exception changes nothing.
-
-        Raises:
-          EgeriaError: [BAD_PREFIX].
-        """
+        """Sets what is frozen without asking other ranks: at a resume, and at the end. EgeriaError [BAD_PREFIX] and any
+        other exception change nothing."""
         self._change(prefix).keep()
 
     def _change(self, prefix: int) -> Rebuilt:
@@ -154,7 +140,7 @@ class Switcher:
         except BaseException:
             self._freezer.take_back(before)
             raise
-        self._gradient_bytes = None
+        self._count_anew()
         return rebuilt
 
     def _go_back(self, prefix: int, rebuilt: Rebuilt) -> None:
@@ -163,7 +149,7 @@ class Switcher:
             rebuilt.undo()
         finally:
             self._freezer.take_back(prefix)
-            self._gradient_bytes = None
+            self._count_anew()
 
     def switch(self, prefix: int, step: int) -> Switch | None:
         """Freezes another prefix on all ranks, or on none if one of them cannot: then never again. A collective. The
@@ -187,7 +173,7 @@ class Switcher:
             failure = error
         agreed = False
         try:
-            agreed = self._all_agree(failure is None)
+            agreed = all_agree(self.group, failure is None)
         finally:
             if not agreed:
                 self.undone += 1
@@ -197,24 +183,12 @@ class Switcher:
             return None
         rebuilt.keep()
         buffers.share()
-        identical = self._identical(prefix)
+        identical = False
+        with self._tell.guard("this rank's parameters cannot be compared with the others'"):
+            identical = self.replicas.identical_on_all_ranks(self.modules[:prefix], self.group)
         if not identical:
             _logger.error(
                 "egeria: step %d: the ranks' parameters differ after a switch to frozen prefix %d", step, prefix
             )
         _logger.debug("egeria: step %d: frozen prefix %d", step, prefix)
         return Switch(step, prefix, prefix < before, identical)
-
-    def _identical(self, prefix: int) -> bool:
-        try:
-            return self.replicas.identical_on_all_ranks(self.modules[:prefix], self.group)
-        except Exception as error:  # pylint: disable=broad-exception-caught
-            self._tell("this rank's parameters cannot be compared with the others'", error)
-            return False
-
-    def _all_agree(self, value: bool) -> bool:
-        if self.group is None:
-            return value
-        flag = torch.tensor([int(value)])
-        dist.all_reduce(flag, op=dist.ReduceOp.MIN, group=self.group)
-        return bool(flag.item())

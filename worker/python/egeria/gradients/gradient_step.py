@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -25,8 +24,7 @@ from egeria.model.inputs import GraphError, batch_of
 _SIDE_PASS_TOLERANCE = 0.05
 
 
-@dataclasses.dataclass
-class Squares:
+class Squares(NamedTuple):
     """This rank's part of a gradient reading, by layer module from the first one asked for; see GradientReading in
     controller.proto, with parts of this rank's own samples."""
 
@@ -34,11 +32,11 @@ class Squares:
     square_of_mean: list[float]
     parts: int
     samples: int
-    progress: list[float] = dataclasses.field(default_factory=list)
+    progress: Sequence[float] = ()
 
 
 class GradientStep:
-    """The measurement of one training step. See egeria.gradients.gradient_meter for what is measured how.
+    """The measurement of one training step. See egeria.gradients.gradient_readings for what is measured how.
 
     Owned by the training thread.
 
@@ -46,6 +44,7 @@ class GradientStep:
       compared: whether a pass on the side has given what training's did, in this step or one before.
       seconds: spent inside of training's backward passes.
       in_vain: there was no pass on the side, since some rank could not make it; the same on all ranks.
+      result: the reading, from before_step() on; None: there is none.
     """
 
     def __init__(
@@ -61,6 +60,7 @@ class GradientStep:
         self.compared = compared
         self.seconds = 0.0
         self.in_vain = False
+        self.result: Squares | None = None
         self._replicas = replicas
         self._model = model
         self._ranks = ranks
@@ -87,7 +87,6 @@ class GradientStep:
         self._side_pass: SidePass | None = None
         self._failure: Exception | None = None  # in a backward pass, which must not see it
         self._measured = False
-        self._result: Squares | None = None
         self._handles: list[RemovableHandle] = []
         try:
             for parameter in self._trained:
@@ -191,23 +190,20 @@ class GradientStep:
             if self._failure is not None and not (self._unfrozen and self._ranks > 1):
                 raise CannotRepeat(f"{type(self._failure).__name__}: {self._failure}")
             if self._unfrozen:
-                self._result = self._probe_frozen(side_pass, aside)
+                self.result = self._probe_frozen(side_pass, aside)
             elif self._ranks > 1:
-                self._result = self._of_ranks()
+                self.result = self._of_ranks()
             elif len(self._batches) > 1:
-                self._result = self._of_micro_batches()
+                self.result = self._of_micro_batches()
             elif side_pass is not None:
                 with aside():
-                    self._result = self._of_halves(side_pass)
+                    self.result = self._of_halves(side_pass)
         except CannotRepeat:
             self.in_vain = self.in_vain or self._ranks == 1
             raise
         finally:
             if side_pass is not None:
                 side_pass.close()
-
-    def result(self) -> Squares | None:
-        return self._result
 
     def close(self) -> None:
         self._unhook()
@@ -263,7 +259,7 @@ class GradientStep:
             halves = side_pass.gradients(self._parameters, 2, loss)
         else:
             halves = side_pass.gradients(self._parameters, 2)
-            self._compare(self._sums_of(_mixed(halves, [1.0, 1.0]))[0])
+            self._compare(self._sums_of(pytree.tree_map(torch.add, *halves))[0])
         # A half's gradient here is that of its share of the batch's mean loss. Where one half has a sample more, the
         # estimate of ||E g||^2 is still unbiased, as it is the product of two independent gradients.
         scale = [side_pass.batch / size for size in side_pass.sizes(2)]
@@ -271,7 +267,8 @@ class GradientStep:
         own = tuple(
             [(scale[0] ** 2 * one + scale[1] ** 2 * other) / 2 for one, other in zip(*kind)] for kind in zip(*sums)
         )
-        return self._squares_of(own, self._sums_of(_mixed(halves, [scale[0] / 2, scale[1] / 2])), 2, side_pass.batch)
+        mean = pytree.tree_map(lambda one, other: scale[0] / 2 * one + scale[1] / 2 * other, *halves)
+        return self._squares_of(own, self._sums_of(mean), 2, side_pass.batch)
 
     def _probe_frozen(self, side_pass: SidePass | None, aside: Callable[[], Any]) -> Squares | None:
         """Whatever happens on this rank, it takes part in what the others wait for."""
@@ -304,8 +301,8 @@ class GradientStep:
             return None
         dist.all_reduce(flat, group=self._replicas.process_group)
         flat /= self._ranks
-        parts = iter(flat.split([parameter.numel() for module in self._parameters for parameter in module]))
-        means = [[next(parts).view(parameter.shape) for parameter in module] for module in self._parameters]
+        parts = iter(flat.split([parameter.numel() for parameter in pytree.tree_leaves(self._parameters)]))
+        means = pytree.tree_map(lambda parameter: next(parts).view(parameter.shape), self._parameters)
         return self._squares_of(own, self._sums_of(means), 1, side_pass.batch)
 
     def _compare(self, found: Sequence[float]) -> None:
@@ -330,9 +327,8 @@ class GradientStep:
     def _sums_of(self, gradients: Sequence[Sequence[Tensor]]) -> tuple[list[float], list[float]]:
         """Norms.sums() of gradients that are ordered as the parameters are."""
         norms = Norms(self._metric)
-        for module, of_module in zip(self._parameters, gradients):
-            for parameter, gradient in zip(module, of_module):
-                norms.set(parameter, gradient)
+        for parameter, gradient in zip(pytree.tree_leaves(self._parameters), pytree.tree_leaves(gradients)):
+            norms.set(parameter, gradient)
         return norms.sums(self._parameters)
 
     def _squares_of(
@@ -346,11 +342,6 @@ class GradientStep:
             else []
         )
         return Squares(own[0], mean[0], parts, samples, progress)
-
-
-def _mixed(parts: Sequence[Sequence[Sequence[Tensor]]], factors: Sequence[float]) -> list[list[Tensor]]:
-    """Sum over two parts of a factor times their gradients."""
-    return [[factors[0] * one + factors[1] * other for one, other in zip(*module)] for module in zip(*parts)]
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -41,11 +42,7 @@ class SidePass:
     """
 
     def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], batch: int):
-        """Before the forward pass. Copies its arguments.
-
-        Args:
-          model: unwrapped.
-        """
+        """Before the forward pass of the unwrapped model. Copies its arguments."""
         self.batch = batch
         self._model = model
         self._failure: str | None = None
@@ -98,13 +95,13 @@ class SidePass:
         Raises:
           CannotRepeat: the outputs that reach the loss have no rows, or there are too few, or the pass fails.
         """
-        if self._failure is not None or self._inputs is None:
+        if self._inputs is None:
             raise CannotRepeat(self._failure or "its arguments are not known")
         if self.batch < parts:
             raise CannotRepeat(f"{self.batch} samples are too few for {parts} parts")
         if not self._gradients:
             raise CannotRepeat("no output of the model has a row for each sample and reaches the loss")
-        parameters = [parameter for module in modules for parameter in module]
+        parameters, structure = pytree.tree_flatten(modules)
         found: list[list[list[Tensor]]] = []
         begin = 0
         with restored(self._model), self._as_then():
@@ -125,7 +122,7 @@ class SidePass:
                         torch.zeros_like(parameter) if gradient is None else gradient.detach()
                         for parameter, gradient in zip(parameters, flat)
                     ]
-                    found.append(_by_module(flat, modules))
+                    found.append(pytree.tree_unflatten(flat, structure))
             except Exception as error:  # pylint: disable=broad-exception-caught  # whatever a model's code raises
                 raise CannotRepeat(f"its forward pass cannot be repeated: {type(error).__name__}: {error}") from error
         return found
@@ -176,8 +173,3 @@ class SidePass:
                     stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=enabled))
             self._random.__exit__()
             yield
-
-
-def _by_module(flat: Sequence[Tensor], modules: Sequence[Sequence[nn.Parameter]]) -> list[list[Tensor]]:
-    remaining = iter(flat)
-    return [[next(remaining) for _ in module] for module in modules]

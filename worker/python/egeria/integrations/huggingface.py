@@ -55,8 +55,8 @@ class EgeriaCallback(TrainerCallback):
         """
         Args:
           modules: how to cut the model into layer modules, as for egeria.attach().
-          config: None: from the environment. `total_steps` and `training_job` are the Trainer's max_steps and
-            run_name where they are not given.
+          config: None: from the environment. `total_steps` and `training_job` are the Trainer's max_steps and run_name
+            where they are not given.
         """
         self.session: Session | None = None
         self._modules = modules
@@ -87,9 +87,8 @@ class EgeriaCallback(TrainerCallback):
             if getattr(trainer, "is_deepspeed_enabled", False):
                 raise EgeriaError(
                     "FOREIGN_WRAPPER",
-                    "the Trainer runs DeepSpeed, which keeps gradients and "
-                    "weights in buffers of its own; leave `deepspeed` out of TrainingArguments and "
-                    "use DDP or FSDP2",
+                    "the Trainer runs DeepSpeed, which keeps gradients and weights in buffers of its own; leave "
+                    "`deepspeed` out of TrainingArguments and use DDP or FSDP2",
                 )
             model = trainer.model_wrapped
             _put_first(trainer, self)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 _OF_TORCH = frozenset(vars(nn.Module()))
+_TABLES = {name for name, value in vars(nn.Module()).items() if isinstance(value, dict)}
 _CONTAINERS = (dict, list, set, collections.deque)
 # Longer ones are put back, but not looked into.
 _MOST_ENTRIES = 1024
@@ -31,17 +32,14 @@ def plain_evaluation(device: torch.device) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def undisturbed(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
-    """Evaluation mode for a training model's own forward, with everything afterwards as it was.
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a training model's own forward, without gradients and autocast.
 
-    Put back, to the bit: all random states (torch's on the CPU and on the model's device, Python's, numpy's), the
-    modes of all submodules, whatever submodules assign to their attributes or put into containers there, the contents
-    of buffers and of other tensors that are attributes (`keep_buffers`), gradient and autocast mode, the default dtype.
-    Compiled code is not entered, compiled or invalidated; the fused attention kernels of nn.TransformerEncoder, which
-    no graph shows, are off meanwhile.
+    Afterwards everything is as it was, as restored() says, and so are the modes of all submodules. The fused attention
+    kernels of nn.TransformerEncoder, which no graph shows, are off meanwhile.
     """
     fast_path = torch.backends.mha.get_fastpath_enabled()
-    with restored(model, keep_buffers), plain_evaluation(device_of(model)):
+    with restored(model), plain_evaluation(device_of(model)):
         try:
             for module in model.modules():
                 module.__dict__["training"] = False
@@ -56,12 +54,12 @@ def restored(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
     """A forward pass of a training model on the side, in the modes that it is in.
 
     Put back, to the bit: all random states (torch's on the CPU and on the model's device, Python's, numpy's), whatever
-    submodules assign to their attributes or put into containers there, their forward hooks, the contents of buffers and
+    submodules assign to their attributes or put into containers there, their hooks, the contents of buffers and
     of other tensors that are attributes (`keep_buffers`), the default dtype. Compiled code is not entered, compiled or
     invalidated.
     """
-    attributes = [_Attributes(module) for module in model.modules()]
     containers, tensors = _held_by(model)
+    containers = [entry for module in model.modules() for entry in _dictionaries_of(module)] + containers
     contents = [(entry, dict(entry) if isinstance(entry, dict) else list(entry)) for entry in containers]
     tensors = [(tensor, tensor.detach().clone()) for tensor in (*model.buffers(), *tensors)] if keep_buffers else []
     default_dtype = torch.get_default_dtype()
@@ -70,8 +68,6 @@ def restored(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
             yield
         finally:
             torch.set_default_dtype(default_dtype)
-            for entry in attributes:
-                entry.restore()
             for container, saved in contents:
                 _put_back_contents(container, saved)
             with torch.no_grad():
@@ -86,30 +82,10 @@ def device_of(model: nn.Module) -> torch.device:
     return torch.device("cpu") if parameter is None else parameter.device
 
 
-class _Attributes:
-    """The objects that a module refers to, one level deep, and its forward hooks: some libraries register them in a
-    first pass, and note in an attribute that they have."""
-
-    _TABLES = (
-        "_parameters",
-        "_buffers",
-        "_modules",
-        "_forward_hooks",
-        "_forward_hooks_with_kwargs",
-        "_forward_hooks_always_called",
-        "_forward_pre_hooks",
-        "_forward_pre_hooks_with_kwargs",
-    )
-
-    def __init__(self, module: nn.Module):
-        self.module = module
-        self._saved = dict(module.__dict__)
-        self._tables = {name: dict(module.__dict__[name]) for name in self._TABLES}
-
-    def restore(self) -> None:
-        _put_back(self.module.__dict__, self._saved)
-        for name, saved in self._tables.items():
-            _put_back(self.module.__dict__[name], saved)
+def _dictionaries_of(module: nn.Module) -> list[dict[str, Any]]:
+    """The objects that a module refers to, one level deep, and its hooks: some libraries register them in a first pass,
+    and note in an attribute that they have."""
+    return [vars(module), *(value for name, value in vars(module).items() if name in _TABLES)]
 
 
 def _put_back(current: dict[str, Any], saved: dict[str, Any]) -> None:
@@ -160,7 +136,8 @@ class RandomStates:
     """The states of every generator that a forward pass may draw from; as a context, puts them back."""
 
     def __init__(self, device: torch.device):
-        self._module = getattr(torch, device.type, None) if device.type != "cpu" else None
+        module = getattr(torch, device.type, None) if device.type != "cpu" else None
+        self._module = module if hasattr(module, "get_rng_state") else None
         self._device = device
 
     def __enter__(self) -> None:
@@ -169,7 +146,7 @@ class RandomStates:
         self._numpy = (numpy, numpy.get_state()) if numpy is not None else None
         self._torch = torch.get_rng_state()
         self._accelerator: Tensor | None = None
-        if self._module is not None and hasattr(self._module, "get_rng_state"):
+        if self._module is not None:
             self._accelerator = self._module.get_rng_state(self._device)
 
     def __exit__(self, *_: object) -> None:
@@ -187,16 +164,12 @@ class RandomStates:
         if numpy is not None:
             kind, keys, *rest = numpy.get_state()
             parts += [kind, keys.tolist(), rest]
-        if self._module is not None and hasattr(self._module, "get_rng_state"):
+        if self._module is not None:
             parts.append(self._module.get_rng_state(self._device).tolist())
         return repr(parts)
 
 
-@contextlib.contextmanager
-def _uncompiled() -> Iterator[None]:
+def _uncompiled() -> contextlib.AbstractContextManager[Any]:
     """Submodules that the user has compiled run as they are written; no compiled code is touched."""
-    if "torch._dynamo" not in sys.modules:  # nothing has been compiled
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
-        yield
+    compiler = "torch._dynamo" in sys.modules  # without it nothing has been compiled
+    return torch.compiler.set_stance("force_eager") if compiler else contextlib.nullcontext()

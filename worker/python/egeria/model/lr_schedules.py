@@ -27,7 +27,6 @@ def counts_processes(scheduler: Any) -> bool:
     return (
         getattr(scheduler, "step_with_optimizer", False)
         and not getattr(scheduler, "split_batches", True)
-        and dist.is_available()
         and dist.is_initialized()
         and dist.get_world_size() > 1
     )

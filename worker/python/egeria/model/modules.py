@@ -8,7 +8,9 @@ trainer, how many consecutive blocks make a layer module.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 
@@ -36,8 +38,8 @@ class LayerModule:
       name: for people, the metrics and the controller; unique within a model.
       units: the submodules that it consists of, in forward order.
       unit_names: their names in the unwrapped model.
-      loose: parameters and buffers that no unit holds, because a container between the model and its units owns
-        them (a class token, a position embedding): pairs of full name and owner.
+      loose: parameters and buffers that no unit holds, because a container between the model and its units owns them (a
+        class token, a position embedding): pairs of full name and owner.
     """
 
     name: str
@@ -74,19 +76,15 @@ class LayerModule:
         }
         return sum(rows.values())
 
-    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        seen: set[int] = set()
-        for name, value in self._all_tensors():
-            if value is not None and id(value) not in seen:
-                seen.add(id(value))
-                yield name, value
-
-    def _all_tensors(self) -> Iterator[tuple[str, Tensor | None]]:
-        for name, owner in self.loose:
-            yield name, getattr(owner, name.rpartition(".")[2])
+    def _tensors(self) -> list[tuple[str, Tensor]]:
+        named = [(name, getattr(owner, name.rpartition(".")[2])) for name, owner in self.loose]
         for prefix, unit in zip(self.unit_names, self.units):
-            yield from unit.named_parameters(prefix=prefix)
-            yield from unit.named_buffers(prefix=prefix)
+            named += [*unit.named_parameters(prefix=prefix), *unit.named_buffers(prefix=prefix)]
+        unique: dict[int, tuple[str, Tensor]] = {}
+        for name, value in named:
+            if value is not None:
+                unique.setdefault(id(value), (name, value))
+        return list(unique.values())
 
 
 def embedding_prefix(modules: Sequence[LayerModule]) -> int:
@@ -104,11 +102,11 @@ def partition(
     Args:
       model: plain or wrapped.
       modules: None: by structure and size. A list, in forward order, of submodules, lists of submodules, names, or
-        regular expressions for whole names (each pattern is one layer module). One regular expression: its
-        first group, or without a group the name, tells which layer module a submodule is of. A callable: called
-        with the unwrapped model, returns such a list.
-      calls: the submodules in the order in which a forward pass calls them, one entry per call, where that is
-        known: it replaces the order of definition where `modules` is None.
+        regular expressions for whole names (each pattern is one layer module). One regular expression: its first group,
+        or without a group the name, tells which layer module a submodule is of. A callable: called with the unwrapped
+        model, returns such a list.
+      calls: the submodules in the order in which a forward pass calls them, one entry per call, where that is known: it
+        replaces the order of definition where `modules` is None.
 
     Raises:
       EgeriaError: [BAD_PARTITION] fewer than two layer modules, a parameter in none or in two of them, a name or
@@ -152,9 +150,8 @@ def from_unit_names(model: nn.Module, names: Sequence[tuple[str, Sequence[str], 
     except AttributeError as error:
         raise EgeriaError(
             "CHECKPOINT_MISMATCH",
-            f"the checkpoint speaks of another model: {error}; resume with "
-            "the model that it was written for, or without the Egeria part of the "
-            "checkpoint",
+            f"the checkpoint speaks of another model: {error}; resume with the model that it was written for, or "
+            "without the Egeria part of the checkpoint",
         ) from None
     return result
 
@@ -199,10 +196,6 @@ def _is_heavy(module: nn.Module) -> bool:
     return any(parameter.dim() >= 2 for parameter in module.parameters())
 
 
-def _children(module: nn.Module, prefix: str) -> list[tuple[str, nn.Module]]:
-    return [(f"{prefix}.{name}" if prefix else name, child) for name, child in module.named_children()]
-
-
 def _in_lists(module: nn.Module) -> int:
     """Parameters of `module`, at any depth, in lists of several blocks or of many layers (two layers in a sequence
     are rather the inside of a block)."""
@@ -214,33 +207,6 @@ def _in_lists(module: nn.Module) -> int:
     return sum(_in_lists(child) for child in module.children())
 
 
-class _Positions:
-    """Where submodules are called in a forward pass."""
-
-    def __init__(self, calls: Sequence[nn.Module]):
-        self._first: dict[int, int] = {}
-        self._last: dict[int, int] = {}
-        for position, module in enumerate(calls):
-            self._first.setdefault(id(module), position)
-            self._last[id(module)] = position
-
-    def sort(self, entries: list[_Entry]) -> list[_Entry]:
-        """Orders entries by when they are called. One with weights goes where it is called first. One without (an
-        activation, a dropout) goes where it is called last, so that it does not freeze while something active still
-        calls it. One that is not called stays behind the one that it is defined after, or goes to the end if it has
-        no weights."""
-        keyed: list[tuple[float, int, _Entry]] = []
-        position = -1.0
-        for index, entry in enumerate(entries):
-            with_weights = has_parameters(entry.module)
-            table = self._first if with_weights else self._last
-            found = [table[id(inner)] for inner in entry.module.modules() if id(inner) in table]
-            if found:
-                position = min(found) if with_weights else max(found)
-            keyed.append((position if found or with_weights else float("inf"), index, entry))
-        return [entry for _, _, entry in sorted(keyed, key=lambda item: item[:2])]
-
-
 @dataclasses.dataclass
 class _Entry:
     """A submodule that is not looked into."""
@@ -250,15 +216,36 @@ class _Entry:
     module: nn.Module
 
 
+def _in_order_of_calls(entries: list[_Entry], calls: Sequence[nn.Module]) -> list[_Entry]:
+    """Orders entries by when a forward pass calls them. One with weights goes where it is called first. One without (an
+    activation, a dropout) goes where it is called last, so that it does not freeze while something active still calls
+    it. One that is not called stays behind the one that it is defined after, or goes to the end if it has no weights.
+    """
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for position, module in enumerate(calls):
+        first.setdefault(id(module), position)
+        last[id(module)] = position
+    places: list[float] = []
+    place = -1.0
+    for entry in entries:
+        with_weights = has_parameters(entry.module)
+        table = first if with_weights else last
+        found = [table[id(inner)] for inner in entry.module.modules() if id(inner) in table]
+        if found:
+            place = min(found) if with_weights else max(found)
+        places.append(place if found or with_weights else float("inf"))
+    return [entry for _, entry in sorted(zip(places, entries), key=lambda placed: placed[0])]
+
+
 class _Blocks:
-    """Collects the blocks of a model, in the order of their calls or, where that is not known, their
-    definition."""
+    """Collects the blocks of a model, in the order of their calls or, where that is not known, their definition."""
 
     def __init__(self, model: nn.Module, calls: Sequence[nn.Module] | None):
         self._total = max(1, _count([model]))
         self._entries: list[_Entry] = []
         self._add_children(model, "", stage=None)
-        entries = self._entries if calls is None else _Positions(calls).sort(self._entries)
+        entries = self._entries if calls is None else _in_order_of_calls(self._entries, calls)
         self.blocks: list[_Block] = []
         waiting: list[tuple[str, nn.Module]] = []  # light ones before the first heavy one
         for entry in entries:
@@ -273,8 +260,8 @@ class _Blocks:
         self._separate_stages()
 
     def _add_children(self, module: nn.Module, prefix: str, stage: str | None) -> None:
-        for name, child in _children(module, prefix):
-            self._add(name, child, stage)
+        for name, child in module.named_children():
+            self._add(f"{prefix}.{name}" if prefix else name, child, stage)
 
     def _add(self, name: str, module: nn.Module, stage: str | None) -> None:
         large = _count([module]) >= _LARGE_SHARE * self._total
@@ -288,14 +275,11 @@ class _Blocks:
 
     def _separate_stages(self) -> None:
         """Two lists whose entries are called in turn are no stages; each run of blocks of one list is."""
-        ended: dict[str, int] = {}
-        last = None
-        for block in self.blocks:
-            stage = block.stage
-            if stage != last and last is not None:
-                ended[last] = ended.get(last, 0) + 1
-            last = stage
-            block.stage = f"{stage}#{ended.get(stage, 0)}"
+        runs: collections.Counter[str] = collections.Counter()
+        for stage, run in itertools.groupby(self.blocks, key=lambda block: block.stage):
+            for block in run:
+                block.stage = f"{stage}#{runs[stage]}"
+            runs[stage] += 1
 
     def _is_container(self, module: nn.Module) -> bool:
         count = _count([module])
@@ -341,21 +325,16 @@ def _group_of(model: nn.Module, entry: nn.Module | Sequence[nn.Module | str] | s
                     "of the very model that is attached"
                 )
             units.append((names[id(item)], item))
+        elif item and item in names.values():
+            units.append((item, model.get_submodule(item)))
         elif isinstance(item, str):
-            units += _named_or_matching(model, item)
+            units += [(name, module) for name, module, _ in _matches(model, item)]
         else:
             raise _bad(f"`modules` has a {type(item).__name__}; its entries are submodules, lists of them, or names")
     if not units:
         raise _bad("`modules` has an empty entry; leave it out")
     name = units[0][0] if len(units) == 1 else f"{units[0][0]}-{units[-1][0]}"
     return name, units
-
-
-def _named_or_matching(model: nn.Module, text: str) -> list[tuple[str, nn.Module]]:
-    named = dict(model.named_modules())
-    if text and text in named:
-        return [(text, named[text])]
-    return [(name, module) for name, module, _ in _matches(model, text)]
 
 
 def _matches(model: nn.Module, pattern: str) -> list[tuple[str, nn.Module, str]]:
@@ -449,9 +428,9 @@ def _loose(
 
 def _unique(names: list[str]) -> list[str]:
     """Names with a number added where one comes again."""
-    seen: dict[str, int] = {}
+    seen: collections.Counter[str] = collections.Counter()
     result = []
     for name in names:
-        seen[name] = seen.get(name, 0) + 1
+        seen[name] += 1
         result.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
     return result

@@ -26,18 +26,23 @@ class Inert:
         return getattr, (contextlib.nullcontext(), "__exit__")  # this gives NO_HOOK
 
 
-class PassHook(Inert):
-    """Forward hook, before or after, that calls a method of an object of this process, if it is still there."""
+class MethodHook(Inert):
+    """Knows a method of an object of this process, and does not keep the object alive."""
 
-    def __init__(self, method: Callable[..., None]):
+    def __init__(self, method: Callable[..., Any]):
         self._method = weakref.WeakMethod(method)
         self._pid = os.getpid()
 
+    def method(self) -> Callable[..., Any] | None:
+        """The method; None where its object is gone, and in a forked child."""
+        return self._method() if os.getpid() == self._pid else None
+
+
+class PassHook(MethodHook):
+    """Forward hook, before or after, that calls the method."""
+
     def __call__(self, module: nn.Module, *arguments: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
-        method = self._method() if os.getpid() == self._pid else None
-        if method is not None:
+        if not torch.compiler.is_compiling() and (method := self.method()) is not None:
             method(*arguments)
 
 

@@ -21,12 +21,11 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def wrappers_of(model: nn.Module) -> list[nn.Module]:
-    """DistributedDataParallel and torch.compile around `model`, wherever they were made; found among all
-    objects."""
+    """DistributedDataParallel and torch.compile around `model`, wherever they were made; found among all objects."""
     dynamo = sys.modules.get("torch._dynamo")
     kinds = (DistributedDataParallel,) if dynamo is None else (DistributedDataParallel, dynamo.OptimizedModule)
     return [
         found
         for found in gc.get_objects()
-        if issubclass(type(found), kinds) and "_modules" in found.__dict__ and unwrap(found) is model
+        if issubclass(type(found), kinds) and found.__dict__.get("_modules") and unwrap(found) is model
     ]

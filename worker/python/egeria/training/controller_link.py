@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,14 +11,14 @@ import torch.distributed as dist
 
 from egeria import _native
 from egeria.errors import EgeriaError
+from egeria.freeze.rank_agreement import all_agree, attempt, gather
+from egeria.freeze.replicas import is_sharded
 from egeria.model.inputs import GraphError, RootInputs, ShapeMismatch
 from egeria.model.isolation import device_of
 from egeria.model.modules import embedding_prefix
 from egeria.reference.probing import LocalReference
 from egeria.training.link_target import LinkTarget
-from egeria.training.model_analysis import Analysis, analyse, is_sharded, varying, view_of
-from egeria.training.rank_agreement import attempt, gather
-from egeria.training.session_state import saved_before
+from egeria.training.model_analysis import Analysis, analyse, varying
 
 _logger = logging.getLogger("egeria")
 
@@ -30,14 +29,11 @@ _MAX_RECORDINGS = 20
 _MAX_MISMATCHES = 4
 
 
-def start_link(
-    target: LinkTarget, group: dist.ProcessGroup | None, observed: Sequence[RootInputs], session: int
-) -> Link | None:
+def start_link(target: LinkTarget, group: dist.ProcessGroup | None, observed: Sequence[RootInputs]) -> Link | None:
     """Analyses the model and registers it with the controller. A collective of the ranks of `group`.
 
     Args:
       observed: inputs of the model in the last steps, the newest last.
-      session: number of the session in this process.
 
     Returns:
       The link; None where some rank has not seen the model's inputs yet: to be tried again later.
@@ -45,7 +41,8 @@ def start_link(
     Raises:
       EgeriaError: [NO_LINK] on all ranks alike, if one of them could not be linked.
     """
-    views = gather(group, [view_of(inputs) for inputs in observed])
+    own = [{"batch": seen.batch, "batched": seen.batched, "shapes": seen.shapes()} for seen in observed]
+    views = gather(group, own)
     if not all(views):
         return None
     samples = min(view["batch"] for rank in views for view in rank)
@@ -58,10 +55,10 @@ def start_link(
             "modules": [module.names() for module in analysis.modules],
             "errors": analysis.errors,
             "graphs": [analysis.fingerprint(index) for index in range(len(analysis.modules))],
-            "losses": target.job.losses_reported,
+            "losses": target.losses_reported,
             "shares": target.trained.shares.of(analysis.modules),
             "generation": _generation(),
-            "begins": (target.progress.step, target.progress.applied_plan, target.progress.frozen_prefix),
+            "begins": (target.state.step, target.state.applied_plan, target.state.frozen_prefix),
         },
     )
     if any(other["modules"] != found[0]["modules"] for other in found):
@@ -71,11 +68,11 @@ def start_link(
             f"step {step} with plan {plan} and {prefix} frozen layer modules" for step, plan, prefix in begins
         )
         raise EgeriaError("NO_LINK", f"the ranks do not begin alike: at {told}; resume all of them from the same state")
-    target.job.losses_reported = found[0]["losses"]  # the controller takes rank 0's
+    target.losses_reported = found[0]["losses"]  # the controller takes rank 0's
     # Measured, so that they differ a little.
     target.trained.shares.known = dict(zip((module.name for module in analysis.modules), found[0]["shares"]))
     errors = [_error_of(index, found) for index in range(len(analysis.modules))]
-    return attempt(group, lambda: Link(target, analysis, errors, samples, group, found[0]["generation"], session))
+    return attempt(group, lambda: Link(target, analysis, errors, samples, group, found[0]["generation"]))
 
 
 def _error_of(index: int, found: Sequence[dict[str, Any]]) -> str | None:
@@ -98,7 +95,6 @@ class Link:
         samples: int,
         group: dist.ProcessGroup | None,
         generation: int,
-        session: int,
     ):
         config = target.config
         self.modules = analysis.modules
@@ -118,7 +114,7 @@ class Link:
         if reads:
             self._tell_local()
         self.native = _native.RankLink(
-            self._registration(target, generation, session),
+            self._registration(target, generation),
             config.address(),
             group.group_name if group is not None else None,
             str(device_of(target.trained.model)),
@@ -126,39 +122,37 @@ class Link:
             _metrics_address(config.metrics),
         )
 
-    def _registration(self, target: LinkTarget, generation: int, session: int) -> dict[str, Any]:
-        """The registration: what the controller is told about the job and this rank."""
-        config, job, progress = target.config, target.job, target.progress
+    def _registration(self, target: LinkTarget, generation: int) -> dict[str, Any]:
+        config, state = target.config, target.state
         modules = [self._describe(index) for index in range(len(self.modules))]
         shares = [module["step_share"] for module in modules]
+        changes = [(switch.step, switch.frozen_prefix) for switch in state.switches]
+        total_steps = target.total_steps or 0
         name = config.training_job or os.environ.get("EGERIA_TRAINING_JOB") or type(target.trained.model).__name__
         return {
-            "job_id": job_id_of(job.job_id, session),
-            "generation": generation + min(job.recordings, _MAX_RECORDINGS),
+            "job_id": target.job_id,
+            "generation": generation + min(target.recordings, _MAX_RECORDINGS),
             "rank": self.rank,
             "world_size": dist.get_world_size(self._group) if self._group is not None else 1,
             "training_job": name,
             "modules": modules,
             "policy_json": config.policy_json(self.samples),
-            "total_steps": job.total_steps or 0,
-            "planned_learning_rates": job.planned_rates,
+            "total_steps": total_steps,
+            "planned_learning_rates": target.planned_rates,
             "observe": config.observe,
             "budget": config.budget or 0.0,
-            "saved_before": saved_before(progress.step, progress.switches, shares, job.total_steps),
-            "mean_rate_before": progress.mean_rate,
+            "saved_before": _native.saved_before(state.step, changes, len(shares), shares, total_steps),
+            "mean_rate_before": target.mean_rate,
             "embedding_prefix": embedding_prefix(self.modules),
-            "losses_reported": job.losses_reported,
-            "step": progress.step,
-            "frozen_prefix": progress.frozen_prefix,
-            "applied_plan": progress.applied_plan,
+            "losses_reported": target.losses_reported,
+            "step": state.step,
+            "frozen_prefix": state.frozen_prefix,
+            "applied_plan": state.applied_plan,
         }
 
     def probe(self, request: Any, step: int, inputs: RootInputs | None) -> None:
-        """Answers a sampling request. It is a collective for a sharded model; otherwise only the asked rank computes.
-
-        Args:
-          inputs: of the model in this step; None: this rank has none to give.
-        """
+        """Answers a sampling request with the model's inputs in this step; None: this rank has none to give. It is a
+        collective for a sharded model; otherwise only the asked rank computes."""
         if not (request.asked or self.sharded):
             return
         able = inputs is not None and request.batch_size == self.samples and inputs.samples >= self.samples
@@ -229,9 +223,7 @@ class Link:
         return self._mismatches > _MAX_MISMATCHES
 
     def agree(self, value: bool) -> bool:
-        """True where every rank says so. A collective."""
-        group = self._group.group_name if self._group is not None else None
-        return bool(_native.identical_on_all_ranks(0 if value else 1 + self.rank, group)) and value
+        return all_agree(self._group, value)
 
     @property
     def rank(self) -> int:
@@ -263,15 +255,6 @@ class Link:
                 else "they will not freeze (reference='controller')"
             )
             _logger.info("egeria: no graph of the layer modules %s: %s; %s", ", ".join(names), error, what)
-
-
-def job_id_of(shared: str, session: int) -> str:
-    """The first session of a process has the job's id; each further one is a job of its own. A text that is no
-    UUID stays as it is; the controller refuses it."""
-    try:
-        return shared if session == 0 else str(uuid.uuid5(uuid.UUID(shared), str(session)))
-    except ValueError:
-        return shared
 
 
 def _generation() -> int:

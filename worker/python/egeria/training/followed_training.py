@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,16 +24,9 @@ from egeria.model.modules import ModuleSpec, from_unit_names, partition
 from egeria.model.wrappers import unwrap, wrappers_of
 from egeria.tell_once import TellOnce
 from egeria.time_ledger import TimeLedger
-from egeria.training.controller_link import Link, job_id_of
-from egeria.training.link_target import JobFacts, LinkTarget, Progress, TrainedModel
-from egeria.training.session_hooks import (
-    BeforeStepHook,
-    ForwardHook,
-    NetworkHook,
-    NetworkOutputHook,
-    OutputHook,
-    StepHook,
-)
+from egeria.training.controller_link import Link
+from egeria.training.link_target import LinkTarget, TrainedModel
+from egeria.training.session_hooks import BeforeStepHook, StepHook, TrainingPassHook
 from egeria.training.session_link import SessionLink
 from egeria.training.session_state import SessionState
 from egeria.training.step_reports import Reports, total_steps_of
@@ -47,15 +41,10 @@ class FollowedTraining:
     once, and the training goes on with what is frozen. Owned by the training thread.
 
     Attributes:
-      config: the session's.
       model: without its wrappers.
       step: optimizer steps done, those before a resumed checkpoint included.
       switches: the changes of what is frozen so far, those before a resumed checkpoint included.
-      switcher: what freezes and unfreezes.
-      ledger: the time that freezing has saved, and that Egeria has taken.
       caching: None where no cache is configured.
-      link: to the controller.
-      tell: warns of each kind of trouble once.
     """
 
     def __init__(
@@ -68,12 +57,7 @@ class FollowedTraining:
         network: nn.Module | None,
         number: int,
     ):
-        """Hooks the training.
-
-        Args:
-          network: as for attach().
-          number: of the session in this process.
-        """
+        """Hooks the training. `network` is as for attach(); `number` is the session's in this process."""
         self.config = config
         self.model = unwrap(model) if network is None else network
         self.step = 0
@@ -97,7 +81,7 @@ class FollowedTraining:
         self.switcher = Switcher(model, self._optimizers, partition(self.model, spec), self.tell)
         self._trained = TrainedModel(self.model, spec, spec is not None, StepShares(model))
         self._gradients = GradientReadings(self.switcher, self.model, self.ledger, self.tell, self._without_cache)
-        self.link = SessionLink(config, number, self.ledger, self._gradients, self._trained.shares, self.tell)
+        self.link = SessionLink(config, self.ledger, self._gradients, self._trained.shares, self.tell)
         self._check_plans()
         self.switcher.allow_recompiles()
         self.caching = self._make_caching()
@@ -118,18 +102,18 @@ class FollowedTraining:
         )
 
     def _hook(self, model: nn.Module) -> None:
-        if self._network is None:
-            self._watch(model, ForwardHook(self), OutputHook(self))
-        else:
-            self._watch(self._network, NetworkHook(self), NetworkOutputHook(self))
+        self._watch(model if self._network is None else self._network)
         for entry in self._optimizers:
-            self._handles.append(entry.register_step_pre_hook(BeforeStepHook(self)))
-        self._handles.append(self._optimizers[0].register_step_post_hook(StepHook(self)))
+            self._handles.append(entry.register_step_pre_hook(BeforeStepHook(self.before_step)))
+        self._handles.append(self._optimizers[0].register_step_post_hook(StepHook(self.on_step)))
 
-    def _watch(self, module: nn.Module, hook: ForwardHook, output_hook: OutputHook) -> None:
+    def _watch(self, module: nn.Module) -> None:
         self._watched.add(id(module))
-        self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
-        self._handles.append(module.register_forward_hook(output_hook))
+        before, after = (
+            TrainingPassHook(call, self._network is not None) for call in (self.on_forward, self.on_output)
+        )
+        self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+        self._handles.append(module.register_forward_hook(after))
 
     def _check_plans(self) -> None:
         count = len(self.switcher.modules)
@@ -180,11 +164,7 @@ class FollowedTraining:
         )
 
     def resume(self, saved: dict[str, Any]) -> None:
-        """Takes up where `saved` was taken, before the first step and on every rank.
-
-        Raises:
-          EgeriaError: as Session.load_state_dict().
-        """
+        """Takes up where `saved` was taken; see Session.load_state_dict()."""
         if self._reports.steps > 0 or self.link.captured:
             raise EgeriaError(
                 "LOAD_TOO_LATE",
@@ -207,7 +187,7 @@ class FollowedTraining:
         self._applied_plan = state.applied_plan
         self.switches = state.switches
         self.link.resume(state.step)
-        self._rates.restore(state.learning_rate_sum)
+        self._rates = LearningRates(self._optimizers, state.learning_rate_sum)
         self._trained.shares.known = state.step_shares
         if self.caching is not None and state.samples_repeat is not None:
             self.caching.repeats.known = state.samples_repeat
@@ -243,7 +223,7 @@ class FollowedTraining:
         self.link.before_forward(args, kwargs)
         self._gradients.before_forward(args, kwargs)
 
-    def on_output(self, output: Any) -> None:
+    def on_output(self, args: tuple[Any, ...], output: Any) -> None:
         """A training forward pass has ended."""
         self._trained.shares.after_forward()
         self._gradients.after_forward(output)
@@ -312,9 +292,8 @@ class FollowedTraining:
         if not self._uneven and self.switcher.replicas.inside_join:
             self._uneven = True
             self.tell(
-                "[UNEVEN_INPUTS] in DistributedDataParallel.join() some ranks take fewer steps than others, so "
-                "nothing freezes or unfreezes from here on; give all of them as many batches, as "
-                "DistributedSampler does"
+                "[UNEVEN_INPUTS] in DistributedDataParallel.join() some ranks take fewer steps than others, so nothing "
+                "freezes or unfreezes from here on; give all of them as many batches, as DistributedSampler does"
             )
             self.link.drop()
         return self._uneven
@@ -360,16 +339,13 @@ class FollowedTraining:
             self.config,
             self._trained,
             self.switcher.modules,
-            JobFacts(
-                self.switcher.job_id,
-                total_steps,
-                planned_rates(self._scheduler, total_steps, self.step, self._scheduler_steps),
-                self._reports.any_loss,
-                self.link.recordings,
-            ),
-            Progress(
-                self.step, self.switcher.prefix, self._applied_plan, self.switches, self._rates.mean_over(self.step)
-            ),
+            self.state(),
+            job_id=self._job_id(),
+            total_steps=total_steps,
+            planned_rates=planned_rates(self._scheduler, total_steps, self.step, self._scheduler_steps),
+            mean_rate=self._rates.mean_over(self.step),
+            losses_reported=self._reports.any_loss,
+            recordings=self.link.recordings,
         )
         if not self.link.start(target, group):
             self._watch_wrappers()
@@ -391,14 +367,23 @@ class FollowedTraining:
         """A wrapper that was made after attach() may be compiled with everything inside it: its passes count, too."""
         for found in wrappers_of(self.model) if self._network is None else ():
             if id(found) not in self._watched:
-                self._watch(found, ForwardHook(self), OutputHook(self))
+                self._watch(found)
 
     def _without_cache(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self.caching is None else self.caching.aside()
 
     def _cache_namespace(self) -> str:
         """The cache keeps this training's entries, resumed or not, under the checkpoint's name or else the job's id."""
-        return self.switcher.cache_namespace or job_id_of(self.switcher.job_id, self._number)
+        return self.switcher.cache_namespace or self._job_id()
+
+    def _job_id(self) -> str:
+        """The first session of a process has the shared id; each further one is a job of its own. A text that is no
+        UUID stays as it is; the controller refuses it."""
+        shared = self.switcher.job_id
+        try:
+            return shared if self._number == 0 else str(uuid.uuid5(uuid.UUID(shared), str(self._number)))
+        except ValueError:
+            return shared
 
     def _total_steps(self) -> int | None:
         return self.config.total_steps or total_steps_of(self._scheduler, self.step)
@@ -411,12 +396,8 @@ class FollowedTraining:
         return total is not None and self.step < total
 
     def end(self, finished: bool, forget: bool) -> None:
-        """Tells the controller, in bounded time, and makes everything active again.
-
-        Args:
-          finished: the training has ended normally.
-          forget: the cache's entries of this training are not needed any more.
-        """
+        """Tells the controller, in bounded time, whether training has `finished` normally, and makes everything active
+        again. `forget`: the cache's entries of this training are not needed any more."""
         self._ended_with = self.switcher.prefix, self.switcher.frozen_share
         for handle in self._handles:
             handle.remove()
@@ -437,6 +418,6 @@ class FollowedTraining:
 
 def rank_of_job() -> int:
     """This process's rank, as the process group or else the launcher says."""
-    if dist.is_available() and dist.is_initialized():
+    if dist.is_initialized():
         return dist.get_rank()
     return int(os.environ.get("RANK") or 0)

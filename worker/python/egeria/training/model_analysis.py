@@ -12,7 +12,7 @@ from torch import nn
 
 from egeria import _native
 from egeria.errors import EgeriaError
-from egeria.freeze.replicas import is_fully_sharded
+from egeria.freeze.replicas import is_sharded
 from egeria.model.inputs import GraphError, RootInputs
 from egeria.model.modules import LayerModule, has_parameters, partition
 from egeria.reference.graph import ExportedModel, export_model
@@ -83,8 +83,7 @@ def analyse(target: LinkTarget, inputs: RootInputs, samples: int, dynamic: Seque
 
 
 def _check_order(modules: Sequence[LayerModule], calls: Sequence[nn.Module]) -> None:
-    """Raises EgeriaError [BAD_PARTITION] unless the layers of each layer module are called before those of the
-    next."""
+    """Raises EgeriaError [BAD_PARTITION] unless the layers of each layer module are called before those of the next."""
     position: dict[int, int] = {}
     for index, call in enumerate(calls):
         position.setdefault(id(call), index)
@@ -104,14 +103,6 @@ def _check_order(modules: Sequence[LayerModule], calls: Sequence[nn.Module]) -> 
             )
         if begins:
             before, last = module.name, max(begins)
-
-
-def is_sharded(model: nn.Module) -> bool:
-    return any(is_fully_sharded(module) for module in model.modules())
-
-
-def view_of(inputs: RootInputs) -> dict[str, Any]:
-    return {"batch": inputs.batch, "batched": inputs.batched, "shapes": inputs.shapes()}
 
 
 def varying(views: Sequence[Sequence[dict[str, Any]]]) -> list[tuple[int, int]]:

@@ -25,7 +25,7 @@ from egeria.training.process_exit import wait_for_collectives
 from egeria.training.session_state import SessionState
 
 _numbers = itertools.count()  # numbers for the sessions of this process
-_open: dict[int, Session] = {}  # the sessions of this process, by number; each lives until it is closed
+_open: dict[int, Session] = {}  # the sessions of this process, by id; each lives until it is closed
 
 
 def attach(
@@ -80,7 +80,10 @@ def attach(
     for session in list(_open.values()):
         if session.follows(unwrap(model) if network is None else network):  # attached anew, in a notebook say
             session.close(finished=False)
-    return Session(model, optimizers, modules, scheduler, config, network)
+    training = None
+    if config.enabled:
+        training = FollowedTraining(model, optimizers, modules, scheduler, config, network, next(_numbers))
+    return Session(training, config.observe)
 
 
 class Session:
@@ -93,23 +96,14 @@ class Session:
     Owned by the training thread. In a forked child it does nothing.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizers: Sequence[Optimizer],
-        spec: ModuleSpec,
-        scheduler: Any,
-        config: Config,
-        network: nn.Module | None = None,
-    ):
-        self._observe = config.observe
+    def __init__(self, training: FollowedTraining | None, observe: bool):
+        """attach() makes it. `training` is None for a session that is switched off."""
+        self._training = training
+        self._observe = observe
         self._pid = os.getpid()
         self._closed = False
-        self._training: FollowedTraining | None = None  # None: switched off
-        if config.enabled:
-            self._number = next(_numbers)
-            self._training = FollowedTraining(model, optimizers, spec, scheduler, config, network, self._number)
-            _open[self._number] = self
+        if training is not None:
+            _open[id(self)] = self
 
     def follows(self, model: nn.Module) -> bool:
         """Whether this session is attached to `model`, given without its wrappers."""
@@ -211,7 +205,7 @@ class Session:
         if training is None or self._closed or os.getpid() != self._pid:
             return
         self._closed = True
-        _open.pop(self._number, None)
+        _open.pop(id(self), None)
         training.end(finished, forget)
         if finished and rank_of_job() == 0 and training.step > 0:
             print(session_summary.summary_line(self.summary()), flush=True)

@@ -13,6 +13,7 @@ from egeria.config import Config
 from egeria.errors import EgeriaError
 from egeria.gradients.gradient_readings import GradientReadings
 from egeria.model.inputs import GraphError, RootInputs
+from egeria.tell_once import TellOnce
 from egeria.time_ledger import TimeLedger
 from egeria.training.controller_link import Link, start_link
 from egeria.training.link_target import LinkTarget
@@ -41,25 +42,13 @@ class SessionLink:
     """
 
     def __init__(
-        self,
-        config: Config,
-        number: int,
-        ledger: TimeLedger,
-        gradients: GradientReadings,
-        shares: StepShares,
-        tell: Callable[[str, Exception | None], None],
+        self, config: Config, ledger: TimeLedger, gradients: GradientReadings, shares: StepShares, tell: TellOnce
     ):
-        """
-        Args:
-          number: of the session in this process.
-          tell: is told what could not be done, and why.
-        """
         self.link: Link | None = None
         self.is_wanted = config.address() is not None
         self.captured = False
         self.recordings = 0
         self._config = config
-        self._number = number
         self._ledger = ledger
         self._gradients = gradients
         self._shares = shares
@@ -99,18 +88,16 @@ class SessionLink:
         """Analyses the model and starts the link. A collective.
 
         Returns:
-          False where no rank has started, since some have not seen the model's inputs: to be tried again later. A
-          wrapper that was made after attach() may be compiled with everything inside it.
+          False where it is to be tried again later, since some ranks have not seen the model's inputs.
         """
         try:
-            self.link = start_link(target, group, self._inputs if self._probing else [], self._number)
+            self.link = start_link(target, group, self._inputs if self._probing else [])
+            if self.link is None:
+                return self._postpone(target.state.step)
         except EgeriaError as error:
-            self._end_tries()
             self._tell("this training is not watched", error)
-            return True
-        if self.link is None:
-            return self._postpone(target.progress.step)
-        self._end_tries()
+        self.is_wanted = False
+        self._inputs = []
         return True
 
     def agree(self, step: int) -> Any:
@@ -163,7 +150,7 @@ class SessionLink:
         self._shares.close()
 
     def stop(self, finished: bool) -> None:
-        """Ends the link, if there is one, in bounded time. `finished`: the training has ended normally."""
+        """Ends the link in bounded time. `finished`: the training has ended normally."""
         if self.link is not None:
             self.link.native.stop(finished)
 
@@ -184,19 +171,13 @@ class SessionLink:
         self.is_wanted = True
         self.resume(step)
 
-    def _end_tries(self) -> None:
-        self.is_wanted = False
-        self._inputs = []
-
     def _postpone(self, step: int) -> bool:
         tried = step - self._tries_from
         if tried > _LAST_START * _FIRST_START:
             self.is_wanted = False
-            why = (
-                "the model's forward pass is never seen"
-                if self._probing
-                else "what the model is called with cannot be copied"
-            )
+            why = "the model's forward pass is never seen"
+            if not self._probing:
+                why = "what the model is called with cannot be copied"
             _logger.warning(
                 "egeria: %s, so this training is not watched; attach the model that is called in the training loop", why
             )

@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
-from egeria import _native
 from egeria.errors import EgeriaError
 from egeria.freeze.switcher import Switch
 
@@ -63,10 +61,9 @@ class SessionState:
         """
         try:
             if int(state.get("version", _VERSION)) > _VERSION:
-                raise EgeriaError(
-                    "CHECKPOINT_MISMATCH",
-                    "the state was written by a newer egeria; install that one, "
-                    "or resume without the Egeria part of the checkpoint",
+                raise _mismatch(
+                    "the state was written by a newer egeria; install that one, or resume without the Egeria part of "
+                    "the checkpoint"
                 )
             numbers = [int(state.get(name, 0)) for name in ("step", "frozen_prefix", "applied_plan")]
             switches = [
@@ -74,13 +71,9 @@ class SessionState:
                 for step, prefix, unfreeze, identical in state.get("switches", [])
             ]
         except (AttributeError, TypeError, ValueError):
-            raise EgeriaError(
-                "CHECKPOINT_MISMATCH", "this is no state of a session; load what state_dict() gave"
-            ) from None
+            raise _mismatch("this is no state of a session; load what state_dict() gave") from None
         if min(numbers) < 0:
-            raise EgeriaError(
-                "CHECKPOINT_MISMATCH", f"the state has negative numbers ({numbers}); load what state_dict() gave"
-            )
+            raise _mismatch(f"the state has negative numbers ({numbers}); load what state_dict() gave")
         repeat = state.get("samples_repeat")
         return cls(
             *numbers,
@@ -93,6 +86,10 @@ class SessionState:
         )
 
 
+def _mismatch(text: str) -> EgeriaError:
+    return EgeriaError("CHECKPOINT_MISMATCH", text)
+
+
 def _modules_in(state: dict[str, Any]) -> list[tuple[str, list[str], list[str]]]:
     try:
         return [
@@ -100,9 +97,7 @@ def _modules_in(state: dict[str, Any]) -> list[tuple[str, list[str], list[str]]]
             for name, units, loose in state.get("modules") or []
         ]
     except (TypeError, ValueError):
-        raise EgeriaError(
-            "CHECKPOINT_MISMATCH", "the state has no list of layer modules; load what state_dict() gave"
-        ) from None
+        raise _mismatch("the state has no list of layer modules; load what state_dict() gave") from None
 
 
 def _rate_sum_in(state: dict[str, Any]) -> float | None:
@@ -118,14 +113,3 @@ def _namespace_in(state: dict[str, Any]) -> str | None:
         return str(uuid.UUID(state.get("cache_namespace")))
     except (AttributeError, TypeError, ValueError):
         return None
-
-
-def saved_before(step: int, switches: Sequence[Switch], shares: Sequence[float], total_steps: int | None) -> float:
-    """The part of a training's time, 0..1, that frozen layer modules saved before `step`.
-
-    Args:
-      shares: of the modules, see StepShares.known; all 0: not known.
-      total_steps: of the whole training; None: not known, nor is what was saved.
-    """
-    changes = [(switch.step, switch.frozen_prefix) for switch in switches]
-    return _native.saved_before(step, changes, len(shares), list(shares), total_steps or 0)

@@ -35,7 +35,6 @@ class Reports:
         self._late = False  # losses come after optimizer.step()
 
     def forward(self) -> None:
-        """A training forward pass begins."""
         self._forward = True
 
     def add_loss(self, loss: Tensor | float | None, link: Any, prefix: int) -> None:

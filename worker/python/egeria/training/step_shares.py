@@ -23,15 +23,11 @@ class StepShares:
     Owned by the training thread.
 
     Attributes:
-      known: by the layer module's name, part of the time of a step with nothing frozen, 0..1: from a checkpoint, or
-        as the ranks have agreed on it.
+      known: by the layer module's name, part of the time of a step with nothing frozen, 0..1: from a checkpoint, or as
+        the ranks have agreed on it.
     """
 
     def __init__(self, model: nn.Module):
-        """
-        Args:
-          model: with its wrappers.
-        """
         self.known: dict[str, float] = {}
         self._model = model
         self._mark = _marker(device_of(model))
@@ -59,7 +55,6 @@ class StepShares:
         self._note(_OPTIMIZER)
 
     def end(self) -> None:
-        """After the step."""
         self._unhook()
         marks, self._marks = self._marks, []
         if not marks:
@@ -88,7 +83,6 @@ class StepShares:
         return shares
 
     def close(self) -> None:
-        """Leaves no hook behind."""
         self._unhook()
         self._marks = []
 

@@ -1,10 +1,11 @@
-"""egeria.gradients.gradient_meter: norms without a trace, and what they estimate."""
+"""Readings of the gradients of single steps: norms without a trace, and what they estimate."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,50 +18,68 @@ from torch import Tensor, nn
 
 from egeria.freeze.replicas import Replicas
 from egeria.gradients.cross_entropy import CrossEntropy
-from egeria.gradients.gradient_meter import GradientMeter
+from egeria.gradients.gradient_readings import GradientReadings
 from egeria.gradients.gradient_step import Squares
 from egeria.model.isolation import restored
 from egeria.model.modules import LayerModule, partition
+from egeria.tell_once import TellOnce
+from egeria.time_ledger import TimeLedger
+
+
+class Reasons(TellOnce):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+
+    def __call__(self, what: str, error: Exception | None = None) -> None:
+        self.told.append(f"{what}: {error}")
 
 
 class Metered:
     """A model whose gradients are measured at every step, as a session would."""
 
     def __init__(self, model: nn.Module, modules: Any, frozen: int = 0):
-        self.told: list[str] = []
         self.model = model
         self.modules: list[LayerModule] = partition(model, modules)
         self.frozen = frozen
-        self.busy = False
-        self.optimizer = torch.optim.SGD(model.parameters(), 0.0)
-        self.meter = GradientMeter(Replicas(model), model, [self.optimizer], self._tell)
+        self.replicas = Replicas(model)
+        self.optimizers = [torch.optim.SGD(model.parameters(), 0.0)]
+        self.ranks = 1
+        self.found: Squares | None = None
+        reasons = Reasons()
+        self.told = reasons.told
+        # This object stands for the session's switcher, and for its link to the controller.
+        self.readings = GradientReadings(self, model, TimeLedger(), reasons, contextlib.nullcontext)
         model.register_forward_pre_hook(self._before, with_kwargs=True)
-        model.register_forward_hook(lambda _, __, output: None if self.busy else self.meter.after_forward(output))
+        model.register_forward_hook(lambda _, __, output: self.readings.after_forward(output))
         for module in self.modules[:frozen]:
             for _, parameter in module.parameters():
                 parameter.requires_grad_(False)
 
-    def _tell(self, what: str, error: Exception | None) -> None:
-        self.told.append(f"{what}: {error}")
+    def __deepcopy__(self, memo: dict[int, Any]) -> Metered:
+        return self  # a copy of the model has the same hooks
+
+    def unfrozen_by(self, first: int) -> list[nn.Parameter]:
+        return [parameter for module in self.modules[first : self.frozen] for _, parameter in module.parameters()]
+
+    def offer_gradients(self, request: Any, step: int, *reading: Any) -> None:
+        self.found = Squares(*reading)
 
     def _before(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self.busy:
-            self.meter.before_forward(args, kwargs)
-
-    @contextlib.contextmanager
-    def _aside(self) -> Iterator[None]:
-        self.busy = True
-        yield
-        self.busy = False
+        if not self.readings.aside:
+            self.readings.before_forward(args, kwargs)
 
     def step(self, passes: Callable[[], None], first: int = 0) -> Squares | None:
         """Measures what `passes` does."""
-        unfrozen = [parameter for module in self.modules[first : self.frozen] for _, parameter in module.parameters()]
-        self.optimizer.zero_grad()
-        self.meter.begin(self.modules, first, unfrozen, 1)
+        self.optimizers[0].zero_grad()
+        self.found = None
+        self.readings.begin(types.SimpleNamespace(first_module=first))
         passes()
-        self.meter.before_step(self._aside)
-        return self.meter.end()
+        self.readings.before_step()
+        self.readings.offer(self, 0)
+        return self.found
 
 
 def by_module(modules: list[LayerModule], gradients: dict[str, Tensor]) -> list[float]:
@@ -292,7 +311,7 @@ def test_compiled_code_is_neither_broken_nor_made_anew():
     model._forward_hooks.clear()
     model._forward_pre_hooks.clear()  # as a session has them: on the wrapper
     compiled.register_forward_pre_hook(metered._before, with_kwargs=True)
-    compiled.register_forward_hook(lambda _, __, output: metered.meter.after_forward(output))
+    compiled.register_forward_hook(lambda _, __, output: metered.readings.after_forward(output))
     backward()
     graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     assert graphs > 0
