@@ -7,6 +7,7 @@
 #include "common/policy/policy_proto.h"
 #include "controller/job/directives.h"
 #include "controller/job/job_summary.h"
+#include "controller/job/policy_inputs.h"
 #include "controller/job/registration.h"
 
 namespace egeria::controller {
@@ -82,7 +83,7 @@ absl::Status JobManager::Recover() {
 absl::StatusOr<v1::RegisterJobResponse> JobManager::RegisterJob(const v1::RegisterJobRequest& request) {
   EGERIA_RETURN_IF_ERROR(ValidateRegistration(request, options_.registration));
   EGERIA_ASSIGN_OR_RETURN(const policy::PolicyConfig policy,
-                          policy::Resolve(policy::FromProto(request.policy()), policy::ShapeOf(request)));
+                          policy::Resolve(policy::FromProto(request.policy()), ShapeOf(request)));
   const uint64_t fingerprint = GraphFingerprint(request);
   const JobId id(request.job_id());
   bool begins = true;  // the job, or a generation of it

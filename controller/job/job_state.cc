@@ -10,6 +10,7 @@
 #include "common/base/status.h"
 #include "common/policy/policy_proto.h"
 #include "controller/job/gradient_requests.h"
+#include "controller/job/policy_inputs.h"
 #include "controller/job/proto_time.h"
 #include "controller/job/registration.h"
 
@@ -84,7 +85,7 @@ absl::Status JobState::CheckRegistered(const storage::v1::JobRegistered& fact, P
   if (request.generation() < 0 || request.step() < 0 || request.applied_plan() < 0) {
     return Impossible("registered with a negative generation, step or plan");
   }
-  auto made = policy::MakePolicy(policy::FromProto(request.policy()), policy::ShapeOf(request));
+  auto made = policy::MakePolicy(policy::FromProto(request.policy()), ShapeOf(request));
   if (!made.ok()) return Impossible("registered with a policy that cannot be: ", made.status().message());
   *policy = *std::move(made);
   return absl::OkStatus();
@@ -101,7 +102,7 @@ absl::Status JobState::CheckGeneration(const storage::v1::GenerationStarted& fac
     return Impossible("a generation with frozen prefix ", fact.frozen_prefix());
   }
   const v1::RegisterJobRequest job = RegistrationFrom(fact);
-  policy::JobShape shape = policy::ShapeOf(job);
+  policy::JobShape shape = ShapeOf(job);
   shape.losses_reported = LossesReportedFrom(fact);
   auto made = policy::MakePolicy(policy::FromProto(job.policy()), shape);
   if (!made.ok()) return Impossible("a generation with a policy that cannot be: ", made.status().message());
@@ -225,7 +226,7 @@ void JobState::ApplyGeneration(const storage::v1::GenerationStarted& fact, Polic
 }
 
 void JobState::ApplyObserved(const v1::Observation& fact) {
-  Observed observed{policy::FromProto(fact), !paused_};
+  Observed observed{ObservationFromProto(fact), !paused_};
   RecordObservation(observed);
   if (!observed.seen) return;
   if (auto decision = policy_->Observe(observed.observation)) {
@@ -357,7 +358,7 @@ void JobState::VisitHistory(const std::function<void(const v1::ExportRecord&)>& 
   auto visit_observations_before = [&](size_t end) {
     for (; next < end; ++next) {
       if (!observations_[next].seen) continue;
-      *record.mutable_observation() = policy::ToProto(observations_[next].observation);
+      *record.mutable_observation() = ObservationToProto(observations_[next].observation);
       visit(record);
     }
   };
@@ -401,8 +402,9 @@ std::string JobState::DebugString() const {
         observed.observation.module.value_or(-1), " ", Number(observed.observation.plasticity), " ",
         Number(observed.observation.loss), " ", Number(observed.observation.learning_rate), " ",
         observed.observation.zero_lr_prefix.value_or(-1), " ",
-        observed.observation.gradients ? policy::ToProto(observed.observation).gradients().ShortDebugString() : "",
-        observed.observation.account ? policy::ToProto(observed.observation).account().ShortDebugString() : "", "\n");
+        observed.observation.gradients ? ObservationToProto(observed.observation).gradients().ShortDebugString() : "",
+        observed.observation.account ? ObservationToProto(observed.observation).account().ShortDebugString() : "",
+        "\n");
   }
   for (size_t i = 0; i < decisions_.size(); ++i) {
     absl::StrAppend(&text, "after ", decision_after_[i], ": ", decisions_[i].DebugString());

@@ -12,6 +12,7 @@
 #include "common/policy/planned_saving.h"
 #include "common/policy/policy_proto.h"
 #include "controller/job/directives.h"
+#include "controller/job/policy_inputs.h"
 #include "controller/job/proto_time.h"
 #include "controller/job/registration.h"
 
@@ -58,7 +59,7 @@ std::vector<absl::Status> RegisteredGraphs::StatusAfter(std::vector<absl::Status
 void WarnIfBudgetIsOutOfReach(const v1::RegisterJobRequest& registration) {
   if (registration.budget() <= 0) return;
   const absl::StatusOr<double> saving =
-      policy::PlannedSaving(policy::FromProto(registration.policy()), policy::ShapeOf(registration));
+      policy::PlannedSaving(policy::FromProto(registration.policy()), ShapeOf(registration));
   // A policy that waits for what it measures plans to save nothing, and may yet save enough.
   if (!saving.ok() || *saving <= 0 || *saving > kMaxPartOfBudget * registration.budget()) return;
   LogWarning("job ", registration.job_id(), ": a budget of ",

@@ -1,5 +1,3 @@
-#include "common/policy/auto_policy.h"
-
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -7,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "common/policy/replay.h"
+#include "common/policy/policy_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/common/policy/simulated_training.h"
@@ -21,18 +19,6 @@ using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
-constexpr int kModules = 6;
-
-SimulatedTraining TrainingOf(double snr, int64_t total = 4000) {
-  SimulatedTraining training;
-  training.shape.modules = kModules;
-  training.shape.total_steps = training.steps = total;
-  training.shape.ranks = 2;
-  training.tick = 4;
-  training.snr = [snr](int, int64_t) { return snr; };
-  return training;
-}
-
 std::unique_ptr<Policy> ByClock(const SimulatedTraining& training,
                                 AutoConfig config = {.start = 0.85, .lr_area_left = 0.01}) {
   return MakePolicy(config, training.shape).value();
@@ -43,11 +29,7 @@ std::vector<Decision> RunByClock(SimulatedTraining& training,
   return training.Run(*ByClock(training, config));
 }
 
-double Cosine(int64_t step, int64_t total) {
-  return 0.05 * (1 + std::cos(3.14159265358979 * static_cast<double>(step) / static_cast<double>(total)));
-}
-
-// What a worker tells of it.
+// Returns what a worker tells of the cosine.
 std::vector<double> PlannedCosine() {
   std::vector<double> rates;
   for (int64_t point = 0; point <= 200; ++point) rates.push_back(Cosine(point, 200));

@@ -62,4 +62,18 @@ std::vector<Decision> SimulatedTraining::Run(Policy& policy, int64_t from) {
   return decisions;
 }
 
+SimulatedTraining TrainingOf(double snr, int64_t total_steps) {
+  SimulatedTraining training;
+  training.shape.modules = kModules;
+  training.shape.total_steps = training.steps = total_steps;
+  training.shape.ranks = 2;
+  training.tick = 4;
+  training.snr = [snr](int, int64_t) { return snr; };
+  return training;
+}
+
+double Cosine(int64_t step, int64_t total_steps) {
+  return 0.05 * (1 + std::cos(3.14159265358979 * static_cast<double>(step) / static_cast<double>(total_steps)));
+}
+
 }  // namespace egeria::policy

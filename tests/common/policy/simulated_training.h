@@ -53,6 +53,14 @@ struct SimulatedTraining {
   std::vector<Decision> Run(Policy& policy, int64_t from = 0);
 };
 
+// Returns a training of two ranks that is told of every four steps, and whose modules, kModules of them, all have the
+// same signal-to-noise ratio.
+constexpr int kModules = 6;
+SimulatedTraining TrainingOf(double snr, int64_t total_steps = 4000);
+
+// Returns the learning rate at a step of a cosine from 0.1 to 0.
+double Cosine(int64_t step, int64_t total_steps);
+
 }  // namespace egeria::policy
 
 #endif  // EGERIA_TESTS_COMMON_POLICY_SIMULATED_TRAINING_H_

@@ -1,4 +1,4 @@
-#include "tests/common/policy/rule_oracle.h"
+#include "tests/controller/replay/rule_oracle.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
-#ifndef EGERIA_TESTS_COMMON_POLICY_RULE_ORACLE_H_
-#define EGERIA_TESTS_COMMON_POLICY_RULE_ORACLE_H_
+#ifndef EGERIA_TESTS_CONTROLLER_REPLAY_RULE_ORACLE_H_
+#define EGERIA_TESTS_CONTROLLER_REPLAY_RULE_ORACLE_H_
 
 #include <optional>
 #include <string>
@@ -48,4 +48,4 @@ std::string Text(const std::vector<Verdict>& verdicts);
 
 }  // namespace oracle
 
-#endif  // EGERIA_TESTS_COMMON_POLICY_RULE_ORACLE_H_
+#endif  // EGERIA_TESTS_CONTROLLER_REPLAY_RULE_ORACLE_H_
