@@ -133,13 +133,25 @@ absl::Status Replay(Flags flags, Streams streams) {
   return absl::OkStatus();
 }
 
+std::string PolicyHelp() {
+  std::string text = "Policies and their constants, for --options:\n";
+  for (const policy::PolicyKind& kind : policy::PolicyKinds()) {
+    absl::StrAppend(&text, "  ", kind.name, ": ", kind.sentence, "\n");
+    for (const policy::Constant& constant : kind.constants) {
+      const std::string unit = constant.unit[0] == '\0' ? "" : absl::StrCat(", ", constant.unit);
+      absl::StrAppend(&text, "    ", constant.name, unit, ": ", constant.sentence, " (", constant.DefaultText(), ")\n");
+    }
+  }
+  return text;
+}
+
 }  // namespace
 
 void AddReplayCommand(CLI::App& app, const Select& select) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand(
       "replay", "Feed recorded readings to a policy and print its decisions, one JSON object a line.");
-  command->footer(policy::PolicyHelp);
+  command->footer(PolicyHelp);
   policy::PlasticityConfig& plasticity = flags->plasticity;
   const auto sentence = [](const char* constant) -> std::string {
     return policy::FindConstant(policy::KindOf(policy::PlasticityConfig()), constant)->sentence;

@@ -281,8 +281,8 @@ absl::StatusOr<std::vector<policy::Decision>> Replay(const std::vector<Recorded>
     }
     observe(recorded.observation);
     if (recorded.plasticity_by_module.empty()) continue;
-    // Which module is frontmost is known only after the learning rate and the loss of the line: so those
-    // went first, which is the order in which one observation is evaluated too.
+    // The frontmost module is known only after the learning rate and the loss of the line. So those went first, which
+    // is the order in which one observation is evaluated too.
     policy::Observation reading;
     reading.step = recorded.observation.step;
     reading.module = policy.frozen_prefix();

@@ -9,11 +9,9 @@ import subprocess
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Comments and long lines in these folders are being mended, and so not yet held.
 NOT_YET_HELD = (
-    "common/policy/",
     "controller/job/",
     "controller/service/",
     "proto/egeria/v1/controller.proto",
-    "tests/common/policy/",
     "worker/cache/",
     "worker/python/egeria/cache/",
     "worker/python/egeria/reference/",

@@ -13,7 +13,7 @@ GradientReading SimulatedGradients::Reading(int64_t step, int first_module, cons
   reading.parts = parts_;
   reading.samples = samples;
   for (const double snr : snrs) {
-    // With ||m||^2 = SNR the full batch's noise is 1 - SNR in all, and that of a part `parts` times as much.
+    // With ||m||^2 = SNR the full batch's noise is 1 - SNR in all, and a part's noise `parts` times as much.
     const double deviation = std::sqrt(parts_ * (1 - snr) / dimensions_);
     std::vector<double> mean(static_cast<size_t>(dimensions_));
     double squares = 0, square_of_mean = 0;

@@ -71,7 +71,7 @@ TEST(SnrPolicy, NeverFreezesAtAConstantRateWithLiveGradients) {
   }
 }
 
-// The walk is of the plasticity; without gradients nothing is known of noise, with live ones they decide.
+// The plasticity is a random walk. Without gradients nothing is known of noise, and live ones decide.
 TEST(SnrPolicy, NeverFreezesOnARandomWalk) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     std::mt19937_64 random(seed);
@@ -213,7 +213,7 @@ TEST(SnrPolicy, UnfreezesFromTheFirstBadModuleOn) {
   EXPECT_EQ(unfreeze->frozen_prefix, 2);
 }
 
-// Two probes of five modules each, with errors that two in a row make unlikely.
+// Each of two probes looks at five modules; an error in two probes in a row is unlikely.
 TEST(SnrPolicy, LeavesAGoodFreezeThroughItsProbes) {
   int unfreezes = 0;
   for (uint64_t seed = 1; seed <= 40; ++seed) {
@@ -235,7 +235,7 @@ TEST(SnrPolicy, ProbesWhatSomebodyElseFrozeNowAndThen) {
     if (now && !probing) begun.push_back(step);
     probing = now;
   };
-  RunOf(training, {.min_readings = 4});
+  RunOf(training, {{.min_readings = 4}});
   ASSERT_GE(begun.size(), 7u);  // 2400 steps, a probe of 4 readings or some more and 200 steps until the next
   for (size_t i = 1; i < begun.size(); ++i) EXPECT_GE(begun[i] - begun[i - 1], 200);
   begun.clear();
@@ -243,7 +243,7 @@ TEST(SnrPolicy, ProbesWhatSomebodyElseFrozeNowAndThen) {
   ASSERT_GE(begun.size(), 2u);
   for (size_t i = 1; i < begun.size(); ++i) EXPECT_GE(begun[i] - begun[i - 1], 50 * 16) << "they would cost too much";
   begun.clear();
-  RunOf(training, {.reprobe_every = 0});
+  RunOf(training, {{.reprobe_every = 0}});
   EXPECT_THAT(begun, IsEmpty());
   forced = false;
   RunOf(training);
@@ -276,7 +276,7 @@ TEST(SnrPolicy, ForgetsReadingsOfBeforeADrop) {
   training.rate = [](int64_t step) { return step < 1580 ? 0.1 : 0.01; };
   const std::vector<Decision> decisions = RunOf(training);
   ASSERT_FALSE(decisions.empty());
-  // With the 90 readings of before it would take until they have gone.
+  // With the 90 readings of before the freeze would wait until they have gone.
   EXPECT_LE(decisions[0].step, 1800);
 }
 
@@ -324,7 +324,7 @@ TEST(SnrPolicy, ScalesItsThresholdWithTheBatch) {
 }
 
 TEST(SnrPolicy, IsStricterInTheLastThirdOfTheTime) {
-  SnrConfig config{.threshold = 0.2, .late_threshold = 0.001};
+  SnrConfig config{{.threshold = 0.2, .late_threshold = 0.001}};
   SimulatedTraining training = TrainingOf(0.02);
   training.shape.step_shares = {0.4, 0.3, 0.1, 0.1, 0.05, 0.05};
   const std::vector<Decision> decisions = RunOf(training, config);

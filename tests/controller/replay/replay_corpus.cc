@@ -345,7 +345,7 @@ class Recorder {
   const std::function<double(double)> schedule_;
   const Signals signals_;
   SimulatedGradients gradients_;
-  const double measuring_cost_;  // of a reading, in steps
+  const double measuring_cost_;  // cost of a reading, in steps
   const double true_part_;
   const bool reads_frozen_;  // whether the worker can look at what is frozen
   const double zero_rate_until_;

@@ -27,7 +27,7 @@ struct Rule {
   bool is_signed = false;
   bool bootstrap = true;
   bool losses_reported = true;
-  long long first_step = 0;  // of the job
+  long long first_step = 0;  // the job's
   double drop = 10;
   double rise = 0;
   std::vector<long long> unfreeze_steps;
