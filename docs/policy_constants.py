@@ -1,7 +1,7 @@
-"""Writes the tables of constants in docs/policies.md, from the one place where they are declared.
+"""Writes the tables of constants in docs/policies.md and docs/rule.md, from the one place where they are declared.
 
     python docs/policy_constants.py           writes them
-    python docs/policy_constants.py --check   fails where the file differs from what would be written
+    python docs/policy_constants.py --check   fails where a file differs from what would be written
 
 A table stands between the lines `<!-- constants: POLICY -->` and `<!-- end of constants -->`. The constants are
 declared in common/policy/policy_config.cc; this script reads them from the installed package.
@@ -17,7 +17,7 @@ from typing import Any
 
 from egeria import _native
 
-PAGE = Path(__file__).resolve().parent / "policies.md"
+PAGES = [Path(__file__).resolve().parent / name for name in ("policies.md", "rule.md")]
 _TABLE = re.compile(r"(<!-- constants: (\w+) -->\n).*?(<!-- end of constants -->)", re.DOTALL)
 
 
@@ -37,14 +37,15 @@ def written(page: str) -> str:
 
 
 def main() -> int:
-    page = PAGE.read_text(encoding="utf-8")
-    if "--check" in sys.argv[1:]:
-        if written(page) == page:
-            return 0
-        print(f"{PAGE} differs from the constants of the policies; run {sys.argv[0]}", file=sys.stderr)
-        return 1
-    PAGE.write_text(written(page), encoding="utf-8")
-    return 0
+    status = 0
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        if "--check" not in sys.argv[1:]:
+            page.write_text(written(text), encoding="utf-8")
+        elif written(text) != text:
+            print(f"{page} differs from the constants of the policies; run {sys.argv[0]}", file=sys.stderr)
+            status = 1
+    return status
 
 
 if __name__ == "__main__":

@@ -25,23 +25,21 @@ bool IsUsable(const std::optional<double>& value) {
 
 }  // namespace
 
-Arbiter::Arbiter(const Constants& constants, double start, const JobShape& shape)
-    : constants_(constants),
+Arbiter::Arbiter(const ReadingsConfig& config, double start, const JobShape& shape)
+    : PrefixPolicy(shape.modules),
+      config_(config),
       shape_(shape),
-      clock_(start, constants.every, shape.total_steps),
+      clock_(start, config.every, shape.total_steps),
       zero_lr_(shape.modules),
-      rate_rise_(constants.unfreeze_rise, shape.modules),
-      gate_(constants.threshold, constants.late_threshold, constants.readings, constants.min_readings,
-            TimeSharesOf(shape)),
-      probe_(gate_, shape.modules, constants.min_readings, constants.readings) {
-  EGERIA_CHECK(shape.modules >= 2);
-}
+      rate_rise_(config.unfreeze_rise, shape.modules),
+      gate_(config.threshold, config.late_threshold, config.readings, config.min_readings, TimeSharesOf(shape)),
+      probe_(gate_, shape.modules, config.min_readings, config.readings) {}
 
 std::optional<Decision> Arbiter::Observe(const Observation& observation) {
-  step_ = std::max(step_, observation.step);
+  PassTo(observation.step);
   std::optional<Decision> by_rates;
   if (observation.zero_lr_prefix) {
-    if (auto proposal = zero_lr_.Observe(*observation.zero_lr_prefix, frozen_prefix_)) by_rates = Go(*proposal);
+    if (auto proposal = zero_lr_.Observe(*observation.zero_lr_prefix, frozen_prefix())) by_rates = Go(*proposal);
   }
   if (IsUsable(observation.learning_rate)) {
     if (auto unfreeze = ObserveRate(*observation.learning_rate)) by_rates = std::move(unfreeze);
@@ -59,16 +57,16 @@ std::optional<Decision> Arbiter::Observe(const Observation& observation) {
 
 std::optional<Decision> Arbiter::ObserveRate(double rate) {
   const std::optional<double> before = rates_.newest();
-  clock_.ObserveRate(step_, rate);
-  const bool changed = rates_.Observe(step_, rate);
+  clock_.ObserveRate(step(), rate);
+  const bool changed = rates_.Observe(step(), rate);
   if (changed) {
     gate_.Forget();
-    probe_.Restart(step_);
-    clock_.StartOver(step_);
-    readings_from_ = step_;
+    probe_.Restart(step());
+    clock_.StartOver(step());
+    readings_from_ = step();
   }
   OnRate(rate, changed, changed && rate < *before);
-  const auto proposal = rate_rise_.Observe(rate, frozen_prefix_, zero_lr_.prefix());
+  const auto proposal = rate_rise_.Observe(rate, frozen_prefix(), zero_lr_.prefix());
   return proposal ? std::optional<Decision>(Go(*proposal)) : std::nullopt;
 }
 
@@ -77,7 +75,7 @@ std::optional<Decision> Arbiter::ObserveGradients(const GradientReading& reading
   one_part_ = reading.parts < 2;
   if (one_part_) {
     probe_.Stop();
-    next_probe_ = step_ + StepsToNextProbe(0);
+    next_probe_ = step() + StepsToNextProbe(0);
     return std::nullopt;
   }
   if (reading.step <= readings_from_) return std::nullopt;
@@ -88,7 +86,7 @@ std::optional<Decision> Arbiter::ObserveGradients(const GradientReading& reading
       probe_.Observe(reading, forced_prefix_, Exempt(),
                      TooEarly() ? Reprobe::BurdenOfProof::kOnFreeze : Reprobe::BurdenOfProof::kOnSignal);
   if (probe_.running()) return std::nullopt;
-  next_probe_ = step_ + StepsToNextProbe(probe_.readings());
+  next_probe_ = step() + StepsToNextProbe(probe_.readings());
   return finding ? JudgeForcedFreeze(*finding) : std::nullopt;
 }
 
@@ -97,7 +95,7 @@ std::optional<Decision> Arbiter::JudgeForcedFreeze(const Reprobe::Finding& findi
     forced_prefix_ = 0;
     return std::nullopt;
   }
-  clock_.PutOff(step_);
+  clock_.PutOff(step());
   const std::string snr = absl::StrFormat("gradient SNR of modules 0 to %d now %s", forced_prefix_ - 1,
                                           probe_.Describe(forced_prefix_, Exempt()));
   if (!finding.learns) {
@@ -109,27 +107,27 @@ std::optional<Decision> Arbiter::JudgeForcedFreeze(const Reprobe::Finding& findi
 }
 
 void Arbiter::BeginProbeIfDue() {
-  if (constants_.reprobe_every == 0 || one_part_ || probe_.running() || step_ < next_probe_) return;
-  if (forced_prefix_ > zero_lr_.prefix()) probe_.Begin(step_);
+  if (config_.reprobe_every == 0 || one_part_ || probe_.running() || step() < next_probe_) return;
+  if (forced_prefix_ > zero_lr_.prefix()) probe_.Begin(step());
 }
 
 void Arbiter::EndProbeWithoutReadings() {
   if (!probe_.running()) return;
   const int64_t silence = std::max(
       {clock_.period().value_or(kPeriodOfUnknownTotal), kIntervalsOfSilence * ProbeInterval(), kStepsOfSilence});
-  if (step_ < probe_.newest_step() + silence) return;
+  if (step() < probe_.newest_step() + silence) return;
   probe_.Stop();
   forced_prefix_ = 0;
 }
 
 std::optional<std::string> Arbiter::Objection(int prefix) const {
-  if (prefix <= std::max(frozen_prefix_, zero_lr_.prefix())) return std::nullopt;
+  if (prefix <= std::max(frozen_prefix(), zero_lr_.prefix())) return std::nullopt;
   if (auto early = TooEarly()) return early;
   return Refusal(prefix);
 }
 
 int Arbiter::Interval() const {
-  if (constants_.interval_steps > 0) return constants_.interval_steps;
+  if (config_.interval_steps > 0) return config_.interval_steps;
   return GradientInterval(clock_.period().value_or(0), shape_);
 }
 
@@ -139,69 +137,57 @@ int Arbiter::ProbeInterval() const {
 }
 
 int64_t Arbiter::Lead() const {
-  return GradientLead(Interval(), constants_.readings, constants_.min_readings, clock_.period().value_or(0));
+  return GradientLead(Interval(), config_.readings, config_.min_readings, clock_.period().value_or(0));
 }
 
 int64_t Arbiter::StepsToNextProbe(int readings) const {
   const double period = static_cast<double>(clock_.period().value_or(kPeriodOfUnknownTotal));
-  return std::max(StepsOfPart(constants_.reprobe_every / constants_.every, period),
-                  kStepsPerProbeReading * std::max(constants_.min_readings, readings));
+  return std::max(StepsOfPart(config_.reprobe_every / config_.every, period),
+                  kStepsPerProbeReading * std::max(config_.min_readings, readings));
 }
-
-bool Arbiter::ToldForCheck() const { return newest_reading_ >= 0 && newest_reading_ >= *clock_.next() - Lead(); }
 
 std::optional<GradientMonitoring> Arbiter::gradient_monitoring() const {
   if (probe_.running()) return GradientMonitoring{ProbeInterval(), 0};
   const std::optional<int64_t> next = clock_.next();
-  if (AllFrozen() || IsOver() || !next || step_ < *next - Lead()) return std::nullopt;
-  return GradientMonitoring{Interval(), frozen_prefix_};
+  if (AllFrozen() || IsOver() || !next || step() < *next - Lead()) return std::nullopt;
+  return GradientMonitoring{Interval(), frozen_prefix()};
 }
 
-PolicyStatus Arbiter::status() const {
-  PolicyStatus status = EmptyStatus(shape_.modules);
-  for (int module = 0; module < shape_.modules; ++module) {
-    status.modules[static_cast<size_t>(module)].snr = gate_.OfModule(module);
-  }
-  status.blocked = blocked();
-  return status;
-}
-
-Decision Arbiter::Go(Proposal proposal) {
-  const Action action = proposal.prefix > frozen_prefix_ ? Action::kFreeze : Action::kUnfreeze;
-  SetPrefix(proposal.prefix);
-  if (action == Action::kUnfreeze) {
+Decision Arbiter::Go(const Proposal& proposal) {
+  const int before = frozen_prefix();
+  Decision decision = Decide(proposal.prefix, proposal.reason);
+  NotePrefix(before);
+  if (decision.action == Action::kUnfreeze) {
     probe_.Stop();
-    next_probe_ = step_ + StepsToNextProbe(0);
+    next_probe_ = step() + StepsToNextProbe(0);
   }
-  return {step_, action, proposal.prefix, std::move(proposal.reason)};
+  return decision;
 }
 
-void Arbiter::SetPrefix(int prefix) {
-  rate_rise_.OnPrefix(frozen_prefix_, prefix, rates_.newest());
-  frozen_prefix_ = prefix;
-  forced_prefix_ = std::min(forced_prefix_, prefix);
-  OnPrefix(prefix);
+void Arbiter::NotePrefix(int before) {
+  rate_rise_.OnPrefix(before, frozen_prefix(), rates_.newest());
+  forced_prefix_ = std::min(forced_prefix_, frozen_prefix());
+  OnPrefix(frozen_prefix());
 }
 
-void Arbiter::Adopt(int64_t step, int frozen_prefix) {
-  EGERIA_CHECK(frozen_prefix >= 0 && frozen_prefix < shape_.modules);
-  const bool unfrozen = frozen_prefix < frozen_prefix_;
-  const bool unjudged = step < step_ || frozen_prefix > frozen_prefix_;
-  if (step < step_) {  // training goes on from an older step
-    clock_.MoveOn(step);
+void Arbiter::Adopt(int64_t to_step, int prefix) {
+  const int before = frozen_prefix();
+  const bool goes_back = to_step < step();
+  if (goes_back) {  // training goes on from an older step
+    clock_.MoveOn(to_step);
     rates_.Forget();
     gate_.Forget();
     readings_from_ = newest_reading_ = -1;
     zero_lr_.Forget();
   }
-  step_ = step;
-  SetPrefix(frozen_prefix);
+  PrefixPolicy::Adopt(to_step, prefix);
+  NotePrefix(before);
   probe_.Stop();
-  if (unjudged) {
-    forced_prefix_ = frozen_prefix;
-    next_probe_ = step_;
+  if (goes_back || prefix > before) {
+    forced_prefix_ = prefix;
+    next_probe_ = to_step;
   }
-  if (unfrozen && clock_.start()) clock_.PutOff(step_);
+  if (prefix < before && clock_.start()) clock_.PutOff(to_step);
 }
 
 }  // namespace egeria::policy

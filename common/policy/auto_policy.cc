@@ -1,10 +1,15 @@
-#include "common/policy/auto_policy.h"
-
 #include <algorithm>
-#include <utility>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/policy/arbiter.h"
+#include "common/policy/policy_config.h"
+#include "common/policy/rules/early_prefix.h"
+#include "common/policy/rules/late_clock.h"
 #include "common/policy/training_fractions.h"
 
 namespace egeria::policy {
@@ -24,150 +29,180 @@ constexpr int64_t kMaxInterval = 100'000;
 constexpr double kAreaOfThresholds = 0.01;
 constexpr double kMinArea = 1e-6;
 
-// What somebody unfroze does not freeze early again at once.
+// A module that somebody unfroze does not freeze early again at once.
 constexpr int64_t kPeriodsAfterUnfreeze = 2;
+
+// This policy freezes late: when most of the steps are done and next to nothing of the learning rate is left
+// (LateClock), all modules whose gradients do not clearly say more than noise (SnrGate as a veto). Before that it
+// freezes, where rates fall smoothly, front modules that take time and learn next to nothing (EarlyPrefix). The arbiter
+// adds what has no learning rate, what a risen rate unfreezes, and probes of what somebody else froze. docs/policies.md
+// has the rule in full. Requires a known total of steps. Thread-compatible.
+class AutoPolicy : public Arbiter {
+ public:
+  AutoPolicy(const AutoConfig& config, const JobShape& shape)
+      : AutoPolicy(config, shape, LateClock(config.lr_area_left, shape)) {}
+
+  void Adopt(int64_t to_step, int prefix) override {
+    if (to_step < step()) {
+      unasked_until_ = to_step;
+      early_.GoBack();
+    }
+    next_early_ = to_step + (prefix < frozen_prefix() ? kPeriodsAfterUnfreeze * *clock().period() : 0);
+    Arbiter::Adopt(to_step, prefix);
+    frozen_before_ = prefix > 0 && to_step <= shape().first_step;
+  }
+
+  std::optional<GradientMonitoring> gradient_monitoring() const override {
+    const std::optional<GradientMonitoring> wanted = Arbiter::gradient_monitoring();
+    if (wanted && (probe().running() || !TooMuchLeft(std::min(step() + Lead(), shape().total_steps - 1)))) {
+      return wanted;
+    }
+    if (AllFrozen() || IsOver() || !ReadsForEarly()) return std::nullopt;
+    return GradientMonitoring{EarlyInterval(), frozen_prefix()};
+  }
+
+  std::string blocked() const override {
+    if (AllFrozen() || step() < *clock().start()) return "";
+    const std::optional<std::string> left = TooMuchLeft(step());
+    return left ? absl::StrCat("[RATES_STAY_HIGH] ", *left) : "";
+  }
+
+ protected:
+  std::optional<Decision> Check() override {
+    if (auto decision = CheckEarly()) return decision;
+    return CheckLate();
+  }
+
+  std::optional<std::string> TooEarly() const override {
+    if (auto early = clock().TooEarly(step())) return early;
+    return TooMuchLeft(step());
+  }
+
+  std::optional<std::string> Refusal(int prefix) const override {
+    return gate().ClearSignal(frozen_prefix(), prefix, zero_lr_prefix());
+  }
+
+  double ThresholdFactor() const override {
+    return std::max(1.0, kAreaOfThresholds / std::max(kMinArea, late_.Left(step())));
+  }
+
+  void OnRate(double rate, bool changed, bool fell) override {
+    late_.ObserveRate(step(), rate);
+    if (changed) early_.OnRateChange(fell);
+  }
+
+  void OnReading(const GradientReading& reading) override {
+    if (probe().running()) {
+      early_.AddToProbe(reading, probe().began());
+    } else if (reading.first_module == frozen_prefix()) {
+      early_.Add(reading);
+    }
+  }
+
+  void OnPrefix(int prefix) override {
+    frozen_before_ = false;
+    early_.OnPrefix(prefix);
+  }
+
+  int Exempt() const override { return std::max(zero_lr_prefix(), early_.prefix()); }
+
+  bool Excuses() override {
+    if (!early_.IsTime(step(), late_.MeanRateToCome(step()))) return false;
+    auto justified = early_.Justified(frozen_prefix(), late_.Left(step()));
+    if (!justified) return false;
+    if (frozen_before_) {
+      // It has given up more than what is left now: at most what was left when it could freeze first.
+      justified->given_up = std::min(config_.lr_area_left, justified->missed * late_.Left(early_.first_step()));
+    }
+    early_.Book(*justified);
+    return true;
+  }
+
+ private:
+  AutoPolicy(const AutoConfig& config, const JobShape& shape, const LateClock& late)
+      : Arbiter(config, late.StartOf(config.start), shape),
+        config_(config),
+        late_(late),
+        early_(config.early_share, config.lr_area_left, shape),
+        unasked_until_(shape.first_step) {}
+
+  std::optional<Decision> CheckEarly() {
+    if (step() < next_early_ || probe().running() || !MayFreezeEarlyWithin(0)) return std::nullopt;
+    const auto found = early_.Look(frozen_prefix(), MaxPrefix(), late_.Left(step()));
+    next_early_ = step() + *clock().period();
+    if (!found) return std::nullopt;
+    early_.Book(*found);
+    return Go(*found);
+  }
+
+  std::optional<Decision> CheckLate() {
+    if (!clock().IsDue(step()) || AllFrozen() || IsOver()) return std::nullopt;
+    if (TooMuchLeft(step())) {
+      unasked_until_ = step();
+      clock().MoveOn(step());
+      return std::nullopt;
+    }
+    if (AwaitsReadings()) return std::nullopt;
+    clock().MoveOn(step());
+    for (int prefix = MaxPrefix(); prefix > frozen_prefix(); --prefix) {
+      if (!Refusal(prefix)) return Go({prefix, ReasonFor(prefix)});
+    }
+    return std::nullopt;
+  }
+
+  std::optional<std::string> TooMuchLeft(int64_t at_step) const {
+    return late_.TooMuchLeft(at_step, early_.given_up());
+  }
+
+  // Says whether a check that is due had better wait for gradient readings.
+  bool AwaitsReadings() const {
+    if (one_part() || gate().HasEstimate(frozen_prefix())) return false;
+    // Where the rates have just fallen, or the job has just begun or gone back, nobody was asked before.
+    if (unasked_until_ > 0 && step() < unasked_until_ + 2 * *clock().period()) return true;
+    return ToldForCheck() && step() < *clock().next() + *clock().period();
+  }
+
+  // Says whether something may freeze early so many steps from now.
+  bool MayFreezeEarlyWithin(int64_t steps) const {
+    if (step() >= *clock().start()) return false;
+    const int64_t then = std::min(step() + steps, shape().total_steps - 1);
+    return early_.IsTime(then, late_.MeanRateToCome(then));
+  }
+
+  // Says whether readings are to tell what may freeze early.
+  bool ReadsForEarly() const {
+    const int64_t min_steps = kMinStepsOfEarlyReadings * (shape().ranks == 1 ? kFactorOfOneRank : 1);
+    return !one_part() && shape().total_steps >= min_steps && MayFreezeEarlyWithin(kEarlyLead * EarlyInterval());
+  }
+
+  int EarlyInterval() const {
+    return static_cast<int>(
+        std::min(StepsOfPart(kEarlyReadings, static_cast<double>(shape().total_steps)), kMaxInterval));
+  }
+
+  int MaxPrefix() const { return std::min(frozen_prefix() + config_.max_modules, modules() - 1); }
+
+  std::string ReasonFor(int prefix) const {
+    const std::string snr = gate().Describe(prefix, zero_lr_prefix());
+    return absl::StrCat("step ", step(), " of ", shape().total_steps,
+                        late_.After(step()) ? absl::StrFormat(", %.3g %% of the area under the learning rates to come",
+                                                              100 * late_.Left(step()))
+                                            : "",
+                        snr.empty() ? "" : absl::StrFormat("; modules 0 to %d: gradient SNR %s", prefix - 1, snr));
+  }
+
+  const AutoConfig config_;
+  LateClock late_;
+  EarlyPrefix early_;
+  int64_t next_early_ = 0;      // step of the next look at what may freeze early
+  int64_t unasked_until_ = 0;   // nobody was asked for gradients until this step, however near a check was
+  bool frozen_before_ = false;  // the frozen prefix was so when the job began, from a checkpoint
+};
 
 }  // namespace
 
-AutoPolicy::AutoPolicy(const AutoConfig& config, const JobShape& shape)
-    : AutoPolicy(config, shape, LateClock(config.lr_area_left, shape)) {}
-
-AutoPolicy::AutoPolicy(const AutoConfig& config, const JobShape& shape, const LateClock& late)
-    : Arbiter(config, late.StartOf(config.start), shape),
-      config_(config),
-      late_(late),
-      early_(config.early_share, config.lr_area_left, shape),
-      unasked_until_(shape.first_step) {}
-
-double AutoPolicy::ThresholdFactor() const {
-  return std::max(1.0, kAreaOfThresholds / std::max(kMinArea, late_.Left(step())));
-}
-
-void AutoPolicy::OnRate(double rate, bool changed, bool fell) {
-  late_.ObserveRate(step(), rate);
-  if (changed) early_.OnRateChange(fell);
-}
-
-void AutoPolicy::OnReading(const GradientReading& reading) {
-  if (probe().running()) {
-    early_.AddToProbe(reading, probe().began());
-  } else if (reading.first_module == frozen_prefix()) {
-    early_.Add(reading);
-  }
-}
-
-void AutoPolicy::OnPrefix(int prefix) {
-  frozen_before_ = false;
-  early_.OnPrefix(prefix);
-}
-
-int AutoPolicy::Exempt() const { return std::max(zero_lr_prefix(), early_.prefix()); }
-
-bool AutoPolicy::Excuses() {
-  if (!early_.IsTime(step(), late_.MeanRateToCome(step()))) return false;
-  auto justified = early_.Justified(frozen_prefix(), late_.Left(step()));
-  if (!justified) return false;
-  if (frozen_before_) {  // it has given up more than what is left now: at most what was left when it could freeze first
-    justified->given_up = std::min(config_.lr_area_left, justified->missed * late_.Left(early_.first_step()));
-  }
-  early_.Book(*justified);
-  return true;
-}
-
-int AutoPolicy::MaxPrefix() const { return std::min(frozen_prefix() + config_.max_modules, shape().modules - 1); }
-
-std::optional<Decision> AutoPolicy::Check() {
-  if (auto decision = CheckEarly()) return decision;
-  return CheckLate();
-}
-
-std::optional<Decision> AutoPolicy::CheckEarly() {
-  if (step() < next_early_ || probe().running() || !MayFreezeEarlyWithin(0)) return std::nullopt;
-  const auto found = early_.Look(frozen_prefix(), MaxPrefix(), late_.Left(step()));
-  next_early_ = step() + *clock().period();
-  if (!found) return std::nullopt;
-  early_.Book(*found);
-  return Freeze(found->prefix, found->reason);
-}
-
-std::optional<Decision> AutoPolicy::CheckLate() {
-  if (!clock().IsDue(step()) || AllFrozen() || IsOver()) return std::nullopt;
-  if (TooMuchLeft(step())) {
-    unasked_until_ = step();
-    clock().MoveOn(step());
-    return std::nullopt;
-  }
-  if (AwaitsReadings()) return std::nullopt;
-  clock().MoveOn(step());
-  for (int prefix = MaxPrefix(); prefix > frozen_prefix(); --prefix) {
-    if (!Refusal(prefix)) return Freeze(prefix, ReasonFor(prefix));
-  }
-  return std::nullopt;
-}
-
-bool AutoPolicy::AwaitsReadings() const {
-  if (one_part() || gate().HasEstimate(frozen_prefix())) return false;
-  // Where the rates have just fallen, or the job has just begun or gone back, nobody was asked before.
-  if (unasked_until_ > 0 && step() < unasked_until_ + 2 * *clock().period()) return true;
-  return ToldForCheck() && step() < *clock().next() + *clock().period();
-}
-
-std::optional<std::string> AutoPolicy::TooEarly() const {
-  if (auto early = clock().TooEarly(step())) return early;
-  return TooMuchLeft(step());
-}
-
-std::optional<std::string> AutoPolicy::Refusal(int prefix) const {
-  return gate().ClearSignal(frozen_prefix(), prefix, zero_lr_prefix());
-}
-
-std::string AutoPolicy::ReasonFor(int prefix) const {
-  const std::string snr = gate().Describe(prefix, zero_lr_prefix());
-  return absl::StrCat(
-      "step ", step(), " of ", shape().total_steps,
-      late_.KnowsLeft(step())
-          ? absl::StrFormat(", %.3g %% of the area under the learning rates to come", 100 * late_.Left(step()))
-          : "",
-      snr.empty() ? "" : absl::StrFormat("; modules 0 to %d: gradient SNR %s", prefix - 1, snr));
-}
-
-bool AutoPolicy::MayFreezeEarlyWithin(int64_t steps) const {
-  if (step() >= *clock().start()) return false;
-  const int64_t then = std::min(step() + steps, shape().total_steps - 1);
-  return early_.IsTime(then, late_.MeanRateToCome(then));
-}
-
-int AutoPolicy::EarlyInterval() const {
-  return static_cast<int>(
-      std::min(StepsOfPart(kEarlyReadings, static_cast<double>(shape().total_steps)), kMaxInterval));
-}
-
-bool AutoPolicy::ReadsForEarly() const {
-  const int64_t min_steps = kMinStepsOfEarlyReadings * (shape().ranks == 1 ? kFactorOfOneRank : 1);
-  return !one_part() && shape().total_steps >= min_steps && MayFreezeEarlyWithin(kEarlyLead * EarlyInterval());
-}
-
-std::optional<GradientMonitoring> AutoPolicy::gradient_monitoring() const {
-  const std::optional<GradientMonitoring> wanted = Arbiter::gradient_monitoring();
-  if (wanted && (probe().running() || !TooMuchLeft(std::min(step() + Lead(), shape().total_steps - 1)))) return wanted;
-  if (AllFrozen() || IsOver() || !ReadsForEarly()) return std::nullopt;
-  return GradientMonitoring{EarlyInterval(), frozen_prefix()};
-}
-
-std::string AutoPolicy::blocked() const {
-  if (AllFrozen() || step() < *clock().start()) return "";
-  const std::optional<std::string> left = TooMuchLeft(step());
-  return left ? absl::StrCat("[RATES_STAY_HIGH] ", *left) : "";
-}
-
-void AutoPolicy::Adopt(int64_t adopted_step, int prefix) {
-  if (adopted_step < step()) {
-    unasked_until_ = adopted_step;
-    early_.GoBack();
-  }
-  next_early_ = adopted_step + (prefix < frozen_prefix() ? kPeriodsAfterUnfreeze * *clock().period() : 0);
-  Arbiter::Adopt(adopted_step, prefix);
-  frozen_before_ = prefix > 0 && adopted_step <= shape().first_step;
+std::unique_ptr<Policy> NewPolicy(const AutoConfig& config, const JobShape& shape) {
+  return std::make_unique<AutoPolicy>(config, shape);
 }
 
 }  // namespace egeria::policy

@@ -49,7 +49,7 @@ bool Bootstrapping::Observe(int64_t step, double loss) {
   while (step - losses_.front().step >= 2 * half_) losses_.pop_front();
   if (step - *first_step_ < 2 * half_ - 1) return false;
 
-  // Summed anew each time: 6n additions in the stage that ends soon, instead of a running sum that drifts.
+  // The sums are taken anew each time: 6n additions in a stage that ends soon, instead of a running sum that drifts.
   Mean before, last;
   for (const StepLoss& entry : losses_) {
     Mean& mean = step - entry.step < half_ ? last : before;

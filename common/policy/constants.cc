@@ -1,28 +1,12 @@
 #include "common/policy/constants.h"
 
-#include <cmath>
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/status.h"
-#include "nlohmann/json.hpp"
 
 namespace egeria::policy {
 namespace {
-
-using nlohmann::json;
-using nlohmann::ordered_json;
-
-constexpr size_t kMaxEntries = 1024;
-
-template <typename... Args>
-absl::Status BadPolicy(const Args&... message) {
-  return NamedError(absl::StatusCode::kInvalidArgument, "BAD_POLICY", message...);
-}
-
-template <typename T>
-constexpr bool kIsNumber = std::is_same_v<T, int> || std::is_same_v<T, double>;
 
 std::string Number(double value) { return absl::StrFormat("%.10g", value); }
 
@@ -33,7 +17,7 @@ absl::Status CheckValue(const Constant& constant, const ConstantValue& value) {
   return std::visit(
       [&](const auto& held) -> absl::Status {
         using Held = std::decay_t<decltype(held)>;
-        if constexpr (kIsNumber<Held>) {
+        if constexpr (std::is_same_v<Held, int> || std::is_same_v<Held, double>) {
           if (held == 0 && constant.is_derived()) return absl::OkStatus();
           return constant.range.Holds(held) ? absl::OkStatus() : bad(held);
         } else if constexpr (std::is_same_v<Held, std::vector<int64_t>>) {
@@ -47,48 +31,6 @@ absl::Status CheckValue(const Constant& constant, const ConstantValue& value) {
         return absl::OkStatus();
       },
       value);
-}
-
-// What a value of a JSON document must be, in words.
-std::string Wanted(const Constant& constant) {
-  return std::visit(
-      [&constant](const auto& held) -> std::string {
-        using Held = std::decay_t<decltype(held)>;
-        if constexpr (std::is_same_v<Held, bool>) return "true or false";
-        if constexpr (std::is_same_v<Held, int>) return absl::StrCat("an integer, ", constant.range.Text());
-        if constexpr (std::is_same_v<Held, double>) return absl::StrCat("a number, ", constant.range.Text());
-        if constexpr (std::is_same_v<Held, std::vector<int64_t>>) {
-          return absl::StrCat("a list of at most ", kMaxEntries, " integers, each ", constant.range.Text());
-        }
-        return "a list of {\"fraction\": 0.5, \"frozen_prefix\": 2}";
-      },
-      constant.default_value);
-}
-
-bool IsInteger(const json& value) { return value.is_number_integer() || value.is_number_unsigned(); }
-
-bool IsEntry(const json& value) {
-  return value.is_object() && value.size() == 2 && value.contains("fraction") && value.contains("frozen_prefix") &&
-         value["fraction"].is_number() && value["fraction"] >= 0 && value["fraction"] <= 1 &&
-         IsInteger(value["frozen_prefix"]) && value["frozen_prefix"] >= 0;
-}
-
-bool Fits(const Constant& constant, const json& value) {
-  const auto in_range = [&constant](const json& number) { return constant.range.Holds(number.get<double>()); };
-  return std::visit(
-      [&](const auto& held) {
-        using Held = std::decay_t<decltype(held)>;
-        if constexpr (std::is_same_v<Held, bool>) return value.is_boolean();
-        if constexpr (std::is_same_v<Held, int>) return IsInteger(value) && in_range(value);
-        if constexpr (std::is_same_v<Held, double>) return value.is_number() && in_range(value);
-        if (!value.is_array() || value.size() > kMaxEntries) return false;
-        constexpr bool kSteps = std::is_same_v<Held, std::vector<int64_t>>;
-        for (const json& entry : value) {
-          if (!(kSteps ? IsInteger(entry) && in_range(entry) : IsEntry(entry))) return false;
-        }
-        return kSteps || !value.empty();
-      },
-      constant.default_value);
 }
 
 }  // namespace
@@ -136,43 +78,6 @@ absl::Status CheckConstants(const PolicyConfig& config) {
     EGERIA_RETURN_IF_ERROR(CheckValue(constant, constant.get(config)));
   }
   return absl::OkStatus();
-}
-
-std::optional<std::string> Misfit(const Constant& constant, absl::string_view json_value) {
-  const json value = json::parse(json_value, nullptr, /*allow_exceptions=*/false);
-  return Fits(constant, value) ? std::nullopt : std::optional<std::string>(Wanted(constant));
-}
-
-std::string DescribePolicies() {
-  ordered_json policies = ordered_json::array();
-  for (const PolicyKind& kind : PolicyKinds()) {
-    ordered_json constants = ordered_json::array();
-    for (const Constant& constant : kind.constants) {
-      const bool numbers = constant.range.min != constant.range.max;
-      constants.push_back({{"name", constant.name},
-                           {"sentence", constant.sentence},
-                           {"unit", constant.unit},
-                           {"range", numbers ? constant.range.Text() : ""},
-                           {"default", constant.DefaultText()}});
-    }
-    policies.push_back({{"name", kind.name},
-                        {"sentence", kind.sentence},
-                        {"reads_plasticity", kind.reads_plasticity},
-                        {"constants", constants}});
-  }
-  return policies.dump();
-}
-
-std::string PolicyHelp() {
-  std::string text = "Policies and their constants, for --options:\n";
-  for (const PolicyKind& kind : PolicyKinds()) {
-    absl::StrAppend(&text, "  ", kind.name, ": ", kind.sentence, "\n");
-    for (const Constant& constant : kind.constants) {
-      const std::string unit = constant.unit[0] == '\0' ? "" : absl::StrCat(", ", constant.unit);
-      absl::StrAppend(&text, "    ", constant.name, unit, ": ", constant.sentence, " (", constant.DefaultText(), ")\n");
-    }
-  }
-  return text;
 }
 
 }  // namespace egeria::policy

@@ -1,12 +1,14 @@
-#include "common/policy/finetune_policy.h"
-
 #include <algorithm>
 #include <cstddef>
-#include <utility>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "common/base/status.h"
+#include "common/policy/policy_config.h"
+#include "common/policy/prefix_policy.h"
 #include "common/policy/training_fractions.h"
 
 namespace egeria::policy {
@@ -44,62 +46,85 @@ Shares SharesOf(const JobShape& shape) {
   return shares;
 }
 
+// This policy is for fine-tuning a trained model: it freezes one prefix early, and leaves it at that. The prefix is
+// given, and freezes with the first observation; or it is the smallest whose step shares add up to the budget (or to
+// the job's, if that is less), and freezes once the time of a step with nothing frozen has been measured. Where step
+// shares are unknown, parameters stand in for time, and the reason says so.
+//
+// With the time of its frozen steps measured, the modules that the budget did not need unfreeze, once: the smallest
+// prefix k with r S(k) >= budget stays, r being the realised saving (RealisedSaving()). It never goes deeper: where a
+// step's time is spent elsewhere, that would save nothing.
+//
+// It measures nothing of the model. Thread-compatible.
+class FinetunePolicy : public PrefixPolicy {
+ public:
+  FinetunePolicy(const FinetuneConfig& config, const JobShape& shape)
+      : PrefixPolicy(shape.modules), budget_(shape.budget > 0 ? std::min(config.budget, shape.budget) : config.budget) {
+    const Shares shares = SharesOf(shape);
+    shares_ = shares.values;
+    settled_ = config.frozen_prefix > 0;
+    wanted_ = settled_ ? config.frozen_prefix : SmallestPrefixReaching(budget_, shares_);
+    const double saved = ShareOfPrefix(wanted_, shares_);
+    if (settled_) {
+      reason_ = absl::StrFormat("%d of %d modules from the beginning, as given: %.1f %% %s", wanted_, modules(),
+                                100 * saved, shares.of);
+      return;
+    }
+    begin_ = shape.first_step + ActiveSteps(shape.total_steps);
+    reason_ = absl::StrFormat("%d of %d modules from the beginning: %.1f %% %s, for a budget of %g %%%s", wanted_,
+                              modules(), 100 * saved, shares.of, 100 * budget_,
+                              saved < budget_ * (1 - 1e-9) ? ", which all but the last module do not reach" : "");
+  }
+
+  std::optional<Decision> Observe(const Observation& observation) override {
+    PassTo(observation.step);
+    if (done_) return observation.account ? UnfreezeWhatTheBudgetDoesNotNeed(*observation.account) : std::nullopt;
+    if (step() < begin_) return std::nullopt;
+    done_ = true;
+    decided_at_ = step();
+    return Decide(wanted_, reason_);
+  }
+
+  void Adopt(int64_t to_step, int frozen_prefix) override {
+    PrefixPolicy::Adopt(to_step, frozen_prefix);
+    // Where training begins anew at the step of the decision no rank has applied it, and it comes again.
+    done_ = !decided_at_ || to_step > *decided_at_ || frozen_prefix > 0;
+    settled_ = settled_ || done_;
+  }
+
+  bool wants_account() const override { return !settled_; }
+  std::optional<int64_t> awaited_step() const override { return done_ ? std::nullopt : std::optional<int64_t>(begin_); }
+
+ private:
+  std::optional<Decision> UnfreezeWhatTheBudgetDoesNotNeed(const Account& account) {
+    if (settled_ || account.frozen_prefix != frozen_prefix()) return std::nullopt;  // it has not taken effect yet
+    settled_ = true;
+    const std::optional<double> realised = RealisedSaving(account, shares_);
+    if (!realised) return std::nullopt;
+    const int before = frozen_prefix();
+    const double saved = *realised * ShareOfPrefix(before, shares_);
+    if (saved <= budget_) return std::nullopt;
+    const int enough = SmallestPrefixReaching(budget_ / *realised, shares_);
+    if (enough == before) return std::nullopt;
+    return Decide(enough, absl::StrFormat("%d of %d modules save %.1f %% of a step's time as measured: for a budget "
+                                          "of %g %% %d are enough",
+                                          before, modules(), 100 * saved, 100 * budget_, enough));
+  }
+
+  const double budget_;  // part of a step's time
+  std::vector<double> shares_;
+  int wanted_ = 0;
+  std::string reason_;
+  int64_t begin_ = 0;     // the first step at which it may freeze
+  bool done_ = false;     // it has frozen, or somebody else has set the prefix
+  bool settled_ = false;  // nothing unfreezes any more
+  std::optional<int64_t> decided_at_;
+};
+
 }  // namespace
 
-FinetunePolicy::FinetunePolicy(const FinetuneConfig& config, const JobShape& shape)
-    : modules_(shape.modules), budget_(shape.budget > 0 ? std::min(config.budget, shape.budget) : config.budget) {
-  const Shares shares = SharesOf(shape);
-  shares_ = shares.values;
-  if (config.frozen_prefix > 0) {
-    wanted_ = config.frozen_prefix;
-    reason_ = absl::StrFormat("%d of %d modules from the beginning, as given: %.1f %% %s", wanted_, modules_,
-                              100 * ShareOfPrefix(wanted_, shares.values), shares.of);
-    settled_ = true;
-    return;
-  }
-  wanted_ = SmallestPrefixReaching(budget_, shares.values);
-  begin_ = shape.first_step + ActiveSteps(shape.total_steps);
-  const double saved = ShareOfPrefix(wanted_, shares.values);
-  reason_ = absl::StrFormat("%d of %d modules from the beginning: %.1f %% %s, for a budget of %g %%%s", wanted_,
-                            modules_, 100 * saved, shares.of, 100 * budget_,
-                            saved < budget_ * (1 - 1e-9) ? ", which all but the last module do not reach" : "");
+std::unique_ptr<Policy> NewPolicy(const FinetuneConfig& config, const JobShape& shape) {
+  return std::make_unique<FinetunePolicy>(config, shape);
 }
-
-std::optional<Decision> FinetunePolicy::Observe(const Observation& observation) {
-  step_ = std::max(step_, observation.step);
-  if (done_) return observation.account ? UnfreezeWhatTheBudgetDoesNotNeed(*observation.account) : std::nullopt;
-  if (step_ < begin_) return std::nullopt;
-  done_ = true;
-  frozen_prefix_ = wanted_;
-  decided_at_ = step_;
-  return Decision{step_, Action::kFreeze, wanted_, reason_};
-}
-
-std::optional<Decision> FinetunePolicy::UnfreezeWhatTheBudgetDoesNotNeed(const Account& account) {
-  if (settled_ || account.frozen_prefix != frozen_prefix_) return std::nullopt;  // it has not taken effect yet
-  settled_ = true;
-  const std::optional<double> realised = RealisedSaving(account, shares_);
-  if (!realised) return std::nullopt;
-  const double saved = *realised * ShareOfPrefix(frozen_prefix_, shares_);
-  if (saved <= budget_) return std::nullopt;
-  const int before = std::exchange(frozen_prefix_, SmallestPrefixReaching(budget_ / *realised, shares_));
-  if (frozen_prefix_ == before) return std::nullopt;
-  return Decision{
-      step_, Action::kUnfreeze, frozen_prefix_,
-      absl::StrFormat("%d of %d modules save %.1f %% of a step's time as measured: for a budget of %g %% %d "
-                      "are enough",
-                      before, modules_, 100 * saved, 100 * budget_, frozen_prefix_)};
-}
-
-void FinetunePolicy::Adopt(int64_t step, int frozen_prefix) {
-  EGERIA_CHECK(frozen_prefix >= 0 && frozen_prefix < modules_);
-  step_ = step;
-  frozen_prefix_ = frozen_prefix;
-  // Where training begins anew at the step of the decision no rank has applied it, and it comes again.
-  done_ = !decided_at_ || step > *decided_at_ || frozen_prefix > 0;
-  settled_ = settled_ || done_;
-}
-
-PolicyStatus FinetunePolicy::status() const { return EmptyStatus(modules_); }
 
 }  // namespace egeria::policy

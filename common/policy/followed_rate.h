@@ -8,10 +8,8 @@
 
 namespace egeria::policy {
 
-// Picks the learning rate that policies follow from those of all parameter groups: the rate of the first group that has
-// learned, for as long as that group learns.
-//
-// Thread-compatible.
+// This class picks the learning rate that policies follow from those of all parameter groups: the rate of the first
+// group that has learned, for as long as that group learns. Thread-compatible.
 class FollowedRate {
  public:
   // `rates`: of all parameter groups, after a step. Returns 0 where no group learns. The result may not be finite.

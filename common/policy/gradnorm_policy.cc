@@ -1,17 +1,20 @@
-#include "common/policy/gradnorm_policy.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
+#include <memory>
+#include <optional>
+#include <vector>
 
 #include "absl/strings/str_format.h"
-#include "common/base/status.h"
+#include "common/policy/policy_config.h"
+#include "common/policy/prefix_policy.h"
 
 namespace egeria::policy {
 namespace {
 
-constexpr double kLargestSquare = 1e200;
+constexpr double kMaxSquare = 1e200;
 
 // Returns the percentile of values, which are not empty, linear between ranks.
 double Percentile(std::vector<double> values, double percent) {
@@ -23,85 +26,108 @@ double Percentile(std::vector<double> values, double percent) {
   return share == 0 ? values[below] : values[below] + share * (values[below + 1] - values[below]);
 }
 
-}  // namespace
+// This is AutoFreeze's rule (arXiv:2102.01386, section 4), for comparison: it takes for learned what changes its
+// gradient norm least. After every interval t, with d_t the norm of a module's gradient over the interval,
+//
+//   eta = |d_t - d_(t-1)| / d_(t-1)
+//
+// and modules freeze from the front on as long as their eta is under the N-th percentile of the active modules' (linear
+// between ranks). It never unfreezes. The paper takes the norm of the gradient accumulated over the interval; here
+// d_t is the root of the mean of ||mean over the parts||^2 over the readings of the interval: single steps'
+// gradients, which no worker has to add up. Thread-compatible.
+class GradnormPolicy : public PrefixPolicy {
+ public:
+  GradnormPolicy(const GradnormConfig& config, const JobShape& shape)
+      : PrefixPolicy(shape.modules),
+        config_(config),
+        sums_(static_cast<size_t>(shape.modules)),
+        norms_(static_cast<size_t>(shape.modules)) {
+    StartInterval(shape.first_step);
+  }
 
-GradnormPolicy::GradnormPolicy(const GradnormConfig& config, const JobShape& shape)
-    : config_(config),
-      modules_(shape.modules),
-      sums_(static_cast<size_t>(shape.modules)),
-      norms_(static_cast<size_t>(shape.modules)) {
-  StartInterval(shape.first_step);
-}
+  std::optional<Decision> Observe(const Observation& observation) override {
+    PassTo(observation.step);
+    if (observation.gradients) Add(*observation.gradients);
+    return step() >= interval_end_ ? Check() : std::nullopt;
+  }
 
-void GradnormPolicy::StartInterval(int64_t step) {
-  interval_end_ = step + config_.check_steps;
-  std::fill(sums_.begin(), sums_.end(), Sum());
-}
+  void Adopt(int64_t to_step, int frozen_prefix) override {
+    PrefixPolicy::Adopt(to_step, frozen_prefix);
+    std::fill(norms_.begin(), norms_.end(), std::nullopt);
+    StartInterval(to_step);
+  }
 
-std::optional<Decision> GradnormPolicy::Observe(const Observation& observation) {
-  step_ = std::max(step_, observation.step);
-  if (const std::optional<GradientReading>& reading = observation.gradients) {
-    for (size_t i = 0; i < reading->square_of_mean.size(); ++i) {
-      const size_t module = static_cast<size_t>(reading->first_module) + i;
-      const double square = reading->square_of_mean[i];
-      if (module >= sums_.size() || !(square >= 0 && square <= kLargestSquare)) continue;
+  std::optional<GradientMonitoring> gradient_monitoring() const override {
+    if (AllFrozen()) return std::nullopt;
+    return GradientMonitoring{config_.interval_steps, frozen_prefix()};
+  }
+
+ private:
+  struct Sum {
+    double squares = 0;
+    int readings = 0;
+  };
+
+  void StartInterval(int64_t from_step) {
+    interval_end_ = from_step + config_.check_steps;
+    std::fill(sums_.begin(), sums_.end(), Sum());
+  }
+
+  void Add(const GradientReading& reading) {
+    for (size_t i = 0; i < reading.square_of_mean.size(); ++i) {
+      const size_t module = static_cast<size_t>(reading.first_module) + i;
+      const double square = reading.square_of_mean[i];
+      if (module >= sums_.size() || !(square >= 0 && square <= kMaxSquare)) continue;
       sums_[module].squares += square;
       sums_[module].readings += 1;
     }
   }
-  return step_ >= interval_end_ ? Check() : std::nullopt;
-}
 
-std::optional<Decision> GradnormPolicy::Check() {
-  const size_t front = static_cast<size_t>(frozen_prefix_);
-  // An interval without readings is not compared; the norms before it stand.
-  const bool read =
-      std::all_of(sums_.begin() + frozen_prefix_, sums_.end(), [](const Sum& sum) { return sum.readings > 0; });
-  if (!read) {
-    interval_end_ = step_ + config_.check_steps;
-    return std::nullopt;
+  std::optional<Decision> Check() {
+    const int front = frozen_prefix();
+    // An interval without readings is not compared; the norms before it stand.
+    if (!std::all_of(sums_.begin() + front, sums_.end(), [](const Sum& sum) { return sum.readings > 0; })) {
+      interval_end_ = step() + config_.check_steps;
+      return std::nullopt;
+    }
+    const std::vector<double> changes = ChangesFrom(static_cast<size_t>(front));
+    StartInterval(step());
+    if (changes.size() < static_cast<size_t>(modules() - front)) return std::nullopt;  // the first interval
+
+    const double bar = Percentile(changes, config_.percentile);
+    int prefix = front;
+    while (prefix < modules() - 1 && changes[static_cast<size_t>(prefix - front)] < bar) ++prefix;
+    if (prefix == front) return std::nullopt;
+    return Decide(prefix, absl::StrFormat("modules %d to %d: gradient norms have changed by less than %.3g over %d "
+                                          "steps, the %g. percentile of the active modules",
+                                          front, prefix - 1, bar, config_.check_steps, config_.percentile));
   }
-  std::vector<double> changes;
-  for (size_t module = front; module < sums_.size(); ++module) {
-    const double norm = std::sqrt(sums_[module].squares / sums_[module].readings);
-    const std::optional<double> before = norms_[module];
-    norms_[module] = norm;
-    if (!before) continue;
-    changes.push_back(norm == *before ? 0
-                      : *before > 0   ? std::abs(norm - *before) / *before
-                                      : std::numeric_limits<double>::max());
+
+  // Returns eta of each module from `front` on that has a norm of the interval before, and takes the new norms over.
+  std::vector<double> ChangesFrom(size_t front) {
+    std::vector<double> changes;
+    for (size_t module = front; module < sums_.size(); ++module) {
+      const double norm = std::sqrt(sums_[module].squares / sums_[module].readings);
+      const std::optional<double> before = norms_[module];
+      norms_[module] = norm;
+      if (!before) continue;
+      changes.push_back(norm == *before ? 0
+                        : *before > 0   ? std::abs(norm - *before) / *before
+                                        : std::numeric_limits<double>::max());
+    }
+    return changes;
   }
-  StartInterval(step_);
-  if (changes.size() < sums_.size() - front) return std::nullopt;  // the first interval
 
-  const double bar = Percentile(changes, config_.percentile);
-  int prefix = frozen_prefix_;
-  while (prefix < modules_ - 1 && changes[static_cast<size_t>(prefix - frozen_prefix_)] < bar) ++prefix;
-  if (prefix == frozen_prefix_) return std::nullopt;
-  Decision decision;
-  decision.step = step_;
-  decision.action = Action::kFreeze;
-  decision.reason = absl::StrFormat(
-      "modules %d to %d: gradient norms have changed by less than %.3g over %d steps, the %g. percentile of the active "
-      "modules",
-      frozen_prefix_, prefix - 1, bar, config_.check_steps, config_.percentile);
-  decision.frozen_prefix = frozen_prefix_ = prefix;
-  return decision;
+  const GradnormConfig config_;
+  int64_t interval_end_ = 0;
+  std::vector<Sum> sums_;                     // over the interval under way
+  std::vector<std::optional<double>> norms_;  // over the interval before
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> NewPolicy(const GradnormConfig& config, const JobShape& shape) {
+  return std::make_unique<GradnormPolicy>(config, shape);
 }
-
-std::optional<GradientMonitoring> GradnormPolicy::gradient_monitoring() const {
-  if (frozen_prefix_ == modules_ - 1) return std::nullopt;
-  return GradientMonitoring{config_.interval_steps, frozen_prefix_};
-}
-
-void GradnormPolicy::Adopt(int64_t step, int frozen_prefix) {
-  EGERIA_CHECK(frozen_prefix >= 0 && frozen_prefix < modules_);
-  step_ = step;
-  frozen_prefix_ = frozen_prefix;
-  std::fill(norms_.begin(), norms_.end(), std::nullopt);
-  StartInterval(step);
-}
-
-PolicyStatus GradnormPolicy::status() const { return EmptyStatus(modules_); }
 
 }  // namespace egeria::policy

@@ -13,7 +13,7 @@
 namespace egeria::policy {
 namespace {
 
-constexpr int64_t kMaxLooks = 10'000;  // a longer training is looked at every so many steps only
+constexpr int64_t kMaxLooks = 10'000;  // a longer training is looked at every so many steps
 
 }  // namespace
 
@@ -21,10 +21,7 @@ absl::StatusOr<double> PlannedSaving(const PolicyConfig& config, JobShape shape)
   shape.first_step = 0;
   shape.saved_before = 0;
   EGERIA_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakePolicy(config, shape));
-  if (shape.total_steps == 0) {
-    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_POLICY",
-                      "what a policy saves depends on the number of steps; give total_steps");
-  }
+  if (shape.total_steps == 0) return BadPolicy("what a policy saves depends on the number of steps; give total_steps");
   const std::vector<double> shares = TimeSharesOf(shape);
   const int64_t stride = std::max<int64_t>(1, shape.total_steps / kMaxLooks);
   double saved = 0;
@@ -37,7 +34,5 @@ absl::StatusOr<double> PlannedSaving(const PolicyConfig& config, JobShape shape)
   }
   return saved / static_cast<double>(shape.total_steps);
 }
-
-bool FollowsAClock(const PolicyConfig& config) { return KindOf(config).follows_a_clock; }
 
 }  // namespace egeria::policy

@@ -7,17 +7,13 @@
 namespace egeria::policy {
 
 // Returns the part of a whole training's time that a policy saves by the clock alone, if it learns of nothing but the
-// steps and all its decisions come true. 0 for a policy that waits for what is measured.
+// steps and all its decisions come true. It is 0 for a policy that waits for what is measured.
 //
 //   sum over the steps t of S(prefix at t) / T,   S(k) the share of a step's time that prefix k saves.
 //
 // Requires the total steps. Errors: the ones of MakePolicy(); INVALID_ARGUMENT [BAD_POLICY] the number of steps is
 // unknown.
 absl::StatusOr<double> PlannedSaving(const PolicyConfig& config, JobShape shape);
-
-// Says whether the clock alone decides to freeze where the total of the steps is known. What PlannedSaving() says is
-// then all that the policy may do, and 0 is a plan, too.
-bool FollowsAClock(const PolicyConfig& config);
 
 }  // namespace egeria::policy
 

@@ -11,7 +11,7 @@
 
 namespace egeria::policy {
 
-// What a policy must know of its job.
+// A shape is all that a policy must know of its job.
 struct JobShape {
   int modules = 0;              // at least 2
   int64_t total_steps = 0;      // 0 where it is unknown
@@ -30,9 +30,9 @@ struct JobShape {
   int embedding_prefix = 0;     // front modules that are lookup tables, such as embeddings
 };
 
-// The gradients of one step at fixed weights, told apart in `parts` equal parts of its samples: the ranks' shares, or
-// with one rank parts of its batch. Entry i of a list belongs to module first_module + i; the lists go on to the last.
-// With g_p the gradient of part p's mean loss, of all parameters of a module:
+// A reading holds the gradients of one step at fixed weights, told apart in `parts` equal parts of its samples: the
+// ranks' shares, or with one rank parts of its batch. Entry i of a list belongs to module first_module + i; the lists
+// go on to the last. With g_p the gradient of part p's mean loss, of all parameters of a module:
 struct GradientReading {
   int64_t step = 0;  // optimizer steps done when this one has ended
   int first_module = 0;
@@ -54,10 +54,10 @@ struct Account {
   bool operator==(const Account&) const = default;
 };
 
-// One thing that a policy learns about its job. A field that was not observed is empty.
+// An observation is one thing that a policy learns about its job. A field that was not observed is empty.
 struct Observation {
   int64_t step = 0;
-  std::optional<int> module;            // whose plasticity it is
+  std::optional<int> module;            // the one that `plasticity` belongs to
   std::optional<double> plasticity;     // distance between training and reference, in the metric that was asked for
   std::optional<double> loss;           // training loss of this step
   std::optional<double> learning_rate;  // in force, of the first parameter group whose rate is not 0
@@ -67,7 +67,7 @@ struct Observation {
 };
 
 enum class Action { kFreeze, kUnfreeze };
-const char* ActionName(Action action);  // "freeze", "unfreeze"
+inline const char* ActionName(Action action) { return action == Action::kFreeze ? "freeze" : "unfreeze"; }
 
 // A decision says what is to be frozen from now on, and why.
 struct Decision {
@@ -77,7 +77,13 @@ struct Decision {
   std::string reason;     // one sentence with the numbers that led to it
 };
 
-// The policy wants this module's plasticity to be measured now.
+// A proposal says what a rule wants to be frozen, modules 0..prefix-1, and why, as a decision's reason does.
+struct Proposal {
+  int prefix = 0;
+  std::string reason;
+};
+
+// By this a policy wants a module's plasticity to be measured now.
 struct Monitoring {
   int module = 0;
   int interval_steps = 1;    // n
@@ -86,22 +92,22 @@ struct Monitoring {
   plasticity::ActivationMetric metric = plasticity::ActivationMetric::kSpLoss;
 };
 
-// The policy wants to be told of the gradients of first_module and all behind it, at every step that is a multiple of
-// interval_steps. Gradients of frozen modules are computed for it, and thrown away.
+// By this a policy wants to be told of the gradients of first_module and all behind it, at every step that is a
+// multiple of interval_steps. Gradients of frozen modules are computed for it, and thrown away.
 struct GradientMonitoring {
   int interval_steps = 1;
   int first_module = 0;
 };
 
-// A signal-to-noise ratio of gradients, ||E g||^2 / E||g||^2 at the job's full batch, with the two-sided 90 %
-// interval around it. The truth lies in 0..1; an estimate may be under 0.
+// An estimate is a signal-to-noise ratio of gradients, ||E g||^2 / E||g||^2 at the job's full batch, with the two-sided
+// 90 % interval around it. The truth lies in 0..1; an estimate may be under 0.
 struct SnrEstimate {
   double value = 0;
   double lower = 0;
   double upper = 0;
 };
 
-// A policy's knowledge of one module, for metrics and people.
+// A module's status is the policy's knowledge of it, for metrics and people.
 struct ModuleStatus {
   std::optional<double> plasticity;  // newest reading, not smoothed
   std::optional<double> slope;
@@ -117,25 +123,22 @@ struct PolicyStatus {
   std::vector<ModuleStatus> modules;
 };
 
-// The status of a policy that has nothing to say about its modules.
-PolicyStatus EmptyStatus(int modules);
-
-// Decides what to freeze from what it observes. Pure: no clock, no I/O, no randomness, no threads; the same
-// observations give the same decisions, which is what lets a controller rebuild it from the journal.
+// A policy decides what to freeze from what it observes. It is pure: it has no clock, no I/O, no randomness and no
+// threads. The same observations give the same decisions, so that a controller can rebuild it from the journal.
 // Thread-compatible.
 //
-// A policy assumes that its own decisions come true. Adopt() tells it what is true at once.
+// It assumes that its own decisions come true. Adopt() tells it what is true at once.
 class Policy {
  public:
   virtual ~Policy() = default;
 
-  // Takes in one observation; observations come in the order of their steps, so that a reading which comes
-  // late carries the step at which it comes. Returns a decision if this observation causes one: at most one,
-  // and never one that leaves the frozen prefix as it is.
+  // Takes in one observation; observations come in the order of their steps, so that a reading which comes late carries
+  // the step at which it comes. Returns a decision if this observation causes one: at most one, and never one that
+  // leaves the frozen prefix as it is.
   virtual std::optional<Decision> Observe(const Observation& observation) = 0;
 
-  // Someone else has set the frozen prefix (an operator, a checkpoint). The policy goes on from there, with
-  // fresh history for the module that is now frontmost. Requires 0 <= frozen_prefix < modules.
+  // Somebody else has set the frozen prefix (an operator, a checkpoint). The policy goes on from there, with fresh
+  // history for the module that is now frontmost. Requires 0 <= frozen_prefix < modules.
   virtual void Adopt(int64_t step, int frozen_prefix) = 0;
 
   // Returns the prefix that the policy has decided or adopted.
@@ -152,10 +155,10 @@ class Policy {
   // Requires 0 <= prefix < modules.
   virtual std::optional<std::string> Objection(int /*prefix*/) const { return std::nullopt; }
 
-  // False when losses are of no further use to it, so that nobody needs to record them.
+  // Says whether losses are of further use to it; nobody needs to record them otherwise.
   virtual bool wants_loss() const { return false; }
 
-  // False when nobody needs to record accounts.
+  // Says whether accounts are of further use to it.
   virtual bool wants_account() const { return false; }
 
   // Returns the step at which the policy wants an observation, which may hold nothing else, of that step or a later

@@ -7,17 +7,9 @@
 #include <variant>
 
 #include "common/base/status.h"
-#include "common/policy/auto_policy.h"
-#include "common/policy/budgeted_policy.h"
 #include "common/policy/constants.h"
-#include "common/policy/finetune_policy.h"
-#include "common/policy/gradnorm_policy.h"
-#include "common/policy/paying_policy.h"
-#include "common/policy/plasticity_policy.h"
-#include "common/policy/schedule_policy.h"
-#include "common/policy/snr_policy.h"
-#include "common/policy/staged_policy.h"
 #include "common/policy/training_fractions.h"
+#include "common/policy/wrapped_policy.h"
 
 namespace egeria::policy {
 namespace {
@@ -27,7 +19,6 @@ constexpr int kMaxInterval = 100'000;
 constexpr int kDefaultInterval = 50;
 constexpr int kDefaultCheckSteps = 500;
 constexpr int kReadingsPerGradnormCheck = 10;
-constexpr size_t kMaxEntries = 1024;
 
 constexpr Range kPart{0, 1};
 constexpr Range kPositivePart{0, 1, Range::Ends::kOverMin};
@@ -43,13 +34,8 @@ constexpr Range kAnyStep{0, 9e18};
 constexpr const char* kOfSteps = "of the steps";
 constexpr const char* kAt64 = "SNR at 64 samples";
 
-template <typename... Args>
-absl::Status BadPolicy(const Args&... message) {
-  return NamedError(absl::StatusCode::kInvalidArgument, "BAD_POLICY", message...);
-}
-
-// n = total steps / (2 W) / modules / 1.75, the paper's guideline: each module gets time for about 2W readings, and the
-// modules together finish well before the training does.
+// The paper's guideline is n = total steps / (2 W) / modules / 1.75: each module gets time for about 2W readings, and
+// the modules together finish well before the training does.
 int GuidelineInterval(int window, const JobShape& shape) {
   if (shape.total_steps == 0) return kDefaultInterval;
   const double interval = static_cast<double>(shape.total_steps) / (2.0 * window) / shape.modules / 1.75;
@@ -60,7 +46,7 @@ int64_t PeriodOf(double every, const JobShape& shape) {
   return StepsOfPart(every, static_cast<double>(shape.total_steps));
 }
 
-// Config: PlasticityConfig or ActnormConfig.
+// `Config` is PlasticityConfig or ActnormConfig.
 template <typename Config>
 absl::StatusOr<PolicyConfig> ResolveRule(Config config, const JobShape& shape) {
   if (config.interval_steps == 0) config.interval_steps = GuidelineInterval(config.window, shape);
@@ -92,7 +78,7 @@ absl::StatusOr<PolicyConfig> ResolveSchedule(const ScheduleConfig& config, const
   return PolicyConfig(config);
 }
 
-// Config: AutoConfig or SnrConfig.
+// `Config` is AutoConfig or SnrConfig.
 template <typename Config>
 absl::StatusOr<PolicyConfig> ResolveReadings(Config config, const JobShape& shape) {
   if (config.readings < config.min_readings) {
@@ -107,17 +93,9 @@ absl::StatusOr<PolicyConfig> ResolveReadings(Config config, const JobShape& shap
 absl::StatusOr<PolicyConfig> ResolveAuto(const AutoConfig& config, const JobShape& shape) {
   if (shape.total_steps > 0) return ResolveReadings(config, shape);
   const AutoConfig defaults;
-  SnrConfig snr;
+  SnrConfig snr{config};
   if (config.start != defaults.start) snr.start = config.start;
   if (config.max_modules != defaults.max_modules) snr.max_modules = config.max_modules;
-  snr.every = config.every;
-  snr.threshold = config.threshold;
-  snr.late_threshold = config.late_threshold;
-  snr.interval_steps = config.interval_steps;
-  snr.readings = config.readings;
-  snr.min_readings = config.min_readings;
-  snr.reprobe_every = config.reprobe_every;
-  snr.unfreeze_rise = config.unfreeze_rise;
   return ResolveReadings(snr, shape);
 }
 
@@ -188,7 +166,7 @@ std::vector<Constant> ConstantsOfRule() {
   };
 }
 
-// What AutoConfig and SnrConfig have in common.
+// `Config` is AutoConfig or SnrConfig.
 template <typename Config>
 std::vector<Constant> ConstantsOfReadings() {
   return {
@@ -285,20 +263,25 @@ std::vector<Constant> ConstantsOfSchedule() {
                      "Each {\"fraction\": part of the steps, \"frozen_prefix\": modules} holds from its step on")};
 }
 
-enum By { kClock, kPlasticity, kGradients };  // what decides
+enum By { kClock, kPlasticity, kGradients };  // names what decides
 
-template <typename Config, typename Made, auto Resolver>
-PolicyKind Kind(const char* name, By by, std::vector<Constant> constants, const char* sentence) {
+// These functions say whether a policy acts on the mere passing of steps.
+bool Always(const PolicyConfig&) { return true; }
+bool Never(const PolicyConfig&) { return false; }
+bool AtUnfreezeSteps(const PolicyConfig& config) { return !RuleOf(config)->unfreeze_steps.empty(); }
+
+template <typename Config, auto Resolver>
+PolicyKind Kind(const char* name, By by, bool (*acts_at_steps)(const PolicyConfig&), std::vector<Constant> constants,
+                const char* sentence) {
   return {name,
           sentence,
           by == kClock,
           by == kPlasticity,
+          acts_at_steps,
           Config(),
           std::move(constants),
           [](const PolicyConfig& config, const JobShape& shape) { return Resolver(std::get<Config>(config), shape); },
-          [](const PolicyConfig& config, const JobShape& shape) -> std::unique_ptr<Policy> {
-            return std::make_unique<Made>(std::get<Config>(config), shape);
-          }};
+          [](const PolicyConfig& config, const JobShape& shape) { return NewPolicy(std::get<Config>(config), shape); }};
 }
 
 absl::Status CheckShape(const JobShape& shape) {
@@ -320,23 +303,25 @@ absl::Status CheckShape(const JobShape& shape) {
 
 const std::vector<PolicyKind>& PolicyKinds() {
   static const auto* kinds = new std::vector<PolicyKind>{
-      Kind<PlasticityConfig, PlasticityPolicy, ResolveRule<PlasticityConfig>>(
-          "plasticity", kPlasticity, ConstantsOfRule<PlasticityConfig>(), "plasticity that has become stationary"),
-      Kind<ActnormConfig, PlasticityPolicy, ResolveRule<ActnormConfig>>(
-          "actnorm", kPlasticity, ConstantsOfRule<ActnormConfig>(), "the rule of `plasticity` on another metric"),
-      Kind<AutoConfig, AutoPolicy, ResolveAuto>(
-          "auto", kClock, ConstantsOfAuto(),
+      Kind<PlasticityConfig, ResolveRule<PlasticityConfig>>("plasticity", kPlasticity, AtUnfreezeSteps,
+                                                            ConstantsOfRule<PlasticityConfig>(),
+                                                            "plasticity that has become stationary"),
+      Kind<ActnormConfig, ResolveRule<ActnormConfig>>("actnorm", kPlasticity, AtUnfreezeSteps,
+                                                      ConstantsOfRule<ActnormConfig>(),
+                                                      "the rule of `plasticity` on another metric"),
+      Kind<AutoConfig, ResolveAuto>(
+          "auto", kClock, Always, ConstantsOfAuto(),
           "what is left of the steps and of the learning rate, with clear gradients as a veto"),
-      Kind<StagedConfig, StagedPolicy, ResolveStaged>("staged", kClock, ConstantsOfStaged(), "a plain clock"),
-      Kind<FinetuneConfig, FinetunePolicy, ResolveFinetune>("finetune", kClock, ConstantsOfFinetune(),
-                                                            "a time budget, from the beginning"),
-      Kind<GradnormConfig, GradnormPolicy, ResolveGradnorm>("gradnorm", kGradients, ConstantsOfGradnorm(),
-                                                            "gradient norms that change least"),
-      Kind<ScheduleConfig, SchedulePolicy, ResolveSchedule>("schedule", kClock, ConstantsOfSchedule(),
-                                                            "given prefixes at given fractions of the steps"),
-      Kind<NoneConfig, NonePolicy, ResolveNone>("none", kClock, {}, "nothing: it never freezes"),
-      Kind<SnrConfig, SnrPolicy, ResolveReadings<SnrConfig>>("snr", kGradients, ConstantsOfSnr(),
-                                                             "gradients that surely are noise"),
+      Kind<StagedConfig, ResolveStaged>("staged", kClock, Always, ConstantsOfStaged(), "a plain clock"),
+      Kind<FinetuneConfig, ResolveFinetune>("finetune", kClock, Never, ConstantsOfFinetune(),
+                                            "a time budget, from the beginning"),
+      Kind<GradnormConfig, ResolveGradnorm>("gradnorm", kGradients, Never, ConstantsOfGradnorm(),
+                                            "gradient norms that change least"),
+      Kind<ScheduleConfig, ResolveSchedule>("schedule", kClock, Always, ConstantsOfSchedule(),
+                                            "given prefixes at given fractions of the steps"),
+      Kind<NoneConfig, ResolveNone>("none", kClock, Never, {}, "nothing: it never freezes"),
+      Kind<SnrConfig, ResolveReadings<SnrConfig>>("snr", kGradients, Always, ConstantsOfSnr(),
+                                                  "gradients that surely are noise"),
   };
   return *kinds;
 }
@@ -364,11 +349,9 @@ absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(const PolicyConfig& config, c
   EGERIA_ASSIGN_OR_RETURN(const PolicyConfig resolved, Resolve(config, shape));
   const PolicyKind& kind = KindOf(resolved);
   std::unique_ptr<Policy> policy = kind.make(resolved, shape);
-  if (shape.budget > 0) policy = std::make_unique<BudgetedPolicy>(std::move(policy), shape);
+  if (shape.budget > 0) policy = HeldToBudget(std::move(policy), shape);
   // A clock measures little: some readings before each check, and before its start a hundred at most.
-  if (!kind.follows_a_clock && shape.total_steps > 0) {
-    policy = std::make_unique<PayingPolicy>(std::move(policy), shape);
-  }
+  if (!kind.follows_a_clock && shape.total_steps > 0) policy = SwitchedOffUnlessItPays(std::move(policy), shape);
   return policy;
 }
 

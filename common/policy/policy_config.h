@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "common/policy/policy.h"
 
-// The constants of each policy, at their defaults. What each is, and its range, is in the table of policy_config.cc.
-// One that is 0 here although 0 is outside its range is worked out from the job by Resolve().
+// These structs hold the constants of each policy, at their defaults. The table in policy_config.cc says what each is,
+// and its range. One that is 0 here although 0 is outside its range is worked out from the job by Resolve().
 namespace egeria::policy {
 
 struct PlasticityConfig {
@@ -27,15 +27,13 @@ struct PlasticityConfig {
   std::vector<int64_t> unfreeze_steps;
 };
 
-// The rule of `plasticity` on another metric of the activations, plasticity::ActivationMetric::kActivationNorm.
+// This is the rule of `plasticity` on another metric of the activations, plasticity::ActivationMetric::kActivationNorm.
 struct ActnormConfig : PlasticityConfig {};
 
-struct AutoConfig {
-  double start = 0.82;
-  double lr_area_left = 0.01;
-  double early_share = 0.25;
+// This struct holds the constants that `auto` and `snr` have in common: how often to check, and which gradients are
+// noise.
+struct ReadingsConfig {
   double every = 0.025;
-  int max_modules = 512;
   double threshold = 0.05;
   double late_threshold = 0.03;
   int interval_steps = 0;
@@ -45,17 +43,16 @@ struct AutoConfig {
   double unfreeze_rise = 1.1;
 };
 
-struct SnrConfig {
+struct AutoConfig : ReadingsConfig {
+  double start = 0.82;
+  double lr_area_left = 0.01;
+  double early_share = 0.25;
+  int max_modules = 512;
+};
+
+struct SnrConfig : ReadingsConfig {
   double start = 0.4;
-  double every = 0.025;
   int max_modules = 2;
-  double threshold = 0.05;
-  double late_threshold = 0.03;
-  int interval_steps = 0;
-  int readings = 100;
-  int min_readings = 16;
-  double reprobe_every = 0.05;
-  double unfreeze_rise = 1.1;
 };
 
 struct StagedConfig {
@@ -96,21 +93,32 @@ struct NoneConfig {};
 using PolicyConfig = std::variant<PlasticityConfig, ActnormConfig, AutoConfig, StagedConfig, FinetuneConfig,
                                   GradnormConfig, ScheduleConfig, NoneConfig, SnrConfig>;
 
-// The policy's name in egeria.v1.PolicyConfig, and the names of all policies.
+// Return the policy's name in egeria.v1.PolicyConfig, and the names of all policies.
 const char* PolicyName(const PolicyConfig& config);
 std::vector<std::string> PolicyNames();
 
-// The constants of the paper's rule where the policy is that rule, on whichever metric; null elsewhere.
+// Returns the constants of the paper's rule where the policy is that rule, on whichever metric; null elsewhere.
 const PlasticityConfig* RuleOf(const PolicyConfig& config);
 
-// The config with every default filled in, its constants checked against their ranges and the job. Where the total of
-// steps is unknown, `auto` becomes `snr`, with the constants that both have.
+// Returns the config with every default filled in, its constants checked against their ranges and the job. Where the
+// total of steps is unknown, `auto` becomes `snr`, with the constants that both have.
 // Errors: INVALID_ARGUMENT [BAD_POLICY] naming the constant and its range.
 absl::StatusOr<PolicyConfig> Resolve(const PolicyConfig& config, const JobShape& shape);
 
-// The policy that `config` describes: held to the budget where the shape has one, and, where it decides by what it
-// measures and the total is known, switched off when it does not pay. Same errors as Resolve().
+// Returns the policy that `config` describes: held to the budget where the shape has one, and, where it decides by what
+// it measures and the total is known, switched off when it does not pay. It has the same errors as Resolve().
 absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(const PolicyConfig& config, const JobShape& shape);
+
+// Each makes a policy of a resolved config, for a shape that Resolve() takes. It is in the policy's own source.
+std::unique_ptr<Policy> NewPolicy(const PlasticityConfig& config, const JobShape& shape);
+std::unique_ptr<Policy> NewPolicy(const ActnormConfig& config, const JobShape& shape);
+std::unique_ptr<Policy> NewPolicy(const AutoConfig& config, const JobShape& shape);
+std::unique_ptr<Policy> NewPolicy(const StagedConfig& config, const JobShape& shape);
+std::unique_ptr<Policy> NewPolicy(const FinetuneConfig& config, const JobShape& shape);
+std::unique_ptr<Policy> NewPolicy(const GradnormConfig& config, const JobShape& shape);
+std::unique_ptr<Policy> NewPolicy(const ScheduleConfig& config, const JobShape& shape);
+std::unique_ptr<Policy> NewPolicy(const NoneConfig& config, const JobShape& shape);
+std::unique_ptr<Policy> NewPolicy(const SnrConfig& config, const JobShape& shape);
 
 }  // namespace egeria::policy
 

@@ -1,43 +1,64 @@
-#include "common/policy/schedule_policy.h"
-
-#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
 
 #include "absl/strings/str_format.h"
-#include "common/base/status.h"
+#include "common/policy/policy_config.h"
+#include "common/policy/prefix_policy.h"
 #include "common/policy/training_fractions.h"
 
 namespace egeria::policy {
+namespace {
 
-SchedulePolicy::SchedulePolicy(const ScheduleConfig& config, const JobShape& shape)
-    : modules_(shape.modules), total_steps_(shape.total_steps) {
-  for (const ScheduleConfig::Entry& entry : config.entries) {
-    starts_.push_back({StepAtFraction(entry.fraction, total_steps_), entry.fraction, entry.frozen_prefix});
+// This policy freezes given prefixes at given fractions of the training: the first observation at or after step
+// ceil(fraction * total steps) sets the entry's prefix, or the last one's where several have come due. It needs no
+// plasticity. Thread-compatible.
+class SchedulePolicy : public PrefixPolicy {
+ public:
+  SchedulePolicy(const ScheduleConfig& config, const JobShape& shape)
+      : PrefixPolicy(shape.modules), entries_(config.entries), total_steps_(shape.total_steps) {}
+
+  std::optional<Decision> Observe(const Observation& observation) override {
+    PassTo(observation.step);
+    const ScheduleConfig::Entry* due = nullptr;
+    while (next_ < entries_.size() && StepOf(entries_[next_]) <= step()) due = &entries_[next_++];
+    if (due == nullptr || due->frozen_prefix == frozen_prefix()) return std::nullopt;
+    return Decide(due->frozen_prefix,
+                  absl::StrFormat("the schedule freezes %d of %d modules from %g %% of %d steps on", due->frozen_prefix,
+                                  modules(), 100 * due->fraction, total_steps_));
   }
+
+  void Adopt(int64_t to_step, int frozen_prefix) override {
+    if (to_step < step()) next_ = 0;  // training goes on from an older checkpoint
+    PrefixPolicy::Adopt(to_step, frozen_prefix);
+    while (next_ < entries_.size() && StepOf(entries_[next_]) < step()) ++next_;
+  }
+
+ private:
+  int64_t StepOf(const ScheduleConfig::Entry& entry) const { return StepAtFraction(entry.fraction, total_steps_); }
+
+  const std::vector<ScheduleConfig::Entry> entries_;
+  const int64_t total_steps_;
+  size_t next_ = 0;  // entry that has not come due yet
+};
+
+// This policy decides nothing. Thread-compatible.
+class NonePolicy : public PrefixPolicy {
+ public:
+  explicit NonePolicy(const JobShape& shape) : PrefixPolicy(shape.modules) {}
+
+  std::optional<Decision> Observe(const Observation&) override { return std::nullopt; }
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> NewPolicy(const ScheduleConfig& config, const JobShape& shape) {
+  return std::make_unique<SchedulePolicy>(config, shape);
 }
 
-std::optional<Decision> SchedulePolicy::Observe(const Observation& observation) {
-  step_ = std::max(step_, observation.step);
-  const Start* due = nullptr;
-  while (next_ < starts_.size() && starts_[next_].step <= step_) due = &starts_[next_++];
-  if (due == nullptr || due->frozen_prefix == frozen_prefix_) return std::nullopt;
-  Decision decision;
-  decision.step = step_;
-  decision.action = due->frozen_prefix > frozen_prefix_ ? Action::kFreeze : Action::kUnfreeze;
-  decision.frozen_prefix = frozen_prefix_ = due->frozen_prefix;
-  decision.reason = absl::StrFormat("the schedule freezes %d of %d modules from %g %% of %d steps on",
-                                    due->frozen_prefix, modules_, 100 * due->fraction, total_steps_);
-  return decision;
+std::unique_ptr<Policy> NewPolicy(const NoneConfig&, const JobShape& shape) {
+  return std::make_unique<NonePolicy>(shape);
 }
-
-void SchedulePolicy::Adopt(int64_t step, int frozen_prefix) {
-  EGERIA_CHECK(frozen_prefix >= 0 && frozen_prefix < modules_);
-  if (step < step_) next_ = 0;  // resumed from an older checkpoint
-  step_ = step;
-  while (next_ < starts_.size() && starts_[next_].step < step_) ++next_;
-  frozen_prefix_ = frozen_prefix;
-}
-
-PolicyStatus SchedulePolicy::status() const { return EmptyStatus(modules_); }
-PolicyStatus NonePolicy::status() const { return EmptyStatus(modules_); }
 
 }  // namespace egeria::policy

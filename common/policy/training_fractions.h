@@ -15,7 +15,7 @@ namespace egeria::policy {
 // 7.
 int64_t StepAtFraction(double fraction, int64_t total_steps);
 
-// Returns that part of so many steps in whole ones, at least one, for periods.
+// Returns a part of so many steps in whole ones, at least one, for periods.
 int64_t StepsOfPart(double part, double steps);
 
 // Says whether learning rates have an area under them: two or more, finite, none negative and not all 0.
@@ -46,9 +46,8 @@ double ShareOfPrefix(int prefix, const std::vector<double>& shares);
 std::optional<double> RealisedSaving(const Account& account, const std::vector<double>& shares);
 
 // Returns the steps between two gradient readings of a policy that looks at them every `period` steps: a fiftieth, at
-// least 2,
-// since a reading takes some percent of a step. Where there is one rank it costs about another backward pass, so at
-// least 20.
+// least 2, since a reading takes some percent of a step. Where there is one rank it costs about another backward pass,
+// so at least 20.
 int GradientInterval(int64_t period, const JobShape& shape);
 
 // Returns how many steps before a look at them gradients are to be told of: as many as `readings` take, but no more

@@ -26,7 +26,11 @@ class WrappedPolicy : public Policy {
   bool wants_account() const override { return inner_->wants_account(); }
   std::optional<int64_t> awaited_step() const override { return inner_->awaited_step(); }
   std::string blocked() const override { return inner_->blocked(); }
-  PolicyStatus status() const override { return inner_->status(); }
+  PolicyStatus status() const override {
+    PolicyStatus status = inner_->status();
+    status.blocked = blocked();
+    return status;
+  }
 
  protected:
   Policy& inner() { return *inner_; }
@@ -35,6 +39,14 @@ class WrappedPolicy : public Policy {
  private:
   const std::unique_ptr<Policy> inner_;
 };
+
+// Returns a policy that freezes no more than the shape's budget asks for. Requires a budget over 0 and known total
+// steps.
+std::unique_ptr<Policy> HeldToBudget(std::unique_ptr<Policy> inner, const JobShape& shape);
+
+// Returns a policy that is switched off when it can no longer earn back what its measurements have cost. Requires known
+// total steps.
+std::unique_ptr<Policy> SwitchedOffUnlessItPays(std::unique_ptr<Policy> inner, const JobShape& shape);
 
 }  // namespace egeria::policy
 

@@ -11,11 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
-#include "common/policy/policy_config.h"
-#include "common/policy/policy_proto.h"
-#include "common/policy/replay.h"
 #include "controller/cli/admin_client.h"
 #include "controller/job/job_phase.h"
+#include "controller/job/policy_inputs.h"
+#include "controller/replay/replay.h"
 #include "google/protobuf/util/json_util.h"
 #include "nlohmann/json.hpp"
 
@@ -104,13 +103,13 @@ absl::Status Export(const Flags& flags, AdminClient& client, Streams streams) {
     if (record.has_header()) {
       streams.err << "egeria export: job " << job << ", " << record.header().modules_size() << " modules, policy "
                   << record.header().policy().ShortDebugString() << "\n";
-      if (!flags.decisions) streams.out << policy::FormatJob(policy::ShapeOf(record.header())) << "\n";
+      if (!flags.decisions) streams.out << controller::FormatJob(controller::ShapeOf(record.header())) << "\n";
     } else if (record.has_decision() && flags.decisions) {
       if (absl::Status status = WriteJson(record.decision(), streams.out); !status.ok()) written = status;
     } else if (record.has_decision() && record.decision().origin() != v1::DECISION_ORIGIN_POLICY) {
-      streams.out << policy::FormatAdoption(record.decision().step(), record.decision().frozen_prefix()) << "\n";
+      streams.out << controller::FormatAdoption(record.decision().step(), record.decision().frozen_prefix()) << "\n";
     } else if (record.has_observation() && !flags.decisions) {
-      streams.out << policy::FormatObservation(policy::FromProto(record.observation())) << "\n";
+      streams.out << controller::FormatObservation(controller::ObservationFromProto(record.observation())) << "\n";
     }
   });
   return read.ok() ? written : read;

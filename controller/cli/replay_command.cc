@@ -17,7 +17,7 @@
 #include "common/policy/constants.h"
 #include "common/policy/policy_config.h"
 #include "common/policy/policy_proto.h"
-#include "common/policy/replay.h"
+#include "controller/replay/replay.h"
 #include "google/protobuf/util/json_util.h"
 
 namespace egeria::cli {
@@ -74,7 +74,7 @@ absl::StatusOr<policy::PolicyConfig> ConfigOf(const Flags& flags) {
 }
 
 struct Recording {
-  std::vector<policy::Recorded> lines;
+  std::vector<controller::Recorded> lines;
   int array_length = 0;
   bool has_loss = false;
   std::optional<policy::JobShape> job;
@@ -82,10 +82,10 @@ struct Recording {
 
 absl::StatusOr<Recording> Read(std::istream& in, std::ostream& err) {
   Recording recording;
-  policy::RecordingParser parser;
+  controller::RecordingParser parser;
   std::string line;
   while (std::getline(in, line)) {
-    EGERIA_ASSIGN_OR_RETURN(std::optional<policy::Recorded> recorded, parser.ParseLine(line));
+    EGERIA_ASSIGN_OR_RETURN(std::optional<controller::Recorded> recorded, parser.ParseLine(line));
     if (!recorded) continue;
     recording.has_loss = recording.has_loss || recorded->observation.loss.has_value();
     recording.lines.push_back(*std::move(recorded));
@@ -123,8 +123,8 @@ absl::Status Replay(Flags flags, Streams streams) {
   if (!recording.job) flags.shape.losses_reported = recording.has_loss;
   EGERIA_ASSIGN_OR_RETURN(const std::unique_ptr<policy::Policy> policy, policy::MakePolicy(config, flags.shape));
   EGERIA_ASSIGN_OR_RETURN(const std::vector<policy::Decision> decisions,
-                          policy::Replay(recording.lines, flags.shape.modules, *policy));
-  for (const policy::Decision& decision : decisions) streams.out << policy::FormatDecision(decision) << "\n";
+                          controller::Replay(recording.lines, flags.shape.modules, *policy));
+  for (const policy::Decision& decision : decisions) streams.out << controller::FormatDecision(decision) << "\n";
   if (decisions.empty() && policy->status().bootstrapping) {
     streams.err << "egeria replay: no decisions, since the bootstrapping stage did not end: "
                 << (recording.has_loss ? "the loss never settled" : "without a loss it lasts 6 n steps")
@@ -133,13 +133,25 @@ absl::Status Replay(Flags flags, Streams streams) {
   return absl::OkStatus();
 }
 
+std::string PolicyHelp() {
+  std::string text = "Policies and their constants, for --options:\n";
+  for (const policy::PolicyKind& kind : policy::PolicyKinds()) {
+    absl::StrAppend(&text, "  ", kind.name, ": ", kind.sentence, "\n");
+    for (const policy::Constant& constant : kind.constants) {
+      const std::string unit = constant.unit[0] == '\0' ? "" : absl::StrCat(", ", constant.unit);
+      absl::StrAppend(&text, "    ", constant.name, unit, ": ", constant.sentence, " (", constant.DefaultText(), ")\n");
+    }
+  }
+  return text;
+}
+
 }  // namespace
 
 void AddReplayCommand(CLI::App& app, const Select& select) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand(
       "replay", "Feed recorded readings to a policy and print its decisions, one JSON object a line.");
-  command->footer(policy::PolicyHelp);
+  command->footer(PolicyHelp);
   policy::PlasticityConfig& plasticity = flags->plasticity;
   const auto sentence = [](const char* constant) -> std::string {
     return policy::FindConstant(policy::KindOf(policy::PlasticityConfig()), constant)->sentence;

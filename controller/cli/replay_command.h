@@ -5,7 +5,7 @@
 
 namespace egeria::cli {
 
-// `egeria replay FILE`: feeds a recording (see common/policy/replay.h) to a policy and prints what it
+// `egeria replay FILE`: feeds a recording (see controller/replay/replay.h) to a policy and prints what it
 // would have decided, one JSON object a decision. Remarks go to the error stream.
 void AddReplayCommand(CLI::App& app, const Select& select);
 

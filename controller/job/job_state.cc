@@ -10,6 +10,7 @@
 #include "common/base/status.h"
 #include "common/policy/policy_proto.h"
 #include "controller/job/gradient_requests.h"
+#include "controller/job/policy_inputs.h"
 #include "controller/job/proto_time.h"
 #include "controller/job/registration.h"
 
@@ -92,7 +93,7 @@ absl::Status JobState::CheckRegistered(const storage::v1::JobRegistered& fact, P
   if (request.generation() < 0 || request.step() < 0 || request.applied_plan() < 0) {
     return Impossible("registered with a negative generation, step or plan");
   }
-  return Make(request.policy(), policy::ShapeOf(request), policy);
+  return Make(request.policy(), ShapeOf(request), policy);
 }
 
 absl::Status JobState::CheckGeneration(const storage::v1::GenerationStarted& fact, PolicyPtr* policy) const {
@@ -106,7 +107,7 @@ absl::Status JobState::CheckGeneration(const storage::v1::GenerationStarted& fac
     return Impossible("a generation with frozen prefix ", fact.frozen_prefix());
   }
   const v1::RegisterJobRequest job = RegistrationFrom(fact);
-  policy::JobShape shape = policy::ShapeOf(job);
+  policy::JobShape shape = ShapeOf(job);
   shape.losses_reported = LossesReportedFrom(fact);
   return Make(job.policy(), shape, policy);
 }
@@ -227,7 +228,7 @@ void JobState::ApplyGeneration(const storage::v1::GenerationStarted& fact, Polic
 }
 
 void JobState::ApplyObserved(const v1::Observation& fact) {
-  Observed observed{policy::FromProto(fact), !paused_};
+  Observed observed{ObservationFromProto(fact), !paused_};
   RecordObservation(observed);
   if (!observed.seen) return;
   if (auto decision = policy_->Observe(observed.observation)) {
@@ -361,7 +362,7 @@ void JobState::VisitHistory(const std::function<void(const v1::ExportRecord&)>& 
   auto visit_observations_before = [&](size_t end) {
     for (; next < end; ++next) {
       if (!observations_[next].seen) continue;
-      *record.mutable_observation() = policy::ToProto(observations_[next].observation);
+      *record.mutable_observation() = ObservationToProto(observations_[next].observation);
       visit(record);
     }
   };
@@ -398,7 +399,7 @@ std::string JobState::DebugString() const {
   }
   for (const Observed& observed : observations_) {
     absl::StrAppend(&text, observed.seen ? "seen " : "unseen ",
-                    policy::ToProto(observed.observation).ShortDebugString(), "\n");
+                    ObservationToProto(observed.observation).ShortDebugString(), "\n");
   }
   for (size_t i = 0; i < decisions_.size(); ++i) {
     absl::StrAppend(&text, "after ", decision_after_[i], ": ", decisions_[i].DebugString());

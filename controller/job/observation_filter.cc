@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <variant>
 
 #include "common/base/status.h"
+#include "common/policy/constants.h"
 #include "controller/job/registration.h"
 
 namespace egeria::controller {
@@ -14,16 +14,6 @@ constexpr double kLearningRateChange = 0.01;
 constexpr int64_t kTicksPerJob = 1'000;
 constexpr int64_t kAccountsPerJob = 50;
 constexpr int64_t kTickStepsWhereTotalIsUnknown = 50;
-
-// Whether the policy acts on the mere passing of steps.
-bool ActsAtSteps(const policy::PolicyConfig& config) {
-  if (std::holds_alternative<policy::ScheduleConfig>(config) || std::holds_alternative<policy::AutoConfig>(config) ||
-      std::holds_alternative<policy::SnrConfig>(config) || std::holds_alternative<policy::StagedConfig>(config)) {
-    return true;
-  }
-  const policy::PlasticityConfig* rule = policy::RuleOf(config);
-  return rule != nullptr && !rule->unfreeze_steps.empty();
-}
 
 int64_t TickSteps(const JobState& state) {
   const int64_t total = state.registration().total_steps();
@@ -125,8 +115,9 @@ std::vector<v1::Observation> ObservationFilter::Take(const v1::Heartbeat& heartb
     if (!state.paused() && LearningRateIsNews(*rate, state)) observation_of_now().set_learning_rate(*rate);
     learning_rate_ = rate;
   }
-  const bool tells_still = heartbeat.has_zero_lr_prefix() && heartbeat.zero_lr_prefix() != state.last_zero_lr_prefix();
-  if (!state.paused() && tells_still) {
+  const bool tells_zero_lr_prefix =
+      heartbeat.has_zero_lr_prefix() && heartbeat.zero_lr_prefix() != state.last_zero_lr_prefix();
+  if (!state.paused() && tells_zero_lr_prefix) {
     observation_of_now().set_zero_lr_prefix(heartbeat.zero_lr_prefix());
   }
   const int64_t account_steps = std::max<int64_t>(1, state.registration().total_steps() / kAccountsPerJob);
@@ -138,7 +129,8 @@ std::vector<v1::Observation> ObservationFilter::Take(const v1::Heartbeat& heartb
     last_account_step_ = now;
     last_account_prefix_ = heartbeat.account().frozen_prefix();
   }
-  if (taken.empty() && ActsAtSteps(state.policy_config()) && now - floor >= TickSteps(state)) {
+  const policy::PolicyConfig& config = state.policy_config();
+  if (taken.empty() && policy::KindOf(config).acts_at_steps(config) && now - floor >= TickSteps(state)) {
     observation_of_now();
   }
   // A paused policy would not see the step, and would still await it.

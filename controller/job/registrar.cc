@@ -14,6 +14,7 @@
 #include "common/policy/planned_saving.h"
 #include "common/policy/policy_proto.h"
 #include "controller/job/directives.h"
+#include "controller/job/policy_inputs.h"
 #include "controller/job/registration.h"
 #include "google/protobuf/util/time_util.h"
 
@@ -30,7 +31,7 @@ constexpr double kMaxPartOfBudget = 0.95;
 absl::StatusOr<v1::RegisterJobRequest> Resolve(v1::RegisterJobRequest request, const RegistrationLimits& limits) {
   EGERIA_RETURN_IF_ERROR(ValidateRegistration(request, limits));
   EGERIA_ASSIGN_OR_RETURN(const policy::PolicyConfig policy,
-                          policy::Resolve(policy::FromProto(request.policy()), policy::ShapeOf(request)));
+                          policy::Resolve(policy::FromProto(request.policy()), ShapeOf(request)));
   *request.mutable_policy() = policy::ToProto(policy);
   if (request.mode() == v1::MODE_UNSPECIFIED) request.set_mode(v1::MODE_ACT);
   for (v1::LayerModule& module : *request.mutable_modules()) module.clear_graph();
@@ -48,7 +49,7 @@ absl::StatusOr<graph::ModuleGraph> GraphOf(const v1::LayerModule& module) {
 void WarnIfBudgetIsOutOfReach(const v1::RegisterJobRequest& registration) {
   if (registration.budget() <= 0) return;
   const absl::StatusOr<double> saving =
-      policy::PlannedSaving(policy::FromProto(registration.policy()), policy::ShapeOf(registration));
+      policy::PlannedSaving(policy::FromProto(registration.policy()), ShapeOf(registration));
   // A policy that waits for what it measures plans to save nothing, and may yet save enough.
   if (!saving.ok() || *saving <= 0 || *saving > kMaxPartOfBudget * registration.budget()) return;
   LogWarning("job ", registration.job_id(), ": a budget of ",

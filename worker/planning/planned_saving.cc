@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/status.h"
+#include "common/policy/constants.h"
 #include "common/policy/planned_saving.h"
 #include "common/policy/policy_proto.h"
 #include "common/policy/training_fractions.h"
@@ -23,7 +24,7 @@ absl::StatusOr<double> PlannedSaving(const std::string& policy_json, int64_t tot
   shape.planned_learning_rates = learning_rates;
   shape.embedding_prefix = embedding_prefix;
   EGERIA_ASSIGN_OR_RETURN(const double saving, policy::PlannedSaving(config, shape));
-  if (saving <= 0 && !policy::FollowsAClock(config)) {
+  if (saving <= 0 && !policy::KindOf(config).follows_a_clock) {
     return NamedError(absl::StatusCode::kInvalidArgument, "NO_PLAN", "the policy '", policy::PolicyName(config),
                       "' decides by what it measures, so that what it will save is not known: give the saving that you "
                       "expect, or take a policy that follows a clock (auto, staged)");

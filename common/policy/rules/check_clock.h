@@ -7,7 +7,8 @@
 
 namespace egeria::policy {
 
-// When a policy checks whether more may freeze: first at `start` of the steps, then every `every` of them.
+// A check clock says when a policy checks whether more may freeze: first at `start` of the steps, then every `every` of
+// them.
 //
 // Where the total is unknown the clock starts at the step s at which the learning rate has fallen to a hundredth of its
 // peak, and one period is every / start of s, as if s were where `start` is. While the rate lies higher again, no check
@@ -20,14 +21,14 @@ class CheckClock {
   // Takes in the rate in force, which counts only where the total is unknown.
   void ObserveRate(int64_t step, double rate);
 
-  // The step of the next check; empty while it is unknown.
+  // Returns the step of the next check; empty while it is unknown.
   std::optional<int64_t> next() const { return Waiting() ? std::nullopt : next_; }
   bool IsDue(int64_t step) const { return !Waiting() && step >= *next_; }
-  // The step of the first check, and the steps between two; empty while unknown.
+  // Return the step of the first check, and the steps between two; empty while unknown.
   std::optional<int64_t> start() const { return start_; }
   std::optional<int64_t> period() const { return start_ ? std::optional<int64_t>(period_) : std::nullopt; }
 
-  // Why nothing may freeze at `step`, as far as the clock knows; empty where its time has come.
+  // Says why nothing may freeze at `step`, as far as the clock knows; empty where its time has come.
   std::optional<std::string> TooEarly(int64_t step) const;
 
   // The check that was due is over: the next one comes at the next point of the grid.

@@ -11,9 +11,9 @@
 namespace egeria::policy {
 namespace {
 
-// c was .38 to .5 where parts of transformers were frozen early (docs/adr/0017).
+// This is c, which was .38 to .5 where parts of transformers were frozen early (docs/adr/0017).
 constexpr double kNotLearnedByOthers = 0.4;
-// f of lookup tables was .01 to .05 in three language models.
+// This is f of lookup tables, which was .01 to .05 in three language models.
 constexpr double kShareOfTables = 0.05;
 // A switch takes some steps' time, and each depth is a compilation of its own: less than this share of the time is not
 // worth it.
@@ -21,15 +21,15 @@ constexpr double kMinTime = 0.1;
 constexpr int kMinReadings = 20;
 constexpr int kMaxReadings = 30;
 constexpr int kMinProbeReadings = 8;
-// The largest fall from one point of the plan to the next, of the peak, that is no sudden drop; more where there are
-// few points.
+// A fall from one point of the plan to the next is no sudden drop up to this part of the peak; more where there are few
+// points.
 constexpr double kSuddenDrop = 0.1;
 // No part of a training is known to make next to nothing of its progress before this part of the steps, nor where the
 // rates to come are hardly lower than those before.
 constexpr double kEarliest = 0.4;
 constexpr double kMaxMeanRateToCome = 0.75;
 
-// The values scaled so that they add up to 1; empty where they are not one for each module.
+// Returns the values scaled so that they add up to 1; empty where they are not one for each module.
 std::vector<double> Normalised(std::vector<double> values, int modules) {
   const double sum = std::accumulate(values.begin(), values.end(), 0.0);
   if (values.size() != static_cast<size_t>(modules) || !(sum > 0)) return {};

@@ -8,12 +8,11 @@
 #include "common/policy/policy.h"
 #include "common/policy/policy_config.h"
 #include "common/policy/rules/progress_shares.h"
-#include "common/policy/rules/proposal.h"
 
 namespace egeria::policy {
 
-// Freezes, before a clock would, front modules that take a good part of a step's time and make next to nothing of the
-// training's progress, such as the embedding of a language model that is fine-tuned.
+// This rule freezes, before a clock would, front modules that take a good part of a step's time and make next to
+// nothing of the training's progress, such as the embedding of a language model that is fine-tuned.
 //
 // With f the upper end of a prefix's share of the progress (ProgressShares), s its share of a step's time and `left`
 // the part of the area under the learning rates that is to come, freezing the prefix gives up
@@ -38,10 +37,10 @@ class EarlyPrefix {
   // sudden drop.
   EarlyPrefix(double max_share, double lr_area_left, const JobShape& shape);
 
-  // Whether something may freeze early at `step`, where the rates to come are on average `mean_rate_to_come` times
+  // Says whether something may freeze early at `step`, where the rates to come are on average `mean_rate_to_come` times
   // those of the whole training.
   bool IsTime(int64_t step, double mean_rate_to_come) const;
-  // The first step at which it may be time.
+  // Returns the first step at which it may be time.
   int64_t first_step() const { return first_step_; }
 
   // The learning rate has changed: readings of before say nothing of now. After a fall at once nothing is found.
@@ -54,10 +53,10 @@ class EarlyPrefix {
   // Takes in a reading of all modules, by a probe that began at step `began`.
   void AddToProbe(const GradientReading& reading, int64_t began);
 
-  // The deepest prefix over `frozen` and up to `max` that may freeze, by readings of the modules from `frozen` on.
-  // Where readings have come once, it waits for new ones after each change.
+  // Returns the deepest prefix over `frozen` and up to `max` that may freeze, by readings of the modules from `frozen`
+  // on. Where readings have come once, it waits for new ones after each change.
   std::optional<Found> Look(int frozen, int max, double left) const;
-  // Whether modules 0..frozen-1, whoever froze them, may stay by the readings of the probe.
+  // Says whether modules 0..frozen-1, whoever froze them, may stay by the readings of the probe.
   std::optional<Found> Justified(int frozen, double left) const;
 
   // The freeze of what was found has come true.
@@ -65,9 +64,9 @@ class EarlyPrefix {
   // Modules 0..prefix-1 are frozen from now on.
   void OnPrefix(int prefix);
 
-  // What early freezes have given up, of all progress.
+  // Returns the part of all progress that early freezes have given up.
   double given_up() const { return given_up_; }
-  // How many modules are frozen by this rule; they need not be noise.
+  // Returns how many modules are frozen by this rule; they need not be noise.
   int prefix() const { return prefix_; }
 
  private:

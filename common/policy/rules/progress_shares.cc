@@ -11,13 +11,13 @@
 namespace egeria::policy {
 namespace {
 
-constexpr double kLargest = 1e100;
+constexpr double kMaxProgress = 1e100;
 
 // Returns p of each module that the reading tells of; empty where it tells nothing.
 std::vector<double> ProgressOf(const GradientReading& reading) {
   const std::vector<double>& progress = reading.progress;
   const bool usable = reading.parts >= 2 && std::all_of(progress.begin(), progress.end(), [](double p) {
-                        return std::abs(p) <= kLargest;  // NaN is not
+                        return std::abs(p) <= kMaxProgress;  // NaN is not
                       });
   return usable ? progress : std::vector<double>{};
 }

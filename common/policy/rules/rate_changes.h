@@ -18,8 +18,8 @@ namespace egeria::policy {
 // Thread-compatible.
 class RateChanges {
  public:
-  // Takes in the rate in force at a step, at least 0; steps do not decrease but for Forget(). True if it has changed
-  // so; never the first time.
+  // Takes in the rate in force at a step, at least 0; steps do not decrease but for Forget(). Returns whether it has
+  // changed so; it never has the first time.
   bool Observe(int64_t step, double rate);
 
   // Training goes on from an older step.
@@ -37,7 +37,7 @@ class RateChanges {
 
   bool FellAtOnce(int64_t step, double rate) const;
 
-  std::deque<Rate> rates_;  // of the last tenth of all steps, and the one before; each differs from the next
+  std::deque<Rate> rates_;  // those in the last tenth of all steps, and the one before; each differs from the next
   double lowest_ = 0;       // since the last change
 };
 

@@ -11,15 +11,16 @@
 
 namespace egeria::policy {
 
-// Looks at the gradients of modules that are frozen. A probe takes `min_readings` fresh readings of all modules from
-// the first on, and judges by them; while their pooled estimate is over the threshold, but not clearly, it takes twice,
-// four times and so on as many, up to `max_readings`. A probe that finds a module over its threshold is repeated at
-// once, once, and a module that two judgements in a row have found is not to stay frozen: a single one finds a module
-// at the threshold by chance every twentieth time. Thread-compatible.
+// A reprobe looks at the gradients of modules that are frozen. A probe takes `min_readings` fresh readings of all
+// modules from the first on, and judges by them; while their pooled estimate is over the threshold, but not clearly, it
+// takes twice, four times and so on as many, up to `max_readings`. A probe that finds a module over its threshold is
+// repeated at once, once, and a module that two judgements in a row have found is not to stay frozen: a single one
+// finds a module at the threshold by chance every twentieth time. Thread-compatible.
 class Reprobe {
  public:
-  // Who has to show something: on kOnSignal the freeze stands until a signal is found. On kOnFreeze, where the freeze
-  // should not be there, the first judgement ends it unless all of it surely is noise, as far as readings tell.
+  // The burden says who has to show something. On kOnSignal the freeze stands until a signal is found. On kOnFreeze,
+  // where the freeze should not be there, the first judgement ends it unless all of it surely is noise, as far as
+  // readings tell.
   enum class BurdenOfProof { kOnSignal, kOnFreeze };
 
   struct Finding {
@@ -35,24 +36,25 @@ class Reprobe {
   void Begin(int64_t step);
   // Nothing is frozen, or what was measured so far says nothing of now.
   void Stop();
-  // What the probes found so far is void, but a probe that is under way goes on with fresh readings after `step`.
+  // The findings of the probes so far are void, but a probe that is under way goes on with fresh readings after `step`.
   void Restart(int64_t step);
-  // Calls SnrGate::ScaleThresholds().
+  // Does as SnrGate::ScaleThresholds().
   void ScaleThresholds(double factor) { gate_.ScaleThresholds(factor); }
 
   bool running() const { return running_; }
-  // The step at which the newest probe began, or began anew.
+  // Returns the step at which the newest probe began, or began anew.
   int64_t began() const { return began_; }
-  // The step of the newest reading of the probe that is running; where there is none, the one at which it began.
+  // Returns the step of the newest reading of the probe that is running; where there is none, the one at which it
+  // began.
   int64_t newest_step() const { return newest_step_; }
-  // Readings that the newest probe has taken, with its repetition.
+  // Returns how many readings the newest probe has taken, with its repetition.
   int readings() const { return all_readings_; }
 
   // Takes in a reading while running. Returns, once the probe has ended, what it found among modules 0..frozen-1, if
   // anything. The first `exempt` modules do not count.
   std::optional<Finding> Observe(const GradientReading& reading, int frozen, int exempt, BurdenOfProof burden);
 
-  // "0.012 (0.004..0.031)" of modules exempt..frozen-1 by the newest probe; empty where there is no estimate.
+  // Returns "0.012 (0.004..0.031)" for modules exempt..frozen-1 by the newest probe; empty where there is no estimate.
   std::string Describe(int frozen, int exempt) const { return gate_.Describe(frozen, exempt); }
 
  private:

@@ -11,14 +11,14 @@ namespace {
 
 constexpr double kNormal95 = 1.6448536269514722;
 constexpr double kBatchOfThresholds = 64;
-// Keeps weights finite where readings are exactly alike, as simulated ones may be.
+// This bound keeps weights finite where readings are exactly alike, as simulated ones may be.
 constexpr double kMinVariance = 1e-12;
-constexpr double kLargestSquare = 1e200;
-// Readings in a row of another number of parts after which that is the job's number. An epoch's last step may have
+constexpr double kMaxSquare = 1e200;
+// After so many readings in a row of another number of parts, that is the job's number. An epoch's last step may have
 // fewer micro-batches than the others.
 constexpr int kReadingsOfAnotherNumber = 3;
 
-bool IsSquare(double value) { return value >= 0 && value <= kLargestSquare; }  // false for NaN
+bool IsSquare(double value) { return value >= 0 && value <= kMaxSquare; }  // false for NaN
 
 }  // namespace
 
@@ -98,8 +98,6 @@ SnrEstimate SnrEstimator::AtFullBatch(double ratio, double half_width) const {
   };
   return {at_full_batch(ratio), at_full_batch(ratio - half_width), at_full_batch(ratio + half_width)};
 }
-
-std::optional<PooledSnr> SnrEstimator::OfModule(int module) const { return Pooled({module}); }
 
 std::optional<PooledSnr> SnrEstimator::Pooled(const std::vector<int>& modules) const {
   double weights = 0, weighted = 0;

@@ -10,15 +10,15 @@
 
 namespace egeria::policy {
 
-// A pooled SNR comes with what it was made of.
+// A pooled SNR comes with the readings that it was made of.
 struct PooledSnr {
   SnrEstimate snr;
-  int readings = 0;    // that the module with the fewest has
+  int readings = 0;    // as many as the module with the fewest has
   double samples = 0;  // in a step, on average over the readings that tell; 0: none does
 };
 
-// Estimates the signal-to-noise ratio of modules' gradients, SNR = ||E g||^2 / E||g||^2 at the full batch, from their
-// last readings. Thread-compatible.
+// An estimator tells the signal-to-noise ratio of modules' gradients, SNR = ||E g||^2 / E||g||^2 at the full batch,
+// from their last readings. Thread-compatible.
 //
 // With N parts, D the mean of their squares and Q the square of their mean,
 //
@@ -44,13 +44,11 @@ class SnrEstimator {
 
   void Forget();
 
-  // Readings that module 0 <= m < modules has.
+  // Returns how many readings module 0 <= m < modules has.
   int readings(int module) const { return static_cast<int>(history_[static_cast<size_t>(module)].size()); }
 
-  // Estimates one module. Empty with fewer than two readings, or where all its gradients were exactly zero.
-  std::optional<PooledSnr> OfModule(int module) const;
-
-  // Estimates these modules together; those without an estimate are left out. Empty where none has one.
+  // Estimates these modules together, or a single one. A module with fewer than two readings, or whose gradients were
+  // all exactly zero, has no estimate and is left out; empty where none has one.
   std::optional<PooledSnr> Pooled(const std::vector<int>& modules) const;
 
  private:
@@ -62,7 +60,7 @@ class SnrEstimator {
   };
   struct Ratio {
     double value = 0;     // r
-    double variance = 0;  // that r has
+    double variance = 0;  // the variance of r
     double squares = 0;   // sum D
   };
 
@@ -75,11 +73,12 @@ class SnrEstimator {
   std::vector<std::deque<Entry>> history_;
 };
 
-// The threshold `at_64` for the SNR of a full batch of 64 samples, brought to a batch of `samples`: with c = samples /
-// 64 it is c t / (1 + (c - 1) t), since noise falls with the batch and the signal does not. 0 samples: as it is.
+// Brings the threshold `at_64` for the SNR of a full batch of 64 samples to a batch of `samples`: with c = samples / 64
+// it is c t / (1 + (c - 1) t), since noise falls with the batch and the signal does not. It stays as it is where the
+// samples are unknown, 0.
 double ThresholdAtBatch(double at_64, double samples);
 
-// The 95 % quantile of Student's t with `degrees` >= 1 degrees of freedom, to three digits from 3 degrees on.
+// Returns the 95 % quantile of Student's t with `degrees` >= 1 degrees of freedom, to three digits from 3 degrees on.
 double StudentQuantile95(int degrees);
 
 }  // namespace egeria::policy

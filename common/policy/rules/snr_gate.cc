@@ -1,21 +1,16 @@
 #include "common/policy/rules/snr_gate.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <numeric>
-#include <utility>
 
 #include "absl/strings/str_format.h"
-#include "common/policy/training_fractions.h"
 
 namespace egeria::policy {
 namespace {
 
-constexpr double kLateFrom = 2.0 / 3;  // of the time of all modules
+constexpr double kLateFrom = 2.0 / 3;  // a part of the time of all modules
 constexpr double kMaxThreshold = 0.9;  // an SNR is at most 1
-
-std::string Text(const SnrEstimate& snr) {
-  return absl::StrFormat("%.3g (%.3g..%.3g)", snr.value, snr.lower, snr.upper);
-}
 
 }  // namespace
 
@@ -34,77 +29,82 @@ double SnrGate::ThresholdOf(int module, double samples) const {
   return ThresholdAtBatch(std::max(given, std::min(kMaxThreshold, factor_ * given)), samples);
 }
 
-std::optional<SnrEstimate> SnrGate::OfModule(int module) const {
-  const std::optional<PooledSnr> estimate = HasEstimate(module) ? estimator_.OfModule(module) : std::nullopt;
-  return estimate ? std::optional<SnrEstimate>(estimate->snr) : std::nullopt;
+std::string SnrGate::Judged::Text() const {
+  return absl::StrFormat("%.3g (%.3g..%.3g)", snr.value, snr.lower, snr.upper);
 }
 
-std::optional<PooledSnr> SnrGate::PooledOf(int first, int end, int exempt) const {
+std::optional<SnrGate::Judged> SnrGate::Judge(int first, int end, int exempt) const {
   std::vector<int> modules;
   for (int module = std::max(first, exempt); module < end; ++module) {
     if (HasEstimate(module)) modules.push_back(module);
   }
-  return estimator_.Pooled(modules);
+  const std::optional<PooledSnr> pooled = estimator_.Pooled(modules);
+  if (!pooled) return std::nullopt;
+  return Judged{pooled->snr, ThresholdOf(end - 1, pooled->samples)};
+}
+
+std::optional<SnrEstimate> SnrGate::OfModule(int module) const {
+  const std::optional<Judged> own = Judge(module, module + 1, 0);
+  return own ? std::optional<SnrEstimate>(own->snr) : std::nullopt;
+}
+
+PolicyStatus SnrGate::With(PolicyStatus status) const {
+  for (size_t module = 0; module < status.modules.size(); ++module) {
+    status.modules[module].snr = OfModule(static_cast<int>(module));
+  }
+  return status;
+}
+
+std::optional<std::string> SnrGate::SignalOf(int module, int exempt) const {
+  const std::optional<Judged> own = Judge(module, module + 1, exempt);
+  if (!own || !own->IsOver()) return std::nullopt;
+  return absl::StrFormat("module %d: gradient SNR %s at the job's batch is over %.3g", module, own->Text(),
+                         own->threshold);
 }
 
 std::optional<std::string> SnrGate::Refusal(int frozen, int prefix, int exempt) const {
   for (int module = exempt; module < prefix; ++module) {
-    if (!HasEstimate(module)) {
-      if (module < frozen) continue;
+    if (module >= frozen && !HasEstimate(module)) {
       return absl::StrFormat("module %d has %d gradient readings, of which %d make an estimate", module,
                              estimator_.readings(module), min_readings_);
     }
-    const std::optional<PooledSnr> own = estimator_.OfModule(module);
-    if (!own) continue;  // exactly zero
-    const double threshold = ThresholdOf(module, own->samples);
-    if (own->snr.lower > threshold) {
-      return absl::StrFormat("module %d: gradient SNR %s at the job's batch is over %.3g", module, Text(own->snr),
-                             threshold);
-    }
+    if (auto signal = SignalOf(module, exempt)) return signal;
   }
-  const std::optional<PooledSnr> pooled = PooledOf(0, prefix, exempt);
-  if (!pooled) return std::nullopt;
-  const double threshold = ThresholdOf(prefix - 1, pooled->samples);
-  if (pooled->snr.upper < threshold) return std::nullopt;
+  const std::optional<Judged> all = Judge(0, prefix, exempt);
+  if (!all || all->snr.upper < all->threshold) return std::nullopt;
   return absl::StrFormat("modules 0 to %d: gradient SNR %s at the job's batch is not surely under %.3g", prefix - 1,
-                         Text(pooled->snr), threshold);
+                         all->Text(), all->threshold);
 }
 
 std::optional<std::string> SnrGate::ClearSignal(int frozen, int prefix, int exempt) const {
   for (int module = frozen; module < prefix; ++module) {
-    const std::optional<PooledSnr> own = PooledOf(module, module + 1, exempt);
-    if (own && own->snr.lower > ThresholdOf(module, own->samples)) {
-      return absl::StrFormat("module %d: gradient SNR %s at the job's batch is over %.3g", module, Text(own->snr),
-                             ThresholdOf(module, own->samples));
-    }
+    if (auto signal = SignalOf(module, exempt)) return signal;
   }
-  const std::optional<PooledSnr> pooled = PooledOf(frozen, prefix, exempt);
-  if (!pooled || pooled->snr.lower <= ThresholdOf(prefix - 1, pooled->samples)) return std::nullopt;
+  const std::optional<Judged> all = Judge(frozen, prefix, exempt);
+  if (!all || !all->IsOver()) return std::nullopt;
   return absl::StrFormat("modules %d to %d: gradient SNR %s at the job's batch is over %.3g", frozen, prefix - 1,
-                         Text(pooled->snr), ThresholdOf(prefix - 1, pooled->samples));
+                         all->Text(), all->threshold);
 }
 
 std::vector<int> SnrGate::OverThreshold(int prefix, int exempt) const {
-  const std::optional<PooledSnr> pooled = PooledOf(0, prefix, exempt);
-  const bool together = pooled && pooled->snr.lower > ThresholdOf(prefix - 1, pooled->samples);
+  const std::optional<Judged> all = Judge(0, prefix, exempt);
+  const bool together = all && all->IsOver();
   std::vector<int> over;
   for (int module = 0; module < prefix; ++module) {
-    const std::optional<PooledSnr> own = PooledOf(module, module + 1, exempt);
-    if (!own) continue;
-    const double threshold = ThresholdOf(module, own->samples);
-    if (own->snr.lower > threshold || (together && own->snr.value > threshold)) over.push_back(module);
+    const std::optional<Judged> own = Judge(module, module + 1, exempt);
+    if (own && (own->IsOver() || (together && own->snr.value > own->threshold))) over.push_back(module);
   }
   return over;
 }
 
 bool SnrGate::EstimateIsOver(int prefix, int exempt) const {
-  const std::optional<PooledSnr> pooled = PooledOf(0, prefix, exempt);
-  return pooled && pooled->snr.value > ThresholdOf(prefix - 1, pooled->samples);
+  const std::optional<Judged> all = Judge(0, prefix, exempt);
+  return all && all->snr.value > all->threshold;
 }
 
 std::string SnrGate::Describe(int prefix, int exempt) const {
-  const std::optional<PooledSnr> pooled = PooledOf(0, prefix, exempt);
-  return pooled ? Text(pooled->snr) : "";
+  const std::optional<Judged> all = Judge(0, prefix, exempt);
+  return all ? all->Text() : "";
 }
 
 }  // namespace egeria::policy

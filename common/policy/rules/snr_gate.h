@@ -10,9 +10,9 @@
 
 namespace egeria::policy {
 
-// Says whether modules may freeze by the signal-to-noise ratio of their gradients: what is mostly noise has little
-// more to learn. A module's threshold is `threshold`, or `late_threshold` where it begins in the last third of the
-// time, both stated at a batch of 64 samples and brought to the job's. Thread-compatible.
+// This gate says whether modules may freeze by the signal-to-noise ratio of their gradients: what is mostly noise has
+// little more to learn. A module's threshold is `threshold`, or `late_threshold` where it begins in the last third of
+// the time, both stated at a batch of 64 samples and brought to the job's. Thread-compatible.
 class SnrGate {
  public:
   // Keeps the last `readings` of each module; an estimate counts from `min_readings` on. `shares` are the modules'
@@ -25,9 +25,11 @@ class SnrGate {
   // Multiplies the thresholds that were given by `factor` >= 1 from now on, but raises none over .9 by that.
   void ScaleThresholds(double factor) { factor_ = factor; }
 
-  // Whether the module has as many readings as an estimate needs.
+  // Says whether the module has as many readings as an estimate needs.
   bool HasEstimate(int module) const { return estimator_.readings(module) >= min_readings_; }
   std::optional<SnrEstimate> OfModule(int module) const;
+  // Returns the status with the estimate of each module.
+  PolicyStatus With(PolicyStatus status) const;
 
   // Says why modules 0..prefix-1 should not all be frozen, of which 0..frozen-1 already are: one of the new ones has no
   // estimate, a module's lower end is over its threshold, or the upper end of the pooled estimate is not under the
@@ -42,14 +44,26 @@ class SnrGate {
   // where the lower end of all together is over the prefix's, their value is.
   std::vector<int> OverThreshold(int prefix, int exempt) const;
 
-  // Whether the estimate of them all together is over the threshold, clearly or not.
+  // Says whether the estimate of them all together is over the threshold, clearly or not.
   bool EstimateIsOver(int prefix, int exempt) const;
 
   // Returns "0.012 (0.004..0.031)" for the modules together; empty where there is no estimate.
   std::string Describe(int prefix, int exempt) const;
 
  private:
-  std::optional<PooledSnr> PooledOf(int first, int end, int exempt) const;
+  // An estimate and the threshold that it is compared with.
+  struct Judged {
+    SnrEstimate snr;
+    double threshold = 0;
+
+    bool IsOver() const { return snr.lower > threshold; }  // clearly
+    std::string Text() const;                              // "0.012 (0.004..0.031)"
+  };
+
+  // Judges modules first..end-1 together by the threshold of the last one; empty where there is no estimate.
+  std::optional<Judged> Judge(int first, int end, int exempt) const;
+  // Says that one module's lower end is over its threshold; empty where it is not.
+  std::optional<std::string> SignalOf(int module, int exempt) const;
   double ThresholdOf(int module, double samples) const;
 
   const int min_readings_;

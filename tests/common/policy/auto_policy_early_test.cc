@@ -1,10 +1,10 @@
-// Freezes before the start of the policy "auto".
+// These are tests of the freezes of the policy "auto" before its start.
 #include <cstdint>
 #include <memory>
 #include <random>
 #include <vector>
 
-#include "common/policy/auto_policy.h"
+#include "common/policy/policy_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/common/policy/simulated_training.h"
@@ -19,8 +19,8 @@ using ::testing::StartsWith;
 
 constexpr int64_t kSteps = 4000;
 
-// A language model that is fine-tuned: its embedding takes 40 % of the time and makes 1 % of the progress, though its
-// gradients are no noise.
+// Returns a language model that is fine-tuned: its embedding takes 40 % of the time and makes 1 % of the progress,
+// though its gradients are no noise.
 SimulatedTraining FineTuning() {
   SimulatedTraining training;
   training.shape.modules = 4;
@@ -88,7 +88,7 @@ TEST(AutoPolicyEarly, DoesNotAtAConstantRate) {
 TEST(AutoPolicyEarly, DoesNotWhereRatesHardlyFall) {
   SimulatedTraining training = FineTuning();
   training.steps = 2900;
-  // Down to a half: the rates to come are on average .87 of all rates' mean at 40 % of the steps, .75 at 75 %.
+  // The rates fall to a half: those to come are on average .87 of all rates' mean at 40 % of the steps, .75 at 75 %.
   training.rate = [](int64_t step) { return 1e-3 * (1 - 0.5 * static_cast<double>(step) / kSteps); };
   training.shape.planned_learning_rates.clear();
   for (int point = 0; point <= 100; ++point)
@@ -131,7 +131,7 @@ TEST(AutoPolicyEarly, LetsAFreezeStayThatItWouldHaveMade) {
   for (const int prefix : {1, 2}) {
     SimulatedTraining training = FineTuning();
     const auto policy = Auto(training);
-    policy->Adopt(2400, prefix);  // a controller without its journal, a training that is resumed
+    policy->Adopt(2400, prefix);  // as for a controller without its journal, or a training that is resumed
     training.steps = 2600;
     const std::vector<Decision> decisions = training.Run(*policy, 2400);
     if (prefix == 1) {

@@ -1,5 +1,3 @@
-#include "common/policy/auto_policy.h"
-
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -7,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "common/policy/replay.h"
+#include "common/policy/policy_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/common/policy/simulated_training.h"
@@ -21,18 +19,6 @@ using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
-constexpr int kModules = 6;
-
-SimulatedTraining TrainingOf(double snr, int64_t total = 4000) {
-  SimulatedTraining training;
-  training.shape.modules = kModules;
-  training.shape.total_steps = training.steps = total;
-  training.shape.ranks = 2;
-  training.tick = 4;
-  training.snr = [snr](int, int64_t) { return snr; };
-  return training;
-}
-
 std::unique_ptr<Policy> ByClock(const SimulatedTraining& training,
                                 AutoConfig config = {.start = 0.85, .lr_area_left = 0.01}) {
   return MakePolicy(config, training.shape).value();
@@ -43,11 +29,7 @@ std::vector<Decision> RunByClock(SimulatedTraining& training,
   return training.Run(*ByClock(training, config));
 }
 
-double Cosine(int64_t step, int64_t total) {
-  return 0.05 * (1 + std::cos(3.14159265358979 * static_cast<double>(step) / static_cast<double>(total)));
-}
-
-// What a worker tells of it.
+// Returns what a worker tells of the cosine.
 std::vector<double> PlannedCosine() {
   std::vector<double> rates;
   for (int64_t point = 0; point <= 200; ++point) rates.push_back(Cosine(point, 200));
@@ -176,7 +158,7 @@ TEST(AutoPolicy, HasNoObjectionPastThePlannedEnd) {
   EXPECT_EQ(policy->Objection(1), std::nullopt);
 }
 
-// The same signal, where little of the rate is left and where next to nothing is.
+// The signal is the same where little of the rate is left and where next to nothing is.
 TEST(AutoPolicy, MindsASignalTheLessTheLessCanBeDoneWithIt) {
   SimulatedTraining training = TrainingOf(0.13);
   training.rate = [](int64_t step) { return step < 3000 ? 0.1 : 0.001; };
@@ -209,13 +191,13 @@ TEST(AutoPolicy, WaitsForReadingsOfARateThatHasJustFallen) {
   EXPECT_LE(decisions[0].step, 3396 + 17 * 2 + 4);
 }
 
-// Nobody was asked for readings when such a check came due.
+// Nobody was asked for readings when this check came due.
 TEST(AutoPolicy, IsVetoedInAJobThatGoesOnFromACheckpoint) {
   for (const int prefix : {0, 2}) {
     SimulatedTraining training = TrainingOf(0.3);
     training.shape.planned_learning_rates = {0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.01, 0.01};
     training.shape.first_step = 3500;
-    const auto policy = ByClock(training, {.start = 0.85, .lr_area_left = 0.01, .reprobe_every = 0});
+    const auto policy = ByClock(training, {{.reprobe_every = 0}, 0.85, 0.01});
     if (prefix > 0) policy->Adopt(3500, prefix);
     training.steps = 3834;
     EXPECT_THAT(training.Run(*policy, 3500), IsEmpty());
@@ -235,7 +217,7 @@ TEST(AutoPolicy, ReadsNothingPastThePlannedEnd) {
   EXPECT_FALSE(policy->monitoring());
 }
 
-// Workers that cannot look at what is frozen: the active modules' readings must not wait for them.
+// Some workers cannot look at what is frozen; the active modules' readings must not wait for them.
 TEST(AutoPolicy, GivesUpAProbeOfWhichItHearsNothing) {
   SimulatedTraining training = TrainingOf(0.003, 20'000);
   training.shape.planned_learning_rates = PlannedCosine();
@@ -259,7 +241,7 @@ TEST(AutoPolicy, GivesUpAProbeOfWhichItHearsNothing) {
   EXPECT_LT(4 * probing, frozen) << "the next probe is ever farther away";
 }
 
-// As where every other reading is of a step with fewer micro-batches.
+// Readings may come from steps with more micro-batches and with fewer, in turns.
 TEST(AutoPolicy, UndoesWhatIsForcedThoughTheNumberOfPartsVaries) {
   SimulatedTraining training = TrainingOf(0.3);
   training.shape.planned_learning_rates = PlannedCosine();
@@ -289,7 +271,7 @@ TEST(AutoPolicy, ObjectsBeforeItsTime) {
               HasSubstr("25 % of the area under the learning rates is still to come"));
 }
 
-// A clear signal, and two of which a probe cannot tell.
+// One signal is clear, and two are so small that a probe cannot tell.
 TEST(AutoPolicy, UndoesWhatIsForcedPastItsVeto) {
   for (const double snr : {0.3, 0.1, 0.05}) {
     for (uint64_t seed = 1; seed <= 10; ++seed) {
@@ -321,7 +303,7 @@ TEST(AutoPolicy, LeavesAForcedFreezeOfWhatIsSurelyNoise) {
   EXPECT_GE(decisions[0].step, 3400);
 }
 
-// What was no reason against the freeze is none against leaving it: the probe's thresholds rise as well.
+// A signal that was no reason against the freeze is none against leaving it: the probe's thresholds rise as well.
 TEST(AutoPolicy, DoesNotUnfreezeBySignalsThatItFrozeIn) {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
     SimulatedTraining training = TrainingOf(0.06, 20'000);
@@ -337,7 +319,7 @@ TEST(AutoPolicy, DoesNotUnfreezeBySignalsThatItFrozeIn) {
 TEST(AutoPolicy, IsLedByTheSignalWhereTheTotalIsUnknown) {
   SimulatedTraining training = TrainingOf(0.003);
   training.shape.total_steps = 0;
-  const PolicyConfig config = Resolve(AutoConfig{.every = 0.05, .readings = 50}, training.shape).value();
+  const PolicyConfig config = Resolve(AutoConfig{{.every = 0.05, .readings = 50}}, training.shape).value();
   ASSERT_TRUE(std::holds_alternative<SnrConfig>(config));
   EXPECT_EQ(std::get<SnrConfig>(config).start, 0.4);
   EXPECT_EQ(std::get<SnrConfig>(config).max_modules, 2);

@@ -102,7 +102,7 @@ TEST(Bootstrapping, WithoutLossesEndsSixIntervalsAfterTheJobsFirstStep) {
   EXPECT_TRUE(stage.over()) << "once ended it stays ended";
 }
 
-// The first step of a job is its loss's: the earliest end is the same with losses and without.
+// The first step of a job has the first loss, so that the earliest end is the same with losses and without.
 TEST(Bootstrapping, WithoutLossesEndsWhenConstantLossesWouldEndIt) {
   Bootstrapping blind = Bootstrapping::WithoutLosses(7, 0), seeing(7);
   for (int64_t step = 1; step <= 100; ++step) {

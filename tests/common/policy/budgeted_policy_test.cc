@@ -1,5 +1,3 @@
-#include "common/policy/budgeted_policy.h"
-
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,7 +9,7 @@
 namespace egeria::policy {
 namespace {
 
-// Four modules that save a fifth of a step each (the last never freezes), 1,000 steps.
+// Returns a job of four modules that save a fifth of a step each (the last never freezes), and of 1,000 steps.
 JobShape ShapeWith(double budget) {
   JobShape shape{4, 1000};
   shape.step_shares = {0.2, 0.2, 0.2, 0.4};
@@ -80,7 +78,7 @@ TEST(BudgetedPolicy, FreezesAllThatItMayWhereTheBudgetIsOutOfReach) {
 }
 
 TEST(BudgetedPolicy, CountsWhatFreezingHasReallySaved) {
-  // What is frozen saves half of what its shares promise, as promised, and twice that.
+  // The frozen modules save half of what their shares promise, as promised, and twice that.
   for (const auto& [frozen_step_seconds, second] :
        std::vector<std::pair<double, int>>{{0.09, 3}, {0.08, 2}, {0.06, 1}}) {
     const auto policy = Make(0.175, {{0.25, 1}, {0.5, 3}});
@@ -100,7 +98,7 @@ TEST(BudgetedPolicy, CountsWhatFreezingHasReallySaved) {
 }
 
 TEST(BudgetedPolicy, ASpeedThatHasChangedTellsLittle) {
-  // As if the first module saved all of a step's time, and none: that counts as twice and half of what is promised.
+  // The first module seems to save all of a step's time, and none: that counts as twice and half of the promise.
   for (const auto& [frozen_step_seconds, budget] : std::vector<std::pair<double, double>>{{0.001, 0.5}, {0.2, 0.1}}) {
     const auto policy = Make(budget, {{0.25, 1}, {0.5, 3}});
     EXPECT_EQ(At(*policy, 250)->frozen_prefix, 1);

@@ -1,7 +1,6 @@
-#include "common/policy/finetune_policy.h"
-
 #include <memory>
 
+#include "common/policy/policy_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -23,7 +22,7 @@ Decision FirstDecision(const FinetuneConfig& config, const JobShape& shape) {
   return decision.value_or(Decision());
 }
 
-// Five modules that save a tenth of a step each, as far as was told, and a budget of 30 %.
+// Five modules save a tenth of a step each, as far as was told, and the budget is 30 %.
 std::unique_ptr<Policy> MakeFrozen() {
   JobShape shape{5, 1000};
   shape.step_shares = {0.1, 0.1, 0.1, 0.1, 0.1};
@@ -33,7 +32,7 @@ std::unique_ptr<Policy> MakeFrozen() {
   return policy;
 }
 
-// 100 ms a step with nothing frozen.
+// A step with nothing frozen takes 100 ms.
 Observation AccountAt(int64_t step, double frozen_step_seconds, int frozen_prefix) {
   Observation observation;
   observation.step = step;

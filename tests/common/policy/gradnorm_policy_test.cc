@@ -1,7 +1,6 @@
-#include "common/policy/gradnorm_policy.h"
-
 #include <vector>
 
+#include "common/policy/policy_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -29,13 +28,13 @@ TEST(GradnormPolicy, FreezesTheFrontThatChangesLeast) {
   EXPECT_EQ(policy->gradient_monitoring()->interval_steps, 10);
   int64_t step = 0;
   EXPECT_TRUE(Feed(*policy, &step, 100, {1, 1, 1, 1, 1}).empty()) << "nothing to compare with";
-  // Changes .01, .02, .3, .0, .5: the median is .02, which module 1 is not under.
+  // The changes are .01, .02, .3, .0, .5: the median is .02, which module 1 is not under.
   const std::vector<Decision> first = Feed(*policy, &step, 200, {1.01, 0.98, 1.3, 1, 1.5});
   ASSERT_EQ(first.size(), 1u);
   EXPECT_EQ(first[0].step, 200);
   EXPECT_EQ(first[0].frozen_prefix, 1);
   EXPECT_THAT(first[0].reason, HasSubstr("modules 0 to 0: gradient norms have changed by less than 0.02"));
-  // Of the other four: .0, .0, .5, .5 relative; the median lies between.
+  // The other four change by .0, .0, .5, .5; the median lies between.
   const std::vector<Decision> second = Feed(*policy, &step, 300, {9, 0.98, 1.3, 1.5, 2.25});
   ASSERT_EQ(second.size(), 1u);
   EXPECT_EQ(second[0].frozen_prefix, 3);

@@ -1,5 +1,3 @@
-#include "common/policy/paying_policy.h"
-
 #include <memory>
 #include <string>
 
@@ -13,7 +11,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Four modules that save a fifth of a step each (the last never freezes), 1,000 steps of 100 ms: 60 s at most.
+// Returns a job of four modules that save a fifth of a step each (the last never freezes), and of 1,000 steps of 100
+// ms: it saves 60 s at most.
 JobShape Shape() {
   JobShape shape{4, 1000};
   shape.step_shares = {0.2, 0.2, 0.2, 0.4};
@@ -33,7 +32,7 @@ Observation AccountAt(int64_t step, double saved, double measuring, double froze
 
 bool IsOff(const Policy& policy) { return policy.status().blocked.starts_with("[DOES_NOT_PAY]"); }
 
-// A policy that would measure gradients now.
+// Returns a policy that would measure gradients now.
 std::unique_ptr<Policy> MakeMeasuring() {
   auto policy = MakeSnr();
   Observation observation;
@@ -90,7 +89,7 @@ TEST(PayingPolicy, FreezingThatSavesNothingIsSwitchedOffWithTheFirstSecondSpent)
 }
 
 TEST(PayingPolicy, NothingFreezesOnceItIsOff) {
-  // The paper's rule, at the point of freezing: a flat plasticity after the bootstrap was left out.
+  // This is the paper's rule at the point of freezing: the plasticity is flat, and the bootstrap was left out.
   PlasticityConfig config;
   config.bootstrap = false;
   config.interval_steps = 1;

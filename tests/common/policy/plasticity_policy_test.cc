@@ -1,5 +1,3 @@
-#include "common/policy/plasticity_policy.h"
-
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -18,7 +16,7 @@ using ::testing::HasSubstr;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// A job of three modules whose steps count up by one, n = 1, W = 3, no bootstrapping unless asked for.
+// This is a job of three modules whose steps count up by one, with n = 1, W = 3, and no bootstrapping unless asked for.
 class Job {
  public:
   explicit Job(PlasticityConfig config = NoBootstrap(), bool losses_reported = true) {
@@ -82,13 +80,13 @@ TEST(PlasticityPolicy, AwaitsNoStepWithLossesOrWithoutBootstrapping) {
 }
 
 TEST(PlasticityPolicy, FreezesAfterThreeSlopesAndAWindowUnderTheThreshold) {
-  // W = 3, readings 8, 4, 2, 1 and then 1: smoothed 8, 6, 14/3, 7/3, 4/3, 1, 1, 1, ...
+  // With W = 3, the readings 8, 4, 2, 1 and then 1 are smoothed to 8, 6, 14/3, 7/3, 4/3, 1, 1, 1 and so on.
   Job job;
   const std::vector<double> readings = {8, 4, 2, 1, 1, 1, 1, 1};
   for (size_t i = 0; i < readings.size(); ++i) {
     ASSERT_FALSE(job.Read(readings[i])) << i;
     if (i == 3) {
-      // Slopes -2, -5/3, -11/6: the threshold is 20 % of 2.
+      // The slopes are -2, -5/3, -11/6: the threshold is 20 % of 2.
       const ModuleStatus status = job.policy().status().modules[0];
       EXPECT_DOUBLE_EQ(status.threshold.value(), 0.4);
       EXPECT_NEAR(status.slope.value(), -11.0 / 6, 1e-12);
@@ -97,7 +95,7 @@ TEST(PlasticityPolicy, FreezesAfterThreeSlopesAndAWindowUnderTheThreshold) {
       EXPECT_DOUBLE_EQ(status.plasticity.value(), 1);
     }
   }
-  // Slopes from the fourth on: -5/3, -2/3, -1/6, 0, 0.
+  // The slopes from the fourth on are -5/3, -2/3, -1/6, 0, 0.
   EXPECT_EQ(job.policy().status().modules[0].consecutive, 2);
   const std::optional<Decision> decision = job.Read(1);
   ASSERT_TRUE(decision);
@@ -416,7 +414,7 @@ TEST(PlasticityPolicy, SkipsUnfreezeStepsThatACheckpointHasBehindIt) {
   job.policy().Adopt(150, 2);
   EXPECT_FALSE(job.policy().Observe({.step = 151}));
   EXPECT_TRUE(job.policy().Observe({.step = 200}));
-  // Resumed from before: it comes once more.
+  // The training resumes from before, and the step comes once more.
   job.policy().Adopt(150, 2);
   EXPECT_FALSE(job.policy().Observe({.step = 151}));
   EXPECT_TRUE(job.policy().Observe({.step = 200}));

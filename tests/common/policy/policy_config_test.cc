@@ -116,25 +116,25 @@ TEST(PolicyConfig, RefusesConstantsOfTheOtherPoliciesThatAreOutOfRange) {
   const JobShape shape{4, 1000};
   const double nan = std::numeric_limits<double>::quiet_NaN();
   ExpectBad(AutoConfig{.start = 1.1}, shape, "start");
-  ExpectBad(AutoConfig{.every = 0}, shape, "every");
+  ExpectBad(AutoConfig{{.every = 0}}, shape, "every");
   ExpectBad(AutoConfig{.max_modules = -1}, shape, "max_modules");
   ExpectBad(AutoConfig{.lr_area_left = nan}, shape, "lr_area_left");
   ExpectBad(AutoConfig{.early_share = 1.1}, shape, "early_share");
   for (const double threshold : {0.0, 1.0, -0.1, nan}) {
-    ExpectBad(AutoConfig{.threshold = threshold}, shape, "threshold");
-    ExpectBad(AutoConfig{.late_threshold = threshold}, shape, "late_threshold");
+    ExpectBad(AutoConfig{{.threshold = threshold}}, shape, "threshold");
+    ExpectBad(AutoConfig{{.late_threshold = threshold}}, shape, "late_threshold");
     ExpectBad(StagedConfig{.threshold = threshold}, shape, "threshold");
   }
-  ExpectBad(AutoConfig{.interval_steps = -1}, shape, "interval_steps");
-  ExpectBad(AutoConfig{.interval_steps = 100'001}, shape, "interval_steps");
-  ExpectBad(AutoConfig{.interval_steps = -1}, {4, 0}, "interval_steps");
-  ExpectBad(AutoConfig{.min_readings = 3}, shape, "min_readings");
-  ExpectBad(AutoConfig{.readings = 10, .min_readings = 11}, shape, "readings");
-  ExpectBad(AutoConfig{.reprobe_every = -1}, shape, "reprobe_every");
-  ExpectBad(AutoConfig{.unfreeze_rise = 0.9}, shape, "unfreeze_rise");
+  ExpectBad(AutoConfig{{.interval_steps = -1}}, shape, "interval_steps");
+  ExpectBad(AutoConfig{{.interval_steps = 100'001}}, shape, "interval_steps");
+  ExpectBad(AutoConfig{{.interval_steps = -1}}, {4, 0}, "interval_steps");
+  ExpectBad(AutoConfig{{.min_readings = 3}}, shape, "min_readings");
+  ExpectBad(AutoConfig{{.readings = 10, .min_readings = 11}}, shape, "readings");
+  ExpectBad(AutoConfig{{.reprobe_every = -1}}, shape, "reprobe_every");
+  ExpectBad(AutoConfig{{.unfreeze_rise = 0.9}}, shape, "unfreeze_rise");
   ExpectBad(SnrConfig{.start = 1.1}, shape, "start");
   ExpectBad(SnrConfig{.max_modules = -1}, shape, "max_modules");
-  ExpectBad(SnrConfig{.readings = 10, .min_readings = 11}, shape, "readings");
+  ExpectBad(SnrConfig{{.readings = 10, .min_readings = 11}}, shape, "readings");
   ExpectBad(StagedConfig{.begin = 0.9, .end = 0.8}, shape, "end");
   ExpectBad(StagedConfig{.stages = 0}, shape, "stages");
   ExpectBad(StagedConfig{.deepest_prefix = 4}, shape, "the last module never freezes");

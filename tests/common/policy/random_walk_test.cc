@@ -12,7 +12,8 @@ namespace {
 constexpr int kWalks = 2000;
 constexpr int kReadings = 1000;
 
-// Readings until a module whose plasticity is a random walk freezes (kReadings + 1: not within them), sorted.
+// Returns, sorted, the readings until a module whose plasticity is a random walk freezes (kReadings + 1: not within
+// them).
 std::vector<int> ReadingsUntilFreeze(const PlasticityConfig& config) {
   std::vector<int> times;
   for (uint64_t seed = 0; seed < kWalks; ++seed) {
@@ -47,7 +48,7 @@ double ShareWithin(const std::vector<int>& times, int readings) {
   return static_cast<double>(std::upper_bound(times.begin(), times.end(), readings) - times.begin()) / kWalks;
 }
 
-// The figures of docs/rule.md. |slope| is no proof against a random walk either: the threshold comes from
+// These are the figures of docs/rule.md. |slope| is no proof against a random walk either: the threshold comes from
 // three slopes, and where those are large by chance the walk passes later. But it is no timer.
 TEST(RandomWalk, FreezesUnderTheSignedSlopeAsIfByATimer) {
   PlasticityConfig config = DefaultRule();

@@ -1,5 +1,3 @@
-#include "common/policy/schedule_policy.h"
-
 #include <memory>
 #include <string>
 #include <vector>

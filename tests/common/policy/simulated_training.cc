@@ -13,7 +13,7 @@ GradientReading SimulatedGradients::Reading(int64_t step, int first_module, cons
   reading.parts = parts_;
   reading.samples = samples;
   for (const double snr : snrs) {
-    // With ||m||^2 = SNR the full batch's noise is 1 - SNR in all, and that of a part `parts` times as much.
+    // With ||m||^2 = SNR the full batch's noise is 1 - SNR in all, and a part's noise `parts` times as much.
     const double deviation = std::sqrt(parts_ * (1 - snr) / dimensions_);
     std::vector<double> mean(static_cast<size_t>(dimensions_));
     double squares = 0, square_of_mean = 0;
@@ -60,6 +60,20 @@ std::vector<Decision> SimulatedTraining::Run(Policy& policy, int64_t from) {
     if (step % tick == 0) observe({.step = step});
   }
   return decisions;
+}
+
+SimulatedTraining TrainingOf(double snr, int64_t total_steps) {
+  SimulatedTraining training;
+  training.shape.modules = kModules;
+  training.shape.total_steps = training.steps = total_steps;
+  training.shape.ranks = 2;
+  training.tick = 4;
+  training.snr = [snr](int, int64_t) { return snr; };
+  return training;
+}
+
+double Cosine(int64_t step, int64_t total_steps) {
+  return 0.05 * (1 + std::cos(3.14159265358979 * static_cast<double>(step) / static_cast<double>(total_steps)));
 }
 
 }  // namespace egeria::policy

@@ -1,5 +1,3 @@
-#include "common/policy/snr_policy.h"
-
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -7,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "common/policy/replay.h"
+#include "common/policy/policy_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/common/policy/simulated_training.h"
@@ -21,28 +19,12 @@ using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
-constexpr int kModules = 6;
-
-SimulatedTraining TrainingOf(double snr, int64_t total = 4000) {
-  SimulatedTraining training;
-  training.shape.modules = kModules;
-  training.shape.total_steps = training.steps = total;
-  training.shape.ranks = 2;
-  training.tick = 4;
-  training.snr = [snr](int, int64_t) { return snr; };
-  return training;
-}
-
 std::unique_ptr<Policy> Snr(const SimulatedTraining& training, const SnrConfig& config = {}) {
   return MakePolicy(config, training.shape).value();
 }
 
 std::vector<Decision> RunOf(SimulatedTraining& training, const SnrConfig& config = {}) {
   return training.Run(*Snr(training, config));
-}
-
-double Cosine(int64_t step, int64_t total) {
-  return 0.05 * (1 + std::cos(3.14159265358979 * static_cast<double>(step) / static_cast<double>(total)));
 }
 
 TEST(SnrPolicy, FreezesNoiseLateAndAFewModulesAtATime) {
@@ -89,7 +71,7 @@ TEST(SnrPolicy, NeverFreezesAtAConstantRateWithLiveGradients) {
   }
 }
 
-// The walk is of the plasticity; without gradients nothing is known of noise, with live ones they decide.
+// The plasticity is a random walk. Without gradients nothing is known of noise, and live ones decide.
 TEST(SnrPolicy, NeverFreezesOnARandomWalk) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     std::mt19937_64 random(seed);
@@ -231,7 +213,7 @@ TEST(SnrPolicy, UnfreezesFromTheFirstBadModuleOn) {
   EXPECT_EQ(unfreeze->frozen_prefix, 2);
 }
 
-// Two probes of five modules each, with errors that two in a row make unlikely.
+// Each of two probes looks at five modules; an error in two probes in a row is unlikely.
 TEST(SnrPolicy, LeavesAGoodFreezeThroughItsProbes) {
   int unfreezes = 0;
   for (uint64_t seed = 1; seed <= 40; ++seed) {
@@ -253,7 +235,7 @@ TEST(SnrPolicy, ProbesWhatSomebodyElseFrozeNowAndThen) {
     if (now && !probing) begun.push_back(step);
     probing = now;
   };
-  RunOf(training, {.min_readings = 4});
+  RunOf(training, {{.min_readings = 4}});
   ASSERT_GE(begun.size(), 7u);  // 2400 steps, a probe of 4 readings or some more and 200 steps until the next
   for (size_t i = 1; i < begun.size(); ++i) EXPECT_GE(begun[i] - begun[i - 1], 200);
   begun.clear();
@@ -261,7 +243,7 @@ TEST(SnrPolicy, ProbesWhatSomebodyElseFrozeNowAndThen) {
   ASSERT_GE(begun.size(), 2u);
   for (size_t i = 1; i < begun.size(); ++i) EXPECT_GE(begun[i] - begun[i - 1], 50 * 16) << "they would cost too much";
   begun.clear();
-  RunOf(training, {.reprobe_every = 0});
+  RunOf(training, {{.reprobe_every = 0}});
   EXPECT_THAT(begun, IsEmpty());
   forced = false;
   RunOf(training);
@@ -294,7 +276,7 @@ TEST(SnrPolicy, ForgetsReadingsOfBeforeADrop) {
   training.rate = [](int64_t step) { return step < 1580 ? 0.1 : 0.01; };
   const std::vector<Decision> decisions = RunOf(training);
   ASSERT_FALSE(decisions.empty());
-  // With the 90 readings of before it would take until they have gone.
+  // With the 90 readings of before the freeze would wait until they have gone.
   EXPECT_LE(decisions[0].step, 1800);
 }
 
@@ -342,7 +324,7 @@ TEST(SnrPolicy, ScalesItsThresholdWithTheBatch) {
 }
 
 TEST(SnrPolicy, IsStricterInTheLastThirdOfTheTime) {
-  SnrConfig config{.threshold = 0.2, .late_threshold = 0.001};
+  SnrConfig config{{.threshold = 0.2, .late_threshold = 0.001}};
   SimulatedTraining training = TrainingOf(0.02);
   training.shape.step_shares = {0.4, 0.3, 0.1, 0.1, 0.05, 0.05};
   const std::vector<Decision> decisions = RunOf(training, config);
@@ -381,37 +363,6 @@ TEST(SnrPolicy, FreezesNothingWithItsLastStep) {
   training.snr = [](int, int64_t step) { return step < 3950 ? 0.3 : 0.001; };
   training.rate = [](int64_t step) { return step < 3950 ? 0.1 : 0.001; };
   for (const Decision& decision : RunOf(training)) EXPECT_LT(decision.step, 4000);
-}
-
-// A recording of what it saw gives the same decisions, and so does a policy that was rebuilt in the middle.
-TEST(SnrPolicy, IsAFunctionOfItsObservations) {
-  SimulatedTraining training = TrainingOf(0);
-  training.snr = [](int module, int64_t step) { return step < 2000 || module == 3 ? 0.12 : 0.01; };
-  training.rate = [](int64_t step) { return step < 2000 ? 0.1 : step < 3200 ? 0.01 : 0.02; };
-  training.plasticity = [](int module, int64_t step) { return 1.0 / static_cast<double>(module + step); };
-  training.meddle = [](int64_t step, Policy& policy) {
-    if (step == 500) policy.Adopt(step, 2);
-  };
-  const std::vector<Decision> decisions = RunOf(training);
-  ASSERT_GE(decisions.size(), 3u);
-
-  std::vector<Recorded> recording;
-  RecordingParser parser;
-  bool adopted = false;
-  for (const Observation& observation : training.observations) {
-    if (observation.step >= 500 && !std::exchange(adopted, true)) {
-      recording.push_back(parser.ParseLine(FormatAdoption(500, 2)).value().value());
-    }
-    recording.push_back(parser.ParseLine(FormatObservation(observation)).value().value());
-  }
-  const auto fresh = Snr(training);
-  const std::vector<Decision> replayed = Replay(recording, kModules, *fresh).value();
-  ASSERT_EQ(replayed.size(), decisions.size());
-  for (size_t i = 0; i < decisions.size(); ++i) {
-    EXPECT_EQ(replayed[i].step, decisions[i].step);
-    EXPECT_EQ(replayed[i].frozen_prefix, decisions[i].frozen_prefix);
-    EXPECT_EQ(replayed[i].reason, decisions[i].reason);
-  }
 }
 
 }  // namespace

@@ -1,11 +1,10 @@
-#include "common/policy/staged_policy.h"
-
 #include <cmath>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "common/policy/policy_config.h"
 #include "common/policy/training_fractions.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -51,7 +50,7 @@ TEST(StagedPolicy, FreezesDeepAtOnceAndAllButTheHeadAtTheEnd) {
 TEST(StagedPolicy, MeasuresDepthInTime) {
   SimulatedTraining training = TrainingOf(6);
   training.shape.step_shares = {0.5, 0.1, 0.1, 0.1, 0.1, 0.1};
-  // 3/5 and 4/5 of the .9 that five modules take.
+  // The stages take 3/5 and 4/5 of the .9 that five modules take.
   EXPECT_THAT(StagesOf(training), ElementsAre(Pair(800, 2), Pair(850, 4), Pair(900, 5)));
   EXPECT_THAT(StagesOf(training, {.share = 0.55}), ElementsAre(Pair(800, 1), Pair(900, 2)))
       << "the second stage has nothing to add";

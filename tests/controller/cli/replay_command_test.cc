@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "common/policy/policy_config.h"
 #include "controller/cli/command.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -141,6 +142,7 @@ TEST(Program, WantsASubcommandAndHelpsWithEach) {
   const Outcome help = RunReplay({"--help"}, "");
   EXPECT_EQ(help.code, 0);
   EXPECT_THAT(help.out, HasSubstr("--tolerance"));
+  for (const std::string& name : policy::PolicyNames()) EXPECT_THAT(help.out, HasSubstr(name + ": "));
 }
 
 TEST(Program, EndsWithOneWhereTheInputIsNotToBlame) {

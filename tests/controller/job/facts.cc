@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "common/policy/policy_proto.h"
+#include "controller/job/policy_inputs.h"
 #include "tests/support/job_fixtures.h"
 
 namespace egeria::controller {
@@ -97,7 +98,7 @@ Fact RandomFact(const JobState& state, std::mt19937& random) {
       policy->set_max_modules(1);
       request->set_total_steps(1'000);
       *request->mutable_policy() =
-          policy::ToProto(*policy::Resolve(policy::FromProto(request->policy()), policy::ShapeOf(*request)));
+          policy::ToProto(*policy::Resolve(policy::FromProto(request->policy()), ShapeOf(*request)));
     }
     return registered;
   }

@@ -12,11 +12,11 @@
 #include "common/base/ids.h"
 #include "common/base/log.h"
 #include "common/graph/graph_json.h"
-#include "common/policy/constants.h"
 #include "torch/headeronly/version.h"
 #include "worker/commit/parameter_checksum.h"
 #include "worker/freeze/partition.h"
 #include "worker/planning/planned_saving.h"
+#include "worker/planning/policy_options.h"
 #include "worker/python/native/cache_binding.h"
 #include "worker/python/native/interpreter.h"
 #include "worker/python/native/link_binding.h"
@@ -49,13 +49,6 @@ std::vector<std::tuple<std::string, int, int>> Partition(
     cuts.emplace_back(cut.name, cut.begin, cut.end);
   }
   return cuts;
-}
-
-std::optional<std::string> CheckPolicyOption(const std::string& policy, const std::string& name,
-                                             const std::string& value_json) {
-  const policy::PolicyKind* kind = policy::FindKind(policy);
-  const policy::Constant* constant = kind == nullptr ? nullptr : policy::FindConstant(*kind, name);
-  return constant == nullptr ? "a constant that the policy has" : policy::Misfit(*constant, value_json);
 }
 
 std::optional<std::string> CheckGraph(const std::string& json) {
@@ -116,8 +109,8 @@ PYBIND11_MODULE(_native, module) {
       },
       "policy_json"_a, "total_steps"_a, "step_shares"_a, "budget"_a = 0.0, "learning_rates"_a = std::vector<double>(),
       "embedding_prefix"_a = 0, "The part of a training's time that a policy saves by the clock alone.");
-  module.def("policies", &policy::DescribePolicies, "Every policy and its constants, as JSON.");
-  module.def("check_policy_option", &CheckPolicyOption, "policy"_a, "constant"_a, "value_json"_a,
+  module.def("policies", &worker::DescribePolicies, "Every policy and its constants, as JSON.");
+  module.def("check_policy_option", &worker::Misfit, "policy"_a, "constant"_a, "value_json"_a,
              "What the value of a policy's constant must be, in words; None where this one fits.");
   module.def("saved_before", &worker::SavedBefore, "step"_a, "changes"_a, "modules"_a, "step_shares"_a, "total_steps"_a,
              "The part of a training's time, 0..1, that was saved before `step` by (step, frozen prefix) changes.");

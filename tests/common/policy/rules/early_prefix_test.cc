@@ -15,7 +15,7 @@ JobShape Shape() {
   JobShape shape;
   shape.modules = 4;
   shape.total_steps = 1000;
-  shape.step_shares = {0.3, 0.1, 0.1, 0.1};  // half of the time of what they cover, and a sixth each
+  shape.step_shares = {0.3, 0.1, 0.1, 0.1};  // module 0 has half of their sum, the others a sixth each
   for (int point = 0; point <= 100; ++point) shape.planned_learning_rates.push_back(1 - point / 100.0);
   return shape;
 }

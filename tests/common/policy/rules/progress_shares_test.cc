@@ -75,7 +75,7 @@ TEST(ProgressShares, LeaveOutWhatSaysNothing) {
   EXPECT_EQ(shares.first_module(), 1);
 }
 
-// Of 400 trainings in which a module makes a tenth of the progress, the interval must cover that in about 90 %.
+// In about 90 % of 400 trainings in which a module makes a tenth of the progress, the interval must cover that.
 TEST(ProgressShares, IntervalCoversTheTruth) {
   std::mt19937_64 random(7);
   std::normal_distribution<double> normal;

@@ -13,7 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// The steps at which a rate that is observed every `apart` steps is told to have changed.
+// Returns the steps at which a rate that is observed every `apart` steps is told to have changed.
 std::vector<int64_t> ChangesOf(const std::function<double(int64_t)>& rate, int64_t apart = 10, int64_t steps = 1000) {
   RateChanges changes;
   std::vector<int64_t> at;

@@ -14,7 +14,7 @@ using Burden = Reprobe::BurdenOfProof;
 constexpr int kMinReadings = 8;
 constexpr int kMaxReadings = 32;
 
-// A probe of four modules that began after step 100, and gradients with these ratios to feed it.
+// This is a probe of four modules that began after step 100, and gradients with these ratios to feed it.
 class ReprobeTest : public ::testing::Test {
  protected:
   ReprobeTest()

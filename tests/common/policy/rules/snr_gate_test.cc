@@ -13,7 +13,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// A gate that has read so many gradients of modules with these ratios.
+// Returns a gate that has read so many gradients of modules with these ratios.
 SnrGate GateOf(const std::vector<double>& snrs, int readings = 60, int64_t samples = 64) {
   SnrGate gate(0.05, 0.03, 100, 16, std::vector<double>(snrs.size(), 1.0));
   SimulatedGradients gradients(/*seed=*/1, /*parts=*/2, /*dimensions=*/600);

@@ -20,9 +20,9 @@ TEST(Snr, IsTheRatioOfUnbiasedSumsBroughtToTheFullBatch) {
   estimator.Add(ReadingOf(1, 4, 10, 4));  // A = (16 - 10) / 3 = 2
   estimator.Add(ReadingOf(2, 4, 20, 8));  // A = 4
   const double r = 6.0 / 30;
-  EXPECT_DOUBLE_EQ(estimator.OfModule(0)->snr.value, 4 * r / (1 + 3 * r));
-  EXPECT_EQ(estimator.OfModule(0)->readings, 2);
-  EXPECT_EQ(estimator.OfModule(0)->samples, 64);
+  EXPECT_DOUBLE_EQ(estimator.Pooled({0})->snr.value, 4 * r / (1 + 3 * r));
+  EXPECT_EQ(estimator.Pooled({0})->readings, 2);
+  EXPECT_EQ(estimator.Pooled({0})->samples, 64);
 }
 
 TEST(Snr, OfEqualPartsIsOneAndOfOppositeOnesNotOverZero) {
@@ -31,16 +31,16 @@ TEST(Snr, OfEqualPartsIsOneAndOfOppositeOnesNotOverZero) {
     equal.Add(ReadingOf(i, 2, 3, 3));
     opposite.Add(ReadingOf(i, 2, 3, 0));
   }
-  EXPECT_DOUBLE_EQ(equal.OfModule(0)->snr.value, 1);
-  EXPECT_DOUBLE_EQ(equal.OfModule(0)->snr.upper, 1);
-  EXPECT_LE(opposite.OfModule(0)->snr.upper, 0);
-  EXPECT_TRUE(std::isfinite(opposite.OfModule(0)->snr.lower));
+  EXPECT_DOUBLE_EQ(equal.Pooled({0})->snr.value, 1);
+  EXPECT_DOUBLE_EQ(equal.Pooled({0})->snr.upper, 1);
+  EXPECT_LE(opposite.Pooled({0})->snr.upper, 0);
+  EXPECT_TRUE(std::isfinite(opposite.Pooled({0})->snr.lower));
 }
 
 TEST(Snr, OfAllZerosIsNone) {
   SnrEstimator estimator(1, 10);
   for (int i = 0; i < 5; ++i) estimator.Add(ReadingOf(i, 2, 0, 0));
-  EXPECT_FALSE(estimator.OfModule(0));
+  EXPECT_FALSE(estimator.Pooled({0}));
 }
 
 TEST(Snr, PassesOverWhatCannotBe) {
@@ -65,7 +65,7 @@ TEST(Snr, KeepsTheLastReadingsAndForgetsThoseOfOtherParts) {
   EXPECT_EQ(estimator.readings(0), 1);
 }
 
-// As where the last step of each epoch has fewer micro-batches.
+// The last step of each epoch may have fewer micro-batches.
 TEST(Snr, LeavesOutSingleReadingsOfAnotherNumberOfParts) {
   SnrEstimator estimator(1, 100);
   for (int i = 0; i < 30; ++i) EXPECT_EQ(estimator.Add(ReadingOf(i, i % 3 == 2 ? 3 : 4, 1, 0.5)), i % 3 != 2);
@@ -85,8 +85,8 @@ TEST(Snr, QuantilesAreStudents) {
   for (const auto& [degrees, quantile] : table) EXPECT_NEAR(StudentQuantile95(degrees), quantile, 0.01) << degrees;
 }
 
-// How often the interval covers the truth, and how wide it is: the figures of docs/policies.md. Each trial is of one
-// module.
+// This tells how often the interval covers the truth, and how wide it is: the figures of docs/policies.md. Each trial
+// looks at one module.
 struct Coverage {
   double share = 0;
   double width = 0;
@@ -144,7 +144,7 @@ TEST(Snr, PoolingTheSameModuleTwiceGainsNothing) {
     reading.square_of_mean.push_back(reading.square_of_mean[0]);
     estimator.Add(reading);
   }
-  const SnrEstimate one = estimator.OfModule(0)->snr, both = estimator.Pooled({0, 1})->snr;
+  const SnrEstimate one = estimator.Pooled({0})->snr, both = estimator.Pooled({0, 1})->snr;
   EXPECT_NEAR(both.lower, one.lower, 1e-9);
   EXPECT_NEAR(both.upper, one.upper, 1e-9);
 }
@@ -156,7 +156,7 @@ TEST(Snr, WithFewReadingsTheIntervalIsWiderThanTheNormalOne) {
     if (i < 4) few.Add(reading);
     many.Add(reading);
   }
-  const SnrEstimate a = few.OfModule(0)->snr, b = many.OfModule(0)->snr;
+  const SnrEstimate a = few.Pooled({0})->snr, b = many.Pooled({0})->snr;
   EXPECT_GT(a.upper - a.lower, 4 * (b.upper - b.lower));
 }
 

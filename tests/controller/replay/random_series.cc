@@ -1,4 +1,4 @@
-#include "tests/common/policy/random_series.h"
+#include "tests/controller/replay/random_series.h"
 
 #include <cmath>
 #include <functional>

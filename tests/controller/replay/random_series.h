@@ -1,10 +1,10 @@
-#ifndef EGERIA_TESTS_COMMON_POLICY_RANDOM_SERIES_H_
-#define EGERIA_TESTS_COMMON_POLICY_RANDOM_SERIES_H_
+#ifndef EGERIA_TESTS_CONTROLLER_REPLAY_RANDOM_SERIES_H_
+#define EGERIA_TESTS_CONTROLLER_REPLAY_RANDOM_SERIES_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "tests/common/policy/rule_oracle.h"
+#include "tests/controller/replay/rule_oracle.h"
 
 namespace oracle {
 
@@ -20,4 +20,4 @@ Case RandomCase(uint64_t seed);
 
 }  // namespace oracle
 
-#endif  // EGERIA_TESTS_COMMON_POLICY_RANDOM_SERIES_H_
+#endif  // EGERIA_TESTS_CONTROLLER_REPLAY_RANDOM_SERIES_H_

@@ -1,5 +1,5 @@
-#ifndef EGERIA_TESTS_COMMON_POLICY_RULE_ORACLE_H_
-#define EGERIA_TESTS_COMMON_POLICY_RULE_ORACLE_H_
+#ifndef EGERIA_TESTS_CONTROLLER_REPLAY_RULE_ORACLE_H_
+#define EGERIA_TESTS_CONTROLLER_REPLAY_RULE_ORACLE_H_
 
 #include <optional>
 #include <string>
@@ -27,7 +27,7 @@ struct Rule {
   bool is_signed = false;
   bool bootstrap = true;
   bool losses_reported = true;
-  long long first_step = 0;  // of the job
+  long long first_step = 0;  // the job's
   double drop = 10;
   double rise = 0;
   std::vector<long long> unfreeze_steps;
@@ -48,4 +48,4 @@ std::string Text(const std::vector<Verdict>& verdicts);
 
 }  // namespace oracle
 
-#endif  // EGERIA_TESTS_COMMON_POLICY_RULE_ORACLE_H_
+#endif  // EGERIA_TESTS_CONTROLLER_REPLAY_RULE_ORACLE_H_

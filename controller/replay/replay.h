@@ -1,5 +1,5 @@
-#ifndef EGERIA_COMMON_POLICY_REPLAY_H_
-#define EGERIA_COMMON_POLICY_REPLAY_H_
+#ifndef EGERIA_CONTROLLER_REPLAY_REPLAY_H_
+#define EGERIA_CONTROLLER_REPLAY_REPLAY_H_
 
 #include <cstdint>
 #include <optional>
@@ -12,12 +12,12 @@
 #include "common/policy/policy.h"
 #include "common/policy/policy_config.h"
 
-namespace egeria::policy {
+namespace egeria::controller {
 
 // One line of a recording.
 struct Recorded {
   int64_t line = 0;  // from 1
-  Observation observation;
+  policy::Observation observation;
   // One value per module; observation.plasticity is empty then, and observation.module does not count.
   std::vector<std::optional<double>> plasticity_by_module;
   // Somebody other than the policy set the frozen prefix here.
@@ -47,30 +47,31 @@ class RecordingParser {
   int array_length() const { return array_length_; }
   const std::set<std::string>& unknown_keys() const { return unknown_keys_; }
   // The job that a line with a "job" has told of.
-  const std::optional<JobShape>& job() const { return job_; }
+  const std::optional<policy::JobShape>& job() const { return job_; }
 
  private:
   int64_t line_ = 0;
   int64_t step_ = 0;
   int array_length_ = 0;
   std::set<std::string> unknown_keys_;
-  std::optional<JobShape> job_;
+  std::optional<policy::JobShape> job_;
 };
 
 // Feeds a recording to a fresh policy of a job of `modules` layer modules and returns its decisions.
 // Errors: INVALID_ARGUMENT [BAD_RECORDING] a line names a module or prefix that the job does not have, or
 // has an array of another length.
-absl::StatusOr<std::vector<Decision>> Replay(const std::vector<Recorded>& recording, int modules, Policy& policy);
+absl::StatusOr<std::vector<policy::Decision>> Replay(const std::vector<Recorded>& recording, int modules,
+                                                     policy::Policy& policy);
 
 // Lines of a recording, without an end of line. Doubles are written so that they are read back exactly;
 // one that is not finite, which no policy counts and JSON does not have, is left out.
-std::string FormatObservation(const Observation& observation);
-std::string FormatJob(const JobShape& shape);
+std::string FormatObservation(const policy::Observation& observation);
+std::string FormatJob(const policy::JobShape& shape);
 std::string FormatAdoption(int64_t step, int frozen_prefix);
 
 // {"step":..,"action":"freeze","frozen_prefix":..,"reason":".."}, without an end of line.
-std::string FormatDecision(const Decision& decision);
+std::string FormatDecision(const policy::Decision& decision);
 
-}  // namespace egeria::policy
+}  // namespace egeria::controller
 
-#endif  // EGERIA_COMMON_POLICY_REPLAY_H_
+#endif  // EGERIA_CONTROLLER_REPLAY_REPLAY_H_

@@ -1,18 +1,29 @@
-#include "common/policy/replay.h"
+#include "controller/replay/replay.h"
 
 #include <cmath>
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/policy/policy_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/common/policy/simulated_training.h"
 
-namespace egeria::policy {
+namespace egeria::controller {
 namespace {
 
+using policy::Action;
+using policy::Decision;
+using policy::GradientReading;
+using policy::JobShape;
+using policy::MakePolicy;
+using policy::Observation;
+using policy::PlasticityConfig;
+using policy::Policy;
+using policy::ScheduleConfig;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -244,5 +255,36 @@ TEST(Replay, AdoptsWhatSomebodyElseFroze) {
   EXPECT_EQ(decisions[0].frozen_prefix, 2);
 }
 
+TEST(Replay, OfWhatAPolicySawDecidesTheSame) {
+  policy::SimulatedTraining training = policy::TrainingOf(0);
+  training.snr = [](int module, int64_t step) { return step < 2000 || module == 3 ? 0.12 : 0.01; };
+  training.rate = [](int64_t step) { return step < 2000 ? 0.1 : step < 3200 ? 0.01 : 0.02; };
+  training.plasticity = [](int module, int64_t step) { return 1.0 / static_cast<double>(module + step); };
+  training.meddle = [](int64_t step, Policy& policy) {
+    if (step == 500) policy.Adopt(step, 2);
+  };
+  const auto live = MakePolicy(policy::SnrConfig(), training.shape).value();
+  const std::vector<Decision> decisions = training.Run(*live);
+  ASSERT_GE(decisions.size(), 3u);
+
+  std::vector<Recorded> recording;
+  RecordingParser parser;
+  bool adopted = false;
+  for (const Observation& observation : training.observations) {
+    if (observation.step >= 500 && !std::exchange(adopted, true)) {
+      recording.push_back(parser.ParseLine(FormatAdoption(500, 2)).value().value());
+    }
+    recording.push_back(parser.ParseLine(FormatObservation(observation)).value().value());
+  }
+  const auto fresh = MakePolicy(policy::SnrConfig(), training.shape).value();
+  const std::vector<Decision> replayed = Replay(recording, policy::kModules, *fresh).value();
+  ASSERT_EQ(replayed.size(), decisions.size());
+  for (size_t i = 0; i < decisions.size(); ++i) {
+    EXPECT_EQ(replayed[i].step, decisions[i].step);
+    EXPECT_EQ(replayed[i].frozen_prefix, decisions[i].frozen_prefix);
+    EXPECT_EQ(replayed[i].reason, decisions[i].reason);
+  }
+}
+
 }  // namespace
-}  // namespace egeria::policy
+}  // namespace egeria::controller

@@ -1,4 +1,4 @@
-#include "common/policy/replay.h"
+#include "controller/replay/replay.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
 
-namespace egeria::policy {
+namespace egeria::controller {
 namespace {
 
 using nlohmann::json;
@@ -100,10 +100,10 @@ absl::StatusOr<std::vector<double>> Numbers(int64_t line, const json& object, co
   return values;
 }
 
-absl::StatusOr<GradientReading> ParseGradients(int64_t line, int64_t step, const json& object) {
+absl::StatusOr<policy::GradientReading> ParseGradients(int64_t line, int64_t step, const json& object) {
   constexpr int64_t kMaxParts = 65'536, kMaxModules = 512;
   if (!object.is_object()) return BadLine(line, "\"gradients\" is no object");
-  GradientReading reading;
+  policy::GradientReading reading;
   EGERIA_ASSIGN_OR_RETURN(const std::optional<int64_t> of_step,
                           WholeNumber(line, object, "step", std::numeric_limits<int64_t>::max()));
   EGERIA_ASSIGN_OR_RETURN(const std::optional<int64_t> first, WholeNumber(line, object, "first_module", kMaxModules));
@@ -129,7 +129,7 @@ absl::StatusOr<GradientReading> ParseGradients(int64_t line, int64_t step, const
   return reading;
 }
 
-absl::StatusOr<Account> ParseAccount(int64_t line, const json& object) {
+absl::StatusOr<policy::Account> ParseAccount(int64_t line, const json& object) {
   if (!object.is_object()) return BadLine(line, "\"account\" is no object");
   EGERIA_ASSIGN_OR_RETURN(const std::optional<double> saved, NumberAt(line, object, "saved_seconds"));
   EGERIA_ASSIGN_OR_RETURN(const std::optional<double> measuring, NumberAt(line, object, "measuring_seconds"));
@@ -137,15 +137,15 @@ absl::StatusOr<Account> ParseAccount(int64_t line, const json& object) {
   EGERIA_ASSIGN_OR_RETURN(const std::optional<double> frozen, NumberAt(line, object, "frozen_step_seconds"));
   EGERIA_ASSIGN_OR_RETURN(const std::optional<int64_t> prefix,
                           WholeNumber(line, object, "frozen_prefix", std::numeric_limits<int>::max()));
-  return Account{saved.value_or(0), measuring.value_or(0), active.value_or(0), frozen.value_or(0),
-                 static_cast<int>(prefix.value_or(0))};
+  return policy::Account{saved.value_or(0), measuring.value_or(0), active.value_or(0), frozen.value_or(0),
+                         static_cast<int>(prefix.value_or(0))};
 }
 
-absl::StatusOr<JobShape> ParseJob(int64_t line, const json& object) {
+absl::StatusOr<policy::JobShape> ParseJob(int64_t line, const json& object) {
   constexpr int64_t kMaxSteps = std::numeric_limits<int64_t>::max();
   constexpr int64_t kMaxOfInt = std::numeric_limits<int>::max();
   if (!object.is_object()) return BadLine(line, "\"job\" is no object");
-  JobShape shape;
+  policy::JobShape shape;
   EGERIA_ASSIGN_OR_RETURN(const std::optional<int64_t> modules, WholeNumber(line, object, "modules", kMaxOfInt));
   EGERIA_ASSIGN_OR_RETURN(const std::optional<int64_t> ranks, WholeNumber(line, object, "ranks", kMaxOfInt));
   EGERIA_ASSIGN_OR_RETURN(const std::optional<int64_t> total, WholeNumber(line, object, "total_steps", kMaxSteps));
@@ -229,7 +229,7 @@ std::string Dump(const ordered_json& object) {
 
 // Says whether the line holds more than somebody's prefix.
 bool HasObservation(const Recorded& recorded) {
-  const Observation& seen = recorded.observation;
+  const policy::Observation& seen = recorded.observation;
   return seen.plasticity || seen.loss || seen.learning_rate || seen.zero_lr_prefix || seen.gradients || seen.account ||
          !recorded.plasticity_by_module.empty();
 }
@@ -266,10 +266,12 @@ absl::StatusOr<std::optional<Recorded>> RecordingParser::ParseLine(absl::string_
   return recorded;
 }
 
-absl::StatusOr<std::vector<Decision>> Replay(const std::vector<Recorded>& recording, int modules, Policy& policy) {
-  std::vector<Decision> decisions;
-  const auto observe = [&](const Observation& observation) {
-    if (std::optional<Decision> decision = policy.Observe(observation)) decisions.push_back(*std::move(decision));
+absl::StatusOr<std::vector<policy::Decision>> Replay(const std::vector<Recorded>& recording, int modules,
+                                                     policy::Policy& policy) {
+  std::vector<policy::Decision> decisions;
+  const auto observe = [&](const policy::Observation& observation) {
+    if (std::optional<policy::Decision> decision = policy.Observe(observation))
+      decisions.push_back(*std::move(decision));
   };
   for (const Recorded& recorded : recording) {
     EGERIA_RETURN_IF_ERROR(CheckAgainstJob(recorded, modules));
@@ -279,9 +281,9 @@ absl::StatusOr<std::vector<Decision>> Replay(const std::vector<Recorded>& record
     }
     observe(recorded.observation);
     if (recorded.plasticity_by_module.empty()) continue;
-    // Which module is frontmost is known only after the learning rate and the loss of the line: so those
-    // went first, which is the order in which one observation is evaluated too.
-    Observation reading;
+    // The frontmost module is known only after the learning rate and the loss of the line. So those went first, which
+    // is the order in which one observation is evaluated too.
+    policy::Observation reading;
     reading.step = recorded.observation.step;
     reading.module = policy.frozen_prefix();
     reading.plasticity = recorded.plasticity_by_module[static_cast<size_t>(policy.frozen_prefix())];
@@ -290,7 +292,7 @@ absl::StatusOr<std::vector<Decision>> Replay(const std::vector<Recorded>& record
   return decisions;
 }
 
-std::string FormatObservation(const Observation& observation) {
+std::string FormatObservation(const policy::Observation& observation) {
   ordered_json object;
   object["step"] = observation.step;
   if (observation.module) object["module"] = *observation.module;
@@ -317,7 +319,7 @@ std::string FormatObservation(const Observation& observation) {
   return Dump(object);
 }
 
-std::string FormatJob(const JobShape& shape) {
+std::string FormatJob(const policy::JobShape& shape) {
   ordered_json job{{"modules", shape.modules},
                    {"ranks", shape.ranks},
                    {"total_steps", shape.total_steps},
@@ -337,13 +339,13 @@ std::string FormatAdoption(int64_t step, int frozen_prefix) {
   return Dump(ordered_json{{"step", step}, {"adopt", frozen_prefix}});
 }
 
-std::string FormatDecision(const Decision& decision) {
+std::string FormatDecision(const policy::Decision& decision) {
   ordered_json object;
   object["step"] = decision.step;
-  object["action"] = ActionName(decision.action);
+  object["action"] = policy::ActionName(decision.action);
   object["frozen_prefix"] = decision.frozen_prefix;
   object["reason"] = decision.reason;
   return Dump(object);
 }
 
-}  // namespace egeria::policy
+}  // namespace egeria::controller

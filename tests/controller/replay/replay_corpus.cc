@@ -25,12 +25,18 @@
 #include "absl/strings/str_join.h"
 #include "common/policy/policy_config.h"
 #include "common/policy/policy_proto.h"
-#include "common/policy/replay.h"
+#include "controller/replay/replay.h"
 #include "google/protobuf/util/json_util.h"
 #include "tests/common/policy/simulated_training.h"
 
-namespace egeria::policy {
+namespace egeria::controller {
 namespace {
+
+using policy::JobShape;
+using policy::MakePolicy;
+using policy::Observation;
+using policy::Policy;
+using policy::SimulatedGradients;
 
 class Dice {
  public:
@@ -339,7 +345,7 @@ class Recorder {
   const std::function<double(double)> schedule_;
   const Signals signals_;
   SimulatedGradients gradients_;
-  const double measuring_cost_;  // of a reading, in steps
+  const double measuring_cost_;  // cost of a reading, in steps
   const double true_part_;
   const bool reads_frozen_;  // whether the worker can look at what is frozen
   const double zero_rate_until_;
@@ -359,7 +365,7 @@ bool Record(uint64_t seed, const std::string& folder, const std::string& name, s
     std::cerr << json << ": " << parsed.message() << "\n";
     std::exit(1);
   }
-  auto policy = MakePolicy(FromProto(proto), job.shape);
+  auto policy = MakePolicy(policy::FromProto(proto), job.shape);
   if (!policy.ok()) return false;
   std::ofstream out(absl::StrCat(folder, "/", name));
   Recorder(dice, job, **policy, out, schedule).Run();
@@ -368,7 +374,7 @@ bool Record(uint64_t seed, const std::string& folder, const std::string& name, s
 }
 
 }  // namespace
-}  // namespace egeria::policy
+}  // namespace egeria::controller
 
 int main(int argc, char** argv) {
   if (argc < 2) {
@@ -380,7 +386,7 @@ int main(int argc, char** argv) {
   std::ofstream jobs(folder + "/jobs.jsonl");
   uint64_t seed = 0;
   for (int made = 0; made < wanted;) {
-    made += egeria::policy::Record(++seed, folder, absl::StrFormat("%04d.jsonl", made), jobs);
+    made += egeria::controller::Record(++seed, folder, absl::StrFormat("%04d.jsonl", made), jobs);
   }
   return 0;
 }

@@ -1,4 +1,4 @@
-#include "tests/common/policy/rule_oracle.h"
+#include "tests/controller/replay/rule_oracle.h"
 
 #include <algorithm>
 #include <memory>
@@ -6,12 +6,20 @@
 #include <vector>
 
 #include "common/policy/policy_config.h"
-#include "common/policy/replay.h"
+#include "controller/replay/replay.h"
 #include "gtest/gtest.h"
-#include "tests/common/policy/random_series.h"
+#include "tests/controller/replay/random_series.h"
 
-namespace egeria::policy {
+namespace egeria::controller {
 namespace {
+
+using policy::Action;
+using policy::Decision;
+using policy::JobShape;
+using policy::MakePolicy;
+using policy::Observation;
+using policy::PlasticityConfig;
+using policy::Policy;
 
 constexpr uint64_t kCases = 6000;
 
@@ -82,7 +90,7 @@ TEST(PlasticityRule, DecidesAsTheSecondImplementationOnThousandsOfRandomSeries) 
   EXPECT_GT(blind, static_cast<int64_t>(kCases) / 20);
 }
 
-// What a controller sees and writes down, one observation after the other, replayed from the text.
+// A controller writes down one observation after the other; here the text is replayed.
 TEST(PlasticityRule, DecidesTheSameWhenItsExportIsReplayed) {
   int64_t decided = 0, adoptions = 0;
   for (uint64_t seed = 1; seed <= 500; ++seed) {
@@ -121,4 +129,4 @@ TEST(PlasticityRule, DecidesTheSameWhenItsExportIsReplayed) {
 }
 
 }  // namespace
-}  // namespace egeria::policy
+}  // namespace egeria::controller

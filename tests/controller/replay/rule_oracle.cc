@@ -1,4 +1,4 @@
-#include "tests/common/policy/rule_oracle.h"
+#include "tests/controller/replay/rule_oracle.h"
 
 #include <algorithm>
 #include <cmath>
@@ -96,7 +96,7 @@ std::vector<Verdict> Decide(const Rule& rule, const std::vector<Line>& lines) {
   int prefix = 0;
   bool settled = !rule.bootstrap;
   size_t first_freeze = 0;     // line of the first freeze since all were active
-  std::vector<Real> readings;  // of the frontmost module
+  std::vector<Real> readings;  // the frontmost module's
   long long previous_step = -1;
   for (size_t now = 0; now < lines.size(); ++now) {
     const Line& line = lines[now];
