@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 from comments import Comment, comments, headless, headless_in, sources
-from source_tree import name
 
 
 def test_no_comment_is_headless() -> None:
-    held = sources()
-    assert [found for path in held for found in headless_in(path)] == []
+    assert [found for path in sources() for found in headless_in(path)] == []
 
 
 @pytest.mark.parametrize(

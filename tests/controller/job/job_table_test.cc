@@ -21,7 +21,9 @@ class JobTableTest : public ::testing::Test {
     EXPECT_TRUE(job->state.Apply(RegisteredFact(number)).ok());
     storage::v1::Fact end;
     end.mutable_finished();
-    if (finished) EXPECT_TRUE(job->state.Apply(end).ok());
+    if (finished) {
+      EXPECT_TRUE(job->state.Apply(end).ok());
+    }
     job->live.last_activity = last_activity;
     return table_.Add(std::move(job));
   }

@@ -177,7 +177,9 @@ TEST(CostModelTest, EpochsOfFewHitsThatDoNotPayAreFruitless) {
       model.EpochPassed();
     }
     EXPECT_EQ(model.Use(), pays);
-    if (!pays) EXPECT_THAT(model.estimates().reason, HasSubstr("saved less than asking and keeping took"));
+    if (!pays) {
+      EXPECT_THAT(model.estimates().reason, HasSubstr("saved less than asking and keeping took"));
+    }
   }
 }
 

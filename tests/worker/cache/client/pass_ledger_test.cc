@@ -121,7 +121,9 @@ TEST_F(PassLedgerTest, WaitsForADeviceInTheFirstPassesAndInFewLater) {
     ledger_.Begin(kBatch, /*on_host=*/false);
     ledger_.BeginCompute();
     if (waits_.back() && pass >= 64) timed.push_back(pass);
-    if (pass < 64) EXPECT_TRUE(waits_.back()) << pass;
+    if (pass < 64) {
+      EXPECT_TRUE(waits_.back()) << pass;
+    }
   }
   EXPECT_THAT(timed, ElementsAre(64, 96, 128, 160, 192));
 }

@@ -60,7 +60,7 @@ TEST(StorageFormatTest, LosslessFormatsGiveBackEveryBitOfEveryTypeAndSize) {
   for (const StorageFormat format : kLossless) {
     for (int type = 1; type <= static_cast<int>(DataType::kBool); ++type) {
       for (const size_t count : {0, 1, 2, 3, 7, 15, 16, 17, 127, 1'000, 4'097, 70'001}) {
-        for (const int density : {0, 3, 256}) {  // zeros, a few bytes among zeros, noise: NaNs of any payload
+        for (const uint64_t density : {0, 3, 256}) {  // zeros, a few bytes among zeros, noise: NaNs of any payload
           Bytes values(count * ElementSize(static_cast<DataType>(type)));
           for (std::byte& byte : values) byte = static_cast<std::byte>(random() % 256 < density ? random() : 0);
           const Kept kept = Keep(format, static_cast<DataType>(type), values);
