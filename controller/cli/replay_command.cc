@@ -23,7 +23,7 @@
 namespace egeria::cli {
 namespace {
 
-struct Flags {
+struct ReplayFlags {
   std::string file;
   std::string policy = "plasticity";
   std::string schedule;
@@ -54,7 +54,7 @@ absl::StatusOr<policy::ScheduleConfig> ParseSchedule(const std::string& text) {
 }
 
 // The policy's constants as the JSON object of egeria.v1.PolicyConfig.
-absl::StatusOr<policy::PolicyConfig> ParseOptions(const Flags& flags) {
+absl::StatusOr<policy::PolicyConfig> ParseOptions(const ReplayFlags& flags) {
   const std::string text = absl::StrCat("{\"", flags.policy, "\":", flags.options.empty() ? "{}" : flags.options, "}");
   v1::PolicyConfig proto;
   const auto parsed = google::protobuf::util::JsonStringToMessage(text, &proto);
@@ -63,7 +63,7 @@ absl::StatusOr<policy::PolicyConfig> ParseOptions(const Flags& flags) {
                  ": write a JSON object of the policy's constants, such as '{\"start\":0.5}'");
 }
 
-absl::StatusOr<policy::PolicyConfig> ConfigOf(const Flags& flags) {
+absl::StatusOr<policy::PolicyConfig> ConfigOf(const ReplayFlags& flags) {
   if (flags.policy == "schedule" && flags.options.empty()) return ParseSchedule(flags.schedule);
   const bool rule = flags.policy == "plasticity" || flags.policy == "actnorm";  // on whichever metric
   if (!rule || !flags.options.empty()) return ParseOptions(flags);
@@ -108,7 +108,7 @@ absl::StatusOr<Recording> ReadFile(const std::string& file, Streams streams) {
   return absl::Status(recording.status().code(), absl::StrCat(file, ": ", std::string(recording.status().message())));
 }
 
-absl::Status Replay(Flags flags, Streams streams) {
+absl::Status Replay(ReplayFlags flags, Streams streams) {
   EGERIA_ASSIGN_OR_RETURN(const policy::PolicyConfig config, ConfigOf(flags));
   EGERIA_ASSIGN_OR_RETURN(const Recording recording, ReadFile(flags.file, streams));
   if (recording.job) {
@@ -148,7 +148,7 @@ std::string PolicyHelp() {
 }  // namespace
 
 void AddReplayCommand(CLI::App& app, const Select& select) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<ReplayFlags>();
   CLI::App* command = app.add_subcommand(
       "replay", "Feed recorded readings to a policy and print its decisions, one JSON object a line.");
   command->footer(PolicyHelp);

@@ -8,8 +8,11 @@ macro(egeria_default variable value)
   endif()
 endmacro()
 
-# egeria_library(<name> [SOURCES ...] [PUBLIC dep...] [PRIVATE dep...] [HEADERS base|rpc|torch|none])
+# egeria_library(<name> [SOURCES ...] [PUBLIC dep...] [PRIVATE dep...] [HEADERS base|rpc|tensor|torch|none])
 # A static library egeria_<name> with the alias egeria::<name>. The one include root is the repository's.
+# Up to eight of its files are compiled as one, because each file by itself would spend most of its time on the templates
+# of other projects' headers. Files of one library therefore share their unnamed namespaces.
+option(EGERIA_UNITY "Compile several files of a library as one; OFF compiles a changed file alone" ON)
 function(egeria_library name)
   cmake_parse_arguments(arg "" "HEADERS" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
   add_library(egeria_${name} STATIC ${arg_SOURCES})
@@ -18,6 +21,7 @@ function(egeria_library name)
   target_link_libraries(egeria_${name} PUBLIC ${arg_PUBLIC} PRIVATE egeria_options ${arg_PRIVATE})
   egeria_default(arg_HEADERS base)
   egeria_use_headers(egeria_${name} ${arg_HEADERS})
+  set_target_properties(egeria_${name} PROPERTIES UNITY_BUILD ${EGERIA_UNITY} UNITY_BUILD_BATCH_SIZE 8)
   if(EGERIA_THREAD_SAFETY)
     egeria_check_locks(${name} ${arg_SOURCES})
   endif()
@@ -57,7 +61,7 @@ function(egeria_check_locks name)
   add_dependencies(thread_safety egeria_${name}_locks)
 endfunction()
 
-# egeria_binary(<file name> [SOURCES ...] [DEPS ...] [HEADERS base|rpc|torch|none]): an executable in <build>/bin,
+# egeria_binary(<file name> [SOURCES ...] [DEPS ...] [HEADERS <set>]): an executable in <build>/bin,
 # installed into bin, or by `pip install` among the environment's scripts, from where it finds the libraries of the
 # environment's torch.
 function(egeria_binary name)
@@ -74,7 +78,7 @@ function(egeria_binary name)
   endif()
 endfunction()
 
-# egeria_test(<name> [SOURCES ...] [DEPS ...] [HEADERS base|rpc|torch|none] [LABEL unit|slow|e2e] [TIMEOUT s] [ALONE])
+# egeria_test(<name> [SOURCES ...] [DEPS ...] [HEADERS <set>] [LABEL unit|slow|e2e] [TIMEOUT s] [ALONE])
 # A GoogleTest program, one ctest entry. ALONE is for a test that measures time or starts ranks or programs, which want
 # both cores: no other test runs beside it.
 function(egeria_test name)
