@@ -21,7 +21,6 @@ namespace {
 constexpr int kMinWindow = 3;
 constexpr double kMaxMagnitude = 1e100;
 constexpr int kInitialSlopes = 3;
-constexpr double kSlack = 1e-9;
 
 bool IsUsable(const std::optional<double>& value) {
   return value && std::abs(*value) <= kMaxMagnitude;  // false for NaN
@@ -97,8 +96,8 @@ class LearningRateWatch {
     dropped_ = risen_ = false;
     if (!something_frozen) return;
     if (!reference_) return NoteFrozen();
-    dropped_ = drop_ > 0 && rate <= *reference_ / drop_ * (1 + kSlack);
-    risen_ = !dropped_ && rise_ > 0 && rate >= *minimum_ * rise_ * (1 - kSlack);
+    dropped_ = drop_ > 0 && rate <= *reference_ / drop_ * (1 + kRateSlack);
+    risen_ = !dropped_ && rise_ > 0 && rate >= *minimum_ * rise_ * (1 - kRateSlack);
     if (!dropped_ && !risen_ && rate > 0) minimum_ = std::min(*minimum_, rate);
   }
 

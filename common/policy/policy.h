@@ -11,6 +11,9 @@
 
 namespace egeria::policy {
 
+// Learning rates that differ by a smaller part than this are the same: schedules work them out in floating point.
+inline constexpr double kRateSlack = 1e-9;
+
 // A shape is all that a policy must know of its job.
 struct JobShape {
   int modules = 0;              // at least 2

@@ -4,13 +4,13 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "common/policy/policy.h"
 #include "common/policy/training_fractions.h"
 
 namespace egeria::policy {
 namespace {
 
-constexpr double kLowRate = 0.01;  // share of the peak
-constexpr double kSlack = 1e-9;
+constexpr double kLowRate = 0.01;   // share of the peak
 constexpr double kMinStart = 0.01;  // bounds the period of an unknown total
 
 }  // namespace
@@ -27,7 +27,7 @@ void CheckClock::ObserveRate(int64_t step, double rate) {
   rate_ = rate;
   if (!unknown_total_) return;
   peak_ = std::max(peak_, rate);
-  rate_is_high_ = rate > kLowRate * peak_ * (1 + kSlack);
+  rate_is_high_ = rate > kLowRate * peak_ * (1 + kRateSlack);
   if (rate_is_high_ || start_ || peak_ == 0) return;
   start_ = next_ = step;
   period_ = StepsOfPart(every_ / std::max(start_fraction_, kMinStart), static_cast<double>(step));

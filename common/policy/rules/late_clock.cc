@@ -9,7 +9,7 @@
 namespace egeria::policy {
 namespace {
 
-constexpr double kMaxMeanRateToCome = 0.5;
+constexpr double kMinMeanRateToCome = 0.5;
 
 }  // namespace
 
@@ -53,7 +53,7 @@ std::optional<std::string> LateClock::TooMuchLeft(int64_t step, double given_up)
         100 * *left, 100 * rest);
   }
   const double mean = MeanRateToCome(step);
-  if (mean <= kMaxMeanRateToCome) return std::nullopt;
+  if (mean <= kMinMeanRateToCome) return std::nullopt;
   return absl::StrFormat(
       "the learning rates to come are on average %.2g times those of the whole training: the modules learn until the "
       "end",

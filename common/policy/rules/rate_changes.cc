@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/policy/policy.h"
+
 namespace egeria::policy {
 namespace {
 
 constexpr double kChange = 0.1;
-constexpr double kSlack = 1e-9;
 constexpr int64_t kSpan = 10;  // the last 1 / kSpan of all steps are looked back on
 constexpr double kShareAtOnce = 0.4;
 
@@ -20,7 +21,7 @@ bool RateChanges::Observe(int64_t step, double rate) {
     return false;
   }
   if (rate == rates_.back().rate) return false;
-  const bool risen = rate > lowest_ * (1 + kChange) * (1 + kSlack);
+  const bool risen = rate > lowest_ * (1 + kChange) * (1 + kRateSlack);
   const bool changed = risen || FellAtOnce(step, rate);
   lowest_ = changed ? rate : std::min(lowest_, rate);
   if (risen) rates_.clear();  // its falls of before do not count for those to come
@@ -31,7 +32,7 @@ bool RateChanges::Observe(int64_t step, double rate) {
 
 bool RateChanges::FellAtOnce(int64_t step, double rate) const {
   const double before = rates_.back().rate;
-  if (!(rate < before * (1 - kChange) * (1 - kSlack))) return false;
+  if (!(rate < before * (1 - kChange) * (1 - kRateSlack))) return false;
   if (rate == 0) return true;
   double highest = before;
   for (size_t i = 0; i < rates_.size(); ++i) {

@@ -27,7 +27,7 @@ class RateRise {
     if (factor_ == 0) return std::nullopt;
     for (int module = exempt; module < frozen; ++module) {
       const double at_freeze = *rate_at_freeze_[static_cast<size_t>(module)];
-      if (rate <= at_freeze * factor_ * (1 + kSlack)) continue;
+      if (rate <= at_freeze * factor_ * (1 + kRateSlack)) continue;
       return Proposal{module, absl::StrFormat("learning rate %.4g is over %g times the %.4g at which module %d froze",
                                               rate, factor_, at_freeze, module)};
     }
@@ -42,8 +42,6 @@ class RateRise {
   }
 
  private:
-  static constexpr double kSlack = 1e-9;
-
   const double factor_;
   std::vector<std::optional<double>> rate_at_freeze_;  // per module; empty where it is active or the rate unknown
 };

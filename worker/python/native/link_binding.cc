@@ -106,7 +106,7 @@ std::shared_ptr<PythonLink> StartLink(const py::dict& job, const std::optional<s
   return DroppedWithoutLock(ValueOrRaise(std::move(link)));
 }
 
-py::dict CountersOf(PythonLink& link) {
+py::dict LinkCountersOf(PythonLink& link) {
   worker::SessionTotals totals;
   worker::AgentCounters agent;
   PlanId applied_plan;
@@ -260,9 +260,8 @@ void DefineLink(py::module_& module) {
       .def("set_account", &SetAccount, "account"_a, "The metrics show it, and the controller is told of it.")
       .def("set_cache_totals", &SetCacheTotals, "ledger"_a, "state"_a, "reason"_a, "cache"_a,
            "The metrics show it: a PassLedger's books, the state and its reason, and what an ActivationCache, where "
-           "there "
-           "is one, has read.")
-      .def("counters", &CountersOf)
+           "there is one, has read.")
+      .def("counters", &LinkCountersOf)
       .def("stop", &Stop, "finished"_a);
 }
 
