@@ -10,8 +10,8 @@ endmacro()
 
 # egeria_library(<name> [SOURCES ...] [PUBLIC dep...] [PRIVATE dep...] [HEADERS base|rpc|tensor|torch|none])
 # A static library egeria_<name> with the alias egeria::<name>. The one include root is the repository's.
-# Up to eight of its files are compiled as one, because each file by itself would spend most of its time on the templates
-# of other projects' headers. Files of one library therefore share their unnamed namespaces.
+# Up to eight of its files are compiled as one, because each file by itself would spend most of its time on the
+# templates of other projects' headers. Files of one library therefore share their unnamed namespaces.
 option(EGERIA_UNITY "Compile several files of a library as one; OFF compiles a changed file alone" ON)
 function(egeria_library name)
   cmake_parse_arguments(arg "" "HEADERS" "SOURCES;PUBLIC;PRIVATE" ${ARGN})

@@ -91,17 +91,8 @@ class Config:
         EGERIA_CACHE_FORMAT, EGERIA_CACHE_JOB_QUOTA (8GiB), EGERIA_BUDGET (0.2 or 20%); and, as without this,
         EGERIA_CONTROLLER where neither a controller nor plans are given.
         """
-        texts = ("training_job", "metrics", "policy", "reference")
-        texts_for_the_cache = ("cache", "cache_use", "cache_format", "cache_job_quota")
         values: dict[str, Any] = {}
-        for field, convert in {
-            **dict.fromkeys(texts + texts_for_the_cache, lambda _, text: text),
-            "observe": _boolean,
-            "enabled": _boolean,
-            "total_steps": _whole,
-            "budget": _part,
-            "policy_options": _object,
-        }.items():
+        for field, convert in FROM_ENVIRONMENT.items():
             variable = f"EGERIA_{field.upper()}"
             if text := os.environ.get(variable):
                 values[field.removeprefix("policy_")] = convert(variable, text)
@@ -238,3 +229,15 @@ def _object(variable: str, text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _bad(f"{variable} must be a JSON object, such as '{{\"window\": 10}}'")
     return value
+
+
+_TEXTS = ("training_job", "metrics", "policy", "reference", "cache", "cache_use", "cache_format", "cache_job_quota")
+# How from_env() reads the variable EGERIA_<FIELD> of each field.
+FROM_ENVIRONMENT = {
+    **dict.fromkeys(_TEXTS, lambda variable, text: text),
+    "observe": _boolean,
+    "enabled": _boolean,
+    "total_steps": _whole,
+    "budget": _part,
+    "policy_options": _object,
+}
