@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 from harness import TORCHRUN, Controller, free_port, wait_until
-from launching import HERE, Program, rank_environment
+from launching import HERE, Program
+from preloaded import rank_environment
 
 PROMPTLY = 120  # seconds; what hangs does so for the group's timeout of five minutes, or for ever
 

@@ -12,17 +12,6 @@ from preloaded import Process, Ranks
 HERE = pathlib.Path(__file__).resolve().parent
 
 
-def rank_environment(rank: int, world_size: int, port: int) -> dict[str, str]:
-    """The environment that torchrun would set, for ranks that a test starts one by one."""
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_RANK": str(rank),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
-
-
 class Program:
     """A Python program of this folder under way; ends with its context."""
 

@@ -34,6 +34,17 @@ MODULES = ["numpy", "torch", "torch.distributed.fsdp", "torch._dynamo", "torch.e
 MAX_REQUEST = 1 << 20
 
 
+def rank_environment(rank: int, world_size: int, port: int) -> dict[str, str]:
+    """The environment that torchrun would set, for ranks that a test starts one by one."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_RANK": str(rank),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
 class Process:
     """A program under way, with those methods of subprocess.Popen that the tests use."""
 
@@ -58,7 +69,7 @@ class Process:
         socket.send_fds(_server(), [request.encode()], files)
         for file in files:
             os.close(file)
-        self.pid = int.from_bytes(os.read(self._status, 4), "little")
+        self.pid = self._next_number()
 
     def poll(self) -> int | None:
         return self._end_within(0)
@@ -71,9 +82,15 @@ class Process:
 
     def _end_within(self, timeout: float | None) -> int | None:
         if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
-            self.returncode = int.from_bytes(os.read(self._status, 4), "little", signed=True)
+            self.returncode = self._next_number()
             os.close(self._status)
         return self.returncode
+
+    def _next_number(self) -> int:
+        """Reads what the minder tells: first the process id, then the exit code. One that ended early tells neither."""
+        text = os.read(self._status, 4)
+        assert len(text) == 4, f"{self.args[0]}: the preloaded interpreter has ended; its own errors stand above"
+        return int.from_bytes(text, "little", signed=True)
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
@@ -107,9 +124,6 @@ class Ranks:
         self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.args = [str(script), *map(str, arguments)]
         shared = {
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(self._store.port),
-            "WORLD_SIZE": str(ranks),
             "LOCAL_WORLD_SIZE": str(ranks),
             "ROLE_WORLD_SIZE": str(ranks),
             "ROLE_NAME": "default",
@@ -125,7 +139,7 @@ class Ranks:
                 script,
                 arguments,
                 log,
-                {**environment, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "ROLE_RANK": str(rank)},
+                {**environment, **shared, **rank_environment(rank, ranks, self._store.port), "ROLE_RANK": str(rank)},
                 folder,
             )
             for rank in range(ranks)
@@ -191,7 +205,7 @@ def next_program(requests: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 def mind(program: int, status: int) -> None:
     """Tells the test the program's process id and, at its end, its exit code, as subprocess says it."""
-    os.write(status, program.to_bytes(4, "little"))
+    os.write(status, program.to_bytes(4, "little", signed=True))
     code = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
     with contextlib.suppress(BrokenPipeError):  # the test has ended
         os.write(status, code.to_bytes(4, "little", signed=True))
