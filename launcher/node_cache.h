@@ -13,8 +13,8 @@ namespace egeria::run {
 
 // The egeria-cache that a job uses. It is the one of the node's folder, which is adopted if it runs and started if not,
 // or one that somebody else takes care of. A cache that was started serves all jobs of the node that come meanwhile,
-// and ends when the last of them has ended, in whatever way: each holds no more than a file lock on the folder.
-// Thread-compatible.
+// and ends when the last of them has ended. It does not matter in what way they end, since each holds no more than a
+// file lock on the folder. Thread-compatible.
 class NodeCache {
  public:
   // Only warns when something goes wrong: a job runs with or without a cache.

@@ -12,8 +12,8 @@ namespace egeria::plasticity {
 // give, so that scale invariance holds for small ones too.
 inline constexpr double kSmallestNorm = 1e-30;
 
-// Computes the similarity-preserving loss between the outputs of a layer module in training and in its reference, from
-// their Gram matrices G = A A^T (A: b x d, one row per sample; G: b x b, row-major):
+// Computes the similarity-preserving loss between the outputs of a layer module in training and in its reference. It is
+// computed from their Gram matrices G = A A^T (A: b x d, one row per sample; G: b x b, row-major):
 //
 //   SP(G, H) = 1/b^2 * || G' - H' ||_F^2,   row i of G' = row i of G / max(||row i||_2, kSmallestNorm)
 //

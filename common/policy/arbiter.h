@@ -17,10 +17,10 @@
 namespace egeria::policy {
 
 // An arbiter is what the policies "auto" and "snr" have in common: they check now and then what may freeze, by gradient
-// readings that they ask for some time before. Around these checks the arbiter lets the rules speak in a fixed order:
-// the modules without a learning rate, those that a risen rate unfreezes, a probe of what somebody else froze, and then
-// the policy's own check. The first rule with a proposal ends an observation. Numbers that cannot be are as if not
-// observed.
+// readings that they ask for some time before. Around these checks the arbiter lets the rules speak in a fixed order.
+// The modules without a learning rate come first, and those that a risen rate unfreezes second. A probe of what
+// somebody else froze is third, and the policy's own check last. The first rule with a proposal ends an observation.
+// Numbers that cannot be are as if not observed.
 //
 // A probe begins right after an operator or a checkpoint has frozen more, and comes again now and then. Before the
 // policy's own time such a freeze has to justify itself. Where nothing is heard of a probe, the workers cannot look at

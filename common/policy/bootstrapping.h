@@ -8,9 +8,9 @@
 namespace egeria::policy {
 
 // The bootstrapping stage of a training (paper, section 4.2) is the time before its loss has settled, in which nothing
-// is to be frozen. With the newest loss at step s, the stage ends when the losses reach back at least 6n steps and the
-// mean over the steps (s-3n, s] differs from the mean over (s-6n, s-3n] by less than 10 % of the latter's magnitude (or
-// not at all). Both means are over the losses that were observed, at whatever steps. Where losses are never reported it
+// is to be frozen. Once the losses reach back at least 6n steps from the newest, at step s, the means over the steps
+// (s-3n, s] and (s-6n, s-3n] are compared. The stage ends when they differ by under 10 % of the older one's magnitude
+// (or not at all). Both are over the losses that were observed, at whatever steps. Where losses are never reported it
 // ends 6n steps after the job's first one, as it does at the earliest with losses. Once ended it stays ended.
 //
 // It holds the losses of at most 6n steps. Thread-compatible.

@@ -17,10 +17,10 @@ namespace {
 constexpr double kMinRealised = 0.5;
 constexpr double kMaxRealised = 2;
 
-// A budgeted policy is another policy that freezes no more than a budget asks for: once what was saved, and what the
-// present prefix saves until the end, comes to the budget, nothing more freezes; and a decision that would go beyond it
-// is cut to the smallest prefix that reaches it. With S(k) the share of a step's time that prefix k saves, by the
-// modules' step shares, and r the realised saving (RealisedSaving(), 1 before it was measured), at step t of T:
+// A budgeted policy is another policy that freezes no more than a budget asks for. Nothing more freezes once what was
+// saved, and what the present prefix saves until the end, comes to the budget. A decision that would go beyond it is
+// cut to the smallest prefix that reaches it. With S(k) the share of a step's time that prefix k saves, by the modules'
+// step shares, and r the realised saving (RealisedSaving(), 1 before it was measured), at step t of T:
 //
 //   r * (sum over the steps up to t of S(prefix at that step) / T  +  (T - t) / T * S(k))  >=  budget.
 //

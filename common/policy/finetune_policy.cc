@@ -14,8 +14,8 @@
 namespace egeria::policy {
 namespace {
 
-// So many steps pass before it freezes, to measure a step with nothing frozen: a fiftieth of the steps, but as many as
-// workers measure before they tell of it (30, and the first few do not count), and no more than a fifth.
+// So many steps pass before it freezes, to measure a step with nothing frozen. They are a fiftieth of all, but at least
+// as many as workers measure before they tell of it (30, and the first few do not count). A fifth is the most.
 constexpr int64_t kMinActiveSteps = 40;
 constexpr int64_t kMaxActiveSteps = 64;
 
@@ -46,10 +46,10 @@ Shares SharesOf(const JobShape& shape) {
   return shares;
 }
 
-// This policy is for fine-tuning a trained model: it freezes one prefix early, and leaves it at that. The prefix is
-// given, and freezes with the first observation; or it is the smallest whose step shares add up to the budget (or to
-// the job's, if that is less), and freezes once the time of a step with nothing frozen has been measured. Where step
-// shares are unknown, parameters stand in for time, and the reason says so.
+// This policy is for fine-tuning a trained model: it freezes one prefix early, and leaves it at that. A prefix that is
+// given freezes with the first observation. Otherwise it is the smallest whose step shares add up to the budget (or to
+// the job's, if that is less). It then freezes once the time of a step with nothing frozen has been measured. Where
+// step shares are unknown, parameters stand in for time, and the reason says so.
 //
 // With the time of its frozen steps measured, the modules that the budget did not need unfreeze, once: the smallest
 // prefix k with r S(k) >= budget stays, r being the realised saving (RealisedSaving()). It never goes deeper: where a

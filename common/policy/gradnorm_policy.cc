@@ -32,8 +32,8 @@ double Percentile(std::vector<double> values, double percent) {
 //   eta = |d_t - d_(t-1)| / d_(t-1)
 //
 // and modules freeze from the front on as long as their eta is under the N-th percentile of the active modules' (linear
-// between ranks). It never unfreezes. The paper takes the norm of the gradient accumulated over the interval; here
-// d_t is the root of the mean of ||mean over the parts||^2 over the readings of the interval: single steps'
+// between ranks). It never unfreezes. The paper takes the norm of the gradient accumulated over the interval. Here d_t
+// is the root of the mean of ||mean over the parts||^2 over the readings of the interval. These are single steps'
 // gradients, which no worker has to add up. Thread-compatible.
 class GradnormPolicy : public PrefixPolicy {
  public:

@@ -17,8 +17,8 @@ namespace {
 constexpr int kAccountsInARow = 3;
 
 // A paying policy is another policy that is switched off when it can no longer earn back what its measurements have
-// cost. At step t of T, with c the time of a step with nothing frozen, D the deepest prefix that may freeze and S(k)
-// the share of c that prefix k saves, that is once, in three accounts in a row,
+// cost. Let c be the time of a step with nothing frozen, D the deepest prefix that may freeze and S(k) the share of c
+// that prefix k saves. The policy is switched off at step t of T once, in three accounts in a row,
 //
 //   measuring - saved  >  (T - t) c S(D) r
 //

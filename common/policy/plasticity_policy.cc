@@ -80,10 +80,10 @@ class ModuleHistory {
   ModuleStatus status_;
 };
 
-// The watch tells when the learning rate calls for unfreezing: it fell to its value at the first freeze since all
-// modules were active (the reference) divided by `drop`, or rose to its minimum since then times `rise`.
-// Comparisons have a relative slack of 1e-9, so that 0.1 -> 0.01 in floating point is a tenfold drop.
-// A rate of 0 is a rate, but neither a reference nor a minimum. Thread-compatible.
+// The watch tells when the learning rate calls for unfreezing. The rate at the first freeze since all modules were
+// active is the reference. Modules unfreeze when the rate has fallen to the reference divided by `drop`, or has risen
+// to its minimum since then times `rise`. Comparisons have a relative slack of 1e-9, so that 0.1 -> 0.01 in floating
+// point is a tenfold drop. A rate of 0 is a rate, but neither a reference nor a minimum. Thread-compatible.
 class LearningRateWatch {
  public:
   // A factor of 0 switches its test off.
@@ -129,9 +129,9 @@ class LearningRateWatch {
   std::optional<double> minimum_;  // since the reference was taken, without zeros
 };
 
-// This is the paper's rule (section 4.2, Algorithm 1), on whichever metric: it freezes the frontmost active module when
-// its plasticity has become stationary, and unfreezes all when the learning rate has dropped. docs/rule.md has the
-// equations and settles what the paper leaves open.
+// This policy is the paper's rule (section 4.2, Algorithm 1), on whichever metric. It freezes the frontmost active
+// module when its plasticity has become stationary, and unfreezes all when the learning rate has dropped. The equations
+// are in docs/rule.md, which also settles what the paper leaves open.
 //
 // An observation is evaluated in the order learning rate, unfreeze steps, loss (or, in a job that reports none, the
 // step), plasticity. A number that is not finite, or over 1e100 in magnitude (of which sums could become infinite), is

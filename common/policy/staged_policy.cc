@@ -48,9 +48,9 @@ std::vector<Stage> StagesOf(const StagedConfig& config, const JobShape& shape) {
 }
 
 // A staged policy is a clock: it freezes ever deeper prefixes at given parts of the training, the first of them deep
-// already. With S stages, stage i = 1..S comes at begin + (end - begin) (i - 1) / (S - 1) of the steps, or of the area
-// under the learning rates, and freezes the smallest prefix that takes (S - 1 + i) / (2 S - 1) of the time of the
-// deepest one: with three stages 3/5, 4/5 and all. Where gradients are told of and clearly carry a signal, a stage is
+// already. Stage i = 1..S comes at begin + (end - begin) (i - 1) / (S - 1) of the steps, or of the area under the
+// learning rates. It freezes the smallest prefix that takes (S - 1 + i) / (2 S - 1) of the time of the deepest one.
+// With S = 3 stages that is 3/5, 4/5 and all of it. Where gradients are told of and clearly carry a signal, a stage is
 // put off, or a former one with a shallower prefix comes in its place. It needs no reference. Thread-compatible.
 class StagedPolicy : public PrefixPolicy {
  public:

@@ -40,8 +40,8 @@ int SmallestPrefixReaching(double amount, const std::vector<double>& shares);
 // Returns shares[0] + .. + shares[prefix-1].
 double ShareOfPrefix(int prefix, const std::vector<double>& shares);
 
-// Returns r = max(0, c - c_k) / (c S(k)), how much of what the shares promise of prefix k has come true, with c the
-// time of a step with nothing frozen and c_k with prefix k. Empty where the account does not tell, or so little was
+// Returns r = max(0, c - c_k) / (c S(k)), how much of what the shares promise of prefix k has come true. A step takes
+// the time c with nothing frozen, and c_k with prefix k. Empty where the account does not tell, or so little was
 // promised (under a twentieth of a step) that it would tell of the machine's moods.
 std::optional<double> RealisedSaving(const Account& account, const std::vector<double>& shares);
 

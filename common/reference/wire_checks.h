@@ -19,8 +19,8 @@ bool IsFinite(const WireTensor& tensor);
 // there. Errors: INVALID_ARGUMENT [BAD_DTYPE], [BAD_SHAPE].
 absl::Status CheckWireTensor(const TensorSpec& spec, const WireTensor& tensor);
 
-// A sample consists of the inputs of a module and, last, of what the metric compares of its output, in float32: the
-// Gram matrix (b x b), or the output itself (b x d), where b, 2..4096, is the batch of the inputs. Errors: those of
+// A sample consists of the inputs of a module and, last, of what the metric compares of its output, in float32. That is
+// the Gram matrix (b x b), or the output itself (b x d), where b, 2..4096, is the batch of the inputs. Errors: those of
 // CheckWireTensor, [BAD_SHAPE] for a wrong count or batch, [SAMPLE_NOT_FINITE].
 absl::Status CheckSample(const std::vector<TensorSpec>& inputs, absl::Span<const WireTensor> tensors,
                          plasticity::ActivationMetric metric = plasticity::ActivationMetric::kSpLoss);

@@ -12,7 +12,7 @@
 namespace egeria {
 
 // Holds an object whose threads and locks belong to the process that made it. A forked child, such as a data loader's
-// worker, has a copy without these threads, and some thread of the parent may have held its locks: the child must not
+// worker, has a copy without these threads, and some thread of the parent may have held its locks. The child must not
 // touch the copy, not even to destroy it. So in a forked child the guard gives no object, and leaks the copy.
 //
 // Thread-safe, as it is constant once it is made.

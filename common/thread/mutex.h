@@ -11,9 +11,9 @@
 // ABSL_GUARDED_BY a Mutex can be touched, and functions that are ABSL_EXCLUSIVE_LOCKS_REQUIRED called, only
 // while it is held.
 //
-// These classes are std::mutex and std::condition_variable with annotations. absl::Mutex would do the same, but
-// the thread sanitizer does not see into the system's library of it and reports every field that it guards as a
-// race, and its waits end by the wall clock, which may be set back.
+// These classes are std::mutex and std::condition_variable with annotations. They do the same as absl::Mutex, but
+// without two drawbacks. The thread sanitizer does not see into the system's library of absl::Mutex, and reports every
+// field that it guards as a race. The waits of absl::Mutex end by the wall clock, which may be set back.
 namespace egeria {
 
 // Not recursive. Thread-safe.

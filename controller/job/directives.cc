@@ -40,8 +40,8 @@ std::optional<StandingRequests::Subject> SubjectOf(const Job& job, const policy:
   return subject;
 }
 
-// An upper bound of the time that evaluating the reference has taken from the training, as if it could have used all
-// cores of the node itself. 0 where the training has cores of its own.
+// Returns an upper bound of the time that evaluating the reference has taken from the training. It counts as if the
+// training could have used all cores of the node itself, and is 0 where it has cores of its own.
 double SecondsOfReference(const Job& job, const JobManagerOptions& options) {
   if (!options.SharesCores(job.state.registration())) return 0;
   double seconds = 0;

@@ -26,12 +26,12 @@
 namespace egeria::controller {
 
 // All jobs of a controller: ties each job's state to its journal, its ranks' streams and the reference engine. It
-// starts, stops, cleans up and shows the jobs. Its parts serve the calls; the RPC handlers call them and decide nothing
-// themselves:
-//   Registrar     begins jobs and generations
-//   SessionDesk   holds the ranks' streams and says what the ranks are to do
-//   UploadDesk    takes what they send, and what the reference engine makes of it
-//   OperatorDesk  takes what is changed by hand
+// starts, stops, cleans up and shows the jobs. Its parts serve the calls. The RPC handlers call them and decide nothing
+// themselves.
+//   Registrar     begins jobs and generations.
+//   SessionDesk   holds the ranks' streams and says what the ranks are to do.
+//   UploadDesk    takes what they send, and what the reference engine makes of it.
+//   OperatorDesk  takes what is changed by hand.
 // All of them work on SharedJobs, whose JobTable finds jobs and sessions and whose FactWriter changes a job durably.
 //
 // Thread-safe, as its parts are, by the lock of SharedJobs. Stop() is idempotent; the destructor calls it.

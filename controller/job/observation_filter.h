@@ -20,14 +20,14 @@ constexpr int kMaxLearningRatesPerHeartbeat = 4'096;
 // negative step, plan or prefix, losses of steps that are not done yet.
 absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat, int modules);
 
-// Decides which parts of rank 0's heartbeats are worth a record in the journal:
-// - losses while the policy wants them, each step once, and only finite ones;
-// - the learning rate when it has moved by 1 % since it was last recorded, or has come to rest at another value, so
-// that no drop is missed however slowly it comes;
-// - the number of modules that do not change, when it changes;
-// - for a policy that acts at given steps, the step that training has reached, about a thousand times in all;
-// - the step that the policy awaits, if it awaits one, once training has reached it;
-// - the account, where the policy wants it and its decisions take effect, about fifty times in all.
+// Decides which parts of rank 0's heartbeats are worth a record in the journal.
+// - Losses are recorded while the policy wants them, each step once, and only finite ones.
+// - The learning rate is recorded when it has moved by 1 % since its last record, or has come to rest at another value.
+//   So no drop is missed, however slowly it comes.
+// - The number of modules that do not change is recorded when it changes.
+// - The step that training has reached is recorded about a thousand times in all, if the policy acts at given steps.
+// - If the policy awaits a step, that step is recorded once training has reached it.
+// - The account is recorded about fifty times in all, where the policy wants it and its decisions take effect.
 //
 // Pure; thread-compatible.
 class ObservationFilter {

@@ -15,8 +15,8 @@ absl::StatusOr<v1::PolicyConfig> ParsePolicy(absl::string_view json);
 
 // Makes the registration of `job` as it is at its start. Graphs that would make it larger than a message may be are
 // left out, the largest first, and the reason is given in their place.
-// Errors: INVALID_ARGUMENT no controller would take the job: an id that is not a UUID; a rank, a world size, a number
-// of modules, a name, a size or a prefix out of bounds; a graph beside a local reference; those of ParsePolicy.
+// Errors: INVALID_ARGUMENT no controller would take the job; those of ParsePolicy. None takes an id that is no UUID, a
+// graph beside a local reference, or a rank, world size, number of modules, name, size or prefix out of bounds.
 absl::StatusOr<v1::RegisterJobRequest> MakeRegistration(const JobDescription& job);
 
 }  // namespace egeria::worker

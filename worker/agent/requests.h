@@ -23,8 +23,8 @@ struct SamplingRequest {
 };
 
 // "Send the weights of modules first_module..module, one Snapshot each, unless this version has been sent." Where a
-// module has a local_reference, this process takes the weights as the reference of the readings that follow, and the
-// Snapshot has no tensors.
+// module has a local_reference, the Snapshot has no tensors. This process then takes the weights as the reference of
+// the readings that follow.
 struct SnapshotRequest {
   ModuleIndex module;
   ModuleIndex first_module;

@@ -17,8 +17,8 @@
 // upload_cutter.cc (its first message), and where it is made and given to RankLink::Offer().
 namespace egeria::worker {
 
-// One probe: the inputs of first_module, for the first b samples of the batch, and last, in float32, what `metric`
-// compares of the output of `module`: its Gram matrix (b x b), or the output itself (b x d).
+// A sample is one probe. It has the inputs of first_module, for the first b samples of the batch, and last, in float32,
+// what `metric` compares of the output of `module`. That is its Gram matrix (b x b), or the output itself (b x d).
 struct Sample {
   using Request = SamplingRequest;  // the kind of request that a Sample answers
   ModuleIndex module;

@@ -27,11 +27,11 @@ struct BatchSamples {
 
 // Runs the frozen front of a model, and skips it as far as the node's cache has what it would give.
 //
-// It is never wrong: an entry counts only for these very weights, this very input, and a batch of this very shape; and
-// only after it was shown on a real batch, to the bit, that a sample's result depends neither on its place nor on the
-// others. Samples that are missing are computed alone only where that, too, was shown to make no difference; else the
-// whole batch is computed. Every so many passes are computed as well, and compared with what the cache had. It is never
-// in the way: the PassLedger decides whether the cache is used at all.
+// It is never wrong: an entry counts only for these very weights, this very input, and a batch of this very shape.
+// Before any entry counts, it is shown on a real batch, to the bit, that a sample's result depends neither on its place
+// nor on the others. Samples that are missing are computed alone only where that, too, was shown to make no difference;
+// else the whole batch is computed. Every so many passes are computed as well, and compared with what the cache had. It
+// is never in the way: the PassLedger decides whether the cache is used at all.
 //
 // Owned by the training thread.
 class FrozenForward {

@@ -35,8 +35,8 @@ class GradientExchange {
   absl::Status Begin(const GradientRequest& request, int64_t step);
 
   // The reading of the exchange that was begun before. There is none if no exchange was begun, if a rank offered
-  // nothing, if the ranks disagree on the mean gradient (nobody has averaged it: a warning says so once), or if a
-  // number is not finite (the step was skipped).
+  // nothing, or if a number is not finite (the step was skipped). It is missing, too, if the ranks disagree on the mean
+  // gradient: nobody has averaged it, and a warning says so once.
   // Errors: those of WaitFor(); after CANCELLED and DEADLINE_EXCEEDED the call may be made again.
   absl::StatusOr<std::optional<GradientReading>> Finish(const WaitLimits& limits);
 

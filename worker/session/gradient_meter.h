@@ -23,7 +23,7 @@ using LossOfRows = std::function<at::Tensor(const at::Tensor& output, int64_t be
 //
 // With several ranks they cost no pass of their own: tensor hooks take those of this rank's gradients, before the
 // reducer sees them, and those of the mean are taken after the backward pass. With one rank each half of the batch gets
-// a forward and a backward pass of its own, on the side, as the ranks' parts have them: under common statistics of
+// a forward and a backward pass of its own, on the side, as the ranks' parts have them. Under common statistics of
 // batch normalisation the gradients of two halves would have far more in common than the samples have. For modules that
 // are frozen each rank's whole batch gets such passes. Buffers, random states and gradients are put back (SidePass).
 //

@@ -54,8 +54,8 @@ struct RankLink::State {
     idle = agreement.settled() && oldest_plan == newest_plan;
   }
   // Returns what this rank advertises at this boundary, if it does. Whether it does follows from the number of
-  // boundaries and from what has been heard, never from what is this rank's own: ranks that are at other steps, or have
-  // applied other plans, must still do it at the same boundaries, or they would take one collective for another.
+  // boundaries and from what has been heard, never from what is this rank's own. Ranks that are at other steps, or have
+  // applied other plans, must still do it at the same boundaries. Otherwise they would take one collective for another.
   std::optional<std::vector<int64_t>> Advertise() {
     const bool due = boundaries++ % kIdleBoundaries == 0;
     if (idle && !due && !agreement.gradients().has_value()) return std::nullopt;

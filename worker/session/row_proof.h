@@ -36,8 +36,8 @@ Tensors Disturbed(const Tensors& batch);
 bool SameInAnyOrder(RowsFunction compute, const Tensors& whole, RowsPredicate comparable = AnyRows);
 // Returns whether `size` samples alone give what they give in the whole batch. They do not where `compute` throws.
 bool SameAlone(RowsFunction compute, const Tensors& whole, int64_t size, RowsPredicate comparable = AnyRows);
-// Returns the numbers of samples, ascending, that are tried alone in the place of the missing samples of such a batch:
-// powers of two, so that few have to be proven, and three quarters of the batch.
+// Returns the numbers of samples, ascending, that are tried alone in the place of the missing samples of such a batch.
+// They are powers of two, so that few have to be proven, and three quarters of the batch.
 std::vector<int64_t> SizesAlone(int64_t batch);
 
 // These prove the same of functions of one tensor, on `input` and on Disturbed(input).

@@ -11,8 +11,8 @@ namespace egeria::policy {
 // them.
 //
 // Where the total is unknown the clock starts at the step s at which the learning rate has fallen to a hundredth of its
-// peak, and one period is every / start of s, as if s were where `start` is. While the rate lies higher again, no check
-// is due. Thread-compatible.
+// peak. One period is then every / start of s, as if s were where `start` is. While the rate lies higher again, no
+// check is due. Thread-compatible.
 class CheckClock {
  public:
   // total_steps is 0 where it is unknown. Requires 0 < every and 0 <= start.

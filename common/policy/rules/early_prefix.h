@@ -12,10 +12,10 @@
 namespace egeria::policy {
 
 // This rule freezes, before a clock would, front modules that take a good part of a step's time and make next to
-// nothing of the training's progress, such as the embedding of a language model that is fine-tuned.
+// nothing of the training's progress. The embedding of a language model that is fine-tuned is such a module.
 //
-// With f the upper end of a prefix's share of the progress (ProgressShares), s its share of a step's time and `left`
-// the part of the area under the learning rates that is to come, freezing the prefix gives up
+// Let f be the upper end of a prefix's share of the progress (ProgressShares), and s its share of a step's time. Let
+// `left` be the part of the area under the learning rates that is to come. Freezing the prefix then gives up
 //
 //   c f left       c = .4: the modules behind learn most of what the frozen ones would have learned
 //

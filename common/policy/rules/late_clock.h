@@ -10,10 +10,10 @@
 
 namespace egeria::policy {
 
-// This rule says when all may freeze: when at most a given part of the area under the learning rates is still to come,
-// since that is left to learn with, and the rates to come are low. At a constant rate little is left at the very end,
-// too, but what is frozen then would have learned like the rest; so the rates to come must be on average at most half
-// of those of the whole training.
+// This rule says when all may freeze. At most a given part of the area under the learning rates may still be to come,
+// since that is left to learn with. The rates to come must also be low, on average at most half of those of the whole
+// training. At a constant rate little is left at the very end, too, but what is frozen then would have learned like the
+// rest.
 //
 // Where the rates are planned, the part to come is the area after a step over the whole, both linear between the points
 // of the plan. Where they are not, it is a bound for schedules that do not rise again, with the past as it was observed

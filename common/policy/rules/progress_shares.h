@@ -16,8 +16,8 @@ namespace egeria::policy {
 //   p_m = E g_m' P_m E g_m
 //
 // of which GradientReading::progress is an unbiased estimate. The share of the first of the modules that are told of is
-// the sum of their p over the readings, over the sum of all; its interval (two-sided 90 %) is the one of a ratio of
-// sums, as in snr.h. Thread-compatible.
+// the sum of their p over the readings, divided by the sum of all. Its interval (two-sided 90 %) is the one of a ratio
+// of sums, as in snr.h. Thread-compatible.
 class ProgressShares {
  public:
   struct Share {

@@ -12,10 +12,10 @@
 namespace egeria::policy {
 
 // A reprobe looks at the gradients of modules that are frozen. A probe takes `min_readings` fresh readings of all
-// modules from the first on, and judges by them; while their pooled estimate is over the threshold, but not clearly, it
+// modules from the first on, and judges by them. While their pooled estimate is over the threshold, but not clearly, it
 // takes twice, four times and so on as many, up to `max_readings`. A probe that finds a module over its threshold is
-// repeated at once, once, and a module that two judgements in a row have found is not to stay frozen: a single one
-// finds a module at the threshold by chance every twentieth time. Thread-compatible.
+// repeated at once, once. A module that two judgements in a row have found is not to stay frozen. A single one does not
+// suffice: it finds a module at the threshold by chance every twentieth time. Thread-compatible.
 class Reprobe {
  public:
   // The burden says who has to show something. On kOnSignal the freeze stands until a signal is found. On kOnFreeze,

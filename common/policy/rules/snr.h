@@ -26,9 +26,9 @@ struct PooledSnr {
 //   r = sum A / sum D  over readings     the SNR at the batch of one part
 //   SNR = N r / (1 + (N - 1) r)          at the full batch
 //
-// The interval is the one of a ratio of sums: with e_i = A_i - r D_i and M readings, the standard error of r is
-// sqrt(M / (M - 1) sum e_i^2) / sum D, and the ends are r -+ t(M - 1) of it, t being Student's 95 % quantile, both
-// brought to the full batch by the same formula. docs/policies.md says how often it covers the truth.
+// The interval is the one of a ratio of sums. With e_i = A_i - r D_i and M readings, the standard error s of r is
+// sqrt(M / (M - 1) sum e_i^2) / sum D. The ends are r -+ t(M - 1) s, with t Student's 95 % quantile, both brought to
+// the full batch by the same formula. It covers the truth as often as docs/policies.md says.
 //
 // Modules are pooled by the inverse variance of their r. Their gradients are of the same samples and so not
 // independent: the pooled error is made of the weighted sums of all modules' e_i at a step.
@@ -73,9 +73,9 @@ class SnrEstimator {
   std::vector<std::deque<Entry>> history_;
 };
 
-// Brings the threshold `at_64` for the SNR of a full batch of 64 samples to a batch of `samples`: with c = samples / 64
-// it is c t / (1 + (c - 1) t), since noise falls with the batch and the signal does not. It stays as it is where the
-// samples are unknown, 0.
+// Brings the threshold `at_64` for the SNR of a full batch of 64 samples to a batch of `samples`. Noise falls with the
+// batch, the signal does not: with c = samples / 64 a threshold t becomes c t / (1 + (c - 1) t). It stays as it is
+// where the samples are unknown, 0.
 double ThresholdAtBatch(double at_64, double samples);
 
 // Returns the 95 % quantile of Student's t with `degrees` >= 1 degrees of freedom, to three digits from 3 degrees on.

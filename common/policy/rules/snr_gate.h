@@ -31,9 +31,9 @@ class SnrGate {
   // Returns the status with the estimate of each module.
   PolicyStatus With(PolicyStatus status) const;
 
-  // Says why modules 0..prefix-1 should not all be frozen, of which 0..frozen-1 already are: one of the new ones has no
-  // estimate, a module's lower end is over its threshold, or the upper end of the pooled estimate is not under the
-  // threshold of the prefix's last module. Empty where they may freeze. The first `exempt` modules do not count.
+  // Says why modules 0..prefix-1 should not all be frozen, of which 0..frozen-1 already are. A new one has no estimate,
+  // a module's lower end is over its threshold, or the pooled estimate's upper end is not under the last module's
+  // threshold. Empty where they may freeze. The first `exempt` modules do not count.
   std::optional<std::string> Refusal(int frozen, int prefix, int exempt) const;
 
   // Says the same where doubt is no reason: a lower end, of one of the new modules or of all of them together, is over

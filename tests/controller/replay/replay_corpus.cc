@@ -3,9 +3,9 @@
 //   replay_corpus FOLDER [JOBS]
 //
 // makes FOLDER/0000.jsonl and so on, and FOLDER/jobs.jsonl with each one's policy and options. Each recording is what a
-// simulated training told the policy, which asks for readings as in a controller: gradients, plasticity, losses,
-// learning rates, accounts, modules without a rate, and what an operator or a checkpoint froze. `egeria replay` gives
-// the decisions of the version that runs it. The same version makes the same recordings.
+// simulated training told the policy, which asks for readings as in a controller. It holds gradients, plasticity,
+// losses, learning rates, accounts, modules without a rate, and what an operator or a checkpoint froze. `egeria replay`
+// gives the decisions of the version that runs it. The same version makes the same recordings.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-# Only an eighth of the columns is looked at where a tensor is larger and has at least so many columns, other ones each
-# step: otherwise a square would take a good part of a step's time.
+# Where a tensor is larger and has at least so many columns, only an eighth of them is looked at, other ones each step.
+# Otherwise a square would take a good part of a step's time.
 _LARGE = 1 << 16
 _LEAST_COLUMNS = 64
 _COLUMNS = 8
