@@ -80,7 +80,8 @@ endfunction()
 
 # egeria_test(<name> [SOURCES ...] [DEPS ...] [HEADERS <set>] [LABEL unit|slow|e2e] [TIMEOUT s] [ALONE])
 # A GoogleTest program, one ctest entry. ALONE is for a test that measures time or starts ranks or programs, which want
-# both cores: no other test runs beside it.
+# both cores: no other test runs beside it. A folder has one program, <folder>_test, and <folder>_alone_test where some
+# of its tests are ALONE and others are not. Its files are compiled as those of a library are.
 function(egeria_test name)
   cmake_parse_arguments(arg "ALONE" "HEADERS;LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})
   egeria_default(arg_HEADERS base)
@@ -89,7 +90,8 @@ function(egeria_test name)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE egeria_test_options ${arg_DEPS} GTest::gmock GTest::gtest_main)
   egeria_use_headers(${name} test_${arg_HEADERS})
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests
+                        UNITY_BUILD ${EGERIA_UNITY} UNITY_BUILD_BATCH_SIZE 8)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS ${arg_LABEL} RUN_SERIAL ${arg_ALONE})
   foreach(source ${arg_SOURCES})

@@ -2,6 +2,13 @@
 // reducer rebuild and of a commit tick. Interleaved: every round runs each variant once, and ratios are taken
 // within a round. usage: step_time_benchmark [ROUNDS [STEPS]]
 
+#include <ATen/Parallel.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/nll_loss.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -12,7 +19,6 @@
 
 #include "common/base/status.h"
 #include "torch/csrc/distributed/c10d/HashStore.hpp"
-#include "torch/torch.h"
 #include "worker/commit/committer.h"
 #include "worker/commit/process_group.h"
 #include "worker/session/session.h"
@@ -55,15 +61,15 @@ void BenchmarkSteps(int rounds, int steps) {
   parts.freezer = &replica->freezer();
   parts.reducer = &replica->reducer();
   auto session = worker::Session::Start(std::move(parts)).value();
-  const at::Tensor images = torch::randn({64, 3, 32, 32});
-  const at::Tensor labels = torch::randint(10, {64}, torch::kLong);
+  const at::Tensor images = at::randn({64, 3, 32, 32});
+  const at::Tensor labels = at::randint(10, {64}, at::kLong);
 
   auto run_steps = [&](int count) {
     const auto start = Clock::now();
     for (int i = 0; i < count; ++i) {
       session->BeginStep();
       replica->ZeroGrad();
-      const at::Tensor loss = torch::nll_loss(torch::log_softmax(session->Forward(images), 1), labels);
+      const at::Tensor loss = at::nll_loss(at::log_softmax(session->Forward(images), 1), labels);
       session->BeforeBackward(loss);
       loss.backward();
       replica->optimizer().step();
@@ -126,7 +132,7 @@ void BenchmarkRebuild(int rounds) {
   OnTwoRanks([&](int rank, const c10::intrusive_ptr<c10d::Store>& store) {
     auto group = worker::MakeGlooGroup({store, rank, 2}, "gradients", std::chrono::seconds(60)).value();
     std::vector<at::Tensor> parameters;
-    for (int i = 0; i < 160; ++i) parameters.push_back(torch::zeros({395, 395}).requires_grad_(true));
+    for (int i = 0; i < 160; ++i) parameters.push_back(at::zeros({395, 395}).requires_grad_(true));
     worker::GradientReducer reducer(group);
     for (int i = 0; i < rounds; ++i) {
       const std::vector<at::Tensor> active(parameters.begin() + i % 100, parameters.end());

@@ -33,7 +33,7 @@ std::unique_ptr<Policy> MakeFrozen() {
 }
 
 // A step with nothing frozen takes 100 ms.
-Observation AccountAt(int64_t step, double frozen_step_seconds, int frozen_prefix) {
+Observation FrozenAccountAt(int64_t step, double frozen_step_seconds, int frozen_prefix) {
   Observation observation;
   observation.step = step;
   observation.account = {
@@ -78,15 +78,15 @@ TEST(FinetunePolicy, TakesAGivenPrefix) {
 TEST(FinetunePolicy, UnfreezesWhatTheBudgetDoesNotNeedAsMeasured) {
   const auto policy = MakeFrozen();
   EXPECT_TRUE(policy->wants_account());
-  EXPECT_FALSE(policy->Observe(AccountAt(50, 0, 0))) << "the freeze has not taken effect";
-  const std::optional<Decision> decision = policy->Observe(AccountAt(60, 0.04, 3));  // twice what was promised
+  EXPECT_FALSE(policy->Observe(FrozenAccountAt(50, 0, 0))) << "the freeze has not taken effect";
+  const std::optional<Decision> decision = policy->Observe(FrozenAccountAt(60, 0.04, 3));  // twice what was promised
   ASSERT_TRUE(decision);
   EXPECT_EQ(decision->action, Action::kUnfreeze);
   EXPECT_EQ(decision->frozen_prefix, 2);
   EXPECT_EQ(decision->reason,
             "3 of 5 modules save 60.0 % of a step's time as measured: for a budget of 30 % 2 are enough");
   EXPECT_FALSE(policy->wants_account());
-  EXPECT_FALSE(policy->Observe(AccountAt(90, 0.01, 2))) << "once";
+  EXPECT_FALSE(policy->Observe(FrozenAccountAt(90, 0.01, 2))) << "once";
 }
 
 TEST(FinetunePolicy, WaitsForAFifthOfAShortTrainingAtMost) {
@@ -102,13 +102,14 @@ TEST(FinetunePolicy, KeepsToTheJobsBudgetWhereThatIsLess) {
   shape.budget = 0.2;
   const auto policy = MakePolicy(FinetuneConfig{}, shape).value();
   EXPECT_EQ(policy->Observe({.step = 40}).value_or(Decision()).frozen_prefix, 2);
-  EXPECT_EQ(policy->Observe(AccountAt(90, 0.06, 2)).value_or(Decision()).frozen_prefix, 1) << "twice what was promised";
+  EXPECT_EQ(policy->Observe(FrozenAccountAt(90, 0.06, 2)).value_or(Decision()).frozen_prefix, 1)
+      << "twice what was promised";
 }
 
 TEST(FinetunePolicy, GoesNoDeeperWhereFreezingSavesLess) {
   for (const double seconds : {0.07, 0.09, 0.11}) {
     const auto policy = MakeFrozen();
-    EXPECT_FALSE(policy->Observe(AccountAt(60, seconds, 3)));
+    EXPECT_FALSE(policy->Observe(FrozenAccountAt(60, seconds, 3)));
     EXPECT_EQ(policy->frozen_prefix(), 3);
     EXPECT_FALSE(policy->wants_account());
   }
@@ -117,7 +118,7 @@ TEST(FinetunePolicy, GoesNoDeeperWhereFreezingSavesLess) {
 TEST(FinetunePolicy, UnfreezesNothingThatSomebodyElseHasFrozen) {
   const auto policy = MakeFrozen();
   policy->Adopt(50, 4);
-  EXPECT_FALSE(policy->Observe(AccountAt(90, 0.01, 4)));
+  EXPECT_FALSE(policy->Observe(FrozenAccountAt(90, 0.01, 4)));
   EXPECT_EQ(policy->frozen_prefix(), 4);
 }
 
@@ -126,7 +127,7 @@ TEST(FinetunePolicy, FreezesAnewWhereTrainingBeginsAnewBeforeTheDecision) {
   policy->Adopt(10, 0);
   EXPECT_FALSE(policy->Observe({.step = 39}));
   EXPECT_EQ(policy->Observe({.step = 40}).value_or(Decision()).frozen_prefix, 3);
-  EXPECT_EQ(policy->Observe(AccountAt(60, 0.04, 3)).value_or(Decision()).frozen_prefix, 2);
+  EXPECT_EQ(policy->Observe(FrozenAccountAt(60, 0.04, 3)).value_or(Decision()).frozen_prefix, 2);
 }
 
 TEST(FinetunePolicy, LeavesWhatSomebodyElseHasSet) {

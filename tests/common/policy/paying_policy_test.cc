@@ -13,14 +13,14 @@ using ::testing::IsEmpty;
 
 // Returns a job of four modules that save a fifth of a step each (the last never freezes), and of 1,000 steps of 100
 // ms: it saves 60 s at most.
-JobShape Shape() {
+JobShape PayingShape() {
   JobShape shape{4, 1000};
   shape.step_shares = {0.2, 0.2, 0.2, 0.4};
   shape.ranks = 2;
   return shape;
 }
 
-std::unique_ptr<Policy> MakeSnr() { return MakePolicy(SnrConfig{}, Shape()).value(); }
+std::unique_ptr<Policy> MakeSnr() { return MakePolicy(SnrConfig{}, PayingShape()).value(); }
 
 Observation AccountAt(int64_t step, double saved, double measuring, double frozen_step_seconds = 0,
                       int frozen_prefix = 0) {
@@ -95,7 +95,7 @@ TEST(PayingPolicy, NothingFreezesOnceItIsOff) {
   config.interval_steps = 1;
   config.window = 3;
   for (const bool pays : {true, false}) {
-    const auto policy = MakePolicy(config, Shape()).value();
+    const auto policy = MakePolicy(config, PayingShape()).value();
     for (int i = 0; i < 3; ++i) policy->Observe(AccountAt(1, 0, pays ? 1 : 100));
     EXPECT_EQ(IsOff(*policy), !pays);
     int frozen = 0;
@@ -112,7 +112,7 @@ TEST(PayingPolicy, NothingFreezesOnceItIsOff) {
 }
 
 TEST(PayingPolicy, UnfreezesAreLeftAlone) {
-  const auto policy = MakePolicy(PlasticityConfig{.unfreeze_steps = {500}}, Shape()).value();
+  const auto policy = MakePolicy(PlasticityConfig{.unfreeze_steps = {500}}, PayingShape()).value();
   policy->Adopt(100, 2);
   for (int i = 0; i < 3; ++i) policy->Observe(AccountAt(200, 0, 100));
   ASSERT_TRUE(IsOff(*policy));
@@ -125,14 +125,14 @@ TEST(PayingPolicy, UnfreezesAreLeftAlone) {
 
 TEST(PayingPolicy, WhatMeasuresNothingWantsNoAccount) {
   EXPECT_TRUE(MakeSnr()->wants_account());
-  EXPECT_FALSE(MakePolicy(NoneConfig{}, Shape()).value()->wants_account());
-  EXPECT_FALSE(MakePolicy(ScheduleConfig{{{0.5, 1}}}, Shape()).value()->wants_account());
-  EXPECT_FALSE(MakePolicy(AutoConfig{}, Shape()).value()->wants_account()) << "a clock's readings are few";
-  EXPECT_FALSE(MakePolicy(StagedConfig{.veto = true}, Shape()).value()->wants_account());
-  JobShape endless = Shape();
+  EXPECT_FALSE(MakePolicy(NoneConfig{}, PayingShape()).value()->wants_account());
+  EXPECT_FALSE(MakePolicy(ScheduleConfig{{{0.5, 1}}}, PayingShape()).value()->wants_account());
+  EXPECT_FALSE(MakePolicy(AutoConfig{}, PayingShape()).value()->wants_account()) << "a clock's readings are few";
+  EXPECT_FALSE(MakePolicy(StagedConfig{.veto = true}, PayingShape()).value()->wants_account());
+  JobShape endless = PayingShape();
   endless.total_steps = 0;
   EXPECT_FALSE(MakePolicy(PlasticityConfig{}, endless).value()->wants_account()) << "what is left is not known";
-  JobShape budgeted = Shape();
+  JobShape budgeted = PayingShape();
   budgeted.budget = 0.1;
   EXPECT_TRUE(MakePolicy(SnrConfig{}, budgeted).value()->wants_account());
   EXPECT_THAT(MakeSnr()->status().blocked, IsEmpty());

@@ -72,6 +72,12 @@ SimulatedTraining TrainingOf(double snr, int64_t total_steps) {
   return training;
 }
 
+std::optional<Decision> DecisionAt(Policy& policy, int64_t step) {
+  Observation observation;
+  observation.step = step;
+  return policy.Observe(observation);
+}
+
 double Cosine(int64_t step, int64_t total_steps) {
   return 0.05 * (1 + std::cos(3.14159265358979 * static_cast<double>(step) / static_cast<double>(total_steps)));
 }

@@ -58,6 +58,9 @@ struct SimulatedTraining {
 constexpr int kModules = 6;
 SimulatedTraining TrainingOf(double snr, int64_t total_steps = 4000);
 
+// Returns what a policy decides when it is told of a step and of nothing else.
+std::optional<Decision> DecisionAt(Policy& policy, int64_t step);
+
 // Returns the learning rate at a step of a cosine from 0.1 to 0.
 double Cosine(int64_t step, int64_t total_steps);
 

@@ -21,7 +21,7 @@ using ::egeria::testing::TempFolder;
 using ::testing::HasSubstr;
 
 // `egeria bench digits --seeds 0,1` with these variables; what it prints on its error stream.
-std::string ErrorsWith(const std::string& source, const std::string& python, int* code) {
+std::string BenchErrors(const std::string& source, const std::string& python, int* code) {
   setenv("EGERIA_SOURCE", source.c_str(), 1);
   setenv("EGERIA_PYTHON", python.c_str(), 1);
   const std::vector<const char*> words = {"egeria", "bench", "digits", "--seeds", "0,1"};
@@ -41,7 +41,7 @@ void MakeCheckout(const std::filesystem::path& folder) {
 
 TEST(BenchCommand, SaysThatTheNamedFolderIsNoCheckout) {
   int code = 0;
-  EXPECT_THAT(ErrorsWith("/no/such/folder", "/bin/echo", &code),
+  EXPECT_THAT(BenchErrors("/no/such/folder", "/bin/echo", &code),
               HasSubstr("EGERIA_SOURCE is '/no/such/folder', which has no bench/main.py"));
   EXPECT_EQ(code, 1);
 }
@@ -50,7 +50,7 @@ TEST(BenchCommand, SaysWhatToDoWhereThePackageIsMissing) {
   TempFolder folder;
   MakeCheckout(folder.path());
   int code = 0;
-  EXPECT_THAT(ErrorsWith(folder.path(), "/bin/false", &code), HasSubstr("/bin/false has no package egeria"));
+  EXPECT_THAT(BenchErrors(folder.path(), "/bin/false", &code), HasSubstr("/bin/false has no package egeria"));
   EXPECT_EQ(code, 1);
 }
 
@@ -62,7 +62,7 @@ TEST(BenchCommand, HandsItsArgumentsToTheBenchmarksOfTheCheckout) {
       {
         int code = 0;
         dup2(2, 1);
-        ErrorsWith(folder.path(), "/bin/echo", &code);
+        BenchErrors(folder.path(), "/bin/echo", &code);
         std::exit(99);  // not reached
       },
       ::testing::ExitedWithCode(0), "/bench/main.py digits --seeds 0,1");

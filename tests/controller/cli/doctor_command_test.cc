@@ -17,7 +17,7 @@ namespace {
 using ::testing::HasSubstr;
 
 // `egeria doctor` with `arguments` and $EGERIA_PYTHON set to `python`; what it prints on its error stream.
-std::string ErrorsWith(const std::string& python, int* code) {
+std::string DoctorErrors(const std::string& python, int* code) {
   setenv("EGERIA_PYTHON", python.c_str(), 1);
   std::vector<const char*> words = {"egeria", "doctor", "model.py:build", "--json"};
   std::istringstream in;
@@ -29,13 +29,13 @@ std::string ErrorsWith(const std::string& python, int* code) {
 
 TEST(DoctorCommand, SaysThatTheGivenPythonIsNoProgram) {
   int code = 0;
-  EXPECT_THAT(ErrorsWith("/no/such/python", &code), HasSubstr("'/no/such/python', which is no program"));
+  EXPECT_THAT(DoctorErrors("/no/such/python", &code), HasSubstr("'/no/such/python', which is no program"));
   EXPECT_EQ(code, 1);
 }
 
 TEST(DoctorCommand, SaysWhatToDoWhereThePackageIsMissing) {
   int code = 0;
-  const std::string errors = ErrorsWith("/bin/false", &code);
+  const std::string errors = DoctorErrors("/bin/false", &code);
   EXPECT_THAT(errors, HasSubstr("/bin/false has no package egeria"));
   EXPECT_THAT(errors, HasSubstr("pip install ."));
   EXPECT_EQ(code, 1);
@@ -47,7 +47,7 @@ TEST(DoctorCommand, HandsItsArgumentsToPython) {
       {
         int code = 0;
         dup2(2, 1);
-        ErrorsWith("/bin/echo", &code);
+        DoctorErrors("/bin/echo", &code);
         std::exit(99);  // not reached
       },
       ::testing::ExitedWithCode(0), "-m egeria.doctor model.py:build --json");

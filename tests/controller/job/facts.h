@@ -3,7 +3,10 @@
 
 #include <cstdint>
 #include <random>
+#include <string>
 
+#include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "controller/job/job_state.h"
 #include "egeria/storage/v1/journal.pb.h"
 
@@ -19,6 +22,12 @@ storage::v1::Fact GenerationFact(int64_t generation, int64_t step, int frozen_pr
 
 // Any kind of fact: mostly one that `state` can take next, now and then one that it cannot.
 storage::v1::Fact RandomFact(const JobState& state, std::mt19937& random);
+
+// Tests of requests begin at this time.
+inline const absl::Time kStart = absl::FromUnixSeconds(1'700'000'000);
+
+// Returns what a refusal says.
+inline std::string Why(const absl::Status& status) { return std::string(status.message()); }
 
 }  // namespace egeria::controller
 

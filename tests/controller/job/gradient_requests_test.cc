@@ -5,14 +5,13 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/controller/job/facts.h"
 
 namespace egeria::controller {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-const absl::Time kStart = absl::FromUnixSeconds(1'700'000'000);
 
 v1::GradientReading Reading(int64_t step, int first_module = 0, int modules = 3) {
   v1::GradientReading reading;
@@ -25,8 +24,6 @@ v1::GradientReading Reading(int64_t step, int first_module = 0, int modules = 3)
   }
   return reading;
 }
-
-std::string Why(const absl::Status& status) { return std::string(status.message()); }
 
 TEST(CheckGradients, TakesOneOfEachForEveryModuleFromTheFirstOn) {
   EXPECT_TRUE(CheckGradients(Reading(5), 3).ok());

@@ -2,13 +2,12 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/controller/job/facts.h"
 
 namespace egeria::controller {
 namespace {
 
 using ::testing::StartsWith;
-
-const absl::Time kStart = absl::FromUnixSeconds(1'700'000'000);
 
 StandingRequests::Subject Subject(int module, int64_t epoch = 0) {
   StandingRequests::Subject subject;
@@ -34,8 +33,6 @@ v1::SampleHeader Sample(const StandingRequests& requests, int64_t step) {
   header.set_step(step);
   return header;
 }
-
-std::string Why(const absl::Status& status) { return std::string(status.message()); }
 
 TEST(StandingRequests, AskForASnapshotBeforeSamples) {
   StandingRequests requests;

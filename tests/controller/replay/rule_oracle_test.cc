@@ -44,7 +44,7 @@ std::vector<oracle::Verdict> Verdicts(const std::vector<Decision>& decisions) {
   return verdicts;
 }
 
-std::vector<Recorded> Parse(const std::vector<std::string>& lines) {
+std::vector<Recorded> ParseAll(const std::vector<std::string>& lines) {
   RecordingParser parser;
   std::vector<Recorded> recording;
   for (const std::string& line : lines) {
@@ -63,7 +63,7 @@ TEST(PlasticityRule, DecidesAsTheSecondImplementationOnThousandsOfRandomSeries) 
     std::vector<std::string> text;
     for (const oracle::Line& line : test.lines) text.push_back(oracle::Json(line));
     const std::unique_ptr<Policy> policy = MakeFor(test.rule);
-    const std::vector<Decision> decisions = Replay(Parse(text), test.rule.modules, *policy).value();
+    const std::vector<Decision> decisions = Replay(ParseAll(text), test.rule.modules, *policy).value();
     ASSERT_EQ(oracle::Text(Verdicts(decisions)), oracle::Text(expected)) << "seed " << seed;
 
     silent += expected.empty();
@@ -117,7 +117,7 @@ TEST(PlasticityRule, DecidesTheSameWhenItsExportIsReplayed) {
       if (std::optional<Decision> decision = live->Observe(observation)) decisions.push_back(*decision);
     }
     const std::unique_ptr<Policy> fresh = MakeFor(test.rule);
-    const std::vector<Decision> replayed = Replay(Parse(exported), test.rule.modules, *fresh).value();
+    const std::vector<Decision> replayed = Replay(ParseAll(exported), test.rule.modules, *fresh).value();
     ASSERT_EQ(replayed.size(), decisions.size()) << "seed " << seed;
     for (size_t i = 0; i < decisions.size(); ++i) {
       ASSERT_EQ(FormatDecision(replayed[i]), FormatDecision(decisions[i])) << "seed " << seed;

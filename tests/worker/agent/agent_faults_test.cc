@@ -36,16 +36,6 @@ std::unique_ptr<Agent> StartAgent(const std::string& controller) {
   return *std::move(agent);
 }
 
-template <typename Condition>
-bool Eventually(Condition condition) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(60);
-  while (!condition()) {
-    if (absl::Now() > deadline) return false;
-    absl::SleepFor(absl::Milliseconds(2));
-  }
-  return true;
-}
-
 // Every call that a training loop makes, 2,000 times; returns how long all took.
 absl::Duration Train(Agent& agent) {
   const absl::Time start = absl::Now();

@@ -85,17 +85,6 @@ class AgentTest : public ::testing::Test {
   egeria::testing::FakeController fake_{folder_ / "socket"};
 };
 
-// Polls a value that the agent's thread is about to change.
-template <typename Condition>
-bool Eventually(Condition condition) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(30);
-  while (!condition()) {
-    if (absl::Now() > deadline) return false;
-    absl::SleepFor(absl::Milliseconds(2));
-  }
-  return true;
-}
-
 std::string Bytes(const std::vector<WireTensor>& tensors) {
   std::string bytes;
   for (const WireTensor& tensor : tensors) bytes.append(reinterpret_cast<const char*>(tensor.data()), tensor.size());

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "worker/agent/agent.h"
 
 namespace egeria::worker {
@@ -44,6 +46,17 @@ inline Sample TestSample(int64_t step, size_t elements = 16) {
 
 inline Snapshot TestSnapshot(int module, int64_t version, size_t elements = 16) {
   return Snapshot{ModuleIndex(module), 10, version, {TestTensor("weight", elements, static_cast<float>(module))}};
+}
+
+// Polls a value that the agent's thread is about to change.
+template <typename Condition>
+bool Eventually(Condition condition) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  while (!condition()) {
+    if (absl::Now() > deadline) return false;
+    absl::SleepFor(absl::Milliseconds(2));
+  }
+  return true;
 }
 
 }  // namespace egeria::worker

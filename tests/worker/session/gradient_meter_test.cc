@@ -29,15 +29,14 @@ using ::egeria::testing::ToyBatch;
 using ::egeria::testing::ToyModel;
 using Rank = ::egeria::testing::ToyRank;
 
-constexpr int kModules = Rank::kModules;
-constexpr int64_t kBatch = 8;
+constexpr int64_t kMeteredBatch = 8;
 
 // Gradients of the mean loss of some rows, by hand; the first `frozen` modules in evaluation mode.
 std::vector<std::vector<at::Tensor>> GradientsOf(ToyModel* model, const ToyBatch& batch, int64_t begin, int64_t end,
                                                  int frozen) {
   at::Tensor output = batch.images.slice(0, begin, end);
   std::vector<at::Tensor> wanted;
-  for (int i = 0; i < kModules; ++i) {
+  for (int i = 0; i < Rank::kModules; ++i) {
     model->modules[i].SetTraining(i >= frozen);
     output = model->modules[i].Run(output);
     for (const NamedTensor& parameter : model->modules[i].parameters()) wanted.push_back(parameter.tensor);
@@ -81,7 +80,7 @@ void ExpectNear(const std::vector<double>& found, const std::vector<double>& wan
 }
 
 TEST(GradientMeter, TellsTwoHalvesOfTheBatchApartOnOneRank) {
-  FakeLine line(Generation(0), PlanId(0), kModules);
+  FakeLine line(Generation(0), PlanId(0), Rank::kModules);
   Rank rank({nullptr, 0, 1}, &line, {.dropout = 0, .learning_rate = 0});
   line.Want(GradientRequest{ModuleIndex(0), 1, 7});
   rank.Steps(3);
@@ -93,13 +92,13 @@ TEST(GradientMeter, TellsTwoHalvesOfTheBatchApartOnOneRank) {
     ExpectNear(reading.mean_of_squares, squares.mean_of_squares);
     ExpectNear(reading.square_of_mean, squares.square_of_mean);
     EXPECT_EQ(reading.parts, 2);
-    EXPECT_EQ(reading.samples, kBatch);
+    EXPECT_EQ(reading.samples, kMeteredBatch);
   }
 }
 
 TEST(GradientMeter, TellsTheRanksApartWithoutAPassOfItsOwn) {
   RunRanks(2, [](const GroupMember& member) {
-    FakeLine line(Generation(0), PlanId(0), kModules);
+    FakeLine line(Generation(0), PlanId(0), Rank::kModules);
     Rank rank(member, &line, {.dropout = 0, .learning_rate = 0});
     if (member.rank == 0) line.Want(GradientRequest{ModuleIndex(1), 2, 7});
     rank.Steps(12);
@@ -107,21 +106,21 @@ TEST(GradientMeter, TellsTheRanksApartWithoutAPassOfItsOwn) {
     const std::vector<GradientReading> readings = line.gradient_readings();
     ASSERT_EQ(readings.size(), member.rank == 0 ? 4u : 0u);
     for (const GradientReading& reading : readings) {
-      const auto one = GradientsOf(Rank::Batch(reading.step - 1, 0), 0, kBatch);
-      const auto other = GradientsOf(Rank::Batch(reading.step - 1, 1), 0, kBatch);
+      const auto one = GradientsOf(Rank::Batch(reading.step - 1, 0), 0, kMeteredBatch);
+      const auto other = GradientsOf(Rank::Batch(reading.step - 1, 1), 0, kMeteredBatch);
       GradientReading squares = ByHand(one, other);
       squares.mean_of_squares.erase(squares.mean_of_squares.begin());
       squares.square_of_mean.erase(squares.square_of_mean.begin());
       ExpectNear(reading.mean_of_squares, squares.mean_of_squares);
       ExpectNear(reading.square_of_mean, squares.square_of_mean);
-      EXPECT_EQ(reading.samples, 2 * kBatch);
+      EXPECT_EQ(reading.samples, 2 * kMeteredBatch);
     }
   });
 }
 
 TEST(GradientMeter, ProbesFrozenModulesOverAllRanks) {
   RunRanks(2, [](const GroupMember& member) {
-    FakeLine line(Generation(0), PlanId(0), kModules);
+    FakeLine line(Generation(0), PlanId(0), Rank::kModules);
     Rank rank(member, &line, {.dropout = 0, .learning_rate = 0});
     EXPECT_TRUE(line.Deliver({PlanId(1), Generation(0), 2, ""}).ok());
     rank.Steps(3);
@@ -136,18 +135,18 @@ TEST(GradientMeter, ProbesFrozenModulesOverAllRanks) {
     ASSERT_EQ(readings.size(), member.rank == 0 ? 2u : 0u);
     EXPECT_TRUE(rank.model().freezer->Apply(0).ok());  // the weights are still those of the beginning
     for (const GradientReading& reading : readings) {
-      const auto one = GradientsOf(&rank.model(), Rank::Batch(reading.step - 1, 0), 0, kBatch, 2);
-      const auto other = GradientsOf(&rank.model(), Rank::Batch(reading.step - 1, 1), 0, kBatch, 2);
+      const auto one = GradientsOf(&rank.model(), Rank::Batch(reading.step - 1, 0), 0, kMeteredBatch, 2);
+      const auto other = GradientsOf(&rank.model(), Rank::Batch(reading.step - 1, 1), 0, kMeteredBatch, 2);
       const GradientReading squares = ByHand(one, other);
       ExpectNear(reading.mean_of_squares, squares.mean_of_squares);
       ExpectNear(reading.square_of_mean, squares.square_of_mean);
-      EXPECT_EQ(reading.samples, 2 * kBatch);
+      EXPECT_EQ(reading.samples, 2 * kMeteredBatch);
     }
   });
 }
 
 std::vector<at::Tensor> Train(bool measured, int prefix) {
-  FakeLine line(Generation(0), PlanId(0), kModules);
+  FakeLine line(Generation(0), PlanId(0), Rank::kModules);
   Rank rank({nullptr, 0, 1}, &line, {.dropout = 0.2});
   at::manual_seed(17);
   if (measured) line.Want(GradientRequest{ModuleIndex(0), 2, 7});
@@ -155,7 +154,7 @@ std::vector<at::Tensor> Train(bool measured, int prefix) {
   EXPECT_TRUE(line.Deliver({PlanId(1), Generation(0), prefix, ""}).ok());
   rank.Steps(8);
   EXPECT_EQ(line.gradient_readings().size(), measured ? 6u : 0u);
-  std::vector<at::Tensor> state = rank.model().State(0, kModules);
+  std::vector<at::Tensor> state = rank.model().State(0, Rank::kModules);
   state.push_back(at::detail::getDefaultCPUGenerator().get_state());
   return state;
 }

@@ -22,9 +22,9 @@ using ::egeria::testing::FakeLine;
 using ::egeria::testing::GlooGroup;
 using ::egeria::testing::RunRanks;
 
-constexpr int kModules = 4;
+constexpr int kLinkModules = 4;
 
-SamplingRequest Sampling(int module, int interval, int64_t version) {
+SamplingRequest SamplingOf(int module, int interval, int64_t version) {
   return {ModuleIndex(module), ModuleIndex(module), interval, 4, version};
 }
 
@@ -35,10 +35,10 @@ GradientRequest GradientsOf(int first_module, int interval, int64_t version) {
 }
 
 // One rank without a model: steps through its link and notes what it is told to do.
-class Rank {
+class LinkRank {
  public:
-  explicit Rank(const GroupMember& member, WaitLimits limits = {}, PlanId applied = PlanId(0))
-      : line(Generation(0), applied, kModules), link_(Parts(member, &line, std::move(limits), applied)) {}
+  explicit LinkRank(const GroupMember& member, WaitLimits limits = {}, PlanId applied = PlanId(0))
+      : line(Generation(0), applied, kLinkModules), link_(Parts(member, &line, std::move(limits), applied)) {}
 
   void Step() {
     ++step_;
@@ -73,7 +73,7 @@ class Rank {
     parts.applied_plan = applied;
     parts.agent = std::make_unique<FakeAgent>(line);
     if (member.world_size > 1) parts.commit_group = GlooGroup(member, "commit");
-    parts.module_count = kModules;
+    parts.module_count = kLinkModules;
     parts.limits = std::move(limits);
     return parts;
   }
@@ -85,10 +85,10 @@ class Rank {
 TEST(RankLink, AllRanksSampleAtTheSameStepsWhatOneIsAskedAndThatOneSends) {
   std::map<int64_t, int64_t> sampled[2];
   RunRanks(2, [&](const GroupMember& member) {
-    Rank rank(member);
+    LinkRank rank(member);
     for (int step = 1; step <= 60; ++step) {
-      if (step == 3 && member.rank == 0) rank.line.Want(Sampling(1, 2, 100));
-      if (step == 20 && member.rank == 0) rank.line.Want(Sampling(2, 3, 200));
+      if (step == 3 && member.rank == 0) rank.line.Want(SamplingOf(1, 2, 100));
+      if (step == 20 && member.rank == 0) rank.line.Want(SamplingOf(2, 3, 200));
       if (step == 40 && member.rank == 0) rank.line.Want(std::optional<SamplingRequest>());
       rank.Step();
     }
@@ -109,7 +109,7 @@ TEST(RankLink, AllRanksSampleAtTheSameStepsWhatOneIsAskedAndThatOneSends) {
 TEST(RankLink, AllRanksAnswerASnapshotRequestAtTheSameStepOnceAndTheAskedOneSends) {
   std::map<int64_t, int64_t> snapshots[3];
   RunRanks(3, [&](const GroupMember& member) {
-    Rank rank(member);
+    LinkRank rank(member);
     for (int step = 1; step <= 60; ++step) {
       if (step == 5 && member.rank == 1) rank.line.Want(SnapshotOf(1, 7));
       if (step == 30 && member.rank == 1) rank.line.LoseSnapshots();
@@ -127,10 +127,10 @@ TEST(RankLink, AllRanksAnswerASnapshotRequestAtTheSameStepOnceAndTheAskedOneSend
 TEST(RankLink, ARankThatIsCutOffWithAnOlderRequestDoesNotStandInTheWay) {
   std::map<int64_t, int64_t> sampled[2];
   RunRanks(2, [&](const GroupMember& member) {
-    Rank rank(member);
-    if (member.rank == 0) rank.line.Want(Sampling(1, 2, 100));
+    LinkRank rank(member);
+    if (member.rank == 0) rank.line.Want(SamplingOf(1, 2, 100));
     rank.Steps(10);
-    if (member.rank == 1) rank.line.Want(Sampling(2, 5, 200));  // rank 0 still holds the old one
+    if (member.rank == 1) rank.line.Want(SamplingOf(2, 5, 200));  // rank 0 still holds the old one
     rank.Steps(20);
     EXPECT_TRUE(rank.link().Stop(true).ok());
     sampled[member.rank] = rank.sampled;
@@ -145,8 +145,8 @@ TEST(RankLink, ARankThatIsCutOffWithAnOlderRequestDoesNotStandInTheWay) {
 
 TEST(RankLink, ReadingsComeFromTheAskedRankOnly) {
   RunRanks(2, [](const GroupMember& member) {
-    Rank rank(member);
-    if (member.rank == 1) rank.line.Want(Sampling(1, 1, 100));
+    LinkRank rank(member);
+    if (member.rank == 1) rank.line.Want(SamplingOf(1, 1, 100));
     rank.Steps(4);
     const auto sampling = rank.link().SamplingFor(5);
     ASSERT_TRUE(sampling.has_value());
@@ -167,7 +167,7 @@ TEST(RankLink, ReadingsComeFromTheAskedRankOnly) {
 GradientReading SquaresOf(const GradientRequest& request, int rank, int64_t step) {
   GradientReading squares{
       .first_module = request.first_module, .step = step, .request_version = request.version, .samples = 8};
-  for (int module = static_cast<int>(request.first_module.value()); module < kModules; ++module) {
+  for (int module = static_cast<int>(request.first_module.value()); module < kLinkModules; ++module) {
     squares.mean_of_squares.push_back(static_cast<double>(10 * module + rank + step));
     squares.square_of_mean.push_back(static_cast<double>(module + step));
     squares.progress.push_back(static_cast<double>(module - rank));
@@ -177,7 +177,7 @@ GradientReading SquaresOf(const GradientRequest& request, int rank, int64_t step
 
 TEST(RankLink, OneReadingOfGradientsIsMadeOfWhatAllRanksKnow) {
   RunRanks(2, [](const GroupMember& member) {
-    Rank rank(member);
+    LinkRank rank(member);
     if (member.rank == 1) rank.line.Want(GradientsOf(1, 1, 5));
     for (int64_t step = 1; step <= 20; ++step) {
       const auto request = rank.link().GradientsFor(step);
@@ -207,7 +207,7 @@ TEST(RankLink, OneReadingOfGradientsIsMadeOfWhatAllRanksKnow) {
 
 TEST(RankLink, ARankWithoutGradientsHoldsNobodyUpAndThenThereIsNoReading) {
   RunRanks(3, [](const GroupMember& member) {
-    Rank rank(member);
+    LinkRank rank(member);
     if (member.rank == 0) rank.line.Want(GradientsOf(0, 2, 5));
     for (int64_t step = 1; step <= 20; ++step) {
       const auto request = rank.link().GradientsFor(step);
@@ -230,7 +230,7 @@ TEST(RankLink, ARankWithoutGradientsHoldsNobodyUpAndThenThereIsNoReading) {
 
 TEST(RankLink, ProgressIsLeftOutUnlessAllRanksKnowIt) {
   RunRanks(2, [](const GroupMember& member) {
-    Rank rank(member);
+    LinkRank rank(member);
     if (member.rank == 0) rank.line.Want(GradientsOf(0, 1, 5));
     for (int64_t step = 1; step <= 10; ++step) {
       if (const auto request = rank.link().GradientsFor(step)) {
@@ -251,7 +251,7 @@ TEST(RankLink, ProgressIsLeftOutUnlessAllRanksKnowIt) {
 
 TEST(RankLink, RanksThatDisagreeOnTheMeanGradientTellNothing) {
   RunRanks(2, [](const GroupMember& member) {
-    Rank rank(member);
+    LinkRank rank(member);
     if (member.rank == 0) rank.line.Want(GradientsOf(0, 1, 5));
     for (int64_t step = 1; step <= 10; ++step) {
       if (const auto request = rank.link().GradientsFor(step)) {
@@ -268,7 +268,7 @@ TEST(RankLink, RanksThatDisagreeOnTheMeanGradientTellNothing) {
 
 TEST(RankLink, RanksThatAreNotAtTheSameStepDoNotMistakeOneCollectiveForAnother) {
   RunRanks(2, [](const GroupMember& member) {
-    Rank rank(member);
+    LinkRank rank(member);
     if (member.rank == 0) rank.line.Want(GradientsOf(0, 2, 5));
     rank.Steps(6);
     // Rank 1 has skipped a step, so that the request is due at different boundaries from here on.
@@ -283,7 +283,7 @@ TEST(RankLink, RanksThatAreNotAtTheSameStepDoNotMistakeOneCollectiveForAnother) 
 }
 
 TEST(RankLink, AloneARankTellsOfItsPartsAtOnce) {
-  Rank rank({nullptr, 0, 1});
+  LinkRank rank({nullptr, 0, 1});
   rank.line.Want(GradientsOf(2, 3, 4));
   EXPECT_FALSE(rank.link().GradientsFor(4).has_value());
   const auto request = rank.link().GradientsFor(6);
@@ -305,8 +305,8 @@ TEST(RankLink, AloneARankTellsOfItsPartsAtOnce) {
 
 TEST(RankLink, NobodySamplesAModuleThatAPlanHasFrozen) {
   RunRanks(2, [](const GroupMember& member) {
-    Rank rank(member);
-    if (member.rank == 0) rank.line.Want(Sampling(1, 1, 100));
+    LinkRank rank(member);
+    if (member.rank == 0) rank.line.Want(SamplingOf(1, 1, 100));
     rank.Steps(6);
     EXPECT_FALSE(rank.sampled.empty());
     EXPECT_TRUE(rank.line.Deliver({PlanId(1), Generation(0), 2, ""}).ok());
@@ -323,7 +323,7 @@ TEST(RankLink, RanksThatHaveNothingToTellEachOtherDoNotMeetAtEveryStep) {
   std::map<int64_t, int> plans[2];
   RunRanks(2, [&](const GroupMember& member) {
     const ProcessGroupPtr signals = GlooGroup(member, "signals");
-    Rank rank(member);
+    LinkRank rank(member);
     rank.Steps(10);  // the ranks advertise what they have after steps 1 and 9
     if (member.rank == 0) {
       EXPECT_TRUE(rank.line.Deliver({PlanId(1), Generation(0), 2, ""}).ok());
@@ -346,7 +346,7 @@ TEST(RankLink, RanksThatHaveNothingToTellEachOtherDoNotMeetAtEveryStep) {
 
 TEST(RankLink, RanksThatHaveAppliedOtherPlansMeetAtTheSameBoundaries) {
   RunRanks(2, [](const GroupMember& member) {
-    Rank rank(member, {}, PlanId(member.rank == 0 ? 5 : 0));
+    LinkRank rank(member, {}, PlanId(member.rank == 0 ? 5 : 0));
     rank.Steps(20);  // a rank that did not meet the others here would take their collectives for those of training
     GlooGroup(member, "training")->barrier()->wait();
     EXPECT_TRUE(rank.plans.empty());
@@ -356,7 +356,7 @@ TEST(RankLink, RanksThatHaveAppliedOtherPlansMeetAtTheSameBoundaries) {
 
 TEST(RankLink, RanksThatAreNotAtTheSameStepApplyNothing) {
   RunRanks(2, [](const GroupMember& member) {
-    Rank rank(member);
+    LinkRank rank(member);
     RankLink& link = rank.link();
     EXPECT_TRUE(rank.line.Deliver({PlanId(1), Generation(0), 2, ""}).ok());
     EXPECT_TRUE(link.Commit(member.rank == 0 ? 1 : 2).ok());
@@ -371,7 +371,7 @@ TEST(RankLink, RanksThatAreNotAtTheSameStepApplyNothing) {
 }
 
 TEST(RankLink, WhatIsNotOneNumberIsNoLoss) {
-  Rank rank({nullptr, 0, 1});
+  LinkRank rank({nullptr, 0, 1});
   rank.link().Report(1, at::ones({2}), {0.5}, 0);
   rank.link().Report(2, at::ones({0}), {0.5}, 0);
   rank.link().Report(3, at::ones({1, 1}), {0.5}, 0);
@@ -383,8 +383,8 @@ TEST(RankLink, WhatIsNotOneNumberIsNoLoss) {
 
 TEST(RankLink, AScheduleTakesThePlaceOfAController) {
   RankLinkParts parts;
-  parts.plans = *PlanSchedule::Make({{2, 1}, {4, 0}}, kModules);
-  parts.module_count = kModules;
+  parts.plans = *PlanSchedule::Make({{2, 1}, {4, 0}}, kLinkModules);
+  parts.module_count = kLinkModules;
   RankLink link(std::move(parts));
   EXPECT_FALSE(link.Commit(1)->has_value());
   EXPECT_EQ((*link.Commit(2))->frozen_prefix, 1);
@@ -395,7 +395,7 @@ TEST(RankLink, AScheduleTakesThePlaceOfAController) {
 }
 
 TEST(RankLink, AReportWithoutALossIsAReport) {
-  Rank rank({nullptr, 0, 1});
+  LinkRank rank({nullptr, 0, 1});
   rank.link().Report(1, at::Tensor(), {0.5}, 0);
   ASSERT_EQ(rank.line.reports().size(), 1u);
   EXPECT_FALSE(rank.line.reports()[0].loss.has_value());
@@ -405,7 +405,7 @@ TEST(RankLink, AnInterruptEndsTheWaitAndTheStepCanBeRepeated) {
   RunRanks(2, [](const GroupMember& member) {
     const ProcessGroupPtr signals = GlooGroup(member, "signals");
     bool interrupt = member.rank == 0;
-    Rank rank(member, {[&interrupt] { return std::exchange(interrupt, false); }});
+    LinkRank rank(member, {[&interrupt] { return std::exchange(interrupt, false); }});
     if (member.rank == 0) {
       EXPECT_TRUE(rank.link().Commit(1).ok());
       EXPECT_TRUE(absl::IsCancelled(rank.link().Commit(2).status()));
@@ -422,11 +422,11 @@ TEST(RankLink, AnInterruptEndsTheWaitAndTheStepCanBeRepeated) {
 TEST(RankLink, StopDoesNotWaitForARankThatNeverComes) {
   RunRanks(2, [](const GroupMember& member) {
     const ProcessGroupPtr done = GlooGroup(member, "done");
-    FakeLine line(Generation(0), PlanId(0), kModules);
+    FakeLine line(Generation(0), PlanId(0), kLinkModules);
     RankLinkParts parts;
     parts.agent = std::make_unique<FakeAgent>(&line);
     parts.commit_group = GlooGroup(member, "commit");
-    parts.module_count = kModules;
+    parts.module_count = kLinkModules;
     RankLink link(std::move(parts));
     if (member.rank == 0) {
       EXPECT_TRUE(link.Commit(1).ok());
@@ -438,8 +438,8 @@ TEST(RankLink, StopDoesNotWaitForARankThatNeverComes) {
 }
 
 TEST(RankLink, DoesNothingInAForkedChild) {
-  Rank rank({nullptr, 0, 1});
-  rank.line.Want(Sampling(1, 1, 1));
+  LinkRank rank({nullptr, 0, 1});
+  rank.line.Want(SamplingOf(1, 1, 1));
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
@@ -457,7 +457,7 @@ TEST(RankLink, DoesNothingInAForkedChild) {
 TEST(RequestAgreement, KeepsAHostileVersionOut) {
   RequestAgreement agreement;
   const std::vector<int64_t> none = agreement.Advertise(std::nullopt, std::nullopt, std::nullopt);
-  EXPECT_EQ(agreement.Advertise(Sampling(1, 1, INT64_MIN), SnapshotOf(1, -5), GradientsOf(1, 1, -9)), none);
+  EXPECT_EQ(agreement.Advertise(SamplingOf(1, 1, INT64_MIN), SnapshotOf(1, -5), GradientsOf(1, 1, -9)), none);
 }
 
 }  // namespace

@@ -2,7 +2,13 @@
 
 #include <stdexcept>
 
-#include "ATen/ATen.h"
+#include "ATen/TensorOperators.h"
+#include "ATen/ops/arange.h"
+#include "ATen/ops/ones.h"
+#include "ATen/ops/randint.h"
+#include "ATen/ops/randn.h"
+#include "ATen/ops/where.h"
+#include "ATen/ops/zeros.h"
 #include "gtest/gtest.h"
 
 namespace egeria::worker {

@@ -23,8 +23,8 @@ using ::egeria::testing::ToyBatch;
 using ::egeria::testing::ToyModel;
 using ::egeria::testing::WaitUntil;
 
-constexpr int kModules = 4;
-constexpr int64_t kBatch = 8;
+constexpr int kCachedModules = 4;
+constexpr int64_t kCachedBatch = 8;
 
 struct Outcome {
   std::vector<at::Tensor> state;
@@ -38,8 +38,8 @@ void Freeze(int64_t plan, int prefix, FakeLine* line) {
 
 // Trains one rank; the same 4 batches again and again, of which the last is small.
 Outcome Train(const CacheDaemon* daemon) {
-  FakeLine line(Generation(0), PlanId(0), kModules);
-  const auto model = ToyModel::Make(kModules - 1, 3);
+  FakeLine line(Generation(0), PlanId(0), kCachedModules);
+  const auto model = ToyModel::Make(kCachedModules - 1, 3);
   GradientReducer reducer(nullptr);
   SessionParts parts;
   parts.freezer = model->freezer.get();
@@ -65,9 +65,9 @@ Outcome Train(const CacheDaemon* daemon) {
     if (step == 33) Freeze(3, 2, &line);
     if (step == 45) Freeze(4, 1, &line);
     const uint64_t number = step % 4;
-    const ToyBatch batch = MakeToyBatch(number == 3 ? kBatch / 2 : kBatch, number);
+    const ToyBatch batch = MakeToyBatch(number == 3 ? kCachedBatch / 2 : kCachedBatch, number);
     std::vector<uint64_t> ids;
-    for (int64_t i = 0; i < batch.images.size(0); ++i) ids.push_back(number * kBatch + i);
+    for (int64_t i = 0; i < batch.images.size(0); ++i) ids.push_back(number * kCachedBatch + i);
     for (const LayerModule& module : model->modules) module.SetTraining(true);
     model->optimizer->zero_grad();
     (*session)->BeginStep();
@@ -84,7 +84,7 @@ Outcome Train(const CacheDaemon* daemon) {
   const ToyBatch batch = MakeToyBatch(1, 9);
   const BatchSamples samples = {{9}, batch.images};
   EXPECT_TRUE((*session)->Forward(batch.images, &samples).defined()) << "a session that has ended still computes";
-  return {model->State(0, kModules), line.samples(), totals};
+  return {model->State(0, kCachedModules), line.samples(), totals};
 }
 
 TEST(SessionCache, ChangesNeitherWeightsNorWhatIsSampled) {

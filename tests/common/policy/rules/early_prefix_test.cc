@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-JobShape Shape() {
+JobShape EarlyShape() {
   JobShape shape;
   shape.modules = 4;
   shape.total_steps = 1000;
@@ -28,7 +28,7 @@ GradientReading ReadingOf(std::vector<double> progress, int first_module = 0) {
   return reading;
 }
 
-EarlyPrefix With(const std::vector<double>& progress, const JobShape& shape = Shape(), double max_share = 0.25) {
+EarlyPrefix With(const std::vector<double>& progress, const JobShape& shape = EarlyShape(), double max_share = 0.25) {
   EarlyPrefix early(max_share, 0.01, shape);
   for (int i = 0; i < 20; ++i) early.Add(ReadingOf(progress));
   return early;
@@ -54,7 +54,7 @@ TEST(EarlyPrefix, FindTheDeepestPrefix) {
 }
 
 TEST(EarlyPrefix, LeaveWhatIsNotWorthTheTime) {
-  JobShape shape = Shape();
+  JobShape shape = EarlyShape();
   shape.step_shares = {0.05, 0.19, 0.18, 0.18};
   EXPECT_FALSE(With({0.02, 0.3, 0.3, 0.38}, shape).Look(0, 1, 0.1))
       << "a twelfth of the time: a switch is not worth it";
@@ -77,7 +77,7 @@ TEST(EarlyPrefix, GiveUpNoMoreThanTheClockInAll) {
 }
 
 TEST(EarlyPrefix, NeedReadingsOfWhatIsActive) {
-  EarlyPrefix early(0.25, 0.01, Shape());
+  EarlyPrefix early(0.25, 0.01, EarlyShape());
   for (int i = 0; i < 19; ++i) early.Add(ReadingOf({0.01, 0.3, 0.3, 0.35}));
   EXPECT_FALSE(early.Look(0, 3, 0.1)) << "19 of 20";
   for (int i = 0; i < 20; ++i) early.Add(ReadingOf({0.3, 0.3, 0.35}, 1));
@@ -85,7 +85,7 @@ TEST(EarlyPrefix, NeedReadingsOfWhatIsActive) {
 }
 
 TEST(EarlyPrefix, OfLookupTablesNeedNoReadings) {
-  JobShape shape = Shape();
+  JobShape shape = EarlyShape();
   shape.embedding_prefix = 1;
   EarlyPrefix early(0.25, 0.01, shape);
   const auto found = early.Look(0, 3, 0.4);
@@ -106,21 +106,21 @@ TEST(EarlyPrefix, OfLookupTablesNeedNoReadings) {
 }
 
 TEST(EarlyPrefix, DoubtIsAReasonAgainst) {
-  EarlyPrefix early(0.25, 0.01, Shape());
+  EarlyPrefix early(0.25, 0.01, EarlyShape());
   for (int i = 0; i < 20; ++i) early.Add(ReadingOf({i % 2 == 0 ? 0.5 : -0.4, 0.3, 0.3, 0.35}));
   EXPECT_FALSE(early.Look(0, 1, 0.2)) << ".05 on average, of 1, but the upper end is over .2";
 }
 
 TEST(EarlyPrefix, IsPossibleWhereRatesFallSmoothlyAndTimesAreKnown) {
-  EXPECT_TRUE(EarlyPrefix(0.25, 0.01, Shape()).IsTime(900, 0.1));
-  EXPECT_FALSE(EarlyPrefix(0, 0.01, Shape()).IsTime(900, 0.1)) << "switched off";
-  JobShape shape = Shape();
+  EXPECT_TRUE(EarlyPrefix(0.25, 0.01, EarlyShape()).IsTime(900, 0.1));
+  EXPECT_FALSE(EarlyPrefix(0, 0.01, EarlyShape()).IsTime(900, 0.1)) << "switched off";
+  JobShape shape = EarlyShape();
   shape.total_steps = 0;
   EXPECT_FALSE(EarlyPrefix(0.25, 0.01, shape).IsTime(900, 0.1));
-  shape = Shape();
+  shape = EarlyShape();
   shape.step_shares.clear();
   EXPECT_FALSE(EarlyPrefix(0.25, 0.01, shape).IsTime(900, 0.1));
-  shape = Shape();
+  shape = EarlyShape();
   shape.planned_learning_rates.clear();
   EXPECT_FALSE(EarlyPrefix(0.25, 0.01, shape).IsTime(900, 0.1));
   for (int point = 0; point <= 100; ++point) shape.planned_learning_rates.push_back(point < 50 ? 0.1 : 0.01);
@@ -131,7 +131,7 @@ TEST(EarlyPrefix, IsPossibleWhereRatesFallSmoothlyAndTimesAreKnown) {
 }
 
 TEST(EarlyPrefix, WaitsUntilRatesHaveFallenAndTwoFifthsOfTheStepsAreDone) {
-  EarlyPrefix early(0.25, 0.01, Shape());
+  EarlyPrefix early(0.25, 0.01, EarlyShape());
   EXPECT_EQ(early.first_step(), 400);
   EXPECT_FALSE(early.IsTime(399, 0.5));
   EXPECT_TRUE(early.IsTime(400, 0.75));
@@ -143,14 +143,14 @@ TEST(EarlyPrefix, WaitsUntilRatesHaveFallenAndTwoFifthsOfTheStepsAreDone) {
 }
 
 TEST(EarlyPrefix, JudgesAProbeByItsOwnReadingsOnly) {
-  EarlyPrefix early(0.25, 0.01, Shape());
+  EarlyPrefix early(0.25, 0.01, EarlyShape());
   for (int i = 0; i < 7; ++i) early.AddToProbe(ReadingOf({0.02, 0.3, 0.3, 0.38}), /*began=*/100);
   early.AddToProbe(ReadingOf({0.02, 0.3, 0.3, 0.38}), /*began=*/200);
   EXPECT_FALSE(early.Justified(1, 0.2)) << "one of the eight that it needs";
 }
 
 TEST(EarlyPrefix, AFreezeOfSomebodyElseMayJustifyItself) {
-  EarlyPrefix early(0.25, 0.01, Shape());
+  EarlyPrefix early(0.25, 0.01, EarlyShape());
   for (int i = 0; i < 8; ++i) early.AddToProbe(ReadingOf({0.02, 0.3, 0.3, 0.38}), /*began=*/100);
   EXPECT_FALSE(early.Justified(2, 0.2));
   ASSERT_TRUE(early.Justified(1, 0.2));

@@ -11,14 +11,14 @@
 namespace egeria::policy {
 namespace {
 
-GradientReading ReadingOf(int64_t step, int parts, double mean_of_squares, double square_of_mean) {
+GradientReading SquaresAt(int64_t step, int parts, double mean_of_squares, double square_of_mean) {
   return {step, 0, parts, {mean_of_squares}, {square_of_mean}, 64};
 }
 
 TEST(Snr, IsTheRatioOfUnbiasedSumsBroughtToTheFullBatch) {
   SnrEstimator estimator(1, 10);
-  estimator.Add(ReadingOf(1, 4, 10, 4));  // A = (16 - 10) / 3 = 2
-  estimator.Add(ReadingOf(2, 4, 20, 8));  // A = 4
+  estimator.Add(SquaresAt(1, 4, 10, 4));  // A = (16 - 10) / 3 = 2
+  estimator.Add(SquaresAt(2, 4, 20, 8));  // A = 4
   const double r = 6.0 / 30;
   EXPECT_DOUBLE_EQ(estimator.Pooled({0})->snr.value, 4 * r / (1 + 3 * r));
   EXPECT_EQ(estimator.Pooled({0})->readings, 2);
@@ -28,8 +28,8 @@ TEST(Snr, IsTheRatioOfUnbiasedSumsBroughtToTheFullBatch) {
 TEST(Snr, OfEqualPartsIsOneAndOfOppositeOnesNotOverZero) {
   SnrEstimator equal(1, 10), opposite(1, 10);
   for (int i = 0; i < 5; ++i) {
-    equal.Add(ReadingOf(i, 2, 3, 3));
-    opposite.Add(ReadingOf(i, 2, 3, 0));
+    equal.Add(SquaresAt(i, 2, 3, 3));
+    opposite.Add(SquaresAt(i, 2, 3, 0));
   }
   EXPECT_DOUBLE_EQ(equal.Pooled({0})->snr.value, 1);
   EXPECT_DOUBLE_EQ(equal.Pooled({0})->snr.upper, 1);
@@ -39,36 +39,36 @@ TEST(Snr, OfEqualPartsIsOneAndOfOppositeOnesNotOverZero) {
 
 TEST(Snr, OfAllZerosIsNone) {
   SnrEstimator estimator(1, 10);
-  for (int i = 0; i < 5; ++i) estimator.Add(ReadingOf(i, 2, 0, 0));
+  for (int i = 0; i < 5; ++i) estimator.Add(SquaresAt(i, 2, 0, 0));
   EXPECT_FALSE(estimator.Pooled({0}));
 }
 
 TEST(Snr, PassesOverWhatCannotBe) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   SnrEstimator estimator(2, 10);
-  estimator.Add(ReadingOf(1, 1, 1, 1));
-  estimator.Add(ReadingOf(2, 2, nan, 1));
-  estimator.Add(ReadingOf(3, 2, 1, std::numeric_limits<double>::infinity()));
-  estimator.Add(ReadingOf(4, 2, -1, 1));
+  estimator.Add(SquaresAt(1, 1, 1, 1));
+  estimator.Add(SquaresAt(2, 2, nan, 1));
+  estimator.Add(SquaresAt(3, 2, 1, std::numeric_limits<double>::infinity()));
+  estimator.Add(SquaresAt(4, 2, -1, 1));
   estimator.Add({5, 7, 2, {1.0}, {1.0}, 64});
   EXPECT_EQ(estimator.readings(0), 0);
-  estimator.Add(ReadingOf(6, 2, 1, 1));
+  estimator.Add(SquaresAt(6, 2, 1, 1));
   EXPECT_EQ(estimator.readings(0), 1);
   EXPECT_EQ(estimator.readings(1), 0);
 }
 
 TEST(Snr, KeepsTheLastReadingsAndForgetsThoseOfOtherParts) {
   SnrEstimator estimator(1, 3);
-  for (int i = 0; i < 5; ++i) estimator.Add(ReadingOf(i, 2, 1, 0.5));
+  for (int i = 0; i < 5; ++i) estimator.Add(SquaresAt(i, 2, 1, 0.5));
   EXPECT_EQ(estimator.readings(0), 3);
-  for (int i = 5; i < 8; ++i) EXPECT_EQ(estimator.Add(ReadingOf(i, 4, 1, 0.5)), i == 7);
+  for (int i = 5; i < 8; ++i) EXPECT_EQ(estimator.Add(SquaresAt(i, 4, 1, 0.5)), i == 7);
   EXPECT_EQ(estimator.readings(0), 1);
 }
 
 // The last step of each epoch may have fewer micro-batches.
 TEST(Snr, LeavesOutSingleReadingsOfAnotherNumberOfParts) {
   SnrEstimator estimator(1, 100);
-  for (int i = 0; i < 30; ++i) EXPECT_EQ(estimator.Add(ReadingOf(i, i % 3 == 2 ? 3 : 4, 1, 0.5)), i % 3 != 2);
+  for (int i = 0; i < 30; ++i) EXPECT_EQ(estimator.Add(SquaresAt(i, i % 3 == 2 ? 3 : 4, 1, 0.5)), i % 3 != 2);
   EXPECT_EQ(estimator.readings(0), 20);
 }
 
@@ -152,7 +152,7 @@ TEST(Snr, PoolingTheSameModuleTwiceGainsNothing) {
 TEST(Snr, WithFewReadingsTheIntervalIsWiderThanTheNormalOne) {
   SnrEstimator few(1, 4), many(1, 64);
   for (int i = 0; i < 64; ++i) {
-    const GradientReading reading = ReadingOf(i, 2, 1, 0.5 + (i % 2 == 0 ? 0.1 : -0.1));
+    const GradientReading reading = SquaresAt(i, 2, 1, 0.5 + (i % 2 == 0 ? 0.1 : -0.1));
     if (i < 4) few.Add(reading);
     many.Add(reading);
   }

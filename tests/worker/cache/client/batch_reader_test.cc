@@ -22,8 +22,8 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-constexpr Fingerprint kFirst = {1};
-constexpr Fingerprint kSecond = {2};
+constexpr Fingerprint kPrefix = {1};
+constexpr Fingerprint kOtherPrefix = {2};
 constexpr absl::Duration kPatience = absl::Seconds(20);
 
 std::vector<uint64_t> Samples(uint64_t first, uint64_t count) {
@@ -34,7 +34,7 @@ std::vector<uint64_t> Samples(uint64_t first, uint64_t count) {
 
 class BatchReaderTest : public ::testing::Test {
  protected:
-  BatchReaderTest() : client_(daemon_.Connect()), reader_(client_, {}) { reader_.Use(kFirst); }
+  BatchReaderTest() : client_(daemon_.Connect()), reader_(client_, {}) { reader_.Use(kPrefix); }
 
   // A sample's tensor is full of its number; its input hash is a thousand times that.
   static at::Tensor Row(uint64_t sample, std::vector<int64_t> shape = {3, 4}) {
@@ -45,7 +45,7 @@ class BatchReaderTest : public ::testing::Test {
     for (const uint64_t sample : samples) hashes.push_back(1000 * sample);
     return hashes;
   }
-  void Store(const std::vector<uint64_t>& samples, const Fingerprint& prefix = kFirst,
+  void Store(const std::vector<uint64_t>& samples, const Fingerprint& prefix = kPrefix,
              std::vector<int64_t> shape = {3, 4}) {
     for (const uint64_t sample : samples) {
       const at::Tensor row = Row(sample, shape);
@@ -79,7 +79,7 @@ TEST_F(BatchReaderTest, ABatchIsPutTogetherFromItsSamples) {
 
 TEST_F(BatchReaderTest, MissesAreToldByTheirReason) {
   Store(Samples(0, 4));
-  Store({20}, kFirst, {2, 4});
+  Store({20}, kPrefix, {2, 4});
   const CachedBatch batch =
       reader_.Take(std::vector<uint64_t>{0, 1, 15, 20}, std::vector<uint64_t>{0, 5, 15000, 20000}, kPatience);
   EXPECT_THAT(batch.outcomes, ElementsAre(SampleOutcome::kHit, SampleOutcome::kOtherInput, SampleOutcome::kAbsent,
@@ -135,10 +135,10 @@ TEST_F(BatchReaderTest, WhatIsNotThereInTimeIsLate) {
 
 TEST_F(BatchReaderTest, AnotherPrefixForgetsWhatWasReadAhead) {
   Store(Samples(0, 10));
-  Store(Samples(0, 10), kSecond, {2});
+  Store(Samples(0, 10), kOtherPrefix, {2});
   reader_.Expect({Samples(0, 10)});
   WaitUntilAhead(10);
-  reader_.Use(kSecond);
+  reader_.Use(kOtherPrefix);
   const CachedBatch batch = Take(Samples(0, 10));
   EXPECT_THAT(batch.tensors[0].sizes(), ElementsAre(10, 2));
 }
@@ -176,7 +176,7 @@ TEST_F(BatchReaderTest, WhatIsReadAheadIsBounded) {
   BatchReader::Options options;
   options.ahead_bytes = 2 * 10 * 3 * 4 * sizeof(float);  // two batches
   BatchReader reader(client_, options);
-  reader.Use(kFirst);
+  reader.Use(kPrefix);
   std::vector<std::vector<uint64_t>> batches;
   for (uint64_t batch = 0; batch < 6; ++batch) batches.push_back(Samples(10 * batch, 10));
   reader.Expect(batches);

@@ -24,12 +24,12 @@
 namespace egeria::cache {
 namespace {
 
-constexpr Fingerprint kFirst = {1};
-constexpr Fingerprint kSecond = {2};
+constexpr Fingerprint kPrefix = {1};
+constexpr Fingerprint kOtherPrefix = {2};
 constexpr size_t kEntryBytes = size_t{64} << 10;  // bytes of its values
 constexpr size_t kShared = size_t{8} << 20;
 constexpr absl::Duration kPatience = absl::Seconds(20);
-const JobId kJob("0b0e7f6c-5a3e-4d58-9e0e-3c1f6a2b7d11");
+const JobId kDiskJob("0b0e7f6c-5a3e-4d58-9e0e-3c1f6a2b7d11");
 
 // Different for each sample, so that no other one can be taken for it.
 std::vector<uint64_t> Values(uint64_t sample) {
@@ -129,20 +129,20 @@ TEST(CacheDiskTest, AFullDiskGivesMissesAndIsUsedAgainWhenThereIsSpace) {
     GTEST_SKIP() << "needs to mount a small file system, which is not allowed here: " << why;
   }
   daemon.Start({"--write-buffer", "1MiB"});
-  const auto client = daemon.Connect(kJob, kShared, kPatience);
+  const auto client = daemon.Connect(kDiskJob, kShared, kPatience);
   const std::vector<uint64_t> first = Range(0, 60);
-  Offer(*client, kFirst, first);
-  const size_t stored = first.size() - Misses(*client, kFirst, first).size();
+  Offer(*client, kPrefix, first);
+  const size_t stored = first.size() - Misses(*client, kPrefix, first).size();
   EXPECT_GT(stored, 30) << "the disk may be behind, but not so far";
 
   // It fills up from outside, while more is offered than it has ever had room for.
   disk.Fill();
   for (uint64_t round = 0; round < 12; ++round) {
     const std::vector<uint64_t> more = Range(1'000 + 100 * round, 100);
-    const Fingerprint prefix = round % 3 < 2 ? kFirst : Fingerprint{static_cast<uint8_t>(10 + round)};
+    const Fingerprint prefix = round % 3 < 2 ? kPrefix : Fingerprint{static_cast<uint8_t>(10 + round)};
     Offer(*client, prefix, more);
     Misses(*client, prefix, more);
-    Misses(*client, kFirst, first);
+    Misses(*client, kPrefix, first);
     disk.Fill();
   }
   const CacheClient::Counters full = client->counters();
@@ -153,7 +153,7 @@ TEST(CacheDiskTest, AFullDiskGivesMissesAndIsUsedAgainWhenThereIsSpace) {
   // There is space again: for new samples, and of another prefix too.
   disk.Free();
   uint64_t next = 10'000;
-  for (const Fingerprint& prefix : {kFirst, kSecond}) {
+  for (const Fingerprint& prefix : {kPrefix, kOtherPrefix}) {
     EXPECT_TRUE(testing::WaitUntil([&] {
       const std::vector<uint64_t> one = Range(next++, 1);
       Offer(*client, prefix, one);
@@ -161,30 +161,30 @@ TEST(CacheDiskTest, AFullDiskGivesMissesAndIsUsedAgainWhenThereIsSpace) {
     })) << "nothing is stored any more";
   }
   const std::vector<uint64_t> all = Range(20'000, 60);
-  for (int round = 0; round < 20; ++round) Offer(*client, kSecond, Misses(*client, kSecond, all));
-  EXPECT_TRUE(Misses(*client, kSecond, all).empty());
+  for (int round = 0; round < 20; ++round) Offer(*client, kOtherPrefix, Misses(*client, kOtherPrefix, all));
+  EXPECT_TRUE(Misses(*client, kOtherPrefix, all).empty());
   EXPECT_EQ(client->counters().attached, 1);
 
   daemon.End(SIGTERM);
   daemon.Start({"--write-buffer", "1MiB"});
-  const auto again = daemon.Connect(kJob, kShared);
-  EXPECT_TRUE(Misses(*again, kSecond, all).empty());
-  Misses(*again, kFirst, first);
+  const auto again = daemon.Connect(kDiskJob, kShared);
+  EXPECT_TRUE(Misses(*again, kOtherPrefix, all).empty());
+  Misses(*again, kPrefix, first);
   EXPECT_EQ(again->counters().corrupt, 0);
 
   // It can be ended while the disk is full.
   disk.Fill();
   EXPECT_TRUE(testing::WaitUntil([&] {
     const int64_t refused = again->counters().refused;
-    Offer(*again, kFirst, Range(next, 100));
+    Offer(*again, kPrefix, Range(next, 100));
     next += 100;
     return again->counters().refused > refused;
   }));
   EXPECT_EQ(daemon.End(SIGTERM), 0);
   disk.Free();
   daemon.Start({"--write-buffer", "1MiB"});
-  const auto last = daemon.Connect(kJob, kShared);
-  EXPECT_TRUE(Misses(*last, kSecond, all).empty());
+  const auto last = daemon.Connect(kDiskJob, kShared);
+  EXPECT_TRUE(Misses(*last, kOtherPrefix, all).empty());
 }
 
 // Looks at a folder's size all the time.
@@ -216,12 +216,12 @@ TEST(CacheDiskTest, OfADataSetFourTimesTheQuotaAFourthIsHitAndTheDiskUseStaysUnd
   constexpr uint64_t kSamples = 2'000;
   constexpr int64_t kQuota = kSamples * kEntryBytes / 4;
   testing::CacheDaemon daemon({"--quota", std::to_string(kQuota), "--write-buffer", "1MiB"});
-  const auto client = daemon.Connect(kJob, kShared, kPatience);
+  const auto client = daemon.Connect(kDiskJob, kShared, kPatience);
   std::mt19937_64 random(1);
   std::vector<uint64_t> order = Range(0, kSamples);
   const DiskWatch watch(daemon.store());
   // A prefix, and after a switch another one, which finds the disk full of the first one's entries or their remains.
-  for (const Fingerprint& prefix : {kFirst, kSecond}) {
+  for (const Fingerprint& prefix : {kPrefix, kOtherPrefix}) {
     // The first epochs fill it: what the disk is too slow for is refused, and offered again in the next one.
     int filled = 0;
     for (int epoch = 0; epoch < 20 && filled < 3; ++epoch) {
@@ -239,14 +239,14 @@ TEST(CacheDiskTest, OfADataSetFourTimesTheQuotaAFourthIsHitAndTheDiskUseStaysUnd
     }
     EXPECT_EQ(filled, 3);
     EXPECT_EQ(client->counters().late, 0);
-    if (prefix == kFirst) client->Drop(kFirst);
+    if (prefix == kPrefix) client->Drop(kPrefix);
   }
   EXPECT_GT(watch.most(), kQuota * 8 / 10) << "what is written was not seen";
   EXPECT_LE(watch.most(), kQuota);
   EXPECT_GT(watch.looks(), 100);
   RecordProperty("most_bytes_on_disk_over_quota", std::to_string(static_cast<double>(watch.most()) / kQuota));
   // All of it comes back.
-  client->Drop(kSecond);
+  client->Drop(kOtherPrefix);
   EXPECT_TRUE(testing::WaitUntil([&] {
     client->Flush(absl::Seconds(20));
     return BytesOnDisk(daemon.store()) < kQuota / 10;
