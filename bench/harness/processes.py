@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.harness.errors import BenchError
@@ -125,7 +125,7 @@ class Controller:
 
 
 def run_ranks(arguments: Sequence[str], ranks: int, log_file: pathlib.Path, threads: int = 1) -> None:
-    """Runs `python -m bench.harness.rank` under torch.distributed.run.
+    """Runs the ranks of a job to their end.
 
     Raises:
       BenchError: [RUN_FAILED] a rank ended with an error; the end of the log is in the message.
@@ -141,6 +141,25 @@ def run_ranks(arguments: Sequence[str], ranks: int, log_file: pathlib.Path, thre
     )
     for name in [name for name in environment if name.startswith("EGERIA_") and name not in ("EGERIA_BIN",)]:
         del environment[name]  # a run is configured by its record alone
+    process = start_ranks(arguments, ranks, log_file, environment)
+    try:
+        code = process.wait()
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+    if code != 0:
+        raise BenchError(
+            "RUN_FAILED",
+            f"a run ended with exit code {code}; the end of its log:\n"
+            + log_file.read_text(errors="replace")[-20_000:],
+        )
+
+
+def start_ranks(
+    arguments: Sequence[str], ranks: int, log_file: pathlib.Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Starts `python -m bench.harness.rank` under torch.distributed.run."""
     command = [
         sys.executable,
         "-m",
@@ -158,16 +177,4 @@ def run_ranks(arguments: Sequence[str], ranks: int, log_file: pathlib.Path, thre
         *arguments,
     ]
     with log_file.open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, preexec_fn=end_with_parent)
-        try:
-            code = process.wait()
-        except BaseException:
-            process.terminate()
-            process.wait()
-            raise
-    if code != 0:
-        raise BenchError(
-            "RUN_FAILED",
-            f"a run ended with exit code {code}; the end of its log:\n"
-            + log_file.read_text(errors="replace")[-20_000:],
-        )
+        return subprocess.Popen(command, stdout=log, stderr=log, env=environment, preexec_fn=end_with_parent)

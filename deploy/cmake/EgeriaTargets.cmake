@@ -28,8 +28,8 @@ function(egeria_library name)
 endfunction()
 
 # egeria_check_locks(<library> source...): adds the library's sources that use locks, which are those that include
-# common/thread/mutex.h themselves or by the header of their own name, to the target thread_safety. It compiles them
-# once more, for clang's analysis of locks alone.
+# common/thread/mutex.h themselves or by the header of their own name, to the target thread_safety. clang only parses
+# them there, which is enough for its analysis of locks, and so makes no file.
 function(egeria_check_locks name)
   set(locking)
   foreach(source ${ARGN})
@@ -53,7 +53,8 @@ function(egeria_check_locks name)
     $<TARGET_PROPERTY:egeria_${name},INTERFACE_SYSTEM_INCLUDE_DIRECTORIES>)
   target_include_directories(egeria_${name}_locks PRIVATE $<TARGET_PROPERTY:egeria_${name},INCLUDE_DIRECTORIES>)
   target_compile_definitions(egeria_${name}_locks PRIVATE $<TARGET_PROPERTY:egeria_${name},COMPILE_DEFINITIONS>)
-  target_compile_options(egeria_${name}_locks PRIVATE -Wthread-safety -Werror=thread-safety)
+  target_compile_options(egeria_${name}_locks PRIVATE -fsyntax-only -Wthread-safety -Werror=thread-safety)
+  set_target_properties(egeria_${name}_locks PROPERTIES UNITY_BUILD ${EGERIA_UNITY} UNITY_BUILD_BATCH_SIZE 8)
   add_dependencies(egeria_${name}_locks egeria_protoc)
   if(NOT TARGET thread_safety)
     add_custom_target(thread_safety)

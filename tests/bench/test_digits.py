@@ -15,24 +15,17 @@ from collections.abc import Iterator
 import pytest
 from harness import wait_until
 
-BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench" / "main.py"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+from bench.harness.command_line import main
+
+BENCH = ROOT / "bench" / "main.py"
 # Acts at half of the steps, by freezing nothing: the plain training must come out of it.
 IDLE = 'idle=schedule:{"entries": [{"fraction": 0.5, "frozen_prefix": 0}]}'
 
 
-def command(out: pathlib.Path, *arguments: str) -> list[str]:
-    return [
-        sys.executable,
-        str(BENCH),
-        "digits",
-        "--profile",
-        "smoke",
-        "--out",
-        str(out),
-        "--controls",
-        "none",
-        *arguments,
-    ]
+def arguments_for(out: pathlib.Path, *others: str) -> list[str]:
+    return ["digits", "--profile", "smoke", "--out", str(out), "--controls", "none", *others]
 
 
 def read(out: pathlib.Path) -> list[dict]:
@@ -60,11 +53,9 @@ def short_folder() -> Iterator[pathlib.Path]:
         yield pathlib.Path(folder)
 
 
+@pytest.mark.usefixtures("preloaded_ranks")
 def test_a_run_started_from_the_plain_one_is_the_plain_one_until_it_acts(tmp_path: pathlib.Path):
-    done = subprocess.run(
-        command(tmp_path, "--variant", IDLE), capture_output=True, text=True, timeout=1200, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    assert main(arguments_for(tmp_path, "--variant", IDLE)) == 0
     by_label = {record["run"]: record for record in read(tmp_path)}
     assert set(by_label) == {"plain", "idle", "early"}
     plain, idle, early = by_label["plain"], by_label["idle"], by_label["early"]
@@ -86,7 +77,7 @@ def test_after_a_kill_in_the_middle_resume_goes_on(tmp_path: pathlib.Path, short
     environment = dict(os.environ, TMPDIR=str(temporary))
     for attempt in itertools.count():
         out = tmp_path / f"out{attempt}"
-        arguments = command(out, "--policy", "none", "--no-early")
+        arguments = [sys.executable, str(BENCH), *arguments_for(out, "--policy", "none", "--no-early")]
         with (
             (tmp_path / "log").open("wb") as log,
             subprocess.Popen(arguments, env=environment, stdout=log, stderr=log) as bench,

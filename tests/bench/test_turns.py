@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import pathlib
-import subprocess
 import sys
 import threading
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from bench.harness.errors import BenchError
 from bench.harness.turns import TurnGiver, Turns
+from benchmarks.interleaved import main
 
 
 def test_one_at_a_time_in_rotation_until_each_has_ended(tmp_path: pathlib.Path):
@@ -49,53 +49,30 @@ def test_whoever_waits_when_all_is_over_is_told(tmp_path: pathlib.Path):
         pass
 
 
-def test_trainings_that_take_turns_are_those_that_do_not(tmp_path: pathlib.Path):
+def interleaved(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Runs interleaved.py in this process; returns its exit code."""
+    monkeypatch.setattr(sys, "argv", ["interleaved.py", "digits", *arguments])
+    return main()
+
+
+@pytest.mark.usefixtures("preloaded_ranks")
+def test_trainings_that_take_turns_are_those_that_do_not(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     file = tmp_path / "runs.jsonl"
-    done = subprocess.run(
-        # Not "smoke": the last twelve of its sixty steps are over before the freeze decided there is announced, if the
-        # machine is busy.
-        [
-            sys.executable,
-            ROOT / "tests" / "benchmarks" / "interleaved.py",
-            "digits",
-            "--profile",
-            "small",
-            "--policy",
-            "staged",
-            "--reinvest",
-            "1,1.1",
-            "--null",
-            "--steps",
-            "20",
-            "--json",
-            file,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    # Not "smoke": the last twelve of its sixty steps are over before the freeze decided there is announced, if the
+    # machine is busy.
+    options = ("--profile", "small", "--policy", "staged", "--reinvest", "1,1.1", "--null", "--steps", "20")
+    assert interleaved(monkeypatch, *options, "--json", str(file)) == 0
     plain, again, staged, longer = [json.loads(line) for line in file.read_text().splitlines()]
     assert plain["final"] == again["final"]
     assert staged["switches"] and staged["steps"] == plain["steps"] < longer["steps"]
-    assert "staged+10%: " in done.stdout and "plain again: " in done.stdout
+    said = capsys.readouterr().out
+    assert "staged+10%: " in said and "plain again: " in said
 
 
-def test_a_run_that_fails_ends_the_others(tmp_path: pathlib.Path):
-    done = subprocess.run(
-        [
-            sys.executable,
-            ROOT / "tests" / "benchmarks" / "interleaved.py",
-            "digits",
-            "--profile",
-            "smoke",
-            "--policy",
-            "nonsense",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 1 and "[RUN_FAILED]" in done.stderr and "nonsense" in done.stderr
+@pytest.mark.usefixtures("preloaded_ranks")
+def test_a_run_that_fails_ends_the_others(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    assert interleaved(monkeypatch, "--profile", "smoke", "--policy", "nonsense") == 1
+    said = capsys.readouterr().err
+    assert "[RUN_FAILED]" in said and "nonsense" in said

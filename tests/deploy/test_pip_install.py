@@ -95,7 +95,7 @@ def test_the_readmes_example_freezes_on_two_ranks(policy: str, environment: path
         pace,
         script,
         "--epochs",
-        30,
+        15,
         folder=tmp_path,
         seconds=3000,
         EGERIA_CACHE=str(tmp_path / "cache"),

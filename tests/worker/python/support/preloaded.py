@@ -66,7 +66,7 @@ class Process:
         request = json.dumps(
             {"argv": self.args, "environment": dict(environment), "folder": str(folder or os.getcwd())}
         )
-        socket.send_fds(_server(), [request.encode()], files)
+        socket.send_fds(start(), [request.encode()], files)
         for file in files:
             os.close(file)
         self.pid = self._next_number()
@@ -173,8 +173,8 @@ class Ranks:
 
 
 @functools.cache
-def _server() -> socket.socket:
-    """The socket of this process's own preloaded interpreter, which ends when the socket is closed."""
+def start() -> socket.socket:
+    """Starts this process's own preloaded interpreter, unless it runs. It ends when the socket is closed."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         subprocess.Popen([sys.executable, __file__, *MODULES], stdin=theirs)
