@@ -85,6 +85,7 @@ v1::Directive DirectiveOf(const Job& job, int number, const Rank& rank, const Jo
     if (auto snapshot = job.live.requests.snapshot()) *directive.mutable_snapshot() = *snapshot;
     if (auto gradients = job.live.gradients.request()) *directive.mutable_gradients() = *gradients;
   }
+  directive.set_base_plan(job.state.base_plan().value());
   for (v1::Plan& plan : job.state.PlansAbove(rank.watermark, kMaxPlansPerDirective)) {
     *directive.add_plans() = std::move(plan);
   }

@@ -79,6 +79,8 @@ class JobState {
   int planned_prefix() const { return plans_.empty() ? base_prefix_ : plans_.back().frozen_prefix(); }
   // The prefix that this generation started with.
   int base_prefix() const { return base_prefix_; }
+  // The plans of this generation have ids over this one.
+  PlanId base_plan() const { return base_plan_; }
   PlanId newest_plan() const { return PlanId(base_plan_.value() + static_cast<int64_t>(plans_.size())); }
   // The plans of this generation with an id above `watermark`, oldest first, at most `limit`.
   std::vector<v1::Plan> PlansAbove(PlanId watermark, size_t limit) const;
@@ -155,7 +157,7 @@ class JobState {
   absl::Time last_fact_time_ = absl::InfinitePast();
 
   int base_prefix_ = 0;  // frozen before the first plan of this generation
-  PlanId base_plan_;     // the last plan applied before this generation
+  PlanId base_plan_;     // the last plan that a rank had applied or received before this generation
   std::vector<v1::Plan> plans_;
   std::deque<policy::Decision> pending_;
   int64_t epoch_ = 0;

@@ -84,6 +84,7 @@ absl::Status ValidateRegistration(const v1::RegisterJobRequest& request, const R
     return Bad("mean_rate_before ", request.mean_rate_before());
   }
   if (request.applied_plan() < 0) return Bad("applied_plan ", request.applied_plan());
+  if (request.received_plan() < 0) return Bad("received_plan ", request.received_plan());
   if (request.frozen_prefix() < 0 || request.frozen_prefix() >= request.modules_size()) {
     return Bad("frozen_prefix ", request.frozen_prefix(), " of ", request.modules_size(),
                " modules (the last one never freezes)");

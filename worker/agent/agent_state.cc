@@ -131,6 +131,7 @@ void AgentState::FillProgress(v1::RegisterJobRequest* request) const {
   request->set_step(report_.step);
   request->set_frozen_prefix(report_.frozen_prefix);
   request->set_applied_plan(report_.applied_plan.value());
+  request->set_received_plan(ledger_.watermark().value());
 }
 
 void AgentState::BeginStream() {
@@ -216,6 +217,7 @@ void AgentState::Apply(const v1::Directive& directive) {
     losses_.Forget(directive.loss_watermark());
     CountReference(directive.reference_seconds());
     const PlanId before = ledger_.watermark();
+    ledger_.SkipTo(PlanId(directive.base_plan()));
     for (const v1::Plan& plan : directive.plans()) {
       absl::Status status = ledger_.Deliver(
           Plan{PlanId(plan.plan_id()), Generation(plan.generation()), plan.frozen_prefix(), plan.reason()});

@@ -1,5 +1,7 @@
 #include "worker/agent/plan_ledger.h"
 
+#include <algorithm>
+
 #include "common/base/status.h"
 
 namespace egeria::worker {
@@ -35,8 +37,17 @@ absl::Status PlanLedger::Deliver(const Plan& plan) {
                       kMaxAhead, " above the watermark ", watermark_.value());
   }
   plans_.emplace(plan.id, plan);
-  while (plans_.contains(watermark_.next())) watermark_ = watermark_.next();
+  Advance();
   return absl::OkStatus();
+}
+
+void PlanLedger::SkipTo(PlanId base) {
+  watermark_ = std::max(watermark_, base);
+  Advance();
+}
+
+void PlanLedger::Advance() {
+  while (plans_.contains(watermark_.next())) watermark_ = watermark_.next();
 }
 
 std::optional<Plan> PlanLedger::Find(PlanId id) const {

@@ -35,6 +35,9 @@ class PlanLedger {
   //   negative or would freeze the last module; [PLAN_TOO_FAR] more than 1,024 above the watermark.
   absl::Status Deliver(const Plan& plan);
 
+  // Plans up to `base` that this rank lacks are void: it does not wait for them any more.
+  void SkipTo(PlanId base);
+
   PlanId watermark() const { return watermark_; }
   // The plan, if it has been received.
   std::optional<Plan> Find(PlanId id) const;
@@ -42,6 +45,9 @@ class PlanLedger {
   void Forget(PlanId id);
 
  private:
+  // Moves the watermark over the plans that follow it without a gap.
+  void Advance();
+
   Generation generation_;
   PlanId watermark_;
   int module_count_;

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "ATen/DeviceAccelerator.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "worker/commit/committer.h"
@@ -44,14 +46,13 @@ struct RankLink::State {
         frozen_prefix(parts.frozen_prefix),
         copier(parts.device) {}
 
-  // Takes in what the ranks have told each other with the commit: the step, which must be the same everywhere, the
-  // newest plan, and the requests.
+  // Takes in what the ranks have told each other with the commit: the step, which must be the same everywhere, and the
+  // requests.
   void Hear(const std::vector<int64_t>& minima) {
-    const int64_t oldest_plan = minima[0], newest_plan = -minima[3];
-    if (minima[1] != -minima[2]) steps_differ = true;
-    step_agreed = minima[1];
-    agreement.Hear({minima.begin() + 4, minima.end()});
-    idle = agreement.settled() && oldest_plan == newest_plan;
+    if (minima[0] != -minima[1]) steps_differ = true;
+    step_agreed = minima[0];
+    agreement.Hear({minima.begin() + 2, minima.end()});
+    idle = agreement.settled() && committer.settled();
   }
   // Returns what this rank advertises at this boundary, if it does. Whether it does follows from the number of
   // boundaries and from what has been heard, never from what is this rank's own. Ranks that are at other steps, or have
@@ -59,11 +60,35 @@ struct RankLink::State {
   std::optional<std::vector<int64_t>> Advertise() {
     const bool due = boundaries++ % kIdleBoundaries == 0;
     if (idle && !due && !agreement.gradients().has_value()) return std::nullopt;
-    std::vector<int64_t> numbers = {step, -step, -parts.agent->watermark().value()};
+    std::vector<int64_t> numbers = {step, -step};
     const std::vector<int64_t> requests =
         agreement.Advertise(parts.agent->sampling(), parts.agent->snapshot(), parts.agent->gradients());
     numbers.insert(numbers.end(), requests.begin(), requests.end());
     return numbers;
+  }
+
+  // Returns the plans that this rank holds at this boundary.
+  HeldPlans held() const {
+    const auto content = [agent = parts.agent.get()](PlanId id) {
+      const std::optional<Plan> plan = agent->plan(id);
+      return plan.has_value() ? PlanContent{plan->generation.value(), plan->frozen_prefix} : PlanContent();
+    };
+    return {parts.agent->watermark(), content};
+  }
+
+  // Says which ranks have which content of a plan that was dropped.
+  void TellDispute(const Committer::Dispute& dispute) {
+    ++counted.plans_disputed;
+    std::vector<std::string> contents;
+    for (size_t rank = 0; rank < dispute.by_rank.size(); ++rank) {
+      const PlanContent& content = dispute.by_rank[rank];
+      contents.push_back(content.is_void() ? absl::StrCat("rank ", rank, " lacks it")
+                                           : absl::StrCat("rank ", rank, " has ", content.frozen_prefix,
+                                                          " frozen modules in generation ", content.generation));
+    }
+    LogError("[PLAN_DISPUTED] plan ", dispute.plan.value(),
+             " does not say the same on all ranks, and was dropped: ", absl::StrJoin(contents, ", "),
+             ". The controller has lost its journal, or the ranks have different controllers.");
   }
 
   // The world is of one rank, which need not hear itself.
@@ -263,7 +288,8 @@ absl::StatusOr<std::optional<Plan>> RankLink::Commit(int64_t step) {
     advertised = numbers.has_value();
     return numbers;
   };
-  EGERIA_ASSIGN_OR_RETURN(const std::optional<PlanId> id, state.committer.Tick(agent->watermark(), riders));
+  EGERIA_ASSIGN_OR_RETURN(const Committer::Outcome outcome, state.committer.Tick(state.held(), riders));
+  if (outcome.dispute.has_value()) state.TellDispute(*outcome.dispute);
   if (!state.alone() && !state.steps_differ) {
     if (state.gradients_due.has_value()) {
       EGERIA_RETURN_IF_ERROR(state.gradients.Begin(*state.gradients_due, state.step_agreed));
@@ -275,14 +301,14 @@ absl::StatusOr<std::optional<Plan>> RankLink::Commit(int64_t step) {
                       "the ranks are not at the same step, this one at ", step,
                       ": every rank must take each optimizer step; no plan can be applied any more");
   }
-  if (!id.has_value()) return std::nullopt;
-  std::optional<Plan> plan = agent->plan(*id);
+  if (!outcome.apply.has_value()) return std::nullopt;
+  std::optional<Plan> plan = agent->plan(*outcome.apply);
   if (!plan.has_value()) {
-    return NamedError(absl::StatusCode::kInternal, "PLAN_LOST", "plan ", id->value(),
+    return NamedError(absl::StatusCode::kInternal, "PLAN_LOST", "plan ", outcome.apply->value(),
                       " is committed, but this rank does not have it");
   }
   ++state.counted.commits;
-  state.applied = *id;
+  state.applied = *outcome.apply;
   state.frozen_prefix = plan->frozen_prefix;
   return plan;
 }

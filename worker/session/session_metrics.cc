@@ -48,6 +48,8 @@ struct SessionMetrics::Impl {
               "Changes of the frozen prefix that a rank could not make, so that all ranks undid them.");
   prometheus::Counter* const commits =
       Counter("commits_total", "Plans that all ranks agreed on and applied at the same step.");
+  prometheus::Counter* const disputed =
+      Counter("plans_disputed_total", "Plans that did not say the same on all ranks, and were dropped.");
   prometheus::Counter* const mismatches = Counter(
       "checksum_mismatches_total", "Switches after which the ranks' parameters differed. Anything but 0 is a fault.");
   prometheus::Counter* const bytes_reduced =
@@ -151,6 +153,7 @@ void SessionMetrics::Update(const SessionTotals& totals) {
   raise(impl_->unfreezes, totals.unfreezes);
   raise(impl_->undone, totals.switches_undone);
   raise(impl_->commits, totals.commits);
+  raise(impl_->disputed, totals.plans_disputed);
   raise(impl_->mismatches, totals.checksum_mismatches);
   raise(impl_->bytes_reduced, totals.bytes_reduced);
   raise(impl_->samples_sent, totals.samples_sent);

@@ -20,6 +20,7 @@ struct SessionTotals {
   int64_t unfreezes = 0;
   int64_t switches_undone = 0;  // one rank could not make the change, so none did
   int64_t commits = 0;          // plans that the ranks agreed on
+  int64_t plans_disputed = 0;   // plans that did not say the same on all ranks, and were dropped
   int64_t checksum_mismatches = 0;
   int64_t bytes_reduced = 0;
   int64_t samples_sent = 0;

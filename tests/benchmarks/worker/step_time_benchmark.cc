@@ -118,7 +118,7 @@ void BenchmarkCommit(int ticks) {
     for (int i = 0; i < ticks; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));  // a short training step
       const auto start = Clock::now();
-      EGERIA_CHECK(committer.Tick(PlanId(0)).ok());
+      EGERIA_CHECK(committer.Tick({}).ok());
       if (rank == 0 && i > 10) microseconds.push_back(MillisecondsSince(start) * 1e3);
     }
     EGERIA_CHECK(committer.Stop().ok());

@@ -611,5 +611,17 @@ TEST_F(JobManagerTest, WorkersThatKnowMoreThanTheJournalAreBelieved) {
   EXPECT_EQ(response->frozen_prefix(), 2);
 }
 
+TEST_F(JobManagerTest, IdsGoOnBehindAPlanThatARankHasReceivedAndTheJournalLost) {
+  auto job = TestRegistration(1);
+  auto stream = Open(job);
+  job.set_received_plan(1);
+  ASSERT_TRUE(manager_->registrar().Register(job).ok());
+  ASSERT_TRUE(manager_->operators().SetFrozenPrefix(JobId(TestJobId(1)), 1, "", /*force=*/true).ok());
+  const v1::Directive directive = *manager_->sessions().DirectiveFor(stream->id);
+  EXPECT_EQ(directive.base_plan(), 1);
+  ASSERT_EQ(directive.plans_size(), 1);
+  EXPECT_EQ(directive.plans(0).plan_id(), 2);
+}
+
 }  // namespace
 }  // namespace egeria::controller

@@ -34,6 +34,7 @@ TEST(Registration, NamesTheFieldThatIsWrong) {
       {[](auto& r) { r.set_total_steps(-1); }, "[BAD_REGISTRATION] total_steps"},
       {[](auto& r) { r.set_step(-1); }, "[BAD_REGISTRATION] step"},
       {[](auto& r) { r.set_applied_plan(-1); }, "[BAD_REGISTRATION] applied_plan"},
+      {[](auto& r) { r.set_received_plan(-1); }, "[BAD_REGISTRATION] received_plan"},
       {[](auto& r) { r.set_frozen_prefix(3); }, "[BAD_REGISTRATION] frozen_prefix"},
       {[](auto& r) { r.set_mode(static_cast<v1::Mode>(9)); }, "[BAD_REGISTRATION] mode"},
       {[](auto& r) { r.mutable_modules(1)->set_step_share(1.5); }, "[BAD_REGISTRATION] module 'layer1' takes 1.5"},

@@ -109,6 +109,19 @@ TEST(PlanLedger, RemembersForgottenPlansAsDelivered) {
   EXPECT_EQ(ledger.watermark(), PlanId(4));
 }
 
+TEST(PlanLedger, SkipsPlansThatItLacksAndKeepsThoseThatItHas) {
+  PlanLedger ledger(kGeneration, PlanId(0), kModules);
+  ASSERT_TRUE(ledger.Deliver(Freeze(1)).ok());
+  ASSERT_TRUE(ledger.Deliver(Freeze(4)).ok());
+  ledger.SkipTo(PlanId(3));
+  EXPECT_EQ(ledger.watermark(), PlanId(4));
+  EXPECT_TRUE(ledger.Find(PlanId(1)).has_value());
+  EXPECT_FALSE(ledger.Find(PlanId(2)).has_value());
+  EXPECT_EQ(Refusal(ledger.Deliver(Freeze(2))), "DUPLICATE_PLAN");
+  ledger.SkipTo(PlanId(2));
+  EXPECT_EQ(ledger.watermark(), PlanId(4));
+}
+
 // Whatever is lost, repeated or overtaken, the watermark is the last id of which nothing before is missing.
 TEST(PlanLedger, KeepsTheWatermarkContiguousUnderRandomDelivery) {
   std::mt19937 random(17);

@@ -36,6 +36,20 @@ struct Scenario {
   int plans = 60;
 };
 
+// Returns what a rank holds whose plans are in `ledger`.
+HeldPlans HeldBy(const PlanLedger& ledger) {
+  return {ledger.watermark(), [&ledger](PlanId id) {
+            const std::optional<Plan> plan = ledger.Find(id);
+            EXPECT_TRUE(plan.has_value()) << "plan " << id << " is asked for, which this rank lacks";
+            return plan.has_value() ? PlanContent{plan->generation.value(), plan->frozen_prefix} : PlanContent();
+          }};
+}
+
+// Returns what a rank holds whose plans up to `watermark` freeze as many modules as their number.
+HeldPlans HeldUpTo(int64_t watermark) {
+  return {PlanId(watermark), [](PlanId id) { return PlanContent{.frozen_prefix = id.value()}; }};
+}
+
 // Plays one rank: plans arrive as the network says, a tick at the end of each step.
 Applied PlayRank(const Scenario& scenario, const GroupMember& member) {
   const Network& network = scenario.by_rank[member.rank];
@@ -66,12 +80,11 @@ Applied PlayRank(const Scenario& scenario, const GroupMember& member) {
         return true;
       });
     }
-    const absl::StatusOr<std::optional<PlanId>> plan = committer.Tick(ledger.watermark());
-    EXPECT_TRUE(plan.ok()) << plan.status();
-    if (plan.ok() && plan->has_value()) {
-      EXPECT_TRUE(ledger.Find(**plan).has_value()) << "committed a plan that this rank lacks";
-      applied.emplace_back(step, (*plan)->value());
-    }
+    const absl::StatusOr<Committer::Outcome> outcome = committer.Tick(HeldBy(ledger));
+    EXPECT_TRUE(outcome.ok()) << outcome.status();
+    if (!outcome.ok() || !outcome->apply.has_value()) continue;
+    EXPECT_TRUE(ledger.Find(*outcome->apply).has_value()) << "committed a plan that this rank lacks";
+    applied.emplace_back(step, outcome->apply->value());
   }
   EXPECT_TRUE(committer.Stop().ok());
   return applied;
@@ -124,11 +137,95 @@ TEST(Committer, AllApplyAtOnceWhenACutRankIsBack) {
   EXPECT_EQ(applied.back(), std::make_pair(81, int64_t{60}));
 }
 
+// Plays one rank for which plan `disputed` freezes `prefix` modules; it has plan 1 from step 1 on, and one more after
+// each step of `later`. Returns the outcomes of the steps 1, 2 and so on.
+std::vector<Committer::Outcome> PlayDispute(const GroupMember& member, int64_t disputed, int64_t prefix,
+                                            const std::vector<int>& later) {
+  Committer committer(GlooGroup(member, "commit"), PlanId(0));
+  HeldPlans held = HeldUpTo(1);
+  held.content = [=](PlanId id) {
+    return PlanContent{.generation = 4, .frozen_prefix = id == PlanId(disputed) ? prefix : id.value()};
+  };
+  std::vector<Committer::Outcome> outcomes;
+  for (int step = 1; step <= 8; ++step) {
+    absl::StatusOr<Committer::Outcome> outcome = committer.Tick(held);
+    EXPECT_TRUE(outcome.ok()) << outcome.status();
+    outcomes.push_back(*std::move(outcome));
+    if (std::find(later.begin(), later.end(), step) != later.end()) held.watermark = held.watermark.next();
+  }
+  EXPECT_TRUE(committer.Stop().ok());
+  return outcomes;
+}
+
+TEST(Committer, APlanThatDoesNotSayTheSameEverywhereIsDroppedAndToldOfByAll) {
+  RunRanks(3, [](const GroupMember& member) {
+    const auto outcomes = PlayDispute(member, 1, member.rank == 2 ? 7 : 5, {});
+    for (const Committer::Outcome& outcome : outcomes) EXPECT_EQ(outcome.apply, std::nullopt);
+    ASSERT_TRUE(outcomes[2].dispute.has_value());
+    EXPECT_EQ(outcomes[2].dispute->plan, PlanId(1));
+    EXPECT_EQ(outcomes[2].dispute->by_rank, (std::vector<PlanContent>{{4, 5}, {4, 5}, {4, 7}}));
+    for (size_t i = 3; i < outcomes.size(); ++i) EXPECT_FALSE(outcomes[i].dispute.has_value());
+  });
+}
+
+TEST(Committer, APlanAfterADisputedOneIsApplied) {
+  RunRanks(2, [](const GroupMember& member) {
+    const auto outcomes = PlayDispute(member, 1, member.rank, {4});
+    EXPECT_EQ(outcomes[5].apply, PlanId(2));
+    EXPECT_TRUE(outcomes[2].dispute.has_value());
+  });
+}
+
+TEST(Committer, ADisputeIsFoundWhereOneRankHasNewerPlansToo) {
+  RunRanks(2, [](const GroupMember& member) {
+    const auto outcomes =
+        PlayDispute(member, 1, member.rank, member.rank == 0 ? std::vector<int>{} : std::vector{1, 2});
+    for (const Committer::Outcome& outcome : outcomes) EXPECT_EQ(outcome.apply, std::nullopt);
+    const auto disputes = std::count_if(outcomes.begin(), outcomes.end(),
+                                        [](const Committer::Outcome& outcome) { return outcome.dispute.has_value(); });
+    EXPECT_EQ(disputes, 1);
+  });
+}
+
+TEST(Committer, WhatRanksWithDifferentNewestPlansTellIsNotCompared) {
+  RunRanks(2, [](const GroupMember& member) {
+    // Rank 1 has plan 2 already when the ranks first tell each other.
+    Committer committer(GlooGroup(member, "commit"), PlanId(0));
+    std::vector<PlanId> applied;
+    for (int step = 1; step <= 6; ++step) {
+      const absl::StatusOr<Committer::Outcome> outcome = committer.Tick(HeldUpTo(step < 4 ? 1 + member.rank : 2));
+      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      EXPECT_FALSE(outcome->dispute.has_value());
+      if (outcome->apply.has_value()) applied.push_back(*outcome->apply);
+    }
+    EXPECT_TRUE(committer.Stop().ok());
+    EXPECT_EQ(applied, (std::vector<PlanId>{PlanId(1), PlanId(2)}));
+  });
+}
+
+TEST(Committer, APlanThatIsVoidOnAllRanksIsPassedOver) {
+  RunRanks(2, [](const GroupMember& member) {
+    for (const Committer::Outcome& outcome : PlayDispute(member, 1, -1, {})) {
+      EXPECT_EQ(outcome.apply, std::nullopt);
+      EXPECT_FALSE(outcome.dispute.has_value());
+    }
+  });
+}
+
+TEST(Committer, APlanThatIsVoidOnOneRankIsDropped) {
+  RunRanks(2, [](const GroupMember& member) {
+    const auto outcomes = PlayDispute(member, 1, member.rank == 0 ? 2 : -1, {4});
+    ASSERT_TRUE(outcomes[2].dispute.has_value());
+    EXPECT_TRUE(outcomes[2].dispute->by_rank[1].is_void());
+    EXPECT_EQ(outcomes[5].apply, PlanId(2));
+  });
+}
+
 TEST(Committer, OneRankNeedsNoGroup) {
   Committer committer(nullptr, PlanId(3));
-  EXPECT_EQ(*committer.Tick(PlanId(3)), std::nullopt);
-  EXPECT_EQ(*committer.Tick(PlanId(5)), PlanId(5));
-  EXPECT_EQ(*committer.Tick(PlanId(5)), std::nullopt);
+  EXPECT_EQ(committer.Tick(HeldUpTo(3))->apply, std::nullopt);
+  EXPECT_EQ(committer.Tick(HeldUpTo(5))->apply, PlanId(5));
+  EXPECT_EQ(committer.Tick(HeldUpTo(5))->apply, std::nullopt);
   EXPECT_EQ(committer.applied(), PlanId(5));
   EXPECT_TRUE(committer.Stop().ok());
 }
@@ -137,8 +234,8 @@ TEST(Committer, AMissingRankIsAStatus) {
   RunRanks(2, [](const GroupMember& member) {
     Committer committer(GlooGroup(member, "commit", std::chrono::seconds(5)), PlanId(0));
     if (member.rank == 1) return;  // never ticks
-    ASSERT_TRUE(committer.Tick(PlanId(1)).ok());
-    const absl::StatusOr<std::optional<PlanId>> second = committer.Tick(PlanId(1));
+    ASSERT_TRUE(committer.Tick(HeldUpTo(1)).ok());
+    const absl::StatusOr<Committer::Outcome> second = committer.Tick(HeldUpTo(1));
     EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable) << second.status();
     EXPECT_THAT(std::string(second.status().message()), ::testing::HasSubstr("[COMMIT_FAILED]"));
     EXPECT_EQ(committer.applied(), PlanId(0));

@@ -126,6 +126,7 @@ py::dict LinkCountersOf(PythonLink& link) {
   out["unfreezes"] = totals.unfreezes;
   out["switches_undone"] = totals.switches_undone;
   out["commits"] = totals.commits;
+  out["plans_disputed"] = totals.plans_disputed;
   out["applied_plan"] = applied_plan.value();
   out["checksum_mismatches"] = totals.checksum_mismatches;
   out["bytes_reduced"] = totals.bytes_reduced;
