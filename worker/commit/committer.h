@@ -34,7 +34,7 @@ struct HeldPlans {
 
 // Agrees, among the ranks of a job, on the step at which a plan takes effect.
 //
-// At a step boundary each rank advertises its contiguous watermark in an asynchronous all_reduce(MIN), and what the plan
+// At a step boundary each rank advertises its contiguous watermark in an asynchronous all_reduce(MIN), and what a plan
 // says; the result is taken at the next boundary. As the reduced numbers are the same everywhere and every rank reads
 // them at the same boundary, all ranks apply the same plan at the same step. While one rank lacks a plan, the minimum
 // stays under it and nobody applies it. A plan that does not say the same on all ranks is dropped, and they tell each

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "worker/commit/parameter_checksum.h"
@@ -13,6 +14,9 @@
 
 namespace egeria::worker {
 namespace {
+
+// A comparison hashes all parameters. In so many steps it takes well under a thousandth of the time.
+constexpr int64_t kStepsBetweenComparisons = 1'000;
 
 RankLinkParts LinkParts(SessionParts* parts) {
   RankLinkParts link;
@@ -38,7 +42,8 @@ Session::Session(SessionParts parts)
       frozen_forward_(std::move(parts.frozen_forward)),
       link_(LinkParts(&parts)),
       step_(parts.step),
-      restored_prefix_(parts.frozen_prefix) {}
+      restored_prefix_(parts.frozen_prefix),
+      resync_(std::move(parts.resync)) {}
 
 Session::~Session() {
   if (const absl::Status status = Stop(/*finished=*/false); !status.ok()) LogWarning(status.message());
@@ -138,6 +143,7 @@ absl::Status Session::EndStep(const at::Tensor& loss, const std::vector<double>&
   Probe();
   AnswerSnapshotRequest();
   EGERIA_RETURN_IF_ERROR(CommitAndSwitch());
+  EGERIA_RETURN_IF_ERROR(CompareRanksIfDue());
   link_.SetModelTotals(freezer_->frozen_share(), reducer_->bytes_reduced());
   if (frozen_forward_ != nullptr) link_.SetCacheTotals(frozen_forward_->totals());
   if (step_ % kTotalsEvery == 0) {
@@ -194,6 +200,8 @@ absl::Status Session::SwitchTo(int prefix, PlanId plan) {
   const int before = freezer_->frozen_prefix();
   if (prefix == before || switches_ended_) return absl::OkStatus();
   const TimeLedger::Spending spending(&account_, spent_on::kSwitches);
+  EGERIA_ASSIGN_OR_RETURN(const bool were_identical, WereIdentical());
+  if (!were_identical) return absl::OkStatus();
   account_.Disturb();
   try {
     // The modules that freeze now must be the same everywhere. Each forward pass begins with the same collective, so
@@ -212,12 +220,49 @@ absl::Status Session::SwitchTo(int prefix, PlanId plan) {
   EGERIA_RETURN_IF_ERROR(changed);
   FollowPrefix();
   EGERIA_ASSIGN_OR_RETURN(const bool identical, RanksIdentical());
+  compared_at_ = step_;
   const bool unfreezes = prefix < before;
   link_.RecordSwitch(unfreezes, identical);
-  if (!identical) {
-    LogError("step ", step_, ": the ranks' parameters differ after a switch to frozen prefix ", prefix);
-  }
   switches_.push_back({step_, unfreezes, prefix, identical, plan});
+  return identical ? absl::OkStatus() : EndDivergence(absl::StrCat("after a switch to frozen prefix ", prefix));
+}
+
+absl::StatusOr<bool> Session::WereIdentical() {
+  if (were_identical_) return true;
+  EGERIA_ASSIGN_OR_RETURN(were_identical_, RanksIdentical());
+  if (!were_identical_) {
+    switches_ended_ = true;
+    LogWarning("[RANKS_DIFFER] step ", step_, ": the ranks' parameters differ although nothing has been switched, so ",
+               "nothing freezes: give all ranks the same weights at the start");
+  }
+  return were_identical_;
+}
+
+absl::Status Session::CompareRanksIfDue() {
+  if (group_ == nullptr || !were_identical_ || freezer_->frozen_prefix() == 0) return absl::OkStatus();
+  if (step_ - compared_at_ < kStepsBetweenComparisons) return absl::OkStatus();
+  const TimeLedger::Spending spending(&account_, spent_on::kSwitches);
+  compared_at_ = step_;
+  EGERIA_ASSIGN_OR_RETURN(const bool identical, RanksIdentical());
+  if (identical) return absl::OkStatus();
+  return EndDivergence(absl::StrCat("with ", freezer_->frozen_prefix(), " frozen modules"));
+}
+
+absl::Status Session::EndDivergence(const std::string& when) {
+  const std::string what = absl::StrCat("step ", step_, ": the ranks' parameters differ ", when);
+  if (resync_ == nullptr) {
+    return NamedError(absl::StatusCode::kFailedPrecondition, "RANKS_DIFFER", what,
+                      ": the training is stopped before it goes wrong. Resume it from a checkpoint, or let "
+                      "--on-divergence resync give all ranks what rank 0 has");
+  }
+  if (frozen_forward_ != nullptr) frozen_forward_->Follow(freezer_->modules(), 0);  // other weights may be frozen then
+  EGERIA_RETURN_IF_ERROR(resync_());
+  FollowPrefix();
+  EGERIA_ASSIGN_OR_RETURN(const bool identical, RanksIdentical());
+  if (!identical) {
+    return NamedError(absl::StatusCode::kFailedPrecondition, "RANKS_DIFFER", what, ", and still do with rank 0's");
+  }
+  LogError("[RANKS_DIFFER] ", what, ": all ranks go on with what rank 0 has");
   return absl::OkStatus();
 }
 

@@ -2,8 +2,10 @@
 #define EGERIA_WORKER_SESSION_SESSION_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
@@ -43,6 +45,8 @@ struct SessionParts {
   c10::Device device = c10::kCPU;
   SessionMetrics* metrics = nullptr;
   std::unique_ptr<FrozenForward> frozen_forward;  // null: each pass computes what is frozen
+  // Gives every rank what rank 0 has, of model and optimizer; a collective. Null: ranks that differ end the training.
+  std::function<absl::Status()> resync;
   // A checkpoint gives these three.
   int64_t step = 0;
   int frozen_prefix = 0;
@@ -85,7 +89,8 @@ class Session {
   // Probes, answers snapshot requests, commits, switches and reports, after the optimizer's step. `loss` is a scalar of
   // any device. `zero_lr_prefix` says how many of the first modules no optimizer changes, as StepReport has it.
   // Errors: UNAVAILABLE [COMMIT_FAILED], [CHECKSUM_FAILED], [REDUCER_FAILED] a rank is gone;
-  // INTERNAL [PLAN_LOST] a committed plan cannot be found.
+  // INTERNAL [PLAN_LOST] a committed plan cannot be found; FAILED_PRECONDITION [RANKS_DIFFER], on all ranks, their
+  // parameters came apart while something was frozen or at a switch, and there is no `resync`, or it did not help.
   absl::Status EndStep(const at::Tensor& loss, const std::vector<double>& learning_rates, int zero_lr_prefix = 0);
 
   // Rebuilds the reducer as a switch would, so that what follows depends on no more than a checkpoint has.
@@ -121,6 +126,12 @@ class Session {
   void AccountForCache();
   absl::Status CommitAndSwitch();
   absl::Status SwitchTo(int prefix, PlanId plan);
+  // Returns whether the ranks were alike before anything was frozen: only then does anything freeze. A collective.
+  absl::StatusOr<bool> WereIdentical();
+  // Compares the ranks now and then while something is frozen. Errors: those of EndDivergence().
+  absl::Status CompareRanksIfDue();
+  // The ranks have come apart, `when` says. Errors: those of `resync`; [RANKS_DIFFER].
+  absl::Status EndDivergence(const std::string& when);
   // Freezes `prefix` modules on all ranks, or on none. Errors: those of ChangeAllOrNone().
   absl::Status ChangePrefix(int prefix);
 
@@ -139,7 +150,10 @@ class Session {
   std::optional<GradientRequest> gradients_;  // the step under way answers it
   std::unique_ptr<GradientMeter> meter_;      // null where the step's gradients are not measured
   std::vector<Switch> switches_;
-  bool switches_ended_ = false;  // one could not be made on all ranks
+  bool switches_ended_ = false;  // one could not be made on all ranks, or they differed before the first one
+  const std::function<absl::Status()> resync_;
+  bool were_identical_ = false;  // at the first switch
+  int64_t compared_at_ = 0;      // the step of the newest comparison of the ranks
   // Each of these warnings is logged once.
   bool probe_failed_ = false;
   bool gradients_failed_ = false;

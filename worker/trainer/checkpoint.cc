@@ -82,7 +82,10 @@ absl::Status RestoreTensors(const std::map<std::string, at::Tensor>& tensors, Re
     for (const worker::NamedTensor& parameter : module.parameters()) {
       EGERIA_RETURN_IF_ERROR(CopyInto(tensors, "parameter/" + parameter.name, parameter.tensor));
       const auto momentum = tensors.find("momentum/" + parameter.name);
-      if (momentum == tensors.end()) continue;
+      if (momentum == tensors.end()) {
+        if (replica->Momentum(parameter.tensor).defined()) replica->SetMomentum(parameter.tensor, {});
+        continue;
+      }
       at::Tensor restored = at::empty_like(parameter.tensor.detach());
       EGERIA_RETURN_IF_ERROR(CopyInto(tensors, momentum->first, restored));
       replica->SetMomentum(parameter.tensor, restored);
@@ -191,34 +194,52 @@ absl::StatusOr<Checkpoint> Decode(const std::string& bytes) {
   }
 }
 
-absl::StatusOr<std::optional<std::string>> ReadOnRankZero(const std::string& path, int rank,
-                                                          const worker::ProcessGroupPtr& group) {
-  std::string bytes;
-  bool present = false;
-  if (rank == 0) {
-    std::ifstream in(path, std::ios::binary);
-    present = static_cast<bool>(in);
-    if (present) bytes.assign(std::istreambuf_iterator<char>(in), {});
-  }
+namespace {
+
+// Returns on all ranks what rank 0 has: bytes, or nothing. It is a collective. Errors: UNAVAILABLE [CHECKPOINT_FAILED].
+absl::StatusOr<std::optional<std::string>> ShareOfRankZero(std::optional<std::string> own, int rank,
+                                                           const worker::ProcessGroupPtr& group) {
+  if (group == nullptr) return own;
   try {
-    if (group != nullptr) {
-      std::vector<at::Tensor> size = {
-          at::full({1}, present ? static_cast<int64_t>(bytes.size()) : int64_t{-1}, at::kLong)};
-      group->broadcast(size)->wait();
-      const int64_t count = size[0].item<int64_t>();
-      present = count >= 0;
-      if (count > 0) {
-        bytes.resize(static_cast<size_t>(count));
-        std::vector<at::Tensor> content = {BytesOf(bytes)};
-        group->broadcast(content)->wait();
-        if (rank != 0) bytes = TextOf(content[0]);
-      }
+    std::vector<at::Tensor> size = {
+        at::full({1}, own.has_value() ? static_cast<int64_t>(own->size()) : int64_t{-1}, at::kLong)};
+    group->broadcast(size)->wait();
+    const int64_t count = size[0].item<int64_t>();
+    if (count < 0) return std::nullopt;
+    if (rank != 0) own.emplace(static_cast<size_t>(count), '\0');
+    if (count > 0) {
+      std::vector<at::Tensor> content = {BytesOf(*own)};
+      group->broadcast(content)->wait();
+      if (rank != 0) own = TextOf(content[0]);
     }
   } catch (const std::exception& error) {
     return Failed(error);
   }
-  if (!present) return std::nullopt;
-  return bytes;
+  return own;
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<std::string>> ReadOnRankZero(const std::string& path, int rank,
+                                                          const worker::ProcessGroupPtr& group) {
+  std::optional<std::string> bytes;
+  if (rank == 0) {
+    std::ifstream in(path, std::ios::binary);
+    if (in) bytes.emplace(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+  }
+  return ShareOfRankZero(std::move(bytes), rank, group);
+}
+
+absl::Status TakeFromRankZero(Replica* replica, int rank, const worker::ProcessGroupPtr& group) {
+  std::optional<std::string> bytes;
+  if (rank == 0) {
+    Checkpoint checkpoint;
+    checkpoint.tensors = TensorsOf(replica);
+    EGERIA_ASSIGN_OR_RETURN(bytes, Encode(checkpoint));
+  }
+  EGERIA_ASSIGN_OR_RETURN(bytes, ShareOfRankZero(std::move(bytes), rank, group));
+  EGERIA_ASSIGN_OR_RETURN(const Checkpoint taken, Decode(bytes.value_or("")));
+  return rank == 0 ? absl::OkStatus() : RestoreTensors(taken.tensors, replica);
 }
 
 }  // namespace egeria::trainer

@@ -51,6 +51,10 @@ absl::StatusOr<Checkpoint> Decode(const std::string& bytes);
 absl::StatusOr<std::optional<std::string>> ReadOnRankZero(const std::string& path, int rank,
                                                           const worker::ProcessGroupPtr& group);
 
+// Gives every rank the parameters, buffers and momenta of rank 0. It is a collective.
+// Errors: UNAVAILABLE [CHECKPOINT_FAILED].
+absl::Status TakeFromRankZero(Replica* replica, int rank, const worker::ProcessGroupPtr& group);
+
 }  // namespace egeria::trainer
 
 #endif  // EGERIA_WORKER_TRAINER_CHECKPOINT_H_

@@ -122,6 +122,11 @@ void AddEgeriaFlags(CLI::App* app, Options* o) {
       ->expected(0, 1)
       ->default_str(kPlannedSaving);
   app->add_flag("--observe", o->observe, "Decide and report, but freeze nothing");
+  app->add_option("--on-divergence", o->on_divergence,
+                  "Where the ranks' parameters come apart: stop, or resync, which gives all ranks what rank 0 has")
+      ->envname("EGERIA_ON_DIVERGENCE")
+      ->check(CLI::IsMember({"stop", "resync"}))
+      ->capture_default_str();
   app->add_option("--modules", o->module_patterns,
                   "One regular expression per layer module, matched against the names of the blocks");
   app->add_option("--plans", o->plans,

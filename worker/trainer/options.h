@@ -48,9 +48,10 @@ struct Options {
   bool reinvest = false;               // spend the time that is saved on more steps
   double reinvest_saving = 0;          // the part of the time that is expected to be saved; 0: what the policy plans
   bool observe = false;
-  std::string controller;  // "" is none
-  std::string plans;       // file
-  std::string cache;       // "unix:/path"; "" is none
+  std::string on_divergence = "stop";  // or "resync"
+  std::string controller;              // "" is none
+  std::string plans;                   // file
+  std::string cache;                   // "unix:/path"; "" is none
   std::string cache_use = "auto";
   std::string cache_format = "exact";
   uint64_t cache_job_quota = 0;                                // bytes; 0: the daemon's

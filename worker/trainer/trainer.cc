@@ -260,6 +260,9 @@ absl::Status Run::StartSession(const std::optional<Checkpoint>& restored) {
   parts.commit_group = launch_.commit_group;
   parts.device = device_;
   parts.metrics = metrics_.get();
+  if (options_.on_divergence == "resync") {
+    parts.resync = [this] { return TakeFromRankZero(replica_.get(), launch_.member.rank, launch_.commit_group); };
+  }
   if (restored.has_value()) {
     parts.step = restored->step;
     parts.frozen_prefix = restored->frozen_prefix;

@@ -13,12 +13,14 @@
 #include "tests/support/toy_model.h"
 #include "tests/worker/session/toy_rank.h"
 #include "worker/commit/parameter_checksum.h"
+#include "worker/freeze/gradient_reducer.h"
 
 namespace egeria::worker {
 namespace {
 
 using ::egeria::testing::BitEqual;
 using ::egeria::testing::FakeLine;
+using ::egeria::testing::GlooGroup;
 using ::egeria::testing::RunRanks;
 using Rank = ::egeria::testing::ToyRank;
 
@@ -268,33 +270,89 @@ TEST(Session, WithAControllerThatNeverSpeaksTrainingIsAsWithoutOne) {
   for (int rank = 0; rank < 2; ++rank) EXPECT_TRUE(BitEqual(with[rank], without[rank]));
 }
 
-TEST(Session, NoticesRanksThatDiffer) {
+// Changes a weight of the last module, which never freezes, on rank 1 alone.
+void ComeApart(const GroupMember& member, Rank* rank) {
+  if (member.rank == 0) return;
+  at::NoGradGuard no_gradients;
+  rank->model().modules.back().parameters()[0].tensor.mul_(1.001);
+}
+
+TEST(Session, NothingFreezesWhereTheRanksDifferBeforeTheFirstSwitch) {
   RunRanks(2, [](const GroupMember& member) {
     FakeLine line(Generation(0), PlanId(0), kModules);
     Rank rank(member, &line);
     rank.Step();
-    if (member.rank == 1) {
-      at::NoGradGuard no_gradients;
-      rank.model().modules[0].parameters()[0].tensor.mul_(1.001);
-    }
+    ComeApart(member, &rank);
     Deliver(PlanNumber(1, 1), &line);
     rank.Steps(9);
-    ASSERT_EQ(rank.session().switches().size(), 1u);
-    EXPECT_FALSE(rank.session().switches()[0].ranks_identical);
-    EXPECT_EQ(rank.session().totals().checksum_mismatches, 1);
+    EXPECT_TRUE(rank.session().switches().empty());
+    EXPECT_EQ(rank.session().totals().checksum_mismatches, 0);
     EXPECT_TRUE(rank.session().Stop(true).ok());
   });
 }
+
+TEST(Session, RanksThatComeApartAfterASwitchAreStopped) {
+  RunRanks(2, [](const GroupMember& member) {
+    FakeLine line(Generation(0), PlanId(0), kModules);
+    Rank rank(member, &line);
+    Deliver(PlanNumber(1, 1), &line);
+    rank.Steps(9);
+    ASSERT_EQ(rank.session().switches().size(), 1u);
+    ComeApart(member, &rank);
+    Deliver(PlanNumber(2, 0), &line);
+    absl::Status status;
+    for (int step = 0; status.ok() && step < 9; ++step) status = rank.TryStep();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("[RANKS_DIFFER]"));
+    EXPECT_FALSE(rank.session().switches().back().ranks_identical);
+    EXPECT_EQ(rank.session().totals().checksum_mismatches, 1);
+    EXPECT_TRUE(rank.session().Stop(false).ok());
+  });
+}
+
+TEST(Session, RanksThatComeApartGoOnWithWhatRankZeroHasIfTheyMay) {
+  RunRanks(2, [](const GroupMember& member) {
+    FakeLine line(Generation(0), PlanId(0), kModules);
+    Rank* running = nullptr;
+    const ProcessGroupPtr group = GlooGroup(member, "resync");
+    Rank rank(member, &line, {.dropout = 0, .resync = [&] {
+                                std::vector<at::Tensor> tensors;
+                                for (const LayerModule& module : running->model().modules) {
+                                  for (const auto& parameter : module.parameters()) tensors.push_back(parameter.tensor);
+                                }
+                                at::NoGradGuard no_gradients;
+                                BroadcastFromRankZero(group, tensors);
+                                return absl::OkStatus();
+                              }});
+    running = &rank;
+    Deliver(PlanNumber(1, 1), &line);
+    rank.Steps(9);
+    ComeApart(member, &rank);
+    Deliver(PlanNumber(2, 0), &line);
+    rank.Steps(9);
+    EXPECT_EQ(rank.session().switches().size(), 2u);
+    EXPECT_TRUE(*rank.session().RanksIdentical());
+    EXPECT_TRUE(rank.session().Stop(true).ok());
+  });
+}
+
+// Cannot be put into evaluation mode, so that what has it cannot freeze.
+struct Stubborn : torch::nn::Module {
+  void train(bool on) override {
+    if (!on) throw std::runtime_error("it stays in training");
+  }
+};
 
 TEST(Session, ASwitchThatFailsOnOneRankHappensOnNoneAndTheTrainingGoesOn) {
   std::vector<at::Tensor> failed[2], plain[2];
   RunRanks(2, [&](const GroupMember& member) {
     FakeLine line(Generation(0), PlanId(0), 100);
     Rank rank(member, &line, {.dropout = 0});
+    if (member.rank == 1) rank.model().modules[1].blocks()[0]->register_module("act", std::make_shared<Stubborn>());
     rank.Steps(3);
-    Deliver(PlanNumber(1, member.rank == 1 ? 99 : 2), &line);  // rank 1 has no 99 modules
-    rank.Steps(9);                                             // the ranks exchange their watermarks every eight steps
-    Deliver(PlanNumber(2, 1), &line);                          // nothing freezes any more
+    Deliver(PlanNumber(1, 2), &line);
+    rank.Steps(9);                     // the ranks exchange their watermarks every eight steps
+    Deliver(PlanNumber(2, 1), &line);  // nothing freezes any more
     rank.Steps(8);
     EXPECT_TRUE(rank.session().switches().empty());
     EXPECT_EQ(rank.session().totals().switches_undone, 1);

@@ -50,6 +50,7 @@ ToyRank::ToyRank(const worker::GroupMember& member, FakeLine* line, Options opti
   parts.reducer = reducer_.get();
   if (line != nullptr) parts.agent = std::make_unique<FakeAgent>(line);
   parts.plans = std::move(options.plans);
+  parts.resync = std::move(options.resync);
   parts.commit_group = commit_;
   for (const worker::LayerModule& module : model_->modules) parts.snapshot_tensors.push_back(module.parameters());
   if (options.resume != nullptr) {
@@ -68,6 +69,11 @@ ToyBatch ToyRank::Batch(int64_t step, int rank, int64_t samples) {
 }
 
 void ToyRank::Step(int64_t samples) {
+  const absl::Status status = TryStep(samples);
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+absl::Status ToyRank::TryStep(int64_t samples) {
   const ToyBatch batch = Batch(session_->step(), member_.rank, samples);
   for (const worker::LayerModule& module : model_->modules) module.SetTraining(true);
   model_->optimizer->zero_grad();
@@ -80,8 +86,7 @@ void ToyRank::Step(int64_t samples) {
   });
   model_->optimizer->step();
   loss_ = loss.item<float>();
-  const absl::Status status = session_->EndStep(loss, {learning_rate_});
-  EXPECT_TRUE(status.ok()) << status;
+  return session_->EndStep(loss, {learning_rate_});
 }
 
 ToyRank::Saved ToyRank::Save() {

@@ -2,6 +2,7 @@
 #define EGERIA_TESTS_WORKER_SESSION_TOY_RANK_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -36,6 +37,7 @@ class ToyRank {
     double learning_rate = 0.05;
     worker::ModuleFreezer::UnfreezeHook on_unfreeze = {};  // empty: momentum is reset
     const Saved* resume = nullptr;
+    std::function<absl::Status()> resync = {};
   };
 
   // `line`: the controller's end; null: no controller.
@@ -45,6 +47,7 @@ class ToyRank {
   static ToyBatch Batch(int64_t step, int rank, int64_t samples = 8);
 
   void Step(int64_t samples = 8);
+  absl::Status TryStep(int64_t samples = 8);
   void Steps(int count) {
     for (int i = 0; i < count; ++i) Step();
   }

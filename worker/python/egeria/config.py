@@ -27,6 +27,7 @@ _CHOICES = {
     "reference": ("auto", "controller", "local"),
     "cache_format": ("exact", "lz4", "zstd", "fp16", "bf16"),
     "cache_use": ("auto", "always"),
+    "on_divergence": ("stop", "resync"),
 }
 
 _TRUE = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -58,6 +59,8 @@ class Config:
         which counts where it is less.
       budget: part of the training's time that is to be saved, 0..1: no more freezes than that takes; needs total_steps.
         None: as much as can be.
+      on_divergence: what is done where the ranks' parameters come apart although something is frozen, or at a switch:
+        "stop": every rank raises [RANKS_DIFFER] at the same step; "resync": all go on with what rank 0 has.
       batch_size: samples of a reading (the policy constant of this name; 32 where neither is given).
       enabled: False makes a session that does nothing.
     """
@@ -76,6 +79,7 @@ class Config:
     cache_format: str = "exact"
     cache_job_quota: int | str | None = None
     budget: float | None = None
+    on_divergence: str = "stop"
     batch_size: int | None = None
     enabled: bool = True
 
@@ -88,8 +92,8 @@ class Config:
 
         EGERIA_TRAINING_JOB, EGERIA_METRICS, EGERIA_OBSERVE (1 or 0), EGERIA_ENABLED (1 or 0), EGERIA_POLICY,
         EGERIA_POLICY_OPTIONS (a JSON object), EGERIA_TOTAL_STEPS, EGERIA_REFERENCE, EGERIA_CACHE, EGERIA_CACHE_USE,
-        EGERIA_CACHE_FORMAT, EGERIA_CACHE_JOB_QUOTA (8GiB), EGERIA_BUDGET (0.2 or 20%); and, as without this,
-        EGERIA_CONTROLLER where neither a controller nor plans are given.
+        EGERIA_CACHE_FORMAT, EGERIA_CACHE_JOB_QUOTA (8GiB), EGERIA_BUDGET (0.2 or 20%), EGERIA_ON_DIVERGENCE; and, as
+        without this, EGERIA_CONTROLLER where neither a controller nor plans are given.
         """
         values: dict[str, Any] = {}
         for field, convert in FROM_ENVIRONMENT.items():
@@ -231,10 +235,11 @@ def _object(variable: str, text: str) -> dict[str, Any]:
     return value
 
 
-_TEXTS = ("training_job", "metrics", "policy", "reference", "cache", "cache_use", "cache_format", "cache_job_quota")
+_TEXTS = ("training_job", "metrics", "policy", "reference", "on_divergence")
+_CACHE_TEXTS = ("cache", "cache_use", "cache_format", "cache_job_quota")
 # How from_env() reads the variable EGERIA_<FIELD> of each field.
 FROM_ENVIRONMENT = {
-    **dict.fromkeys(_TEXTS, lambda variable, text: text),
+    **dict.fromkeys(_TEXTS + _CACHE_TEXTS, lambda variable, text: text),
     "observe": _boolean,
     "enabled": _boolean,
     "total_steps": _whole,

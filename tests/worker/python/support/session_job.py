@@ -129,6 +129,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--early", action="store_true", help="losses are reported before the optimizer steps")
     parser.add_argument("--silent-rank", type=int, default=-1, help="this rank reports no losses")
     parser.add_argument("--break", dest="broken", default="", help="MODULE:CLASS.METHOD that fails on rank 1")
+    parser.add_argument("--come-apart", type=int, default=0, help="the step before which rank 1 changes a weight")
     parser.add_argument("--save-at", type=int, default=0)
     parser.add_argument("--load", type=pathlib.Path)
     parser.add_argument("--other-plan", type=int, default=0, help="that rank 1 says after --load to have applied")
@@ -267,6 +268,8 @@ def main() -> None:
         joining.enter_context(model.join())
     while step < steps or (arguments.until and goes_on(arguments.until, session, deadline)):
         step += 1
+        if step == arguments.come_apart and rank == 1:
+            network.head.weight.data.mul_(1.001)
         model.train()
         data = torch.Generator().manual_seed(step * 100 + rank)
         total = torch.zeros(())

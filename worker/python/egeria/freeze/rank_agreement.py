@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
 
 from egeria import _native
 from egeria.errors import EgeriaError
@@ -66,6 +68,21 @@ def all_agree(group: dist.ProcessGroup | None, value: bool) -> bool:
         return value
     # Those that do not agree come with a number of their own.
     return _native.identical_on_all_ranks(0 if value else 1 + dist.get_rank(group), group.group_name) and value
+
+
+def take_from_rank_0(group: dist.ProcessGroup, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+    """Gives every rank the parameters, the buffers and the optimizers' states of rank 0. A collective. The model's
+    tensors must be whole, not shards."""
+    tensors = [tensor.detach() for tensor in (*model.parameters(), *model.buffers())]
+    given: list[Any] = [None]
+    if dist.get_rank(group) == 0:
+        given = [([tensor.cpu() for tensor in tensors], [optimizer.state_dict() for optimizer in optimizers])]
+    dist.broadcast_object_list(given, src=dist.get_global_rank(group, 0), group=group)
+    values, states = given[0]
+    for own, value in zip(tensors, values):
+        own.copy_(value)
+    for optimizer, state in zip(optimizers, states):
+        optimizer.load_state_dict(state)
 
 
 def attempt(group: dist.ProcessGroup | None, action: Callable[[], T]) -> T:

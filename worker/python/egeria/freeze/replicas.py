@@ -157,6 +157,8 @@ class Replicas:
     ) -> bool:
         """Whether every rank has the same parameters, and the same buffers of `frozen` layers. A collective.
 
+        Raises on every rank where one cannot tell its own: there what prevents it, else EgeriaError [NOT_COMPARED].
+
         Shards are compared among the ranks that hold the same ones (there are none of these if a model is not
         replicated too); for a sharded model, also which parameters require a gradient.
 
@@ -172,13 +174,15 @@ class Replicas:
             flags = torch.tensor([parameter.requires_grad for parameter in self.root.parameters()])
             hashes = (self._shard(), _signed(self.hash(frozen)), _signed(hash_tensors([flags])))
         except Exception as error:  # pylint: disable=broad-exception-caught  # the other ranks wait for this one
-            failure, hashes = error, (-1, dist.get_rank(), 0)  # unlike any other's
+            failure, hashes = error, _UNKNOWN
         mine = torch.tensor(hashes, device=_device_of(group))
         others = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
         dist.all_gather(others, mine, group=group)
         if failure is not None:
             raise failure
         seen = {tuple(other.tolist()) for other in others}
+        if _UNKNOWN in seen:
+            raise EgeriaError("NOT_COMPARED", "another rank cannot tell its parameters")
         return len(seen) == len({shard for shard, _, _ in seen}) and len({what for _, _, what in seen}) == 1
 
     def _shard(self) -> int:
@@ -216,6 +220,8 @@ def _ddp_of(model: nn.Module) -> DistributedDataParallel | None:
 
 
 # Comparing ranks.
+
+_UNKNOWN = (-1, 0, 0)  # what a rank tells that cannot hash its parameters
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from egeria import _native
 from egeria.freeze.checks import check
 from egeria.freeze.freezer import Freezer
-from egeria.freeze.rank_agreement import all_agree, commit_group
+from egeria.freeze.rank_agreement import all_agree, commit_group, take_from_rank_0
 from egeria.freeze.reducer_rebuild import Rebuilt
 from egeria.freeze.replicas import PackedBuffers, Replicas
 from egeria.model.modules import LayerModule
@@ -33,13 +33,13 @@ class Switch:
       step: optimizer steps done when it took effect.
       frozen_prefix: layer modules 0..frozen_prefix-1 are frozen since.
       unfreeze: there are fewer frozen than before.
-      ranks_identical: all ranks had the same parameters after it.
+      ranks_identical: all ranks had the same parameters after it; None: they could not be compared.
     """
 
     step: int
     frozen_prefix: int
     unfreeze: bool
-    ranks_identical: bool
+    ranks_identical: bool | None
 
 
 class Switcher:
@@ -70,6 +70,7 @@ class Switcher:
         self.optimizers = list(optimizers)
         self._tell = tell
         self.undone = 0
+        self._were_identical: bool | None = None  # the ranks before the first switch; None: not compared yet
         self.take(modules)
 
     def take(self, modules: Sequence[LayerModule]) -> None:
@@ -162,7 +163,7 @@ class Switcher:
           What has changed; None if nothing has.
         """
         before = self.prefix
-        if prefix == before or self.undone:
+        if prefix == before or self.undone or not self._start_identical():
             return None
         failure: Exception | None = None
         buffers, rebuilt = PackedBuffers([], None), Rebuilt(None)
@@ -183,12 +184,30 @@ class Switcher:
             return None
         rebuilt.keep()
         buffers.share()
-        identical = False
-        with self._tell.guard("this rank's parameters cannot be compared with the others'"):
-            identical = self.replicas.identical_on_all_ranks(self.modules[:prefix], self.group)
-        if not identical:
-            _logger.error(
-                "egeria: step %d: the ranks' parameters differ after a switch to frozen prefix %d", step, prefix
-            )
         _logger.debug("egeria: step %d: frozen prefix %d", step, prefix)
-        return Switch(step, prefix, prefix < before, identical)
+        return Switch(step, prefix, prefix < before, self.are_identical())
+
+    def are_identical(self) -> bool | None:
+        """Whether all ranks have the same parameters, and the same buffers of what is frozen; None, on all ranks, where
+        one of them cannot tell its own. A collective."""
+        with self._tell.guard("the ranks' parameters cannot be compared"):
+            return self.replicas.identical_on_all_ranks(self.modules[: self.prefix], self.group)
+        return None
+
+    def _start_identical(self) -> bool:
+        """Whether all ranks were alike before the first switch: only then is anything frozen."""
+        if self._were_identical is None:
+            self._were_identical = self.are_identical()
+            if self._were_identical is False:
+                self._tell(
+                    "[RANKS_DIFFER] the ranks' parameters differ although nothing has been switched, so nothing "
+                    "freezes; give all ranks the same weights at the start, as DistributedDataParallel does"
+                )
+        return self._were_identical is not False
+
+    def resync(self) -> bool | None:
+        """Gives every rank the parameters, the buffers and the optimizers' states of rank 0, and returns whether all
+        are alike then. A collective. A sharded model stays as it is: no rank has all of it."""
+        if self.group is not None and self.replicas.kind != "fsdp2":
+            take_from_rank_0(self.group, self._model, self.optimizers)
+        return self.are_identical()

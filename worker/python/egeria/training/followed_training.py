@@ -32,13 +32,16 @@ from egeria.training.session_state import SessionState
 from egeria.training.step_reports import Reports, total_steps_of
 from egeria.training.step_shares import StepShares
 
+# A comparison hashes all parameters. In so many steps it takes well under a thousandth of the time.
+_STEPS_BETWEEN_COMPARISONS = 1000
+
 
 class FollowedTraining:
     """Watches each step of a training, and freezes what is to be frozen between two of them.
 
     The hooks on the model and the optimizers call on_forward(), on_output(), before_step() and on_step(). Everything
-    that takes time or waits for other ranks happens in on_step(). No error of Egeria's reaches the training: it is told
-    once, and the training goes on with what is frozen. Owned by the training thread.
+    that takes time or waits for other ranks happens in on_step(). No error of Egeria's reaches the training but
+    [RANKS_DIFFER]: it is told once, and the training goes on with what is frozen. Owned by the training thread.
 
     Attributes:
       model: without its wrappers.
@@ -73,6 +76,8 @@ class FollowedTraining:
         self._bytes_reduced = 0
         self._cache_spent = 0.0  # seconds of the cache that are in the ledger
         self._uneven = False  # the ranks do not take as many steps
+        self._compared_at = 0  # the step of the newest comparison of the ranks
+        self._divergence: EgeriaError | None = None  # the ranks have come apart
         self._ended_with: tuple[int, float] | None = None  # frozen prefix and share when the session ended
         self._reports = Reports()
         self._rates = LearningRates(self._optimizers)
@@ -246,6 +251,8 @@ class FollowedTraining:
         self.ledger.end_step(prefix, self.switcher.frozen_share)
         with self.ledger.spend("hooks"):
             self._end_step(prefix)
+        if self._divergence is not None:
+            raise self._divergence
         if self.caching is not None:
             with self.tell.guard("frozen layers are not skipped"):
                 self.caching.follow(self.switcher.modules, self.switcher.prefix, self._cache_namespace())
@@ -256,6 +263,7 @@ class FollowedTraining:
         in_order = False
         with self.tell.guard("the session cannot go on"):
             self._follow_controller_or_plan()
+            self._compare_ranks_if_due()
             in_order = True
         if not in_order:
             self.link.drop()
@@ -325,9 +333,37 @@ class FollowedTraining:
         if switch is None:
             return
         self.switches.append(switch)
+        self._compared_at = self.step
         if self.link.link is not None:
-            self.link.link.native.record_switch(switch.unfreeze, switch.ranks_identical)
+            self.link.link.native.record_switch(switch.unfreeze, bool(switch.ranks_identical))
+        if switch.ranks_identical is False:
+            self._end_divergence(f"after a switch to frozen prefix {prefix}")
         self.ledger.disturb()  # a compilation, perhaps
+
+    def _compare_ranks_if_due(self) -> None:
+        """While something is frozen the ranks compare their parameters now and then. A collective."""
+        if self.switcher.prefix == 0 or self.step - self._compared_at < _STEPS_BETWEEN_COMPARISONS:
+            return
+        self._compared_at = self.step
+        with self.ledger.spend("switches"):
+            identical = self.switcher.are_identical()
+        if identical is False:
+            self._end_divergence(f"with {self.switcher.prefix} frozen layer modules")
+
+    def _end_divergence(self, when: str) -> None:
+        """The ranks have come apart: all take what rank 0 has, or the training ends with this step. A collective."""
+        what = f"step {self.step}: the ranks' parameters differ {when}"
+        if self.config.on_divergence == "resync":
+            if self.caching is not None:  # other weights may be frozen then
+                self.caching.follow(self.switcher.modules, 0, self._cache_namespace())
+            if self.switcher.resync():
+                self.tell(f"[RANKS_DIFFER] {what}: all ranks go on with what rank 0 has")
+                return
+        self._divergence = EgeriaError(
+            "RANKS_DIFFER",
+            f"{what}: the training is stopped before it goes wrong; resume it from a checkpoint, or let "
+            "on_divergence='resync' give all ranks what rank 0 has",
+        )
 
     def _start_link(self) -> None:
         """Analyses the model and starts the link to the controller. A collective."""

@@ -45,7 +45,7 @@ class SessionState:
             "version": _VERSION,
             **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)},
             "switches": [
-                [switch.step, switch.frozen_prefix, int(switch.unfreeze), int(switch.ranks_identical)]
+                [switch.step, switch.frozen_prefix, int(switch.unfreeze), int(bool(switch.ranks_identical))]
                 for switch in self.switches
             ],
             "modules": [list(module) for module in self.modules],

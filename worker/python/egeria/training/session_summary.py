@@ -82,7 +82,7 @@ def summary_line(numbers: dict[str, Any]) -> str:
         _count(numbers["unfreezes"], "unfreeze"),
     ]
     if not numbers["ranks_identical"]:
-        parts.append("THE RANKS' PARAMETERS DIFFERED after a switch")
+        parts.append("THE RANKS' PARAMETERS DIFFERED after a switch, or could not be compared")
     elif numbers["ranks"] > 1 and numbers["freezes"] + numbers["unfreezes"] > 0:
         parts.append(f"{numbers['ranks']} ranks identical")
     if saved is not None:
