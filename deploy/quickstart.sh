@@ -27,6 +27,7 @@ bash deploy/install.sh
 bash deploy/build.sh --without-tests dev egeria-cache egeria-controller egeria-run egeria-train egeria
 PATH=$PWD/build/dev/bin:$PWD/.venv/bin:$PATH
 export OMP_NUM_THREADS=1  # one compute thread per rank
+export PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$PWD/build/pycache  # torch is compiled once, not in each process
 export EGERIA_CACHE=$PWD/build/out/cache
 
 # train OUTPUT_FOLDER NAME ARGUMENTS...: one run on two ranks, its summary in OUTPUT_FOLDER/NAME.json.

@@ -12,5 +12,7 @@ case ${1:-} in
 esac
 bash deploy/install.sh --tests
 bash deploy/build.sh dev
+# A Python that may not keep what it has compiled does so with all of torch in each of some hundred processes.
+export PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$PWD/build/pycache
 # Three at a time, since many of them wait; those that measure time run alone (RUN_SERIAL).
 exec ctest --test-dir build/dev --output-on-failure --timeout 900 --parallel 3 "${select[@]}" "$@"

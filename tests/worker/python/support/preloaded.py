@@ -29,8 +29,8 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# DistributedDataParallel imports the compiler when it is made.
-MODULES = ["numpy", "torch", "torch.distributed.fsdp", "torch._dynamo", "torch.export"]
+# DistributedDataParallel imports the compiler when it is made, and an export or a compilation its back end.
+MODULES = ["numpy", "torch", "torch.distributed.fsdp", "torch._dynamo", "torch.export", "torch._inductor.compile_fx"]
 MAX_REQUEST = 1 << 20
 
 
