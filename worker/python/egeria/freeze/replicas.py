@@ -221,7 +221,7 @@ def _ddp_of(model: nn.Module) -> DistributedDataParallel | None:
 
 # Comparing ranks.
 
-_UNKNOWN = (-1, 0, 0)  # what a rank tells that cannot hash its parameters
+_UNKNOWN = (-1, 0, 0)  # a rank that cannot hash its parameters tells this
 
 
 def _local(tensor: Tensor) -> Tensor:
