@@ -130,6 +130,12 @@ def test_ranks_that_come_apart_are_stopped(tmp_path: pathlib.Path):
     assert "[RANKS_DIFFER] step 15: the ranks' parameters differ after a switch to frozen prefix 2" in output
 
 
+def test_ranks_that_come_apart_while_layers_are_frozen_are_stopped_within_a_thousand_steps(tmp_path: pathlib.Path):
+    plans = ("--egeria", "plans", "--plans", "5:1", "--steps", 1100, "--batch-size", 2)
+    _, output = run(tmp_path, *plans, "--come-apart", 10, code=1)
+    assert "[RANKS_DIFFER] step 1005: the ranks' parameters differ with 1 frozen layer modules" in output
+
+
 def test_ranks_that_come_apart_go_on_with_what_rank_0_has_if_they_may(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):

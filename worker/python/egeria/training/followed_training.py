@@ -263,10 +263,12 @@ class FollowedTraining:
         in_order = False
         with self.tell.guard("the session cannot go on"):
             self._follow_controller_or_plan()
-            self._compare_ranks_if_due()
             in_order = True
         if not in_order:
             self.link.drop()
+        if not self._uneven:  # whatever has failed on this rank, the others wait for it there
+            with self.tell.guard("the ranks could not be compared"):
+                self._compare_ranks_if_due()
         self.link.end_step()
         self._scheduler_steps = getattr(unwrapped(self._scheduler, "scheduler"), "last_epoch", None)
         if self.link.is_wanted and self.switcher.prefix == 0:  # it starts soon
