@@ -187,7 +187,7 @@ void JobState::ApplyRegistered(const storage::v1::JobRegistered& fact, PolicyPtr
   mode_ = registration_.mode() == v1::MODE_OBSERVE ? v1::MODE_OBSERVE : v1::MODE_ACT;
   last_step_ = registration_.step();
   base_prefix_ = registration_.frozen_prefix();
-  base_plan_ = PlanId(std::max(registration_.applied_plan(), registration_.received_plan()));
+  base_plan_ = PlanId(NewestPlanOf(registration_));
   if (base_prefix_ != policy_->frozen_prefix()) {
     AdoptFromWorker(last_step_, base_prefix_, absl::StrCat("registered at step ", last_step_, " with this prefix"));
   }

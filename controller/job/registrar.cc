@@ -38,11 +38,6 @@ absl::StatusOr<v1::RegisterJobRequest> Resolve(v1::RegisterJobRequest request, c
   return request;
 }
 
-// Returns the newest plan that the worker has applied or received.
-int64_t KnownPlans(const v1::RegisterJobRequest& request) {
-  return std::max(request.applied_plan(), request.received_plan());
-}
-
 absl::StatusOr<graph::ModuleGraph> GraphOf(const v1::LayerModule& module) {
   if (module.has_graph()) return graph::FromProto(module.graph());
   const std::string& why = module.graph_error();
@@ -134,9 +129,9 @@ absl::Status Registrar::Renew(Job& job, const v1::RegisterJobRequest& request, E
   }
   EGERIA_RETURN_IF_ERROR(CompareRegistrations(job.state.registration(), request));
   const bool newer = request.generation() > job.state.generation().value();
-  if (!newer && KnownPlans(request) <= job.state.newest_plan().value()) return absl::OkStatus();
+  if (!newer && NewestPlanOf(request) <= job.state.newest_plan().value()) return absl::OkStatus();
   if (!newer) {
-    LogWarning("job ", job.id.text(), ": a rank has received plan ", KnownPlans(request), ", and the journal has ",
+    LogWarning("job ", job.id.text(), ": a rank has received plan ", NewestPlanOf(request), ", and the journal has ",
                job.state.newest_plan().value(), ": it has lost some; what the job has frozen counts, and ids go on");
   }
   EGERIA_RETURN_IF_ERROR(jobs_->facts.CommitPendingDecisions(job, effects));
@@ -166,7 +161,7 @@ absl::Status Registrar::StartGeneration(Job& job, const v1::RegisterJobRequest& 
   started->set_generation(request.generation());
   started->set_step(request.step());
   started->set_frozen_prefix(request.frozen_prefix());
-  started->set_applied_plan(KnownPlans(request));
+  started->set_applied_plan(NewestPlanOf(request));
   started->set_losses_unreported(request.losses_unreported());
   if (request.generation() > job.state.generation().value()) {
     const v1::RegisterJobRequest& known = job.state.registration();

@@ -1,5 +1,6 @@
 #include "controller/job/registration.h"
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <string>
@@ -136,6 +137,10 @@ uint64_t GraphFingerprint(const v1::RegisterJobRequest& request) {
     }
   }
   return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+int64_t NewestPlanOf(const v1::RegisterJobRequest& request) {
+  return std::max(request.applied_plan(), request.received_plan());
 }
 
 }  // namespace egeria::controller

@@ -37,6 +37,9 @@ v1::RegisterJobRequest WithSettingsOf(v1::RegisterJobRequest known, const v1::Re
 // graphs in every process.
 uint64_t GraphFingerprint(const v1::RegisterJobRequest& request);
 
+// Returns the newest plan that the worker has applied or received.
+int64_t NewestPlanOf(const v1::RegisterJobRequest& request);
+
 }  // namespace egeria::controller
 
 #endif  // EGERIA_CONTROLLER_JOB_REGISTRATION_H_
