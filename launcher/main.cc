@@ -5,6 +5,7 @@
 
 #include "common/base/log.h"
 #include "common/base/version.h"
+#include "common/config/environment.h"
 #include "launcher/arguments.h"
 #include "launcher/launcher.h"
 
@@ -22,6 +23,9 @@ int main(int argc, char** argv) {
   if (arguments->version) {
     std::printf("egeria-run %s\n", egeria::Version());
     return 0;
+  }
+  for (const std::string& unknown : egeria::config::UnknownVariables(egeria::config::ProcessEnvironment())) {
+    egeria::LogWarning("[UNKNOWN_VARIABLE] ", unknown);
   }
   return egeria::run::Launch(*arguments);
 }

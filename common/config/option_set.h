@@ -11,13 +11,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/status.h"
+#include "common/config/environment.h"
 #include "common/config/values.h"
 
 namespace egeria::config {
-
-// Variables of the environment, by name.
-using Environment = std::map<std::string, std::string>;
-Environment ProcessEnvironment();
 
 // Returns what is wrong with a value, or "".
 template <typename T>
@@ -111,9 +108,6 @@ class OptionSet {
   std::set<std::string> others_;  // environment variables
   std::vector<std::function<absl::Status()>> checks_;
 };
-
-// The candidate that takes the fewest edits to become `word`; "" where none is near.
-std::string Nearest(const std::string& word, const std::vector<std::string>& candidates);
 
 // Checks for OptionSet::Add.
 template <typename T>

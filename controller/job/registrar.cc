@@ -127,8 +127,8 @@ absl::Status Registrar::Renew(Job& job, const v1::RegisterJobRequest& request, E
     return NamedError(absl::StatusCode::kFailedPrecondition, "STALE_GENERATION", "generation ",
                       job.state.generation().value(), " of this job has registered; this is ", request.generation());
   }
-  EGERIA_RETURN_IF_ERROR(CompareRegistrations(job.state.registration(), request));
   const bool newer = request.generation() > job.state.generation().value();
+  EGERIA_RETURN_IF_ERROR(CompareRegistrations(job.state.registration(), request, newer));
   if (!newer && NewestPlanOf(request) <= job.state.newest_plan().value()) return absl::OkStatus();
   if (!newer) {
     LogWarning("job ", job.id.text(), ": a rank has received plan ", NewestPlanOf(request), ", and the journal has ",
@@ -168,7 +168,7 @@ absl::Status Registrar::StartGeneration(Job& job, const v1::RegisterJobRequest& 
     const v1::RegisterJobRequest now = WithSettingsOf(known, request);
     if (now.SerializeAsString() != known.SerializeAsString()) {
       LogInfo("job ", job.id.text(), ": goes on with policy ", policy::PolicyName(policy::FromProto(now.policy())),
-              ", ", now.total_steps(), " steps in all");
+              ", ", now.total_steps(), " steps in all, on ", now.world_size(), " ranks");
       *started->mutable_changed() = WithSettingsOf({}, now);
     }
   }

@@ -96,8 +96,9 @@ absl::Status ValidateRegistration(const v1::RegisterJobRequest& request, const R
   return absl::OkStatus();
 }
 
-absl::Status CompareRegistrations(const v1::RegisterJobRequest& known, const v1::RegisterJobRequest& request) {
-  if (known.world_size() != request.world_size()) {
+absl::Status CompareRegistrations(const v1::RegisterJobRequest& known, const v1::RegisterJobRequest& request,
+                                  bool restarted) {
+  if (!restarted && known.world_size() != request.world_size()) {
     return Conflict("world size ", request.world_size(), " where ", known.world_size(), " is known");
   }
   if (known.modules_size() != request.modules_size()) {
@@ -120,6 +121,7 @@ v1::RegisterJobRequest WithSettingsOf(v1::RegisterJobRequest known, const v1::Re
   known.set_total_steps(now.total_steps());
   *known.mutable_planned_learning_rates() = now.planned_learning_rates();
   known.set_budget(now.budget());
+  if (now.world_size() > 0) known.set_world_size(now.world_size());
   return known;
 }
 

@@ -25,12 +25,13 @@ struct RegistrationLimits {
 // [BAD_JOB_ID], [BAD_REGISTRATION] naming the field.
 absl::Status ValidateRegistration(const v1::RegisterJobRequest& request, const RegistrationLimits& limits);
 
-// OK if the two describe the same job: the same world size, and the same names and sizes of modules. Errors:
-// ALREADY_EXISTS [JOB_CONFLICT] naming the difference.
-absl::Status CompareRegistrations(const v1::RegisterJobRequest& known, const v1::RegisterJobRequest& request);
+// OK if the two describe the same job: the same names and sizes of modules, and the same world size, unless the job has
+// `restarted` in between. Errors: ALREADY_EXISTS [JOB_CONFLICT] naming the difference.
+absl::Status CompareRegistrations(const v1::RegisterJobRequest& known, const v1::RegisterJobRequest& request,
+                                  bool restarted);
 
-// `known` with those fields of `now` that a restarted training may change: policy, total_steps, planned_learning_rates
-// and budget.
+// `known` with those fields of `now` that a restarted training may change: policy, total_steps, planned_learning_rates,
+// budget and world_size, where it is given.
 v1::RegisterJobRequest WithSettingsOf(v1::RegisterJobRequest known, const v1::RegisterJobRequest& now);
 
 // A number that differs where any module's graph or the place of its reference differs. It is the same for the same

@@ -122,6 +122,16 @@ void RestoreRandomState(const at::Tensor& state, c10::Device device) {
   generator.set_state(state);
 }
 
+Checkpoint ForOtherRanks(Checkpoint checkpoint, int before, int now) {
+  const auto step_of = [before, now](int64_t step) { return step * before / now; };
+  const double part = static_cast<double>(before) / now;
+  checkpoint.step = step_of(checkpoint.step);
+  checkpoint.frozen_share_steps *= part;
+  if (checkpoint.learning_rate_sum.has_value()) *checkpoint.learning_rate_sum *= part;
+  for (size_t i = 0; i < checkpoint.switches.size(); i += 5) checkpoint.switches[i] = step_of(checkpoint.switches[i]);
+  return checkpoint;
+}
+
 absl::StatusOr<std::string> Encode(const Checkpoint& checkpoint) {
   try {
     Dictionary dictionary;

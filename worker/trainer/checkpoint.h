@@ -36,6 +36,10 @@ std::map<std::string, at::Tensor> TensorsOf(Replica* replica);
 // Writes them back. Errors: INVALID_ARGUMENT [CHECKPOINT_MISMATCH] a tensor is missing or of another shape.
 absl::Status RestoreTensors(const std::map<std::string, at::Tensor>& tensors, Replica* replica);
 
+// Returns the checkpoint of a run on `before` ranks as one of a run on `now` ranks: its steps become those at which
+// as many samples have been seen, rounded down.
+Checkpoint ForOtherRanks(Checkpoint checkpoint, int before, int now);
+
 // Gives all ranks the state of torch's default generator of each rank's device. It is a collective.
 // Errors: UNAVAILABLE [CHECKPOINT_FAILED].
 absl::StatusOr<std::vector<at::Tensor>> GatherRandomStates(c10::Device device, const worker::ProcessGroupPtr& group);

@@ -6,6 +6,8 @@
 
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/config/environment.h"
+#include "worker/trainer/agreed_options.h"
 #include "worker/trainer/launch.h"
 #include "worker/trainer/options.h"
 #include "worker/trainer/summary.h"
@@ -14,9 +16,10 @@
 namespace egeria::trainer {
 namespace {
 
-absl::Status RunProgram(const Options& options) {
+absl::Status RunProgram(Options options) {
   EGERIA_ASSIGN_OR_RETURN(const c10::Device device, ChooseDevice(options.device));
   EGERIA_ASSIGN_OR_RETURN(const Launch launch, JoinLaunch(options.restarts, device));
+  EGERIA_RETURN_IF_ERROR(AgreeOnOptions(launch.member, &options));
   EGERIA_ASSIGN_OR_RETURN(const RunSummary summary, Train(options, launch, device));
   if (launch.member.rank != 0) return absl::OkStatus();
   std::printf("%s\n", Describe(summary).c_str());
@@ -43,6 +46,9 @@ int main(int argc, char** argv) {
   egeria::LogLevel level = egeria::LogLevel::kInfo;
   egeria::ParseLogLevel(line.options.log_level, &level);
   egeria::ConfigureLogging("egeria-train", level);
+  for (const std::string& unknown : egeria::config::UnknownVariables(egeria::config::ProcessEnvironment())) {
+    egeria::LogWarning("[UNKNOWN_VARIABLE] ", unknown);
+  }
   absl::Status status;
   try {
     status = egeria::trainer::RunProgram(line.options);

@@ -178,8 +178,8 @@ absl::Status Run::PlanSteps(const std::optional<Checkpoint>& restored) {
 std::string Run::Identity() const {
   std::string modules;
   for (const worker::LayerModule& module : replica_->modules()) absl::StrAppend(&modules, " ", module.name());
-  return absl::StrCat("task ", options_.task, ", seed ", options_.seed, ", ranks ", launch_.member.world_size,
-                      ", batch ", options_.batch_size, ", samples ", task_.train.size(), ", modules", modules);
+  return absl::StrCat("task ", options_.task, ", seed ", options_.seed, ", batch ", options_.batch_size, ", samples ",
+                      task_.train.size(), ", modules", modules);
 }
 
 std::string Run::Mode() const {
@@ -201,13 +201,21 @@ absl::StatusOr<std::optional<Checkpoint>> Run::Restore() {
     return NamedError(absl::StatusCode::kInvalidArgument, "CHECKPOINT_MISMATCH", options_.checkpoint, " is of (",
                       checkpoint.run, "), this run is (", Identity(), "): use the same flags, or another file");
   }
-  if (checkpoint.random_states.size() != static_cast<size_t>(launch_.member.world_size)) {
-    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_CHECKPOINT", "random states of ",
-                      checkpoint.random_states.size(), " ranks");
+  if (checkpoint.random_states.empty()) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_CHECKPOINT", "it has the random states of no rank");
   }
   at::NoGradGuard no_gradients;
   EGERIA_RETURN_IF_ERROR(RestoreTensors(checkpoint.tensors, replica_.get()));
-  RestoreRandomState(checkpoint.random_states[launch_.member.rank], device_);
+  if (const size_t rank = launch_.member.rank; rank < checkpoint.random_states.size()) {
+    RestoreRandomState(checkpoint.random_states[rank], device_);
+  }
+  if (const int before = static_cast<int>(checkpoint.random_states.size()); before != launch_.member.world_size) {
+    if (leader()) {
+      LogInfo("the checkpoint is of ", before, " ranks, and this run has ", launch_.member.world_size,
+              ": it goes on where as many samples have been seen");
+    }
+    checkpoint = ForOtherRanks(std::move(checkpoint), before, launch_.member.world_size);
+  }
   seconds_ = checkpoint.seconds;
   share_steps_ = checkpoint.frozen_share_steps;
   share_seconds_ = checkpoint.frozen_share_seconds;

@@ -54,6 +54,22 @@ TEST_F(JobManagerTest, HandsGraphsToTheEvaluatorOncePerGeneration) {
   EXPECT_EQ(evaluator_->set_job_calls(), 2);
 }
 
+TEST_F(JobManagerTest, AnElasticRestartMayHaveMoreOrFewerRanks) {
+  auto job = TestRegistration(1);
+  const int ranks = job.world_size();
+  Open(job);
+  job.set_world_size(ranks + 1);
+  EXPECT_THAT(std::string(manager_->registrar().Register(job).status().message()), StartsWith("[JOB_CONFLICT]"))
+      << "in one generation";
+  for (const int now : {ranks + 1, 1}) {
+    job.set_generation(job.generation() + 1);
+    job.set_world_size(now);
+    auto last = Open(job, now - 1, 2);
+    EXPECT_EQ(manager_->View().jobs[0].summary.world_size(), now);
+    EXPECT_EQ(manager_->View().jobs[0].summary.connected_ranks(), 1);
+  }
+}
+
 TEST_F(JobManagerTest, KnowsWhichJobsShareItsCpus) {
   auto job = TestRegistration(1);
   job.set_host("here");

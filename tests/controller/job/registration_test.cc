@@ -61,7 +61,7 @@ TEST(Registration, FingerprintsWhereAReferenceIsEvaluated) {
   auto local = none;
   local.mutable_modules(1)->set_local_reference(true);
   EXPECT_TRUE(ValidateRegistration(local, {}).ok());
-  EXPECT_TRUE(CompareRegistrations(none, local).ok()) << "a restarted worker may do it the other way";
+  EXPECT_TRUE(CompareRegistrations(none, local, false).ok()) << "a restarted worker may do it the other way";
   EXPECT_NE(GraphFingerprint(none), GraphFingerprint(local));
   EXPECT_NE(GraphFingerprint(TestRegistration(1)), GraphFingerprint(local));
 }
@@ -71,13 +71,15 @@ TEST(Registration, OfAnotherJobUnderTheSameIdConflicts) {
   auto same = TestRegistration(1);
   same.set_generation(4);
   same.set_training_job("another name");
-  EXPECT_TRUE(CompareRegistrations(known, same).ok());
+  EXPECT_TRUE(CompareRegistrations(known, same, false).ok());
   auto other = TestRegistration(1);
   other.mutable_modules(2)->set_parameter_count(5);
-  EXPECT_THAT(std::string(CompareRegistrations(known, other).message()), HasSubstr("module 2"));
+  EXPECT_THAT(std::string(CompareRegistrations(known, other, false).message()), HasSubstr("module 2"));
   other = TestRegistration(1);
   other.set_world_size(8);
-  EXPECT_EQ(CompareRegistrations(known, other).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(CompareRegistrations(known, other, false).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_TRUE(CompareRegistrations(known, other, true).ok()) << "an elastic restart may have more ranks";
+  EXPECT_EQ(WithSettingsOf(known, other).world_size(), 8);
 }
 
 TEST(GraphFingerprint, DiffersWithTheGraphsOnly) {

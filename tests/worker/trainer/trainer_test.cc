@@ -147,6 +147,28 @@ TEST_F(TrainerTest, ResumingWithoutACheckpointStartsFromTheBeginning) {
   EXPECT_TRUE(fs::exists(Path("none.ckpt")));
 }
 
+TEST_F(TrainerTest, AnotherNumberOfRanksGoesOnWhereAsManySamplesHaveBeenSeen) {
+  WritePlans(R"([{"step": 10, "frozen_prefix": 1}, {"step": 36, "frozen_prefix": 2}])");
+  options_.checkpoint = Path("elastic.ckpt");
+  options_.stop_after = 15;
+  ASSERT_TRUE(TrainOn(2, options_).ok());
+  options_.stop_after = 0;
+  options_.resume = true;
+  for (const int ranks : {1, 3}) {
+    fs::copy_file(Path("elastic.ckpt"), Path("used.ckpt"), fs::copy_options::overwrite_existing);
+    Options resumed = options_;
+    resumed.checkpoint = Path("used.ckpt");
+    const auto run = TrainOn(ranks, resumed);
+    ASSERT_TRUE(run.ok()) << run.status();
+    EXPECT_EQ(run->steps, ranks == 1 ? 80 : 24);
+    EXPECT_TRUE(run->ranks_identical);
+    ASSERT_GE(run->decisions.size(), 1u);
+    EXPECT_EQ(run->decisions[0].frozen_prefix, 1);
+    EXPECT_EQ(run->decisions[0].step, ranks == 1 ? 20 : 6);
+    EXPECT_EQ(run->decisions.size(), ranks == 1 ? 2u : 1u) << "a plan for a step that is still to come counts";
+  }
+}
+
 TEST_F(TrainerTest, ACheckpointOfAnotherRunIsRefusedWithWhatDiffers) {
   options_.checkpoint = Path("a.ckpt");
   ASSERT_TRUE(TrainOn(1, options_).ok());

@@ -11,12 +11,14 @@
 #include "absl/status/status.h"
 #include "common/base/ids.h"
 #include "common/base/log.h"
+#include "common/config/environment.h"
 #include "common/graph/graph_json.h"
 #include "torch/headeronly/version.h"
 #include "worker/commit/parameter_checksum.h"
 #include "worker/freeze/partition.h"
 #include "worker/planning/planned_saving.h"
 #include "worker/planning/policy_options.h"
+#include "worker/python/native/agreement_binding.h"
 #include "worker/python/native/cache_binding.h"
 #include "worker/python/native/interpreter.h"
 #include "worker/python/native/link_binding.h"
@@ -27,16 +29,6 @@
 
 namespace egeria::python {
 namespace {
-
-bool IdenticalOnAllRanks(uint64_t hash, const std::optional<std::string>& group_name) {
-  absl::StatusOr<bool> identical = true;
-  {
-    const Release release;
-    const absl::StatusOr<worker::ProcessGroupPtr> group = FindGroup(group_name.value_or(""));
-    identical = group.ok() ? worker::IdenticalOnAllRanks(hash, *group, {SignalRaised}) : group.status();
-  }
-  return ValueOrRaise(std::move(identical));
-}
 
 std::vector<std::tuple<std::string, int, int>> Partition(
     const std::vector<std::tuple<std::string, std::string, int64_t>>& blocks, std::vector<std::string> patterns) {
@@ -82,6 +74,7 @@ PYBIND11_MODULE(_native, module) {
   ConfigureLogging("egeria", LogLevel::kInfo);
   module.doc() = "What the Python package runs on: the agent, the agreement of the ranks, the partition.";
   module.attr("built_for_torch") = std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR);
+  DefineAgreement(module);
   DefineTimeLedger(module);
   DefinePlanning(module);
   DefineLink(module);
@@ -90,8 +83,6 @@ PYBIND11_MODULE(_native, module) {
   using namespace pybind11::literals;
   module.def("hash_tensors", &worker::HashTensors, "tensors"_a, py::call_guard<Release>(),
              "xxh3-64 over the element type, shape and bytes of each tensor, in order.");
-  module.def("identical_on_all_ranks", &IdenticalOnAllRanks, "hash"_a, "group_name"_a = py::none(),
-             "Whether every member of the group (over gloo) came with the same hash. A collective.");
   module.def("partition", &Partition, "blocks"_a, "patterns"_a = std::vector<std::string>(),
              "Cuts blocks (name, stage, parameter count) into layer modules (name, begin, end).");
   module.def("check_graph", &CheckGraph, "graph_json"_a,
@@ -117,6 +108,9 @@ PYBIND11_MODULE(_native, module) {
   module.def("reinvested_steps", &worker::ReinvestedSteps, "steps"_a, "saving"_a,
              "As many steps as take the time of `steps` when `saving` of it is saved.");
   module.def("random_job_id", [] { return JobId::Random().text(); }, "A new job's UUID.");
+  module.def(
+      "unknown_variables", [] { return config::UnknownVariables(config::ProcessEnvironment()); },
+      "A sentence for each variable of the environment that begins with EGERIA_ and that nothing reads.");
   module.def("set_log_level", &SetLogLevel, "level"_a, "debug, info, warning or error; for what C++ logs.");
   py::module_::import("atexit").attr("register")(py::cpp_function([] {
     const Release release;

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import importlib
 import itertools
@@ -133,6 +134,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--save-at", type=int, default=0)
     parser.add_argument("--load", type=pathlib.Path)
     parser.add_argument("--other-plan", type=int, default=0, help="that rank 1 says after --load to have applied")
+    parser.add_argument("--other", default="", help="NAME=VALUE in the environment of rank 1 alone")
+    parser.add_argument("--other-config", type=json.loads, default={}, help="fields of rank 1's Config, as JSON")
+    parser.add_argument("--other-modules", nargs="*", help="of rank 1's attach()")
+    parser.add_argument("--absent", action="store_true", help="rank 1 trains without Egeria")
     parser.add_argument("--pause-at", type=int, default=0, help="say so in OUT/paused, go on when OUT/go is there")
     parser.add_argument("--end", default="", help="raise, interrupt, or forget to close")
     return parser.parse_args()
@@ -161,9 +166,12 @@ def wrap(network: nn.Module, how: str) -> nn.Module:
     return network
 
 
-def attach(arguments: argparse.Namespace, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler):
+def attach(arguments: argparse.Namespace, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler, rank: int):
     import egeria
 
+    name, _, value = arguments.other.partition("=")
+    if name and rank == 1:
+        os.environ[name] = value
     plans = [tuple(map(int, entry.split(":"))) for entry in arguments.plans.split(",") if entry]
     config = egeria.Config.from_env(
         observe=arguments.egeria == "observe",
@@ -174,7 +182,11 @@ def attach(arguments: argparse.Namespace, model: nn.Module, optimizer: torch.opt
         policy="plasticity",
         options={"interval_steps": arguments.interval, "window": 3, "tolerance": 1.0, "bootstrap": arguments.silent},
     )
-    return egeria.attach(model, optimizer, scheduler=scheduler, config=config)
+    modules = None
+    if rank == 1:
+        config = dataclasses.replace(config, **arguments.other_config)
+        modules = arguments.other_modules
+    return egeria.attach(model, optimizer, scheduler=scheduler, config=config, modules=modules)
 
 
 def break_method(where: str) -> None:
@@ -239,8 +251,8 @@ def main() -> None:
 
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
     scaler = torch.amp.GradScaler("cpu", enabled=arguments.bf16, init_scale=256.0)
-    if arguments.egeria != "none":
-        session = attach(arguments, model, optimizer, scheduler)
+    if arguments.egeria != "none" and not (arguments.absent and rank == 1):
+        session = attach(arguments, model, optimizer, scheduler, rank)
     if arguments.broken and rank == 1:
         break_method(arguments.broken)
     silent = arguments.silent or arguments.silent_rank == rank

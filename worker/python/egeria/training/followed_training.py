@@ -29,6 +29,7 @@ from egeria.training.link_target import LinkTarget, TrainedModel
 from egeria.training.session_hooks import BeforeStepHook, StepHook, TrainingPassHook
 from egeria.training.session_link import SessionLink
 from egeria.training.session_state import SessionState
+from egeria.training.settings_agreement import SettingsAgreement, settings_of
 from egeria.training.step_reports import Reports, total_steps_of
 from egeria.training.step_shares import StepShares
 
@@ -76,6 +77,7 @@ class FollowedTraining:
         self._bytes_reduced = 0
         self._cache_spent = 0.0  # seconds of the cache that are in the ledger
         self._uneven = False  # the ranks do not take as many steps
+        self._plain: bool | None = None  # the ranks must train plainly; None: they have not compared their settings
         self._compared_at = 0  # the step of the newest comparison of the ranks
         self._divergence: EgeriaError | None = None  # the ranks have come apart
         self._ended_with: tuple[int, float] | None = None  # frozen prefix and share when the session ended
@@ -88,9 +90,35 @@ class FollowedTraining:
         self._gradients = GradientReadings(self.switcher, self.model, self.ledger, self.tell, self._without_cache)
         self.link = SessionLink(config, self.ledger, self._gradients, self._trained.shares, self.tell)
         self._check_plans()
+        self._agreement = SettingsAgreement(
+            number, lambda: settings_of(config, self.switcher.replicas, self.switcher.modules)
+        )
+        for unknown in _native.unknown_variables():
+            self.tell(f"[UNKNOWN_VARIABLE] {unknown}")
+        self._post_settings()
         self.switcher.allow_recompiles()
         self.caching = self._make_caching()
         self._hook(model)
+
+    def _post_settings(self) -> None:
+        with self.tell.guard("the ranks cannot compare their settings"):
+            self._agreement.post()
+
+    def _trains_plainly(self) -> bool:
+        """Whether the ranks were told different things, so that nothing is to freeze. The first call compares them: it
+        waits for the other ranks, for a limited time."""
+        group = self.switcher.replicas.process_group
+        if self._plain is None and group is not None:
+            self._plain = True
+            try:
+                for difference in self._agreement.finish(group, self.config):
+                    self.tell(f"[SETTINGS_DIFFER] {difference}; all ranks take what rank 0 has")
+                self._plain = False
+            except Exception as error:  # pylint: disable=broad-exception-caught  # never in the way
+                self.tell(f"nothing freezes in this training, since its ranks are not set alike: {error}")
+                self.link.drop()
+                self.config.plans = ()
+        return bool(self._plain)
 
     def _make_caching(self) -> Caching | None:
         address = self.config.cache_address()
@@ -197,7 +225,8 @@ class FollowedTraining:
         if self.caching is not None and state.samples_repeat is not None:
             self.caching.repeats.known = state.samples_repeat
         self.switcher.cache_namespace = state.cache_namespace
-        self.switcher.set(state.frozen_prefix)
+        if state.frozen_prefix > 0 and not self._trains_plainly():
+            self.switcher.set(state.frozen_prefix)
 
     def _adopt(self, modules: Sequence[tuple[str, list[str], list[str]]]) -> None:
         """Takes a checkpoint's layer modules, which may have been found by watching a forward pass."""
@@ -286,14 +315,16 @@ class FollowedTraining:
         self._reports.end_step(self.step, rates, zero_lr, self.link.link, prefix)
 
     def _follow_controller_or_plan(self) -> None:
+        self._agreement.post()  # where the process group is younger than the session
         if self._is_uneven():
             return
         if (link := self.link.link) is not None:
             self._follow(link)
         elif self.link.is_due(self.step):
             with self.ledger.spend("start"):
-                self._start_link()
-        elif (prefix := dict(self.config.plans).get(self.step)) is not None:
+                if not self._trains_plainly():
+                    self._start_link()
+        elif (prefix := dict(self.config.plans).get(self.step)) is not None and not self._trains_plainly():
             self.switcher.share_group()
             self._switch(prefix)
 

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from egeria.config import Config
 from egeria.errors import EgeriaError
+from egeria.freeze.replicas import Replicas
 from egeria.freeze.switcher import Switch
 from egeria.model.modules import LayerModule, ModuleSpec
 from egeria.model.wrappers import unwrap
@@ -23,6 +24,7 @@ from egeria.training import session_summary
 from egeria.training.followed_training import FollowedTraining, rank_of_job
 from egeria.training.process_exit import wait_for_collectives
 from egeria.training.session_state import SessionState
+from egeria.training.settings_agreement import SettingsAgreement, post_when_possible, settings_of
 
 _numbers = itertools.count()  # numbers for the sessions of this process
 _open: dict[int, Session] = {}  # the sessions of this process, by id; each lives until it is closed
@@ -61,9 +63,9 @@ def attach(
     Raises:
       EgeriaError: what is not supported or contradictory, before the first step, with what to do instead.
     """
-    config = Config.from_env() if config is None else config
+    config = dataclasses.replace(Config.from_env() if config is None else config)
     if total_steps is not None:
-        config = dataclasses.replace(config, total_steps=total_steps)
+        config.total_steps = total_steps
     config.validate()
     if not isinstance(model, nn.Module):
         raise EgeriaError(
@@ -80,10 +82,12 @@ def attach(
     for session in list(_open.values()):
         if session.follows(unwrap(model) if network is None else network):  # attached anew, in a notebook say
             session.close(finished=False)
-    training = None
+    number = next(_numbers)
     if config.enabled:
-        training = FollowedTraining(model, optimizers, modules, scheduler, config, network, next(_numbers))
-    return Session(training, config.observe)
+        training = FollowedTraining(model, optimizers, modules, scheduler, config, network, number)
+        return Session(training, config)
+    post_when_possible(SettingsAgreement(number, lambda: settings_of(config, Replicas(model), [])), optimizers[0])
+    return Session(None, config)
 
 
 class Session:
@@ -96,10 +100,10 @@ class Session:
     Owned by the training thread. In a forked child it does nothing.
     """
 
-    def __init__(self, training: FollowedTraining | None, observe: bool):
+    def __init__(self, training: FollowedTraining | None, config: Config):
         """attach() makes it. `training` is None for a session that is switched off."""
         self._training = training
-        self._observe = observe
+        self._config = config
         self._pid = os.getpid()
         self._closed = False
         if training is not None:
@@ -162,7 +166,7 @@ class Session:
         cache: passes, passes_skipped, hits, misses, saved_seconds, spent_seconds, state and reason on this rank, or
         None without one."""
         if self._training is None:
-            return session_summary.numbers_of_nothing(self._observe)
+            return session_summary.numbers_of_nothing(self._config.observe)
         return session_summary.numbers_of(self._training)
 
     def scalars(self) -> dict[str, float]:

@@ -1,0 +1,134 @@
+"""The ranks compare their settings before any of them calls a collective of Egeria's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.optim import Optimizer
+
+from egeria import _native
+from egeria._library import __version__
+from egeria.config import Config
+from egeria.errors import EgeriaError
+from egeria.freeze.replicas import Replicas
+from egeria.model.modules import LayerModule
+from egeria.tell_once import TellOnce
+
+# A rank that has attached has posted long before this: only one without Egeria keeps the others waiting.
+_PATIENCE_SECONDS = 30.0
+
+# Settings of which rank 0's hold for all ranks; in any other one a difference lets all of them train plainly.
+_OF_RANK_0 = (
+    "policy",
+    "options",
+    "observe",
+    "total_steps",
+    "training_job",
+    "reference",
+    "budget",
+    "on_divergence",
+    "batch_size",
+)
+
+
+# The setting that says whether a rank can freeze; one that is switched off has nothing to say about the rest.
+_FOLLOWED = "controller"
+
+
+class SettingsAgreement:
+    """The settings of a training's ranks, compared once. Owned by the training thread.
+
+    Each rank posts its settings as soon as there is a process group, also one whose session is switched off. finish()
+    waits for the ranks that train the model, for a limited time. Then either all of them follow the same settings, or
+    all of them train plainly.
+    """
+
+    def __init__(self, number: int, settings: Callable[[], dict[str, str]]):
+        """`number` is the session's in this process, the same on all ranks; `settings` gives this rank's."""
+        self._name = f"egeria/attach/{number}"
+        self._settings = settings
+        self._exchange: Any = None
+
+    def post(self) -> None:
+        """Tells this rank's settings, once there is a process group. It waits for nobody.
+
+        Raises:
+          EgeriaError: [NO_STORE].
+        """
+        if self._exchange is None and dist.is_initialized() and dist.get_world_size() > 1:
+            self._exchange = _native.SettingsExchange(dist.group.WORLD.group_name, self._name)
+            self._exchange.post(self._settings())
+
+    def finish(self, group: dist.ProcessGroup | None, config: Config) -> list[str]:
+        """Compares the settings of the ranks of `group`, and sets those of `config` of which rank 0's hold for all.
+
+        Returns:
+          What differed and now holds as rank 0 has it, in words, on rank 0 and on the rank that had something else.
+
+        Raises:
+          EgeriaError: on all ranks alike, where they must train plainly: [RANK_MISSING], [SETTINGS_DIFFER]; [NO_STORE].
+        """
+        if group is None:
+            return []
+        self.post()
+        ranks = dist.get_process_group_ranks(group)
+        first, differences = self._exchange.finish(ranks, _PATIENCE_SECONDS)
+        grave = [found for found in differences if found.setting not in _OF_RANK_0]
+        if apart := [found for found in grave if found.setting == _FOLLOWED] or grave:
+            raise EgeriaError("SETTINGS_DIFFER", _listed([str(found) for found in apart]))
+        for name in _OF_RANK_0:
+            setattr(config, name, json.loads(first[name]))
+        concerned = dist.get_rank() == ranks[0]
+        return [str(found) for found in differences if concerned or found.rank == dist.get_rank()]
+
+
+def post_when_possible(agreement: SettingsAgreement, optimizer: Optimizer) -> None:
+    """Posts for a session that is switched off: as soon as there is a process group, or after the first step."""
+    tell = TellOnce()
+
+    def post(*_: Any) -> None:
+        handle.remove()
+        with tell.guard("other ranks cannot be told that Egeria is off on this one"):
+            agreement.post()
+
+    handle = optimizer.register_step_post_hook(post)
+    if dist.is_initialized():
+        post()
+
+
+def settings_of(config: Config, replicas: Replicas, modules: Sequence[LayerModule]) -> dict[str, str]:
+    """Returns what must not differ between the ranks of a training, as texts by name."""
+    settings = {name: json.dumps(getattr(config, name), default=str, sort_keys=True) for name in _OF_RANK_0}
+    if not config.enabled:
+        followed = "nothing (enabled is off)"
+    elif config.plans:
+        followed = "plans " + ", ".join(f"{step}:{prefix}" for step, prefix in config.plans)
+    else:
+        followed = "a controller" if config.address() is not None else "no controller"
+    return {
+        **settings,
+        _FOLLOWED: followed,
+        "versions": f"egeria {__version__}, torch {torch.__version__.partition('+')[0]}",
+        "modules": _digest([module.names() for module in modules], f"{len(modules)} layer modules"),
+        "model": _digest(
+            [
+                (name, tuple(parameter.shape), str(parameter.dtype))
+                for name, parameter in replicas.root.named_parameters()
+            ],
+            type(replicas.root).__name__,
+        ),
+    }
+
+
+def _digest(value: Any, shown: str) -> str:
+    return f"{shown} ({hashlib.sha256(repr(value).encode()).hexdigest()[:12]})"
+
+
+def _listed(texts: Sequence[str]) -> str:
+    more = f"; and {len(texts) - 4} more" if len(texts) > 4 else ""
+    return "; ".join(texts[:4]) + more
