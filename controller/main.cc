@@ -5,7 +5,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <iostream>
 #include <memory>
 #include <utility>
@@ -64,14 +63,16 @@ absl::StatusOr<std::unique_ptr<ControllerServer>> StartServer(const ControllerOp
 
 // Returns when one of the signals comes; does the upkeep meanwhile.
 void ServeUntil(const sigset_t& signals, JobManager* manager) {
-  constexpr timespec kUpkeep = {60, 0};
-  for (;;) {
-    const int signal = sigtimedwait(&signals, nullptr, &kUpkeep);
+  constexpr timespec kTick = {1, 0};
+  constexpr int kTicksPerMaintenance = 60;
+  for (int ticks = 1;; ++ticks) {
+    const int signal = sigtimedwait(&signals, nullptr, &kTick);
     if (signal > 0) {
       LogInfo("received ", strsignal(signal), ", stopping");
       return;
     }
-    if (errno == EAGAIN) manager->Maintain();
+    manager->Tend().IgnoreError();
+    if (ticks % kTicksPerMaintenance == 0) manager->Maintain();
   }
 }
 

@@ -14,7 +14,7 @@ namespace egeria::controller {
 
 using storage::v1::Fact;
 
-absl::StatusOr<std::vector<Journal::Quarantined>> FactWriter::Replay(const std::function<Job&(const JobId&)>& job_of) {
+absl::StatusOr<std::vector<Journal::Damaged>> FactWriter::Replay(const std::function<Job&(const JobId&)>& job_of) {
   return journal_->Replay([&job_of](const JobId& id, int64_t sequence, const Fact& fact) {
     Job& job = job_of(id);
     job.next_sequence = sequence + 1;
@@ -31,8 +31,8 @@ Fact FactWriter::NewFact() const {
 absl::Status FactWriter::Commit(Job& job, const std::vector<Fact>& facts, bool sync) {
   EGERIA_ASSIGN_OR_RETURN(JobState::Checked checked, job.state.Check(facts));
   if (absl::Status written = journal_->Append(job.id, job.next_sequence, facts, sync); !written.ok()) {
-    if (WorthSaying(++journal_errors_)) {
-      LogError("job ", job.id.text(), ": ", written.message(), " (", journal_errors_, " times so far)");
+    if (WorthSaying(++refused_)) {
+      LogError("job ", job.id.text(), ": ", written.message(), " (", refused_, " times so far)");
     }
     return written;
   }

@@ -27,9 +27,9 @@ class FactWriter {
   // Both must outlive the writer.
   FactWriter(const JobManagerOptions* options, Journal* journal) : options_(options), journal_(journal) {}
 
-  // Applies every fact of the journal to the job that `job_of` returns. Returns the jobs that could not be read back.
+  // Applies every fact of the journal to the job that `job_of` returns. Returns the jobs that are damaged.
   // Errors: those of Journal::Replay().
-  absl::StatusOr<std::vector<Journal::Quarantined>> Replay(const std::function<Job&(const JobId&)>& job_of);
+  absl::StatusOr<std::vector<Journal::Damaged>> Replay(const std::function<Job&(const JobId&)>& job_of);
 
   // A fact of no kind yet, with the time that it is.
   storage::v1::Fact NewFact() const;
@@ -47,15 +47,12 @@ class FactWriter {
   // Shows the policy a reading of the frontmost active module.
   absl::Status CommitReading(Job& job, int module, int64_t step, double plasticity, Effects& effects);
 
-  // Commits that the journal has refused.
-  int64_t journal_errors() const { return journal_errors_; }
-
  private:
   absl::Status Commit(Job& job, const std::vector<storage::v1::Fact>& facts, bool sync);
 
   const JobManagerOptions* const options_;
   Journal* const journal_;
-  int64_t journal_errors_ = 0;
+  int64_t refused_ = 0;  // commits that the journal refused
 };
 
 }  // namespace egeria::controller

@@ -39,17 +39,12 @@ absl::Status JobManager::Recover() {
   Effects effects(nullptr);
   const MutexLock lock(&jobs_.mutex);
   EGERIA_ASSIGN_OR_RETURN(
-      const auto quarantined,
+      const auto damaged,
       jobs_.facts.Replay([this](const JobId& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(jobs_.mutex) -> Job& {
         Job* const known = jobs_.table.Find(id);
         return known != nullptr ? *known : jobs_.table.Add(std::make_unique<Job>(id));
       }));
-  for (const Journal::Quarantined& job : quarantined) {
-    LogError("job ", job.job.text(), " is quarantined: ", job.reason, "; its ", job.records,
-             " records are kept aside and its workers will register it anew");
-    jobs_.table.Drop(job.job, absl::InternalError(job.reason), effects);
-  }
-  quarantined_jobs_ = static_cast<int64_t>(quarantined.size());
+  Report(damaged, effects);
   for (auto& [id, job] : jobs_.table.jobs()) {
     job->live.last_activity = job->state.last_fact_time();
     job->live.totals.readings = job->state.readings();
@@ -62,6 +57,23 @@ absl::Status JobManager::Recover() {
   }
   if (!jobs_.table.jobs().empty()) LogInfo("recovered ", jobs_.table.jobs().size(), " jobs from the journal");
   return absl::OkStatus();
+}
+
+void JobManager::Report(const std::vector<Journal::Damaged>& damaged, Effects& effects) {
+  for (const Journal::Damaged& job : damaged) {
+    LogError("job ", job.job.text(), ": its journal is damaged: ", job.reason, "; ", job.lost,
+             " of its records are lost, ", job.kept, " are read and ", job.aside, " behind the damage are kept aside; ",
+             job.kept > 0 ? "it goes on from there" : "its workers will register it anew");
+    lost_records_ += job.lost;
+    if (job.kept == 0) jobs_.table.Drop(job.job, absl::InternalError(job.reason), effects);
+  }
+  damaged_jobs_ = static_cast<int64_t>(damaged.size());
+}
+
+absl::Status JobManager::Tend() {
+  const MutexLock lock(&jobs_.mutex);
+  jobs_.journal->Tend();
+  return jobs_.journal->health();
 }
 
 void JobManager::Maintain() {
@@ -102,9 +114,9 @@ ManagerView JobManager::View() const {
   {
     const MutexLock lock(&jobs_.mutex);
     for (const auto& [id, job] : jobs_.table.jobs()) view.jobs.push_back(ViewOf(*job));
-    view.journal_errors = jobs_.facts.journal_errors();
+    view.journal = {damaged_jobs_, lost_records_, jobs_.journal->errors(),
+                    static_cast<int64_t>(jobs_.journal->backlog_bytes())};
   }
-  view.quarantined_jobs = quarantined_jobs_;
   view.evaluator = jobs_.evaluator->counters();
   return view;
 }

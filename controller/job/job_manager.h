@@ -53,6 +53,8 @@ class JobManager {
   UploadDesk& uploads() { return uploads_; }
   OperatorDesk& operators() { return operators_; }
 
+  // Lets the journal look after its disk; call it every second or so. Returns OK, or why what is decided is not safe.
+  absl::Status Tend() ABSL_LOCKS_EXCLUDED(jobs_.mutex);
   // Forgets jobs that are past their retention; call it now and then.
   void Maintain() ABSL_LOCKS_EXCLUDED(jobs_.mutex);
   v1::ListJobsResponse ListJobs() const ABSL_LOCKS_EXCLUDED(jobs_.mutex);
@@ -72,7 +74,11 @@ class JobManager {
   SessionDesk sessions_{&jobs_};
   UploadDesk uploads_{&jobs_};
   OperatorDesk operators_{&jobs_};
-  int64_t quarantined_jobs_ = 0;  // constant once started
+  void Report(const std::vector<Journal::Damaged>& damaged, Effects& effects)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(jobs_.mutex);
+
+  int64_t damaged_jobs_ = 0;  // constant once started, as is the next
+  int64_t lost_records_ = 0;
 };
 
 }  // namespace egeria::controller

@@ -49,11 +49,17 @@ struct JobView {
   absl::Time last_activity;
 };
 
+struct JournalView {
+  int64_t damaged_jobs = 0;  // found at the start, as are the lost records
+  int64_t lost_records = 0;
+  int64_t errors = 0;
+  int64_t backlog_bytes = 0;
+};
+
 struct ManagerView {
   std::vector<JobView> jobs;
   reference::EvaluatorCounters evaluator;
-  int64_t quarantined_jobs = 0;
-  int64_t journal_errors = 0;
+  JournalView journal;
 };
 
 v1::JobSummary Summarize(const Job& job);

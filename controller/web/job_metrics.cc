@@ -160,10 +160,14 @@ void AddTotalsOfAll(const ManagerView& view, std::vector<prometheus::MetricFamil
   dropped.Add({{"reason", "queue_full"}}, static_cast<double>(view.evaluator.dropped_queue_full));
   dropped.Add({{"reason", "late"}}, static_cast<double>(view.evaluator.dropped_late));
   std::move(dropped).MoveTo(families);
-  add(Family::Gauge("egeria_quarantined_jobs", "Jobs set aside since the start, their journal being damaged."),
-      static_cast<double>(view.quarantined_jobs));
+  add(Family::Gauge("egeria_quarantined_jobs", "Jobs whose journal was found damaged at the start."),
+      static_cast<double>(view.journal.damaged_jobs));
+  add(Family::Gauge("egeria_journal_lost_records", "Records that the journal had lost at the start."),
+      static_cast<double>(view.journal.lost_records));
+  add(Family::Gauge("egeria_journal_backlog_bytes", "Records that wait in memory, as the journal cannot be written."),
+      static_cast<double>(view.journal.backlog_bytes));
   add(Family::Counter("egeria_journal_errors_total", "Writes that the journal has failed."),
-      static_cast<double>(view.journal_errors));
+      static_cast<double>(view.journal.errors));
 }
 
 }  // namespace

@@ -48,7 +48,8 @@ class JobManagerTest : public ::testing::Test {
   void SetUp() override { Start(); }
 
   void Start() {
-    auto journal = Journal::Open(folder_ / "journal", {.env = &disk_, .retry = absl::ZeroDuration()});
+    auto journal = Journal::Open(
+        folder_ / "journal", {.env = &disk_, .retry = absl::ZeroDuration(), .max_backlog_bytes = max_backlog_bytes_});
     ASSERT_TRUE(journal.ok()) << journal.status();
     options_.clock = [this] { return now_; };
     options_.host = "here";
@@ -133,6 +134,7 @@ class JobManagerTest : public ::testing::Test {
 
   ::egeria::testing::TempFolder folder_;
   ::egeria::testing::FailingEnv disk_;
+  size_t max_backlog_bytes_ = size_t{1} << 20;
   absl::Time now_ = absl::FromUnixSeconds(1'700'000'000);
   JobManagerOptions options_;
   ::egeria::testing::FakeEvaluator::Script script_ = [](const JobId&, int, int64_t step) {

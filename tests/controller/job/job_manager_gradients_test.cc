@@ -103,9 +103,12 @@ TEST_F(JobManagerGradients, AreRefusedWhereTheyAreBadOrUnasked) {
 }
 
 TEST_F(JobManagerGradients, AreLostToTheWorkerWhereTheJournalFails) {
+  max_backlog_bytes_ = 0;
+  Restart();
   auto stream = Open(SnrJob());
   Beat(*stream, 350);
   disk_.failing = true;
+  manager_->registrar().Register(testing::TestRegistration(3)).status().IgnoreError();  // takes the room that there is
   EXPECT_THAT(std::string(Tell(*stream, 350, 0).message()), StartsWith("[JOURNAL]"));
 }
 

@@ -197,6 +197,8 @@ TEST_F(JobManagerTest, RefusesSamplesAndWeightsOfAModuleThatItsWorkerEvaluates) 
 }
 
 TEST_F(JobManagerTest, RefusesReadingsByName) {
+  max_backlog_bytes_ = 0;
+  Restart();
   auto job = TestRegistration(1);
   MakeLocal(&job);
   auto stream = Open(job, 0), second = Open(job, 1);
@@ -217,6 +219,7 @@ TEST_F(JobManagerTest, RefusesReadingsByName) {
   EXPECT_THAT(why(*stream, [](auto& r) { r.set_request_version(1); }), StartsWith("[STALE_REQUEST]"));
   EXPECT_THAT(why(*second, [](auto&) {}), StartsWith("[STALE_REQUEST]")) << "rank 0 samples";
   disk_.failing = true;
+  manager_->registrar().Register(TestRegistration(3)).status().IgnoreError();  // takes the room that there is
   EXPECT_THAT(why(*stream, [](auto&) {}), StartsWith("[JOURNAL]"));
   disk_.failing = false;
   const auto refused = manager_->View().jobs[0].totals.uploads_refused;
@@ -413,7 +416,7 @@ TEST_F(JobManagerTest, OfFinishedJobsTheNewestAreKept) {
     now_ += absl::Seconds(1);
   }
   manager_->Maintain();
-  EXPECT_EQ(Summary(TestJobId(1)).job_id(), "");
+  EXPECT_EQ(Summary(TestJobId(1)).decided_prefix(), 0) << "the decision was behind the damage";
   EXPECT_EQ(Summary(TestJobId(2)).job_id(), TestJobId(2));
   EXPECT_EQ(Summary(TestJobId(3)).job_id(), TestJobId(3));
 }
@@ -541,7 +544,7 @@ TEST_F(JobManagerTest, TakesNoMoreObservationsThanAllowed) {
   EXPECT_EQ(Summary(*stream).readings(), 5);
 }
 
-TEST_F(JobManagerTest, AJobWithADamagedJournalIsSetAsideAndRegistersAnew) {
+TEST_F(JobManagerTest, AJobWithADamagedJournalGoesOnFromWhatIsReadable) {
   auto stream = Open(TestRegistration(1));
   auto other = Open(TestRegistration(2));
   int64_t step = 0;
@@ -554,9 +557,9 @@ TEST_F(JobManagerTest, AJobWithADamagedJournalIsSetAsideAndRegistersAnew) {
     ASSERT_TRUE(db->Put({}, Journal::KeyForTest(JobId(TestJobId(1)), 4), "garbage").ok());
   }
   Start();
-  EXPECT_EQ(manager_->View().quarantined_jobs, 1);
+  EXPECT_EQ(manager_->View().journal.damaged_jobs, 1);
   EXPECT_EQ(Summary(TestJobId(2)).job_id(), TestJobId(2));
-  EXPECT_EQ(Summary(TestJobId(1)).job_id(), "");
+  EXPECT_EQ(Summary(TestJobId(1)).decided_prefix(), 0) << "the decision was behind the damage";
   auto job = TestRegistration(1);
   job.set_frozen_prefix(1);
   job.set_applied_plan(1);
@@ -582,12 +585,15 @@ TEST_F(JobManagerTest, RecoversEveryJobExactly) {
 }
 
 TEST_F(JobManagerTest, ChangesNothingThatTheJournalDidNotTake) {
+  max_backlog_bytes_ = 0;
+  Restart();
   auto stream = Open(TestRegistration(1));
   int64_t step = 0;
   TrainUntilPlan(*stream, &step, PlanId(1));
   const JobId id(TestJobId(1));
   const std::string before = manager_->DebugString(id);
   disk_.failing = true;
+  manager_->registrar().Register(TestRegistration(3)).status().IgnoreError();  // takes the room that there is
   EXPECT_THAT(std::string(manager_->operators().SetFrozenPrefix(id, 2, "", false).status().message()),
               StartsWith("[JOURNAL]"));
   EXPECT_THAT(std::string(manager_->operators().SetPaused(id, true).message()), StartsWith("[JOURNAL]"));
@@ -596,13 +602,32 @@ TEST_F(JobManagerTest, ChangesNothingThatTheJournalDidNotTake) {
               StartsWith("[JOURNAL]"));
   Beat(*stream, step + 1, 0.01);  // the drop that unfreezes all
   EXPECT_EQ(manager_->DebugString(id), before);
-  EXPECT_GT(manager_->View().journal_errors, 0);
+  EXPECT_GT(manager_->View().journal.errors, 0);
   disk_.failing = false;
   EXPECT_EQ(Beat(*stream, step + 2, 0.01).plans_size(), 2) << "the drop is not lost";
   EXPECT_TRUE(manager_->registrar().Register(TestRegistration(2)).ok());
   const std::string after = manager_->DebugString(id);
   Restart();
   EXPECT_EQ(manager_->DebugString(id), after);
+}
+
+TEST_F(JobManagerTest, DecidesInMemoryWhileTheDiskIsBrokenAndJournalsItLater) {
+  auto stream = Open(TestRegistration(1));
+  int64_t step = 0;
+  TrainUntilPlan(*stream, &step, PlanId(1));
+  const JobId id(TestJobId(1));
+  disk_.failing = true;
+  ASSERT_TRUE(manager_->operators().SetFrozenPrefix(id, 2, "", false).ok());
+  EXPECT_EQ(Beat(*stream, step + 1, 0.01).plans_size(), 3) << "the drop unfreezes all, and nothing waits for the disk";
+  ASSERT_TRUE(manager_->registrar().Register(TestRegistration(2)).ok());
+  EXPECT_GT(manager_->View().journal.backlog_bytes, 0);
+  EXPECT_FALSE(manager_->Tend().ok());
+  disk_.failing = false;
+  EXPECT_TRUE(manager_->Tend().ok());
+  const std::string after = manager_->DebugString(id);
+  Restart();
+  EXPECT_EQ(manager_->DebugString(id), after);
+  EXPECT_EQ(Summary(TestJobId(2)).job_id(), TestJobId(2));
 }
 
 TEST_F(JobManagerTest, StopClosesEverySessionAndTheEvaluator) {

@@ -220,7 +220,7 @@ TEST(StreamFuzz, NoMessageBreaksTheController) {
     Fuzzer((*manager).get(), &budget, static_cast<unsigned>(seed++)).Run();
   }
   EXPECT_TRUE(budget.Take(size_t{1} << 20)) << "every upload gave its bytes back";
-  EXPECT_EQ((*manager)->View().quarantined_jobs, 0);
+  EXPECT_EQ((*manager)->View().journal.damaged_jobs, 0);
   for (const auto& [outcome, count] : Fuzzer::outcomes) RecordProperty(outcome, static_cast<int>(count));
   std::string summary;
   for (const auto& [outcome, count] : Fuzzer::outcomes) absl::StrAppend(&summary, " ", outcome, "=", count);

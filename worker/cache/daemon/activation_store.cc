@@ -1,11 +1,9 @@
 #include "worker/cache/daemon/activation_store.h"
 
 #include <sys/resource.h>
-#include <sys/statvfs.h>
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -15,6 +13,8 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/storage/folder_lock.h"
+#include "common/storage/free_space.h"
+#include "common/storage/rocksdb_log.h"
 #include "rocksdb/db.h"
 #include "rocksdb/env.h"
 #include "rocksdb/options.h"
@@ -47,13 +47,6 @@ constexpr int64_t kRoomToOpen = int64_t{8} << 20;
 
 constexpr rlim_t kMinOpenFiles = 64;
 constexpr rlim_t kMaxOpenFiles = 65'536;
-
-// Returns more than anybody needs where the file system does not tell.
-int64_t FreeBytes(const std::string& folder) {
-  struct statvfs disk;
-  if (statvfs(folder.c_str(), &disk) != 0) return std::numeric_limits<int64_t>::max();
-  return static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
-}
 
 // Half of the descriptors that the process may have are for files; the others are for connections.
 int MostOpenFiles() {
@@ -113,9 +106,7 @@ rocksdb::Options DatabaseOptions(const ActivationStore::Options& options, rocksd
   database.max_open_files = MostOpenFiles();
   // Files take no more of the disk than is written, so that the store stays under the quota.
   database.allow_fallocate = false;
-  database.keep_log_file_num = 2;
-  database.max_log_file_size = 128 << 10;
-  database.info_log_level = rocksdb::WARN_LEVEL;
+  database.info_log = std::make_shared<RocksdbLog>();
   return database;
 }
 

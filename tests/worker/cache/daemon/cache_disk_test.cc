@@ -1,16 +1,11 @@
 // The cache and the disk that it lies on, through a real egeria-cache: a disk that fills up, and the quota.
-#include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <numeric>
 #include <random>
 #include <string>
@@ -20,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/cache_daemon.h"
+#include "tests/support/small_disk.h"
 
 namespace egeria::cache {
 namespace {
@@ -88,43 +84,10 @@ int64_t BytesOnDisk(const std::filesystem::path& folder) {
   return bytes;
 }
 
-// A file system of a few MiB over a folder, which this process and its children alone see.
-class SmallDisk {
- public:
-  // Empty where it is there, else why it cannot be had.
-  std::string Mount(const std::filesystem::path& folder) {
-    const uid_t user = geteuid();
-    if (unshare(CLONE_NEWNS) != 0) {
-      if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return std::strerror(errno);
-      std::ofstream("/proc/self/uid_map") << "0 " << user << " 1";
-    }
-    if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return std::strerror(errno);
-    if (mount("tmpfs", folder.c_str(), "tmpfs", 0, "size=24m") != 0) return std::strerror(errno);
-    folder_ = folder;
-    return "";
-  }
-  ~SmallDisk() {
-    if (!folder_.empty()) umount2(folder_.c_str(), MNT_DETACH);
-  }
-
-  // Takes all that is free.
-  void Fill() const {
-    const int file = open((folder_ / "filler").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-    const std::vector<char> bytes(4'096, 'x');
-    while (write(file, bytes.data(), bytes.size()) > 0) {
-    }
-    close(file);
-  }
-  void Free() const { std::filesystem::remove(folder_ / "filler"); }
-
- private:
-  std::filesystem::path folder_;
-};
-
 TEST(CacheDiskTest, AFullDiskGivesMissesAndIsUsedAgainWhenThereIsSpace) {
   testing::CacheDaemon daemon;
   daemon.End(SIGTERM);
-  SmallDisk disk;
+  testing::SmallDisk disk;
   if (const std::string why = disk.Mount(daemon.store()); !why.empty()) {
     GTEST_SKIP() << "needs to mount a small file system, which is not allowed here: " << why;
   }
