@@ -7,6 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
 #include "common/thread/mutex.h"
@@ -139,6 +140,14 @@ absl::StatusOr<std::unique_ptr<SessionMetrics>> SessionMetrics::Serve(const std:
                       error.what());
   }
   return std::unique_ptr<SessionMetrics>(new SessionMetrics(std::move(impl)));
+}
+
+absl::StatusOr<std::unique_ptr<SessionMetrics>> SessionMetrics::ServeIfFree(const std::string& address,
+                                                                            const std::string& training_job) {
+  absl::StatusOr<std::unique_ptr<SessionMetrics>> metrics = Serve(address, training_job);
+  if (!absl::IsUnavailable(metrics.status())) return metrics;
+  LogWarning(metrics.status().message(), ": this process trains on without; give each session a port of its own");
+  return nullptr;
 }
 
 void SessionMetrics::Update(const SessionTotals& totals) {

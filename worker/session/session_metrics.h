@@ -43,6 +43,10 @@ class SessionMetrics {
   // Errors: INVALID_ARGUMENT [BAD_ADDRESS]; UNAVAILABLE [CANNOT_LISTEN].
   static absl::StatusOr<std::unique_ptr<SessionMetrics>> Serve(const std::string& address,
                                                                const std::string& training_job);
+  // The same, but an address that cannot be listened at, since another program or session has it, costs the metrics
+  // only: it is logged, and null is returned. Errors: INVALID_ARGUMENT [BAD_ADDRESS].
+  static absl::StatusOr<std::unique_ptr<SessionMetrics>> ServeIfFree(const std::string& address,
+                                                                     const std::string& training_job);
   ~SessionMetrics();
 
   void Update(const SessionTotals& totals);

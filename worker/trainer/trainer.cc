@@ -318,9 +318,9 @@ absl::Status Run::Prepare() {
   EGERIA_RETURN_IF_ERROR(LoadData());
   EGERIA_RETURN_IF_ERROR(MakeReplica());
   if (!options_.metrics.empty()) {
-    EGERIA_ASSIGN_OR_RETURN(metrics_, worker::SessionMetrics::Serve(
+    EGERIA_ASSIGN_OR_RETURN(metrics_, worker::SessionMetrics::ServeIfFree(
                                           MetricsAddress(options_.metrics, launch_.local_rank), options_.training_job));
-    LogInfo("metrics of rank ", launch_.member.rank, " at port ", metrics_->port());
+    if (metrics_ != nullptr) LogInfo("metrics of rank ", launch_.member.rank, " at port ", metrics_->port());
   }
   // Random draws during training may differ between ranks; the weights above may not.
   at::manual_seed(options_.seed * 1'000'003 + 1 + static_cast<uint64_t>(launch_.member.rank));

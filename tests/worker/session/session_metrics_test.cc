@@ -7,6 +7,8 @@
 
 #include <string>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -111,6 +113,15 @@ TEST(SessionMetrics, SaysWhatIsWrongWithAnAddress) {
   EXPECT_THAT(std::string(SessionMetrics::Serve("70000", "job").status().message()), HasSubstr("[BAD_ADDRESS]"));
   EXPECT_THAT(std::string(SessionMetrics::Serve("192.0.2.1:1", "job").status().message()),
               HasSubstr("[CANNOT_LISTEN]"));
+}
+
+TEST(SessionMetrics, APortThatIsTakenCostsTheMetricsOnly) {
+  const auto first = SessionMetrics::ServeIfFree("127.0.0.1:0", "job");
+  ASSERT_TRUE(first.ok() && *first != nullptr);
+  const auto second = SessionMetrics::ServeIfFree(absl::StrCat("127.0.0.1:", (*first)->port()), "job");
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(*second, nullptr);
+  EXPECT_EQ(SessionMetrics::ServeIfFree("nonsense", "job").status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

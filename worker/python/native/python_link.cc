@@ -96,7 +96,7 @@ absl::StatusOr<std::shared_ptr<PythonLink>> PythonLink::Start(LinkOptions option
   EGERIA_ASSIGN_OR_RETURN(parts.plans, worker::PlanSchedule::Make(std::move(entries), parts.module_count));
   std::shared_ptr<worker::SessionMetrics> metrics;
   if (!options.metrics.empty()) {
-    EGERIA_ASSIGN_OR_RETURN(metrics, worker::SessionMetrics::Serve(options.metrics, options.job.training_job));
+    EGERIA_ASSIGN_OR_RETURN(metrics, worker::SessionMetrics::ServeIfFree(options.metrics, options.job.training_job));
   }
   parts.metrics = metrics.get();
   std::shared_ptr<PythonLink> made(new PythonLink(std::move(metrics)));

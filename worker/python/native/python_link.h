@@ -46,7 +46,7 @@ class PythonLink {
  public:
   // Errors: INVALID_ARGUMENT [BAD_LINK] a contradiction in the options; [NO_GROUP], [BAD_DEVICE];
   // FAILED_PRECONDITION [FORKED] a parent of this process has had a link to a controller; those of
-  // PlanSchedule::Make(), SessionMetrics::Serve() and Agent::Start().
+  // PlanSchedule::Make(), SessionMetrics::ServeIfFree() and Agent::Start().
   static absl::StatusOr<std::shared_ptr<PythonLink>> Start(LinkOptions options);
   ~PythonLink();
 

@@ -146,6 +146,14 @@ def test_metrics_are_served(tmp_path: pathlib.Path):
     assert 'egeria_worker_spent_seconds_total{training_job="link",what="probes"} 0.5' in text
 
 
+def test_a_metrics_port_that_is_taken_costs_the_metrics_only():
+    first = _native.RankLink(describe_job(), metrics="127.0.0.1:0", plans=[(2, 1)])
+    second = _native.RankLink(describe_job(), metrics=f"127.0.0.1:{first.counters()['metrics_port']}", plans=[(2, 1)])
+    assert second.counters()["metrics_port"] == 0
+    second.report(1, None, [0.1], 0)
+    assert [link.commit(2).frozen_prefix for link in (first, second)] == [1, 1]
+
+
 @pytest.mark.parametrize(
     "more, options, name",
     [
