@@ -316,32 +316,6 @@ def test_an_optimizer_inside_the_backward_pass_is_refused():
     )
 
 
-def test_a_second_optimizer_that_may_freeze_as_a_whole_is_refused_beside_a_scaler():
-    model = Layered()
-    head = torch.optim.SGD(model.head.parameters(), 0.1)
-    others = [p for name, p in model.named_parameters() if not name.startswith("head")]
-    backbone = torch.optim.AdamW(others)
-    check(model, [backbone, head], layer_modules(model), Replicas(model))
-    off = torch.amp.GradScaler("cpu", enabled=False)
-    check(model, [backbone, head], layer_modules(model), Replicas(model))
-    scaler = torch.amp.GradScaler("cpu")
-    expect(
-        refused(model, [backbone, head], layer_modules(model)),
-        "OPTIMIZER_WITHOUT_LAST_MODULE",
-        "AdamW",
-        "train with one optimizer",
-        "`modules`",
-    )
-    check(model, [sgd(model)], layer_modules(model), Replicas(model))
-    freezer = Freezer(layer_modules(model), [backbone, head])
-    freezer.apply(5)
-    scaler.scale(model(torch.randn(4, 8)).sum()).backward()
-    with pytest.raises(AssertionError, match="No inf checks"):  # the reason for the refusal
-        scaler.step(backbone)
-    freezer.apply(0)
-    del off, scaler
-
-
 def test_a_rebuild_with_nothing_to_train_says_what_to_do(process_group):
     model = Layered()
     replicas = Replicas(DistributedDataParallel(model))

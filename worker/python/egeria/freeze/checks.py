@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 
 import torch
@@ -43,7 +42,6 @@ def check(
     for optimizer in optimizers:
         _check_optimizer(optimizer)
     _check_ownership(optimizers, modules)
-    _check_scaler(optimizers, modules)
 
 
 def _check_wrappers(model: nn.Module, replicas: Replicas) -> None:
@@ -60,13 +58,13 @@ def _check_wrappers(model: nn.Module, replicas: Replicas) -> None:
         if "FullyShardedDataParallel" in kinds:
             raise EgeriaError(
                 "FSDP1",
-                f"'{name}' is wrapped by FullyShardedDataParallel, whose flat parameters mix layers; use fully_shard() "
-                "(FSDP2), applied to each layer module and then to the model",
+                f"{_named(name)} is wrapped by FullyShardedDataParallel, whose flat parameters mix layers; use "
+                "fully_shard() (FSDP2), applied to each layer module and then to the model",
             )
         if "DataParallel" in kinds:
             raise EgeriaError(
                 "DATA_PARALLEL",
-                f"'{name}' is wrapped by DataParallel; use "
+                f"{_named(name)} is wrapped by DataParallel; with one device leave the wrapper out, with several use "
                 "DistributedDataParallel with one process per device (torchrun)",
             )
         if isinstance(inner, nn.parallel.DistributedDataParallel) and inner is not replicas.ddp:
@@ -78,8 +76,8 @@ def _check_wrappers(model: nn.Module, replicas: Replicas) -> None:
         if isinstance(inner, torch.jit.ScriptModule):
             raise EgeriaError(
                 "SCRIPTED_MODULE",
-                f"'{name}' is a TorchScript module, whose mode and gradients are compiled in; train the Python module "
-                "(with torch.compile, if it is to be fast)",
+                f"{_named(name)} is a TorchScript module, whose mode and gradients are compiled in; train the Python "
+                "module (with torch.compile, if it is to be fast)",
             )
     for name, parameter in replicas.root.named_parameters():
         if hasattr(parameter, "device_mesh") and not _is_data_parallel(parameter, replicas):
@@ -225,19 +223,8 @@ def _check_ownership(optimizers: Sequence[Optimizer], modules: Sequence[LayerMod
         )
 
 
-def _check_scaler(optimizers: Sequence[Optimizer], modules: Sequence[LayerModule]) -> None:
-    """A GradScaler refuses to step an optimizer that has no gradient at all."""
-    last = {id(parameter) for _, parameter in modules[-1].parameters() if parameter.requires_grad}
-    for optimizer in optimizers:
-        if any(id(parameter) in last for parameter in _parameters_of(optimizer)):
-            continue
-        if any(issubclass(type(thing), torch.amp.GradScaler) and thing.is_enabled() for thing in gc.get_objects()):
-            raise EgeriaError(
-                "OPTIMIZER_WITHOUT_LAST_MODULE",
-                f"{type(optimizer).__name__} holds no parameter of the last layer module '{modules[-1].name}', so that "
-                "all of its parameters may be frozen, and a GradScaler refuses to step an optimizer without gradients; "
-                "train with one optimizer, or make the last layer module larger with `modules`",
-            )
+def _named(name: str) -> str:
+    return f"'{name}'" if name else "the model"
 
 
 def _parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:

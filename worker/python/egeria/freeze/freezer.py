@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from egeria.errors import EgeriaError
-from egeria.freeze import reentrant_checkpoints
+from egeria.freeze import gradient_scalers, reentrant_checkpoints
 from egeria.freeze.mode_pins import ModePins
 from egeria.model.modules import LayerModule
 
@@ -32,7 +32,7 @@ class Freezer:
 
     def __init__(self, modules: Sequence[LayerModule], optimizers: Sequence[Optimizer]):
         self._modules = list(modules)
-        self._optimizers = list(optimizers)
+        self._optimizers = optimizers
         self._prefix = 0
         self._asked: dict[str, bool] = {}  # frozen parameters by name: did they ask for a gradient
         self._frozen: dict[str, nn.Parameter] = {}  # by name
@@ -139,9 +139,10 @@ def _count(modules: Iterable[LayerModule]) -> int:
 class _FrozenModel:
     """A model of this process that may have frozen layers. Owned by the training thread.
 
-    While one has, reentrant checkpoints carry gradients past frozen layers (egeria.freeze.reentrant_checkpoints), and
-    torch's fast path for attention is off: where the first layer of an nn.TransformerEncoder is frozen, it would hand
-    nested tensors to the active ones, which do not take them.
+    While one has, reentrant checkpoints carry gradients past frozen layers (egeria.freeze.reentrant_checkpoints),
+    scalers pass over optimizers whose parameters are all frozen (egeria.freeze.gradient_scalers), and torch's fast path
+    for attention is off: where the first layer of an nn.TransformerEncoder is frozen, it would hand nested tensors to
+    the active ones, which do not take them.
     """
 
     def __init__(self) -> None:
@@ -154,6 +155,7 @@ class _FrozenModel:
         (_frozen.add if frozen else _frozen.discard)(self)
         if frozen:
             reentrant_checkpoints.carry_gradients(_is_ours)
+            gradient_scalers.pass_over_frozen(_is_ours)
             _found.setdefault("fastpath", torch.backends.mha.get_fastpath_enabled())
             torch.backends.mha.set_fastpath_enabled(False)
         else:
@@ -167,6 +169,7 @@ _found: dict[str, bool] = {}  # settings as they were before; empty where nothin
 def _restore() -> None:
     if _found and not list(_frozen):
         reentrant_checkpoints.leave_alone()
+        gradient_scalers.leave_alone()
         torch.backends.mha.set_fastpath_enabled(_found.pop("fastpath"))
 
 
