@@ -607,11 +607,11 @@ def test_a_resumed_training_is_watched_though_its_wrapper_comes_late(controller:
     training = Training()
     with training.attach(controller=controller.address, batch_size=8, policy="none") as session:
         session.load_state_dict({"step": 1000})
-        for hook in session._training._handles[:2]:  # as if the model were compiled with everything inside it
-            hook.remove()
+        passes = session._training._passes
+        passes.close()  # as if the model were compiled with everything inside it
         training.train(3)
-        followed = session._training
-        followed._watch(training.model)
+        passes._followed.clear()
+        passes.follow(training.model)
         train_until(training, session, lambda: session._training.link.link is not None)
 
 

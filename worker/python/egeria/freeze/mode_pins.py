@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
-from egeria.model.pass_hooks import Inert
+from egeria.model.pass_hooks import Hooked, Inert
+from egeria.model.plain_copies import Ours, copies_may_differ, keep_copies_plain
 
 # Kinds whose children are often called one by one, past the forward of the list.
 _LISTS = {nn.Sequential, nn.ModuleList, nn.ModuleDict}
@@ -30,7 +30,7 @@ _POOLINGS = {nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d}
 _MODELESS = _LISTS | _LAYERS | _ACTIVATIONS | _POOLINGS
 
 
-class _Pin:
+class _Pin(Ours):
     """One submodule held in eval mode; stands in for its `train` method and remembers what was asked for.
 
     Refers to its submodule only. Copies of the submodule, by deepcopy or pickle, get the method of the class: they
@@ -47,12 +47,17 @@ class _Pin:
     def pin(self) -> None:
         """Puts the submodule into eval mode and keeps it there."""
         self.asked = self.asked_before = self.module.training
+        keep_copies_plain(self.module)
         self._cover()
         self.pinned = True
 
     def unpin(self, mode: bool) -> None:
         self.pinned = False
         self._uncover(mode)
+        copies_may_differ(self.module)
+
+    def replaced(self) -> Any:
+        return self._own_train
 
     def hold(self) -> None:
         """Undoes an assignment to `training`, and remembers it."""
@@ -128,7 +133,7 @@ class ModePins:
         # Made once per submodule and kept, so that compiled code finds the same objects when it freezes again.
         self._pins: dict[nn.Module, _Pin] = {}
         self._hooks: dict[nn.Module, _HoldHook] = {}
-        self._handles: list[RemovableHandle] = []
+        self._handles: list[Hooked] = []
 
     def set(self, units: Iterable[nn.Module], active: Iterable[nn.Module], training: bool) -> None:
         """Holds all submodules of `units` in eval mode that are no submodules of `active` too, and no others.
@@ -156,7 +161,9 @@ class ModePins:
         for handle in self._handles:
             handle.remove()
         self._handles = [
-            entry.register_forward_pre_hook(self._hook(entry)) for unit in units for entry in _entries(unit)
+            Hooked(entry, entry.register_forward_pre_hook(self._hook(entry)))
+            for unit in units
+            for entry in _entries(unit)
         ]
 
     def hold(self) -> None:

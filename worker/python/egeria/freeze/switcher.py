@@ -60,14 +60,15 @@ class Switcher:
     def __init__(
         self, model: nn.Module, optimizers: Sequence[Optimizer], modules: Sequence[LayerModule], tell: TellOnce
     ):
-        """`model` is with its wrappers. Raises EgeriaError where it cannot be frozen; see freeze.checks.check()."""
+        """`model` is with its wrappers, and `optimizers` are those of now, at any time. Raises EgeriaError where the
+        model cannot be frozen; see freeze.checks.check()."""
         self.replicas = Replicas(model)
         self.group: dist.ProcessGroup | None = None
         self.ranks = 1
         self.job_id: str = os.environ.get("EGERIA_JOB_ID") or _native.random_job_id()
         self.cache_namespace: str | None = None
         self._model = model
-        self.optimizers = list(optimizers)
+        self.optimizers = optimizers
         self._tell = tell
         self.undone = 0
         self._were_identical: bool | None = None  # the ranks before the first switch; None: not compared yet

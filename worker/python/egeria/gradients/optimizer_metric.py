@@ -31,7 +31,7 @@ class OptimizerMetric:
     """
 
     def __init__(self, optimizers: Sequence[Optimizer]):
-        self._optimizers = list(optimizers)
+        self._optimizers = optimizers
         self._owners: dict[int, tuple[Optimizer, dict]] = {}
         self._inverse: dict[int, Tensor] = {}  # lr / P, of the parameters whose P is no number
 

@@ -23,6 +23,7 @@ class LearningRates(_native.LearningRates):
         super().__init__(total)
         self._optimizers = optimizers
         self._modules: Sequence[LayerModule] = ()
+        self._known: list[int] = []  # ids of the optimizers
 
     def now(self) -> list[float]:
         return [float(group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
@@ -34,8 +35,9 @@ class LearningRates(_native.LearningRates):
         Args:
           rates: as now() gave them.
         """
-        if modules is not self._modules:
-            self._modules = modules
+        optimizers = [id(optimizer) for optimizer in self._optimizers]
+        if modules is not self._modules or optimizers != self._known:
+            self._modules, self._known = modules, optimizers
             self.forget_modules()
         return super().zero_lr_prefix(rates, self._module_groups)
 

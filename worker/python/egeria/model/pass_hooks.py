@@ -10,14 +10,17 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from egeria.model.plain_copies import Ours, copies_may_differ, keep_copies_plain
 
 # Copies become this: whatever it is called with, it does nothing and returns None. A pickle with it can be read
 # where this package is not installed.
 NO_HOOK = contextlib.nullcontext().__exit__
 
 
-class Inert:
-    """Copies of it do nothing."""
+class Inert(Ours):
+    """Copies of a module are without it; copies of it, made in another way, do nothing."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return NO_HOOK
@@ -44,6 +47,22 @@ class PassHook(MethodHook):
     def __call__(self, module: nn.Module, *arguments: Any) -> None:
         if not torch.compiler.is_compiling() and (method := self.method()) is not None:
             method(*arguments)
+
+
+class Hooked:
+    """A hook of ours on a module's forward pass, which remove() takes away."""
+
+    def __init__(self, module: nn.Module, handle: RemovableHandle):
+        """`handle` is what the registration of a hook on `module` gave."""
+        keep_copies_plain(module)
+        self._module: nn.Module | None = module
+        self._handle = handle
+
+    def remove(self) -> None:
+        self._handle.remove()
+        if self._module is not None:
+            copies_may_differ(self._module)
+            self._module = None
 
 
 def has_own_forward(module: nn.Module) -> bool:

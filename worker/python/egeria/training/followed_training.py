@@ -21,28 +21,29 @@ from egeria.gradients.gradient_readings import GradientReadings
 from egeria.model.learning_rates import LearningRates
 from egeria.model.lr_schedules import planned_rates, unwrapped
 from egeria.model.modules import ModuleSpec, from_unit_names, partition
+from egeria.model.optimizers import TrainingOptimizers, parameters_of
 from egeria.model.wrappers import unwrap, wrappers_of
 from egeria.tell_once import TellOnce
 from egeria.time_ledger import TimeLedger
 from egeria.training.controller_link import Link
+from egeria.training.divergence import Divergence
 from egeria.training.link_target import LinkTarget, TrainedModel
-from egeria.training.session_hooks import BeforeStepHook, StepHook, TrainingPassHook
+from egeria.training.session_hooks import PassFollower
 from egeria.training.session_link import SessionLink
 from egeria.training.session_state import SessionState
 from egeria.training.settings_agreement import SettingsAgreement, settings_of
+from egeria.training.step_follower import StepFollower
 from egeria.training.step_reports import Reports, total_steps_of
 from egeria.training.step_shares import StepShares
-
-# A comparison hashes all parameters. In so many steps it takes well under a thousandth of the time.
-_STEPS_BETWEEN_COMPARISONS = 1000
+from egeria.training.watchdog import Watchdog
 
 
 class FollowedTraining:
     """Watches each step of a training, and freezes what is to be frozen between two of them.
 
-    The hooks on the model and the optimizers call on_forward(), on_output(), before_step() and on_step(). Everything
-    that takes time or waits for other ranks happens in on_step(). No error of Egeria's reaches the training but
-    [RANKS_DIFFER]: it is told once, and the training goes on with what is frozen. Owned by the training thread.
+    A PassFollower calls on_pass(), on_forward() and on_output(), and a StepFollower before_step() and on_step().
+    Everything that takes time or waits for other ranks happens in on_step(). No error of Egeria's reaches the training
+    but [RANKS_DIFFER]: it is told once, and the training goes on with what is frozen. Owned by the training thread.
 
     Attributes:
       model: without its wrappers.
@@ -69,7 +70,7 @@ class FollowedTraining:
         self.tell = TellOnce()
         self.ledger = TimeLedger()
         self._network = network
-        self._optimizers = [getattr(entry, "optimizer", entry) for entry in optimizers]
+        self._optimizers = TrainingOptimizers(self.model, [getattr(entry, "optimizer", entry) for entry in optimizers])
         self._scheduler = scheduler
         self._scheduler_steps: int | None = None  # the scheduler's count when the step before ended
         self._number = number
@@ -78,14 +79,12 @@ class FollowedTraining:
         self._cache_spent = 0.0  # seconds of the cache that are in the ledger
         self._uneven = False  # the ranks do not take as many steps
         self._plain: bool | None = None  # the ranks must train plainly; None: they have not compared their settings
-        self._compared_at = 0  # the step of the newest comparison of the ranks
-        self._divergence: EgeriaError | None = None  # the ranks have come apart
+        self._lost = False  # steps are not seen any more, so that nothing freezes
         self._ended_with: tuple[int, float] | None = None  # frozen prefix and share when the session ended
         self._reports = Reports()
         self._rates = LearningRates(self._optimizers)
-        self._handles: list[Any] = []
-        self._watched: set[int] = set()
         self.switcher = Switcher(model, self._optimizers, partition(self.model, spec), self.tell)
+        self._divergence = Divergence(self.switcher, config, self.tell, self._forget_cached)
         self._trained = TrainedModel(self.model, spec, spec is not None, StepShares(model))
         self._gradients = GradientReadings(self.switcher, self.model, self.ledger, self.tell, self._without_cache)
         self.link = SessionLink(config, self.ledger, self._gradients, self._trained.shares, self.tell)
@@ -98,7 +97,12 @@ class FollowedTraining:
         self._post_settings()
         self.switcher.allow_recompiles()
         self.caching = self._make_caching()
-        self._hook(model)
+        watchdog = Watchdog(lambda: [parameter for _, parameter in self.switcher.modules[-1].parameters()])
+        calls = self.before_step, self.on_step, self._lose_track
+        self._steps = StepFollower(self._optimizers, watchdog, self.tell, *calls)
+        self._passes = PassFollower(network is not None, self.on_pass, self.on_forward, self.on_output)
+        self._passes.follow(model if network is None else network)
+        self._passes.follow_begins(model)
 
     def _post_settings(self) -> None:
         with self.tell.guard("the ranks cannot compare their settings"):
@@ -134,20 +138,6 @@ class FollowedTraining:
             tell=self.tell,
         )
 
-    def _hook(self, model: nn.Module) -> None:
-        self._watch(model if self._network is None else self._network)
-        for entry in self._optimizers:
-            self._handles.append(entry.register_step_pre_hook(BeforeStepHook(self.before_step)))
-        self._handles.append(self._optimizers[0].register_step_post_hook(StepHook(self.on_step)))
-
-    def _watch(self, module: nn.Module) -> None:
-        self._watched.add(id(module))
-        before, after = (
-            TrainingPassHook(call, self._network is not None) for call in (self.on_forward, self.on_output)
-        )
-        self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-        self._handles.append(module.register_forward_hook(after))
-
     def _check_plans(self) -> None:
         count = len(self.switcher.modules)
         for step, prefix in self.config.plans:
@@ -176,16 +166,23 @@ class FollowedTraining:
     def unfreezes(self) -> int:
         return sum(switch.unfreeze for switch in self.switches)
 
+    @property
+    def steps(self) -> int:
+        """Optimizer steps done, with one that ends when the next pass begins."""
+        return self.step + self._steps.under_way
+
     def add_loss(self, loss: Any) -> None:
         """The user's script reports a loss of the step under way or of the one before."""
         with self.tell.guard("a loss could not be reported"):
+            if loss is not None:
+                self._steps.add_loss()
             self._reports.add_loss(loss, self.link.link, self.switcher.prefix)
 
     # A checkpoint.
 
     def state(self) -> SessionState:
         return SessionState(
-            self.step,
+            self.steps,
             self.frozen_prefix,
             self._applied_plan,
             self.switches,
@@ -242,6 +239,11 @@ class FollowedTraining:
 
     # The hooks call these.
 
+    def on_pass(self) -> None:
+        """A training forward pass is about to begin, in no wrapper yet: what is frozen may still change."""
+        if not self._gradients.aside:
+            self._steps.begin_pass()
+
     def on_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A training forward pass begins."""
         if self._gradients.aside:
@@ -250,6 +252,7 @@ class FollowedTraining:
         with self.tell.guard("a forward pass could not be followed"), self.ledger.spend("hooks"):
             self._reports.forward()
             self.switcher.replicas.discover()
+            self._passes.follow_begins(self.switcher.replicas.ddp)
             self.switcher.hold()
         if self.caching is not None:
             with self.tell.guard("whether samples come again cannot be told"):
@@ -280,8 +283,8 @@ class FollowedTraining:
         self.ledger.end_step(prefix, self.switcher.frozen_share)
         with self.ledger.spend("hooks"):
             self._end_step(prefix)
-        if self._divergence is not None:
-            raise self._divergence
+        if self._divergence.error is not None:
+            raise self._divergence.error
         if self.caching is not None:
             with self.tell.guard("frozen layers are not skipped"):
                 self.caching.follow(self.switcher.modules, self.switcher.prefix, self._cache_namespace())
@@ -297,7 +300,9 @@ class FollowedTraining:
             self.link.drop()
         if not self._uneven:  # whatever has failed on this rank, the others wait for it there
             with self.tell.guard("the ranks could not be compared"):
-                self._compare_ranks_if_due()
+                if self._divergence.is_due(self.step):
+                    with self.ledger.spend("switches"):
+                        self._divergence.compare(self.step)
         self.link.end_step()
         self._scheduler_steps = getattr(unwrapped(self._scheduler, "scheduler"), "last_epoch", None)
         if self.link.is_wanted and self.switcher.prefix == 0:  # it starts soon
@@ -314,9 +319,23 @@ class FollowedTraining:
         zero_lr = self._rates.zero_lr_prefix(rates, self.switcher.modules) if self.link.link is not None else 0
         self._reports.end_step(self.step, rates, zero_lr, self.link.link, prefix)
 
+    def _lose_track(self, at_pass: bool) -> None:
+        """The weights move, but no steps are seen; `at_pass`: that is found out before the same training pass on all
+        ranks. A collective then, where layers are frozen."""
+        consequence = "nothing is frozen until one is"
+        if self.switcher.prefix > 0 and (at_pass or self.switcher.group is None):
+            consequence = "what was frozen trains again, and nothing freezes from here on"
+            self._lost = True
+            self._switch(0)
+            self.link.drop()
+        self.tell(
+            f"[NO_STEPS] the weights of the model move, but no optimizer is seen to step: {consequence}; step with an "
+            "optimizer of torch.optim, or one that is derived from those, whose step() is not compiled"
+        )
+
     def _follow_controller_or_plan(self) -> None:
         self._agreement.post()  # where the process group is younger than the session
-        if self._is_uneven():
+        if self._lost or self._is_uneven():
             return
         if (link := self.link.link) is not None:
             self._follow(link)
@@ -366,37 +385,26 @@ class FollowedTraining:
         if switch is None:
             return
         self.switches.append(switch)
-        self._compared_at = self.step
+        if switch.unfreeze:
+            self._tell_of_orphans()
         if self.link.link is not None:
             self.link.link.native.record_switch(switch.unfreeze, bool(switch.ranks_identical))
-        if switch.ranks_identical is False:
-            self._end_divergence(f"after a switch to frozen prefix {prefix}")
+        self._divergence.follow(switch)
         self.ledger.disturb()  # a compilation, perhaps
 
-    def _compare_ranks_if_due(self) -> None:
-        """While something is frozen the ranks compare their parameters now and then. A collective."""
-        if self.switcher.prefix == 0 or self.step - self._compared_at < _STEPS_BETWEEN_COMPARISONS:
-            return
-        self._compared_at = self.step
-        with self.ledger.spend("switches"):
-            identical = self.switcher.are_identical()
-        if identical is False:
-            self._end_divergence(f"with {self.switcher.prefix} frozen layer modules")
+    def _tell_of_orphans(self) -> None:
+        """An optimizer made while layers were frozen may be without their parameters."""
+        held = parameters_of(self._optimizers)
+        names = [name for name, value in self.model.named_parameters() if value.requires_grad and id(value) not in held]
+        if names:
+            self.tell(
+                f"[PARAMETER_WITHOUT_OPTIMIZER] '{names[0]}' and {len(names) - 1} more parameters train again, but no "
+                "optimizer that steps holds them; make a new optimizer from all of model.parameters()"
+            )
 
-    def _end_divergence(self, when: str) -> None:
-        """The ranks have come apart: all take what rank 0 has, or the training ends with this step. A collective."""
-        what = f"step {self.step}: the ranks' parameters differ {when}"
-        if self.config.on_divergence == "resync":
-            if self.caching is not None:  # other weights may be frozen then
-                self.caching.follow(self.switcher.modules, 0, self._cache_namespace())
-            if self.switcher.resync():
-                self.tell(f"[RANKS_DIFFER] {what}: all ranks go on with what rank 0 has")
-                return
-        self._divergence = EgeriaError(
-            "RANKS_DIFFER",
-            f"{what}: the training is stopped before it goes wrong; resume it from a checkpoint, or let "
-            "on_divergence='resync' give all ranks what rank 0 has",
-        )
+    def _forget_cached(self) -> None:
+        if self.caching is not None:
+            self.caching.follow(self.switcher.modules, 0, self._cache_namespace())
 
     def _start_link(self) -> None:
         """Analyses the model and starts the link to the controller. A collective."""
@@ -435,8 +443,7 @@ class FollowedTraining:
     def _watch_wrappers(self) -> None:
         """A wrapper that was made after attach() may be compiled with everything inside it: its passes count, too."""
         for found in wrappers_of(self.model) if self._network is None else ():
-            if id(found) not in self._watched:
-                self._watch(found)
+            self._passes.follow(found)
 
     def _without_cache(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self.caching is None else self.caching.aside()
@@ -462,14 +469,14 @@ class FollowedTraining:
     def has_steps_to_come(self) -> bool:
         """Whether steps are still to do; False where their number is not known."""
         total = self._total_steps()
-        return total is not None and self.step < total
+        return total is not None and self.steps < total
 
     def end(self, finished: bool, forget: bool) -> None:
         """Tells the controller, in bounded time, whether training has `finished` normally, and makes everything active
         again. `forget`: the cache's entries of this training are not needed any more."""
         self._ended_with = self.switcher.prefix, self.switcher.frozen_share
-        for handle in self._handles:
-            handle.remove()
+        self._steps.close()
+        self._passes.close()
         self.link.stop_measuring()
         with self._ending():
             self._reports.flush(self.link.link, self.switcher.prefix)

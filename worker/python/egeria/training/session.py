@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import collections
 import dataclasses
 import itertools
 import os
@@ -211,13 +212,24 @@ class Session:
         self._closed = True
         _open.pop(id(self), None)
         training.end(finished, forget)
-        if finished and rank_of_job() == 0 and training.step > 0:
+        if finished and rank_of_job() == 0 and training.steps > 0:
             print(session_summary.summary_line(self.summary()), flush=True)
 
     def _end_with_process(self, finished: bool) -> None:
         """Steps that are still to do, as far as their number is known, may be done by a process that resumes: a handler
         of signals that writes a checkpoint may end this one as if all were well."""
         self._end(finished, forget=finished and self._training is not None and not self._training.has_steps_to_come())
+
+    def __copy__(self) -> Session:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Session:
+        """The copy of a model that holds its session has one that does nothing."""
+        return Session(None, self._config)
+
+    def __reduce__(self) -> Any:
+        """In a pickle an empty dictionary stands for it, so that torch.load() reads it as it reads plain models."""
+        return collections.OrderedDict, ()
 
     def __enter__(self) -> Session:
         return self

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from egeria.model.pass_hooks import MethodHook, PassHook, has_own_forward
+from egeria.model.pass_hooks import Hooked, MethodHook, PassHook, has_own_forward
 
 
 class TrainingPassHook(PassHook):
@@ -35,32 +35,95 @@ class TrainingPassHook(PassHook):
             super().__call__(module, *arguments)
 
 
+class PassFollower:
+    """Follows the training passes of a model, by hooks on it and on the wrappers around it. Owned by the training
+    thread."""
+
+    def __init__(
+        self,
+        own_forward_only: bool,
+        begin: Callable[[], None],
+        before: Callable[[tuple[Any, ...], dict[str, Any]], None],
+        after: Callable[[tuple[Any, ...], Any], None],
+    ):
+        """
+        Args:
+          own_forward_only: as for a TrainingPassHook.
+          begin: called once for each pass, before a wrapper that is known has begun with it.
+          before: called before the pass, with the model's arguments.
+          after: called behind it, with its arguments and its output.
+        """
+        self._own_forward_only = own_forward_only
+        self._begin = begin
+        self._before = before
+        self._after = after
+        self._begun = False  # a pass that has not come to the module that is followed
+        self._followed: set[int] = set()  # ids of modules
+        self._begins: set[int] = set()
+        self._handles: list[Hooked] = []
+
+    def follow(self, module: nn.Module) -> None:
+        """Follows the passes of `module`: those that matter do not go past it."""
+        if id(module) in self._followed:
+            return
+        self._followed.add(id(module))
+        before, after = self._hook(self._enter), self._hook(self._after)
+        self._handles.append(Hooked(module, module.register_forward_pre_hook(before, with_kwargs=True)))
+        self._handles.append(Hooked(module, module.register_forward_hook(after)))
+        self.follow_begins(module)
+
+    def follow_begins(self, wrapper: nn.Module | None) -> None:
+        """Calls begin() before `wrapper`, if there is one, begins with a pass."""
+        if wrapper is not None and id(wrapper) not in self._begins:
+            self._begins.add(id(wrapper))
+            hook = self._hook(self._enter_wrapper)
+            self._handles.append(Hooked(wrapper, wrapper.register_forward_pre_hook(hook, prepend=True)))
+
+    def close(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _hook(self, call: Callable[..., None]) -> TrainingPassHook:
+        return TrainingPassHook(call, self._own_forward_only)
+
+    def _enter_wrapper(self, _: Any) -> None:
+        if not self._begun:
+            self._begun = True
+            self._begin()
+
+    def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._begun = False
+        self._before(args, kwargs)
+
+
 class StepHook(MethodHook):
-    """Post-hook of an optimizer's step()."""
+    """Post-hook of every optimizer's step(), whose method gets the optimizer."""
 
     def __call__(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if (method := self.method()) is not None:
-            method()
+            method(optimizer)
 
 
 class BeforeStepHook(MethodHook):
-    """Pre-hook of an optimizer's step(). Where the passes are in its closure, as in Lightning, it acts behind them."""
+    """Pre-hook of every optimizer's step(), whose method says what to call. Where the passes are in the step's closure,
+    as in Lightning, it is called behind them."""
 
     def __call__(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         method = self.method()
-        if method is None:
+        before = method(optimizer) if method is not None else None
+        if before is None:
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # args[0] is the optimizer
         if not callable(closure):  # there is none, or it is an argument of another kind
-            method()
+            before()
             return None
 
         @functools.wraps(closure)
         def followed(*inner: Any, **named: Any) -> Any:
             result = closure(*inner, **named)
-            method()
+            before()
             return result
 
         if "closure" in kwargs:

@@ -11,7 +11,7 @@ from egeria.training.followed_training import FollowedTraining
 def numbers_of(training: FollowedTraining) -> dict[str, Any]:
     """The numbers that Session.summary() documents."""
     return {
-        "steps": training.step,
+        "steps": training.steps,
         "modules": len(training.switcher.modules),
         "frozen_prefix": training.frozen_prefix,
         "frozen_share": training.ledger.frozen_share,

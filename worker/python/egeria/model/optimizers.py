@@ -1,0 +1,51 @@
+"""TrainingOptimizers are the optimizers that train a model, those made later included."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+
+from torch import nn
+from torch.optim import Optimizer
+
+
+class TrainingOptimizers(list[Optimizer]):
+    """The optimizers that step a model's parameters now, in the order in which they were attached or found.
+
+    It is one list for all who read learning rates from it, or momentum. Owned by the training thread.
+    """
+
+    def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer]):
+        super().__init__(optimizers)
+        self._model = model
+        self._others: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._displaced_by: dict[int, list[Optimizer]] = {}  # by a new one's id, those whose parameters it has
+
+    def take(self, optimizer: Optimizer) -> bool:
+        """An optimizer steps: returns whether it trains the model. One that is new is taken in; one whose parameters it
+        has goes, unless it steps before the new one steps again."""
+        if any(known is optimizer for known in self):
+            self._settle(optimizer)
+            return True
+        own = parameters_of([optimizer])
+        if self._others.get(optimizer) == len(own):
+            return False
+        if own.isdisjoint(map(id, self._model.parameters())):
+            self._others[optimizer] = len(own)
+            return False
+        self._displaced_by[id(optimizer)] = [known for known in self if not own.isdisjoint(parameters_of([known]))]
+        self.append(optimizer)
+        return True
+
+    def _settle(self, optimizer: Optimizer) -> None:
+        if not self._displaced_by:
+            return
+        displaced = self._displaced_by.pop(id(optimizer), ())
+        self[:] = [known for known in self if not any(known is gone for gone in displaced)]
+        for rivals in self._displaced_by.values():
+            rivals[:] = [known for known in rivals if known is not optimizer]
+
+
+def parameters_of(optimizers: Iterable[Optimizer]) -> set[int]:
+    """The ids of the parameters that optimizers hold."""
+    return {id(entry) for optimizer in optimizers for group in optimizer.param_groups for entry in group["params"]}
