@@ -72,11 +72,13 @@ std::vector<std::string> UnknownVariables(const Environment& environment) {
     if (!absl::StartsWith(found->first, kPrefix)) break;
     const std::string name = found->first.substr(std::string(kPrefix).size());
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    const std::string nearest = Nearest(name, known);
+    const bool switches_off = name == "OFF" || name == "DISABLE" || name == "DISABLED";
+    const std::string nearest = switches_off ? "ENABLED" : Nearest(name, known);
     if (IsOfDaemon(name) && (nearest.empty() || EditDistance(name, nearest) > 2)) continue;
-    sentences.push_back(
-        absl::StrCat(found->first, " is set, but nothing reads it",
-                     nearest.empty() ? "" : absl::StrCat("; the nearest variable that is read is ", kPrefix, nearest)));
+    sentences.push_back(absl::StrCat(found->first, " is set, but nothing reads it",
+                                     nearest.empty()
+                                         ? "; docs/python.md lists what is read"
+                                         : absl::StrCat("; the nearest variable that is read is ", kPrefix, nearest)));
   }
   return sentences;
 }

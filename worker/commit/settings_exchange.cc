@@ -102,6 +102,13 @@ std::string ToString(const SettingDifference& difference) {
                       shown(difference.value_of_first));
 }
 
+std::string AgreedAddress(const std::vector<RankSettings>& settings, size_t index) {
+  const RankSettings& own = settings[index];
+  const RankSettings& decides = own.host == settings.front().host ? settings.front() : own;
+  const auto found = decides.values.find(kControllerAddress);
+  return found == decides.values.end() ? "" : found->second;
+}
+
 std::vector<SettingDifference> DifferencesFromFirst(const std::vector<RankSettings>& settings,
                                                     const std::vector<int>& ranks) {
   std::set<std::string> names;

@@ -58,6 +58,12 @@ class SettingsExchange {
 // A sentence without its full stop: "--seed: rank 1 (host-b) has 2, and rank 0 has 1".
 std::string ToString(const SettingDifference& difference);
 
+// A setting that holds a controller's address. Nodes may reach one controller in different ways, ranks of a node may not.
+constexpr const char* kControllerAddress = "controller address";
+
+// The address that the rank at `index` is to use: the first rank's, if it is on the same node, else its own.
+std::string AgreedAddress(const std::vector<RankSettings>& settings, size_t index);
+
 // Every setting in which a rank is not as the first one; `ranks` are the ranks' numbers.
 std::vector<SettingDifference> DifferencesFromFirst(const std::vector<RankSettings>& settings,
                                                     const std::vector<int>& ranks);

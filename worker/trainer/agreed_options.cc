@@ -94,6 +94,7 @@ worker::RankSettings SettingsOf(Options options) {
   gethostname(host, sizeof(host) - 1);
   settings.host = host;
   settings.values[kFollows] = WhatIsFollowed(options);
+  settings.values[worker::kControllerAddress] = options.controller;
   ForEachShared(&options, [&settings](const char* flag, auto* field) { settings.values[flag] = ToText(*field); });
   return settings;
 }
@@ -126,12 +127,14 @@ absl::Status AgreeOnOptions(const worker::GroupMember& member, Options* options)
     if (member.rank != 0 && member.rank != difference.rank) continue;
     LogWarning("[SETTINGS_DIFFER] ", worker::ToString(difference), "; ",
                about_freezing ? "all ranks train without freezing: give all of them the same controller or plans"
-                              : "all ranks take rank 0's");
+               : difference.setting == worker::kControllerAddress ? "the ranks of a node take the first one's"
+                                                                  : "all ranks take rank 0's");
   }
   const std::map<std::string, std::string>& first = settings.front().values;
   ForEachShared(options, [&first](const char* flag, auto* field) {
     if (const auto found = first.find(flag); found != first.end()) Assign(nlohmann::json::parse(found->second), field);
   });
+  options->controller = worker::AgreedAddress(settings, member.rank);
   if (options->observe) options->cache.clear();
   if (plain) TrainPlainly(options);
   return absl::OkStatus();

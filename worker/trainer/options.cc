@@ -59,7 +59,8 @@ void AddTrainingFlags(CLI::App* app, Options* o) {
       ->capture_default_str();
   app->add_option("--lr-milestones", o->milestones, "step: shares of the training at which the rate falls")
       ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
+      ->capture_default_str()
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app->add_option("--lr-gamma", o->gamma, "step: by what factor it falls")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -110,7 +111,8 @@ void AddEgeriaFlags(CLI::App* app, Options* o) {
       ->check(CLI::PositiveNumber);
   app->add_option("--bootstrap", o->bootstrap, "plasticity, actnorm: wait for the loss to settle: on or off")
       ->transform(CLI::CheckedTransformer(std::map<std::string, bool>{{"on", true}, {"off", false}}));
-  app->add_option("--freeze-at", o->freeze_at, "schedule: FRACTION:PREFIX, one or more, such as 0.5:2 0.75:4");
+  app->add_option("--freeze-at", o->freeze_at, "schedule: FRACTION:PREFIX, one or more, such as 0.5:2 0.75:4")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app->add_option_function<std::string>(
          "--budget", [o](const std::string& text) { SetBudget(text, o); },
          "Part of the time to save, such as 20%: freeze no more than that takes")
@@ -128,7 +130,8 @@ void AddEgeriaFlags(CLI::App* app, Options* o) {
       ->check(CLI::IsMember({"stop", "resync"}))
       ->capture_default_str();
   app->add_option("--modules", o->module_patterns,
-                  "One regular expression per layer module, matched against the names of the blocks");
+                  "One regular expression per layer module, matched against the names of the blocks")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app->add_option("--plans", o->plans,
                   "Freeze at given steps, without a controller: JSON of {step, frozen_prefix}, or the "
                   "summary of another run");
@@ -209,6 +212,8 @@ CommandLine ParseCommandLine(int argc, char** argv) {
   CommandLine line;
   CLI::App app(kDescription, "egeria-train");
   app.set_version_flag("--version", absl::StrCat("egeria-train ", Version()));
+  // A script may put flags behind those of its caller.
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   AddTrainingFlags(&app, &line.options);
   AddEgeriaFlags(&app, &line.options);
   AddOutputFlags(&app, &line.options);

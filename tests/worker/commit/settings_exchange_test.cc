@@ -63,6 +63,16 @@ TEST(SettingsExchange, AnInterruptionEndsTheWait) {
   });
 }
 
+TEST(SettingsExchange, TheControllersAddressHoldsForTheNodeOfTheFirstRank) {
+  const auto at = [](const std::string& host, const std::string& address) {
+    return RankSettings{host, {{kControllerAddress, address}}};
+  };
+  const std::vector<RankSettings> settings = {at("a", "unix:/x"), at("a", "unix:/y"), at("b", "a:7000")};
+  EXPECT_EQ(AgreedAddress(settings, 0), "unix:/x");
+  EXPECT_EQ(AgreedAddress(settings, 1), "unix:/x");
+  EXPECT_EQ(AgreedAddress(settings, 2), "a:7000");
+}
+
 TEST(SettingsExchange, NamesEachDifferenceWithBothValues) {
   std::vector<RankSettings> settings = {Settings("a", "auto"), Settings("b", "none"), Settings("c", "auto")};
   settings[2].values.erase("observe");

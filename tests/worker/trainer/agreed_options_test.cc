@@ -46,6 +46,7 @@ TEST(AgreeOnOptions, ARankTakesRankZerosOptionsAndKeepsItsOwnFiles) {
   other.budget = 0.2;
   other.epochs = 7;
   other.freeze_at = {"0.5:2"};
+  other.controller = "unix:/another/controller.sock";
   const std::vector<Options> agreed = Agreed(Resolved(), other);
   const Options& taken = agreed[1];
   EXPECT_EQ(taken.window, std::optional<int>(4));
@@ -58,6 +59,7 @@ TEST(AgreeOnOptions, ARankTakesRankZerosOptionsAndKeepsItsOwnFiles) {
   EXPECT_EQ(taken.budget, 0);
   EXPECT_EQ(taken.epochs, Resolved().epochs);
   EXPECT_TRUE(taken.freeze_at.empty());
+  EXPECT_EQ(taken.controller, Resolved().controller) << "on the same node";
   EXPECT_EQ(taken.data, "/elsewhere/digits.bin");
   EXPECT_EQ(agreed[0].window, std::optional<int>(4));
 }

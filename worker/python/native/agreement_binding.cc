@@ -2,12 +2,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -50,10 +52,9 @@ void Post(SettingsExchange& exchange, std::map<std::string, std::string> values)
   if (!status.ok()) Raise(status);
 }
 
-// Returns the first rank's settings, and where others have something else.
-std::pair<std::map<std::string, std::string>, std::vector<SettingDifference>> Finish(SettingsExchange& exchange,
-                                                                                     const std::vector<int>& ranks,
-                                                                                     double seconds) {
+// Returns the first rank's settings, where others have something else, and this rank's controller address.
+std::tuple<std::map<std::string, std::string>, std::vector<SettingDifference>, std::string> Finish(
+    SettingsExchange& exchange, const std::vector<int>& ranks, double seconds, int own_rank) {
   absl::StatusOr<std::vector<RankSettings>> settings;
   {
     const Release release;
@@ -61,7 +62,8 @@ std::pair<std::map<std::string, std::string>, std::vector<SettingDifference>> Fi
     settings = exchange.Finish(ranks, {SignalRaised, std::chrono::duration_cast<std::chrono::milliseconds>(patience)});
   }
   const std::vector<RankSettings> found = ValueOrRaise(std::move(settings));
-  return {found.front().values, worker::DifferencesFromFirst(found, ranks)};
+  const size_t own = std::find(ranks.begin(), ranks.end(), own_rank) - ranks.begin();
+  return {found.front().values, worker::DifferencesFromFirst(found, ranks), worker::AgreedAddress(found, own)};
 }
 
 }  // namespace
@@ -70,6 +72,7 @@ void DefineAgreement(py::module_& module) {
   using namespace pybind11::literals;
   module.def("identical_on_all_ranks", &IdenticalOnAllRanks, "hash"_a, "group_name"_a = py::none(),
              "Whether every member of the group (over gloo) came with the same hash. A collective.");
+  module.attr("CONTROLLER_ADDRESS") = worker::kControllerAddress;
   py::class_<SettingDifference>(module, "SettingDifference", "One setting in which a rank is not as the first one.")
       .def_readonly("setting", &SettingDifference::setting)
       .def_readonly("rank", &SettingDifference::rank)
@@ -78,9 +81,9 @@ void DefineAgreement(py::module_& module) {
                                "Tells the settings of every rank to all, before any of them calls a collective.")
       .def(py::init(&MakeExchange), "group_name"_a, "name"_a)
       .def("post", &Post, "values"_a, "Tells this rank's settings, texts by name; it waits for nobody.")
-      .def("finish", &Finish, "ranks"_a, "seconds"_a,
-           "The first rank's settings, and every SettingDifference from it, once all of `ranks` have posted. Raises "
-           "[RANK_MISSING] on all of them where one has not within `seconds`.");
+      .def("finish", &Finish, "ranks"_a, "seconds"_a, "own_rank"_a,
+           "The first rank's settings, every SettingDifference from it, and the controller's address for `own_rank`, "
+           "once all of `ranks` have posted. Raises [RANK_MISSING] on all of them where one has not within `seconds`.");
 }
 
 }  // namespace egeria::python

@@ -68,7 +68,8 @@ class SettingsAgreement:
         """Compares the settings of the ranks of `group`, and sets those of `config` of which rank 0's hold for all.
 
         Returns:
-          What differed and now holds as rank 0 has it, in words, on rank 0 and on the rank that had something else.
+          What differed and now holds as rank 0 has it, in words, on rank 0 and on the rank that had something else. The
+          controller's address holds for the ranks of rank 0's node.
 
         Raises:
           EgeriaError: on all ranks alike, where they must train plainly: [RANK_MISSING], [SETTINGS_DIFFER]; [NO_STORE].
@@ -77,12 +78,13 @@ class SettingsAgreement:
             return []
         self.post()
         ranks = dist.get_process_group_ranks(group)
-        first, differences = self._exchange.finish(ranks, _PATIENCE_SECONDS)
-        grave = [found for found in differences if found.setting not in _OF_RANK_0]
+        first, differences, address = self._exchange.finish(ranks, _PATIENCE_SECONDS, dist.get_rank())
+        grave = [found for found in differences if found.setting not in (*_OF_RANK_0, _native.CONTROLLER_ADDRESS)]
         if apart := [found for found in grave if found.setting == _FOLLOWED] or grave:
             raise EgeriaError("SETTINGS_DIFFER", _listed([str(found) for found in apart]))
         for name in _OF_RANK_0:
             setattr(config, name, json.loads(first[name]))
+        config.controller = address or config.controller
         concerned = dist.get_rank() == ranks[0]
         return [str(found) for found in differences if concerned or found.rank == dist.get_rank()]
 
@@ -113,6 +115,7 @@ def settings_of(config: Config, replicas: Replicas, modules: Sequence[LayerModul
     return {
         **settings,
         _FOLLOWED: followed,
+        _native.CONTROLLER_ADDRESS: config.address() or "",
         "versions": f"egeria {__version__}, torch {torch.__version__.partition('+')[0]}",
         "modules": _digest([module.names() for module in modules], f"{len(modules)} layer modules"),
         "model": _digest(
