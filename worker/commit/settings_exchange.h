@@ -58,7 +58,8 @@ class SettingsExchange {
 // A sentence without its full stop: "--seed: rank 1 (host-b) has 2, and rank 0 has 1".
 std::string ToString(const SettingDifference& difference);
 
-// A setting that holds a controller's address. Nodes may reach one controller in different ways, ranks of a node may not.
+// A setting that holds a controller's address. Nodes may reach one controller in different ways, and the ranks of one
+// node may not.
 constexpr const char* kControllerAddress = "controller address";
 
 // The address that the rank at `index` is to use: the first rank's, if it is on the same node, else its own.

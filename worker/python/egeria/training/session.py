@@ -87,7 +87,7 @@ def attach(
     if config.enabled:
         training = FollowedTraining(model, optimizers, modules, scheduler, config, network, number)
         return Session(training, config)
-    post_when_possible(SettingsAgreement(number, lambda: settings_of(config, Replicas(model), [])), optimizers[0])
+    post_when_possible(SettingsAgreement(number, lambda: settings_of(config, Replicas(model), [])))
     return Session(None, config)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from egeria import _native
 from egeria._library import __version__
@@ -89,7 +89,7 @@ class SettingsAgreement:
         return [str(found) for found in differences if concerned or found.rank == dist.get_rank()]
 
 
-def post_when_possible(agreement: SettingsAgreement, optimizer: Optimizer) -> None:
+def post_when_possible(agreement: SettingsAgreement) -> None:
     """Posts for a session that is switched off: as soon as there is a process group, or after the first step."""
     tell = TellOnce()
 
@@ -98,7 +98,7 @@ def post_when_possible(agreement: SettingsAgreement, optimizer: Optimizer) -> No
         with tell.guard("other ranks cannot be told that Egeria is off on this one"):
             agreement.post()
 
-    handle = optimizer.register_step_post_hook(post)
+    handle = register_optimizer_step_post_hook(post)  # on no optimizer, which may be copied
     if dist.is_initialized():
         post()
 
