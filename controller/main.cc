@@ -5,14 +5,19 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <iostream>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "common/base/log.h"
 #include "common/base/notify.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
+#include "common/metrics/health.h"
+#include "common/rpc/self_check.h"
 #include "controller/config/controller_options.h"
 #include "controller/job/job_manager.h"
 #include "controller/job/journal.h"
@@ -61,17 +66,35 @@ absl::StatusOr<std::unique_ptr<ControllerServer>> StartServer(const ControllerOp
   return ControllerServer::Start(std::move(server), manager);
 }
 
-// Returns when one of the signals comes; does the upkeep meanwhile.
-void ServeUntil(const sigset_t& signals, JobManager* manager) {
+// Tells the service manager that the daemon lives, where it does, and what is wrong with it.
+void TellServiceManager(const metrics::Health& health, std::string* told) {
+  if (health.Ready().ok()) NotifyServiceManager("WATCHDOG=1");
+  std::string trouble(health.Healthy().message());
+  std::replace(trouble.begin(), trouble.end(), '\n', ' ');
+  if (trouble != *told) NotifyServiceManager("STATUS=" + trouble);
+  *told = std::move(trouble);
+}
+
+// Returns OK when one of the signals comes; does the upkeep meanwhile. Errors: UNAVAILABLE the controller is deaf.
+absl::Status ServeUntil(const sigset_t& signals, std::vector<rpc::Address> addresses, JobManager* manager,
+                        metrics::Health* health) {
+  rpc::SelfCheck check(std::move(addresses));
   constexpr timespec kTick = {1, 0};
   constexpr int kTicksPerMaintenance = 60;
+  std::string told;
   for (int ticks = 1;; ++ticks) {
     const int signal = sigtimedwait(&signals, nullptr, &kTick);
     if (signal > 0) {
       LogInfo("received ", strsignal(signal), ", stopping");
-      return;
+      return absl::OkStatus();
     }
-    manager->Tend().IgnoreError();
+    health->SetDegraded("journal", manager->Tend());
+    check.Look();
+    health->SetDegraded("sockets", check.paths());
+    health->SetUseless("addresses", check.hearing());
+    if (check.IsLost()) return check.hearing();
+    health->Beat();
+    TellServiceManager(*health, &told);
     if (ticks % kTicksPerMaintenance == 0) manager->Maintain();
   }
 }
@@ -84,6 +107,7 @@ absl::Status Run(const ControllerOptions& options) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts, so that all inherit it
   signal(SIGPIPE, SIG_IGN);
 
+  rpc::AllowDescriptors();
   EGERIA_ASSIGN_OR_RETURN(auto journal, Journal::Open(options.state_dir + "/journal"));
   EGERIA_ASSIGN_OR_RETURN(auto manager, JobManager::Start(ManagerOptions(options), std::move(journal),
                                                           [&options](reference::Evaluator::Callback on_result) {
@@ -91,22 +115,25 @@ absl::Status Run(const ControllerOptions& options) {
                                                                 ReferenceOptions(options), std::move(on_result));
                                                           }));
   EGERIA_ASSIGN_OR_RETURN(auto server, StartServer(options, manager.get()));
+  metrics::Health health;
   MetricsServer::Options metrics_options;
   metrics_options.listen = options.metrics.listen;
   metrics_options.keep_silent_jobs = options.metrics.finished_jobs;
   metrics_options.version = Version();
-  EGERIA_ASSIGN_OR_RETURN(auto metrics, MetricsServer::Start(metrics_options, manager.get()));
+  EGERIA_ASSIGN_OR_RETURN(auto metrics, MetricsServer::Start(metrics_options, manager.get(), &health));
 
   for (const rpc::Address& address : server->addresses()) LogInfo("listening on ", address.ToString());
   if (!metrics->url().empty()) LogInfo("metrics at ", metrics->url());
   NotifyDescriptor(options.ready_fd);
   NotifyServiceManager("READY=1");
-  ServeUntil(signals, manager.get());
+  health.SetServing(true);
+  const absl::Status served = ServeUntil(signals, server->addresses(), manager.get(), &health);
+  health.SetServing(false);
   NotifyServiceManager("STOPPING=1");
   manager->Stop();  // first, so that the streams end with a reason
   server->Stop();
   metrics->Stop();
-  return absl::OkStatus();
+  return served;
 }
 
 int Main(int argc, char** argv) {

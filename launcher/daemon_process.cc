@@ -11,7 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
+#include "common/base/monotonic.h"
 
 namespace egeria::run {
 namespace {
@@ -38,10 +38,10 @@ DaemonProcess::~DaemonProcess() {
 }
 
 absl::Status DaemonProcess::WaitUntilReady(const Signals& signals, absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = MonotonicNow() + timeout;
   std::string said;
   while (!absl::StrContains(said, "READY=1")) {
-    const Signals::Event event = signals.WaitForInput(ready_, deadline - absl::Now());
+    const Signals::Event event = signals.WaitForInput(ready_, deadline - MonotonicNow());
     if (event == Signals::Event::kTimeout) return absl::DeadlineExceededError("it is not ready");
     if (event == Signals::Event::kSignal) return absl::CancelledError("a signal has come");
     char bytes[512];

@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "common/base/log.h"
@@ -75,9 +74,6 @@ std::map<std::string, std::string> Environment(const Arguments& arguments, const
   environment["EGERIA_CONTROLLER"] = controller;
   environment["EGERIA_CACHE"] = cache;
   environment["EGERIA_JOB_ID"] = arguments.job_id.empty() ? JobId::Random().text() : arguments.job_id;
-  // A job that is started again under its id must have a higher generation than it had: the clock gives one.
-  const int64_t generation = arguments.job_id.empty() ? 0 : absl::ToUnixSeconds(absl::Now());
-  environment["EGERIA_GENERATION"] = absl::StrCat(generation);
   if (!arguments.name.empty()) environment["EGERIA_TRAINING_JOB"] = arguments.name;
   if (!arguments.budget.empty()) environment["EGERIA_BUDGET"] = arguments.budget;
   char host[256] = "";

@@ -6,8 +6,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "common/base/log.h"
+#include "common/base/monotonic.h"
 #include "common/base/status.h"
 #include "common/config/option_set.h"
 #include "launcher/connect.h"
@@ -30,7 +30,7 @@ absl::StatusOr<FileLock> Lock(const std::string& path, FileLock::Kind kind, cons
                               absl::Time deadline) {
   for (;;) {
     absl::StatusOr<FileLock> lock = FileLock::Try(path, kind);
-    if (lock.ok() || !absl::IsUnavailable(lock.status()) || absl::Now() > deadline) return lock;
+    if (lock.ok() || !absl::IsUnavailable(lock.status()) || MonotonicNow() > deadline) return lock;
     if (signals.WaitForInput(-1, kLockRetry) == Signals::Event::kSignal)
       return absl::CancelledError("a signal has come");
   }
@@ -74,7 +74,7 @@ NodeCache::NodeCache(const Arguments& arguments, const Signals& signals) {
 
 void NodeCache::FindOrStart(const std::string& folder, const Signals& signals, absl::Duration patience) {
   const std::string address = cache::DefaultAddress(folder);
-  const absl::Time deadline = absl::Now() + patience;
+  const absl::Time deadline = MonotonicNow() + patience;
   if (const absl::Status made = cache::MakeFolder(folder); !made.ok()) return WarnThatThereIsNone(made);
   // Nobody gets this lock while an egeria-cache is just ending, and none ends while somebody has it.
   absl::StatusOr<FileLock> use = Lock(cache::UsersFile(folder), FileLock::Kind::kShared, signals, deadline);

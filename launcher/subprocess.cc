@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "common/base/monotonic.h"
 
 extern char** environ;
 
@@ -103,9 +103,9 @@ std::optional<int> Subprocess::Poll() {
 }
 
 bool Subprocess::WaitForEnd(Signals* signals, absl::Duration patience) {
-  const absl::Time deadline = absl::Now() + patience;
-  while (!Poll().has_value() && absl::Now() < deadline) {
-    const std::optional<Signals::Signal> signal = signals->Next(deadline - absl::Now());
+  const absl::Time deadline = MonotonicNow() + patience;
+  while (!Poll().has_value() && MonotonicNow() < deadline) {
+    const std::optional<Signals::Signal> signal = signals->Next(deadline - MonotonicNow());
     const bool hurry = signal.has_value() && (signal->number == SIGINT || signal->number == SIGTERM);
     if (hurry) break;
   }

@@ -1,38 +1,57 @@
 #include "common/metrics/metrics_endpoint.h"
 
-#include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/metrics/health.h"
+#include "common/metrics/http_server.h"
 #include "common/rpc/address.h"
 #include "prometheus/collectable.h"
-#include "prometheus/exposer.h"
+#include "prometheus/text_serializer.h"
 
 namespace egeria::metrics {
+namespace {
+
+HttpServer::Answer AnswerOf(const absl::Status& status) {
+  if (status.ok()) return {.body = "ok\n"};
+  return {.status = 503, .body = std::string(status.message())};
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(
-    const std::string& listen, std::shared_ptr<prometheus::Collectable> collectable) {
+    const std::string& listen, std::shared_ptr<prometheus::Collectable> collectable, const Health* health) {
   std::unique_ptr<MetricsEndpoint> endpoint(new MetricsEndpoint());
   if (listen == "none") return endpoint;
   EGERIA_ASSIGN_OR_RETURN(rpc::Address address, rpc::ParseAddress(listen));
   if (address.is_unix()) return absl::InvalidArgumentError(absl::StrCat("metrics need host:port, not ", listen));
-  if (address.host == "localhost") address.host = "127.0.0.1";  // the HTTP server takes numbers only
-  try {
-    endpoint->exposer_ = std::make_unique<prometheus::Exposer>(address.ToString());
-    address.port = endpoint->exposer_->GetListeningPorts().at(0);
-  } catch (const std::exception& error) {
-    return NamedError(absl::StatusCode::kUnavailable, "CANNOT_LISTEN", "metrics at ", address.ToString(), ": ",
-                      error.what(), " (in use, or no address of this machine; 'none' switches them off)");
+  if (address.host == "localhost") address.host = "127.0.0.1";
+  std::map<std::string, HttpServer::Page> pages;
+  pages["/metrics"] = {.make =
+                           [collectable = std::move(collectable)] {
+                             return HttpServer::Answer{
+                                 .type = "text/plain; version=0.0.4; charset=utf-8",
+                                 .body = prometheus::TextSerializer().Serialize(collectable->Collect())};
+                           },
+                       .slow = true};
+  if (health != nullptr) {
+    pages["/healthz"] = {.make = [health] { return AnswerOf(health->Healthy()); }};
+    pages["/readyz"] = {.make = [health] { return AnswerOf(health->Ready()); }};
   }
-  endpoint->collectable_ = std::move(collectable);
-  endpoint->exposer_->RegisterCollectable(endpoint->collectable_);
+  auto server = HttpServer::Start(address, std::move(pages));
+  if (!server.ok()) {
+    return NamedError(absl::StatusCode::kUnavailable, "CANNOT_LISTEN", "metrics at ", address.ToString(), ": ",
+                      server.status().message(), " (in use, or no address of this machine; 'none' switches them off)");
+  }
+  endpoint->server_ = *std::move(server);
+  address.port = endpoint->server_->port();
   endpoint->url_ = absl::StrCat("http://", address.ToString(), "/metrics");
   return endpoint;
 }
 
 MetricsEndpoint::~MetricsEndpoint() { Stop(); }
 
-void MetricsEndpoint::Stop() { exposer_.reset(); }
+void MetricsEndpoint::Stop() { server_.reset(); }
 
 }  // namespace egeria::metrics

@@ -8,20 +8,25 @@
 
 namespace prometheus {
 class Collectable;
-class Exposer;
 }  // namespace prometheus
 
 namespace egeria::metrics {
 
-// An HTTP server whose /metrics Prometheus can scrape. Two threads of its own answer.
-// Thread-compatible. Stop() is idempotent; the destructor calls it.
+class Health;
+class HttpServer;
+
+// An HTTP server whose /metrics Prometheus can scrape, and where there is a Health, /healthz and /readyz: 200, or 503
+// with what is wrong, a line for each part. /readyz is about whether the daemon can serve, /healthz about everything.
+// They answer whoever else is connected, and while /metrics waits. Thread-compatible. Stop() is idempotent; the
+// destructor calls it.
 class MetricsEndpoint {
  public:
   // Serves what `collectable` collects at `listen`, "host:port" (port 0: any free one). "none" gives an
-  // endpoint that serves nothing.
+  // endpoint that serves nothing. `health` may be null, and must outlive the endpoint.
   // Errors: INVALID_ARGUMENT a bad address; UNAVAILABLE [CANNOT_LISTEN] it is in use or not this machine's.
   static absl::StatusOr<std::unique_ptr<MetricsEndpoint>> Start(const std::string& listen,
-                                                                std::shared_ptr<prometheus::Collectable> collectable);
+                                                                std::shared_ptr<prometheus::Collectable> collectable,
+                                                                const Health* health = nullptr);
   ~MetricsEndpoint();
 
   // "http://127.0.0.1:9464/metrics"; empty where nothing is served.
@@ -32,8 +37,7 @@ class MetricsEndpoint {
   MetricsEndpoint() = default;
 
   std::string url_;
-  std::shared_ptr<prometheus::Collectable> collectable_;  // the exposer holds it weakly
-  std::unique_ptr<prometheus::Exposer> exposer_;
+  std::unique_ptr<HttpServer> server_;
 };
 
 }  // namespace egeria::metrics

@@ -24,11 +24,12 @@ absl::StatusOr<std::vector<Journal::Damaged>> FactWriter::Replay(const std::func
 
 Fact FactWriter::NewFact() const {
   Fact fact;
-  *fact.mutable_time() = TimeToProto(options_->clock());
+  *fact.mutable_time() = TimeToProto(options_->wall_clock());
   return fact;
 }
 
-absl::Status FactWriter::Commit(Job& job, const std::vector<Fact>& facts, bool sync) {
+absl::Status FactWriter::Commit(Job& job, std::vector<Fact> facts, bool sync) {
+  for (Fact& fact : facts) *fact.mutable_clock() = TimeToProto(options_->clock());
   EGERIA_ASSIGN_OR_RETURN(JobState::Checked checked, job.state.Check(facts));
   if (absl::Status written = journal_->Append(job.id, job.next_sequence, facts, sync); !written.ok()) {
     if (WorthSaying(++refused_)) {
@@ -47,7 +48,7 @@ absl::Status FactWriter::Commit(Job& job, const std::vector<Fact>& facts, bool s
 absl::Status FactWriter::CommitPendingDecisions(Job& job, Effects& effects) {
   while (!job.state.pending_decisions().empty()) {
     const Fact fact =
-        job.state.FactFor(job.state.pending_decisions().front(), v1::DECISION_ORIGIN_POLICY, options_->clock());
+        job.state.FactFor(job.state.pending_decisions().front(), v1::DECISION_ORIGIN_POLICY, options_->wall_clock());
     EGERIA_RETURN_IF_ERROR(Commit(job, fact));
     const v1::Decision& decision = fact.decided();
     LogInfo("job ", job.id.text(), ": step ", decision.step(), ": ", decision.action(), " to prefix ",
@@ -77,7 +78,7 @@ absl::Status FactWriter::CommitObservations(Job& job, const std::vector<v1::Obse
     facts.push_back(NewFact());
     *facts.back().mutable_observed() = observation;
   }
-  EGERIA_RETURN_IF_ERROR(Commit(job, facts, /*sync=*/false));
+  EGERIA_RETURN_IF_ERROR(Commit(job, std::move(facts), /*sync=*/false));
   const absl::Status decided = CommitPendingDecisions(job, effects);
   RefreshRequests(job, *options_, effects);
   return decided;

@@ -48,7 +48,7 @@ class FactWriter {
   absl::Status CommitReading(Job& job, int module, int64_t step, double plasticity, Effects& effects);
 
  private:
-  absl::Status Commit(Job& job, const std::vector<storage::v1::Fact>& facts, bool sync);
+  absl::Status Commit(Job& job, std::vector<storage::v1::Fact> facts, bool sync);
 
   const JobManagerOptions* const options_;
   Journal* const journal_;

@@ -117,6 +117,7 @@ ManagerView JobManager::View() const {
     view.journal = {damaged_jobs_, lost_records_, jobs_.journal->errors(),
                     static_cast<int64_t>(jobs_.journal->backlog_bytes())};
   }
+  view.now = jobs_.options.clock();
   view.evaluator = jobs_.evaluator->counters();
   return view;
 }

@@ -27,7 +27,9 @@ struct JobManagerOptions {
   absl::Duration idle_reference = absl::Minutes(10);      // then a job without a stream loses its reference models
   absl::Duration silent_retention = absl::Hours(24 * 7);  // for jobs that never finished
   RegistrationLimits registration;
-  std::function<absl::Time()> clock = absl::Now;
+  // The clock of all ages and deadlines; null: the journal's. It never goes back, nor leaps.
+  std::function<absl::Time()> clock;
+  std::function<absl::Time()> wall_clock = absl::Now;  // for people to read
 
   // Whether a job computes on this machine's CPU.
   bool SharesCores(const v1::RegisterJobRequest& registration) const {

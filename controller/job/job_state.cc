@@ -161,7 +161,7 @@ void JobState::Apply(Checked checked) {
 
 void JobState::ApplyOne(const Fact& fact, PolicyPtr policy) {
   now_ = TimeFromProto(fact.time());
-  last_fact_time_ = std::max(last_fact_time_, now_);
+  last_fact_time_ = std::max(last_fact_time_, fact.has_clock() ? TimeFromProto(fact.clock()) : now_);
   switch (fact.fact_case()) {
     case Fact::kRegistered: ApplyRegistered(fact.registered(), std::move(policy)); break;
     case Fact::kGenerationStarted: ApplyGeneration(fact.generation_started(), std::move(policy)); break;
@@ -184,6 +184,7 @@ void JobState::ApplyRegistered(const storage::v1::JobRegistered& fact, PolicyPtr
   losses_reported_ = !registration_.losses_unreported();
   policy_ = std::move(policy);
   generation_ = Generation(registration_.generation());
+  if (registration_.start_id() != 0) starts_[registration_.start_id()] = generation_;
   mode_ = registration_.mode() == v1::MODE_OBSERVE ? v1::MODE_OBSERVE : v1::MODE_ACT;
   last_step_ = registration_.step();
   base_prefix_ = registration_.frozen_prefix();
@@ -208,6 +209,7 @@ void JobState::ApplyGeneration(const storage::v1::GenerationStarted& fact, Polic
   losses_reported_ = LossesReportedFrom(fact);
   RollBackTo(fact.step(), std::move(policy));
   generation_ = Generation(fact.generation());
+  if (fact.start_id() != 0) starts_[fact.start_id()] = generation_;
   finished_ = false;
   plans_.clear();
   base_prefix_ = fact.frozen_prefix();
@@ -334,6 +336,11 @@ void JobState::RollBackTo(int64_t step, PolicyPtr policy) {
     decision_after_.push_back(observations_.size());
   }
   keep_observations_before(observations.size());
+}
+
+std::optional<Generation> JobState::GenerationOf(uint64_t start_id) const {
+  const auto found = starts_.find(start_id);
+  return found == starts_.end() ? std::nullopt : std::optional(found->second);
 }
 
 std::vector<v1::Plan> JobState::PlansAbove(PlanId watermark, size_t limit) const {

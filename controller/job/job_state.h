@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -67,11 +68,13 @@ class JobState {
   const policy::PolicyConfig& policy_config() const { return policy_config_; }
   int module_count() const { return registration_.modules_size(); }
   Generation generation() const { return generation_; }
+  // The generation of a start of the job's processes (RegisterJobRequest.start_id); empty where it is not known.
+  std::optional<Generation> GenerationOf(uint64_t start_id) const;
   v1::Mode mode() const { return mode_; }
   bool paused() const { return paused_; }
   bool finished() const { return finished_; }
-  bool losses_reported() const { return losses_reported_; }  // by every generation so far
-  absl::Time last_fact_time() const { return last_fact_time_; }
+  bool losses_reported() const { return losses_reported_; }      // by every generation so far
+  absl::Time last_fact_time() const { return last_fact_time_; }  // by the journal's clock
 
   // --- What is frozen --- The prefix that the policy or an operator has decided, in observe mode as in act mode.
   int decided_prefix() const { return policy_->frozen_prefix(); }
@@ -149,6 +152,7 @@ class JobState {
   policy::PolicyConfig policy_config_;
   std::unique_ptr<policy::Policy> policy_;
   Generation generation_;
+  std::map<uint64_t, Generation> starts_;  // all that have told a start id
   v1::Mode mode_ = v1::MODE_ACT;
   bool paused_ = false;
   bool finished_ = false;

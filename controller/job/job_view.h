@@ -60,6 +60,7 @@ struct ManagerView {
   std::vector<JobView> jobs;
   reference::EvaluatorCounters evaluator;
   JournalView journal;
+  absl::Time now;  // by the clock of last_activity
 };
 
 v1::JobSummary Summarize(const Job& job);

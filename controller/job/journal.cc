@@ -11,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/storage/folder_lock.h"
@@ -26,12 +27,14 @@ namespace {
 
 constexpr char kVersionKey[] = "v";
 constexpr char kVersion[] = "egeria-journal 1";
+constexpr char kClockKey[] = "c";   // nanoseconds since 1970
 constexpr char kFactPrefix = 'f';   // f <job id, 36 bytes> <sequence, 8 bytes big-endian>
 constexpr char kAsidePrefix = 'q';  // the same, set aside
 constexpr size_t kJobIdLength = 36;
 constexpr size_t kKeyLength = 1 + kJobIdLength + 8;
 // The database is opened only where its disk has this much room, which is more than it needs.
 constexpr int64_t kRoomToOpen = int64_t{1} << 20;
+constexpr absl::Duration kClockKeptEvery = absl::Seconds(10);
 constexpr size_t kRescuedBatch = size_t{1} << 20;
 
 rocksdb::WriteOptions Synced(bool sync = true) {
@@ -135,6 +138,7 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(const std::string& folder
   EGERIA_RETURN_IF_ERROR(journal->OpenDatabase());
   EGERIA_RETURN_IF_ERROR(journal->ReadDamagedLogs());
   EGERIA_RETURN_IF_ERROR(journal->CheckVersion());
+  EGERIA_RETURN_IF_ERROR(journal->StartClock());
   return journal;
 }
 
@@ -213,6 +217,19 @@ absl::Status Journal::CheckVersion() {
   return NamedError(absl::StatusCode::kFailedPrecondition, "JOURNAL_VERSION", "the journal says '", version,
                     "', this controller reads '", kVersion, "'");
 }
+
+absl::Status Journal::StartClock() {
+  std::string kept;
+  const rocksdb::Status found = db_->Get(rocksdb::ReadOptions(), kClockKey, &kept);
+  int64_t nanoseconds = 0;
+  if (found.ok() && absl::SimpleAtoi(kept, &nanoseconds)) {
+    clock_start_ = absl::FromUnixNanos(nanoseconds) + kClockKeptEvery;
+    return absl::OkStatus();
+  }
+  return found.ok() || found.IsNotFound() ? absl::OkStatus() : Explain(found);
+}
+
+absl::Time Journal::Now() const { return clock_start_ + (MonotonicNow() - opened_at_); }
 
 absl::StatusOr<std::vector<Journal::Damaged>> Journal::Replay(const Visitor& visit) {
   Marks last;
@@ -361,7 +378,7 @@ absl::Status Journal::Write(Record record, bool sync) {
       return absl::OkStatus();
     }
     ++errors_;
-    next_attempt_ = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(options_.retry);
+    next_attempt_ = MonotonicNow() + options_.retry;
     LogWarning("the journal cannot be written: ", last_error_.message(),
                "; what is decided waits in memory until it "
                "can, and is lost if this controller ends before that");
@@ -375,9 +392,9 @@ absl::Status Journal::Write(Record record, bool sync) {
 
 absl::Status Journal::CatchUp(bool at_once) {
   if (backlog_.empty()) return absl::OkStatus();
-  const auto now = std::chrono::steady_clock::now();
+  const absl::Time now = MonotonicNow();
   if (!at_once && now < next_attempt_) return last_error_;
-  next_attempt_ = now + absl::ToChronoNanoseconds(options_.retry);
+  next_attempt_ = now + options_.retry;
   last_error_ = WriteBacklog();
   if (last_error_.ok()) {
     LogInfo("the journal can be written again, and has all that waited in memory");
@@ -418,9 +435,15 @@ void Journal::Tend() {
     std::error_code error;
     std::filesystem::create_directories(std::filesystem::path(folder_).parent_path(), error);
     marks_.Begin({});
-    next_attempt_ = {};
+    next_attempt_ = absl::InfinitePast();
   }
   CatchUp(/*at_once=*/false).IgnoreError();
+  if (backlog_.empty() && Now() - clock_kept_ > kClockKeptEvery) {
+    clock_kept_ = Now();
+    rocksdb::WriteBatch batch;
+    batch.Put(kClockKey, absl::StrCat(absl::ToUnixNanos(clock_kept_)));
+    Write({batch.Data(), JobId(), 0}, /*sync=*/false).IgnoreError();
+  }
 }
 
 void Journal::TakeIntoMemory() {

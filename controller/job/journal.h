@@ -3,7 +3,6 @@
 
 #include <sys/types.h>
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -15,8 +14,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/base/ids.h"
+#include "common/base/monotonic.h"
 #include "controller/job/journal_marks.h"
 #include "egeria/storage/v1/journal.pb.h"
 
@@ -83,9 +84,13 @@ class Journal {
   // Makes everything appended so far survive the end of the machine. Errors: UNAVAILABLE [JOURNAL].
   absl::Status Sync();
 
-  // Writes what waits in memory, if it can be written again, and looks whether the folder is still there: one that has
-  // vanished is made anew with all that it held. To be called every second or so.
+  // Writes what waits in memory, if it can be written again, keeps the journal's time, and looks whether the folder is
+  // still there: one that has vanished is made anew with all that it held. To be called every second or so.
   void Tend();
+
+  // The journal's own time. It begins as the wall clock's and goes on while a controller has the journal open, whatever
+  // the clock is set to. After a restart it goes on from where it was, some seconds ahead. Thread-safe.
+  absl::Time Now() const;
 
   // OK, or what is wrong with the disk.
   absl::Status health() const;
@@ -108,6 +113,7 @@ class Journal {
   Journal(std::string folder, const JournalOptions& options);
   absl::Status OpenDatabase();
   absl::Status CheckVersion();
+  absl::Status StartClock();
   // Says what is to be done about an error of the database.
   absl::Status Explain(const rocksdb::Status& status) const;
   // Reads from damaged logs what the database has left out.
@@ -134,10 +140,14 @@ class Journal {
   ino_t lock_file_ = 0;              // inode of the database's lock
   JournalMarks marks_;
 
+  absl::Time clock_start_ = absl::Now();  // the journal's time when it was opened
+  const absl::Time opened_at_ = MonotonicNow();
+  absl::Time clock_kept_ = absl::InfinitePast();  // the journal's time that was written last
+
   std::deque<Record> backlog_;  // oldest first
   size_t backlog_bytes_ = 0;
-  absl::Status last_error_;  // while something waits
-  std::chrono::steady_clock::time_point next_attempt_;
+  absl::Status last_error_;                         // while something waits
+  absl::Time next_attempt_ = absl::InfinitePast();  // monotonic
   int64_t errors_ = 0;
   int64_t damaged_places_ = 0;  // in the logs, when it was opened
 };

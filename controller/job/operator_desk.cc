@@ -51,7 +51,8 @@ absl::StatusOr<PlanId> OperatorDesk::SetFrozenPrefix(const JobId& id, int frozen
                       "; freeze with --force to do it all the same");
   }
   const policy::Decision decision = DecisionByHand(*job, frozen_prefix, reason);
-  const storage::v1::Fact fact = job->state.FactFor(decision, v1::DECISION_ORIGIN_OPERATOR, jobs_->options.clock());
+  const storage::v1::Fact fact =
+      job->state.FactFor(decision, v1::DECISION_ORIGIN_OPERATOR, jobs_->options.wall_clock());
   EGERIA_RETURN_IF_ERROR(jobs_->facts.Commit(*job, fact));
   LogInfo("job ", id.text(), ": frozen prefix ", frozen_prefix, " by hand, plan ", job->state.newest_plan().value(),
           ": ", decision.reason);

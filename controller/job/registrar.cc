@@ -38,6 +38,13 @@ absl::StatusOr<v1::RegisterJobRequest> Resolve(v1::RegisterJobRequest request, c
   return request;
 }
 
+// The generation of the processes that register. A start that the job has not seen is the next one.
+int64_t GenerationFor(const v1::RegisterJobRequest& request, const JobState& job) {
+  if (request.start_id() == 0) return request.generation();
+  if (const std::optional<Generation> known = job.GenerationOf(request.start_id())) return known->value();
+  return std::max(request.generation(), job.generation().value() + 1);
+}
+
 absl::StatusOr<graph::ModuleGraph> GraphOf(const v1::LayerModule& module) {
   if (module.has_graph()) return graph::FromProto(module.graph());
   const std::string& why = module.graph_error();
@@ -62,6 +69,7 @@ v1::RegisterJobResponse ResponseFor(const Job& job, const JobManagerOptions& opt
   using google::protobuf::util::TimeUtil;
   v1::RegisterJobResponse response;
   *response.mutable_policy() = job.state.registration().policy();
+  response.set_generation(job.state.generation().value());
   response.set_plan_id(job.state.newest_plan().value());
   response.set_frozen_prefix(job.state.planned_prefix());
   *response.mutable_heartbeat_interval() =
@@ -80,7 +88,7 @@ v1::RegisterJobResponse ResponseFor(const Job& job, const JobManagerOptions& opt
 }  // namespace
 
 absl::StatusOr<v1::RegisterJobResponse> Registrar::Register(const v1::RegisterJobRequest& request) {
-  EGERIA_ASSIGN_OR_RETURN(const v1::RegisterJobRequest resolved, Resolve(request, jobs_->options.registration));
+  EGERIA_ASSIGN_OR_RETURN(v1::RegisterJobRequest resolved, Resolve(request, jobs_->options.registration));
   const uint64_t fingerprint = GraphFingerprint(request);
   const JobId id(request.job_id());
   bool begins = true;  // the job, or a generation of it
@@ -90,7 +98,8 @@ absl::StatusOr<v1::RegisterJobResponse> Registrar::Register(const v1::RegisterJo
     if (jobs_->stopped) return absl::UnavailableError("the controller is going down");
     Job* job = jobs_->table.Find(id);
     if (job != nullptr) {
-      begins = request.generation() > job->state.generation().value();
+      resolved.set_generation(GenerationFor(resolved, job->state));
+      begins = resolved.generation() > job->state.generation().value();
       EGERIA_RETURN_IF_ERROR(Renew(*job, resolved, effects));
     } else {
       EGERIA_ASSIGN_OR_RETURN(job, Admit(resolved));
@@ -105,7 +114,7 @@ absl::StatusOr<v1::RegisterJobResponse> Registrar::Register(const v1::RegisterJo
     }
   }
   if (begins) WarnIfBudgetIsOutOfReach(request);
-  TakeGraphs(request, fingerprint);
+  TakeGraphs(request, resolved.generation(), fingerprint);
   const MutexLock lock(&jobs_->mutex);
   EGERIA_ASSIGN_OR_RETURN(const Job* job, jobs_->table.Get(id));
   return ResponseFor(*job, jobs_->options);
@@ -159,6 +168,7 @@ absl::Status Registrar::StartGeneration(Job& job, const v1::RegisterJobRequest& 
   Fact fact = jobs_->facts.NewFact();
   auto* started = fact.mutable_generation_started();
   started->set_generation(request.generation());
+  started->set_start_id(request.start_id());
   started->set_step(request.step());
   started->set_frozen_prefix(request.frozen_prefix());
   started->set_applied_plan(NewestPlanOf(request));
@@ -178,7 +188,7 @@ absl::Status Registrar::StartGeneration(Job& job, const v1::RegisterJobRequest& 
   return absl::OkStatus();
 }
 
-void Registrar::TakeGraphs(const v1::RegisterJobRequest& request, uint64_t fingerprint) {
+void Registrar::TakeGraphs(const v1::RegisterJobRequest& request, int64_t generation, uint64_t fingerprint) {
   const JobId id(request.job_id());
   std::vector<std::optional<graph::ModuleGraph>> graphs;
   std::vector<absl::Status> status;
@@ -207,7 +217,7 @@ void Registrar::TakeGraphs(const v1::RegisterJobRequest& request, uint64_t finge
   Effects effects(jobs_->evaluator.get());
   const MutexLock lock(&jobs_->mutex);
   Job* const job = jobs_->table.Find(id);
-  if (job == nullptr || job->state.generation().value() != request.generation()) return;
+  if (job == nullptr || job->state.generation().value() != generation) return;
   JobGraphs& booked = job->live.graphs;
   if (booked.version == 0 || booked.fingerprint != fingerprint) ++booked.version;
   booked.known = true;

@@ -30,7 +30,8 @@ class Registrar {
   absl::Status StartGeneration(Job& job, const v1::RegisterJobRequest& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(jobs_->mutex);
   // Gives the graphs to the engine and books what it says of them.
-  void TakeGraphs(const v1::RegisterJobRequest& request, uint64_t fingerprint) ABSL_LOCKS_EXCLUDED(jobs_->mutex);
+  void TakeGraphs(const v1::RegisterJobRequest& request, int64_t generation, uint64_t fingerprint)
+      ABSL_LOCKS_EXCLUDED(jobs_->mutex);
 
   SharedJobs* const jobs_;
 };

@@ -83,7 +83,8 @@ absl::Status SessionDesk::Heartbeat(SessionId session, const v1::Heartbeat& hear
   rank.frozen_prefix = heartbeat.frozen_prefix();
   rank.watermark = PlanId(heartbeat.plan_watermark());
   rank.counters = heartbeat.counters();
-  job.live.last_activity = job.live.last_heartbeat = jobs_->options.clock();
+  job.live.last_activity = jobs_->options.clock();
+  job.live.last_heartbeat = jobs_->options.wall_clock();
   effects.TellEvaluator(
       [id = job.id, step = heartbeat.step()](reference::Evaluator& evaluator) { evaluator.ReportStep(id, step); });
   if (job.state.finished()) return absl::OkStatus();

@@ -19,13 +19,18 @@ namespace egeria::controller {
 // writes to the journal, since they define the order of facts.
 struct SharedJobs {
   SharedJobs(JobManagerOptions given_options, std::unique_ptr<Journal> given_journal)
-      : options(std::move(given_options)), journal(std::move(given_journal)) {}
+      : journal(std::move(given_journal)), options(WithClock(std::move(given_options), journal.get())) {}
 
+  static JobManagerOptions WithClock(JobManagerOptions given, const Journal* clock) {
+    if (given.clock == nullptr) given.clock = [clock] { return clock->Now(); };
+    return given;
+  }
+
+  const std::unique_ptr<Journal> journal ABSL_PT_GUARDED_BY(mutex);
   const JobManagerOptions options;
   std::unique_ptr<reference::Evaluator> evaluator;  // constant once started; synchronises itself
 
   mutable Mutex mutex;
-  const std::unique_ptr<Journal> journal ABSL_PT_GUARDED_BY(mutex);
   JobTable table ABSL_GUARDED_BY(mutex){&options};
   FactWriter facts ABSL_GUARDED_BY(mutex){&options, journal.get()};
   bool stopped ABSL_GUARDED_BY(mutex) = false;

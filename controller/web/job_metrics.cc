@@ -204,14 +204,13 @@ std::map<std::string, std::string> TrainingJobLabels(const std::vector<JobView>&
   return labels;
 }
 
-std::vector<prometheus::MetricFamily> JobMetrics(const ManagerView& view, absl::Time now,
-                                                 absl::Duration keep_silent_jobs) {
+std::vector<prometheus::MetricFamily> JobMetrics(const ManagerView& view, absl::Duration keep_silent_jobs) {
   std::vector<prometheus::MetricFamily> families;
   AddTotalsOfAll(view, &families);
   const std::map<std::string, std::string> labels = TrainingJobLabels(view.jobs);
   JobFamilies of_jobs;
   for (const JobView& job : view.jobs) {
-    if (job.summary.connected_ranks() == 0 && now - job.last_activity > keep_silent_jobs) continue;
+    if (job.summary.connected_ranks() == 0 && view.now - job.last_activity > keep_silent_jobs) continue;
     const Labels label = {{"training_job", labels.at(job.summary.job_id())}};
     of_jobs.AddSummary(label, job.summary);
     of_jobs.AddPolicy(label, job);

@@ -18,8 +18,7 @@ std::map<std::string, std::string> TrainingJobLabels(const std::vector<JobView>&
 
 // The controller's metrics; docs/metrics.md lists them. Jobs without a stream whose last activity is longer
 // ago than `keep_silent_jobs` count in egeria_jobs but have no series of their own.
-std::vector<prometheus::MetricFamily> JobMetrics(const ManagerView& view, absl::Time now,
-                                                 absl::Duration keep_silent_jobs);
+std::vector<prometheus::MetricFamily> JobMetrics(const ManagerView& view, absl::Duration keep_silent_jobs);
 
 }  // namespace egeria::controller
 

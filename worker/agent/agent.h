@@ -36,6 +36,7 @@ struct ModuleDescription {
 struct JobDescription {
   JobId job_id;
   Generation generation;
+  uint64_t start_id = 0;  // a random number that all ranks of this start share; 0: `generation` is the generation
   int rank = 0;
   int world_size = 1;
   std::string training_job;

@@ -31,10 +31,10 @@ void FillAccount(const TimeTotals& time, int frozen_prefix, v1::Heartbeat* heart
 
 AgentState::AgentState(const JobDescription& job, size_t queue_bytes, size_t queue_samples,
                        std::shared_ptr<Wakeup> wakeup)
-    : generation_(job.generation),
-      rank_(job.rank),
+    : rank_(job.rank),
       module_count_(static_cast<int>(job.modules.size())),
       wakeup_(std::move(wakeup)),
+      generation_(job.generation),
       ledger_(job.generation, job.applied_plan, static_cast<int>(job.modules.size())),
       uploads_(queue_bytes, queue_samples) {
   report_.step = job.step;
@@ -189,6 +189,12 @@ void AgentState::CountReference(double total) {
     counters_.reference_seconds += restarted ? total : total - *reference_seconds_;
   }
   reference_seconds_ = total;
+}
+
+void AgentState::TakeGeneration(Generation generation) {
+  const MutexLock lock(&mutex_);
+  generation_ = generation;
+  ledger_.TakeGeneration(generation);
 }
 
 void AgentState::Apply(const v1::Directive& directive) {

@@ -35,6 +35,9 @@ class AgentState {
   // Puts the present step and plan into a registration.
   void FillProgress(v1::RegisterJobRequest* request) const;
 
+  // The controller says which generation this is.
+  void TakeGeneration(Generation generation);
+
   // A stream has been opened, and its controller knows nothing yet: losses are sent from the oldest on. The first
   // directive will say which snapshot is wanted; uploads wait for it, too.
   void BeginStream();
@@ -69,12 +72,12 @@ class AgentState {
   bool ModulesAreValid(int32_t first, int32_t last) const;
 
   // These are constant.
-  const Generation generation_;
   const int rank_;
   const int module_count_;
   const std::shared_ptr<Wakeup> wakeup_;
 
   // Only the agent's own thread uses these.
+  Generation generation_;
   std::set<std::string> logged_;
   int64_t streams_ = 0;
 

@@ -95,6 +95,7 @@ absl::Status ControllerLink::ConnectOnce() {
   const absl::StatusOr<v1::RegisterJobResponse> registered = Register();
   if (!registered.ok()) return rpc::ExplainRefusal(registered.status(), controller_, options_.tls);
   const v1::RegisterJobResponse& response = *registered;
+  if (registration_.start_id() != 0) TakeGeneration(response.generation());
   for (const auto& error : response.module_errors()) {
     if (!answered_before_ && open_.rank() == 0) {  // once a job, not once a rank
       LogWarning("Layer module ", error.module(),
@@ -118,6 +119,12 @@ absl::Status ControllerLink::ConnectOnce() {
     return absl::UnavailableError("the controller has ended the stream");
   }
   return status;
+}
+
+void ControllerLink::TakeGeneration(int64_t generation) {
+  registration_.set_generation(generation);  // a controller that has lost its journal goes on from there
+  open_.set_generation(generation);
+  state_->TakeGeneration(Generation(generation));
 }
 
 absl::StatusOr<v1::RegisterJobResponse> ControllerLink::Register() {

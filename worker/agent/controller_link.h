@@ -39,6 +39,8 @@ class ControllerLink {
   void Run();
   // Lives one life of a connection. Returns the cause of its end, which is OK after a stop request.
   absl::Status ConnectOnce();
+  // Goes by the generation that the controller has given this start.
+  void TakeGeneration(int64_t generation);
   absl::StatusOr<v1::RegisterJobResponse> Register();
   // Returns at `deadline`, or once a stop is requested.
   void SleepUntil(SteadyTime deadline);

@@ -41,6 +41,12 @@ absl::Status PlanLedger::Deliver(const Plan& plan) {
   return absl::OkStatus();
 }
 
+void PlanLedger::TakeGeneration(Generation generation) {
+  if (generation == generation_) return;
+  generation_ = generation;
+  plans_.erase(plans_.upper_bound(watermark_), plans_.end());
+}
+
 void PlanLedger::SkipTo(PlanId base) {
   watermark_ = std::max(watermark_, base);
   Advance();

@@ -35,6 +35,9 @@ class PlanLedger {
   //   negative or would freeze the last module; [PLAN_TOO_FAR] more than 1,024 above the watermark.
   absl::Status Deliver(const Plan& plan);
 
+  // Plans are of this generation from now on. It forgets those that wait.
+  void TakeGeneration(Generation generation);
+
   // Plans up to `base` that this rank lacks are void: it does not wait for them any more.
   void SkipTo(PlanId base);
 

@@ -130,6 +130,7 @@ absl::StatusOr<v1::RegisterJobRequest> MakeRegistration(const JobDescription& jo
   EGERIA_ASSIGN_OR_RETURN(*request.mutable_policy(), ParsePolicy(job.policy_json));
   request.set_job_id(job.job_id.text());
   request.set_generation(job.generation.value());
+  request.set_start_id(job.start_id);
   request.set_world_size(job.world_size);
   request.set_training_job(job.training_job);
   request.set_total_steps(job.total_steps);

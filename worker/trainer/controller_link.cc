@@ -1,11 +1,15 @@
 #include "worker/trainer/controller_link.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <random>
+#include <string>
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/zeros.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "worker/freeze/embedding_prefix.h"
@@ -46,6 +50,13 @@ std::vector<worker::ModuleDescription> Describe(const LinkDescription& descripti
   return described;
 }
 
+// The generation if one is given, else the id of this start, which the controller numbers; the other one is 0.
+std::string OwnStart(const Options& options) {
+  if (options.first_generation > 0) return absl::StrCat(options.first_generation + options.restarts, " 0");
+  std::random_device random;
+  return absl::StrCat("0 ", uint64_t{random()} << 32 | random() | 1);
+}
+
 }  // namespace
 
 absl::StatusOr<LinkedAgent> LinkController(const LinkDescription& description) {
@@ -55,13 +66,11 @@ absl::StatusOr<LinkedAgent> LinkController(const LinkDescription& description) {
   const std::string own_id = options.job_id.empty() ? JobId::Random().text() : options.job_id;
   EGERIA_ASSIGN_OR_RETURN(const std::string job_id, ShareFromRankZero(*description.member, "job_id", own_id));
   job.job_id = JobId(job_id);
-  // Nodes may have been started at different times; rank 0's speaks for all.
-  EGERIA_ASSIGN_OR_RETURN(
-      const std::string generation,
-      ShareFromRankZero(*description.member, "generation", absl::StrCat(options.first_generation + options.restarts)));
-  int64_t number = 0;
-  EGERIA_CHECK(absl::SimpleAtoi(generation, &number));
-  job.generation = Generation(number);
+  EGERIA_ASSIGN_OR_RETURN(const std::string start, ShareFromRankZero(*description.member, "start", OwnStart(options)));
+  const std::pair<std::string, std::string> numbers = absl::StrSplit(start, ' ');
+  int64_t generation = 0;
+  EGERIA_CHECK(absl::SimpleAtoi(numbers.first, &generation) && absl::SimpleAtoi(numbers.second, &job.start_id));
+  job.generation = Generation(generation);
   job.rank = description.member->rank;
   job.world_size = description.member->world_size;
   job.training_job = options.training_job;

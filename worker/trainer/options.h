@@ -66,7 +66,7 @@ struct Options {
   std::string log_level = "info";
 
   std::string job_id;            // EGERIA_JOB_ID; "" draws one
-  int64_t first_generation = 0;  // EGERIA_GENERATION: that of the job before torchrun restarts any rank
+  int64_t first_generation = 0;  // EGERIA_GENERATION, before torchrun restarts any rank; 0: the controller numbers them
   int64_t restarts = 0;          // TORCHELASTIC_RESTART_COUNT
 };
 

@@ -20,6 +20,7 @@
 #include "ATen/ops/tensor.h"
 #include "absl/strings/str_format.h"
 #include "common/base/log.h"
+#include "common/base/monotonic.h"
 #include "common/base/status.h"
 #include "worker/commit/torch_status.h"
 #include "worker/freeze/embedding_prefix.h"
@@ -365,7 +366,7 @@ absl::Status Run::Step(Progress* progress) {
   share_seconds_ += share * elapsed;
   if (progress == nullptr) return absl::OkStatus();
   ShowSwitches(progress);
-  if (const absl::Time now = absl::Now(); progress->Due(now)) {
+  if (const absl::Time now = MonotonicNow(); progress->Due(now)) {
     Moment moment;
     moment.step = step + 1;
     moment.total_steps = total_steps_;
@@ -459,7 +460,7 @@ absl::StatusOr<RunSummary> Run::Summarise(const Score& score, double wall_second
 
 absl::StatusOr<RunSummary> Run::Execute() {
   std::optional<Progress> progress;
-  if (leader()) progress.emplace(stderr, ::isatty(STDERR_FILENO) == 1, absl::Now(), session_->step());
+  if (leader()) progress.emplace(stderr, ::isatty(STDERR_FILENO) == 1, MonotonicNow(), session_->step());
   const auto start = Clock::now();
   replica_->SetTraining(true);
   while (session_->step() < end_step()) {

@@ -52,6 +52,7 @@ class JobManagerTest : public ::testing::Test {
         folder_ / "journal", {.env = &disk_, .retry = absl::ZeroDuration(), .max_backlog_bytes = max_backlog_bytes_});
     ASSERT_TRUE(journal.ok()) << journal.status();
     options_.clock = [this] { return now_; };
+    options_.wall_clock = [this] { return wall_; };
     options_.host = "here";
     auto manager = JobManager::Start(
         options_, *std::move(journal),
@@ -136,6 +137,7 @@ class JobManagerTest : public ::testing::Test {
   ::egeria::testing::FailingEnv disk_;
   size_t max_backlog_bytes_ = size_t{1} << 20;
   absl::Time now_ = absl::FromUnixSeconds(1'700'000'000);
+  absl::Time wall_ = absl::FromUnixSeconds(1'700'000'000);  // somebody may set it
   JobManagerOptions options_;
   ::egeria::testing::FakeEvaluator::Script script_ = [](const JobId&, int, int64_t step) {
     return absl::StatusOr<double>(0.001 + 0.01 * std::exp(-static_cast<double>(step) / 20));

@@ -536,6 +536,48 @@ TEST_F(JobManagerTest, ASilentJobIsForgottenAfterItsRetentionOnly) {
   EXPECT_EQ(Summary(*stream).job_id(), "");
 }
 
+TEST_F(JobManagerTest, AClockThatLeapsDeletesNoJobAndStopsNothing) {
+  auto silent = TestRegistration(2);
+  ASSERT_TRUE(manager_->registrar().Register(silent).ok());
+  auto stream = Open(TestRegistration(1));
+  for (const absl::Duration leap : {absl::Hours(24 * 3'000), -absl::Hours(24 * 9'000)}) {
+    wall_ += leap;
+    now_ += absl::Minutes(1);
+    Beat(*stream, 10);
+    manager_->Maintain();
+    EXPECT_EQ(manager_->ListJobs().jobs_size(), 2) << leap;
+    ASSERT_TRUE(manager_->operators().SetFrozenPrefix(JobId(TestJobId(1)), leap > absl::ZeroDuration(), "", true).ok());
+    Restart();
+    manager_->Maintain();
+    EXPECT_EQ(manager_->ListJobs().jobs_size(), 2) << leap;
+    stream = Open(TestRegistration(1), 0, 2);
+  }
+  EXPECT_EQ(manager_->View().jobs[0].last_activity, now_);
+}
+
+TEST_F(JobManagerTest, NumbersTheStartsOfAJob) {
+  auto first = TestRegistration(1), second = TestRegistration(1), third = TestRegistration(1);
+  first.set_start_id(11);
+  second.set_start_id(22);
+  third.set_start_id(33);
+  third.set_generation(7);
+  const auto generation = [this](const v1::RegisterJobRequest& request) {
+    const auto response = manager_->registrar().Register(request);
+    return response.ok() ? response->generation() : -1;
+  };
+  EXPECT_EQ(generation(first), 0);
+  EXPECT_EQ(generation(first), 0) << "another rank of the same start";
+  EXPECT_EQ(generation(second), 1);
+  EXPECT_EQ(generation(second), 1);
+  EXPECT_THAT(std::string(manager_->registrar().Register(first).status().message()), StartsWith("[STALE_GENERATION]"));
+  Restart();
+  EXPECT_EQ(generation(second), 1);
+  EXPECT_EQ(generation(first), -1) << "the journal knows the starts";
+  EXPECT_EQ(generation(third), 7) << "it has had this number from another controller";
+  first.set_job_id(TestJobId(2));
+  EXPECT_EQ(generation(first), 0) << "a start of another job";
+}
+
 TEST_F(JobManagerTest, TakesNoMoreObservationsThanAllowed) {
   options_.max_observations_per_job = 5;
   Restart();

@@ -10,6 +10,7 @@
 #include "controller/job/journal.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "rocksdb/db.h"
 #include "tests/controller/job/facts.h"
 #include "tests/support/job_fixtures.h"
 #include "tests/support/small_disk.h"
@@ -257,6 +258,30 @@ TEST_F(JournalDamageTest, AFullDiskLetsRecordsWaitInMemoryUntilThereIsRoom) {
   disk.Fill();
   const absl::Status full = Journal::Open(path).status();
   EXPECT_THAT(std::string(full.message()), AllOf(StartsWith("[JOURNAL] the disk of "), HasSubstr("make room")));
+}
+
+TEST_F(JournalDamageTest, ItsTimeGoesOnWhereItWasWhateverTheClockSays) {
+  absl::Time kept;
+  {
+    auto journal = Open();
+    EXPECT_LT(absl::AbsDuration(journal->Now() - absl::Now()), absl::Minutes(1)) << "a new one begins with the clock's";
+    journal->Tend();
+  }
+  {
+    rocksdb::DB* opened = nullptr;
+    ASSERT_TRUE(rocksdb::DB::Open(rocksdb::Options(), path(), &opened).ok());
+    const std::unique_ptr<rocksdb::DB> db(opened);
+    kept = absl::FromUnixSeconds(1'000'000'000);  // the clock has leapt since, by decades
+    ASSERT_TRUE(db->Put({}, "c", absl::StrCat(absl::ToUnixNanos(kept))).ok());
+  }
+  for (int restart = 0; restart < 3; ++restart) {
+    auto journal = Open();
+    const absl::Time now = journal->Now();
+    EXPECT_GT(now, kept);
+    EXPECT_LT(now, kept + absl::Minutes(1));
+    journal->Tend();
+    kept = now;
+  }
 }
 
 TEST_F(JournalDamageTest, AFolderThatVanishesIsMadeAnewWithAllThatItHeld) {

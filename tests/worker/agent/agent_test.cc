@@ -107,6 +107,26 @@ TEST_F(AgentTest, RegistersOpensItsStreamAndBeats) {
   EXPECT_EQ(agent->counters().reconnects, 0);
 }
 
+TEST_F(AgentTest, GoesByTheGenerationThatTheControllerGivesItsStart) {
+  v1::RegisterJobResponse response;
+  response.set_generation(5);
+  fake_.SetRegisterResponse(response);
+  v1::Plan plan;
+  plan.set_plan_id(1);
+  plan.set_generation(5);
+  plan.set_frozen_prefix(2);
+  fake_.SetPlans({plan});
+  JobDescription job = TestJob();
+  job.generation = Generation(0);
+  job.start_id = 77;
+  const std::unique_ptr<Agent> agent = StartAgent(Options(), job);
+  EXPECT_TRUE(Eventually([&] { return agent->watermark() == PlanId(1); }));
+  const FakeControllerRecord record = fake_.record();
+  EXPECT_EQ(record.registrations[0].start_id(), 77);
+  EXPECT_EQ(record.opens[0].generation(), 5);
+  EXPECT_EQ(agent->counters().plans_refused, 0);
+}
+
 TEST_F(AgentTest, ReportsStepsLossesAndLearningRates) {
   const std::unique_ptr<Agent> agent = StartAgent();
   for (int64_t step = 1; step <= 100; ++step) {

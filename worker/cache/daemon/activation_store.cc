@@ -4,13 +4,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/escaping.h"
-#include "absl/time/clock.h"
+#include "absl/strings/match.h"
 #include "absl/time/time.h"
 #include "common/base/log.h"
+#include "common/base/monotonic.h"
 #include "common/base/status.h"
 #include "common/storage/folder_lock.h"
 #include "common/storage/free_space.h"
@@ -53,6 +55,22 @@ int MostOpenFiles() {
   rlimit descriptors;
   if (getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return kMinOpenFiles;
   return static_cast<int>(std::clamp<rlim_t>(descriptors.rlim_cur / 2, kMinOpenFiles, kMaxOpenFiles));
+}
+
+// Keeps the small files of a damaged store aside, for whoever wants to know what happened, and returns their folder.
+// The entries are not kept: they would fill the disk, and can be computed again.
+std::string KeepLists(const std::string& folder) {
+  namespace fs = std::filesystem;
+  const fs::path kept = fs::path(folder) / "damaged";
+  std::error_code error;
+  fs::remove_all(kept, error);
+  fs::create_directory(kept, error);
+  for (const auto& file : fs::directory_iterator(folder, error)) {
+    const std::string name = file.path().filename().string();
+    const bool is_list = name == "CURRENT" || absl::StartsWith(name, "MANIFEST-") || absl::StartsWith(name, "OPTIONS-");
+    if (is_list) fs::copy(file.path(), kept / name, error);
+  }
+  return kept.string();
 }
 
 // Whether the status says that files are damaged, and not that the system could not read them.
@@ -170,7 +188,8 @@ absl::Status ActivationStore::OpenFiles() {
                         ": stop it, or give --folder another one");
     }
     if (!IsDamage(opened)) return UnusableFolder(options_.folder, opened.ToString());
-    LogWarning("the cache in ", options_.folder, " cannot be read and is begun anew: ", opened.ToString());
+    LogWarning("the cache in ", options_.folder, " cannot be read and is begun anew: ", opened.ToString(),
+               "; what lists its files is kept in ", KeepLists(options_.folder));
     rocksdb::DestroyDB(options_.folder, options);  // it removes only files of a RocksDB
   }
   if (!opened.ok()) return UnusableFolder(options_.folder, opened.ToString());
@@ -270,7 +289,7 @@ std::optional<ActivationStore::Outcome> ActivationStore::Enter(const JobId& name
   *handle = family->handle;
   family->entries[sample].length = static_cast<uint32_t>(length);
   family->bytes += cost;
-  family->last_used = absl::Now();
+  family->last_used = MonotonicNow();
   space->second.bytes += cost;
   bytes_ += cost;
   return Outcome::kStored;
@@ -314,7 +333,7 @@ size_t ActivationStore::Get(const JobId& name, const Fingerprint& prefix, uint64
     if (known == family->entries.end() || known->second.length > memory.size()) return 0;
     length = known->second.length;
     place = known->second.place;
-    family->last_used = absl::Now();
+    family->last_used = MonotonicNow();
     handle = family->handle;
   }
   if (place.Read(memory.first(length))) return length;
@@ -410,7 +429,7 @@ ActivationStore::Outcome ActivationStore::MakeFamily(const JobId& name, const Fi
     removed_.push_back(std::move(handle));
     return Outcome::kFailed;  // nobody is attached any more
   }
-  space->second.prefixes.emplace(prefix, Family{.handle = std::move(handle), .last_used = absl::Now()});
+  space->second.prefixes.emplace(prefix, Family{.handle = std::move(handle), .last_used = MonotonicNow()});
   return Outcome::kStored;
 }
 
@@ -439,7 +458,7 @@ void ActivationStore::EvictIdleBeyondSoftQuota() {
 }
 
 bool ActivationStore::EvictPrefix(Namespace* space, const Fingerprint* kept) {
-  const absl::Time used_before = absl::Now() - options_.idle_after;
+  const absl::Time used_before = MonotonicNow() - options_.idle_after;
   auto idle = space->prefixes.end();
   for (auto family = space->prefixes.begin(); family != space->prefixes.end(); ++family) {
     if (kept != nullptr && (family->first == *kept || family->second.last_used > used_before)) continue;
@@ -542,7 +561,7 @@ void ActivationStore::CountFailure(const char* what, const std::string& why) {
 
 // Tells RocksDB to go on: after some faults it refuses all writes until it is told so.
 void ActivationStore::Recover() {
-  const int64_t now = absl::ToUnixMillis(absl::Now());
+  const int64_t now = absl::ToUnixMillis(MonotonicNow());
   int64_t last = recovered_at_.load();
   if (now - last < kRecoverEveryMilliseconds || !recovered_at_.compare_exchange_strong(last, now)) return;
   if (files_->is_waiting()) return;
@@ -554,5 +573,16 @@ void ActivationStore::Recover() {
 }
 
 bool ActivationStore::IsStuck() const { return files_->is_waiting(); }
+
+absl::Status ActivationStore::Trouble() const {
+  if (!std::filesystem::exists(options_.folder + "/CURRENT")) {
+    return UnusableFolder(options_.folder, "its files have vanished; start egeria-cache again");
+  }
+  if (IsStuck()) return UnusableFolder(options_.folder, "its disk takes no more bytes");
+  if (failed_) return UnusableFolder(options_.folder, "a write has failed");
+  const MutexLock lock(&mutex_);
+  if (!disk_was_full_) return absl::OkStatus();
+  return UnusableFolder(options_.folder, absl::StrCat("its disk has less than ", options_.free_bytes, " bytes free"));
+}
 
 }  // namespace egeria::cache

@@ -95,6 +95,9 @@ class ActivationStore {
   // without the destructor loses only these entries.
   bool IsStuck() const;
 
+  // OK, or what keeps new entries from being stored.
+  absl::Status Trouble() const;
+
  private:
   struct Known {
     uint32_t length = 0;

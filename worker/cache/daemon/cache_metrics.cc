@@ -48,6 +48,8 @@ std::vector<prometheus::MetricFamily> CacheMetrics::Collect() const {
          number(totals.evicted_bytes));
   AddOne(&families, Family::Counter("egeria_cache_store_failures_total", "Reads and writes that the store refused."),
          number(totals.failures));
+  AddOne(&families, Family::Gauge("egeria_healthy", "1, or 0 while /healthz says what is wrong."),
+         health_->Healthy().ok() ? 1 : 0);
   Family gets = Family::Counter("egeria_cache_gets_total", "Entries asked for, by whether they were there.");
   gets.Add({{"result", "hit"}}, number(counters.hits));
   gets.Add({{"result", "miss"}}, number(counters.misses));

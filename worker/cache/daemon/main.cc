@@ -5,7 +5,6 @@
 // wrong options.
 #include <pthread.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -21,7 +20,9 @@
 #include "common/base/log.h"
 #include "common/base/notify.h"
 #include "common/base/status.h"
+#include "common/metrics/health.h"
 #include "common/metrics/metrics_endpoint.h"
+#include "common/rpc/self_check.h"
 #include "common/thread/thread.h"
 #include "worker/cache/daemon/cache_metrics.h"
 #include "worker/cache/daemon/cache_options.h"
@@ -32,6 +33,7 @@ namespace egeria::cache {
 namespace {
 
 constexpr timespec kLookEvery = {.tv_sec = 0, .tv_nsec = 200'000'000};
+constexpr timespec kTendEvery = {.tv_sec = 1, .tv_nsec = 0};
 
 sigset_t BlockSignals() {
   sigset_t signals;
@@ -43,19 +45,23 @@ sigset_t BlockSignals() {
   return signals;
 }
 
-// Each blob file that was read stays open.
-void AllowDescriptors() {
-  rlimit descriptors;
-  if (getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return;
-  descriptors.rlim_cur = descriptors.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &descriptors);
+// Says how the store does, and tells the service manager that the daemon lives.
+void Tend(const CacheServer& server, rpc::SelfCheck* check, metrics::Health* health) {
+  check->Look();
+  health->SetDegraded("store", server.store().Trouble());
+  health->SetDegraded("socket", check->paths());
+  health->SetUseless("socket", check->hearing());
+  health->Beat();
+  if (health->Ready().ok()) NotifyServiceManager("WATCHDOG=1");
 }
 
 // Returns when it is time to end. The lock that it returns keeps processes that want the folder waiting meanwhile.
-std::optional<FileLock> WaitForEnd(const CacheOptions& options, const CacheService& service, const sigset_t& signals) {
+std::optional<FileLock> WaitForEnd(const CacheOptions& options, const CacheServer& server, const sigset_t& signals,
+                                   rpc::SelfCheck* check, metrics::Health* health) {
+  const CacheService& service = server.service();
   for (;;) {
-    const int received =
-        options.until_unused ? sigtimedwait(&signals, nullptr, &kLookEvery) : sigwaitinfo(&signals, nullptr);
+    Tend(server, check, health);
+    const int received = sigtimedwait(&signals, nullptr, options.until_unused ? &kLookEvery : &kTendEvery);
     if (received > 0) {
       LogInfo("received ", strsignal(received), ", stopping");
       return std::nullopt;
@@ -71,18 +77,24 @@ std::optional<FileLock> WaitForEnd(const CacheOptions& options, const CacheServi
 
 absl::Status Run(const CacheOptions& options) {
   const sigset_t signals = BlockSignals();
-  AllowDescriptors();
+  rpc::AllowDescriptors();         // each blob file that was read stays open
   std::optional<FileLock> unused;  // comes first, so that it is held until the store has been closed
   EGERIA_ASSIGN_OR_RETURN(const rpc::Address address, ListenAddress(options));
   EGERIA_ASSIGN_OR_RETURN(auto server, CacheServer::Start(address, StoreOptions(options)));
-  EGERIA_ASSIGN_OR_RETURN(auto metrics, metrics::MetricsEndpoint::Start(options.metrics_listen,
-                                                                        std::make_shared<CacheMetrics>(server.get())));
+  metrics::Health health;
+  EGERIA_ASSIGN_OR_RETURN(
+      auto metrics, metrics::MetricsEndpoint::Start(options.metrics_listen,
+                                                    std::make_shared<CacheMetrics>(server.get(), &health), &health));
   const ActivationStore::Totals totals = server->store().totals();
   LogInfo("listening on ", address.ToString(), ", ", totals.entries, " entries in ", options.folder);
   if (!metrics->url().empty()) LogInfo("metrics at ", metrics->url());
   NotifyDescriptor(options.ready_fd);
   NotifyServiceManager("READY=1");
-  if (std::optional<FileLock> lock = WaitForEnd(options, server->service(), signals)) unused.emplace(*std::move(lock));
+  health.SetServing(true);
+  rpc::SelfCheck check({address});
+  if (std::optional<FileLock> lock = WaitForEnd(options, *server, signals, &check, &health))
+    unused.emplace(*std::move(lock));
+  health.SetServing(false);
   NotifyServiceManager("STOPPING=1");
   metrics->Stop();
   // A call may wait for the disk, and the server would wait for that call.

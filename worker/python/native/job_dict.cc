@@ -81,6 +81,7 @@ JobDescription ReadJob(const py::dict& dict) {
   static const Readers<JobDescription> readers = {
       {"job_id", [](py::handle value, JobDescription* job) { job->job_id = JobId(py::cast<std::string>(value)); }},
       {"generation", IntoId(&JobDescription::generation)},
+      {"start_id", Into(&JobDescription::start_id)},
       {"rank", Into(&JobDescription::rank)},
       {"world_size", Into(&JobDescription::world_size)},
       {"training_job", Into(&JobDescription::training_job)},

@@ -6,7 +6,7 @@
 
 namespace egeria::python {
 
-// Reads a job as the package describes it: a dict with the keys job_id, generation, rank, world_size,
+// Reads a job as the package describes it: a dict with the keys job_id, generation, start_id, rank, world_size,
 // training_job, modules, policy_json, total_steps, observe, step, frozen_prefix, applied_plan and losses_reported;
 // modules is a list of dicts with name, parameter_count, parameter_bytes, graph_json, graph_error and
 // local_reference. A key that is missing takes JobDescription's default. A graph that cannot be used is left out, with

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,7 +58,7 @@ def start_link(target: LinkTarget, group: dist.ProcessGroup | None, observed: Se
             "graphs": [analysis.fingerprint(index) for index in range(len(analysis.modules))],
             "losses": target.losses_reported,
             "shares": target.trained.shares.of(analysis.modules),
-            "generation": _generation(),
+            "start": _start(target.recordings),
             "begins": (target.state.step, target.state.applied_plan, target.state.frozen_prefix),
         },
     )
@@ -72,7 +73,7 @@ def start_link(target: LinkTarget, group: dist.ProcessGroup | None, observed: Se
     # Measured, so that they differ a little.
     target.trained.shares.known = dict(zip((module.name for module in analysis.modules), found[0]["shares"]))
     errors = [_error_of(index, found) for index in range(len(analysis.modules))]
-    return attempt(group, lambda: Link(target, analysis, errors, samples, group, found[0]["generation"]))
+    return attempt(group, lambda: Link(target, analysis, errors, samples, group, found[0]["start"]))
 
 
 def _error_of(index: int, found: Sequence[dict[str, Any]]) -> str | None:
@@ -94,7 +95,7 @@ class Link:
         errors: Sequence[str | None],
         samples: int,
         group: dist.ProcessGroup | None,
-        generation: int,
+        start: tuple[int, int],
     ):
         config = target.config
         self.modules = analysis.modules
@@ -114,7 +115,7 @@ class Link:
         if reads:
             self._tell_local()
         self.native = _native.RankLink(
-            self._registration(target, generation),
+            self._registration(target, start),
             config.address(),
             group.group_name if group is not None else None,
             str(device_of(target.trained.model)),
@@ -122,7 +123,7 @@ class Link:
             _metrics_address(config.metrics),
         )
 
-    def _registration(self, target: LinkTarget, generation: int) -> dict[str, Any]:
+    def _registration(self, target: LinkTarget, start: tuple[int, int]) -> dict[str, Any]:
         config, state = target.config, target.state
         modules = [self._describe(index) for index in range(len(self.modules))]
         shares = [module["step_share"] for module in modules]
@@ -131,7 +132,8 @@ class Link:
         name = config.training_job or os.environ.get("EGERIA_TRAINING_JOB") or type(target.trained.model).__name__
         return {
             "job_id": target.job_id,
-            "generation": generation + min(target.recordings, _MAX_RECORDINGS),
+            "generation": start[0],
+            "start_id": start[1],
             "rank": self.rank,
             "world_size": dist.get_world_size(self._group) if self._group is not None else 1,
             "training_job": name,
@@ -257,9 +259,13 @@ class Link:
             _logger.info("egeria: no graph of the layer modules %s: %s; %s", ", ".join(names), error, what)
 
 
-def _generation() -> int:
+def _start(recordings: int) -> tuple[int, int]:
+    """The generation if one is given, else the id of this start, which the controller numbers; the other one is 0."""
+    first = int(os.environ.get("EGERIA_GENERATION") or 0)
+    if first <= 0:
+        return 0, secrets.randbits(63) | 1
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
-    return int(os.environ.get("EGERIA_GENERATION") or 0) + _GENERATIONS_PER_RESTART * restarts
+    return first + _GENERATIONS_PER_RESTART * restarts + min(recordings, _MAX_RECORDINGS), 0
 
 
 def _metrics_address(address: str | None) -> str | None:
