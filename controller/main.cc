@@ -52,6 +52,9 @@ reference::EvaluatorOptions ReferenceOptions(const ControllerOptions& options) {
   reference.max_cpu_load = options.max_cpu_load;
   reference.max_queue_bytes = options.reference.queue_bytes.value;
   reference.max_samples_per_job = static_cast<size_t>(options.reference.queue_samples_per_job);
+  reference.max_weight_bytes = options.reference.weight_bytes.value;
+  reference.memory_bytes = options.reference.memory_bytes.value;
+  reference.deadline = options.reference.deadline;
   reference.backends = options.reference.backends;
   return reference;
 }

@@ -83,6 +83,7 @@ class Binder {
     }
     bound.guard = GuardOf(node.op);
     const c10::FunctionSchema& schema = bound.op->schema();
+    bound.bounded = BoundedArguments(schema);
     size_t used = 0;
     for (size_t i = 0; i < schema.arguments().size(); ++i) {
       const c10::Argument& declared = schema.arguments()[i];

@@ -42,6 +42,7 @@ struct BoundNode {
   std::string overload;
   std::optional<c10::OperatorHandle> op;  // kOperator
   OperatorGuard guard = nullptr;          // checks the arguments of each call
+  std::vector<size_t> bounded;            // the arguments that CheckIntegers() checks
   std::vector<Operand> args;              // kOperator: one per argument of the schema
   std::vector<int> outputs;               // slots: one per result
   bool unpack = false;                    // the one result is a list, and `outputs` are its items

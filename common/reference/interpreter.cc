@@ -63,6 +63,7 @@ void CallOperator(const BoundNode& node, Frame& frame) {
   std::vector<IValue> stack;
   stack.reserve(node.args.size());
   for (const Operand& operand : node.args) stack.push_back(Evaluate(operand, frame));
+  for (size_t i : node.bounded) CheckIntegers(stack[i]);
   if (node.guard != nullptr) node.guard(stack);
   node.op->callBoxed(stack);
   if (node.unpack) {

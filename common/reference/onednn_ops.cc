@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/reference/operator_guards.h"
 
 namespace egeria::reference {
 
@@ -62,18 +63,23 @@ std::vector<int64_t> CheckConvolutionInput(const FusedGroup& group, const std::v
   TORCH_CHECK(input.size(1) == weight_shape[1] * group.groups, "a convolution of ", weight_shape[1] * group.groups,
               " channels got ", input.size(1));
   std::vector<int64_t> result = {input.size(0), weight_shape[0]};
+  double products = static_cast<double>(input.size(0));  // each window meets the whole weight
+  for (int64_t size : weight_shape) products *= static_cast<double>(size);
   for (int i = 0; i < 2; ++i) {
     const int64_t window = group.dilation[i] * (weight_shape[2 + i] - 1) + 1;
     const int64_t room = input.size(2 + i) + 2 * group.padding[i] - window;
     TORCH_CHECK(room >= 0, "a convolution's window of ", window, " is larger than the padded image");
     result.push_back(room / group.stride[i] + 1);
+    products *= static_cast<double>(result.back());
   }
+  CheckProducts(products);
   return result;
 }
 
 void CheckLinearInput(const std::vector<int64_t>& weight_shape, const at::Tensor& input) {
   TORCH_CHECK(input.dim() >= 2 && input.numel() > 0 && input.size(-1) == weight_shape[1], "a linear of width ",
               weight_shape[1], " got ", input.sizes());
+  CheckProducts(static_cast<double>(input.numel()) * static_cast<double>(weight_shape[0]));
 }
 
 }  // namespace egeria::reference

@@ -8,6 +8,7 @@
 
 #include "common/base/status.h"
 #include "common/reference/memory_budget.h"
+#include "common/reference/operator_guards.h"
 #include "common/reference/tensor_bridge.h"
 #include "common/thread/thread.h"
 
@@ -16,9 +17,7 @@ namespace {
 
 void CheckTensor(const at::Tensor& tensor, const RunLimits& limits) {
   TORCH_CHECK(tensor.defined(), "the operator gave no tensor");
-  if (tensor.numel() > limits.max_elements) {
-    throw GraphTooLarge(absl::StrCat("a value of ", tensor.numel(), " elements, at most ", limits.max_elements));
-  }
+  CheckExtent(tensor, limits.max_elements);
 }
 
 void CheckValue(const c10::IValue& value, const RunLimits& limits) {

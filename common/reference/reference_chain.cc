@@ -24,10 +24,11 @@ absl::Status Failed(const std::string& why) { return NamedError(absl::StatusCode
 
 ReferenceChain::ReferenceChain(std::vector<std::shared_ptr<ReferenceModule>> modules,
                                const std::vector<std::unique_ptr<Backend>>* backends,
-                               plasticity::ActivationMetric metric, SelectionOptions options)
+                               plasticity::ActivationMetric metric, SelectionOptions options, ChainLimits limits)
     : modules_(std::move(modules)),
       backends_(backends),
       metric_(metric),
+      limits_(limits),
       baseline_(MakeAtenBackend()),
       selector_(options) {}
 
@@ -112,18 +113,37 @@ BackendMeasurement ReferenceChain::Measure(const Backend& backend, const std::ve
   return measurement;
 }
 
+// `baseline_time`: what the baseline has just taken.
+std::vector<BackendMeasurement> ReferenceChain::MeasureAll(const std::vector<at::Tensor>& inputs,
+                                                           std::span<const float> baseline, int64_t batch,
+                                                           absl::Duration baseline_time) {
+  const absl::Duration start = ThreadCpuTime();
+  std::vector<BackendMeasurement> measurements;
+  for (const auto& backend : *backends_) {
+    if (backend->name() == baseline_->name()) continue;
+    if (baseline_time + ThreadCpuTime() - start > limits_.max_trial_time) {
+      measurements.push_back({.name = backend->name(), .refusal = "the module takes too long for a trial"});
+      continue;
+    }
+    measurements.push_back(Measure(*backend, inputs, baseline, batch));
+  }
+  if (baseline_time + ThreadCpuTime() - start > limits_.max_trial_time) {
+    measurements.push_back({.name = baseline_->name(), .seconds = absl::ToDoubleSeconds(baseline_time)});
+  } else {
+    measurements.push_back(Measure(*baseline_, inputs, baseline, batch));
+  }
+  return measurements;
+}
+
 absl::StatusOr<ChainReading> ReferenceChain::EvaluateAndCalibrate(const std::vector<at::Tensor>& inputs,
                                                                   std::span<const float> training, int64_t batch) {
+  const absl::Duration start = ThreadCpuTime();
   EGERIA_ASSIGN_OR_RETURN(const std::vector<float> baseline, Calibrate(inputs, batch));
+  const absl::Duration baseline_time = ThreadCpuTime() - start;
   EGERIA_ASSIGN_OR_RETURN(const double plasticity, plasticity::Distance(metric_, training, baseline, batch));
   calibrated_ = true;
   if (selector_.NeedsMeasurement()) {
-    std::vector<BackendMeasurement> measurements;
-    for (const auto& backend : *backends_) {
-      if (backend->name() != baseline_->name()) measurements.push_back(Measure(*backend, inputs, baseline, batch));
-    }
-    measurements.push_back(Measure(*baseline_, inputs, baseline, batch));
-    selector_.SetMeasurements(std::move(measurements));
+    selector_.SetMeasurements(MeasureAll(inputs, baseline, batch, baseline_time));
     for (const BackendMeasurement& m : selector_.measurements()) {
       LogDebug("reference backend ", m.name, ": ", m.seconds * 1e3, " ms, noise ", m.noise,
                m.refusal.empty() ? "" : ", refused: ", m.refusal);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/plasticity/activation_metric.h"
 #include "common/reference/reference_module.h"
 #include "common/reference/selection.h"
@@ -18,6 +19,12 @@ namespace egeria::reference {
 struct ChainReading {
   double plasticity = 0;
   std::string family;  // the family of the backend that was used
+};
+
+struct ChainLimits {
+  // Processor time after which no further backend is tried. The baseline, which needs no trial, is used then, unless
+  // one that was tried is faster.
+  absl::Duration max_trial_time = absl::InfiniteDuration();
 };
 
 // Consecutive modules that are evaluated one after the other, usually one, and the choice of the backend that
@@ -30,7 +37,7 @@ class ReferenceChain {
   ReferenceChain(std::vector<std::shared_ptr<ReferenceModule>> modules,
                  const std::vector<std::unique_ptr<Backend>>* backends,
                  plasticity::ActivationMetric metric = plasticity::ActivationMetric::kSpLoss,
-                 SelectionOptions options = {});
+                 SelectionOptions options = {}, ChainLimits limits = {});
 
   // A module of the chain has new weights: the next sample recalibrates.
   void WeightsChanged() { calibrated_ = false; }
@@ -53,6 +60,8 @@ class ReferenceChain {
   absl::StatusOr<std::vector<float>> Calibrate(const std::vector<at::Tensor>& inputs, int64_t batch);
   BackendMeasurement Measure(const Backend& backend, const std::vector<at::Tensor>& inputs,
                              std::span<const float> baseline, int64_t batch);
+  std::vector<BackendMeasurement> MeasureAll(const std::vector<at::Tensor>& inputs, std::span<const float> baseline,
+                                             int64_t batch, absl::Duration baseline_time);
   absl::StatusOr<ChainReading> EvaluateAndCalibrate(const std::vector<at::Tensor>& inputs,
                                                     std::span<const float> training, int64_t batch);
   const Backend* Find(const std::string& name) const;
@@ -61,6 +70,7 @@ class ReferenceChain {
   const std::vector<std::shared_ptr<ReferenceModule>> modules_;
   const std::vector<std::unique_ptr<Backend>>* const backends_;
   const plasticity::ActivationMetric metric_;
+  const ChainLimits limits_;
   const std::unique_ptr<Backend> baseline_;
   BackendSelector selector_;
   bool calibrated_ = false;

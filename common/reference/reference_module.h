@@ -29,7 +29,6 @@ class ReferenceModule {
 
   // Any thread.
   const graph::ModuleGraph& graph() const { return graph_; }
-  const std::vector<TensorSpec>& input_specs() const { return graph_.inputs; }
   const std::vector<TensorSpec>& weight_specs() const { return graph_.weights; }
 
   // Takes weights that MatchWeights() has ordered; they stay alive while they are used. Programs are packed

@@ -28,10 +28,9 @@ std::string FirstLine(const std::string& text) {
 at::Tensor ToTensor(const WireTensor& tensor) {
   const bool boolean = tensor.spec.dtype == DataType::kBool;
   const at::ScalarType type = boolean ? at::kByte : ToScalarType(tensor.spec.dtype);
-  auto keep = tensor.bytes;
-  void* data = const_cast<std::byte*>(keep->data());  // nothing in the engine writes to a leaf
+  void* data = const_cast<std::byte*>(tensor.data());  // nothing in the engine writes to a leaf
   at::Tensor result =
-      at::from_blob(data, tensor.spec.shape, [keep = std::move(keep)](void*) {}, at::TensorOptions().dtype(type));
+      at::from_blob(data, tensor.spec.shape, [keep = tensor.owner](void*) {}, at::TensorOptions().dtype(type));
   return boolean ? result.ne(0) : result;
 }
 

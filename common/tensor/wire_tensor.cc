@@ -56,12 +56,18 @@ absl::StatusOr<size_t> ByteSize(const TensorSpec& spec) {
   return bytes;
 }
 
+WireTensor MakeWireTensor(TensorSpec spec, std::vector<std::byte> bytes) {
+  auto owner = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
+  const std::span<const std::byte> view = *owner;
+  return {std::move(spec), view, std::move(owner)};
+}
+
 WireTensor MakeWireTensor(TensorSpec spec, const void* data) {
   const absl::StatusOr<size_t> size = ByteSize(spec);
   EGERIA_CHECK(size.ok());
-  auto bytes = std::make_shared<std::vector<std::byte>>(*size);
-  if (*size > 0) std::memcpy(bytes->data(), data, *size);
-  return WireTensor{std::move(spec), std::move(bytes)};
+  std::vector<std::byte> bytes(*size);
+  if (*size > 0) std::memcpy(bytes.data(), data, *size);
+  return MakeWireTensor(std::move(spec), std::move(bytes));
 }
 
 }  // namespace egeria

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,11 +48,15 @@ absl::StatusOr<size_t> ByteSize(const TensorSpec& spec);
 // Thread-compatible.
 struct WireTensor {
   TensorSpec spec;
-  std::shared_ptr<const std::vector<std::byte>> bytes;
+  std::span<const std::byte> bytes;
+  std::shared_ptr<const void> owner;  // keeps the bytes alive
 
-  const std::byte* data() const { return bytes->data(); }
-  size_t size() const { return bytes == nullptr ? 0 : bytes->size(); }
+  const std::byte* data() const { return bytes.data(); }
+  size_t size() const { return bytes.size(); }
 };
+
+// A tensor of these bytes, whatever its spec says.
+WireTensor MakeWireTensor(TensorSpec spec, std::vector<std::byte> bytes);
 
 // A tensor of `spec` whose bytes are copied from `data`. CHECKs that the spec is valid.
 WireTensor MakeWireTensor(TensorSpec spec, const void* data);

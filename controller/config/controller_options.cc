@@ -17,6 +17,10 @@ std::string CheckInterval(const absl::Duration& interval) {
   return interval >= absl::Milliseconds(50) && interval <= absl::Minutes(1) ? "" : "must be between 50ms and 1m";
 }
 
+std::string CheckDeadline(const absl::Duration& deadline) {
+  return deadline >= absl::Seconds(1) && deadline <= absl::Hours(1) ? "" : "must be between 1s and 1h";
+}
+
 std::string CheckRetention(const absl::Duration& kept) {
   return kept >= absl::ZeroDuration() ? "" : "must not be negative";
 }
@@ -66,10 +70,18 @@ void AddGroups(ControllerOptions* options, config::OptionSet* set) {
            OneOf({"module", "prefix"}))
       .Add("reference.backends", &options->reference.backends, "backends that may be used, by preference",
            config::ValueCheck<std::vector<std::string>>(CheckBackends))
-      .Add("reference.queue_bytes", &options->reference.queue_bytes, "samples and snapshots that may wait",
+      .Add("reference.queue_bytes", &options->reference.queue_bytes, "samples that may wait",
            config::ValueCheck<ByteCount>(CheckBytes))
       .Add("reference.queue_samples_per_job", &options->reference.queue_samples_per_job,
            "samples of one job that may wait; the oldest is dropped", InRange(1, 1'000))
+      .Add("reference.weight_bytes", &options->reference.weight_bytes,
+           "snapshots that are held for all jobs; the job with the most gives way",
+           config::ValueCheck<ByteCount>(CheckBytes))
+      .Add("reference.memory_bytes", &options->reference.memory_bytes, "what the values of one evaluation may take",
+           config::ValueCheck<ByteCount>(CheckBytes))
+      .Add("reference.deadline", &options->reference.deadline,
+           "processor time that one evaluation may take; a module that takes more is evaluated no more",
+           config::ValueCheck<absl::Duration>(CheckDeadline))
       .Add("limits.jobs", &options->limits.jobs, "jobs that have not finished; as many finished ones are kept",
            InRange(1, 1'000'000))
       .Add("limits.observations_per_job", &options->limits.observations_per_job,

@@ -38,6 +38,9 @@ struct ControllerOptions {
     std::vector<std::string> backends = {"int8", "bf16", "prepacked", "aten"};
     config::ByteCount queue_bytes{size_t{256} << 20};
     int queue_samples_per_job = 4;
+    config::ByteCount weight_bytes{size_t{2} << 30};
+    config::ByteCount memory_bytes{size_t{4} << 30};
+    absl::Duration deadline = absl::Seconds(20);
   } reference;
   struct Limits {
     int jobs = 4'096;

@@ -61,6 +61,13 @@ struct Job {
   LiveJob live;
 };
 
+// The name of an error, "STALE_REQUEST" for "[STALE_REQUEST] ...", and "OTHER" for one without a name.
+inline std::string NameOfError(const absl::Status& status) {
+  const std::string message(status.message());
+  const size_t end = message.find(']');
+  return message.empty() || message[0] != '[' || end == std::string::npos ? "OTHER" : message.substr(1, end - 1);
+}
+
 // For messages that a fault could repeat without end: true for the 1st, 2nd, 4th, 8th and so on.
 inline bool WorthSaying(int64_t count) { return (count & (count - 1)) == 0; }
 

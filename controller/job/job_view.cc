@@ -80,6 +80,10 @@ JobView ViewOf(const Job& job) {
   JobView view;
   view.summary = Summarize(job);
   for (const v1::LayerModule& module : job.state.registration().modules()) view.modules.push_back(module.name());
+  const std::vector<absl::Status>& status = job.live.graphs.module_status;
+  for (size_t i = 0; i < status.size() && i < view.modules.size(); ++i) {
+    if (!status[i].ok()) view.unusable.emplace(view.modules[i], NameOfError(status[i]));
+  }
   view.policy = job.state.policy().status();
   view.totals = job.live.totals;
   view.account = job.live.account;

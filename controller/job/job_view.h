@@ -43,6 +43,7 @@ struct JobTotals {
 struct JobView {
   v1::JobSummary summary;
   std::vector<std::string> modules;
+  std::map<std::string, std::string> unusable;  // modules without a reference, and the name of the reason
   policy::PolicyStatus policy;
   JobTotals totals;
   std::optional<v1::Account> account;  // the newest one of rank 0

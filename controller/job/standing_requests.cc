@@ -45,6 +45,7 @@ bool StandingRequests::Update(const std::optional<Subject>& subject, absl::Time 
   last_sample_step_ = -1;
   snapshot_wanted_ = false;
   snapshot_refused_ = false;
+  snapshot_retry_ = kSnapshotRetry;
   if (subject_) {
     sampling_version_ = NextVersion(now);
     AskForSnapshot(now);
@@ -125,6 +126,7 @@ bool StandingRequests::SnapshotTaken(const v1::SnapshotHeader& header, absl::Tim
   const int wanted = subject_->monitoring.module - subject_->first_module + 1;
   if (static_cast<int>(snapshot_received_.size()) < wanted) return false;
   snapshot_wanted_ = false;
+  snapshot_retry_ = kSnapshotRetry;
   reference_ready_ = true;
   reference_step_ = header.step();
   readings_since_snapshot_ = 0;
@@ -135,7 +137,8 @@ bool StandingRequests::SnapshotRefused(absl::Time now) {
   if (!snapshot_wanted_) return false;
   snapshot_wanted_ = false;
   snapshot_refused_ = true;
-  snapshot_due_ = now + kSnapshotRetry;
+  snapshot_due_ = now + snapshot_retry_;
+  snapshot_retry_ = std::min(2 * snapshot_retry_, kLongestSnapshotRetry);
   return true;
 }
 

@@ -21,13 +21,15 @@ namespace egeria::controller {
 // - A new subject (another module, interval or batch, a fresh history, a new generation) gets new versions. A snapshot
 // is asked for first, and samples once it is there, so that none is sent in vain.
 // - After refresh_readings readings a new snapshot is asked for; samples go on meanwhile.
-// - A snapshot that is refused, or has not come after kSnapshotPatience, is asked for again.
+// - A snapshot that is refused, or has not come after kSnapshotPatience, is asked for again, one that is refused time
+// and again less and less often.
 //
 // Pure; thread-compatible.
 class StandingRequests {
  public:
   static constexpr absl::Duration kSnapshotPatience = absl::Minutes(2);
-  static constexpr absl::Duration kSnapshotRetry = absl::Seconds(5);
+  static constexpr absl::Duration kSnapshotRetry = absl::Seconds(5);  // doubles with each refusal in a row
+  static constexpr absl::Duration kLongestSnapshotRetry = absl::Minutes(5);
 
   // A series of readings has one subject. Readings of different subjects must not be mixed.
   struct Subject {
@@ -86,7 +88,8 @@ class StandingRequests {
 
   int64_t snapshot_version_ = 0;  // the newest request's
   bool snapshot_wanted_ = false;
-  absl::Time snapshot_due_;          // ask again after this
+  absl::Time snapshot_due_;  // ask again after this
+  absl::Duration snapshot_retry_ = kSnapshotRetry;
   bool snapshot_refused_ = false;    // nothing is asked for until snapshot_due_
   std::set<int> snapshot_received_;  // modules of snapshot_version_
 

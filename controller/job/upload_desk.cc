@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "controller/job/directives.h"
 #include "controller/job/registration.h"
 
 namespace egeria::controller {
@@ -105,16 +106,9 @@ absl::Status JudgeGradients(const JobTable::Seat& seat, const v1::GradientReadin
   return seat.job->live.gradients.Check(reading);
 }
 
-// "STALE_REQUEST" for "[STALE_REQUEST] ...", and "OTHER" for an error without a name.
-std::string NameOf(const absl::Status& status) {
-  const std::string message(status.message());
-  const size_t end = message.find(']');
-  return message.empty() || message[0] != '[' || end == std::string::npos ? "OTHER" : message.substr(1, end - 1);
-}
-
 // Counts an upload that a rank sent in vain, and logs it now and then. Returns the error's name.
 std::string CountRefusal(const JobTable::Seat& seat, const char* what, const absl::Status& why) {
-  std::string name = NameOf(why);
+  std::string name = NameOfError(why);
   const int64_t times = ++seat.job->live.totals.uploads_refused[name];
   // Stale ones are normal after every decision.
   if (name != "STALE_REQUEST" && WorthSaying(times)) {
@@ -253,6 +247,10 @@ void UploadDesk::TakeEvaluation(const reference::Evaluator::Result& result) {
     ++live.totals.uploads_refused["REFERENCE_FAILED"];
     if (!std::exchange(live.evaluation_failed, true)) {
       LogWarning("job ", job->id.text(), ": module ", module, " could not be evaluated: ", why.message());
+    }
+    if (result.graph_refused && static_cast<size_t>(module) < live.graphs.module_status.size()) {
+      live.graphs.module_status[static_cast<size_t>(module)] = why;
+      RefreshRequests(*job, jobs_->options, effects);  // no more samples of it are asked for
     }
     if (const Rank* rank = live.ranks.Find(live.ranks.Sampler())) {
       effects.Tell(rank->listener,

@@ -1,68 +1,44 @@
 #include "controller/reference/evaluator.h"
 
-#include <ATen/Parallel.h>
-#include <c10/core/InferenceMode.h>
-
-#include <atomic>
-#include <cstring>
-#include <map>
+#include <algorithm>
+#include <cmath>
+#include <deque>
 #include <mutex>
 #include <thread>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "common/base/log.h"
+#include "common/base/program_path.h"
 #include "common/base/status.h"
-#include "common/reference/reference_chain.h"
-#include "common/reference/reference_module.h"
-#include "common/reference/tensor_bridge.h"
 #include "common/reference/wire_checks.h"
 #include "common/thread/mutex.h"
 #include "common/thread/thread.h"
+#include "controller/reference/engine_contents.h"
+#include "controller/reference/engine_process.h"
 #include "controller/reference/load_gate.h"
+#include "controller/reference/reference_table.h"
 #include "controller/reference/sample_queue.h"
+#include "controller/reference/shared_memory.h"
 #include "controller/reference/thread_priority.h"
 
 namespace egeria::reference {
 namespace {
 
-// Immutable but for the lease, which the evaluator's thread lets go when the weights are in use.
-struct Snapshot {
-  std::vector<WireTensor> weights;
-  ByteLease lease;
-};
+// Requests that the engine's process has at a time: one that it works at, and the next, so that it need not wait.
+constexpr size_t kMaxUnderWay = 2;
+// A sample is tried so often before its graph is refused. A graph of which the process has died is tried once more in a
+// new one, since another graph may have spoilt the memory of the first; so often at most can others have killed it.
+constexpr int kMaxCrashes = 2;
+constexpr int kMaxLosses = 3;
+constexpr absl::Duration kFirstBackoff = absl::Seconds(1), kLastBackoff = absl::Minutes(1);
 
-// A module, and the snapshot that it holds, which is the evaluator thread's.
-struct LoadedModule {
-  std::shared_ptr<ReferenceModule> module;
-  std::shared_ptr<Snapshot> loaded;
-};
-
-// A job's chains, by first and last module. Only the evaluator's thread uses them.
-struct JobChains {
-  struct Entry {
-    std::unique_ptr<ReferenceChain> chain;
-    std::vector<std::shared_ptr<Snapshot>> snapshots;  // those that it was calibrated with
-  };
-  std::map<std::pair<ModuleIndex, ModuleIndex>, Entry> entries;
-};
-
-// A queued sample refers to the modules and snapshots of the moment in which it came, so that a newer snapshot
-// does not change the meaning of an older sample.
-struct SampleContext {
-  std::shared_ptr<JobChains> chains;
-  std::vector<std::shared_ptr<LoadedModule>> modules;
-  std::vector<std::shared_ptr<Snapshot>> snapshots;
-};
-
-struct EvaluatedModule {
-  absl::Status status;                   // OK, or why it cannot be evaluated
-  std::shared_ptr<LoadedModule> module;  // null unless OK
-  std::shared_ptr<Snapshot> latest;
-};
-
-struct EvaluatedJob {
-  std::vector<EvaluatedModule> modules;
-  std::shared_ptr<JobChains> chains;
+// A request that the engine's process has, or is to get.
+struct UnderWay {
+  std::optional<SampleQueue::Next> next;  // empty where graphs are only to be forgotten
+  std::vector<std::shared_ptr<Snapshot>> replaced;
+  bool sent = false;
+  int crashes = 0, losses = 0;
 };
 
 size_t TotalBytes(const std::vector<WireTensor>& tensors) {
@@ -71,23 +47,59 @@ size_t TotalBytes(const std::vector<WireTensor>& tensors) {
   return bytes;
 }
 
+// The reading, as far as the reply can be believed.
+absl::StatusOr<Evaluation> EvaluationOf(const engine::v1::Reply& reply, const std::vector<std::string>& backends) {
+  if (reply.code() != 0) {
+    const bool known = reply.code() > 0 && reply.code() <= static_cast<int>(absl::StatusCode::kUnauthenticated);
+    std::string message = reply.message().substr(0, 1024);
+    std::replace_if(message.begin(), message.end(), [](unsigned char c) { return !absl::ascii_isprint(c); }, '?');
+    return absl::Status(known ? static_cast<absl::StatusCode>(reply.code()) : absl::StatusCode::kInternal, message);
+  }
+  const auto is_time = [](double seconds) { return std::isfinite(seconds) && seconds >= 0 && seconds < 1e6; };
+  const bool backend_known =
+      reply.backend() == "aten" || std::find(backends.begin(), backends.end(), reply.backend()) != backends.end();
+  if (!std::isfinite(reply.plasticity()) || !is_time(reply.compute_seconds()) || !backend_known) {
+    return NamedError(absl::StatusCode::kInternal, "REFERENCE_FAILED", "the reading makes no sense");
+  }
+  return Evaluation{
+      .plasticity = reply.plasticity(), .backend = reply.backend(), .compute = absl::Seconds(reply.compute_seconds())};
+}
+
+EngineProcess::Options ProcessOptions(const EvaluatorOptions& options, std::shared_ptr<SharedMemory> memory,
+                                      std::function<bool()> stopping) {
+  EngineProcess::Options process;
+  process.program = options.program;
+  process.setup.set_threads(options.threads);
+  for (const std::string& backend : options.backends) process.setup.add_backends(backend);
+  process.setup.set_memory_bytes(options.memory_bytes);
+  process.setup.set_packed_bytes(2 * options.max_weight_bytes);  // each module for more than one backend
+  // A run that sees for itself that it takes too long need not be killed.
+  process.setup.set_seconds_a_run(0.8 * absl::ToDoubleSeconds(options.deadline));
+  process.deadline = options.deadline;
+  process.memory = std::move(memory);
+  process.stopping = std::move(stopping);
+  return process;
+}
+
 class EvaluatorImpl final : public Evaluator {
  public:
-  EvaluatorImpl(EvaluatorOptions options, std::vector<std::unique_ptr<Backend>> backends, bool idle_available,
-                Callback on_result)
+  EvaluatorImpl(EvaluatorOptions options, std::shared_ptr<SharedMemory> memory, bool idle_available, Callback on_result)
       : options_(std::move(options)),
-        backends_(std::move(backends)),
+        memory_(std::move(memory)),
         idle_available_(idle_available),
         on_result_(std::move(on_result)),
+        engine_(ProcessOptions(options_, memory_, [this] { return stopping(); })),
+        contents_(memory_.get()),
+        load_meter_("/proc/stat", [this] { return engine_.CpuSeconds(); }),
+        references_(options_.max_weight_bytes),
         queue_(options_.max_samples_per_job, options_.max_queue_bytes, idle_available) {}
   ~EvaluatorImpl() override { Stop(); }
 
   absl::Status StartThreadOfItsOwn() {
     thread_ = StartThread("evaluator", [this] {
       absl::Status status;
+      // The engine's process inherits it.
       if (!PinToCpus(options_.cpus)) status = absl::InvalidArgumentError("the evaluator cannot be bound to its CPUs");
-      at::set_num_threads(options_.threads);
-      thread_id_ = CurrentThreadId();
       const bool ok = status.ok();
       {
         const MutexLock lock(&mutex_);
@@ -108,15 +120,7 @@ class EvaluatorImpl final : public Evaluator {
                               std::vector<WireTensor> weights) override;
   absl::Status SubmitSample(const JobId& job, SubmittedSample sample) override;
   void ReportStep(const JobId& job, int64_t step) override;
-
-  EvaluatorCounters counters() const override {
-    const MutexLock lock(&mutex_);
-    return {.evaluated = evaluated_,
-            .dropped_queue_full = queue_.dropped_full(),
-            .dropped_late = queue_.dropped_late(),
-            .snapshots = snapshots_,
-            .queued_bytes = queue_.bytes()};
-  }
+  EvaluatorCounters counters() const override;
 
   void Stop() override {
     std::call_once(stopped_, [this] {
@@ -136,27 +140,40 @@ class EvaluatorImpl final : public Evaluator {
     JobTraits traits;
   };
 
+  bool stopping() const {
+    const MutexLock lock(&mutex_);
+    return stopping_;
+  }
+  // These are the evaluator thread's.
   void Loop();
-  std::optional<SampleQueue::Next> WaitForNext();
-  void Run(SampleQueue::Next next);
-  absl::StatusOr<Evaluation> Evaluate(const QueuedSample& sample);
-  absl::StatusOr<EvaluatedModule*> FindModule(const JobId& job, ModuleIndex module)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool StartEngine();
+  std::optional<SampleQueue::Next> TakeNext(bool wait);
+  void SendAll();
+  void AttendToOldest();
+  void TakeFailure(const absl::Status& why);
+  void Finish(absl::StatusOr<Evaluation> evaluation, bool refuse_graph, absl::Duration taken);
 
   // These are constant after construction.
   const EvaluatorOptions options_;
-  const std::vector<std::unique_ptr<Backend>> backends_;
+  const std::shared_ptr<SharedMemory> memory_;
   const bool idle_available_;
   const Callback on_result_;
   std::thread thread_;
-  std::atomic<pid_t> thread_id_{0};
   std::once_flag stopped_;
 
+  // The evaluator thread's, but for what EngineProcess says is for any thread.
+  EngineProcess engine_;
+  EngineContents contents_;
+  CpuLoadMeter load_meter_;
+  std::deque<UnderWay> under_way_;
+  absl::Duration backoff_ = kFirstBackoff;
+
+  const std::shared_ptr<ForgottenGraphs> forgotten_ = std::make_shared<ForgottenGraphs>();
   mutable Mutex mutex_;
   CondVar changed_;
   std::optional<absl::Status> started_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::map<JobId, EvaluatedJob> jobs_ ABSL_GUARDED_BY(mutex_);
+  ReferenceTable references_ ABSL_GUARDED_BY(mutex_);
   SampleQueue queue_ ABSL_GUARDED_BY(mutex_);
   std::optional<Running> running_ ABSL_GUARDED_BY(mutex_);  // a sample that is evaluated at idle priority
   int64_t evaluated_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -166,113 +183,73 @@ class EvaluatorImpl final : public Evaluator {
 std::vector<absl::Status> EvaluatorImpl::SetJob(const JobId& job,
                                                 const std::vector<std::optional<graph::ModuleGraph>>& modules,
                                                 const JobTraits& traits) {
-  EvaluatedJob before;
+  JobReferences before;  // destroyed after the lock
+  int64_t first_id = 0;
   {
     const MutexLock lock(&mutex_);
-    const auto found = jobs_.find(job);
-    if (found != jobs_.end()) before = found->second;
+    before = references_.Get(job);
+    first_id = references_.NextIds(modules.size());
   }
-  EvaluatedJob state;
-  state.chains = before.modules.size() == modules.size() ? before.chains : nullptr;
+  JobReferences built = ReferenceTable::Build(before, modules, first_id, forgotten_);
   std::vector<absl::Status> statuses;
-  for (size_t i = 0; i < modules.size(); ++i) {
-    EvaluatedModule module;
-    if (!modules[i].has_value()) {
-      module.status = NamedError(absl::StatusCode::kFailedPrecondition, "NO_GRAPH", "the worker sent no graph");
-    } else if (i < before.modules.size() && before.modules[i].module != nullptr &&
-               before.modules[i].module->module->graph() == *modules[i]) {
-      module = before.modules[i];
-    } else {
-      state.chains = nullptr;
-      auto made = ReferenceModule::Create(*modules[i]);
-      module.status = made.status();
-      if (made.ok()) module.module = std::make_shared<LoadedModule>(LoadedModule{*std::move(made), nullptr});
-    }
-    statuses.push_back(module.status);
-    state.modules.push_back(std::move(module));
-  }
-  if (state.chains == nullptr) state.chains = std::make_shared<JobChains>();
+  for (const ReferenceModuleState& module : built.modules) statuses.push_back(module.status);
   const MutexLock lock(&mutex_);
-  std::swap(jobs_[job], state);
+  before = references_.Set(job, std::move(built));
   queue_.SetJob(job, traits);
   return statuses;
 }
 
 void EvaluatorImpl::RemoveJob(const JobId& job) {
-  std::vector<QueuedSample> dropped;  // destroyed after the lock
-  EvaluatedJob state;
-  const MutexLock lock(&mutex_);
-  dropped = queue_.RemoveJob(job);
-  const auto found = jobs_.find(job);
-  if (found == jobs_.end()) return;
-  state = std::move(found->second);
-  jobs_.erase(found);
-}
-
-absl::StatusOr<EvaluatedModule*> EvaluatorImpl::FindModule(const JobId& job, ModuleIndex module) {
-  const auto found = jobs_.find(job);
-  if (found == jobs_.end()) return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_JOB", job.text());
-  std::vector<EvaluatedModule>& modules = found->second.modules;
-  if (module.value() < 0 || module.value() >= static_cast<int64_t>(modules.size())) {
-    return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_MODULE", module.value(), " of ", modules.size());
+  {
+    std::vector<QueuedSample> dropped;  // both are destroyed after the lock
+    JobReferences removed;
+    const MutexLock lock(&mutex_);
+    dropped = queue_.RemoveJob(job);
+    removed = references_.Remove(job);
   }
-  EvaluatedModule& state = modules[module.value()];
-  if (!state.status.ok()) return state.status;
-  return &state;
+  changed_.NotifyOne();  // the engine's process is to forget the graphs
 }
 
 absl::Status EvaluatorImpl::SubmitSnapshot(const JobId& job, ModuleIndex module, int64_t version, int64_t step,
                                            std::vector<WireTensor> weights) {
-  std::shared_ptr<LoadedModule> target;
+  std::shared_ptr<ReferenceGraph> target;
+  std::vector<std::shared_ptr<Snapshot>> dropped;  // destroyed after the lock
+  auto snapshot = std::make_shared<Snapshot>();
   {
     const MutexLock lock(&mutex_);
-    EGERIA_ASSIGN_OR_RETURN(const EvaluatedModule* state, FindModule(job, module));
-    target = state->module;
+    EGERIA_ASSIGN_OR_RETURN(const ReferenceModuleState* state, references_.Find(job, module));
+    target = state->graph;
+    snapshot->id = references_.NextIds(1);
   }
-  EGERIA_ASSIGN_OR_RETURN(weights, MatchWeights(target->module->weight_specs(), std::move(weights)));
-  auto snapshot = std::make_shared<Snapshot>();
-  snapshot->weights = std::move(weights);
-  const size_t bytes = TotalBytes(snapshot->weights);
-
-  std::shared_ptr<Snapshot> replaced;  // destroyed after the lock
+  EGERIA_ASSIGN_OR_RETURN(weights, MatchWeights(target->graph.weights, std::move(weights)));
+  snapshot->bytes = TotalBytes(weights);
+  for (WireTensor& weight : weights) {
+    EGERIA_ASSIGN_OR_RETURN(WireTensor shared, memory_->Copy(weight, SharedMemory::End::kBack));
+    snapshot->weights.push_back(std::move(shared));
+    weight = {};
+  }
   const MutexLock lock(&mutex_);
-  EGERIA_ASSIGN_OR_RETURN(EvaluatedModule * state, FindModule(job, module));
-  if (state->module != target) {
+  EGERIA_ASSIGN_OR_RETURN(ReferenceModuleState * state, references_.Find(job, module));
+  if (state->graph != target) {
     return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_MODULE", "the job was registered anew meanwhile");
   }
-  // The snapshot that it replaces goes, unless a sample waits for it.
-  const bool unused = state->latest != nullptr && state->latest.use_count() == 1;
-  if (!queue_.HasRoomFor(bytes, unused ? state->latest->lease.bytes() : 0)) {
-    return NamedError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL", "a snapshot of ", bytes, " bytes; ",
-                      queue_.bytes(), " of ", options_.max_queue_bytes, " are taken");
-  }
-  snapshot->lease = queue_.Lease(bytes);
-  replaced = std::exchange(state->latest, std::move(snapshot));
+  EGERIA_RETURN_IF_ERROR(references_.MakeRoom(job, module, snapshot->bytes, &dropped));
+  dropped.push_back(std::exchange(state->latest, std::move(snapshot)));
   ++snapshots_;
   return absl::OkStatus();
 }
 
 absl::Status EvaluatorImpl::SubmitSample(const JobId& job, SubmittedSample sample) {
-  auto context = std::make_shared<SampleContext>();
+  std::shared_ptr<SampleContext> context;
   {
     const MutexLock lock(&mutex_);
-    EGERIA_RETURN_IF_ERROR(FindModule(job, sample.module).status());
-    if (sample.first_module > sample.module) {
-      return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_MODULE", "the first module comes after the last");
-    }
-    for (ModuleIndex i = sample.first_module; i <= sample.module; i = i.next()) {
-      EGERIA_ASSIGN_OR_RETURN(const EvaluatedModule* state, FindModule(job, i));
-      if (state->latest == nullptr) {
-        return NamedError(absl::StatusCode::kFailedPrecondition, "NO_REFERENCE", "module ", i.value(),
-                          " has no snapshot yet");
-      }
-      context->modules.push_back(state->module);
-      context->snapshots.push_back(state->latest);
-    }
-    context->chains = jobs_.at(job).chains;
+    EGERIA_ASSIGN_OR_RETURN(context, references_.ContextFor(job, sample.first_module, sample.module));
   }
-  EGERIA_RETURN_IF_ERROR(CheckSample(context->modules.front()->module->input_specs(), sample.tensors, sample.metric));
+  EGERIA_RETURN_IF_ERROR(CheckSample(context->graphs.front()->graph.inputs, sample.tensors, sample.metric));
   const size_t bytes = TotalBytes(sample.tensors);
+  for (WireTensor& tensor : sample.tensors) {
+    EGERIA_ASSIGN_OR_RETURN(tensor, memory_->Copy(tensor, SharedMemory::End::kFront));
+  }
   QueuedSample queued{std::move(sample), job, std::move(context)};
   std::vector<QueuedSample> dropped;  // destroyed after the lock
   const MutexLock lock(&mutex_);
@@ -291,109 +268,186 @@ void EvaluatorImpl::ReportStep(const JobId& job, int64_t step) {
     }
     if (!queue_.empty()) changed_.NotifyOne();
   }
-  // This thread does it, because the evaluator's own may get no CPU at all. If that one has just ended the sample
-  // and begun another, the other runs at normal priority, once.
-  if (escalate) SetIdlePriority(thread_id_, false);
+  // If the sample has just ended and another begun, the other runs at normal priority, once.
+  if (escalate) engine_.SetIdle(false);
 }
 
-std::optional<SampleQueue::Next> EvaluatorImpl::WaitForNext() {
+EvaluatorCounters EvaluatorImpl::counters() const {
+  EvaluatorCounters counters;
+  counters.engine_ends = engine_.Ends();
+  counters.engine_resident_bytes = engine_.ResidentBytes();
+  counters.engine_cpu_seconds = engine_.CpuSeconds();
+  const MutexLock lock(&mutex_);
+  counters.evaluated = evaluated_;
+  counters.dropped_queue_full = queue_.dropped_full();
+  counters.dropped_late = queue_.dropped_late();
+  counters.snapshots = snapshots_;
+  counters.queued_bytes = queue_.bytes();
+  counters.weight_bytes = references_.weight_bytes();
+  return counters;
+}
+
+void EvaluatorImpl::Loop() {
+  while (true) {
+    if (under_way_.size() < kMaxUnderWay) {
+      if (auto next = TakeNext(/*wait=*/under_way_.empty())) under_way_.push_back({.next = std::move(next)});
+    }
+    if (stopping()) return;
+    if (under_way_.empty()) {  // there is something to forget
+      if (!engine_.running()) {
+        forgotten_->Take();
+        continue;
+      }
+      under_way_.push_back({});
+    }
+    if (!StartEngine()) continue;
+    SendAll();
+    AttendToOldest();
+  }
+}
+
+// False where it does not start: tries again at the next call, and waits before it returns.
+bool EvaluatorImpl::StartEngine() {
+  const int64_t starts = engine_.starts();
+  const absl::Status status = engine_.Start();
+  if (engine_.starts() > starts) {
+    contents_.Clear();
+    for (UnderWay& request : under_way_) request.sent = false;
+  }
+  if (status.ok()) {
+    backoff_ = kFirstBackoff;
+    return true;
+  }
+  if (stopping()) return false;
+  LogError("the reference engine does not start, which is tried again in ", absl::FormatDuration(backoff_), ": ",
+           status.message());
+  const auto until = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(backoff_);
+  backoff_ = std::min(2 * backoff_, kLastBackoff);
+  const MutexLock lock(&mutex_);
+  while (!stopping_ && changed_.WaitUntil(&mutex_, until)) {
+  }
+  return false;
+}
+
+// The next sample that may run. Without one it returns nothing: at once, or with `wait` when there is something to
+// forget or the evaluator stops.
+std::optional<SampleQueue::Next> EvaluatorImpl::TakeNext(bool wait) {
   while (true) {
     {
       const MutexLock lock(&mutex_);
-      while (!stopping_ && queue_.empty()) changed_.Wait(&mutex_);
-      if (stopping_) return std::nullopt;
+      while (wait && !stopping_ && queue_.empty() && forgotten_->empty()) changed_.Wait(&mutex_);
+      if (stopping_ || queue_.empty()) return std::nullopt;
     }
-    const bool gate_open = options_.cpu_load() < options_.max_cpu_load;
+    const double load = options_.cpu_load == nullptr ? load_meter_.Read() : options_.cpu_load();
     std::vector<QueuedSample> dropped;  // destroyed after the lock
     const MutexLock lock(&mutex_);
-    if (stopping_) return std::nullopt;
-    std::optional<SampleQueue::Next> next = queue_.Pop(gate_open, &dropped);
-    if (next.has_value()) return next;
+    std::optional<SampleQueue::Next> next = queue_.Pop(load < options_.max_cpu_load, &dropped);
+    if (next.has_value() || !wait || stopping_) return next;
     if (!queue_.empty()) {
       changed_.WaitUntil(&mutex_, std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(options_.load_poll));
     }
   }
 }
 
-void EvaluatorImpl::Loop() {
-  while (std::optional<SampleQueue::Next> next = WaitForNext()) Run(*std::move(next));
+void EvaluatorImpl::SendAll() {
+  for (UnderWay& request : under_way_) {
+    if (request.sent) continue;
+    static const SubmittedSample kNone;
+    const auto* context = request.next ? static_cast<SampleContext*>(request.next->sample.context.get()) : nullptr;
+    EngineContents::Request made =
+        contents_.RequestFor(context, request.next ? request.next->sample : kNone, forgotten_->Take());
+    engine_.Send(made.message);
+    request.replaced = std::move(made.replaced);
+    request.sent = true;
+  }
 }
 
-void EvaluatorImpl::Run(SampleQueue::Next next) {
-  const QueuedSample& sample = next.sample;
-  const bool idle = next.traits.shares_cpu && !next.due && idle_available_;
+// Waits for the reply to the oldest request.
+void EvaluatorImpl::AttendToOldest() {
+  const auto& next = under_way_.front().next;
+  const bool idle = next && next->traits.shares_cpu && !next->due && idle_available_;
   if (idle) {
-    {
-      const MutexLock lock(&mutex_);
-      running_ = Running{sample.job, sample.step, next.traits};
-    }
-    SetIdlePriority(thread_id_, true);  // never while holding a lock that others wait for
+    const MutexLock lock(&mutex_);
+    running_ = Running{next->sample.job, next->sample.step, next->traits};
   }
-  Result result{sample.job, sample.module, sample.step, sample.request_version, sample.tag, Evaluate(sample)};
-  if (idle) SetIdlePriority(thread_id_, false);
+  engine_.SetIdle(idle);  // never while holding a lock that others wait for
+  const double before = engine_.CpuSeconds();
+  const absl::StatusOr<engine::v1::Reply> reply = engine_.Receive();
+  const absl::Duration taken = absl::Seconds(engine_.CpuSeconds() - before);
   {
     const MutexLock lock(&mutex_);
     running_.reset();
+    if (stopping_) return;
+  }
+  if (!reply.ok()) return TakeFailure(reply.status());
+  absl::StatusOr<Evaluation> evaluation = EvaluationOf(*reply, options_.backends);
+  // A failure that takes long is not paid for again.
+  const bool refused = !evaluation.ok() && (reply->graph_refused() || taken > options_.deadline / 2);
+  Finish(std::move(evaluation), refused, taken);
+}
+
+// The process has ended while it had the oldest request.
+void EvaluatorImpl::TakeFailure(const absl::Status& why) {
+  UnderWay& request = under_way_.front();
+  if (absl::IsInternal(why)) ++request.crashes;
+  if (absl::IsUnavailable(why)) ++request.losses;
+  const bool again =
+      absl::IsDeadlineExceeded(why) ? false : request.crashes < kMaxCrashes && request.losses < kMaxLosses;
+  if (request.next) {
+    const QueuedSample& sample = request.next->sample;
+    LogWarning("the reference engine has ended while it evaluated job ", sample.job.text(), ", module ",
+               sample.module.value(), ", step ", sample.step, ": ", why.message(),
+               again ? "; this is tried again in a new process" : "");
+  }
+  if (!again) Finish(why, /*refuse_graph=*/true, options_.deadline);
+}
+
+void EvaluatorImpl::Finish(absl::StatusOr<Evaluation> evaluation, bool refuse_graph, absl::Duration taken) {
+  UnderWay request = std::move(under_way_.front());
+  under_way_.pop_front();
+  if (!request.next) return;
+  QueuedSample& sample = request.next->sample;
+  Result result{sample.job, sample.module, sample.step, sample.request_version, sample.tag, std::move(evaluation)};
+  std::shared_ptr<Snapshot> dropped;  // destroyed after the lock
+  {
+    const MutexLock lock(&mutex_);
+    const auto* context = static_cast<SampleContext*>(sample.context.get());
+    result.graph_refused = refuse_graph && references_.Refuse(sample.job, sample.module, context->graphs.back().get(),
+                                                              result.evaluation.status(), &dropped);
+    queue_.Charge(sample.job, taken);
     if (result.evaluation.ok()) ++evaluated_;
-    next.sample.lease.Release();
+    sample.lease.Release();
   }
   if (!result.evaluation.ok()) {
     LogWarning("job ", sample.job.text(), ", module ", sample.module.value(), ", step ", sample.step, ": ",
-               std::string(result.evaluation.status().message()));
+               std::string(result.evaluation.status().message()),
+               result.graph_refused ? "; this module's graph is evaluated no more" : "");
   }
   if (on_result_) on_result_(result);
-}
-
-absl::StatusOr<Evaluation> EvaluatorImpl::Evaluate(const QueuedSample& sample) {
-  const absl::Duration start = ThreadCpuTime();
-  try {
-    const c10::InferenceMode inference;
-    auto* context = static_cast<SampleContext*>(sample.context.get());
-    JobChains::Entry& entry = context->chains->entries[{sample.first_module, sample.module}];
-    if (entry.chain == nullptr || entry.chain->metric() != sample.metric) {
-      std::vector<std::shared_ptr<ReferenceModule>> modules;
-      for (const auto& loaded : context->modules) modules.push_back(loaded->module);
-      entry.chain = std::make_unique<ReferenceChain>(std::move(modules), &backends_, sample.metric);
-    }
-    for (size_t i = 0; i < context->modules.size(); ++i) {
-      if (context->modules[i]->loaded == context->snapshots[i]) continue;
-      context->modules[i]->module->SetWeights(context->snapshots[i]->weights);
-      context->modules[i]->loaded = context->snapshots[i];
-      context->snapshots[i]->lease.Release();
-    }
-    if (entry.snapshots != context->snapshots) {
-      entry.chain->WeightsChanged();
-      entry.snapshots = context->snapshots;
-    }
-    std::vector<at::Tensor> inputs;
-    for (size_t i = 0; i + 1 < sample.tensors.size(); ++i) inputs.push_back(ToTensor(sample.tensors[i]));
-    const WireTensor& bytes = sample.tensors.back();
-    std::vector<float> compared(bytes.size() / sizeof(float));
-    std::memcpy(compared.data(), bytes.data(), bytes.size());
-    EGERIA_ASSIGN_OR_RETURN(const ChainReading reading, entry.chain->Evaluate(inputs, compared, bytes.spec.shape[0]));
-    return Evaluation{.plasticity = reading.plasticity,
-                      .backend = reading.family,
-                      .compute = options_.threads * (ThreadCpuTime() - start)};
-  } catch (...) {
-    return StatusOfCurrentException("evaluation");
-  }
 }
 
 absl::Status CheckOptions(const EvaluatorOptions& options) {
   if (options.threads < 1 || options.threads > 1024) return absl::InvalidArgumentError("threads must be 1..1024");
   if (!(options.max_cpu_load > 0)) return absl::InvalidArgumentError("max_cpu_load must be over 0");
   if (options.load_poll <= absl::ZeroDuration()) return absl::InvalidArgumentError("load_poll must be over 0");
-  return absl::OkStatus();
+  if (options.deadline <= absl::ZeroDuration()) return absl::InvalidArgumentError("deadline must be over 0");
+  for (const std::string& backend : options.backends) {
+    if (backend != "int8" && backend != "bf16" && backend != "prepacked" && backend != "aten") {
+      return absl::InvalidArgumentError(absl::StrCat("'", backend, "' is no reference backend"));
+    }
+  }
+  if (IsProgram(options.program)) return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat(options.program, ", which evaluates reference models, is missing: install it with this program"));
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Evaluator>> Evaluator::Start(EvaluatorOptions options, Callback on_result) {
+  if (options.program.empty()) options.program = OwnFolder() + "/egeria-reference";
   EGERIA_RETURN_IF_ERROR(CheckOptions(options));
-  EGERIA_ASSIGN_OR_RETURN(auto backends, MakeBackends(options.backends));
-  if (options.cpu_load == nullptr) {
-    options.cpu_load = [meter = std::make_shared<CpuLoadMeter>()] { return meter->Read(); };
-  }
+  // Old snapshots stay for a while beside new ones, and gaps between tensors cost nothing but addresses.
+  EGERIA_ASSIGN_OR_RETURN(auto memory, SharedMemory::Create(4 * (options.max_weight_bytes + options.max_queue_bytes)));
   const bool idle_available = CanLeaveIdlePriority();
   if (!idle_available) {
     LogInfo(
@@ -401,7 +455,7 @@ absl::StatusOr<std::unique_ptr<Evaluator>> Evaluator::Start(EvaluatorOptions opt
         "wait for the load gate or their deadline instead");
   }
   auto evaluator =
-      std::make_unique<EvaluatorImpl>(std::move(options), std::move(backends), idle_available, std::move(on_result));
+      std::make_unique<EvaluatorImpl>(std::move(options), std::move(memory), idle_available, std::move(on_result));
   EGERIA_RETURN_IF_ERROR(evaluator->StartThreadOfItsOwn());
   return evaluator;
 }

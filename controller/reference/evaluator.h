@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -45,9 +46,13 @@ struct EvaluatorOptions {
   std::vector<int> cpus;      // pin to these; empty: no pinning
   double max_cpu_load = 0.5;  // jobs that share no CPU are evaluated only while other processes use less of the
                               // machine than this part
-  size_t max_queue_bytes = size_t{256} << 20;
-  size_t max_samples_per_job = 4;                                             // the oldest is dropped
+  size_t max_queue_bytes = size_t{256} << 20;  // samples that wait
+  size_t max_weight_bytes = size_t{2} << 30;   // snapshots of all jobs; the job with the most gives way
+  size_t max_samples_per_job = 4;              // the oldest is dropped
   std::vector<std::string> backends = {"int8", "bf16", "prepacked", "aten"};  // allowed, by preference
+  absl::Duration deadline = absl::Seconds(20);  // processor time of one sample; what takes more is not tried again
+  size_t memory_bytes = size_t{4} << 30;        // limit for the values of one evaluation
+  std::string program;                          // the file egeria-reference; empty: beside this program's
   // Tests inject these. cpu_load: share of the machine's CPU time in use, 0..1.
   std::function<double()> cpu_load;
   absl::Duration load_poll = absl::Milliseconds(200);  // how often it is read while samples wait for it
@@ -67,16 +72,32 @@ struct EvaluatorCounters {
   int64_t dropped_late = 0;
   int64_t snapshots = 0;
   size_t queued_bytes = 0;
+  size_t weight_bytes = 0;
+  std::map<std::string, int64_t> engine_ends;  // processes that have ended, by reason: see EngineProcess
+  size_t engine_resident_bytes = 0;
+  double engine_cpu_seconds = 0;
 };
 
-// The controller's reference engine behind a queue: holds each job's module graphs and the snapshots of
-// their weights, and turns samples into plasticity readings on one thread of its own, when the load gate
-// allows. The only part of the controller that links torch.
+// The controller's reference engine behind a queue: holds each job's module graphs and the snapshots of their weights,
+// and turns samples into plasticity readings, one after the other, when the load gate allows.
 //
-// Thread-safe. Callbacks run on the evaluator's thread without any lock held, once for each sample that is
-// evaluated, also where that fails (INTERNAL [REFERENCE_FAILED], RESOURCE_EXHAUSTED [GRAPH_TOO_LARGE]);
-// samples that are dropped are only counted. A callback may submit, but not stop. Stop() is idempotent, drops
-// what is queued and waits for the evaluation that is running.
+// The engine itself, and torch with it, is a process of its own, egeria-reference (controller/engine), since nobody can
+// tell which graphs crash or never end:
+//
+//   SubmitSample()  -> SampleQueue    whose turn it is: jobs share the engine's time, not its readings
+//   SubmitSnapshot()-> SharedMemory   tensors lie where the process can read them, and only read
+//   a thread        -> EngineContents the request: a sample, and what the process lacks of graphs and weights
+//                   -> EngineProcess  sends it, and waits for the reading, the deadline or the end of the process
+//
+// The process is started with the first sample, and again after its end; this one keeps all graphs and weights, so that
+// other jobs only wait for a second. A graph of which the process dies twice, or that takes more than the deadline, is
+// refused from then on: Result::graph_refused, and the status that later submissions get.
+//
+// Thread-safe. Callbacks run on the evaluator's thread without any lock held, once for each sample that is evaluated,
+// also where that fails: INTERNAL [REFERENCE_FAILED]; RESOURCE_EXHAUSTED [GRAPH_TOO_LARGE]; INVALID_ARGUMENT
+// [BAD_ARGUMENT], [UNKNOWN_OP] where the graph does not fit the operators' schemas; those of EngineProcess::Receive().
+// Samples that are dropped are only counted. A callback may submit, but not stop. Stop() is idempotent, drops what is
+// queued, ends what is running and returns within a second.
 class Evaluator {
  public:
   struct Result {
@@ -86,6 +107,7 @@ class Evaluator {
     int64_t request_version = 0;
     int64_t tag = 0;
     absl::StatusOr<Evaluation> evaluation;
+    bool graph_refused = false;  // nothing that is submitted for this module is evaluated any more
   };
   using Callback = std::function<void(const Result&)>;
 
@@ -94,15 +116,15 @@ class Evaluator {
 
   // Takes over a job's modules (an empty graph: cannot be evaluated). Replaces what was known of the job,
   // keeping references whose graph is unchanged. Returns one status per module: OK, or why it is refused:
-  // INVALID_ARGUMENT with a name of graph::Validate(), or [BAD_ARGUMENT] where the operator's schema
-  // disagrees; FAILED_PRECONDITION [NO_GRAPH].
+  // INVALID_ARGUMENT with a name of graph::Validate(); FAILED_PRECONDITION [NO_GRAPH], or with what an evaluation has
+  // refused the unchanged graph for.
   virtual std::vector<absl::Status> SetJob(const JobId& job,
                                            const std::vector<std::optional<graph::ModuleGraph>>& modules,
                                            const JobTraits& traits) = 0;
   virtual void RemoveJob(const JobId& job) = 0;
 
-  // Replaces the weights of one module's reference for the samples that are submitted after it. Checked here,
-  // packed on the evaluator's thread. Tensors that the graph does not name are ignored.
+  // Replaces the weights of one module's reference for the samples that are submitted after it. Tensors that the graph
+  // does not name are ignored.
   // Errors: NOT_FOUND [UNKNOWN_JOB], [UNKNOWN_MODULE]; what SetJob() returned for a module that was refused;
   // INVALID_ARGUMENT [MISSING_WEIGHT], [BAD_SHAPE], [BAD_DTYPE], [SNAPSHOT_NOT_FINITE]; RESOURCE_EXHAUSTED
   // [QUEUE_FULL].

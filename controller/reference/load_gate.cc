@@ -12,12 +12,6 @@
 namespace egeria::reference {
 namespace {
 
-double OwnCpuSeconds() {
-  timespec now;
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
 std::optional<CpuTimes> ReadCpuTimes(const std::string& path) {
   std::ifstream file(path);
   std::string line;
@@ -43,9 +37,17 @@ std::optional<CpuTimes> ParseProcStat(absl::string_view text) {
   return times;
 }
 
-CpuLoadMeter::CpuLoadMeter(std::string path) : path_(std::move(path)) {
+CpuLoadMeter::CpuLoadMeter(std::string path, std::function<double()> engine_seconds)
+    : path_(std::move(path)), engine_seconds_(std::move(engine_seconds)) {
   last_ = ReadCpuTimes(path_).value_or(CpuTimes{});
-  last_own_seconds_ = OwnCpuSeconds();
+  last_own_seconds_ = OwnSeconds();
+}
+
+double CpuLoadMeter::OwnSeconds() const {
+  timespec now;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  const double own = static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+  return own + (engine_seconds_ == nullptr ? 0 : engine_seconds_());
 }
 
 double CpuLoadMeter::Read() {
@@ -56,7 +58,7 @@ double CpuLoadMeter::Read() {
   const long cpus = std::max(1L, sysconf(_SC_NPROCESSORS_ONLN));
   if (total < 0.1 * static_cast<double>(cpus)) return load_;
   const double busy = static_cast<double>(now->busy - last_.busy) / ticks_per_second;
-  const double own = OwnCpuSeconds();
+  const double own = OwnSeconds();
   load_ = std::clamp((busy - (own - last_own_seconds_)) / total, 0.0, 1.0);
   last_ = *now;
   last_own_seconds_ = own;

@@ -28,27 +28,57 @@ absl::Status SampleQueue::Push(QueuedSample sample, size_t bytes, std::vector<Qu
     return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_JOB", sample.job.text());
   }
   Job& job = found->second;
-  size_t freed = 0;  // by what is to be dropped
-  size_t drop = 0;
-  const auto fits = [&] {
-    return job.samples.size() - drop < max_samples_per_job_ && *bytes_ - freed + bytes <= max_bytes_;
-  };
-  while (drop < job.samples.size() && !fits()) freed += job.samples[drop++].lease.bytes();
-  if (!fits()) {  // keep what there is
+  if (bytes > max_bytes_) {  // keep what there is
     ++dropped_full_;
-    return NamedError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL", "a sample of ", bytes, " bytes; ",
-                      this->bytes(), " of ", max_bytes_, " are taken");
+    return NamedError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL", "a sample of ", bytes, " bytes, at most ",
+                      max_bytes_);
   }
-  for (size_t i = 0; i < drop; ++i) {
-    dropped->push_back(std::move(job.samples.front()));
-    job.samples.pop_front();
-    dropped->back().lease.Release();
-    ++dropped_full_;
+  while (job.samples.size() >= max_samples_per_job_) DropOldest(&job, dropped);
+  while (*bytes_ + bytes > max_bytes_) {
+    Job* const largest = LargestBeside(job, bytes);
+    if (largest == nullptr) {
+      ++dropped_full_;
+      return NamedError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL", "a sample of ", bytes, " bytes; ",
+                        this->bytes(), " of ", max_bytes_, " are taken");
+    }
+    DropOldest(largest, dropped);
   }
   job.newest_step = std::max(job.newest_step, sample.step);
-  sample.lease = Lease(bytes);
+  if (job.samples.empty()) job.turn = std::max(job.turn, now_served_);
+  sample.lease = ByteLease(bytes_, bytes);
   job.samples.push_back(std::move(sample));
   return absl::OkStatus();
+}
+
+// The job whose waiting samples take the most; of two that take the same, not `job`, which wants to add `bytes`. Null
+// where that is `job` and none of its samples can go.
+SampleQueue::Job* SampleQueue::LargestBeside(Job& job, size_t bytes) {
+  Job* largest = &job;
+  size_t most = WaitingBytes(job) + bytes;
+  for (auto& [id, other] : jobs_) {
+    if (&other == &job || WaitingBytes(other) <= most) continue;
+    largest = &other;
+    most = WaitingBytes(other);
+  }
+  return largest->samples.empty() ? nullptr : largest;
+}
+
+size_t SampleQueue::WaitingBytes(const Job& job) {
+  size_t bytes = 0;
+  for (const QueuedSample& sample : job.samples) bytes += sample.lease.bytes();
+  return bytes;
+}
+
+void SampleQueue::DropOldest(Job* job, std::vector<QueuedSample>* dropped) {
+  dropped->push_back(std::move(job->samples.front()));
+  job->samples.pop_front();
+  dropped->back().lease.Release();
+  ++dropped_full_;
+}
+
+void SampleQueue::Charge(const JobId& job, absl::Duration taken) {
+  const auto found = jobs_.find(job);
+  if (found != jobs_.end()) found->second.turn += taken;
 }
 
 void SampleQueue::ReportStep(const JobId& job, int64_t step) {
@@ -74,21 +104,25 @@ void SampleQueue::DropLate(Job* job, std::vector<QueuedSample>* dropped) {
 }
 
 std::optional<SampleQueue::Next> SampleQueue::Pop(bool gate_open, std::vector<QueuedSample>* dropped) {
-  auto turn = jobs_.upper_bound(JobId(last_served_));
-  for (size_t i = 0; i < jobs_.size(); ++i, ++turn) {
-    if (turn == jobs_.end()) turn = jobs_.begin();
-    Job& job = turn->second;
+  auto candidate = jobs_.upper_bound(JobId(last_served_));  // jobs with the same turn follow each other
+  auto chosen = jobs_.end();
+  for (size_t i = 0; i < jobs_.size(); ++i, ++candidate) {
+    if (candidate == jobs_.end()) candidate = jobs_.begin();
+    Job& job = candidate->second;
     DropLate(&job, dropped);
     if (job.samples.empty()) continue;
-    const bool due = IsDue(job.traits, job.newest_step - job.samples.front().step);
     const bool idle = job.traits.shares_cpu && idle_priority_available_;
-    if (!gate_open && !due && !idle) continue;
-    Next next{std::move(job.samples.front()), job.traits, due};
-    job.samples.pop_front();
-    last_served_ = turn->first.text();
-    return next;
+    if (!gate_open && !IsDue(job.traits, job.newest_step - job.samples.front().step) && !idle) continue;
+    if (chosen == jobs_.end() || job.turn < chosen->second.turn) chosen = candidate;
   }
-  return std::nullopt;
+  if (chosen == jobs_.end()) return std::nullopt;
+  Job& job = chosen->second;
+  Next next{std::move(job.samples.front()), job.traits};
+  next.due = IsDue(job.traits, job.newest_step - next.sample.step);
+  job.samples.pop_front();
+  last_served_ = chosen->first.text();
+  now_served_ = std::max(now_served_, job.turn);
+  return next;
 }
 
 bool SampleQueue::empty() const {

@@ -60,9 +60,10 @@ class SampleQueue {
   void SetJob(const JobId& job, const JobTraits& traits);
   std::vector<QueuedSample> RemoveJob(const JobId& job);
 
-  // Adds a sample of `bytes`, dropping the job's oldest ones where it has too many or the bytes do not
-  // suffice. The dropped ones come back, so that the caller may destroy them without its lock. Errors:
-  // NOT_FOUND [UNKNOWN_JOB]; RESOURCE_EXHAUSTED [QUEUE_FULL] where dropping does not help.
+  // Adds a sample of `bytes`, dropping the job's oldest ones where it has too many, and where the bytes do not suffice
+  // the oldest ones of the job whose samples take the most. The dropped ones come back, so that the caller may destroy
+  // them without its lock. Errors: NOT_FOUND [UNKNOWN_JOB]; RESOURCE_EXHAUSTED [QUEUE_FULL] where dropping does not
+  // help.
   absl::Status Push(QueuedSample sample, size_t bytes, std::vector<QueuedSample>* dropped);
 
   // The job's newest step; never goes back.
@@ -76,18 +77,16 @@ class SampleQueue {
     JobTraits traits;
     bool due = false;  // run it at normal priority
   };
-  // Drops what is late, then takes the oldest sample of the next job, in turn, whose sample may run now: at
-  // idle priority, because it is due, or because the load gate is open.
+  // Drops what is late, then takes the oldest sample of the job that has had the least time, of those whose sample may
+  // run now: at idle priority, because it is due, or because the load gate is open. Time without samples is not saved
+  // up, and jobs that have had the same take turns.
   std::optional<Next> Pop(bool gate_open, std::vector<QueuedSample>* dropped);
+
+  // A sample of the job has taken so much time.
+  void Charge(const JobId& job, absl::Duration taken);
 
   bool empty() const;
   size_t bytes() const { return *bytes_; }
-  // Leases on the same total, for what else waits.
-  ByteLease Lease(size_t bytes) { return ByteLease(bytes_, bytes); }
-  // Whether so many more bytes may wait once `freed` are let go. One thing always may, whatever its size.
-  bool HasRoomFor(size_t bytes, size_t freed) const {
-    return *bytes_ == freed || *bytes_ - freed + bytes <= max_bytes_;
-  }
   int64_t dropped_full() const { return dropped_full_; }
   int64_t dropped_late() const { return dropped_late_; }
 
@@ -95,15 +94,20 @@ class SampleQueue {
   struct Job {
     JobTraits traits;
     int64_t newest_step = 0;
+    absl::Duration turn;  // rises with the time that it is given; the job with the least is next
     std::deque<QueuedSample> samples;
   };
+  static size_t WaitingBytes(const Job& job);
+  Job* LargestBeside(Job& job, size_t bytes);
+  void DropOldest(Job* job, std::vector<QueuedSample>* dropped);
   void DropLate(Job* job, std::vector<QueuedSample>* dropped);
 
   const size_t max_samples_per_job_;
   const size_t max_bytes_;
   const bool idle_priority_available_;
   std::map<JobId, Job> jobs_;
-  std::string last_served_;  // text of the job's id: the turn goes to the next one
+  std::string last_served_;    // text of the job's id
+  absl::Duration now_served_;  // the turn of the job that was served last
   std::shared_ptr<std::atomic<size_t>> bytes_ = std::make_shared<std::atomic<size_t>>(0);
   int64_t dropped_full_ = 0;
   int64_t dropped_late_ = 0;

@@ -140,8 +140,7 @@ UploadAssembler::Outcome UploadAssembler::Complete() {
   Outcome::Upload& upload = outcome.complete.emplace();
   upload.begin = begin_;
   for (size_t i = 0; i < specs_.size(); ++i) {
-    upload.tensors.push_back(
-        {std::move(specs_[i]), std::make_shared<const std::vector<std::byte>>(std::move(data_[i]))});
+    upload.tensors.push_back(MakeWireTensor(std::move(specs_[i]), std::move(data_[i])));
   }
   open_ = false;
   Clear();

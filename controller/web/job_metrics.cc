@@ -27,6 +27,8 @@ struct JobFamilies {
   Family observing = Family::Gauge("egeria_job_observing", "1 in observe mode: decisions are only reported.");
   Family blocked = Family::Gauge("egeria_job_blocked",
                                  "1 while something is in the way of every further freeze; `egeria list` says what.");
+  Family unusable = Family::Gauge("egeria_module_without_reference",
+                                  "1 for a module whose reference is not evaluated, with the error's name.");
   Family prefix = Family::Gauge("egeria_frozen_prefix",
                                 "Modules from the first that are frozen: as decided, and as applied by all ranks.");
   Family share = Family::Gauge("egeria_frozen_parameters_ratio", "Share of the parameters that is frozen.");
@@ -84,6 +86,9 @@ void JobFamilies::AddSummary(const Labels& job, const v1::JobSummary& summary) {
 }
 
 void JobFamilies::AddPolicy(const Labels& job, const JobView& view) {
+  for (const auto& [module, reason] : view.unusable) {
+    unusable.Add(With(With(job, "module", module), "reason", absl::AsciiStrToLower(reason)), 1);
+  }
   for (size_t i = 0; i < view.policy.modules.size() && i < view.modules.size(); ++i) {
     const policy::ModuleStatus& status = view.policy.modules[i];
     const Labels module = With(job, "module", view.modules[i]);
@@ -128,12 +133,14 @@ void JobFamilies::AddAccount(const Labels& job, const v1::Account& account) {
 }
 
 void JobFamilies::MoveTo(std::vector<prometheus::MetricFamily>* families) && {
-  for (Family* family : {&step,       &ranks,       &connected,  &bootstrapping, &paused,
-                         &observing,  &blocked,     &prefix,     &share,         &readings,
-                         &plasticity, &slope,       &threshold,  &consecutive,   &gradient_readings,
-                         &snr,        &snr_lower,   &snr_upper,  &decisions,     &commits,
-                         &samples,    &dropped,     &refused,    &snapshots,     &snapshot_bytes,
-                         &seconds,    &evaluations, &reconnects, &saved,         &spent}) {
+  for (Family* family : {&step,       &ranks,          &connected,   &bootstrapping,
+                         &paused,     &observing,      &blocked,     &unusable,
+                         &prefix,     &share,          &readings,    &plasticity,
+                         &slope,      &threshold,      &consecutive, &gradient_readings,
+                         &snr,        &snr_lower,      &snr_upper,   &decisions,
+                         &commits,    &samples,        &dropped,     &refused,
+                         &snapshots,  &snapshot_bytes, &seconds,     &evaluations,
+                         &reconnects, &saved,          &spent}) {
     std::move(*family).MoveTo(families);
   }
 }
@@ -153,8 +160,21 @@ void AddTotalsOfAll(const ManagerView& view, std::vector<prometheus::MetricFamil
     std::move(family).MoveTo(families);
   };
   add(Family::Gauge("egeria_connected_streams", "Open streams of all jobs."), streams);
-  add(Family::Gauge("egeria_reference_queue_bytes", "Samples and snapshots that wait for the reference engine."),
+  add(Family::Gauge("egeria_reference_queue_bytes", "Samples that wait for the reference engine."),
       static_cast<double>(view.evaluator.queued_bytes));
+  add(Family::Gauge("egeria_reference_weight_bytes", "Snapshots that are held for the reference engine."),
+      static_cast<double>(view.evaluator.weight_bytes));
+  add(Family::Gauge("egeria_reference_resident_memory_bytes", "Resident memory of the process egeria-reference."),
+      static_cast<double>(view.evaluator.engine_resident_bytes));
+  add(Family::Counter("egeria_reference_cpu_seconds_total", "Processor time of all processes egeria-reference."),
+      view.evaluator.engine_cpu_seconds);
+  Family ends = Family::Counter("egeria_reference_process_ends_total",
+                                "Processes egeria-reference that have ended and were replaced, by reason.");
+  for (const char* reason : {"crash", "deadline", "lost"}) {
+    const auto found = view.evaluator.engine_ends.find(reason);
+    ends.Add({{"reason", reason}}, found == view.evaluator.engine_ends.end() ? 0 : static_cast<double>(found->second));
+  }
+  std::move(ends).MoveTo(families);
   Family dropped = Family::Counter("egeria_reference_samples_dropped_total",
                                    "Samples dropped before they were evaluated, by reason.");
   dropped.Add({{"reason", "queue_full"}}, static_cast<double>(view.evaluator.dropped_queue_full));

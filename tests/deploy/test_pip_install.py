@@ -77,6 +77,7 @@ def test_the_package_and_its_types_and_programs_are_there(environment: pathlib.P
     assert (pathlib.Path(file).parent / "py.typed").exists()
     for program in ("egeria", "egeria-cache", "egeria-controller", "egeria-run"):
         assert version in call(environment / "bin" / program, "--version", folder=tmp_path)
+    assert (environment / "bin" / "egeria-reference").exists(), "the controller starts it"
 
 
 # By its defaults the rule's readings may not pay in so short a training, and it is switched off; with these it freezes

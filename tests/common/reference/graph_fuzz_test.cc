@@ -5,6 +5,7 @@
 #include <google/protobuf/stubs/logging.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -43,6 +44,13 @@ void OnCrash(int number) {
 }
 #endif
 
+// Processor time after which SIGPROF ends the test: the graph has an operator that does not come to an end.
+constexpr int kMaxSecondsOfAGraph = 60;
+void SetTimer(int seconds) {
+  const itimerval timer = {{0, 0}, {seconds, 0}};
+  setitimer(ITIMER_PROF, &timer, nullptr);
+}
+
 int64_t EnvironmentNumber(const char* name, int64_t otherwise) {
   const char* text = std::getenv(name);
   return text == nullptr ? otherwise : std::atoll(text);
@@ -60,7 +68,7 @@ class GraphFuzz : public ::testing::Test {
   GraphFuzz() {
     InstallGuardPages();
 #if !defined(__SANITIZE_ADDRESS__)
-    for (int number : {SIGSEGV, SIGBUS, SIGFPE, SIGABRT, SIGILL}) signal(number, OnCrash);
+    for (int number : {SIGSEGV, SIGBUS, SIGFPE, SIGABRT, SIGILL, SIGPROF}) signal(number, OnCrash);
 #endif
   }
 
@@ -74,11 +82,13 @@ class GraphFuzz : public ::testing::Test {
     do {
       current_seed = seed++;
       Random random(current_seed);
+      SetTimer(kMaxSecondsOfAGraph);
       const std::string outcome = body(random);
       ++outcomes_[outcome];
       ++rounds;
       EXPECT_THAT(KnownNames(), ::testing::Contains(outcome)) << "seed " << current_seed;
     } while (!one && std::chrono::steady_clock::now() < end);
+    SetTimer(0);
     std::printf("%ld graphs:", rounds);
     for (const auto& [name, count] : outcomes_) std::printf(" %s %ld", name.c_str(), count);
     std::printf("\n");
@@ -95,7 +105,9 @@ std::vector<graph::ModuleGraph> Seeds() {
 int64_t Below(Random& random, size_t bound) { return static_cast<int64_t>(random() % bound); }
 
 int64_t OddInteger(Random& random) {
-  static constexpr int64_t kOdd[] = {-1, 0, 1, 2, 3, 7, 1 << 16, INT32_MAX, INT64_MAX, INT64_MIN};
+  static constexpr int64_t kOdd[] = {-1,      0,         1,         2,           3,         7,
+                                     1 << 16, INT32_MAX, INT32_MIN, INT64_MAX,   INT64_MIN, int64_t{1} << 31,
+                                     1 << 28, -1 << 28,  1LL << 62, -(1LL << 62)};
   return kOdd[Below(random, std::size(kOdd))];
 }
 

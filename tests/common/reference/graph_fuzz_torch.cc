@@ -76,37 +76,33 @@ class GuardAllocator final : public c10::Allocator {
 int64_t Below(Random& random, int64_t bound) { return static_cast<int64_t>(random() % static_cast<uint64_t>(bound)); }
 bool OneIn(Random& random, int64_t n) { return Below(random, n) == 0; }
 
+// Where arithmetic of 32 or 64 bits comes to its ends.
+int64_t ExtremeInteger(Random& random) {
+  static constexpr int64_t kExtremes[] = {0,
+                                          1,
+                                          -1,
+                                          int64_t{1} << 31,
+                                          (int64_t{1} << 31) - 1,
+                                          -(int64_t{1} << 31),
+                                          int64_t{1} << 40,
+                                          int64_t{1} << 62,
+                                          -(int64_t{1} << 62),
+                                          std::numeric_limits<int64_t>::max(),
+                                          std::numeric_limits<int64_t>::max() - 1,
+                                          std::numeric_limits<int64_t>::min(),
+                                          std::numeric_limits<int64_t>::min() + 1};
+  return kExtremes[Below(random, std::size(kExtremes))];
+}
+
 int64_t OddInteger(Random& random) {
-  static constexpr int64_t kOdd[] = {-1,
-                                     0,
-                                     0,
-                                     1,
-                                     1,
-                                     1,
-                                     2,
-                                     2,
-                                     2,
-                                     3,
-                                     4,
-                                     5,
-                                     6,
-                                     7,
-                                     8,
-                                     16,
-                                     -2,
-                                     -3,
-                                     63,
-                                     64,
-                                     255,
-                                     1024,
-                                     65537,
-                                     1 << 20,
-                                     std::numeric_limits<int32_t>::max(),
-                                     int64_t{1} << 33,
-                                     std::numeric_limits<int64_t>::max(),
-                                     std::numeric_limits<int64_t>::min()};
+  static constexpr int64_t kSmall[] = {-1, 0, 0, 1, 1, 1, 2, 2, 2, 3, 4, 5, 6, 7};
+  static constexpr int64_t kLarge[] = {8, 16, -2, -3, 63, 64, 255, 1024, 65537, 1 << 20, 1 << 28, (1 << 28) + 1};
   // Mostly small ones, that let the operator run.
-  return kOdd[Below(random, OneIn(random, 8) ? std::size(kOdd) : 14)];
+  switch (Below(random, 10)) {
+    case 0: return ExtremeInteger(random);
+    case 1: return kLarge[Below(random, std::size(kLarge))];
+    default: return kSmall[Below(random, std::size(kSmall))];
+  }
 }
 
 double OddNumber(Random& random) {
@@ -119,6 +115,9 @@ double OddNumber(Random& random) {
                                     1e-12,
                                     1e30,
                                     -1e300,
+                                    0x1p31,
+                                    -0x1p62,
+                                    0x1p63,
                                     6,
                                     std::numeric_limits<double>::infinity(),
                                     std::numeric_limits<double>::quiet_NaN()};
@@ -193,8 +192,12 @@ class GraphMaker {
       if (kind == c10::TypeKind::IntType || kind == c10::TypeKind::SymIntType) integers_.push_back(name);
       if (kind != c10::TypeKind::ListType) continue;
       const std::string item = "v" + std::to_string(values_++);
-      pending_.push_back(
-          {"egeria::getitem", "", {Argument{graph::ValueRef{name}}, Argument{Below(random_, 3)}}, {}, {item}});
+      pending_.push_back({"egeria::getitem",
+                          "",
+                          {Argument{graph::ValueRef{name}},
+                           Argument{OneIn(random_, 20) ? ExtremeInteger(random_) : Below(random_, 3)}},
+                          {},
+                          {item}});
     }
   }
 
@@ -213,10 +216,13 @@ class GraphMaker {
         return OneIn(random_, 2) ? Argument{OddNumber(random_)} : Argument{OddInteger(random_)};
       case c10::TypeKind::BoolType: return Argument{name != "train" && name != "training" && OneIn(random_, 2)};
       case c10::TypeKind::StringType: return Text(name);
-      case c10::TypeKind::ScalarTypeType: return Argument{static_cast<DataType>(1 + Below(random_, 9))};
+      case c10::TypeKind::ScalarTypeType:
+        if (OneIn(random_, 20)) return Argument{ExtremeInteger(random_)};
+        return Argument{static_cast<DataType>(1 + Below(random_, 9))};
       case c10::TypeKind::DeviceObjType: return Argument{std::string("cpu")};
-      case c10::TypeKind::LayoutType: return Argument{int64_t{0}};
-      case c10::TypeKind::MemoryFormatType: return Argument{Below(random_, 3)};
+      case c10::TypeKind::LayoutType: return Argument{OneIn(random_, 20) ? ExtremeInteger(random_) : int64_t{0}};
+      case c10::TypeKind::MemoryFormatType:
+        return Argument{OneIn(random_, 20) ? ExtremeInteger(random_) : Below(random_, 3)};
       case c10::TypeKind::ListType: {
         ArgumentList list;
         const c10::TypePtr element = type->castRaw<c10::ListType>()->getElementType();
@@ -258,6 +264,11 @@ at::Tensor RandomTensor(const TensorSpec& spec, int64_t batch, Random& random) {
   const at::ScalarType type = ToScalarType(spec.dtype);
   // A copy, so that the tensor itself lies before a guard page.
   if (at::isFloatingType(type)) return at::randn(shape).to(type);
+  if (type == at::kLong && OneIn(random, 3)) {
+    at::Tensor extremes = at::empty(shape, at::kLong);
+    for (int64_t i = 0; i < extremes.numel(); ++i) extremes.mutable_data_ptr<int64_t>()[i] = ExtremeInteger(random);
+    return extremes;
+  }
   return at::randint(0, type == at::kBool ? 2 : 6, shape).to(type);
 }
 

@@ -78,9 +78,9 @@ TEST(CheckSample, AcceptsTheOutputItselfOfAnyWidth) {
 
 TEST(CheckSample, RefusesTruncatedTensors) {
   WireTensor x = Floats("x", {4, 3});
-  x.bytes = std::make_shared<std::vector<std::byte>>(47);
+  x = MakeWireTensor(x.spec, std::vector<std::byte>(47));
   ExpectNamed(CheckSample(kInputs, {x, Floats("y", {4, 2}), Floats("g", {4, 4})}), "BAD_SHAPE");
-  x.bytes = nullptr;
+  x.bytes = {};
   ExpectNamed(CheckSample(kInputs, {x, Floats("y", {4, 2}), Floats("g", {4, 4})}), "BAD_SHAPE");
 }
 
@@ -112,7 +112,7 @@ TEST(MatchWeights, RefusesIncompleteOrWrongSnapshots) {
   wrong.spec.dtype = DataType::kInt32;
   ExpectNamed(MatchWeights(specs, {wrong}).status(), "BAD_DTYPE");
   wrong = Floats("a", {3});
-  wrong.bytes = std::make_shared<std::vector<std::byte>>(11);
+  wrong = MakeWireTensor(wrong.spec, std::vector<std::byte>(11));
   ExpectNamed(MatchWeights(specs, {wrong}).status(), "BAD_SHAPE");
 }
 

@@ -106,6 +106,22 @@ TEST(StandingRequests, AskAgainForASnapshotThatIsRefusedOrDoesNotCome) {
   EXPECT_GT(requests.snapshot()->version(), second);
 }
 
+TEST(StandingRequests, AskLessAndLessOftenForASnapshotThatIsAlwaysRefused) {
+  StandingRequests requests;
+  requests.Update(Subject(0), kStart);
+  absl::Time now = kStart;
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_TRUE(requests.SnapshotRefused(now));
+    now += std::min(StandingRequests::kSnapshotRetry * (1 << i), StandingRequests::kLongestSnapshotRetry);
+    EXPECT_FALSE(requests.Tick(now - absl::Milliseconds(1)));
+    EXPECT_TRUE(requests.Tick(now));
+  }
+  requests.SnapshotTaken(Snapshot(requests, 0, 10), now);
+  for (int i = 0; i < 100 && !requests.snapshot(); ++i) requests.ReadingTaken(now);
+  EXPECT_TRUE(requests.SnapshotRefused(now));
+  EXPECT_TRUE(requests.Tick(now + StandingRequests::kSnapshotRetry)) << "one that was taken ends the row";
+}
+
 TEST(StandingRequests, AskTheNextSamplerAgain) {
   StandingRequests requests;
   EXPECT_FALSE(requests.SamplerChanged(kStart));

@@ -2,14 +2,18 @@
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "common/rpc/address.h"
@@ -186,6 +190,57 @@ TEST_F(ControllerProcess, GoesOnFromItsJournalAfterKillNine) {
   rank->Connect();
   const v1::Plan after = plan_of(*rank);
   EXPECT_EQ(after.SerializeAsString(), before.SerializeAsString());
+}
+
+// The graph of y = relu(x), after a product of matrices of integers, which takes minutes.
+v1::ModuleGraph EndlessGraph() {
+  v1::ModuleGraph graph = ReluGraph();
+  const v1::Node relu = graph.nodes(0);
+  graph.clear_nodes();
+  v1::Node* const full = graph.add_nodes();
+  full->set_op("aten::full");
+  auto* const size = full->add_args()->mutable_list();
+  for (int i = 0; i < 2; ++i) size->add_items()->set_int_value(2500);
+  full->add_args()->set_int_value(3);
+  full->add_outputs("whole");
+  v1::Node* const product = graph.add_nodes();
+  product->set_op("aten::mm");
+  for (int i = 0; i < 2; ++i) product->add_args()->set_value("whole");
+  product->add_outputs("product");
+  *graph.add_nodes() = relu;
+  return graph;
+}
+
+// Processor time of the child of `parent`, in seconds; 0 where there is none.
+double SecondsOfChild(pid_t parent) {
+  for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(parent) + "/task")) {
+    std::ifstream children(task.path() / "children");
+    pid_t child = 0;
+    clockid_t clock;
+    timespec now{};
+    if (children >> child && clock_getcpuclockid(child, &clock) == 0 && clock_gettime(clock, &now) == 0) {
+      return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+    }
+  }
+  return 0;
+}
+
+TEST_F(ControllerProcess, EndsInTimeDuringAGraphWithoutEnd) {
+  ChildProcess child = StartReady({"--max-cpu-load", "1", "--reference-deadline", "1h"});
+  auto job = TestRegistration(1);
+  *job.mutable_modules(0)->mutable_graph() = EndlessGraph();
+  auto rank = Rank(job, 0);
+  rank->Connect();
+  for (int step = 10; !rank->Serve(rank->BeatAt(step), step); step += 10) {
+  }
+  for (int i = 0; i < 3'000 && SecondsOfChild(child.pid()) < 2; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  ASSERT_GE(SecondsOfChild(child.pid()), 2) << FileText(log());
+  const auto start = std::chrono::steady_clock::now();
+  child.Signal(SIGTERM);
+  EXPECT_EQ(child.Wait(), 0);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
 // The worker's own readings, real agents, and kill -9 in the middle.

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <signal.h>
+#include <time.h>
 
 #include <atomic>
 #include <chrono>
@@ -46,6 +48,7 @@ class EvaluatorTest : public ::testing::Test {
       return load_;
     };
     options.load_poll = absl::Milliseconds(1);
+    options.program = EGERIA_REFERENCE_PROGRAM;
     auto evaluator = Evaluator::Start(std::move(options), [this](const Evaluator::Result& result) {
       const std::lock_guard<std::mutex> lock(mutex_);
       results_.push_back(result);
@@ -159,20 +162,17 @@ TEST_F(EvaluatorTest, RefusesASampleBeforeTheFirstSnapshot) {
 
 TEST_F(EvaluatorTest, NamesWhatIsWrongWithAGraph) {
   Start();
-  graph::ModuleGraph unknown = module_.graph, cyclic = module_.graph, arguments = module_.graph, empty = module_.graph;
+  graph::ModuleGraph unknown = module_.graph, cyclic = module_.graph, empty = module_.graph;
   unknown.nodes[2].op = "aten::relu_";
   cyclic.nodes[0].args[0] = testing::Ref(cyclic.nodes[3].outputs[0]);
-  arguments.nodes[2].args.push_back(testing::Int(1));
   empty.outputs.clear();
-  const auto statuses =
-      evaluator_->SetJob(JobId::Random(), {unknown, cyclic, arguments, empty, std::nullopt, module_.graph}, {});
-  ASSERT_EQ(statuses.size(), 6u);
+  const auto statuses = evaluator_->SetJob(JobId::Random(), {unknown, cyclic, empty, std::nullopt, module_.graph}, {});
+  ASSERT_EQ(statuses.size(), 5u);
   ExpectNamed(statuses[0], absl::StatusCode::kInvalidArgument, "UNKNOWN_OP");
   ExpectNamed(statuses[1], absl::StatusCode::kInvalidArgument, "UNDEFINED_VALUE");
-  ExpectNamed(statuses[2], absl::StatusCode::kInvalidArgument, "BAD_ARGUMENT");
-  ExpectNamed(statuses[3], absl::StatusCode::kInvalidArgument, "NO_OUTPUT");
-  ExpectNamed(statuses[4], absl::StatusCode::kFailedPrecondition, "NO_GRAPH");
-  EXPECT_TRUE(statuses[5].ok()) << statuses[5];
+  ExpectNamed(statuses[2], absl::StatusCode::kInvalidArgument, "NO_OUTPUT");
+  ExpectNamed(statuses[3], absl::StatusCode::kFailedPrecondition, "NO_GRAPH");
+  EXPECT_TRUE(statuses[4].ok()) << statuses[4];
 }
 
 TEST_F(EvaluatorTest, NamesWhatIsWrongWithASnapshot) {
@@ -187,7 +187,7 @@ TEST_F(EvaluatorTest, NamesWhatIsWrongWithASnapshot) {
   dtype[0].spec.dtype = DataType::kInt32;
   const std::vector<float> values(8, std::nanf(""));
   nan[1] = MakeWireTensor(nan[1].spec, values.data());
-  cut[0].bytes = std::make_shared<std::vector<std::byte>>(cut[0].size() - 1);
+  cut[0].bytes = cut[0].bytes.first(cut[0].size() - 1);
   ExpectNamed(submit(missing), absl::StatusCode::kInvalidArgument, "MISSING_WEIGHT");
   ExpectNamed(submit(shape), absl::StatusCode::kInvalidArgument, "BAD_SHAPE");
   ExpectNamed(submit(dtype), absl::StatusCode::kInvalidArgument, "BAD_DTYPE");
@@ -209,7 +209,7 @@ TEST_F(EvaluatorTest, NamesWhatIsWrongWithASample) {
   dtype[0].spec.dtype = DataType::kInt32;
   const std::vector<float> values(kBatch * kBatch, std::numeric_limits<float>::infinity());
   nan[1] = MakeWireTensor(nan[1].spec, values.data());
-  cut[0].bytes = std::make_shared<std::vector<std::byte>>(cut[0].size() / 2);
+  cut[0].bytes = cut[0].bytes.first(cut[0].size() / 2);
   ExpectNamed(Submit(job, 1, missing), absl::StatusCode::kInvalidArgument, "BAD_SHAPE");
   ExpectNamed(Submit(job, 1, shape), absl::StatusCode::kInvalidArgument, "BAD_SHAPE");
   ExpectNamed(Submit(job, 1, dtype), absl::StatusCode::kInvalidArgument, "BAD_DTYPE");
@@ -294,8 +294,6 @@ TEST_F(EvaluatorTest, BoundsTheBytesThatWait) {
     ASSERT_TRUE(Submit(job, step).ok());
     EXPECT_LE(evaluator_->counters().queued_bytes, 3 * sample);
   }
-  ExpectNamed(evaluator_->SubmitSnapshot(job, ModuleIndex(0), 2, 3, module_.weights),
-              absl::StatusCode::kResourceExhausted, "QUEUE_FULL");
 }
 
 TEST_F(EvaluatorTest, MeasuresZeroAgainstTheSameWeightsAndMoreAgainstOthers) {
@@ -382,20 +380,32 @@ TEST_F(EvaluatorTest, StopsTwiceAndDropsWhatWaits) {
 }
 
 TEST_F(EvaluatorTest, RefusesOptionsThatMakeNoSense) {
-  EXPECT_FALSE(Evaluator::Start({.threads = 0}, nullptr).ok());
-  EXPECT_FALSE(Evaluator::Start({.cpus = {-1}}, nullptr).ok());
-  EXPECT_FALSE(Evaluator::Start({.max_cpu_load = 0}, nullptr).ok());
-  EXPECT_FALSE(Evaluator::Start({.backends = {"int4"}}, nullptr).ok());
+  const auto starts = [](EvaluatorOptions options) {
+    if (options.program.empty()) options.program = EGERIA_REFERENCE_PROGRAM;
+    return Evaluator::Start(std::move(options), nullptr).ok();
+  };
+  EXPECT_TRUE(starts({}));
+  EXPECT_FALSE(starts({.threads = 0}));
+  EXPECT_FALSE(starts({.cpus = {-1}}));
+  EXPECT_FALSE(starts({.max_cpu_load = 0}));
+  EXPECT_FALSE(starts({.backends = {"int4"}}));
+  EXPECT_FALSE(starts({.deadline = absl::ZeroDuration()}));
+  EXPECT_FALSE(starts({.program = "/nowhere/egeria-reference"}));
 }
 
-// The evaluator's kernel thread.
-pid_t FindEvaluatorThread() {
+// The process egeria-reference that this one has, or 0.
+pid_t FindEngine() {
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-    std::ifstream file(task.path() / "comm");
-    std::string name;
-    if (std::getline(file, name) && name == "evaluator") return std::stoi(task.path().filename());
+    std::ifstream children(task.path() / "children");
+    pid_t child = 0;
+    if (children >> child) return child;
   }
   return 0;
+}
+pid_t WaitForEngine() {
+  const absl::Time end = absl::Now() + absl::FromChrono(kPatience);
+  while (FindEngine() == 0 && absl::Now() < end) absl::SleepFor(absl::Milliseconds(5));
+  return FindEngine();
 }
 
 // A twentieth of a second or so for each multiplication.
@@ -408,7 +418,7 @@ SampleModule SlowModule(int multiplications) {
   return builder.Finish(builder.Node("aten::add", "Tensor", {testing::Ref(builder.input()), testing::Ref(sum)}));
 }
 
-TEST_F(EvaluatorTest, RaisesTheThreadsPriorityWhenTheDeadlinePassesInMidRun) {
+TEST_F(EvaluatorTest, RaisesThePriorityWhenTheDeadlinePassesInMidRun) {
   Start();
   SetLoad(1);  // does not matter to a job that shares the CPU and may run at idle priority
   const SampleModule slow = SlowModule(20);
@@ -421,7 +431,7 @@ TEST_F(EvaluatorTest, RaisesTheThreadsPriorityWhenTheDeadlinePassesInMidRun) {
           ->SubmitSample(
               job, {.step = 100, .tensors = {RandomTensor("x", {4, 8}, random), RandomTensor("g", {4, 4}, random)}})
           .ok());
-  const pid_t thread = FindEvaluatorThread();
+  const pid_t thread = WaitForEngine();
   ASSERT_GT(thread, 0);
   if (CanLeaveIdlePriority()) {
     while (sched_getscheduler(thread) != SCHED_IDLE) std::this_thread::yield();
@@ -436,7 +446,197 @@ TEST_F(EvaluatorTest, RaisesTheThreadsPriorityWhenTheDeadlinePassesInMidRun) {
     evaluator_->ReportStep(job, 110);
   }
   EXPECT_TRUE(WaitForResults(1)[0].evaluation.ok());
-  EXPECT_EQ(sched_getscheduler(thread), SCHED_OTHER);
+}
+
+// One operator that takes minutes: a product of integers, for which there is no fast way.
+SampleModule EndlessModule() {
+  testing::GraphBuilder builder("endless", {8}, 1, testing::Spelling::kExported);
+  const std::string big =
+      builder.Node("aten::full", "", {testing::Ints({2500, 2500}), testing::Int(3)});  // integers, as the value is one
+  const std::string product = builder.Node("aten::mm", "", {testing::Ref(big), testing::Ref(big)});
+  const std::string item =
+      builder.Node("aten::select", "int", {testing::Ref(product), testing::Int(0), testing::Int(0)});
+  const std::string first =
+      builder.Node("aten::narrow", "", {testing::Ref(item), testing::Int(0), testing::Int(0), testing::Int(8)});
+  return builder.Finish(builder.Node("aten::add", "Tensor", {testing::Ref(builder.input()), testing::Ref(first)}));
+}
+
+class EngineFaultTest : public EvaluatorTest {
+ protected:
+  JobId AddJobOf(const SampleModule& module) {
+    const JobId job = JobId::Random();
+    EXPECT_TRUE(evaluator_->SetJob(job, {module.graph}, {})[0].ok());
+    EXPECT_TRUE(evaluator_->SubmitSnapshot(job, ModuleIndex(0), 1, 0, module.weights).ok());
+    return job;
+  }
+  static std::vector<WireTensor> SmallSample() {
+    std::mt19937_64 random(1);
+    return {RandomTensor("x", {kBatch, 8}, random), RandomTensor("g", {kBatch, kBatch}, random)};
+  }
+  // Sends the signal once the process works at something.
+  void SignalWorkingEngine(int number) {
+    const pid_t engine = WaitForEngine();
+    ASSERT_GT(engine, 0);
+    const auto seconds = [engine] {
+      clockid_t clock;
+      timespec now{};
+      if (clock_getcpuclockid(engine, &clock) == 0) clock_gettime(clock, &now);
+      return absl::DurationFromTimespec(now);
+    };
+    absl::Duration last = seconds();
+    // Until it has taken more than it takes to start.
+    while (seconds() - last < absl::Milliseconds(300)) {
+      absl::SleepFor(absl::Milliseconds(10));
+      if (FindEngine() != engine) return;
+    }
+    kill(engine, number);
+  }
+  void WaitUntilGone(pid_t engine) {
+    const absl::Time end = absl::Now() + absl::FromChrono(kPatience);
+    while (FindEngine() == engine && absl::Now() < end) absl::SleepFor(absl::Milliseconds(5));
+    EXPECT_NE(FindEngine(), engine);
+  }
+  // Readings of a job that has done nothing wrong go on.
+  void ExpectReadingsOf(const JobId& job) {
+    const size_t before = result_count();
+    ASSERT_TRUE(Submit(job, ++step_).ok());
+    const auto results = WaitForResults(before + 1);
+    ASSERT_GT(results.size(), before);
+    EXPECT_EQ(results.back().job, job);
+    EXPECT_TRUE(results.back().evaluation.ok()) << results.back().evaluation.status();
+  }
+  int64_t step_ = 1000;
+};
+
+TEST_F(EngineFaultTest, AnEndlessOperatorCostsOnlyItsOwnGraph) {
+  Start({.deadline = absl::Seconds(1)});
+  const JobId good = AddJob(), endless = AddJobOf(EndlessModule());
+  ExpectReadingsOf(good);
+  ASSERT_TRUE(Submit(endless, 1, SmallSample()).ok());
+  ASSERT_TRUE(Submit(good, 2).ok());
+  const auto results = WaitForResults(3);
+  ASSERT_EQ(results.size(), 3u);
+  ExpectNamed(results[1].evaluation.status(), absl::StatusCode::kDeadlineExceeded, "REFERENCE_TOO_SLOW");
+  EXPECT_TRUE(results[1].graph_refused);
+  EXPECT_EQ(results[2].job, good);
+  EXPECT_TRUE(results[2].evaluation.ok()) << "weights are sent anew: " << results[2].evaluation.status();
+  ExpectNamed(Submit(endless, 3, SmallSample()), absl::StatusCode::kFailedPrecondition, "REFERENCE_TOO_SLOW");
+  ExpectNamed(evaluator_->SetJob(endless, {EndlessModule().graph}, {})[0], absl::StatusCode::kFailedPrecondition,
+              "REFERENCE_TOO_SLOW");
+  EXPECT_EQ(evaluator_->counters().engine_ends["deadline"], 1);
+  ExpectReadingsOf(good);
+}
+
+TEST_F(EngineFaultTest, AGraphIsRefusedThatTheProcessDiesOfTwice) {
+  Start({.deadline = absl::Hours(1)});
+  const JobId good = AddJob(), bad = AddJobOf(EndlessModule());
+  ExpectReadingsOf(good);
+  ASSERT_TRUE(Submit(bad, 1, SmallSample()).ok());
+  const pid_t first = FindEngine();
+  SignalWorkingEngine(SIGSEGV);
+  WaitUntilGone(first);
+  EXPECT_EQ(result_count(), 1u) << "the first time may be the fault of another graph";
+  SignalWorkingEngine(SIGFPE);
+  const auto results = WaitForResults(2);
+  ASSERT_EQ(results.size(), 2u);
+  ExpectNamed(results[1].evaluation.status(), absl::StatusCode::kInternal, "REFERENCE_CRASHED");
+  EXPECT_TRUE(results[1].graph_refused);
+  EXPECT_EQ(evaluator_->counters().engine_ends["crash"], 2);
+  ExpectReadingsOf(good);
+}
+
+TEST_F(EngineFaultTest, AProcessThatIsKilledFromOutsideCostsNobodyAReading) {
+  Start();
+  const JobId good = AddJob(), slow = AddJobOf(SlowModule(30));
+  ExpectReadingsOf(good);
+  kill(FindEngine(), SIGKILL);  // while it waits for a sample
+  ExpectReadingsOf(good);
+  ASSERT_TRUE(Submit(slow, 1, SmallSample()).ok());
+  SignalWorkingEngine(SIGTERM);
+  const auto results = WaitForResults(3);
+  ASSERT_EQ(results.size(), 3u);
+  EXPECT_TRUE(results[2].evaluation.ok()) << results[2].evaluation.status();
+  EXPECT_EQ(evaluator_->counters().engine_ends["lost"], 2);
+}
+
+TEST_F(EngineFaultTest, AProcessThatIsStoppedIsReplaced) {
+  Start({.deadline = absl::Seconds(1)});
+  const JobId good = AddJob();
+  ExpectReadingsOf(good);
+  kill(FindEngine(), SIGSTOP);
+  ExpectReadingsOf(good);
+  EXPECT_EQ(evaluator_->counters().engine_ends["lost"], 1);
+}
+
+TEST_F(EngineFaultTest, StopsInTimeDuringAnEndlessOperator) {
+  Start({.deadline = absl::Hours(1)});
+  const JobId endless = AddJobOf(EndlessModule());
+  ASSERT_TRUE(Submit(endless, 1, SmallSample()).ok());
+  SignalWorkingEngine(0);
+  const pid_t engine = FindEngine();
+  const absl::Time start = absl::Now();
+  evaluator_->Stop();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(5));
+  evaluator_.reset();
+  EXPECT_NE(kill(engine, 0), 0) << "the process goes, too";
+  EXPECT_EQ(result_count(), 0u);
+}
+
+TEST_F(EngineFaultTest, MemoryIsRefusedBeforeTheMachineIsOutOfIt) {
+  Start({.max_weight_bytes = size_t{8} << 20, .memory_bytes = size_t{64} << 20});
+  const JobId good = AddJob();
+  SampleModule greedy = EndlessModule();
+  greedy.graph.nodes[0] = {
+      "aten::full", "", {testing::Ints({4096, 4096}), testing::Int(3)}, {}, greedy.graph.nodes[0].outputs};
+  const JobId bad = AddJobOf(greedy);  // 128 MiB
+  ASSERT_TRUE(Submit(bad, 1, SmallSample()).ok());
+  ExpectNamed(WaitForResults(1)[0].evaluation.status(), absl::StatusCode::kResourceExhausted, "GRAPH_TOO_LARGE");
+  ExpectReadingsOf(good);
+  EXPECT_EQ(evaluator_->counters().engine_ends, (std::map<std::string, int64_t>{}));
+}
+
+TEST_F(EngineFaultTest, NamesAGraphThatDoesNotFitTheOperatorsSchemas) {
+  Start();
+  SampleModule wrong = module_;
+  wrong.graph.nodes[2].args.push_back(testing::Int(1));
+  const JobId job = AddJobOf(wrong), good = AddJob();
+  ASSERT_TRUE(Submit(job, 1).ok());
+  const auto results = WaitForResults(1);
+  ExpectNamed(results[0].evaluation.status(), absl::StatusCode::kInvalidArgument, "BAD_ARGUMENT");
+  EXPECT_TRUE(results[0].graph_refused);
+  ExpectNamed(Submit(job, 2), absl::StatusCode::kFailedPrecondition, "BAD_ARGUMENT");
+  ExpectReadingsOf(good);
+}
+
+// A module with one weight of so many floats that nothing reads.
+SampleModule HeavyModule(int64_t floats) {
+  testing::GraphBuilder builder("heavy", {8}, 1, testing::Spelling::kExported);
+  builder.Weight({floats}, 1);
+  return builder.Finish(builder.Relu(builder.input()));
+}
+
+TEST_F(EngineFaultTest, WeightsOfOneJobAreNotInTheWayOfAnothersSamples) {
+  Start({.max_queue_bytes = size_t{1} << 20, .max_weight_bytes = size_t{16} << 20});
+  const JobId good = AddJob();
+  const JobId heavy = AddJobOf(HeavyModule(3 << 20));  // 12 MiB, far more than samples may take
+  ExpectReadingsOf(good);
+  ASSERT_TRUE(Submit(heavy, 1, SmallSample()).ok());
+  EXPECT_TRUE(WaitForResults(2)[1].evaluation.ok());
+}
+
+TEST_F(EngineFaultTest, TheJobWithTheMostWeightsGivesWay) {
+  Start({.max_weight_bytes = size_t{16} << 20});
+  const JobId heavy = AddJobOf(HeavyModule(3 << 20));  // 12 MiB
+  const SampleModule two = HeavyModule(2 << 20);
+  const JobId other = AddJobOf(two);  // 8 MiB: together too much
+  ExpectNamed(Submit(heavy, 1, SmallSample()), absl::StatusCode::kFailedPrecondition, "NO_REFERENCE");
+  ExpectNamed(evaluator_->SubmitSnapshot(heavy, ModuleIndex(0), 2, 3, HeavyModule(3 << 20).weights),
+              absl::StatusCode::kResourceExhausted, "QUEUE_FULL");
+  ASSERT_TRUE(Submit(other, 2, SmallSample()).ok());
+  EXPECT_TRUE(WaitForResults(1)[0].evaluation.ok());
+  EXPECT_EQ(evaluator_->counters().weight_bytes, two.weights[0].size());
+  const JobId good = AddJob();
+  ExpectReadingsOf(good);
 }
 
 int AnyCpu() {

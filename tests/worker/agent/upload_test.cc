@@ -136,7 +136,7 @@ TEST(CheckTensors, RefusesTensorsThatDoNotHoldWhatTheySay) {
   EXPECT_FALSE(CheckTensors(Sample{{}, {}, 0, 0, {tensor}}).ok());
   tensor.spec = {"x", DataType::kUnspecified, {4}};
   EXPECT_FALSE(CheckTensors(Sample{{}, {}, 0, 0, {tensor}}).ok());
-  EXPECT_FALSE(CheckTensors(Sample{{}, {}, 0, 0, {WireTensor{{"x", DataType::kUInt8, {4}}, nullptr}}}).ok());
+  EXPECT_FALSE(CheckTensors(Sample{{}, {}, 0, 0, {WireTensor{{"x", DataType::kUInt8, {4}}, {}, nullptr}}}).ok());
 }
 
 }  // namespace

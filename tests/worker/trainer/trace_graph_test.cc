@@ -93,6 +93,7 @@ TEST(TraceGraph, TheReferenceEngineComputesWhatTheModuleDoes) {
   std::vector<reference::Evaluator::Result> results;
   reference::EvaluatorOptions options;
   options.backends = {"aten"};
+  options.program = EGERIA_REFERENCE_PROGRAM;
   options.cpu_load = [] { return 0.0; };
   auto evaluator = reference::Evaluator::Start(options, [&](const reference::Evaluator::Result& result) {
     const std::lock_guard<std::mutex> lock(mutex);
