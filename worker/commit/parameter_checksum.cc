@@ -8,6 +8,7 @@
 #include "ATen/ops/full.h"
 #include "ATen/ops/zeros.h"
 #include "common/base/status.h"
+#include "common/tensor/host_bits.h"
 #include "worker/commit/torch_status.h"
 #include "xxhash.h"
 
@@ -17,11 +18,12 @@ uint64_t HashTensors(const std::vector<at::Tensor>& tensors) {
   std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(), XXH3_freeState);
   XXH3_64bits_reset(state.get());
   for (const at::Tensor& tensor : tensors) {
-    const at::Tensor host = tensor.detach().to(at::kCPU).contiguous();
-    const int64_t type = static_cast<int64_t>(host.scalar_type());
+    const int64_t type = static_cast<int64_t>(tensor.scalar_type());
     XXH3_64bits_update(state.get(), &type, sizeof(type));
-    XXH3_64bits_update(state.get(), host.sizes().data(), host.sizes().size() * sizeof(int64_t));
-    if (host.numel() > 0) XXH3_64bits_update(state.get(), host.const_data_ptr(), host.nbytes());
+    XXH3_64bits_update(state.get(), tensor.sizes().data(), tensor.sizes().size() * sizeof(int64_t));
+    for (const at::Tensor& part : HostBits(tensor)) {
+      if (part.numel() > 0) XXH3_64bits_update(state.get(), part.const_data_ptr(), part.nbytes());
+    }
   }
   return XXH3_64bits_digest(state.get());
 }

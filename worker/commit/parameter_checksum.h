@@ -11,8 +11,8 @@
 
 namespace egeria::worker {
 
-// Returns xxh3-64 over the element type, shape and bytes of each tensor, in order. Tensors on a device are copied to
-// the host first.
+// Returns xxh3-64 over the element type, shape and bits (HostBits()) of each tensor, in order. Tensors on a device are
+// copied to the host first. Exceptions of torch pass through, for tensors that have no such bits.
 uint64_t HashTensors(const std::vector<at::Tensor>& tensors);
 
 // Returns whether every member of the group came with the same hash; with a null group, true. It is a collective: all

@@ -260,5 +260,25 @@ TEST(ParameterChecksum, DependsOnShapeAndTypeAndOrder) {
   EXPECT_EQ(HashTensors({a.t()}), HashTensors({a.t().contiguous()}));
 }
 
+TEST(ParameterChecksum, TakesTensorsOfEveryTypeAndLayout) {
+  const at::Tensor bytes = at::arange(24, at::kByte).view({6, 4}).t();
+  for (const at::ScalarType type :
+       {at::kChar, at::kFloat8_e4m3fn, at::kFloat8_e8m0fnu, at::kFloat4_e2m1fn_x2, at::kUInt4, at::kBits8}) {
+    const at::Tensor other = bytes.clone().fill_(7).view(type);
+    EXPECT_NE(HashTensors({bytes.view(type)}), HashTensors({other})) << type;
+  }
+  for (const at::ScalarType type :
+       {at::kShort, at::kUInt16, at::kUInt32, at::kUInt64, at::kComplexHalf, at::kComplexDouble}) {
+    const at::Tensor zeros = at::zeros({2, 32}, at::kByte).view(type), ones = at::ones({2, 32}, at::kByte).view(type);
+    EXPECT_NE(HashTensors({zeros.t()}), HashTensors({ones.t()})) << type;
+  }
+  const at::Tensor dense = at::eye(4);
+  EXPECT_NE(HashTensors({dense.to_sparse()}), HashTensors({(2 * dense).to_sparse()}));
+  EXPECT_NE(HashTensors({dense.to_sparse_csr()}), HashTensors({(2 * dense).to_sparse_csr()}));
+  EXPECT_NE(HashTensors({at::quantize_per_tensor(dense, 0.1, 0, at::kQInt8)}),
+            HashTensors({at::quantize_per_tensor(2 * dense, 0.2, 0, at::kQInt8)}));
+  EXPECT_NE(HashTensors({at::empty({2}, at::kMeta)}), HashTensors({at::empty({3}, at::kMeta)}));
+}
+
 }  // namespace
 }  // namespace egeria::worker

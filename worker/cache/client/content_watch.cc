@@ -16,23 +16,52 @@ bool IsDenseOnHost(const at::Tensor& tensor) {
 
 }  // namespace
 
-ContentWatch::ContentWatch(const std::vector<at::Tensor>& tensors) {
+ContentWatch::ContentWatch(const std::vector<at::Tensor>& tensors, size_t looks, size_t whole_bytes) : all_(tensors) {
+  size_t bytes = 0;
   for (const at::Tensor& tensor : tensors) {
-    if (IsDenseOnHost(tensor) && tensor.nbytes() > 0) tensors_.push_back(tensor);
+    marks_.push_back(MarkOf(tensor));
+    if (!IsDenseOnHost(tensor) || tensor.nbytes() == 0) continue;
+    on_host_.push_back(tensor);
+    bytes += tensor.nbytes();
   }
-  for (size_t look = 0; look < kLooks; ++look) hashes_.push_back(HashAt(look));
+  hashes_.resize(bytes <= whole_bytes ? 1 : looks);
+  for (size_t look = 0; look < hashes_.size(); ++look) hashes_[look] = HashAt(look);
+  look_ = hashes_.size() - 1;
 }
 
-bool ContentWatch::Unchanged() {
-  const size_t look = look_++ % kLooks;
-  return HashAt(look) == hashes_[look];
+bool ContentWatch::Unchanged(bool again) {
+  if (!again) look_ = (look_ + 1) % hashes_.size();
+  return HashAt(look_) == hashes_[look_];
+}
+
+std::vector<size_t> ContentWatch::Touched() {
+  std::vector<size_t> touched;
+  for (size_t i = 0; i < all_.size(); ++i) {
+    const Mark now = MarkOf(all_[i]);
+    if (now == marks_[i]) continue;
+    marks_[i] = now;
+    touched.push_back(i);
+  }
+  return touched;
+}
+
+ContentWatch::Mark ContentWatch::MarkOf(const at::Tensor& tensor) {
+  Mark mark;
+  if (!tensor.defined()) return mark;
+  if (tensor.has_storage()) mark.address = tensor.storage().data();
+  if (!tensor.is_inference()) mark.version = tensor._version();
+  return mark;
 }
 
 uint64_t ContentWatch::HashAt(size_t look) const {
   uint64_t hash = 0;
-  for (const at::Tensor& tensor : tensors_) {
+  for (const at::Tensor& tensor : on_host_) {
+    if (!IsDenseOnHost(tensor)) {  // it has been given other memory
+      hash = ~hash;
+      continue;
+    }
     const size_t bytes = tensor.nbytes();
-    const size_t part = std::max(kMinBytes, (bytes + kLooks - 1) / kLooks);
+    const size_t part = std::max(kMinBytes, (bytes + hashes_.size() - 1) / hashes_.size());
     const size_t parts = (bytes + part - 1) / part;
     const size_t begin = look % parts * part;
     hash = XXH3_64bits_withSeed(static_cast<const std::byte*>(tensor.const_data_ptr()) + begin,

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "common/base/status.h"
+#include "common/tensor/host_bits.h"
 #include "worker/cache/entry/xxh3.h"
 
 namespace egeria::cache {
@@ -33,9 +34,10 @@ Fingerprint FingerprintOf(const std::string& text, const std::vector<at::Tensor>
   XXH3_128bits_update(state.get(), &length, sizeof(length));
   XXH3_128bits_update(state.get(), text.data(), text.size());
   for (const at::Tensor& tensor : tensors) {
-    const at::Tensor host = tensor.detach().to(at::kCPU).contiguous();
-    AddFormat(state.get(), host.scalar_type(), host.sizes());
-    if (host.numel() > 0) XXH3_128bits_update(state.get(), host.const_data_ptr(), host.nbytes());
+    AddFormat(state.get(), tensor.scalar_type(), tensor.sizes());
+    for (const at::Tensor& part : HostBits(tensor)) {
+      if (part.numel() > 0) XXH3_128bits_update(state.get(), part.const_data_ptr(), part.nbytes());
+    }
   }
   const XXH128_hash_t hash = XXH3_128bits_digest(state.get());
   Fingerprint fingerprint;

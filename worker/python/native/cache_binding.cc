@@ -143,10 +143,13 @@ void DefineLine(py::module_& module) {
         return py::bytes(cache::RawBytes(fingerprint));
       },
       "text"_a, "tensors"_a, "16 bytes over the text and over the element type, shape and bytes of each tensor.");
-  py::class_<cache::ContentWatch>(module, "ContentWatch", "Sees writes to tensors that their versions do not count.")
-      .def(py::init<const std::vector<at::Tensor>&>(), "tensors"_a)
-      .def("unchanged", &cache::ContentWatch::Unchanged,
-           "The next look: at a part of each tensor that is dense in host memory, another one than before.");
+  py::class_<cache::ContentWatch>(module, "ContentWatch", "Sees writes to tensors.")
+      .def(py::init<const std::vector<at::Tensor>&, size_t, size_t>(), "tensors"_a, "looks"_a = 256,
+           "whole_bytes"_a = 0)
+      .def("unchanged", &cache::ContentWatch::Unchanged, "again"_a = false,
+           "The next look at contents: at a part of each tensor that is dense in host memory, another one than before.")
+      .def("touched", &cache::ContentWatch::Touched,
+           "Positions of the tensors with counted writes, or with other memory, since the last call.");
   py::class_<ActivationCache, std::shared_ptr<ActivationCache>>(
       module, "ActivationCache",
       "A line to the node's egeria-cache. What fails is a miss, or is dropped. Used from the training thread; in a "

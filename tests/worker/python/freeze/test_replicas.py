@@ -41,6 +41,8 @@ SHORT = (
     "a_subgroup_trains",
     "copies_of_shards",
     "frozen_apart",
+    "wrapped_anew",
+    "odd_types",
 )
 
 # One start of the ranks serves several scenarios: importing torch takes longer than most of them.
@@ -217,3 +219,13 @@ def test_ranks_that_freeze_different_layers_of_a_sharded_model_are_noticed():
 
 def test_a_model_that_one_rank_trains_alone_waits_for_nobody():
     assert facts_of("a_subgroup_trains") == {"alone": True, "identical": True, "untouched": True}
+
+
+def test_a_wrapper_that_is_made_while_layers_are_frozen_averages_their_gradients_after_the_thaw():
+    facts = facts_of("wrapped_anew")
+    assert facts["identical"] == [True, True] and facts["error"] < 1e-6
+
+
+def test_buffers_of_every_type_are_compared_and_shared_and_left_out_where_a_script_changes_them():
+    facts = facts_of("odd_types")
+    assert facts == dict.fromkeys(facts, [False, True, True]) and len(facts) == 7

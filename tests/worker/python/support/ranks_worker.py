@@ -40,8 +40,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from egeria.freeze.freezer import Freezer
+from egeria.freeze.packed_tensors import PackedTensors
 from egeria.freeze.reducer_rebuild import Rebuilt
-from egeria.freeze.replicas import PackedBuffers, Replicas
+from egeria.freeze.replicas import Replicas
 from support.ending import end_process_group
 from support.sharded import whole
 
@@ -424,7 +425,7 @@ def without_rebuild() -> dict[str, Any]:
     training = Training(Setup(compared=False))
     training.step(switch_to=3)
     training.step()
-    training.replicas.rebuild = lambda: Rebuilt(None)
+    training.replicas.rebuild = lambda: Rebuilt()
     training.step(switch_to=0)
     training.step()
     training.step()
@@ -435,7 +436,7 @@ def without_rebuild() -> dict[str, Any]:
 def without_buffers_of_the_first_rank() -> dict[str, Any]:
     """Shows what pack_buffers() is for: running statistics freeze as each rank has them."""
     training = Training(Setup(options={"norm": nn.BatchNorm1d}, compared=False))
-    training.replicas.pack_buffers = lambda modules: PackedBuffers([], None)
+    training.replicas.pack_buffers = lambda modules: PackedTensors([], None)
     training.step()
     training.step(switch_to=3)
     frozen = training.modules[:3]
@@ -454,6 +455,54 @@ def local_buffers() -> dict[str, Any]:
     training.step()
     active = [buffer for module in training.modules[3:] for _, buffer in module.buffers()]
     return {"frozen_identical": training.identical(), "active_identical": spread_over_ranks(active)}
+
+
+@scenario
+def wrapped_anew() -> dict[str, Any]:
+    """The loop wraps the model again while layers are frozen, so that the new reducer does not know their gradients.
+    One thaw comes before its first pass, and one after it."""
+    training = Training(Setup())
+    identical = []
+    for steps in (0, 2):
+        training.step(switch_to=3)
+        training.step()
+        training.wrapped, training.ddp = training._wrap()
+        for _ in range(steps):
+            training.step()
+        training.freezer.apply(1 if steps == 0 else 0)
+        training.replicas.rebuild().keep()
+        for _ in range(3):
+            training.step()
+        identical.append(training.identical())
+    return {"identical": identical, "error": training.error}
+
+
+@scenario
+def odd_types() -> dict[str, Any]:
+    """Buffers of types that gloo does not send are compared, and made those of rank 0."""
+    own = 1 + dist.get_rank()
+    facts = {}
+    for name, buffer in {
+        "int16": torch.full((2, 3), own, dtype=torch.int16),
+        "uint16": torch.full((3,), own, dtype=torch.uint16),
+        "fp8": torch.full((2, 2), float(own)).to(torch.float8_e4m3fn),
+        "int4": torch.full((3, 2), own, dtype=torch.uint8).t().view(torch.int4),
+        "scalar": torch.tensor(own, dtype=torch.uint64),
+        "complex": torch.full((2,), complex(own, 1)),
+        "transposed": torch.full((3, 2), float(own)).t(),
+    }.items():
+        model = Layered()
+        model.stem.register_buffer("table", buffer)
+        replicas = Replicas(DistributedDataParallel(model, broadcast_buffers=False, init_sync=False))
+        frozen = layer_modules(model)[:1]
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(0.5)
+        before = replicas.identical_on_all_ranks(frozen)
+        own_way = replicas.identical_on_all_ranks(frozen, own_buffers=dist.get_rank() == 1)
+        replicas.pack_buffers(frozen).share()
+        facts[name] = [before, own_way, replicas.identical_on_all_ranks(frozen)]
+    return facts
 
 
 @scenario

@@ -10,9 +10,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from egeria.errors import EgeriaError
-from egeria.freeze import gradient_scalers, reentrant_checkpoints
+from egeria.freeze import gradient_scalers, reentrant_checkpoints, wishes
 from egeria.freeze.mode_pins import ModePins
 from egeria.model.modules import LayerModule
+
+# Names of a parameter's momentum in the state of an optimizer.
+_MOMENTUM = ("momentum_buffer", "momentum", "velocity")
 
 
 class Freezer:
@@ -34,7 +37,7 @@ class Freezer:
         self._modules = list(modules)
         self._optimizers = optimizers
         self._prefix = 0
-        self._asked: dict[str, bool] = {}  # frozen parameters by name: did they ask for a gradient
+        self._wishes: dict[str, wishes.Wish] = {}  # about the frozen parameters, by name
         self._frozen: dict[str, nn.Parameter] = {}  # by name
         self._modes = ModePins()
         self._model = _FrozenModel()
@@ -77,48 +80,71 @@ class Freezer:
         parameters, others = _named(frozen), _named(active)
         kept = {id(parameter) for parameter in others.values()}
         parameters = {name: value for name, value in parameters.items() if id(value) not in kept}
-        self._unfreeze({name: value for name, value in others.items() if name in self._asked}, when_unfrozen)
+        self._unfreeze({name: value for name, value in others.items() if name in self._wishes}, when_unfrozen)
         self._freeze(parameters)
         self._frozen = parameters
-        training = any(unit.training for unit in self._modules[-1].units)
-        self._modes.set(_units(frozen), _units(active), training)
+        self._modes.set(_units(frozen), _units(active), self._modules[-1].units)
         self._model.set([*parameters.values(), *others.values()], frozen=prefix > 0)
         self._prefix = prefix
         return changed
 
     def unfrozen_by(self, modules: Iterable[LayerModule]) -> list[nn.Parameter]:
         """Parameters of `modules` that are frozen, and would train again if these were not."""
-        return [parameter for name, parameter in _named(modules).items() if self._asked.get(name, False)]
+        named = _named(modules).items()
+        return [parameter for name, parameter in named if name in self._wishes and self._wishes[name].asked]
+
+    def doubtful(self) -> list[str]:
+        """Names of frozen parameters that the script may have wanted to freeze for good; see wishes.Wish."""
+        return [name for name, wish in self._wishes.items() if wish.doubtful]
+
+    def begin_pass(self) -> None:
+        """Before a forward pass: sets the modes of frozen layers again, in case `training` was assigned to where their
+        own hooks do not run, such as before a compiled pass."""
+        self._modes.begin_pass()
 
     def hold(self) -> None:
-        """Before a training forward pass: sets the modes of frozen layers again, in case `training` was assigned to
-        where their own hooks do not run, such as before a compiled pass; and switches off gradients that somebody has
-        switched on. No reducer would average those: each rank would train by its own."""
-        self._modes.hold()
+        """Before a training forward pass: begin_pass(), and switches off gradients that somebody has switched on. No
+        reducer would average those: each rank would train by its own."""
+        self.begin_pass()
         for name, parameter in self._frozen.items():
-            if parameter.requires_grad:
-                self._asked[name] = True
-                parameter.requires_grad_(False)
+            if wishes.has_gradient(parameter):
+                self._wishes[name].asked = True
+                wishes.set_gradient(parameter, False)
                 parameter.grad = None
 
     def _freeze(self, parameters: dict[str, nn.Parameter]) -> None:
         for name, parameter in parameters.items():
-            self._asked.setdefault(name, parameter.requires_grad)
-            parameter.requires_grad_(False)
+            wish = wishes.follow(parameter)
+            wish.asked |= name in self._wishes and self._wishes[name].asked and self._frozen.get(name) is not parameter
+            self._wishes[name] = wish
+            wishes.set_gradient(parameter, False)
             parameter.grad = None
 
     def _unfreeze(self, parameters: dict[str, nn.Parameter], when_unfrozen: Callable[[nn.Parameter], None]) -> None:
         for name, parameter in parameters.items():
-            if self._asked.pop(name):
-                parameter.requires_grad_(True)
+            wishes.forget(parameter)
+            if self._wishes.pop(name).asked:
+                wishes.set_gradient(parameter, True)
                 when_unfrozen(parameter)
 
     def _reset_momentum(self, parameter: nn.Parameter) -> None:
         # In place: fused optimizers take no mixture of buffers and None. From zeros, a step is the gradient's.
-        for optimizer in self._optimizers:
-            momentum = optimizer.state.get(parameter, {}).get("momentum_buffer")
-            if isinstance(momentum, Tensor):
-                momentum.zero_()
+        for optimizer in _with_inner(self._optimizers):
+            state = optimizer.state.get(parameter, {})
+            for momentum in (state.get(name) for name in _MOMENTUM):
+                if isinstance(momentum, Tensor):
+                    momentum.zero_()
+
+
+def _with_inner(optimizers: Iterable[Optimizer]) -> list[Optimizer]:
+    """With the optimizers that they use, as look-ahead and sharpness-aware minimization do."""
+    found: dict[int, Optimizer] = {}
+    ahead = list(optimizers)
+    while ahead:
+        if id(optimizer := ahead.pop()) not in found:
+            found[id(optimizer)] = optimizer
+            ahead += [value for value in vars(optimizer).values() if isinstance(value, Optimizer)]
+    return list(found.values())
 
 
 def _named(modules: Iterable[LayerModule]) -> dict[str, nn.Parameter]:
@@ -170,6 +196,7 @@ def _restore() -> None:
     if _found and not list(_frozen):
         reentrant_checkpoints.leave_alone()
         gradient_scalers.leave_alone()
+        wishes.leave()
         torch.backends.mha.set_fastpath_enabled(_found.pop("fastpath"))
 
 

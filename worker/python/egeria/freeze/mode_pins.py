@@ -3,8 +3,12 @@
 Batch normalisation in eval mode neither uses nor updates batch statistics, and dropout is off: a frozen layer
 computes the same function at every step.
 
+Outside of training, modes are as the script asks. While the rest of the model is in eval mode, they all are (dropout
+that samples at inference). In a pass without gradients they are where a layer has no buffers, or has statistics that
+the script makes anew (update_bn): it has set them to zero, or their momentum to None.
+
 Code of ours that needs eval mode for a moment (a probe, an export) must set and restore the `training` attributes
-directly: train() and eval() are taken as what the user asks for.
+directly, inside egeria.model.isolation: train() and eval() are taken as what the user asks for.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from egeria.model.isolation import in_own_pass
 from egeria.model.pass_hooks import Hooked, Inert
 from egeria.model.plain_copies import Ours, copies_may_differ, keep_copies_plain
 
@@ -42,12 +47,18 @@ class _Pin(Ours):
         self.pinned = False
         self.asked = module.training  # the mode it would be in
         self.asked_before = module.training  # the one before that
+        self._shown = False  # the mode that we have put it into
         self._own_train: Callable[..., Any] | None = None  # set on the instance by somebody else
+        self._momentum: float | None = None  # the momentum of its statistics when it was pinned
+        self._mean: tuple[int, int] | None = None  # the running mean that was looked at: which tensor, which version
+        self._is_remade = False  # the script makes the statistics anew
 
     def pin(self) -> None:
         """Puts the submodule into eval mode and keeps it there."""
         self.asked = self.asked_before = self.module.training
         keep_copies_plain(self.module)
+        self._momentum = getattr(self.module, "momentum", None)
+        self._is_remade = False
         self._cover()
         self.pinned = True
 
@@ -59,11 +70,37 @@ class _Pin(Ours):
     def replaced(self) -> Any:
         return self._own_train
 
+    def begin_pass(self, model_trains: bool, gradients: bool) -> None:
+        """Sets the mode for a forward pass. An assignment to `training` is what the user asks for."""
+        if self.module.training != self._shown:
+            self.asked = self.module.training
+            self.asked_before |= self.asked
+        follows = not model_trains or (not gradients and not self.module._buffers)
+        self._show(self.asked and (follows or self._makes_statistics(gradients)))
+
     def hold(self) -> None:
         """Undoes an assignment to `training`, and remembers it."""
         if self.module.training:
             self.asked = self.asked_before = True
-            self.module.training = False
+            self._show(False)
+
+    def _show(self, mode: bool) -> None:
+        self._shown = mode
+        if self.module.training != mode:
+            self.module.training = mode
+
+    def _makes_statistics(self, gradients: bool) -> bool:
+        mean = self.module._buffers.get("running_mean")
+        if mean is None:
+            return False
+        if self.module.momentum is None and self._momentum is not None:
+            self._is_remade = True
+        elif gradients:
+            self._is_remade = False
+        elif not self._is_remade and (seen := (id(mean), mean._version)) != self._mean:
+            self._mean = seen
+            self._is_remade = not bool(mean.any())
+        return self._is_remade
 
     def __call__(self, mode: bool = True) -> nn.Module:
         """train(mode): runs the submodule's own as if nothing were pinned, and notes the modes that it leaves."""
@@ -82,7 +119,7 @@ class _Pin(Ours):
 
     def _cover(self) -> None:
         self._own_train = self.module.__dict__.get("train")
-        self.module.training = False
+        self._shown = self.module.training = False
         self.module.__dict__["train"] = self
 
     def _uncover(self, mode: bool) -> None:
@@ -111,19 +148,29 @@ def _pin_of(module: nn.Module) -> _Pin | None:
 class _HoldHook(Inert):
     """Forward pre-hook of a frozen layer that sets the modes of its submodules again.
 
-    It sees what train() does not: assignments to `training` and unbound calls of nn.Module.train. Compiled code
-    skips it.
+    It sees what train() does not: assignments to `training`, unbound calls of nn.Module.train, and passes outside of
+    training. Compiled code skips it.
     """
 
-    def __init__(self, pins: list[_Pin]):
+    def __init__(self, pins: list[_Pin], judges: list[nn.Module]):
         self._pins = pins
+        self._judges = judges  # they never freeze, so that they tell whether the model trains
 
     def __call__(self, module: nn.Module, arguments: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
-        for pin in self._pins:
-            if pin.pinned and pin.module.training:
+        if not torch.compiler.is_compiling():
+            _begin_pass(self._pins, self._judges)
+
+
+def _begin_pass(pins: Iterable[_Pin], judges: Iterable[nn.Module]) -> None:
+    if in_own_pass():
+        for pin in pins:
+            if pin.pinned:
                 pin.hold()
+        return
+    model_trains, gradients = any(judge.training for judge in judges), torch.is_grad_enabled()
+    for pin in pins:
+        if pin.pinned:
+            pin.begin_pass(model_trains, gradients)
 
 
 class ModePins:
@@ -134,8 +181,9 @@ class ModePins:
         self._pins: dict[nn.Module, _Pin] = {}
         self._hooks: dict[nn.Module, _HoldHook] = {}
         self._handles: list[Hooked] = []
+        self._judges: list[nn.Module] = []
 
-    def set(self, units: Iterable[nn.Module], active: Iterable[nn.Module], training: bool) -> None:
+    def set(self, units: Iterable[nn.Module], active: Iterable[nn.Module], judges: Iterable[nn.Module]) -> None:
         """Holds all submodules of `units` in eval mode that are no submodules of `active` too, and no others.
 
         Those that are let go come into the mode that was asked for meanwhile. A model can be put back from eval()
@@ -145,13 +193,14 @@ class ModePins:
         Args:
           units: layers that are frozen.
           active: layers that are not.
-          training: the model is in training mode, by those of its layers that never freeze.
+          judges: layers that never freeze, and tell whether the model is in training mode.
         """
         units = list(units)
+        self._judges[:] = judges
         shared = {inner for unit in active for inner in unit.modules()}
         wanted = {inner: None for unit in units for inner in unit.modules() if inner not in shared}
         held = [pin for pin in self._pins.values() if pin.pinned]
-        undone = training and not any(pin.asked for pin in held)
+        undone = any(judge.training for judge in self._judges) and not any(pin.asked for pin in held)
         for pin in held:
             if pin.module not in wanted:
                 pin.unpin(pin.asked_before if undone else pin.asked)
@@ -166,18 +215,16 @@ class ModePins:
             for entry in _entries(unit)
         ]
 
-    def hold(self) -> None:
-        """Sets the modes again, in case they were assigned to."""
-        for pin in self._pins.values():
-            if pin.pinned:
-                pin.hold()
+    def begin_pass(self) -> None:
+        """A forward pass of the model begins: sets the modes again, in case they were assigned to."""
+        _begin_pass(self._pins.values(), self._judges)
 
     def _pin(self, module: nn.Module) -> _Pin:
         return self._pins.setdefault(module, _Pin(module))
 
     def _hook(self, entry: nn.Module) -> _HoldHook:
         if entry not in self._hooks:
-            self._hooks[entry] = _HoldHook([self._pin(inner) for inner in entry.modules()])
+            self._hooks[entry] = _HoldHook([self._pin(inner) for inner in entry.modules()], self._judges)
         return self._hooks[entry]
 
 

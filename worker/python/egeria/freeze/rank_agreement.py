@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from egeria import _native
 from egeria.errors import EgeriaError
+from egeria.freeze.packed_tensors import PackedTensors
 from egeria.model.inputs import GraphError
 
 _logger = logging.getLogger("egeria")
@@ -73,15 +74,12 @@ def all_agree(group: dist.ProcessGroup | None, value: bool) -> bool:
 def take_from_rank_0(group: dist.ProcessGroup, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
     """Gives every rank the parameters, the buffers and the optimizers' states of rank 0. A collective. The model's
     tensors must be whole, not shards."""
-    tensors = [tensor.detach() for tensor in (*model.parameters(), *model.buffers())]
+    PackedTensors((*model.parameters(), *model.buffers()), group).share()
     given: list[Any] = [None]
     if dist.get_rank(group) == 0:
-        given = [([tensor.cpu() for tensor in tensors], [optimizer.state_dict() for optimizer in optimizers])]
+        given = [[optimizer.state_dict() for optimizer in optimizers]]
     dist.broadcast_object_list(given, src=dist.get_global_rank(group, 0), group=group)
-    values, states = given[0]
-    for own, value in zip(tensors, values):
-        own.copy_(value)
-    for optimizer, state in zip(optimizers, states):
+    for optimizer, state in zip(optimizers, given[0]):
         optimizer.load_state_dict(state)
 
 

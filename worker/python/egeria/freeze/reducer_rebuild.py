@@ -10,33 +10,34 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class Rebuilt:
-    """A wrapper's new reducer and, until one of the two methods is called, its old one; without a wrapper nothing."""
+    """The new reducers of wrappers and, until one of the two methods is called, their old ones."""
 
-    def __init__(self, ddp: DistributedDataParallel | None):
+    def __init__(self, *wrappers: DistributedDataParallel):
         """Before the change."""
-        self._ddp = ddp
-        self._before = dict(ddp.__dict__) if ddp is not None else {}
+        self._before = [(ddp, dict(ddp.__dict__)) for ddp in wrappers]
 
     def keep(self) -> None:
-        """The new reducer averages the gradients."""
-        before, self._before = self._before, {}
-        if self._ddp is None or not before or before["reducer"] is self._ddp.reducer:
-            return
-        before["reducer"]._remove_autograd_hooks()
-        for _, state in self._ddp._comm_hooks:
-            _forget_buckets(state)
+        """The new reducers average the gradients."""
+        for ddp, before in self._taken():
+            if before["reducer"] is ddp.reducer:
+                continue
+            before["reducer"]._remove_autograd_hooks()
+            for _, state in ddp._comm_hooks:
+                _forget_buckets(state)
 
     def undo(self) -> None:
-        """The wrapper has its old reducer, and all else as it was."""
-        before, self._before = self._before, {}
-        if self._ddp is None or not before:
-            return
-        unwanted, state = self._ddp.reducer, self._ddp.__dict__
-        state.update(before)
-        for name in [name for name in state if name not in before]:
-            del state[name]
-        if unwanted is not before["reducer"]:
-            unwanted._remove_autograd_hooks()
+        """The wrappers have their old reducers, and all else as it was."""
+        for ddp, before in self._taken():
+            unwanted, state = ddp.reducer, ddp.__dict__
+            state.update(before)
+            for name in [name for name in state if name not in before]:
+                del state[name]
+            if unwanted is not before["reducer"]:
+                unwanted._remove_autograd_hooks()
+
+    def _taken(self) -> list[tuple[DistributedDataParallel, dict[str, Any]]]:
+        before, self._before = self._before, []
+        return before
 
 
 def rebuild_reducer(ddp: DistributedDataParallel) -> None:

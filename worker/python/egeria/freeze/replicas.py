@@ -12,36 +12,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from egeria import _native
 from egeria.errors import EgeriaError
+from egeria.freeze.packed_tensors import PackedTensors, device_of, plain_parts
 from egeria.freeze.reducer_rebuild import Rebuilt, rebuild_reducer
 from egeria.model.modules import LayerModule
 from egeria.model.wrappers import unwrap, wrappers_of
-
-# 64 bits over the element type, shape and bytes of each tensor of a list, in order.
-hash_tensors = _native.hash_tensors
-
-
-class PackedBuffers:
-    """Buffers that are to be the same on all ranks of `group`, in one message per type; None: there are no others."""
-
-    def __init__(self, buffers: Iterable[Tensor], group: dist.ProcessGroup | None):
-        self._group = group
-        self._messages: list[tuple[list[Tensor], Tensor]] = []
-        if group is None:
-            return
-        kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-        for buffer in buffers:
-            kinds.setdefault((buffer.dtype, buffer.device), []).append(buffer)
-        where = _device_of(group)
-        for (_, device), alike in kinds.items():
-            message = torch.cat([buffer.reshape(-1) for buffer in alike])
-            self._messages.append((alike, message if device.type == where.type else message.to(where)))
-
-    def share(self) -> None:
-        """Gives the values of the group's first rank to all. A collective."""
-        for buffers, message in self._messages:
-            dist.broadcast(message, src=dist.get_global_rank(self._group, 0), group=self._group)
-            for buffer, part in zip(buffers, message.split([buffer.numel() for buffer in buffers])):
-                buffer.copy_(part.view_as(buffer))
 
 
 class Replicas:
@@ -49,14 +23,14 @@ class Replicas:
 
     DistributedDataParallel builds its gradient reducer for the parameters that require a gradient at that moment.
     Without a rebuild a freeze raises, and an unfreeze lets the ranks drift apart silently. The rebuild happens
-    inside the user's object, so that every reference to it stays valid; communication hooks, static_graph and all
-    other options are kept. FSDP2 needs nothing.
+    inside the user's objects, whenever they were made, so that every reference to them stays valid; communication
+    hooks, static_graph and all other options are kept. FSDP2 needs nothing.
 
     Every rank must call the methods at the same step, with the same frozen layers. Owned by the training thread.
 
     Attributes:
       root: the user's own module, unwrapped.
-      ddp: its DistributedDataParallel, if there is one and it is known by now.
+      ddp: its DistributedDataParallel, if there is one and it is known by now; the one that ran last.
     """
 
     def __init__(self, model: nn.Module):
@@ -93,9 +67,12 @@ class Replicas:
 
     def discover(self) -> None:
         """Finds a DistributedDataParallel that was made after attach(). To be called inside a forward pass."""
-        active = DistributedDataParallel._active_ddp_module
-        if active is not None and active is not self.ddp and unwrap(active) is self.root:
+        if (active := DistributedDataParallel._active_ddp_module) is not None and unwrap(active) is self.root:
             self.ddp = active
+
+    def adopt(self, wrapper: nn.Module) -> None:
+        """A wrapper around the model was found that is newer than the one that is known."""
+        self.ddp = _ddp_of(wrapper) or self.ddp
 
     def allow_recompiles(self, modules: int) -> None:
         """Lets torch.compile keep code for every frozen prefix of `modules` layer modules, in training and in
@@ -106,16 +83,14 @@ class Replicas:
         config.recompile_limit = max(config.recompile_limit, 4 * modules + 8)
         config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 64 * modules)
 
-    def pack_buffers(self, freezing: Sequence[LayerModule]) -> PackedBuffers:
+    def pack_buffers(self, freezing: Sequence[LayerModule]) -> PackedTensors:
         """Buffers of layers that freeze, so that these can stay as rank 0 has them.
 
         Between steps they differ: each rank updates running statistics with its own batch.
         """
         ignored = self.ddp.parameters_to_ignore if self.ddp is not None else ()
-        buffers = (
-            _local(buffer).detach() for module in freezing for name, buffer in module.buffers() if name not in ignored
-        )
-        return PackedBuffers(buffers, self.process_group)
+        buffers = (buffer for module in freezing for name, buffer in module.buffers() if name not in ignored)
+        return PackedTensors(buffers, self.process_group)
 
     def rebuild(self) -> Rebuilt:
         """Makes the wrapper right for what requires a gradient now. No collective. An exception leaves it as it was.
@@ -127,33 +102,34 @@ class Replicas:
         Raises:
           EgeriaError: [NOTHING_TRAINABLE] no parameter requires a gradient.
         """
-        if self.kind == "plain" and dist.is_initialized():
-            # It has not run yet: a checkpoint is loaded before the first step. One that is made later needs no rebuild.
-            made = (found for found in wrappers_of(self.root) if isinstance(found, DistributedDataParallel))
-            self.ddp = next(made, None)
-        rebuilt = Rebuilt(self.ddp)
-        if self.ddp is None:
-            return rebuilt
-        if not any(parameter.requires_grad for parameter in self.ddp.parameters()):
+        wrappers = self._wrappers()
+        if wrappers and not any(parameter.requires_grad for parameter in self.root.parameters()):
             raise EgeriaError(
                 "NOTHING_TRAINABLE",
                 "no parameter requires a gradient; the last layer module "
                 "must have trainable parameters: say with `modules` where the model is to be cut",
             )
+        rebuilt = Rebuilt(*wrappers)
         try:
-            rebuild_reducer(self.ddp)
+            for ddp in wrappers:
+                rebuild_reducer(ddp)
         except BaseException:
             rebuilt.undo()
             raise
         return rebuilt
 
-    def hash(self, frozen: Sequence[LayerModule]) -> int:
-        """Hash of all parameters, and of the buffers of `frozen` layers; sharded tensors: this rank's shard."""
-        buffers = [buffer for module in frozen for _, buffer in module.buffers()]
-        return hash_tensors([_local(tensor).detach() for tensor in (*self.root.parameters(), *buffers)])
+    def _wrappers(self) -> list[DistributedDataParallel]:
+        """Those around the model, wherever they were made: one that is made while layers are frozen does not average
+        their gradients, and need not have run yet."""
+        if not dist.is_initialized():
+            return []
+        made = [found for found in wrappers_of(self.root) if isinstance(found, DistributedDataParallel)]
+        if self.ddp is None:
+            self.ddp = next(iter(made), None)
+        return made
 
     def identical_on_all_ranks(
-        self, frozen: Sequence[LayerModule] = (), group: dist.ProcessGroup | None = None
+        self, frozen: Sequence[LayerModule] = (), group: dist.ProcessGroup | None = None, own_buffers: bool = False
     ) -> bool:
         """Whether every rank has the same parameters, and the same buffers of `frozen` layers. A collective.
 
@@ -165,6 +141,8 @@ class Replicas:
         Args:
           frozen: layers that are frozen.
           group: of the same ranks, for the comparison; None: that of the training.
+          own_buffers: the script has changed buffers of frozen layers on this rank, and may have done so in its own
+            way. Where a rank says so, none compares them.
         """
         group = group if group is not None else self.process_group
         if group is None:
@@ -172,18 +150,22 @@ class Replicas:
         failure: Exception | None = None
         try:
             flags = torch.tensor([parameter.requires_grad for parameter in self.root.parameters()])
-            hashes = (self._shard(), _signed(self.hash(frozen)), _signed(hash_tensors([flags])))
+            buffers = [buffer for module in frozen for _, buffer in module.buffers()]
+            hashes = [_hash(list(self.root.parameters())), _hash([flags]), int(own_buffers), _hash(buffers)]
+            hashes = [self._shard(), *hashes]
         except Exception as error:  # pylint: disable=broad-exception-caught  # the other ranks wait for this one
             failure, hashes = error, _UNKNOWN
-        mine = torch.tensor(hashes, device=_device_of(group))
+        mine = torch.tensor(hashes, device=device_of(group))
         others = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
         dist.all_gather(others, mine, group=group)
         if failure is not None:
             raise failure
-        seen = {tuple(other.tolist()) for other in others}
-        if _UNKNOWN in seen:
+        told = [other.tolist() for other in others]
+        if _UNKNOWN in told:
             raise EgeriaError("NOT_COMPARED", "another rank cannot tell its parameters")
-        return len(seen) == len({shard for shard, _, _ in seen}) and len({what for _, _, what in seen}) == 1
+        compared = 3 if any(other[3] for other in told) else 5
+        seen = {tuple(other[:compared]) for other in told}
+        return len(seen) == len({other[0] for other in seen}) and len({other[2] for other in seen}) == 1
 
     def _shard(self) -> int:
         """The number of the part of the sharded parameters that this rank holds; 0 where they are whole."""
@@ -221,19 +203,19 @@ def _ddp_of(model: nn.Module) -> DistributedDataParallel | None:
 
 # Comparing ranks.
 
-_UNKNOWN = (-1, 0, 0)  # a rank that cannot hash its parameters tells this
+_UNKNOWN = [-1, 0, 0, 0, 0]  # a rank that cannot hash its parameters tells this
+
+
+def _hash(tensors: Iterable[Tensor]) -> int:
+    """64 bits over the element type, shape and bits of each tensor, as a number that fits an int64; sharded tensors:
+    this rank's shard."""
+    value = _native.hash_tensors([part for tensor in tensors for part in plain_parts(tensor)])
+    return (value & (2**63 - 1)) - (value & 2**63)
 
 
 def _local(tensor: Tensor) -> Tensor:
     """This rank's part of a sharded tensor; any other as it is."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
-
-
-def _device_of(group: dist.ProcessGroup) -> torch.device:
-    """Where tensors for a collective of `group` have to be."""
-    if "gloo" in dist.get_backend(group):
-        return torch.device("cpu")
-    return torch.accelerator.current_accelerator() or torch.device("cpu")
 
 
 def _shard_of(parameter: nn.Parameter) -> int:
@@ -243,8 +225,3 @@ def _shard_of(parameter: nn.Parameter) -> int:
         if not placement.is_replicate():
             number = number * size + index
     return number
-
-
-def _signed(value: int) -> int:
-    """64 bits as a number that fits an int64."""
-    return (value & (2**63 - 1)) - (value & 2**63)

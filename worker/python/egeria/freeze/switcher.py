@@ -16,9 +16,11 @@ from torch.optim import Optimizer
 from egeria import _native
 from egeria.freeze.checks import check
 from egeria.freeze.freezer import Freezer
+from egeria.freeze.keeper import Keeper
+from egeria.freeze.packed_tensors import PackedTensors
 from egeria.freeze.rank_agreement import all_agree, commit_group, take_from_rank_0
 from egeria.freeze.reducer_rebuild import Rebuilt
-from egeria.freeze.replicas import PackedBuffers, Replicas
+from egeria.freeze.replicas import Replicas
 from egeria.model.modules import LayerModule
 from egeria.tell_once import TellOnce
 
@@ -55,6 +57,8 @@ class Switcher:
       job_id: the job's, where it has none one of this process; the same on all ranks from share_group() on.
       cache_namespace: a checkpoint's; None: there was none. The same on all ranks from share_group() on.
       undone: how many switches a rank could not make, so that all undid them. After one, nothing switches any more.
+      keeper: sees to it that what is frozen stays as it is.
+      switched_at: the step of the newest switch.
     """
 
     def __init__(
@@ -71,6 +75,9 @@ class Switcher:
         self.optimizers = optimizers
         self._tell = tell
         self.undone = 0
+        self._is_over = False  # nothing freezes any more
+        self.switched_at = 0
+        self.keeper = Keeper(tell)
         self._were_identical: bool | None = None  # the ranks before the first switch; None: not compared yet
         self.take(modules)
 
@@ -108,8 +115,14 @@ class Switcher:
     def hold(self) -> None:
         """Before a training forward pass: frozen layers are in the modes that they were frozen in, and have no
         gradients."""
+        self.keeper.begin_pass()
         if self.prefix > 0:
             self._freezer.hold()
+
+    def begin_other_pass(self) -> None:
+        """Before a forward pass that is not training's: frozen layers are in the modes that the script asks for."""
+        if self.prefix > 0:
+            self._freezer.begin_pass()
 
     def allow_recompiles(self) -> None:
         """Room for a compiled version of the model at each frozen prefix, where it may be compiled."""
@@ -131,18 +144,23 @@ class Switcher:
         """Sets what is frozen without asking other ranks: at a resume, and at the end. EgeriaError [BAD_PREFIX] and any
         other exception change nothing."""
         self._change(prefix).keep()
+        self._begin_prefix()
+
+    def _begin_prefix(self) -> None:
+        """The frozen layers have the values that they are to keep."""
+        self.keeper.begin(self.modules[: self.prefix])
+        self._count_anew()
 
     def _change(self, prefix: int) -> Rebuilt:
         """Freezes another prefix on this rank. An exception changes nothing."""
         before = self.prefix
         try:
             if not self._freezer.apply(prefix):
-                return Rebuilt(None)
+                return Rebuilt()
             rebuilt = self.replicas.rebuild()
         except BaseException:
             self._freezer.take_back(before)
             raise
-        self._count_anew()
         return rebuilt
 
     def _go_back(self, prefix: int, rebuilt: Rebuilt) -> None:
@@ -151,7 +169,6 @@ class Switcher:
             rebuilt.undo()
         finally:
             self._freezer.take_back(prefix)
-            self._count_anew()
 
     def switch(self, prefix: int, step: int) -> Switch | None:
         """Freezes another prefix on all ranks, or on none if one of them cannot: then never again. A collective. The
@@ -164,10 +181,11 @@ class Switcher:
           What has changed; None if nothing has.
         """
         before = self.prefix
-        if prefix == before or self.undone or not self._start_identical():
+        if prefix == before or self.undone or self._is_over or not self._start_identical():
             return None
         failure: Exception | None = None
-        buffers, rebuilt = PackedBuffers([], None), Rebuilt(None)
+        doubtful = set(self._freezer.doubtful())
+        buffers, rebuilt = PackedTensors([], None), Rebuilt()
         try:
             buffers = self.replicas.pack_buffers(self.modules[before:prefix])
             rebuilt = self._change(prefix)
@@ -185,14 +203,41 @@ class Switcher:
             return None
         rebuilt.keep()
         buffers.share()
+        self.switched_at = step
+        self._begin_prefix()
+        self._tell_of_doubts(doubtful.difference(self._freezer.doubtful()))
         _logger.debug("egeria: step %d: frozen prefix %d", step, prefix)
         return Switch(step, prefix, prefix < before, self.are_identical())
+
+    def thaw_if_moved(self, step: int) -> Switch | None:
+        """Where an optimizer has moved what is frozen, on this rank or another, everything trains again on all ranks,
+        and nothing freezes any more. A collective; returns what has changed, as switch() does."""
+        moved = self.keeper.moved
+        if all_agree(self.share_group(), moved is None):
+            return None
+        what = f"the parameter '{moved}'" if moved is not None else "a parameter, on another rank,"
+        self._tell(
+            f"[OPTIMIZER_MOVES_FROZEN] an optimizer moved {what} of a frozen layer, which has no gradient; everything "
+            "trains again, and nothing freezes from here on. Give weight decay, momentum and averages to parameters "
+            "with a gradient only, as the optimizers of torch do"
+        )
+        switch = self.switch(0, step)
+        self._is_over = True
+        return switch
+
+    def _tell_of_doubts(self, names: set[str]) -> None:
+        if names:
+            self._tell(
+                f"the script has set requires_grad=False, as it had read it, for {len(names)} frozen parameters, such "
+                f"as '{min(names)}'; they train again. Set it anew where they are to stay frozen"
+            )
 
     def are_identical(self) -> bool | None:
         """Whether all ranks have the same parameters, and the same buffers of what is frozen; None, on all ranks, where
         one of them cannot tell its own. A collective."""
         with self._tell.guard("the ranks' parameters cannot be compared"):
-            return self.replicas.identical_on_all_ranks(self.modules[: self.prefix], self.group)
+            frozen, own_buffers = self.modules[: self.prefix], self.keeper.own_buffers
+            return self.replicas.identical_on_all_ranks(frozen, self.group, own_buffers)
         return None
 
     def _start_identical(self) -> bool:
@@ -211,4 +256,5 @@ class Switcher:
         are alike then. A collective. A sharded model stays as it is: no rank has all of it."""
         if self.group is not None and self.replicas.kind != "fsdp2":
             take_from_rank_0(self.group, self._model, self.optimizers)
+            self._begin_prefix()
         return self.are_identical()

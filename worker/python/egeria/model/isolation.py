@@ -20,6 +20,13 @@ _CONTAINERS = (dict, list, set, collections.deque)
 # Longer ones are put back, but not looked into.
 _MOST_ENTRIES = 1024
 
+_own_passes = 0  # that are under way, one inside another
+
+
+def in_own_pass() -> bool:
+    """Whether the pass under way is one of Egeria's, inside restored()."""
+    return _own_passes > 0
+
 
 @contextlib.contextmanager
 def plain_evaluation(device: torch.device) -> Iterator[None]:
@@ -63,10 +70,13 @@ def restored(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
     contents = [(entry, dict(entry) if isinstance(entry, dict) else list(entry)) for entry in containers]
     tensors = [(tensor, tensor.detach().clone()) for tensor in (*model.buffers(), *tensors)] if keep_buffers else []
     default_dtype = torch.get_default_dtype()
+    global _own_passes  # pylint: disable=global-statement
     with RandomStates(device_of(model)), _uncompiled():
+        _own_passes += 1
         try:
             yield
         finally:
+            _own_passes -= 1
             torch.set_default_dtype(default_dtype)
             for container, saved in contents:
                 _put_back_contents(container, saved)

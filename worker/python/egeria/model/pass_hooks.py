@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +19,22 @@ from egeria.model.plain_copies import Ours, copies_may_differ, keep_copies_plain
 # Copies become this: whatever it is called with, it does nothing and returns None. A pickle with it can be read
 # where this package is not installed.
 NO_HOOK = contextlib.nullcontext().__exit__
+
+
+def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Runs as it is written, also where torch.compile traces who calls it: a compiled optimizer.step() would take in
+    what its hooks do to the model and to the optimizer's state."""
+    disabled: list[Callable[..., Any]] = []
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not disabled and "torch._dynamo" not in sys.modules:
+            return function(*args, **kwargs)
+        if not disabled:
+            disabled.append(torch.compiler.disable(function))
+        return disabled[0](*args, **kwargs)
+
+    return run
 
 
 class Inert(Ours):

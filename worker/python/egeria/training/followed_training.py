@@ -80,6 +80,7 @@ class FollowedTraining:
         self._uneven = False  # the ranks do not take as many steps
         self._plain: bool | None = None  # the ranks must train plainly; None: they have not compared their settings
         self._lost = False  # steps are not seen any more, so that nothing freezes
+        self._steps_unseen = 0  # in a row, without a forward pass that was seen
         self._ended_with: tuple[int, float] | None = None  # frozen prefix and share when the session ended
         self._reports = Reports()
         self._rates = LearningRates(self._optimizers)
@@ -99,8 +100,9 @@ class FollowedTraining:
         self.caching = self._make_caching()
         watchdog = Watchdog(lambda: [parameter for _, parameter in self.switcher.modules[-1].parameters()])
         calls = self.before_step, self.on_step, self._lose_track
-        self._steps = StepFollower(self._optimizers, watchdog, self.tell, *calls)
-        self._passes = PassFollower(network is not None, self.on_pass, self.on_forward, self.on_output)
+        self._steps = StepFollower(self._optimizers, watchdog, self.switcher.keeper, self.tell, *calls)
+        calls = self.on_pass, self.on_forward, self.on_output, self.on_other_pass
+        self._passes = PassFollower(network is not None, *calls)
         self._passes.follow(model if network is None else network)
         self._passes.follow_begins(model)
 
@@ -248,6 +250,7 @@ class FollowedTraining:
         """A training forward pass begins."""
         if self._gradients.aside:
             return
+        self._steps_unseen = -1
         self.ledger.begin_forward()
         with self.tell.guard("a forward pass could not be followed"), self.ledger.spend("hooks"):
             self._reports.forward()
@@ -260,13 +263,18 @@ class FollowedTraining:
         self.link.before_forward(args, kwargs)
         self._gradients.before_forward(args, kwargs)
 
+    def on_other_pass(self) -> None:
+        """A forward pass begins that is not training's."""
+        with self.tell.guard("the modes of frozen layers cannot be set"):
+            self.switcher.begin_other_pass()
+
     def on_output(self, args: tuple[Any, ...], output: Any) -> None:
         """A training forward pass has ended."""
         self._trained.shares.after_forward()
         self._gradients.after_forward(output)
 
     def before_step(self) -> None:
-        """An optimizer's step begins."""
+        """An optimizer's step begins, behind the passes in its closure."""
         self._trained.shares.before_step()
         self._gradients.before_step()
 
@@ -292,6 +300,8 @@ class FollowedTraining:
     def _end_step(self, prefix: int) -> None:
         with self._reporting():
             self._report_step(prefix)
+        with self.tell.guard("wrappers around the model could not be looked for"):
+            self._find_new_wrapper()
         in_order = False
         with self.tell.guard("the session cannot go on"):
             self._follow_controller_or_plan()
@@ -337,6 +347,7 @@ class FollowedTraining:
         self._agreement.post()  # where the process group is younger than the session
         if self._lost or self._is_uneven():
             return
+        self._thaw_if_moved()
         if (link := self.link.link) is not None:
             self._follow(link)
         elif self.link.is_due(self.step):
@@ -382,8 +393,21 @@ class FollowedTraining:
             switch = self.switcher.switch(prefix, self.step)
         if self.switcher.undone > undone and self.link.link is not None:
             self.link.link.native.record_undone_switch()
-        if switch is None:
+        if switch is not None:
+            self._note(switch)
+
+    def _thaw_if_moved(self) -> None:
+        """The ranks ask each other after 1, 2, 4, ... steps of a frozen phase, then at every 64th. A collective."""
+        since = self.step - self.switcher.switched_at
+        is_due = since % 64 == 0 or since & (since - 1) == 0
+        if self.switcher.prefix == 0 or not (is_due or self.switcher.share_group() is None):
             return
+        with self.ledger.spend("agreement"):
+            switch = self.switcher.thaw_if_moved(self.step)
+        if switch is not None:
+            self._note(switch)
+
+    def _note(self, switch: Switch) -> None:
         self.switches.append(switch)
         if switch.unfreeze:
             self._tell_of_orphans()
@@ -440,10 +464,18 @@ class FollowedTraining:
                 "session.step(loss) after each optimizer.step()"
             )
 
+    def _find_new_wrapper(self) -> None:
+        """In mid-training the model may be wrapped anew. Then its passes are not seen until that wrapper is watched;
+        looking for it takes a while."""
+        self._steps_unseen += 1
+        if self._steps_unseen & (self._steps_unseen - 1) == 0 < self._steps_unseen:
+            self._watch_wrappers()
+
     def _watch_wrappers(self) -> None:
         """A wrapper that was made after attach() may be compiled with everything inside it: its passes count, too."""
         for found in wrappers_of(self.model) if self._network is None else ():
-            self._passes.follow(found)
+            if self._passes.follow(found):
+                self.switcher.replicas.adopt(found)
 
     def _without_cache(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self.caching is None else self.caching.aside()

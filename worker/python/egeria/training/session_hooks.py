@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from egeria.model.pass_hooks import Hooked, MethodHook, PassHook, has_own_forward
+from egeria.model.pass_hooks import Hooked, MethodHook, PassHook, has_own_forward, uncompiled
 
 
 class TrainingPassHook(PassHook):
@@ -45,6 +45,7 @@ class PassFollower:
         begin: Callable[[], None],
         before: Callable[[tuple[Any, ...], dict[str, Any]], None],
         after: Callable[[tuple[Any, ...], Any], None],
+        other: Callable[[], None],
     ):
         """
         Args:
@@ -52,25 +53,29 @@ class PassFollower:
           begin: called once for each pass, before a wrapper that is known has begun with it.
           before: called before the pass, with the model's arguments.
           after: called behind it, with its arguments and its output.
+          other: called before a pass outside of training.
         """
         self._own_forward_only = own_forward_only
         self._begin = begin
         self._before = before
         self._after = after
+        self._other = other
         self._begun = False  # a pass that has not come to the module that is followed
         self._followed: set[int] = set()  # ids of modules
         self._begins: set[int] = set()
         self._handles: list[Hooked] = []
 
-    def follow(self, module: nn.Module) -> None:
-        """Follows the passes of `module`: those that matter do not go past it."""
+    def follow(self, module: nn.Module) -> bool:
+        """Follows the passes of `module`: those that matter do not go past it. Returns False where it does already."""
         if id(module) in self._followed:
-            return
+            return False
         self._followed.add(id(module))
         before, after = self._hook(self._enter), self._hook(self._after)
         self._handles.append(Hooked(module, module.register_forward_pre_hook(before, with_kwargs=True)))
         self._handles.append(Hooked(module, module.register_forward_hook(after)))
+        self._handles.append(Hooked(module, module.register_forward_pre_hook(OtherPassHook(self._enter_other))))
         self.follow_begins(module)
+        return True
 
     def follow_begins(self, wrapper: nn.Module | None) -> None:
         """Calls begin() before `wrapper`, if there is one, begins with a pass."""
@@ -95,10 +100,22 @@ class PassFollower:
         self._begun = False
         self._before(args, kwargs)
 
+    def _enter_other(self) -> None:
+        self._other()
+
+
+class OtherPassHook(PassHook):
+    """Forward pre-hook of the outermost module that is known: it calls the method for passes outside of training."""
+
+    def __call__(self, module: nn.Module, *arguments: Any) -> None:
+        if not (module.training and torch.is_grad_enabled()):
+            super().__call__(module)
+
 
 class StepHook(MethodHook):
-    """Post-hook of every optimizer's step(), whose method gets the optimizer."""
+    """Hook of every optimizer's step(), before or after it, whose method gets the optimizer."""
 
+    @uncompiled
     def __call__(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if (method := self.method()) is not None:
             method(optimizer)
@@ -108,6 +125,7 @@ class BeforeStepHook(MethodHook):
     """Pre-hook of every optimizer's step(), whose method says what to call. Where the passes are in the step's closure,
     as in Lightning, it is called behind them."""
 
+    @uncompiled
     def __call__(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:

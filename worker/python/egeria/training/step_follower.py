@@ -10,12 +10,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from egeria.freeze.keeper import Keeper
 from egeria.model.optimizers import TrainingOptimizers
 from egeria.tell_once import TellOnce
 from egeria.training.session_hooks import BeforeStepHook, StepHook
 from egeria.training.step_clock import StepClock
 from egeria.training.watchdog import Seen, Watchdog
 
+_NOT_KEPT = "whether frozen layers stay as they are cannot be told"
 _STEP = Optimizer.profile_hook_step(Optimizer.step).__code__  # around step() of every optimizer
 
 
@@ -28,6 +30,7 @@ class StepFollower:
         self,
         optimizers: TrainingOptimizers,
         watchdog: Watchdog,
+        keeper: Keeper,
         tell: TellOnce,
         before: Callable[[], None],
         end: Callable[[], None],
@@ -43,11 +46,13 @@ class StepFollower:
         self._optimizers = optimizers
         self._clock = StepClock(optimizers[0])
         self._watchdog = watchdog
+        self._keeper = keeper
         self._tell = tell
         self._before = before
         self._end = end
         self._lose_track = lose_track
         self._handles = [
+            register_optimizer_step_pre_hook(StepHook(self._begin_step)),
             register_optimizer_step_pre_hook(BeforeStepHook(self.before_step)),
             register_optimizer_step_post_hook(StepHook(self.after_step)),
         ]
@@ -61,6 +66,12 @@ class StepFollower:
         for handle in self._handles:
             handle.remove()
 
+    def _begin_step(self, _: Optimizer) -> None:
+        """Before the passes in its closure."""
+        with self._tell.guard(_NOT_KEPT):
+            if not in_backward():
+                self._keeper.before_step()
+
     def before_step(self, optimizer: Optimizer) -> Callable[[], None] | None:
         """Returns what is to be called before this optimizer steps, behind its closure; None: it is another model's."""
         ours = False
@@ -69,6 +80,9 @@ class StepFollower:
         return self._before if ours else None
 
     def after_step(self, optimizer: Optimizer) -> None:
+        with self._tell.guard(_NOT_KEPT):
+            if not in_backward():
+                self._keeper.after_step()
         ended = 0
         with self._tell.guard("an optimizer could not be followed"):
             if self._optimizers.take(optimizer) and not _is_inside_its_own(optimizer) and not _skipped(optimizer):
