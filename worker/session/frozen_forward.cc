@@ -18,6 +18,11 @@ namespace {
 
 using Step = cache::PassLedger::Step;
 
+// A look at the weights compares an eighth of them, which takes less than reading them once to compute with them; it
+// compares all where they are small.
+constexpr size_t kLooks = 8;
+constexpr size_t kWholeBytes = size_t{1} << 20;
+
 constexpr absl::Duration kFlushPatience = absl::Seconds(1);
 
 std::vector<int64_t> AllRows(int64_t count) {
@@ -79,14 +84,20 @@ at::Tensor FrozenForward::Run(const at::Tensor& input, const BatchSamples& sampl
   if (!use || !prefix_->refusal.empty()) return Compute(input);
   CountPass();
   if (!prefix_->fingerprint.has_value()) return Prove(input, samples);
-  if (!prefix_->frozen.unchanged() || !prefix_->contents->Unchanged()) {
-    Refuse("weights or buffers of frozen layer modules are not what they were");
-  } else if (input.sizes() == prefix_->input_shape) {
-    return RunCached(input, samples);
-  } else {
+  if (input.sizes() != prefix_->input_shape) {
     ledger_.Missed("unproven", input.size(0));
+  } else if (!IsAsProven(input)) {
+    Refuse("weights or buffers of frozen layer modules are not what they were");
+  } else {
+    return RunCached(input, samples);
   }
   return Compute(input);
+}
+
+bool FrozenForward::IsAsProven(const at::Tensor& input) {
+  const bool touched = !prefix_->contents->Touched().empty();
+  if (!prefix_->contents->Unchanged()) return false;
+  return !touched || prefix_->frozen.FingerprintFor(input) == *prefix_->fingerprint;
 }
 
 void FrozenForward::CountPass() {
@@ -114,7 +125,7 @@ at::Tensor FrozenForward::Prove(const at::Tensor& input, const BatchSamples& sam
     prefix_->output_shape = output.sizes().vec();
     prefix_->output_type = output.scalar_type();
     prefix_->fingerprint = prefix_->frozen.FingerprintFor(input);
-    prefix_->contents.emplace(prefix_->frozen.tensors());
+    prefix_->contents.emplace(prefix_->frozen.tensors(), kLooks, kWholeBytes);
     options_.cache->Use(*prefix_->fingerprint);
     Offer(samples, cache::HashRows(samples.host_input), AllRows(input.size(0)), output);
   }

@@ -89,6 +89,9 @@ class FrozenForward {
   at::Tensor Compute(const at::Tensor& input);
   at::Tensor Prove(const at::Tensor& input, const BatchSamples& samples);
   at::Tensor RunCached(const at::Tensor& input, const BatchSamples& samples);
+  // Returns whether weights and buffers are those that were proven, to the bit, whoever wrote to them. `input` has the
+  // shape of the proof's.
+  bool IsAsProven(const at::Tensor& input);
   // Returns how many samples to compute for so many missing ones alone: the least of SizesAlone() that is proven or has
   // not been tried. 0: there is none.
   int64_t SizeAlone(size_t samples, int64_t batch) const;

@@ -24,8 +24,7 @@ std::vector<at::Tensor> TensorsOf(std::span<const LayerModule> modules) {
 
 }  // namespace
 
-FrozenPrefix::FrozenPrefix(std::span<const LayerModule> modules)
-    : modules_(modules), tensors_(TensorsOf(modules)), writes_(Writes()) {}
+FrozenPrefix::FrozenPrefix(std::span<const LayerModule> modules) : modules_(modules), tensors_(TensorsOf(modules)) {}
 
 at::Tensor FrozenPrefix::Run(const at::Tensor& input) const {
   const at::NoGradGuard no_gradients;
@@ -50,14 +49,6 @@ cache::Fingerprint FrozenPrefix::FingerprintFor(const at::Tensor& input) const {
     for (const NamedTensor& buffer : module.buffers()) text << buffer.name << "\n";
   }
   return cache::FingerprintOf(text.str(), tensors_);
-}
-
-bool FrozenPrefix::unchanged() const { return Writes() == writes_; }
-
-int64_t FrozenPrefix::Writes() const {
-  int64_t writes = 0;
-  for (const at::Tensor& tensor : tensors_) writes += tensor._version();
-  return writes;
 }
 
 }  // namespace egeria::worker

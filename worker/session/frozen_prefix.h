@@ -24,18 +24,12 @@ class FrozenPrefix {
   // buffers of the modules, the batch's type and shape, and what chooses its kernels.
   cache::Fingerprint FingerprintFor(const at::Tensor& input) const;
 
-  // Returns whether torch has counted no write to a weight or buffer since the constructor.
-  bool unchanged() const;
-
   // These are the weights and buffers.
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
 
  private:
-  int64_t Writes() const;
-
   const std::span<const LayerModule> modules_;
   const std::vector<at::Tensor> tensors_;
-  const int64_t writes_;  // the sum over all tensors, each of which only rises
 };
 
 }  // namespace egeria::worker

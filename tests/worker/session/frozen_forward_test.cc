@@ -256,6 +256,21 @@ TEST_F(FrozenForwardTest, DoesNotUseItOnceAFrozenWeightWasWritten) {
   EXPECT_EQ(forward_->totals().state, "on") << "with a fingerprint of its own";
 }
 
+TEST_F(FrozenForwardTest, GoesOnWhereOtherWeightsWereSwappedInAndOut) {
+  Start();
+  Confirm();
+  const int64_t hits = forward_->totals().hits;
+  {
+    const at::NoGradGuard no_gradients;
+    const at::Tensor weight = model_->modules[0].parameters()[0].tensor, saved = weight.clone();
+    weight.zero_();
+    weight.copy_(saved);
+  }
+  Pass(Ids(0));
+  EXPECT_EQ(forward_->totals().state, "on");
+  EXPECT_EQ(forward_->totals().hits, hits + kBatch);
+}
+
 TEST_F(FrozenForwardTest, ADaemonThatIsKilledOrAwayIsAMiss) {
   Start();
   Confirm();
@@ -362,7 +377,6 @@ TEST(FrozenPrefix, HasAnotherFingerprintForEachBitOfItsWeightsAndBuffers) {
     const at::Tensor saved = tensor.clone();
     tensor.view({-1})[0].add_(1e-6);
     EXPECT_NE(prefix.FingerprintFor(input), before);
-    EXPECT_FALSE(prefix.unchanged());
     tensor.copy_(saved);
     EXPECT_EQ(prefix.FingerprintFor(input), before);
   }
@@ -372,23 +386,43 @@ TEST(FrozenPrefix, HasAnotherFingerprintForEachBitOfItsWeightsAndBuffers) {
 
 TEST(ContentWatch, SeesWritesThatTorchDoesNotCount) {
   const at::Tensor large = at::randn({100'000}), small = at::randn({3});
-  cache::ContentWatch watch({large, small, at::Tensor(), at::randn({4, 6}).slice(1, 0, 6, 2)});
-  for (size_t look = 0; look < 2 * cache::ContentWatch::kLooks; ++look) ASSERT_TRUE(watch.Unchanged());
+  constexpr size_t kLooks = 256;
+  cache::ContentWatch watch({large, small, at::Tensor(), at::randn({4, 6}).slice(1, 0, 6, 2)}, kLooks);
+  for (size_t look = 0; look < 2 * kLooks; ++look) ASSERT_TRUE(watch.Unchanged());
   auto* const values = static_cast<float*>(large.mutable_data_ptr());
   const int64_t version = large._version();
   const float saved = std::exchange(values[77'777], 1e3F);
   size_t looks = 1;
-  while (watch.Unchanged() && looks <= cache::ContentWatch::kLooks) ++looks;
-  EXPECT_LE(looks, cache::ContentWatch::kLooks) << "a single element, after one round";
+  while (watch.Unchanged() && looks <= kLooks) ++looks;
+  EXPECT_LE(looks, kLooks) << "a single element, after one round";
   values[77'777] = saved;
   EXPECT_EQ(large._version(), version);
-  for (size_t look = 0; look < cache::ContentWatch::kLooks; ++look) ASSERT_TRUE(watch.Unchanged()) << "as it was";
+  for (size_t look = 0; look < kLooks; ++look) ASSERT_TRUE(watch.Unchanged()) << "as it was";
   for (int64_t i = 0; i < large.numel(); ++i) values[i] *= 2;
   EXPECT_FALSE(watch.Unchanged()) << "all of a tensor, at once";
   for (int64_t i = 0; i < large.numel(); ++i) values[i] /= 2;
   EXPECT_TRUE(watch.Unchanged());
   static_cast<float*>(small.mutable_data_ptr())[2] = 7;
   EXPECT_FALSE(watch.Unchanged());
+  EXPECT_FALSE(watch.Unchanged(/*again=*/true));
+}
+
+TEST(ContentWatch, SeesOneElementAtOnceWhereAllIsSmall) {
+  const at::Tensor one = at::randn({1'000}), other = at::randn({1'000});
+  cache::ContentWatch watch({one, other}, /*looks=*/8, /*whole_bytes=*/8'000);
+  static_cast<float*>(other.mutable_data_ptr())[999] = 1e3F;
+  EXPECT_FALSE(watch.Unchanged());
+}
+
+TEST(ContentWatch, ReturnsWhatTorchHasCountedWritesToAndWhatHasOtherMemory) {
+  const at::Tensor one = at::zeros({3}), two = at::zeros({3}), three = at::zeros({3});
+  cache::ContentWatch watch({one, two, at::Tensor(), three});
+  EXPECT_THAT(watch.Touched(), ::testing::IsEmpty());
+  two.add_(0);
+  three.set_data(three.clone());
+  EXPECT_THAT(watch.Touched(), ::testing::ElementsAre(1, 3));
+  EXPECT_THAT(watch.Touched(), ::testing::IsEmpty());
+  EXPECT_TRUE(watch.Unchanged()) << "they have the same contents";
 }
 
 TEST(RowProof, KnowsFunctionsOfSingleRows) {

@@ -25,6 +25,8 @@ _logger = logging.getLogger("egeria")
 
 # Batches that are read ahead, as far as they are known.
 _AHEAD = 8
+# A change of frozen layers that lasts so many steps is taken for what they are.
+_SETTLED_AFTER = 4
 
 
 class Caching:
@@ -70,6 +72,12 @@ class Caching:
         self._skipper: Skipper | None = None
         self._gate = CacheGate(device_of(model), self.repeats, always)
         self._final: dict[str, Any] | None = None  # estimates() at the end
+        self._fingerprint = b""  # the fingerprint of the prefix that is skipped, or was
+        # Where that has changed: the steps since then, the fingerprint at the last look, and the steps after which one
+        # that stays counts as settled.
+        self._steps_changed = 0
+        self._seen = b""
+        self._settled_after = _SETTLED_AFTER
 
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A training forward pass of the wrapped model is about to begin. Ids that nobody needs have to be taken too:
@@ -97,8 +105,12 @@ class Caching:
           namespace: a UUID. Ranks that have the same share entries; the first one counts.
         """
         if prefix == self._prefix:
+            if self._has_changed():
+                with self._gate.watch:
+                    self._return_when_settled(modules, namespace)
             return
         self._prefix = prefix
+        self._settled_after = _SETTLED_AFTER
         with self._gate.watch:
             self._leave()
             if prefix > 0:
@@ -161,6 +173,26 @@ class Caching:
             self._cache.flush(1.0)
             self._cache.close()
 
+    def _has_changed(self) -> bool:
+        """Whether the prefix is not skipped because somebody has changed a weight or a setting."""
+        refusal = self._skipper.refusal if self._skipper is not None else None
+        return refusal is not None and refusal.name in ("WEIGHTS_CHANGED", "SETTING_CHANGED")
+
+    def _return_when_settled(self, modules: Sequence[LayerModule], namespace: str) -> None:
+        """Contents decide: where the prefix is what it was, it is skipped as before; where it stays something else,
+        that is a prefix, too. Looks take a while and come more and more rarely, and so does the second."""
+        self._steps_changed += 1
+        if self._steps_changed & (self._steps_changed - 1):
+            return
+        seen, self._seen = self._seen, fingerprint(ModuleFingerprint(self._model, modules, self._prefix))
+        is_back = self._seen == self._fingerprint
+        if not is_back:
+            if self._seen != seen or self._steps_changed < self._settled_after:
+                return
+            self._settled_after *= 4
+        self._leave(forget=not is_back)
+        self._begin(modules, namespace)
+
     def _begin(self, modules: Sequence[LayerModule], namespace: str) -> None:
         prefix = ModuleFingerprint(self._model, modules, self._prefix)
         if self._cache is None:
@@ -172,7 +204,8 @@ class Caching:
                 quota_bytes=self._quota_bytes,
                 patience_seconds=CacheGate.longest_patience,
             )
-        self._store = PrefixStore(self._cache, fingerprint(prefix), self._format)
+        self._fingerprint = fingerprint(prefix)
+        self._store = PrefixStore(self._cache, self._fingerprint, self._format)
         self._skipper = Skipper(
             self._model,
             modules[: self._prefix],
@@ -192,6 +225,8 @@ class Caching:
         if self._store is not None and forget:
             self._store.forget()
         self._store = None
+        self._steps_changed = 0
+        self._seen = b""
         self._gate.follow()
 
 

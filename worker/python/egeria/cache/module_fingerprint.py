@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from egeria.cache.code_fingerprint import program_of
 from egeria.cache.forward_patches import ForwardPatch
 from egeria.cache.refused import Refused
 from egeria.cache.stable_text import is_bystander, name_of
@@ -31,6 +32,8 @@ class ModuleFingerprint:
     The weights are the parameters and buffers of the frozen layer modules. DistributedDataParallel writes to buffers
     before every pass, mostly what they hold. On an accelerator these are compared only now and then; what
     DistributedDataParallel writes there is what rank 0 holds frozen too.
+
+    Values that the code of these modules names count, too: globals, and attributes of the script's modules and classes.
 
     Writes that no version counts, through `.data`, are found by the contents, in host memory only.
 
@@ -65,6 +68,8 @@ class ModuleFingerprint:
         }
         self._weights = self._look_at_weights()
         self._attributes = self._look_at_attributes()
+        self._program = program_of(dict.fromkeys(map(type, self.modules.values())))
+        self._named = self._look_at_names()
 
     @property
     def text(self) -> str:
@@ -72,7 +77,8 @@ class ModuleFingerprint:
         modes = [f"{name}: {name_of(type(module))} {module.training}" for name, module in self._frozen.items()]
         weights = [f"{name}: {words}" for name, words in self._weights.words.items()]
         attributes = [f"{' '.join(owner)}: {words}" for owner, words in self._attributes.words.items()]
-        return "\n".join((*modes, *weights, *attributes))
+        named = [f"{' '.join(name)}: {words}" for name, words in self._named.lasting_words.items()]
+        return "\n".join((*modes, *weights, *attributes, *self._program.words, *named))
 
     def check_unchanged(self, patches: int) -> None:
         """Compares with what is there now; what is equal to the bit has not changed. Each look at tensors that were
@@ -95,6 +101,12 @@ class ModuleFingerprint:
                 _, kind, name = changed
                 raise Refused("SETTING_CHANGED", f"an attribute of the model is not what it was: {name} of a {kind}")
             self._attributes = now
+        if not self._named.unchanged():
+            now = self._look_at_names()
+            if (changed := self._named.difference(now)) is not None:
+                owner, name = changed
+                raise Refused("SETTING_CHANGED", f"'{name}' of {owner}, which the model's code names, has changed")
+            self._named = now
 
     def _look_at_weights(self) -> ValueFingerprint:
         seen = ValueFingerprint({}, spares_device=True)
@@ -125,6 +137,20 @@ class ModuleFingerprint:
                 plain = [name for name, value in vars(kind).items() if not _is_code(name, value)]
                 _add(seen, ("class", name_of(kind)), vars(kind), plain)
         seen.seal(patches)
+        return seen
+
+    def _look_at_names(self) -> ValueFingerprint:
+        seen = ValueFingerprint(self._elsewhere)
+        tables: dict[int, tuple[Mapping[str, Any], list[str]]] = {}
+        for owner, table, name in self._program.names:
+            if name in table:
+                seen.add((owner, name), _without_device(name, table[name]))
+                tables.setdefault(id(table), (table, []))[1].append(name)
+        for table, names in tables.values():
+            seen.watch_names(table, names)
+        for function in self._program.functions:
+            seen.add((name_of(function), "a function"), function)
+        seen.seal()
         return seen
 
 

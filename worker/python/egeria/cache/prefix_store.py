@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from egeria import _native
-from egeria.cache.code_fingerprint import program_of
 from egeria.cache.module_fingerprint import ModuleFingerprint
 
 # The cache rounds float32 to these, by its format.
@@ -18,12 +17,7 @@ _ROUNDED = {"fp16": torch.float16, "bf16": torch.bfloat16}
 def fingerprint(prefix: ModuleFingerprint) -> bytes:
     """Returns 16 bytes that tell this frozen prefix from every other, over its weights and attributes, the code of what
     has those, torch's version and the processor's capability. The device's number does not count."""
-    text = [
-        torch.__version__,
-        torch.backends.cpu.get_cpu_capability(),
-        program_of(dict.fromkeys(map(type, prefix.modules.values()))),
-        prefix.text,
-    ]
+    text = [torch.__version__, torch.backends.cpu.get_cpu_capability(), prefix.text]
     return _native.fingerprint("\n".join(text), [])
 
 

@@ -28,6 +28,10 @@ _MAX_VALUES = 4096
 _MAX_DEPTH = 8
 # Memory that has no version counter is compared as a whole up to this length, else in parts by a ContentWatch.
 _WHOLE_BYTES = 1 << 16
+# A look compares an eighth of the contents, which takes less than reading them once to compute with them; it compares
+# all where they are small.
+_LOOKS = 8
+_WHOLE_PREFIX_BYTES = 1 << 20
 # Every 64th look compares buffers on an accelerator, since a comparison waits for the device.
 _COMPARE_EVERY = 64
 
@@ -105,7 +109,7 @@ class ValueFingerprint:
     def add_table(self, table: Mapping[str, Any], names: Sequence[str]) -> None:
         """Notes that what these names stand for in a table has been added, and that its other names do not matter."""
         self._tables.append(table)
-        self._watch_names(table, names)
+        self.watch_names(table, names)
 
     def seal(self, more: int = 0) -> None:
         """Notes that all has been added.
@@ -120,7 +124,13 @@ class ValueFingerprint:
         self._uncounted = [found.tensor for found in self._tensors if found.counter is None]
         self._uncounted = [tensor for tensor in self._uncounted if tensor.nbytes <= _WHOLE_BYTES]
         self._uncounted_hash = _native.hash_tensors(self._uncounted)
-        self._watch = _native.ContentWatch([found.tensor.detach() for found in self._tensors])
+        contents = [found.tensor.detach() for found in self._tensors]
+        self._watch = _native.ContentWatch(contents, looks=_LOOKS, whole_bytes=_WHOLE_PREFIX_BYTES)
+
+    @property
+    def lasting_words(self) -> dict[Hashable, str]:
+        """Those words that are the same in every process."""
+        return {name: words for name, words in self.words.items() if _HERE not in words}
 
     def difference(self, other: ValueFingerprint) -> Hashable | None:
         """Returns the first name by which there is something else."""
@@ -176,7 +186,8 @@ class ValueFingerprint:
             self._versions[number] = version
         return True
 
-    def _watch_names(self, table: Mapping[str, Any], names: Sequence[str]) -> None:
+    def watch_names(self, table: Mapping[str, Any], names: Sequence[str]) -> None:
+        """Notes that what these names stand for in a table has been added; its other names may come and go."""
         if names:
             self._sources.append(functools.partial(operator.itemgetter(*names, names[0]), table))
 
@@ -277,7 +288,7 @@ class ValueFingerprint:
         slots = [name for name in _slots_of(type(value)) if hasattr(value, name)]
         if table is not None:
             self._containers.append(table)
-            self._watch_names(table, names)
+            self.watch_names(table, names)
         if slots:
             self._sources.append(functools.partial(_values_of, value, slots))
         parts = [*((name, table[name]) for name in names), *zip(slots, _values_of(value, slots))]
