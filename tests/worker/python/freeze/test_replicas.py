@@ -43,6 +43,7 @@ SHORT = (
     "frozen_apart",
     "wrapped_anew",
     "odd_types",
+    "moved_on_one_rank",
 )
 
 # One start of the ranks serves several scenarios: importing torch takes longer than most of them.
@@ -224,6 +225,12 @@ def test_a_model_that_one_rank_trains_alone_waits_for_nobody():
 def test_a_wrapper_that_is_made_while_layers_are_frozen_averages_their_gradients_after_the_thaw():
     facts = facts_of("wrapped_anew")
     assert facts["identical"] == [True, True] and facts["error"] < 1e-6
+
+
+def test_all_ranks_thaw_at_one_step_where_the_optimizer_of_one_moves_what_is_frozen():
+    facts = facts_of("moved_on_one_rank")
+    assert facts["alike"] and facts["identical"] == [True, True]
+    assert facts["prefixes"] == [0] * 3 + [3] * 4 + [0] * 13  # it is moved in the 7th step, and they ask in the 8th
 
 
 def test_buffers_of_every_type_are_compared_and_shared_and_left_out_where_a_script_changes_them():

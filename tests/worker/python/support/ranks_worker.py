@@ -39,6 +39,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+import egeria
 from egeria.freeze.freezer import Freezer
 from egeria.freeze.packed_tensors import PackedTensors
 from egeria.freeze.reducer_rebuild import Rebuilt
@@ -475,6 +476,33 @@ def wrapped_anew() -> dict[str, Any]:
             training.step()
         identical.append(training.identical())
     return {"identical": identical, "error": training.error}
+
+
+@scenario
+def moved_on_one_rank() -> dict[str, Any]:
+    """On rank 1 alone the optimizer moves what is frozen, once."""
+    torch.manual_seed(0)
+    model = Layered()
+    ddp = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    session = egeria.attach(ddp, optimizer, config=egeria.Config(plans=[(4, 3), (17, 2)]))
+    moves = dist.get_rank() == 1
+
+    def move(*_: Any) -> None:
+        if moves and session.state_dict()["step"] == 6:
+            model.stem.weight.data.zero_()
+
+    optimizer.register_step_pre_hook(move)
+    prefixes = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        ddp(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+        prefixes.append(session.prefix)
+    seen: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(seen, (prefixes, [switch.ranks_identical for switch in session.switches]))
+    session.close(finished=False)
+    return {"alike": seen[0] == seen[1], "prefixes": prefixes, "identical": seen[0][1]}
 
 
 @scenario

@@ -94,6 +94,11 @@ class Keeper:
         if self._depth > 0 or not self._kept or not (changed := self._changed(again=True)):
             return
         self.moved = self.moved or changed[0].name
+        self._tell(
+            f"[OPTIMIZER_MOVES_FROZEN] an optimizer has moved '{self.moved}', a frozen parameter without a gradient; "
+            "once all ranks know it everything trains again, and nothing freezes from there on. Give weight decay, "
+            "momentum and averages to parameters with a gradient only, as the optimizers of torch do"
+        )
         for kept in changed:
             if kept.copy is not None:
                 integers(kept.part).copy_(kept.copy)

@@ -212,15 +212,14 @@ class Switcher:
     def thaw_if_moved(self, step: int) -> Switch | None:
         """Where an optimizer has moved what is frozen, on this rank or another, everything trains again on all ranks,
         and nothing freezes any more. A collective; returns what has changed, as switch() does."""
-        moved = self.keeper.moved
-        if all_agree(self.share_group(), moved is None):
+        moved = self.keeper.moved is not None
+        if all_agree(self.share_group(), not moved):
             return None
-        what = f"the parameter '{moved}'" if moved is not None else "a parameter, on another rank,"
-        self._tell(
-            f"[OPTIMIZER_MOVES_FROZEN] an optimizer moved {what} of a frozen layer, which has no gradient; everything "
-            "trains again, and nothing freezes from here on. Give weight decay, momentum and averages to parameters "
-            "with a gradient only, as the optimizers of torch do"
-        )
+        if not moved:
+            self._tell(
+                "[OPTIMIZER_MOVES_FROZEN] on another rank an optimizer has moved a frozen layer; everything trains "
+                "again, and nothing freezes from here on"
+            )
         switch = self.switch(0, step)
         self._is_over = True
         return switch
