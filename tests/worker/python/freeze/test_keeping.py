@@ -37,6 +37,7 @@ def recompiles() -> Iterator[None]:
     limits = config.recompile_limit, config.accumulated_recompile_limit
     yield
     config.recompile_limit, config.accumulated_recompile_limit = limits
+    torch._dynamo.utils.counters.clear()
 
 
 @pytest.fixture(autouse=True)
@@ -380,3 +381,27 @@ def test_passes_without_gradients_leave_frozen_statistics_alone() -> None:
             training.model(torch.randn(16, 8))
         training.train(1)
     assert same(before, values(training.front))
+
+
+def test_dropout_of_frozen_layers_is_off_in_parts_of_a_training_pass_that_run_without_gradients() -> None:
+    class Reversible(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, x: Tensor, layers: nn.Module) -> Tensor:
+            return layers(x)
+
+        @staticmethod
+        def backward(context: Any, gradient: Tensor) -> Any:
+            return gradient, None
+
+    training = Training(norm=nn.Identity, dropout=0.5)
+    training.train(FREEZE_AT + 2)
+    plain = training.model.forward
+    given: list[Tensor] = []
+
+    def forward(x: Tensor) -> Tensor:
+        given.extend(Reversible.apply(training.model.stem(x), training.front) for _ in range(2))
+        return plain(x)
+
+    training.model.forward = forward
+    training.train(1)
+    assert torch.equal(*given)

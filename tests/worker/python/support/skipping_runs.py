@@ -170,8 +170,10 @@ def train(
         if each_step is not None:
             each_step(number, model, skipper)
         at_hand[0] = ids
+        freezer.hold()  # as a session does
         with torch.autocast("cpu", dtype=autocast or torch.bfloat16, enabled=autocast is not None):
             loss = loss_of(model(*args, **kwargs))
+        freezer.end_pass()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

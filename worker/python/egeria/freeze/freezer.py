@@ -97,20 +97,24 @@ class Freezer:
         """Names of frozen parameters that the script may have wanted to freeze for good; see wishes.Wish."""
         return [name for name, wish in self._wishes.items() if wish.doubtful]
 
-    def begin_pass(self) -> None:
-        """Before a forward pass: sets the modes of frozen layers again, in case `training` was assigned to where their
-        own hooks do not run, such as before a compiled pass."""
-        self._modes.begin_pass()
+    def begin_other_pass(self) -> None:
+        """Before a forward pass outside of training: sets the modes of frozen layers to what the script asks for."""
+        self._modes.begin_pass(of_training=False)
 
     def hold(self) -> None:
-        """Before a training forward pass: begin_pass(), and switches off gradients that somebody has switched on. No
-        reducer would average those: each rank would train by its own."""
-        self.begin_pass()
+        """Before a training forward pass: sets the modes of frozen layers again, in case `training` was assigned to
+        where their own hooks do not run, such as before a compiled pass; and switches off gradients that somebody has
+        switched on. No reducer would average those: each rank would train by its own."""
+        self._modes.begin_pass(of_training=True)
         for name, parameter in self._frozen.items():
             if wishes.has_gradient(parameter):
                 self._wishes[name].asked = True
                 wishes.set_gradient(parameter, False)
                 parameter.grad = None
+
+    def end_pass(self) -> None:
+        """Behind a training forward pass."""
+        self._modes.end_pass()
 
     def _freeze(self, parameters: dict[str, nn.Parameter]) -> None:
         for name, parameter in parameters.items():

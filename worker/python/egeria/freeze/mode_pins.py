@@ -152,25 +152,42 @@ class _HoldHook(Inert):
     training. Compiled code skips it.
     """
 
-    def __init__(self, pins: list[_Pin], judges: list[nn.Module]):
+    def __init__(self, pins: list[_Pin], passes: _Passes):
         self._pins = pins
-        self._judges = judges  # they never freeze, so that they tell whether the model trains
+        self._passes = passes
 
     def __call__(self, module: nn.Module, arguments: Any) -> None:
         if not torch.compiler.is_compiling():
-            _begin_pass(self._pins, self._judges)
+            self._passes.begin(self._pins)
 
 
-def _begin_pass(pins: Iterable[_Pin], judges: Iterable[nn.Module]) -> None:
-    if in_own_pass():
-        for pin in pins:
-            if pin.pinned:
+class _Passes:
+    """Tells passes of training from others.
+
+    Attributes:
+      judges: layers that never freeze, and tell whether the model is in training mode.
+      of_training: a training pass of the model is under way. Parts of it may run without gradients: checkpoints, and
+        other functions of autograd that call layers.
+    """
+
+    def __init__(self) -> None:
+        self.judges: list[nn.Module] = []
+        self.of_training = False
+
+    def begin(self, pins: Iterable[_Pin]) -> None:
+        """A pass begins through the layers that these pins hold."""
+        pinned = [pin for pin in pins if pin.pinned]
+        if in_own_pass():
+            for pin in pinned:
                 pin.hold()
-        return
-    model_trains, gradients = any(judge.training for judge in judges), torch.is_grad_enabled()
-    for pin in pins:
-        if pin.pinned:
-            pin.begin_pass(model_trains, gradients)
+            return
+        gradients = self.of_training or torch.is_grad_enabled()
+        for pin in pinned:
+            pin.begin_pass(self.of_training or self.model_trains, gradients)
+
+    @property
+    def model_trains(self) -> bool:
+        return any(judge.training for judge in self.judges)
 
 
 class ModePins:
@@ -181,7 +198,7 @@ class ModePins:
         self._pins: dict[nn.Module, _Pin] = {}
         self._hooks: dict[nn.Module, _HoldHook] = {}
         self._handles: list[Hooked] = []
-        self._judges: list[nn.Module] = []
+        self._passes = _Passes()
 
     def set(self, units: Iterable[nn.Module], active: Iterable[nn.Module], judges: Iterable[nn.Module]) -> None:
         """Holds all submodules of `units` in eval mode that are no submodules of `active` too, and no others.
@@ -196,11 +213,11 @@ class ModePins:
           judges: layers that never freeze, and tell whether the model is in training mode.
         """
         units = list(units)
-        self._judges[:] = judges
+        self._passes.judges[:] = judges
         shared = {inner for unit in active for inner in unit.modules()}
         wanted = {inner: None for unit in units for inner in unit.modules() if inner not in shared}
         held = [pin for pin in self._pins.values() if pin.pinned]
-        undone = any(judge.training for judge in self._judges) and not any(pin.asked for pin in held)
+        undone = self._passes.model_trains and not any(pin.asked for pin in held)
         for pin in held:
             if pin.module not in wanted:
                 pin.unpin(pin.asked_before if undone else pin.asked)
@@ -215,16 +232,21 @@ class ModePins:
             for entry in _entries(unit)
         ]
 
-    def begin_pass(self) -> None:
+    def begin_pass(self, of_training: bool) -> None:
         """A forward pass of the model begins: sets the modes again, in case they were assigned to."""
-        _begin_pass(self._pins.values(), self._judges)
+        self._passes.of_training = of_training
+        self._passes.begin(self._pins.values())
+
+    def end_pass(self) -> None:
+        """A forward pass of the model has ended."""
+        self._passes.of_training = False
 
     def _pin(self, module: nn.Module) -> _Pin:
         return self._pins.setdefault(module, _Pin(module))
 
     def _hook(self, entry: nn.Module) -> _HoldHook:
         if entry not in self._hooks:
-            self._hooks[entry] = _HoldHook([self._pin(inner) for inner in entry.modules()], self._judges)
+            self._hooks[entry] = _HoldHook([self._pin(inner) for inner in entry.modules()], self._passes)
         return self._hooks[entry]
 
 

@@ -128,6 +128,12 @@ class Replicas:
             self.ddp = next(iter(made), None)
         return made
 
+    def hash(self, frozen: Sequence[LayerModule]) -> tuple[int, int, int]:
+        """Hashes of the parameters, of which of them require a gradient, and of the buffers of `frozen` layers."""
+        parameters = list(self.root.parameters())
+        flags = torch.tensor([parameter.requires_grad for parameter in parameters])
+        return _hash(parameters), _hash([flags]), _hash(buffer for module in frozen for _, buffer in module.buffers())
+
     def identical_on_all_ranks(
         self, frozen: Sequence[LayerModule] = (), group: dist.ProcessGroup | None = None, own_buffers: bool = False
     ) -> bool:
@@ -149,10 +155,8 @@ class Replicas:
             return True
         failure: Exception | None = None
         try:
-            flags = torch.tensor([parameter.requires_grad for parameter in self.root.parameters()])
-            buffers = [buffer for module in frozen for _, buffer in module.buffers()]
-            hashes = [_hash(list(self.root.parameters())), _hash([flags]), int(own_buffers), _hash(buffers)]
-            hashes = [self._shard(), *hashes]
+            parameters, flags, buffers = self.hash(frozen)
+            hashes = [self._shard(), parameters, flags, int(own_buffers), buffers]
         except Exception as error:  # pylint: disable=broad-exception-caught  # the other ranks wait for this one
             failure, hashes = error, _UNKNOWN
         mine = torch.tensor(hashes, device=device_of(group))

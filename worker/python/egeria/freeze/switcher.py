@@ -122,7 +122,11 @@ class Switcher:
     def begin_other_pass(self) -> None:
         """Before a forward pass that is not training's: frozen layers are in the modes that the script asks for."""
         if self.prefix > 0:
-            self._freezer.begin_pass()
+            self._freezer.begin_other_pass()
+
+    def end_pass(self) -> None:
+        """Behind a training forward pass."""
+        self._freezer.end_pass()
 
     def allow_recompiles(self) -> None:
         """Room for a compiled version of the model at each frozen prefix, where it may be compiled."""

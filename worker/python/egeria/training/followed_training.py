@@ -270,6 +270,7 @@ class FollowedTraining:
 
     def on_output(self, args: tuple[Any, ...], output: Any) -> None:
         """A training forward pass has ended."""
+        self.switcher.end_pass()
         self._trained.shares.after_forward()
         self._gradients.after_forward(output)
 
