@@ -10,9 +10,9 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "common/base/log.h"
+#include "common/base/monotonic.h"
 #include "common/base/notify.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
@@ -79,9 +79,9 @@ void TellServiceManager(const metrics::Health& health, std::string* told) {
 }
 
 // Returns OK when one of the signals comes; does the upkeep meanwhile. Errors: UNAVAILABLE the controller is deaf.
-absl::Status ServeUntil(const sigset_t& signals, std::vector<rpc::Address> addresses, JobManager* manager,
+absl::Status ServeUntil(const sigset_t& signals, ControllerServer* server, JobManager* manager,
                         metrics::Health* health) {
-  rpc::SelfCheck check(std::move(addresses));
+  rpc::SelfCheck check(server->addresses());
   constexpr timespec kTick = {1, 0};
   constexpr int kTicksPerMaintenance = 60;
   std::string told;
@@ -92,6 +92,7 @@ absl::Status ServeUntil(const sigset_t& signals, std::vector<rpc::Address> addre
       return absl::OkStatus();
     }
     health->SetDegraded("journal", manager->Tend());
+    server->EndSilentStreams(MonotonicNow());
     check.Look();
     health->SetDegraded("sockets", check.paths());
     health->SetUseless("addresses", check.hearing());
@@ -130,7 +131,7 @@ absl::Status Run(const ControllerOptions& options) {
   NotifyDescriptor(options.ready_fd);
   NotifyServiceManager("READY=1");
   health.SetServing(true);
-  const absl::Status served = ServeUntil(signals, server->addresses(), manager.get(), &health);
+  const absl::Status served = ServeUntil(signals, server.get(), manager.get(), &health);
   health.SetServing(false);
   NotifyServiceManager("STOPPING=1");
   manager->Stop();  // first, so that the streams end with a reason

@@ -11,6 +11,12 @@
 #include "controller/job/proto_time.h"
 
 namespace egeria::controller {
+namespace {
+
+// Where all jobs together have too much, one may go on while it has less than this part of what is allowed to all.
+constexpr int64_t kShares = 64;
+
+}  // namespace
 
 using storage::v1::Fact;
 
@@ -30,6 +36,11 @@ Fact FactWriter::NewFact() const {
 
 absl::Status FactWriter::Commit(Job& job, std::vector<Fact> facts, bool sync) {
   for (Fact& fact : facts) *fact.mutable_clock() = TimeToProto(options_->clock());
+  if (job.state.fact_bytes() > options_->max_bytes_per_job / 4 * 5) {
+    return NamedError(absl::StatusCode::kResourceExhausted, "JOB_TOO_LARGE", "the job has ", job.state.fact_bytes(),
+                      " bytes in the journal, and at most ", options_->max_bytes_per_job / 4 * 5,
+                      " are possible: go on under a new id");
+  }
   EGERIA_ASSIGN_OR_RETURN(JobState::Checked checked, job.state.Check(facts));
   if (absl::Status written = journal_->Append(job.id, job.next_sequence, facts, sync); !written.ok()) {
     if (WorthSaying(++refused_)) {
@@ -60,15 +71,22 @@ absl::Status FactWriter::CommitPendingDecisions(Job& job, Effects& effects) {
   return absl::OkStatus();
 }
 
+bool FactWriter::IsFull(const Job& job, size_t observations) const {
+  const int64_t count = static_cast<int64_t>(job.state.observations() + observations);
+  const int64_t bytes = job.state.fact_bytes();
+  return count > options_->max_observations_per_job || bytes > options_->max_bytes_per_job ||
+         (bytes_of_all_ > options_->max_bytes && bytes > options_->max_bytes / kShares);
+}
+
 absl::Status FactWriter::CommitObservations(Job& job, const std::vector<v1::Observation>& observations,
                                             Effects& effects) {
   // A decision that the journal refused earlier comes first.
   EGERIA_RETURN_IF_ERROR(CommitPendingDecisions(job, effects));
   if (observations.empty()) return absl::OkStatus();
-  if (static_cast<int64_t>(job.state.observations() + observations.size()) > options_->max_observations_per_job) {
+  if (IsFull(job, observations.size())) {
     if (!std::exchange(job.live.observations_full, true)) {
-      LogWarning("job ", job.id.text(), ": its ", job.state.observations(),
-                 " observations are as many as a job may have; no more are taken, and nothing more is decided");
+      LogWarning("job ", job.id.text(), ": its ", job.state.observations(), " observations of ", job.state.fact_bytes(),
+                 " bytes are as many as a job may have; no more are taken, and nothing more is decided");
     }
     return absl::OkStatus();
   }

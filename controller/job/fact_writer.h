@@ -1,6 +1,7 @@
 #ifndef EGERIA_CONTROLLER_JOB_FACT_WRITER_H_
 #define EGERIA_CONTROLLER_JOB_FACT_WRITER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -47,11 +48,16 @@ class FactWriter {
   // Shows the policy a reading of the frontmost active module.
   absl::Status CommitReading(Job& job, int module, int64_t step, double plasticity, Effects& effects);
 
+  // The bytes of the facts of all jobs; to be told now and then.
+  void SetBytesOfAll(int64_t bytes) { bytes_of_all_ = bytes; }
+
  private:
+  bool IsFull(const Job& job, size_t observations) const;
   absl::Status Commit(Job& job, std::vector<storage::v1::Fact> facts, bool sync);
 
   const JobManagerOptions* const options_;
   Journal* const journal_;
+  int64_t bytes_of_all_ = 0;
   int64_t refused_ = 0;  // commits that the journal refused
 };
 

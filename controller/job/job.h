@@ -1,6 +1,7 @@
 #ifndef EGERIA_CONTROLLER_JOB_JOB_H_
 #define EGERIA_CONTROLLER_JOB_JOB_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -24,6 +25,7 @@ struct JobGraphs {
   bool known = false;
   uint64_t fingerprint = 0;
   int64_t version = 0;
+  size_t bytes = 0;                         // serialised, those of all modules
   std::vector<absl::Status> module_status;  // for each module: OK if it can be evaluated
   std::vector<bool> local_reference;        // for each module: whether its worker evaluates it
 

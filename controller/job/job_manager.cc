@@ -73,6 +73,9 @@ void JobManager::Report(const std::vector<Journal::Damaged>& damaged, Effects& e
 absl::Status JobManager::Tend() {
   const MutexLock lock(&jobs_.mutex);
   jobs_.journal->Tend();
+  int64_t bytes = 0;
+  for (const auto& [id, job] : jobs_.table.jobs()) bytes += job->state.fact_bytes();
+  jobs_.facts.SetBytesOfAll(bytes);
   return jobs_.journal->health();
 }
 
@@ -103,10 +106,10 @@ v1::ListJobsResponse JobManager::ListJobs() const {
   return response;
 }
 
-absl::StatusOr<std::vector<v1::ExportRecord>> JobManager::ExportJob(const JobId& id) const {
+absl::StatusOr<std::vector<v1::ExportRecord>> JobManager::ExportJob(const JobId& id, ExportCursor* cursor) const {
   const MutexLock lock(&jobs_.mutex);
   EGERIA_ASSIGN_OR_RETURN(const Job* job, jobs_.table.Get(id));
-  return ExportOf(*job);
+  return NextOfExport(*job, cursor);
 }
 
 ManagerView JobManager::View() const {

@@ -58,8 +58,10 @@ class JobManager {
   // Forgets jobs that are past their retention; call it now and then.
   void Maintain() ABSL_LOCKS_EXCLUDED(jobs_.mutex);
   v1::ListJobsResponse ListJobs() const ABSL_LOCKS_EXCLUDED(jobs_.mutex);
-  // Errors: NOT_FOUND [UNKNOWN_JOB].
-  absl::StatusOr<std::vector<v1::ExportRecord>> ExportJob(const JobId& job) const ABSL_LOCKS_EXCLUDED(jobs_.mutex);
+  // The next records of an export, some hundred, so that no call holds the lock or memory for long; none at its end.
+  // Errors: NOT_FOUND [UNKNOWN_JOB]; ABORTED [HISTORY_CHANGED] a generation has begun meanwhile.
+  absl::StatusOr<std::vector<v1::ExportRecord>> ExportJob(const JobId& job, ExportCursor* cursor) const
+      ABSL_LOCKS_EXCLUDED(jobs_.mutex);
   ManagerView View() const ABSL_LOCKS_EXCLUDED(jobs_.mutex);
   // The state of a job as text, for tests of recovery. Empty for an unknown job.
   std::string DebugString(const JobId& job) const ABSL_LOCKS_EXCLUDED(jobs_.mutex);

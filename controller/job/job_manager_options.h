@@ -23,8 +23,14 @@ struct JobManagerOptions {
   absl::Duration heartbeat_interval = absl::Seconds(1);
   int max_jobs = 4'096;                          // unfinished ones, and the same number of finished ones
   int64_t max_observations_per_job = 1'000'000;  // in memory and in the journal
+  // For the facts of a job in the journal, and about as many in memory. Beyond it no observation is taken, and beyond
+  // five quarters of it nothing at all.
+  int64_t max_bytes_per_job = int64_t{64} << 20;
+  // For the facts of all jobs together. Beyond it the jobs that have more than a part of it take no more observations.
+  int64_t max_bytes = int64_t{1} << 30;
   absl::Duration finished_retention = absl::Hours(24 * 30);
   absl::Duration idle_reference = absl::Minutes(10);      // then a job without a stream loses its reference models
+  absl::Duration unheard_retention = absl::Minutes(10);   // for jobs that have registered and done nothing since
   absl::Duration silent_retention = absl::Hours(24 * 7);  // for jobs that never finished
   RegistrationLimits registration;
   // The clock of all ages and deadlines; null: the journal's. It never goes back, nor leaps.

@@ -161,6 +161,7 @@ void JobState::Apply(Checked checked) {
 
 void JobState::ApplyOne(const Fact& fact, PolicyPtr policy) {
   now_ = TimeFromProto(fact.time());
+  fact_bytes_ += static_cast<int64_t>(fact.ByteSizeLong());
   last_fact_time_ = std::max(last_fact_time_, fact.has_clock() ? TimeFromProto(fact.clock()) : now_);
   switch (fact.fact_case()) {
     case Fact::kRegistered: ApplyRegistered(fact.registered(), std::move(policy)); break;
@@ -363,22 +364,19 @@ Fact JobState::FactFor(const policy::Decision& decision, v1::DecisionOrigin orig
   return fact;
 }
 
-void JobState::VisitHistory(const std::function<void(const v1::ExportRecord&)>& visit) const {
-  size_t next = 0;
+bool JobState::VisitHistory(HistoryPlace* place, absl::FunctionRef<void(const v1::ExportRecord&)> visit) const {
   v1::ExportRecord record;
-  auto visit_observations_before = [&](size_t end) {
-    for (; next < end; ++next) {
-      if (!observations_[next].seen) continue;
-      *record.mutable_observation() = ObservationToProto(observations_[next].observation);
-      visit(record);
-    }
-  };
-  for (size_t i = 0; i < decisions_.size(); ++i) {
-    visit_observations_before(decision_after_[i]);
-    *record.mutable_decision() = decisions_[i];
-    visit(record);
+  if (place->decisions < decisions_.size() && decision_after_[place->decisions] <= place->observations) {
+    *record.mutable_decision() = decisions_[place->decisions++];
+  } else if (place->observations < observations_.size()) {
+    const Observed& observed = observations_[place->observations++];
+    if (!observed.seen) return true;
+    *record.mutable_observation() = ObservationToProto(observed.observation);
+  } else {
+    return false;
   }
-  visit_observations_before(observations_.size());
+  visit(record);
+  return true;
 }
 
 std::string JobState::DebugString() const {

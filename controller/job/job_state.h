@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -106,9 +107,17 @@ class JobState {
   int last_zero_lr_prefix() const { return last_zero_lr_prefix_; }
   size_t observations() const { return observations_.size(); }
   int64_t readings() const { return readings_; }
+  // The bytes of all facts so far, which is what the job takes of the journal. It never falls.
+  int64_t fact_bytes() const { return fact_bytes_; }
   const std::vector<v1::Decision>& decisions() const { return decisions_; }
-  // Calls `visit` with every observation that the policy saw and with every decision, in order.
-  void VisitHistory(const std::function<void(const v1::ExportRecord&)>& visit) const;
+  // How many observations and decisions a reader of the history has passed.
+  struct HistoryPlace {
+    size_t observations = 0;
+    size_t decisions = 0;
+  };
+  // Calls `visit` with the next decision or observation in order, unless the policy has not seen it. Returns false at
+  // the end.
+  bool VisitHistory(HistoryPlace* place, absl::FunctionRef<void(const v1::ExportRecord&)> visit) const;
 
   // The whole state as text, with all digits. Equal states have equal texts.
   std::string DebugString() const;
@@ -172,6 +181,7 @@ class JobState {
   std::optional<double> last_learning_rate_;
   int last_zero_lr_prefix_ = 0;
   int64_t readings_ = 0;
+  int64_t fact_bytes_ = 0;
   std::vector<Observed> observations_;
   std::vector<v1::Decision> decisions_;
   std::vector<size_t> decision_after_;  // how many observations precede each decision

@@ -6,6 +6,12 @@
 #include "common/base/status.h"
 
 namespace egeria::controller {
+namespace {
+
+// The first heartbeat of a job that has registered comes sooner.
+constexpr absl::Duration kTimeToBegin = absl::Seconds(10);
+
+}  // namespace
 
 absl::Status SessionIsOver() { return absl::AbortedError("this stream was replaced or its job has gone"); }
 
@@ -19,10 +25,19 @@ absl::StatusOr<Job*> JobTable::Get(const JobId& id) const {
   return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_JOB", "no job has the id ", id.text());
 }
 
-absl::Status JobTable::CheckRoom() const {
+absl::Status JobTable::CheckRoom(std::optional<JobId>* makes_room) const {
   const auto live =
       std::count_if(jobs_.begin(), jobs_.end(), [](const auto& entry) { return !entry.second->state.finished(); });
   if (live < options_->max_jobs) return absl::OkStatus();
+  const Job* oldest = nullptr;
+  for (const auto& [id, job] : jobs_) {
+    if (!HasDoneNothing(*job)) continue;
+    if (oldest == nullptr || job->live.last_activity < oldest->live.last_activity) oldest = job.get();
+  }
+  if (oldest != nullptr && options_->clock() - oldest->live.last_activity > kTimeToBegin) {
+    *makes_room = oldest->id;
+    return absl::OkStatus();
+  }
   return NamedError(absl::StatusCode::kResourceExhausted, "TOO_MANY_JOBS", live,
                     " jobs have not finished, and no more than ", options_->max_jobs, " are allowed");
 }
@@ -46,13 +61,21 @@ void JobTable::Drop(JobId id, const absl::Status& status, Effects& effects) {
   effects.TellEvaluator([id](reference::Evaluator& evaluator) { evaluator.RemoveJob(id); });
 }
 
+bool JobTable::HasDoneNothing(const Job& job) {
+  return !job.state.finished() && job.live.last_heartbeat == absl::InfinitePast() && job.state.observations() == 0 &&
+         job.state.decisions().empty() && job.live.ranks.Sampler() < 0;
+}
+
 JobTable::Leftovers JobTable::FindLeftovers(absl::Time now) const {
   Leftovers leftovers;
   std::vector<std::pair<absl::Time, JobId>> finished;
   for (const auto& [id, job] : jobs_) {
     if (job->live.ranks.Sampler() >= 0) continue;
     const absl::Duration silent = now - job->live.last_activity;
-    if (silent > (job->state.finished() ? options_->finished_retention : options_->silent_retention)) {
+    const absl::Duration retention = job->state.finished()  ? options_->finished_retention
+                                     : HasDoneNothing(*job) ? options_->unheard_retention
+                                                            : options_->silent_retention;
+    if (silent > retention) {
       leftovers.expired.push_back(id);
     } else if (job->state.finished()) {
       finished.emplace_back(job->live.last_activity, id);

@@ -45,8 +45,9 @@ class JobTable {
   Job* Find(const JobId& id) const;
   // Errors: NOT_FOUND [UNKNOWN_JOB].
   absl::StatusOr<Job*> Get(const JobId& id) const;
-  // Errors: RESOURCE_EXHAUSTED [TOO_MANY_JOBS] no further job may begin.
-  absl::Status CheckRoom() const;
+  // Says whether a further job may begin. `makes_room` gets the job that is to go for it, if one has to: the oldest one
+  // that has registered and never begun. Errors: RESOURCE_EXHAUSTED [TOO_MANY_JOBS].
+  absl::Status CheckRoom(std::optional<JobId>* makes_room) const;
   Job& Add(std::unique_ptr<Job> job);
   // Ends the sessions of all ranks of a job with `status`, and forgets the ranks. No rank is forgotten otherwise.
   void DismissRanks(Job& job, const absl::Status& status, Effects& effects);
@@ -62,6 +63,9 @@ class JobTable {
   void EndSession(const Seat& seat);
 
  private:
+  // Whether a job has registered, and nothing has come of it so far.
+  static bool HasDoneNothing(const Job& job);
+
   const JobManagerOptions* const options_;
   std::map<JobId, std::unique_ptr<Job>> jobs_;
   std::map<SessionId, Seat> sessions_;

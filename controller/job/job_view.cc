@@ -1,7 +1,9 @@
 #include "controller/job/job_view.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "common/base/status.h"
 #include "controller/job/job.h"
 #include "controller/job/proto_time.h"
 
@@ -95,26 +97,46 @@ JobView ViewOf(const Job& job) {
   return view;
 }
 
-std::vector<v1::ExportRecord> ExportOf(const Job& job) {
-  std::vector<v1::ExportRecord> records;
-  v1::JobHeader* header = records.emplace_back().mutable_header();
-  *header->mutable_summary() = Summarize(job);
+namespace {
+
+// Describes the job, for an export.
+v1::JobHeader HeaderOf(const Job& job) {
+  v1::JobHeader header;
+  *header.mutable_summary() = Summarize(job);
   const v1::RegisterJobRequest& registration = job.state.registration();
-  *header->mutable_policy() = registration.policy();
+  *header.mutable_policy() = registration.policy();
   for (const v1::LayerModule& module : registration.modules()) {
-    header->add_modules(module.name());
-    header->add_step_shares(module.step_share());
-    header->add_parameter_counts(module.parameter_count());
+    header.add_modules(module.name());
+    header.add_step_shares(module.step_share());
+    header.add_parameter_counts(module.parameter_count());
   }
-  *header->mutable_planned_learning_rates() = registration.planned_learning_rates();
-  header->set_first_step(registration.step());
-  header->set_budget(registration.budget());
-  header->set_saved_before(registration.saved_before());
-  header->set_mean_rate_before(registration.mean_rate_before());
-  header->set_embedding_prefix(registration.embedding_prefix());
-  header->set_losses_unreported(!job.state.losses_reported());
-  job.state.VisitHistory([&records](const v1::ExportRecord& record) { records.push_back(record); });
-  return records;
+  *header.mutable_planned_learning_rates() = registration.planned_learning_rates();
+  header.set_first_step(registration.step());
+  header.set_budget(registration.budget());
+  header.set_saved_before(registration.saved_before());
+  header.set_mean_rate_before(registration.mean_rate_before());
+  header.set_embedding_prefix(registration.embedding_prefix());
+  header.set_losses_unreported(!job.state.losses_reported());
+  return header;
 }
 
+}  // namespace
+
+absl::StatusOr<std::vector<v1::ExportRecord>> NextOfExport(const Job& job, ExportCursor* cursor) {
+  constexpr size_t kRecords = 256;
+  std::vector<v1::ExportRecord> records;
+  const int64_t generation = job.state.generation().value();
+  if (!std::exchange(cursor->begun, true)) {
+    cursor->generation = generation;
+    *records.emplace_back().mutable_header() = HeaderOf(job);
+  }
+  if (cursor->generation != generation) {
+    return NamedError(absl::StatusCode::kAborted, "HISTORY_CHANGED",
+                      "a new generation of the job has begun; try again");
+  }
+  const auto take = [&records](const v1::ExportRecord& record) { records.push_back(record); };
+  while (records.size() < kRecords && job.state.VisitHistory(&cursor->place, take)) {
+  }
+  return records;
+}
 }  // namespace egeria::controller

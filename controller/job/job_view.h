@@ -8,8 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/policy/policy.h"
+#include "controller/job/job_state.h"
 #include "controller/reference/evaluator.h"
 #include "egeria/v1/admin.pb.h"
 #include "egeria/v1/controller.pb.h"
@@ -66,8 +68,16 @@ struct ManagerView {
 
 v1::JobSummary Summarize(const Job& job);
 JobView ViewOf(const Job& job);
-// The job's header, and everything that its policy saw and decided, in order.
-std::vector<v1::ExportRecord> ExportOf(const Job& job);
+
+// How far an export has come.
+struct ExportCursor {
+  bool begun = false;
+  int64_t generation = 0;
+  JobState::HistoryPlace place;
+};
+// The next few hundred records of: the job's header, and everything that its policy saw and decided, in order. Errors:
+// ABORTED [HISTORY_CHANGED].
+absl::StatusOr<std::vector<v1::ExportRecord>> NextOfExport(const Job& job, ExportCursor* cursor);
 
 }  // namespace egeria::controller
 

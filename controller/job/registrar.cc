@@ -34,7 +34,15 @@ absl::StatusOr<v1::RegisterJobRequest> Resolve(v1::RegisterJobRequest request, c
                           policy::Resolve(policy::FromProto(request.policy()), ShapeOf(request)));
   *request.mutable_policy() = policy::ToProto(policy);
   if (request.mode() == v1::MODE_UNSPECIFIED) request.set_mode(v1::MODE_ACT);
-  for (v1::LayerModule& module : *request.mutable_modules()) module.clear_graph();
+  request.DiscardUnknownFields();
+  for (v1::LayerModule& module : *request.mutable_modules()) {
+    module.clear_graph();
+    module.clear_graph_error();
+  }
+  if (const size_t bytes = request.ByteSizeLong(); bytes > limits.max_bytes) {
+    return NamedError(absl::StatusCode::kResourceExhausted, "REGISTRATION_TOO_LARGE", "it has ", bytes,
+                      " bytes without its graphs; at most ", limits.max_bytes, " are possible");
+  }
   return request;
 }
 
@@ -45,8 +53,17 @@ int64_t GenerationFor(const v1::RegisterJobRequest& request, const JobState& job
   return std::max(request.generation(), job.generation().value() + 1);
 }
 
-absl::StatusOr<graph::ModuleGraph> GraphOf(const v1::LayerModule& module) {
-  if (module.has_graph()) return graph::FromProto(module.graph());
+// Takes the graph's bytes from those that are left for the job.
+absl::StatusOr<graph::ModuleGraph> GraphOf(const v1::LayerModule& module, size_t* bytes_left) {
+  if (module.has_graph()) {
+    const size_t bytes = module.graph().ByteSizeLong();
+    if (bytes > *bytes_left) {
+      return NamedError(absl::StatusCode::kResourceExhausted, "GRAPHS_TOO_LARGE", "its graph has ", bytes,
+                        " bytes, and ", *bytes_left, " are left for this job");
+    }
+    *bytes_left -= bytes;
+    return graph::FromProto(module.graph());
+  }
   const std::string& why = module.graph_error();
   return NamedError(absl::StatusCode::kFailedPrecondition, "NO_GRAPH",
                     why.empty() ? "the worker sent none" : why.substr(0, 1'024));
@@ -70,6 +87,7 @@ v1::RegisterJobResponse ResponseFor(const Job& job, const JobManagerOptions& opt
   v1::RegisterJobResponse response;
   *response.mutable_policy() = job.state.registration().policy();
   response.set_generation(job.state.generation().value());
+  response.set_journal_epoch(job.state.registration().journal_epoch());
   response.set_plan_id(job.state.newest_plan().value());
   response.set_frozen_prefix(job.state.planned_prefix());
   *response.mutable_heartbeat_interval() =
@@ -102,7 +120,7 @@ absl::StatusOr<v1::RegisterJobResponse> Registrar::Register(const v1::RegisterJo
       begins = resolved.generation() > job->state.generation().value();
       EGERIA_RETURN_IF_ERROR(Renew(*job, resolved, effects));
     } else {
-      EGERIA_ASSIGN_OR_RETURN(job, Admit(resolved));
+      EGERIA_ASSIGN_OR_RETURN(job, Admit(resolved, effects));
     }
     job->live.registered = true;
     job->live.last_activity = std::max(job->live.last_activity, jobs_->options.clock());
@@ -120,10 +138,17 @@ absl::StatusOr<v1::RegisterJobResponse> Registrar::Register(const v1::RegisterJo
   return ResponseFor(*job, jobs_->options);
 }
 
-absl::StatusOr<Job*> Registrar::Admit(const v1::RegisterJobRequest& request) {
-  EGERIA_RETURN_IF_ERROR(jobs_->table.CheckRoom());
+absl::StatusOr<Job*> Registrar::Admit(const v1::RegisterJobRequest& request, Effects& effects) {
+  std::optional<JobId> makes_room;
+  EGERIA_RETURN_IF_ERROR(jobs_->table.CheckRoom(&makes_room));
+  if (makes_room.has_value()) {
+    EGERIA_RETURN_IF_ERROR(jobs_->journal->Remove(*makes_room));
+    LogWarning("job ", makes_room->text(), ": it has registered and never begun, and makes room for another one");
+    jobs_->table.Drop(*makes_room, absl::NotFoundError("[UNKNOWN_JOB] it never began"), effects);
+  }
   Fact fact = jobs_->facts.NewFact();
   *fact.mutable_registered()->mutable_request() = request;
+  fact.mutable_registered()->mutable_request()->set_journal_epoch(request.journal_epoch() + 1);
   auto job = std::make_unique<Job>(JobId(request.job_id()));
   EGERIA_RETURN_IF_ERROR(jobs_->facts.Commit(*job, fact));
   LogInfo("job ", request.job_id(), " ('", request.training_job(), "'): registered, ", request.modules_size(),
@@ -137,6 +162,11 @@ absl::Status Registrar::Renew(Job& job, const v1::RegisterJobRequest& request, E
                       job.state.generation().value(), " of this job has registered; this is ", request.generation());
   }
   const bool newer = request.generation() > job.state.generation().value();
+  if (const int64_t own = job.state.registration().journal_epoch(); request.journal_epoch() > own) {
+    return NamedError(absl::StatusCode::kFailedPrecondition, "STALE_JOURNAL", "this journal has epoch ", own,
+                      " of the job, and another one with epoch ", request.journal_epoch(),
+                      " has served it since: start the controller on the newer one, or give the job a new id");
+  }
   EGERIA_RETURN_IF_ERROR(CompareRegistrations(job.state.registration(), request, newer));
   if (!newer && NewestPlanOf(request) <= job.state.newest_plan().value()) return absl::OkStatus();
   if (!newer) {
@@ -188,13 +218,28 @@ absl::Status Registrar::StartGeneration(Job& job, const v1::RegisterJobRequest& 
   return absl::OkStatus();
 }
 
+size_t Registrar::GraphBytesFor(const JobId& id) const {
+  const RegistrationLimits& limits = jobs_->options.registration;
+  size_t used = 0;
+  for (const auto& [other, job] : jobs_->table.jobs()) {
+    if (other != id && job->live.graphs.known) used += job->live.graphs.bytes;
+  }
+  return std::min(limits.max_graph_bytes, limits.max_all_graph_bytes - std::min(used, limits.max_all_graph_bytes));
+}
+
 void Registrar::TakeGraphs(const v1::RegisterJobRequest& request, int64_t generation, uint64_t fingerprint) {
   const JobId id(request.job_id());
+  size_t bytes_left = 0;
+  {
+    const MutexLock lock(&jobs_->mutex);
+    bytes_left = GraphBytesFor(id);
+  }
+  const size_t bytes_before = bytes_left;
   std::vector<std::optional<graph::ModuleGraph>> graphs;
   std::vector<absl::Status> status;
   std::vector<bool> local;
   for (const v1::LayerModule& module : request.modules()) {
-    absl::StatusOr<graph::ModuleGraph> graph = GraphOf(module);
+    absl::StatusOr<graph::ModuleGraph> graph = GraphOf(module, &bytes_left);
     local.push_back(module.local_reference());
     status.push_back(local.back() ? absl::OkStatus() : graph.status());
     graphs.push_back(graph.ok() ? std::optional(*std::move(graph)) : std::nullopt);
@@ -221,6 +266,7 @@ void Registrar::TakeGraphs(const v1::RegisterJobRequest& request, int64_t genera
   JobGraphs& booked = job->live.graphs;
   if (booked.version == 0 || booked.fingerprint != fingerprint) ++booked.version;
   booked.known = true;
+  booked.bytes = bytes_before - bytes_left;
   booked.fingerprint = fingerprint;
   booked.module_status = std::move(status);
   booked.local_reference = std::move(local);

@@ -1,6 +1,7 @@
 #ifndef EGERIA_CONTROLLER_JOB_REGISTRAR_H_
 #define EGERIA_CONTROLLER_JOB_REGISTRAR_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/base/thread_annotations.h"
@@ -23,12 +24,15 @@ class Registrar {
 
  private:
   // Both take a request that has all constants of its policy, and no graphs.
-  absl::StatusOr<Job*> Admit(const v1::RegisterJobRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(jobs_->mutex);
+  absl::StatusOr<Job*> Admit(const v1::RegisterJobRequest& request, Effects& effects)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(jobs_->mutex);
   absl::Status Renew(Job& job, const v1::RegisterJobRequest& request, Effects& effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(jobs_->mutex);
   // Books that a generation begins, or that a rank of this one has applied a plan that the journal does not know.
   absl::Status StartGeneration(Job& job, const v1::RegisterJobRequest& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(jobs_->mutex);
+  // The bytes of graphs that the job may have.
+  size_t GraphBytesFor(const JobId& id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(jobs_->mutex);
   // Gives the graphs to the engine and books what it says of them.
   void TakeGraphs(const v1::RegisterJobRequest& request, int64_t generation, uint64_t fingerprint)
       ABSL_LOCKS_EXCLUDED(jobs_->mutex);

@@ -67,6 +67,11 @@ absl::Status ValidateRegistration(const v1::RegisterJobRequest& request, const R
     }
   }
   EGERIA_RETURN_IF_ERROR(ValidateModules(request, limits));
+  const int entries =
+      std::max(request.policy().plasticity().unfreeze_steps_size(), request.policy().schedule().entries_size());
+  if (entries > limits.max_policy_entries) {
+    return Bad("a policy with a list of ", entries, " entries; at most ", limits.max_policy_entries, " are possible");
+  }
   if (!CanBeStep(request.total_steps())) return Bad("total_steps ", request.total_steps());
   if (!CanBeStep(request.step())) return Bad("step ", request.step());
   if (request.planned_learning_rates_size() > limits.max_planned_rates) {
@@ -85,6 +90,9 @@ absl::Status ValidateRegistration(const v1::RegisterJobRequest& request, const R
     return Bad("mean_rate_before ", request.mean_rate_before());
   }
   if (request.applied_plan() < 0) return Bad("applied_plan ", request.applied_plan());
+  if (request.journal_epoch() < 0 || request.journal_epoch() > kMaxSteps) {
+    return Bad("journal_epoch ", request.journal_epoch());
+  }
   if (request.received_plan() < 0) return Bad("received_plan ", request.received_plan());
   if (request.frozen_prefix() < 0 || request.frozen_prefix() >= request.modules_size()) {
     return Bad("frozen_prefix ", request.frozen_prefix(), " of ", request.modules_size(),

@@ -18,7 +18,11 @@ struct RegistrationLimits {
   int max_modules = 512;
   size_t max_name_length = 256;
   int max_planned_rates = 1'024;
-  int64_t max_parameters = int64_t{1} << 50;  // in one module, in numbers and in bytes
+  int64_t max_parameters = int64_t{1} << 50;       // in one module, in numbers and in bytes
+  int max_policy_entries = 4'096;                  // in a list of a policy's constants
+  size_t max_bytes = size_t{1} << 20;              // for a registration as it is kept, without its graphs
+  size_t max_graph_bytes = size_t{8} << 20;        // for a job
+  size_t max_all_graph_bytes = size_t{512} << 20;  // for all jobs together
 };
 
 // Checks the form of a registration; the policy and the graphs are checked elsewhere. Errors: INVALID_ARGUMENT

@@ -15,12 +15,11 @@ grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const abs
   return reactor;
 }
 
-// Sends records one after the other. gRPC owns it until OnDone().
+// Sends records one after the other, and fetches the next ones when the caller has taken these. gRPC owns it until
+// OnDone().
 class ExportReactor final : public grpc::ServerWriteReactor<v1::ExportRecord> {
  public:
-  explicit ExportReactor(absl::StatusOr<std::vector<v1::ExportRecord>> records) : records_(std::move(records)) {
-    Next();
-  }
+  ExportReactor(const JobManager* manager, JobId job) : manager_(manager), job_(std::move(job)) { Next(); }
   void OnWriteDone(bool ok) override {
     const Reaction reaction(this);
     if (ok) {
@@ -36,7 +35,11 @@ class ExportReactor final : public grpc::ServerWriteReactor<v1::ExportRecord> {
 
  private:
   void Next() {
-    if (!records_.ok() || next_ == records_->size()) {
+    if (next_ == records_->size()) {
+      records_ = manager_->ExportJob(job_, &cursor_);
+      next_ = 0;
+    }
+    if (!records_.ok() || records_->empty()) {
       HandOver(this);
       Finish(rpc::ToGrpc(records_.status()));
     } else {
@@ -46,7 +49,10 @@ class ExportReactor final : public grpc::ServerWriteReactor<v1::ExportRecord> {
     }
   }
 
-  const absl::StatusOr<std::vector<v1::ExportRecord>> records_;
+  JobManager const* const manager_;
+  const JobId job_;
+  ExportCursor cursor_;
+  absl::StatusOr<std::vector<v1::ExportRecord>> records_ = std::vector<v1::ExportRecord>();
   size_t next_ = 0;
 };
 
@@ -60,7 +66,7 @@ grpc::ServerUnaryReactor* AdminService::ListJobs(grpc::CallbackServerContext* co
 
 grpc::ServerWriteReactor<v1::ExportRecord>* AdminService::ExportJob(grpc::CallbackServerContext* context,
                                                                     const v1::ExportJobRequest* request) {
-  return new ExportReactor(manager_->ExportJob(JobId(request->job_id())));
+  return new ExportReactor(manager_, JobId(request->job_id()));
 }
 
 grpc::ServerUnaryReactor* AdminService::SetFrozenPrefix(grpc::CallbackServerContext* context,

@@ -47,6 +47,10 @@ class ControllerServer {
   // The addresses as they were bound: a port of 0 has become the real one.
   const std::vector<rpc::Address>& addresses() const { return addresses_; }
 
+  // Ends the streams of workers that have been silent for too long. To be called every second or so, with the monotonic
+  // time.
+  void EndSilentStreams(absl::Time now) { controller_.EndSilentStreams(now); }
+
   // Takes no more calls, and cancels those under way after `grace`. Returns when all of them have ended.
   void Stop(absl::Duration grace = absl::Seconds(1)) ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -1,5 +1,7 @@
 #include "controller/service/controller_service.h"
 
+#include <vector>
+
 #include "common/rpc/grpc_status.h"
 #include "controller/service/rank_stream.h"
 
@@ -17,20 +19,36 @@ grpc::ServerUnaryReactor* ControllerService::RegisterJob(grpc::CallbackServerCon
 
 grpc::ServerBidiReactor<v1::WorkerMessage, v1::ControllerMessage>* ControllerService::Stream(
     grpc::CallbackServerContext* context) {
+  int64_t number = 0;
   {
     const MutexLock lock(&mutex_);
-    ++streams_;
+    number = ++last_stream_;
+    streams_[number];
   }
-  return RankStream::Start(manager_, limits_, &budget_, [this] {
+  const std::shared_ptr<RankStream> stream = RankStream::Start(manager_, limits_, &budget_, [this, number] {
     const MutexLock lock(&mutex_);
-    --streams_;
+    streams_.erase(number);
     idle_.NotifyAll();  // with the lock, since the service may go as soon as it is idle
   });
+  const MutexLock lock(&mutex_);
+  if (const auto entry = streams_.find(number); entry != streams_.end()) entry->second = stream;
+  return stream.get();
+}
+
+void ControllerService::EndSilentStreams(absl::Time now) {
+  std::vector<std::shared_ptr<RankStream>> streams;
+  {
+    const MutexLock lock(&mutex_);
+    for (const auto& [number, stream] : streams_) streams.push_back(stream.lock());
+  }
+  for (const std::shared_ptr<RankStream>& stream : streams) {
+    if (stream != nullptr) stream->EndIfSilent(now);
+  }
 }
 
 void ControllerService::WaitForStreams() {
   const MutexLock lock(&mutex_);
-  while (streams_ > 0) idle_.Wait(&mutex_);
+  while (!streams_.empty()) idle_.Wait(&mutex_);
 }
 
 }  // namespace egeria::controller

@@ -1,13 +1,20 @@
 #ifndef EGERIA_CONTROLLER_SERVICE_CONTROLLER_SERVICE_H_
 #define EGERIA_CONTROLLER_SERVICE_CONTROLLER_SERVICE_H_
 
+#include <cstdint>
+#include <map>
+#include <memory>
+
 #include "absl/base/thread_annotations.h"
+#include "absl/time/time.h"
 #include "common/thread/mutex.h"
 #include "controller/job/job_manager.h"
 #include "controller/service/upload_assembler.h"
 #include "egeria/v1/controller.grpc.pb.h"
 
 namespace egeria::controller {
+
+class RankStream;
 
 // The Controller service of controller.proto has a handler for each method, which calls the manager. Thread-safe.
 class ControllerService final : public v1::Controller::CallbackService {
@@ -21,6 +28,9 @@ class ControllerService final : public v1::Controller::CallbackService {
   grpc::ServerBidiReactor<v1::WorkerMessage, v1::ControllerMessage>* Stream(
       grpc::CallbackServerContext* context) override;
 
+  // Ends the streams of workers that have been silent for too long. To be called every second or so, with the monotonic
+  // time.
+  void EndSilentStreams(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
   // Waits until no stream is left; call it when the server has shut down.
   void WaitForStreams() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -31,7 +41,8 @@ class ControllerService final : public v1::Controller::CallbackService {
 
   Mutex mutex_;
   CondVar idle_;
-  int streams_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<int64_t, std::weak_ptr<RankStream>> streams_ ABSL_GUARDED_BY(mutex_);  // numbered
+  int64_t last_stream_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace egeria::controller

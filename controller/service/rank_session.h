@@ -37,6 +37,8 @@ class RankSession {
   // budget is not touched any more.
   void End();
 
+  // Whether an upload has begun and is not complete.
+  bool uploading() const { return uploads_.unfinished(); }
   // The id is 0 before the first message.
   SessionId id() const { return id_; }
 

@@ -3,18 +3,27 @@
 #include <string>
 #include <utility>
 
+#include "common/base/status.h"
 #include "common/rpc/grpc_status.h"
 #include "common/thread/handoff.h"
 
 namespace egeria::controller {
+namespace {
 
-RankStream* RankStream::Start(JobManager* manager, UploadLimits limits, UploadBudget* budget,
-                              std::function<void()> on_done) {
+constexpr absl::Duration kPatienceToOpen = absl::Seconds(30);
+constexpr absl::Duration kPatienceForMessage = absl::Minutes(5);
+constexpr absl::Duration kPatienceForChunk = absl::Seconds(30);
+constexpr absl::Duration kPatienceForUpload = absl::Minutes(10);
+
+}  // namespace
+
+std::shared_ptr<RankStream> RankStream::Start(JobManager* manager, UploadLimits limits, UploadBudget* budget,
+                                              std::function<void()> on_done) {
   std::shared_ptr<RankStream> stream(new RankStream(manager, limits, budget, std::move(on_done)));
   stream->self_ = stream;
   HandOver(stream.get());
   stream->StartRead(&stream->in_);
-  return stream.get();
+  return stream;
 }
 
 RankStream::RankStream(JobManager* manager, UploadLimits limits, UploadBudget* budget, std::function<void()> on_done)
@@ -28,11 +37,13 @@ void RankStream::OnReadDone(bool ok) {
   }
   absl::Status status;
   RankSession::Reply reply;
+  in_.DiscardUnknownFields();
   if (ok) status = session_.Handle(in_, self_, &reply);
   bool read_on = ok && status.ok();
   {
     const MutexLock lock(&mutex_);
     session_id_ = session_.id();
+    BookTimes(MonotonicNow());
     directive_due_ |= reply.directive;
     for (v1::UploadResult& result : reply.results) {
       if (results_.size() < kMaxResults) results_.push_back(std::move(result));
@@ -48,6 +59,31 @@ void RankStream::OnReadDone(bool ok) {
     --reading_;
   }
   Pump();
+}
+
+void RankStream::BookTimes(absl::Time now) {
+  last_message_ = now;
+  if (in_.has_upload_begin()) upload_began_ = now;
+  if (in_.has_upload_begin() || in_.has_upload_chunk()) last_chunk_ = now;
+  if (!session_.uploading()) upload_began_ = last_chunk_ = absl::InfiniteFuture();
+}
+
+void RankStream::EndIfSilent(absl::Time now) {
+  const auto too_late = [](const char* name, const char* what) {
+    return NamedError(absl::StatusCode::kDeadlineExceeded, name, what);
+  };
+  absl::Status status;
+  {
+    const MutexLock lock(&mutex_);
+    if (session_id_.value() == 0 && now - started_ > kPatienceToOpen) {
+      status = too_late("SILENT", "no `open` has come");
+    } else if (now - last_message_ > kPatienceForMessage) {
+      status = too_late("SILENT", "no heartbeat has come for minutes");
+    } else if (now - last_chunk_ > kPatienceForChunk || now - upload_began_ > kPatienceForUpload) {
+      status = too_late("UPLOAD_STALLED", "an upload has not gone on, or takes too long");
+    }
+  }
+  if (!status.ok()) OnClose(status);
 }
 
 void RankStream::OnWriteDone(bool ok) {

@@ -8,6 +8,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/base/monotonic.h"
 #include "common/thread/mutex.h"
 #include "controller/job/job_manager.h"
 #include "controller/service/rank_session.h"
@@ -28,8 +30,11 @@ class RankStream final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::C
   static constexpr size_t kMaxResults = 64;
 
   // Returns a stream that is reading. `on_done` is called once, last.
-  static RankStream* Start(JobManager* manager, UploadLimits limits, UploadBudget* budget,
-                           std::function<void()> on_done);
+  static std::shared_ptr<RankStream> Start(JobManager* manager, UploadLimits limits, UploadBudget* budget,
+                                           std::function<void()> on_done);
+
+  // Ends the stream where its worker has been silent for too long: see Stream in controller.proto.
+  void EndIfSilent(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // These are the SessionListener's.
   void OnDirectiveChanged() override ABSL_LOCKS_EXCLUDED(mutex_);
@@ -45,6 +50,8 @@ class RankStream final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::C
  private:
   RankStream(JobManager* manager, UploadLimits limits, UploadBudget* budget, std::function<void()> on_done);
 
+  // Books that the message in in_ has come.
+  void BookTimes(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Starts the next write, or ends the stream, if either is due and possible.
   void Pump() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -66,6 +73,11 @@ class RankStream final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::C
   bool directive_due_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<v1::UploadResult> results_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> closing_ ABSL_GUARDED_BY(mutex_);
+  // Monotonic times; those of an upload are infinite while there is none.
+  const absl::Time started_ = MonotonicNow();
+  absl::Time last_message_ ABSL_GUARDED_BY(mutex_) = started_;
+  absl::Time upload_began_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  absl::Time last_chunk_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
 };
 
 }  // namespace egeria::controller

@@ -113,10 +113,10 @@ absl::StatusOr<UploadAssembler::Outcome> UploadAssembler::Add(const v1::UploadCh
   }
   received_ += bytes.size();
   Outcome outcome;
-  if (!discarding_ && !budget_->Take(bytes.size())) {
+  if (!discarding_ && !budget_->Take(bytes.size(), held_)) {
     Discard();
-    outcome.refused =
-        NamedError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL", "too many bytes of unfinished uploads");
+    outcome.refused = NamedError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL",
+                                 "this upload would leave less room than it takes to those of other streams");
   }
   if (discarding_) {
     if (total_known_ && received_ == total_) open_ = false;

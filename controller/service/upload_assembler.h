@@ -22,12 +22,16 @@ struct UploadLimits {
   size_t max_name_length = 256;
 };
 
-// The bytes of unfinished uploads that all streams together may still take. Thread-safe.
+// The bytes of unfinished uploads that all streams together may still take. A stream gets no more than it leaves to the
+// others, so that nobody can take everything. Thread-safe.
 class UploadBudget {
  public:
   explicit UploadBudget(size_t bytes) : left_(static_cast<int64_t>(bytes)) {}
-  bool Take(size_t bytes) {
-    if (left_.fetch_sub(static_cast<int64_t>(bytes)) >= static_cast<int64_t>(bytes)) return true;
+  // Takes bytes for a stream that has `held` so far. Returns false where that is too much.
+  bool Take(size_t bytes, size_t held) {
+    const int64_t taken = static_cast<int64_t>(bytes);
+    const int64_t after = left_.fetch_sub(taken) - taken;
+    if (after >= taken + static_cast<int64_t>(held)) return true;
     Return(bytes);
     return false;
   }
@@ -74,6 +78,8 @@ class UploadAssembler {
   // announced; RESOURCE_EXHAUSTED [UPLOAD_TOO_LARGE] the chunk or the upload is too large.
   absl::StatusOr<Outcome> Add(const v1::UploadChunk& chunk);
 
+  // Whether bytes of an upload have come and wait for the rest.
+  bool unfinished() const { return open_ && !discarding_; }
   // The header of the upload that began last.
   const v1::UploadBegin& begin() const { return begin_; }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/monotonic.h"
 #include "controller/service/rank_session.h"
 #include "gmock/gmock.h"
 #include "grpcpp/generic/generic_stub.h"
@@ -260,12 +261,37 @@ TEST(Cluster, AnUploadInManyChunksArrives) {
   EXPECT_EQ(cluster.evaluator()->counters().snapshots, 1);
 }
 
+TEST(Cluster, EndsStreamsThatStallAndNoOthers) {
+  TestCluster cluster;
+  grpc::ClientContext context;
+  auto stub = v1::Controller::NewStub(cluster.Channel());
+  auto unopened = stub->Stream(&context);
+  auto rank = cluster.Rank(TestRegistration(1), 0), stalled = cluster.Rank(TestRegistration(2), 0);
+  rank->Connect();
+  stalled->Connect();
+  const v1::Directive directive = stalled->Beat();
+  ASSERT_TRUE(directive.has_snapshot());
+  const auto messages = MessagesOf(SnapshotUpload(1, directive.snapshot(), 0, 5), /*chunk=*/3);
+  ASSERT_TRUE(stalled->Send(messages[0]) && stalled->Send(messages[1]));
+  stalled->Beat();
+  cluster.server()->EndSilentStreams(MonotonicNow() + absl::Seconds(29));
+  stalled->Beat();
+  cluster.server()->EndSilentStreams(MonotonicNow() + absl::Seconds(32));
+  EXPECT_THAT(stalled->Status().error_message(), StartsWith("[UPLOAD_STALLED]"));
+  v1::ControllerMessage message;
+  EXPECT_FALSE(unopened->Read(&message));
+  EXPECT_THAT(unopened->Finish().error_message(), StartsWith("[SILENT]"));
+  rank->Beat();
+  cluster.server()->EndSilentStreams(MonotonicNow() + absl::Seconds(302));
+  EXPECT_THAT(rank->Status().error_message(), StartsWith("[SILENT]"));
+}
+
 // The stream that owns it may live on for a moment, when the service and its budget are gone.
 TEST(Cluster, AnEndedSessionHoldsNoBytesOfItsUpload) {
   TestCluster cluster;
   const auto job = TestRegistration(1);
   ASSERT_TRUE(cluster.manager()->registrar().Register(job).ok());
-  auto budget = std::make_unique<controller::UploadBudget>(8);
+  auto budget = std::make_unique<controller::UploadBudget>(16);
   controller::RankSession session(cluster.manager(), {}, budget.get());
   controller::RankSession::Reply reply;
   v1::WorkerMessage open;
@@ -276,9 +302,9 @@ TEST(Cluster, AnEndedSessionHoldsNoBytesOfItsUpload) {
   const auto messages = MessagesOf(SnapshotUpload(1, directive->snapshot(), 0, 5), /*chunk=*/8);
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(session.Handle(messages[i], {}, &reply).ok());
   EXPECT_TRUE(reply.results.empty());
-  EXPECT_FALSE(budget->Take(1));
+  EXPECT_FALSE(budget->Take(8, 0));
   session.End();
-  EXPECT_TRUE(budget->Take(8));
+  EXPECT_TRUE(budget->Take(8, 0));
   budget.reset();
 }
 

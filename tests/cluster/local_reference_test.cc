@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/cluster/local_trainer.h"
 #include "tests/cluster/test_cluster.h"
+#include "tests/support/export_all.h"
 
 namespace egeria::testing {
 namespace {
@@ -29,7 +30,7 @@ class LocalReference : public ::testing::Test {
     return {};
   }
   std::vector<v1::ExportRecord> Export(int number) {
-    return cluster_.manager()->ExportJob(JobId(TestJobId(number))).value_or(std::vector<v1::ExportRecord>());
+    return ExportAll(*cluster_.manager(), JobId(TestJobId(number))).value_or(std::vector<v1::ExportRecord>());
   }
 
   TestCluster cluster_;

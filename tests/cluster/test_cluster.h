@@ -96,6 +96,7 @@ class TestCluster {
   }
 
   JobManager* manager() { return manager_.get(); }
+  ControllerServer* server() { return server_.get(); }
   FakeEvaluator* evaluator() { return evaluator_; }
   std::string address() const { return "unix:" + folder_.path() + "/socket"; }
   std::string journal_folder() const { return folder_.path() + "/journal"; }

@@ -96,6 +96,7 @@ absl::Status ControllerLink::ConnectOnce() {
   if (!registered.ok()) return rpc::ExplainRefusal(registered.status(), controller_, options_.tls);
   const v1::RegisterJobResponse& response = *registered;
   if (registration_.start_id() != 0) TakeGeneration(response.generation());
+  registration_.set_journal_epoch(std::max(registration_.journal_epoch(), response.journal_epoch()));
   for (const auto& error : response.module_errors()) {
     if (!answered_before_ && open_.rank() == 0) {  // once a job, not once a rank
       LogWarning("Layer module ", error.module(),

@@ -8,7 +8,7 @@ namespace egeria::worker {
 Retry RetryAfter(const absl::Status& status) {
   const absl::string_view name = rpc::ErrorName(status);
   if (name == "STALE_GENERATION" || name == "JOB_CONFLICT" || absl::StartsWith(name, "BAD_")) return Retry::kNever;
-  if (name == "RANK_CONFLICT" || name == "TOO_MANY_JOBS") return Retry::kSlowly;
+  if (name == "RANK_CONFLICT" || name == "TOO_MANY_JOBS" || name == "STALE_JOURNAL") return Retry::kSlowly;
   switch (status.code()) {
     case absl::StatusCode::kUnimplemented:
     case absl::StatusCode::kUnauthenticated:
@@ -23,6 +23,7 @@ std::string Advice(const absl::Status& status) {
     return "a newer restart of this job has registered; if this process is not a leftover, give the job an id of "
            "its own (EGERIA_JOB_ID) or a higher generation";
   }
+  if (name == "STALE_JOURNAL") return "a controller with an older journal answers; it is tried again now and then";
   if (name == "JOB_CONFLICT") {
     return "another job with other layer modules or another number of ranks uses this id; give this job an id of its "
            "own (EGERIA_JOB_ID), or leave it to egeria-run";

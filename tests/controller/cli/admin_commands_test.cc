@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/cluster/test_cluster.h"
+#include "tests/support/export_all.h"
 
 namespace egeria::cli {
 namespace {
@@ -151,7 +152,7 @@ TEST_F(AdminCommands, ReplayOfAnExportGivesTheSameDecisions) {
   ASSERT_EQ(Run({"replay", "-", "--modules", "3", "--interval", "10", "--window", "3", "--bootstrap", "off"}, false), 0)
       << err_.str();
   std::istringstream lines(out_.str());
-  const auto records = cluster_.manager()->ExportJob(JobId(TestJobId(1)));
+  const auto records = testing::ExportAll(*cluster_.manager(), JobId(TestJobId(1)));
   ASSERT_TRUE(records.ok());
   int decisions = 0;
   for (const v1::ExportRecord& record : *records) {

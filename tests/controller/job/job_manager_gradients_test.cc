@@ -5,6 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/controller/job/job_manager_fixture.h"
+#include "tests/support/export_all.h"
 
 namespace egeria::controller {
 namespace {
@@ -155,7 +156,7 @@ TEST_F(JobManagerGradients, FinetuneFreezesAtTheStepThatItAwaits) {
     ASSERT_TRUE(manager_->sessions().Heartbeat(stream->id, heartbeat).ok());
     EXPECT_EQ(Summary(*stream).decided_prefix(), step < 64 ? 0 : 1);
   }
-  EXPECT_THAT(manager_->ExportJob(kJob)->back().decision().reason(), HasSubstr("of the parameters"));
+  EXPECT_THAT(testing::ExportAll(*manager_, kJob)->back().decision().reason(), HasSubstr("of the parameters"));
 }
 
 TEST_F(JobManagerGradients, AreExportedWithWhatAPolicyKnowsOfItsJob) {
@@ -165,7 +166,7 @@ TEST_F(JobManagerGradients, AreExportedWithWhatAPolicyKnowsOfItsJob) {
   auto stream = Open(job);
   Beat(*stream, 350);
   ASSERT_TRUE(Tell(*stream, 350, 0).ok());
-  const auto records = *manager_->ExportJob(kJob);
+  const auto records = *testing::ExportAll(*manager_, kJob);
   EXPECT_EQ(records[0].header().step_shares(0), 0.5);
   EXPECT_EQ(records[0].header().parameter_counts(1), 200);
   EXPECT_EQ(records[0].header().planned_learning_rates_size(), 1);

@@ -1,6 +1,7 @@
 #include "controller/job/job_manager.h"
 
 #include <cmath>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "rocksdb/db.h"
 #include "tests/controller/job/job_manager_fixture.h"
+#include "tests/support/export_all.h"
 #include "tests/support/job_fixtures.h"
 
 namespace egeria::controller {
@@ -148,7 +150,7 @@ TEST_F(JobManagerTest, AReadingCarriesTheLearningRateInForceAndNeverGoesBack) {
   Beat(*stream, 100, 0.1);
   ASSERT_TRUE(Serve(*stream, 5).ok());
   ASSERT_TRUE(Serve(*stream, 50).ok());  // evaluated late
-  const auto records = manager_->ExportJob(JobId(TestJobId(1)));
+  const auto records = testing::ExportAll(*manager_, JobId(TestJobId(1)));
   ASSERT_TRUE(records.ok());
   const v1::Observation& reading = records->back().observation();
   EXPECT_EQ(reading.step(), 100);
@@ -177,7 +179,7 @@ TEST_F(JobManagerTest, TakesReadingsOfALocalReferenceAsTheEvaluators) {
   EXPECT_TRUE(read(20, 0).ok()) << "0 is a reading";
   EXPECT_TRUE(read(30, 0.2).ok());
   EXPECT_TRUE(manager_->sessions().DirectiveFor(stream->id)->has_snapshot()) << "a window is over";
-  const auto records = manager_->ExportJob(JobId(TestJobId(1)));
+  const auto records = testing::ExportAll(*manager_, JobId(TestJobId(1)));
   EXPECT_EQ(records->back().observation().step(), 30);
   EXPECT_EQ(records->back().observation().plasticity(), 0.2);
   EXPECT_EQ(records->back().observation().learning_rate(), 0.1);
@@ -416,13 +418,14 @@ TEST_F(JobManagerTest, OfFinishedJobsTheNewestAreKept) {
     now_ += absl::Seconds(1);
   }
   manager_->Maintain();
-  EXPECT_EQ(Summary(TestJobId(1)).decided_prefix(), 0) << "the decision was behind the damage";
+  EXPECT_EQ(Summary(TestJobId(1)).job_id(), "");
   EXPECT_EQ(Summary(TestJobId(2)).job_id(), TestJobId(2));
   EXPECT_EQ(Summary(TestJobId(3)).job_id(), TestJobId(3));
 }
 
 TEST_F(JobManagerTest, TheReferenceOfAJobThatIsGoneGoesToo) {
   auto stream = Open(TestRegistration(1));
+  Beat(*stream, 0);
   ASSERT_TRUE(Serve(*stream, 1).ok());
   manager_->sessions().Close(stream->id);
   manager_->Maintain();
@@ -576,6 +579,88 @@ TEST_F(JobManagerTest, NumbersTheStartsOfAJob) {
   EXPECT_EQ(generation(third), 7) << "it has had this number from another controller";
   first.set_job_id(TestJobId(2));
   EXPECT_EQ(generation(first), 0) << "a start of another job";
+}
+
+TEST_F(JobManagerTest, AnOlderJournalDoesNotServeAJobThatANewerOneHas) {
+  auto job = TestRegistration(1);
+  auto first = manager_->registrar().Register(job);
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(first->journal_epoch(), 1);
+  job.set_journal_epoch(1);
+  EXPECT_EQ(manager_->registrar().Register(job)->journal_epoch(), 1);
+  manager_.reset();
+  // The journal is lost, a new one takes the job, and then the old one comes back.
+  std::filesystem::rename(folder_ / "journal", folder_ / "old");
+  Start();
+  EXPECT_EQ(manager_->registrar().Register(job)->journal_epoch(), 2);
+  job.set_journal_epoch(2);
+  manager_.reset();
+  std::filesystem::remove_all(folder_ / "journal");
+  std::filesystem::rename(folder_ / "old", folder_ / "journal");
+  Start();
+  EXPECT_THAT(std::string(manager_->registrar().Register(job).status().message()), StartsWith("[STALE_JOURNAL]"));
+}
+
+TEST_F(JobManagerTest, KeepsNothingOfARegistrationThatItHasNoUseFor) {
+  auto job = TestRegistration(1);
+  const size_t before = job.ByteSizeLong();
+  job.GetReflection()->MutableUnknownFields(&job)->AddLengthDelimited(5'000, std::string(3'000'000, 'x'));
+  auto* module = job.mutable_modules(0);
+  module->clear_graph();
+  module->set_graph_error(std::string(3'000'000, 'y'));
+  module->GetReflection()->MutableUnknownFields(module)->AddLengthDelimited(9, std::string(3'000'000, 'z'));
+  const auto response = manager_->registrar().Register(job);
+  ASSERT_TRUE(response.ok()) << response.status();
+  EXPECT_LT(response->ByteSizeLong(), 10'000u);
+  EXPECT_LT(manager_->DebugString(JobId(TestJobId(1))).size(), 10 * before + 10'000);
+}
+
+TEST_F(JobManagerTest, RefusesRegistrationsAndGraphsThatAreTooLarge) {
+  auto job = TestRegistration(1);
+  job.mutable_policy()->mutable_plasticity()->mutable_unfreeze_steps()->Resize(5'000, 1);
+  EXPECT_THAT(std::string(manager_->registrar().Register(job).status().message()), StartsWith("[BAD_REGISTRATION]"));
+  options_.registration.max_bytes = 100;
+  options_.registration.max_graph_bytes = 0;
+  Restart();
+  EXPECT_THAT(std::string(manager_->registrar().Register(TestRegistration(1)).status().message()),
+              StartsWith("[REGISTRATION_TOO_LARGE]"));
+  options_.registration.max_bytes = 1 << 20;
+  Restart();
+  const auto response = manager_->registrar().Register(TestRegistration(1));
+  ASSERT_TRUE(response.ok()) << response.status();
+  ASSERT_GT(response->module_errors_size(), 0);
+  EXPECT_THAT(response->module_errors(0).reason(), StartsWith("[GRAPHS_TOO_LARGE]"));
+}
+
+TEST_F(JobManagerTest, AJobThatHasUsedUpItsPartOfTheJournalIsToldSo) {
+  options_.max_bytes_per_job = 8'000;
+  Restart();
+  auto stream = Open(TestRegistration(1));
+  for (int64_t step = 1; step <= 1'000; ++step) Beat(*stream, step, step % 2 == 0 ? 0.1 : 0.05);
+  const JobId id(TestJobId(1));
+  const size_t records = testing::ExportAll(*manager_, id)->size();
+  EXPECT_GT(records, 50u);
+  EXPECT_LT(records, 500u) << "it takes no more observations";
+  absl::Status status;
+  for (int i = 0; i < 500 && status.ok(); ++i) status = manager_->operators().SetPaused(id, i % 2 == 0);
+  EXPECT_THAT(std::string(status.message()), StartsWith("[JOB_TOO_LARGE]"));
+  EXPECT_TRUE(manager_->registrar().Register(TestRegistration(2)).ok()) << "others feel nothing";
+}
+
+TEST_F(JobManagerTest, ALongHistoryIsExportedPieceByPiece) {
+  auto job = TestRegistration(1);
+  auto stream = Open(job);
+  for (int64_t step = 1; step <= 600; ++step) Beat(*stream, step, step % 2 == 0 ? 0.1 : 0.05);
+  const JobId id(TestJobId(1));
+  ExportCursor cursor;
+  const auto first = manager_->ExportJob(id, &cursor);
+  ASSERT_TRUE(first.ok());
+  EXPECT_LE(first->size(), 256u);
+  EXPECT_TRUE((*first)[0].has_header());
+  EXPECT_GT(testing::ExportAll(*manager_, id)->size(), 600u);
+  job.set_generation(1);
+  ASSERT_TRUE(manager_->registrar().Register(job).ok());
+  EXPECT_THAT(std::string(manager_->ExportJob(id, &cursor).status().message()), StartsWith("[HISTORY_CHANGED]"));
 }
 
 TEST_F(JobManagerTest, TakesNoMoreObservationsThanAllowed) {

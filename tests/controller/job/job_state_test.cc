@@ -134,7 +134,9 @@ TEST(JobState, KeepsFromThePolicyWhatIsObservedWhilePaused) {
   EXPECT_TRUE(job.state.decisions().empty());
   EXPECT_EQ(job.state.policy().status().modules[0].readings, never_paused.state.policy().status().modules[0].readings);
   int exported = 0;
-  job.state.VisitHistory([&](const v1::ExportRecord&) { ++exported; });
+  JobState::HistoryPlace place;
+  while (job.state.VisitHistory(&place, [&](const v1::ExportRecord&) { ++exported; })) {
+  }
   EXPECT_EQ(exported, 1) << "the export is what the policy saw";
   job.Apply(PauseFact(false));
   job.ReadUntilDecided();

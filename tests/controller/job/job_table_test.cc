@@ -52,16 +52,38 @@ TEST_F(JobTableTest, FindsASessionUntilItsRankHasAnother) {
 
 TEST_F(JobTableTest, OnlyUnfinishedJobsTakeRoom) {
   options_.max_jobs = 1;
+  std::optional<JobId> makes_room;
   Add(1, now_, /*finished=*/true);
-  EXPECT_TRUE(table_.CheckRoom().ok());
-  Add(2, now_);
-  EXPECT_EQ(table_.CheckRoom().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(table_.CheckRoom(&makes_room).ok());
+  Add(2, now_).live.last_heartbeat = now_;
+  EXPECT_EQ(table_.CheckRoom(&makes_room).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_FALSE(makes_room.has_value());
+}
+
+TEST_F(JobTableTest, TheOldestJobThatNeverBeganMakesRoom) {
+  options_.max_jobs = 3;
+  options_.clock = [this] { return now_; };
+  std::optional<JobId> makes_room;
+  Add(1, now_ - absl::Hours(1)).live.last_heartbeat = now_ - absl::Hours(1);
+  Add(2, now_ - absl::Seconds(9));
+  Add(3, now_ - absl::Seconds(5));
+  EXPECT_EQ(table_.CheckRoom(&makes_room).code(), absl::StatusCode::kResourceExhausted) << "they may yet begin";
+  table_.Find(JobId(TestJobId(3)))->live.last_activity = now_ - absl::Seconds(11);
+  EXPECT_TRUE(table_.CheckRoom(&makes_room).ok());
+  EXPECT_EQ(makes_room, JobId(TestJobId(3)));
+}
+
+TEST_F(JobTableTest, AJobThatNeverBeganExpiresSoon) {
+  Add(1, now_ - options_.unheard_retention - absl::Seconds(1));
+  Add(2, now_ - options_.unheard_retention - absl::Seconds(1)).live.last_heartbeat = now_ - absl::Hours(1);
+  Add(3, now_ - options_.unheard_retention);
+  EXPECT_THAT(table_.FindLeftovers(now_).expired, ElementsAre(JobId(TestJobId(1))));
 }
 
 TEST_F(JobTableTest, JobsExpireAfterTheirSilenceAndNeverWithAStream) {
   Add(1, now_ - options_.finished_retention - absl::Seconds(1), /*finished=*/true);
   Add(2, now_ - options_.silent_retention, /*finished=*/true);
-  Add(3, now_ - options_.silent_retention - absl::Seconds(1));
+  Add(3, now_ - options_.silent_retention - absl::Seconds(1)).live.last_heartbeat = now_;
   Job& streaming = Add(4, now_ - options_.silent_retention - absl::Seconds(1));
   table_.BeginSession(streaming, 0, streaming.live.ranks.Join(0, 1));
   EXPECT_THAT(table_.FindLeftovers(now_).expired, ElementsAre(JobId(TestJobId(1)), JobId(TestJobId(3))));
@@ -76,6 +98,7 @@ TEST_F(JobTableTest, TheOldestFinishedJobsBeyondTheLimitExpire) {
 
 TEST_F(JobTableTest, AJobIsIdleOnlyWhileTheEngineHasItsGraphs) {
   Job& job = Add(1, now_ - options_.idle_reference - absl::Seconds(1));
+  job.live.last_heartbeat = now_ - absl::Hours(1);
   EXPECT_THAT(table_.FindLeftovers(now_).idle, IsEmpty());
   job.live.graphs.known = true;
   EXPECT_THAT(table_.FindLeftovers(now_).idle, ElementsAre(&job));

@@ -74,14 +74,14 @@ TEST_F(UploadAssemblerTest, PutsTensorsTogetherHoweverTheyAreCut) {
 }
 
 TEST_F(UploadAssemblerTest, GivesItsBytesBackAndNeedsNoBudgetOnceItHasDiscarded) {
-  auto budget = std::make_unique<UploadBudget>(8);
+  auto budget = std::make_unique<UploadBudget>(16);
   UploadAssembler assembler(limits_, budget.get());
   const TestUpload upload = Sample(1);
   ASSERT_TRUE(assembler.Begin(upload.begin).ok());
   ASSERT_TRUE(assembler.Add(Chunk(upload, 0, 8)).ok());
-  EXPECT_FALSE(budget->Take(1));
+  EXPECT_FALSE(budget->Take(8, 0));
   assembler.Discard();
-  EXPECT_TRUE(budget->Take(8));
+  EXPECT_TRUE(budget->Take(8, 0));
   budget.reset();
 }
 
@@ -157,22 +157,41 @@ TEST_F(UploadAssemblerTest, DoesNotReserveWhatIsOnlyAnnounced) {
   TestUpload upload = Sample(1);
   upload.begin.mutable_tensors(0)->set_shape(0, int64_t{1} << 27);  // 2 GiB
   EXPECT_TRUE(assembler.Begin(upload.begin).ok());
-  EXPECT_TRUE(budget_.Take(500)) << "nothing is held";
+  EXPECT_TRUE(budget_.Take(250, 0)) << "nothing is held";
 }
 
 TEST_F(UploadAssemblerTest, RefusesAnUploadThatNoBudgetIsLeftForAndGivesBackWhatItHeld) {
   UploadAssembler other(limits_, &budget_);
   const TestUpload upload = Sample(1);
-  ASSERT_TRUE(budget_.Take(470));
+  ASSERT_TRUE(budget_.Take(250, 0));
+  ASSERT_TRUE(budget_.Take(125, 0));
+  ASSERT_TRUE(budget_.Take(55, 0));
   ASSERT_TRUE(assembler_.Begin(upload.begin).ok());
   ASSERT_TRUE(assembler_.Add(Chunk(upload, 0, 30))->refused.ok());
   const auto outcome = assembler_.Add(Chunk(upload, 30, 10));
   ASSERT_TRUE(outcome.ok());
   EXPECT_THAT(std::string(outcome->refused.message()), StartsWith("[QUEUE_FULL]"));
-  EXPECT_TRUE(budget_.Take(30));
-  budget_.Return(500);
+  EXPECT_TRUE(budget_.Take(30, 0)) << "what it held is given back";
+  budget_.Return(460);
   ASSERT_TRUE(assembler_.Add(Chunk(upload, 40, 8)).ok());
   EXPECT_TRUE(assembler_.Begin(Sample(2).begin).ok());
+}
+
+TEST_F(UploadAssemblerTest, LeavesToOtherStreamsAsMuchAsItTakes) {
+  UploadLimits generous;
+  UploadAssembler greedy(generous, &budget_), other(limits_, &budget_);
+  TestUpload large = Sample(1);
+  large.begin.mutable_tensors(0)->set_shape(0, int64_t{1} << 27);
+  large.bytes.resize(500);
+  ASSERT_TRUE(greedy.Begin(large.begin).ok());
+  ASSERT_TRUE(greedy.Add(Chunk(large, 0, 250))->refused.ok());
+  EXPECT_TRUE(greedy.unfinished());
+  const TestUpload small = Sample(1);
+  ASSERT_TRUE(other.Begin(small.begin).ok());
+  EXPECT_TRUE(other.Add(Chunk(small, 0, small.bytes.size()))->complete.has_value()) << "others feel nothing";
+  EXPECT_FALSE(other.unfinished());
+  EXPECT_THAT(std::string(greedy.Add(Chunk(large, 250, 10))->refused.message()), StartsWith("[QUEUE_FULL]"));
+  EXPECT_FALSE(greedy.unfinished());
 }
 
 TEST_F(UploadAssemblerTest, AnUploadOfNoBytesIsCompleteAtOnce) {
