@@ -24,8 +24,10 @@ TEST(UnknownVariables, NamesOneThatIsNearNone) {
 }
 
 TEST(UnknownVariables, LeavesWhatIsReadAndWhatIsNotEgerias) {
-  EXPECT_THAT(UnknownVariables({{"EGERIA_OBSERVE", "1"}, {"EGERIAN", "1"}, {"PATH", "/bin"}, {"AEGERIA_X", ""}}),
-              IsEmpty());
+  EXPECT_THAT(
+      UnknownVariables(
+          {{"EGERIA_OBSERVE", "1"}, {"EGERIA_NODE", "host"}, {"EGERIAN", "1"}, {"PATH", "/bin"}, {"AEGERIA_X", ""}}),
+      IsEmpty());
 }
 
 TEST(UnknownVariables, LeavesTheDaemonsOptionsUnlessATrainingsIsMeant) {
