@@ -328,14 +328,16 @@ void RankLink::Report(int64_t step, const at::Tensor& loss, const std::vector<do
     report.frozen_prefix = frozen_prefix;
     report.applied_plan = state.applied;
     report.time = state.time;
-    // The loss may not have been computed yet; the report waits for it, the training thread does not.
-    const bool copying =
-        loss.defined() && loss.numel() == 1 &&
-        state.copier.Copy({{"loss", loss.detach().to(at::kFloat)}}, [agent, report](std::vector<WireTensor> tensors) {
-          StepReport with_loss = report;
-          std::memcpy(&with_loss.loss.emplace(), tensors[0].data(), sizeof(float));
-          agent->ReportStep(with_loss);
-        });
+    // The loss may not have been computed yet; the report waits for it, the training thread does not. Meanwhile a CUDA
+    // graph may put the next step's loss into the same place, so that a copy is made.
+    const bool on_device = at::accelerator::isAccelerator(state.parts.device.type());
+    const bool copying = loss.defined() && loss.numel() == 1 &&
+                         state.copier.Copy({{"loss", loss.detach().to(at::kFloat, /*non_blocking=*/false, on_device)}},
+                                           [agent, report](std::vector<WireTensor> tensors) {
+                                             StepReport with_loss = report;
+                                             std::memcpy(&with_loss.loss.emplace(), tensors[0].data(), sizeof(float));
+                                             agent->ReportStep(with_loss);
+                                           });
     if (!copying) agent->ReportStep(report);
   }
   if (state.parts.metrics != nullptr) state.parts.metrics->Update(totals());

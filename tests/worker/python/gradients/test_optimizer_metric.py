@@ -130,13 +130,14 @@ def test_of_large_tensors_some_columns_stand_for_all():
     torch.manual_seed(0)
     weight = nn.Parameter(torch.zeros(1024, 128))
     optimizer = torch.optim.Adam([weight], 0.1, betas=(0.9, 0.99))
-    squares, exact = [], []
+    squares, exact, metric = [], [], metric_of(optimizer)
     for step in range(20 + 113):  # so many places for 16 columns of 128
         weight.grad = torch.randn_like(weight)
         optimizer.step()
         if step < 20:  # few squares make a v that may be close to 0
             continue
-        metric, gradient = metric_of(optimizer), torch.randn_like(weight)
+        gradient = torch.randn_like(weight)
+        metric.begin()
         squares.append(float(metric.square(weight, gradient)))
         second = optimizer.state[weight]["exp_avg_sq"] / (1 - 0.99 ** float(optimizer.state[weight]["step"]))
         exact.append(float((gradient.square() / (second.sqrt() + 1e-8)).sum()))

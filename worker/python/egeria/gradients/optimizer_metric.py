@@ -33,6 +33,8 @@ class OptimizerMetric:
     def __init__(self, optimizers: Sequence[Optimizer]):
         self._optimizers = optimizers
         self._owners: dict[int, tuple[Optimizer, dict]] = {}
+        self._rates: dict[int, float] = {}  # by group; one on a device is waited for, so that it is asked for once
+        self._turn = 0
         self._inverse: dict[int, Tensor] = {}  # lr / P, of the parameters whose P is no number
 
     def begin(self) -> None:
@@ -43,6 +45,8 @@ class OptimizerMetric:
             for group in optimizer.param_groups
             for parameter in group["params"]
         }
+        self._rates = {}
+        self._turn += 1
         self._inverse = {}
 
     def end(self) -> None:
@@ -57,7 +61,12 @@ class OptimizerMetric:
     def rate(self, parameter: nn.Parameter) -> float:
         """Its learning rate; 0 where no optimizer has it."""
         owner = self._owners.get(id(parameter))
-        return 0.0 if owner is None else max(0.0, float(owner[1]["lr"]))
+        if owner is None:
+            return 0.0
+        group = owner[1]
+        if id(group) not in self._rates:
+            self._rates[id(group)] = max(0.0, float(group["lr"]))
+        return self._rates[id(group)]
 
     def square(self, parameter: nn.Parameter, gradient: Tensor) -> Tensor | None:
         """g' P g / lr, 0-dimensional; None where P is lr alone, or not known."""
@@ -70,7 +79,7 @@ class OptimizerMetric:
             gradient = gradient.coalesce()
             inverse = self._inverse_of(parameter, state, kept)[tuple(gradient.indices())]
             return _ratio(gradient.values(), inverse)
-        columns = _columns(parameter, state)
+        columns = _columns(parameter, self._turn)
         if columns is None:
             return _ratio(gradient, self._inverse_of(parameter, state, kept))
         part = _ratio(gradient.narrow(1, *columns), self._inverse_of(parameter, state, kept.narrow(1, *columns)))
@@ -96,8 +105,8 @@ class OptimizerMetric:
         group = self._owners[id(parameter)][1]
         inverse = squares.sqrt()
         never = inverse == 0
-        if "betas" in group and _OF_ADAM in state and (steps := float(state["step"])) > 0:
-            inverse /= math.sqrt(1 - float(group["betas"][1]) ** steps)
+        if "betas" in group and _OF_ADAM in state:
+            inverse /= _bias_correction(state["step"], float(group["betas"][1]))
         inverse.add_(float(group.get("eps", 1e-8))).masked_fill_(never, math.inf)
         if parameter.device.type == "cpu":  # on an accelerator computing it twice is cheaper than memory
             self._inverse[id(parameter)] = inverse
@@ -110,9 +119,21 @@ def _ratio(gradient: Tensor, inverse: Tensor) -> Tensor:
     return (gradient / inverse).mul_(gradient).sum()
 
 
-def _columns(parameter: nn.Parameter, state: dict) -> tuple[int, int] | None:
-    """The first of the columns that are looked at, and how many: the same on every rank. None: all are."""
+def _bias_correction(steps: Tensor | float, beta: float) -> Tensor | float:
+    """By what the root of a running mean is too small after so many steps; computed where `steps` are, since asking a
+    device for them would wait for it."""
+    if isinstance(steps, Tensor) and steps.device.type != "cpu":
+        return (1 - beta**steps).sqrt()
+    return math.sqrt(1 - beta ** float(steps)) if float(steps) > 0 else 1.0
+
+
+def _columns(parameter: nn.Parameter, turn: int) -> tuple[int, int] | None:
+    """The first of the columns that are looked at, and how many: the same on every rank. None: all are.
+
+    Args:
+      turn: how many steps have been measured.
+    """
     if parameter.dim() < 2 or parameter.numel() < _LARGE or parameter.shape[1] < _LEAST_COLUMNS:
         return None
     length = parameter.shape[1] // _COLUMNS
-    return int(float(state.get("step", 0))) * length % (parameter.shape[1] - length + 1), length
+    return turn * length % (parameter.shape[1] - length + 1), length

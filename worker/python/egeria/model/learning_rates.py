@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from egeria import _native
@@ -24,9 +26,17 @@ class LearningRates(_native.LearningRates):
         self._optimizers = optimizers
         self._modules: Sequence[LayerModule] = ()
         self._known: list[int] = []  # ids of the optimizers
+        self._on_device: dict[int, _RateOnDevice] = {}  # by the group's number
 
     def now(self) -> list[float]:
-        return [float(group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
+        """One that is on a device is that of an earlier step, since the present one would have to be waited for."""
+        groups = (group for optimizer in self._optimizers for group in optimizer.param_groups)
+        return [self._value(number, group["lr"]) for number, group in enumerate(groups)]
+
+    def _value(self, number: int, rate: Tensor | float) -> float:
+        if not isinstance(rate, Tensor) or rate.device.type == "cpu":
+            return float(rate)
+        return self._on_device.setdefault(number, _RateOnDevice()).read(rate)
 
     def zero_lr_prefix(self, rates: Sequence[float], modules: Sequence[LayerModule]) -> int:
         """How many of the first layer modules no optimizer changes, because their learning rates are 0; less than the
@@ -49,3 +59,25 @@ class LearningRates(_native.LearningRates):
             [number_of[id(parameter)] for _, parameter in module.parameters() if id(parameter) in number_of]
             for module in self._modules
         ]
+
+
+class _RateOnDevice:
+    """Reads a learning rate that a device holds, by copies that nobody waits for but the first."""
+
+    def __init__(self) -> None:
+        self._value: float | None = None
+        self._copy: Tensor | None = None
+        self._arrived: torch.Event | None = None
+
+    def read(self, rate: Tensor) -> float:
+        """The newest value that has arrived."""
+        if self._value is None:
+            self._value = float(rate)
+        if self._arrived is not None and self._arrived.query():
+            self._value, self._arrived = float(self._copy), None
+        if self._arrived is None:
+            self._copy = torch.empty((), dtype=rate.dtype, pin_memory=True)
+            self._copy.copy_(rate.detach().reshape(()), non_blocking=True)
+            self._arrived = torch.Event(device=rate.device)
+            self._arrived.record()
+        return self._value
