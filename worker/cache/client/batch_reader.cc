@@ -1,5 +1,7 @@
 #include "worker/cache/client/batch_reader.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -72,6 +74,14 @@ bool Fits(const std::vector<at::Tensor>& tensors, const std::vector<EntryTensor>
     }
   }
   return true;
+}
+
+// By default a thread must not allocate or ask for an event while another one captures a CUDA graph, which would fail.
+// From here on the calling thread may. torch has loaded the CUDA runtime where there is one.
+void IgnoreCaptures() {
+  int mode = 1;  // cudaStreamCaptureModeThreadLocal: what other threads capture does not count
+  void* const exchange = dlsym(RTLD_DEFAULT, "cudaThreadExchangeStreamCaptureMode");
+  if (exchange != nullptr) reinterpret_cast<int (*)(int*)>(exchange)(&mode);
 }
 
 const char* MissReason(SampleOutcome outcome) {
@@ -335,6 +345,7 @@ std::optional<BatchReader::Impl::Turn> BatchReader::Impl::WaitForTurn(const Shar
 }
 
 void BatchReader::Impl::ReadUntilStopped() {
+  if (stream_.has_value()) IgnoreCaptures();
   const at::NoGradGuard no_gradients;
   Shared started;  // the daemon reads it while the one before it is finished
   while (std::optional<Turn> turn = WaitForTurn(started)) {

@@ -303,6 +303,25 @@ def test_an_optimizer_built_from_a_filter_is_refused():
     )
 
 
+def test_layers_inside_a_module_that_a_cuda_graph_holds_are_refused():
+    model = Layered()
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return type(model).forward(model, x)
+
+    forward.__module__ = "torch.cuda.graphs"  # as that of make_graphed_callables() is
+    model.forward = forward
+    expect(
+        refused(model, sgd(model), layer_modules(model)),
+        "CUDA_GRAPH",
+        "the model with layer module 'stem' inside",
+        "capture each layer module by itself",
+    )
+    del model.forward
+    model.stem.forward = forward
+    check(model, [sgd(model)], layer_modules(model), Replicas(model))
+
+
 def test_an_optimizer_inside_the_backward_pass_is_refused():
     from torch.distributed.optim import _apply_optimizer_in_backward
 

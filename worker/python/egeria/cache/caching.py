@@ -16,6 +16,7 @@ from egeria.cache.module_fingerprint import ModuleFingerprint
 from egeria.cache.prefix_store import PrefixStore, fingerprint
 from egeria.cache.repeated_samples import Repeats
 from egeria.cache.skipper import Skipper
+from egeria.config import Config
 from egeria.data.sample_ids import current
 from egeria.model.inputs import batch_of
 from egeria.model.isolation import device_of
@@ -78,6 +79,23 @@ class Caching:
         self._steps_changed = 0
         self._seen = b""
         self._settled_after = _SETTLED_AFTER
+
+    @classmethod
+    def of(
+        cls, config: Config, model: nn.Module, own_forward_only: bool, tell: Callable[[str, Exception | None], None]
+    ) -> Caching | None:
+        """Makes one as the configuration says; None where it names no cache."""
+        if (address := config.cache_address()) is None:
+            return None
+        return cls(
+            address,
+            model,
+            format=config.cache_format,
+            quota_bytes=config.cache_job_bytes(),
+            always=config.cache_use == "always",
+            own_forward_only=own_forward_only,
+            tell=tell,
+        )
 
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A training forward pass of the wrapped model is about to begin. Ids that nobody needs have to be taken too:

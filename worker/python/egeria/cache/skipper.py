@@ -24,7 +24,7 @@ from egeria.cache.refused import Refused
 from egeria.cache.skip_checks import check_skippable
 from egeria.model.inputs import batch_of
 from egeria.model.modules import LayerModule
-from egeria.model.pass_hooks import PassHook, has_own_forward
+from egeria.model.pass_hooks import PassHook, has_own_forward, is_capturing
 
 _logger = logging.getLogger("egeria")
 
@@ -135,7 +135,7 @@ class Skipper:
     # These methods are the two hooks.
 
     def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._busy or (self._own_forward_only and not has_own_forward(self._model)):
+        if self._busy or is_capturing() or (self._own_forward_only and not has_own_forward(self._model)):
             return
         training = self._model.training and torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
         if training and not self._entered:

@@ -39,6 +39,7 @@ def check(
     _check_ddp(replicas)
     _check_modules(modules)
     _check_layers(modules)
+    _check_graphs(replicas.root, modules)
     for optimizer in optimizers:
         _check_optimizer(optimizer)
     _check_ownership(optimizers, modules)
@@ -162,6 +163,23 @@ def _check_layers(modules: Sequence[LayerModule]) -> None:
                         "not; call model.apply(torch.ao.quantization.disable_observer) before "
                         "attach(), or prepare for quantization after this training",
                     )
+
+
+def _check_graphs(model: nn.Module, modules: Sequence[LayerModule]) -> None:
+    """Layers inside a module that make_graphed_callables() has captured: its graph trains them, whatever is frozen."""
+    for name, outer in model.named_modules():
+        forward = outer.__dict__.get("forward")
+        if getattr(forward, "__module__", None) != "torch.cuda.graphs":
+            continue
+        inside = set(outer.modules()) - {outer}
+        for module in modules[:-1]:
+            if any(unit in inside for unit in module.units):
+                raise EgeriaError(
+                    "CUDA_GRAPH",
+                    f"make_graphed_callables() has captured {repr(name) if name else 'the model'} with layer module "
+                    f"'{module.name}' inside it, whose statistics the graph would move while it is frozen; capture "
+                    "each layer module by itself",
+                )
 
 
 def _check_optimizer(optimizer: Optimizer) -> None:

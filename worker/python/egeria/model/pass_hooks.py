@@ -83,5 +83,10 @@ class Hooked:
             self._module = None
 
 
+def is_capturing() -> bool:
+    """Whether the current stream records a CUDA graph: what it is given runs later, whenever the graph is replayed."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
 def has_own_forward(module: nn.Module) -> bool:
     return getattr(module.forward, "__func__", None) is type(module).forward

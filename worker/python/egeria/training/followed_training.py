@@ -27,6 +27,7 @@ from egeria.tell_once import TellOnce
 from egeria.time_ledger import TimeLedger
 from egeria.training.controller_link import Link
 from egeria.training.divergence import Divergence
+from egeria.training.graph_capture import GraphCapture, outside_captures
 from egeria.training.link_target import LinkTarget, TrainedModel
 from egeria.training.session_hooks import PassFollower
 from egeria.training.session_link import SessionLink
@@ -50,6 +51,7 @@ class FollowedTraining:
       step: optimizer steps done, those before a resumed checkpoint included.
       switches: the changes of what is frozen so far, those before a resumed checkpoint included.
       caching: None where no cache is configured.
+      capture: of a CUDA graph of the user's.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class FollowedTraining:
         self._plain: bool | None = None  # the ranks must train plainly; None: they have not compared their settings
         self._lost = False  # steps are not seen any more, so that nothing freezes
         self._steps_unseen = 0  # in a row, without a forward pass that was seen
+        self.capture = GraphCapture(self.tell)
         self._ended_with: tuple[int, float] | None = None  # frozen prefix and share when the session ended
         self._reports = Reports()
         self._rates = LearningRates(self._optimizers)
@@ -97,7 +100,7 @@ class FollowedTraining:
             self.tell(f"[UNKNOWN_VARIABLE] {unknown}")
         self._post_settings()
         self.switcher.allow_recompiles()
-        self.caching = self._make_caching()
+        self.caching = Caching.of(config, self.model, network is not None, self.tell)
         watchdog = Watchdog(lambda: [parameter for _, parameter in self.switcher.modules[-1].parameters()])
         calls = self.before_step, self.on_step, self._lose_track
         self._steps = StepFollower(self._optimizers, watchdog, self.switcher.keeper, self.tell, *calls)
@@ -125,20 +128,6 @@ class FollowedTraining:
                 self.link.drop()
                 self.config.plans = ()
         return bool(self._plain)
-
-    def _make_caching(self) -> Caching | None:
-        address = self.config.cache_address()
-        if address is None:
-            return None
-        return Caching(
-            address,
-            self.model,
-            format=self.config.cache_format,
-            quota_bytes=self.config.cache_job_bytes(),
-            always=self.config.cache_use == "always",
-            own_forward_only=self._network is not None,
-            tell=self.tell,
-        )
 
     def _check_plans(self) -> None:
         count = len(self.switcher.modules)
@@ -173,6 +162,7 @@ class FollowedTraining:
         """Optimizer steps done, with one that ends when the next pass begins."""
         return self.step + self._steps.under_way
 
+    @outside_captures
     def add_loss(self, loss: Any) -> None:
         """The user's script reports a loss of the step under way or of the one before."""
         with self.tell.guard("a loss could not be reported"):
@@ -241,11 +231,13 @@ class FollowedTraining:
 
     # The hooks call these.
 
+    @outside_captures
     def on_pass(self) -> None:
         """A training forward pass is about to begin, in no wrapper yet: what is frozen may still change."""
         if not self._gradients.aside:
             self._steps.begin_pass()
 
+    @outside_captures
     def on_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A training forward pass begins."""
         if self._gradients.aside:
@@ -268,17 +260,20 @@ class FollowedTraining:
         with self.tell.guard("the modes of frozen layers cannot be set"):
             self.switcher.begin_other_pass()
 
+    @outside_captures
     def on_output(self, args: tuple[Any, ...], output: Any) -> None:
         """A training forward pass has ended."""
         self.switcher.end_pass()
         self._trained.shares.after_forward()
         self._gradients.after_forward(output)
 
+    @outside_captures
     def before_step(self) -> None:
         """An optimizer's step begins, behind the passes in its closure."""
         self._trained.shares.before_step()
         self._gradients.before_step()
 
+    @outside_captures
     def on_step(self) -> None:
         """The optimizer has stepped: this is the boundary between two training steps."""
         self.step += 1
@@ -346,7 +341,9 @@ class FollowedTraining:
 
     def _follow_controller_or_plan(self) -> None:
         self._agreement.post()  # where the process group is younger than the session
-        if self._lost or self._is_uneven():
+        if self.capture.seen:
+            self.link.drop()
+        if self.capture.seen or self._lost or self._is_uneven():
             return
         self._thaw_if_moved()
         if (link := self.link.link) is not None:

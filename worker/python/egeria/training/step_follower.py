@@ -12,6 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from egeria.freeze.keeper import Keeper
 from egeria.model.optimizers import TrainingOptimizers
+from egeria.model.pass_hooks import is_capturing
 from egeria.tell_once import TellOnce
 from egeria.training.session_hooks import BeforeStepHook, StepHook
 from egeria.training.step_clock import StepClock
@@ -69,7 +70,7 @@ class StepFollower:
     def _begin_step(self, _: Optimizer) -> None:
         """Before the passes in its closure."""
         with self._tell.guard(_NOT_KEPT):
-            if not in_backward():
+            if not (in_backward() or is_capturing()):
                 self._keeper.before_step()
 
     def before_step(self, optimizer: Optimizer) -> Callable[[], None] | None:
@@ -80,6 +81,8 @@ class StepFollower:
         return self._before if ours else None
 
     def after_step(self, optimizer: Optimizer) -> None:
+        if is_capturing():  # the step is made when the graph is replayed
+            return
         with self._tell.guard(_NOT_KEPT):
             if not in_backward():
                 self._keeper.after_step()

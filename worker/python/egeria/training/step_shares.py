@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from egeria.model.isolation import device_of
 from egeria.model.modules import LayerModule
+from egeria.model.pass_hooks import is_capturing
 
 
 class StepShares:
@@ -90,7 +91,7 @@ class StepShares:
         return lambda _: self._note(parameter)
 
     def _note(self, what: int) -> None:
-        if self._marks:
+        if self._marks and not is_capturing():
             self._marks.append((what, self._mark()))
 
     def _unhook(self) -> None:
