@@ -24,6 +24,7 @@
 #include "controller/reference/evaluator.h"
 #include "controller/service/controller_server.h"
 #include "controller/web/metrics_server.h"
+#include "controller/web/reference_watch.h"
 
 namespace egeria::controller {
 namespace {
@@ -82,6 +83,7 @@ void TellServiceManager(const metrics::Health& health, std::string* told) {
 absl::Status ServeUntil(const sigset_t& signals, ControllerServer* server, JobManager* manager,
                         metrics::Health* health) {
   rpc::SelfCheck check(server->addresses());
+  ReferenceWatch reference_watch;
   constexpr timespec kTick = {1, 0};
   constexpr int kTicksPerMaintenance = 60;
   std::string told;
@@ -99,7 +101,10 @@ absl::Status ServeUntil(const sigset_t& signals, ControllerServer* server, JobMa
     if (check.IsLost()) return check.hearing();
     health->Beat();
     TellServiceManager(*health, &told);
-    if (ticks % kTicksPerMaintenance == 0) manager->Maintain();
+    if (ticks % kTicksPerMaintenance == 0) {
+      manager->Maintain();
+      health->SetDegraded("reference engine", reference_watch.Look(manager->View().evaluator, MonotonicNow()));
+    }
   }
 }
 
