@@ -49,6 +49,9 @@ double SecondsOfReference(const Job& job, const JobManagerOptions& options) {
   return seconds / options.cores;
 }
 
+// Returns the name in brackets that a reason begins with. What follows it has numbers that change.
+std::string NameIn(const std::string& reason) { return reason.substr(0, reason.find(']')); }
+
 }  // namespace
 
 void RefreshRequests(Job& job, const JobManagerOptions& options, Effects& effects) {
@@ -63,14 +66,14 @@ void RefreshRequests(Job& job, const JobManagerOptions& options, Effects& effect
     }
   }
   live.blocked = blocked;
-  const std::string by_policy = job.state.policy().blocked();
-  if (live.blocked_by_policy.empty() && !by_policy.empty()) {
+  const std::string by_policy = job.state.blocked();
+  if (!by_policy.empty() && NameIn(by_policy) != NameIn(live.blocked_by_policy)) {
     LogWarning("job ", job.id.text(), ": nothing freezes now: ", by_policy);
   }
   live.blocked_by_policy = by_policy;
   const bool samples_changed = live.requests.Update(subject, options.clock());
-  // A paused policy sees no gradients, so that a probe that it began would never end.
-  const bool measures = !job.state.finished() && !job.state.paused();
+  // A policy that sees no gradients would never end a probe that it began.
+  const bool measures = !job.state.finished() && !job.state.paused() && job.state.loss_is_finite();
   const auto gradients = measures ? job.state.policy().gradient_monitoring() : std::nullopt;
   const bool gradients_changed = live.gradients.Update(gradients, job.state.generation().value(), options.clock());
   if (samples_changed || gradients_changed) live.ranks.PushDirectives(effects);

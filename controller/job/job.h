@@ -49,7 +49,7 @@ struct LiveJob {
 
   // These have been logged, and are not logged again.
   std::string blocked;            // why the frontmost module cannot be evaluated
-  std::string blocked_by_policy;  // the policy's own reason
+  std::string blocked_by_policy;  // JobState::blocked(), as it was last
   bool observations_full = false;
   bool evaluation_failed = false;
 };

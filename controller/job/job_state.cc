@@ -231,13 +231,20 @@ void JobState::ApplyGeneration(const storage::v1::GenerationStarted& fact, Polic
 }
 
 void JobState::ApplyObserved(const v1::Observation& fact) {
-  Observed observed{ObservationFromProto(fact), !paused_};
+  Observed observed{ObservationFromProto(fact)};
+  if (fact.has_loss_is_finite()) observed.loss_is_finite = fact.loss_is_finite();
+  observed.seen = !paused_ && observed.loss_is_finite.value_or(loss_is_finite_);
   RecordObservation(observed);
   if (!observed.seen) return;
   if (auto decision = policy_->Observe(observed.observation)) {
     pending_.push_back(*std::move(decision));
     ++epoch_;
   }
+}
+
+std::string JobState::blocked() const {
+  if (loss_is_finite_) return policy_->blocked();
+  return "[LOSS_NOT_FINITE] the loss is NaN or infinite, and nothing freezes while it is";
 }
 
 void JobState::ApplyDecided(const v1::Decision& fact) {
@@ -292,7 +299,8 @@ void JobState::RecordObservation(const Observed& observed) {
   const policy::Observation& observation = observed.observation;
   last_step_ = observation.step;
   if (observation.loss) last_loss_step_ = observation.step;
-  // Values that a paused policy has not seen are news again afterwards.
+  loss_is_finite_ = observed.loss_is_finite.value_or(loss_is_finite_);
+  // Values that the policy has not seen, as it was paused or the loss was not finite, are news again afterwards.
   if (observed.seen && observation.learning_rate) last_learning_rate_ = observation.learning_rate;
   if (observed.seen && observation.zero_lr_prefix) last_zero_lr_prefix_ = *observation.zero_lr_prefix;
   if (observation.plasticity) ++readings_;
@@ -310,6 +318,7 @@ void JobState::RollBackTo(int64_t step, PolicyPtr policy) {
   policy_ = std::move(policy);
   last_step_ = registration_.step();
   last_loss_step_ = -1;
+  loss_is_finite_ = true;
   last_learning_rate_.reset();
   last_zero_lr_prefix_ = 0;
   readings_ = 0;
@@ -404,7 +413,9 @@ std::string JobState::DebugString() const {
   }
   for (const Observed& observed : observations_) {
     absl::StrAppend(&text, observed.seen ? "seen " : "unseen ",
-                    ObservationToProto(observed.observation).ShortDebugString(), "\n");
+                    ObservationToProto(observed.observation).ShortDebugString());
+    if (observed.loss_is_finite) absl::StrAppend(&text, *observed.loss_is_finite ? " finite" : " not finite", " loss");
+    absl::StrAppend(&text, "\n");
   }
   for (size_t i = 0; i < decisions_.size(); ++i) {
     absl::StrAppend(&text, "after ", decision_after_[i], ": ", decisions_[i].DebugString());

@@ -73,6 +73,10 @@ class JobState {
   std::optional<Generation> GenerationOf(uint64_t start_id) const;
   v1::Mode mode() const { return mode_; }
   bool paused() const { return paused_; }
+  bool loss_is_finite() const { return loss_is_finite_; }  // the newest one; true before there is one
+  // Says why nothing more can freeze as things are, be it the policy's reason or that the loss is not finite; empty if
+  // something can.
+  std::string blocked() const;
   bool finished() const { return finished_; }
   bool losses_reported() const { return losses_reported_; }      // by every generation so far
   absl::Time last_fact_time() const { return last_fact_time_; }  // by the journal's clock
@@ -126,6 +130,7 @@ class JobState {
   struct Observed {
     policy::Observation observation;
     bool seen = false;  // by the policy
+    std::optional<bool> loss_is_finite = std::nullopt;
   };
 
   using PolicyPtr = std::unique_ptr<policy::Policy>;
@@ -178,6 +183,7 @@ class JobState {
 
   int64_t last_step_ = 0;
   int64_t last_loss_step_ = -1;
+  bool loss_is_finite_ = true;
   std::optional<double> last_learning_rate_;
   int last_zero_lr_prefix_ = 0;
   int64_t readings_ = 0;

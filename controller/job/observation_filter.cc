@@ -63,6 +63,7 @@ absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat, int modules) {
 void ObservationFilter::Reset() {
   learning_rate_.reset();
   last_loss_step_ = -1;
+  newest_loss_step_ = -1;
   last_heartbeat_step_ = -1;
   last_account_step_ = -1;
   last_account_prefix_ = 0;
@@ -72,6 +73,15 @@ int64_t ObservationFilter::LossWatermark(const JobState& state) const {
   const int64_t looked_at = std::max(last_loss_step_, state.last_loss_step());
   const int64_t watermark = state.policy().wants_loss() ? looked_at : std::max(looked_at, last_heartbeat_step_);
   return std::max<int64_t>(0, watermark);
+}
+
+bool ObservationFilter::LossIsFinite(const v1::Heartbeat& heartbeat, const JobState& state) {
+  const auto& losses = heartbeat.losses().values();
+  const int64_t newest = heartbeat.losses().first_step() + losses.size() - 1;
+  if (losses.empty() || newest <= newest_loss_step_)
+    return state.loss_is_finite();  // after a reconnect they come again
+  newest_loss_step_ = newest;
+  return std::isfinite(*losses.rbegin());
 }
 
 bool ObservationFilter::LearningRateIsNews(double rate, const JobState& state) const {
@@ -111,19 +121,22 @@ std::vector<v1::Observation> ObservationFilter::Take(const v1::Heartbeat& heartb
     if (taken.empty() || taken.back().step() != now) taken.emplace_back().set_step(now);
     return taken.back();
   };
+  const bool finite = LossIsFinite(heartbeat, state);
+  if (finite != state.loss_is_finite()) observation_of_now().set_loss_is_finite(finite);
+  const bool policy_sees = !state.paused() && finite;
   if (const std::optional<double> rate = ScheduledRate(heartbeat)) {
-    if (!state.paused() && LearningRateIsNews(*rate, state)) observation_of_now().set_learning_rate(*rate);
+    if (policy_sees && LearningRateIsNews(*rate, state)) observation_of_now().set_learning_rate(*rate);
     learning_rate_ = rate;
   }
   const bool tells_zero_lr_prefix =
       heartbeat.has_zero_lr_prefix() && heartbeat.zero_lr_prefix() != state.last_zero_lr_prefix();
-  if (!state.paused() && tells_zero_lr_prefix) {
+  if (policy_sees && tells_zero_lr_prefix) {
     observation_of_now().set_zero_lr_prefix(heartbeat.zero_lr_prefix());
   }
   const int64_t account_steps = std::max<int64_t>(1, state.registration().total_steps() / kAccountsPerJob);
   const bool account_is_due = last_account_step_ < 0 || now - last_account_step_ >= account_steps ||
                               heartbeat.account().frozen_prefix() != last_account_prefix_;
-  if (heartbeat.has_account() && state.policy().wants_account() && state.mode() == v1::MODE_ACT && !state.paused() &&
+  if (heartbeat.has_account() && state.policy().wants_account() && state.mode() == v1::MODE_ACT && policy_sees &&
       account_is_due) {
     *observation_of_now().mutable_account() = heartbeat.account();
     last_account_step_ = now;
@@ -133,9 +146,9 @@ std::vector<v1::Observation> ObservationFilter::Take(const v1::Heartbeat& heartb
   if (taken.empty() && policy::KindOf(config).acts_at_steps(config) && now - floor >= TickSteps(state)) {
     observation_of_now();
   }
-  // A paused policy would not see the step, and would still await it.
+  // A policy that is paused, or held by a loss that is not finite, would not see the step, and would still await it.
   const std::optional<int64_t> awaited = state.policy().awaited_step();
-  if (awaited && now >= *awaited && !state.paused()) observation_of_now();
+  if (awaited && now >= *awaited && policy_sees) observation_of_now();
   return taken;
 }
 

@@ -21,7 +21,8 @@ constexpr int kMaxLearningRatesPerHeartbeat = 4'096;
 absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat, int modules);
 
 // Decides which parts of rank 0's heartbeats are worth a record in the journal.
-// - Losses are recorded while the policy wants them, each step once, and only finite ones.
+// - Losses are recorded while the policy wants them, each step once, and only finite ones. Whether the newest one is
+//   finite is recorded when that changes, whatever the policy wants.
 // - The learning rate is recorded when it has moved by 1 % since its last record, or has come to rest at another value.
 //   So no drop is missed, however slowly it comes.
 // - The number of modules that do not change is recorded when it changes.
@@ -47,11 +48,14 @@ class ObservationFilter {
  private:
   // The rate that policies follow. It is empty if the heartbeat has none or it is not finite.
   std::optional<double> ScheduledRate(const v1::Heartbeat& heartbeat);
+  // Says whether the newest loss is a finite number, with what the heartbeat tells.
+  bool LossIsFinite(const v1::Heartbeat& heartbeat, const JobState& state);
   bool LearningRateIsNews(double rate, const JobState& state) const;
 
   policy::FollowedRate followed_rate_;
   std::optional<double> learning_rate_;
-  int64_t last_loss_step_ = -1;  // the newest loss that was looked at, recorded or not
+  int64_t last_loss_step_ = -1;    // the newest loss that was looked at, recorded or not
+  int64_t newest_loss_step_ = -1;  // the newest loss that came, whether the policy wants losses or not
   int64_t last_heartbeat_step_ = -1;
   int64_t last_account_step_ = -1;  // the newest recorded one
   int last_account_prefix_ = 0;

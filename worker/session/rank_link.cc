@@ -1,5 +1,6 @@
 #include "worker/session/rank_link.h"
 
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -89,6 +90,17 @@ struct RankLink::State {
     LogError("[PLAN_DISPUTED] plan ", dispute.plan.value(),
              " does not say the same on all ranks, and was dropped: ", absl::StrJoin(contents, ", "),
              ". The controller has lost its journal, or the ranks have different controllers.");
+  }
+
+  // Says once that the loss has become NaN or infinite; again after it has been a number. Rank 0 speaks for all.
+  void TellIfNotFinite(int64_t reported_step, float loss) {
+    const bool speaks = alone() || parts.commit_group->getRank() == 0;
+    if (std::isfinite(loss) || !speaks) {
+      told_not_finite = false;
+    } else if (!std::exchange(told_not_finite, true)) {
+      LogWarning("[LOSS_NOT_FINITE] the loss of step ", reported_step, " is ", loss,
+                 ": nothing freezes while it is; look at the learning rate and the data, or resume from a checkpoint");
+    }
   }
 
   // The world is of one rank, which need not hear itself.
@@ -195,8 +207,9 @@ struct RankLink::State {
   int64_t snapshot_version = -1;
   int64_t snapshot_step = 0;
   int snapshots_in_flight = 0;
-  bool snapshot_open = false;  // the present attempt may send
-  HostCopier copier;           // destroyed first, as it hands on to the others
+  bool snapshot_open = false;    // the present attempt may send
+  bool told_not_finite = false;  // of the newest loss
+  HostCopier copier;             // destroyed first, as it hands on to the others
 };
 
 RankLink::RankLink(RankLinkParts parts)
@@ -333,9 +346,10 @@ void RankLink::Report(int64_t step, const at::Tensor& loss, const std::vector<do
     const bool on_device = at::accelerator::isAccelerator(state.parts.device.type());
     const bool copying = loss.defined() && loss.numel() == 1 &&
                          state.copier.Copy({{"loss", loss.detach().to(at::kFloat, /*non_blocking=*/false, on_device)}},
-                                           [agent, report](std::vector<WireTensor> tensors) {
+                                           [&state, agent, report](std::vector<WireTensor> tensors) {
                                              StepReport with_loss = report;
                                              std::memcpy(&with_loss.loss.emplace(), tensors[0].data(), sizeof(float));
+                                             state.TellIfNotFinite(report.step, *with_loss.loss);
                                              agent->ReportStep(with_loss);
                                            });
     if (!copying) agent->ReportStep(report);

@@ -173,6 +173,47 @@ TEST_F(ObservationFilterTest, TellsASchedulePolicyThatTrainingGoesOn) {
   EXPECT_EQ(state_.pending_decisions().front().frozen_prefix, 1);
 }
 
+TEST_F(ObservationFilterTest, NothingFreezesWhileTheNewestLossIsNotFinite) {
+  v1::PolicyConfig schedule;
+  auto* entry = schedule.mutable_schedule()->add_entries();
+  entry->set_fraction(0.5);
+  entry->set_frozen_prefix(1);
+  Register(schedule);  // it wants no losses
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  EXPECT_TRUE(Beat(5, {1, kNan, 1}).empty()) << "the newest one counts";
+  const auto taken = Beat(4'999, {1, kNan}, 0.1);
+  ASSERT_EQ(taken.size(), 1u);
+  EXPECT_TRUE(taken[0].has_loss_is_finite() && !taken[0].loss_is_finite());
+  EXPECT_FALSE(taken[0].has_learning_rate()) << "the policy would not see it";
+  EXPECT_THAT(state_.blocked(), StartsWith("[LOSS_NOT_FINITE]"));
+  Beat(5'000, {kInfinity}, 0.1);
+  Beat(5'100, {}, 0.1);
+  EXPECT_TRUE(state_.pending_decisions().empty());
+  filter_ = ObservationFilter();  // the controller has been started anew
+  Beat(5'200, {kNan}, 0.1);
+  EXPECT_TRUE(state_.pending_decisions().empty());
+  const auto again = Beat(5'300, {1}, 0.1);
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_TRUE(again[0].loss_is_finite() && again[0].has_learning_rate());
+  EXPECT_EQ(state_.blocked(), "");
+  ASSERT_EQ(state_.pending_decisions().size(), 1u);
+  EXPECT_EQ(state_.pending_decisions().front().frozen_prefix, 1);
+}
+
+TEST_F(ObservationFilterTest, ALossThatIsSentAgainAfterAReconnectIsNotTheNewest) {
+  v1::PolicyConfig none;
+  none.mutable_none();
+  Register(none);
+  Beat(10, {std::numeric_limits<float>::quiet_NaN()});
+  EXPECT_FALSE(state_.loss_is_finite());
+  v1::Heartbeat old;
+  old.set_step(10);
+  old.mutable_losses()->set_first_step(9);
+  old.mutable_losses()->add_values(1);
+  EXPECT_TRUE(filter_.Take(old, state_).empty());
+}
+
 TEST_F(ObservationFilterTest, TellsAPolicyWithoutLossesOnceThatTheAwaitedStepIsThere) {
   Register({}, /*losses_reported=*/false);  // n = 10
   EXPECT_TRUE(Beat(30, {1, 1}).empty()) << "losses that nobody wants";
