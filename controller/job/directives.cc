@@ -49,7 +49,7 @@ double SecondsOfReference(const Job& job, const JobManagerOptions& options) {
   return seconds / options.cores;
 }
 
-// Returns the name in brackets that a reason begins with. What follows it has numbers that change.
+// Returns the name in brackets that a reason begins with. The numbers behind it change.
 std::string NameIn(const std::string& reason) { return reason.substr(0, reason.find(']')); }
 
 }  // namespace

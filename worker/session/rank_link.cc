@@ -208,7 +208,7 @@ struct RankLink::State {
   int64_t snapshot_step = 0;
   int snapshots_in_flight = 0;
   bool snapshot_open = false;    // the present attempt may send
-  bool told_not_finite = false;  // of the newest loss
+  bool told_not_finite = false;  // the newest loss was told of
   HostCopier copier;             // destroyed first, as it hands on to the others
 };
 

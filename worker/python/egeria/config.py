@@ -116,6 +116,15 @@ class Config:
         """cache_job_quota in bytes; 0 where the cache's own counts."""
         return 0 if self.cache_job_quota is None else _bytes(self.cache_job_quota)
 
+    def check_plans(self, modules: int) -> None:
+        """Raises EgeriaError [BAD_CONFIG] where `plans` freezes more than all layer modules but the last."""
+        for step, prefix in self.plans:
+            if prefix >= modules:
+                raise _bad(
+                    f"plans freezes {prefix} layer modules at step {step}, but the model has {modules} and the last "
+                    f"never freezes; give at most {modules - 1}"
+                )
+
     def probe_batch(self) -> int:
         """Samples of a reading."""
         return int(self.batch_size or self.options.get("batch_size") or 32)

@@ -130,6 +130,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--early", action="store_true", help="losses are reported before the optimizer steps")
     parser.add_argument("--silent-rank", type=int, default=-1, help="this rank reports no losses")
     parser.add_argument("--break", dest="broken", default="", help="MODULE:CLASS.METHOD that fails on rank 1")
+    parser.add_argument("--unseen", type=int, default=0, help="no step is seen from so many on after the first switch")
+    parser.add_argument("--unseen-on", type=int, default=-1, help="on this rank only")
     parser.add_argument("--come-apart", type=int, default=0, help="the step before which rank 1 changes a weight")
     parser.add_argument("--save-at", type=int, default=0)
     parser.add_argument("--load", type=pathlib.Path)
@@ -298,7 +300,11 @@ def main() -> None:
         nn.utils.clip_grad_norm_(network.parameters(), 5.0)
         if session is not None and arguments.early and not silent:
             session.step(total)
-        scaler.step(optimizer)
+        switches = session.switches if arguments.unseen and arguments.unseen_on in (-1, rank) else []
+        if switches and step >= switches[0].step + arguments.unseen:
+            type(optimizer).step.__wrapped__(optimizer)  # without hooks, as an optimizer that is none of torch's
+        else:
+            scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
         scheduler.step()

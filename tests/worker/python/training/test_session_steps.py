@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import math
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -146,6 +149,44 @@ def test_optimizers_that_step_inside_the_backward_pass_are_followed():
     assert prefixes == [0] * 5 + [2] * 10 + [0] * 10 and not torch.equal(stem, watched.stem.weight)
 
 
+class Shell(nn.Module):
+    """A training framework's module, whose network is called through its parts."""
+
+    def __init__(self, network: Layered):
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.network.stem(x)
+        for block in self.network.blocks:
+            x = block(x)
+        return self.network.head(x)
+
+
+def test_passes_of_a_wrapper_that_go_past_the_network_end_steps_too():
+    shell = Shell(network())
+    optimizers = {parameter: SGD([parameter], 0.1) for parameter in shell.parameters()}
+    for parameter in shell.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda parameter: step_and_clear(optimizers[parameter]))
+    session = attach(shell, list(optimizers.values()), network=shell.network)
+    for number in range(25):
+        backward(shell, number)
+    assert found(session) == (25, PLANS)
+
+
+def test_an_optimizer_of_parameters_that_are_no_more_is_let_go():
+    model = network()
+    optimizer: Optimizer = SGD(model.parameters(), 0.1)
+    session = attach(model, optimizer, [(50, 2)])
+    train(model, 3, lambda _: step_and_clear(optimizer))
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            setattr(module, name, nn.Parameter(parameter.detach().clone()))
+    optimizer = SGD(model.parameters(), 0.1)
+    train(model, 3, lambda _: step_and_clear(optimizer))
+    assert found(session)[0] == 6 and session._training.switcher.optimizers == [optimizer]
+
+
 class Sam(Optimizer):
     """Sharpness-aware minimisation; its steps are two calls, or one with a closure."""
 
@@ -275,6 +316,33 @@ def test_a_new_optimizer_without_what_was_frozen_is_told_of(caplog: pytest.LogCa
     train(model, 8, lambda _: step_and_clear(optimizer))
     assert found(session) == (16, PLANS)
     assert "[PARAMETER_WITHOUT_OPTIMIZER] 'stem.weight'" in caplog.text
+
+
+def test_nothing_freezes_while_the_loss_is_nan(controller: Any, capfd: pytest.CaptureFixture[str]):
+    model = network()
+    optimizer = SGD(model.parameters(), 0.01)
+    options = {"entries": [{"fraction": 0.1, "frozen_prefix": 1}]}
+    config = egeria.Config(controller=controller.address, policy="schedule", options=options, total_steps=200)
+    session = egeria.attach(model, optimizer, config=config)
+
+    def train_until(condition: Callable[[], bool], loss: float, steps: int) -> None:
+        for number in range(steps):
+            backward(model, number)
+            step_and_clear(optimizer)
+            session.step(loss)
+            time.sleep(0.05)
+            if condition():
+                return
+
+    def blocked() -> str:
+        jobs = controller.egeria("list", "--json").splitlines()
+        return json.loads(jobs[0]).get("blocked", "") if jobs else ""
+
+    train_until(lambda: False, math.nan, 60)
+    assert session.prefix == 0 and blocked().startswith("[LOSS_NOT_FINITE]")
+    train_until(lambda: session.prefix == 1, 1.0, 600)
+    assert session.prefix == 1 and blocked() == ""
+    assert capfd.readouterr().err.count("[LOSS_NOT_FINITE] the loss of step") == 1
 
 
 # Where none are found.

@@ -65,6 +65,11 @@ class Replicas:
         """The training runs in DistributedDataParallel.join()."""
         return self.ddp is not None and self.ddp._join_config.enable
 
+    @property
+    def ranks_meet(self) -> bool:
+        """Whether all ranks take part in the pass that is about to begin, as DistributedDataParallel has them do."""
+        return self.ddp is not None and self.ddp.require_backward_grad_sync
+
     def discover(self) -> None:
         """Finds a DistributedDataParallel that was made after attach(). To be called inside a forward pass."""
         if (active := DistributedDataParallel._active_ddp_module) is not None and unwrap(active) is self.root:

@@ -23,19 +23,37 @@ class TrainingOptimizers(list[Optimizer]):
 
     def take(self, optimizer: Optimizer) -> bool:
         """An optimizer steps: returns whether it trains the model. One that is new is taken in; one whose parameters it
-        has goes, unless it steps before the new one steps again."""
+        has, or that has none of the model's any more, goes, unless it steps before the new one steps again."""
         if any(known is optimizer for known in self):
             self._settle(optimizer)
             return True
         own = parameters_of([optimizer])
         if self._others.get(optimizer) == len(own):
             return False
-        if own.isdisjoint(map(id, self._model.parameters())):
+        trained = set(map(id, self._model.parameters()))
+        if own.isdisjoint(trained):
             self._others[optimizer] = len(own)
             return False
-        self._displaced_by[id(optimizer)] = [known for known in self if not own.isdisjoint(parameters_of([known]))]
+        held = [(known, parameters_of([known])) for known in self]
+        self._displaced_by[id(optimizer)] = [
+            known for known, ids in held if not own.isdisjoint(ids) or trained.isdisjoint(ids)
+        ]
         self.append(optimizer)
         return True
+
+    def orphans(self) -> str | None:
+        """Says which parameters ask for a gradient and are in none of them: an optimizer that was made while they were
+        frozen may be without them. None: there are none."""
+        held = parameters_of(self)
+        names = [
+            name for name, value in self._model.named_parameters() if value.requires_grad and id(value) not in held
+        ]
+        if not names:
+            return None
+        return (
+            f"[PARAMETER_WITHOUT_OPTIMIZER] '{names[0]}' and {len(names) - 1} more parameters train again, but no "
+            "optimizer that steps holds them; make a new optimizer from all of model.parameters()"
+        )
 
     def _settle(self, optimizer: Optimizer) -> None:
         if not self._displaced_by:

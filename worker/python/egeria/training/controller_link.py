@@ -19,7 +19,7 @@ from egeria.model.isolation import device_of
 from egeria.model.modules import embedding_prefix
 from egeria.reference.probing import LocalReference
 from egeria.training.link_target import LinkTarget
-from egeria.training.model_analysis import Analysis, analyse, varying
+from egeria.training.model_analysis import Analysis, analyse, analyse_unseen, varying
 
 _logger = logging.getLogger("egeria")
 
@@ -30,11 +30,14 @@ _MAX_RECORDINGS = 20
 _MAX_MISMATCHES = 4
 
 
-def start_link(target: LinkTarget, group: dist.ProcessGroup | None, observed: Sequence[RootInputs]) -> Link | None:
+def start_link(
+    target: LinkTarget, group: dist.ProcessGroup | None, observed: Sequence[RootInputs], waits: bool
+) -> Link | None:
     """Analyses the model and registers it with the controller. A collective of the ranks of `group`.
 
     Args:
       observed: inputs of the model in the last steps, the newest last.
+      waits: for inputs, where no rank has seen any; else the link starts without, if it can.
 
     Returns:
       The link; None where some rank has not seen the model's inputs yet: to be tried again later.
@@ -44,12 +47,15 @@ def start_link(target: LinkTarget, group: dist.ProcessGroup | None, observed: Se
     """
     own = [{"batch": seen.batch, "batched": seen.batched, "shapes": seen.shapes()} for seen in observed]
     views = gather(group, own)
-    if not all(views):
+    if not all(views) and (waits or any(views)):
         return None
-    samples = min(view["batch"] for rank in views for view in rank)
+    samples = min((view["batch"] for rank in views for view in rank), default=target.config.probe_batch())
     samples = min(samples, target.config.probe_batch())
-    dynamic = varying(views)
-    analysis = attempt(group, lambda: analyse(target, observed[-1], samples, dynamic))
+    if all(views):
+        dynamic = varying(views)
+        analysis = attempt(group, lambda: analyse(target, observed[-1], samples, dynamic))
+    else:
+        analysis = attempt(group, lambda: analyse_unseen(target))
     found = gather(
         group,
         {

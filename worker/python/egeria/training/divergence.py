@@ -16,19 +16,21 @@ _STEPS_BETWEEN_COMPARISONS = 1000
 class Divergence:
     """While something is frozen the ranks compare their parameters now and then, and at each switch. Owned by the
     training thread.
-
-    Attributes:
-      error: raised on all ranks at the end of the step, where they have come apart and must not go on; else None.
     """
 
     def __init__(self, switcher: Switcher, config: Config, tell: TellOnce, forget: Callable[[], None]):
         """`forget` is called where other weights may be frozen than before."""
-        self.error: EgeriaError | None = None
+        self._error: EgeriaError | None = None  # they must not go on
         self._switcher = switcher
         self._config = config
         self._tell = tell
         self._forget = forget
         self._compared_at = 0  # the step of the newest comparison
+
+    def stop_if_due(self) -> None:
+        """Raises EgeriaError [RANKS_DIFFER] on all ranks between the same two passes, where they must not go on."""
+        if self._error is not None:
+            raise self._error
 
     def is_due(self, step: int) -> bool:
         return self._switcher.prefix > 0 and step - self._compared_at >= _STEPS_BETWEEN_COMPARISONS
@@ -53,7 +55,7 @@ class Divergence:
             if self._switcher.resync():
                 self._tell(f"[RANKS_DIFFER] {what}: all ranks go on with what rank 0 has")
                 return
-        self.error = EgeriaError(
+        self._error = EgeriaError(
             "RANKS_DIFFER",
             f"{what}: the training is stopped before it goes wrong; resume it from a checkpoint, or let "
             "on_divergence='resync' give all ranks what rank 0 has",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -21,14 +20,15 @@ from egeria.gradients.gradient_readings import GradientReadings
 from egeria.model.learning_rates import LearningRates
 from egeria.model.lr_schedules import planned_rates, unwrapped
 from egeria.model.modules import ModuleSpec, from_unit_names, partition
-from egeria.model.optimizers import TrainingOptimizers, parameters_of
-from egeria.model.wrappers import unwrap, wrappers_of
+from egeria.model.optimizers import TrainingOptimizers
+from egeria.model.wrappers import unwrap
 from egeria.tell_once import TellOnce
 from egeria.time_ledger import TimeLedger
+from egeria.training import advice
 from egeria.training.controller_link import Link
 from egeria.training.divergence import Divergence
 from egeria.training.graph_capture import GraphCapture, outside_captures
-from egeria.training.link_target import LinkTarget, TrainedModel
+from egeria.training.link_target import LinkTarget, TrainedModel, job_id_of
 from egeria.training.session_hooks import PassFollower
 from egeria.training.session_link import SessionLink
 from egeria.training.session_state import SessionState
@@ -82,8 +82,8 @@ class FollowedTraining:
         self._uneven = False  # the ranks do not take as many steps
         self._plain: bool | None = None  # the ranks must train plainly; None: they have not compared their settings
         self._lost = False  # steps are not seen any more, so that nothing freezes
-        self._steps_unseen = 0  # in a row, without a forward pass that was seen
         self.capture = GraphCapture(self.tell)
+        self._thaws = False  # all layers do when the next pass begins
         self._ended_with: tuple[int, float] | None = None  # frozen prefix and share when the session ended
         self._reports = Reports()
         self._rates = LearningRates(self._optimizers)
@@ -92,12 +92,14 @@ class FollowedTraining:
         self._trained = TrainedModel(self.model, spec, spec is not None, StepShares(model))
         self._gradients = GradientReadings(self.switcher, self.model, self.ledger, self.tell, self._without_cache)
         self.link = SessionLink(config, self.ledger, self._gradients, self._trained.shares, self.tell)
-        self._check_plans()
+        config.check_plans(len(self.switcher.modules))
         self._agreement = SettingsAgreement(
             number, lambda: settings_of(config, self.switcher.replicas, self.switcher.modules)
         )
         for unknown in _native.unknown_variables():
             self.tell(f"[UNKNOWN_VARIABLE] {unknown}")
+        if rank_of_job() == 0 and (text := advice.without_controller(config)) is not None:
+            self.tell(text)
         self._post_settings()
         self.switcher.allow_recompiles()
         self.caching = Caching.of(config, self.model, network is not None, self.tell)
@@ -105,7 +107,7 @@ class FollowedTraining:
         calls = self.before_step, self.on_step, self._lose_track
         self._steps = StepFollower(self._optimizers, watchdog, self.switcher.keeper, self.tell, *calls)
         calls = self.on_pass, self.on_forward, self.on_output, self.on_other_pass
-        self._passes = PassFollower(network is not None, *calls)
+        self._passes = PassFollower(self.model, network is not None, self.switcher.replicas.adopt, *calls)
         self._passes.follow(model if network is None else network)
         self._passes.follow_begins(model)
 
@@ -129,16 +131,6 @@ class FollowedTraining:
                 self.config.plans = ()
         return bool(self._plain)
 
-    def _check_plans(self) -> None:
-        count = len(self.switcher.modules)
-        for step, prefix in self.config.plans:
-            if prefix >= count:
-                raise EgeriaError(
-                    "BAD_CONFIG",
-                    f"plans freezes {prefix} layer modules at step {step}, but the model has {count} and the last "
-                    f"never freezes; give at most {count - 1}",
-                )
-
     @property
     def frozen_prefix(self) -> int:
         """Number of frozen layer modules, from the front; after end(), as it was then."""
@@ -148,14 +140,6 @@ class FollowedTraining:
     def frozen_share(self) -> float:
         """Share of the parameters that is frozen, 0..1; after end(), as it was then."""
         return self._ended_with[1] if self._ended_with is not None else self.switcher.frozen_share
-
-    @property
-    def freezes(self) -> int:
-        return sum(not switch.unfreeze for switch in self.switches)
-
-    @property
-    def unfreezes(self) -> int:
-        return sum(switch.unfreeze for switch in self.switches)
 
     @property
     def steps(self) -> int:
@@ -234,15 +218,22 @@ class FollowedTraining:
     @outside_captures
     def on_pass(self) -> None:
         """A training forward pass is about to begin, in no wrapper yet: what is frozen may still change."""
-        if not self._gradients.aside:
-            self._steps.begin_pass()
+        if self._gradients.aside:
+            return
+        self._steps.begin_pass()
+        if self.link.is_overdue(self.switcher.replicas.ranks_meet):
+            self._go_on(lambda: self._agree(self.link.agree_alone))
+        if self._thaws:
+            self._thaws = False
+            with self.tell.guard("what is frozen stays so"):
+                self._switch(0)
+        self._divergence.stop_if_due()
 
     @outside_captures
     def on_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A training forward pass begins."""
         if self._gradients.aside:
             return
-        self._steps_unseen = -1
         self.ledger.begin_forward()
         with self.tell.guard("a forward pass could not be followed"), self.ledger.spend("hooks"):
             self._reports.forward()
@@ -287,8 +278,7 @@ class FollowedTraining:
         self.ledger.end_step(prefix, self.switcher.frozen_share)
         with self.ledger.spend("hooks"):
             self._end_step(prefix)
-        if self._divergence.error is not None:
-            raise self._divergence.error
+        self._divergence.stop_if_due()
         if self.caching is not None:
             with self.tell.guard("frozen layers are not skipped"):
                 self.caching.follow(self.switcher.modules, self.switcher.prefix, self._cache_namespace())
@@ -297,23 +287,28 @@ class FollowedTraining:
         with self._reporting():
             self._report_step(prefix)
         with self.tell.guard("wrappers around the model could not be looked for"):
-            self._find_new_wrapper()
-        in_order = False
-        with self.tell.guard("the session cannot go on"):
-            self._follow_controller_or_plan()
-            in_order = True
-        if not in_order:
-            self.link.drop()
+            self._passes.find_new_wrappers()
+        self._go_on(self._follow_controller_or_plan)
         if not self._uneven:  # whatever has failed on this rank, the others wait for it there
             with self.tell.guard("the ranks could not be compared"):
                 if self._divergence.is_due(self.step):
                     with self.ledger.spend("switches"):
                         self._divergence.compare(self.step)
         self.link.end_step()
+        self._passes.follow_compiled()
         self._scheduler_steps = getattr(unwrapped(self._scheduler, "scheduler"), "last_epoch", None)
         if self.link.is_wanted and self.switcher.prefix == 0:  # it starts soon
             with self._reporting():
                 self._trained.shares.begin(self.switcher.modules)
+
+    def _go_on(self, action: Callable[[], None]) -> None:
+        """Where `action` fails, nothing is followed any more."""
+        in_order = False
+        with self.tell.guard("the session cannot go on"):
+            action()
+            in_order = True
+        if not in_order:
+            self.link.drop()
 
     def _reporting(self) -> contextlib.AbstractContextManager[None]:
         return self.tell.guard("a step could not be reported")
@@ -328,6 +323,8 @@ class FollowedTraining:
     def _lose_track(self, at_pass: bool) -> None:
         """The weights move, but no steps are seen; `at_pass`: that is found out before the same training pass on all
         ranks. A collective then, where layers are frozen."""
+        if self._lost:
+            return
         consequence = "nothing is frozen until one is"
         if self.switcher.prefix > 0 and (at_pass or self.switcher.group is None):
             consequence = "what was frozen trains again, and nothing freezes from here on"
@@ -367,11 +364,20 @@ class FollowedTraining:
             self.link.drop()
         return self._uneven
 
-    def _follow(self, link: Link) -> None:
-        plan = self.link.agree(self.step)
+    def _agree(self, agree: Callable[[int], Any]) -> None:
+        """Applies what the ranks agree on. Where they find that one of them has missed a step, all learn of it between
+        the same two passes, and thaw when the second begins. A collective."""
+        try:
+            plan = agree(self.step)
+        except EgeriaError as error:
+            self._lost = self._thaws = error.name == "STEPS_DIFFER"
+            raise
         if plan is not None:
             self._applied_plan = plan.plan_id
             self._switch(plan.frozen_prefix)
+
+    def _follow(self, link: Link) -> None:
+        self._agree(self.link.agree)
         with self._reporting():
             self._report_boundary(link)
         self.link.look_ahead(self.step)
@@ -407,22 +413,12 @@ class FollowedTraining:
 
     def _note(self, switch: Switch) -> None:
         self.switches.append(switch)
-        if switch.unfreeze:
-            self._tell_of_orphans()
+        if switch.unfreeze and (orphans := self._optimizers.orphans()) is not None:
+            self.tell(orphans)
         if self.link.link is not None:
             self.link.link.native.record_switch(switch.unfreeze, bool(switch.ranks_identical))
         self._divergence.follow(switch)
         self.ledger.disturb()  # a compilation, perhaps
-
-    def _tell_of_orphans(self) -> None:
-        """An optimizer made while layers were frozen may be without their parameters."""
-        held = parameters_of(self._optimizers)
-        names = [name for name, value in self.model.named_parameters() if value.requires_grad and id(value) not in held]
-        if names:
-            self.tell(
-                f"[PARAMETER_WITHOUT_OPTIMIZER] '{names[0]}' and {len(names) - 1} more parameters train again, but no "
-                "optimizer that steps holds them; make a new optimizer from all of model.parameters()"
-            )
 
     def _forget_cached(self) -> None:
         if self.caching is not None:
@@ -432,7 +428,6 @@ class FollowedTraining:
         """Analyses the model and starts the link to the controller. A collective."""
         group = self.switcher.share_group()
         self.switcher.allow_recompiles()
-        self._tell_of_missing_losses()
         total_steps = self._total_steps()
         target = LinkTarget(
             self.config,
@@ -446,34 +441,15 @@ class FollowedTraining:
             losses_reported=self._reports.any_loss,
             recordings=self.link.recordings,
         )
+        for text in advice.of_link(target, self._scheduler) if rank_of_job() == 0 else ():
+            self.tell(text)
         if not self.link.start(target, group):
-            self._watch_wrappers()
+            self._passes.follow_wrappers()
         if (link := self.link.link) is None:
             return
         if link.modules != self.switcher.modules and self.switcher.prefix == 0:
             self.switcher.take(link.modules)  # in the order in which the forward pass calls them
         self._reports.correct_zero_lr_prefix(self._rates.zero_lr_prefix(self._rates.now(), self.switcher.modules))
-
-    def _tell_of_missing_losses(self) -> None:
-        waits = self.config.policy in ("plasticity", "actnorm") and self.config.options.get("bootstrap", True)
-        if waits and not self._reports.any_loss and rank_of_job() == 0:
-            self.tell(
-                "no loss is reported, so the bootstrapping stage lasts a fixed number of steps; call "
-                "session.step(loss) after each optimizer.step()"
-            )
-
-    def _find_new_wrapper(self) -> None:
-        """In mid-training the model may be wrapped anew. Then its passes are not seen until that wrapper is watched;
-        looking for it takes a while."""
-        self._steps_unseen += 1
-        if self._steps_unseen & (self._steps_unseen - 1) == 0 < self._steps_unseen:
-            self._watch_wrappers()
-
-    def _watch_wrappers(self) -> None:
-        """A wrapper that was made after attach() may be compiled with everything inside it: its passes count, too."""
-        for found in wrappers_of(self.model) if self._network is None else ():
-            if self._passes.follow(found):
-                self.switcher.replicas.adopt(found)
 
     def _without_cache(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self.caching is None else self.caching.aside()
@@ -483,13 +459,7 @@ class FollowedTraining:
         return self.switcher.cache_namespace or self._job_id()
 
     def _job_id(self) -> str:
-        """The first session of a process has the shared id; each further one is a job of its own. A text that is no
-        UUID stays as it is; the controller refuses it."""
-        shared = self.switcher.job_id
-        try:
-            return shared if self._number == 0 else str(uuid.uuid5(uuid.UUID(shared), str(self._number)))
-        except ValueError:
-            return shared
+        return job_id_of(self.switcher.job_id, self._number)
 
     def _total_steps(self) -> int | None:
         return self.config.total_steps or total_steps_of(self._scheduler, self.step)

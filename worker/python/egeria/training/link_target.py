@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import uuid
 
 from torch import nn
 
@@ -27,6 +28,15 @@ class TrainedModel:
     spec: ModuleSpec
     fixed: bool
     shares: StepShares
+
+
+def job_id_of(shared: str, number: int) -> str:
+    """The first session of a process has the shared id; each further one is a job of its own. A text that is no UUID
+    stays as it is; the controller refuses it."""
+    try:
+        return shared if number == 0 else str(uuid.uuid5(uuid.UUID(shared), str(number)))
+    except ValueError:
+        return shared
 
 
 @dataclasses.dataclass

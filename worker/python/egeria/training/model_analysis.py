@@ -19,6 +19,8 @@ from egeria.reference.graph import ExportedModel, export_model
 from egeria.reference.probing import record_calls
 from egeria.training.link_target import LinkTarget
 
+_READS_NOTHING = "the policy reads no plasticity"
+
 _logger = logging.getLogger("egeria")
 
 
@@ -45,7 +47,7 @@ class Analysis:
 
 
 def analyse(target: LinkTarget, inputs: RootInputs, samples: int, dynamic: Sequence[tuple[int, int]]) -> Analysis:
-    if samples < 2:
+    if samples < 2 and target.config.reads_plasticity():
         raise GraphError("a batch has one sample; a reading compares at least two")
     inputs = inputs.narrowed(samples)
     modules = target.modules
@@ -61,7 +63,7 @@ def analyse(target: LinkTarget, inputs: RootInputs, samples: int, dynamic: Seque
         modules = partition(target.trained.model, target.trained.spec, calls)
     reason = None
     if not target.config.reads_plasticity():
-        reason = "the policy reads no plasticity"  # and what a recording takes can be saved
+        reason = _READS_NOTHING  # and what a recording takes can be saved
     elif target.config.reference == "local":
         reason = "reference is 'local'"
     elif is_sharded(target.trained.model):
@@ -80,6 +82,26 @@ def analyse(target: LinkTarget, inputs: RootInputs, samples: int, dynamic: Seque
         module = exported.module(index)
         errors.append(module.error or _native.check_graph(module.graph_json))
     return Analysis(modules, calls, exported, errors)
+
+
+def analyse_unseen(target: LinkTarget) -> Analysis:
+    """The analysis of a model that trains, but whose forward passes are not seen.
+
+    Raises:
+      EgeriaError: [NO_PASSES] they are needed: for readings, or as the order of the layer modules is not known.
+    """
+    seen_nowhere = "the model's forward pass is not seen: it runs in a compiled function, or its parts are called alone"
+    if target.config.reads_plasticity():
+        raise EgeriaError(
+            "NO_PASSES",
+            f"{seen_nowhere}; the policy '{target.config.policy}' needs it: call the model itself, and compile that",
+        )
+    if not target.trained.fixed and type(target.trained.model).forward is not nn.Sequential.forward:
+        raise EgeriaError(
+            "NO_PASSES",
+            f"{seen_nowhere}; give attach() `modules` in forward order, or call the model itself, and compile that",
+        )
+    return Analysis(target.modules, None, None, [_READS_NOTHING] * len(target.modules))
 
 
 def _check_order(modules: Sequence[LayerModule], calls: Sequence[nn.Module]) -> None:

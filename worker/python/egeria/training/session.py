@@ -21,7 +21,7 @@ from egeria.freeze.replicas import Replicas
 from egeria.freeze.switcher import Switch
 from egeria.model.modules import LayerModule, ModuleSpec
 from egeria.model.wrappers import unwrap
-from egeria.training import session_summary
+from egeria.training import advice, session_summary
 from egeria.training.followed_training import FollowedTraining, rank_of_job
 from egeria.training.process_exit import wait_for_collectives
 from egeria.training.session_state import SessionState
@@ -213,7 +213,8 @@ class Session:
         _open.pop(id(self), None)
         training.end(finished, forget)
         if finished and rank_of_job() == 0 and training.steps > 0:
-            print(session_summary.summary_line(self.summary()), flush=True)
+            note = advice.without_controller(training.config)
+            print(session_summary.summary_line(self.summary(), note), flush=True)
 
     def _end_with_process(self, finished: bool) -> None:
         """Steps that are still to do, as far as their number is known, may be done by a process that resumes: a handler

@@ -8,13 +8,14 @@ what a forked or spawned process inherits) carry hooks that do nothing.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from egeria.model.pass_hooks import Hooked, MethodHook, PassHook, has_own_forward, uncompiled
+from egeria.model.wrappers import wrappers_of
 
 
 class TrainingPassHook(PassHook):
@@ -41,7 +42,9 @@ class PassFollower:
 
     def __init__(
         self,
+        model: nn.Module,
         own_forward_only: bool,
+        adopt: Callable[[nn.Module], None],
         begin: Callable[[], None],
         before: Callable[[tuple[Any, ...], dict[str, Any]], None],
         after: Callable[[tuple[Any, ...], Any], None],
@@ -49,27 +52,35 @@ class PassFollower:
     ):
         """
         Args:
+          model: without its wrappers.
           own_forward_only: as for a TrainingPassHook.
+          adopt: called with a wrapper around the model that was made after attach().
           begin: called once for each pass, before a wrapper that is known has begun with it.
           before: called before the pass, with the model's arguments.
           after: called behind it, with its arguments and its output.
           other: called before a pass outside of training.
         """
+        self._model = model
         self._own_forward_only = own_forward_only
+        self._adopt = adopt
         self._begin = begin
         self._before = before
         self._after = after
         self._other = other
         self._begun = False  # a pass that has not come to the module that is followed
+        self._steps_unseen = 0  # in a row, without a forward pass that was seen
         self._followed: set[int] = set()  # ids of modules
         self._begins: set[int] = set()
         self._handles: list[Hooked] = []
+        self._calls: list[nn.Module] = []  # the modules whose passes are followed
 
     def follow(self, module: nn.Module) -> bool:
         """Follows the passes of `module`: those that matter do not go past it. Returns False where it does already."""
         if id(module) in self._followed:
             return False
         self._followed.add(id(module))
+        self._calls.append(module)
+        self.follow_compiled()
         before, after = self._hook(self._enter), self._hook(self._after)
         self._handles.append(Hooked(module, module.register_forward_pre_hook(before, with_kwargs=True)))
         self._handles.append(Hooked(module, module.register_forward_hook(after)))
@@ -77,16 +88,41 @@ class PassFollower:
         self.follow_begins(module)
         return True
 
+    def follow_wrappers(self) -> None:
+        """A wrapper that was made after attach() may be compiled with everything inside it: its passes count, too."""
+        for found in () if self._own_forward_only else wrappers_of(self._model):
+            if self.follow(found):
+                self._adopt(found)
+
+    def find_new_wrappers(self) -> None:
+        """A step has ended. In mid-training the model may be wrapped anew. Then its passes are not seen until that
+        wrapper is followed; looking for it takes a while."""
+        self._steps_unseen += 1
+        if self._steps_unseen & (self._steps_unseen - 1) == 0 < self._steps_unseen:
+            self.follow_wrappers()
+
+    def follow_compiled(self) -> None:
+        """Follows calls of modules that model.compile() has compiled meanwhile."""
+        for module in self._calls:
+            call = module._compiled_call_impl
+            if call is not None and not isinstance(call, _FollowedCall):
+                hooks = [self._hook(entry) for entry in (self._enter_wrapper, self._enter, self._after)]
+                module._compiled_call_impl = _FollowedCall(module, hooks)
+
     def follow_begins(self, wrapper: nn.Module | None) -> None:
         """Calls begin() before `wrapper`, if there is one, begins with a pass."""
         if wrapper is not None and id(wrapper) not in self._begins:
             self._begins.add(id(wrapper))
-            hook = self._hook(self._enter_wrapper)
-            self._handles.append(Hooked(wrapper, wrapper.register_forward_pre_hook(hook, prepend=True)))
+            enter, leave = self._hook(self._enter_wrapper), self._hook(self._leave_wrapper)
+            self._handles.append(Hooked(wrapper, wrapper.register_forward_pre_hook(enter, prepend=True)))
+            self._handles.append(Hooked(wrapper, wrapper.register_forward_hook(leave)))
 
     def close(self) -> None:
         for handle in self._handles:
             handle.remove()
+        for module in self._calls:
+            if isinstance(call := module._compiled_call_impl, _FollowedCall):
+                module._compiled_call_impl = call.compiled
 
     def _hook(self, call: Callable[..., None]) -> TrainingPassHook:
         return TrainingPassHook(call, self._own_forward_only)
@@ -96,8 +132,12 @@ class PassFollower:
             self._begun = True
             self._begin()
 
+    def _leave_wrapper(self, *_: Any) -> None:
+        self._begun = False  # though the pass may not have come to the module that is followed
+
     def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._begun = False
+        self._steps_unseen = -1
         self._before(args, kwargs)
 
     def _enter_other(self) -> None:
@@ -110,6 +150,22 @@ class OtherPassHook(PassHook):
     def __call__(self, module: nn.Module, *arguments: Any) -> None:
         if not (module.training and torch.is_grad_enabled()):
             super().__call__(module)
+
+
+class _FollowedCall:
+    """Stands for what model.compile() has made of a call, and does what hooks do, which compiled code skips."""
+
+    def __init__(self, module: nn.Module, hooks: Sequence[Callable[..., None]]):
+        self.compiled = module._compiled_call_impl
+        self._module = module
+        self._begin, self._before, self._after = hooks
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._begin(self._module, args)
+        self._before(self._module, args, kwargs)
+        output = self.compiled(*args, **kwargs)
+        self._after(self._module, args, output)
+        return output
 
 
 class StepHook(MethodHook):

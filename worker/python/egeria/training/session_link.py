@@ -25,6 +25,8 @@ _logger = logging.getLogger("egeria")
 # twice as many steps where the model's inputs have not been seen.
 _FIRST_START = 2
 _LAST_START = 64
+# So many steps after the first try it starts without inputs that no rank has seen.
+_UNSEEN_FOR = 8
 # How often the ranks ask each other whether one of them needs a new recording of the model.
 _RECORD_ANEW_EVERY = 256
 _MAX_RECORDINGS = 4
@@ -56,12 +58,21 @@ class SessionLink:
         self._probing = True
         self._sampling: Any = None  # the request that the step under way answers
         self._inputs: list[RootInputs] = []  # the model's inputs, the newest last
+        self._passes = 0  # in which the ranks have met since they last agreed
+        self._passes_a_step = 1  # as many as there were in the newest step
         self.resume(0)
 
     def resume(self, step: int) -> None:
         """The first try to start is soon after this step."""
         self._tries_from = step
         self._start_at = step + _FIRST_START
+
+    def is_overdue(self, ranks_meet: bool) -> bool:
+        """A training pass is about to begin; `ranks_meet`: in which all ranks take part. Returns whether the ranks
+        should have agreed before it, had this one seen a step: others may have, and then wait for it."""
+        overdue = ranks_meet and self.link is not None and self._passes >= self._passes_a_step
+        self._passes = ranks_meet + (0 if overdue else self._passes)
+        return overdue
 
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before a forward pass of training: keeps its inputs, where they are asked for or a start needs them."""
@@ -79,6 +90,7 @@ class SessionLink:
 
     def end_step(self) -> None:
         self.captured = False
+        self._passes_a_step, self._passes = max(1, self._passes), 0
 
     def is_due(self, step: int) -> bool:
         """Whether a start is to be tried after this step."""
@@ -91,10 +103,13 @@ class SessionLink:
           False where it is to be tried again later, since some ranks have not seen the model's inputs.
         """
         try:
-            self.link = start_link(target, group, self._inputs if self._probing else [])
+            waits = target.state.step - self._tries_from < _UNSEEN_FOR
+            self.link = start_link(target, group, self._inputs if self._probing else [], waits)
             if self.link is None:
                 return self._postpone(target.state.step)
         except EgeriaError as error:
+            if error.name == "NO_PASSES" and not self._probing:
+                error = EgeriaError("NO_LINK", "what the model is called with cannot be copied")
             self._tell("this training is not watched", error)
         self.is_wanted = False
         self._inputs = []
@@ -118,8 +133,12 @@ class SessionLink:
         if self._probing:
             with self._ledger.spend("snapshots"):
                 self._try_to_probe(lambda: link.answer_snapshot(step))
+        return self.agree_alone(step)
+
+    def agree_alone(self, step: int) -> Any:
+        """The ranks agree, and nothing else. A collective; it gives what agree() does."""
         with self._ledger.spend("agreement"):
-            return link.native.commit(step)
+            return self._linked().native.commit(step)
 
     def look_ahead(self, step: int) -> None:
         """Finds out what the next step is asked for, or records the model anew with sizes that vary. A collective."""
@@ -175,11 +194,9 @@ class SessionLink:
         tried = step - self._tries_from
         if tried > _LAST_START * _FIRST_START:
             self.is_wanted = False
-            why = "the model's forward pass is never seen"
-            if not self._probing:
-                why = "what the model is called with cannot be copied"
             _logger.warning(
-                "egeria: %s, so this training is not watched; attach the model that is called in the training loop", why
+                "egeria: some ranks do not see the model's forward pass, so this training is not watched; attach the "
+                "model that is called in the training loop"
             )
             return True
         self._start_at = step + tried

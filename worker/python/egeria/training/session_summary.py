@@ -15,8 +15,8 @@ def numbers_of(training: FollowedTraining) -> dict[str, Any]:
         "modules": len(training.switcher.modules),
         "frozen_prefix": training.frozen_prefix,
         "frozen_share": training.ledger.frozen_share,
-        "freezes": training.freezes,
-        "unfreezes": training.unfreezes,
+        "freezes": _freezes(training),
+        "unfreezes": _unfreezes(training),
         "switches_undone": training.switcher.undone,
         "ranks": training.switcher.ranks,
         "ranks_identical": all(switch.ranks_identical for switch in training.switches),
@@ -51,8 +51,8 @@ def scalars_of(training: FollowedTraining) -> dict[str, float]:
     scalars = {
         "egeria/frozen_prefix": float(training.frozen_prefix),
         "egeria/frozen_share": training.frozen_share,
-        "egeria/freezes": float(training.freezes),
-        "egeria/unfreezes": float(training.unfreezes),
+        "egeria/freezes": float(_freezes(training)),
+        "egeria/unfreezes": float(_unfreezes(training)),
     }
     saved = training.ledger.saved_seconds()
     if saved is not None:
@@ -69,8 +69,8 @@ def scalars_of(training: FollowedTraining) -> dict[str, float]:
     return scalars
 
 
-def summary_line(numbers: dict[str, Any]) -> str:
-    """One line for a person, from the numbers of Session.summary()."""
+def summary_line(numbers: dict[str, Any], note: str | None) -> str:
+    """One line for a person, from the numbers of Session.summary(), and a `note` of why nothing could freeze."""
     saved = numbers["time_saved_share"]
     own_time = "" if saved is None else f", Egeria's own time about {abs(100 * saved):.0f} %"  # where nothing is saved
     if numbers["observe"]:
@@ -92,6 +92,8 @@ def summary_line(numbers: dict[str, Any]) -> str:
             if froze
             else f"nothing froze{own_time}"
         )
+    if note is not None:
+        parts.append(note)
     cache = numbers["cache"]
     if cache is not None and cache["passes_skipped"] > 0:
         parts.append(
@@ -105,3 +107,11 @@ def summary_line(numbers: dict[str, Any]) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _freezes(training: FollowedTraining) -> int:
+    return sum(not switch.unfreeze for switch in training.switches)
+
+
+def _unfreezes(training: FollowedTraining) -> int:
+    return len(training.switches) - _freezes(training)
