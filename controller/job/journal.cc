@@ -82,17 +82,6 @@ ino_t LockFile(const std::string& folder) {
   return stat((folder + "/LOCK").c_str(), &info) == 0 ? info.st_ino : 0;
 }
 
-// Whether the folder has files of a database, and not the one that RocksDB begins with: it would begin anew then.
-bool HasLostItsBeginning(const std::string& folder) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  if (fs::exists(folder + "/CURRENT", error)) return false;
-  const fs::directory_iterator files(folder, error);
-  return std::any_of(begin(files), end(files), [](const fs::directory_entry& file) {
-    return file.path().extension() == ".sst" || file.path().filename().string().starts_with("MANIFEST-");
-  });
-}
-
 // Gives the log files a second name in `copies`, under which they outlive the database's own clean-up.
 void LinkLogs(const std::string& folder, const std::string& copies) {
   namespace fs = std::filesystem;

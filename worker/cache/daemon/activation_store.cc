@@ -181,7 +181,9 @@ absl::Status ActivationStore::OpenFiles() {
     }
     std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
     for (const std::string& name : names) descriptors.emplace_back(name, FamilyOptions(options_));
-    opened = rocksdb::DB::Open(options, options_.folder, descriptors, &handles, &db);
+    opened = HasLostItsBeginning(options_.folder)
+                 ? rocksdb::Status::Corruption("its file CURRENT is missing")
+                 : rocksdb::DB::Open(options, options_.folder, descriptors, &handles, &db);
     if (opened.ok() || again) break;
     if (IsHeldByAnother(opened)) {
       return NamedError(absl::StatusCode::kAlreadyExists, "STORE_IN_USE", "another egeria-cache uses ", options_.folder,

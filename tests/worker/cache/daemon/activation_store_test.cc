@@ -391,6 +391,27 @@ TEST_F(ActivationStoreTest, AFolderWithALockInItsNameIsBegunAnewAsAnyOther) {
   EXPECT_EQ(store_->totals().entries, 0);
 }
 
+TEST_F(ActivationStoreTest, KeepsTheListsOfADamagedStoreAndSaysThatFilesHaveVanished) {
+  for (const char* list : {"CURRENT", "MANIFEST"}) {
+    Open();
+    store_->Attach(kJob, 0);
+    Put(kJob, kFirst, 1, Entry(1));
+    store_.reset();
+    for (const auto& file : std::filesystem::directory_iterator(options_.folder)) {
+      const std::string name = file.path().filename().string();
+      if (name == "CURRENT" && name == list) std::filesystem::remove(file.path());
+      if (name.starts_with("MANIFEST") && std::string(list) == "MANIFEST")
+        std::filesystem::resize_file(file.path(), 20);
+    }
+    Open();
+    EXPECT_EQ(store_->totals().entries, 0) << list;
+    EXPECT_FALSE(std::filesystem::is_empty(options_.folder + "/damaged")) << list;
+    EXPECT_TRUE(store_->Trouble().ok()) << store_->Trouble();
+  }
+  std::filesystem::remove_all(options_.folder);
+  EXPECT_THAT(std::string(store_->Trouble().message()), ::testing::HasSubstr("vanished"));
+}
+
 class ActivationStoreDamageTest : public ActivationStoreTest, public ::testing::WithParamInterface<bool> {};
 
 INSTANTIATE_TEST_SUITE_P(ReadBefore, ActivationStoreDamageTest, ::testing::Bool());
