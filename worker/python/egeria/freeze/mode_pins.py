@@ -49,6 +49,7 @@ class _Pin(Ours):
         self.asked_before = module.training  # the one before that
         self._shown = False  # the mode that we have put it into
         self._own_train: Callable[..., Any] | None = None  # set on the instance by somebody else
+        self._has_statistics = False
         self._momentum: float | None = None  # the momentum of its statistics when it was pinned
         self._mean: tuple[int, int] | None = None  # the running mean that was looked at: which tensor, which version
         self._is_remade = False  # the script makes the statistics anew
@@ -57,6 +58,7 @@ class _Pin(Ours):
         """Puts the submodule into eval mode and keeps it there."""
         self.asked = self.asked_before = self.module.training
         keep_copies_plain(self.module)
+        self._has_statistics = self.module._buffers.get("running_mean") is not None
         self._momentum = getattr(self.module, "momentum", None)
         self._is_remade = False
         self._cover()
@@ -76,7 +78,7 @@ class _Pin(Ours):
             self.asked = self.module.training
             self.asked_before |= self.asked
         follows = not model_trains or (not gradients and not self.module._buffers)
-        self._show(self.asked and (follows or self._makes_statistics(gradients)))
+        self._show(self.asked and (follows or (self._has_statistics and self._makes_statistics(gradients))))
 
     def hold(self) -> None:
         """Undoes an assignment to `training`, and remembers it."""
