@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from egeria.model.isolation import in_own_pass
-from egeria.model.pass_hooks import Hooked, Inert
+from egeria.model.pass_hooks import Hooked, Inert, is_capturing
 from egeria.model.plain_copies import Ours, copies_may_differ, keep_copies_plain
 
 # Kinds whose children are often called one by one, past the forward of the list.
@@ -99,7 +99,7 @@ class _Pin(Ours):
             self._is_remade = True
         elif gradients:
             self._is_remade = False
-        elif not self._is_remade and (seen := (id(mean), mean._version)) != self._mean:
+        elif not self._is_remade and not is_capturing() and (seen := (id(mean), mean._version)) != self._mean:
             self._mean = seen
             self._is_remade = not bool(mean.any())
         return self._is_remade

@@ -246,6 +246,7 @@ class FollowedTraining:
         self.link.before_forward(args, kwargs)
         self._gradients.before_forward(args, kwargs)
 
+    @outside_captures
     def on_other_pass(self) -> None:
         """A forward pass begins that is not training's."""
         with self.tell.guard("the modes of frozen layers cannot be set"):
