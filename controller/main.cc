@@ -94,6 +94,7 @@ absl::Status ServeUntil(const sigset_t& signals, ControllerServer* server, JobMa
       return absl::OkStatus();
     }
     health->SetDegraded("journal", manager->Tend());
+    health->SetDegraded("reference", manager->ReferenceHealth());
     server->EndSilentStreams(MonotonicNow());
     check.Look();
     health->SetDegraded("sockets", check.paths());

@@ -142,10 +142,11 @@ void BindToParent(pid_t parent, int first_closed) {
 }
 
 std::string EnterSandbox(size_t memory_bytes) {
+  const size_t now = DataBytes();  // while files can still be read
   Limit(RLIMIT_CORE, 0);
   Limit(RLIMIT_NOFILE, 0);
   if (kSanitized) return "";
-  Limit(RLIMIT_DATA, DataBytes() + memory_bytes);
+  Limit(RLIMIT_DATA, now + memory_bytes);
   if (kArchitecture == 0) return "no filter has been written for this processor";
   std::vector<sock_filter> filter = Filter();
   const sock_fprog program = {static_cast<unsigned short>(filter.size()), filter.data()};

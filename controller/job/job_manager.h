@@ -62,6 +62,8 @@ class JobManager {
   // Errors: NOT_FOUND [UNKNOWN_JOB]; ABORTED [HISTORY_CHANGED] a generation has begun meanwhile.
   absl::StatusOr<std::vector<v1::ExportRecord>> ExportJob(const JobId& job, ExportCursor* cursor) const
       ABSL_LOCKS_EXCLUDED(jobs_.mutex);
+  // OK, or why no reference can be evaluated.
+  absl::Status ReferenceHealth() const { return jobs_.evaluator->health(); }
   ManagerView View() const ABSL_LOCKS_EXCLUDED(jobs_.mutex);
   // The state of a job as text, for tests of recovery. Empty for an unknown job.
   std::string DebugString(const JobId& job) const ABSL_LOCKS_EXCLUDED(jobs_.mutex);

@@ -121,6 +121,10 @@ class EvaluatorImpl final : public Evaluator {
   absl::Status SubmitSample(const JobId& job, SubmittedSample sample) override;
   void ReportStep(const JobId& job, int64_t step) override;
   EvaluatorCounters counters() const override;
+  absl::Status health() const override {
+    const MutexLock lock(&mutex_);
+    return engine_status_;
+  }
 
   void Stop() override {
     std::call_once(stopped_, [this] {
@@ -176,6 +180,7 @@ class EvaluatorImpl final : public Evaluator {
   ReferenceTable references_ ABSL_GUARDED_BY(mutex_);
   SampleQueue queue_ ABSL_GUARDED_BY(mutex_);
   std::optional<Running> running_ ABSL_GUARDED_BY(mutex_);  // a sample that is evaluated at idle priority
+  absl::Status engine_status_ ABSL_GUARDED_BY(mutex_);
   int64_t evaluated_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t snapshots_ ABSL_GUARDED_BY(mutex_) = 0;
 };
@@ -314,11 +319,15 @@ bool EvaluatorImpl::StartEngine() {
     contents_.Clear();
     for (UnderWay& request : under_way_) request.sent = false;
   }
+  if (stopping()) return false;
+  {
+    const MutexLock lock(&mutex_);
+    engine_status_ = status;
+  }
   if (status.ok()) {
     backoff_ = kFirstBackoff;
     return true;
   }
-  if (stopping()) return false;
   LogError("the reference engine does not start, which is tried again in ", absl::FormatDuration(backoff_), ": ",
            status.message());
   const auto until = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(backoff_);

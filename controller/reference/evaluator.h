@@ -139,6 +139,8 @@ class Evaluator {
   virtual void ReportStep(const JobId& job, int64_t step) = 0;
 
   virtual EvaluatorCounters counters() const = 0;
+  // OK unless the engine's process could not be started when it was last tried.
+  virtual absl::Status health() const { return absl::OkStatus(); }
   virtual void Stop() = 0;
 };
 

@@ -81,6 +81,7 @@ absl::Status FakeEvaluator::SubmitSample(const JobId& job, reference::SubmittedS
     result.evaluation = reference::Evaluation{*plasticity, "fake", absl::Milliseconds(1)};
   } else {
     result.evaluation = plasticity.status();
+    result.graph_refused = absl::IsDeadlineExceeded(plasticity.status());
   }
   on_result_(result);
   return absl::OkStatus();

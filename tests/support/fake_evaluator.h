@@ -22,7 +22,7 @@ namespace egeria::testing {
 // remembers what it was given. Thread-safe.
 class FakeEvaluator : public reference::Evaluator {
  public:
-  // The plasticity of the sample of `module` at `step`; may fail.
+  // The plasticity of the sample of `module` at `step`; may fail. DEADLINE_EXCEEDED refuses the module's graph.
   using Script = std::function<absl::StatusOr<double>(const JobId&, int module, int64_t step)>;
 
   FakeEvaluator(Callback on_result, Script script) : on_result_(std::move(on_result)), script_(std::move(script)) {}

@@ -303,6 +303,20 @@ TEST_F(JobManagerTest, TellsTheRankWhenTheReferenceFails) {
   EXPECT_EQ(Summary(*stream).readings(), 0);
 }
 
+TEST_F(JobManagerTest, AsksForNothingMoreOfAModuleWhoseGraphIsRefused) {
+  script_ = [](const JobId&, int, int64_t) -> absl::StatusOr<double> {
+    return absl::DeadlineExceededError("[REFERENCE_TOO_SLOW] oh");
+  };
+  auto stream = Open(TestRegistration(1));
+  ASSERT_TRUE(Serve(*stream, 5).ok());
+  ASSERT_TRUE(Serve(*stream, 10).ok());
+  const v1::Directive directive = *manager_->sessions().DirectiveFor(stream->id);
+  EXPECT_FALSE(directive.has_sampling());
+  EXPECT_FALSE(directive.has_snapshot());
+  EXPECT_THAT(Summary(*stream).blocked(), HasSubstr("[REFERENCE_TOO_SLOW]"));
+  EXPECT_EQ(manager_->View().jobs.at(0).unusable.begin()->second, "REFERENCE_TOO_SLOW");
+}
+
 TEST_F(JobManagerTest, AReadingThatIsNotFiniteDoesNotCount) {
   script_ = [](const JobId&, int, int64_t) { return absl::StatusOr<double>(std::nan("")); };
   auto stream = Open(TestRegistration(1));

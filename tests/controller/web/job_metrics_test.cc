@@ -69,6 +69,8 @@ TEST(JobMetrics, ShowWhatIsKnownOfAJob) {
   view.jobs = {FullJob(1, "resnet")};
   view.evaluator.queued_bytes = 99;
   view.evaluator.dropped_late = 3;
+  view.evaluator.engine_ends = {{"deadline", 2}};
+  view.jobs[0].unusable = {{"layer1", "REFERENCE_CRASHED"}};
   const std::string text = TextOf(view);
   for (const char* line : {
            "egeria_jobs{phase=\"running\"} 1",
@@ -90,6 +92,10 @@ TEST(JobMetrics, ShowWhatIsKnownOfAJob) {
            "egeria_job_saved_seconds{training_job=\"resnet\"} 12.5",
            "egeria_job_spent_seconds{training_job=\"resnet\"} 0.5",
            "egeria_reference_samples_dropped_total{reason=\"late\"} 3",
+           "egeria_reference_process_ends_total{reason=\"crash\"} 0",
+           "egeria_reference_process_ends_total{reason=\"deadline\"} 2",
+           "egeria_module_without_reference{training_job=\"resnet\",module=\"layer1\","
+           "reason=\"reference_crashed\"} 1",
            "egeria_reference_queue_bytes 99",
        }) {
     EXPECT_THAT(text, HasSubstr(std::string(line) + "\n"));
