@@ -10,7 +10,6 @@
 #include "common/policy/rules/check_clock.h"
 #include "common/policy/rules/rate_changes.h"
 #include "common/policy/rules/rate_rise.h"
-#include "common/policy/rules/reprobe.h"
 #include "common/policy/rules/snr_gate.h"
 #include "common/policy/rules/zero_lr_prefix.h"
 
@@ -18,13 +17,9 @@ namespace egeria::policy {
 
 // An arbiter is what the policies "auto" and "snr" have in common: they check now and then what may freeze, by gradient
 // readings that they ask for some time before. Around these checks the arbiter lets the rules speak in a fixed order.
-// The modules without a learning rate come first, and those that a risen rate unfreezes second. A probe of what
-// somebody else froze is third, and the policy's own check last. The first rule with a proposal ends an observation.
-// Numbers that cannot be are as if not observed.
-//
-// A probe begins right after an operator or a checkpoint has frozen more, and comes again now and then. Before the
-// policy's own time such a freeze has to justify itself. Where nothing is heard of a probe, the workers cannot look at
-// the frozen modules, and no other follows. Thread-compatible.
+// The modules without a learning rate come first, those that a risen rate unfreezes second, and the policy's own check
+// last. The first rule with a proposal ends an observation. Numbers that cannot be are as if not observed. Frozen
+// modules have no gradients to judge them by, and stay as somebody else has frozen them. Thread-compatible.
 class Arbiter : public PrefixPolicy {
  public:
   std::optional<Decision> Observe(const Observation& observation) final;
@@ -53,10 +48,6 @@ class Arbiter : public PrefixPolicy {
   virtual void OnReading(const GradientReading& /*reading*/) {}
   // Modules 0..prefix-1 are frozen from now on.
   virtual void OnPrefix(int /*prefix*/) {}
-  // Returns the number of front modules that need not be noise to stay frozen.
-  virtual int Exempt() const { return zero_lr_.prefix(); }
-  // Says whether the policy would have frozen what a probe finds unjustified, and makes it its own.
-  virtual bool Excuses() { return false; }
 
   // Decides what a rule proposes.
   Decision Go(const Proposal& proposal);
@@ -71,7 +62,6 @@ class Arbiter : public PrefixPolicy {
 
   const JobShape& shape() const { return shape_; }
   const SnrGate& gate() const { return gate_; }
-  const Reprobe& probe() const { return probe_; }
   int zero_lr_prefix() const { return zero_lr_.prefix(); }
   // Says whether the newest gradients came in one part, of which noise cannot be told.
   bool one_part() const { return one_part_; }
@@ -80,13 +70,7 @@ class Arbiter : public PrefixPolicy {
 
  private:
   std::optional<Decision> ObserveRate(double rate);
-  std::optional<Decision> ObserveGradients(const GradientReading& reading);
-  std::optional<Decision> JudgeForcedFreeze(const Reprobe::Finding& finding);
-  void BeginProbeIfDue();
-  void EndProbeWithoutReadings();
-  int ProbeInterval() const;
-  // Returns the steps until the next probe, after one of so many readings.
-  int64_t StepsToNextProbe(int readings) const;
+  void ObserveGradients(const GradientReading& reading);
   // The frozen prefix has been `before` until now.
   void NotePrefix(int before);
 
@@ -97,9 +81,6 @@ class Arbiter : public PrefixPolicy {
   ZeroLrPrefix zero_lr_;
   RateRise rate_rise_;
   SnrGate gate_;
-  Reprobe probe_;
-  int forced_prefix_ = 0;  // front modules that somebody else froze
-  int64_t next_probe_ = 0;
   bool one_part_ = false;
   int64_t readings_from_ = -1;   // gradients of this step and before say nothing of now
   int64_t newest_reading_ = -1;  // step of the newest gradients

@@ -35,8 +35,8 @@ constexpr int64_t kPeriodsAfterUnfreeze = 2;
 // This policy freezes late, when most of the steps are done and next to nothing of the learning rate is left
 // (LateClock). Then it freezes all modules whose gradients do not clearly say more than noise (SnrGate as a veto).
 // Before that it freezes, where rates fall smoothly, front modules that take time and learn next to nothing
-// (EarlyPrefix). The arbiter adds what has no learning rate, what a risen rate unfreezes, and probes of what somebody
-// else froze. docs/policies.md has the rule in full. Requires a known total of steps. Thread-compatible.
+// (EarlyPrefix). The arbiter adds what has no learning rate and what a risen rate unfreezes. docs/policies.md has the
+// rule in full. Requires a known total of steps. Thread-compatible.
 class AutoPolicy : public Arbiter {
  public:
   AutoPolicy(const AutoConfig& config, const JobShape& shape)
@@ -49,12 +49,14 @@ class AutoPolicy : public Arbiter {
     }
     next_early_ = to_step + (prefix < frozen_prefix() ? kPeriodsAfterUnfreeze * *clock().period() : 0);
     Arbiter::Adopt(to_step, prefix);
-    frozen_before_ = prefix > 0 && to_step <= shape().first_step;
+    if (prefix > 0 && to_step <= shape().first_step && to_step < *clock().start()) {  // from a checkpoint
+      early_.BookBefore(prefix, late_.Left(early_.first_step()));
+    }
   }
 
   std::optional<GradientMonitoring> gradient_monitoring() const override {
     const std::optional<GradientMonitoring> wanted = Arbiter::gradient_monitoring();
-    if (wanted && (probe().running() || !TooMuchLeft(std::min(step() + Lead(), shape().total_steps - 1)))) {
+    if (wanted && !TooMuchLeft(std::min(step() + Lead(), shape().total_steps - 1))) {
       return wanted;
     }
     if (AllFrozen() || IsOver() || !ReadsForEarly()) return std::nullopt;
@@ -92,31 +94,10 @@ class AutoPolicy : public Arbiter {
   }
 
   void OnReading(const GradientReading& reading) override {
-    if (probe().running()) {
-      early_.AddToProbe(reading, probe().began());
-    } else if (reading.first_module == frozen_prefix()) {
-      early_.Add(reading);
-    }
+    if (reading.first_module == frozen_prefix()) early_.Add(reading);
   }
 
-  void OnPrefix(int prefix) override {
-    frozen_before_ = false;
-    early_.OnPrefix(prefix);
-  }
-
-  int Exempt() const override { return std::max(zero_lr_prefix(), early_.prefix()); }
-
-  bool Excuses() override {
-    if (!early_.IsTime(step(), late_.MeanRateToCome(step()))) return false;
-    auto justified = early_.Justified(frozen_prefix(), late_.Left(step()));
-    if (!justified) return false;
-    if (frozen_before_) {
-      // It has given up more than what is left now: at most what was left when it could freeze first.
-      justified->given_up = std::min(config_.lr_area_left, justified->missed * late_.Left(early_.first_step()));
-    }
-    early_.Book(*justified);
-    return true;
-  }
+  void OnPrefix(int /*prefix*/) override { early_.OnPrefix(); }
 
  private:
   AutoPolicy(const AutoConfig& config, const JobShape& shape, const LateClock& late)
@@ -127,7 +108,7 @@ class AutoPolicy : public Arbiter {
         unasked_until_(shape.first_step) {}
 
   std::optional<Decision> CheckEarly() {
-    if (step() < next_early_ || probe().running() || !MayFreezeEarlyWithin(0)) return std::nullopt;
+    if (step() < next_early_ || !MayFreezeEarlyWithin(0)) return std::nullopt;
     const auto found = early_.Look(frozen_prefix(), MaxPrefix(), late_.Left(step()));
     next_early_ = step() + *clock().period();
     if (!found) return std::nullopt;
@@ -194,9 +175,8 @@ class AutoPolicy : public Arbiter {
   const AutoConfig config_;
   LateClock late_;
   EarlyPrefix early_;
-  int64_t next_early_ = 0;      // step of the next look at what may freeze early
-  int64_t unasked_until_ = 0;   // nobody was asked for gradients until this step, however near a check was
-  bool frozen_before_ = false;  // the frozen prefix was so when the job began, from a checkpoint
+  int64_t next_early_ = 0;     // step of the next look at what may freeze early
+  int64_t unasked_until_ = 0;  // nobody was asked for gradients until this step, however near a check was
 };
 
 }  // namespace

@@ -27,7 +27,7 @@ constexpr int kAccountsInARow = 3;
 // saved. The time that Egeria takes with any policy, or has taken once, is not in it, since switching off would not
 // give it back.
 //
-// Once it is off nothing more is measured, not even re-probes, and nothing more freezes; what is frozen stays so, but
+// Once it is off nothing more is measured, and nothing more freezes; what is frozen stays so, but
 // for unfreezes, which remain the inner policy's. Thread-compatible.
 class PayingPolicy : public WrappedPolicy {
  public:

@@ -39,7 +39,6 @@ struct ReadingsConfig {
   int interval_steps = 0;
   int readings = 100;
   int min_readings = 16;
-  double reprobe_every = 0.05;
   double unfreeze_rise = 1.1;
 };
 

@@ -111,7 +111,8 @@ absl::StatusOr<policy::GradientReading> ParseGradients(int64_t line, int64_t ste
   EGERIA_ASSIGN_OR_RETURN(const std::optional<int64_t> samples,
                           WholeNumber(line, object, "samples", std::numeric_limits<int64_t>::max()));
   EGERIA_ASSIGN_OR_RETURN(reading.mean_of_squares, Numbers(line, object, "mean_of_squares"));
-  EGERIA_ASSIGN_OR_RETURN(reading.square_of_mean, Numbers(line, object, "square_of_mean"));
+  EGERIA_ASSIGN_OR_RETURN(reading.square_of_mean,
+                          Numbers(line, object, "square_of_mean", std::numeric_limits<double>::lowest()));
   EGERIA_ASSIGN_OR_RETURN(reading.progress, Numbers(line, object, "progress", std::numeric_limits<double>::lowest()));
   reading.step = of_step.value_or(step);
   reading.first_module = static_cast<int>(first.value_or(0));

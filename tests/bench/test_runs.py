@@ -245,19 +245,6 @@ def decision(action: str, reason: str, origin: str = "POLICY") -> dict:
     return {"action": action, "reason": reason, "origin": f"DECISION_ORIGIN_{origin}"}
 
 
-def test_a_forced_freeze_is_undone_by_the_re_probe_alone():
-    forced = decision("freeze", "by hand", "OPERATOR")
-    late = decision("unfreeze", "two probes in a row of what is frozen found that module 0 could learn still")
-    early = decision("unfreeze", "what is frozen is not surely noise (gradient SNR ...), and it is early")
-    other = decision("unfreeze", "learning rate 1 is over 2 times the 0.1 at which module 0 froze")
-    assert forced_freeze.is_undone([forced, early])
-    assert forced_freeze.is_undone([decision("freeze", "early"), forced, late])
-    assert not forced_freeze.is_undone([forced, other])
-    assert not forced_freeze.is_undone([forced, other, late])  # the last unfreeze is of modules that were frozen later
-    assert not forced_freeze.is_undone([late, forced])
-    assert not forced_freeze.is_undone([])
-
-
 def test_what_a_forced_freeze_may_cost():
     points, nats = Quality("accuracy", "points", True, 100), Quality("loss", "nats", False)
     assert forced_freeze.limit_of(None, 2.0, points, [0.5]) == 1.0

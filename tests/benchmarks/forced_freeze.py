@@ -5,11 +5,10 @@ usage: forced_freeze.py TASK [--data DIR] [options]      tasks and DIR: docs/ben
 Needs the package (PYTHONPATH=build/dev/python).
 
 Trains the task plainly, and with `auto`. At a part of the second run's steps, `egeria freeze` is told to freeze a part
-of the layer modules: without --force, which must be vetoed, then with it. Prints what was said, what the policy
-decided after that, and both qualities. The exit code is 1 if one was not vetoed, or not undone by the re-probe, or if
-the mean quality is under the plain runs' by more than a limit: --limit, else a point where it is an accuracy, and for a
-loss --spreads times the standard deviation of the plain runs. On digits, whose steps are too short for that, the step
-is met roughly.
+of the layer modules: without --force, which must be vetoed, then with it. Prints what was said, what the policy decided
+after that, and both qualities. The exit code is 1 if one was not vetoed, or if the mean quality is under the plain
+runs' by more than a limit: --limit, else a point where it is an accuracy, and for a loss --spreads times the standard
+deviation of the plain runs. On digits, whose steps are too short for that, the step is met roughly.
 
 From the forced freeze on the run is another training than the plain one, and two trainings come apart by any
 difference, so that a single seed tells little. --null trains plainly once more, from weights that are one rounding step
@@ -48,9 +47,6 @@ AUTO = policy_run("auto", "auto", {})
 
 # Under the plain runs', that the mean of the forced ones may be where quality is in points.
 MOST_POINTS = 1.0
-
-# The reasons that `auto` gives for an unfreeze contain one of these where its re-probe decided (common/policy).
-REPROBE = ("is not surely noise", "two probes in a row")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -101,16 +97,6 @@ def limit_of(limit: float | None, spreads: float, quality: Quality, finals: Sequ
     return MOST_POINTS if quality.scale == 100 else spreads * quality.scale * statistics.stdev(finals)
 
 
-def is_undone(decisions: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether it was the re-probe that took back what was frozen by hand."""
-    origins = [decision["origin"] for decision in decisions]
-    if "DECISION_ORIGIN_OPERATOR" not in origins:
-        return False
-    after = decisions[origins.index("DECISION_ORIGIN_OPERATOR") + 1 :]
-    unfreeze = next((decision["reason"] for decision in after if decision["action"] == "unfreeze"), "")
-    return any(words in unfreeze for words in REPROBE)
-
-
 class Meddler(threading.Thread):
     """Freezes by hand when the controller's only job has got to a step.
 
@@ -153,7 +139,7 @@ def train(arguments: argparse.Namespace, seed: int, run: Run, *, nudged: bool = 
 
 
 def force(arguments: argparse.Namespace, task: Task, seed: int, at: float) -> tuple[bool, dict[str, Any]]:
-    """Runs with a forced freeze. Returns whether it was vetoed and undone by the re-probe, and what rank 0 reports."""
+    """Runs with a forced freeze. Returns whether it was vetoed, and what rank 0 reports."""
     with tempfile.TemporaryDirectory(prefix="egeria-forced-") as folder, Controller(pathlib.Path(folder)) as controller:
         meddler = Meddler(controller, int(at * task.profile.steps), arguments.modules)
         meddler.start()
@@ -165,13 +151,9 @@ def force(arguments: argparse.Namespace, task: Task, seed: int, at: float) -> tu
     for decision in decisions:
         print(f"  step {decision['step']}: {decision['action']} to {decision['frozen_prefix']}: {decision['reason']}")
     vetoed = len(meddler.said) == 2 and "[VETOED]" in meddler.said[0]
-    undone = is_undone(decisions)
-    if not vetoed or not undone:
-        print(
-            f"  It was {'' if vetoed else 'not '}vetoed and {'' if undone else 'not '}undone by the re-probe.",
-            file=sys.stderr,
-        )
-    return vetoed and undone, result
+    if not vetoed:
+        print("  It was not vetoed.", file=sys.stderr)
+    return vetoed, result
 
 
 def _job(arguments: argparse.Namespace, seed: int, run: Run, folder: str) -> Job:
@@ -237,7 +219,7 @@ class Results:
 
 
 def try_all(arguments: argparse.Namespace, task: Task) -> bool:
-    """Whether every freeze was vetoed and undone, and the mean quality is within the limit."""
+    """Whether every freeze was vetoed, and the mean quality is within the limit."""
     results = Results(arguments, task.quality)
     held: list[bool] = []
     for seed in arguments.seeds:
@@ -259,7 +241,7 @@ def try_all(arguments: argparse.Namespace, task: Task) -> bool:
     limit = limit_of(arguments.limit, arguments.spreads, task.quality, results.plains)
     kept = statistics.fmean(results.gains["forced"]) >= -limit
     print(
-        f"{sum(held)} of {len(held)} vetoed and undone by the re-probe; mean quality "
+        f"{sum(held)} of {len(held)} vetoed; mean quality "
         f"{'within' if kept else 'NOT within'} {limit:.4f} {task.quality.unit} of the plain runs'"
     )
     return all(held) and kept

@@ -1,10 +1,10 @@
 """Measures the cost of a reading of gradients: steps with and without one, in turn, in the same training.
 
-usage: gradient_reading_cost.py [--model resnet20|transformer] [--ranks 2] [--frozen K] [--steps N]
+usage: gradient_reading_cost.py [--model resnet20|transformer] [--ranks 2] [--steps N]
 
-Every second step is measured; a ratio is taken of a step and the one before it. With --frozen, K layer modules are
-frozen and the measured steps look at them, too. Needs the package (PYTHONPATH=build/dev/python) and a build with tests.
-Prints the median seconds of both kinds of steps, and the median and the quartiles of the ratios.
+Every second step is measured, with one rank three of four; a ratio is taken of a step and the one before it. Needs the
+package (PYTHONPATH=build/dev/python) and a build with tests. Prints the median seconds of both kinds of steps, and the
+median and the quartiles of the ratios.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="resnet20", choices=["resnet20", "transformer"])
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--frozen", type=int, default=0)
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--out", type=pathlib.Path, help=argparse.SUPPRESS)  # one rank of it
@@ -98,9 +97,8 @@ def main() -> None:
     os.environ.setdefault("EGERIA_BIN", str(find_program("egeria").parent))  # fake_controller is built beside it
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        directive = {"gradients": {"intervalSteps": 2, "version": 1}}
-        if arguments.frozen > 0:
-            directive["plans"] = [{"planId": 1, "frozenPrefix": arguments.frozen}]
+        interval = 2 if arguments.ranks > 1 else 4
+        directive = {"gradients": {"intervalSteps": interval, "version": 1}}
         launcher = (
             [
                 str(pathlib.Path(sys.executable).parent / "torchrun"),
@@ -122,11 +120,12 @@ def main() -> None:
             )
             controller.close()
         times = json.loads((folder / "rank0.json").read_text())[20:]
-    plain, measured = times[0::2], times[1::2]
+    # With one rank steps 4, 5 and 6 of a round are measured, and 7 is not.
+    plain, measured = (times[0::2], times[1::2]) if arguments.ranks > 1 else (times[2::4], times[3::4])
     ratios = sorted(after / before for before, after in zip(plain, measured))
     quarter = len(ratios) // 4
     print(
-        f"{arguments.model}, {arguments.ranks} rank(s), {arguments.frozen} frozen: "
+        f"{arguments.model}, {arguments.ranks} rank(s): "
         f"{len(controller.gradients)} readings; "
         f"{1e3 * statistics.median(plain):.1f} ms a step, {1e3 * statistics.median(measured):.1f} ms with a reading; "
         f"ratio {statistics.median(ratios):.3f} ({ratios[quarter]:.3f} to {ratios[-1 - quarter]:.3f})"

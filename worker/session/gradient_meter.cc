@@ -1,25 +1,25 @@
 #include "worker/session/gradient_meter.h"
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
-#include <stdexcept>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
-#include "ATen/ops/cat.h"
 #include "ATen/ops/linalg_vector_norm.h"
 #include "ATen/ops/stack.h"
-#include "ATen/ops/zeros.h"
-#include "ATen/ops/zeros_like.h"
 #include "common/base/status.h"
-#include "torch/csrc/autograd/autograd.h"
 #include "worker/commit/torch_status.h"
-#include "worker/session/side_pass.h"
 
 namespace egeria::worker {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// With one rank a reading is of so many steps.
+constexpr int kSteps = 3;
 
 at::Tensor Norm(const at::Tensor& tensor) {
   return at::linalg_vector_norm(tensor.detach(), 2, c10::nullopt, false,
@@ -68,15 +68,14 @@ std::vector<std::vector<at::Tensor>> Norms(const std::vector<std::vector<at::Ten
 }  // namespace
 
 GradientMeter::GradientMeter(const ModuleFreezer* freezer, ProcessGroupPtr group, const GradientRequest& request)
-    : freezer_(freezer),
-      group_(std::move(group)),
-      request_(request),
-      first_(static_cast<int>(request.first_module.value())) {
-  for (int module = first_; module < static_cast<int>(freezer_->modules().size()); ++module) {
-    parameters_.push_back(freezer_->trainable_parameters(module));
+    : group_(std::move(group)), request_(request), frozen_prefix_(freezer->frozen_prefix()) {
+  const int first = static_cast<int>(request_.first_module.value());
+  for (int module = first; module < static_cast<int>(freezer->modules().size()); ++module) {
+    parameters_.push_back(freezer->trainable_parameters(module));
     own_norms_.emplace_back(parameters_.back().size());
   }
-  if (!replays()) WatchOwn();
+  squares_.resize(parameters_.size());
+  if (group_ != nullptr) WatchOwn();
 }
 
 GradientMeter::~GradientMeter() { RemoveHooks(); }
@@ -101,133 +100,75 @@ void GradientMeter::RemoveHooks() {
   hooks_.clear();
 }
 
-void GradientMeter::BeforeForward(const at::Tensor& input) {
-  batch_ = input.size(0);
-  if (replays()) input_ = input.detach().clone();
-}
+void GradientMeter::BeforeForward(const at::Tensor& input) { batch_ = input.size(0); }
 
-absl::StatusOr<GradientReading> GradientMeter::Measure(const LossOfRows& loss) {
+absl::StatusOr<std::optional<GradientReading>> GradientMeter::Measure() {
   RemoveHooks();
   try {
-    absl::StatusOr<GradientReading> squares = !replays() ? OfRanks() : alone() ? OfHalves(loss) : OfFrozen(loss);
-    if (squares.ok()) squares->progress = ProgressOf(*squares, alone() ? 1 : group_->getSize());
+    std::optional<GradientReading> squares = group_ != nullptr ? OfRanks() : OfSteps();
+    if (squares.has_value()) squares->progress = ProgressOf(*squares, group_ == nullptr ? 1 : group_->getSize());
     return squares;
   } catch (const std::exception& error) {
     return NamedError(absl::StatusCode::kInternal, "GRADIENTS_FAILED", MessageOf(error));
   }
 }
 
-GradientReading GradientMeter::Known(int parts) const {
+GradientReading GradientMeter::Known(int parts, int64_t samples) const {
   return {
-      .first_module = request_.first_module, .request_version = request_.version, .parts = parts, .samples = batch_};
+      .first_module = request_.first_module, .request_version = request_.version, .parts = parts, .samples = samples};
+}
+
+GradientMeter::Tensors GradientMeter::Gradients() const {
+  Tensors gradients;
+  for (const auto& module : parameters_) {
+    auto& row = gradients.emplace_back();
+    for (const at::Tensor& parameter : module) row.push_back(parameter.grad());
+  }
+  return gradients;
 }
 
 GradientReading GradientMeter::OfRanks() const {
-  Gradients means;
-  for (const auto& module : parameters_) {
-    auto& row = means.emplace_back();
-    for (const at::Tensor& parameter : module) row.push_back(parameter.grad());
-  }
-  GradientReading squares = Known(1);
+  GradientReading squares = Known(1, batch_);
   squares.mean_of_squares = SumsOfSquares(own_norms_);
-  squares.square_of_mean = SumsOfSquares(Norms(means));
+  squares.square_of_mean = SumsOfSquares(Norms(Gradients()));
   return squares;
 }
 
-absl::StatusOr<GradientReading> GradientMeter::OfHalves(const LossOfRows& loss) {
-  if (batch_ < 2) {
-    return NamedError(absl::StatusCode::kFailedPrecondition, "NO_GRADIENTS", "a batch of ", batch_, " samples");
+std::optional<GradientReading> GradientMeter::OfSteps() {
+  const at::NoGradGuard no_gradients;
+  if (!batches_.empty() && batches_.back() != batch_) {  // it begins anew
+    batches_.clear();
+    alternating_.clear();
+    squares_.assign(squares_.size(), 0);
   }
-  // Where one half has a sample more, the estimate of ||E g||^2 is still unbiased, as it is the product of two
-  // independent gradients.
-  Gradients one = Replay(loss, 0, batch_ / 2);
-  const Gradients other = Replay(loss, batch_ / 2, batch_);
-  GradientReading squares = Known(2);
-  squares.mean_of_squares = SumsOfSquares(Norms(one));
-  const std::vector<double> others = SumsOfSquares(Norms(other));
-  for (size_t i = 0; i < one.size(); ++i) {
-    squares.mean_of_squares[i] = (squares.mean_of_squares[i] + others[i]) / 2;
-    for (size_t j = 0; j < one[i].size(); ++j) one[i][j].add_(other[i][j]).div_(2);
+  batches_.push_back(batch_);
+  const Tensors gradients = Gradients();
+  const std::vector<double> own = SumsOfSquares(Norms(gradients));
+  std::transform(own.begin(), own.end(), squares_.begin(), squares_.begin(), std::plus<>());
+  if (alternating_.empty()) alternating_ = Tensors(gradients.size());
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    alternating_[i].resize(gradients[i].size());
+    for (size_t j = 0; j < gradients[i].size(); ++j) {
+      at::Tensor& kept = alternating_[i][j];
+      const at::Tensor& gradient = gradients[i][j];
+      if (!gradient.defined()) {
+        if (kept.defined()) kept.neg_();
+      } else {
+        kept = kept.defined() ? kept.neg_().add_(gradient) : gradient.clone();
+      }
+    }
   }
-  squares.square_of_mean = SumsOfSquares(Norms(one));
+  if (batches_.size() < kSteps) return std::nullopt;
+  GradientReading squares = Known(kSteps, std::accumulate(batches_.begin(), batches_.end(), int64_t{0}));
+  const std::vector<double> alternating = SumsOfSquares(Norms(alternating_));
+  for (size_t i = 0; i < squares_.size(); ++i) {
+    const double signal = (squares_[i] - alternating[i]) / 2;
+    const double mean = squares_[i] / kSteps;
+    squares.mean_of_squares.push_back(mean);
+    // The number of which (parts square - mean) / (parts - 1) is the signal.
+    squares.square_of_mean.push_back(((kSteps - 1) * signal + mean) / kSteps);
+  }
   return squares;
-}
-
-absl::StatusOr<GradientReading> GradientMeter::OfFrozen(const LossOfRows& loss) {
-  absl::Status failure;
-  std::vector<at::Tensor> flat;
-  std::vector<int64_t> sizes;
-  for (const auto& module : parameters_) {
-    int64_t size = 0;
-    for (const at::Tensor& parameter : module) size += parameter.numel();
-    sizes.push_back(size);
-  }
-  GradientReading squares = Known(1);
-  at::Tensor values = at::zeros({1}, at::kFloat);
-  for (const int64_t size : sizes) flat.push_back(at::zeros({size}, at::kFloat));
-  try {
-    if (batch_ < 1) throw std::runtime_error("no forward pass");
-    const Gradients whole = Replay(loss, 0, batch_);
-    squares.mean_of_squares = SumsOfSquares(Norms(whole));
-    for (size_t i = 0; i < whole.size(); ++i) {
-      std::vector<at::Tensor> parts;
-      for (const at::Tensor& gradient : whole[i]) parts.push_back(gradient.reshape(-1).to(at::kCPU, at::kFloat));
-      if (!parts.empty()) flat[i] = at::cat(parts);
-    }
-    values.fill_(1);
-  } catch (const std::exception& error) {  // the other ranks wait for this one
-    failure = NamedError(absl::StatusCode::kInternal, "GRADIENTS_FAILED", MessageOf(error));
-  }
-  flat.push_back(values);
-  std::vector<at::Tensor> sum = {at::cat(flat)};
-  try {
-    group_->allreduce(sum)->wait();
-  } catch (const std::exception& error) {
-    return NamedError(absl::StatusCode::kUnavailable, "RANK_GONE", MessageOf(error));
-  }
-  EGERIA_RETURN_IF_ERROR(failure);
-  if (sum[0][-1].item<double>() != group_->getSize()) {
-    return NamedError(absl::StatusCode::kInternal, "GRADIENTS_FAILED", "on another rank");
-  }
-  const at::Tensor mean = sum[0].div_(group_->getSize());
-  Gradients means;
-  int64_t offset = 0;
-  for (const int64_t size : sizes) {
-    means.push_back({mean.narrow(0, offset, size)});
-    offset += size;
-  }
-  squares.square_of_mean = SumsOfSquares(Norms(means));
-  return squares;
-}
-
-GradientMeter::Gradients GradientMeter::Replay(const LossOfRows& loss, int64_t begin, int64_t end) {
-  const std::vector<LayerModule>& modules = freezer_->modules();
-  SidePass side_pass(modules, input_.device());
-  std::vector<at::Tensor> wanted;
-  for (const auto& module : parameters_) {
-    for (const at::Tensor& parameter : module) {
-      side_pass.AskForGradient(parameter);
-      wanted.push_back(parameter);
-    }
-  }
-  at::Tensor output = input_.slice(0, begin, end).clone();  // a layer may change it in place
-  for (int i = 0; i < static_cast<int>(modules.size()); ++i) {
-    at::AutoGradMode mode(i >= first_);
-    output = modules[i].Run(std::move(output));
-  }
-  at::AutoGradMode mode(true);
-  const auto flat = torch::autograd::grad({loss(output, begin, end)}, wanted, {}, /*retain_graph=*/false,
-                                          /*create_graph=*/false, /*allow_unused=*/true);
-  Gradients gradients;
-  size_t next = 0;
-  for (const auto& module : parameters_) {
-    auto& row = gradients.emplace_back();
-    for (const at::Tensor& parameter : module) {
-      const at::Tensor& gradient = flat[next++];
-      row.push_back(gradient.defined() ? gradient.detach() : at::zeros_like(parameter));
-    }
-  }
-  return gradients;
 }
 
 }  // namespace egeria::worker

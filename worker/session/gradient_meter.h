@@ -2,7 +2,7 @@
 #define EGERIA_WORKER_SESSION_GRADIENT_METER_H_
 
 #include <cstdint>
-#include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -15,25 +15,23 @@
 
 namespace egeria::worker {
 
-// Returns the mean loss of rows begin..end-1 of the batch under way, whose outputs are `output` (as many rows).
-using LossOfRows = std::function<at::Tensor(const at::Tensor& output, int64_t begin, int64_t end)>;
-
-// Measures the gradients of one training step of gradient descent, without a trace on it: the norms of which
-// a GradientReading is made.
+// Makes one reading of the gradients that training computes, for gradient descent, without a trace on it.
 //
-// With several ranks they cost no pass of their own: tensor hooks take those of this rank's gradients, before the
-// reducer sees them, and those of the mean are taken after the backward pass. With one rank each half of the batch gets
-// a forward and a backward pass of its own, on the side, as the ranks' parts have them. Under common statistics of
-// batch normalisation the gradients of two halves would have far more in common than the samples have. For modules that
-// are frozen each rank's whole batch gets such passes. Buffers, random states and gradients are put back (SidePass).
+// With several ranks a reading is of one step: tensor hooks take the norms of this rank's gradients, before the reducer
+// sees them, and those of the mean are taken after the backward pass. With one rank it is of three steps in a row. The
+// batches are independent, but the weights move from step to step, so that g1 g2 + g2 g3 - g1 g3 estimates ||E g||^2 at
+// the first one (docs/adr/0021). It is (||g1||^2 + ||g2||^2 + ||g3||^2 - ||g3 - g2 + g1||^2) / 2.
 //
 //   GradientMeter meter(&freezer, group, request);   // before the forward pass
-//   meter.BeforeForward(input); output = ...; loss = LossOf(output, 0, n); loss.backward();
-//   squares = meter.Measure(LossOf);                 // before the optimizer's step
+//   do {
+//     meter.BeforeForward(input); loss = LossOf(...); loss.backward();
+//     reading = meter.Measure();                     // before the optimizer's step
+//   } while (reading is empty);                      // with one rank
 //
-// For a frozen module with several ranks Measure() is a collective. The training thread owns a meter, for one step.
+// The training thread owns a meter, for one reading.
 class GradientMeter {
  public:
+  // Requires that the modules of `request` train.
   GradientMeter(const ModuleFreezer* freezer, ProcessGroupPtr group, const GradientRequest& request);
   ~GradientMeter();
   GradientMeter(const GradientMeter&) = delete;
@@ -43,37 +41,37 @@ class GradientMeter {
 
   // Returns the time that the hooks have taken of the backward pass, which has ended; on a device, to launch them.
   double backward_seconds() const { return backward_seconds_; }
+  // Returns the frozen prefix when the reading began.
+  int frozen_prefix() const { return frozen_prefix_; }
 
-  // Returns what this rank knows of the gradients; the caller, who knows the step, fills it in.
-  // Errors: FAILED_PRECONDITION [NO_GRADIENTS] there was no such pass, or of one sample; UNAVAILABLE [RANK_GONE];
-  // INTERNAL [GRADIENTS_FAILED] torch's reason. Whatever fails here on one rank, it takes part in what others wait for.
-  absl::StatusOr<GradientReading> Measure(const LossOfRows& loss);
+  // Returns what this rank knows of the gradients; the caller, who knows the step, fills it in. It is empty where more
+  // steps have to follow. Errors: INTERNAL [GRADIENTS_FAILED] torch's reason.
+  absl::StatusOr<std::optional<GradientReading>> Measure();
 
  private:
-  using Gradients = std::vector<std::vector<at::Tensor>>;  // indexed by module, from the first one on, and parameter
+  using Tensors = std::vector<std::vector<at::Tensor>>;  // indexed by module, from the first one on, and parameter
 
-  bool alone() const { return group_ == nullptr; }
-  bool replays() const { return alone() || first_ < freezer_->frozen_prefix(); }
   void WatchOwn();
   void RemoveHooks();
-  // Makes a reading of what this rank knows, told apart in so many parts. Its lists are empty.
-  GradientReading Known(int parts) const;
+  // Makes a reading of what this rank knows. Its lists are empty.
+  GradientReading Known(int parts, int64_t samples) const;
   GradientReading OfRanks() const;
-  absl::StatusOr<GradientReading> OfHalves(const LossOfRows& loss);
-  absl::StatusOr<GradientReading> OfFrozen(const LossOfRows& loss);
-  // Computes the gradients of the mean loss of rows begin..end-1 of the batch.
-  Gradients Replay(const LossOfRows& loss, int64_t begin, int64_t end);
+  // Takes the gradients of this step.
+  std::optional<GradientReading> OfSteps();
+  Tensors Gradients() const;
 
-  const ModuleFreezer* const freezer_;
   const ProcessGroupPtr group_;
   const GradientRequest request_;
-  const int first_;
-  std::vector<std::vector<at::Tensor>> parameters_;  // each module's, as far as they train or would if not frozen
-  std::vector<std::vector<at::Tensor>> own_norms_;   // norms of this rank's gradients; undefined where none came
+  const int frozen_prefix_;
+  Tensors parameters_;
+  Tensors own_norms_;  // norms of this rank's gradients; undefined where none came
   std::vector<std::pair<at::Tensor, unsigned>> hooks_;
   double backward_seconds_ = 0;  // the thread of the backward pass adds to it
-  at::Tensor input_;
   int64_t batch_ = 0;
+  // These are of the steps so far, with one rank.
+  std::vector<int64_t> batches_;
+  std::vector<double> squares_;
+  Tensors alternating_;
 };
 
 }  // namespace egeria::worker

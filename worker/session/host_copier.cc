@@ -35,7 +35,7 @@ void HostCopier::HandOn(const std::vector<NamedTensor>& host, const Done& done) 
 
 bool HostCopier::Copy(std::vector<NamedTensor> tensors, Done done) {
   for (const NamedTensor& tensor : tensors) {
-    if (ToDataType(tensor.tensor.scalar_type()) == DataType::kUnspecified) return false;
+    if (!HasValues(tensor.tensor) || ToDataType(tensor.tensor.scalar_type()) == DataType::kUnspecified) return false;
   }
   if (!stream_.has_value()) {
     HandOn(tensors, done);

@@ -13,6 +13,7 @@
 #include "worker/session/gradient_exchange.h"
 #include "worker/session/host_copier.h"
 #include "worker/session/request_agreement.h"
+#include "worker/session/wire.h"
 
 namespace egeria::worker {
 namespace {
@@ -344,7 +345,7 @@ void RankLink::Report(int64_t step, const at::Tensor& loss, const std::vector<do
     // The loss may not have been computed yet; the report waits for it, the training thread does not. Meanwhile a CUDA
     // graph may put the next step's loss into the same place, so that a copy is made.
     const bool on_device = at::accelerator::isAccelerator(state.parts.device.type());
-    const bool copying = loss.defined() && loss.numel() == 1 &&
+    const bool copying = HasValues(loss) && loss.numel() == 1 &&
                          state.copier.Copy({{"loss", loss.detach().to(at::kFloat, /*non_blocking=*/false, on_device)}},
                                            [&state, agent, report](std::vector<WireTensor> tensors) {
                                              StepReport with_loss = report;

@@ -72,11 +72,13 @@ void Session::BeginStep() {
   sampling_ = link_.SamplingFor(step_ + 1);
   // The probe is no collective, so ranks that are not asked for it need not take part.
   if (sampling_.has_value() && !link_.IsAsked(*sampling_)) sampling_.reset();
-  meter_.reset();
-  gradients_ = link_.GradientsFor(step_ + 1);
-  if (!gradients_.has_value()) return;
+  if (meter_ != nullptr && meter_->frozen_prefix() != freezer_->frozen_prefix()) meter_.reset();
+  if (meter_ != nullptr) return;  // it needs more steps
+  const std::optional<GradientRequest> gradients = link_.GradientsFor(step_ + 1);
+  // Frozen modules have no gradients.
+  if (!gradients.has_value() || gradients->first_module.value() < freezer_->frozen_prefix()) return;
   const TimeLedger::Spending spending(&account_, spent_on::kGradients);
-  meter_ = std::make_unique<GradientMeter>(freezer_, group_, *gradients_);
+  meter_ = std::make_unique<GradientMeter>(freezer_, group_, *gradients);
 }
 
 at::Tensor Session::Forward(at::Tensor input, const BatchSamples* samples) {
@@ -87,15 +89,16 @@ at::Tensor Session::Forward(at::Tensor input, const BatchSamples* samples) {
   return RunModules(std::move(input), samples);
 }
 
-void Session::AfterBackward(const LossOfRows& loss) {
+void Session::AfterBackward() {
   if (meter_ == nullptr) return;
   account_.Add(spent_on::kGradients, meter_->backward_seconds());
   const TimeLedger::Spending spending(&account_, spent_on::kGradients);
-  absl::StatusOr<GradientReading> reading = meter_->Measure(loss);
+  absl::StatusOr<std::optional<GradientReading>> reading = meter_->Measure();
+  if (reading.ok() && !reading->has_value()) return;
   meter_.reset();
   if (reading.ok()) {
-    reading->step = step_ + 1;
-    link_.Offer(*std::move(reading));
+    (*reading)->step = step_ + 1;
+    link_.Offer(**std::move(reading));
   } else if (!std::exchange(gradients_failed_, true)) {
     LogWarning("a step tells nothing of its gradients: ", reading.status().message());
   }

@@ -59,9 +59,9 @@ struct SessionParts {
 //
 //   for (;;) {
 //     session->BeginStep();
-//     loss = LossOf(session->Forward(input), 0, batch_size);
+//     loss = LossOf(session->Forward(input));
 //     session->BeforeBackward(loss); loss.backward();
-//     session->AfterBackward(LossOf); optimizer.step();
+//     session->AfterBackward(); optimizer.step();
 //     session->EndStep(loss, {learning_rate});   // optimizer.zero_grad() may come before or after it
 //   }
 //
@@ -84,7 +84,7 @@ class Session {
   void Expect(const std::vector<std::vector<uint64_t>>& batches) { frozen_forward_->Expect(batches); }
   void BeforeBackward(const at::Tensor& loss) { reducer_->BeforeBackward(loss); }
   // Measures the gradients where that is asked for, before the optimizer's step. A failure is logged once.
-  void AfterBackward(const LossOfRows& loss);
+  void AfterBackward();
 
   // Probes, answers snapshot requests, commits, switches and reports, after the optimizer's step. `loss` is a scalar of
   // any device. `zero_lr_prefix` says how many of the first modules no optimizer changes, as StepReport has it.
@@ -147,8 +147,7 @@ class Session {
   int restored_prefix_;
   std::optional<SamplingRequest> sampling_;  // the step under way answers it
   at::Tensor captured_;
-  std::optional<GradientRequest> gradients_;  // the step under way answers it
-  std::unique_ptr<GradientMeter> meter_;      // null where the step's gradients are not measured
+  std::unique_ptr<GradientMeter> meter_;  // null where the step's gradients are not measured
   std::vector<Switch> switches_;
   bool switches_ended_ = false;  // one could not be made on all ranks, or they differed before the first one
   const std::function<absl::Status()> resync_;

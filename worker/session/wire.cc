@@ -5,7 +5,16 @@
 
 namespace egeria::worker {
 
+bool HasValues(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.has_storage() && tensor.layout() == at::kStrided && !tensor.is_meta() &&
+         !tensor.key_set().has(c10::DispatchKey::Python);
+}
+
 absl::StatusOr<WireTensor> ToWire(const std::string& name, const at::Tensor& tensor) {
+  if (!HasValues(tensor)) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "NO_VALUES", "tensor '", name,
+                      "' is fake, sparse or on the meta device, and has no values to send");
+  }
   const DataType dtype = ToDataType(tensor.scalar_type());
   if (dtype == DataType::kUnspecified) {
     return NamedError(absl::StatusCode::kInvalidArgument, "BAD_DTYPE", "tensor '", name, "' is of type ",

@@ -9,7 +9,11 @@
 
 namespace egeria::worker {
 
-// Copies a host tensor, of any strides. Errors: INVALID_ARGUMENT [BAD_DTYPE].
+// Returns whether the tensor has values in memory of its own: a fake tensor, one on the meta device and other wrappers
+// have none, and to read them would end the process.
+bool HasValues(const at::Tensor& tensor);
+
+// Copies a host tensor, of any strides. Errors: INVALID_ARGUMENT [BAD_DTYPE], [NO_VALUES].
 absl::StatusOr<WireTensor> ToWire(const std::string& name, const at::Tensor& tensor);
 
 }  // namespace egeria::worker

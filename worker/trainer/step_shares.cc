@@ -3,10 +3,12 @@
 #include <chrono>
 #include <exception>
 #include <limits>
+#include <mutex>
 #include <numeric>
 #include <string>
 #include <utility>
 
+#include "ATen/Context.h"
 #include "ATen/DeviceAccelerator.h"
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/ones_like.h"
@@ -20,7 +22,7 @@
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/optim/sgd.h"
 #include "worker/commit/torch_status.h"
-#include "worker/session/side_pass.h"
+#include "worker/session/row_proof.h"
 #include "worker/trainer/launch.h"
 
 namespace egeria::trainer {
@@ -30,6 +32,35 @@ using Clock = std::chrono::steady_clock;
 
 // The first warms up; of the others the fastest counts, as nothing makes a pass faster than it is.
 constexpr int kPasses = 3;
+
+// Puts back, to the bit, what passes before the training change: buffers and the random state.
+class Restored {
+ public:
+  Restored(const std::vector<worker::LayerModule>& modules, c10::Device device)
+      : generator_(at::globalContext().defaultGenerator(device)) {
+    const std::lock_guard<std::mutex> lock(generator_.mutex());
+    random_state_ = generator_.get_state().clone();
+    for (const worker::LayerModule& module : modules) {
+      for (const auto& buffer : module.buffers()) buffers_.emplace_back(buffer.tensor, buffer.tensor.clone());
+    }
+  }
+  ~Restored() {
+    const std::lock_guard<std::mutex> lock(generator_.mutex());
+    generator_.set_state(random_state_);
+    const at::NoGradGuard no_gradients;
+    for (auto& [buffer, value] : buffers_) {
+      // A write that changes nothing would count as a write, and the cache of frozen activations would be given up.
+      if (!worker::SameBits(buffer, value)) buffer.copy_(value);
+    }
+  }
+  Restored(const Restored&) = delete;
+  Restored& operator=(const Restored&) = delete;
+
+ private:
+  at::Generator generator_;
+  at::Tensor random_state_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // each with a copy of its content
+};
 
 double SecondsSince(Clock::time_point* last, c10::Device device) {
   if (at::accelerator::isAccelerator(device.type())) at::accelerator::synchronizeDevice(device.index());
@@ -88,7 +119,7 @@ Times Pass(const std::vector<worker::LayerModule>& modules, const at::Tensor& ba
 
 std::vector<double> MeasureStepShares(const std::vector<worker::LayerModule>& modules,
                                       const std::vector<int64_t>& batch_shape, c10::Device device) {
-  const worker::SidePass side_pass(modules, device);
+  const Restored restored(modules, device);
   const at::Tensor batch = at::zeros(batch_shape, at::TensorOptions().device(device));
   std::vector<at::Tensor> copies;
   std::vector<double> counts;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <numeric>
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "common/policy/training_fractions.h"
@@ -20,7 +19,6 @@ constexpr double kShareOfTables = 0.05;
 constexpr double kMinTime = 0.1;
 constexpr int kMinReadings = 20;
 constexpr int kMaxReadings = 30;
-constexpr int kMinProbeReadings = 8;
 // A fall from one point of the plan to the next is no sudden drop up to this part of the peak; more where there are few
 // points.
 constexpr double kSuddenDrop = 0.1;
@@ -57,8 +55,7 @@ EarlyPrefix::EarlyPrefix(double max_share, double lr_area_left, const JobShape& 
       times_(Normalised(shape.step_shares, shape.modules)),
       possible_(max_share > 0 && shape.total_steps > 0 && !times_.empty() &&
                 FallSmoothly(shape.planned_learning_rates)),
-      shares_(kMinReadings, kMaxReadings),
-      probe_(kMinProbeReadings, kMaxReadings) {}
+      shares_(kMinReadings, kMaxReadings) {}
 
 bool EarlyPrefix::IsTime(int64_t step, double mean_rate_to_come) const {
   return possible_ && !fell_at_once_ && step >= first_step_ && mean_rate_to_come <= kMaxMeanRateToCome;
@@ -67,7 +64,6 @@ bool EarlyPrefix::IsTime(int64_t step, double mean_rate_to_come) const {
 void EarlyPrefix::OnRateChange(bool fell) {
   fell_at_once_ = fell_at_once_ || fell;
   shares_.Forget();
-  probe_.Forget();
 }
 
 void EarlyPrefix::Add(const GradientReading& reading) {
@@ -75,17 +71,11 @@ void EarlyPrefix::Add(const GradientReading& reading) {
   readings_come_ = readings_come_ || shares_.readings() > 0;
 }
 
-void EarlyPrefix::AddToProbe(const GradientReading& reading, int64_t began) {
-  if (std::exchange(probe_began_, began) != began) probe_.Forget();
-  probe_.Add(reading);
-}
-
-std::optional<EarlyPrefix::Found> EarlyPrefix::Judge(const ProgressShares& shares, int first, int prefix,
-                                                     double left) const {
+std::optional<EarlyPrefix::Found> EarlyPrefix::Judge(int first, int prefix, double left) const {
   const double time = std::accumulate(times_.begin() + first, times_.begin() + prefix, 0.0);
   if (time < kMinTime) return std::nullopt;
   const std::optional<ProgressShares::Share> share =
-      shares.first_module() == first ? shares.Before(prefix) : std::nullopt;
+      shares_.first_module() == first ? shares_.Before(prefix) : std::nullopt;
   if (!share && prefix > embedding_prefix_) return std::nullopt;
   const double missed = kNotLearnedByOthers * std::max(0.0, share ? share->upper : kShareOfTables);
   if (missed > max_share_ * time || given_up_ + missed * left > lr_area_left_ * (1 + 1e-9)) return std::nullopt;
@@ -95,30 +85,26 @@ std::optional<EarlyPrefix::Found> EarlyPrefix::Judge(const ProgressShares& share
   return Found{
       {prefix, absl::StrFormat("modules %d to %d take %.3g %% of the time and %s, of which %.3g %% are still to come",
                                first, prefix - 1, 100 * time, progress, 100 * left)},
-      missed,
       missed * left};
 }
 
 std::optional<EarlyPrefix::Found> EarlyPrefix::Look(int frozen, int max, double left) const {
   if (!possible_ || (readings_come_ && shares_.readings() < kMinReadings)) return std::nullopt;
   for (int prefix = max; prefix > frozen; --prefix) {
-    if (auto found = Judge(shares_, frozen, prefix, left)) return found;
+    if (auto found = Judge(frozen, prefix, left)) return found;
   }
   return std::nullopt;
 }
 
-std::optional<EarlyPrefix::Found> EarlyPrefix::Justified(int frozen, double left) const {
-  return possible_ ? Judge(probe_, 0, frozen, left) : std::nullopt;
+void EarlyPrefix::BookBefore(int prefix, double left) {
+  if (!possible_) return;
+  const double time = std::accumulate(times_.begin(), times_.begin() + prefix, 0.0);
+  const double missed = prefix <= embedding_prefix_ ? kNotLearnedByOthers * kShareOfTables : max_share_ * time;
+  given_up_ = std::min(lr_area_left_, missed * left);
 }
 
 void EarlyPrefix::Book(const Found& found) {
   given_up_ += found.given_up;
-  prefix_ = found.prefix;
-  shares_.Forget();
-}
-
-void EarlyPrefix::OnPrefix(int prefix) {
-  prefix_ = std::min(prefix_, prefix);
   shares_.Forget();
 }
 

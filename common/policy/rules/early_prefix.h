@@ -29,7 +29,6 @@ namespace egeria::policy {
 class EarlyPrefix {
  public:
   struct Found : Proposal {
-    double missed = 0;    // c f
     double given_up = 0;  // c f left, of all progress
   };
 
@@ -40,37 +39,35 @@ class EarlyPrefix {
   // Says whether something may freeze early at `step`, where the rates to come are on average `mean_rate_to_come` times
   // those of the whole training.
   bool IsTime(int64_t step, double mean_rate_to_come) const;
-  // Returns the first step at which it may be time.
-  int64_t first_step() const { return first_step_; }
 
   // The learning rate has changed: readings of before say nothing of now. After a fall at once nothing is found.
   void OnRateChange(bool fell);
   // Training goes on from an older step, before any fall.
   void GoBack() { fell_at_once_ = false; }
 
+  // Returns the first step at which it may be time.
+  int64_t first_step() const { return first_step_; }
+
   // Takes in a reading of the active modules.
   void Add(const GradientReading& reading);
-  // Takes in a reading of all modules, by a probe that began at step `began`.
-  void AddToProbe(const GradientReading& reading, int64_t began);
 
   // Returns the deepest prefix over `frozen` and up to `max` that may freeze, by readings of the modules from `frozen`
   // on. Where readings have come once, it waits for new ones after each change.
   std::optional<Found> Look(int frozen, int max, double left) const;
-  // Says whether modules 0..frozen-1, whoever froze them, may stay by the readings of the probe.
-  std::optional<Found> Justified(int frozen, double left) const;
 
   // The freeze of what was found has come true.
   void Book(const Found& found);
-  // Modules 0..prefix-1 are frozen from now on.
-  void OnPrefix(int prefix);
+  // Modules 0..prefix-1 were frozen by this rule before the job began, when at most `left` was to come. That has given
+  // up no more than what they take is worth.
+  void BookBefore(int prefix, double left);
+  // Something else is frozen from now on.
+  void OnPrefix() { shares_.Forget(); }
 
   // Returns the part of all progress that early freezes have given up.
   double given_up() const { return given_up_; }
-  // Returns how many modules are frozen by this rule; they need not be noise.
-  int prefix() const { return prefix_; }
 
  private:
-  std::optional<Found> Judge(const ProgressShares& shares, int first, int prefix, double left) const;
+  std::optional<Found> Judge(int first, int prefix, double left) const;
 
   const double max_share_;
   const double lr_area_left_;
@@ -81,10 +78,7 @@ class EarlyPrefix {
   bool fell_at_once_ = false;
   bool readings_come_ = false;
   ProgressShares shares_;
-  ProgressShares probe_;
-  int64_t probe_began_ = -1;
   double given_up_ = 0;
-  int prefix_ = 0;
 };
 
 }  // namespace egeria::policy

@@ -55,7 +55,7 @@ bool SnrEstimator::Add(const GradientReading& reading) {
     const size_t module = static_cast<size_t>(reading.first_module) + i;
     if (module >= history_.size()) break;
     const double square = reading.mean_of_squares[i], mean = reading.square_of_mean[i];
-    if (!IsSquare(square) || !IsSquare(mean)) continue;
+    if (!IsSquare(square) || !IsSquare(std::abs(mean))) continue;
     const double signal = (parts_ * mean - square) / (parts_ - 1);
     std::deque<Entry>& history = history_[module];
     history.push_back({reading.step, signal, square, reading.samples});

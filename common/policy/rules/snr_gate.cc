@@ -86,22 +86,6 @@ std::optional<std::string> SnrGate::ClearSignal(int frozen, int prefix, int exem
                          all->Text(), all->threshold);
 }
 
-std::vector<int> SnrGate::OverThreshold(int prefix, int exempt) const {
-  const std::optional<Judged> all = Judge(0, prefix, exempt);
-  const bool together = all && all->IsOver();
-  std::vector<int> over;
-  for (int module = 0; module < prefix; ++module) {
-    const std::optional<Judged> own = Judge(module, module + 1, exempt);
-    if (own && (own->IsOver() || (together && own->snr.value > own->threshold))) over.push_back(module);
-  }
-  return over;
-}
-
-bool SnrGate::EstimateIsOver(int prefix, int exempt) const {
-  const std::optional<Judged> all = Judge(0, prefix, exempt);
-  return all && all->snr.value > all->threshold;
-}
-
 std::string SnrGate::Describe(int prefix, int exempt) const {
   const std::optional<Judged> all = Judge(0, prefix, exempt);
   return all ? all->Text() : "";

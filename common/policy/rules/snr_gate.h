@@ -40,13 +40,6 @@ class SnrGate {
   // the threshold.
   std::optional<std::string> ClearSignal(int frozen, int prefix, int exempt = 0) const;
 
-  // Lists the modules among 0..prefix-1 that clearly are no noise: their own lower end is over their threshold, or,
-  // where the lower end of all together is over the prefix's, their value is.
-  std::vector<int> OverThreshold(int prefix, int exempt) const;
-
-  // Says whether the estimate of them all together is over the threshold, clearly or not.
-  bool EstimateIsOver(int prefix, int exempt) const;
-
   // Returns "0.012 (0.004..0.031)" for the modules together; empty where there is no estimate.
   std::string Describe(int prefix, int exempt) const;
 

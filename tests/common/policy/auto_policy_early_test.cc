@@ -127,23 +127,6 @@ TEST(AutoPolicyEarly, DoesNotByNoise) {
   }
 }
 
-TEST(AutoPolicyEarly, LetsAFreezeStayThatItWouldHaveMade) {
-  for (const int prefix : {1, 2}) {
-    SimulatedTraining training = FineTuning();
-    const auto policy = Auto(training);
-    policy->Adopt(2400, prefix);  // as for a controller without its journal, or a training that is resumed
-    training.steps = 2600;
-    const std::vector<Decision> decisions = training.Run(*policy, 2400);
-    if (prefix == 1) {
-      EXPECT_THAT(decisions, IsEmpty());
-      continue;
-    }
-    ASSERT_FALSE(decisions.empty());
-    EXPECT_EQ(decisions[0].action, Action::kUnfreeze);
-    EXPECT_THAT(decisions[0].reason, HasSubstr("what is frozen is not surely noise"));
-  }
-}
-
 TEST(AutoPolicyEarly, LeavesTheClockTheRestOfWhatMayBeGivenUp) {
   SimulatedTraining training = FineTuning();
   training.shape.embedding_prefix = 1;
@@ -199,17 +182,6 @@ TEST(AutoPolicyEarly, OfOneRankMeasuresInLongTrainingsOnly) {
   training.steps = 3000;
   EXPECT_THAT(training.Run(*Auto(training)), IsEmpty());
   EXPECT_EQ(training.gradient_readings, 0);
-}
-
-TEST(AutoPolicyEarly, LetsNoFreezeStayThatItWouldNotHaveMadeYet) {
-  SimulatedTraining training = FineTuning();
-  training.progress = [](int module, int64_t) { return module == 0 ? 0.001 : 0.33; };
-  const auto policy = Auto(training);
-  policy->Adopt(600, 1);  // at 15 % of the steps
-  training.steps = 800;
-  const std::vector<Decision> decisions = training.Run(*policy, 600);
-  ASSERT_THAT(decisions, SizeIs(1));
-  EXPECT_EQ(decisions[0].action, Action::kUnfreeze);
 }
 
 TEST(AutoPolicyEarly, AddsUpToWhatTheClockGivesUp) {

@@ -130,7 +130,6 @@ TEST(PolicyConfig, RefusesConstantsOfTheOtherPoliciesThatAreOutOfRange) {
   ExpectBad(AutoConfig{{.interval_steps = -1}}, {4, 0}, "interval_steps");
   ExpectBad(AutoConfig{{.min_readings = 3}}, shape, "min_readings");
   ExpectBad(AutoConfig{{.readings = 10, .min_readings = 11}}, shape, "readings");
-  ExpectBad(AutoConfig{{.reprobe_every = -1}}, shape, "reprobe_every");
   ExpectBad(AutoConfig{{.unfreeze_rise = 0.9}}, shape, "unfreeze_rise");
   ExpectBad(SnrConfig{.start = 1.1}, shape, "start");
   ExpectBad(SnrConfig{.max_modules = -1}, shape, "max_modules");

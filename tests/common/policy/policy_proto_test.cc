@@ -31,10 +31,10 @@ JobShape ShapeOfATraining() {
 TEST(PolicyProto, CarriesEveryConstantBothWays) {
   for (const char* json : {
            R"({"auto":{"start":0.5,"every":0.05,"max_modules":3,"threshold":0.1,"late_threshold":0.07,
-               "interval_steps":9,"readings":50,"min_readings":12,"reprobe_every":0.2,"unfreeze_rise":1.5,
+               "interval_steps":9,"readings":50,"min_readings":12,"unfreeze_rise":1.5,
                "lr_area_left":0.5,"early_share":0.125}})",
            R"({"snr":{"start":0.5,"every":0.05,"max_modules":3,"threshold":0.1,"late_threshold":0.07,
-               "interval_steps":9,"readings":50,"min_readings":12,"reprobe_every":0.2,"unfreeze_rise":1.5}})",
+               "interval_steps":9,"readings":50,"min_readings":12,"unfreeze_rise":1.5}})",
            R"({"schedule":{"entries":[{"fraction":0.5,"frozen_prefix":2}]}})",
            R"({"staged":{"begin":0.6,"end":0.8,"stages":2,"deepest_prefix":4,"area":true,"veto":true,"threshold":0.1,
                "every":0.05,"interval_steps":9}})",

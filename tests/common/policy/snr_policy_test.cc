@@ -91,7 +91,6 @@ TEST(SnrPolicy, FreezesModulesWhoseLearningRateIsZeroAtOnce) {
   const auto policy = Snr(training);
   EXPECT_FALSE(policy->Objection(0));
   const std::vector<Decision> decisions = training.Run(*policy);
-  // They have live gradients, which no re-probe holds against them.
   ASSERT_THAT(decisions, SizeIs(1));
   EXPECT_EQ(decisions[0].frozen_prefix, 2);
   EXPECT_EQ(decisions[0].step, 8);
@@ -178,76 +177,6 @@ TEST(SnrPolicy, DoesNotObjectToWhatItWouldFreeze) {
   training.steps = 1600;
   training.Run(*policy);
   EXPECT_FALSE(policy->Objection(3)) << *policy->Objection(3);
-}
-
-TEST(SnrPolicy, UndoesAForcedFreezeByTwoProbes) {
-  int undone = 0;
-  for (uint64_t seed = 1; seed <= 20; ++seed) {
-    SimulatedTraining training = TrainingOf(0.2);
-    training.seed = seed;
-    training.meddle = [](int64_t step, Policy& policy) {
-      if (step == 1700) policy.Adopt(step, 3);
-    };
-    const std::vector<Decision> decisions = RunOf(training);
-    if (decisions.empty()) continue;
-    ++undone;
-    EXPECT_EQ(decisions[0].action, Action::kUnfreeze);
-    EXPECT_THAT(decisions[0].reason, HasSubstr("two probes in a row"));
-    EXPECT_LE(decisions[0].frozen_prefix, 1) << "all modules are bad";
-    EXPECT_LE(decisions[0].step, 1800) << "two probes of mostly 16 readings, one each step, after step 1700";
-  }
-  EXPECT_EQ(undone, 20);
-}
-
-TEST(SnrPolicy, UnfreezesFromTheFirstBadModuleOn) {
-  SimulatedTraining training = TrainingOf(0);
-  training.dimensions = 600;
-  training.snr = [](int module, int64_t) { return module < 2 ? 0.005 : 0.3; };
-  training.meddle = [](int64_t step, Policy& policy) {
-    if (step == 2000) policy.Adopt(step, 4);
-  };
-  const std::vector<Decision> decisions = RunOf(training);
-  const auto unfreeze = std::find_if(decisions.begin(), decisions.end(),
-                                     [](const Decision& decision) { return decision.action == Action::kUnfreeze; });
-  ASSERT_NE(unfreeze, decisions.end());
-  EXPECT_EQ(unfreeze->frozen_prefix, 2);
-}
-
-// Each of two probes looks at five modules; an error in two probes in a row is unlikely.
-TEST(SnrPolicy, LeavesAGoodFreezeThroughItsProbes) {
-  int unfreezes = 0;
-  for (uint64_t seed = 1; seed <= 40; ++seed) {
-    SimulatedTraining training = TrainingOf(0.005);
-    training.seed = seed;
-    for (const Decision& decision : RunOf(training)) unfreezes += decision.action == Action::kUnfreeze;
-  }
-  EXPECT_LE(unfreezes, 1);
-}
-
-TEST(SnrPolicy, ProbesWhatSomebodyElseFrozeNowAndThen) {
-  SimulatedTraining training = TrainingOf(0.003);
-  std::vector<int64_t> begun;
-  bool probing = false, forced = true;
-  training.meddle = [&](int64_t step, Policy& policy) {
-    if (forced && step == 1600) policy.Adopt(step, 2);
-    const auto wanted = policy.gradient_monitoring();
-    const bool now = policy.frozen_prefix() > 0 && wanted && wanted->first_module == 0;
-    if (now && !probing) begun.push_back(step);
-    probing = now;
-  };
-  RunOf(training, {{.min_readings = 4}});
-  ASSERT_GE(begun.size(), 7u);  // 2400 steps, a probe of 4 readings or some more and 200 steps until the next
-  for (size_t i = 1; i < begun.size(); ++i) EXPECT_GE(begun[i] - begun[i - 1], 200);
-  begun.clear();
-  RunOf(training);
-  ASSERT_GE(begun.size(), 2u);
-  for (size_t i = 1; i < begun.size(); ++i) EXPECT_GE(begun[i] - begun[i - 1], 50 * 16) << "they would cost too much";
-  begun.clear();
-  RunOf(training, {{.reprobe_every = 0}});
-  EXPECT_THAT(begun, IsEmpty());
-  forced = false;
-  RunOf(training);
-  EXPECT_THAT(begun, IsEmpty()) << "its own freezes stand";
 }
 
 TEST(SnrPolicy, UnfreezesWhenTheRateRises) {

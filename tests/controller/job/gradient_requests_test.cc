@@ -41,6 +41,8 @@ TEST(CheckGradients, RefusesWhatCannotBe) {
   reading.set_square_of_mean(1, std::numeric_limits<double>::infinity());
   EXPECT_THAT(Why(CheckGradients(reading, 3)), StartsWith("[GRADIENTS_NOT_FINITE]"));
   reading.set_square_of_mean(1, -1e-9);
+  EXPECT_TRUE(CheckGradients(reading, 3).ok()) << "of steps in a row it is an estimate";
+  reading.set_mean_of_squares(1, -1e-9);
   EXPECT_THAT(Why(CheckGradients(reading, 3)), StartsWith("[BAD_GRADIENTS]"));
   reading = Reading(5);
   reading.set_parts(0);

@@ -99,7 +99,6 @@ const std::vector<Option>& Options() {
       {"auto", "interval_steps", Count(1, 12)},
       {"auto", "readings", Count(24, 150)},
       {"auto", "min_readings", Count(4, 24)},
-      {"auto", "reprobe_every", Number(0.02, 0.2)},
       {"auto", "unfreeze_rise", Number(1.01, 3)},
       {"staged", "begin", Number(0.2, 0.7)},
       {"staged", "end", Number(0.7, 0.95)},

@@ -18,7 +18,8 @@ TEST(PolicyOptions, RefuseJsonOfAnotherTypeOrOutOfRange) {
   EXPECT_TRUE(Misfit("auto", "max_modules", "1.5"));
   EXPECT_TRUE(Misfit("auto", "max_modules", "0"));
   EXPECT_TRUE(Misfit("auto", "threshold", "1"));
-  EXPECT_FALSE(Misfit("auto", "reprobe_every", "0"));
+  EXPECT_FALSE(Misfit("auto", "unfreeze_rise", "0"));
+  EXPECT_TRUE(Misfit("auto", "reprobe_every", "0.05"));
   EXPECT_THAT(Misfit("auto", "unfreeze_rise", "0.5").value_or(""), HasSubstr("over 1 and at most 1000000, or 0 for "
                                                                              "never"));
   EXPECT_TRUE(Misfit("staged", "deepest_prefix", "0")) << "what is worked out cannot be given as 0";

@@ -141,7 +141,7 @@ def test_good_constants_reach_the_controller_as_they_are():
         ("auto", "threshold", 0),
         ("auto", "late_threshold", 1),
         ("auto", "readings", 3),
-        ("auto", "reprobe_every", -1),
+        ("auto", "unfreeze_rise", -1),
         ("auto", "unfreeze_rise", 0.5),
         ("snr", "max_modules", 0),
         ("snr", "start", 1.1),
@@ -163,7 +163,7 @@ def test_constants_of_the_other_policies_have_ranges_too(policy: str, name: str,
 
 
 def test_constants_of_the_other_policies_reach_the_controller_as_they_are():
-    options = {"start": 0, "every": 0.05, "threshold": 0.1, "reprobe_every": 0, "unfreeze_rise": 0}
+    options = {"start": 0, "every": 0.05, "threshold": 0.1, "unfreeze_rise": 0}
     for policy in ("auto", "snr"):
         assert json.loads(Config(policy=policy, options=options).policy_json(16)) == {policy: options}
     for policy, constants in {

@@ -18,7 +18,6 @@
 #include "worker/cache/client/content_watch.h"
 #include "worker/cache/client/tensor_hash.h"
 #include "worker/session/row_proof.h"
-#include "worker/session/side_pass.h"
 
 namespace egeria::worker {
 namespace {
@@ -111,18 +110,6 @@ TEST_F(FrozenForwardTest, SkipsWhatItHasComputedBefore) {
   EXPECT_EQ(totals.proofs, 1);
   EXPECT_EQ(Misses("unproven"), kBatch);
   EXPECT_EQ(totals.state, "on");
-}
-
-TEST_F(FrozenForwardTest, APassOnTheSideLeavesIt) {
-  Start();
-  Confirm();
-  const int64_t skipped = forward_->totals().passes_skipped;
-  {
-    const SidePass pass(model_->modules, c10::kCPU);
-  }
-  Pass(Ids(0));
-  EXPECT_EQ(forward_->totals().state, "on");
-  EXPECT_EQ(forward_->totals().passes_skipped, skipped + 1);
 }
 
 TEST_F(FrozenForwardTest, PutsBatchesTogetherFromSamplesOfOthers) {

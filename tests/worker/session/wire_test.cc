@@ -24,6 +24,14 @@ TEST(Wire, RefusesATypeThatTheWireHasNot) {
               ::testing::HasSubstr("[BAD_DTYPE]"));
 }
 
+TEST(Wire, RefusesATensorWithoutValues) {
+  const at::Tensor meta = at::empty({1}, at::TensorOptions().device(at::kMeta));
+  EXPECT_THAT(std::string(ToWire("m", meta).status().message()), ::testing::HasSubstr("[NO_VALUES]"));
+  EXPECT_FALSE(HasValues(at::Tensor()));
+  HostCopier copier(c10::kCPU);
+  EXPECT_FALSE(copier.Copy({{"m", meta}}, [](std::vector<WireTensor>) { ADD_FAILURE(); }));
+}
+
 TEST(HostCopier, HandsOnAtOnceOnTheCpu) {
   HostCopier copier(c10::kCPU);
   std::vector<std::string> names;

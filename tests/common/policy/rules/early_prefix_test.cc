@@ -66,13 +66,11 @@ TEST(EarlyPrefix, LeaveWhatIsNotWorthTheTime) {
 TEST(EarlyPrefix, GiveUpNoMoreThanTheClockInAll) {
   EarlyPrefix early = With({0.05, 0.3, 0.3, 0.35});
   early.Book(*early.Look(0, 1, 0.4));
-  EXPECT_EQ(early.prefix(), 1);
   for (int i = 0; i < 20; ++i) early.Add(ReadingOf({0.05, 0.45, 0.5}, 1));
   EXPECT_FALSE(early.Look(1, 3, 0.4)) << ".8 % was given up before";
   EXPECT_TRUE(early.Look(1, 3, 0.1)) << ".2 % more";
   EXPECT_DOUBLE_EQ(early.given_up(), 0.4 * 0.05 * 0.4);
-  early.OnPrefix(0);
-  EXPECT_EQ(early.prefix(), 0);
+  early.OnPrefix();
   EXPECT_DOUBLE_EQ(early.given_up(), 0.4 * 0.05 * 0.4) << "what was given up stays so";
 }
 
@@ -140,21 +138,6 @@ TEST(EarlyPrefix, WaitsUntilRatesHaveFallenAndTwoFifthsOfTheStepsAreDone) {
   EXPECT_FALSE(early.IsTime(500, 0.5)) << "behind a sudden drop progress says too little";
   early.GoBack();
   EXPECT_TRUE(early.IsTime(500, 0.5));
-}
-
-TEST(EarlyPrefix, JudgesAProbeByItsOwnReadingsOnly) {
-  EarlyPrefix early(0.25, 0.01, EarlyShape());
-  for (int i = 0; i < 7; ++i) early.AddToProbe(ReadingOf({0.02, 0.3, 0.3, 0.38}), /*began=*/100);
-  early.AddToProbe(ReadingOf({0.02, 0.3, 0.3, 0.38}), /*began=*/200);
-  EXPECT_FALSE(early.Justified(1, 0.2)) << "one of the eight that it needs";
-}
-
-TEST(EarlyPrefix, AFreezeOfSomebodyElseMayJustifyItself) {
-  EarlyPrefix early(0.25, 0.01, EarlyShape());
-  for (int i = 0; i < 8; ++i) early.AddToProbe(ReadingOf({0.02, 0.3, 0.3, 0.38}), /*began=*/100);
-  EXPECT_FALSE(early.Justified(2, 0.2));
-  ASSERT_TRUE(early.Justified(1, 0.2));
-  EXPECT_EQ(early.Justified(1, 0.2)->prefix, 1);
 }
 
 }  // namespace

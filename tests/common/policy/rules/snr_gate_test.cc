@@ -69,9 +69,6 @@ TEST(SnrGate, ScalesItsThresholdsButToNoMoreThanNineTenths) {
   EXPECT_TRUE(gate.ClearSignal(0, 1));
   gate.ScaleThresholds(10);
   EXPECT_FALSE(gate.ClearSignal(0, 1));
-  EXPECT_FALSE(gate.EstimateIsOver(1, 0));
-  gate.ScaleThresholds(1);
-  EXPECT_TRUE(gate.EstimateIsOver(1, 0));
   SnrGate alive = GateOf({0.97, 0.97});
   alive.ScaleThresholds(1e6);
   EXPECT_THAT(alive.ClearSignal(0, 1).value_or(""), HasSubstr("is over 0.9"));
@@ -80,11 +77,6 @@ TEST(SnrGate, ScalesItsThresholdsButToNoMoreThanNineTenths) {
 TEST(SnrGate, BringsItsThresholdsToTheBatch) {
   EXPECT_TRUE(GateOf({0.3, 0.3}, 60, 64).ClearSignal(0, 1));
   EXPECT_FALSE(GateOf({0.3, 0.3}, 60, 1024).ClearSignal(0, 1)) << ".05 becomes .46";
-}
-
-TEST(SnrGate, NamesTheModulesThatAreNoNoise) {
-  EXPECT_THAT(GateOf({0.002, 0.3, 0.002, 0.3}).OverThreshold(4, 0), ElementsAre(1, 3));
-  EXPECT_THAT(GateOf({0.3, 0.3}).OverThreshold(2, /*exempt=*/2), IsEmpty());
 }
 
 TEST(SnrGate, ForgetsItsReadings) {

@@ -101,10 +101,11 @@ def test_what_decides_in_python_counts_as_crossing() -> None:
     assert [cut.names[index] for index in cut.live] == ["a", "b"]
 
 
-def test_a_model_that_changes_from_pass_to_pass() -> None:
-    """Its state is an iterator, which no pass on the side puts back."""
+def test_what_a_model_counts_by_is_left_alone() -> None:
     torch.manual_seed(0)
-    assert refusal(Counting()) == "OUTPUT_DIFFERS"
+    model = Counting()
+    proof(model)
+    assert next(model.state) == 1
 
 
 def test_stand_ins_are_not_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,15 +166,15 @@ def test_layers_that_talk_to_other_ranks_are_refused_before_they_do(tmp_path: An
             x = self.c(self.b(self.a(x)))
             everything = x.detach().clone()
             dist.all_reduce(everything)
-            talked.append(1)
+            self.talked = True
             return x - everything.mean()
 
-    talked: list[int] = []
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         torch.manual_seed(0)
-        assert refusal(Talking()) == "COLLECTIVE"
-        assert talked == []
+        model = Talking()
+        assert refusal(model) == "COLLECTIVE"
+        assert not hasattr(model, "talked")
         model = ThreeLayers()
         model.norm = nn.SyncBatchNorm(2)
         assert refusal(model) == "COLLECTIVE"

@@ -15,6 +15,7 @@ from skipped_models import IMAGES, RESNET_LAYERS, Masked, ThreeLayers, images, r
 from skipping_runs import DictStore, Run, counters_of, epochs, skipper_of, train
 from torch import Tensor, nn
 
+from egeria.cache.prefix_cut import Cut
 from egeria.cache.repeated_samples import Repeats
 from egeria.cache.skipper import Skipper
 from egeria.freeze.freezer import Freezer
@@ -75,27 +76,50 @@ def test_other_memory_formats() -> None:
 
 
 @pytest.mark.parametrize(("forgotten", "alone"), [({0}, {1, 2}), ({0, 2, 4}, {6})])
-def test_misses_are_computed_alone(forgotten: set[int], alone: set[int]) -> None:
+def test_misses_are_computed_alone(forgotten: set[int], alone: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
     class Forgetful(DictStore):
         def find(self, ids: Any, input_hashes: Any) -> Any:
             rows = super().find(ids, input_hashes)
             return [None if id % 5 in forgotten else row for id, row in zip(ids, rows)]
 
-    store, sizes, watched = Forgetful(), [], []
+    store, sizes, compute = Forgetful(), [], Cut.compute
+
+    def noting(cut: Cut, shadow: Any, call: Any, check: Any = None) -> Any:
+        sizes.append(call.batch)
+        return compute(cut, shadow, call, check)
 
     def watch(number: int, model: nn.Module, skipper: Skipper | None) -> None:
         if number == 6 and skipper is not None:
-            watched.append(model.layer1)
+            monkeypatch.setattr(Cut, "compute", noting)
 
-    handle = nn.modules.module.register_module_forward_pre_hook(
-        lambda module, args: sizes.append(len(args[0])) if module in watched else None
-    )
     cached = run(store, each_step=watch)
-    handle.remove()
     assert cached.same_as(run())
     assert cached.counters["passes_skipped"] >= 6
     assert cached.counters["hits"] > 0 and cached.counters["miss_absent"] > 22
     assert alone & set(sizes), "no fewer samples than a batch were ever computed"
+
+
+def test_a_hook_for_all_modules_sees_what_frozen_layers_give() -> None:
+    def watched_by(store: DictStore | None) -> tuple[Any, list[tuple[bool, float]]]:
+        seen: list[tuple[bool, float]] = []
+        handles: list[Any] = []
+
+        def watch(number: int, model: nn.Module, _: Skipper | None) -> None:
+            if number == 6:
+                handles.append(
+                    nn.modules.module.register_module_forward_hook(
+                        lambda module, _, output: seen.append((module is model.layer1, float(output.detach().norm())))
+                    )
+                )
+            if number == 9:
+                handles.pop().remove()
+
+        return run(store, each_step=watch), seen
+
+    (cached, seen), (plain, wanted) = watched_by(DictStore()), watched_by(None)
+    assert seen == wanted and len(seen) > 0
+    assert cached.same_as(plain) and cached.counters["passes_skipped"] > 0
+    assert cached.counters["miss_unusual_call"] > 0
 
 
 def test_a_sample_that_changes_is_a_miss() -> None:

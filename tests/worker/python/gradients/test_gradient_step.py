@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import types
 from collections.abc import Callable
@@ -12,15 +11,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from gradient_models import MODULES, make_batch, make_model
-from skipped_models import RESNET_LAYERS, images, resnet, square
-from skipping_runs import DictStore, epochs, train
 from torch import Tensor, nn
 
 from egeria.freeze.replicas import Replicas
-from egeria.gradients.cross_entropy import CrossEntropy
+from egeria.gradients.gradient_norms import Squares
 from egeria.gradients.gradient_readings import GradientReadings
-from egeria.gradients.gradient_step import Squares
-from egeria.model.isolation import restored
+from egeria.gradients.successive_steps import STEPS
 from egeria.model.modules import LayerModule, partition
 from egeria.tell_once import TellOnce
 from egeria.time_ledger import TimeLedger
@@ -40,10 +36,10 @@ class Reasons(TellOnce):
 class Metered:
     """A model whose gradients are measured at every step, as a session would."""
 
-    def __init__(self, model: nn.Module, modules: Any, frozen: int = 0):
+    def __init__(self, model: nn.Module, modules: Any, prefix: int = 0):
         self.model = model
         self.modules: list[LayerModule] = partition(model, modules)
-        self.frozen = frozen
+        self.prefix = prefix
         self.replicas = Replicas(model)
         self.optimizers = [torch.optim.SGD(model.parameters(), 0.0)]
         self.ranks = 1
@@ -51,32 +47,26 @@ class Metered:
         reasons = Reasons()
         self.told = reasons.told
         # This object stands for the session's switcher, and for its link to the controller.
-        self.readings = GradientReadings(self, model, TimeLedger(), reasons, contextlib.nullcontext)
+        self.readings = GradientReadings(self, TimeLedger(), reasons)
         model.register_forward_pre_hook(self._before, with_kwargs=True)
-        model.register_forward_hook(lambda _, __, output: self.readings.after_forward(output))
-        for module in self.modules[:frozen]:
-            for _, parameter in module.parameters():
-                parameter.requires_grad_(False)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Metered:
         return self  # a copy of the model has the same hooks
-
-    def unfrozen_by(self, first: int) -> list[nn.Parameter]:
-        return [parameter for module in self.modules[first : self.frozen] for _, parameter in module.parameters()]
 
     def offer_gradients(self, request: Any, step: int, *reading: Any) -> None:
         self.found = Squares(*reading)
 
     def _before(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self.readings.aside:
-            self.readings.before_forward(args, kwargs)
+        self.readings.before_forward(args, kwargs)
 
-    def step(self, passes: Callable[[], None], first: int = 0) -> Squares | None:
-        """Measures what `passes` does."""
+    def step(self, passes: Callable[[], None], first: int = 0, asked: bool = True) -> Squares | None:
+        """Measures what `passes` does, if it is asked for or a reading of steps is under way."""
         self.optimizers[0].zero_grad()
         self.found = None
-        self.readings.begin(types.SimpleNamespace(first_module=first))
+        self.readings.begin(types.SimpleNamespace(first_module=first) if asked else None)
         passes()
+        if self.readings._successive is not None:
+            self.kept = list(self.readings._successive._kept.values())
         self.readings.before_step()
         self.readings.offer(self, 0)
         return self.found
@@ -93,33 +83,65 @@ def gradients_of(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
     return dict(zip(names, torch.autograd.grad(loss, parameters, retain_graph=True)))
 
 
-def halves_by_hand(model: nn.Module, inputs: Tensor, labels: Tensor) -> list[dict[str, Tensor]]:
-    """Each with a forward pass, and so with statistics of batch normalisation, of its own."""
-    middle = len(inputs) // 2
-    return [
-        gradients_of(model, F.cross_entropy(model(inputs[rows]), labels[rows]))
-        for rows in (slice(0, middle), slice(middle, None))
-    ]
-
-
 def add(one: dict[str, Tensor], other: dict[str, Tensor], share: float = 1.0) -> dict[str, Tensor]:
     return {name: one[name] + share * other[name] for name in one}
 
 
 @pytest.mark.parametrize("kind", ["resnet", "transformer"])
-@pytest.mark.parametrize("samples", [16, 17])
-def test_two_halves_of_a_batch_are_those_of_its_loss(kind: str, samples: int):
+def test_three_steps_are_one_reading(kind: str):
+    """It tells the products of neighbours less that of the outer two."""
     model = make_model(kind)
     metered = Metered(model, MODULES[kind])
-    inputs, labels = make_batch(kind, samples, 1)
-    halves = halves_by_hand(copy.deepcopy(model), inputs, labels)
-    found = metered.step(lambda: F.cross_entropy(model(inputs), labels).backward())
-    assert found is not None and not metered.told
-    assert (found.parts, found.samples) == (2, samples)
-    squares = [by_module(metered.modules, half) for half in halves]
-    assert found.mean_of_squares == pytest.approx([(a + b) / 2 for a, b in zip(*squares)], rel=1e-3)
-    mean = {name: (halves[0][name] + halves[1][name]) / 2 for name in halves[0]}
-    assert found.square_of_mean == pytest.approx(by_module(metered.modules, mean), rel=1e-3)
+    twin = copy.deepcopy(model)
+    found, parts = [], []
+    for seed in range(2 * STEPS):
+        inputs, labels = make_batch(kind, 16, seed)
+        parts.append(gradients_of(twin, F.cross_entropy(twin(inputs), labels)))
+        found.append(metered.step(lambda: F.cross_entropy(model(inputs), labels).backward(), asked=seed % STEPS == 0))
+    assert not metered.told and [reading is not None for reading in found] == [False, False, True] * 2
+    for reading, (one, two, three) in zip(found[2::STEPS], (parts[:3], parts[3:])):
+        assert (reading.parts, reading.samples) == (3, 48)
+        squares = [sum(column) / 3 for column in zip(*(by_module(metered.modules, part) for part in (one, two, three)))]
+        assert reading.mean_of_squares == pytest.approx(squares, rel=1e-3)
+        signal = [
+            sum(
+                float((one[name] * two[name] + two[name] * three[name] - one[name] * three[name]).sum()) for name in own
+            )
+            for own in ([name for name, _ in module.parameters()] for module in metered.modules)
+        ]
+        told = [(3 * square - d) / 2 for square, d in zip(reading.square_of_mean, reading.mean_of_squares)]
+        assert told == pytest.approx(signal, rel=1e-3, abs=1e-5 * max(squares))
+
+
+def test_of_a_large_matrix_an_eighth_is_kept_and_stands_for_all():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(512, 512, bias=False), nn.Linear(512, 1))
+    metered = Metered(model, [["0"], ["1"]])
+    inputs = torch.randn(64, 512)
+    for step in range(STEPS):
+        found = metered.step(lambda: model(inputs).square().mean().backward(), asked=step == 0)
+    assert metered.kept[0].sum.shape == (512, 64)
+    assert found.mean_of_squares[0] == pytest.approx(float(model[0].weight.grad.square().sum()), rel=0.2)
+    assert found.square_of_mean == pytest.approx(found.mean_of_squares, rel=1e-3)  # there is no noise
+
+
+def test_a_reading_of_steps_ends_where_one_is_left_out_or_its_batch_differs():
+    model = make_model("resnet")
+    metered = Metered(model, MODULES["resnet"])
+
+    def passes(samples: int) -> Callable[[], None]:
+        inputs, labels = make_batch("resnet", samples, 1)
+        return lambda: F.cross_entropy(model(inputs), labels).backward()
+
+    assert not any(metered.step(passes(samples), asked=samples == 8) for samples in (8, 9, 9))
+    metered.step(passes(8))
+    metered.step(lambda: None, asked=False)  # an optimizer's step without a pass
+    assert not any(metered.step(passes(8), asked=False) for _ in range(3))
+    metered.step(passes(8))
+    metered.step(passes(8), asked=False)
+    metered.prefix = 1  # a switch
+    assert metered.step(passes(8), asked=False) is None and metered.step(passes(8)) is None
+    assert not metered.told
 
 
 @pytest.mark.parametrize("kind", ["resnet", "transformer"])
@@ -145,73 +167,7 @@ def test_micro_batches_are_parts(kind: str):
     assert found.square_of_mean == pytest.approx([value / 16 for value in by_module(metered.modules, mean)], rel=1e-3)
 
 
-def test_a_frozen_prefix_is_probed_and_stays_as_it_is():
-    model = make_model("resnet")
-    metered = Metered(model, MODULES["resnet"], frozen=2)
-    for module in metered.modules[:2]:
-        for unit in module.units:
-            unit.eval()
-    inputs, labels = make_batch("resnet", 16, 1)
-    model(inputs)  # running statistics of their own
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    twin = copy.deepcopy(model)
-    for parameter in twin.parameters():
-        parameter.requires_grad_(True)
-    halves = [by_module(metered.modules, half) for half in halves_by_hand(twin, inputs, labels)]
-    found = metered.step(lambda: F.cross_entropy(model(inputs), labels).backward(), first=0)
-    assert found is not None and not metered.told, metered.told
-    assert found.mean_of_squares == pytest.approx([(a + b) / 2 for a, b in zip(*halves)], rel=1e-3)
-    for name, parameter in model.named_parameters():
-        frozen = name.startswith(("stem", "blocks.0"))
-        assert parameter.requires_grad is not frozen and (parameter.grad is None) is frozen
-        assert torch.equal(parameter, before[name])
-    for name, buffer in model.named_buffers():
-        if name.startswith(("stem", "blocks.0")):
-            assert torch.equal(buffer, before[name]), name
-
-
-class WithLoss(nn.Module):
-    """Returns a loss and logits, as Hugging Face's models do, with dropout."""
-
-    def __init__(self, penalty: float = 0.0) -> None:
-        super().__init__()
-        self.front = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.5))
-        self.head = nn.Linear(16, 3)
-        self.penalty = penalty
-
-    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        hidden = self.front(x)
-        logits = self.head(hidden)
-        return {
-            "loss": F.cross_entropy(logits, labels, label_smoothing=0.1) + self.penalty * hidden.square().mean(),
-            "logits": logits,
-        }
-
-
-def test_dropout_is_drawn_again_as_it_was():
-    torch.manual_seed(3)
-    metered = Metered(WithLoss(), [["front.0"], ["head"]])
-    inputs, labels = torch.randn(12, 6), torch.randint(3, (12,))
-
-    def passes() -> None:
-        metered.model(inputs, labels=labels)["loss"].backward()
-        torch.rand(5)
-
-    found = metered.step(passes)
-    assert found is not None and not metered.told
-    actual = by_module(metered.modules, {name: value.grad for name, value in metered.model.named_parameters()})
-    assert found.square_of_mean == pytest.approx(actual, rel=1e-4)
-
-
-def test_a_loss_that_takes_another_way_gives_no_reading():
-    torch.manual_seed(3)
-    metered = Metered(WithLoss(penalty=1.0), [["front.0"], ["head"]])
-    inputs, labels = torch.randn(12, 6), torch.randint(3, (12,))
-    assert metered.step(lambda: metered.model(inputs, labels=labels)["loss"].backward()) is None
-    assert "other gradients" in metered.told[0]
-
-
-def test_two_losses_of_one_batch_are_no_micro_batches():
+def test_passes_that_are_no_micro_batches_are_one_part_of_a_reading_of_steps():
     model = make_model("resnet")
     metered = Metered(model, MODULES["resnet"])
     inputs, labels = make_batch("resnet", 8, 1)
@@ -219,14 +175,14 @@ def test_two_losses_of_one_batch_are_no_micro_batches():
     def passes() -> None:
         F.cross_entropy(model(inputs) + model(inputs), labels).backward()
 
-    assert metered.step(passes) is None and "no micro-batches" in metered.told[0]
-
     def twice() -> None:
         output = model(inputs)
         F.cross_entropy(output, labels).backward(retain_graph=True)
         (output.square().mean()).backward()
 
-    assert metered.step(twice) is None and "several backward passes" in metered.told[1]
+    for kind in (passes, twice):
+        found = [metered.step(kind, asked=step == 0) for step in range(STEPS)]
+        assert found[-1] is not None and found[-1].parts == STEPS and not metered.told
 
 
 def test_nothing_of_a_step_is_changed():
@@ -242,7 +198,7 @@ def test_nothing_of_a_step_is_changed():
         torch.manual_seed(5)
         backward = lambda: F.cross_entropy(model(inputs), labels).backward()  # noqa: E731
         if measured:
-            assert metered.step(backward) is not None, metered.told
+            assert metered.step(backward) is None and not metered.told
         else:
             backward()
         seen.append(
@@ -253,51 +209,6 @@ def test_nothing_of_a_step_is_changed():
             ]
         )
     assert all(torch.equal(one, other) for one, other in zip(*seen))
-
-
-@pytest.mark.parametrize(
-    "loss, known",
-    [
-        (lambda output, labels: F.cross_entropy(output, labels), True),
-        (lambda output, labels: 512 * F.cross_entropy(output, labels, reduction="sum"), True),
-        (lambda output, labels: F.cross_entropy(output, labels, ignore_index=2), True),
-        (lambda output, labels: F.cross_entropy(output, labels, label_smoothing=0.2), False),
-        (lambda output, labels: F.cross_entropy(output, labels, weight=torch.tensor([1.0, 2, 3, 4])), False),
-        (lambda output, labels: F.mse_loss(output, F.one_hot(labels, 4).movedim(-1, 1).float()), False),
-    ],
-)
-@pytest.mark.parametrize("shape", [(9, 4), (5, 4, 3, 2)], ids=["rows", "pixels"])
-def test_cross_entropy_is_told_by_its_gradient(
-    loss: Callable[[Tensor, Tensor], Tensor], known: bool, shape: tuple[int, ...]
-):
-    random = torch.Generator().manual_seed(7)
-    output = torch.randn(shape, generator=random).requires_grad_()
-    labels = torch.randint(4, (shape[0], *shape[2:]), generator=random)
-    (gradient,) = torch.autograd.grad(loss(output, labels), output)
-    found = CrossEntropy.recognised(output, gradient)
-    assert (found is not None) is known
-    if found is not None:
-        assert torch.allclose(found.gradient(output, 0, shape[0]), gradient, rtol=1e-3, atol=1e-5)
-
-
-def test_passes_on_the_side_are_never_skipped_nor_counted():
-    """A frozen prefix whose activations are kept: its gradients are looked at in between."""
-    steps = epochs(22, 8, 4, images)
-
-    def look(_: int, model: nn.Module, skipper: Any) -> None:
-        first = next(model.parameters())
-        if first.requires_grad:
-            return
-        with contextlib.nullcontext() if skipper is None else skipper.aside(), restored(model):
-            first.requires_grad_(True)
-            (gradient,) = torch.autograd.grad(square(model(*steps[0][1])), [first])
-            first.requires_grad_(False)
-        assert float(gradient.norm()) > 0
-
-    plain = train(resnet, RESNET_LAYERS, 3, steps, square)
-    cached = train(resnet, RESNET_LAYERS, 3, steps, square, DictStore())
-    looked = train(resnet, RESNET_LAYERS, 3, steps, square, DictStore(), each_step=look)
-    assert looked.refusal is None and looked.same_as(plain) and dict(looked.counters) == dict(cached.counters)
 
 
 def test_compiled_code_is_neither_broken_nor_made_anew():
@@ -311,12 +222,11 @@ def test_compiled_code_is_neither_broken_nor_made_anew():
     model._forward_hooks.clear()
     model._forward_pre_hooks.clear()  # as a session has them: on the wrapper
     compiled.register_forward_pre_hook(metered._before, with_kwargs=True)
-    compiled.register_forward_hook(lambda _, __, output: metered.readings.after_forward(output))
     backward()
     graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     assert graphs > 0
-    readings = [metered.step(backward) for _ in range(2)]
+    readings = [metered.step(backward) for _ in range(STEPS)]
     backward()
-    assert all(reading is not None and reading.parts == 2 for reading in readings), metered.told
+    assert readings[-1] is not None and not metered.told
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
     assert not any(torch._dynamo.utils.counters["graph_break"].values())

@@ -142,3 +142,17 @@ def test_of_large_tensors_some_columns_stand_for_all():
         second = optimizer.state[weight]["exp_avg_sq"] / (1 - 0.99 ** float(optimizer.state[weight]["step"]))
         exact.append(float((gradient.square() / (second.sqrt() + 1e-8)).sum()))
     assert squares != exact and sum(squares) == pytest.approx(sum(exact), rel=0.01)
+
+
+def test_whose_numbers_are_of_another_kind_has_no_metric_and_a_reading_all_the_same():
+    """Adafactor's eps is a pair, and it keeps `exp_avg_sq` of what is no matrix."""
+    weight = parameter(1, 2)
+    optimizer = trained(torch.optim.Adam, weight, torch.randn(3, 2))
+    for group, state in ((dict(eps=(1e-30, 1e-3)), {}), ({}, dict(step=(3,))), (dict(lr=None), {})):
+        optimizer.param_groups[0].update(group)
+        optimizer.state[weight].update(state)
+        metric = metric_of(optimizer)
+        norms = Norms(metric)
+        norms.set(weight, torch.tensor([3.0, 4.0]))
+        assert not metric.knows(weight) and norms.sums([[weight]]) == ([25.0], [])
+        optimizer = trained(torch.optim.Adam, weight, torch.randn(3, 2))

@@ -87,9 +87,7 @@ def test_a_local_reading_is_that_of_the_recording_up_to_the_copys_rounding():
         assert exact.reading(index, inputs) == pytest.approx(wanted, rel=1e-3, abs=1e-12)
         # The copy is of before the change, so that the norm is that of ours over the copy's.
         norm = exact.reading(index, inputs, "norm")
-        with exact._copied_weights():
-            copy = compared(exact._output(index, inputs), "norm")
-        ours = compared(exact._output(index, inputs), "norm")
+        copy, ours = (exact.compared(index, inputs, "norm", copied) for copied in (True, False))
         assert norm == pytest.approx(float((ours - copy).norm() / copy.norm()), rel=1e-4) and norm > 0
         assert rounded.reading(index, inputs) == pytest.approx(wanted, rel=0.1, abs=1e-6)
 
@@ -116,8 +114,12 @@ def test_a_local_reading_leaves_no_trace_and_stops_behind_its_layer_module():
     states = torch.get_rng_state(), random.getstate()
     counted: list[int] = []
     handle = model.head.register_forward_hook(lambda *_: counted.append(1))
-    reference.take(1)
-    reference.reading(1, inputs)
+    for index in (0, 1):
+        reference.take(index)
+        copied = {name: value.clone() for name, value in reference._copy.items()}
+        reference.reading(index, inputs)
+        assert all(torch.equal(copied[name], value) for name, value in reference._copy.items())
+    assert "seen" in {name for module in modules for name, _ in module.buffers()}
     handle.remove()
     assert not counted and len(modules) > 2
     assert model.passes == model.reached == 0

@@ -197,7 +197,6 @@ def main() -> None:
         ),
         "random": digest([torch.get_rng_state()]),
         "counters": session.counters() if session is not None else {},
-        "in_vain": session._training._gradients._in_vain if session is not None else 0,
         **record,
     }
     if session is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 from egeria.training.step_reports import Reports, total_steps_of
 
@@ -72,3 +73,32 @@ def test_schedulers_tell_the_number_of_steps_if_they_count_steps():
     both = schedulers.SequentialLR(optimizer, parts, [10])
     assert total_steps_of(stepped(both, 2), 2) == 60
     assert total_steps_of(None, 2) is None
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        torch.empty((), device="meta"),
+        FakeTensorMode().from_tensor(torch.tensor(1.0)),
+        torch.tensor(1 + 1j),
+        torch.empty(0),
+        {"loss": 1.0},
+        "nan?",
+    ],
+    ids=["meta", "fake", "complex", "empty", "dict", "text"],
+)
+def test_a_loss_without_a_value_is_refused_in_words(loss):
+    reports = Reports()
+    with pytest.raises((TypeError, ValueError)):
+        reports.add_loss(loss, Told(), 0)
+    assert not reports.any_loss
+
+
+def test_a_loss_may_be_of_any_real_type():
+    reports, told = Reports(), Told()
+    for step, loss in enumerate((torch.tensor(True), torch.tensor(2.0, dtype=torch.bfloat16), float("nan"), 3)):
+        reports.forward()
+        reports.add_loss(loss, told, 0)
+        reports.end_step(step, [0.1], 0, told, 0)
+    reports.flush(told, 0)
+    assert [loss for _, loss, _, _ in told.reports][:2] == [1.0, 2.0] and told.reports[3][1] == 3.0

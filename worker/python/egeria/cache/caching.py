@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,6 +20,7 @@ from egeria.data.sample_ids import current
 from egeria.model.inputs import batch_of
 from egeria.model.isolation import device_of
 from egeria.model.modules import LayerModule
+from egeria.model.shadow import FirstPass
 
 _logger = logging.getLogger("egeria")
 
@@ -49,6 +49,7 @@ class Caching:
         always: bool,
         own_forward_only: bool,
         tell: Callable[[str, Exception | None], None],
+        first_pass: FirstPass | None = None,
     ):
         """
         Args:
@@ -59,6 +60,7 @@ class Caching:
           always: the cache is used whatever it costs.
           own_forward_only: see Skipper.
           tell: called with what goes wrong, for people.
+          first_pass: see Skipper.
         """
         self.repeats = Repeats()
         self._address = address
@@ -67,6 +69,7 @@ class Caching:
         self._quota_bytes = quota_bytes
         self._own_forward_only = own_forward_only
         self._tell = tell
+        self._first_pass = first_pass
         self._prefix = 0
         self._cache: _native.ActivationCache | None = None
         self._store: PrefixStore | None = None
@@ -82,7 +85,12 @@ class Caching:
 
     @classmethod
     def of(
-        cls, config: Config, model: nn.Module, own_forward_only: bool, tell: Callable[[str, Exception | None], None]
+        cls,
+        config: Config,
+        model: nn.Module,
+        own_forward_only: bool,
+        tell: Callable[[str, Exception | None], None],
+        first_pass: FirstPass,
     ) -> Caching | None:
         """Makes one as the configuration says; None where it names no cache."""
         if (address := config.cache_address()) is None:
@@ -95,6 +103,7 @@ class Caching:
             always=config.cache_use == "always",
             own_forward_only=own_forward_only,
             tell=tell,
+            first_pass=first_pass,
         )
 
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -105,10 +114,6 @@ class Caching:
         with self._gate.watch:
             ids = current().take(batch_of(pytree.tree_leaves((args, kwargs))))
             self.repeats.note(args, kwargs, ids)
-
-    def aside(self) -> contextlib.AbstractContextManager[None]:
-        """Keeps out of passes of the model that are not training's."""
-        return contextlib.nullcontext() if self._skipper is None else self._skipper.aside()
 
     def after_step(self) -> None:
         """A step has ended."""
@@ -234,6 +239,7 @@ class Caching:
             gate=self._gate,
             own_forward_only=self._own_forward_only,
             tell=self._tell,
+            first_pass=self._first_pass,
         )
 
     def _leave(self, forget: bool = True) -> None:

@@ -12,7 +12,7 @@ from egeria.cache.dataflow import Dataflow, tensors_in
 from egeria.cache.forward_patches import ForwardPatches
 from egeria.cache.model_call import Call
 from egeria.cache.pass_outcome import Pass, flatten
-from egeria.cache.prefix_cut import Cut, side_pass
+from egeria.cache.prefix_cut import Cut, shadow_of, side_pass
 from egeria.cache.refused import Refused
 from egeria.cache.stand_in_outputs import Output
 from egeria.model.modules import LayerModule, has_parameters
@@ -42,10 +42,11 @@ def find_entries(model: nn.Module, frozen: Sequence[LayerModule], call: Call) ->
 
         return function
 
-    with ForwardPatches() as patches, side_pass(model), Dataflow(enabled=False):
+    shadow = shadow_of(model)
+    with ForwardPatches() as patches, side_pass(shadow) as twin, Dataflow(enabled=False):
         for module in dict.fromkeys(inner for entry in frozen for unit in entry.units for inner in unit.modules()):
-            patches.replace(module, count(module))
-        call.run(model.forward)
+            patches.replace(shadow.of(module), count(module))
+        call.run(twin.forward)
     outermost = [[entry for unit in module.units for entry in _called(unit, calls)] for module in frozen]
     if not outermost[-1]:
         raise Refused("NOT_CALLED", f"no layer of '{frozen[-1].name}' is called as a module")
@@ -94,17 +95,18 @@ def run_as_usual(model: nn.Module, entries: list[nn.Module], names: list[str], c
 
         return function
 
-    inside = [module for entry in entries for module in entry.modules()]
+    shadow = shadow_of(model)
+    inside = [shadow.of(module) for entry in entries for module in entry.modules()]
     attributes = [dict(module.__dict__) for module in inside]
-    with ForwardPatches() as patches, side_pass(model):
+    with ForwardPatches() as patches, side_pass(shadow) as twin:
         for index, entry in enumerate(entries):
-            patches.replace(entry, patch(index))
+            patches.replace(shadow.of(entry), patch(index))
         flow.mark(call.batched(), [_INPUT])
         with flow:
-            value = call.run(model.forward)
-        reached = flow.marks([*tensors_in(flatten(value)[0]), *model.buffers(), *_attribute_tensors(model)])
+            value = call.run(twin.forward)
+        reached = flow.marks([*tensors_in(flatten(value)[0]), *twin.buffers(), *_attribute_tensors(twin)])
         _check_keeps_nothing(inside, attributes)
-        usual = Pass.after(model, value)
+        usual = Pass.after(shadow, value)
     if len(outputs) < len(entries):
         raise Refused("NOT_CALLED", "two passes over one batch do not call the same layers")
     cut = Cut(entries, names, [outputs[index] for index in range(len(entries))], _live(reached, flow, names))
@@ -228,11 +230,12 @@ def _widest_cut(model: nn.Module, entries: Sequence[nn.Module], call: Call) -> l
 
         return function
 
-    with ForwardPatches() as patches, side_pass(model):
+    shadow = shadow_of(model)
+    with ForwardPatches() as patches, side_pass(shadow) as twin:
         for name, module in _layers(model, entries):
-            patches.replace(module, follow(module, name))
+            patches.replace(shadow.of(module), follow(module, name))
         with flow:
-            value = call.run(model.forward)
+            value = call.run(twin.forward)
         needed_in_the_end = flow.marks(tensors_in(flatten(value)[0]))
     last_use = {**flow.last_use, **dict.fromkeys(needed_in_the_end, len(names))}
     cuts = [[layer for layer in range(end + 1) if last_use.get(layer, 0) > end] for end in range(len(names))]

@@ -12,10 +12,11 @@ from egeria.cache.cut_finding import find_entries, run_as_usual
 from egeria.cache.forward_patches import ForwardPatches
 from egeria.cache.model_call import Call
 from egeria.cache.pass_outcome import Pass, compare, same
-from egeria.cache.prefix_cut import Cut, random_states, side_pass
+from egeria.cache.prefix_cut import Cut, shadow_of, side_pass
 from egeria.cache.refused import Refused
 from egeria.cache.skip_checks import check_skippable
 from egeria.model.modules import LayerModule
+from egeria.model.shadow import Shadow
 
 
 def prove(model: nn.Module, frozen: Sequence[LayerModule], call: Call) -> Cut:
@@ -30,15 +31,15 @@ def prove(model: nn.Module, frozen: Sequence[LayerModule], call: Call) -> Cut:
        that results of different batches may be mixed. The same with fewer samples, which only says which numbers
        of samples may be computed alone.
 
-    Nothing of it stays: random states, buffers, gradients and attributes are as before.
+    All of it happens on shadows (egeria.model.shadow), so that nothing of the model runs.
 
     Args:
       model: unwrapped, in training mode, with `frozen` frozen.
 
     Raises:
       Refused: it is not so. Whatever the model raises is [RAISES]. Names that are raised here: OUTPUT_DIFFERS,
-        GRADIENT_DIFFERS, RANDOM, BATCH_DEPENDENT; all others from check_skippable(), find_entries(),
-        run_as_usual().
+        GRADIENT_DIFFERS, RANDOM, BATCH_DEPENDENT; all others from check_skippable(), shadow_of(), side_pass(),
+        find_entries(), run_as_usual().
     """
     check_skippable(model, frozen)
     try:
@@ -56,19 +57,20 @@ def _prove(model: nn.Module, frozen: Sequence[LayerModule], call: Call) -> Cut:
     rows = list(zip(*(tensor.unbind(0) for tensor in crossing)))
     compare(usual, _run_skipping(model, cut, call, rows), model)
     cut.sub_batches = tuple(_native.sizes_alone(call.batch))
-    _prove_rows(model, cut, call, crossing)
+    shadow = shadow_of(model)  # were it not the same after each of these passes, the rows would show it
+    _prove_rows(shadow, cut, call, crossing)
     if (disturbed := call.disturbed()) is not None:
-        _prove_rows(model, cut, disturbed, cut.compute(model, disturbed))
+        _prove_rows(shadow, cut, disturbed, cut.compute(shadow, disturbed))
     return cut
 
 
-def _prove_rows(model: nn.Module, cut: Cut, call: Call, crossing: Sequence[Tensor]) -> None:
+def _prove_rows(shadow: Shadow, cut: Cut, call: Call, crossing: Sequence[Tensor]) -> None:
     """Leaves those of cut.sub_batches that may be computed alone, as far as that leaves all buffers alone.
 
     Raises:
       Refused: [BATCH_DEPENDENT] a sample's result depends on its place or on the other samples.
     """
-    buffers = [buffer.detach().clone() for buffer in model.buffers()]
+    buffers = [buffer.detach().clone() for buffer in shadow.model.buffers()]
 
     def in_like_company(rows: list[int]) -> bool:
         return not cut.decides or call.rows(rows).conditions() == call.conditions()
@@ -76,11 +78,11 @@ def _prove_rows(model: nn.Module, cut: Cut, call: Call, crossing: Sequence[Tenso
     def alone(rows: list[int]) -> list[Tensor]:
         changed: list[bool] = []
         computed = cut.compute(
-            model, call.rows(rows), lambda: changed.append(not all(map(same, model.buffers(), buffers)))
+            shadow, call.rows(rows), lambda: changed.append(not all(map(same, shadow.model.buffers(), buffers)))
         )
         return [] if any(changed) else computed
 
-    if not _native.same_in_any_order(lambda rows: cut.compute(model, call.rows(rows)), crossing, in_like_company):
+    if not _native.same_in_any_order(lambda rows: cut.compute(shadow, call.rows(rows)), crossing, in_like_company):
         raise Refused(
             "BATCH_DEPENDENT",
             "what the frozen layers compute for a sample depends on its place in the batch or on the other samples",
@@ -96,17 +98,18 @@ def _compute_live(model: nn.Module, cut: Cut, call: Call) -> list[Tensor]:
     Raises:
       Refused: [RANDOM] the frozen layers, or what is between them, draw random numbers.
     """
-    before = random_states(model)
+    shadow = shadow_of(model)
+    before = shadow.random_states()
 
     def check() -> None:
-        if random_states(model) != before:
+        if shadow.random_states() != before:
             raise Refused(
                 "RANDOM",
                 "random numbers are drawn before or between the frozen layers (a dropout that "
                 "is no submodule of them?)",
             )
 
-    return cut.compute(model, call, check)
+    return cut.compute(shadow, call, check)
 
 
 def _run_skipping(model: nn.Module, cut: Cut, call: Call, rows: Sequence[Sequence[Tensor]]) -> Pass:
@@ -116,12 +119,13 @@ def _run_skipping(model: nn.Module, cut: Cut, call: Call, rows: Sequence[Sequenc
         crossing = [
             spec.placed(torch.stack([row[position] for row in rows])) for position, spec in enumerate(cut.tensors)
         ]
+        shadow = shadow_of(model)
         try:
-            with side_pass(model):
+            with side_pass(shadow) as twin:
                 with ForwardPatches() as patches:
-                    cut.skip(patches, crossing)
-                    value = call.run(model.forward)
-                return Pass.after(model, value)
+                    cut.skip(patches, crossing, shadow=shadow)
+                    value = call.run(twin.forward)
+                return Pass.after(shadow, value)
         except RuntimeError:
             if dense:
                 raise

@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from egeria.cache.dataflow import tensors_in
 from egeria.cache.forward_patches import ForwardPatches
 from egeria.cache.model_call import Call
 from egeria.cache.refused import Refused
 from egeria.cache.stand_in_outputs import Output
-from egeria.model.isolation import RandomStates, device_of, restored
+from egeria.model.shadow import NoShadow, Shadow
 
 
 class _Reached(BaseException):
@@ -54,10 +55,14 @@ class Cut:
         return [spec for index in self.live for spec in self.outputs[index].tensors]
 
     def skip(
-        self, patches: ForwardPatches, crossing: Sequence[Tensor], allowed: Callable[[], bool] = lambda: True
+        self,
+        patches: ForwardPatches,
+        crossing: Sequence[Tensor],
+        allowed: Callable[[], bool] = lambda: True,
+        shadow: Shadow | None = None,
     ) -> None:
-        """Lets the entries return stand-ins in the next forward pass, the live ones `crossing`; unless they are not
-        `allowed` to, which is asked when the first one is called."""
+        """Lets the entries, or those of the `shadow`, return stand-ins in the next forward pass, the live ones
+        `crossing`; unless they are not `allowed` to, which is asked when the first one is called."""
         allowed = functools.cache(allowed)
         remaining = iter(crossing)
         for index, (entry, output) in enumerate(zip(self.entries, self.outputs)):
@@ -65,10 +70,13 @@ class Cut:
                 value = output.build([next(remaining) for _ in output.tensors])
             else:
                 value = output.stand_in(self.dense)
-            patches.replace(entry, _once(value, allowed))
+            patches.replace(entry if shadow is None else shadow.of(entry), _once(value, allowed))
 
-    def observe(self, patches: ForwardPatches, reached: Callable[[list[Tensor]], None]) -> None:
-        """Lets the next forward pass give `reached` a copy of what crosses the cut, once all is there."""
+    def observe(
+        self, patches: ForwardPatches, reached: Callable[[list[Tensor]], None], shadow: Shadow | None = None
+    ) -> None:
+        """Lets the next forward pass, or that of the `shadow`, give `reached` a copy of what crosses the cut, once all
+        is there."""
         collected: dict[int, list[Tensor]] = {}
 
         def patch(index: int) -> Callable[..., Any]:
@@ -83,19 +91,18 @@ class Cut:
             return function
 
         for index in self.live:
-            patches.replace(self.entries[index], patch(index))
+            entry = self.entries[index]
+            patches.replace(entry if shadow is None else shadow.of(entry), patch(index))
 
-    def compute(
-        self, model: nn.Module, call: Call, check: Callable[[], None] | None = None, keep_buffers: bool = True
-    ) -> list[Tensor]:
-        """Computes what crosses the cut in this call, by the model's own forward, which is left as soon as it is known.
+    def compute(self, shadow: Shadow, call: Call, check: Callable[[], None] | None = None) -> list[Tensor]:
+        """Computes what crosses the cut in this call, by a forward pass of a shadow, which is left as soon as it is
+        known.
 
         Args:
           check: called at that moment.
-          keep_buffers: False where it is known that this leaves them alone (sub_batches).
 
         Raises:
-          Refused: [NOT_CALLED] the forward pass went another way.
+          Refused: [NOT_CALLED] the forward pass went another way; [NO_SHADOW].
           Exception: what the model raises.
         """
         found: list[list[Tensor]] = []
@@ -106,10 +113,10 @@ class Cut:
                 check()
             raise _Reached
 
-        with ForwardPatches() as patches, side_pass(model, keep_buffers):
-            self.observe(patches, reached)
+        with ForwardPatches() as patches, side_pass(shadow) as twin:
+            self.observe(patches, reached, shadow)
             try:
-                call.run(model.forward)
+                call.run(twin.forward)
             except _Reached:
                 pass
         if not found:
@@ -120,24 +127,41 @@ class Cut:
         return found[0]
 
 
+def shadow_of(model: nn.Module) -> Shadow:
+    """A new shadow of the model, as it is now.
+
+    Raises:
+      Refused: [NO_SHADOW] it has none.
+    """
+    try:
+        return Shadow(model)
+    except NoShadow as error:
+        raise Refused("NO_SHADOW", str(error)) from error
+
+
 @contextlib.contextmanager
-def side_pass(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
-    """A context for a forward pass as in training, of which no trace is left.
+def side_pass(shadow: Shadow) -> Iterator[nn.Module]:
+    """A context for a forward pass of a shadow as in training.
 
     Autocast keeps nothing of it: casts of weights made here would be used again in the training's own pass.
+
+    Raises:
+      Refused: [NO_SHADOW] the pass would reach beyond the shadow.
     """
     cached = torch.is_autocast_cache_enabled()
-    with restored(model, keep_buffers), torch.enable_grad():
-        try:
-            torch.set_autocast_cache_enabled(False)
-            yield
-        finally:
-            torch.set_autocast_cache_enabled(cached)
+    try:
+        with shadow.running() as model, torch.enable_grad(), saved_tensors_hooks(_as_it_is, _as_it_is):
+            try:
+                torch.set_autocast_cache_enabled(False)
+                yield model
+            finally:
+                torch.set_autocast_cache_enabled(cached)
+    except NoShadow as error:
+        raise Refused("NO_SHADOW", str(error)) from error
 
 
-def random_states(model: nn.Module) -> str:
-    """Returns all random states of now, to compare."""
-    return RandomStates(device_of(model)).text()
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _once(value: Any, allowed: Callable[[], bool]) -> Callable[..., Any]:

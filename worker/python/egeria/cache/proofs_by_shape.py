@@ -14,7 +14,7 @@ from egeria import _native
 from egeria.cache.cut_proof import prove
 from egeria.cache.gate import CacheGate
 from egeria.cache.model_call import Call, Settings
-from egeria.cache.prefix_cut import Cut
+from egeria.cache.prefix_cut import Cut, shadow_of
 from egeria.cache.refused import Refused
 from egeria.model.modules import LayerModule
 
@@ -136,8 +136,9 @@ class Proofs:
         index = [position % call.batch for position in range(size)]
         if cut.decides and call.rows(index).conditions() != conditions:
             return False
+        shadow = shadow_of(self._model)
         return all(
-            _native.same_rows(cut.compute(self._model, tried.rows(index)), cut.compute(self._model, tried), index)
+            _native.same_rows(cut.compute(shadow, tried.rows(index)), cut.compute(shadow, tried), index)
             for tried in (call, call.disturbed())
             if tried is not None
         )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from egeria.cache.forward_patches import ForwardPatches
 from egeria.cache.gate import CacheGate
 from egeria.cache.model_call import Call, UnusualCall
 from egeria.cache.module_fingerprint import ModuleFingerprint
-from egeria.cache.prefix_cut import Cut
+from egeria.cache.prefix_cut import Cut, shadow_of
 from egeria.cache.prefix_store import PrefixStore
 from egeria.cache.proofs_by_shape import Proofs, Proven
 from egeria.cache.refused import Refused
@@ -25,6 +24,7 @@ from egeria.cache.skip_checks import check_skippable
 from egeria.model.inputs import batch_of
 from egeria.model.modules import LayerModule
 from egeria.model.pass_hooks import PassHook, has_own_forward, is_capturing
+from egeria.model.shadow import FirstPass, Shadow
 
 _logger = logging.getLogger("egeria")
 
@@ -61,6 +61,7 @@ class Skipper:
         gate: CacheGate,
         own_forward_only: bool,
         tell: Callable[[str, Exception | None], None],
+        first_pass: FirstPass | None = None,
     ):
         """
         Args:
@@ -73,6 +74,7 @@ class Skipper:
           own_forward_only: calls in which another function stands for the model's forward are none: a training
             framework's detours, with other arguments.
           tell: called with a reason why the prefix is not skipped, once, and the exception behind it.
+          first_pass: of the model's shadow; without it there is none before the first proof.
         """
         self.refusal: Refused | None = None
         self.gate = gate
@@ -86,10 +88,12 @@ class Skipper:
         self._proofs = Proofs(model, frozen, self.gate)
         self._patches = ForwardPatches()
         self._entered = False
-        self._busy = False  # true in our own passes, which come through the same hooks
+        self._shadow: Shadow | None = None  # computes samples alone
         self._failures = 0  # in a row
         self._handles: list[RemovableHandle] = []
         try:
+            if first_pass is not None and first_pass.reason is not None:
+                raise Refused("NO_SHADOW", first_pass.reason)
             check_skippable(model, frozen)
         except Refused as error:
             self._refuse(error)
@@ -106,18 +110,9 @@ class Skipper:
           ids: the samples', in the order of the rows; None: not known.
         """
         self.disarm()
-        if self.refusal is None and not self._busy:
+        if self.refusal is None:
             with self.gate.watch:
                 self._begin_pass(args, kwargs, ids)
-
-    @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
-        """Computes passes of the model that are not training's as usual, and does not count them."""
-        before, self._busy = self._busy, True
-        try:
-            yield
-        finally:
-            self._busy = before
 
     def disarm(self) -> None:
         """Leaves the next forward pass as it would be."""
@@ -135,7 +130,7 @@ class Skipper:
     # These methods are the two hooks.
 
     def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._busy or is_capturing() or (self._own_forward_only and not has_own_forward(self._model)):
+        if is_capturing() or (self._own_forward_only and not has_own_forward(self._model)):
             return
         training = self._model.training and torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
         if training and not self._entered:
@@ -150,13 +145,11 @@ class Skipper:
             self.disarm()
 
     def _leave(self, *_: Any) -> None:
-        if not self._busy:
-            self.disarm()
+        self.disarm()
 
     # The methods below are about one pass.
 
     def _begin_pass(self, args: tuple[Any, ...], kwargs: dict[str, Any], ids: Sequence[int] | None) -> None:
-        self._busy = True
         samples = 0 if ids is None else len(ids)
         try:
             if self.gate.use(args, kwargs, ids):
@@ -172,13 +165,13 @@ class Skipper:
         except Exception as error:  # pylint: disable=broad-exception-caught
             self.disarm()
             self._fail(error, samples)
-        finally:
-            self._busy = False
 
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any], ids: list[int]) -> None:
         ledger = self.gate.ledger
         ledger.ask()
         call = Call(args, kwargs, len(ids))
+        if nn.modules.module._has_any_global_hook():
+            raise UnusualCall("a hook for all modules may see what the frozen layers compute")
         proven = self._proofs.find(call)
         if proven is None or not proven.confirmed:
             ledger.missed("unproven", call.batch)
@@ -246,7 +239,9 @@ class Skipper:
         alone = call.rows([*missing, *missing[:1] * (size - len(missing))])
         if cut.decides and alone.conditions() != call.conditions():
             return ()
-        computed = cut.compute(self._model, alone, keep_buffers=False)
+        if self._shadow is None:
+            self._shadow = shadow_of(self._model)
+        computed = cut.compute(self._shadow, alone)
         rows = tuple(tensor[: len(missing)].clone() for tensor in computed)
         for tensor, row in zip(tensors, rows):
             tensor[missing] = row.to(tensor.device)
@@ -264,7 +259,7 @@ class Skipper:
 
     def _confirm(self, proven: Proven, call: Call, ids: list[int], hashes: list[int]) -> None:
         """Stores what crosses the cut in this pass, which has to be what a pass on the side computes."""
-        expected = proven.cut.compute(self._model, call)
+        expected = proven.cut.compute(shadow_of(self._model), call)
 
         def reached(tensors: list[Tensor]) -> None:
             if not _native.same_rows(tensors, expected, range(call.batch)):

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from egeria.gradients.optimizer_metric import OptimizerMetric
+
+
+class Squares(NamedTuple):
+    """This rank's part of a gradient reading, by layer module from the first one asked for; see GradientReading in
+    controller.proto, with parts of this rank's own samples."""
+
+    mean_of_squares: list[float]
+    square_of_mean: list[float]
+    parts: int
+    samples: int
+    progress: Sequence[float] = ()
 
 
 class Norms:
@@ -22,15 +35,17 @@ class Norms:
     def __contains__(self, parameter: nn.Parameter) -> bool:
         return id(parameter) in self._norms
 
-    def set(self, parameter: nn.Parameter, gradient: Tensor) -> Tensor:
-        """Returns the norm."""
-        found = self._norms[id(parameter)] = norm(gradient)
-        square = self._metric.square(parameter, gradient)
+    def set(self, parameter: nn.Parameter, gradient: Tensor, columns: tuple[int, int] | None = None) -> None:
+        """`columns`: the first one and the number of those that `gradient` has; None: all."""
+        found = norm(gradient)
+        if columns is not None and not gradient.is_sparse:
+            found = found * math.sqrt(parameter.shape[1] / columns[1])
+        self._norms[id(parameter)] = found
+        square = self._metric.square(parameter, gradient, columns)
         if square is not None:
             self._squares[id(parameter)] = square
         elif not self._metric.knows(parameter):
             self._metric_known = False
-        return found
 
     def sums(self, modules: Sequence[Sequence[nn.Parameter]]) -> tuple[list[float], list[float]]:
         """Sums of squares by layer module, plain and in the optimizer's metric (empty where that is not known)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +57,10 @@ class OptimizerMetric:
     def knows(self, parameter: nn.Parameter) -> bool:
         """Whether P is known; what no optimizer changes has a P of 0."""
         owner = self._owners.get(id(parameter))
-        return owner is None or isinstance(owner[0], torch.optim.SGD) or self._squares_of(parameter) is not None
+        if owner is None:
+            return True
+        plain = isinstance(owner[0], torch.optim.SGD) or self._squares_of(parameter) is not None
+        return plain and _is_number(owner[1].get("lr"))
 
     def rate(self, parameter: nn.Parameter) -> float:
         """Its learning rate; 0 where no optimizer has it."""
@@ -65,11 +69,14 @@ class OptimizerMetric:
             return 0.0
         group = owner[1]
         if id(group) not in self._rates:
-            self._rates[id(group)] = max(0.0, float(group["lr"]))
+            self._rates[id(group)] = max(0.0, float(group["lr"])) if _is_number(group.get("lr")) else 0.0
         return self._rates[id(group)]
 
-    def square(self, parameter: nn.Parameter, gradient: Tensor) -> Tensor | None:
-        """g' P g / lr, 0-dimensional; None where P is lr alone, or not known."""
+    def square(
+        self, parameter: nn.Parameter, gradient: Tensor, columns: tuple[int, int] | None = None
+    ) -> Tensor | None:
+        """g' P g / lr, 0-dimensional; None where P is lr alone, or not known. `columns`: those that `gradient` has, as
+        columns_of() says; None: all."""
         squares = self._squares_of(parameter)
         if squares is None:
             return None
@@ -79,21 +86,26 @@ class OptimizerMetric:
             gradient = gradient.coalesce()
             inverse = self._inverse_of(parameter, state, kept)[tuple(gradient.indices())]
             return _ratio(gradient.values(), inverse)
-        columns = _columns(parameter, self._turn)
+        if columns is None and (columns := columns_of(parameter, self._turn)) is not None:
+            gradient = gradient.narrow(1, *columns)
         if columns is None:
             return _ratio(gradient, self._inverse_of(parameter, state, kept))
-        part = _ratio(gradient.narrow(1, *columns), self._inverse_of(parameter, state, kept.narrow(1, *columns)))
+        part = _ratio(gradient, self._inverse_of(parameter, state, kept.narrow(1, *columns)))
         return part * (parameter.shape[1] / columns[1])
 
     def _squares_of(self, parameter: nn.Parameter) -> tuple[dict, Tensor] | None:
         """The optimizer's state of a parameter, and the v in it."""
         if id(parameter) not in self._owners:
             return None
-        optimizer = self._owners[id(parameter)][0]
+        optimizer, group = self._owners[id(parameter)]
         state = optimizer.state.get(parameter, {})
         name = next((name for kind, name in _OF_OTHERS.items() if isinstance(optimizer, kind)), _OF_ADAM)
         squares = state.get(name)
         if not isinstance(squares, Tensor) or squares.shape != parameter.shape:
+            return None
+        # An optimizer whose numbers are of another kind does something else with them: Adafactor's eps is a pair.
+        known = [group.get("lr"), group.get("eps", 0.0), state.get("step", None if name == _OF_ADAM else 0.0)]
+        if not all(map(_is_number, known)):
             return None
         return state, squares.detach()
 
@@ -127,13 +139,14 @@ def _bias_correction(steps: Tensor | float, beta: float) -> Tensor | float:
     return math.sqrt(1 - beta ** float(steps)) if float(steps) > 0 else 1.0
 
 
-def _columns(parameter: nn.Parameter, turn: int) -> tuple[int, int] | None:
-    """The first of the columns that are looked at, and how many: the same on every rank. None: all are.
-
-    Args:
-      turn: how many steps have been measured.
-    """
+def columns_of(parameter: nn.Parameter, turn: int) -> tuple[int, int] | None:
+    """The first of the columns that are looked at in this turn, and how many. None: all are."""
     if parameter.dim() < 2 or parameter.numel() < _LARGE or parameter.shape[1] < _LEAST_COLUMNS:
         return None
     length = parameter.shape[1] // _COLUMNS
     return turn * length % (parameter.shape[1] - length + 1), length
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a number, or a tensor of one, which is not looked at: a device would have to be waited for."""
+    return value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, (int, float))

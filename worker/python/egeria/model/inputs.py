@@ -26,7 +26,8 @@ class RootInputs:
     """The arguments that the model was called with, cut to their first b samples.
 
     The tensors whose first dimension is the batch are cut; those of another first size (a table, a mask over
-    positions) stay whole. Tensors are copies, so that a training step may change its own in place.
+    positions) stay whole. Tensors and objects are copies, so that a training step may change its own in place, and a
+    pass of ours the others.
     """
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], samples: int):
@@ -38,7 +39,7 @@ class RootInputs:
         )
         self.leaves = leaves
         self._cut()
-        self.leaves = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
+        self.leaves = [_copied(leaf) for leaf in self.leaves]
 
     def narrowed(self, samples: int) -> RootInputs:
         """The same inputs with fewer samples."""
@@ -85,6 +86,17 @@ class RootInputs:
             and len(self.leaves) == len(other.leaves)
             and all(_same_leaf(mine, theirs) for mine, theirs in zip(self.leaves, other.leaves))
         )
+
+
+def _copied(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        return leaf.clone()
+    if isinstance(leaf, SIMPLE):
+        return leaf
+    try:
+        return copy.deepcopy(leaf)
+    except Exception as error:  # pylint: disable=broad-exception-caught  # whatever an object's copying raises
+        raise GraphError(f"the model takes a {type(leaf).__name__} that cannot be copied") from error
 
 
 def _same_leaf(mine: Any, theirs: Any) -> bool:

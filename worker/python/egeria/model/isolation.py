@@ -1,4 +1,4 @@
-"""This file runs a training model on the side without training noticing."""
+"""This file has what passes beside the training need: modes, random states, and a model as it was before."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def plain_evaluation(device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode for a training model's own forward, without gradients and autocast.
+    """Evaluation mode for a training model's own forward, without gradients and autocast. Where a model can have a
+    shadow (egeria.model.shadow), that makes the pass instead.
 
     Afterwards everything is as it was, as restored() says, and so are the modes of all submodules. The fused attention
     kernels of nn.TransformerEncoder, which no graph shows, are off meanwhile.
@@ -57,21 +58,22 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def restored(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
+def restored(model: nn.Module) -> Iterator[None]:
     """A forward pass of a training model on the side, in the modes that it is in.
 
     Put back, to the bit: all random states (torch's on the CPU and on the model's device, Python's, numpy's), whatever
     submodules assign to their attributes or put into containers there, their hooks, the contents of buffers and
-    of other tensors that are attributes (`keep_buffers`), the default dtype. Compiled code is not entered, compiled or
+    of other tensors that are attributes, the default dtype. Compiled code is not entered, compiled or
     invalidated.
     """
-    containers, tensors = _held_by(model)
+    containers, tensors = held_by(model)
     containers = [entry for module in model.modules() for entry in _dictionaries_of(module)] + containers
     contents = [(entry, dict(entry) if isinstance(entry, dict) else list(entry)) for entry in containers]
-    tensors = [(tensor, tensor.detach().clone()) for tensor in (*model.buffers(), *tensors)] if keep_buffers else []
+    tensors = [*model.buffers(), *(tensor for tensor in tensors if tensor.grad_fn is None)]
+    copies = [(tensor, tensor.detach().clone()) for tensor in tensors]
     default_dtype = torch.get_default_dtype()
     global _own_passes  # pylint: disable=global-statement
-    with RandomStates(device_of(model)), _uncompiled():
+    with RandomStates(device_of(model)), uncompiled():
         _own_passes += 1
         try:
             yield
@@ -81,7 +83,7 @@ def restored(model: nn.Module, keep_buffers: bool = True) -> Iterator[None]:
             for container, saved in contents:
                 _put_back_contents(container, saved)
             with torch.no_grad():
-                for tensor, value in tensors:
+                for tensor, value in copies:
                     if not torch.equal(tensor, value):
                         tensor.copy_(value)
 
@@ -116,8 +118,9 @@ def _put_back_contents(current: Any, saved: Any) -> None:
         (current.update if isinstance(current, set) else current.extend)(saved)
 
 
-def _held_by(model: nn.Module) -> tuple[list[Any], list[Tensor]]:
-    """Containers, and tensors that are no parameters, that are attributes of modules or in such a container."""
+def held_by(model: nn.Module) -> tuple[list[Any], list[Tensor]]:
+    """Containers, and tensors that are no parameters, that are attributes of modules or in such a container. Tensors
+    that require a gradient are left out, unless a pass has computed them."""
     found: dict[int, Any] = {}
     ahead = [value for module in model.modules() for name, value in vars(module).items() if name not in _OF_TORCH]
     while ahead:
@@ -135,7 +138,7 @@ def _held_by(model: nn.Module) -> tuple[list[Any], list[Tensor]]:
             value
             for value in found.values()
             if type(value) is Tensor
-            and not value.requires_grad
+            and (value.grad_fn is not None or not value.requires_grad)
             and value.layout is torch.strided
             and not (value.is_quantized or value.is_meta or value.is_inference())
         ],
@@ -179,7 +182,15 @@ class RandomStates:
         return repr(parts)
 
 
-def _uncompiled() -> contextlib.AbstractContextManager[Any]:
+def has_compiled(model: nn.Module) -> bool:
+    """Whether the model or a part of it is compiled in place, or wrapped by torch.compile inside."""
+    return any(
+        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
+    )
+
+
+def uncompiled() -> contextlib.AbstractContextManager[Any]:
     """Submodules that the user has compiled run as they are written; no compiled code is touched."""
     compiler = "torch._dynamo" in sys.modules  # without it nothing has been compiled
     return torch.compiler.set_stance("force_eager") if compiler else contextlib.nullcontext()

@@ -14,34 +14,52 @@ from egeria.freeze.replicas import is_fully_sharded
 from egeria.model.inputs import GraphError, RootInputs
 from egeria.model.isolation import undisturbed
 from egeria.model.modules import LayerModule, has_parameters
+from egeria.model.shadow import Shadow
 from egeria.reference.recording import tensor_named
 
 
 def record_calls(model: nn.Module, inputs: RootInputs) -> list[nn.Module]:
-    """Returns the submodules that a forward pass calls, in order, one entry per call. The model is left undisturbed."""
-    inside = set(model.modules())
+    """Returns the submodules that a forward pass in evaluation mode calls, in order, one entry per call. A shadow of
+    the model makes it; under FSDP2, where only the model itself can, that is left undisturbed.
+
+    Raises:
+      NoShadow: the model has none.
+      Exception: what the model raises.
+    """
     calls: list[nn.Module] = []
+    with _evaluated(model, inputs) as (twin, original_of):
 
-    def note(module: nn.Module, _: Any) -> None:
-        if module in inside:
-            calls.append(module)
+        def note(module: nn.Module, _: Any) -> None:
+            if module in original_of:
+                calls.append(original_of[module])
 
-    handle = torch.nn.modules.module.register_module_forward_pre_hook(note)
-    try:
-        with undisturbed(model):
-            inputs.call(model)
-            _reshard(model)
-    finally:
-        handle.remove()
+        handle = torch.nn.modules.module.register_module_forward_pre_hook(note)
+        try:
+            inputs.call(twin)
+            _reshard(twin)
+        finally:
+            handle.remove()
     return calls
+
+
+@contextlib.contextmanager
+def _evaluated(model: nn.Module, inputs: RootInputs) -> Iterator[tuple[nn.Module, dict[nn.Module, nn.Module]]]:
+    """Whatever makes passes of the model in evaluation mode, and whose copies its modules are."""
+    if any(is_fully_sharded(module) for module in model.modules()):
+        with undisturbed(model):
+            yield model, {module: module for module in model.modules()}
+        return
+    shadow = Shadow(model)
+    with shadow.evaluated(inputs.tensors()) as twin:
+        yield twin, {shadow.of(module): module for module in model.modules()}
 
 
 class LocalReference:
     """Runs the reference in the training process, for models that have no graph.
 
-    It keeps a copy of one layer module's weights, taken when the controller asks for a snapshot. A reading runs the
-    user's own forward twice on the same samples, with the weights of now and with the copy, and compares the layer
-    module's output. Both runs stop behind the layer module (not where parameters are sharded).
+    It keeps a copy of one layer module's weights, taken when the controller asks for a snapshot. A reading runs
+    shadows of the model on the same samples, with the weights of now and with the copy, and compares the layer module's
+    output. Both runs stop behind the layer module (not where parameters are sharded).
 
     Owned by the training thread. Under FSDP2 reading() is a collective.
     """
@@ -88,15 +106,15 @@ class LocalReference:
 
         Raises:
           GraphError: its output is not known or has no batch dimension.
+          NoShadow: the model has none any more.
         """
         if not self.has(index):
             raise GraphError("there is no copy of its weights yet")
-        now = compared(self._output(index, inputs), metric)
-        with self._copied_weights():
-            then = compared(self._output(index, inputs), metric)
+        now, then = (self.compared(index, inputs, metric, copied) for copied in (False, True))
         return distance(now, then, metric)
 
-    def _output(self, index: int, inputs: RootInputs) -> Tensor:
+    def compared(self, index: int, inputs: RootInputs, metric: str, copied: bool) -> Tensor:
+        """Returns what a metric compares of the layer module's output, with the weights of now or the copied ones."""
         unit = self._last_unit[index]
         if unit is None:
             raise GraphError("none of its layers is called in evaluation mode")
@@ -107,21 +125,33 @@ class LocalReference:
             if not self._sharded and len(outputs) == self._calls[unit]:
                 raise _Enough
 
-        handle = unit.register_forward_hook(keep)
-        try:
-            with undisturbed(self._model):
-                with contextlib.suppress(_Enough):
-                    inputs.call(self._model)
-                _reshard(self._model)
-        finally:
-            handle.remove()
+        with _evaluated(self._model, inputs) as (twin, original_of):
+            place = next(copy for copy, original in original_of.items() if original is unit)
+            handle = place.register_forward_hook(keep)
+            try:
+                with self._copied_weights(twin) if copied else contextlib.nullcontext():
+                    with contextlib.suppress(_Enough):
+                        inputs.call(twin)
+                    _reshard(twin)
+            finally:
+                handle.remove()
         if not outputs:
             raise GraphError("its last layer was not called")
-        return outputs[-1]
+        return compared(outputs[-1], metric)
 
     @contextlib.contextmanager
-    def _copied_weights(self) -> Iterator[None]:
-        """Puts the copy's values into the model's own tensors for a moment: whoever holds them, sees them."""
+    def _copied_weights(self, twin: nn.Module) -> Iterator[None]:
+        """Gives a shadow the copy's weights. Under FSDP2 the copy's values are in the model's own tensors for a
+        moment."""
+        if twin is not self._model:
+            for name, value in self._copy.items():
+                tensor = tensor_named(twin, name)
+                if isinstance(tensor, nn.Parameter):  # its memory is the model's
+                    tensor.data = value.to(tensor.dtype, copy=True)
+                else:
+                    tensor.copy_(value)
+            yield
+            return
         targets = {name: _local(tensor_named(self._model, name)).detach() for name in self._copy}
         saved = {name: tensor.clone() for name, tensor in targets.items()}
         try:

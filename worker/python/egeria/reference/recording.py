@@ -16,8 +16,8 @@ from torch import Tensor, fx, nn
 from torch.export.graph_signature import InputKind
 
 from egeria.model.inputs import GraphError, RootInputs
-from egeria.model.isolation import undisturbed
 from egeria.model.outputs import tensors_in
+from egeria.model.shadow import Shadow
 
 # These operators only check, and compute nothing.
 _ASSERTIONS = {
@@ -42,13 +42,14 @@ class Recording:
 
 
 def record(model: nn.Module, inputs: RootInputs, dynamic: Sequence[tuple[int, int]]) -> Recording:
-    """Records the unwrapped `model` in evaluation mode, without a trace on it.
+    """Records the unwrapped `model` in evaluation mode, by a shadow of it.
 
     Args:
       dynamic: (index of the tensor, dimension) of the input sizes that are not to be constants.
 
     Raises:
       GraphError: torch.export cannot.
+      NoShadow: the model has none.
     """
     inputs.check_simple()
     tensors = inputs.tensors()
@@ -58,15 +59,16 @@ def record(model: nn.Module, inputs: RootInputs, dynamic: Sequence[tuple[int, in
         for index, dimension in dynamic:
             per_tensor[index][dimension] = torch.export.Dim.AUTO
         shapes = (tuple(per_tensor),)
-    with undisturbed(model), warnings.catch_warnings(), _quiet_torch():
+    shadow = Shadow(model)
+    with shadow.evaluated(guarded=False) as twin, warnings.catch_warnings(), _quiet_torch():
         warnings.simplefilter("ignore")
         try:
-            flat = _Flat(model, inputs)
+            flat = _Flat(twin, inputs)
             program = torch.export.export(flat, tuple(tensors), dynamic_shapes=shapes, strict=False)
             program = program.run_decompositions({})
         except Exception as error:  # pylint: disable=broad-exception-caught  # whatever a model's code raises
             raise GraphError(f"torch.export: {_first_line(error)}") from error
-        return _recording_of(program)
+        return _recording_of(program, model)
 
 
 def stack_of(node: fx.Node, submodules: dict[str, nn.Module]) -> list[nn.Module]:
@@ -122,7 +124,7 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
 
 
-def _recording_of(program: torch.export.ExportedProgram) -> Recording:
+def _recording_of(program: torch.export.ExportedProgram, model: nn.Module) -> Recording:
     graph = program.graph_module.graph
     _inline_scopes(program.graph_module)
     specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs if hasattr(spec.arg, "name")}
@@ -135,7 +137,8 @@ def _recording_of(program: torch.export.ExportedProgram) -> Recording:
             elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
                 recording.weights[node] = spec.target.removeprefix(f"{_WRAPPER}.")
             elif spec.kind == InputKind.CONSTANT_TENSOR:
-                recording.constants[node] = program.constants[spec.target].detach()
+                own = _attribute(model, spec.target.removeprefix(f"{_WRAPPER}."))  # the model's, not the shadow's
+                recording.constants[node] = (program.constants[spec.target] if own is None else own).detach()
             else:
                 raise GraphError(f"the model holds a {spec.kind.name.lower().replace('_', ' ')}")
         elif node.op == "get_attr":
@@ -148,6 +151,14 @@ def _recording_of(program: torch.export.ExportedProgram) -> Recording:
             wanted = set(program.graph_signature.user_outputs)
             recording.outputs = [value for value in node.args[0] if isinstance(value, fx.Node) and value.name in wanted]
     return recording
+
+
+def _attribute(model: nn.Module, name: str) -> Tensor | None:
+    try:
+        found = operator.attrgetter(name)(model)
+    except AttributeError:
+        return None
+    return found if isinstance(found, Tensor) else None
 
 
 def _inline_scopes(module: fx.GraphModule) -> None:

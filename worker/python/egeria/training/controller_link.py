@@ -112,10 +112,11 @@ class Link:
         self._shares = target.trained.shares.known
         self._errors = list(errors)
         reads = config.reads_plasticity()
-        self._local = [error is not None and config.reference != "controller" and reads for error in errors]
+        local = config.reference != "controller" and reads and analysis.calls is not None
+        self._local = [error is not None and local for error in errors]
         self._reference: LocalReference | None = None
-        if any(self._local) and analysis.calls is not None:
-            self._reference = LocalReference(target.trained.model, analysis.modules, analysis.calls)
+        if any(self._local):
+            self._reference = LocalReference(target.trained.model, analysis.modules, analysis.calls or [])
         self._mismatches = 0
         self._told: set[str] = set()
         if reads:
@@ -257,12 +258,10 @@ class Link:
             if error is not None:
                 reasons.setdefault(error, []).append(module.name)
         for error, names in reasons.items():
-            what = (
-                "this process runs their reference itself"
-                if any(self._local)
-                else "they will not freeze (reference='controller')"
-            )
-            _logger.info("egeria: no graph of the layer modules %s: %s; %s", ", ".join(names), error, what)
+            level, what = logging.WARNING, "they have no readings of plasticity, and do not freeze by them"
+            if any(self._local):
+                level, what = logging.INFO, "this process runs their reference itself"
+            _logger.log(level, "egeria: no graph of the layer modules %s: %s; %s", ", ".join(names), error, what)
 
 
 def _start(recordings: int) -> tuple[int, int]:

@@ -15,12 +15,15 @@ from egeria import _native
 from egeria.cache.caching import Caching
 from egeria.config import Config
 from egeria.errors import EgeriaError
+from egeria.freeze.replicas import is_sharded
 from egeria.freeze.switcher import Switch, Switcher
 from egeria.gradients.gradient_readings import GradientReadings
+from egeria.model.call_order import CallOrder
 from egeria.model.learning_rates import LearningRates
 from egeria.model.lr_schedules import planned_rates, unwrapped
 from egeria.model.modules import ModuleSpec, from_unit_names, partition
 from egeria.model.optimizers import TrainingOptimizers
+from egeria.model.shadow import FirstPass
 from egeria.model.wrappers import unwrap
 from egeria.tell_once import TellOnce
 from egeria.time_ledger import TimeLedger
@@ -90,7 +93,7 @@ class FollowedTraining:
         self.switcher = Switcher(model, self._optimizers, partition(self.model, spec), self.tell)
         self._divergence = Divergence(self.switcher, config, self.tell, self._forget_cached)
         self._trained = TrainedModel(self.model, spec, spec is not None, StepShares(model))
-        self._gradients = GradientReadings(self.switcher, self.model, self.ledger, self.tell, self._without_cache)
+        self._gradients = GradientReadings(self.switcher, self.ledger, self.tell)
         self.link = SessionLink(config, self.ledger, self._gradients, self._trained.shares, self.tell)
         config.check_plans(len(self.switcher.modules))
         self._agreement = SettingsAgreement(
@@ -102,7 +105,9 @@ class FollowedTraining:
             self.tell(text)
         self._post_settings()
         self.switcher.allow_recompiles()
-        self.caching = Caching.of(config, self.model, network is not None, self.tell)
+        self._first_pass = FirstPass(self.model, model)
+        self._call_order = CallOrder(self.model, model)
+        self.caching = Caching.of(config, self.model, network is not None, self.tell, self._first_pass)
         watchdog = Watchdog(lambda: [parameter for _, parameter in self.switcher.modules[-1].parameters()])
         calls = self.before_step, self.on_step, self._lose_track
         self._steps = StepFollower(self._optimizers, watchdog, self.switcher.keeper, self.tell, *calls)
@@ -218,8 +223,6 @@ class FollowedTraining:
     @outside_captures
     def on_pass(self) -> None:
         """A training forward pass is about to begin, in no wrapper yet: what is frozen may still change."""
-        if self._gradients.aside:
-            return
         self._steps.begin_pass()
         if self.link.is_overdue(self.switcher.replicas.ranks_meet):
             self._go_on(lambda: self._agree(self.link.agree_alone))
@@ -232,8 +235,6 @@ class FollowedTraining:
     @outside_captures
     def on_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A training forward pass begins."""
-        if self._gradients.aside:
-            return
         self.ledger.begin_forward()
         with self.tell.guard("a forward pass could not be followed"), self.ledger.spend("hooks"):
             self._reports.forward()
@@ -245,6 +246,16 @@ class FollowedTraining:
                 self.caching.before_forward(args, kwargs)
         self.link.before_forward(args, kwargs)
         self._gradients.before_forward(args, kwargs)
+        with self.tell.guard("a pass beside the training could not be made"), self.ledger.spend("start"):
+            if not self._first_pass.done and self._makes_passes():
+                self._first_pass.before_forward(args, kwargs)
+            if self.link.is_wanted:
+                self._call_order.begin()
+
+    def _makes_passes(self) -> bool:
+        """Whether a shadow of the model is to make passes, now or later. Under FSDP2 there is none."""
+        reads = self.link.is_wanted and self.config.reads_plasticity()
+        return (self.caching is not None or reads) and not is_sharded(self.model)
 
     @outside_captures
     def on_other_pass(self) -> None:
@@ -255,9 +266,10 @@ class FollowedTraining:
     @outside_captures
     def on_output(self, args: tuple[Any, ...], output: Any) -> None:
         """A training forward pass has ended."""
+        self._call_order.end()
+        self._first_pass.after_forward(output)
         self.switcher.end_pass()
         self._trained.shares.after_forward()
-        self._gradients.after_forward(output)
 
     @outside_captures
     def before_step(self) -> None:
@@ -297,6 +309,7 @@ class FollowedTraining:
                         self._divergence.compare(self.step)
         self.link.end_step()
         self._passes.follow_compiled()
+        self._call_order.stop()
         self._scheduler_steps = getattr(unwrapped(self._scheduler, "scheduler"), "last_epoch", None)
         if self.link.is_wanted and self.switcher.prefix == 0:  # it starts soon
             with self._reporting():
@@ -440,6 +453,8 @@ class FollowedTraining:
             planned_rates=planned_rates(self._scheduler, total_steps, self.step, self._scheduler_steps),
             mean_rate=self._rates.mean_over(self.step),
             losses_reported=self._reports.any_loss,
+            calls=self._call_order.calls,
+            no_shadow=self._first_pass.reason,
             recordings=self.link.recordings,
         )
         for text in advice.of_link(target, self._scheduler) if rank_of_job() == 0 else ():
@@ -451,9 +466,6 @@ class FollowedTraining:
         if link.modules != self.switcher.modules and self.switcher.prefix == 0:
             self.switcher.take(link.modules)  # in the order in which the forward pass calls them
         self._reports.correct_zero_lr_prefix(self._rates.zero_lr_prefix(self._rates.now(), self.switcher.modules))
-
-    def _without_cache(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext() if self.caching is None else self.caching.aside()
 
     def _cache_namespace(self) -> str:
         """The cache keeps this training's entries, resumed or not, under the checkpoint's name or else the job's id."""
@@ -479,6 +491,7 @@ class FollowedTraining:
         self._steps.close()
         self._passes.close()
         self.link.stop_measuring()
+        self._call_order.stop()
         with self._ending():
             self._reports.flush(self.link.link, self.switcher.prefix)
         if self.caching is not None:

@@ -51,6 +51,8 @@ class LinkTarget:
       planned_rates: learning rates at evenly spread steps of the whole training; empty: not known.
       mean_rate: mean of the learning rate over the steps so far; 0: not known.
       losses_reported: the script reports losses.
+      calls: the submodules in the order in which training calls them; None: not known.
+      no_shadow: why the model has no shadow; None where it has one.
       recordings: how often this process has recorded the model anew.
     """
 
@@ -63,4 +65,6 @@ class LinkTarget:
     planned_rates: list[float]
     mean_rate: float
     losses_reported: bool
+    calls: list[nn.Module] | None
+    no_shadow: str | None
     recordings: int

@@ -15,6 +15,7 @@ from egeria.errors import EgeriaError
 from egeria.freeze.replicas import is_sharded
 from egeria.model.inputs import GraphError, RootInputs
 from egeria.model.modules import LayerModule, has_parameters, partition
+from egeria.model.shadow import NoShadow
 from egeria.reference.graph import ExportedModel, export_model
 from egeria.reference.probing import record_calls
 from egeria.training.link_target import LinkTarget
@@ -26,11 +27,11 @@ _logger = logging.getLogger("egeria")
 
 @dataclasses.dataclass
 class Analysis:
-    """The facts about a model that a forward pass in evaluation mode has shown.
+    """The facts about a model that forward passes have shown: one of training, and a shadow's in evaluation mode.
 
     Attributes:
-      modules: the layer modules, in the order in which the pass calls them.
-      calls: the modules that it called, in order; None: it raised.
+      modules: the layer modules, in the order in which training calls them.
+      calls: the modules that the shadow called, in order; None: there was no such pass, or it raised.
       exported: the model's graph; None: there is none.
       errors: why a layer module has no graph, by layer module; None where it has one.
     """
@@ -50,38 +51,43 @@ def analyse(target: LinkTarget, inputs: RootInputs, samples: int, dynamic: Seque
     if samples < 2 and target.config.reads_plasticity():
         raise GraphError("a batch has one sample; a reading compares at least two")
     inputs = inputs.narrowed(samples)
-    modules = target.modules
-    try:
-        calls = record_calls(target.trained.model, inputs)
-    except Exception as error:  # pylint: disable=broad-exception-caught  # whatever a model's code raises
-        _logger.debug("egeria: the model does not run in evaluation mode", exc_info=True)
-        reason = f"in evaluation mode the model raises {type(error).__name__}: {str(error)[:200]}"
+    evaluated = None
+    modules, model, calls = target.modules, target.trained.model, target.calls
+    reason = target.no_shadow if target.config.reads_plasticity() else _READS_NOTHING
+    if reason is None or calls is None:
+        try:
+            evaluated = record_calls(model, inputs)
+            calls = evaluated if calls is None else calls
+        except NoShadow as error:
+            reason = str(error)
+        except Exception as error:  # pylint: disable=broad-exception-caught  # whatever a model's code raises
+            _logger.debug("egeria: the model does not run in evaluation mode", exc_info=True)
+            reason = f"in evaluation mode the model raises {type(error).__name__}: {str(error)[:200]}"
+    if calls is None:
         return Analysis(modules, None, None, [reason] * len(modules))
     if target.trained.fixed:
         _check_order(modules, calls)
     else:
-        modules = partition(target.trained.model, target.trained.spec, calls)
-    reason = None
-    if not target.config.reads_plasticity():
-        reason = _READS_NOTHING  # and what a recording takes can be saved
-    elif target.config.reference == "local":
+        modules = partition(model, target.trained.spec, calls)
+    able = reason is None
+    if able and target.config.reference == "local":
         reason = "reference is 'local'"
-    elif is_sharded(target.trained.model):
+    elif able and is_sharded(model):
         reason = "its parameters are sharded"
     exported = None
     if reason is None:
         try:
-            exported = export_model(target.trained.model, modules, inputs, dynamic)
-        except GraphError as error:
+            exported = export_model(model, modules, inputs, dynamic)
+        except (GraphError, NoShadow) as error:
             reason = str(error)
     if exported is None:
-        return Analysis(modules, calls, None, [reason] * len(modules))
+        return Analysis(modules, evaluated, None, [reason] * len(modules))
     modules = exported.modules
     errors = []
     for index in range(len(modules)):
         module = exported.module(index)
         errors.append(module.error or _native.check_graph(module.graph_json))
-    return Analysis(modules, calls, exported, errors)
+    return Analysis(modules, evaluated, exported, errors)
 
 
 def analyse_unseen(target: LinkTarget) -> Analysis:

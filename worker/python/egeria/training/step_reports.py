@@ -38,12 +38,18 @@ class Reports:
         self._forward = True
 
     def add_loss(self, loss: Tensor | float | None, link: Any, prefix: int) -> None:
-        """The user reports a loss: a scalar, or a tensor whose mean is taken."""
+        """The user reports a loss: a scalar, or a tensor whose mean is taken.
+
+        Raises:
+          TypeError: it has no value that is a real number.
+        """
         if loss is None:
             return
-        self.any_loss = True
+        if isinstance(loss, Tensor) and not _has_value(loss):
+            raise TypeError(f"a {type(loss).__name__} of type {loss.dtype} on '{loss.device}' has no value to report")
         value = loss.detach() if isinstance(loss, Tensor) else torch.tensor(float(loss))
         value = value.mean() if value.dim() > 0 else value
+        self.any_loss = True
         if self._forward or self.steps == 0:
             self._losses.append(value)
             return
@@ -81,6 +87,12 @@ class Reports:
         if losses:
             loss = losses[0] if len(losses) == 1 else torch.stack([entry.float() for entry in losses]).mean()
         link.native.report(report.step, loss, report.learning_rates, prefix, report.zero_lr_prefix)
+
+
+def _has_value(loss: Tensor) -> bool:
+    """False for fake tensors and other wrappers, the meta device, complex numbers."""
+    wrapper = type(loss).__torch_dispatch__ is not Tensor.__torch_dispatch__
+    return not (wrapper or loss.is_meta or loss.is_complex() or loss.numel() == 0)
 
 
 def total_steps_of(scheduler: Any, step: int) -> int | None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from egeria.model.isolation import device_of
+from egeria.model.isolation import device_of, has_compiled
 from egeria.model.modules import LayerModule
 from egeria.model.pass_hooks import is_capturing
 
@@ -41,7 +41,7 @@ class StepShares:
     def begin(self, modules: Sequence[LayerModule]) -> None:
         """The step that begins is measured; nothing is frozen in it."""
         self._unhook()
-        if _compiled(self._model):
+        if has_compiled(self._model):
             return  # all gradients of a compiled graph arrive together
         for module in modules:
             for _, parameter in module.parameters():
@@ -122,10 +122,3 @@ def _seconds(begin: Any, end: Any) -> float:
         return end - begin
     end.synchronize()
     return begin.elapsed_time(end) / 1000
-
-
-def _compiled(model: nn.Module) -> bool:
-    return any(
-        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
-        for module in model.modules()
-    )

@@ -1,0 +1,3 @@
+"""This module holds what a model of the tests changes beyond itself."""
+
+CALLS: list[int] = []
