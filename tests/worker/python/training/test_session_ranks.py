@@ -127,16 +127,6 @@ def test_ranks_that_see_no_steps_thaw_before_the_same_pass(egeria: str, tmp_path
     assert output.count("[NO_STEPS]") == 2
 
 
-def test_a_rank_alone_that_sees_no_steps_holds_nobody_up(tmp_path: pathlib.Path):
-    """The others wait for it when they agree, and it for them in the backward pass."""
-    options = ["--steps", 40, "--pace", 0.05, "--egeria", "act", "--unseen", 5, "--unseen-on", 1]
-    records, output = run(tmp_path, *options, "--until", "unfreeze")
-    first, second = records
-    assert [entry[1:3] for entry in first["switches"]] == [entry[1:3] for entry in second["switches"]]
-    assert first["switches"][-1][1:3] == [0, True] and first["prefixes"] == second["prefixes"]
-    assert output.count("[STEPS_DIFFER]") == 2
-
-
 PLANS = ("--egeria", "plans", "--plans", "5:1,15:2", "--steps", 25)
 
 

@@ -225,7 +225,7 @@ class FollowedTraining:
         """A training forward pass is about to begin, in no wrapper yet: what is frozen may still change."""
         self._steps.begin_pass()
         if self.link.is_overdue(self.switcher.replicas.ranks_meet):
-            self._go_on(lambda: self._agree(self.link.agree_alone))
+            self._go_on(lambda: (self._thaw_if_moved(self.link.missed), self._agree(self.link.agree_alone)))
         if self._thaws:
             self._thaws = False
             with self.tell.guard("what is frozen stays so"):
@@ -414,9 +414,10 @@ class FollowedTraining:
         if switch is not None:
             self._note(switch)
 
-    def _thaw_if_moved(self) -> None:
-        """The ranks ask each other after 1, 2, 4, ... steps of a frozen phase, then at every 64th. A collective."""
-        since = self.step - self.switcher.switched_at
+    def _thaw_if_moved(self, missed: int = 0) -> None:
+        """After 1, 2, 4, ... steps of a frozen phase, then at every 64th, the ranks ask each other, also one that has
+        `missed` steps. A collective."""
+        since = self.step + missed - self.switcher.switched_at
         is_due = since % 64 == 0 or since & (since - 1) == 0
         if self.switcher.prefix == 0 or not (is_due or self.switcher.share_group() is None):
             return

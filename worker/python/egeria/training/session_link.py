@@ -60,6 +60,7 @@ class SessionLink:
         self._inputs: list[RootInputs] = []  # the model's inputs, the newest last
         self._passes = 0  # in which the ranks have met since they last agreed
         self._passes_a_step = 1  # as many as there were in the newest step
+        self.missed = 0  # steps that the ranks may have made since, unseen here
         self.resume(0)
 
     def resume(self, step: int) -> None:
@@ -72,6 +73,7 @@ class SessionLink:
         should have agreed before it, had this one seen a step: others may have, and then wait for it."""
         overdue = ranks_meet and self.link is not None and self._passes >= self._passes_a_step
         self._passes = ranks_meet + (0 if overdue else self._passes)
+        self.missed += overdue
         return overdue
 
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -91,6 +93,7 @@ class SessionLink:
     def end_step(self) -> None:
         self.captured = False
         self._passes_a_step, self._passes = max(1, self._passes), 0
+        self.missed = 0
 
     def is_due(self, step: int) -> bool:
         """Whether a start is to be tried after this step."""
