@@ -28,7 +28,14 @@ set(EGERIA_TORCH_FROM_SCRIPTS ${python_lib}/site-packages/torch/lib ${python_lib
 if(NOT TORCH_INSTALL_PREFIX MATCHES "build-env|builds-v|^/tmp/")
   list(APPEND EGERIA_TORCH_FROM_SCRIPTS ${TORCH_INSTALL_PREFIX}/lib)  # an environment may use the torch of another
 endif()
+# A program looks for libraries of others in torch's folder and nowhere else. It has the same path in the build as where
+# it is installed: CMake would lengthen the former by empty entries, which mean whatever folder a program is run in.
+set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
+if(NOT SKBUILD)  # there torch may lie in an environment that pip made for the build and removes
+  set(CMAKE_INSTALL_RPATH ${TORCH_INSTALL_PREFIX}/lib)
+endif()
 egeria_find(gRPC DEBIAN "libgrpc++-dev" CONFIG)
+egeria_find(OpenSSL DEBIAN "libssl-dev")
 if(NOT TARGET gRPC::grpc_cpp_plugin)
   egeria_missing("gRPC's plugin for protoc" protobuf-compiler-grpc)
 endif()

@@ -9,12 +9,6 @@ add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-pthread>)
 # By default GCC looks for garbage whenever it has taken some memory, which costs a test program a fifth of its time.
 add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=1048576>)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
-if(SKBUILD)
-  # The torch of the build may lie in an environment that pip made for it and removes.
-  set(CMAKE_INSTALL_RPATH_USE_LINK_PATH FALSE)
-else()
-  set(CMAKE_INSTALL_RPATH_USE_LINK_PATH TRUE)
-endif()
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 
 find_program(EGERIA_CCACHE ccache)

@@ -12,6 +12,7 @@ import sys
 import venv
 
 import pytest
+from search_paths import elf_files, unsafe_entries
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "worker" / "python" / "examples" / "digits.py"
@@ -68,6 +69,13 @@ def environment_fixture(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Pat
     torchrun.write_text(f"#!{python}\nfrom torch.distributed.run import main\nmain()\n", encoding="utf-8")
     torchrun.chmod(0o755)
     return folder / "venv"
+
+
+def test_no_program_takes_libraries_from_where_it_is_run(environment: pathlib.Path):
+    own = [environment / "bin", *environment.glob("lib/python*/site-packages/egeria")]
+    files = [file for folder in own for file in elf_files(folder)]
+    assert len(files) >= 6
+    assert {str(file): unsafe_entries(file) for file in files if unsafe_entries(file)} == {}
 
 
 def test_the_package_and_its_types_and_programs_are_there(environment: pathlib.Path, tmp_path: pathlib.Path):
