@@ -10,13 +10,16 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/base/log.h"
 #include "common/base/monotonic.h"
 #include "common/base/notify.h"
+#include "common/base/private_folder.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
 #include "common/metrics/health.h"
+#include "common/rpc/certificates.h"
 #include "common/rpc/self_check.h"
 #include "controller/config/controller_options.h"
 #include "controller/job/job_manager.h"
@@ -60,15 +63,45 @@ reference::EvaluatorOptions ReferenceOptions(const ControllerOptions& options) {
   return reference;
 }
 
-absl::StatusOr<std::unique_ptr<ControllerServer>> StartServer(const ControllerOptions& options, JobManager* manager) {
+absl::StatusOr<std::unique_ptr<ControllerServer>> StartServer(const ControllerOptions& options, JobManager* manager,
+                                                              AuditLog* audit) {
   ControllerServer::Options server;
   EGERIA_ASSIGN_OR_RETURN(server.listen, ListenAddresses(options));
+  EGERIA_ASSIGN_OR_RETURN(server.admin_listen, AdminListenAddress(options));
+  server.socket_mode = SocketMode(options);
+  server.operators = options.admin.operators;
+  server.audit = audit;
   server.tls = TlsFilesOf(options);
   server.insecure_allowed = options.insecure;
   server.uploads.max_upload_bytes = options.limits.upload_bytes.value;
   server.max_pending_upload_bytes = options.limits.pending_upload_bytes.value;
   return ControllerServer::Start(std::move(server), manager);
 }
+
+// Says what is wrong with the certificates, and who may connect that nobody has asked who he is. Call it again when
+// that may have changed.
+class Concerns {
+ public:
+  explicit Concerns(const ControllerOptions& options) : tls_(TlsFilesOf(options)) {}
+
+  void TellNew() {
+    std::vector<std::string> found = rpc::TroublesOf(tls_, absl::Now());
+    for (const std::string& trouble : found) {
+      if (std::ranges::find(told_, trouble) == told_.end()) LogWarning(trouble);
+    }
+    told_ = std::move(found);
+  }
+  void TellOfOpenAddresses(const std::vector<rpc::Address>& addresses) const {
+    for (const rpc::Address& address : addresses) {
+      if (address.IsLocal() || !tls_.empty()) continue;
+      LogWarning("everybody on the network can use ", address.ToString(), ", since --insecure is set");
+    }
+  }
+
+ private:
+  const rpc::TlsFiles tls_;
+  std::vector<std::string> told_;
+};
 
 // Tells the service manager that the daemon lives, where it does, and what is wrong with it.
 void TellServiceManager(const metrics::Health& health, std::string* told) {
@@ -79,9 +112,10 @@ void TellServiceManager(const metrics::Health& health, std::string* told) {
   *told = std::move(trouble);
 }
 
-// Returns OK when one of the signals comes; does the upkeep meanwhile. Errors: UNAVAILABLE the controller is deaf.
-absl::Status ServeUntil(const sigset_t& signals, ControllerServer* server, JobManager* manager,
-                        metrics::Health* health) {
+// Returns OK when one of the signals comes that end it; does the upkeep meanwhile. Errors: UNAVAILABLE the controller
+// is deaf.
+absl::Status ServeUntil(const sigset_t& signals, ControllerServer* server, JobManager* manager, metrics::Health* health,
+                        AuditLog* audit, Concerns* concerns) {
   rpc::SelfCheck check(server->addresses());
   ReferenceWatch reference_watch;
   constexpr timespec kTick = {1, 0};
@@ -89,7 +123,11 @@ absl::Status ServeUntil(const sigset_t& signals, ControllerServer* server, JobMa
   std::string told;
   for (int ticks = 1;; ++ticks) {
     const int signal = sigtimedwait(&signals, nullptr, &kTick);
-    if (signal > 0) {
+    if (signal == SIGHUP) {
+      LogInfo("received SIGHUP: the audit log is opened anew, certificates that have changed are in use");
+      audit->Reopen();
+      concerns->TellNew();
+    } else if (signal > 0) {
       LogInfo("received ", strsignal(signal), ", stopping");
       return absl::OkStatus();
     }
@@ -105,6 +143,7 @@ absl::Status ServeUntil(const sigset_t& signals, ControllerServer* server, JobMa
     if (ticks % kTicksPerMaintenance == 0) {
       manager->Maintain();
       health->SetDegraded("reference engine", reference_watch.Look(manager->View().evaluator, MonotonicNow()));
+      concerns->TellNew();
     }
   }
 }
@@ -114,17 +153,20 @@ absl::Status Run(const ControllerOptions& options) {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts, so that all inherit it
   signal(SIGPIPE, SIG_IGN);
 
   rpc::AllowDescriptors();
+  EGERIA_RETURN_IF_ERROR(MakePrivateFolder(options.state_dir));
   EGERIA_ASSIGN_OR_RETURN(auto journal, Journal::Open(options.state_dir + "/journal"));
   EGERIA_ASSIGN_OR_RETURN(auto manager, JobManager::Start(ManagerOptions(options), std::move(journal),
                                                           [&options](reference::Evaluator::Callback on_result) {
                                                             return reference::Evaluator::Start(
                                                                 ReferenceOptions(options), std::move(on_result));
                                                           }));
-  EGERIA_ASSIGN_OR_RETURN(auto server, StartServer(options, manager.get()));
+  EGERIA_ASSIGN_OR_RETURN(const auto audit, AuditLog::Open(AuditLogPath(options)));
+  EGERIA_ASSIGN_OR_RETURN(auto server, StartServer(options, manager.get(), audit.get()));
   metrics::Health health;
   MetricsServer::Options metrics_options;
   metrics_options.listen = options.metrics.listen;
@@ -133,11 +175,15 @@ absl::Status Run(const ControllerOptions& options) {
   EGERIA_ASSIGN_OR_RETURN(auto metrics, MetricsServer::Start(metrics_options, manager.get(), &health));
 
   for (const rpc::Address& address : server->addresses()) LogInfo("listening on ", address.ToString());
+  for (const rpc::Address& address : server->admin_addresses()) LogInfo("operators at ", address.ToString());
   if (!metrics->url().empty()) LogInfo("metrics at ", metrics->url());
+  Concerns concerns(options);
+  concerns.TellNew();
+  concerns.TellOfOpenAddresses(server->addresses());
   NotifyDescriptor(options.ready_fd);
   NotifyServiceManager("READY=1");
   health.SetServing(true);
-  const absl::Status served = ServeUntil(signals, server.get(), manager.get(), &health);
+  const absl::Status served = ServeUntil(signals, server.get(), manager.get(), &health, audit.get(), &concerns);
   health.SetServing(false);
   NotifyServiceManager("STOPPING=1");
   manager->Stop();  // first, so that the streams end with a reason

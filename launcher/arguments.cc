@@ -211,7 +211,7 @@ Options, which come before torchrun's:
   --egeria-metrics HOST:PORT    where it serves /metrics (default: as the configuration says, else nowhere)
   --egeria-ready-timeout SECONDS  how long to wait for it before training starts anyway (default: 10)
 
-The training processes find EGERIA_CONTROLLER, EGERIA_CACHE, EGERIA_JOB_ID and EGERIA_NODE
+The training processes find EGERIA_CONTROLLER, EGERIA_CACHE, EGERIA_JOB_ID, EGERIA_JOB_SECRET and EGERIA_NODE
 in their environment.
 torchrun is taken from $EGERIA_TORCHRUN, this program's folder, $VIRTUAL_ENV/bin or PATH.
 With several nodes, start one egeria-controller yourself and give its address to all of them.

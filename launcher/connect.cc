@@ -3,7 +3,6 @@
 #include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,6 +10,7 @@
 
 #include "common/base/status.h"
 #include "common/rpc/address.h"
+#include "common/rpc/unix_connection.h"
 
 namespace egeria::run {
 namespace {
@@ -36,10 +36,9 @@ absl::Status Connect(int family, const sockaddr* address, socklen_t length) {
 absl::Status CheckThatSomebodyListens(const std::string& text) {
   EGERIA_ASSIGN_OR_RETURN(const rpc::Address address, rpc::ParseAddress(text));
   if (address.is_unix()) {
-    sockaddr_un name = {};
-    name.sun_family = AF_UNIX;
-    std::memcpy(name.sun_path, address.unix_path.c_str(), address.unix_path.size() + 1);
-    return Connect(AF_UNIX, reinterpret_cast<const sockaddr*>(&name), sizeof(name));
+    EGERIA_ASSIGN_OR_RETURN(const int connected, rpc::ConnectUnix(address));
+    close(connected);
+    return absl::OkStatus();
   }
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;

@@ -74,6 +74,9 @@ std::map<std::string, std::string> Environment(const Arguments& arguments, const
   environment["EGERIA_CONTROLLER"] = controller;
   environment["EGERIA_CACHE"] = cache;
   environment["EGERIA_JOB_ID"] = arguments.job_id.empty() ? JobId::Random().text() : arguments.job_id;
+  if (const char* secret = std::getenv("EGERIA_JOB_SECRET"); secret == nullptr || secret[0] == '\0') {
+    environment["EGERIA_JOB_SECRET"] = RandomToken();
+  }
   if (!arguments.name.empty()) environment["EGERIA_TRAINING_JOB"] = arguments.name;
   if (!arguments.budget.empty()) environment["EGERIA_BUDGET"] = arguments.budget;
   char host[256] = "";

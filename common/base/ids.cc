@@ -26,4 +26,11 @@ JobId JobId::Random() {
   return JobId(text);
 }
 
+std::string RandomToken() {
+  std::random_device device;
+  char text[33];
+  std::snprintf(text, sizeof(text), "%08x%08x%08x%08x", device(), device(), device(), device());
+  return text;
+}
+
 }  // namespace egeria

@@ -57,6 +57,9 @@ class JobId {
   std::string text_;
 };
 
+// 128 random bits as 32 hexadecimal digits, which nobody can guess.
+std::string RandomToken();
+
 }  // namespace egeria
 
 #endif  // EGERIA_COMMON_BASE_IDS_H_

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "common/base/printable.h"
 #include "spdlog/sinks/stdout_color_sinks.h"
 #include "spdlog/spdlog.h"
 
@@ -45,6 +46,6 @@ bool ParseLogLevel(const std::string& text, LogLevel* level) {
   return true;
 }
 
-void Log(LogLevel level, const std::string& message) { Logger().log(ToSpdlog(level), "{}", message); }
+void Log(LogLevel level, const std::string& message) { Logger().log(ToSpdlog(level), "{}", Printable(message)); }
 
 }  // namespace egeria

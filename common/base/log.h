@@ -18,7 +18,7 @@ void ConfigureLogging(const std::string& program, LogLevel lowest);
 // "debug", "info", "warning" or "error"; false and no change for anything else.
 bool ParseLogLevel(const std::string& text, LogLevel* level);
 
-// Thread-safe; never blocks on anything but standard error.
+// Thread-safe; never blocks on anything but standard error. A message is one line, whatever is in it; see Printable().
 void Log(LogLevel level, const std::string& message);
 
 template <typename... Args>

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/metrics/health.h"
 #include "common/metrics/http_server.h"
@@ -46,6 +47,7 @@ absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(
   }
   endpoint->server_ = *std::move(server);
   address.port = endpoint->server_->port();
+  if (!address.IsLocal()) LogWarning("everybody on the network can read the metrics at ", address.ToString());
   endpoint->url_ = absl::StrCat("http://", address.ToString(), "/metrics");
   return endpoint;
 }

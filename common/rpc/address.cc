@@ -82,4 +82,12 @@ absl::StatusOr<Address> ParseAddress(absl::string_view text) {
   return address;
 }
 
+absl::StatusOr<Address> AdminAddress(const Address& controller) {
+  if (!controller.is_unix()) {
+    return absl::InvalidArgumentError(absl::StrCat("the address for operators does not follow from ",
+                                                   controller.ToString(), ": over TCP it is given by itself"));
+  }
+  return ParseAddress(absl::StrCat(controller.ToString(), ".admin"));
+}
+
 }  // namespace egeria::rpc

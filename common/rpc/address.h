@@ -31,6 +31,10 @@ struct Address {
 // or port, a port that is no number under 65,536.
 absl::StatusOr<Address> ParseAddress(absl::string_view text);
 
+// Where operators call the controller that listens at this Unix socket, unless it was told otherwise: the same path
+// with ".admin" behind it. Errors: INVALID_ARGUMENT the path is too long, or the address is none of a Unix socket.
+absl::StatusOr<Address> AdminAddress(const Address& controller);
+
 }  // namespace egeria::rpc
 
 #endif  // EGERIA_COMMON_RPC_ADDRESS_H_

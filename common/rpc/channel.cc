@@ -2,18 +2,15 @@
 
 #include "common/base/status.h"
 #include "common/rpc/library.h"
+#include "common/rpc/unix_connection.h"
 #include "grpcpp/create_channel.h"
+#include "grpcpp/create_channel_posix.h"
 #include "grpcpp/support/channel_arguments.h"
 
 namespace egeria::rpc {
+namespace {
 
-absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const Address& address, const TlsFiles& tls) {
-  KeepLibrary();
-  if (!address.is_unix() && address.port == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot connect to port 0 (", address.ToString(), ")"));
-  }
-  std::shared_ptr<grpc::ChannelCredentials> credentials;
-  EGERIA_ASSIGN_OR_RETURN(credentials, ChannelCredentialsFor(address, tls));
+grpc::ChannelArguments Arguments() {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
@@ -30,7 +27,22 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const Address& addres
   // Each channel has a connection of its own, so that two agents of one process (tests, notebooks) do not share their
   // fate.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(address.ToString(), credentials, arguments);
+  return arguments;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const Address& address, const TlsFiles& tls) {
+  KeepLibrary();
+  if (address.is_unix()) {
+    EGERIA_ASSIGN_OR_RETURN(const int descriptor, ConnectUnix(address));
+    return grpc::CreateCustomInsecureChannelFromFd(address.ToString(), descriptor, Arguments());
+  }
+  if (address.port == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot connect to port 0 (", address.ToString(), ")"));
+  }
+  EGERIA_ASSIGN_OR_RETURN(const auto credentials, ChannelCredentialsFor(address, tls));
+  return grpc::CreateCustomChannel(address.ToString(), credentials, Arguments());
 }
 
 }  // namespace egeria::rpc

@@ -5,12 +5,19 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/time/clock.h"
 #include "common/base/status.h"
+#include "common/rpc/certificates.h"
+#include "grpcpp/security/tls_credentials_options.h"
 
 namespace egeria::rpc {
 namespace {
+
+// A server takes files that have changed for the connections that follow, so soon.
+constexpr unsigned kLookAtFilesSeconds = 1;
 
 struct Pem {
   std::string ca, certificate, key;
@@ -64,15 +71,18 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentialsFor(co
     if (address.IsLocal() || insecure_allowed) return grpc::InsecureServerCredentials();
     return NamedError(absl::StatusCode::kFailedPrecondition, "INSECURE_ADDRESS", "other machines could reach ",
                       address.ToString(),
-                      ": give certificates for mutual TLS (--tls-ca, --tls-cert, --tls-key, or EGERIA_TLS_CA, "
+                      ": give certificates for mutual TLS (--tls-ca, --tls-certificate, --tls-key, or EGERIA_TLS_CA, "
                       "EGERIA_TLS_CERT, EGERIA_TLS_KEY), listen on a Unix socket or on 127.0.0.1, or say "
                       "--insecure to let everybody on the network in");
   }
-  EGERIA_ASSIGN_OR_RETURN(Pem pem, ReadAll(tls));
-  grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  options.pem_root_certs = std::move(pem.ca);
-  options.pem_key_cert_pairs.push_back({std::move(pem.key), std::move(pem.certificate)});
-  return grpc::SslServerCredentials(options);
+  EGERIA_RETURN_IF_ERROR(ReadAll(tls).status());
+  grpc::experimental::TlsServerCredentialsOptions options(
+      std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(tls.key, tls.certificate, tls.ca,
+                                                                           kLookAtFilesSeconds));
+  options.watch_root_certs();
+  options.watch_identity_key_cert_pairs();
+  options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  return grpc::experimental::TlsServerCredentials(options);
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentialsFor(const Address& address,
@@ -94,16 +104,20 @@ absl::Status ExplainRefusal(const absl::Status& failure, const Address& address,
   std::string why;
   if (absl::StrContains(message, "wrong version number")) {
     why =
-        "the controller has no certificates; give it some (--tls-ca, --tls-cert, --tls-key), or unset "
+        "the controller has no certificates; give it some (--tls-ca, --tls-certificate, --tls-key), or unset "
         "EGERIA_TLS_CA, EGERIA_TLS_CERT and EGERIA_TLS_KEY here";
   } else if (absl::StrContains(message, "certificate verify failed")) {
-    why = absl::StrCat("the controller's certificate is not signed by an authority in ", tls.ca, " (EGERIA_TLS_CA)");
+    why = absl::StrCat("the controller's certificate is not signed by an authority in ", tls.ca,
+                       " (EGERIA_TLS_CA), or its time is over or has not come");
+  } else if (absl::StrContains(message, "is not in peer certificate") || absl::StrContains(message, "Hostname")) {
+    why = absl::StrCat("the controller's certificate does not name ", address.host);
   } else if (!absl::StrContains(message, "Socket closed") && !absl::StrContains(message, "Connection reset")) {
     return failure;
   } else if (tls.empty()) {
     why = "it may take only those who show a certificate: set EGERIA_TLS_CA, EGERIA_TLS_CERT and EGERIA_TLS_KEY";
   } else {
     why = absl::StrCat("it may not trust ", tls.certificate, " (EGERIA_TLS_CERT): its --tls-ca must have signed it");
+    for (const std::string& trouble : TroublesOf(tls, absl::Now())) absl::StrAppend(&why, "; ", trouble);
   }
   return absl::Status(failure.code(), absl::StrCat(message, "; ", why));
 }

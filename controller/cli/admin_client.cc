@@ -19,26 +19,40 @@ void SetDeadline(grpc::ClientContext* context, std::chrono::seconds allowed = st
   context->set_deadline(std::chrono::system_clock::now() + allowed);
 }
 
+absl::StatusOr<rpc::Address> AddressOf(const std::string& controller, const std::string& admin) {
+  if (!admin.empty()) return rpc::ParseAddress(admin);
+  if (controller.empty()) {
+    return absl::InvalidArgumentError(
+        "which controller? Give --controller unix:/path, or set EGERIA_CONTROLLER; or give its address for operators "
+        "by --admin or EGERIA_ADMIN");
+  }
+  EGERIA_ASSIGN_OR_RETURN(const rpc::Address parsed, rpc::ParseAddress(controller));
+  if (parsed.is_unix()) return rpc::AdminAddress(parsed);
+  return absl::InvalidArgumentError(absl::StrCat("workers call the controller at ", controller,
+                                                 "; where do operators? Give --admin unix:/path or host:port, or set "
+                                                 "EGERIA_ADMIN, as its option admin.listen says"));
+}
+
+absl::Status NobodyAnswers(const rpc::Address& address, const absl::Status& why) {
+  return absl::UnavailableError(
+      absl::StrCat("no controller answers at ", address.ToString(), " (", std::string(why.message()), ")"));
+}
+
 }  // namespace
 
-absl::StatusOr<AdminClient> AdminClient::Connect(const std::string& address) {
-  if (address.empty()) {
-    return absl::InvalidArgumentError(
-        "which controller? Give --controller unix:/path or host:port, or set "
-        "EGERIA_CONTROLLER");
-  }
-  EGERIA_ASSIGN_OR_RETURN(const rpc::Address parsed, rpc::ParseAddress(address));
+absl::StatusOr<AdminClient> AdminClient::Connect(const std::string& controller, const std::string& admin) {
+  EGERIA_ASSIGN_OR_RETURN(const rpc::Address address, AddressOf(controller, admin));
   const rpc::TlsFiles tls = rpc::TlsFilesFromEnvironment();
-  EGERIA_ASSIGN_OR_RETURN(auto channel, rpc::MakeChannel(parsed, tls));
-  return AdminClient(parsed, tls, v1::Admin::NewStub(channel));
+  const auto channel = rpc::MakeChannel(address, tls);
+  if (absl::IsUnavailable(channel.status())) return NobodyAnswers(address, channel.status());
+  EGERIA_RETURN_IF_ERROR(channel.status());
+  return AdminClient(address, tls, v1::Admin::NewStub(*channel));
 }
 
 absl::Status AdminClient::Explain(const grpc::Status& status) const {
   const absl::Status error = rpc::FromGrpc(status);
   if (!absl::IsUnavailable(error) || !rpc::ErrorName(error).empty()) return error;
-  const absl::Status explained = rpc::ExplainRefusal(error, address_, tls_);
-  return absl::UnavailableError(
-      absl::StrCat("no controller answers at ", address_.ToString(), " (", std::string(explained.message()), ")"));
+  return NobodyAnswers(address_, rpc::ExplainRefusal(error, address_, tls_));
 }
 
 absl::StatusOr<v1::ListJobsResponse> AdminClient::ListJobs() {

@@ -18,8 +18,10 @@ namespace egeria::cli {
 // admin.proto lists, or UNAVAILABLE naming the address where nobody answers. Thread-compatible.
 class AdminClient {
  public:
-  // Errors: INVALID_ARGUMENT a bad address; those of rpc::MakeChannel.
-  static absl::StatusOr<AdminClient> Connect(const std::string& address);
+  // `admin` is the controller's address for operators; where it is empty, it is the one beside the Unix socket
+  // `controller`.
+  // Errors: INVALID_ARGUMENT a bad address, or none; those of rpc::MakeChannel.
+  static absl::StatusOr<AdminClient> Connect(const std::string& controller, const std::string& admin = "");
 
   absl::StatusOr<v1::ListJobsResponse> ListJobs();
   // Calls `visit` with each record.

@@ -10,6 +10,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/printable.h"
 #include "common/base/status.h"
 #include "controller/cli/admin_client.h"
 #include "controller/job/job_phase.h"
@@ -23,6 +24,7 @@ namespace {
 
 struct Flags {
   std::string controller;
+  std::string admin;
   std::string job;
   std::string reason;
   std::string mode;
@@ -43,7 +45,7 @@ std::string StateOf(const v1::JobSummary& job) {
 
 std::vector<std::string> RowOf(const v1::JobSummary& job) {
   return {job.job_id(),
-          job.training_job(),
+          Printable(job.training_job()),
           StateOf(job),
           job.total_steps() > 0 ? absl::StrCat(job.step(), "/", job.total_steps()) : absl::StrCat(job.step()),
           absl::StrCat(job.connected_ranks(), "/", job.world_size()),
@@ -142,14 +144,15 @@ using Call = std::function<absl::Status(const Flags&, AdminClient&, Streams)>;
 CLI::App* Add(CLI::App& app, const Select& select, const char* name, const char* help, bool takes_job,
               const std::shared_ptr<Flags>& flags, Call call) {
   CLI::App* command = app.add_subcommand(name, help);
-  command->add_option("--controller", flags->controller, "unix:/path or host:port of the controller")
-      ->envname("EGERIA_CONTROLLER");
+  command->add_option("--controller", flags->controller, "unix:/path of the controller")->envname("EGERIA_CONTROLLER");
+  command->add_option("--admin", flags->admin, "Its address for operators, unless that is beside its Unix socket")
+      ->envname("EGERIA_ADMIN");
   if (takes_job) {
     command->add_option("job", flags->job, "The job's id, the beginning of it, or the job's name")->required();
   }
   command->callback([flags, select, call = std::move(call)] {
     select([flags, call](Streams streams) -> absl::Status {
-      EGERIA_ASSIGN_OR_RETURN(AdminClient client, AdminClient::Connect(flags->controller));
+      EGERIA_ASSIGN_OR_RETURN(AdminClient client, AdminClient::Connect(flags->controller, flags->admin));
       return call(*flags, client, streams);
     });
   });

@@ -9,6 +9,10 @@ using config::ByteCount;
 using config::InRange;
 using config::OneOf;
 
+std::string DefaultAddress(const ControllerOptions& options) {
+  return absl::StrCat("unix:", options.state_dir, "/controller.sock");
+}
+
 std::string CheckBytes(const ByteCount& bytes) {
   return bytes.value >= (size_t{1} << 20) ? "" : "must be at least 1MiB";
 }
@@ -45,8 +49,24 @@ std::string CheckMetricsListen(const std::string& listen) {
   return "";
 }
 
+std::string CheckSocketMode(const std::string& mode) {
+  const bool octal = !mode.empty() && mode.size() <= 4 && mode.find_first_not_of("01234567") == std::string::npos;
+  return octal ? "" : "must be octal, such as 0600 or 0660";
+}
+
+// Metrics name the jobs, and nobody is asked who he is.
+absl::Status CheckMetrics(const ControllerOptions& options) {
+  const auto address = rpc::ParseAddress(options.metrics.listen);
+  if (!address.ok() || address->IsLocal() || options.insecure) return absl::OkStatus();
+  return NamedError(absl::StatusCode::kFailedPrecondition, "INSECURE_ADDRESS",
+                    "other machines could read the metrics at ", options.metrics.listen,
+                    ": serve them at 127.0.0.1, or say --insecure");
+}
+
 absl::Status CheckTogether(const ControllerOptions& options) {
   EGERIA_ASSIGN_OR_RETURN(const std::vector<rpc::Address> addresses, ListenAddresses(options));
+  EGERIA_RETURN_IF_ERROR(AdminListenAddress(options).status());
+  EGERIA_RETURN_IF_ERROR(CheckMetrics(options));
   const rpc::TlsFiles tls = TlsFilesOf(options);
   for (const rpc::Address& address : addresses) {
     EGERIA_RETURN_IF_ERROR(rpc::ServerCredentialsFor(address, tls, options.insecure).status());
@@ -58,6 +78,12 @@ void AddGroups(ControllerOptions* options, config::OptionSet* set) {
   set->Add("tls.ca", &options->tls.ca, "PEM file of the authority whose certificates clients must show")
       .Add("tls.certificate", &options->tls.certificate, "PEM file of this controller's certificate chain")
       .Add("tls.key", &options->tls.key, "PEM file of its private key")
+      .Add(
+          "admin.listen", &options->admin.listen,
+          "unix:/path or host:port where operators call; empty: the path of the first Unix socket of `listen` (else of "
+          "<state_dir>/controller.sock) with .admin behind it; none: off")
+      .Add("admin.operators", &options->admin.operators,
+           "who may call there beside this user and root: users by name or number; over TCP, names in certificates")
       .Add("metrics.listen", &options->metrics.listen, "host:port of the Prometheus endpoint; none: off",
            config::ValueCheck<std::string>(CheckMetricsListen))
       .Add("metrics.finished_jobs", &options->metrics.finished_jobs,
@@ -112,7 +138,12 @@ config::OptionSet ControllerOptionSet(ControllerOptions* options, const std::str
   config::OptionSet set("egeria-controller", "EGERIA_CONTROLLER_",
                         "decides which layers of training jobs to freeze, and when", version);
   set.Add("listen", &options->listen, "unix:/path or host:port, one or more; empty: unix:<state_dir>/controller.sock")
+      .Add("socket_mode", &options->socket_mode,
+           "who may connect to Unix sockets of `listen`: their files' permissions",
+           config::ValueCheck<std::string>(CheckSocketMode))
       .Add("state_dir", &options->state_dir, "folder of the journal; one controller at a time")
+      .Add("audit_log", &options->audit_log,
+           "file for what is changed by hand; SIGHUP opens it anew; empty: <state_dir>/audit.jsonl")
       .Add("insecure", &options->insecure, "listen on other machines' networks without TLS")
       .Add("max_cpu_load", &options->max_cpu_load,
            "the reference engine runs while the machine's CPU load is under this share", InRange(0.0, 1.0))
@@ -129,13 +160,39 @@ config::OptionSet ControllerOptionSet(ControllerOptions* options, const std::str
 
 absl::StatusOr<std::vector<rpc::Address>> ListenAddresses(const ControllerOptions& options) {
   std::vector<std::string> texts = options.listen;
-  if (texts.empty()) texts.push_back(absl::StrCat("unix:", options.state_dir, "/controller.sock"));
+  if (texts.empty()) texts.push_back(DefaultAddress(options));
   std::vector<rpc::Address> addresses;
   for (const std::string& text : texts) {
     EGERIA_ASSIGN_OR_RETURN(rpc::Address address, rpc::ParseAddress(text));
     addresses.push_back(std::move(address));
   }
   return addresses;
+}
+
+absl::StatusOr<std::optional<rpc::Address>> AdminListenAddress(const ControllerOptions& options) {
+  if (options.admin.listen == "none") return std::nullopt;
+  if (options.admin.listen.empty()) {
+    EGERIA_ASSIGN_OR_RETURN(const std::vector<rpc::Address> addresses, ListenAddresses(options));
+    for (const rpc::Address& address : addresses) {
+      if (address.is_unix()) return rpc::AdminAddress(address);
+    }
+    EGERIA_ASSIGN_OR_RETURN(const rpc::Address beside, rpc::ParseAddress(DefaultAddress(options)));
+    return rpc::AdminAddress(beside);
+  }
+  EGERIA_ASSIGN_OR_RETURN(const rpc::Address address, rpc::ParseAddress(options.admin.listen));
+  if (address.is_unix() || (!TlsFilesOf(options).empty() && !options.admin.operators.empty())) return address;
+  return NamedError(
+      absl::StatusCode::kFailedPrecondition, "INSECURE_ADDRESS", "operators may call at ", address.ToString(),
+      " only by certificates: give --tls-ca, --tls-certificate and --tls-key, and in --admin-operators the "
+      "names in their certificates, or a Unix socket");
+}
+
+mode_t SocketMode(const ControllerOptions& options) {
+  return static_cast<mode_t>(std::stoul(options.socket_mode, nullptr, 8));
+}
+
+std::string AuditLogPath(const ControllerOptions& options) {
+  return options.audit_log.empty() ? options.state_dir + "/audit.jsonl" : options.audit_log;
 }
 
 rpc::TlsFiles TlsFilesOf(const ControllerOptions& options) {

@@ -1,7 +1,10 @@
 #ifndef EGERIA_CONTROLLER_CONFIG_CONTROLLER_OPTIONS_H_
 #define EGERIA_CONTROLLER_CONFIG_CONTROLLER_OPTIONS_H_
 
+#include <sys/types.h>
+
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +20,9 @@ namespace egeria::controller {
 // All options of egeria-controller. deploy/egeria-controller.yaml documents each option.
 struct ControllerOptions {
   std::vector<std::string> listen;  // empty: unix:<state_dir>/controller.sock
+  std::string socket_mode = "0600";
   std::string state_dir;
+  std::string audit_log;  // empty: <state_dir>/audit.jsonl
   bool insecure = false;
   double max_cpu_load = 0.5;
   absl::Duration heartbeat_interval = absl::Seconds(1);
@@ -27,6 +32,10 @@ struct ControllerOptions {
   struct Tls {
     std::string ca, certificate, key;
   } tls;
+  struct Admin {
+    std::string listen;  // "none": off; empty: beside the first Unix socket, or in state_dir
+    std::vector<std::string> operators;
+  } admin;
   struct Metrics {
     std::string listen = "127.0.0.1:9464";  // "none": off
     absl::Duration finished_jobs = absl::Minutes(15);
@@ -62,6 +71,16 @@ config::OptionSet ControllerOptionSet(ControllerOptions* options, const std::str
 
 // The addresses that the options say, the default filled in. Errors: those of rpc::ParseAddress.
 absl::StatusOr<std::vector<rpc::Address>> ListenAddresses(const ControllerOptions& options);
+
+// The address for operators, the default filled in; empty: there is none. Errors: those of rpc::ParseAddress and
+// rpc::AdminAddress; FAILED_PRECONDITION [INSECURE_ADDRESS] over TCP without certificates or operators.
+absl::StatusOr<std::optional<rpc::Address>> AdminListenAddress(const ControllerOptions& options);
+
+// The permissions of the workers' Unix sockets.
+mode_t SocketMode(const ControllerOptions& options);
+
+// The path of the audit log, the default filled in.
+std::string AuditLogPath(const ControllerOptions& options);
 
 // The TLS files that the options name, or else those that EGERIA_TLS_CA, _CERT and _KEY name.
 rpc::TlsFiles TlsFilesOf(const ControllerOptions& options);

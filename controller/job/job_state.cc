@@ -181,6 +181,7 @@ void JobState::ApplyOne(const Fact& fact, PolicyPtr policy) {
 void JobState::ApplyRegistered(const storage::v1::JobRegistered& fact, PolicyPtr policy) {
   registration_ = fact.request();
   for (v1::LayerModule& module : *registration_.mutable_modules()) module.clear_graph();
+  ownership_ = {fact.owner(), fact.secret_sha256()};
   policy_config_ = policy::FromProto(registration_.policy());
   losses_reported_ = !registration_.losses_unreported();
   policy_ = std::move(policy);
@@ -205,6 +206,7 @@ v1::RegisterJobRequest JobState::RegistrationFrom(const storage::v1::GenerationS
 
 void JobState::ApplyGeneration(const storage::v1::GenerationStarted& fact, PolicyPtr policy) {
   registration_ = RegistrationFrom(fact);
+  if (!fact.secret_sha256().empty()) ownership_.secret_hash = fact.secret_sha256();
   policy_config_ = policy::FromProto(registration_.policy());
   // A job that was once without losses stays without: readings that counted then must count in the rebuilt policy.
   losses_reported_ = LossesReportedFrom(fact);
@@ -390,11 +392,11 @@ bool JobState::VisitHistory(HistoryPlace* place, absl::FunctionRef<void(const v1
 
 std::string JobState::DebugString() const {
   if (!registered()) return "unregistered";
-  std::string text = absl::StrCat(registration_.DebugString(), "generation ", generation_.value(), " mode ",
-                                  static_cast<int>(mode_), " paused ", paused_, " finished ", finished_, " step ",
-                                  last_step_, " lr ", Number(last_learning_rate_), " still ", last_zero_lr_prefix_,
-                                  " readings ", readings_, " epoch ", epoch_, " base plan ", base_plan_.value(),
-                                  " prefix ", base_prefix_, " decided ", decided_prefix(), "\n");
+  std::string text = absl::StrCat(
+      registration_.DebugString(), "owner ", ownership_.owner, " generation ", generation_.value(), " mode ",
+      static_cast<int>(mode_), " paused ", paused_, " finished ", finished_, " step ", last_step_, " lr ",
+      Number(last_learning_rate_), " still ", last_zero_lr_prefix_, " readings ", readings_, " epoch ", epoch_,
+      " base plan ", base_plan_.value(), " prefix ", base_prefix_, " decided ", decided_prefix(), "\n");
   for (const v1::Plan& plan : plans_) absl::StrAppend(&text, "plan ", plan.ShortDebugString(), "\n");
   for (const policy::Decision& decision : pending_) {
     absl::StrAppend(&text, "pending step ", decision.step, " prefix ", decision.frozen_prefix, "\n");

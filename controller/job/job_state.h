@@ -19,6 +19,7 @@
 #include "common/base/ids.h"
 #include "common/policy/policy.h"
 #include "common/policy/policy_config.h"
+#include "controller/job/ownership.h"
 #include "egeria/storage/v1/journal.pb.h"
 
 namespace egeria::controller {
@@ -66,6 +67,7 @@ class JobState {
   // --- Registration. Valid after the first fact. ---
   bool registered() const { return policy_ != nullptr; }
   const v1::RegisterJobRequest& registration() const { return registration_; }
+  const Ownership& ownership() const { return ownership_; }
   const policy::PolicyConfig& policy_config() const { return policy_config_; }
   int module_count() const { return registration_.modules_size(); }
   Generation generation() const { return generation_; }
@@ -163,6 +165,7 @@ class JobState {
   void RollBackTo(int64_t step, PolicyPtr policy);
 
   v1::RegisterJobRequest registration_;
+  Ownership ownership_;
   policy::PolicyConfig policy_config_;
   std::unique_ptr<policy::Policy> policy_;
   Generation generation_;

@@ -35,15 +35,16 @@ policy::Decision DecisionByHand(const Job& job, int frozen_prefix, const std::st
 
 }  // namespace
 
-absl::StatusOr<PlanId> OperatorDesk::SetFrozenPrefix(const JobId& id, int frozen_prefix, const std::string& reason,
-                                                     bool force) {
+absl::StatusOr<OperatorDesk::PrefixChange> OperatorDesk::SetFrozenPrefix(const JobId& id, int frozen_prefix,
+                                                                         const std::string& reason, bool force) {
   Effects effects(jobs_->evaluator.get());
   const MutexLock lock(&jobs_->mutex);
   EGERIA_ASSIGN_OR_RETURN(Job* const job, jobs_->table.Get(id));
   EGERIA_RETURN_IF_ERROR(CheckPrefix(job->state, frozen_prefix));
   EGERIA_RETURN_IF_ERROR(jobs_->facts.CommitPendingDecisions(*job, effects));
-  if (frozen_prefix == job->state.planned_prefix() && frozen_prefix == job->state.decided_prefix()) {
-    return job->state.newest_plan();
+  const int before = job->state.planned_prefix();
+  if (frozen_prefix == before && frozen_prefix == job->state.decided_prefix()) {
+    return PrefixChange{job->state.newest_plan(), before};
   }
   if (const auto objection = job->state.policy().Objection(frozen_prefix); objection && !force) {
     return NamedError(absl::StatusCode::kFailedPrecondition, "VETOED", "the policy ",
@@ -58,24 +59,24 @@ absl::StatusOr<PlanId> OperatorDesk::SetFrozenPrefix(const JobId& id, int frozen
           ": ", decision.reason);
   RefreshRequests(*job, jobs_->options, effects);
   job->live.ranks.PushDirectives(effects);
-  return job->state.newest_plan();
+  return PrefixChange{job->state.newest_plan(), before};
 }
 
-absl::Status OperatorDesk::SetPaused(const JobId& id, bool paused) {
+absl::StatusOr<bool> OperatorDesk::SetPaused(const JobId& id, bool paused) {
   Effects effects(jobs_->evaluator.get());
   const MutexLock lock(&jobs_->mutex);
   EGERIA_ASSIGN_OR_RETURN(Job* const job, jobs_->table.Get(id));
-  if (job->state.paused() == paused) return absl::OkStatus();
+  if (job->state.paused() == paused) return paused;
   EGERIA_RETURN_IF_ERROR(jobs_->facts.CommitPendingDecisions(*job, effects));
   storage::v1::Fact fact = jobs_->facts.NewFact();
   fact.mutable_pause_changed()->set_paused(paused);
   EGERIA_RETURN_IF_ERROR(jobs_->facts.Commit(*job, fact));
   LogInfo("job ", id.text(), ": ", paused ? "paused" : "resumed", " by hand");
   RefreshRequests(*job, jobs_->options, effects);
-  return absl::OkStatus();
+  return !paused;
 }
 
-absl::Status OperatorDesk::SetMode(const JobId& id, v1::Mode mode) {
+absl::StatusOr<v1::Mode> OperatorDesk::SetMode(const JobId& id, v1::Mode mode) {
   if (mode != v1::MODE_ACT && mode != v1::MODE_OBSERVE) {
     return NamedError(absl::StatusCode::kInvalidArgument, "BAD_MODE", static_cast<int>(mode),
                       " is neither act nor observe");
@@ -83,7 +84,8 @@ absl::Status OperatorDesk::SetMode(const JobId& id, v1::Mode mode) {
   Effects effects(jobs_->evaluator.get());
   const MutexLock lock(&jobs_->mutex);
   EGERIA_ASSIGN_OR_RETURN(Job* const job, jobs_->table.Get(id));
-  if (job->state.mode() == mode) return absl::OkStatus();
+  const v1::Mode before = job->state.mode();
+  if (before == mode) return before;
   EGERIA_RETURN_IF_ERROR(jobs_->facts.CommitPendingDecisions(*job, effects));
   storage::v1::Fact fact = jobs_->facts.NewFact();
   fact.mutable_mode_changed()->set_mode(mode);
@@ -92,7 +94,8 @@ absl::Status OperatorDesk::SetMode(const JobId& id, v1::Mode mode) {
   const absl::Status decided = jobs_->facts.CommitPendingDecisions(*job, effects);
   RefreshRequests(*job, jobs_->options, effects);
   job->live.ranks.PushDirectives(effects);
-  return decided;
+  EGERIA_RETURN_IF_ERROR(decided);
+  return before;
 }
 
 }  // namespace egeria::controller

@@ -17,11 +17,16 @@ class OperatorDesk {
  public:
   explicit OperatorDesk(SharedJobs* jobs) : jobs_(jobs) {}
 
+  struct PrefixChange {
+    PlanId plan;
+    int before = 0;  // the prefix that was planned
+  };
   // With `force` it freezes even if the policy objects.
-  absl::StatusOr<PlanId> SetFrozenPrefix(const JobId& id, int frozen_prefix, const std::string& reason, bool force)
-      ABSL_LOCKS_EXCLUDED(jobs_->mutex);
-  absl::Status SetPaused(const JobId& id, bool paused) ABSL_LOCKS_EXCLUDED(jobs_->mutex);
-  absl::Status SetMode(const JobId& id, v1::Mode mode) ABSL_LOCKS_EXCLUDED(jobs_->mutex);
+  absl::StatusOr<PrefixChange> SetFrozenPrefix(const JobId& id, int frozen_prefix, const std::string& reason,
+                                               bool force) ABSL_LOCKS_EXCLUDED(jobs_->mutex);
+  // These return what was there before.
+  absl::StatusOr<bool> SetPaused(const JobId& id, bool paused) ABSL_LOCKS_EXCLUDED(jobs_->mutex);
+  absl::StatusOr<v1::Mode> SetMode(const JobId& id, v1::Mode mode) ABSL_LOCKS_EXCLUDED(jobs_->mutex);
 
  private:
   SharedJobs* const jobs_;

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/log.h"
+#include "common/base/printable.h"
 #include "common/base/status.h"
 #include "common/graph/graph_proto.h"
 #include "common/policy/planned_saving.h"
@@ -35,9 +36,15 @@ absl::StatusOr<v1::RegisterJobRequest> Resolve(v1::RegisterJobRequest request, c
   *request.mutable_policy() = policy::ToProto(policy);
   if (request.mode() == v1::MODE_UNSPECIFIED) request.set_mode(v1::MODE_ACT);
   request.DiscardUnknownFields();
+  request.clear_secret();
   for (v1::LayerModule& module : *request.mutable_modules()) {
     module.clear_graph();
     module.clear_graph_error();
+    module.set_name(Printable(module.name()));
+  }
+  // Names end up in logs, metrics, tables and files.
+  for (std::string* name : {request.mutable_training_job(), request.mutable_host(), request.mutable_device_type()}) {
+    *name = Printable(*name);
   }
   if (const size_t bytes = request.ByteSizeLong(); bytes > limits.max_bytes) {
     return NamedError(absl::StatusCode::kResourceExhausted, "REGISTRATION_TOO_LARGE", "it has ", bytes,
@@ -82,9 +89,10 @@ void WarnIfBudgetIsOutOfReach(const v1::RegisterJobRequest& registration) {
                              100 * registration.budget(), 100 * *saving));
 }
 
-v1::RegisterJobResponse ResponseFor(const Job& job, const JobManagerOptions& options) {
+v1::RegisterJobResponse ResponseFor(const Job& job, const std::string& secret, const JobManagerOptions& options) {
   using google::protobuf::util::TimeUtil;
   v1::RegisterJobResponse response;
+  response.set_secret(secret);
   *response.mutable_policy() = job.state.registration().policy();
   response.set_generation(job.state.generation().value());
   response.set_journal_epoch(job.state.registration().journal_epoch());
@@ -105,22 +113,27 @@ v1::RegisterJobResponse ResponseFor(const Job& job, const JobManagerOptions& opt
 
 }  // namespace
 
-absl::StatusOr<v1::RegisterJobResponse> Registrar::Register(const v1::RegisterJobRequest& request) {
+absl::StatusOr<v1::RegisterJobResponse> Registrar::Register(const v1::RegisterJobRequest& request,
+                                                            const rpc::Peer& caller) {
   EGERIA_ASSIGN_OR_RETURN(v1::RegisterJobRequest resolved, Resolve(request, jobs_->options.registration));
   const uint64_t fingerprint = GraphFingerprint(request);
   const JobId id(request.job_id());
   bool begins = true;  // the job, or a generation of it
+  std::string secret;  // a new one
   {
     Effects effects(jobs_->evaluator.get());
     const MutexLock lock(&jobs_->mutex);
     if (jobs_->stopped) return absl::UnavailableError("the controller is going down");
     Job* job = jobs_->table.Find(id);
     if (job != nullptr) {
+      EGERIA_RETURN_IF_ERROR(job->state.ownership().Check(caller, request.secret()));
       resolved.set_generation(GenerationFor(resolved, job->state));
       begins = resolved.generation() > job->state.generation().value();
-      EGERIA_RETURN_IF_ERROR(Renew(*job, resolved, effects));
+      EGERIA_RETURN_IF_ERROR(Renew(*job, resolved, HashOfSecret(request.secret()), effects));
     } else {
-      EGERIA_ASSIGN_OR_RETURN(job, Admit(resolved, effects));
+      if (request.secret().empty()) secret = RandomToken();
+      const std::string hash = HashOfSecret(secret.empty() ? request.secret() : secret);
+      EGERIA_ASSIGN_OR_RETURN(job, Admit(resolved, {caller.identity, hash}, effects));
     }
     job->live.registered = true;
     job->live.last_activity = std::max(job->live.last_activity, jobs_->options.clock());
@@ -128,17 +141,18 @@ absl::StatusOr<v1::RegisterJobResponse> Registrar::Register(const v1::RegisterJo
       if (job->live.graphs.fingerprint != fingerprint) {
         LogWarning("job ", id.text(), ": a rank sent other module graphs than the first one; its own are passed over");
       }
-      return ResponseFor(*job, jobs_->options);
+      return ResponseFor(*job, secret, jobs_->options);
     }
   }
   if (begins) WarnIfBudgetIsOutOfReach(request);
   TakeGraphs(request, resolved.generation(), fingerprint);
   const MutexLock lock(&jobs_->mutex);
   EGERIA_ASSIGN_OR_RETURN(const Job* job, jobs_->table.Get(id));
-  return ResponseFor(*job, jobs_->options);
+  return ResponseFor(*job, secret, jobs_->options);
 }
 
-absl::StatusOr<Job*> Registrar::Admit(const v1::RegisterJobRequest& request, Effects& effects) {
+absl::StatusOr<Job*> Registrar::Admit(const v1::RegisterJobRequest& request, const Ownership& ownership,
+                                      Effects& effects) {
   std::optional<JobId> makes_room;
   EGERIA_RETURN_IF_ERROR(jobs_->table.CheckRoom(&makes_room));
   if (makes_room.has_value()) {
@@ -149,6 +163,8 @@ absl::StatusOr<Job*> Registrar::Admit(const v1::RegisterJobRequest& request, Eff
   Fact fact = jobs_->facts.NewFact();
   *fact.mutable_registered()->mutable_request() = request;
   fact.mutable_registered()->mutable_request()->set_journal_epoch(request.journal_epoch() + 1);
+  fact.mutable_registered()->set_owner(ownership.owner);
+  fact.mutable_registered()->set_secret_sha256(ownership.secret_hash);
   auto job = std::make_unique<Job>(JobId(request.job_id()));
   EGERIA_RETURN_IF_ERROR(jobs_->facts.Commit(*job, fact));
   LogInfo("job ", request.job_id(), " ('", request.training_job(), "'): registered, ", request.modules_size(),
@@ -156,10 +172,15 @@ absl::StatusOr<Job*> Registrar::Admit(const v1::RegisterJobRequest& request, Eff
   return &jobs_->table.Add(std::move(job));
 }
 
-absl::Status Registrar::Renew(Job& job, const v1::RegisterJobRequest& request, Effects& effects) {
+absl::Status Registrar::Renew(Job& job, const v1::RegisterJobRequest& request, const std::string& secret_hash,
+                              Effects& effects) {
   if (request.generation() < job.state.generation().value()) {
     return NamedError(absl::StatusCode::kFailedPrecondition, "STALE_GENERATION", "generation ",
                       job.state.generation().value(), " of this job has registered; this is ", request.generation());
+  }
+  if (request.generation() - job.state.generation().value() > jobs_->options.registration.max_generation_leap) {
+    return NamedError(absl::StatusCode::kInvalidArgument, "BAD_GENERATION", "generation ", request.generation(),
+                      " is too far beyond ", job.state.generation().value(), ", the newest one of this job");
   }
   const bool newer = request.generation() > job.state.generation().value();
   if (const int64_t own = job.state.registration().journal_epoch(); request.journal_epoch() > own) {
@@ -174,7 +195,7 @@ absl::Status Registrar::Renew(Job& job, const v1::RegisterJobRequest& request, E
                job.state.newest_plan().value(), ": it has lost some; what the job has frozen counts, and ids go on");
   }
   EGERIA_RETURN_IF_ERROR(jobs_->facts.CommitPendingDecisions(job, effects));
-  EGERIA_RETURN_IF_ERROR(StartGeneration(job, request));
+  EGERIA_RETURN_IF_ERROR(StartGeneration(job, request, secret_hash));
   // The other way round is left alone: an operator's observe mode outlives restarts, which say act by default.
   if (newer && request.mode() == v1::MODE_OBSERVE && job.state.mode() == v1::MODE_ACT) {
     Fact mode = jobs_->facts.NewFact();
@@ -194,7 +215,8 @@ absl::Status Registrar::Renew(Job& job, const v1::RegisterJobRequest& request, E
   return absl::OkStatus();
 }
 
-absl::Status Registrar::StartGeneration(Job& job, const v1::RegisterJobRequest& request) {
+absl::Status Registrar::StartGeneration(Job& job, const v1::RegisterJobRequest& request,
+                                        const std::string& secret_hash) {
   Fact fact = jobs_->facts.NewFact();
   auto* started = fact.mutable_generation_started();
   started->set_generation(request.generation());
@@ -203,6 +225,7 @@ absl::Status Registrar::StartGeneration(Job& job, const v1::RegisterJobRequest& 
   started->set_frozen_prefix(request.frozen_prefix());
   started->set_applied_plan(NewestPlanOf(request));
   started->set_losses_unreported(request.losses_unreported());
+  if (secret_hash != job.state.ownership().secret_hash) started->set_secret_sha256(secret_hash);
   if (request.generation() > job.state.generation().value()) {
     const v1::RegisterJobRequest& known = job.state.registration();
     const v1::RegisterJobRequest now = WithSettingsOf(known, request);

@@ -3,11 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/thread/mutex.h"
+#include "controller/job/ownership.h"
 #include "controller/job/shared_jobs.h"
 #include "egeria/v1/controller.pb.h"
 
@@ -19,17 +21,18 @@ class Registrar {
   explicit Registrar(SharedJobs* jobs) : jobs_(jobs) {}
 
   // Admits a job that is new, and renews one that is known. Errors: those of RegisterJob in controller.proto.
-  absl::StatusOr<v1::RegisterJobResponse> Register(const v1::RegisterJobRequest& request)
+  absl::StatusOr<v1::RegisterJobResponse> Register(const v1::RegisterJobRequest& request,
+                                                   const rpc::Peer& caller = ThisProcess())
       ABSL_LOCKS_EXCLUDED(jobs_->mutex);
 
  private:
-  // Both take a request that has all constants of its policy, and no graphs.
-  absl::StatusOr<Job*> Admit(const v1::RegisterJobRequest& request, Effects& effects)
+  // All take a request that has all constants of its policy, no graphs and no secret.
+  absl::StatusOr<Job*> Admit(const v1::RegisterJobRequest& request, const Ownership& ownership, Effects& effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(jobs_->mutex);
-  absl::Status Renew(Job& job, const v1::RegisterJobRequest& request, Effects& effects)
+  absl::Status Renew(Job& job, const v1::RegisterJobRequest& request, const std::string& secret_hash, Effects& effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(jobs_->mutex);
   // Books that a generation begins, or that a rank of this one has applied a plan that the journal does not know.
-  absl::Status StartGeneration(Job& job, const v1::RegisterJobRequest& request)
+  absl::Status StartGeneration(Job& job, const v1::RegisterJobRequest& request, const std::string& secret_hash)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(jobs_->mutex);
   // The bytes of graphs that the job may have.
   size_t GraphBytesFor(const JobId& id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(jobs_->mutex);

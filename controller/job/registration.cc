@@ -7,6 +7,7 @@
 
 #include "common/base/ids.h"
 #include "common/base/status.h"
+#include "controller/job/ownership.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "xxhash.h"
@@ -57,7 +58,13 @@ absl::Status ValidateRegistration(const v1::RegisterJobRequest& request, const R
     return NamedError(absl::StatusCode::kInvalidArgument, "BAD_JOB_ID",
                       "not a UUID in lower-case canonical form (8-4-4-4-12 hexadecimal digits)");
   }
-  if (request.generation() < 0) return Bad("generation ", request.generation());
+  if (request.generation() < 0 || request.generation() > limits.max_generation) {
+    return Bad("generation ", request.generation());
+  }
+  const size_t secret = request.secret().size();
+  if (secret > 0 && (secret < kMinSecret || secret > kMaxSecret)) {
+    return Bad("a secret of ", secret, " bytes; ", kMinSecret, " to ", kMaxSecret, " are possible");
+  }
   if (request.world_size() < 1 || request.world_size() > limits.max_world_size) {
     return Bad("world size ", request.world_size(), "; 1 to ", limits.max_world_size, " are possible");
   }

@@ -18,6 +18,8 @@ struct RegistrationLimits {
   int max_modules = 512;
   size_t max_name_length = 256;
   int max_planned_rates = 1'024;
+  int64_t max_generation = int64_t{1} << 50;
+  int64_t max_generation_leap = int64_t{1} << 32;  // beyond the newest one
   int64_t max_parameters = int64_t{1} << 50;       // in one module, in numbers and in bytes
   int max_policy_entries = 4'096;                  // in a list of a policy's constants
   size_t max_bytes = size_t{1} << 20;              // for a registration as it is kept, without its graphs

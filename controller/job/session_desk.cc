@@ -11,8 +11,9 @@ namespace egeria::controller {
 namespace {
 
 // The job that a stream wants to join. Errors: those of SessionDesk::Open(), but for [RANK_CONFLICT].
-absl::StatusOr<Job*> FindJobFor(const v1::Open& open, const JobTable& table) {
+absl::StatusOr<Job*> FindJobFor(const v1::Open& open, const rpc::Peer& caller, const JobTable& table) {
   Job* const job = table.Find(JobId(open.job_id()));
+  if (job != nullptr) EGERIA_RETURN_IF_ERROR(job->state.ownership().Check(caller, open.secret()));
   // A job known from the journal only has no graphs yet: its workers must register it again.
   if (job == nullptr || !job->live.registered || open.generation() > job->state.generation().value()) {
     return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_JOB", "register this job and generation first");
@@ -30,11 +31,12 @@ absl::StatusOr<Job*> FindJobFor(const v1::Open& open, const JobTable& table) {
 
 }  // namespace
 
-absl::StatusOr<SessionId> SessionDesk::Open(const v1::Open& open, std::weak_ptr<SessionListener> listener) {
+absl::StatusOr<SessionId> SessionDesk::Open(const v1::Open& open, std::weak_ptr<SessionListener> listener,
+                                            const rpc::Peer& caller) {
   Effects effects(jobs_->evaluator.get());
   const MutexLock lock(&jobs_->mutex);
   if (jobs_->stopped) return absl::UnavailableError("the controller is going down");
-  EGERIA_ASSIGN_OR_RETURN(Job* const job, FindJobFor(open, jobs_->table));
+  EGERIA_ASSIGN_OR_RETURN(Job* const job, FindJobFor(open, caller, jobs_->table));
   RankTable& ranks = job->live.ranks;
   const int sampler_before = ranks.Sampler();
   if (const Rank* old = ranks.Find(open.rank()); old != nullptr && old->connected()) {

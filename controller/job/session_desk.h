@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/thread/mutex.h"
+#include "controller/job/ownership.h"
 #include "controller/job/shared_jobs.h"
 #include "egeria/v1/controller.pb.h"
 
@@ -21,8 +22,8 @@ class SessionDesk {
   explicit SessionDesk(SharedJobs* jobs) : jobs_(jobs) {}
 
   // Errors: those of Stream in controller.proto that an `open` can lead to.
-  absl::StatusOr<SessionId> Open(const v1::Open& open, std::weak_ptr<SessionListener> listener)
-      ABSL_LOCKS_EXCLUDED(jobs_->mutex);
+  absl::StatusOr<SessionId> Open(const v1::Open& open, std::weak_ptr<SessionListener> listener,
+                                 const rpc::Peer& caller = ThisProcess()) ABSL_LOCKS_EXCLUDED(jobs_->mutex);
   // The stream has ended, for whatever reason. Harmless for a session that is over.
   void Close(SessionId session) ABSL_LOCKS_EXCLUDED(jobs_->mutex);
   // Errors: ABORTED the session is over; those of ValidateHeartbeat().

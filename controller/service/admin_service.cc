@@ -1,9 +1,13 @@
 #include "controller/service/admin_service.h"
 
-#include <utility>
-#include <vector>
+#include <unistd.h>
 
+#include <algorithm>
+#include <utility>
+
+#include "common/base/status.h"
 #include "common/rpc/grpc_status.h"
+#include "common/rpc/unix_connection.h"
 #include "common/thread/handoff.h"
 
 namespace egeria::controller {
@@ -19,7 +23,12 @@ grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const abs
 // OnDone().
 class ExportReactor final : public grpc::ServerWriteReactor<v1::ExportRecord> {
  public:
-  ExportReactor(const JobManager* manager, JobId job) : manager_(manager), job_(std::move(job)) { Next(); }
+  // Where the caller was not `admitted` it sends nothing but that.
+  ExportReactor(const JobManager* manager, JobId job, const absl::Status& admitted)
+      : manager_(manager), job_(std::move(job)) {
+    if (!admitted.ok()) records_ = admitted;
+    Next();
+  }
   void OnWriteDone(bool ok) override {
     const Reaction reaction(this);
     if (ok) {
@@ -35,7 +44,7 @@ class ExportReactor final : public grpc::ServerWriteReactor<v1::ExportRecord> {
 
  private:
   void Next() {
-    if (next_ == records_->size()) {
+    if (records_.ok() && next_ == records_->size()) {
       records_ = manager_->ExportJob(job_, &cursor_);
       next_ = 0;
     }
@@ -58,35 +67,98 @@ class ExportReactor final : public grpc::ServerWriteReactor<v1::ExportRecord> {
 
 }  // namespace
 
+bool IsOperator(const rpc::Peer& caller, const std::vector<std::string>& operators) {
+  if (caller.uid.has_value()) {
+    if (*caller.uid == geteuid() || *caller.uid == 0) return true;
+    return std::ranges::any_of(operators, [&](const std::string& user) { return rpc::IsUser(user, *caller.uid); });
+  }
+  return std::ranges::any_of(
+      caller.names, [&](const std::string& name) { return std::ranges::find(operators, name) != operators.end(); });
+}
+
+absl::Status AdminService::Admit(const rpc::Peer& caller) const {
+  if (!elsewhere_.empty()) {
+    return NamedError(absl::StatusCode::kPermissionDenied, "NOT_AN_OPERATOR", "workers call here; operators call at ",
+                      elsewhere_);
+  }
+  if (IsOperator(caller, operators_)) return absl::OkStatus();
+  return NamedError(absl::StatusCode::kPermissionDenied, "NOT_AN_OPERATOR",
+                    caller.identity.empty() ? "nobody vouches for who you are" : caller.identity,
+                    "; operators are the controller's user, root and whoever its option admin.operators names");
+}
+
+grpc::ServerUnaryReactor* AdminService::Change(grpc::CallbackServerContext* context, AuditLog::Record record,
+                                               const std::function<absl::StatusOr<std::string>()>& change) {
+  const rpc::Peer caller = rpc::PeerOf(*context);
+  absl::Status status = Admit(caller);
+  if (status.ok()) {
+    absl::StatusOr<std::string> before = change();
+    status = before.status();
+    if (before.ok()) record.before = *std::move(before);
+  }
+  Record(caller, record, status);
+  return Answer(context, status);
+}
+
 grpc::ServerUnaryReactor* AdminService::ListJobs(grpc::CallbackServerContext* context,
                                                  const v1::ListJobsRequest* request, v1::ListJobsResponse* response) {
-  *response = manager_->ListJobs();
-  return Answer(context, absl::OkStatus());
+  const rpc::Peer caller = rpc::PeerOf(*context);
+  const absl::Status admitted = Admit(caller);
+  if (admitted.ok()) {
+    *response = manager_->ListJobs();
+  } else {
+    Record(caller, {.action = "list_jobs"}, admitted);
+  }
+  return Answer(context, admitted);
 }
 
 grpc::ServerWriteReactor<v1::ExportRecord>* AdminService::ExportJob(grpc::CallbackServerContext* context,
                                                                     const v1::ExportJobRequest* request) {
-  return new ExportReactor(manager_, JobId(request->job_id()));
+  const rpc::Peer caller = rpc::PeerOf(*context);
+  const absl::Status admitted = Admit(caller);
+  Record(caller, {.action = "export_job", .job = request->job_id()}, admitted);
+  return new ExportReactor(manager_, JobId(request->job_id()), admitted);
 }
 
 grpc::ServerUnaryReactor* AdminService::SetFrozenPrefix(grpc::CallbackServerContext* context,
                                                         const v1::SetFrozenPrefixRequest* request,
                                                         v1::SetFrozenPrefixResponse* response) {
-  auto plan = manager_->operators().SetFrozenPrefix(JobId(request->job_id()), request->frozen_prefix(),
-                                                    request->reason(), request->force());
-  if (plan.ok()) response->set_plan_id(plan->value());
-  return Answer(context, plan.status());
+  AuditLog::Record record = {.action = request->force() ? "force_frozen_prefix" : "set_frozen_prefix",
+                             .job = request->job_id(),
+                             .after = absl::StrCat(request->frozen_prefix()),
+                             .reason = request->reason()};
+  return Change(context, std::move(record), [&]() -> absl::StatusOr<std::string> {
+    EGERIA_ASSIGN_OR_RETURN(const OperatorDesk::PrefixChange change,
+                            manager_->operators().SetFrozenPrefix(JobId(request->job_id()), request->frozen_prefix(),
+                                                                  request->reason(), request->force()));
+    response->set_plan_id(change.plan.value());
+    return absl::StrCat(change.before);
+  });
 }
 
 grpc::ServerUnaryReactor* AdminService::SetPaused(grpc::CallbackServerContext* context,
                                                   const v1::SetPausedRequest* request,
                                                   v1::SetPausedResponse* response) {
-  return Answer(context, manager_->operators().SetPaused(JobId(request->job_id()), request->paused()));
+  const auto text = [](bool paused) { return paused ? "true" : "false"; };
+  AuditLog::Record record = {.action = "set_paused", .job = request->job_id(), .after = text(request->paused())};
+  return Change(context, std::move(record), [&]() -> absl::StatusOr<std::string> {
+    EGERIA_ASSIGN_OR_RETURN(const bool before,
+                            manager_->operators().SetPaused(JobId(request->job_id()), request->paused()));
+    return text(before);
+  });
 }
 
 grpc::ServerUnaryReactor* AdminService::SetMode(grpc::CallbackServerContext* context, const v1::SetModeRequest* request,
                                                 v1::SetModeResponse* response) {
-  return Answer(context, manager_->operators().SetMode(JobId(request->job_id()), request->mode()));
+  const auto text = [](v1::Mode mode) {
+    return mode == v1::MODE_ACT ? "\"act\"" : mode == v1::MODE_OBSERVE ? "\"observe\"" : "null";
+  };
+  AuditLog::Record record = {.action = "set_mode", .job = request->job_id(), .after = text(request->mode())};
+  return Change(context, std::move(record), [&]() -> absl::StatusOr<std::string> {
+    EGERIA_ASSIGN_OR_RETURN(const v1::Mode before,
+                            manager_->operators().SetMode(JobId(request->job_id()), request->mode()));
+    return text(before);
+  });
 }
 
 }  // namespace egeria::controller

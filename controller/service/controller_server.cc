@@ -1,69 +1,46 @@
 #include "controller/service/controller_server.h"
 
-#include <unistd.h>
-
 #include <utility>
 
-#include "common/base/log.h"
 #include "common/base/status.h"
-#include "common/rpc/listening.h"
-#include "common/rpc/server.h"
-#include "grpcpp/health_check_service_interface.h"
-#include "grpcpp/server_builder.h"
 
 namespace egeria::controller {
 
 ControllerServer::ControllerServer(const Options& options, JobManager* manager)
-    : controller_(manager, options.uploads, options.max_pending_upload_bytes), admin_(manager) {}
+    : controller_(manager, options.uploads, options.max_pending_upload_bytes, options.audit),
+      admin_(manager, options.operators, options.audit),
+      no_admin_(manager, {}, options.audit,
+                options.admin_listen.has_value() ? options.admin_listen->ToString() : "no address") {}
 
 absl::StatusOr<std::unique_ptr<ControllerServer>> ControllerServer::Start(Options options, JobManager* manager) {
-  if (options.listen.empty()) return absl::InvalidArgumentError("no address to listen on");
   std::unique_ptr<ControllerServer> server(new ControllerServer(options, manager));
-  grpc::EnableDefaultHealthCheckService(true);
-  grpc::ServerBuilder builder;
-  rpc::ConfigureServer(&builder);
-  std::vector<int> ports(options.listen.size());
-  for (size_t i = 0; i < options.listen.size(); ++i) {
-    const rpc::Address& address = options.listen[i];
-    if (address.is_unix()) EGERIA_RETURN_IF_ERROR(rpc::CheckUnixPath(address));
-    EGERIA_ASSIGN_OR_RETURN(auto credentials,
-                            rpc::ServerCredentialsFor(address, options.tls, options.insecure_allowed));
-    builder.AddListeningPort(address.ToString(), std::move(credentials), &ports[i]);
-  }
-  builder.RegisterService(&server->controller_);
-  builder.RegisterService(&server->admin_);
-  std::unique_ptr<grpc::Server> bound = builder.BuildAndStart();
-  for (size_t i = 0; i < ports.size(); ++i) {
-    rpc::Address address = options.listen[i];
-    if (bound == nullptr && ports[i] <= 0) {
-      return address.is_unix() ? rpc::CannotListen(address, "its folder does not exist or cannot be written")
-             : address.port != 0
-                 ? rpc::CannotListen(address, "the port is in use, or the host is no address of this machine")
-                 : rpc::CannotListen(address, "the host is no address of this machine");
-    }
-    if (!address.is_unix()) address.port = ports[i];
-    server->addresses_.push_back(std::move(address));
-  }
-  if (bound == nullptr) return absl::InternalError("gRPC could not start its server");
-  const MutexLock lock(&server->mutex_);
-  server->server_ = std::move(bound);
+  rpc::BoundServer::Options workers;
+  workers.listen = options.listen;
+  workers.unix_sockets.mode = options.socket_mode;
+  workers.tls = options.tls;
+  workers.insecure_allowed = options.insecure_allowed;
+  EGERIA_ASSIGN_OR_RETURN(server->for_workers_,
+                          rpc::BoundServer::Start(std::move(workers), {&server->controller_, &server->no_admin_}));
+  if (!options.admin_listen.has_value()) return server;
+  rpc::BoundServer::Options operators;
+  operators.listen = {*options.admin_listen};
+  // Others than the controller's own user are let in by who they are.
+  operators.unix_sockets.mode = options.operators.empty() ? 0600 : 0666;
+  operators.unix_sockets.admits = [names = options.operators](uid_t uid) {
+    rpc::Peer caller;
+    caller.uid = uid;
+    return IsOperator(caller, names);
+  };
+  operators.tls = options.tls;
+  EGERIA_ASSIGN_OR_RETURN(server->for_operators_, rpc::BoundServer::Start(std::move(operators), {&server->admin_}));
   return server;
 }
 
 void ControllerServer::Stop(absl::Duration grace) {
-  std::unique_ptr<grpc::Server> server;
-  {
-    const MutexLock lock(&mutex_);
-    server = std::move(server_);
-  }
-  if (server == nullptr) return;
-  if (auto* health = server->GetHealthCheckService()) health->Shutdown();
-  server->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+  const MutexLock lock(&mutex_);
+  if (for_operators_ != nullptr) for_operators_->Stop(grace);
+  if (for_workers_ != nullptr) for_workers_->Stop(grace);
   controller_.WaitForStreams();
-  server.reset();
-  for (const rpc::Address& address : addresses_) {
-    if (address.is_unix()) unlink(address.unix_path.c_str());
-  }
 }
 
 }  // namespace egeria::controller

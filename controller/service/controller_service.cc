@@ -10,8 +10,12 @@ namespace egeria::controller {
 grpc::ServerUnaryReactor* ControllerService::RegisterJob(grpc::CallbackServerContext* context,
                                                          const v1::RegisterJobRequest* request,
                                                          v1::RegisterJobResponse* response) {
-  auto registered = manager_->registrar().Register(*request);
+  const rpc::Peer caller = rpc::PeerOf(*context);
+  auto registered = manager_->registrar().Register(*request, caller);
   if (registered.ok()) *response = *std::move(registered);
+  if (absl::IsPermissionDenied(registered.status()) && audit_ != nullptr) {
+    audit_->Write(caller, {.action = "register_job", .job = request->job_id()}, registered.status());
+  }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(rpc::ToGrpc(registered.status()));
   return reactor;
@@ -25,11 +29,12 @@ grpc::ServerBidiReactor<v1::WorkerMessage, v1::ControllerMessage>* ControllerSer
     number = ++last_stream_;
     streams_[number];
   }
-  const std::shared_ptr<RankStream> stream = RankStream::Start(manager_, limits_, &budget_, [this, number] {
-    const MutexLock lock(&mutex_);
-    streams_.erase(number);
-    idle_.NotifyAll();  // with the lock, since the service may go as soon as it is idle
-  });
+  const std::shared_ptr<RankStream> stream =
+      RankStream::Start(manager_, rpc::PeerOf(*context), limits_, &budget_, [this, number] {
+        const MutexLock lock(&mutex_);
+        streams_.erase(number);
+        idle_.NotifyAll();  // with the lock, since the service may go as soon as it is idle
+      });
   const MutexLock lock(&mutex_);
   if (const auto entry = streams_.find(number); entry != streams_.end()) entry->second = stream;
   return stream.get();

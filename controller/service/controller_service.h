@@ -7,8 +7,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
+#include "common/rpc/peer.h"
 #include "common/thread/mutex.h"
 #include "controller/job/job_manager.h"
+#include "controller/service/audit_log.h"
 #include "controller/service/upload_assembler.h"
 #include "egeria/v1/controller.grpc.pb.h"
 
@@ -19,9 +21,9 @@ class RankStream;
 // The Controller service of controller.proto has a handler for each method, which calls the manager. Thread-safe.
 class ControllerService final : public v1::Controller::CallbackService {
  public:
-  // `manager` must outlive the service and its streams.
-  ControllerService(JobManager* manager, UploadLimits limits, size_t max_pending_upload_bytes)
-      : manager_(manager), limits_(limits), budget_(max_pending_upload_bytes) {}
+  // `manager` and `audit` must outlive the service and its streams. A null `audit` records nothing.
+  ControllerService(JobManager* manager, UploadLimits limits, size_t max_pending_upload_bytes, AuditLog* audit)
+      : manager_(manager), limits_(limits), audit_(audit), budget_(max_pending_upload_bytes) {}
 
   grpc::ServerUnaryReactor* RegisterJob(grpc::CallbackServerContext* context, const v1::RegisterJobRequest* request,
                                         v1::RegisterJobResponse* response) override;
@@ -37,6 +39,7 @@ class ControllerService final : public v1::Controller::CallbackService {
  private:
   JobManager* const manager_;
   const UploadLimits limits_;
+  AuditLog* const audit_;
   UploadBudget budget_;
 
   Mutex mutex_;

@@ -21,7 +21,7 @@ absl::Status RankSession::Handle(const v1::WorkerMessage& message, const std::we
   auto bad = [](const char* what) { return NamedError(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", what); };
   if (message.has_open()) {
     if (id_.value() != 0) return bad("opened twice");
-    EGERIA_ASSIGN_OR_RETURN(id_, manager_->sessions().Open(message.open(), listener));
+    EGERIA_ASSIGN_OR_RETURN(id_, manager_->sessions().Open(message.open(), listener, caller_));
     reply->directive = true;
     return absl::OkStatus();
   }

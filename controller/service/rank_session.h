@@ -2,9 +2,11 @@
 #define EGERIA_CONTROLLER_SERVICE_RANK_SESSION_H_
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/rpc/peer.h"
 #include "controller/job/job_manager.h"
 #include "controller/service/upload_assembler.h"
 #include "egeria/v1/controller.pb.h"
@@ -23,8 +25,8 @@ class RankSession {
   };
 
   // `manager` and `budget` must outlive the session, or its End().
-  RankSession(JobManager* manager, UploadLimits limits, UploadBudget* budget)
-      : manager_(manager), uploads_(limits, budget) {}
+  RankSession(JobManager* manager, rpc::Peer caller, UploadLimits limits, UploadBudget* budget)
+      : manager_(manager), caller_(std::move(caller)), uploads_(limits, budget) {}
   ~RankSession() { End(); }
   RankSession(const RankSession&) = delete;
   RankSession& operator=(const RankSession&) = delete;
@@ -48,6 +50,7 @@ class RankSession {
   absl::Status HandleUploadBegin(const v1::UploadBegin& begin, Reply* reply);
 
   JobManager* const manager_;
+  const rpc::Peer caller_;
   UploadAssembler uploads_;
   SessionId id_;
   bool ended_ = false;

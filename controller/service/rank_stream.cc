@@ -17,17 +17,18 @@ constexpr absl::Duration kPatienceForUpload = absl::Minutes(10);
 
 }  // namespace
 
-std::shared_ptr<RankStream> RankStream::Start(JobManager* manager, UploadLimits limits, UploadBudget* budget,
-                                              std::function<void()> on_done) {
-  std::shared_ptr<RankStream> stream(new RankStream(manager, limits, budget, std::move(on_done)));
+std::shared_ptr<RankStream> RankStream::Start(JobManager* manager, rpc::Peer caller, UploadLimits limits,
+                                              UploadBudget* budget, std::function<void()> on_done) {
+  std::shared_ptr<RankStream> stream(new RankStream(manager, std::move(caller), limits, budget, std::move(on_done)));
   stream->self_ = stream;
   HandOver(stream.get());
   stream->StartRead(&stream->in_);
   return stream;
 }
 
-RankStream::RankStream(JobManager* manager, UploadLimits limits, UploadBudget* budget, std::function<void()> on_done)
-    : manager_(manager), on_done_(std::move(on_done)), session_(manager, limits, budget) {}
+RankStream::RankStream(JobManager* manager, rpc::Peer caller, UploadLimits limits, UploadBudget* budget,
+                       std::function<void()> on_done)
+    : manager_(manager), on_done_(std::move(on_done)), session_(manager, std::move(caller), limits, budget) {}
 
 void RankStream::OnReadDone(bool ok) {
   const Reaction reaction(this);

@@ -30,8 +30,8 @@ class RankStream final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::C
   static constexpr size_t kMaxResults = 64;
 
   // Returns a stream that is reading. `on_done` is called once, last.
-  static std::shared_ptr<RankStream> Start(JobManager* manager, UploadLimits limits, UploadBudget* budget,
-                                           std::function<void()> on_done);
+  static std::shared_ptr<RankStream> Start(JobManager* manager, rpc::Peer caller, UploadLimits limits,
+                                           UploadBudget* budget, std::function<void()> on_done);
 
   // Ends the stream where its worker has been silent for too long: see Stream in controller.proto.
   void EndIfSilent(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -48,7 +48,8 @@ class RankStream final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::C
   void OnDone() override;
 
  private:
-  RankStream(JobManager* manager, UploadLimits limits, UploadBudget* budget, std::function<void()> on_done);
+  RankStream(JobManager* manager, rpc::Peer caller, UploadLimits limits, UploadBudget* budget,
+             std::function<void()> on_done);
 
   // Books that the message in in_ has come.
   void BookTimes(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -292,7 +292,7 @@ TEST(Cluster, AnEndedSessionHoldsNoBytesOfItsUpload) {
   const auto job = TestRegistration(1);
   ASSERT_TRUE(cluster.manager()->registrar().Register(job).ok());
   auto budget = std::make_unique<controller::UploadBudget>(16);
-  controller::RankSession session(cluster.manager(), {}, budget.get());
+  controller::RankSession session(cluster.manager(), controller::ThisProcess(), {}, budget.get());
   controller::RankSession::Reply reply;
   v1::WorkerMessage open;
   open.mutable_open()->set_job_id(job.job_id());

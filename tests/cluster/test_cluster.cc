@@ -119,6 +119,16 @@ grpc::Status SimulatedRank::Status() {
   return status;
 }
 
+std::shared_ptr<grpc::Channel> TestChannel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(rpc::kMaxMessageBytes);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
 TestCluster::TestCluster(FakeEvaluator::Script script, JobManagerOptions options)
     : script_(std::move(script)), options_(std::move(options)) {
   if (!script_) script_ = [](const JobId&, int, int64_t) { return 0.001; };
@@ -139,6 +149,7 @@ void TestCluster::Start() {
   manager_ = *std::move(manager);
   ControllerServer::Options options;
   options.listen = {*rpc::ParseAddress(address())};
+  options.admin_listen = *rpc::AdminAddress(options.listen[0]);
   auto server = ControllerServer::Start(options, manager_.get());
   if (!server.ok()) ADD_FAILURE() << server.status();
   EGERIA_CHECK(server.ok());
@@ -151,12 +162,6 @@ void TestCluster::Stop() {
   server_.reset();
   manager_.reset();
   evaluator_ = nullptr;
-}
-
-std::shared_ptr<grpc::Channel> TestCluster::Channel() const {
-  auto channel = rpc::MakeChannel(*rpc::ParseAddress(address()), {});
-  EGERIA_CHECK(channel.ok());
-  return *std::move(channel);
 }
 
 std::unique_ptr<SimulatedRank> TestCluster::Rank(const v1::RegisterJobRequest& job, int rank,

@@ -22,6 +22,9 @@ using controller::ControllerServer;
 using controller::JobManager;
 using controller::JobManagerOptions;
 
+// A channel that connects on first use and anew when the connection is lost, as that of any client of gRPC.
+std::shared_ptr<grpc::Channel> TestChannel(const std::string& address);
+
 // One rank that speaks to a controller over real gRPC, one message at a time, as a test tells it.
 // Every call fails the stream rather than hang: the whole stream has a deadline of a minute.
 // Thread-compatible; owned by the test.
@@ -100,8 +103,8 @@ class TestCluster {
   FakeEvaluator* evaluator() { return evaluator_; }
   std::string address() const { return "unix:" + folder_.path() + "/socket"; }
   std::string journal_folder() const { return folder_.path() + "/journal"; }
-  std::shared_ptr<grpc::Channel> Channel() const;
-  std::unique_ptr<v1::Admin::Stub> Admin() const { return v1::Admin::NewStub(Channel()); }
+  std::shared_ptr<grpc::Channel> Channel() const { return TestChannel(address()); }
+  std::unique_ptr<v1::Admin::Stub> Admin() const { return v1::Admin::NewStub(TestChannel(address() + ".admin")); }
   // A rank of this cluster, not yet connected.
   std::unique_ptr<SimulatedRank> Rank(const v1::RegisterJobRequest& job, int rank, uint64_t incarnation = 0) const;
   v1::JobSummary Summary(const std::string& job_id) const;

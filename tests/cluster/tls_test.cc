@@ -2,11 +2,14 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <sstream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
@@ -77,7 +80,7 @@ class Tls : public ::testing::Test {
     server_.reset();
   }
 
-  void StartController(const rpc::TlsFiles& tls) {
+  void StartController(const rpc::TlsFiles& tls, std::vector<std::string> operators = {"localhost"}) {
     auto journal = controller::Journal::Open(folder_ / "journal");
     ASSERT_TRUE(journal.ok()) << journal.status();
     auto manager = JobManager::Start({}, *std::move(journal), [this](reference::Evaluator::Callback on_result) {
@@ -91,6 +94,8 @@ class Tls : public ::testing::Test {
     ControllerServer::Options options;
     options.listen = {*rpc::ParseAddress("127.0.0.1:0")};
     options.tls = tls;
+    if (!tls.empty()) options.admin_listen = options.listen[0];
+    options.operators = std::move(operators);
     auto server = ControllerServer::Start(options, manager_.get());
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
@@ -161,11 +166,51 @@ TEST_F(Tls, AnAgentWithACertificateIsToldThatTheControllerHasNone) {
 
 TEST_F(Tls, TheCommandLineIsToldWhatItNeeds) {
   StartController(certificates_->Of("ours", "ours"));
-  auto client = cli::AdminClient::Connect(server_->addresses()[0].ToString());
+  auto client = cli::AdminClient::Connect("", server_->admin_addresses()[0].ToString());
   ASSERT_TRUE(client.ok()) << client.status();
   const absl::Status refused = client->ListJobs().status();
   EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
   EXPECT_THAT(std::string(refused.message()), HasSubstr("set EGERIA_TLS_CA"));
+}
+
+TEST_F(Tls, OnlyACertificateThatIsNamedIsAnOperators) {
+  const rpc::TlsFiles files = certificates_->Of("ours", "ours");
+  setenv("EGERIA_TLS_CA", files.ca.c_str(), 1);
+  setenv("EGERIA_TLS_CERT", files.certificate.c_str(), 1);
+  setenv("EGERIA_TLS_KEY", files.key.c_str(), 1);
+  for (const bool named : {true, false}) {
+    StartController(files, {named ? "localhost" : "elsewhere.example"});
+    auto client = cli::AdminClient::Connect("", server_->admin_addresses()[0].ToString());
+    ASSERT_TRUE(client.ok()) << client.status();
+    const absl::Status listed = client->ListJobs().status();
+    if (named) {
+      EXPECT_TRUE(listed.ok()) << listed;
+    } else {
+      EXPECT_TRUE(absl::IsPermissionDenied(listed)) << listed;
+      EXPECT_THAT(std::string(listed.message()), HasSubstr("[NOT_AN_OPERATOR] certificate:"));
+    }
+    TearDown();
+    manager_.reset();
+  }
+  for (const char* name : {"EGERIA_TLS_CA", "EGERIA_TLS_CERT", "EGERIA_TLS_KEY"}) unsetenv(name);
+}
+
+TEST_F(Tls, CertificatesThatChangeAreTakenWithoutARestart) {
+  const rpc::TlsFiles before = certificates_->Of("theirs", "theirs"), after = certificates_->Of("ours", "ours");
+  const rpc::TlsFiles files{folder_ / "ca", folder_ / "certificate", folder_ / "key"};
+  const auto put = [&](const rpc::TlsFiles& from) {
+    for (const auto& [source, target] : {std::pair(from.ca, files.ca), std::pair(from.certificate, files.certificate),
+                                         std::pair(from.key, files.key)}) {
+      std::filesystem::copy_file(source, target, std::filesystem::copy_options::overwrite_existing);
+    }
+  };
+  put(before);
+  StartController(files);
+  const std::unique_ptr<worker::Agent> agent = StartAgent(after);
+  absl::SleepFor(absl::Milliseconds(300));
+  EXPECT_FALSE(agent->counters().connected);
+  put(after);
+  EXPECT_TRUE(Eventually([&] { return agent->counters().connected; }));
 }
 
 TEST_F(Tls, AControllerThatIsNotThereIsNoMatterOfCertificates) {

@@ -135,7 +135,7 @@ TEST_F(RunCacheTest, OfJobsThatStartAtTheSameMomentOneStartsTheCache) {
 }
 
 TEST_F(RunCacheTest, AJobThatComesWhileACacheEndsWaitsAndStartsAnother) {
-  std::filesystem::create_directories(store_);
+  ASSERT_TRUE(cache::MakeFolder(store_).ok());
   auto ending = FileLock::Try(cache::UsersFile(store_), FileLock::Kind::kExclusive);
   ASSERT_TRUE(ending.ok()) << ending.status();
   ChildProcess job = StartJob();

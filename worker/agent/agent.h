@@ -35,6 +35,7 @@ struct ModuleDescription {
 // The job as this rank registers it. All ranks register the same but for `rank`.
 struct JobDescription {
   JobId job_id;
+  std::string secret;  // shows the controller that this rank belongs to the job; empty: it makes one for the first rank
   Generation generation;
   uint64_t start_id = 0;  // a random number that all ranks of this start share; 0: `generation` is the generation
   int rank = 0;

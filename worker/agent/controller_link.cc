@@ -46,6 +46,7 @@ ControllerLink::ControllerLink(rpc::Address controller, AgentOptions options, in
       wakeup_(std::move(wakeup)),
       registration_(std::move(registration)) {
   open_.set_job_id(registration_.job_id());
+  open_.set_secret(registration_.secret());
   open_.set_generation(registration_.generation());
   open_.set_rank(rank);
   open_.set_incarnation(RandomIncarnation());
@@ -88,15 +89,18 @@ void ControllerLink::Run() {
 
 absl::Status ControllerLink::ConnectOnce() {
   abandoned_.Sweep();
-  if (stub_ == nullptr) {
-    EGERIA_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, rpc::MakeChannel(controller_, options_.tls));
-    stub_ = v1::Controller::NewStub(channel);
-  }
+  // Each attempt has a connection of its own, whose other end and certificates are looked at anew.
+  EGERIA_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, rpc::MakeChannel(controller_, options_.tls));
+  stub_ = v1::Controller::NewStub(channel);
   const absl::StatusOr<v1::RegisterJobResponse> registered = Register();
   if (!registered.ok()) return rpc::ExplainRefusal(registered.status(), controller_, options_.tls);
   const v1::RegisterJobResponse& response = *registered;
   if (registration_.start_id() != 0) TakeGeneration(response.generation());
   registration_.set_journal_epoch(std::max(registration_.journal_epoch(), response.journal_epoch()));
+  if (!response.secret().empty()) {
+    registration_.set_secret(response.secret());
+    open_.set_secret(response.secret());
+  }
   for (const auto& error : response.module_errors()) {
     if (!answered_before_ && open_.rank() == 0) {  // once a job, not once a rank
       LogWarning("Layer module ", error.module(),
@@ -114,7 +118,6 @@ absl::Status ControllerLink::ConnectOnce() {
   absl::Status status = session.Run();
   if (std::unique_ptr<StreamCall> unended = session.TakeUnended()) {
     abandoned_.Keep(std::move(unended));
-    stub_.reset();  // the next attempt takes another connection
   }
   if (status.ok() && !stop_request().has_value()) {
     return absl::UnavailableError("the controller has ended the stream");
@@ -138,7 +141,6 @@ absl::StatusOr<v1::RegisterJobResponse> ControllerLink::Register() {
     const SteadyTime now = steady_clock::now();
     if (now >= abandon_at) {
       abandoned_.Keep(std::move(call));
-      stub_.reset();  // the next attempt takes another connection
       return absl::DeadlineExceededError("no answer to the registration");
     }
     SteadyTime look = std::min(abandon_at, now + std::chrono::seconds(1));

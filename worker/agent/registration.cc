@@ -129,6 +129,7 @@ absl::StatusOr<v1::RegisterJobRequest> MakeRegistration(const JobDescription& jo
   v1::RegisterJobRequest request;
   EGERIA_ASSIGN_OR_RETURN(*request.mutable_policy(), ParsePolicy(job.policy_json));
   request.set_job_id(job.job_id.text());
+  request.set_secret(job.secret);
   request.set_generation(job.generation.value());
   request.set_start_id(job.start_id);
   request.set_world_size(job.world_size);

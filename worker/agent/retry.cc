@@ -36,6 +36,10 @@ std::string Advice(const absl::Status& status) {
     return "another process is connected as this rank of this job; it is tried again now and then. If both are meant "
            "to run, give them job ids of their own (EGERIA_JOB_ID)";
   }
+  if (name == "NOT_THE_OWNER") {
+    return "give this job an id of its own (EGERIA_JOB_ID), or if it is the same job the same secret "
+           "(EGERIA_JOB_SECRET); it is tried again now and then";
+  }
   if (name == "TOO_MANY_JOBS") return "the controller is full; it is tried again now and then";
   if (status.code() == absl::StatusCode::kUnimplemented) {
     return "what answers at this address is not an Egeria controller, or an older one; it is tried again now and "

@@ -66,6 +66,8 @@ absl::StatusOr<LinkedAgent> LinkController(const LinkDescription& description) {
   const std::string own_id = options.job_id.empty() ? JobId::Random().text() : options.job_id;
   EGERIA_ASSIGN_OR_RETURN(const std::string job_id, ShareFromRankZero(*description.member, "job_id", own_id));
   job.job_id = JobId(job_id);
+  const std::string own_secret = options.job_secret.empty() ? RandomToken() : options.job_secret;
+  EGERIA_ASSIGN_OR_RETURN(job.secret, ShareFromRankZero(*description.member, "job_secret", own_secret));
   EGERIA_ASSIGN_OR_RETURN(const std::string start, ShareFromRankZero(*description.member, "start", OwnStart(options)));
   const std::pair<std::string, std::string> numbers = absl::StrSplit(start, ' ');
   int64_t generation = 0;

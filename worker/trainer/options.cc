@@ -224,6 +224,7 @@ CommandLine ParseCommandLine(int argc, char** argv) {
     return line;
   }
   line.options.job_id = Environment("EGERIA_JOB_ID");
+  line.options.job_secret = Environment("EGERIA_JOB_SECRET");
   line.options.restarts = IntegerFromEnvironment("TORCHELASTIC_RESTART_COUNT");
   line.options.first_generation = IntegerFromEnvironment("EGERIA_GENERATION");
   if (const absl::Status status = ResolveOptions(&line.options); !status.ok()) {

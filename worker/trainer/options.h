@@ -66,6 +66,7 @@ struct Options {
   std::string log_level = "info";
 
   std::string job_id;            // EGERIA_JOB_ID; "" draws one
+  std::string job_secret;        // EGERIA_JOB_SECRET; "" draws one
   int64_t first_generation = 0;  // EGERIA_GENERATION, before torchrun restarts any rank; 0: the controller numbers them
   int64_t restarts = 0;          // TORCHELASTIC_RESTART_COUNT
 };

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "common/rpc/server.h"
+#include "egeria/v1/admin.grpc.pb.h"
 #include "gmock/gmock.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
@@ -27,7 +28,9 @@ const SelfCheck::Options kAtOnce = {
     .every = absl::ZeroDuration(), .patience = absl::Milliseconds(300), .lost_after = absl::Milliseconds(1)};
 
 std::unique_ptr<grpc::Server> Serve(const std::string& address, int* port = nullptr) {
+  static v1::Admin::Service service;  // a server without any does not start
   grpc::ServerBuilder builder;
+  builder.RegisterService(&service);
   ConfigureServer(&builder);
   builder.AddListeningPort(address, grpc::InsecureServerCredentials(), port);
   return builder.BuildAndStart();

@@ -398,10 +398,11 @@ TEST_F(JobManagerTest, AnOperatorsPrefixIsAPlanOnce) {
   auto stream = Open(TestRegistration(1));
   const auto plan = manager_->operators().SetFrozenPrefix(JobId(TestJobId(1)), 1, "", false);
   ASSERT_TRUE(plan.ok());
-  EXPECT_EQ(*plan, PlanId(1));
+  EXPECT_EQ(plan->plan, PlanId(1));
   EXPECT_GT(stream->pushes, 0);
-  EXPECT_EQ(*manager_->operators().SetFrozenPrefix(JobId(TestJobId(1)), 1, "", false), PlanId(1)) << "it is so already";
-  EXPECT_EQ(*manager_->operators().SetFrozenPrefix(JobId(TestJobId(1)), 0, "", false), PlanId(2));
+  EXPECT_EQ(manager_->operators().SetFrozenPrefix(JobId(TestJobId(1)), 1, "", false)->plan, PlanId(1))
+      << "it is so already";
+  EXPECT_EQ(manager_->operators().SetFrozenPrefix(JobId(TestJobId(1)), 0, "", false)->plan, PlanId(2));
 }
 
 TEST_F(JobManagerTest, SummarisesWhatTheRanksHaveApplied) {
@@ -656,7 +657,7 @@ TEST_F(JobManagerTest, AJobThatHasUsedUpItsPartOfTheJournalIsToldSo) {
   EXPECT_GT(records, 50u);
   EXPECT_LT(records, 500u) << "it takes no more observations";
   absl::Status status;
-  for (int i = 0; i < 500 && status.ok(); ++i) status = manager_->operators().SetPaused(id, i % 2 == 0);
+  for (int i = 0; i < 500 && status.ok(); ++i) status = manager_->operators().SetPaused(id, i % 2 == 0).status();
   EXPECT_THAT(std::string(status.message()), StartsWith("[JOB_TOO_LARGE]"));
   EXPECT_TRUE(manager_->registrar().Register(TestRegistration(2)).ok()) << "others feel nothing";
 }
@@ -737,8 +738,9 @@ TEST_F(JobManagerTest, ChangesNothingThatTheJournalDidNotTake) {
   manager_->registrar().Register(TestRegistration(3)).status().IgnoreError();  // takes the room that there is
   EXPECT_THAT(std::string(manager_->operators().SetFrozenPrefix(id, 2, "", false).status().message()),
               StartsWith("[JOURNAL]"));
-  EXPECT_THAT(std::string(manager_->operators().SetPaused(id, true).message()), StartsWith("[JOURNAL]"));
-  EXPECT_THAT(std::string(manager_->operators().SetMode(id, v1::MODE_OBSERVE).message()), StartsWith("[JOURNAL]"));
+  EXPECT_THAT(std::string(manager_->operators().SetPaused(id, true).status().message()), StartsWith("[JOURNAL]"));
+  EXPECT_THAT(std::string(manager_->operators().SetMode(id, v1::MODE_OBSERVE).status().message()),
+              StartsWith("[JOURNAL]"));
   EXPECT_THAT(std::string(manager_->registrar().Register(TestRegistration(2)).status().message()),
               StartsWith("[JOURNAL]"));
   Beat(*stream, step + 1, 0.01);  // the drop that unfreezes all

@@ -60,8 +60,7 @@ class ControllerProcess : public ::testing::Test {
     return child.Wait();
   }
   std::unique_ptr<SimulatedRank> Rank(const v1::RegisterJobRequest& job, int rank) {
-    auto channel = rpc::MakeChannel(*rpc::ParseAddress("unix:" + folder_ / "state/controller.sock"), {});
-    return std::make_unique<SimulatedRank>(*channel, job, rank);
+    return std::make_unique<SimulatedRank>(TestChannel("unix:" + folder_ / "state/controller.sock"), job, rank);
   }
   std::string log() const { return folder_ / "log"; }
 
@@ -173,8 +172,7 @@ TEST_F(ControllerProcess, GoesOnFromItsJournalAfterKillNine) {
   {
     ChildProcess killed = StartReady();
     rank->Connect();
-    auto admin =
-        v1::Admin::NewStub(*rpc::MakeChannel(*rpc::ParseAddress("unix:" + folder_ / "state/controller.sock"), {}));
+    auto admin = v1::Admin::NewStub(TestChannel("unix:" + folder_ / "state/controller.sock.admin"));
     grpc::ClientContext context;
     v1::SetFrozenPrefixRequest request;
     v1::SetFrozenPrefixResponse response;
@@ -249,7 +247,7 @@ TEST_F(ControllerProcess, KeepsWhatLocalReferencesDecidedAfterKillNine) {
   const auto prefix = [&] {
     grpc::ClientContext context;
     v1::ListJobsResponse response;
-    auto admin = v1::Admin::NewStub(*rpc::MakeChannel(*rpc::ParseAddress(address), {}));
+    auto admin = v1::Admin::NewStub(TestChannel(address + ".admin"));
     context.set_wait_for_ready(true);
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
     EXPECT_TRUE(admin->ListJobs(&context, {}, &response).ok());

@@ -69,7 +69,7 @@ class Fuzzer {
 
     UploadLimits limits;
     limits.max_upload_bytes = 1 << 16;
-    RankSession session(manager_, limits, budget_);
+    RankSession session(manager_, ThisProcess(), limits, budget_);
     auto listener = std::make_shared<Ignore>();
     v1::WorkerMessage open;
     open.mutable_open()->set_job_id(registration.job_id());

@@ -12,23 +12,11 @@ namespace egeria::cache {
 namespace {
 
 constexpr std::chrono::milliseconds kRetry{500};
-constexpr std::chrono::milliseconds kFirstPause{1'000};
 constexpr std::chrono::milliseconds kLongestPause{64'000};
 
 }  // namespace
 
-Attachment::Attachment(const CacheClient::Options& options) : options_(options), pause_(kFirstPause) {
-  auto channel = rpc::MakeChannel(options.address, {});
-  if (!channel.ok()) {
-    LogWarning("there is no cache: ", channel.status().message());
-    return;
-  }
-  channel_ = *std::move(channel);
-  stub_ = v1::Cache::NewStub(channel_);
-}
-
 void Attachment::Start(std::function<void(const Line&)> changed) {
-  if (stub_ == nullptr) return;
   changed_ = std::move(changed);
   thread_ = StartThread("cache-attach", [this] { AttachUntilStopped(); });
 }
@@ -89,7 +77,13 @@ void Attachment::AttachUntilStopped() {
 
 void Attachment::AttachOnce() {
   // Memory is reserved only for a daemon that is there.
-  if (!channel_->WaitForConnected(std::chrono::system_clock::now() + kRetry)) return;
+  const auto channel = rpc::MakeChannel(options_.address, {});
+  if (!channel.ok()) {
+    const bool refused = absl::IsPermissionDenied(channel.status());
+    if (refused && !std::exchange(told_of_owner_, true)) LogWarning("there is no cache: ", channel.status().message());
+    return;
+  }
+  const std::shared_ptr<v1::Cache::Stub> stub = v1::Cache::NewStub(*channel);
   std::shared_ptr<SharedMemory> memory = MakeMemory();
   grpc::ClientContext context;
   {
@@ -97,17 +91,16 @@ void Attachment::AttachOnce() {
     if (stopping_) return;
     context_ = &context;
   }
-  const auto stream = stub_->Attach(&context);
+  const auto stream = stub->Attach(&context);
   v1::AttachRequest request;
   request.set_namespace_(options_.name.text());
   request.set_quota_bytes(options_.quota_bytes);
   if (memory != nullptr) {
-    request.set_shared_memory_name(memory->name());
+    request.set_shared_memory_descriptor(memory->descriptor());
     request.set_shared_memory_bytes(static_cast<int64_t>(memory->bytes().size()));
   }
   v1::AttachResponse response;
   if (stream->Write(request) && stream->Read(&response)) {
-    if (memory != nullptr) memory->Unlink();
     if (!response.shared_memory()) memory.reset();
     if (response.quota_bytes() < options_.quota_bytes && !std::exchange(told_of_quota_, true)) {
       LogWarning("the cache keeps ", response.quota_bytes(), " bytes of this job, not ", options_.quota_bytes,
@@ -116,7 +109,7 @@ void Attachment::AttachOnce() {
     {
       const MutexLock lock(&mutex_);
       streamed_ = memory == nullptr;
-      Change({response.session(), memory, ++count_});
+      Change({response.session(), memory, ++count_, stub});
     }
     stream->Read(&response);  // until the daemon, GiveUp() or Stop() ends it
   }

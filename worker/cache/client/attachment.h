@@ -33,6 +33,7 @@ struct Line {
   int64_t session = 0;  // 0: not attached
   std::shared_ptr<SharedMemory> memory;
   int64_t attachment = 0;  // numbers the lines; a daemon that was restarted begins anew with its sessions
+  std::shared_ptr<v1::Cache::Stub> stub;  // for calls of this session; null: not attached
 
   size_t part() const {
     return memory->bytes().size() / (CacheClient::kMaxLookups + 1) / kSlotAlignment * kSlotAlignment;
@@ -40,10 +41,13 @@ struct Line {
   size_t writes_begin() const { return CacheClient::kMaxLookups * part(); }
 };
 
+// How long a daemon that did not answer is left alone at first.
+inline constexpr std::chrono::milliseconds kFirstPause{1'000};
+
 // Attaches a job to the daemon, and anew whenever the daemon has ended or was given up. Thread-safe.
 class Attachment {
  public:
-  explicit Attachment(const CacheClient::Options& options);
+  explicit Attachment(const CacheClient::Options& options) : options_(options) {}
 
   // Begins, on a thread of its own. `changed` is called with each new line, and with an empty one when it ends; one
   // after the other, and must not call back.
@@ -51,8 +55,6 @@ class Attachment {
   // Ends the thread and the line, within a second. Idempotent.
   void Stop();
 
-  // Null where the address is of no use.
-  v1::Cache::Stub* stub() const { return stub_.get(); }
   Line line() const;
 
   // Call it when the daemon has not answered in time: the line is not used any more, since the daemon may still be at
@@ -71,11 +73,10 @@ class Attachment {
   void Change(Line line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const CacheClient::Options options_;
-  std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<v1::Cache::Stub> stub_;
   std::function<void(const Line&)> changed_;
   bool told_of_streaming_ = false;
   bool told_of_quota_ = false;
+  bool told_of_owner_ = false;
 
   std::thread thread_;
 
@@ -86,8 +87,9 @@ class Attachment {
   Line line_ ABSL_GUARDED_BY(mutex_);
   int64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
   bool streamed_ ABSL_GUARDED_BY(mutex_) = false;
-  bool gave_up_ ABSL_GUARDED_BY(mutex_) = false;             // whether the last line was given up
-  std::chrono::milliseconds pause_ ABSL_GUARDED_BY(mutex_);  // how long to wait after the next line that is given up
+  bool gave_up_ ABSL_GUARDED_BY(mutex_) = false;  // whether the last line was given up
+  // How long to wait after the next line that is given up.
+  std::chrono::milliseconds pause_ ABSL_GUARDED_BY(mutex_) = kFirstPause;
 };
 
 }  // namespace egeria::cache

@@ -47,7 +47,7 @@ void Lookups::AskForMore(PendingLookup* lookup) {
   const absl::Duration reading = std::min(absl::Seconds(bytes / kSlowestBytesPerSecond), kLongestReading);
   // Lookups under way share the disk.
   const absl::Time deadline = absl::Now() + patience_ + static_cast<int>(CacheClient::kMaxLookups) * reading;
-  lookup->call = std::make_unique<GetCall>(attachment_.stub(), request, lookup->line.memory, deadline);
+  lookup->call = std::make_unique<GetCall>(lookup->line.stub.get(), request, lookup->line.memory, deadline);
   lookup->asked += samples.size();
 }
 

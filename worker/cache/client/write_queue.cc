@@ -55,7 +55,7 @@ WriteQueue::WriteQueue(const CacheClient::Options& options, Attachment* attachme
     : queue_bytes_(options.queue_bytes), attachment_(*attachment), maker_(options.name, options.format) {}
 
 void WriteQueue::Start() {
-  if (attachment_.stub() != nullptr) thread_ = StartThread("cache-write", [this] { WorkUntilStopped(); });
+  thread_ = StartThread("cache-write", [this] { WorkUntilStopped(); });
 }
 
 void WriteQueue::Stop() {
@@ -106,7 +106,7 @@ bool WriteQueue::Reserve(const Fingerprint& prefix, size_t bytes) {
     }
     return false;
   }
-  const bool room = attachment_.stub() != nullptr && !stopping_ && queued_bytes_ + bytes <= queue_bytes_;
+  const bool room = !stopping_ && queued_bytes_ + bytes <= queue_bytes_;
   if (room) queued_bytes_ += bytes;
   counters_.dropped += !room;
   return room;
@@ -115,7 +115,7 @@ bool WriteQueue::Reserve(const Fingerprint& prefix, size_t bytes) {
 void WriteQueue::Push(Task task) {
   {
     const MutexLock lock(&mutex_);
-    if (attachment_.stub() == nullptr || stopping_) return;
+    if (stopping_) return;
     tasks_.push_back(std::move(task));
   }
   changed_.NotifyAll();
@@ -205,7 +205,7 @@ void WriteQueue::WriteSome(const Line& line, std::vector<Write> writes) {
   grpc::ClientContext context;
   if (!Begin(&context)) return;
   v1::PutResponse response;
-  const auto writer = attachment_.stub()->Put(&context, &response);
+  const auto writer = line.stub->Put(&context, &response);
   bool good = line.memory != nullptr ? SendInMemory(line, slot, entries, request, *writer)
                                      : SendAsChunks(entries, request, *writer);
   writer->WritesDone();
@@ -229,7 +229,7 @@ void WriteQueue::Send(const Line& line, const Forget& forget) {
   v1::DropResponse response;
   grpc::ClientContext context;
   if (!Begin(&context)) return;
-  const grpc::Status status = attachment_.stub()->Drop(&context, request, &response);
+  const grpc::Status status = line.stub->Drop(&context, request, &response);
   const MutexLock lock(&mutex_);
   context_ = nullptr;
   if (!status.ok()) Owe(forget);

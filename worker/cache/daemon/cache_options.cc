@@ -34,6 +34,7 @@ config::OptionSet CacheOptionSet(CacheOptions* options) {
       .Add("write_buffer", &options->write_buffer, "memory for entries that are not yet written",
            AtLeast(size_t{1} << 20, "1MiB"))
       .Add("metrics_listen", &options->metrics_listen, "host:port of the Prometheus endpoint; none: off")
+      .Add("insecure", &options->insecure, "serve the metrics on other machines' networks")
       .Add("log_level", &options->log_level, "lowest level that is logged",
            config::OneOf({"debug", "info", "warning", "error"}))
       .Add("ready_fd", &options->ready_fd, "descriptor that is told when the cache can be used, or why not; -1: none")
@@ -44,6 +45,13 @@ config::OptionSet CacheOptionSet(CacheOptions* options) {
   set.AddCheck([options]() -> absl::Status {
     if (options->soft_quota.value <= options->quota.value) return absl::OkStatus();
     return absl::InvalidArgumentError("soft_quota: must not be more than quota");
+  });
+  set.AddCheck([options]() -> absl::Status {
+    const auto metrics = rpc::ParseAddress(options->metrics_listen);
+    if (!metrics.ok() || metrics->IsLocal() || options->insecure) return absl::OkStatus();
+    return NamedError(absl::StatusCode::kFailedPrecondition, "INSECURE_ADDRESS",
+                      "other machines could read the metrics at ", options->metrics_listen,
+                      ": serve them at 127.0.0.1, or say --insecure");
   });
   set.AddCheck([options]() -> absl::Status {
     EGERIA_ASSIGN_OR_RETURN(const rpc::Address address, ListenAddress(*options));

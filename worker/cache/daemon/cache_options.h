@@ -22,6 +22,7 @@ struct CacheOptions {
   config::ByteCount keep_free{size_t{2} << 30};
   config::ByteCount write_buffer{size_t{64} << 20};
   std::string metrics_listen = "none";
+  bool insecure = false;
   std::string log_level = "info";
   int ready_fd = -1;
   bool until_unused = false;

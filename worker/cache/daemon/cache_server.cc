@@ -6,12 +6,16 @@
 
 #include "common/base/status.h"
 #include "common/rpc/listening.h"
-#include "common/rpc/server.h"
-#include "grpcpp/health_check_service_interface.h"
-#include "grpcpp/security/server_credentials.h"
-#include "grpcpp/server_builder.h"
 
 namespace egeria::cache {
+namespace {
+
+// A client attaches, looks up twice, writes and drops.
+constexpr int kCallsPerConnection = 16;
+constexpr int kMaxMessage = 4 << 20;  // the numbers and lengths of 65,536 samples, or 1 MiB of bytes
+constexpr int kMoreThreads = 128;
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<CacheServer>> CacheServer::Start(const rpc::Address& listen,
                                                                 const ActivationStore::Options& options) {
@@ -19,32 +23,23 @@ absl::StatusOr<std::unique_ptr<CacheServer>> CacheServer::Start(const rpc::Addre
     return absl::InvalidArgumentError(
         absl::StrCat("a cache serves its own node only: give unix:/path, not ", listen.ToString()));
   }
-  EGERIA_RETURN_IF_ERROR(rpc::CheckUnixPath(listen));
+  EGERIA_RETURN_IF_ERROR(rpc::CheckUnixPath(listen));  // says more than the store that another daemon has open
   EGERIA_ASSIGN_OR_RETURN(auto store, ActivationStore::Open(options));
-  std::unique_ptr<CacheServer> server(new CacheServer(listen, std::move(store)));
-  grpc::EnableDefaultHealthCheckService(true);
-  grpc::ServerBuilder builder;
-  rpc::ConfigureServer(&builder);
-  // Several ranks ask at once, each with two calls. For more calls gRPC makes a thread each, and ends it afterwards.
-  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 2);
-  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 8);
-  int port = 0;
-  builder.AddListeningPort(listen.ToString(), grpc::InsecureServerCredentials(), &port);
-  builder.RegisterService(&server->service_);
-  server->server_ = builder.BuildAndStart();
-  if (server->server_ == nullptr) {
-    return rpc::CannotListen(listen, "its folder does not exist or cannot be written");
-  }
+  std::unique_ptr<CacheServer> server(new CacheServer(std::move(store)));
+  rpc::BoundServer::Options bound;
+  bound.listen = {listen};
+  bound.unix_sockets.admits = [](uid_t uid) { return uid == geteuid() || uid == 0; };
+  bound.configure = [](grpc::ServerBuilder* builder) {
+    // Several ranks ask at once, each with two calls. For more calls gRPC makes a thread each, and ends it afterwards.
+    builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 2);
+    builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 8);
+    // These bound what clients can make the daemon hold. Each session has a thread, which waits for its end.
+    builder->SetMaxReceiveMessageSize(kMaxMessage);
+    builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kCallsPerConnection);
+    builder->SetResourceQuota(grpc::ResourceQuota().SetMaxThreads(CacheService::kMaxSessions + kMoreThreads));
+  };
+  EGERIA_ASSIGN_OR_RETURN(server->server_, rpc::BoundServer::Start(std::move(bound), {&server->service_}));
   return server;
-}
-
-void CacheServer::Stop(absl::Duration grace) {
-  if (server_ == nullptr) return;
-  if (auto* health = server_->GetHealthCheckService()) health->Shutdown();
-  server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
-  server_->Wait();
-  server_.reset();
-  unlink(listen_.unix_path.c_str());
 }
 
 }  // namespace egeria::cache

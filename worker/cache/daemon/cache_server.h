@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/rpc/address.h"
-#include "grpcpp/server.h"
+#include "common/rpc/bound_server.h"
 #include "worker/cache/daemon/activation_store.h"
 #include "worker/cache/daemon/cache_service.h"
 
@@ -18,25 +18,22 @@ namespace egeria::cache {
 class CacheServer {
  public:
   // Errors: INVALID_ARGUMENT an address that is no Unix socket; those of ActivationStore::Open() and
-  // rpc::CheckUnixPath().
+  // rpc::BoundServer::Start().
   static absl::StatusOr<std::unique_ptr<CacheServer>> Start(const rpc::Address& listen,
                                                             const ActivationStore::Options& options);
-  ~CacheServer() { Stop(); }
 
-  // Ends all sessions and calls, after `grace` at the latest, and closes the store.
-  void Stop(absl::Duration grace = absl::Seconds(1));
+  // Ends all sessions and calls, after `grace` at the latest.
+  void Stop(absl::Duration grace = absl::Seconds(1)) { server_->Stop(grace); }
 
   const ActivationStore& store() const { return *store_; }
   const CacheService& service() const { return service_; }
 
  private:
-  CacheServer(const rpc::Address& listen, std::unique_ptr<ActivationStore> store)
-      : listen_(listen), store_(std::move(store)), service_(store_.get()) {}
+  explicit CacheServer(std::unique_ptr<ActivationStore> store) : store_(std::move(store)), service_(store_.get()) {}
 
-  const rpc::Address listen_;
   std::unique_ptr<ActivationStore> store_;
   CacheService service_;
-  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<rpc::BoundServer> server_;
 };
 
 }  // namespace egeria::cache

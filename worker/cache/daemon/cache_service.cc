@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <limits>
 #include <optional>
+#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -12,6 +14,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/rpc/grpc_status.h"
+#include "common/rpc/peer.h"
 
 namespace egeria::cache {
 namespace {
@@ -45,6 +48,11 @@ absl::Status CheckSlots(int64_t offset, int64_t stride, int count, size_t memory
   return absl::OkStatus();
 }
 
+int64_t RandomSession() {
+  std::random_device device;
+  return static_cast<int64_t>((uint64_t{device()} << 31 ^ device()) & std::numeric_limits<int64_t>::max()) | 1;
+}
+
 absl::string_view AsString(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -58,10 +66,29 @@ CacheService::Counters CacheService::counters() const {
   return counters;
 }
 
-absl::StatusOr<std::shared_ptr<CacheService::Session>> CacheService::Find(int64_t session) const {
+class CacheService::Streamed {
+ public:
+  explicit Streamed(Session* session) : session_(*session) {}
+  ~Streamed() { session_.streaming -= bytes_; }
+
+  // Errors: RESOURCE_EXHAUSTED [TOO_MUCH_AT_ONCE].
+  absl::Status Reserve(uint64_t bytes) {
+    bytes_ = static_cast<int64_t>(bytes);
+    if ((session_.streaming += bytes_) <= static_cast<int64_t>(kMaxStreamed)) return absl::OkStatus();
+    return NamedError(absl::StatusCode::kResourceExhausted, "TOO_MUCH_AT_ONCE", "a session streams no more than ",
+                      kMaxStreamed, " bytes at once");
+  }
+
+ private:
+  Session& session_;
+  int64_t bytes_ = 0;
+};
+
+absl::StatusOr<std::shared_ptr<CacheService::Session>> CacheService::Find(int64_t session,
+                                                                          const grpc::ServerContext& context) const {
   const MutexLock lock(&mutex_);
   const auto found = sessions_.find(session);
-  if (found == sessions_.end()) {
+  if (found == sessions_.end() || found->second->connection != context.peer()) {
     return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_SESSION", "there is no session ", session);
   }
   return found->second;
@@ -77,8 +104,10 @@ grpc::Status CacheService::Attach(grpc::ServerContext* context,
     return rpc::ToGrpc(NamedError(absl::StatusCode::kInvalidArgument, "BAD_NAMESPACE", "'", request.namespace_(),
                                   "' is not a UUID in lower case"));
   }
-  if (!request.shared_memory_name().empty()) {
-    auto memory = SharedMemory::Open(request.shared_memory_name(), static_cast<size_t>(request.shared_memory_bytes()));
+  session->connection = context->peer();
+  if (request.shared_memory_bytes() > 0) {
+    auto memory = SharedMemory::Open(rpc::PeerOf(*context).pid, request.shared_memory_descriptor(),
+                                     static_cast<size_t>(request.shared_memory_bytes()));
     if (memory.ok()) {
       session->memory = *std::move(memory);
     } else {
@@ -92,8 +121,9 @@ grpc::Status CacheService::Attach(grpc::ServerContext* context,
       return rpc::ToGrpc(NamedError(absl::StatusCode::kResourceExhausted, "TOO_MANY_SESSIONS", "there are ",
                                     kMaxSessions, " already"));
     }
-    response.set_session(++last_session_);
-    sessions_[last_session_] = session;
+    do {
+      response.set_session(RandomSession());
+    } while (!sessions_.try_emplace(response.session(), session).second);
   }
   response.set_shared_memory(session->memory != nullptr);
   response.set_quota_bytes(store_->Attach(session->name, request.quota_bytes()));
@@ -135,7 +165,7 @@ grpc::Status CacheService::Put(grpc::ServerContext* context, grpc::ServerReader<
                                v1::PutResponse* response) {
   v1::PutRequest first;
   if (!reader->Read(&first)) return rpc::ToGrpc(BadMessage("the stream has no request"));
-  const auto session = Find(first.session());
+  const auto session = Find(first.session(), *context);
   if (!session.ok()) return rpc::ToGrpc(session.status());
   if (first.samples_size() != first.lengths_size()) return rpc::ToGrpc(BadMessage("as many lengths as samples"));
   if ((*session)->memory != nullptr) {
@@ -152,6 +182,8 @@ grpc::Status CacheService::Put(grpc::ServerContext* context, grpc::ServerReader<
   if (first.samples_size() > kMaxSamples || total > kMaxStreamed) {
     return rpc::ToGrpc(BadMessage(total, " bytes in one call"));
   }
+  Streamed streamed(session->get());
+  if (const absl::Status reserved = streamed.Reserve(total); !reserved.ok()) return rpc::ToGrpc(reserved);
   std::string bytes = std::move(*first.mutable_data());
   for (v1::PutRequest next; bytes.size() < total && reader->Read(&next);) bytes += next.data();
   if (bytes.size() != total) return rpc::ToGrpc(BadMessage(bytes.size(), " bytes instead of ", total));
@@ -161,7 +193,7 @@ grpc::Status CacheService::Put(grpc::ServerContext* context, grpc::ServerReader<
 
 grpc::Status CacheService::Get(grpc::ServerContext* context, const v1::GetRequest* request,
                                grpc::ServerWriter<v1::GetResponse>* writer) {
-  const auto session = Find(request->session());
+  const auto session = Find(request->session(), *context);
   if (!session.ok()) return rpc::ToGrpc(session.status());
   const auto prefix = FingerprintOf(request->fingerprint());
   if (!prefix.ok()) return rpc::ToGrpc(prefix.status());
@@ -221,10 +253,13 @@ grpc::Status CacheService::GetShared(const Session& session, const Fingerprint& 
   return good ? grpc::Status::OK : grpc::Status::CANCELLED;
 }
 
-grpc::Status CacheService::GetStreamed(const Session& session, const Fingerprint& prefix, const v1::GetRequest& request,
+grpc::Status CacheService::GetStreamed(Session& session, const Fingerprint& prefix, const v1::GetRequest& request,
                                        grpc::ServerWriter<v1::GetResponse>* writer) {
   v1::GetResponse response;
   const auto stride = static_cast<uint64_t>(std::max<int64_t>(request.stride(), 0));
+  Streamed reserved(&session);
+  const uint64_t most = std::min(kMaxStreamed, std::min(stride, kMaxStreamed) * request.samples_size());
+  if (const absl::Status status = reserved.Reserve(most); !status.ok()) return rpc::ToGrpc(status);
   std::string streamed;
   size_t filled = 0;
   int64_t hits = 0;
@@ -257,7 +292,7 @@ void CacheService::CountReads(int64_t hits, int64_t asked, int64_t bytes) {
 
 grpc::Status CacheService::Drop(grpc::ServerContext* context, const v1::DropRequest* request,
                                 v1::DropResponse* response) {
-  const auto session = Find(request->session());
+  const auto session = Find(request->session(), *context);
   if (!session.ok()) return rpc::ToGrpc(session.status());
   const auto prefix = FingerprintOf(request->fingerprint());
   if (!prefix.ok()) return rpc::ToGrpc(prefix.status());

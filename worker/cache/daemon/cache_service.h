@@ -1,10 +1,12 @@
 #ifndef EGERIA_WORKER_CACHE_DAEMON_CACHE_SERVICE_H_
 #define EGERIA_WORKER_CACHE_DAEMON_CACHE_SERVICE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -48,15 +50,19 @@ class CacheService final : public v1::Cache::Service {
  private:
   struct Session {
     JobId name;
+    std::string connection;                // calls for the session come over it
     std::unique_ptr<SharedMemory> memory;  // null: bytes are streamed
+    std::atomic<int64_t> streaming = 0;    // bytes that calls under way hold in memory
   };
+  // A part of what a session may stream at once, given back in the end.
+  class Streamed;
 
-  absl::StatusOr<std::shared_ptr<Session>> Find(int64_t session) const;
+  absl::StatusOr<std::shared_ptr<Session>> Find(int64_t session, const grpc::ServerContext& context) const;
   absl::Status PutAll(const Session& session, const v1::PutRequest& first, std::span<const std::byte> bytes,
                       v1::PutResponse* response);
   grpc::Status GetShared(const Session& session, const Fingerprint& prefix, const v1::GetRequest& request,
                          grpc::ServerWriter<v1::GetResponse>* writer);
-  grpc::Status GetStreamed(const Session& session, const Fingerprint& prefix, const v1::GetRequest& request,
+  grpc::Status GetStreamed(Session& session, const Fingerprint& prefix, const v1::GetRequest& request,
                            grpc::ServerWriter<v1::GetResponse>* writer);
   void CountReads(int64_t hits, int64_t asked, int64_t bytes);
 
@@ -64,7 +70,6 @@ class CacheService final : public v1::Cache::Service {
   ReadHelpers helpers_;
   mutable Mutex mutex_;
   std::map<int64_t, std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mutex_);
-  int64_t last_session_ ABSL_GUARDED_BY(mutex_) = 0;
   Counters counters_ ABSL_GUARDED_BY(mutex_);
 };
 

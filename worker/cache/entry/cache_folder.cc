@@ -1,9 +1,7 @@
 #include "worker/cache/entry/cache_folder.h"
 
-#include <filesystem>
-#include <system_error>
-
 #include "absl/strings/str_cat.h"
+#include "common/base/private_folder.h"
 #include "common/base/status.h"
 
 namespace egeria::cache {
@@ -27,10 +25,8 @@ std::string DefaultAddress(const std::string& folder) { return absl::StrCat("uni
 std::string UsersFile(const std::string& folder) { return folder + "/users"; }
 
 absl::Status MakeFolder(const std::string& folder) {
-  std::error_code error;
-  const bool made = std::filesystem::create_directories(folder, error);
-  if (made) std::filesystem::permissions(folder, std::filesystem::perms::owner_all, error);
-  return error ? UnusableFolder(folder, error.message()) : absl::OkStatus();
+  const absl::Status made = MakePrivateFolder(folder);
+  return made.ok() ? made : UnusableFolder(folder, std::string(made.message()));
 }
 
 absl::Status UnusableFolder(const std::string& folder, const std::string& why) {

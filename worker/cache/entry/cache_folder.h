@@ -20,7 +20,8 @@ std::string DefaultAddress(const std::string& folder);
 // ends.
 std::string UsersFile(const std::string& folder);
 
-// Makes the folder for this user alone: activations tell of the data that they were computed from.
+// Makes the folder for this user alone, since activations tell of the data that they were computed from, or checks that
+// it is; see MakePrivateFolder().
 // Errors: UNAVAILABLE [STORE] with the reason.
 absl::Status MakeFolder(const std::string& folder);
 

@@ -80,6 +80,7 @@ ModuleDescription ReadModule(const py::dict& dict) {
 JobDescription ReadJob(const py::dict& dict) {
   static const Readers<JobDescription> readers = {
       {"job_id", [](py::handle value, JobDescription* job) { job->job_id = JobId(py::cast<std::string>(value)); }},
+      {"secret", Into(&JobDescription::secret)},
       {"generation", IntoId(&JobDescription::generation)},
       {"start_id", Into(&JobDescription::start_id)},
       {"rank", Into(&JobDescription::rank)},

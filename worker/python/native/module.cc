@@ -107,6 +107,7 @@ PYBIND11_MODULE(_native, module) {
              "The part of a training's time, 0..1, that was saved before `step` by (step, frozen prefix) changes.");
   module.def("reinvested_steps", &worker::ReinvestedSteps, "steps"_a, "saving"_a,
              "As many steps as take the time of `steps` when `saving` of it is saved.");
+  module.def("random_token", &RandomToken, "128 random bits, as text.");
   module.def("random_job_id", [] { return JobId::Random().text(); }, "A new job's UUID.");
   module.def(
       "unknown_variables", [] { return config::UnknownVariables(config::ProcessEnvironment()); },

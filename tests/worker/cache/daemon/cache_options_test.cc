@@ -49,6 +49,14 @@ TEST(CacheOptionsTest, WrongValuesAreSaid) {
               HasSubstr("soft_quota: must not be more than quota"));
 }
 
+TEST(CacheOptionsTest, MetricsForTheNetworkHaveToBeAskedFor) {
+  CacheOptions options = {.folder = "/f"};
+  EXPECT_THAT(std::string(Load({"--metrics-listen", "0.0.0.0:9465"}, &options).message()),
+              HasSubstr("[INSECURE_ADDRESS]"));
+  options = {.folder = "/f"};
+  EXPECT_TRUE(Load({"--metrics-listen", "0.0.0.0:9465", "--insecure"}, &options).ok());
+}
+
 TEST(CacheOptionsTest, VariablesOfTheTrainingProcessesAreNotItsOwn) {
   CacheOptions options = {.folder = "/f"};
   EXPECT_TRUE(Load({}, &options,

@@ -2,15 +2,10 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
-#include <string>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/ids.h"
 #include "gtest/gtest.h"
 
 namespace egeria::cache {
@@ -18,63 +13,54 @@ namespace {
 
 constexpr size_t kBytes = 4096;
 
-bool Exists(const std::string& name) {
-  const int descriptor = shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0);
-  if (descriptor >= 0) close(descriptor);
-  return descriptor >= 0;
-}
-
-// A segment as that process would have made it, so many seconds ago.
-std::string Left(pid_t maker, time_t seconds_ago) {
-  const std::string name = absl::StrCat("/egeria-cache-", maker, "-", JobId::Random().text());
-  const int descriptor = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  EXPECT_GE(descriptor, 0);
-  const timespec then = {time(nullptr) - seconds_ago, 0};
-  const timespec times[2] = {then, then};
-  EXPECT_EQ(futimens(descriptor, times), 0);
-  close(descriptor);
-  return name;
-}
-
-// The id of a process that has ended.
-pid_t DeadProcess() {
-  const pid_t child = fork();
-  if (child == 0) _exit(0);
-  waitpid(child, nullptr, 0);
-  return child;
+absl::Status Opened(int descriptor, size_t bytes = kBytes) {
+  return SharedMemory::Open(getpid(), descriptor, bytes).status();
 }
 
 TEST(SharedMemory, IsSeenByBothUntilTheLastHasGone) {
   auto made = SharedMemory::Create(kBytes);
   ASSERT_TRUE(made.ok()) << made.status();
-  auto opened = SharedMemory::Open((*made)->name(), kBytes);
+  auto opened = SharedMemory::Open(getpid(), (*made)->descriptor(), kBytes);
   ASSERT_TRUE(opened.ok()) << opened.status();
-  (*made)->Unlink();
-  EXPECT_FALSE(Exists((*made)->name()));
   std::memcpy((*made)->bytes().data(), "abc", 4);
+  made->reset();
   EXPECT_STREQ(reinterpret_cast<const char*>((*opened)->bytes().data()), "abc");
 }
 
-TEST(SharedMemory, OpensNothingElse) {
-  for (const char* name : {"/egeria-cache-", "/egeria-cache-12", "/egeria-cache-x-0b0e7f6c-5a3e-4d58-9e0e-3c1f6a2b7d11",
-                           "/other-1-0b0e7f6c-5a3e-4d58-9e0e-3c1f6a2b7d11", "/egeria-cache-1-../../etc/passwd"}) {
-    EXPECT_EQ(SharedMemory::Open(name, kBytes).status().code(), absl::StatusCode::kInvalidArgument) << name;
-  }
+TEST(SharedMemory, NobodyCanTakeItsPagesAway) {
   auto made = SharedMemory::Create(kBytes);
-  ASSERT_TRUE(made.ok());
-  EXPECT_EQ(SharedMemory::Open((*made)->name(), 2 * kBytes).status().code(), absl::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_NE(ftruncate((*made)->descriptor(), 0), 0);
+  EXPECT_NE(fcntl((*made)->descriptor(), F_ADD_SEALS, F_SEAL_WRITE), 0);
 }
 
-TEST(SharedMemory, WhatKilledProcessesLeftIsRemoved) {
-  const std::string orphan = Left(DeadProcess(), 3600);
-  const std::string young = Left(DeadProcess(), 0);
-  const std::string living = Left(getpid(), 3600);
-  ASSERT_TRUE(SharedMemory::Create(kBytes).ok());
-  EXPECT_FALSE(Exists(orphan));
-  EXPECT_TRUE(Exists(young)) << "perhaps of another container";
-  EXPECT_TRUE(Exists(living));
-  shm_unlink(young.c_str());
-  shm_unlink(living.c_str());
+TEST(SharedMemory, OpensNothingWhosePagesCanGo) {
+  const int unsealed = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  ASSERT_EQ(ftruncate(unsealed, kBytes), 0);
+  EXPECT_EQ(Opened(unsealed).code(), absl::StatusCode::kInvalidArgument);
+  ASSERT_EQ(fcntl(unsealed, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+  EXPECT_TRUE(Opened(unsealed).ok());
+  close(unsealed);
+
+  const int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+  EXPECT_FALSE(Opened(file).ok()) << "a file on a disk can be truncated";
+  close(file);
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  EXPECT_EQ(Opened(ends[1]).code(), absl::StatusCode::kInvalidArgument);
+  for (const int end : ends) close(end);
+}
+
+TEST(SharedMemory, OpensNothingThatIsNotThereOrTooSmallOrTooLarge) {
+  EXPECT_EQ(Opened(-1).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(SharedMemory::Open(0, 3, kBytes).status().code(), absl::StatusCode::kUnavailable);
+  auto made = SharedMemory::Create(kBytes);
+  ASSERT_TRUE(made.ok());
+  const int descriptor = (*made)->descriptor();
+  for (const size_t bytes : {2 * kBytes, size_t{0}, SharedMemory::kMostBytes + 1}) {
+    EXPECT_EQ(Opened(descriptor, bytes).code(), absl::StatusCode::kInvalidArgument) << bytes;
+  }
+  EXPECT_EQ(SharedMemory::Create(size_t{1} << 50).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 }  // namespace

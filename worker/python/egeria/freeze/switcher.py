@@ -55,6 +55,7 @@ class Switcher:
       group: of the ranks, for agreements; None until share_group(), and for one process.
       ranks: how many there are in it.
       job_id: the job's, where it has none one of this process; the same on all ranks from share_group() on.
+      job_secret: shows the controller that a rank belongs to the job; likewise.
       cache_namespace: a checkpoint's; None: there was none. The same on all ranks from share_group() on.
       undone: how many switches a rank could not make, so that all undid them. After one, nothing switches any more.
       keeper: sees to it that what is frozen stays as it is.
@@ -70,6 +71,7 @@ class Switcher:
         self.group: dist.ProcessGroup | None = None
         self.ranks = 1
         self.job_id: str = os.environ.get("EGERIA_JOB_ID") or _native.random_job_id()
+        self.job_secret: str = os.environ.get("EGERIA_JOB_SECRET") or _native.random_token()
         self.cache_namespace: str | None = None
         self._model = model
         self.optimizers = optimizers
@@ -139,9 +141,9 @@ class Switcher:
             self.group = commit_group(self.replicas.process_group)
             self.ranks = dist.get_world_size(self.group) if self.group is not None else 1
             if self.group is not None:
-                ids = [self.job_id, self.cache_namespace]
+                ids = [self.job_id, self.job_secret, self.cache_namespace]
                 dist.broadcast_object_list(ids, src=dist.get_global_rank(self.group, 0), group=self.group)
-                self.job_id, self.cache_namespace = ids
+                self.job_id, self.job_secret, self.cache_namespace = ids
         return self.group
 
     def set(self, prefix: int) -> None:

@@ -139,6 +139,7 @@ class Link:
         name = config.training_job or os.environ.get("EGERIA_TRAINING_JOB") or type(target.trained.model).__name__
         return {
             "job_id": target.job_id,
+            "secret": target.job_secret,
             "generation": start[0],
             "start_id": start[1],
             "rank": self.rank,

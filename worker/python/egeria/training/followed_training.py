@@ -450,6 +450,7 @@ class FollowedTraining:
             self.switcher.modules,
             self.state(),
             job_id=self._job_id(),
+            job_secret=self.switcher.job_secret,
             total_steps=total_steps,
             planned_rates=planned_rates(self._scheduler, total_steps, self.step, self._scheduler_steps),
             mean_rate=self._rates.mean_over(self.step),

@@ -47,6 +47,7 @@ class LinkTarget:
       modules: the layer modules; they may come out in another order, where the model's structure gave them.
       state: the training's.
       job_id: the same on all ranks.
+      job_secret: likewise; shows the controller that a rank belongs to the job.
       total_steps: optimizer steps of the whole training; None: not known.
       planned_rates: learning rates at evenly spread steps of the whole training; empty: not known.
       mean_rate: mean of the learning rate over the steps so far; 0: not known.
@@ -61,6 +62,7 @@ class LinkTarget:
     modules: list[LayerModule]
     state: SessionState
     job_id: str
+    job_secret: str
     total_steps: int | None
     planned_rates: list[float]
     mean_rate: float
