@@ -9,11 +9,11 @@ from proxy import CuttableProxy
 
 
 def start(folder: pathlib.Path, digits: pathlib.Path, address: str, address_of_rank_1: str) -> Job:
-    """Starts a training whose rank 1 has another controller's address than rank 0."""
+    """Starts a training whose rank 1 is on another node, and has another controller's address than rank 0."""
     wrapper = folder / "train"  # torchrun gives all ranks the same environment
     wrapper.write_text(
-        f'#!/bin/sh\n[ "$RANK" = 1 ] && EGERIA_CONTROLLER={address_of_rank_1}\n'
-        f'export EGERIA_CONTROLLER\nexec {BIN}/egeria-train "$@"\n'
+        f'#!/bin/sh\n[ "$RANK" = 1 ] && EGERIA_CONTROLLER={address_of_rank_1} EGERIA_NODE=another\n'
+        f'export EGERIA_CONTROLLER EGERIA_NODE\nexec {BIN}/egeria-train "$@"\n'
     )
     wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
     training = ("--task", "digits", "--data", str(digits), "--epochs", "100000")  # more steps than a machine does here

@@ -1,6 +1,9 @@
 #include "worker/commit/settings_exchange.h"
 
+#include <unistd.h>
+
 #include <cstdint>
+#include <cstdlib>
 #include <exception>
 #include <set>
 #include <thread>
@@ -33,6 +36,13 @@ RankSettings Parse(const std::string& text) {
 }
 
 }  // namespace
+
+std::string NodeName() {
+  if (const char* const name = std::getenv("EGERIA_NODE"); name != nullptr && *name != '\0') return name;
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  return host;
+}
 
 SettingsExchange::SettingsExchange(GroupMember member, std::string name)
     : member_(std::move(member)), name_(std::move(name)) {}

@@ -18,6 +18,9 @@ struct RankSettings {
   std::map<std::string, std::string> values;
 };
 
+// This process's node: EGERIA_NODE, which egeria-run sets, or else the host's name.
+std::string NodeName();
+
 // One setting in which a rank is not as the first one. A rank that lacks the setting has the value "".
 struct SettingDifference {
   std::string setting;

@@ -1,7 +1,5 @@
 #include "worker/trainer/agreed_options.h"
 
-#include <unistd.h>
-
 #include <numeric>
 #include <optional>
 #include <string>
@@ -90,9 +88,7 @@ std::string WhatIsFollowed(const Options& options) {
 
 worker::RankSettings SettingsOf(Options options) {
   worker::RankSettings settings;
-  char host[256] = {};
-  gethostname(host, sizeof(host) - 1);
-  settings.host = host;
+  settings.host = worker::NodeName();
   settings.values[kFollows] = WhatIsFollowed(options);
   settings.values[worker::kControllerAddress] = options.controller;
   ForEachShared(&options, [&settings](const char* flag, auto* field) { settings.values[flag] = ToText(*field); });

@@ -1,7 +1,5 @@
 #include "worker/python/native/agreement_binding.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -45,9 +43,7 @@ void Post(SettingsExchange& exchange, std::map<std::string, std::string> values)
   absl::Status status;
   {
     const Release release;
-    char host[256] = {};
-    gethostname(host, sizeof(host) - 1);
-    status = exchange.Post({host, std::move(values)});
+    status = exchange.Post({worker::NodeName(), std::move(values)});
   }
   if (!status.ok()) Raise(status);
 }

@@ -29,16 +29,8 @@ GAIN, LATE, mean, step = 1.0, None, 1.0, 0
 TABLE = {"gain": [1.0], "weight": torch.ones(8)}
 class Options:
     gain = 1.0
-class Helper:
-    own, inner = 1.0, 1.0
-    def __init__(self):
-        self.gain = 1.0
-    def scaled(self, x):
-        return x * self.inner
-HELPER = Helper()
 def scaled(x, table=TABLE):
-    x = x * GAIN * TABLE["gain"][0] * Options.gain * HELPER.gain * HELPER.own
-    return HELPER.scaled(x) * settings.GAIN * settings.inner.GAIN
+    return x * GAIN * TABLE["gain"][0] * Options.gain * settings.GAIN * settings.inner.GAIN
 def around(gain):
     def forward(self, x):
         return nn.Linear.forward(self, x) * gain[0]
@@ -65,9 +57,6 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "in a list in a dict": lambda module: module.TABLE["gain"].__setitem__(0, 2.0),
     "a tensor's data": lambda module: module.TABLE["weight"].data.mul_(2),
     "of a class": lambda module: setattr(module.Options, "gain", 2.0),
-    "of an object": lambda module: setattr(module.HELPER, "gain", 2.0),
-    "of an object's class": lambda module: setattr(module.Helper, "own", 2.0),
-    "of an object's class in its method": lambda module: setattr(module.Helper, "inner", 2.0),
     "of another module": lambda module: setattr(module.settings, "GAIN", 2.0),
     "of a module in a module": lambda module: setattr(module.settings.inner, "GAIN", 2.0),
     "a function": lambda module: setattr(module, "scaled", lambda x: x + 1),

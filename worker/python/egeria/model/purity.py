@@ -45,7 +45,7 @@ _OUTWARD = {
 _PLAIN = (
     type(None), bool, int, float, complex, str, bytes, range, slice, type(...), type(NotImplemented), torch.dtype,
     torch.device, torch.layout, torch.memory_format, enum.Enum, re.Pattern, types.ModuleType, types.GenericAlias,
-    types.UnionType, typing.TypeVar, property, BaseException,
+    types.UnionType, typing.TypeVar, property, types.MemberDescriptorType, types.GetSetDescriptorType, BaseException,
 )  # fmt: skip
 # A copy of these leads to the original.
 _POINTERS = (nn.Module, weakref.ReferenceType, weakref.CallableProxyType)
@@ -173,14 +173,15 @@ class _Search:
             raise Beyond(f"{self.where} uses {what}, a {type(value).__name__} that is no part of the model")
 
     def _add(self, function: types.FunctionType) -> None:
-        """A function may be called. The variables of its enclosing function count wherever it is from."""
+        """A function may be called. The variables of its enclosing function count wherever it is from: the code of one
+        that is no library's shows what it does with them."""
         code = function.__code__
         if code in self._functions:
             return
         self._functions[code] = function, self.where
         for name, cell in zip(code.co_freevars, function.__closure__ or ()):
             value = _in_cell(cell)
-            if name != "__class__" and not (_is_library(code) and isinstance(value, (*_CONTAINERS, type))):
+            if name != "__class__" and _is_library(code) and not isinstance(value, (*_CONTAINERS, type)):
                 self.judge(f"the variable '{name}' of an enclosing function", value)
         if not _is_library(code):
             self._ahead.append(code)
