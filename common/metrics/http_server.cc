@@ -208,13 +208,13 @@ void HttpServer::TakeSlowPages() {
   eventfd_t ignored = 0;
   eventfd_read(wake_, &ignored);
   const MutexLock lock(&mutex_);
-  for (auto& [descriptor, response] : std::exchange(made_, {})) {
+  for (auto& made : std::exchange(made_, {})) {
     const auto found = std::find_if(connections_.begin(), connections_.end(), [&](const Connection& connection) {
-      return connection.descriptor == descriptor && connection.waiting;
+      return connection.descriptor == made.first && connection.waiting;
     });
     if (found == connections_.end()) continue;
     found->waiting = false;
-    found->response = std::move(response);
+    found->response = std::move(made.second);
     found->deadline = steady_clock::now() + kPatience;
   }
 }

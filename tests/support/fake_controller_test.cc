@@ -16,12 +16,17 @@ class FakeControllerTest : public ::testing::Test {
  protected:
   void SetUp() override {
     ASSERT_TRUE(fake_.Start().ok());
+    Connect();
+    context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  }
+
+  // A channel to a Unix socket is one connection.
+  void Connect() {
     auto address = rpc::ParseAddress(fake_.address());
     ASSERT_TRUE(address.ok());
     auto channel = rpc::MakeChannel(*address, {});
     ASSERT_TRUE(channel.ok());
     stub_ = v1::Controller::NewStub(*channel);
-    context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
   }
 
   static v1::WorkerMessage Open(int64_t generation) {
@@ -111,6 +116,8 @@ TEST_F(FakeControllerTest, BreaksStreamsWhenItStopsAndCanStartAgain) {
   EXPECT_FALSE(stream->Read(&message));
   EXPECT_FALSE(stream->Finish().ok());
   ASSERT_TRUE(fake_.Start().ok());
+  stream.reset();
+  Connect();
   grpc::ClientContext second;
   second.set_wait_for_ready(true);
   second.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));

@@ -56,7 +56,7 @@ def test_every_error_has_an_entry_and_every_entry_an_error():
     rows = re.findall(r"^\| (`[A-Z].*?) \|", table, re.MULTILINE)
     listed = {name for row in rows for name in re.findall("[A-Z0-9_]+", row)}
     assert raised - listed == set()
-    # What is logged and not raised has its name in brackets, here or in C++.
+    # A name that is logged and not raised is in brackets, here or in C++.
     texts = sources + "\n".join(path.read_text(encoding="utf-8") for path in (PACKAGE.parents[1]).rglob("*.cc"))
     assert {name for name in listed - raised if not re.search(rf'\[{name}\]|"{name}"', texts)} == set()
 
