@@ -26,7 +26,7 @@ class SmallDisk {
       std::ofstream("/proc/self/uid_map") << "0 " << user << " 1";
     }
     if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return std::strerror(errno);
-    if (mount("tmpfs", folder.c_str(), "tmpfs", 0, "size=24m") != 0) return std::strerror(errno);
+    if (mount("tmpfs", folder.c_str(), "tmpfs", 0, "size=24m,mode=0700") != 0) return std::strerror(errno);
     folder_ = folder;
     return "";
   }
