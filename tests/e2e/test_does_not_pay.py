@@ -6,7 +6,7 @@ import pathlib
 from harness import Controller, Job
 
 JOB = ("--task", "digits", "--epochs", "40", "--schedule", "constant", "--seed", "0")
-# A reading of plasticity takes a forward pass of the first layer module, here in every step; and no plasticity stands as
+# A reading of plasticity takes a forward pass of the first layer module, here in every step. No plasticity stands as
 # still as this tolerance asks, so that nothing ever freezes.
 COSTLY = {"plasticity": {"intervalSteps": 1, "tolerance": 1e-9, "bootstrap": False}}
 
