@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "common/base/monotonic.h"
 #include "common/base/notify.h"
@@ -31,11 +32,6 @@
 
 namespace egeria::controller {
 namespace {
-
-std::string HostName() {
-  char name[256] = {};
-  return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
-}
 
 JobManagerOptions ManagerOptions(const ControllerOptions& options) {
   JobManagerOptions manager;

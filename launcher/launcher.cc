@@ -1,7 +1,5 @@
 #include "launcher/launcher.h"
 
-#include <unistd.h>
-
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -12,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "common/base/host_name.h"
 #include "common/base/ids.h"
 #include "common/base/log.h"
 #include "common/base/program_path.h"
@@ -79,9 +78,7 @@ std::map<std::string, std::string> Environment(const Arguments& arguments, const
   }
   if (!arguments.name.empty()) environment["EGERIA_TRAINING_JOB"] = arguments.name;
   if (!arguments.budget.empty()) environment["EGERIA_BUDGET"] = arguments.budget;
-  char host[256] = "";
-  gethostname(host, sizeof(host) - 1);
-  environment["EGERIA_NODE"] = host;
+  environment["EGERIA_NODE"] = HostName();
   if (RunsProgram(arguments.torchrun)) {  // egeria-train beside us is found by its bare name
     const char* path = std::getenv("PATH");
     environment["PATH"] = path == nullptr ? OwnFolder() : absl::StrCat(OwnFolder(), ":", path);

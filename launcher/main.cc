@@ -24,8 +24,6 @@ int main(int argc, char** argv) {
     std::printf("egeria-run %s\n", egeria::Version());
     return 0;
   }
-  for (const std::string& unknown : egeria::config::UnknownVariables(egeria::config::ProcessEnvironment())) {
-    egeria::LogWarning("[UNKNOWN_VARIABLE] ", unknown);
-  }
+  egeria::config::WarnOfUnknownVariables();
   return egeria::run::Launch(*arguments);
 }

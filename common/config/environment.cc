@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 
 namespace egeria::config {
 namespace {
@@ -81,6 +82,10 @@ std::vector<std::string> UnknownVariables(const Environment& environment) {
                                          : absl::StrCat("; the nearest variable that is read is ", kPrefix, nearest)));
   }
   return sentences;
+}
+
+void WarnOfUnknownVariables() {
+  for (const std::string& unknown : UnknownVariables(ProcessEnvironment())) LogWarning("[UNKNOWN_VARIABLE] ", unknown);
 }
 
 }  // namespace egeria::config

@@ -17,6 +17,9 @@ Environment ProcessEnvironment();
 // EGERIA_CACHE_...), which check their own, count only where they are a slip of the pen away from a training's.
 std::vector<std::string> UnknownVariables(const Environment& environment);
 
+// Logs a warning for each of them, [UNKNOWN_VARIABLE].
+void WarnOfUnknownVariables();
+
 // How many insertions, deletions and replacements of a character lead from one word to the other.
 size_t EditDistance(const std::string& from, const std::string& to);
 

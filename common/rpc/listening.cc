@@ -2,13 +2,13 @@
 
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
 #include "common/base/status.h"
+#include "common/rpc/unix_connection.h"
 
 namespace egeria::rpc {
 namespace {
@@ -30,15 +30,10 @@ absl::Status CheckUnixPath(const Address& address) {
     return errno == ENOENT ? absl::OkStatus() : CannotListen(address, std::strerror(errno));
   }
   if (!S_ISSOCK(info.st_mode)) return CannotListen(address, "the path exists and is no socket");
-  sockaddr_un name = {};
-  name.sun_family = AF_UNIX;
-  std::strncpy(name.sun_path, address.unix_path.c_str(), sizeof(name.sun_path) - 1);
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (fd < 0) return CannotListen(address, std::strerror(errno));
-  const int connected = connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof(name));
+  const int connected = ConnectUnixUnchecked(address);
   const int error = errno;
-  close(fd);
-  if (connected == 0 || error == EAGAIN || error == EINPROGRESS) return AddressInUse(address);
+  if (connected >= 0) close(connected);
+  if (connected >= 0 || error == EAGAIN || error == EINPROGRESS) return AddressInUse(address);
   if (error == ECONNREFUSED) return absl::OkStatus();
   return CannotListen(address, std::strerror(error));
 }

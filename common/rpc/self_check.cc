@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/monotonic.h"
+#include "common/rpc/unix_connection.h"
 
 namespace egeria::rpc {
 namespace {
@@ -25,17 +25,7 @@ absl::Status Trouble(const Address& address, const Args&... what) {
 
 // Begins to connect, and returns the socket; -1 with errno.
 int Connect(const Address& address) {
-  if (address.is_unix()) {
-    const int made = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    sockaddr_un name = {};
-    name.sun_family = AF_UNIX;
-    std::strncpy(name.sun_path, address.unix_path.c_str(), sizeof(name.sun_path) - 1);
-    if (made < 0 || connect(made, reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0) return made;
-    const int error = errno;
-    close(made);
-    errno = error;
-    return -1;
-  }
+  if (address.is_unix()) return ConnectUnixUnchecked(address);
   // Where it listens on all addresses, one of them will do.
   const bool any = address.host == "0.0.0.0" || address.host == "::";
   const std::string host = !any ? address.host : address.host == "::" ? "::1" : "127.0.0.1";
@@ -96,11 +86,9 @@ void SelfCheck::Look() {
       continue;
     }
     const absl::Cleanup release = [connection] { close(connection); };
-    ucred peer = {};
-    socklen_t length = sizeof(peer);
-    if (address.is_unix() && getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
-        peer.pid != getpid()) {
-      paths = Trouble(address, "is the socket of another process, ", peer.pid, ": nobody can connect to this one");
+    const absl::StatusOr<UnixPeer> peer = address.is_unix() ? PeerOfUnix(connection) : absl::UnavailableError("");
+    if (peer.ok() && peer->pid != getpid()) {
+      paths = Trouble(address, "is the socket of another process, ", peer->pid, ": nobody can connect to this one");
     } else if (!Answers(connection, options_.patience)) {
       hearing = Trouble(address, "is deaf: connections to it are not accepted");
     }

@@ -2,7 +2,6 @@
 
 #include <pwd.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -64,19 +63,32 @@ bool IsUser(absl::string_view text, uid_t uid) {
   return error == 0 && found != nullptr && found->pw_uid == uid;
 }
 
-absl::StatusOr<int> ConnectUnix(const Address& address) {
+sockaddr_un UnixName(const Address& address) {
   sockaddr_un name = {};
   name.sun_family = AF_UNIX;
-  std::memcpy(name.sun_path, address.unix_path.c_str(), address.unix_path.size() + 1);
+  std::strncpy(name.sun_path, address.unix_path.c_str(), sizeof(name.sun_path) - 1);
+  return name;
+}
+
+int ConnectUnixUnchecked(const Address& address) {
+  const sockaddr_un name = UnixName(address);
   const int descriptor = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (descriptor < 0) return absl::UnavailableError(std::strerror(errno));
-  absl::Status status;
-  if (connect(descriptor, reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0) {
-    const char* const why = errno == EAGAIN ? "it takes no more connections" : std::strerror(errno);
-    status = absl::UnavailableError(absl::StrCat("failed to connect to ", address.ToString(), ": ", why));
-  } else {
-    status = CheckPeer(descriptor, address);
+  if (descriptor < 0 || connect(descriptor, reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0) {
+    return descriptor;
   }
+  const int error = errno;
+  close(descriptor);
+  errno = error;
+  return -1;
+}
+
+absl::StatusOr<int> ConnectUnix(const Address& address) {
+  const int descriptor = ConnectUnixUnchecked(address);
+  if (descriptor < 0) {
+    const char* const why = errno == EAGAIN ? "it takes no more connections" : std::strerror(errno);
+    return absl::UnavailableError(absl::StrCat("failed to connect to ", address.ToString(), ": ", why));
+  }
+  const absl::Status status = CheckPeer(descriptor, address);
   if (status.ok()) return descriptor;
   close(descriptor);
   return status;

@@ -2,6 +2,7 @@
 #define EGERIA_COMMON_RPC_UNIX_CONNECTION_H_
 
 #include <sys/types.h>
+#include <sys/un.h>
 
 #include <string>
 
@@ -17,6 +18,12 @@ namespace egeria::rpc {
 // socket there; the kernel says who listens. Returns a descriptor, which the caller closes.
 // Errors: PERMISSION_DENIED [UNTRUSTED_SOCKET] somebody else listens; UNAVAILABLE nobody does, or it cannot be reached.
 absl::StatusOr<int> ConnectUnix(const Address& address);
+
+// A Unix address as the kernel takes it. ParseAddress() has refused paths that are too long.
+sockaddr_un UnixName(const Address& address);
+
+// Connects to whoever listens, without waiting. Returns a descriptor, which the caller closes; -1 with errno.
+int ConnectUnixUnchecked(const Address& address);
 
 // The user at the other end of a connected Unix socket. Errors: UNAVAILABLE the descriptor is none.
 struct UnixPeer {

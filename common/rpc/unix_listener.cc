@@ -4,7 +4,6 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -54,10 +53,8 @@ absl::StatusOr<std::unique_ptr<UnixListener>> UnixListener::Bind(const Address& 
 }
 
 absl::Status UnixListener::BindAndListen() {
-  sockaddr_un name = {};
-  name.sun_family = AF_UNIX;
+  const sockaddr_un name = UnixName(address_);
   const std::string& path = address_.unix_path;
-  std::memcpy(name.sun_path, path.c_str(), path.size() + 1);
   stopping_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   listening_ = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (stopping_ < 0 || listening_ < 0) return CannotListen(address_, std::strerror(errno));

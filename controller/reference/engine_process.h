@@ -53,7 +53,8 @@ class EngineProcess {
   // Has the request sent by the next Receive(). The process takes requests one after the other.
   void Send(const engine::v1::Request& request);
 
-  // Waits for the reply to the oldest request that has none. After an error the process has gone, with all that it had:
+  // Waits for the reply to the oldest request that has none. After an error the process has gone, with all that it had.
+  // Errors:
   //   INTERNAL [REFERENCE_CRASHED] it died of the request;
   //   DEADLINE_EXCEEDED [REFERENCE_TOO_SLOW] the request has taken more than the deadline;
   //   UNAVAILABLE [REFERENCE_LOST] something else has ended it, or it has not run at all for as long as the deadline;

@@ -84,18 +84,18 @@ struct EvaluatorCounters {
 // The engine itself, and torch with it, is a process of its own, egeria-reference (controller/engine), since nobody can
 // tell which graphs crash or never end:
 //
-//   SubmitSample()  -> SampleQueue    whose turn it is: jobs share the engine's time, not its readings
-//   SubmitSnapshot()-> SharedMemory   tensors lie where the process can read them, and only read
-//   a thread        -> EngineContents the request: a sample, and what the process lacks of graphs and weights
-//                   -> EngineProcess  sends it, and waits for the reading, the deadline or the end of the process
+//   SubmitSample()   -> SampleQueue     It says whose turn it is: jobs share the engine's time, not its readings.
+//   SubmitSnapshot() -> SharedMemory    Tensors lie there. The process can read them, and only read.
+//   a thread         -> EngineContents  It makes the request: a sample, and what the process lacks.
+//                    -> EngineProcess   It sends that, and waits for the reading, the deadline or the process's end.
 //
 // The process is started with the first sample, and again after its end; this one keeps all graphs and weights, so that
 // other jobs only wait for a second. A graph of which the process dies twice, or that takes more than the deadline, is
 // refused from then on: Result::graph_refused, and the status that later submissions get.
 //
 // Thread-safe. Callbacks run on the evaluator's thread without any lock held, once for each sample that is evaluated,
-// also where that fails: INTERNAL [REFERENCE_FAILED]; RESOURCE_EXHAUSTED [GRAPH_TOO_LARGE]; INVALID_ARGUMENT
-// [BAD_ARGUMENT], [UNKNOWN_OP] where the graph does not fit the operators' schemas; those of EngineProcess::Receive().
+// also where that fails. Errors: INTERNAL [REFERENCE_FAILED]; RESOURCE_EXHAUSTED [GRAPH_TOO_LARGE]; INVALID_ARGUMENT
+// [BAD_ARGUMENT], [UNKNOWN_OP] the graph does not fit the operators' schemas; those of EngineProcess::Receive().
 // Samples that are dropped are only counted. A callback may submit, but not stop. Stop() is idempotent, drops what is
 // queued, ends what is running and returns within a second.
 class Evaluator {

@@ -1,13 +1,12 @@
 #include "worker/agent/registration.h"
 
-#include <unistd.h>
-
 #include <cmath>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_join.h"
+#include "common/base/host_name.h"
 #include "common/base/status.h"
 #include "common/graph/graph_proto.h"
 #include "common/rpc/channel.h"
@@ -147,9 +146,7 @@ absl::StatusOr<v1::RegisterJobRequest> MakeRegistration(const JobDescription& jo
   request.set_step(job.step);
   request.set_frozen_prefix(job.frozen_prefix);
   request.set_applied_plan(job.applied_plan.value());
-  char host[256] = "";
-  gethostname(host, sizeof(host) - 1);
-  request.set_host(host);
+  request.set_host(HostName());
   for (const ModuleDescription& module : job.modules) {
     v1::LayerModule* proto = request.add_modules();
     proto->set_name(module.name);

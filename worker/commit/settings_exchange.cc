@@ -1,7 +1,5 @@
 #include "worker/commit/settings_exchange.h"
 
-#include <unistd.h>
-
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
@@ -11,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/host_name.h"
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
 #include "worker/commit/torch_status.h"
@@ -39,9 +38,7 @@ RankSettings Parse(const std::string& text) {
 
 std::string NodeName() {
   if (const char* const name = std::getenv("EGERIA_NODE"); name != nullptr && *name != '\0') return name;
-  char host[256] = {};
-  gethostname(host, sizeof(host) - 1);
-  return host;
+  return HostName();
 }
 
 SettingsExchange::SettingsExchange(GroupMember member, std::string name)

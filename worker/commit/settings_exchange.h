@@ -40,6 +40,7 @@ class SettingsExchange {
  public:
   // `member` is this rank among all ranks of the store.
   SettingsExchange(GroupMember member, std::string name);
+  int rank() const { return member_.rank; }
 
   // Tells this rank's settings. It does not wait for other ranks. Errors: UNAVAILABLE [NO_STORE].
   absl::Status Post(const RankSettings& mine);

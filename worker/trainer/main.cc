@@ -46,9 +46,7 @@ int main(int argc, char** argv) {
   egeria::LogLevel level = egeria::LogLevel::kInfo;
   egeria::ParseLogLevel(line.options.log_level, &level);
   egeria::ConfigureLogging("egeria-train", level);
-  for (const std::string& unknown : egeria::config::UnknownVariables(egeria::config::ProcessEnvironment())) {
-    egeria::LogWarning("[UNKNOWN_VARIABLE] ", unknown);
-  }
+  egeria::config::WarnOfUnknownVariables();
   absl::Status status;
   try {
     status = egeria::trainer::RunProgram(line.options);

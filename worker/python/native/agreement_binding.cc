@@ -50,7 +50,7 @@ void Post(SettingsExchange& exchange, std::map<std::string, std::string> values)
 
 // Returns the first rank's settings, where others have something else, and this rank's controller address.
 std::tuple<std::map<std::string, std::string>, std::vector<SettingDifference>, std::string> Finish(
-    SettingsExchange& exchange, const std::vector<int>& ranks, double seconds, int own_rank) {
+    SettingsExchange& exchange, const std::vector<int>& ranks, double seconds) {
   absl::StatusOr<std::vector<RankSettings>> settings;
   {
     const Release release;
@@ -58,7 +58,7 @@ std::tuple<std::map<std::string, std::string>, std::vector<SettingDifference>, s
     settings = exchange.Finish(ranks, {SignalRaised, std::chrono::duration_cast<std::chrono::milliseconds>(patience)});
   }
   const std::vector<RankSettings> found = ValueOrRaise(std::move(settings));
-  const size_t own = std::find(ranks.begin(), ranks.end(), own_rank) - ranks.begin();
+  const size_t own = std::find(ranks.begin(), ranks.end(), exchange.rank()) - ranks.begin();
   return {found.front().values, worker::DifferencesFromFirst(found, ranks), worker::AgreedAddress(found, own)};
 }
 
@@ -77,8 +77,8 @@ void DefineAgreement(py::module_& module) {
                                "Tells the settings of every rank to all, before any of them calls a collective.")
       .def(py::init(&MakeExchange), "group_name"_a, "name"_a)
       .def("post", &Post, "values"_a, "Tells this rank's settings, texts by name; it waits for nobody.")
-      .def("finish", &Finish, "ranks"_a, "seconds"_a, "own_rank"_a,
-           "The first rank's settings, every SettingDifference from it, and the controller's address for `own_rank`, "
+      .def("finish", &Finish, "ranks"_a, "seconds"_a,
+           "The first rank's settings, every SettingDifference from it, and the controller's address for this rank, "
            "once all of `ranks` have posted. Raises [RANK_MISSING] on all of them where one has not within `seconds`.");
 }
 

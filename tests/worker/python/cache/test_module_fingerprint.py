@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cache_daemon import Daemon, wait_until_kept
-from skipped_models import VECTORS, square, vectors
-from skipping_runs import DictStore, epochs, train
+from cache_daemon import Daemon
+from skipped_models import square, vectors
+from skipping_runs import DictStore, cached_step, epochs, train
 from torch import Tensor, nn
 
 import egeria
-from egeria import data
 from egeria.cache.module_fingerprint import ModuleFingerprint
 from egeria.cache.prefix_store import fingerprint
 from egeria.freeze.freezer import Freezer
@@ -345,14 +344,7 @@ class Training:
     def train(self, steps: int, change: Callable[[int, nn.Module], Any] = lambda number, model: None) -> None:
         for number in range(steps):
             change(number, self.model)
-            ids = [(8 * number + i) % 16 for i in range(8)]
-            data.current().announce(ids)
-            loss = square(self.model(VECTORS[ids]))
-            self.optimizer.zero_grad()
-            loss.backward()
-            self.optimizer.step()
-            self.losses.append(loss.item())
-            wait_until_kept(self.session)
+            self.losses.append(cached_step(number, self.model, self.optimizer, self.session))
 
     def close(self, **options: Any) -> tuple[list[float], list[Tensor]]:
         self.session.close(**options)

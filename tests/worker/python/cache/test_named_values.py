@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from cache_daemon import Daemon, wait_until_kept
-from skipped_models import VECTORS, square, vectors
-from skipping_runs import DictStore, Run, epochs, train
+from cache_daemon import Daemon
+from skipped_models import square, vectors
+from skipping_runs import DictStore, Run, cached_step, epochs, train
 from torch import nn
 
 import egeria
-from egeria import data
 
 STEPS = epochs(16, 8, 10, vectors)
 CHANGE_AT = 12
@@ -137,14 +136,7 @@ class Training:
         losses = []
         for number in range(steps):
             change(number, self)
-            ids = [(8 * number + i) % 16 for i in range(8)]
-            data.current().announce(ids)
-            loss = square(self.model(VECTORS[ids]))
-            self.optimizer.zero_grad()
-            loss.backward()
-            self.optimizer.step()
-            losses.append(loss.item())
-            wait_until_kept(self.session)
+            losses.append(cached_step(number, self.model, self.optimizer, self.session))
             self.skipped.append(self.session.cache_counters().get("passes_skipped", 0))
         self.session.close(finished=False)
         return losses

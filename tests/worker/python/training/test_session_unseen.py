@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -44,6 +45,7 @@ def train_until(
         session.step(loss)
         if condition(number + 1):
             return True
+        time.sleep(0.002)  # the controller answers within some of these steps
     return False
 
 

@@ -46,15 +46,21 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     Afterwards everything is as it was, as restored() says, and so are the modes of all submodules. The fused attention
     kernels of nn.TransformerEncoder, which no graph shows, are off meanwhile.
     """
+    with restored(model), plain_evaluation(device_of(model)), without_fused_attention():
+        for module in model.modules():
+            module.__dict__["training"] = False
+        yield
+
+
+@contextlib.contextmanager
+def without_fused_attention() -> Iterator[None]:
+    """nn.TransformerEncoder runs no fused kernels meanwhile, which no graph shows."""
     fast_path = torch.backends.mha.get_fastpath_enabled()
-    with restored(model), plain_evaluation(device_of(model)):
-        try:
-            for module in model.modules():
-                module.__dict__["training"] = False
-            torch.backends.mha.set_fastpath_enabled(False)
-            yield
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast_path)
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,15 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from egeria.model.inputs import GraphError, RootInputs
-from egeria.model.isolation import RandomStates, device_of, has_compiled, held_by, plain_evaluation, uncompiled
+from egeria.model.isolation import (
+    RandomStates,
+    device_of,
+    has_compiled,
+    held_by,
+    plain_evaluation,
+    uncompiled,
+    without_fused_attention,
+)
 from egeria.model.outputs import tensors_in
 from egeria.model.purity import Beyond, check_code, is_of_user
 
@@ -114,15 +122,10 @@ class Shadow:
     def evaluated(self, inputs: Sequence[Tensor] = (), guarded: bool = True) -> Iterator[nn.Module]:
         """As running(), in evaluation mode, without gradients and autocast. The fused attention kernels of
         nn.TransformerEncoder, which no graph shows, are off meanwhile."""
-        fast_path = torch.backends.mha.get_fastpath_enabled()
         for module in self.model.modules():
             vars(module)["training"] = False
-        with self.running(inputs, guarded) as model, plain_evaluation(device_of(model)):
-            try:
-                torch.backends.mha.set_fastpath_enabled(False)
-                yield model
-            finally:
-                torch.backends.mha.set_fastpath_enabled(fast_path)
+        with self.running(inputs, guarded) as model, plain_evaluation(device_of(model)), without_fused_attention():
+            yield model
 
     def random_states(self) -> str:
         """The states of all generators that a pass may draw from, its own among them, to compare."""

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from egeria import _native
 from egeria.config import Config
 from egeria.model.lr_schedules import unwrapped
 from egeria.training.link_target import LinkTarget
@@ -19,6 +20,14 @@ def without_controller(config: Config) -> str | None:
         "there is no controller, so nothing is measured and nothing freezes; start the script by egeria-run, or set "
         "EGERIA_CONTROLLER to the address of one ('none' says that there is to be none)"
     )
+
+
+def of_start(config: Config, is_first: bool) -> Iterator[str]:
+    """When a session is attached; `is_first`: on rank 0."""
+    for unknown in _native.unknown_variables():
+        yield f"[UNKNOWN_VARIABLE] {unknown}"
+    if is_first and (text := without_controller(config)) is not None:
+        yield text
 
 
 def of_link(target: LinkTarget, scheduler: Any) -> Iterator[str]:

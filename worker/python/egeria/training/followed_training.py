@@ -83,7 +83,6 @@ class FollowedTraining:
         self._bytes_reduced = 0
         self._cache_spent = 0.0  # seconds of the cache that are in the ledger
         self._uneven = False  # the ranks do not take as many steps
-        self._plain: bool | None = None  # the ranks must train plainly; None: they have not compared their settings
         self._lost = False  # steps are not seen any more, so that nothing freezes
         self.capture = GraphCapture(self.tell)
         self._thaws = False  # all layers do when the next pass begins
@@ -97,13 +96,12 @@ class FollowedTraining:
         self.link = SessionLink(config, self.ledger, self._gradients, self._trained.shares, self.tell)
         config.check_plans(len(self.switcher.modules))
         self._agreement = SettingsAgreement(
-            number, lambda: settings_of(config, self.switcher.replicas, self.switcher.modules)
+            number, lambda: settings_of(config, self.switcher.replicas, self.switcher.modules), self.tell
         )
-        for unknown in _native.unknown_variables():
-            self.tell(f"[UNKNOWN_VARIABLE] {unknown}")
-        if rank_of_job() == 0 and (text := advice.without_controller(config)) is not None:
+        for text in advice.of_start(config, rank_of_job() == 0):
             self.tell(text)
-        self._post_settings()
+        with self.tell.guard("the ranks cannot compare their settings"):
+            self._agreement.post()
         self.switcher.allow_recompiles()
         self._first_pass = FirstPass(self.model, model)
         self._call_order = CallOrder(self.model, model)
@@ -116,25 +114,13 @@ class FollowedTraining:
         self._passes.follow(model if network is None else network)
         self._passes.follow_begins(model)
 
-    def _post_settings(self) -> None:
-        with self.tell.guard("the ranks cannot compare their settings"):
-            self._agreement.post()
-
-    def _trains_plainly(self) -> bool:
-        """Whether the ranks were told different things, so that nothing is to freeze. The first call compares them: it
-        waits for the other ranks, for a limited time."""
-        group = self.switcher.replicas.process_group
-        if self._plain is None and group is not None:
-            self._plain = True
-            try:
-                for difference in self._agreement.finish(group, self.config):
-                    self.tell(f"[SETTINGS_DIFFER] {difference}; all ranks take what rank 0 has")
-                self._plain = False
-            except Exception as error:  # pylint: disable=broad-exception-caught  # never in the way
-                self.tell(f"nothing freezes in this training, since its ranks are not set alike: {error}")
-                self.link.drop()
-                self.config.plans = ()
-        return bool(self._plain)
+    def _may_freeze(self) -> bool:
+        """Whether the ranks are set alike. The first call waits for them, for a limited time."""
+        if self._agreement.is_reached(self.switcher.replicas.process_group, self.config):
+            return True
+        self.link.drop()
+        self.config.plans = ()
+        return False
 
     @property
     def frozen_prefix(self) -> int:
@@ -203,7 +189,7 @@ class FollowedTraining:
         if self.caching is not None and state.samples_repeat is not None:
             self.caching.repeats.known = state.samples_repeat
         self.switcher.cache_namespace = state.cache_namespace
-        if state.frozen_prefix > 0 and not self._trains_plainly():
+        if state.frozen_prefix > 0 and self._may_freeze():
             self.switcher.set(state.frozen_prefix)
 
     def _adopt(self, modules: Sequence[tuple[str, list[str], list[str]]]) -> None:
@@ -361,9 +347,9 @@ class FollowedTraining:
             self._follow(link)
         elif self.link.is_due(self.step):
             with self.ledger.spend("start"):
-                if not self._trains_plainly():
+                if self._may_freeze():
                     self._start_link()
-        elif (prefix := dict(self.config.plans).get(self.step)) is not None and not self._trains_plainly():
+        elif (prefix := dict(self.config.plans).get(self.step)) is not None and self._may_freeze():
             self.switcher.share_group()
             self._switch(prefix)
 

@@ -21,6 +21,7 @@ from egeria.freeze.replicas import Replicas
 from egeria.freeze.switcher import Switch
 from egeria.model.modules import LayerModule, ModuleSpec
 from egeria.model.wrappers import unwrap
+from egeria.tell_once import TellOnce
 from egeria.training import advice, session_summary
 from egeria.training.followed_training import FollowedTraining, rank_of_job
 from egeria.training.process_exit import wait_for_collectives
@@ -87,7 +88,8 @@ def attach(
     if config.enabled:
         training = FollowedTraining(model, optimizers, modules, scheduler, config, network, number)
         return Session(training, config)
-    post_when_possible(SettingsAgreement(number, lambda: settings_of(config, Replicas(model), [])))
+    tell = TellOnce()
+    post_when_possible(SettingsAgreement(number, lambda: settings_of(config, Replicas(model), []), tell), tell)
     return Session(None, config)
 
 

@@ -34,8 +34,6 @@ _OF_RANK_0 = (
     "on_divergence",
     "batch_size",
 )
-
-
 # The setting that says whether a rank can freeze; one that is switched off has nothing to say about the rest.
 _FOLLOWED = "controller"
 
@@ -43,16 +41,18 @@ _FOLLOWED = "controller"
 class SettingsAgreement:
     """The settings of a training's ranks, compared once. Owned by the training thread.
 
-    Each rank posts its settings as soon as there is a process group, also one whose session is switched off. finish()
-    waits for the ranks that train the model, for a limited time. Then either all of them follow the same settings, or
-    all of them train plainly.
+    Each rank posts its settings as soon as there is a process group, also one whose session is switched off.
+    is_reached() waits for the ranks that train the model, for a limited time. Then either all of them follow the same
+    settings, or all of them train plainly.
     """
 
-    def __init__(self, number: int, settings: Callable[[], dict[str, str]]):
+    def __init__(self, number: int, settings: Callable[[], dict[str, str]], tell: TellOnce):
         """`number` is the session's in this process, the same on all ranks; `settings` gives this rank's."""
         self._name = f"egeria/attach/{number}"
         self._settings = settings
+        self._tell = tell
         self._exchange: Any = None
+        self._reached: bool | None = None  # None: the ranks have not compared themselves
 
     def post(self) -> None:
         """Tells this rank's settings, once there is a process group. It waits for nobody.
@@ -64,21 +64,28 @@ class SettingsAgreement:
             self._exchange = _native.SettingsExchange(dist.group.WORLD.group_name, self._name)
             self._exchange.post(self._settings())
 
-    def finish(self, group: dist.ProcessGroup | None, config: Config) -> list[str]:
-        """Compares the settings of the ranks of `group`, and sets those of `config` of which rank 0's hold for all.
+    def is_reached(self, group: dist.ProcessGroup | None, config: Config) -> bool:
+        """Whether the ranks of `group` may freeze; where not, which is the same on all of them, it is told why.
 
-        Returns:
-          What differed and now holds as rank 0 has it, in words, on rank 0 and on the rank that had something else. The
-          controller's address holds for the ranks of rank 0's node.
-
-        Raises:
-          EgeriaError: on all ranks alike, where they must train plainly: [RANK_MISSING], [SETTINGS_DIFFER]; [NO_STORE].
+        The first call with a group compares their settings. It sets those of `config` of which rank 0's hold for all.
+        It tells what differed, on rank 0 and on the rank that had something else. The controller's address holds for
+        the ranks of rank 0's node.
         """
-        if group is None:
-            return []
+        if self._reached is None and group is not None:
+            self._reached = False
+            try:
+                for difference in self._finish(group, config):
+                    self._tell(f"[SETTINGS_DIFFER] {difference}; all ranks take what rank 0 has")
+                self._reached = True
+            except Exception as error:  # pylint: disable=broad-exception-caught  # never in the way
+                self._tell(f"nothing freezes in this training, since its ranks are not set alike: {error}")
+        return self._reached is not False
+
+    def _finish(self, group: dist.ProcessGroup, config: Config) -> list[str]:
+        """Raises EgeriaError on all ranks alike: [RANK_MISSING], [SETTINGS_DIFFER]; or [NO_STORE]."""
         self.post()
         ranks = dist.get_process_group_ranks(group)
-        first, differences, address = self._exchange.finish(ranks, _PATIENCE_SECONDS, dist.get_rank())
+        first, differences, address = self._exchange.finish(ranks, _PATIENCE_SECONDS)
         grave = [found for found in differences if found.setting not in (*_OF_RANK_0, _native.CONTROLLER_ADDRESS)]
         if apart := [found for found in grave if found.setting == _FOLLOWED] or grave:
             raise EgeriaError("SETTINGS_DIFFER", _listed([str(found) for found in apart]))
@@ -89,9 +96,8 @@ class SettingsAgreement:
         return [str(found) for found in differences if concerned or found.rank == dist.get_rank()]
 
 
-def post_when_possible(agreement: SettingsAgreement) -> None:
+def post_when_possible(agreement: SettingsAgreement, tell: TellOnce) -> None:
     """Posts for a session that is switched off: as soon as there is a process group, or after the first step."""
-    tell = TellOnce()
 
     def post(*_: Any) -> None:
         handle.remove()
