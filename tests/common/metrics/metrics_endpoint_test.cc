@@ -173,9 +173,10 @@ TEST(MetricsEndpoint, RefusesWhatIsNoRequestForAPage) {
   EXPECT_EQ(answer("GET / HTTP/1.1\r\n\r\n"), "404");
   EXPECT_EQ(answer("GET /healthz HTTP/1.1\r\n\r\n"), "404") << "there is no health to tell";
   EXPECT_EQ(answer("POST /metrics HTTP/1.1\r\n\r\n"), "405");
-  EXPECT_EQ(answer("PRI * HTTP/2.0\r\n\r\n"), "400");
-  EXPECT_EQ(answer("\r\n\r\n"), "400");
-  EXPECT_EQ(answer("GET /" + std::string(16'400, 'a')), "431");
+  EXPECT_EQ(answer("PRI * HTTP/2.0\r\n\r\n"), "505");
+  EXPECT_EQ(answer("GET /metrics FTP/1.0\r\n\r\n"), "400");
+  EXPECT_EQ(answer("GET /" + std::string(16'400, 'a')), "414");
+  EXPECT_EQ(answer("GET /metrics HTTP/1.1\r\nHost: " + std::string(16'400, 'a')), "431");
 }
 
 TEST(Family, WithoutSeriesIsLeftOut) {
