@@ -7,7 +7,7 @@ class EgeriaError(RuntimeError):
     """Something that the user must change, said before training starts.
 
     Attributes:
-      name: stable, in capitals, such as "TIED_PARAMETER"; the text begins with it in brackets.
+      name: stable, in capitals, such as "BAD_PARTITION"; the text begins with it in brackets.
     """
 
     def __init__(self, name: str, message: str):

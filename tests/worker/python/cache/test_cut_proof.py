@@ -35,7 +35,7 @@ from egeria.cache.prefix_cut import Cut
 from egeria.cache.refused import Refused
 from egeria.cache.skip_checks import check_skippable
 from egeria.freeze.freezer import Freezer
-from egeria.model.modules import LayerModule
+from egeria.model.modules import LayerModule, each_once
 
 
 def freeze(model: nn.Module, prefix: int, names: str = "abc") -> list[LayerModule]:
@@ -73,13 +73,19 @@ def test_refused(kind: type[nn.Module], prefix: int, name: str) -> None:
     assert refusal(kind(), prefix) == name
 
 
-def test_a_tied_weight_that_is_frozen_is_refused() -> None:
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_tied_weight_speaks_against_skipping_only_where_it_trains(trains: bool) -> None:
     torch.manual_seed(0)
     model = Tied()
+    first, _ = each_once([LayerModule("a", (model.a,), ("a",)), LayerModule("b", (model.b, model.c), ("b", "c"))])
     model.a.requires_grad_(False)
+    model.c.weight.requires_grad_(trains)
+    if not trains:
+        check_skippable(model, [first])
+        return
     with pytest.raises(Refused) as caught:
-        check_skippable(model, [LayerModule("a", (model.a,), ("a",))])
-    assert caught.value.name == "TIED_PARAMETER"
+        check_skippable(model, [first])
+    assert caught.value.name == "TIED_PARAMETER" and "'a.weight' trains on" in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", [Picking, Packing])

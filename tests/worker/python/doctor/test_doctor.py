@@ -132,11 +132,10 @@ def test_a_model_that_fails_in_evaluation_mode_is_named():
 
 
 def test_what_attach_would_refuse_is_reported_with_what_to_do():
-    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8))
-    model[2].weight = model[0].weight
+    model = nn.Sequential(nn.Embedding(8, 8, max_norm=1.0), nn.Linear(8, 8), nn.Linear(8, 8))
     report = examine(model)
-    assert "[TIED_PARAMETER]" in report.refusal and "untie them" in report.refusal
-    assert "attach() would refuse: [TIED_PARAMETER]" in str(report)
+    assert "[EMBEDDING_MAX_NORM]" in report.refusal and "leave max_norm out" in report.refusal
+    assert "attach() would refuse: [EMBEDDING_MAX_NORM]" in str(report)
     model = network()
     report = examine(model, optimizer=torch.optim.SGD(model[3].parameters(), 0.1))
     assert "[PARAMETER_WITHOUT_OPTIMIZER]" in report.refusal
@@ -251,9 +250,9 @@ def full():
     return model, batch, loss_of, torch.optim.AdamW(model.parameters())
 def bad_batch():
     return build(), torch.randn(16, 9)
-def tied():
+def scripted():
     model = build()
-    model[2].weight = model[0].weight
+    model[2] = torch.jit.script(nn.Linear(*model[2].weight.shape[::-1]))
     return model
 def nothing(): return None
 def too_many(): return build(), None, None, None, None
@@ -311,8 +310,8 @@ def test_the_exit_code_tells_a_refusal_from_bad_input(folder: pathlib.Path, caps
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", list(sys.path))
     assert main(["some_model.py:build"]) == 0
-    assert main(["some_model.py:tied"]) == 1
-    assert "attach() would refuse: [TIED_PARAMETER]" in capsys.readouterr().out
+    assert main(["some_model.py:scripted"]) == 1
+    assert "attach() would refuse: [SCRIPTED_MODULE]" in capsys.readouterr().out
     assert main(["some_model.py:bad_batch"]) == 2
     assert "egeria doctor: [BAD_BATCH]" in capsys.readouterr().err
     for arguments in (["some_model.py:build", "--rounds", "0"], ["some_model.py:build", "--samples", "1"], []):

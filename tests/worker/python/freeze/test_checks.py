@@ -205,26 +205,6 @@ def test_one_layer_module_is_too_few():
     expect(refused(model, sgd(model), modules), "TOO_FEW_MODULES", "`modules`")
 
 
-def test_a_parameter_tied_across_a_cut_is_refused():
-    model = Layered(width=4, blocks=2)
-    model.head.weight = nn.Parameter(torch.zeros(4, 4))
-    model.blocks[0].tied = model.head
-    error = refused(model, sgd(model), layer_modules(model))
-    expect(
-        error,
-        "TIED_PARAMETER",
-        "'blocks.0.tied.weight'",
-        "'head.weight'",
-        "put both into one layer module",
-        "untie them",
-    )
-    together = [
-        LayerModule("stem", (model.stem,), ("stem",)),
-        LayerModule("rest", (model.blocks, model.head), ("blocks", "head")),
-    ]
-    check(model, [sgd(model)], together, Replicas(model))
-
-
 def test_a_last_module_with_nothing_to_train_is_refused():
     model = Layered()
     model.head.requires_grad_(False)
@@ -344,5 +324,5 @@ def test_a_rebuild_with_nothing_to_train_says_what_to_do(process_group):
 
 
 def test_an_error_survives_a_pickle():
-    error = pickle.loads(pickle.dumps(EgeriaError("TIED_PARAMETER", "what; what to do")))
-    assert error.name == "TIED_PARAMETER" and str(error) == "[TIED_PARAMETER] what; what to do"
+    error = pickle.loads(pickle.dumps(EgeriaError("BAD_PARTITION", "what; what to do")))
+    assert error.name == "BAD_PARTITION" and str(error) == "[BAD_PARTITION] what; what to do"

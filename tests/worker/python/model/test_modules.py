@@ -114,11 +114,11 @@ def test_a_language_models_embeddings_join_the_first_block_and_the_last_norm_the
     assert names(modules)[-1] == "lm_head" and len(modules) == 7
 
 
-def test_tensors_that_a_container_holds_belong_to_its_first_layer_module():
+def test_tensors_that_a_container_holds_belong_to_its_last_layer_module_until_a_pass_has_shown_more():
     model = Vision()
     modules = partition(model)
     check_complete(model, modules)
-    assert [name for name, _ in modules[0].loose] == ["token", "positions"]
+    assert [name for name, _ in modules[-1].loose] == ["token", "positions"]
     assert names(modules)[1:] == [*(f"encoder.layers.{i}" for i in range(1, 6)), "head"]
 
 
@@ -225,6 +225,33 @@ def test_a_parameter_that_is_used_twice_counts_once():
     model[1].weight = model[0].weight
     modules = partition(model, [[model[0], model[1]], model[2]])
     assert [name for name, _ in modules[0].parameters()] == ["0.weight", "0.bias", "1.bias"]
+
+
+def test_a_parameter_belongs_to_the_last_layer_module_that_has_it():
+    model = Language()
+    model.lm_head.weight = model.transformer["wte"].weight
+    modules = partition(model)
+    assert modules[0].elsewhere == {"transformer.wte.weight"}
+    assert "transformer.wte.weight" not in dict(modules[0].parameters()) and modules[-1].parameters()
+    assert dict(modules[0].tensors())["transformer.wte.weight"] is dict(modules[-1].parameters())["lm_head.weight"]
+    owned = [id(parameter) for module in modules for _, parameter in module.parameters()]
+    assert sorted(owned) == sorted(map(id, model.parameters()))
+    again = from_unit_names(model, [module.names() for module in modules])
+    assert [module.elsewhere for module in again] == [module.elsewhere for module in modules]
+
+
+def test_a_submodule_with_two_names_belongs_to_the_last_layer_module_that_has_it():
+    model = nn.ModuleDict({"shared": nn.Embedding(50, 16), "head": nn.Linear(16, 4)})
+    for side in ("encoder", "decoder"):
+        layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
+        model[side] = nn.ModuleDict({"embed": model["shared"], "layers": layers})
+    modules = partition(model, ["shared", "encoder", "decoder", "head"])
+    assert [len(module.parameters()) for module in modules] == [0, 6, 7, 2]
+    calls = [model["shared"], *model["encoder"]["layers"], model["shared"], *model["decoder"]["layers"], model["head"]]
+    found = partition(model, None, calls)
+    owner = next(module for module in found if any(p is model["shared"].weight for _, p in module.parameters()))
+    assert names(found) == ["shared", "encoder.embed", "encoder.layers", "decoder.embed", "decoder.layers", "head"]
+    assert owner.name == "decoder.embed"
 
 
 def test_front_modules_that_are_lookup_tables_are_known_as_such():

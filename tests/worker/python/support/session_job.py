@@ -91,7 +91,24 @@ class Noisy(Convolutions):
         return super().forward(x * self.scale + 0.01 * torch.randn_like(x) * (self.passes % 3))
 
 
-MODELS = {kind.__name__.lower(): kind for kind in (Convolutions, Branches, Encoder, Noisy)}
+class Tied(nn.Module):
+    """Its first and its last matrix are one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8)) for _ in range(3))
+        self.last, self.head = nn.Linear(8, 8), nn.Linear(8, CLASSES)
+        self.last.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x.squeeze(1))
+        for block in self.blocks:
+            x = x + torch.relu(block(x))
+        return self.head(self.last(x).mean(1))
+
+
+MODELS = {kind.__name__.lower(): kind for kind in (Convolutions, Branches, Encoder, Noisy, Tied)}
 
 
 def parse_arguments() -> argparse.Namespace:

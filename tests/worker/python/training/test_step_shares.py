@@ -93,3 +93,21 @@ def test_compiled_models_are_not_measured(clock: Clock):
     shares = StepShares(torch.compile(model, backend="eager"))
     measure(shares, model, modules, 1)
     assert shares.of(modules) == [0, 0, 0]
+
+
+def test_behind_a_weight_that_trains_on_half_of_a_backward_pass_is_saved(clock: Clock):
+    model = Model(clock)
+    model.layers[2].weight = model.layers[1].weight
+    modules = partition(model, [r"layers\.0", r"layers\.1", r"layers\.2"])
+    shares = StepShares(model)
+    measure(shares, model, modules, 1)
+    first, second, _ = shares.of(modules)
+    assert first == pytest.approx(0.3 + 0.03) and second == 0
+    model = Model(clock)
+    model.layers[2].weight = model.layers[0].weight
+    shares = StepShares(model)
+    modules = partition(model, [r"layers\.0", r"layers\.1", r"layers\.2"])
+    measure(shares, model, modules, 1)
+    assert shares.of(modules)[1] == pytest.approx(0.3 / 2 + 0.03), "the last weight's time is in front of it"
+    model.layers[0].weight.requires_grad_(False)
+    assert shares.of(modules)[1] == pytest.approx(0.3 + 0.03)

@@ -61,11 +61,7 @@ class ModuleFingerprint:
         self.modules = {name: module for name, module in model.named_modules() if id(module) not in outside}
         self._elsewhere = {id(module): f"module '{name}'" for name, module in model.named_modules()}
         self._elsewhere |= {id(tensor): "an active parameter" for tensor in model.parameters() if tensor.requires_grad}
-        self._elsewhere |= {
-            id(tensor): f"'{name}'"
-            for entry in modules[:prefix]
-            for name, tensor in (*entry.parameters(), *entry.buffers())
-        }
+        self._elsewhere |= {id(tensor): f"'{name}'" for entry in modules[:prefix] for name, tensor in entry.tensors()}
         self._weights = self._look_at_weights()
         self._attributes = self._look_at_attributes()
         self._program = program_of(dict.fromkeys(map(type, self.modules.values())))

@@ -43,20 +43,12 @@ def check_skippable(model: nn.Module, frozen: Sequence[LayerModule]) -> None:
             raise Refused("COLLECTIVE", f"'{name}' talks to other ranks in the forward pass")
         if module in inside:
             _check_hooks(name, module)
-    parameters = {id(parameter) for entry in frozen for _, parameter in entry.parameters()}
-    loose = {name for entry in frozen for name, _ in entry.loose}
-    owners = dict(model.named_modules(remove_duplicate=False))
-    used = [
-        (name, parameter)
-        for name, parameter in model.named_parameters(remove_duplicate=False)
-        if id(parameter) in parameters
-    ]
-    for name, _ in used:
-        if owners[name.rpartition(".")[0]] not in inside and name not in loose:
-            raise Refused("TIED_PARAMETER", f"'{name}' is also a parameter of a frozen layer")
-    for name, parameter in used:
-        if parameter.requires_grad:
+    belongs = {id(parameter) for entry in frozen for _, parameter in entry.parameters()}
+    for name, tensor in (named for entry in frozen for named in entry.tensors()):
+        if tensor.requires_grad and id(tensor) in belongs:
             raise Refused("NEEDS_GRADIENT", f"'{name}' requires a gradient")
+        if tensor.requires_grad:
+            raise Refused("TIED_PARAMETER", f"'{name}' trains on: layers behind the frozen ones use it, too")
 
 
 def _is_compiled(module: nn.Module) -> bool:

@@ -120,7 +120,6 @@ def _check_modules(modules: Sequence[LayerModule]) -> None:
             f"{len(modules)} layer module(s): the last one never freezes, so "
             "that there is nothing to freeze; say with `modules` where the model can be cut",
         )
-    owners: dict[int, tuple[str, str]] = {}
     for module in modules:
         for name, parameter in module.parameters():
             if isinstance(parameter, nn.parameter.UninitializedParameter):
@@ -128,14 +127,11 @@ def _check_modules(modules: Sequence[LayerModule]) -> None:
                     "LAZY_PARAMETER",
                     f"the parameter '{name}' has no shape yet; run one batch through the model before attach()",
                 )
-            other, first = owners.setdefault(id(parameter), (module.name, name))
-            if other != module.name:
-                raise EgeriaError(
-                    "TIED_PARAMETER",
-                    f"'{first}' of layer module '{other}' and '{name}' of layer module '{module.name}' are one "
-                    "parameter, which cannot be frozen and active at once; put both into one layer module with "
-                    "`modules`, or untie them (give one a copy)",
-                )
+    if not any(parameter.requires_grad for module in modules for _, parameter in module.parameters()):
+        raise EgeriaError(
+            "NOTHING_TRAINABLE",
+            "no parameter requires a gradient; call requires_grad_(True) on what is to train, before attach()",
+        )
     if not any(parameter.requires_grad for _, parameter in modules[-1].parameters()):
         raise EgeriaError(
             "NOTHING_TRAINABLE",

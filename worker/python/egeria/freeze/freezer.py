@@ -22,7 +22,8 @@ class Freezer:
     """Freezes modules 0..k-1 of a model and keeps all others active.
 
     Freezing a layer module: gradients off and None (optimizers then skip its parameters, which stay in their groups: no
-    weight decay, no momentum), modes pinned to eval. Unfreezing is the exact inverse: parameters that did not ask for a
+    weight decay, no momentum), modes pinned to eval. A parameter that a later layer module uses too belongs to that
+    one, and trains on with its whole gradient. Unfreezing is the exact inverse: parameters that did not ask for a
     gradient still do not, and modes become what was asked for meanwhile. Momentum of parameters that train again starts
     at zero, since stale momentum makes the first step about ten times too long; Adam's moments are kept, since without
     them it would be. The gradient reducer has to be rebuilt afterwards (Replicas.rebuild).
@@ -49,8 +50,10 @@ class Freezer:
 
     @property
     def frozen_share(self) -> float:
-        """Share of the model's parameters that is frozen, 0..1."""
-        return _count(self._modules[: self._prefix]) / max(1, _count(self._modules))
+        """Share of the model's parameters that train which is frozen, 0..1."""
+        frozen = self.unfrozen_by(self._modules[: self._prefix])
+        active = [value for value in _named(self._modules[self._prefix :]).values() if value.requires_grad]
+        return _count(frozen) / max(1, _count(frozen) + _count(active))
 
     def apply(self, prefix: int) -> bool:
         """Makes layer modules 0..prefix-1 frozen and all others active.
@@ -78,8 +81,6 @@ class Freezer:
         changed = prefix != self._prefix
         frozen, active = self._modules[:prefix], self._modules[prefix:]
         parameters, others = _named(frozen), _named(active)
-        kept = {id(parameter) for parameter in others.values()}
-        parameters = {name: value for name, value in parameters.items() if id(value) not in kept}
         self._unfreeze({name: value for name, value in others.items() if name in self._wishes}, when_unfrozen)
         self._freeze(parameters)
         self._frozen = parameters
@@ -159,8 +160,8 @@ def _units(modules: Iterable[LayerModule]) -> list[nn.Module]:
     return [unit for module in modules for unit in module.units]
 
 
-def _count(modules: Iterable[LayerModule]) -> int:
-    return sum(parameter.numel() for parameter in _named(modules).values())
+def _count(parameters: Iterable[nn.Parameter]) -> int:
+    return sum(parameter.numel() for parameter in parameters)
 
 
 # While some model of the process has frozen layers, settings of torch as a whole are others.

@@ -18,10 +18,11 @@ from egeria.freeze.checks import check
 from egeria.freeze.freezer import Freezer
 from egeria.freeze.keeper import Keeper
 from egeria.freeze.packed_tensors import PackedTensors
-from egeria.freeze.rank_agreement import all_agree, commit_group, take_from_rank_0
+from egeria.freeze.rank_agreement import all_agree, commit_group, gather, take_from_rank_0
 from egeria.freeze.reducer_rebuild import Rebuilt
 from egeria.freeze.replicas import Replicas
 from egeria.model.modules import LayerModule
+from egeria.model.parameter_uses import Uses, place
 from egeria.tell_once import TellOnce
 
 _logger = logging.getLogger("egeria")
@@ -88,6 +89,17 @@ class Switcher:
         check(self._model, self.optimizers, modules, self.replicas)
         self.modules = list(modules)
         self._freezer = Freezer(self.modules, self.optimizers)
+        self._count_anew()
+
+    def place(self, uses: Uses) -> None:
+        """Gives parameters to the last layer module that uses them, as far as a pass has shown the same to all ranks.
+        A collective; once something is frozen, it changes nothing."""
+        group = self.share_group()
+        if self.prefix == 0:
+            placed = place(self.modules, uses)
+            found = gather(group, [module.names() for module in placed])
+            if all(other == found[0] for other in found):
+                self.take(placed)
 
     @property
     def prefix(self) -> int:
@@ -98,8 +110,14 @@ class Switcher:
 
     @functools.cached_property
     def frozen_share(self) -> float:
-        """Share of the parameters that is frozen, 0..1."""
+        """Share of the parameters that train which is frozen, 0..1."""
         return self._freezer.frozen_share
+
+    @functools.cached_property
+    def trains(self) -> list[bool]:
+        """For each layer module, whether it has a parameter that trains, or would if it were not frozen."""
+        frozen = set(self._freezer.unfrozen_by(self.modules[: self.prefix]))
+        return [any(p.requires_grad or p in frozen for _, p in module.parameters()) for module in self.modules]
 
     @functools.cached_property
     def gradient_bytes(self) -> int:
@@ -107,7 +125,7 @@ class Switcher:
         return self.replicas.gradient_bytes if self.group is not None else 0
 
     def _count_anew(self) -> None:
-        for name in ("frozen_share", "gradient_bytes"):
+        for name in ("frozen_share", "trains", "gradient_bytes"):
             self.__dict__.pop(name, None)
 
     def unfrozen_by(self, first: int) -> list[nn.Parameter]:

@@ -38,22 +38,25 @@ class LayerModule:
       name: for people, the metrics and the controller; unique within a model.
       units: the submodules that it consists of, in forward order.
       unit_names: their names in the unwrapped model.
-      loose: parameters and buffers that no unit holds, because a container between the model and its units owns them (a
-        class token, a position embedding): pairs of full name and owner.
+      loose: parameters and buffers that it takes part in, and that no unit of its holds: a container between the model
+        and its units owns them (a class token, a temperature), or a unit of an earlier layer module does, whose
+        parameter is used here too. Pairs of full name and owner.
+      elsewhere: names of tensors of its units that belong to a later layer module, since that takes part in them too.
     """
 
     name: str
     units: tuple[nn.Module, ...]
     unit_names: tuple[str, ...]
     loose: tuple[tuple[str, nn.Module], ...] = ()
+    elsewhere: frozenset[str] = frozenset()
 
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
-        """Parameters with their names in the unwrapped model; one that is used twice counts once."""
-        return [(name, value) for name, value in self._tensors() if isinstance(value, nn.Parameter)]
+        """Those that belong to it, with their names in the unwrapped model; one that is used twice counts once."""
+        return [(name, value) for name, value in self._own() if isinstance(value, nn.Parameter)]
 
     def buffers(self) -> list[tuple[str, Tensor]]:
-        """Buffers with their names in the unwrapped model, also those that a checkpoint leaves out."""
-        return [(name, value) for name, value in self._tensors() if not isinstance(value, nn.Parameter)]
+        """Those that belong to it, by their names in the unwrapped model, also those that a checkpoint leaves out."""
+        return [(name, value) for name, value in self._own() if not isinstance(value, nn.Parameter)]
 
     def names(self) -> tuple[str, list[str], list[str]]:
         """Its name, those of its units and those of its loose tensors, from which from_unit_names() makes it again."""
@@ -67,16 +70,16 @@ class LayerModule:
         return sum(parameter.numel() * parameter.element_size() for _, parameter in self.parameters())
 
     def embedding_parameter_count(self) -> int:
-        """Number of scalars in the rows of embeddings, of which a batch uses a few."""
-        rows = {
-            id(layer.weight): layer.weight.numel()
-            for unit in self.units
-            for layer in unit.modules()
-            if isinstance(layer, (nn.Embedding, nn.EmbeddingBag))
-        }
-        return sum(rows.values())
+        """Number of its scalars in the rows of embeddings, of which a batch uses a few."""
+        tables = (nn.Embedding, nn.EmbeddingBag)
+        rows = {id(layer.weight) for unit in self.units for layer in unit.modules() if isinstance(layer, tables)}
+        return sum(parameter.numel() for _, parameter in self.parameters() if id(parameter) in rows)
 
-    def _tensors(self) -> list[tuple[str, Tensor]]:
+    def _own(self) -> list[tuple[str, Tensor]]:
+        return [(name, value) for name, value in self.tensors() if name not in self.elsewhere]
+
+    def tensors(self) -> list[tuple[str, Tensor]]:
+        """All parameters and buffers that it takes part in, also those that belong to a later layer module."""
         named = [(name, getattr(owner, name.rpartition(".")[2])) for name, owner in self.loose]
         for prefix, unit in zip(self.unit_names, self.units):
             named += [*unit.named_parameters(prefix=prefix), *unit.named_buffers(prefix=prefix)]
@@ -97,7 +100,7 @@ def embedding_prefix(modules: Sequence[LayerModule]) -> int:
 def partition(
     model: nn.Module, modules: ModuleSpec = None, calls: Sequence[nn.Module] | None = None
 ) -> list[LayerModule]:
-    """Cuts a model into layer modules; every parameter belongs to exactly one.
+    """Cuts a model into layer modules; every parameter belongs to exactly one, the last one that takes part in it.
 
     Args:
       model: plain or wrapped.
@@ -109,8 +112,8 @@ def partition(
         replaces the order of definition where `modules` is None.
 
     Raises:
-      EgeriaError: [BAD_PARTITION] fewer than two layer modules, a parameter in none or in two of them, a name or
-        pattern that fits nothing.
+      EgeriaError: [BAD_PARTITION] fewer than two layer modules, a parameter in none of them, a submodule in two, a name
+        or pattern that fits nothing.
     """
     model = unwrap(model)
     if modules is None:
@@ -153,7 +156,19 @@ def from_unit_names(model: nn.Module, names: Sequence[tuple[str, Sequence[str], 
             f"the checkpoint speaks of another model: {error}; resume with the model that it was written for, or "
             "without the Egeria part of the checkpoint",
         ) from None
-    return result
+    return each_once(result)
+
+
+def each_once(modules: Sequence[LayerModule]) -> list[LayerModule]:
+    """The layer modules, where a tensor that several of them have belongs to the last of these."""
+    result: list[LayerModule] = []
+    later: set[int] = set()
+    for module in reversed(modules):
+        tensors = module.tensors()
+        elsewhere = frozenset(name for name, tensor in tensors if id(tensor) in later)
+        result.append(dataclasses.replace(module, elsewhere=elsewhere))
+        later.update(id(tensor) for _, tensor in tensors)
+    return result[::-1]
 
 
 def has_parameters(module: nn.Module) -> bool:
@@ -220,6 +235,7 @@ def _in_order_of_calls(entries: list[_Entry], calls: Sequence[nn.Module]) -> lis
     """Orders entries by when a forward pass calls them. One with weights goes where it is called first. One without (an
     activation, a dropout) goes where it is called last, so that it does not freeze while something active still calls
     it. One that is not called stays behind the one that it is defined after, or goes to the end if it has no weights.
+    One with weights that is there by another name already goes before the one that it is defined before.
     """
     first: dict[int, int] = {}
     last: dict[int, int] = {}
@@ -228,13 +244,20 @@ def _in_order_of_calls(entries: list[_Entry], calls: Sequence[nn.Module]) -> lis
         last[id(module)] = position
     places: list[float] = []
     place = -1.0
+    seen: set[nn.Module] = set()
+    aliases: list[int] = []
     for entry in entries:
         with_weights = has_parameters(entry.module)
         table = first if with_weights else last
         found = [table[id(inner)] for inner in entry.module.modules() if id(inner) in table]
         if found:
             place = min(found) if with_weights else max(found)
+        if with_weights and entry.module in seen:
+            aliases.append(len(places))
+        seen.add(entry.module)
         places.append(place if found or with_weights else float("inf"))
+    for position in reversed(aliases):
+        places[position] = places[min(position + 1, len(places) - 1)] - 0.5
     return [entry for _, entry in sorted(zip(places, entries), key=lambda placed: placed[0])]
 
 
@@ -365,15 +388,13 @@ def _by_group(model: nn.Module, pattern: str) -> list[_Group]:
 
 
 def _finish(model: nn.Module, groups: list[_Group]) -> list[LayerModule]:
+    groups = _with_trained_end(groups)
     if len(groups) < 2:
-        raise _bad(f"{len(groups)} layer module(s): the last one never freezes, so that at least two are needed")
-    owner_of: dict[int, str] = {}  # submodule, at any depth, to layer module
-    for name, units in groups:
-        for unit_name, unit in units:
-            for inner in unit.modules():
-                other = owner_of.setdefault(id(inner), name)
-                if other != name and has_parameters(inner):
-                    raise _bad(f"submodule '{unit_name}' is in the layer modules '{other}' and '{name}'; list it once")
+        raise _bad(
+            f"{len(groups)} layer module(s) up to the last parameter that trains: the last one never freezes, so that "
+            "at least two are needed"
+        )
+    _check_disjoint(groups)
     owned = {id(parameter) for _, units in groups for _, unit in units for parameter in unit.parameters()}
     loose, homeless = _loose(model, groups, owned)
     if homeless:
@@ -383,44 +404,69 @@ def _finish(model: nn.Module, groups: list[_Group]) -> list[LayerModule]:
             "to one (the last never freezes): add the submodule that holds it to `modules`"
         )
     names = _unique([name for name, _ in groups])
-    return [
-        LayerModule(
-            unique,
-            tuple(unit for _, unit in units),
-            tuple(unit_name for unit_name, _ in units),
-            tuple(loose.get(index, ())),
-        )
-        for index, (unique, (_, units)) in enumerate(zip(names, groups))
-    ]
+    return each_once(
+        [
+            LayerModule(
+                unique,
+                tuple(unit for _, unit in units),
+                tuple(unit_name for unit_name, _ in units),
+                tuple(loose.get(index, ())),
+            )
+            for index, (unique, (_, units)) in enumerate(zip(names, groups))
+        ]
+    )
+
+
+def _with_trained_end(groups: list[_Group]) -> list[_Group]:
+    """Joins what has nothing to train at the end with the last layer module that has: that one never freezes."""
+    trained = [index for index, (_, units) in enumerate(groups) if any(_trains(unit) for _, unit in units)]
+    if not trained or trained[-1] == len(groups) - 1:
+        return groups
+    joined = [named for _, units in groups[trained[-1] :] for named in units]
+    return [*groups[: trained[-1]], (f"{joined[0][0]}-{joined[-1][0]}", joined)]
+
+
+def _trains(module: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
+
+
+def _check_disjoint(groups: list[_Group]) -> None:
+    """A submodule that has several names may be in several layer modules, by one name each."""
+    owner_of = {name: group for group, units in groups for name, unit in units if has_parameters(unit)}
+    for group, units in groups:
+        for name, unit in units:
+            path = name.split(".")
+            around = [".".join(path[:length]) for length in range(1, len(path) + 1)]
+            other = next((outer for outer in around if owner_of.get(outer, group) != group), None)
+            if other is not None and has_parameters(unit):
+                names = " and ".join(f"'{owner}'" for owner in (owner_of[other], group))
+                raise _bad(f"submodule '{name}' is in the layer modules {names}; list it once")
 
 
 def _loose(
     model: nn.Module, groups: list[_Group], owned: set[int]
 ) -> tuple[dict[int, list[tuple[str, nn.Module]]], list[str]]:
-    """Tensors that containers hold directly, by layer module: the first one inside the container, since what is
-    held so is mostly added to its input. Second: names of parameters that are in no layer module at all."""
+    """Tensors that containers hold directly, by layer module: the last one inside the container, until a pass has shown
+    where they are used (see egeria.model.parameter_uses). Second: names of parameters that are in no layer module."""
     inside = {id(inner) for _, units in groups for _, unit in units for inner in unit.modules()}
     loose: dict[int, list[tuple[str, nn.Module]]] = {}
     homeless: list[str] = []
     for prefix, container in model.named_modules():
         if id(container) in inside:
             continue
-        home = next(
-            (
-                index
-                for index, (_, units) in enumerate(groups)
-                if any(not prefix or name.startswith(prefix + ".") for name, _ in units)
-            ),
-            None,
-        )
+        homes = [
+            index
+            for index, (_, units) in enumerate(groups)
+            if any(not prefix or name.startswith(prefix + ".") for name, _ in units)
+        ]
         own = [*container.named_parameters(recurse=False), *container.named_buffers(recurse=False)]
         for short, tensor in own:
             name = f"{prefix}.{short}" if prefix else short
             if id(tensor) in owned:
                 continue
-            if home is not None:
+            if homes:
                 owned.add(id(tensor))
-                loose.setdefault(home, []).append((name, container))
+                loose.setdefault(homes[-1], []).append((name, container))
             elif isinstance(tensor, nn.Parameter):
                 homeless.append(name)
     return loose, homeless

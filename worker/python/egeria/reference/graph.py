@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 
 from egeria.model.inputs import GraphError, RootInputs, ShapeMismatch
 from egeria.model.isolation import device_of, plain_evaluation
-from egeria.model.modules import LayerModule
+from egeria.model.modules import LayerModule, each_once
 from egeria.reference.graph_json import GraphWriter
 from egeria.reference.module_cuts import Cuts
 from egeria.reference.recording import Recording, is_assertion, record, tensor_named
@@ -234,7 +234,8 @@ def _settle(modules: Sequence[LayerModule], cuts: Cuts) -> list[LayerModule]:
         for name, owner in module.loose:
             last = cuts.last_user(name)
             homes.setdefault(index if last is None else last, []).append((name, owner))
-    return [dataclasses.replace(module, loose=tuple(homes.get(index, ()))) for index, module in enumerate(modules)]
+    settled = [dataclasses.replace(module, loose=tuple(homes.get(index, ()))) for index, module in enumerate(modules)]
+    return each_once(settled)
 
 
 def _refuse_random(node: fx.Node) -> None:

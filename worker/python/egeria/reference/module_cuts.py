@@ -35,10 +35,11 @@ class Cuts:
         """Returns the positions of each layer module's operators, from its first use of a parameter on.
 
         Parts without weights (an activation that is called everywhere) and tensors that a container holds are no
-        layers, and do not say where a layer module begins and ends.
+        layers, and do not say where a layer module begins and ends. A weight that several layer modules have counts for
+        the one that it is used in.
         """
         owner_of_module: dict[int, int] = {}
-        owner_of_parameter: dict[int, int] = {}
+        owners_of_tensor: dict[int, list[int]] = {}
         with_weights: set[int] = set()
         for index, module in enumerate(self._modules):
             loose = {name for name, _ in module.loose}
@@ -47,12 +48,12 @@ class Cuts:
                     owner_of_module.setdefault(id(inner), index)
                     if has_parameters(unit):
                         with_weights.add(id(inner))
-            for name, parameter in module.parameters():
+            for name, tensor in module.tensors():
                 if name not in loose:
-                    owner_of_parameter.setdefault(id(parameter), index)
+                    owners_of_tensor.setdefault(id(tensor), []).append(index)
         parameters = dict(model.named_parameters(remove_duplicate=False))
-        owner_of_weight = {
-            node: owner_of_parameter.get(id(parameters.get(name))) for node, name in self._recording.weights.items()
+        owners_of_weight = {
+            node: owners_of_tensor.get(id(parameters.get(name)), []) for node, name in self._recording.weights.items()
         }
         submodules = dict(model.named_modules(remove_duplicate=False))
         needed = self._ancestors(self._recording.outputs)
@@ -63,8 +64,10 @@ class Cuts:
             owner = self._owner[node] = None if inside is None else owner_of_module[id(inside)]
             if node not in needed:
                 continue
-            users = {owner_of_weight.get(source) for source in node.all_input_nodes} - {None}
-            if inside is not None and id(inside) in with_weights and owner in uses:
+            owners = [owners_of_weight[source] for source in node.all_input_nodes if source in owners_of_weight]
+            users = {entry[0] for entry in owners if len(entry) == 1}
+            shared = any(owner in entry for entry in owners)
+            if inside is not None and id(inside) in with_weights and (owner in uses or shared):
                 users.add(owner)
             for user in users:
                 uses.setdefault(user, []).append(position)

@@ -90,12 +90,10 @@ class LocalReference:
         module = self._modules[index]
         self._index = index
         self._copy = {}
-        for name, parameter in module.parameters():
-            local = _local(parameter).detach()
-            narrow = self._dtype if parameter.is_floating_point() and self._dtype is not None else local.dtype
-            self._copy[name] = local.to(narrow, copy=True)
-        for name, buffer in module.buffers():
-            self._copy[name] = _local(buffer).detach().clone()
+        for name, tensor in module.tensors():
+            local = _local(tensor).detach()
+            narrows = isinstance(tensor, nn.Parameter) and tensor.is_floating_point() and self._dtype is not None
+            self._copy[name] = local.to(self._dtype if narrows else local.dtype, copy=True)
 
     def has(self, index: int) -> bool:
         """Returns whether there is a copy of this layer module's weights."""

@@ -235,8 +235,8 @@ class FollowedTraining:
         with self.tell.guard("a pass beside the training could not be made"), self.ledger.spend("start"):
             if not self._first_pass.done and self._makes_passes():
                 self._first_pass.before_forward(args, kwargs)
-            if self.link.is_wanted:
-                self._call_order.begin()
+            if self.link.is_wanted or (self.config.plans and self._reports.steps == 0):
+                self._call_order.begin(self.switcher.modules)
 
     def _makes_passes(self) -> bool:
         """Whether a shadow of the model is to make passes, now or later. Under FSDP2 there is none."""
@@ -252,7 +252,7 @@ class FollowedTraining:
     @outside_captures
     def on_output(self, args: tuple[Any, ...], output: Any) -> None:
         """A training forward pass has ended."""
-        self._call_order.end()
+        self._call_order.end(output)
         self._first_pass.after_forward(output)
         self.switcher.end_pass()
         self._trained.shares.after_forward()
@@ -350,7 +350,7 @@ class FollowedTraining:
                 if self._may_freeze():
                     self._start_link()
         elif (prefix := dict(self.config.plans).get(self.step)) is not None and self._may_freeze():
-            self.switcher.share_group()
+            self.switcher.place(self._call_order.uses)
             self._switch(prefix)
 
     def _is_uneven(self) -> bool:
@@ -442,6 +442,7 @@ class FollowedTraining:
             mean_rate=self._rates.mean_over(self.step),
             losses_reported=self._reports.any_loss,
             calls=self._call_order.calls,
+            uses=self._call_order.uses,
             no_shadow=self._first_pass.reason,
             recordings=self.link.recordings,
         )

@@ -9,6 +9,7 @@ from torch import nn
 
 from egeria.config import Config
 from egeria.model.modules import LayerModule, ModuleSpec
+from egeria.model.parameter_uses import Uses
 from egeria.training.session_state import SessionState
 from egeria.training.step_shares import StepShares
 
@@ -53,6 +54,7 @@ class LinkTarget:
       mean_rate: mean of the learning rate over the steps so far; 0: not known.
       losses_reported: the script reports losses.
       calls: the submodules in the order in which training calls them; None: not known.
+      uses: of parameters, as a pass of training has shown them.
       no_shadow: why the model has no shadow; None where it has one.
       recordings: how often this process has recorded the model anew.
     """
@@ -68,5 +70,6 @@ class LinkTarget:
     mean_rate: float
     losses_reported: bool
     calls: list[nn.Module] | None
+    uses: Uses
     no_shadow: str | None
     recordings: int

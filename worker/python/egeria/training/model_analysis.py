@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import hashlib
 import logging
@@ -15,6 +16,7 @@ from egeria.errors import EgeriaError
 from egeria.freeze.replicas import is_sharded
 from egeria.model.inputs import GraphError, RootInputs
 from egeria.model.modules import LayerModule, has_parameters, partition
+from egeria.model.parameter_uses import place
 from egeria.model.shadow import NoShadow
 from egeria.reference.graph import ExportedModel, export_model
 from egeria.reference.probing import record_calls
@@ -81,8 +83,8 @@ def analyse(target: LinkTarget, inputs: RootInputs, samples: int, dynamic: Seque
         except (GraphError, NoShadow) as error:
             reason = str(error)
     if exported is None:
-        return Analysis(modules, evaluated, None, [reason] * len(modules))
-    modules = exported.modules
+        return Analysis(place(modules, target.uses), evaluated, None, [reason] * len(modules))
+    modules = place(exported.modules, target.uses)
     errors = []
     for index in range(len(modules)):
         module = exported.module(index)
@@ -116,21 +118,34 @@ def _check_order(modules: Sequence[LayerModule], calls: Sequence[nn.Module]) -> 
     for index, call in enumerate(calls):
         position.setdefault(id(call), index)
     before, last = "", -1
+    seen: set[nn.Module] = set()  # a module that has several names may be in several layer modules
     for module in modules:
-        begins = [
-            min(found)
-            for unit in module.units
-            if has_parameters(unit)
-            and (found := [position[id(inner)] for inner in unit.modules() if id(inner) in position])
-        ]
-        if begins and min(begins) < last:
+        units = [unit for unit in module.units if has_parameters(unit)]
+        inner = [[inner for inner in unit.modules() if inner not in seen] for unit in units]
+        begins = {
+            unit: min(found)
+            for unit, entry in zip(units, inner)
+            if (found := [position[id(called)] for called in entry if id(called) in position])
+        }
+        starts = _where_it_counts(begins, last)
+        seen.update(*inner)
+        if starts and min(starts) < last:
             raise EgeriaError(
                 "BAD_PARTITION",
                 f"a layer of '{module.name}' runs before one of '{before}'; list "
                 "`modules` in forward order, each with consecutive layers",
             )
-        if begins:
-            before, last = module.name, max(begins)
+        if starts:
+            before, last = module.name, max(starts)
+
+
+def _where_it_counts(begins: dict[nn.Module, int], last: int) -> list[int]:
+    """The beginnings of the units of a layer module by which its order is judged. Units that share a weight may be
+    together in it, wherever they are called: others count; without others, the first one that fits."""
+    users = collections.Counter(id(parameter) for unit in begins for parameter in unit.parameters())
+    tied = {unit for unit in begins if any(users[id(parameter)] > 1 for parameter in unit.parameters())}
+    others = [begin for unit, begin in begins.items() if unit not in tied]
+    return others or [begin for begin in sorted(begins.values()) if begin > last][:1] or list(begins.values())
 
 
 def varying(views: Sequence[Sequence[dict[str, Any]]]) -> list[tuple[int, int]]:

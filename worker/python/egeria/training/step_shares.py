@@ -14,12 +14,16 @@ from egeria.model.isolation import device_of, has_compiled
 from egeria.model.modules import LayerModule
 from egeria.model.pass_hooks import is_capturing
 
+# Where a weight in front trains on, gradients still come back through frozen layers: half of their backward pass.
+_BESIDE_ACTIVE = 0.5
+
 
 class StepShares:
     """Measures steps passively: the time between the arrivals of two gradients in a backward pass is taken for what the
     second one's layer module costs there, and the optimizer's step is shared out by the number of parameters. Further
     savings of freezing (communication that does not overlap, memory) are not counted, nor is the forward pass, which
-    frozen layers still need without a cache.
+    frozen layers still need without a cache. From a layer module on that holds an active weight of a later one, half of
+    the backward pass counts: gradients still come back to that weight.
 
     Owned by the training thread.
 
@@ -72,12 +76,15 @@ class StepShares:
         """The shares of layer modules; 0 where nothing is known of them."""
         counts = [sum(parameter.numel() for _, parameter in module.parameters()) for module in modules]
         shares = []
+        passed = 1.0  # the part of a backward pass that is saved
         for module, count in zip(modules, counts):
+            if any(tensor.requires_grad for name, tensor in module.tensors() if name in module.elsewhere):
+                passed = _BESIDE_ACTIVE
             seconds = [
                 self._seconds[id(parameter)] for _, parameter in module.parameters() if id(parameter) in self._seconds
             ]
             if seconds and self._total > 0:
-                whole = sum(seconds) + self._optimizer * count / max(1, sum(counts))
+                whole = passed * sum(seconds) + self._optimizer * count / max(1, sum(counts))
                 shares.append(min(1.0, max(0.0, whole / self._total)))
             else:
                 shares.append(self.known.get(module.name, 0.0))
