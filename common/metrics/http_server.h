@@ -42,7 +42,7 @@ class HttpServer {
   void Stop();
 
  private:
-  // What is known of a request between the calls that libmicrohttpd makes for it.
+  // A request between the calls that libmicrohttpd makes for it.
   struct Request;
 
   explicit HttpServer(std::map<std::string, Page> pages) : pages_(std::move(pages)) {}

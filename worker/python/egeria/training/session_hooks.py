@@ -8,13 +8,16 @@ what a forked or spawned process inherits) carry hooks that do nothing.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from egeria.model.pass_hooks import Hooked, MethodHook, PassHook, has_own_forward, uncompiled
+from egeria.model.plain_copies import copies_may_differ, keep_copies_plain
 from egeria.model.wrappers import wrappers_of
 
 
@@ -71,7 +74,7 @@ class PassFollower:
         self._steps_unseen = 0  # in a row, without a forward pass that was seen
         self._followed: set[int] = set()  # ids of modules
         self._begins: set[int] = set()
-        self._handles: list[Hooked] = []
+        self._handles: dict[int, list[Hooked]] = {}  # by id of module
         self._calls: list[nn.Module] = []  # the modules whose passes are followed
 
     def follow(self, module: nn.Module) -> bool:
@@ -80,12 +83,14 @@ class PassFollower:
             return False
         self._followed.add(id(module))
         self._calls.append(module)
-        self.follow_compiled()
-        before, after = self._hook(self._enter), self._hook(self._after)
-        self._handles.append(Hooked(module, module.register_forward_pre_hook(before, with_kwargs=True)))
-        self._handles.append(Hooked(module, module.register_forward_hook(after)))
-        self._handles.append(Hooked(module, module.register_forward_pre_hook(OtherPassHook(self._enter_other))))
+        self._keep(module, module.register_forward_pre_hook(self._hook(self._enter), with_kwargs=True))
+        self._keep(module, module.register_forward_hook(self._hook(self._after)))
+        self._keep(module, module.register_forward_pre_hook(OtherPassHook(self._enter_other)))
         self.follow_begins(module)
+        self.follow_compiled()
+        if "compile" not in module.__dict__:
+            keep_copies_plain(module)
+            module.__dict__["compile"] = _FollowedCompile(module, self.follow_compiled)
         return True
 
     def follow_wrappers(self) -> None:
@@ -102,27 +107,40 @@ class PassFollower:
             self.follow_wrappers()
 
     def follow_compiled(self) -> None:
-        """Follows calls of modules that model.compile() has compiled meanwhile."""
+        """Follows calls of modules that model.compile() has compiled meanwhile, around the compiled code: with hooks on
+        the module other code would come of it, which rounds differently."""
         for module in self._calls:
             call = module._compiled_call_impl
             if call is not None and not isinstance(call, _FollowedCall):
+                self._remove_hooks(module)
                 hooks = [self._hook(entry) for entry in (self._enter_wrapper, self._enter, self._after)]
-                module._compiled_call_impl = _FollowedCall(module, hooks)
+                module._compiled_call_impl = _FollowedCall(module, OtherPassHook(self._enter_other), *hooks)
 
     def follow_begins(self, wrapper: nn.Module | None) -> None:
         """Calls begin() before `wrapper`, if there is one, begins with a pass."""
         if wrapper is not None and id(wrapper) not in self._begins:
             self._begins.add(id(wrapper))
             enter, leave = self._hook(self._enter_wrapper), self._hook(self._leave_wrapper)
-            self._handles.append(Hooked(wrapper, wrapper.register_forward_pre_hook(enter, prepend=True)))
-            self._handles.append(Hooked(wrapper, wrapper.register_forward_hook(leave)))
+            self._keep(wrapper, wrapper.register_forward_pre_hook(enter, prepend=True))
+            self._keep(wrapper, wrapper.register_forward_hook(leave))
 
     def close(self) -> None:
-        for handle in self._handles:
-            handle.remove()
+        for handles in self._handles.values():
+            for handle in handles:
+                handle.remove()
         for module in self._calls:
             if isinstance(call := module._compiled_call_impl, _FollowedCall):
                 module._compiled_call_impl = call.compiled
+            if isinstance(module.__dict__.get("compile"), _FollowedCompile):
+                del module.__dict__["compile"]
+                copies_may_differ(module)
+
+    def _keep(self, module: nn.Module, handle: RemovableHandle) -> None:
+        self._handles.setdefault(id(module), []).append(Hooked(module, handle))
+
+    def _remove_hooks(self, module: nn.Module) -> None:
+        for handle in self._handles.pop(id(module), []):
+            handle.remove()
 
     def _hook(self, call: Callable[..., None]) -> TrainingPassHook:
         return TrainingPassHook(call, self._own_forward_only)
@@ -155,17 +173,33 @@ class OtherPassHook(PassHook):
 class _FollowedCall:
     """Stands for what model.compile() has made of a call, and does what hooks do, which compiled code skips."""
 
-    def __init__(self, module: nn.Module, hooks: Sequence[Callable[..., None]]):
+    def __init__(self, module: nn.Module, other: Callable[..., None], *hooks: Callable[..., None]):
         self.compiled = module._compiled_call_impl
         self._module = module
+        self._other = other
         self._begin, self._before, self._after = hooks
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._other(self._module, args)
         self._begin(self._module, args)
         self._before(self._module, args, kwargs)
         output = self.compiled(*args, **kwargs)
         self._after(self._module, args, output)
         return output
+
+
+class _FollowedCompile(MethodHook):
+    """Stands for a module's compile(), and calls the method behind it."""
+
+    def __init__(self, module: nn.Module, method: Callable[[], None]):
+        super().__init__(method)
+        self._module = weakref.ref(module)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        module = self._module()
+        type(module).compile(module, *args, **kwargs)
+        if (method := self.method()) is not None:
+            method()
 
 
 class StepHook(MethodHook):
