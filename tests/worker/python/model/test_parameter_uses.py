@@ -123,6 +123,16 @@ def test_uses_inside_checkpoints_count_or_hide_all(reentrant: bool, home: int):
     assert loose(placed(model))["token"] == (4 if reentrant else 0)
 
 
+def test_checkpoints_compute_again_what_the_watched_pass_has_computed():
+    model = Checkpointed()
+    model.reentrant = False
+    order = CallOrder(model, model)
+    order.begin(partition(model, ["stem", *(f"blocks.{i}" for i in range(3)), "head"]))
+    output = model(torch.randn(8, 8))
+    order.end(output)
+    output.sum().backward()  # raises where the pass has saved more tensors for it, or fewer
+
+
 def test_an_error_of_ours_does_not_reach_the_pass(monkeypatch):
     monkeypatch.setattr("egeria.model.parameter_uses.torch.ones", lambda *_, **__: 1 / 0)
     assert loose(placed(Vision())) == {"token": 4, "positions": 4, "bias": 4, "spare": 4}

@@ -90,10 +90,11 @@ class PassUses:
         return uses
 
     def _now(self) -> int:
-        """A number that is larger than those of all nodes that this thread has made. The pass sees no error of ours."""
+        """A number that is larger than those of all nodes that this thread has made. The pass sees no error of ours,
+        and no tensor that is saved for its backward pass: checkpoints count those."""
         try:
             with _disable_current_modes(), torch.enable_grad():
-                return torch.ones((), requires_grad=True, device="cpu").exp().grad_fn._sequence_nr()
+                return torch.ones((), requires_grad=True, device="cpu").neg().grad_fn._sequence_nr()
         except Exception:  # pylint: disable=broad-exception-caught
             self._failed = True
             return 0
