@@ -6,6 +6,7 @@ the layers in evaluation mode, and nothing else of the script changed.
 
 from __future__ import annotations
 
+import copy
 import sys
 import types
 from collections.abc import Iterable, Sequence
@@ -90,6 +91,15 @@ def _root_of(model: nn.Module, names: Iterable[str]) -> nn.Module:
     )
 
 
+def _thaw(copied: Any) -> Any:
+    """A copy of a frozen model is there to be trained as a whole, or to be looked at."""
+    for layer in copied.modules() if isinstance(copied, nn.Module) else ():
+        if vars(layer).pop("train", None) is not None:
+            layer.train(copied.training)
+            layer.requires_grad_(True)
+    return copied
+
+
 def install(freezes: Sequence[Sequence[Freeze]]) -> None:
     """Puts the stand-ins where a script imports egeria from. `freezes` are those of each session, in the order in which
     the script makes them."""
@@ -109,6 +119,8 @@ def install(freezes: Sequence[Sequence[Freeze]]) -> None:
             raise AttributeError(name)
         return _lightning_callback(attach)
 
+    deepcopy = copy.deepcopy
+    copy.deepcopy = lambda thing, memo=None: _thaw(deepcopy(thing)) if memo is None else deepcopy(thing, memo)
     _module("egeria", attach=attach, __path__=[])
     _module("egeria.integrations", __path__=[])
     _module("egeria.integrations.huggingface", __getattr__=huggingface)

@@ -50,7 +50,7 @@ def best_model():
 
 @shape(steps=60)
 def copy_trained_on():
-    """A copy of the whole model, taken late and trained on by an optimizer of its own"""
+    """A copy of the whole model, taken late and trained on by an optimizer of its own; weights saved and loaded"""
     import egeria
 
     model = net()
@@ -63,13 +63,17 @@ def copy_trained_on():
         loss.backward()
         optimizer.step()
         session.step(loss)
-    other = copy.deepcopy(model)
-    for parameter in other.parameters():
-        assert parameter.grad is None or parameter.requires_grad
-    torch.save(model, "model.pt")
+    other = copy.deepcopy(model).train()
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.05)
+    for _ in range(10):
+        x, y = batch()
+        optimizer.zero_grad()
+        F.cross_entropy(other(x), y).backward()
+        optimizer.step()
     torch.save(model.state_dict(), "weights.pt")
-    net().load_state_dict(torch.load("weights.pt"))
-    return model
+    loaded = net()
+    loaded.load_state_dict(torch.load("weights.pt"))
+    return model, other, loaded
 
 
 @shape(steps=60, counts=[40, 60])

@@ -8,11 +8,16 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from shapes import shape
 
 
-def net(width=32):
-    def block():
-        return nn.Sequential(nn.Linear(width, width), nn.LayerNorm(width), nn.GELU())
+class Net(nn.Module):
+    def __init__(self, width=32):
+        super().__init__()
+        blocks = (nn.Sequential(nn.Linear(width, width), nn.LayerNorm(width), nn.GELU()) for _ in range(4))
+        self.blocks, self.head = nn.ModuleList(blocks), nn.Linear(width, 4)
 
-    return nn.Sequential(block(), block(), block(), block(), nn.Linear(width, 4))
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x)
 
 
 def batch():
@@ -24,7 +29,7 @@ def compiled_model():
     """model = torch.compile(model)"""
     import egeria
 
-    model = torch.compile(net())
+    model = torch.compile(Net())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 40)
     session = egeria.attach(model, optimizer, scheduler=scheduler, total_steps=40)
@@ -39,12 +44,12 @@ def compiled_model():
     return model
 
 
-@shape(steps=40)
+@shape(steps=40, ci=False)
 def compiled_in_place():
     """model.compile(), which compiles the model's own call"""
     import egeria
 
-    model = net()
+    model = Net()
     model.compile()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     session = egeria.attach(model, optimizer, total_steps=40)
@@ -58,12 +63,12 @@ def compiled_in_place():
     return model
 
 
-@shape(steps=40)
+@shape(steps=40, ci=False)
 def compiled_loss_function():
     """A compiled function that calls the model and computes the loss"""
     import egeria
 
-    model = net()
+    model = Net()
 
     @torch.compile
     def compute_loss(x, y):
@@ -80,12 +85,12 @@ def compiled_loss_function():
     return model
 
 
-@shape(steps=40)
+@shape(steps=40, ci=False)
 def compiled_optimizer_step():
     """The optimizer's step compiled, as a recipe of torch has it"""
     import egeria
 
-    model = net()
+    model = Net()
     optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(1e-3))
 
     @torch.compile(fullgraph=False)
@@ -108,7 +113,7 @@ def autocast_bfloat16():
     """bfloat16 autocast"""
     import egeria
 
-    model = net()
+    model = Net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     session = egeria.attach(model, optimizer, total_steps=60)
     for _ in range(60):
@@ -127,7 +132,7 @@ def grad_scaler():
     """float16 autocast with a GradScaler, unscaled and clipped before the step"""
     import egeria
 
-    model = net()
+    model = Net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler("cpu", init_scale=128.0)
     session = egeria.attach(model, optimizer, total_steps=60)
@@ -179,7 +184,7 @@ def forward_method():
     """model.forward(x) in place of model(x)"""
     import egeria
 
-    model = net()
+    model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     session = egeria.attach(model, optimizer, total_steps=60)
     for _ in range(60):
@@ -197,7 +202,7 @@ def functional_call():
     """torch.func.functional_call on the model, with its own parameters"""
     import egeria
 
-    model = net()
+    model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     session = egeria.attach(model, optimizer, total_steps=60)
     for _ in range(60):

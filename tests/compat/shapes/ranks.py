@@ -26,7 +26,7 @@ def vectors(count=160):
     return TensorDataset(torch.randn(count, 32, generator=generator), torch.randint(4, (count,), generator=generator))
 
 
-@shape(steps=60, ranks=2, launcher="torchrun")
+@shape(steps=60, ranks=2, launcher="torchrun", ci=False)
 def ddp_torchrun():
     """DistributedDataParallel on two ranks under torchrun, a DistributedSampler, gloo"""
     import egeria
@@ -75,7 +75,7 @@ def _worker(rank, world):
     return model.module
 
 
-@shape(steps=60, ranks=2, launcher="spawn")
+@shape(steps=60, ranks=2, launcher="spawn", ci=False)
 def ddp_spawn():
     """DistributedDataParallel on two ranks that torch.multiprocessing.spawn starts"""
     mp.spawn(_worker, args=(2,), nprocs=2)
@@ -169,7 +169,7 @@ def data_parallel():
     return model
 
 
-@shape(steps=40, launcher="accelerate")
+@shape(steps=40, launcher="accelerate", ci=False)
 def accelerate_launch():
     """accelerate on one process under `accelerate launch`"""
     import accelerate

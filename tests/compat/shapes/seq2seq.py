@@ -27,7 +27,7 @@ class Pairs(Dataset):
         return {"input_ids": tokens, "labels": tokens.flip(0)}
 
 
-@shape(steps=40)
+@shape(steps=40, prefix=4)
 def t5_seq2seq_trainer():
     """T5 in Transformers' Seq2SeqTrainer, with accumulation of two batches"""
     from egeria.integrations.huggingface import EgeriaCallback
@@ -52,7 +52,7 @@ def t5_seq2seq_trainer():
     return model
 
 
-@shape(steps=40)
+@shape(steps=40, prefix=4)
 def bart_own_loop():
     """BART in a loop of its own, with samples generated now and then in between"""
     import egeria

@@ -35,7 +35,7 @@ def small_cnn(classes=10):
     )
 
 
-@shape(steps=40)
+@shape(steps=40, ci=False)
 def resnet18_step_lr():
     """ResNet-18 of torchvision, SGD, a StepLR that is stepped once an epoch, accuracy measured after each"""
     import egeria
@@ -168,7 +168,7 @@ def timm_vit():
     return model, average
 
 
-@shape(steps=60)
+@shape(steps=60, ci=False)
 def timm_updates():
     """A ResNet of timm whose scheduler is told the number of updates at each step"""
     import egeria
@@ -252,14 +252,14 @@ def clip():
     return model
 
 
-@shape(steps=40, prefix=1)
+@shape(steps=40, prefix=1, ci=False)
 def faster_rcnn_batch_of_one():
     """Faster R-CNN of torchvision, one image in a batch: lists of images and of boxes, a sum of four losses"""
     import egeria
 
     backbone = small_cnn()[:4]
     backbone.out_channels = 64
-    sizes = {"min_size": 64, "max_size": 64, "rpn_pre_nms_top_n_train": 50, "rpn_post_nms_top_n_train": 10}
+    sizes = {"min_size": 64, "max_size": 64, "rpn_pre_nms_top_n_train": 20, "rpn_post_nms_top_n_train": 10}
     anchors = AnchorGenerator(sizes=((16, 32),), aspect_ratios=((1.0,),))
     pool = torchvision.ops.MultiScaleRoIAlign(featmap_names=["0"], output_size=3, sampling_ratio=1)
     model = FasterRCNN(backbone, num_classes=3, rpn_anchor_generator=anchors, box_roi_pool=pool, **sizes)
@@ -280,7 +280,7 @@ def faster_rcnn_batch_of_one():
     return model
 
 
-@shape(steps=40)
+@shape(steps=40, ci=False)
 def segmentation():
     """LR-ASPP of torchvision on MobileNetV3, a dictionary as output, PolynomialLR"""
     import egeria
