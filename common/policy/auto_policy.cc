@@ -64,8 +64,11 @@ class AutoPolicy : public Arbiter {
   }
 
   std::string blocked() const override {
-    if (AllFrozen() || step() < *clock().start()) return "";
-    const std::optional<std::string> left = TooMuchLeft(step());
+    if (AllFrozen()) return "";
+    const bool too_early = step() < *clock().start();
+    // Rates that are planned to stay high say from the beginning on that nothing is going to freeze.
+    if (too_early && !(late_.is_planned() && TooMuchLeft(shape().total_steps - 1))) return "";
+    const std::optional<std::string> left = TooMuchLeft(too_early ? *clock().start() : step());
     return left ? absl::StrCat("[RATES_STAY_HIGH] ", *left) : "";
   }
 

@@ -53,6 +53,7 @@ struct Account {
   double active_step_seconds = 0;  // mean time of a step with nothing frozen, Egeria's own time left out
   double frozen_step_seconds = 0;  // mean time with what is frozen now; 0: nothing is, or it has not been measured
   int frozen_prefix = 0;           // in frozen_step_seconds; plans take effect some steps after they are decided
+  double switch_seconds = 0;       // time of a change of the frozen prefix, recompilation included; 0: unknown
 
   bool operator==(const Account&) const = default;
 };

@@ -347,6 +347,10 @@ absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(const PolicyConfig& config, c
   const PolicyKind& kind = KindOf(resolved);
   std::unique_ptr<Policy> policy = kind.make(resolved, shape);
   if (shape.budget > 0) policy = HeldToBudget(std::move(policy), shape);
+  // A schedule is somebody's order, and is followed whatever it costs.
+  const bool is_order =
+      std::holds_alternative<ScheduleConfig>(resolved) || std::holds_alternative<NoneConfig>(resolved);
+  if (!is_order && shape.total_steps > 0) policy = FreezingOnlyWhatIsWorthIt(std::move(policy), shape);
   // A clock measures little: some readings before each check, and before its start a hundred at most.
   if (!kind.follows_a_clock && shape.total_steps > 0) policy = SwitchedOffUnlessItPays(std::move(policy), shape);
   return policy;

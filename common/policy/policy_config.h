@@ -104,8 +104,9 @@ const PlasticityConfig* RuleOf(const PolicyConfig& config);
 // Errors: INVALID_ARGUMENT [BAD_POLICY] naming the constant and its range.
 absl::StatusOr<PolicyConfig> Resolve(const PolicyConfig& config, const JobShape& shape);
 
-// Returns the policy that `config` describes: held to the budget where the shape has one, and, where it decides by what
-// it measures and the total is known, switched off when it does not pay. It has the same errors as Resolve().
+// Returns the policy that `config` describes, held to the budget where the shape has one. Where the total is known, a
+// freeze that would cost more than it saves is left out, and a policy that decides by what it measures is switched off
+// when it does not pay. It has the same errors as Resolve().
 absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(const PolicyConfig& config, const JobShape& shape);
 
 // Each makes a policy of a resolved config, for a shape that Resolve() takes. It is in the policy's own source.

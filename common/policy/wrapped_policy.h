@@ -48,6 +48,10 @@ std::unique_ptr<Policy> HeldToBudget(std::unique_ptr<Policy> inner, const JobSha
 // total steps.
 std::unique_ptr<Policy> SwitchedOffUnlessItPays(std::unique_ptr<Policy> inner, const JobShape& shape);
 
+// Returns a policy whose freezes are left out where a switch costs more than they can save until the end. Requires
+// known total steps.
+std::unique_ptr<Policy> FreezingOnlyWhatIsWorthIt(std::unique_ptr<Policy> inner, const JobShape& shape);
+
 }  // namespace egeria::policy
 
 #endif  // EGERIA_COMMON_POLICY_WRAPPED_POLICY_H_

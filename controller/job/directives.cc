@@ -68,7 +68,7 @@ void RefreshRequests(Job& job, const JobManagerOptions& options, Effects& effect
   live.blocked = blocked;
   const std::string by_policy = job.state.blocked();
   if (!by_policy.empty() && NameIn(by_policy) != NameIn(live.blocked_by_policy)) {
-    LogWarning("job ", job.id.text(), ": nothing freezes now: ", by_policy);
+    LogInfo("job ", job.id.text(), ": nothing freezes now: ", by_policy);
   }
   live.blocked_by_policy = by_policy;
   const bool samples_changed = live.requests.Update(subject, options.clock());
@@ -95,6 +95,7 @@ v1::Directive DirectiveOf(const Job& job, int number, const Rank& rank, const Jo
   if (number == 0) {
     directive.set_loss_watermark(job.live.filter.LossWatermark(job.state));
     directive.set_reference_seconds(SecondsOfReference(job, options));
+    directive.set_blocked(job.live.blocked.empty() ? job.live.blocked_by_policy : job.live.blocked);
   }
   return directive;
 }

@@ -50,7 +50,7 @@ absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat, int modules) {
     const v1::Account& account = heartbeat.account();
     if (!std::isfinite(account.saved_seconds())) return bad("an account that is not finite");
     for (const double seconds : {account.spent_seconds(), account.active_step_seconds(), account.frozen_step_seconds(),
-                                 account.measuring_seconds()}) {
+                                 account.measuring_seconds(), account.switch_seconds()}) {
       if (!std::isfinite(seconds) || seconds < 0) return bad("an account with ", seconds, " seconds");
     }
     if (account.frozen_prefix() < 0 || account.frozen_prefix() >= modules) {

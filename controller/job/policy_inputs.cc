@@ -24,8 +24,8 @@ policy::Observation ObservationFromProto(const v1::Observation& proto) {
   }
   if (proto.has_account()) {
     const v1::Account& account = proto.account();
-    observation.account = {account.saved_seconds(), account.measuring_seconds(), account.active_step_seconds(),
-                           account.frozen_step_seconds(), account.frozen_prefix()};
+    observation.account = {account.saved_seconds(),       account.measuring_seconds(), account.active_step_seconds(),
+                           account.frozen_step_seconds(), account.frozen_prefix(),     account.switch_seconds()};
   }
   return observation;
 }
@@ -55,6 +55,7 @@ v1::Observation ObservationToProto(const policy::Observation& observation) {
     out->set_active_step_seconds(account->active_step_seconds);
     out->set_frozen_step_seconds(account->frozen_step_seconds);
     out->set_frozen_prefix(account->frozen_prefix);
+    out->set_switch_seconds(account->switch_seconds);
   }
   return proto;
 }

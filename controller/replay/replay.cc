@@ -138,8 +138,13 @@ absl::StatusOr<policy::Account> ParseAccount(int64_t line, const json& object) {
   EGERIA_ASSIGN_OR_RETURN(const std::optional<double> frozen, NumberAt(line, object, "frozen_step_seconds"));
   EGERIA_ASSIGN_OR_RETURN(const std::optional<int64_t> prefix,
                           WholeNumber(line, object, "frozen_prefix", std::numeric_limits<int>::max()));
-  return policy::Account{saved.value_or(0), measuring.value_or(0), active.value_or(0), frozen.value_or(0),
-                         static_cast<int>(prefix.value_or(0))};
+  EGERIA_ASSIGN_OR_RETURN(const std::optional<double> switching, NumberAt(line, object, "switch_seconds"));
+  return policy::Account{saved.value_or(0),
+                         measuring.value_or(0),
+                         active.value_or(0),
+                         frozen.value_or(0),
+                         static_cast<int>(prefix.value_or(0)),
+                         switching.value_or(0)};
 }
 
 absl::StatusOr<policy::JobShape> ParseJob(int64_t line, const json& object) {
@@ -315,7 +320,8 @@ std::string FormatObservation(const policy::Observation& observation) {
                                      {"measuring_seconds", account->measuring_seconds},
                                      {"active_step_seconds", account->active_step_seconds},
                                      {"frozen_step_seconds", account->frozen_step_seconds},
-                                     {"frozen_prefix", account->frozen_prefix}};
+                                     {"frozen_prefix", account->frozen_prefix},
+                                     {"switch_seconds", account->switch_seconds}};
   }
   return Dump(object);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "common/base/status.h"
 
@@ -89,6 +90,7 @@ void TimeLedger::End(const std::string& what) {
 void TimeLedger::Add(const std::string& what, double seconds) {
   own_ += seconds;
   spent_[what] += seconds;
+  if (what == spent_on::kSwitches) switching_ += seconds;
 }
 
 void TimeLedger::BeginForward() {
@@ -106,7 +108,7 @@ void TimeLedger::EndStep(int prefix, double share) {
     Times& times = times_[prefix];
     if (disturbed_) {
       times.AddUnmeasured();
-      disturbances_.emplace_back(prefix, seconds);
+      disturbances_.push_back({prefix, seconds, std::exchange(switching_, 0)});
     } else {
       times.Add(seconds);
     }
@@ -137,12 +139,26 @@ std::map<std::string, double> TimeLedger::SpentSeconds() const {
     if (seconds > 0) spent[what] += seconds;
   }
   const std::map<int, double> means = SecondsPerStep();
-  for (const auto& [prefix, seconds] : disturbances_) {
-    auto usual = means.find(prefix);
-    if (usual == means.end()) usual = means.find(0);
-    spent[spent_on::kRecompiles] += usual == means.end() ? 0 : std::max(0.0, seconds - usual->second);
+  for (const Disturbance& disturbance : disturbances_) {
+    spent[spent_on::kRecompiles] += ExcessOf(disturbance, means);
   }
   return spent;
+}
+
+double TimeLedger::ExcessOf(const Disturbance& disturbance, const std::map<int, double>& means) {
+  auto usual = means.find(disturbance.prefix);
+  if (usual == means.end()) usual = means.find(0);
+  return usual == means.end() ? 0 : std::max(0.0, disturbance.seconds - usual->second);
+}
+
+double TimeLedger::SwitchSeconds() const {
+  if (disturbances_.empty()) return compilation_;
+  const std::map<int, double> means = SecondsPerStep();
+  double most = 0;
+  for (const Disturbance& disturbance : disturbances_) {
+    most = std::max(most, disturbance.switching + ExcessOf(disturbance, means));
+  }
+  return most;
 }
 
 std::optional<double> TimeLedger::NetShare() const {
@@ -163,6 +179,8 @@ std::map<int, double> TimeLedger::SecondsPerStep(int64_t steps) const {
   return means;
 }
 
-TimeTotals TimeLedger::totals() const { return {SavedSeconds(), SpentSeconds(), SecondsPerStep(kReliable)}; }
+TimeTotals TimeLedger::totals() const {
+  return {SavedSeconds(), SpentSeconds(), SecondsPerStep(kReliable), SwitchSeconds()};
+}
 
 }  // namespace egeria::worker

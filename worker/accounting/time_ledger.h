@@ -7,7 +7,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace egeria::worker {
@@ -39,6 +38,7 @@ struct TimeTotals {
   std::map<std::string, double> spent_seconds;  // the time that Egeria has taken, by what it was spent on
   // The mean time of a step by frozen prefix, without Egeria's own, where there are enough steps to rely on.
   std::map<int, double> seconds_per_step;
+  double switch_seconds = 0;  // see TimeLedger::SwitchSeconds()
 
   double total_spent_seconds() const;
   double measuring_seconds() const;  // the part that was spent on spent_on::kMeasuring
@@ -81,8 +81,11 @@ class TimeLedger {
     const std::string what_;
   };
 
-  // The step under way has something in it that others do not have: a compilation, say.
+  // A switch has been made: the step under way has something in it that others do not have, a compilation, say.
   void Disturb() { disturbed_ = true; }
+
+  // Says what compiling the model took when the training began.
+  void SetCompilation(double seconds) { compilation_ = seconds; }
 
   // A training forward pass begins, outside of any block. A disturbed step counts from here, since before it there may
   // have been an evaluation, which nobody has spent.
@@ -103,6 +106,9 @@ class TimeLedger {
   std::optional<double> NetShare() const;
   // The mean time of a step at each frozen prefix at which so many steps were measured.
   std::map<int, double> SecondsPerStep(int64_t steps = 1) const;
+  // Returns the time that the most expensive switch so far has taken, with what its step took beyond others. Before the
+  // first one it is that of compiling the model; 0 where nothing is known.
+  double SwitchSeconds() const;
   TimeTotals totals() const;
 
  private:
@@ -110,6 +116,16 @@ class TimeLedger {
     double begin = 0;
     double inner = 0;  // seconds of the blocks inside it
   };
+
+  // A step behind a switch.
+  struct Disturbance {
+    int prefix = 0;
+    double seconds = 0;    // the step's
+    double switching = 0;  // the switch's own
+  };
+
+  // Returns the seconds that the step took beyond others, by their mean times.
+  static double ExcessOf(const Disturbance& disturbance, const std::map<int, double>& means);
 
   // Keeps a bounded, evenly spread sample of step times, and counts them.
   class Times {
@@ -137,7 +153,9 @@ class TimeLedger {
   std::map<std::string, double> spent_;
   std::map<std::string, double> elsewhere_;
   std::map<int, Times> times_;
-  std::vector<std::pair<int, double>> disturbances_;  // pairs of prefix and seconds
+  std::vector<Disturbance> disturbances_;
+  double switching_ = 0;  // seconds of switches since the last disturbed step
+  double compilation_ = 0;
   double share_steps_ = 0;
   int64_t steps_ = 0;
 };

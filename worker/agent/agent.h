@@ -84,6 +84,7 @@ struct AgentCounters {
   // rank 0 learns of it.
   double reference_seconds = 0;
   bool connected = false;  // the controller has answered on the present stream
+  std::string blocked;     // Directive.blocked of the newest directive
 };
 
 struct AgentOptions {

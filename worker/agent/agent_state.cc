@@ -12,6 +12,11 @@ namespace {
 
 constexpr int kMaxBatch = 65'536;
 
+// Heartbeats come at least so often in a training, however short it is, unless they were closer than that: policies
+// decide at a part of the steps, and by heartbeats alone.
+constexpr int64_t kHeartbeatsPerTraining = 100;
+constexpr std::chrono::milliseconds kShortestPause{10};
+
 // Tells the controller of the time, once a step without frozen layers has been measured.
 void FillAccount(const TimeTotals& time, int frozen_prefix, v1::Heartbeat* heartbeat) {
   const auto active = time.seconds_per_step.find(0);
@@ -21,6 +26,7 @@ void FillAccount(const TimeTotals& time, int frozen_prefix, v1::Heartbeat* heart
   account->set_spent_seconds(time.total_spent_seconds());
   account->set_measuring_seconds(time.measuring_seconds());
   account->set_active_step_seconds(active->second);
+  account->set_switch_seconds(time.switch_seconds);
   const auto frozen = time.seconds_per_step.find(frozen_prefix);
   if (frozen_prefix <= 0 || frozen == time.seconds_per_step.end()) return;
   account->set_frozen_step_seconds(frozen->second);
@@ -32,6 +38,7 @@ void FillAccount(const TimeTotals& time, int frozen_prefix, v1::Heartbeat* heart
 AgentState::AgentState(const JobDescription& job, size_t queue_bytes, size_t queue_samples,
                        std::shared_ptr<Wakeup> wakeup)
     : rank_(job.rank),
+      steps_to_tell_((job.total_steps + kHeartbeatsPerTraining - 1) / kHeartbeatsPerTraining),
       module_count_(static_cast<int>(job.modules.size())),
       wakeup_(std::move(wakeup)),
       generation_(job.generation),
@@ -52,12 +59,17 @@ void AgentState::ReportStep(const StepReport& report) {
       ledger_.Forget(report.applied_plan);
       wake = true;
     }
-    wake = wake || report.frozen_prefix != report_.frozen_prefix;
+    wake = wake || report.frozen_prefix != report_.frozen_prefix || IsTimeToTell(report.step);
     if (rank_ == 0 && report.loss.has_value()) losses_.Add(report.step, *report.loss);
     report_ = report;
     urgent_ = urgent_ || wake;
   }
   if (wake) wakeup_->Notify();
+}
+
+bool AgentState::IsTimeToTell(int64_t step) const {
+  return rank_ == 0 && counters_.connected && steps_to_tell_ > 0 && step - told_step_ >= steps_to_tell_ &&
+         std::chrono::steady_clock::now() - told_at_ >= kShortestPause;
 }
 
 std::optional<SamplingRequest> AgentState::sampling() const {
@@ -160,6 +172,8 @@ bool AgentState::HeartbeatIsUrgent() const {
 v1::Heartbeat AgentState::TakeHeartbeat() {
   v1::Heartbeat heartbeat;
   const MutexLock lock(&mutex_);
+  told_step_ = report_.step;
+  told_at_ = std::chrono::steady_clock::now();
   heartbeat.set_step(report_.step);
   heartbeat.set_frozen_prefix(report_.frozen_prefix);
   heartbeat.set_applied_plan(report_.applied_plan.value());
@@ -222,6 +236,7 @@ void AgentState::Apply(const v1::Directive& directive) {
     if (snapshot.has_value() && snapshot->version < answered_version_) answered_version_ = -1;
     losses_.Forget(directive.loss_watermark());
     CountReference(directive.reference_seconds());
+    counters_.blocked = directive.blocked();
     const PlanId before = ledger_.watermark();
     ledger_.SkipTo(PlanId(directive.base_plan()));
     for (const v1::Plan& plan : directive.plans()) {

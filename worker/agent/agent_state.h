@@ -1,6 +1,7 @@
 #ifndef EGERIA_WORKER_AGENT_AGENT_STATE_H_
 #define EGERIA_WORKER_AGENT_AGENT_STATE_H_
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <set>
@@ -71,8 +72,12 @@ class AgentState {
   std::optional<GradientRequest> Checked(const v1::GradientRequest& request);
   bool ModulesAreValid(int32_t first, int32_t last) const;
 
+  // Says whether so much of the training has passed since the newest heartbeat that a policy may have to decide.
+  bool IsTimeToTell(int64_t step) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   // These are constant.
   const int rank_;
+  const int64_t steps_to_tell_;  // 0: the number of steps is not known
   const int module_count_;
   const std::shared_ptr<Wakeup> wakeup_;
 
@@ -95,6 +100,9 @@ class AgentState {
   // Modules whose snapshot was queued, and not lost with a stream.
   std::set<ModuleIndex> answered_ ABSL_GUARDED_BY(mutex_);
   bool urgent_ ABSL_GUARDED_BY(mutex_) = true;
+  // The step of the newest heartbeat, and when it was taken.
+  int64_t told_step_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::chrono::steady_clock::time_point told_at_ ABSL_GUARDED_BY(mutex_);
   bool given_up_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

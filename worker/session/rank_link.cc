@@ -323,6 +323,7 @@ absl::StatusOr<std::optional<Plan>> RankLink::Commit(int64_t step) {
   }
   ++state.counted.commits;
   state.applied = *outcome.apply;
+  if (step == state.parts.total_steps && plan->frozen_prefix > state.frozen_prefix) return std::nullopt;
   state.frozen_prefix = plan->frozen_prefix;
   return plan;
 }

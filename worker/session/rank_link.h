@@ -33,7 +33,8 @@ struct RankLinkParts {
   int64_t step = 0;
   int frozen_prefix = 0;
   PlanId applied_plan;
-  WaitLimits limits;  // these hold for every wait for other ranks
+  int64_t total_steps = 0;  // steps of the whole training, the same on all ranks; 0: unknown
+  WaitLimits limits;        // these hold for every wait for other ranks
 };
 
 // One rank's tie to the controller and to the other ranks, whatever its model is made of: what to sample and
@@ -86,6 +87,7 @@ class RankLink {
   void Poll();
 
   // Returns the plan to apply at the boundary after `step`, which is the same on all ranks. It is called at every step.
+  // A freeze that would come with the last of all steps is left out, since nothing is left to save.
   // Errors: those of Committer::Tick(); INTERNAL [PLAN_LOST] a committed plan cannot be found;
   // FAILED_PRECONDITION [STEPS_DIFFER], on all ranks, once they have told each other that a rank was at another step.
   absl::StatusOr<std::optional<Plan>> Commit(int64_t step);

@@ -27,6 +27,7 @@ RankLinkParts LinkParts(SessionParts* parts) {
   link.module_count = static_cast<int>(parts->freezer->modules().size());
   link.metrics = parts->metrics;
   link.step = parts->step;
+  link.total_steps = parts->total_steps;
   link.frozen_prefix = parts->frozen_prefix;
   link.applied_plan = parts->applied_plan;
   return link;

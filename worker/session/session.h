@@ -47,6 +47,7 @@ struct SessionParts {
   std::unique_ptr<FrozenForward> frozen_forward;  // null: each pass computes what is frozen
   // Gives every rank what rank 0 has, of model and optimizer; a collective. Null: ranks that differ end the training.
   std::function<absl::Status()> resync;
+  int64_t total_steps = 0;  // steps of the whole training; 0: unknown
   // A checkpoint gives these three.
   int64_t step = 0;
   int frozen_prefix = 0;

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -21,11 +20,14 @@ std::string Describe(const RunSummary& summary) {
       summary.accuracy, summary.validation_loss, summary.seconds, summary.frozen_share, summary.decisions.size(),
       summary.ranks_identical ? "yes" : "NO");
   if (summary.mode == "plain" || !summary.time_saved_share.has_value()) return text;
-  const double percent = 100 * *summary.time_saved_share;
+  const double took = summary.account.total_spent_seconds();
   if (summary.decisions.empty()) {
-    absl::StrAppendFormat(&text, ", nothing froze, Egeria's own time about %.0f %%", std::abs(percent));
+    absl::StrAppendFormat(&text, ", Egeria took %.2f s, nothing froze", took);
   } else {
-    absl::StrAppendFormat(&text, ", time saved about %.0f %% (estimated from measured step times)", percent);
+    absl::StrAppendFormat(&text, ", saved about %.2f s, Egeria took %.2f s", summary.account.saved_seconds.value_or(0),
+                          took);
+    const double net = *summary.time_saved_share;
+    if (net > 0) absl::StrAppendFormat(&text, " (%.0f %% of the time)", 100 * net);
   }
   return text;
 }

@@ -269,6 +269,7 @@ absl::Status Run::StartSession(const std::optional<Checkpoint>& restored) {
   parts.commit_group = launch_.commit_group;
   parts.device = device_;
   parts.metrics = metrics_.get();
+  parts.total_steps = total_steps_;
   if (options_.on_divergence == "resync") {
     parts.resync = [this] { return TakeFromRankZero(replica_.get(), launch_.member.rank, launch_.commit_group); };
   }

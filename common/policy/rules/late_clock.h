@@ -24,6 +24,9 @@ class LateClock {
   // shape's mean_rate_before then stands for the rates before the job.
   LateClock(double lr_area_left, const JobShape& shape);
 
+  // Says whether the rule goes by planned rates.
+  bool is_planned() const { return !planned_.empty(); }
+
   // Returns the part of the steps from which on this rule lets freeze, but not before `start`. Without planned rates
   // that is `start`, and TooMuchLeft() decides at each check.
   double StartOf(double start) const;

@@ -85,7 +85,6 @@ TEST(FinetunePolicy, UnfreezesWhatTheBudgetDoesNotNeedAsMeasured) {
   EXPECT_EQ(decision->frozen_prefix, 2);
   EXPECT_EQ(decision->reason,
             "3 of 5 modules save 60.0 % of a step's time as measured: for a budget of 30 % 2 are enough");
-  EXPECT_FALSE(policy->wants_account());
   EXPECT_FALSE(policy->Observe(FrozenAccountAt(90, 0.01, 2))) << "once";
 }
 
@@ -111,7 +110,6 @@ TEST(FinetunePolicy, GoesNoDeeperWhereFreezingSavesLess) {
     const auto policy = MakeFrozen();
     EXPECT_FALSE(policy->Observe(FrozenAccountAt(60, seconds, 3)));
     EXPECT_EQ(policy->frozen_prefix(), 3);
-    EXPECT_FALSE(policy->wants_account());
   }
 }
 

@@ -127,8 +127,6 @@ TEST(PayingPolicy, WhatMeasuresNothingWantsNoAccount) {
   EXPECT_TRUE(MakeSnr()->wants_account());
   EXPECT_FALSE(MakePolicy(NoneConfig{}, PayingShape()).value()->wants_account());
   EXPECT_FALSE(MakePolicy(ScheduleConfig{{{0.5, 1}}}, PayingShape()).value()->wants_account());
-  EXPECT_FALSE(MakePolicy(AutoConfig{}, PayingShape()).value()->wants_account()) << "a clock's readings are few";
-  EXPECT_FALSE(MakePolicy(StagedConfig{.veto = true}, PayingShape()).value()->wants_account());
   JobShape endless = PayingShape();
   endless.total_steps = 0;
   EXPECT_FALSE(MakePolicy(PlasticityConfig{}, endless).value()->wants_account()) << "what is left is not known";

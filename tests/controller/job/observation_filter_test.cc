@@ -319,6 +319,9 @@ TEST_F(ObservationFilterTest, RefusesAccountsThatAreNone) {
     EXPECT_TRUE(ValidateHeartbeat(heartbeat, 3).ok());
     heartbeat.mutable_account()->set_measuring_seconds(seconds);
     EXPECT_THAT(std::string(ValidateHeartbeat(heartbeat, 3).message()), StartsWith("[BAD_MESSAGE]"));
+    heartbeat.mutable_account()->set_measuring_seconds(0);
+    heartbeat.mutable_account()->set_switch_seconds(seconds);
+    EXPECT_THAT(std::string(ValidateHeartbeat(heartbeat, 3).message()), StartsWith("[BAD_MESSAGE]"));
   }
   for (const int prefix : {-1, 3}) {
     v1::Heartbeat heartbeat;

@@ -25,7 +25,7 @@ TEST(PolicyInputs, GivesBackGradientsExactly) {
 
 TEST(PolicyInputs, GivesBackAnAccountExactly) {
   policy::Observation observation{.step = 12};
-  observation.account = {-0.1 * 3, 2, 0.3, 0.2, 4};
+  observation.account = {-0.1 * 3, 2, 0.3, 0.2, 4, 0.7};
   EXPECT_EQ(ObservationFromProto(ObservationToProto(observation)).account, observation.account);
   EXPECT_FALSE(ObservationFromProto(ObservationToProto(policy::Observation{.step = 1})).account);
 }

@@ -140,7 +140,7 @@ TEST(Recording, OfGradientsIsReadBackExactly) {
 
 TEST(Recording, OfAnAccountIsReadBackExactly) {
   Observation observation{.step = 12};
-  observation.account = {-0.1 * 3, 2, 0.3, 0.2, 4};
+  observation.account = {-0.1 * 3, 2, 0.3, 0.2, 4, 0.7};
   EXPECT_EQ(Parse(FormatObservation(observation)).observation.account, observation.account);
 }
 

@@ -82,6 +82,27 @@ TEST_F(AccountTest, WhatIsAddedDuringAStepIsNoPartOfIt) {
   EXPECT_DOUBLE_EQ(account_.totals().measuring_seconds(), 0.25);
 }
 
+TEST_F(AccountTest, ASwitchTakesWhatTheMostExpensiveOneHasTaken) {
+  Steps(31, 1, 0);
+  EXPECT_EQ(account_.SwitchSeconds(), 0);
+  account_.SetCompilation(20);
+  EXPECT_EQ(account_.SwitchSeconds(), 20) << "as long as nothing else is known";
+  const auto switch_in = [&](double switching, double step, int prefix) {
+    account_.Begin();
+    now_ += switching;
+    account_.End(spent_on::kSwitches);
+    account_.Disturb();
+    Steps(1, step, prefix);
+    Steps(40, 0.5, prefix);
+  };
+  switch_in(0.25, 3.5, 1);
+  EXPECT_DOUBLE_EQ(account_.SwitchSeconds(), 3.25) << "its own time, and what its step took over others";
+  switch_in(0.25, 0.5, 2);
+  EXPECT_DOUBLE_EQ(account_.SwitchSeconds(), 3.25) << "this one was compiled before";
+  switch_in(1, 6, 3);
+  EXPECT_DOUBLE_EQ(account_.totals().switch_seconds, 6.5);
+}
+
 TEST_F(AccountTest, AMedianOfTwoIsTheirMean) {
   Steps(1, 1, 0);
   Steps(1, 1, 0);

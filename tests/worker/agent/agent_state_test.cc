@@ -1,7 +1,10 @@
 #include "worker/agent/agent_state.h"
 
+#include <chrono>
 #include <limits>
 #include <memory>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -70,6 +73,23 @@ TEST_F(AgentStateTest, CountsWhatTheReferenceTakesFromItsFirstDirectiveOn) {
   EXPECT_EQ(after(2.5), 3.5);
 }
 
+TEST_F(AgentStateTest, KnowsWhyNothingFreezesNow) {
+  v1::Directive directive = DirectiveOf();
+  for (const char* reason : {"[NOT_WORTH_IT] too late", ""}) {
+    directive.set_blocked(reason);
+    state_.Apply(directive);
+    EXPECT_EQ(state_.counters().blocked, reason);
+  }
+}
+
+TEST_F(AgentStateTest, TellsWhatASwitchTakes) {
+  TimeTotals time{1, {}, {{0, 0.1}}, 2.5};
+  StepReport report;
+  report.time = std::make_shared<const TimeTotals>(time);
+  state_.ReportStep(report);
+  EXPECT_EQ(state_.TakeHeartbeat().account().switch_seconds(), 2.5);
+}
+
 TEST_F(AgentStateTest, SendsLossesOnlyFromRankZero) {
   AgentState other(TestJob(/*rank=*/1), 1 << 20, 8, std::make_shared<Wakeup>());
   other.ReportStep(At(1));
@@ -108,6 +128,24 @@ TEST_F(AgentStateTest, HurriesTheHeartbeatWhenSomethingImportantChanges) {
   EXPECT_EQ(heartbeat.applied_plan(), 1);
   EXPECT_EQ(heartbeat.frozen_prefix(), 1);
   EXPECT_EQ(heartbeat.counters().commits(), 1);
+}
+
+TEST_F(AgentStateTest, HurriesTheHeartbeatAtEachHundredthOfTheSteps) {
+  for (const auto& [rank, total] : std::vector<std::pair<int, int64_t>>{{0, 1000}, {1, 1000}, {0, 0}}) {
+    JobDescription job = TestJob();
+    job.rank = rank;
+    job.total_steps = total;
+    AgentState state(job, 1 << 20, 8, std::make_shared<Wakeup>());
+    state.Apply(DirectiveOf());  // it is connected
+    state.TakeHeartbeat();
+    state.ReportStep(At(9));
+    EXPECT_FALSE(state.HeartbeatIsUrgent());
+    state.ReportStep(At(10));
+    EXPECT_FALSE(state.HeartbeatIsUrgent()) << "the one before was just now";
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    state.ReportStep(At(10));
+    EXPECT_EQ(state.HeartbeatIsUrgent(), rank == 0 && total == 1000);
+  }
 }
 
 TEST_F(AgentStateTest, HurriesTheNextHeartbeatWhileRunsOfLossesAreLeft) {

@@ -37,8 +37,10 @@ GradientRequest GradientsOf(int first_module, int interval, int64_t version) {
 // One rank without a model: steps through its link and notes what it is told to do.
 class LinkRank {
  public:
-  explicit LinkRank(const GroupMember& member, WaitLimits limits = {}, PlanId applied = PlanId(0))
-      : line(Generation(0), applied, kLinkModules), link_(Parts(member, &line, std::move(limits), applied)) {}
+  explicit LinkRank(const GroupMember& member, WaitLimits limits = {}, PlanId applied = PlanId(0),
+                    int64_t total_steps = 0)
+      : line(Generation(0), applied, kLinkModules),
+        link_(Parts(member, &line, std::move(limits), applied, total_steps)) {}
 
   void Step() {
     ++step_;
@@ -68,8 +70,10 @@ class LinkRank {
   std::map<int64_t, int> plans;                   // step -> frozen prefix
 
  private:
-  static RankLinkParts Parts(const GroupMember& member, FakeLine* line, WaitLimits limits, PlanId applied) {
+  static RankLinkParts Parts(const GroupMember& member, FakeLine* line, WaitLimits limits, PlanId applied,
+                             int64_t total_steps) {
     RankLinkParts parts;
+    parts.total_steps = total_steps;
     parts.applied_plan = applied;
     parts.agent = std::make_unique<FakeAgent>(line);
     if (member.world_size > 1) parts.commit_group = GlooGroup(member, "commit");
@@ -317,6 +321,19 @@ TEST(RankLink, NobodySamplesAModuleThatAPlanHasFrozen) {
     EXPECT_TRUE(rank.sampled.empty());
     EXPECT_TRUE(rank.link().Stop(true).ok());
   });
+}
+
+TEST(RankLink, NothingFreezesWithTheLastStep) {
+  for (const int64_t total : {0, 5, 6}) {
+    LinkRank rank({}, {}, PlanId(0), total);
+    rank.Steps(4);
+    EXPECT_TRUE(rank.line.Deliver({PlanId(1), Generation(0), 2, ""}).ok());
+    rank.Steps(1);
+    EXPECT_EQ(rank.plans.empty(), total == 5) << total;
+    EXPECT_EQ(rank.link().totals().frozen_prefix, total == 5 ? 0 : 2);
+    EXPECT_EQ(rank.link().applied_plan(), PlanId(1)) << "it has been dealt with";
+    EXPECT_TRUE(rank.link().Stop(true).ok());
+  }
 }
 
 TEST(RankLink, RanksThatHaveNothingToTellEachOtherDoNotMeetAtEveryStep) {

@@ -246,9 +246,12 @@ TEST(Summary, SaysWhatWasSavedOrWhatEgeriaTook) {
   const std::string plain = Describe(summary);
   EXPECT_THAT(plain, EndsWith("frozen share 0.000, 0 switches, ranks identical: yes"));
   summary.time_saved_share = -0.031;
-  EXPECT_EQ(Describe(summary), plain + ", nothing froze, Egeria's own time about 3 %");
+  summary.account = {.saved_seconds = 0.5, .spent_seconds = {{"hooks", 1.5}, {"probes", 2}}};
+  EXPECT_EQ(Describe(summary), plain + ", Egeria took 3.50 s, nothing froze");
   summary.decisions = {{10, "freeze", 2, true}};
-  EXPECT_THAT(Describe(summary), EndsWith(", time saved about -3 % (estimated from measured step times)"));
+  EXPECT_THAT(Describe(summary), EndsWith(", saved about 0.50 s, Egeria took 3.50 s"));
+  summary.time_saved_share = 0.07;
+  EXPECT_THAT(Describe(summary), EndsWith(" Egeria took 3.50 s (7 % of the time)"));
   summary = {};
   summary.mode = "plain";
   summary.time_saved_share = -0.0001;

@@ -10,7 +10,7 @@ _logger = logging.getLogger("egeria")
 
 
 class TellOnce:
-    """Warns of each kind of trouble once, and swallows the exceptions of what Egeria does beside the training."""
+    """Says each kind of trouble once, and swallows the exceptions of what Egeria does beside the training."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()
@@ -22,10 +22,17 @@ class TellOnce:
           what: the trouble in words; it tells kinds of trouble apart.
           error: the exception behind it; its traceback is logged for debugging.
         """
+        self._say(logging.WARNING, what, error)
+
+    def note(self, what: str, error: Exception | None = None) -> None:
+        """Does the same for what nobody has to do anything about: it is logged as information."""
+        self._say(logging.INFO, what, error)
+
+    def _say(self, level: int, what: str, error: Exception | None) -> None:
         if what in self._told:
             return
         self._told.add(what)
-        _logger.warning("egeria: %s%s", what, f": {error}" if error is not None else "")
+        _logger.log(level, "egeria: %s%s", what, f": {error}" if error is not None else "")
         if error is not None:
             _logger.debug("egeria: %s", what, exc_info=error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 
 from egeria import _native
@@ -13,6 +14,12 @@ class TimeLedger(_native.TimeLedger):
 
     Owned by the training thread.
     """
+
+    def count_compilations(self) -> None:
+        """Takes the time that torch.compile has taken in this process for that of a switch, until there is one."""
+        utils = sys.modules.get("torch._dynamo.utils")
+        if utils is not None:
+            self.set_compilation(utils.calculate_time_spent().get("total_wall_time", 0.0))
 
     @contextlib.contextmanager
     def spend(self, what: str) -> Iterator[None]:

@@ -138,6 +138,7 @@ py::dict LinkCountersOf(PythonLink& link) {
   out["plans_refused"] = agent.plans_refused;
   out["reconnects"] = totals.reconnects;
   out["connected"] = totals.connected;
+  out["blocked"] = agent.blocked;
   out["metrics_port"] = link.metrics_port();
   return out;
 }

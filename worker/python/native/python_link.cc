@@ -101,6 +101,7 @@ absl::StatusOr<std::shared_ptr<PythonLink>> PythonLink::Start(LinkOptions option
   parts.metrics = metrics.get();
   std::shared_ptr<PythonLink> made(new PythonLink(std::move(metrics)));
   parts.step = options.job.step;
+  parts.total_steps = options.job.total_steps;
   parts.frozen_prefix = options.job.frozen_prefix;
   parts.applied_plan = options.job.applied_plan;
   parts.limits.interrupted = [link = made.get(), interrupted = std::move(options.interrupted)] {

@@ -19,6 +19,8 @@ void DefineTimeLedger(pybind11::module_& module) {
       .def("end", &TimeLedger::End, "what"_a)
       .def("add_spent", &TimeLedger::Add, "what"_a, "seconds"_a)
       .def("disturb", &TimeLedger::Disturb)
+      .def("set_compilation", &TimeLedger::SetCompilation, "seconds"_a)
+      .def("switch_seconds", &TimeLedger::SwitchSeconds)
       .def("begin_forward", &TimeLedger::BeginForward)
       .def("end_step", &TimeLedger::EndStep, "prefix"_a, "share"_a)
       .def_property_readonly("frozen_share", &TimeLedger::frozen_share)

@@ -35,7 +35,7 @@ def test_watching_changes_no_bit_of_a_training(options: str, tmp_path: pathlib.P
     )  # on a busy machine requests take a while to come
     steps = len(watched[0]["losses"])
     plain, _ = run(tmp_path / "plain", "--steps", steps, *options.split())
-    assert f"egeria: {steps} steps observed, nothing was frozen, Egeria's own time about " in output
+    assert f"egeria: {steps} steps observed, nothing was frozen, Egeria took " in output
     for one, other in zip(plain, watched):
         assert one["losses"] == other["losses"] and one["weights"] == other["weights"]
         assert one["keys"] == other["keys"] and one["passes"] == other["passes"]

@@ -105,21 +105,90 @@ def test_a_model_that_is_called_in_a_compiled_function_is_frozen_where_its_order
 
 
 class Parts(nn.Module):
+    """Has its parts in another order than they are called in; forward() calls them, too."""
+
     def __init__(self) -> None:
         super().__init__()
         self.decoder, self.encoder = nn.Linear(8, 8), stack(2)
 
+    def forward(self, x: Tensor) -> Tensor:
+        return self.decoder(self.encoder(x))
 
-@pytest.mark.parametrize("policy", ["schedule", "plasticity"])
-def test_a_model_whose_parts_are_called_alone_is_told_of(
-    policy: str, controller: Any, caplog: pytest.LogCaptureFixture
+
+CALLS: dict[str, Callable[[Parts, Tensor], Tensor]] = {
+    "by parts": lambda model, x: model.decoder(model.encoder(x)),
+    "by layers": lambda model, x: model.decoder(model.encoder[1](model.encoder[0](x))),
+    "by forward()": lambda model, x: model.forward(x),
+    "by another method": lambda model, x: Parts.forward(model, x),
+    "with given parameters": lambda model, x: torch.func.functional_call(model, dict(model.named_parameters()), (x,)),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_model_that_is_not_called_as_a_whole_freezes_in_the_order_of_its_calls(
+    call: str, controller: Any, caplog: pytest.LogCaptureFixture
 ):
     model = Parts()
-    session = attach(model, controller, policy=policy, options=SCHEDULE["options"] if policy == "schedule" else {})
-    loss_of = lambda: model.decoder(model.encoder(torch.randn(4, 8))).square().mean()  # noqa: E731
+    session = attach(model, controller)
+    loss_of = lambda: CALLS[call](model, torch.randn(4, 8)).square().mean()  # noqa: E731
+    assert train_until(lambda _: session.prefix == 1, model, loss_of, session)
+    assert told(caplog) == []
+    assert not model.encoder[0].weight.requires_grad and model.decoder.weight.requires_grad
+    session.close()
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_parts_are_followed_only_while_the_model_itself_is_not_called(controller: Any):
+    model = Parts()
+    session = attach(model, controller, policy="none", options={})
+    follower = session._training._parts
+    seen = []
+    for call in ("by parts", "by parts", "by forward()", "whole", "whole", "by parts", "by parts"):
+        loss = CALLS.get(call, lambda model, x: model(x))(model, torch.randn(4, 8)).square().mean()
+        loss.backward()
+        session._training.switcher.optimizers[0].step()
+        seen.append((bool(follower._handles), follower.sees))
+    assert seen == [(True, False), *[(True, True)] * 2, *[(False, False)] * 2, (True, False), (True, True)]
+
+
+def test_each_micro_batch_of_a_model_that_is_called_by_parts_is_a_pass():
+    model = Parts()
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    session = egeria.attach(model, optimizer, config=egeria.Config(controller="none"))
+    passes: list[int] = []
+    inner, follower = session._training.on_part, session._training._parts
+    follower._before = lambda args, kwargs: (passes.append(len(args[0])), inner(args, kwargs))
+    for _ in range(3):
+        for samples in (4, 2):
+            hidden = model.encoder(model.encoder(torch.randn(samples, 8)))  # called twice, in one pass
+            model.decoder(hidden).square().mean().backward()
+        with torch.no_grad():
+            model.encoder(torch.randn(3, 8))
+        optimizer.step()
+        optimizer.zero_grad()
+    assert passes == [4, 2, 4, 2] and session.summary()["steps"] == 3
+
+
+def test_a_policy_that_reads_plasticity_needs_the_model_to_be_called(controller: Any, caplog: pytest.LogCaptureFixture):
+    model = Parts()
+    session = attach(model, controller, policy="plasticity", options={})
+    loss_of = lambda: CALLS["by parts"](model, torch.randn(4, 8)).square().mean()  # noqa: E731
     train_until(lambda number: number == 20, model, loss_of, session)
     (text,) = told(caplog)
     assert "[NO_PASSES] the model's forward pass is not seen" in text and session.summary()["steps"] == 20
+
+
+def test_a_compiled_function_shows_no_order(controller: Any, caplog: pytest.LogCaptureFixture):
+    model = Parts()
+
+    @torch.compile(backend="eager")
+    def loss_of() -> Tensor:
+        return model(torch.randn(4, 8)).square().mean()
+
+    session = attach(model, controller)
+    train_until(lambda number: number == 20, model, loss_of, session)
+    (text,) = told(caplog)
+    assert "[NO_PASSES]" in text and "`modules` in forward order" in text and session.summary()["steps"] == 20
 
 
 @pytest.mark.parametrize("samples", [1, 2])
@@ -159,24 +228,30 @@ class Foreign:
             group["lr"] = 1e-3 * (1 + math.cos(step))
 
 
-@pytest.mark.parametrize("kind", ["torch", "foreign", "none"])
-def test_a_scheduler_that_cannot_be_read_is_told_of(kind: str, controller: Any, caplog: pytest.LogCaptureFixture):
+SCHEDULERS = {
+    "each step": (lambda owner: torch.optim.lr_scheduler.CosineAnnealingLR(owner, 400), 1, None),
+    "each epoch": (lambda owner: torch.optim.lr_scheduler.CosineAnnealingLR(owner, 40), 10, None),
+    "constant": (lambda owner: torch.optim.lr_scheduler.LambdaLR(owner, lambda _: 1.0), 1, "[RATES_STAY_HIGH] "),
+    "plateau": (torch.optim.lr_scheduler.ReduceLROnPlateau, 0, "[RATES_UNKNOWN] nobody knows when a ReduceLROnPlateau"),
+    "foreign": (Foreign, 1, "[RATES_UNKNOWN] the rates to come cannot be read from the scheduler, a Foreign"),
+    "none": (lambda _: None, 0, "[RATES_UNKNOWN] attach() was given no scheduler"),
+}
+
+
+@pytest.mark.parametrize("kind", SCHEDULERS)
+def test_what_auto_cannot_do_by_the_rates_is_said_once(kind: str, controller: Any, caplog: pytest.LogCaptureFixture):
+    make, every, warning = SCHEDULERS[kind]
     model = stack()
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-    scheduler: Any = None
-    if kind == "torch":
-        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000)
-    elif kind == "foreign":
-        scheduler = Foreign(optimizer)
-    config = egeria.Config(controller=controller.address, total_steps=1000)
+    scheduler = make(optimizer)
+    config = egeria.Config(controller=controller.address, total_steps=400)
     session = egeria.attach(model, optimizer, scheduler=scheduler, config=config)
-    for number in range(5):
+    for number in range(1, 16):
         loss = model(torch.randn(4, 8)).mean()
         loss.backward()
         optimizer.step()
         session.step(loss)
-        if kind == "torch":
-            scheduler.step()
-        elif kind == "foreign":
-            scheduler.step_update(number)
-    assert [("a Foreign" in text) for text in told(caplog)] == ([True] if kind == "foreign" else [])
+        if every and number % every == 0:
+            getattr(scheduler, "step_update", lambda _: scheduler.step())(number)
+    assert [text.removeprefix("egeria: ").startswith(warning or "?") for text in told(caplog)] == [True] * bool(warning)
+    assert session._training.link.link.has_plan == (every > 0 and kind != "foreign")

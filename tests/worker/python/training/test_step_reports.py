@@ -1,13 +1,12 @@
-"""The controller is told the loss of each step, and the number of steps."""
+"""The controller is told the loss of each step."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 from torch._subclasses import FakeTensorMode
 
-from egeria.training.step_reports import Reports, total_steps_of
+from egeria.training.step_reports import Reports
 
 
 class Told:
@@ -53,26 +52,6 @@ def drive(order: str, steps: int = 4) -> list[tuple[int, float | None]]:
 def test_losses_belong_to_their_steps_whenever_they_are_reported(order: str, wanted: list[tuple[int, float | None]]):
     # The first loss behind a step comes too late for it: from the second on it is waited for.
     assert drive(order) == wanted
-
-
-def test_schedulers_tell_the_number_of_steps_if_they_count_steps():
-    schedulers = torch.optim.lr_scheduler
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1)
-
-    def stepped(scheduler: schedulers.LRScheduler, times: int) -> schedulers.LRScheduler:
-        for _ in range(times):
-            optimizer.step()
-            scheduler.step()
-        return scheduler
-
-    assert total_steps_of(stepped(schedulers.OneCycleLR(optimizer, 0.1, total_steps=90), 2), 2) == 90
-    assert total_steps_of(stepped(schedulers.CosineAnnealingLR(optimizer, 80), 1), 2) == 80
-    assert total_steps_of(schedulers.CosineAnnealingLR(optimizer, 80), 2) is None  # it counts epochs
-    assert total_steps_of(stepped(schedulers.LambdaLR(optimizer, lambda _: 1.0), 2), 2) is None
-    parts = [schedulers.LinearLR(optimizer), schedulers.CosineAnnealingLR(optimizer, 50)]
-    both = schedulers.SequentialLR(optimizer, parts, [10])
-    assert total_steps_of(stepped(both, 2), 2) == 60
-    assert total_steps_of(None, 2) is None
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ class SampleIds:
         if why is None:
             return list(at_hand.ids)  # type: ignore[union-attr,arg-type]
         if without == _SAY_AFTER:
-            tell("no ids", f"batches have no sample ids, so nothing is cached: {why}")
+            tell("no ids", logging.INFO, f"batches have no sample ids, so nothing is cached: {why}")
         return None
 
     def _why_none(self, at_hand: _Announcement | None, batch: int) -> str | None:
@@ -221,13 +221,13 @@ def ids_of(indices: Iterable[Any] | None, sample_id: Callable[[Any], int] | None
         ids = [operator.index(index if sample_id is None else sample_id(index)) for index in indices]
     except Exception as error:  # pylint: disable=broad-exception-caught
         if sample_id is not None:
-            tell("sample_id", f"sample_id() failed, so a batch has no ids: {error}")
+            tell("sample_id", logging.WARNING, f"sample_id() failed, so a batch has no ids: {error}")
         return None
     return ids if all(-(2**63) <= entry < 2**63 for entry in ids) else None
 
 
-def tell(what: str, text: str) -> None:
-    """Warns once a process about `what`."""
+def tell(what: str, level: int, text: str) -> None:
+    """Says it once a process, as far as `what` tells such texts apart."""
     if what not in _told:
         _told.add(what)
-        _logger.warning("egeria: %s", text)
+        _logger.log(level, "egeria: %s", text)

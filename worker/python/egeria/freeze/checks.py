@@ -41,7 +41,7 @@ def check(
     _check_layers(modules)
     _check_graphs(replicas.root, modules)
     for optimizer in optimizers:
-        _check_optimizer(optimizer)
+        check_optimizer(optimizer)
     _check_ownership(optimizers, modules)
 
 
@@ -178,7 +178,8 @@ def _check_graphs(model: nn.Module, modules: Sequence[LayerModule]) -> None:
                 )
 
 
-def _check_optimizer(optimizer: Optimizer) -> None:
+def check_optimizer(optimizer: object) -> None:
+    """Refuses optimizers, and wrappers around them, that cannot be followed. Raises EgeriaError."""
     optimizer = unwrapped(optimizer, "optimizer")
     kinds = _names_of(type(optimizer))
     package = _package(optimizer)
@@ -224,8 +225,8 @@ def _check_ownership(optimizers: Sequence[Optimizer], modules: Sequence[LayerMod
     if wanted and len(missing) == len(wanted):
         raise EgeriaError(
             "MODEL_NOT_IN_OPTIMIZER",
-            "the optimizer holds none of the model's parameters; make it after the model is in its final form (device, "
-            "dtype, fully_shard) and from model.parameters(), and attach that very model",
+            "the optimizer holds none of the model's parameters, or copies of them; make it after the model is in its "
+            "final form (device, dtype, fully_shard) and from model.parameters(), and attach that very model",
         )
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""

@@ -112,7 +112,7 @@ class GradientReadings:
             return
         reason = self._cannot(switcher.ranks)
         if reason is not None:
-            self._tell(reason)
+            self._tell.note(reason)
             return
         if self._modules is not switcher.modules or self._first != first:
             self._modules, self._first = switcher.modules, first

@@ -18,11 +18,13 @@ class LearningRates(_native.LearningRates):
 
     Attributes:
       sum: over all steps so far; None: that of a checkpoint is not known.
+      of_their_own: an optimizer makes its own rates, as Adafactor may; they count as 1.
     """
 
     def __init__(self, optimizers: Sequence[Optimizer], total: float | None = 0.0) -> None:
         """`total` is the `sum` of a checkpoint."""
         super().__init__(total)
+        self.of_their_own = False
         self._optimizers = optimizers
         self._modules: Sequence[LayerModule] = ()
         self._known: list[int] = []  # ids of the optimizers
@@ -33,7 +35,10 @@ class LearningRates(_native.LearningRates):
         groups = (group for optimizer in self._optimizers for group in optimizer.param_groups)
         return [self._value(number, group["lr"]) for number, group in enumerate(groups)]
 
-    def _value(self, number: int, rate: Tensor | float) -> float:
+    def _value(self, number: int, rate: Tensor | float | None) -> float:
+        if rate is None:
+            self.of_their_own = True
+            return 1.0
         if not isinstance(rate, Tensor) or rate.device.type == "cpu":
             return float(rate)
         return self._on_device.setdefault(number, _RateOnDevice()).read(rate)

@@ -8,6 +8,9 @@ from collections.abc import Iterable, Sequence
 from torch import nn
 from torch.optim import Optimizer
 
+# Wrappers have the optimizer that they wrap by one of these names.
+_INNER = ("optimizer", "base_optimizer", "inner_optimizer", "optim", "_optimizer")
+
 
 class TrainingOptimizers(list[Optimizer]):
     """The optimizers that step a model's parameters now, in the order in which they were attached or found.
@@ -62,6 +65,17 @@ class TrainingOptimizers(list[Optimizer]):
         self[:] = [known for known in self if not any(known is gone for gone in displaced)]
         for rivals in self._displaced_by.values():
             rivals[:] = [known for known in rivals if known is not optimizer]
+
+
+def stepping_optimizer(entry: object) -> Optimizer | None:
+    """The optimizer that steps: inside accelerate's wrapper, or inside an object that is none itself, and looks ahead,
+    scales or averages. None: there is none."""
+    seen: list[object] = []
+    while not isinstance(entry, Optimizer) and entry is not None and not any(entry is other for other in seen):
+        seen.append(entry)
+        held = [getattr(entry, name, None) for name in _INNER]
+        entry = next((found for found in held if found is not None), None)
+    return getattr(entry, "optimizer", entry)
 
 
 def parameters_of(optimizers: Iterable[Optimizer]) -> set[int]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
+
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from egeria import _native
 from egeria.config import Config
-from egeria.model.lr_schedules import unwrapped
+from egeria.model.schedule_clock import ScheduleClock
 from egeria.training.link_target import LinkTarget
+
+# Rates that are to come may be this part of the mean, where `auto` is to freeze: see LateClock.
+_HIGH = 0.5
 
 
 def without_controller(config: Config) -> str | None:
@@ -30,8 +34,8 @@ def of_start(config: Config, is_first: bool) -> Iterator[str]:
         yield text
 
 
-def of_link(target: LinkTarget, scheduler: Any) -> Iterator[str]:
-    """Before the link starts. `scheduler` is as attach() was given it."""
+def of_link(target: LinkTarget, schedule: ScheduleClock) -> Iterator[str]:
+    """Before the link starts."""
     config = target.config
     waits = config.policy in ("plasticity", "actnorm") and config.options.get("bootstrap", True)
     if waits and not target.losses_reported:
@@ -39,10 +43,39 @@ def of_link(target: LinkTarget, scheduler: Any) -> Iterator[str]:
             "no loss is reported, so the bootstrapping stage lasts a fixed number of steps; call "
             "session.step(loss) after each optimizer.step()"
         )
-    if config.policy == "auto" and scheduler is not None and target.total_steps and not target.planned_rates:
-        kind = type(unwrapped(scheduler, "scheduler")).__name__
+    if config.policy == "auto":
+        yield from _of_rates(target, schedule)
+
+
+def _of_rates(target: LinkTarget, schedule: ScheduleClock) -> Iterator[str]:
+    """Says where `auto` freezes nothing, or late, because of the learning rates."""
+    instead = "or another policy, such as Config(policy='plasticity') or 'finetune' (docs/policies.md)"
+    rates, scheduler = target.planned_rates, schedule.scheduler
+    if target.rates_of_their_own:
         yield (
-            f"the rates to come cannot be read from the scheduler, a {kind}, so 'auto' "
-            "bounds them by the present rate and freezes later than it could; give attach() one of "
-            "torch.optim.lr_scheduler that is stepped once for each optimizer step"
+            "[RATES_UNKNOWN] an optimizer makes learning rates of its own (lr=None), at which 'auto' freezes nothing; "
+            f"give it a learning rate and a schedule, {instead}"
+        )
+        return
+    if rates and rates[-1] > _HIGH * sum(rates) / len(rates):
+        yield (
+            f"[RATES_STAY_HIGH] by its scheduler the learning rate ends at {rates[-1]:.3g}, which is over half of its "
+            f"mean: 'auto' freezes nothing that has as much left to learn; choose a schedule that falls, {instead}"
+        )
+    elif scheduler is None:
+        given = "scheduler" if target.total_steps else "scheduler and total_steps"
+        yield (
+            "[RATES_UNKNOWN] attach() was given no scheduler, and at a constant learning rate 'auto' freezes nothing; "
+            f"give it the {given} where there is one, {instead}"
+        )
+    elif isinstance(scheduler, ReduceLROnPlateau):
+        yield (
+            "[RATES_UNKNOWN] nobody knows when a ReduceLROnPlateau will lower the rate, so 'auto' freezes once the "
+            f"rate has fallen far; where that is too late, choose a schedule of the number of steps, {instead}"
+        )
+    elif not schedule.is_readable:
+        yield (
+            f"[RATES_UNKNOWN] the rates to come cannot be read from the scheduler, a {type(scheduler).__name__}, so "
+            "'auto' bounds them by the present rate and freezes later than it could; give attach() one of "
+            "torch.optim.lr_scheduler or of timm"
         )

@@ -46,8 +46,9 @@ def start_link(
       EgeriaError: [NO_LINK] on all ranks alike, if one of them could not be linked.
     """
     own = [{"batch": seen.batch, "batched": seen.batched, "shapes": seen.shapes()} for seen in observed]
-    views = gather(group, own)
-    if not all(views) and (waits or any(views)):
+    found = gather(group, {"views": own, "waits": waits and (target.calls is None or target.config.reads_plasticity())})
+    views = [rank["views"] for rank in found]
+    if not all(views) and (any(rank["waits"] for rank in found) or any(views)):
         return None
     samples = min((view["batch"] for rank in views for view in rank), default=target.config.probe_batch())
     samples = min(samples, target.config.probe_batch())
@@ -63,6 +64,7 @@ def start_link(
             "errors": analysis.errors,
             "graphs": [analysis.fingerprint(index) for index in range(len(analysis.modules))],
             "losses": target.losses_reported,
+            "plan": (target.total_steps, target.planned_rates),
             "shares": target.trained.shares.of(analysis.modules),
             "start": _start(target.recordings),
             "begins": (target.state.step, target.state.applied_plan, target.state.frozen_prefix),
@@ -76,6 +78,7 @@ def start_link(
         )
         raise EgeriaError("NO_LINK", f"the ranks do not begin alike: at {told}; resume all of them from the same state")
     target.losses_reported = found[0]["losses"]  # the controller takes rank 0's
+    target.total_steps, target.planned_rates = found[0]["plan"]
     # Measured, so that they differ a little.
     target.trained.shares.known = dict(zip((module.name for module in analysis.modules), found[0]["shares"]))
     errors = [_error_of(index, found) for index in range(len(analysis.modules))]
@@ -105,6 +108,7 @@ class Link:
     ):
         config = target.config
         self.modules = analysis.modules
+        self.has_plan = bool(target.planned_rates)
         self.samples = samples
         self._group = group
         self._exported = analysis.exported
@@ -231,6 +235,10 @@ class Link:
     def outgrown(self) -> bool:
         """Whether the sizes of inputs vary in a way that the recording does not allow."""
         return self._mismatches > _MAX_MISMATCHES
+
+    @property
+    def is_alone(self) -> bool:
+        return self._group is None
 
     def agree(self, value: bool) -> bool:
         return all_agree(self._group, value)

@@ -20,9 +20,9 @@ from egeria.freeze.switcher import Switch, Switcher
 from egeria.gradients.gradient_readings import GradientReadings
 from egeria.model.call_order import CallOrder
 from egeria.model.learning_rates import LearningRates
-from egeria.model.lr_schedules import planned_rates, unwrapped
 from egeria.model.modules import ModuleSpec, from_unit_names, partition
 from egeria.model.optimizers import TrainingOptimizers
+from egeria.model.schedule_clock import ScheduleClock
 from egeria.model.shadow import FirstPass
 from egeria.model.wrappers import unwrap
 from egeria.tell_once import TellOnce
@@ -32,12 +32,13 @@ from egeria.training.controller_link import Link
 from egeria.training.divergence import Divergence
 from egeria.training.graph_capture import GraphCapture, outside_captures
 from egeria.training.link_target import LinkTarget, TrainedModel, job_id_of
+from egeria.training.part_follower import PartFollower
 from egeria.training.session_hooks import PassFollower
 from egeria.training.session_link import SessionLink
 from egeria.training.session_state import SessionState
 from egeria.training.settings_agreement import SettingsAgreement, settings_of
 from egeria.training.step_follower import StepFollower
-from egeria.training.step_reports import Reports, total_steps_of
+from egeria.training.step_reports import Reports
 from egeria.training.step_shares import StepShares
 from egeria.training.watchdog import Watchdog
 
@@ -75,9 +76,8 @@ class FollowedTraining:
         self.tell = TellOnce()
         self.ledger = TimeLedger()
         self._network = network
-        self._optimizers = TrainingOptimizers(self.model, [getattr(entry, "optimizer", entry) for entry in optimizers])
-        self._scheduler = scheduler
-        self._scheduler_steps: int | None = None  # the scheduler's count when the step before ended
+        self._optimizers = TrainingOptimizers(self.model, optimizers)
+        self._schedule = ScheduleClock(scheduler)
         self._number = number
         self._applied_plan = 0
         self._bytes_reduced = 0
@@ -105,10 +105,11 @@ class FollowedTraining:
         self.switcher.allow_recompiles()
         self._first_pass = FirstPass(self.model, model)
         self._call_order = CallOrder(self.model, model)
-        self.caching = Caching.of(config, self.model, network is not None, self.tell, self._first_pass)
-        watchdog = Watchdog(lambda: [parameter for _, parameter in self.switcher.modules[-1].parameters()])
+        self.caching = Caching.of(config, self.model, network is not None, self.tell.note, self._first_pass)
+        trained = lambda: [parameter for _, parameter in self.switcher.modules[-1].parameters()]  # noqa: E731
+        self._parts = PartFollower(self.model, trained, self.on_part)
         calls = self.before_step, self.on_step, self._lose_track
-        self._steps = StepFollower(self._optimizers, watchdog, self.switcher.keeper, self.tell, *calls)
+        self._steps = StepFollower(self._optimizers, Watchdog(trained), self.switcher.keeper, self.tell, *calls)
         calls = self.on_pass, self.on_forward, self.on_output, self.on_other_pass
         self._passes = PassFollower(self.model, network is not None, self.switcher.replicas.adopt, *calls)
         self._passes.follow(model if network is None else network)
@@ -250,6 +251,16 @@ class FollowedTraining:
             self.switcher.begin_other_pass()
 
     @outside_captures
+    def on_part(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A training forward pass begins, by a call of a layer with these arguments."""
+        self._steps.begin_pass()
+        self.ledger.begin_forward()
+        with self.tell.guard("a forward pass could not be followed"), self.ledger.spend("hooks"):
+            self._reports.forward()
+            self.switcher.hold()
+        self._gradients.before_forward(args, kwargs)
+
+    @outside_captures
     def on_output(self, args: tuple[Any, ...], output: Any) -> None:
         """A training forward pass has ended."""
         self._call_order.end(output)
@@ -286,7 +297,8 @@ class FollowedTraining:
         with self._reporting():
             self._report_step(prefix)
         with self.tell.guard("wrappers around the model could not be looked for"):
-            self._passes.find_new_wrappers()
+            self._passes.find_new_wrappers(self._parts.sees)
+            self._follow_parts()
         self._go_on(self._follow_controller_or_plan)
         if not self._uneven:  # whatever has failed on this rank, the others wait for it there
             with self.tell.guard("the ranks could not be compared"):
@@ -296,10 +308,22 @@ class FollowedTraining:
         self.link.end_step()
         self._passes.follow_compiled()
         self._call_order.stop()
-        self._scheduler_steps = getattr(unwrapped(self._scheduler, "scheduler"), "last_epoch", None)
+        if self.link.is_wanted and self._parts.sees:
+            self._call_order.begin(self.switcher.modules)
         if self.link.is_wanted and self.switcher.prefix == 0:  # it starts soon
             with self._reporting():
                 self._trained.shares.begin(self.switcher.modules)
+
+    def _follow_parts(self) -> None:
+        """Nobody may have called the model as a whole in the step that has ended."""
+        if not self._passes.is_passed_by:
+            self._parts.close()
+            return
+        if self._parts.sees:
+            self._call_order.end_of_parts()
+            self.switcher.end_pass()
+        self._parts.end_step()
+        self._parts.follow()
 
     def _go_on(self, action: Callable[[], None]) -> None:
         """Where `action` fails, nothing is followed any more."""
@@ -316,6 +340,7 @@ class FollowedTraining:
     def _report_step(self, prefix: int) -> None:
         rates = self._rates.now()
         self._rates.end_step(rates)
+        self._schedule.end_step(self.step)
         # Before the link starts, modules may be in another order than the model calls them.
         zero_lr = self._rates.zero_lr_prefix(rates, self.switcher.modules) if self.link.link is not None else 0
         self._reports.end_step(self.step, rates, zero_lr, self.link.link, prefix)
@@ -380,7 +405,7 @@ class FollowedTraining:
         self._agree(self.link.agree)
         with self._reporting():
             self._report_boundary(link)
-        self.link.look_ahead(self.step)
+        self.link.look_ahead(self.step, self._knows_plan)
 
     def _report_boundary(self, link: Link) -> None:
         self._bytes_reduced += self.switcher.gradient_bytes
@@ -429,7 +454,8 @@ class FollowedTraining:
         """Analyses the model and starts the link to the controller. A collective."""
         group = self.switcher.share_group()
         self.switcher.allow_recompiles()
-        total_steps = self._total_steps()
+        self.ledger.count_compilations()
+        total_steps = self.total_steps()
         target = LinkTarget(
             self.config,
             self._trained,
@@ -438,15 +464,16 @@ class FollowedTraining:
             job_id=self._job_id(),
             job_secret=self.switcher.job_secret,
             total_steps=total_steps,
-            planned_rates=planned_rates(self._scheduler, total_steps, self.step, self._scheduler_steps),
+            planned_rates=self._schedule.planned_rates(total_steps),
             mean_rate=self._rates.mean_over(self.step),
             losses_reported=self._reports.any_loss,
+            rates_of_their_own=self._rates.of_their_own,
             calls=self._call_order.calls,
             uses=self._call_order.uses,
             no_shadow=self._first_pass.reason,
             recordings=self.link.recordings,
         )
-        for text in advice.of_link(target, self._scheduler) if rank_of_job() == 0 else ():
+        for text in advice.of_link(target, self._schedule) if rank_of_job() == 0 else ():
             self.tell(text)
         if not self.link.start(target, group):
             self._passes.follow_wrappers()
@@ -456,6 +483,10 @@ class FollowedTraining:
             self.switcher.take(link.modules)  # in the order in which the forward pass calls them
         self._reports.correct_zero_lr_prefix(self._rates.zero_lr_prefix(self._rates.now(), self.switcher.modules))
 
+    def _knows_plan(self) -> bool:
+        """Whether it is known what the learning rates will be, for a policy that goes by them."""
+        return self.config.policy in ("auto", "staged") and bool(self._schedule.planned_rates(self.total_steps()))
+
     def _cache_namespace(self) -> str:
         """The cache keeps this training's entries, resumed or not, under the checkpoint's name or else the job's id."""
         return self.switcher.cache_namespace or self._job_id()
@@ -463,22 +494,25 @@ class FollowedTraining:
     def _job_id(self) -> str:
         return job_id_of(self.switcher.job_id, self._number)
 
-    def _total_steps(self) -> int | None:
-        return self.config.total_steps or total_steps_of(self._scheduler, self.step)
+    def total_steps(self) -> int | None:
+        """Optimizer steps of the whole training, where they are known."""
+        return self.config.total_steps or self._schedule.total_steps()
 
     # The end.
 
     def has_steps_to_come(self) -> bool:
         """Whether steps are still to do; False where their number is not known."""
-        total = self._total_steps()
+        total = self.total_steps()
         return total is not None and self.steps < total
 
     def end(self, finished: bool, forget: bool) -> None:
         """Tells the controller, in bounded time, whether training has `finished` normally, and makes everything active
         again. `forget`: the cache's entries of this training are not needed any more."""
         self._ended_with = self.switcher.prefix, self.switcher.frozen_share
+        self.link.note_blocked()
         self._steps.close()
         self._passes.close()
+        self._parts.close()
         self.link.stop_measuring()
         self._call_order.stop()
         with self._ending():

@@ -53,6 +53,7 @@ class LinkTarget:
       planned_rates: learning rates at evenly spread steps of the whole training; empty: not known.
       mean_rate: mean of the learning rate over the steps so far; 0: not known.
       losses_reported: the script reports losses.
+      rates_of_their_own: some optimizer makes its own learning rates.
       calls: the submodules in the order in which training calls them; None: not known.
       uses: of parameters, as a pass of training has shown them.
       no_shadow: why the model has no shadow; None where it has one.
@@ -69,6 +70,7 @@ class LinkTarget:
     planned_rates: list[float]
     mean_rate: float
     losses_reported: bool
+    rates_of_their_own: bool
     calls: list[nn.Module] | None
     uses: Uses
     no_shadow: str | None

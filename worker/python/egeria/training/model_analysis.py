@@ -93,23 +93,29 @@ def analyse(target: LinkTarget, inputs: RootInputs, samples: int, dynamic: Seque
 
 
 def analyse_unseen(target: LinkTarget) -> Analysis:
-    """The analysis of a model that trains, but whose forward passes are not seen.
+    """The analysis of a model that trains, but that nobody calls as a whole: it runs in a compiled function, or its
+    parts are called, whose order is known then.
 
     Raises:
-      EgeriaError: [NO_PASSES] they are needed: for readings, or as the order of the layer modules is not known.
+      EgeriaError: [NO_PASSES] its passes are needed: for readings, or as the order of the layer modules is not known.
     """
     seen_nowhere = "the model's forward pass is not seen: it runs in a compiled function, or its parts are called alone"
+    modules, calls, model = target.modules, target.calls, target.trained.model
     if target.config.reads_plasticity():
         raise EgeriaError(
             "NO_PASSES",
             f"{seen_nowhere}; the policy '{target.config.policy}' needs it: call the model itself, and compile that",
         )
-    if not target.trained.fixed and type(target.trained.model).forward is not nn.Sequential.forward:
+    if calls is not None and target.trained.fixed:
+        _check_order(modules, calls)
+    elif calls is not None:
+        modules = partition(model, target.trained.spec, calls)
+    elif not target.trained.fixed and type(model).forward is not nn.Sequential.forward:
         raise EgeriaError(
             "NO_PASSES",
             f"{seen_nowhere}; give attach() `modules` in forward order, or call the model itself, and compile that",
         )
-    return Analysis(target.modules, None, None, [_READS_NOTHING] * len(target.modules))
+    return Analysis(modules, None, None, [_READS_NOTHING] * len(modules))
 
 
 def _check_order(modules: Sequence[LayerModule], calls: Sequence[nn.Module]) -> None:

@@ -17,12 +17,14 @@ from torch.optim import Optimizer
 
 from egeria.config import Config
 from egeria.errors import EgeriaError
+from egeria.freeze.checks import check_optimizer
 from egeria.freeze.replicas import Replicas
 from egeria.freeze.switcher import Switch
 from egeria.model.modules import LayerModule, ModuleSpec
+from egeria.model.optimizers import stepping_optimizer
 from egeria.model.wrappers import unwrap
 from egeria.tell_once import TellOnce
-from egeria.training import advice, session_summary
+from egeria.training import session_summary
 from egeria.training.followed_training import FollowedTraining, rank_of_job
 from egeria.training.process_exit import wait_for_collectives
 from egeria.training.session_state import SessionState
@@ -52,7 +54,8 @@ def attach(
     Args:
       model: plain, DistributedDataParallel, torch.compile around or inside it, FSDP2; or plain and wrapped in
         DistributedDataParallel later. Every rank attaches, in the same order.
-      optimizer: the one whose step() ends a training step, first, where there are several.
+      optimizer: the one whose step() ends a training step, first, where there are several. A wrapper around one counts
+        as the one inside.
       modules: how to cut the model into layer modules; see egeria.model.modules.partition(). None: by structure and
         size.
       scheduler: the learning-rate scheduler, which tells the rates to come; where it knows the number of steps, that
@@ -75,7 +78,10 @@ def attach(
             f"attach() takes the model as a torch.nn.Module, not a "
             f"{type(model).__name__}; give it the module that is called in the training loop",
         )
-    optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+    given = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+    for entry in given:
+        check_optimizer(entry)
+    optimizers = [stepping_optimizer(entry) for entry in given]
     if not optimizers or not all(isinstance(entry, Optimizer) for entry in optimizers):
         raise EgeriaError(
             "BAD_OPTIMIZER",
@@ -218,8 +224,7 @@ class Session:
         _open.pop(id(self), None)
         training.end(finished, forget)
         if finished and rank_of_job() == 0 and training.steps > 0:
-            note = advice.without_controller(training.config)
-            print(session_summary.summary_line(self.summary(), note), flush=True)
+            print(session_summary.summary_line(self.summary(), session_summary.why_idle(training)), flush=True)
 
     def _end_with_process(self, finished: bool) -> None:
         """Steps that are still to do, as far as their number is known, may be done by a process that resumes: a handler

@@ -99,12 +99,18 @@ class PassFollower:
             if self.follow(found):
                 self._adopt(found)
 
-    def find_new_wrappers(self) -> None:
+    def find_new_wrappers(self, parts_seen: bool) -> None:
         """A step has ended. In mid-training the model may be wrapped anew. Then its passes are not seen until that
-        wrapper is followed; looking for it takes a while."""
+        wrapper is followed; looking for it takes a while. `parts_seen`: the model's parts are called past it, so that
+        there is none."""
         self._steps_unseen += 1
-        if self._steps_unseen & (self._steps_unseen - 1) == 0 < self._steps_unseen:
+        if not parts_seen and self._steps_unseen & (self._steps_unseen - 1) == 0 < self._steps_unseen:
             self.follow_wrappers()
+
+    @property
+    def is_passed_by(self) -> bool:
+        """Whether no pass was seen in the step that has ended; after find_new_wrappers()."""
+        return self._steps_unseen > 0
 
     def follow_compiled(self) -> None:
         """Follows calls of modules that model.compile() has compiled meanwhile, around the compiled code: with hooks on

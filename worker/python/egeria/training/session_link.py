@@ -30,6 +30,8 @@ _UNSEEN_FOR = 8
 # How often the ranks ask each other whether one of them needs a new recording of the model.
 _RECORD_ANEW_EVERY = 256
 _MAX_RECORDINGS = 4
+# How often they ask each other whether the learning rates to come are known at last.
+_PLAN_EVERY = 64
 
 
 class SessionLink:
@@ -41,6 +43,7 @@ class SessionLink:
       is_wanted: it is still to start.
       captured: the inputs of the step under way, or the attempt to copy them.
       recordings: of the model, after the first one.
+      why_idle: why nothing was frozen, as far as is known when the session ends; empty: nobody knows.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class SessionLink:
         self.is_wanted = config.address() is not None
         self.captured = False
         self.recordings = 0
+        self.why_idle = ""
         self._config = config
         self._ledger = ledger
         self._gradients = gradients
@@ -114,6 +118,7 @@ class SessionLink:
             if error.name == "NO_PASSES" and not self._probing:
                 error = EgeriaError("NO_LINK", "what the model is called with cannot be copied")
             self._tell("this training is not watched", error)
+            self.why_idle = f"this training is not watched: {error}"
         self.is_wanted = False
         self._inputs = []
         return True
@@ -143,29 +148,45 @@ class SessionLink:
         with self._ledger.spend("agreement"):
             return self._linked().native.commit(step)
 
-    def look_ahead(self, step: int) -> None:
-        """Finds out what the next step is asked for, or records the model anew with sizes that vary. A collective."""
+    def look_ahead(self, step: int, knows_plan: Callable[[], bool]) -> None:
+        """Finds out what the next step is asked for. Or the link begins anew: with a recording of the model with sizes
+        that vary, or with the learning rates to come, once `knows_plan` says on all ranks that these have become known.
+        A collective."""
         link = self._linked()
-        if (
-            step % _RECORD_ANEW_EVERY == 0
-            and self.recordings < _MAX_RECORDINGS
-            and not link.agree(not link.outgrown)
-            and link.agree(self._probing)
+        if self.recordings < _MAX_RECORDINGS and (
+            self._has_outgrown(link, step) or self._has_plan_at_last(link, step, knows_plan)
         ):
             self._restart(step)
             return
         self._sampling = link.native.sampling_for(step + 1) if self._probing or link.sharded else None
         self._gradients.begin(link.native.gradients_for(step + 1))
 
+    def _has_outgrown(self, link: Link, step: int) -> bool:
+        return step % _RECORD_ANEW_EVERY == 0 and not link.agree(not link.outgrown) and link.agree(self._probing)
+
+    def _has_plan_at_last(self, link: Link, step: int, knows_plan: Callable[[], bool]) -> bool:
+        """Alone a rank looks often, at steps that are ever farther apart, since the first epoch may be short."""
+        since = step - self._tries_from
+        due = step % _PLAN_EVERY == 0 or (link.is_alone and (since < _PLAN_EVERY or since & (since - 1) == 0))
+        return due and not link.has_plan and link.agree(knows_plan())
+
     def drop(self) -> None:
         """After an error: there is no link any more."""
         link = self._end_link()
         self.is_wanted = False
+        self.why_idle = self.why_idle or "this training is not watched to its end: a warning says why"
         if link is not None:
             try:
                 link.native.stop(False)
             except Exception:  # pylint: disable=broad-exception-caught
                 _logger.debug("egeria: the line to the controller did not end in order", exc_info=True)
+
+    def note_blocked(self) -> None:
+        """The session ends: asks the link why nothing froze."""
+        if self.link is not None:
+            self.why_idle = self.link.native.counters()["blocked"] or self.why_idle
+        elif self.is_wanted:
+            self.why_idle = "it ended before the controller was asked"
 
     def stop_measuring(self) -> None:
         self._gradients.end()
@@ -197,10 +218,11 @@ class SessionLink:
         tried = step - self._tries_from
         if tried > _LAST_START * _FIRST_START:
             self.is_wanted = False
-            _logger.warning(
-                "egeria: some ranks do not see the model's forward pass, so this training is not watched; attach the "
-                "model that is called in the training loop"
+            self.why_idle = (
+                "some ranks do not see the model's forward pass, so this training is not watched; attach the model "
+                "that is called in the training loop"
             )
+            self._tell(self.why_idle)
             return True
         self._start_at = step + tried
         return False

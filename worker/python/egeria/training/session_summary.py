@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from egeria.time_ledger import TimeLedger
+from egeria.training import advice
 from egeria.training.followed_training import FollowedTraining
 
 
@@ -69,40 +70,57 @@ def scalars_of(training: FollowedTraining) -> dict[str, float]:
     return scalars
 
 
-def summary_line(numbers: dict[str, Any], note: str | None) -> str:
-    """One line for a person, from the numbers of Session.summary(), and a `note` of why nothing could freeze."""
-    saved = numbers["time_saved_share"]
-    own_time = "" if saved is None else f", Egeria's own time about {abs(100 * saved):.0f} %"  # where nothing is saved
+def why_idle(training: FollowedTraining) -> str:
+    """Says why nothing froze; empty where nobody knows."""
+    config = training.config
+    if (without := advice.without_controller(config)) is not None:
+        return without
+    if config.policy == "none" and not config.plans:
+        return "the policy 'none' never freezes"
+    if training.link.why_idle or config.address() is None:
+        return training.link.why_idle
+    if training.has_steps_to_come():
+        return f"the training ended before the last of {training.total_steps():,} steps"
+    return f"the policy '{config.policy}' had frozen nothing by then"
+
+
+def summary_line(numbers: dict[str, Any], why: str) -> str:
+    """One line for a person, from the numbers of Session.summary(), and why nothing froze."""
+    steps, spent = f"egeria: {_count(numbers['steps'], 'step')}", sum(numbers["spent_seconds"].values())
+    took = f"Egeria took {_seconds(spent)}"
     if numbers["observe"]:
-        return f"egeria: {numbers['steps']:,} steps observed, nothing was frozen{own_time}"
-    parts = [
-        f"egeria: {numbers['steps']:,} steps",
-        f"frozen share {100 * numbers['frozen_share']:.0f} %",
-        _count(numbers["freezes"], "freeze"),
-        _count(numbers["unfreezes"], "unfreeze"),
-    ]
+        return f"{steps} observed, nothing was frozen, {took}"
+    froze = numbers["freezes"] + numbers["unfreezes"] > 0 or numbers["frozen_share"] > 0
+    parts = [steps]
+    if froze:
+        parts.append(f"frozen share {100 * numbers['frozen_share']:.0f} %")
+        parts += [_count(numbers["freezes"], "freeze"), _count(numbers["unfreezes"], "unfreeze")]
     if not numbers["ranks_identical"]:
         parts.append("THE RANKS' PARAMETERS DIFFERED after a switch, or could not be compared")
-    elif numbers["ranks"] > 1 and numbers["freezes"] + numbers["unfreezes"] > 0:
+    elif numbers["ranks"] > 1 and froze:
         parts.append(f"{numbers['ranks']} ranks identical")
-    if saved is not None:
-        froze = numbers["freezes"] > 0 or numbers["frozen_share"] > 0
-        parts.append(
-            f"time saved about {100 * saved:.0f} % (estimated from measured step times)"
-            if froze
-            else f"nothing froze{own_time}"
-        )
-    if note is not None:
-        parts.append(note)
+    saved, net = numbers["saved_seconds"], numbers["time_saved_share"]
+    if not froze:
+        parts.append(took)
+        parts.append(f"nothing froze{': ' if why else ''}{why}")
+    elif saved is None or net is None:
+        parts.append(f"{took}, what was saved cannot be told")
+    else:
+        share = f" ({100 * net:.0f} % of the time)" if net > 0 else ""
+        parts.append(f"saved about {_seconds(saved)}, {took}{share}")
     cache = numbers["cache"]
     if cache is not None and cache["passes_skipped"] > 0:
         parts.append(
             f"cache skipped {100 * cache['passes_skipped'] / cache['passes']:.0f} % of the frozen forward "
             f"passes on rank 0, about {cache['saved_seconds']:.0f} s saved"
         )
-    elif cache is not None and cache["passes"] > 0:
-        parts.append(f"cache {cache['state']}: {cache['reason']}")
     return ", ".join(parts)
+
+
+def _seconds(seconds: float) -> str:
+    return (
+        f"{seconds:,.0f} s" if abs(seconds) >= 100 else f"{seconds:.1f} s" if abs(seconds) >= 1 else f"{seconds:.2f} s"
+    )
 
 
 def _count(number: int, what: str) -> str:

@@ -1,4 +1,4 @@
-"""Reports tells the controller about each step: its loss, its learning rates, and how many steps there will be."""
+"""Reports tells the controller about each step: its loss and its learning rates."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-from egeria.model.lr_schedules import counts_processes, unwrapped
 
 
 @dataclasses.dataclass
@@ -93,29 +91,3 @@ def _has_value(loss: Tensor) -> bool:
     """False for fake tensors and other wrappers, the meta device, complex numbers."""
     wrapper = type(loss).__torch_dispatch__ is not Tensor.__torch_dispatch__
     return not (wrapper or loss.is_meta or loss.is_complex() or loss.numel() == 0)
-
-
-def total_steps_of(scheduler: Any, step: int) -> int | None:
-    """Optimizer steps of the whole training, as far as a learning-rate scheduler knows them.
-
-    Args:
-      step: steps taken since the scheduler began. One that has not been stepped as often counts epochs, and tells
-        nothing about steps.
-    """
-    if counts_processes(scheduler):
-        return None
-    scheduler = unwrapped(scheduler, "scheduler")
-    if scheduler is None or step < 2 or getattr(scheduler, "last_epoch", 0) < step - 1:
-        return None
-    schedulers = torch.optim.lr_scheduler
-    if isinstance(scheduler, schedulers.OneCycleLR):
-        return int(scheduler.total_steps)
-    if isinstance(scheduler, schedulers.CosineAnnealingLR):
-        return int(scheduler.T_max)
-    if isinstance(scheduler, schedulers.PolynomialLR):
-        return int(scheduler.total_iters)
-    if isinstance(scheduler, schedulers.SequentialLR):
-        last = scheduler._schedulers[-1]
-        rest = getattr(last, "T_max", None) or getattr(last, "total_iters", None)
-        return int(scheduler._milestones[-1] + rest) if rest else None
-    return None
