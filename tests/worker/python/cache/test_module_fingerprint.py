@@ -370,6 +370,8 @@ def train_with_and_without(address: str, change: Callable[[int, nn.Module], Any]
 
 @pytest.mark.parametrize("every", [1, 12])
 def test_a_change_is_said_once(every: int, patient_cache: Daemon, caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO", "egeria")
+
     def change(number: int, model: nn.Module) -> None:
         model.passes = number // every
 

@@ -21,7 +21,8 @@ ROWS = torch.arange(80.0).view(40, 2)
 
 
 @pytest.fixture(autouse=True)
-def a_process_that_has_said_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def a_process_that_has_said_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "egeria")
     monkeypatch.setattr(egeria.data.sample_ids, "_current", SampleIds())
     monkeypatch.setattr(egeria.data.sample_ids, "_told", set())
 
@@ -78,7 +79,6 @@ def ids_of(**options: Any) -> Callable[[], DataLoader]:
 def test_it_is_said_once(
     make: Callable[[], DataLoader], loop: Callable[[DataLoader], None], why: str, caplog: pytest.LogCaptureFixture
 ):
-    caplog.set_level(logging.INFO, "egeria")
     for _ in range(3):
         loop(make())
     assert len(caplog.records) == 1

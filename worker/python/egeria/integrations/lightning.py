@@ -55,7 +55,7 @@ class EgeriaCallback(Callback):
           modules: how to cut the network into layer modules, as for egeria.attach(); names are relative to `network`.
           network: the LightningModule's attribute that holds the network, such as "model"; it must have all parameters
             that train. None: the only attribute with such parameters, or, where there are several, the LightningModule
-            itself, which must then call self(...) in its training_step.
+            itself, which may call self(...) or its parts in its training_step.
           config: None: from the environment. `total_steps` is the Trainer's estimate where it is not given.
         """
         self.session: Session | None = None

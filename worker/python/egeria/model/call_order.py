@@ -71,8 +71,8 @@ class CallOrder:
             _logger.debug("egeria: where parameters are used cannot be told", exc_info=True)
 
     def end_of_parts(self) -> None:
-        """A step has ended in which the parts of the model were called, past the model itself. Nobody knows of an output,
-        and so not where parameters are used besides."""
+        """A step has ended in which the parts of the model were called, past the model itself. There is no output that
+        would show where parameters are used besides."""
         if self._pass is not None:
             self.stop()
             self.calls = self._found or None
