@@ -16,6 +16,7 @@
 #include "common/base/log.h"
 #include "common/base/private_folder.h"
 #include "common/base/status.h"
+#include "common/rpc/connection_budget.h"
 #include "common/rpc/listening.h"
 #include "common/rpc/unix_connection.h"
 #include "common/thread/thread.h"
@@ -88,6 +89,7 @@ bool UnixListener::Wait(int descriptor, int milliseconds) const {
 void UnixListener::AcceptUntilStopped(grpc::Server* server) {
   bool short_of = false;
   Seldom seldom;
+  ConnectionBudget budget(ConnectionBudget::Most());
   while (Wait(listening_, -1)) {
     const int descriptor = accept4(listening_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (descriptor < 0) {
@@ -100,12 +102,15 @@ void UnixListener::AcceptUntilStopped(grpc::Server* server) {
     }
     if (std::exchange(short_of, false)) LogInfo(address_.ToString(), ": connections are accepted again");
     const auto peer = PeerOfUnix(descriptor);
-    if (peer.ok() && (options_.admits == nullptr || options_.admits(peer->uid))) {
+    const bool admitted = peer.ok() && (options_.admits == nullptr || options_.admits(peer->uid));
+    // This process looks by connections of its own whether it is deaf.
+    if (admitted && (peer->pid == getpid() || budget.Add(descriptor, peer->uid))) {
       grpc::AddInsecureChannelFromFd(server, descriptor);
       continue;
     }
     if (peer.ok() && seldom.Now()) {
-      LogWarning(address_.ToString(), ": refused a connection of user ", UserText(peer->uid), ", process ", peer->pid);
+      LogWarning(address_.ToString(), ": refused a connection of user ", UserText(peer->uid), ", process ", peer->pid,
+                 admitted ? ": this user has as many as one may have, or there are too many in all" : "");
     }
     close(descriptor);
   }

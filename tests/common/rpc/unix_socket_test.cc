@@ -1,4 +1,6 @@
 // Unix sockets: who listens, who connects, and how a server comes by its connections.
+#include <fcntl.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -20,6 +22,7 @@
 #include "absl/strings/numbers.h"
 #include "common/rpc/bound_server.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/connection_budget.h"
 #include "common/rpc/grpc_status.h"
 #include "common/rpc/peer.h"
 #include "common/rpc/unix_connection.h"
@@ -32,6 +35,8 @@
 namespace egeria::rpc {
 namespace {
 
+using ::testing::Each;
+using ::testing::Ge;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
@@ -256,6 +261,50 @@ TEST_F(UnixSocket, AServerWithoutDescriptorsAcceptsAgainWhenThereAreSome) {
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
   EXPECT_EQ(TryConnection(), 0);
   for (const int descriptor : waiting) close(descriptor);
+}
+
+TEST(ConnectionBudget, OneUserHasHalfAndWhatIsClosedIsForgotten) {
+  ConnectionBudget budget(4);
+  std::vector<int> sockets;
+  const auto add = [&](uid_t user) {
+    sockets.push_back(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    return budget.Add(sockets.back(), user);
+  };
+  EXPECT_TRUE(add(1));
+  EXPECT_TRUE(add(1));
+  EXPECT_FALSE(add(1)) << "the user has half of them";
+  EXPECT_TRUE(add(2));
+  EXPECT_TRUE(add(3));
+  EXPECT_FALSE(add(4)) << "there are too many in all";
+  close(sockets[0]);
+  sockets[0] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);  // the number is another socket's
+  EXPECT_TRUE(add(1));
+  EXPECT_FALSE(add(4));
+  for (const int each : sockets) close(each);
+}
+
+TEST_F(UnixSocket, AServerKeepsDescriptorsForItselfWhateverConnects) {
+  rlimit limit = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit tight = {64, limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &tight), 0);
+  const auto server = Start();
+  const pid_t crowd = fork();
+  if (crowd == 0) {  // another process: connections of the server's own do not count
+    const rlimit many = {limit.rlim_max, limit.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &many);
+    for (int i = 0; i < 100; ++i) ConnectUnixUnchecked(address_);
+    pause();
+  }
+  std::this_thread::sleep_for(500ms);
+  std::vector<int> left;
+  for (int i = 0; i < 8; ++i) left.push_back(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  EXPECT_THAT(left, Each(Ge(0)));
+  for (const int each : left) close(each);
+  EXPECT_EQ(TryConnection(), 0) << "this process is not refused";
+  kill(crowd, SIGKILL);
+  waitpid(crowd, nullptr, 0);
+  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 }  // namespace
