@@ -25,21 +25,28 @@ absl::StatusOr<Job*> JobTable::Get(const JobId& id) const {
   return NamedError(absl::StatusCode::kNotFound, "UNKNOWN_JOB", "no job has the id ", id.text());
 }
 
-absl::Status JobTable::CheckRoom(std::optional<JobId>* makes_room) const {
-  const auto live =
-      std::count_if(jobs_.begin(), jobs_.end(), [](const auto& entry) { return !entry.second->state.finished(); });
-  if (live < options_->max_jobs) return absl::OkStatus();
+absl::Status JobTable::CheckRoom(const std::string& owner, std::optional<JobId>* makes_room) const {
+  const auto belongs = [&owner](const Job& job) { return job.state.ownership().owner == owner; };
+  int64_t live = 0, owned = 0;
+  for (const auto& [id, job] : jobs_) {
+    if (job->state.finished()) continue;
+    ++live;
+    owned += belongs(*job) ? 1 : 0;
+  }
+  const int64_t share = options_->max_jobs - options_->max_jobs / 4;
+  if (live < options_->max_jobs && owned < share) return absl::OkStatus();
   const Job* oldest = nullptr;
   for (const auto& [id, job] : jobs_) {
-    if (!HasDoneNothing(*job)) continue;
+    if (!HasDoneNothing(*job) || (owned >= share && !belongs(*job))) continue;
     if (oldest == nullptr || job->live.last_activity < oldest->live.last_activity) oldest = job.get();
   }
   if (oldest != nullptr && options_->clock() - oldest->live.last_activity > kTimeToBegin) {
     *makes_room = oldest->id;
     return absl::OkStatus();
   }
-  return NamedError(absl::StatusCode::kResourceExhausted, "TOO_MANY_JOBS", live,
-                    " jobs have not finished, and no more than ", options_->max_jobs, " are allowed");
+  return NamedError(absl::StatusCode::kResourceExhausted, "TOO_MANY_JOBS", live, " jobs have not finished, ", owned,
+                    " of them by this owner; no more than ", options_->max_jobs, " are allowed, and ", share,
+                    " of one owner");
 }
 
 Job& JobTable::Add(std::unique_ptr<Job> job) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -45,9 +46,10 @@ class JobTable {
   Job* Find(const JobId& id) const;
   // Errors: NOT_FOUND [UNKNOWN_JOB].
   absl::StatusOr<Job*> Get(const JobId& id) const;
-  // Says whether a further job may begin. `makes_room` gets the job that is to go for it, if one has to: the oldest one
-  // that has registered and never begun. Errors: RESOURCE_EXHAUSTED [TOO_MANY_JOBS].
-  absl::Status CheckRoom(std::optional<JobId>* makes_room) const;
+  // Says whether a further job of `owner` may begin; nobody has more than three quarters of the places. `makes_room`
+  // gets the job that is to go for it, if one has to: the oldest one that has registered and never begun, of the same
+  // owner where it is he who has too many. Errors: RESOURCE_EXHAUSTED [TOO_MANY_JOBS].
+  absl::Status CheckRoom(const std::string& owner, std::optional<JobId>* makes_room) const;
   Job& Add(std::unique_ptr<Job> job);
   // Ends the sessions of all ranks of a job with `status`, and forgets the ranks. No rank is forgotten otherwise.
   void DismissRanks(Job& job, const absl::Status& status, Effects& effects);

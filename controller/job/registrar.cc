@@ -154,7 +154,7 @@ absl::StatusOr<v1::RegisterJobResponse> Registrar::Register(const v1::RegisterJo
 absl::StatusOr<Job*> Registrar::Admit(const v1::RegisterJobRequest& request, const Ownership& ownership,
                                       Effects& effects) {
   std::optional<JobId> makes_room;
-  EGERIA_RETURN_IF_ERROR(jobs_->table.CheckRoom(&makes_room));
+  EGERIA_RETURN_IF_ERROR(jobs_->table.CheckRoom(ownership.owner, &makes_room));
   if (makes_room.has_value()) {
     EGERIA_RETURN_IF_ERROR(jobs_->journal->Remove(*makes_room));
     LogWarning("job ", makes_room->text(), ": it has registered and never begun, and makes room for another one");

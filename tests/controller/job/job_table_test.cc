@@ -12,6 +12,7 @@ namespace {
 
 using ::egeria::testing::TestJobId;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 class JobTableTest : public ::testing::Test {
@@ -54,9 +55,9 @@ TEST_F(JobTableTest, OnlyUnfinishedJobsTakeRoom) {
   options_.max_jobs = 1;
   std::optional<JobId> makes_room;
   Add(1, now_, /*finished=*/true);
-  EXPECT_TRUE(table_.CheckRoom(&makes_room).ok());
+  EXPECT_TRUE(table_.CheckRoom("", &makes_room).ok());
   Add(2, now_).live.last_heartbeat = now_;
-  EXPECT_EQ(table_.CheckRoom(&makes_room).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(table_.CheckRoom("", &makes_room).code(), absl::StatusCode::kResourceExhausted);
   EXPECT_FALSE(makes_room.has_value());
 }
 
@@ -67,10 +68,20 @@ TEST_F(JobTableTest, TheOldestJobThatNeverBeganMakesRoom) {
   Add(1, now_ - absl::Hours(1)).live.last_heartbeat = now_ - absl::Hours(1);
   Add(2, now_ - absl::Seconds(9));
   Add(3, now_ - absl::Seconds(5));
-  EXPECT_EQ(table_.CheckRoom(&makes_room).code(), absl::StatusCode::kResourceExhausted) << "they may yet begin";
+  EXPECT_EQ(table_.CheckRoom("", &makes_room).code(), absl::StatusCode::kResourceExhausted) << "they may yet begin";
   table_.Find(JobId(TestJobId(3)))->live.last_activity = now_ - absl::Seconds(11);
-  EXPECT_TRUE(table_.CheckRoom(&makes_room).ok());
+  EXPECT_TRUE(table_.CheckRoom("", &makes_room).ok());
   EXPECT_EQ(makes_room, JobId(TestJobId(3)));
+}
+
+TEST_F(JobTableTest, NobodyHasMoreThanThreeQuartersOfThePlaces) {
+  options_.max_jobs = 4;
+  options_.clock = [this] { return now_; };
+  std::optional<JobId> makes_room;
+  for (int number = 1; number <= 3; ++number) Add(number, now_).live.last_heartbeat = now_;
+  EXPECT_THAT(std::string(table_.CheckRoom("", &makes_room).message()), HasSubstr("3 of one owner"));
+  EXPECT_TRUE(table_.CheckRoom("another", &makes_room).ok());
+  EXPECT_FALSE(makes_room.has_value());
 }
 
 TEST_F(JobTableTest, AJobThatNeverBeganExpiresSoon) {
