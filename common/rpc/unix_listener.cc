@@ -47,7 +47,8 @@ class Seldom {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<UnixListener>> UnixListener::Bind(const Address& address, Options options) {
-  EGERIA_RETURN_IF_ERROR(CheckUnixPath(address));
+  const absl::Status free = CheckUnixPath(address);
+  if (!(options.replaces && absl::IsAlreadyExists(free))) EGERIA_RETURN_IF_ERROR(free);
   std::unique_ptr<UnixListener> listener(new UnixListener(address, std::move(options)));
   EGERIA_RETURN_IF_ERROR(listener->BindAndListen());
   return listener;
@@ -64,7 +65,7 @@ absl::Status UnixListener::BindAndListen() {
     LogWarning("other users can write to ", folder, " and put a socket of their own where ", address_.ToString(),
                " is when it has gone; use a folder of your own");
   }
-  unlink(path.c_str());  // CheckUnixPath() has found a socket that nobody answers, or nothing
+  unlink(path.c_str());  // CheckUnixPath() has found a socket that may go, or nothing
   struct stat made;
   // Nobody can connect before listen().
   if (bind(listening_, reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0 ||

@@ -23,6 +23,7 @@ class UnixListener {
   struct Options {
     mode_t mode = 0600;                 // permissions of the socket's file, which say who may connect
     std::function<bool(uid_t)> admits;  // others' connections are closed; null: nobody's. The accepting thread calls it
+    bool replaces = false;              // takes the place of a program that listens there
   };
 
   // Makes the socket. Errors: ALREADY_EXISTS [ADDRESS_IN_USE] another program listens there; UNAVAILABLE

@@ -1,5 +1,6 @@
 #include "controller/service/controller_server.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/base/status.h"
@@ -24,6 +25,11 @@ absl::StatusOr<std::unique_ptr<ControllerServer>> ControllerServer::Start(Option
   if (!options.admin_listen.has_value()) return server;
   rpc::BoundServer::Options operators;
   operators.listen = {*options.admin_listen};
+  // Whoever has the workers' socket has the one beside it, which a controller that lost the first may still hold.
+  operators.unix_sockets.replaces =
+      std::any_of(options.listen.begin(), options.listen.end(), [&](const rpc::Address& address) {
+        return address.is_unix() && address.unix_path + ".admin" == options.admin_listen->unix_path;
+      });
   // Others than the controller's own user are let in by who they are.
   operators.unix_sockets.mode = options.operators.empty() ? 0600 : 0666;
   operators.unix_sockets.admits = [names = options.operators](uid_t uid) {

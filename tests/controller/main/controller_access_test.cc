@@ -161,6 +161,17 @@ TEST_F(ControllerAccess, FoldersThatOthersCanWriteToAreRefusedOrNamed) {
   EXPECT_THAT(Text(log_), HasSubstr("other users can write to " + folder_.path()));
 }
 
+TEST_F(ControllerAccess, WhoeverHasTheWorkersSocketHasTheOperators) {
+  StartReady();
+  ASSERT_EQ(unlink((folder_ / "socket").c_str()), 0);
+  auto successor = Start({"--state-dir", folder_ / "other"});
+  ASSERT_EQ(successor.ReadLine(), "READY=1") << Text(log_);
+  controller_->Signal(SIGTERM);
+  EXPECT_EQ(controller_->Wait(), 0);
+  Register(7);
+  EXPECT_THAT(Run({"list"}).said, HasSubstr("job7"));
+}
+
 TEST_F(ControllerAccess, WhatTheNetworkCanReachIsRefusedOrSaid) {
   EXPECT_EQ(Start({"--metrics-listen", "0.0.0.0:0", "--check-config"}).Wait(), 2);
   EXPECT_THAT(Text(log_), HasSubstr("[INSECURE_ADDRESS] other machines could read the metrics"));
