@@ -16,7 +16,8 @@ namespace egeria::rpc {
 // Listens on a Unix socket and hands the connections to a gRPC server. gRPC's own listener would not tell who connects:
 // of a connection that was handed over, it keeps the descriptor, by which PeerOf() asks the kernel.
 //
-// A thread of its own accepts, as many as a ConnectionBudget allows; others are closed. While the process has no descriptors left it waits for some, and says so once.
+// A thread of its own accepts, as many as a ConnectionBudget allows; others are closed. While the process has no
+// descriptors left it waits for some, and says so once.
 // Thread-compatible. Stop() is idempotent; the destructor calls it.
 class UnixListener {
  public:
