@@ -140,9 +140,14 @@ absl::Status SetMode(const Flags& flags, AdminClient& client, Streams streams) {
 
 using Call = std::function<absl::Status(const Flags&, AdminClient&, Streams)>;
 
+struct AdminCommand {
+  CLI::App* app;
+  std::shared_ptr<Flags> flags;  // its own: a variable sets those of every command, whatever the arguments say
+};
+
 // A subcommand with --controller and, where `takes_job`, the job.
-CLI::App* Add(CLI::App& app, const Select& select, const char* name, const char* help, bool takes_job,
-              const std::shared_ptr<Flags>& flags, Call call) {
+AdminCommand Add(CLI::App& app, const Select& select, const char* name, const char* help, bool takes_job, Call call) {
+  const auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand(name, help);
   command->add_option("--controller", flags->controller, "unix:/path of the controller")->envname("EGERIA_CONTROLLER");
   command->add_option("--admin", flags->admin, "Its address for operators, unless that is beside its Unix socket")
@@ -156,35 +161,35 @@ CLI::App* Add(CLI::App& app, const Select& select, const char* name, const char*
       return call(*flags, client, streams);
     });
   });
-  return command;
+  return {command, flags};
 }
 
 }  // namespace
 
 void AddAdminCommands(CLI::App& app, const Select& select) {
-  auto flags = std::make_shared<Flags>();
-  CLI::App* list = Add(app, select, "list", "Show the controller's jobs.", false, flags, List);
-  list->add_flag("--json", flags->json, "One JSON object a job");
+  const AdminCommand list = Add(app, select, "list", "Show the controller's jobs.", false, List);
+  list.app->add_flag("--json", list.flags->json, "One JSON object a job");
 
-  CLI::App* exported =
-      Add(app, select, "export", "Write what a job's policy saw, for `egeria replay`.", true, flags, Export);
-  exported->add_flag("--decisions", flags->decisions, "Write the decisions with their reasons instead");
+  const AdminCommand exported =
+      Add(app, select, "export", "Write what a job's policy saw, for `egeria replay`.", true, Export);
+  exported.app->add_flag("--decisions", exported.flags->decisions, "Write the decisions with their reasons instead");
 
-  CLI::App* freeze = Add(app, select, "freeze", "Freeze a job's first modules.", true, flags, Freeze);
-  freeze->add_option("prefix", flags->prefix, "How many modules, from the first; 0 unfreezes all")->required();
-  freeze->add_option("--reason", flags->reason, "For the record");
-  freeze->add_flag("--force", flags->force, "Though the job's policy objects");
+  const AdminCommand freeze = Add(app, select, "freeze", "Freeze a job's first modules.", true, Freeze);
+  freeze.app->add_option("prefix", freeze.flags->prefix, "How many modules, from the first; 0 unfreezes all")
+      ->required();
+  freeze.app->add_option("--reason", freeze.flags->reason, "For the record");
+  freeze.app->add_flag("--force", freeze.flags->force, "Though the job's policy objects");
 
-  CLI::App* unfreeze = Add(app, select, "unfreeze", "Unfreeze all modules of a job.", true, flags, Freeze);
-  unfreeze->add_option("--reason", flags->reason, "For the record");
+  const AdminCommand unfreeze = Add(app, select, "unfreeze", "Unfreeze all modules of a job.", true, Freeze);
+  unfreeze.app->add_option("--reason", unfreeze.flags->reason, "For the record");
 
-  Add(app, select, "pause", "Stop a job's policy from deciding; what is frozen stays frozen.", true, flags,
+  Add(app, select, "pause", "Stop a job's policy from deciding; what is frozen stays frozen.", true,
       [](const Flags& f, AdminClient& client, Streams streams) { return SetPaused(f, true, client, streams); });
-  Add(app, select, "resume", "Let a job's policy decide again.", true, flags,
+  Add(app, select, "resume", "Let a job's policy decide again.", true,
       [](const Flags& f, AdminClient& client, Streams streams) { return SetPaused(f, false, client, streams); });
 
-  CLI::App* mode = Add(app, select, "mode", "Switch a job between act and observe.", true, flags, SetMode);
-  mode->add_option("mode", flags->mode, "act: decisions become plans; observe: they are only reported")
+  const AdminCommand mode = Add(app, select, "mode", "Switch a job between act and observe.", true, SetMode);
+  mode.app->add_option("mode", mode.flags->mode, "act: decisions become plans; observe: they are only reported")
       ->required()
       ->check(CLI::IsMember({"act", "observe"}));
 }

@@ -188,5 +188,11 @@ TEST_F(AdminCommands, SayThatNoControllerAnswers) {
   EXPECT_EQ(Run({"list", "--controller", "nonsense"}, false), 2);
 }
 
+TEST_F(AdminCommands, AnAddressThatIsGivenCountsMoreThanTheVariable) {
+  setenv("EGERIA_CONTROLLER", "none", 1);
+  EXPECT_EQ(Run({"list"}), 0) << err_.str();
+  unsetenv("EGERIA_CONTROLLER");
+}
+
 }  // namespace
 }  // namespace egeria::cli
