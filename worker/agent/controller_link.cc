@@ -102,7 +102,10 @@ absl::Status ControllerLink::ConnectOnce() {
     open_.set_secret(response.secret());
   }
   for (const auto& error : response.module_errors()) {
-    if (!answered_before_ && open_.rank() == 0) {  // once a job, not once a rank
+    // A worker that sends no graph has said itself why.
+    const bool is_news = error.module() >= 0 && error.module() < registration_.modules_size() &&
+                         registration_.modules(error.module()).has_graph();
+    if (is_news && !answered_before_ && open_.rank() == 0) {  // once a job, not once a rank
       LogWarning("Layer module ", error.module(),
                  " cannot be evaluated by the controller and will not freeze: ", error.reason());
     }

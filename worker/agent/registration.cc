@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_join.h"
 #include "common/base/host_name.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/graph/graph_proto.h"
 #include "common/rpc/channel.h"
@@ -99,6 +100,7 @@ void LeaveOutGraphsThatDoNotFit(v1::RegisterJobRequest* request) {
     if (largest == nullptr) return;
     largest->set_graph_error(
         absl::StrCat("its graph of ", largest->graph().ByteSizeLong(), " bytes makes the registration too large"));
+    LogWarning("Layer module '", largest->name(), "' has no readings of plasticity: ", largest->graph_error());
     largest->clear_graph();
   }
 }

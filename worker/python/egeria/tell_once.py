@@ -32,7 +32,7 @@ class TellOnce:
         if what in self._told:
             return
         self._told.add(what)
-        _logger.log(level, "egeria: %s%s", what, f": {error}" if error is not None else "")
+        _logger.log(level, "egeria: %s%s", what, f": {_first_line(error)}" if error is not None else "")
         if error is not None:
             _logger.debug("egeria: %s", what, exc_info=error)
 
@@ -43,3 +43,8 @@ class TellOnce:
             yield
         except Exception as error:  # pylint: disable=broad-exception-caught  # never in the way
             self(what, error)
+
+
+def _first_line(error: Exception) -> str:
+    """Errors of torch explain themselves at length."""
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -200,6 +200,54 @@ def test_a_policy_that_reads_nothing_takes_batches_of_one(samples: int, controll
     )
 
 
+def test_batches_of_one_are_watched_and_the_readings_that_they_cannot_give_are_said_once(
+    controller: Any, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+):
+    model = stack()
+    session = attach(model, controller, policy="plasticity", options={})
+    train_until(lambda number: number == 10, model, lambda: model(torch.randn(1, 8)).square().mean(), session)
+    assert session.counters()
+    (text,) = told(caplog)
+    assert "a batch has one sample, and a reading of plasticity compares at least two; they have no readings" in text
+    assert "will not freeze" not in capfd.readouterr().err
+
+
+class Detector(nn.Module):
+    """Takes a list of images and a list of targets, or an object that says nothing of a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.ModuleList(nn.Conv2d(3, 3, 3, padding=1) for _ in range(4))
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, images: Any, targets: list[dict[str, Tensor]]) -> Tensor:
+        x = torch.stack(images.images if isinstance(images, Images) else images)
+        for layer in self.body:
+            x = torch.relu(layer(x))
+        return nn.functional.cross_entropy(self.head(x.mean((2, 3))), torch.cat([t["labels"] for t in targets]))
+
+
+class Images:
+    def __init__(self, images: list[Tensor]):
+        self.images = images
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("holds a file")
+
+
+@pytest.mark.parametrize("kind", [list, Images])
+def test_a_model_that_takes_no_tensors_is_frozen(kind: type, controller: Any, caplog: pytest.LogCaptureFixture):
+    model = Detector()
+    session = attach(model, controller)
+
+    def loss_of() -> Tensor:
+        targets = [{"labels": torch.randint(2, (1,)), "boxes": torch.rand(5, 4)}]
+        return model(kind([torch.randn(3, 8, 8)]), targets)
+
+    assert train_until(lambda _: session.prefix == 1, model, loss_of, session)
+    assert told(caplog) == []
+
+
 def test_a_training_without_a_controller_says_so_at_both_ends(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ):

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch.utils._pytree as pytree
 from torch import nn
 
 from egeria import _native
@@ -112,7 +111,7 @@ class Caching:
         if self._skipper is not None and self._skipper.refusal is None:
             return
         with self._gate.watch:
-            ids = current().take(batch_of(pytree.tree_leaves((args, kwargs))))
+            ids = current().take(batch_of(args, kwargs))
             self.repeats.note(args, kwargs, ids)
 
     def after_step(self) -> None:

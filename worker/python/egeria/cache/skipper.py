@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -135,7 +134,7 @@ class Skipper:
         training = self._model.training and torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
         if training and not self._entered:
             try:
-                ids = self._take_ids(batch_of(pytree.tree_leaves((args, kwargs))))
+                ids = self._take_ids(batch_of(args, kwargs))
             except Exception as error:  # pylint: disable=broad-exception-caught
                 self._fail(error, 0)
                 return

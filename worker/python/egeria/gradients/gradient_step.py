@@ -61,7 +61,7 @@ class GradientStep:
             self._full = True
             return
         try:
-            batch = batch_of(pytree.tree_leaves((args, kwargs)))
+            batch = batch_of(args, kwargs)
         except GraphError:
             batch = 0
         self.batches.append(batch)

@@ -188,13 +188,11 @@ class _Block:
 
     stage: str
     units: list[tuple[str, nn.Module]]
+    parameter_count: int = 0  # without what a later block has, too
 
     @property
     def name(self) -> str:
         return self.units[0][0]
-
-    def parameter_count(self) -> int:
-        return _count(unit for _, unit in self.units)
 
 
 def _count(modules: Iterator[nn.Module] | Sequence[nn.Module]) -> int:
@@ -280,7 +278,22 @@ class _Blocks:
                 (self.blocks[-1].units if self.blocks else waiting).append((entry.name, entry.module))
         if self.blocks:
             self.blocks[-1].units += waiting
+        self._join_tied()
         self._separate_stages()
+
+    def _join_tied(self) -> None:
+        """A block whose weights a later one has, too, goes with the block behind it: it has nothing to freeze."""
+        later: set[int] = set()
+        joined: list[_Block] = []
+        for block in reversed(self.blocks):
+            own = {id(p): p.numel() for _, unit in block.units for p in unit.parameters() if id(p) not in later}
+            later.update(own)
+            if own or not joined:
+                block.parameter_count = sum(own.values())
+                joined.append(block)
+            else:
+                joined[-1].units[:0] = block.units
+        self.blocks = joined[::-1]
 
     def _add_children(self, module: nn.Module, prefix: str, stage: str | None) -> None:
         for name, child in module.named_children():
@@ -320,9 +333,9 @@ def _by_structure(model: nn.Module, calls: Sequence[nn.Module] | None) -> list[L
             "`modules` where it can be cut"
         )
     last = [block for block in blocks if block.stage == blocks[-1].stage]
-    if len(last) > 1 and sum(block.parameter_count() for block in last) >= _LARGE_SHARE * _count([model]):
+    if len(last) > 1 and sum(block.parameter_count for block in last) >= _LARGE_SHARE * _count([model]):
         blocks[-1].stage = blocks[-1].name  # the head alone stays active for ever, not the stage that ends with it
-    infos = [(block.name, block.stage, block.parameter_count()) for block in blocks]
+    infos = [(block.name, block.stage, block.parameter_count) for block in blocks]
     try:
         cuts = _native.partition(infos, [])
     except RuntimeError as error:

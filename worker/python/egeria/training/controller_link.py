@@ -26,6 +26,8 @@ _logger = logging.getLogger("egeria")
 # Between the generation of a restart by torchelastic and the next there is room for restarts of a link alone.
 _GENERATIONS_PER_RESTART = 100
 _MAX_RECORDINGS = 20
+# A reading of plasticity compares samples.
+_LEAST_SAMPLES = 2
 # Samples of other sizes than the model was recorded with, before it is recorded anew.
 _MAX_MISMATCHES = 4
 
@@ -116,7 +118,7 @@ class Link:
         self._shares = target.trained.shares.known
         self._errors = list(errors)
         reads = config.reads_plasticity()
-        local = config.reference != "controller" and reads and analysis.calls is not None
+        local = config.reference != "controller" and reads and analysis.calls is not None and samples >= _LEAST_SAMPLES
         self._local = [error is not None and local for error in errors]
         self._reference: LocalReference | None = None
         if any(self._local):
@@ -150,7 +152,7 @@ class Link:
             "world_size": dist.get_world_size(self._group) if self._group is not None else 1,
             "training_job": name,
             "modules": modules,
-            "policy_json": config.policy_json(self.samples),
+            "policy_json": config.policy_json(max(self.samples, _LEAST_SAMPLES)),
             "total_steps": total_steps,
             "planned_learning_rates": target.planned_rates,
             "observe": config.observe,

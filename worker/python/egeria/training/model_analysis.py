@@ -50,12 +50,12 @@ class Analysis:
 
 
 def analyse(target: LinkTarget, inputs: RootInputs, samples: int, dynamic: Sequence[tuple[int, int]]) -> Analysis:
-    if samples < 2 and target.config.reads_plasticity():
-        raise GraphError("a batch has one sample; a reading compares at least two")
     inputs = inputs.narrowed(samples)
     evaluated = None
     modules, model, calls = target.modules, target.trained.model, target.calls
     reason = target.no_shadow if target.config.reads_plasticity() else _READS_NOTHING
+    if samples < 2 and target.config.reads_plasticity():
+        reason = "a batch has one sample, and a reading of plasticity compares at least two"
     if reason is None or calls is None:
         try:
             evaluated = record_calls(model, inputs)

@@ -237,4 +237,7 @@ class SessionLink:
     def _cannot_probe(self, what: str, error: Exception | None = None) -> None:
         self._probing = False
         self._inputs = []
-        self._tell(f"{what}; this process takes no readings", error)
+        if self._config.reads_plasticity():
+            self._tell(f"{what}; this process takes no readings", error)
+        else:
+            _logger.debug("egeria: %s: %s", what, error)
