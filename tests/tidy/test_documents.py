@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import pathlib
 import re
 
@@ -66,3 +67,30 @@ def test_links_in_fences_and_into_the_web_do_not_count(tmp_path: pathlib.Path) -
     document = tmp_path / "a.md"
     document.write_text("[b](b.md#part) `docs/c.md` [web](https://d.md)\n```\n[e](e.md)\n```\n")
     assert targets(document) == {tmp_path / "b.md", ROOT / "docs" / "c.md"}
+
+
+def test_every_refusal_has_a_section_and_every_section_a_refusal_and_a_test() -> None:
+    page = text(ROOT / "docs" / "reference" / "refusals.md")
+    sections = re.findall(r"^### `(\w+)`\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
+    assert len({refusal for refusal, _ in sections}) == len(sections)
+    package = [ast.parse(text(path)) for path in files("*.py") if name(path).startswith("worker/python/egeria/")]
+    raised = {refusal for tree in package for refusal in _refusals_in(tree)} - {"UNKNOWN_OP"}  # it is a graph's
+    native = "\n".join(text(path) for path in files("*.cc") if name(path).startswith("worker/"))
+    listed = {refusal for refusal, _ in sections}
+    assert raised - listed == set()
+    assert {refusal for refusal in listed - raised if f'"{refusal}"' not in native} == set()
+    programs = {path.name for path in files("*.py", "*.cc")}
+    cited = re.findall(r"`(test_\w+\.py)`", page)
+    assert cited and set(cited) <= programs
+    later = page.split("## Said while training")[1].split("\n## ")[0]
+    assert [part for part in re.split(r"^### ", later, flags=re.MULTILINE)[1:] if "`)" not in part] == []
+
+
+def _refusals_in(tree: ast.AST) -> set[str]:
+    """Names with which errors are raised, and those at the beginning of a text."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
+    kinds = ("EgeriaError", "Refused", "_NoTorchScript")
+    errors = [node.args[0] for node in calls if getattr(node.func, "id", "") in kinds]
+    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    found = {node.value for node in errors if isinstance(node, ast.Constant)}
+    return found | {match[1] for value in texts if (match := re.match(r"\[([A-Z][A-Z0-9_]+)\] ", value))}

@@ -14,11 +14,11 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
+import egeria
 from egeria.errors import EgeriaError
 from egeria.freeze.checks import check
 from egeria.freeze.freezer import Freezer
 from egeria.freeze.replicas import Replicas
-from egeria.model.modules import LayerModule
 
 
 @pytest.fixture
@@ -67,6 +67,12 @@ def test_fsdp1_is_refused(process_group):
     modules = layer_modules(model)
     model.blocks[0] = FullyShardedDataParallel(model.blocks[0], device_id=torch.device("cpu"))
     expect(refused(model, sgd(model), modules), "FSDP1", "'blocks.0'", "use fully_shard() (FSDP2)")
+
+
+def test_a_wrapper_is_refused_before_the_model_is_cut(process_group):
+    model = FullyShardedDataParallel(Layered(), device_id=torch.device("cpu"))
+    with pytest.raises(EgeriaError, match=r"\[FSDP1\] the model is wrapped"):
+        egeria.attach(model, sgd(model), config=egeria.Config(controller="none"))
 
 
 def test_zero_is_refused(process_group):
@@ -197,12 +203,6 @@ def test_options_of_ddp_that_fix_its_gradients_are_refused(process_group):
     finally:
         torch._dynamo.config.optimize_ddp = before
     expect(refused(python, sgd(python), layer_modules(python.module)), "DDP_PYTHON_REDUCER", "set it to True")
-
-
-def test_one_layer_module_is_too_few():
-    model = Layered()
-    modules = [LayerModule("all", (model,), ("",))]
-    expect(refused(model, sgd(model), modules), "TOO_FEW_MODULES", "`modules`")
 
 
 def test_a_last_module_with_nothing_to_train_is_refused():

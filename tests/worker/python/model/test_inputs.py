@@ -1,4 +1,4 @@
-"""What a batch is, and how a model's inputs are cut to fewer samples."""
+"""The arguments of a call tell the batch, and are cut to fewer samples."""
 
 from __future__ import annotations
 

@@ -207,6 +207,40 @@ def test_an_end_without_anything_to_train_joins_what_trains():
     assert session.prefix == 1
 
 
+def test_a_weight_that_does_not_train_may_be_moved(caplog: pytest.LogCaptureFixture):
+    """As in momentum contrast, whose second encoder is an average of the first."""
+    model = seeded(Language)
+    model.h[0].requires_grad_(False)
+    optimizer = SGD([p for p in model.parameters() if p.requires_grad], 0.1)
+    session = egeria.attach(model, optimizer, config=egeria.Config(plans=[(2, 2)], controller="none"))
+    train(model, optimizer, lambda _, loss: model.h[0].up.weight.data.mul_(0.99))
+    assert session.prefix == 2 and any(model.h[0] in module.units for module in session.modules[:2])
+    assert not caplog.records
+
+
+def test_gradients_that_are_off_when_the_link_starts_change_nothing(controller: Any, caplog: pytest.LogCaptureFixture):
+    """As in a generator's step, in which the critic's are."""
+    model = seeded(Language)
+    optimizer = SGD(model.parameters(), 0.1)
+    config = egeria.Config(
+        controller=controller.address,
+        policy="schedule",
+        options={"entries": [{"fraction": 1.0, "frozen_prefix": 1}]},
+        total_steps=1000,
+    )
+    session = egeria.attach(model, optimizer, config=config)
+
+    def toggle(step: int, _: Tensor) -> None:
+        model.ln_f.requires_grad_(step % 2 == 0)
+        model.h[3].requires_grad_(step % 2 == 0)
+
+    before = [module.name for module in session.modules]
+    toggle(1, torch.zeros(()))
+    train(model, optimizer, toggle)
+    assert session.counters() and [module.name for module in session.modules] == before
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
 def test_ranks_stay_alike_around_a_tied_weight(tmp_path: pathlib.Path):
     options = ["--egeria", "plans", "--plans", "4:1,8:2,12:0", "--steps", 16, "--model", "tied"]
     records, output = run(tmp_path, *options)

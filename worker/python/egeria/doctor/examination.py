@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from egeria import _native
 from egeria.doctor.report import CONTROLLER, UNKNOWN, WORKER, BackendReport, ModuleReport, Report, Saving
 from egeria.errors import EgeriaError
-from egeria.freeze.checks import check
+from egeria.freeze.checks import check, check_wrappers
 from egeria.freeze.freezer import Freezer
 from egeria.freeze.replicas import Replicas
 from egeria.model.inputs import GraphError, RootInputs
@@ -64,6 +64,7 @@ def examine(
     total = sum(parameter.numel() for parameter in root.parameters())
     findings = _Findings()
     try:
+        check_wrappers(model, Replicas(model))
         findings.modules = partition(root, modules)
         if batch is None:
             findings.notes.append("no example batch: what exports and what a step costs is not known")

@@ -35,14 +35,24 @@ def check(
     Raises:
       EgeriaError: by name of what is unsupported; the text says what to do.
     """
-    _check_wrappers(model, replicas)
-    _check_ddp(replicas)
+    check_wrappers(model, replicas)
     _check_modules(modules)
-    _check_layers(modules)
-    _check_graphs(replicas.root, modules)
+    check_cut(modules, replicas)
     for optimizer in optimizers:
         check_optimizer(optimizer)
     _check_ownership(optimizers, modules)
+
+
+def check_wrappers(model: nn.Module, replicas: Replicas) -> None:
+    """Refuses wrappers, before the model is cut into layer modules. Raises EgeriaError as check() does."""
+    _check_wrappers(model, replicas)
+    _check_ddp(replicas)
+
+
+def check_cut(modules: Sequence[LayerModule], replicas: Replicas) -> None:
+    """Refuses layers that cannot freeze where the cut puts them. Raises EgeriaError as check() does."""
+    _check_layers(modules)
+    _check_graphs(replicas.root, modules)
 
 
 def _check_wrappers(model: nn.Module, replicas: Replicas) -> None:
@@ -81,6 +91,11 @@ def _check_wrappers(model: nn.Module, replicas: Replicas) -> None:
                 "module (with torch.compile, if it is to be fast)",
             )
     for name, parameter in replicas.root.named_parameters():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise EgeriaError(
+                "LAZY_PARAMETER",
+                f"the parameter '{name}' has no shape yet; run one batch through the model before attach()",
+            )
         if hasattr(parameter, "device_mesh") and not _is_data_parallel(parameter, replicas):
             raise EgeriaError(
                 "TENSOR_PARALLEL",
@@ -114,19 +129,6 @@ def _check_ddp(replicas: Replicas) -> None:
 
 
 def _check_modules(modules: Sequence[LayerModule]) -> None:
-    if len(modules) < 2:
-        raise EgeriaError(
-            "TOO_FEW_MODULES",
-            f"{len(modules)} layer module(s): the last one never freezes, so "
-            "that there is nothing to freeze; say with `modules` where the model can be cut",
-        )
-    for module in modules:
-        for name, parameter in module.parameters():
-            if isinstance(parameter, nn.parameter.UninitializedParameter):
-                raise EgeriaError(
-                    "LAZY_PARAMETER",
-                    f"the parameter '{name}' has no shape yet; run one batch through the model before attach()",
-                )
     if not any(parameter.requires_grad for module in modules for _, parameter in module.parameters()):
         raise EgeriaError(
             "NOTHING_TRAINABLE",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -57,13 +57,13 @@ class Keeper:
         self._looks_at_device = False  # in the step under way
         self.begin([])
 
-    def begin(self, frozen: Sequence[LayerModule]) -> None:
-        """Something else is frozen from here on, and is as it is to stay."""
+    def begin(self, frozen: Sequence[LayerModule], parameters: Container[Tensor] = ()) -> None:
+        """Other layer modules are frozen from here on, and with them `parameters`, which are as they are to stay. Those
+        that would not train anyway are the script's own matter (an average that a forward pass moves)."""
         self._steps = 0
         self.own_buffers = False
-        self._kept = [
-            _Kept(*entry) for entry in _named_parts(entry for module in frozen for entry in module.parameters())
-        ]
+        named = (entry for module in frozen for entry in module.parameters() if entry[1] in parameters)
+        self._kept = [_Kept(*entry) for entry in _named_parts(named)]
         self._buffers = [part for _, part in _named_parts(entry for module in frozen for entry in module.buffers())]
         self._is_small = sum(kept.part.nbytes for kept in self._kept) <= _SMALL_BYTES
         self._take(self._kept)

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from egeria import _native
-from egeria.freeze.checks import check
+from egeria.freeze.checks import check, check_cut
 from egeria.freeze.freezer import Freezer
 from egeria.freeze.keeper import Keeper
 from egeria.freeze.packed_tensors import PackedTensors
@@ -82,11 +82,13 @@ class Switcher:
         self.switched_at = 0
         self.keeper = Keeper(tell)
         self._were_identical: bool | None = None  # the ranks before the first switch; None: not compared yet
+        check(model, optimizers, modules, self.replicas)
         self.take(modules)
 
     def take(self, modules: Sequence[LayerModule]) -> None:
-        """Cuts the model in another way, while nothing is frozen. Raises EgeriaError as the constructor does."""
-        check(self._model, self.optimizers, modules, self.replicas)
+        """Cuts the model in another way, while nothing is frozen. The script may have switched gradients off for the
+        moment. Raises EgeriaError as freeze.checks.check_cut() does."""
+        check_cut(modules, self.replicas)
         self.modules = list(modules)
         self._freezer = Freezer(self.modules, self.optimizers)
         self._count_anew()
@@ -172,7 +174,8 @@ class Switcher:
 
     def _begin_prefix(self) -> None:
         """The frozen layers have the values that they are to keep."""
-        self.keeper.begin(self.modules[: self.prefix])
+        frozen = set(self._freezer.unfrozen_by(self.modules[: self.prefix]))
+        self.keeper.begin(self.modules[: self.prefix], frozen)
         self._count_anew()
 
     def _change(self, prefix: int) -> Rebuilt:

@@ -131,7 +131,7 @@ def _same_leaf(mine: Any, theirs: Any) -> bool:
     return type(mine) is type(theirs) and bool(mine == theirs)
 
 
-# What a batch is.
+# The arguments of a call tell how many samples there are.
 
 
 def batch_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:

@@ -12,7 +12,7 @@ import collections
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 
 from torch import Tensor, nn
 
@@ -98,7 +98,10 @@ def embedding_prefix(modules: Sequence[LayerModule]) -> int:
 
 
 def partition(
-    model: nn.Module, modules: ModuleSpec = None, calls: Sequence[nn.Module] | None = None
+    model: nn.Module,
+    modules: ModuleSpec = None,
+    calls: Sequence[nn.Module] | None = None,
+    trained: Container[int] | None = None,
 ) -> list[LayerModule]:
     """Cuts a model into layer modules; every parameter belongs to exactly one, the last one that takes part in it.
 
@@ -110,14 +113,17 @@ def partition(
         model, returns such a list.
       calls: the submodules in the order in which a forward pass calls them, one entry per call, where that is known: it
         replaces the order of definition where `modules` is None.
+      trained: ids of the parameters that train; None: those that require a gradient now.
 
     Raises:
       EgeriaError: [BAD_PARTITION] fewer than two layer modules, a parameter in none of them, a submodule in two, a name
         or pattern that fits nothing.
     """
     model = unwrap(model)
+    if trained is None:
+        trained = trained_in(model)
     if modules is None:
-        return _by_structure(model, calls)
+        return _by_structure(model, calls, trained)
     if not isinstance(modules, (str, nn.Module)) and callable(modules):
         modules = modules(model)
     if isinstance(modules, str):
@@ -129,7 +135,12 @@ def partition(
             f"modules is a {type(modules).__name__}; give a list of submodules or names, a regular "
             "expression, or a function of the model that returns a list"
         )
-    return _finish(model, groups)
+    return _finish(model, groups, trained)
+
+
+def trained_in(model: nn.Module) -> frozenset[int]:
+    """Ids of the parameters that require a gradient."""
+    return frozenset(id(parameter) for parameter in model.parameters() if parameter.requires_grad)
 
 
 def from_unit_names(model: nn.Module, names: Sequence[tuple[str, Sequence[str], Sequence[str]]]) -> list[LayerModule]:
@@ -325,7 +336,7 @@ class _Blocks:
         return count >= _ENTERED_SHARE * self._total and _in_lists(module) >= 0.5 * (count - tables) > 0
 
 
-def _by_structure(model: nn.Module, calls: Sequence[nn.Module] | None) -> list[LayerModule]:
+def _by_structure(model: nn.Module, calls: Sequence[nn.Module] | None, trained: Container[int]) -> list[LayerModule]:
     blocks = _Blocks(model, calls).blocks
     if len(blocks) < 2:
         raise _bad(
@@ -341,7 +352,7 @@ def _by_structure(model: nn.Module, calls: Sequence[nn.Module] | None) -> list[L
     except RuntimeError as error:
         raise _bad(f"{error}; say with `modules` where the model can be cut") from None
     groups = [(name, [unit for block in blocks[begin:end] for unit in block.units]) for name, begin, end in cuts]
-    return _finish(model, groups)
+    return _finish(model, groups, trained)
 
 
 # As the user says.
@@ -400,8 +411,8 @@ def _by_group(model: nn.Module, pattern: str) -> list[_Group]:
 # Both.
 
 
-def _finish(model: nn.Module, groups: list[_Group]) -> list[LayerModule]:
-    groups = _with_trained_end(groups)
+def _finish(model: nn.Module, groups: list[_Group], trained: Container[int]) -> list[LayerModule]:
+    groups = _with_trained_end(groups, trained)
     if len(groups) < 2:
         raise _bad(
             f"{len(groups)} layer module(s) up to the last parameter that trains: the last one never freezes, so that "
@@ -430,17 +441,14 @@ def _finish(model: nn.Module, groups: list[_Group]) -> list[LayerModule]:
     )
 
 
-def _with_trained_end(groups: list[_Group]) -> list[_Group]:
+def _with_trained_end(groups: list[_Group], trained: Container[int]) -> list[_Group]:
     """Joins what has nothing to train at the end with the last layer module that has: that one never freezes."""
-    trained = [index for index, (_, units) in enumerate(groups) if any(_trains(unit) for _, unit in units)]
-    if not trained or trained[-1] == len(groups) - 1:
-        return groups
-    joined = [named for _, units in groups[trained[-1] :] for named in units]
-    return [*groups[: trained[-1]], (f"{joined[0][0]}-{joined[-1][0]}", joined)]
-
-
-def _trains(module: nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in module.parameters())
+    parameters = [[id(parameter) for _, unit in units for parameter in unit.parameters()] for _, units in groups]
+    last = max(
+        (index for index, own in enumerate(parameters) if any(p in trained for p in own)), default=len(groups) - 1
+    )
+    joined = [named for _, units in groups[last:] for named in units]
+    return groups if last == len(groups) - 1 else [*groups[:last], (f"{joined[0][0]}-{joined[-1][0]}", joined)]
 
 
 def _check_disjoint(groups: list[_Group]) -> None:

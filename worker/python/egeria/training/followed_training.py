@@ -15,12 +15,13 @@ from egeria import _native
 from egeria.cache.caching import Caching
 from egeria.config import Config
 from egeria.errors import EgeriaError
-from egeria.freeze.replicas import is_sharded
+from egeria.freeze.checks import check_wrappers
+from egeria.freeze.replicas import Replicas, is_sharded
 from egeria.freeze.switcher import Switch, Switcher
 from egeria.gradients.gradient_readings import GradientReadings
 from egeria.model.call_order import CallOrder
 from egeria.model.learning_rates import LearningRates
-from egeria.model.modules import ModuleSpec, from_unit_names, partition
+from egeria.model.modules import ModuleSpec, from_unit_names, partition, trained_in
 from egeria.model.optimizers import TrainingOptimizers
 from egeria.model.schedule_clock import ScheduleClock
 from egeria.model.shadow import FirstPass
@@ -89,9 +90,10 @@ class FollowedTraining:
         self._ended_with: tuple[int, float] | None = None  # frozen prefix and share when the session ended
         self._reports = Reports()
         self._rates = LearningRates(self._optimizers)
+        check_wrappers(model, Replicas(model))
         self.switcher = Switcher(model, self._optimizers, partition(self.model, spec), self.tell)
         self._divergence = Divergence(self.switcher, config, self.tell, self._forget_cached)
-        self._trained = TrainedModel(self.model, spec, spec is not None, StepShares(model))
+        self._trained = TrainedModel(self.model, spec, spec is not None, StepShares(model), trained_in(self.model))
         self._gradients = GradientReadings(self.switcher, self.ledger, self.tell)
         self.link = SessionLink(config, self.ledger, self._gradients, self._trained.shares, self.tell)
         config.check_plans(len(self.switcher.modules))

@@ -23,12 +23,14 @@ class TrainedModel:
       spec: the user's `modules`.
       fixed: the layer modules are the user's or a checkpoint's, so that their order is not looked for.
       shares: which part of a step's time each layer module takes.
+      parameters: ids of those that train, whatever the script does with them for a moment.
     """
 
     model: nn.Module
     spec: ModuleSpec
     fixed: bool
     shares: StepShares
+    parameters: frozenset[int]
 
 
 def job_id_of(shared: str, number: int) -> str:

@@ -70,7 +70,7 @@ def analyse(target: LinkTarget, inputs: RootInputs, samples: int, dynamic: Seque
     if target.trained.fixed:
         _check_order(modules, calls)
     else:
-        modules = partition(model, target.trained.spec, calls)
+        modules = partition(model, target.trained.spec, calls, target.trained.parameters)
     able = reason is None
     if able and target.config.reference == "local":
         reason = "reference is 'local'"
@@ -109,13 +109,13 @@ def analyse_unseen(target: LinkTarget) -> Analysis:
     if calls is not None and target.trained.fixed:
         _check_order(modules, calls)
     elif calls is not None:
-        modules = partition(model, target.trained.spec, calls)
+        modules = partition(model, target.trained.spec, calls, target.trained.parameters)
     elif not target.trained.fixed and type(model).forward is not nn.Sequential.forward:
         raise EgeriaError(
             "NO_PASSES",
             f"{seen_nowhere}; give attach() `modules` in forward order, or call the model itself, and compile that",
         )
-    return Analysis(modules, None, None, [_READS_NOTHING] * len(modules))
+    return Analysis(place(modules, target.uses), None, None, [_READS_NOTHING] * len(modules))
 
 
 def _check_order(modules: Sequence[LayerModule], calls: Sequence[nn.Module]) -> None:
@@ -134,6 +134,8 @@ def _check_order(modules: Sequence[LayerModule], calls: Sequence[nn.Module]) -> 
             if (found := [position[id(called)] for called in entry if id(called) in position])
         }
         starts = _where_it_counts(begins, last)
+        if module is modules[-1]:  # it never freezes, so that what else is in it may run earlier
+            starts = starts and [max(starts)]
         seen.update(*inner)
         if starts and min(starts) < last:
             raise EgeriaError(
