@@ -10,9 +10,14 @@ _logger = logging.getLogger("egeria")
 
 
 class TellOnce:
-    """Says each kind of trouble once, and swallows the exceptions of what Egeria does beside the training."""
+    """Says each kind of trouble once, and swallows the exceptions of what Egeria does beside the training.
+
+    Attributes:
+      whose: begins what is said, where a process has several sessions: "Generator: "; else empty.
+    """
 
     def __init__(self) -> None:
+        self.whose = ""
         self._told: set[str] = set()
 
     def __call__(self, what: str, error: Exception | None = None) -> None:
@@ -32,7 +37,7 @@ class TellOnce:
         if what in self._told:
             return
         self._told.add(what)
-        _logger.log(level, "egeria: %s%s", what, f": {_first_line(error)}" if error is not None else "")
+        _logger.log(level, "egeria: %s%s%s", self.whose, what, f": {_first_line(error)}" if error is not None else "")
         if error is not None:
             _logger.debug("egeria: %s", what, exc_info=error)
 

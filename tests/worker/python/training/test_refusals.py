@@ -225,9 +225,7 @@ def bad_model(followed: bool) -> None:
 
 def bad_optimizer(followed: bool) -> None:
     model = Layered()
-    optimizer = sgd(model)
-    scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
-    train(model, optimizer if followed else scheduler)
+    train(model, sgd(model) if followed else list(model.parameters()))
 
 
 def bad_config(followed: bool) -> None:

@@ -6,13 +6,14 @@ import copy
 import io
 import pickle
 import pickletools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from layered_models import Block, Layered
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 import egeria
 from egeria.training import session as session_module
@@ -169,7 +170,7 @@ def test_torchscript_takes_a_copy_and_refuses_the_attached_model_in_a_sentence()
 # Several sessions in a process.
 
 
-def test_two_models_have_a_session_each():
+def test_two_models_have_a_session_each(capsys: pytest.CaptureFixture[str]):
     models = [Layered(), Layered()]
     optimizers = [torch.optim.SGD(model.parameters(), 0.1) for model in models]
     sessions = [
@@ -181,6 +182,7 @@ def test_two_models_have_a_session_each():
             train(model, optimizer, 1)
     assert [session.prefix for session in sessions] == [2, 0]
     sessions[0].close()
+    assert capsys.readouterr().out.startswith("egeria: Layered 1: 4 steps")
     train(models[1], optimizers[1], 2)
     assert [session.summary()["steps"] for session in sessions] == [4, 6] and sessions[1].prefix == 2
 
@@ -194,3 +196,32 @@ def test_one_optimizer_may_train_two_models():
         optimizer.step()
         optimizer.zero_grad()
     assert [(session.summary()["steps"], session.prefix) for session in sessions] == [(4, 2), (4, 2)]
+
+
+def from_a_file(model: nn.Module) -> nn.Module:
+    return torch.load(saved(model), weights_only=False)
+
+
+def from_a_state(model: nn.Module) -> nn.Module:
+    other = Layered()
+    other.load_state_dict(model.state_dict())
+    return other
+
+
+def from_an_average(model: nn.Module) -> nn.Module:
+    average = AveragedModel(model)
+    average.update_parameters(model)
+    return average.module
+
+
+@pytest.mark.parametrize("way", [copy.deepcopy, from_a_file, from_a_state, from_an_average])
+def test_what_was_copied_while_layers_were_frozen_trains_as_a_whole(way: Callable[[nn.Module], nn.Module]):
+    model = Layered(dropout=0.1)
+    session = trained(model)
+    assert session.prefix == 2
+    best = way(model)
+    best.train()
+    before = [parameter.detach().clone() for parameter in best.parameters()]
+    train(best, torch.optim.SGD(best.parameters(), 0.1), 1)
+    assert not any(torch.equal(*pair) for pair in zip(before, best.parameters()))
+    assert all(module.training for module in best.modules()) and session.prefix == 2

@@ -117,6 +117,7 @@ class Session:
         self._closed = False
         if training is not None:
             _open[id(self)] = self
+            _name_lines()
 
     def follows(self, model: nn.Module) -> bool:
         """Whether this session is attached to `model`, given without its wrappers."""
@@ -224,7 +225,8 @@ class Session:
         _open.pop(id(self), None)
         training.end(finished, forget)
         if finished and rank_of_job() == 0 and training.steps > 0:
-            print(session_summary.summary_line(self.summary(), session_summary.why_idle(training)), flush=True)
+            why, whose = session_summary.why_idle(training), training.tell.whose
+            print(session_summary.summary_line(self.summary(), why, whose), flush=True)
 
     def _end_with_process(self, finished: bool) -> None:
         """Steps that are still to do, as far as their number is known, may be done by a process that resumes: a handler
@@ -249,6 +251,16 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close(finished=kind is None)
+
+
+def _name_lines() -> None:
+    """Where several models of the process train, what is said of each begins with the name of its class."""
+    trainings = [session._training for session in _open.values() if session._training is not None]
+    if len(trainings) > 1:
+        names = [type(training.model).__name__ for training in trainings]
+        for index, training in enumerate(trainings):
+            which = f" {1 + names[:index].count(names[index])}" if names.count(names[index]) > 1 else ""
+            training.tell.whose = training.tell.whose or f"{names[index]}{which}: "
 
 
 @atexit.register

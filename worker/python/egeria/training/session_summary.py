@@ -84,9 +84,9 @@ def why_idle(training: FollowedTraining) -> str:
     return f"the policy '{config.policy}' had frozen nothing by then"
 
 
-def summary_line(numbers: dict[str, Any], why: str) -> str:
-    """One line for a person, from the numbers of Session.summary(), and why nothing froze."""
-    steps, spent = f"egeria: {_count(numbers['steps'], 'step')}", sum(numbers["spent_seconds"].values())
+def summary_line(numbers: dict[str, Any], why: str, whose: str = "") -> str:
+    """One line for a person, from the numbers of Session.summary(), and why nothing froze; see TellOnce.whose."""
+    steps, spent = f"egeria: {whose}{_count(numbers['steps'], 'step')}", sum(numbers["spent_seconds"].values())
     took = f"Egeria took {_seconds(spent)}"
     if numbers["observe"]:
         return f"{steps} observed, nothing was frozen, {took}"
