@@ -145,11 +145,15 @@ def test_an_optimizer_is_looked_at_inside_its_wrapper():
     expect(refused(model, Accelerated(inner), layer_modules(model)), "LBFGS")
 
 
-def test_data_parallel_is_refused():
+def test_data_parallel_is_refused_where_it_makes_copies():
     model = Layered()
+    wrapped = nn.DataParallel(model)
+    check(wrapped, [sgd(model)], layer_modules(model), Replicas(wrapped))
+    wrapped.device_ids = [0, 1]
     expect(
-        refused(nn.DataParallel(model), sgd(model), layer_modules(model)),
+        refused(wrapped, sgd(model), layer_modules(model)),
         "DATA_PARALLEL",
+        "the model is wrapped",
         "use DistributedDataParallel",
         "torchrun",
     )

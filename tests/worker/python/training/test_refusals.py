@@ -67,8 +67,11 @@ def fsdp1(followed: bool) -> None:
     train(model)
 
 
-def data_parallel(followed: bool) -> None:
-    train(Layered() if followed else nn.DataParallel(Layered()))
+def data_parallel(followed: bool | str) -> None:
+    model = nn.DataParallel(Layered()) if followed is not True else DistributedDataParallel(Layered())
+    if not followed:
+        model.device_ids = [0, 1]  # as with two of them
+    train(model)
 
 
 def nested_ddp(followed: bool) -> None:
@@ -260,7 +263,7 @@ CASES: dict[str, Callable[[Any], None]] = {
         *(zero_optimizer, foreign_optimizer, bad_model, bad_optimizer, bad_config, checkpoint_mismatch, load_too_late),
     )
 }
-OTHER_WAYS = {"PARAMETER_WITHOUT_OPTIMIZER": "stays", "EMBEDDING_MAX_NORM": "last"}
+OTHER_WAYS = {"DATA_PARALLEL": "one device", "PARAMETER_WITHOUT_OPTIMIZER": "stays", "EMBEDDING_MAX_NORM": "last"}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -12,6 +12,7 @@ from egeria.errors import EgeriaError
 from egeria.freeze.replicas import Replicas, is_sharded
 from egeria.model.lr_schedules import unwrapped
 from egeria.model.modules import LayerModule
+from egeria.model.wrappers import calls_module_itself
 
 _USE_DDP = "use torch.nn.parallel.DistributedDataParallel or fully_shard() (FSDP2)"
 
@@ -72,11 +73,11 @@ def _check_wrappers(model: nn.Module, replicas: Replicas) -> None:
                 f"{_named(name)} is wrapped by FullyShardedDataParallel, whose flat parameters mix layers; use "
                 "fully_shard() (FSDP2), applied to each layer module and then to the model",
             )
-        if "DataParallel" in kinds:
+        if "DataParallel" in kinds and not calls_module_itself(inner):
             raise EgeriaError(
                 "DATA_PARALLEL",
-                f"{_named(name)} is wrapped by DataParallel; with one device leave the wrapper out, with several use "
-                "DistributedDataParallel with one process per device (torchrun)",
+                f"{_named(name)} is wrapped by DataParallel, whose copies do not freeze; use "
+                "DistributedDataParallel with one process per device (torchrun), or one device",
             )
         if isinstance(inner, nn.parallel.DistributedDataParallel) and inner is not replicas.ddp:
             raise EgeriaError(

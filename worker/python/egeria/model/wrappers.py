@@ -10,14 +10,20 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The user's own module under DistributedDataParallel and torch.compile, in whichever order they are."""
+    """The user's own module under DistributedDataParallel, torch.compile and a DataParallel of one device, in whichever
+    order they are."""
     while True:
-        if isinstance(model, DistributedDataParallel):
+        if isinstance(model, DistributedDataParallel) or calls_module_itself(model):
             model = model.module
         elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
             model = model._orig_mod
         else:
             return model
+
+
+def calls_module_itself(model: nn.Module) -> bool:
+    """Whether this is a DataParallel that makes no copies, as it has one device at most."""
+    return isinstance(model, nn.DataParallel) and len(model.device_ids) <= 1
 
 
 def wrappers_of(model: nn.Module) -> list[nn.Module]:
