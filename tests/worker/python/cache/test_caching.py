@@ -277,3 +277,20 @@ def test_left_to_itself_it_is_used_where_that_saves_time(cache_daemon: Daemon):
     assert all(torch.equal(one, other) for one, other in zip(cached.parameters(), plain.parameters()))
     assert summary["state"] == "on", summary
     assert summary["passes_skipped"] > 20 and summary["saved_seconds"] > 0, summary
+
+
+@pytest.mark.parametrize(
+    ("total_steps", "use", "begins"), [(30, "auto", False), (10**6, "auto", True), (30, "always", True)]
+)
+def test_a_training_that_is_nearly_over_begins_no_cache(total_steps: int, use: str, begins: bool):
+    model = nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 4), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+    config = egeria.Config(
+        controller="none", cache="unix:/nobody/listens.sock", cache_use=use, plans=[(20, 1)], total_steps=total_steps
+    )
+    with egeria.attach(model, optimizer, modules=["0", "1", "2"], config=config) as session:
+        for _ in range(22):
+            model(torch.randn(4, 2)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert session.prefix == 1 and (session.cache_estimates()["state"] != "unfrozen") == begins

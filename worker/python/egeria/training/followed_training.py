@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -42,6 +43,9 @@ from egeria.training.step_follower import StepFollower
 from egeria.training.step_reports import Reports
 from egeria.training.step_shares import StepShares
 from egeria.training.watchdog import Watchdog
+
+# A training that ends in so many seconds does not get back what the cache takes at its beginning.
+_CACHE_NEEDS = 10.0
 
 
 class FollowedTraining:
@@ -83,6 +87,7 @@ class FollowedTraining:
         self._applied_plan = 0
         self._bytes_reduced = 0
         self._cache_spent = 0.0  # seconds of the cache that are in the ledger
+        self._cache_has_time = True
         self._uneven = False  # the ranks do not take as many steps
         self._lost = False  # steps are not seen any more, so that nothing freezes
         self.capture = GraphCapture(self.tell)
@@ -293,7 +298,8 @@ class FollowedTraining:
         self._divergence.stop_if_due()
         if self.caching is not None:
             with self.tell.guard("frozen layers are not skipped"):
-                self.caching.follow(self.switcher.modules, self.switcher.prefix, self._cache_namespace())
+                prefix = self.switcher.prefix if self._cache_has_time else 0
+                self.caching.follow(self.switcher.modules, prefix, self._cache_namespace())
 
     def _end_step(self, prefix: int) -> None:
         with self._reporting():
@@ -446,7 +452,13 @@ class FollowedTraining:
         if self.link.link is not None:
             self.link.link.native.record_switch(switch.unfreeze, bool(switch.ranks_identical))
         self._divergence.follow(switch)
+        self._cache_has_time = self.config.cache_use == "always" or self._seconds_left() > _CACHE_NEEDS
         self.ledger.disturb()  # a compilation, perhaps
+
+    def _seconds_left(self) -> float:
+        """The time of the steps to come, as far as it is known."""
+        total, means = self.total_steps(), self.ledger.seconds_per_step()
+        return max(0, total - self.step) * max(means.values()) if total is not None and means else math.inf
 
     def _forget_cached(self) -> None:
         if self.caching is not None:

@@ -20,6 +20,9 @@ from egeria.model.pass_hooks import Hooked, MethodHook, PassHook, has_own_forwar
 from egeria.model.plain_copies import copies_may_differ, keep_copies_plain
 from egeria.model.wrappers import wrappers_of
 
+# New wrappers are looked for after so many steps without a pass that was seen. It takes a tenth of a second.
+_LOOKS = (1, 2, 4, 8, 64, 512, 4096)
+
 
 class TrainingPassHook(PassHook):
     """Forward hook, before or after, of the outermost module that is known: it calls the method for passes of training.
@@ -104,7 +107,7 @@ class PassFollower:
         wrapper is followed; looking for it takes a while. `parts_seen`: the model's parts are called past it, so that
         there is none."""
         self._steps_unseen += 1
-        if not parts_seen and self._steps_unseen & (self._steps_unseen - 1) == 0 < self._steps_unseen:
+        if not parts_seen and self._steps_unseen in _LOOKS:
             self.follow_wrappers()
 
     @property
