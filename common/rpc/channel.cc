@@ -12,8 +12,8 @@ namespace {
 
 grpc::ChannelArguments Arguments() {
   grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  arguments.SetMaxSendMessageSize(kMaxMessageBytes);
+  arguments.SetMaxReceiveMessageSize(kMaxResponseBytes);
+  arguments.SetMaxSendMessageSize(kMaxRequestBytes);
   // Without these the reconnect backoff grows to two minutes, and a stopped peer is never noticed.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);

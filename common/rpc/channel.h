@@ -10,9 +10,10 @@
 
 namespace egeria::rpc {
 
-// The largest message that either side takes (a registration carries every module's graph), and the largest
-// piece of an upload.
-constexpr int kMaxMessageBytes = 64 << 20;
+// The largest message that a server takes, which is a registration with every module's graph; parsing it takes some ten
+// times as much memory. The largest one that a client takes, and the largest piece of an upload.
+constexpr int kMaxRequestBytes = 16 << 20;
+constexpr int kMaxResponseBytes = 64 << 20;
 constexpr size_t kMaxChunkBytes = size_t{1} << 20;
 
 // A channel to a daemon. Every call on it needs a deadline, or a stream that its owner can cancel. A peer that is gone

@@ -7,8 +7,8 @@ namespace egeria::rpc {
 
 void ConfigureServer(grpc::ServerBuilder* builder) {
   KeepLibrary();
-  builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
-  builder->SetMaxSendMessageSize(kMaxMessageBytes);
+  builder->SetMaxReceiveMessageSize(kMaxRequestBytes);
+  builder->SetMaxSendMessageSize(kMaxResponseBytes);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 5000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);

@@ -121,7 +121,7 @@ grpc::Status SimulatedRank::Status() {
 
 std::shared_ptr<grpc::Channel> TestChannel(const std::string& address) {
   grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(rpc::kMaxMessageBytes);
+  arguments.SetMaxReceiveMessageSize(rpc::kMaxResponseBytes);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);

@@ -22,7 +22,7 @@ constexpr size_t kMaxModules = 512;
 constexpr size_t kMaxName = 256;
 constexpr size_t kMaxRates = 1024;
 // A registration holds at most so much besides graphs.
-constexpr size_t kMaxRegistration = rpc::kMaxMessageBytes - (size_t{4} << 20);
+constexpr size_t kMaxRegistration = rpc::kMaxRequestBytes - (size_t{4} << 20);
 
 // The text is like "plasticity (interval_steps, window, ...), schedule (entries), none ()".
 std::string KnownPolicies() {

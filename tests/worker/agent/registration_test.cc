@@ -126,11 +126,11 @@ TEST(MakeRegistration, RefusesWhatNoControllerWouldTake) {
 TEST(MakeRegistration, LeavesOutTheLargestGraphsWhereAllWouldNotFitAMessage) {
   JobDescription job = TestJob();
   job.modules[1] = {"layer1", 1, 4, job.modules[0].graph, ""};
-  const std::string large(rpc::kMaxMessageBytes, 'x');
+  const std::string large(rpc::kMaxRequestBytes, 'x');
   job.modules[1].graph->nodes[0].args.push_back({large});
   const auto request = MakeRegistration(job);
   ASSERT_TRUE(request.ok()) << request.status();
-  EXPECT_LT(request->ByteSizeLong(), static_cast<size_t>(rpc::kMaxMessageBytes));
+  EXPECT_LT(request->ByteSizeLong(), static_cast<size_t>(rpc::kMaxRequestBytes));
   EXPECT_TRUE(request->modules(0).has_graph());
   EXPECT_FALSE(request->modules(1).has_graph());
   EXPECT_THAT(request->modules(1).graph_error(), HasSubstr("too large"));
