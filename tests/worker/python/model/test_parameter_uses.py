@@ -9,8 +9,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from egeria.model.call_order import CallOrder
+from egeria.model.inputs import RootInputs
 from egeria.model.modules import LayerModule, partition
 from egeria.model.parameter_uses import place
+from egeria.reference.probing import record_pass
 
 
 class Layers(nn.Module):
@@ -131,6 +133,14 @@ def test_checkpoints_compute_again_what_the_watched_pass_has_computed():
     output = model(torch.randn(8, 8))
     order.end(output)
     output.sum().backward()  # raises where the pass has saved more tensors for it, or fewer
+
+
+@pytest.mark.parametrize("kind", [Vision, Language])
+def test_a_pass_of_a_shadow_shows_the_same(kind: type[Layers]):
+    model = kind()
+    modules = partition(model, ["stem", *(f"blocks.{i}" for i in range(3)), "head"])
+    calls, uses = record_pass(model, RootInputs((torch.randn(8, 8),), {}, 8), modules)
+    assert calls[:2] == [model, model.stem] and loose(place(modules, uses)) == loose(placed(kind()))
 
 
 def test_an_error_of_ours_does_not_reach_the_pass(monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pathlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -192,6 +193,35 @@ def test_the_frozen_share_counts_what_is_frozen_and_trains():
     model.requires_grad_(False)
     with pytest.raises(egeria.EgeriaError, match=r"\[NOTHING_TRAINABLE\] no parameter requires"):
         egeria.attach(model, optimizer)
+
+
+class Positions(nn.Sequential):
+    """Its positions are the model's own."""
+
+    def __init__(self) -> None:
+        super().__init__(*(nn.Linear(8, 8) for _ in range(4)))
+        self.register_parameter("positions", nn.Parameter(torch.zeros(8)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x + self.positions)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_the_model_holds_freezes_where_it_is_used(compiled: bool, controller: Any):
+    model = Positions()
+    optimizer = SGD(model.parameters(), 0.1)
+    options = {"entries": [{"fraction": 0.02, "frozen_prefix": 1}]}
+    config = egeria.Config(controller=controller.address, policy="schedule", options=options, total_steps=1000)
+    called = torch.compile(model, backend="eager") if compiled else model
+    session = egeria.attach(called, optimizer, config=config)
+    assert [name for name, _ in session.modules[-1].loose] == ["positions"], "until a pass has shown more"
+    for _ in range(400):
+        called(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+        if session.prefix == 1:
+            break
+        time.sleep(0.01)
+    assert session.prefix == 1 and not model.positions.requires_grad
 
 
 def test_an_end_without_anything_to_train_joins_what_trains():

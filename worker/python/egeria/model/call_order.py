@@ -3,7 +3,6 @@ parameters."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +12,6 @@ from torch.utils.hooks import RemovableHandle
 from egeria.model.isolation import has_compiled
 from egeria.model.modules import LayerModule
 from egeria.model.parameter_uses import PassUses, Uses
-
-_logger = logging.getLogger("egeria")
 
 
 class CallOrder:
@@ -42,7 +39,7 @@ class CallOrder:
             return
         inside = set(self._model.modules())
         self._found = found = []
-        self._pass = uses = PassUses(self._model, modules)
+        self._pass = uses = PassUses(self._model, (unit for module in modules for unit in module.units))
 
         def enter(module: nn.Module, _: Any) -> None:
             if module in inside:
@@ -65,10 +62,7 @@ class CallOrder:
         uses = self._pass
         self.stop()
         self.calls = self._found
-        try:
-            self.uses = uses.read(output)
-        except Exception:  # pylint: disable=broad-exception-caught  # what autograd's graphs may hold
-            _logger.debug("egeria: where parameters are used cannot be told", exc_info=True)
+        self.uses = uses.read(output)
 
     def end_of_parts(self) -> None:
         """A step has ended in which the parts of the model were called, past the model itself. There is no output that

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from egeria.model.modules import LayerModule, each_once, has_parameters
 from egeria.model.outputs import tensors_in
+
+_logger = logging.getLogger("egeria")
 
 # Nodes of autograd that give a parameter in another form, which is used where their result is.
 _FORMS = tuple(
@@ -39,9 +42,10 @@ class PassUses:
     """Follows the calls of units in one forward pass, and reads the graph that autograd has made of it. Owned by the
     training thread."""
 
-    def __init__(self, model: nn.Module, modules: Sequence[LayerModule]):
+    def __init__(self, model: nn.Module, units: Iterable[nn.Module]):
+        """`units` are those of layer modules."""
         self._model = model
-        self._units = {unit for module in modules for unit in module.units if has_parameters(unit)}
+        self._units = set(filter(has_parameters, units))
         self._calls: list[_Call] = []
         self._failed = False
 
@@ -59,8 +63,13 @@ class PassUses:
 
     def read(self, output: Any) -> Uses:
         """The uses of the pass that has returned `output`; none where the graph does not show all."""
-        if self._failed:
+        try:
+            return {} if self._failed else self._read(output)
+        except Exception:  # pylint: disable=broad-exception-caught  # what autograd's graphs may hold
+            _logger.debug("egeria: where parameters are used cannot be told", exc_info=True)
             return {}
+
+    def _read(self, output: Any) -> Uses:
         tensors = tensors_in(output)
         returned = {tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None}
         users: dict[Any, list[Any]] = {node: [] for node in returned}

@@ -14,13 +14,21 @@ from egeria.freeze.replicas import is_fully_sharded
 from egeria.model.inputs import GraphError, RootInputs
 from egeria.model.isolation import undisturbed
 from egeria.model.modules import LayerModule, has_parameters
+from egeria.model.parameter_uses import PassUses, Uses
 from egeria.model.shadow import Shadow
 from egeria.reference.recording import tensor_named
 
 
 def record_calls(model: nn.Module, inputs: RootInputs) -> list[nn.Module]:
-    """Returns the submodules that a forward pass in evaluation mode calls, in order, one entry per call. A shadow of
-    the model makes it; under FSDP2, where only the model itself can, that is left undisturbed.
+    """Returns the submodules that a forward pass in evaluation mode calls, in order, one entry per call; see
+    record_pass()."""
+    return record_pass(model, inputs, ())[0]
+
+
+def record_pass(model: nn.Module, inputs: RootInputs, modules: Sequence[LayerModule]) -> tuple[list[nn.Module], Uses]:
+    """Returns the submodules that a forward pass in evaluation mode calls, in order, one entry per call, and where
+    `modules` use parameters. A shadow of the model makes it; under FSDP2, where only the model itself can, that is left
+    undisturbed, and uses are not known.
 
     Raises:
       NoShadow: the model has none.
@@ -28,18 +36,27 @@ def record_calls(model: nn.Module, inputs: RootInputs) -> list[nn.Module]:
     """
     calls: list[nn.Module] = []
     with _evaluated(model, inputs) as (twin, original_of):
+        copy_of = {original: copied for copied, original in original_of.items()}
+        uses = PassUses(twin, [copy_of[unit] for module in modules for unit in module.units])
 
-        def note(module: nn.Module, _: Any) -> None:
+        def enter(module: nn.Module, _: Any) -> None:
             if module in original_of:
                 calls.append(original_of[module])
+            uses.enter(module)
 
-        handle = torch.nn.modules.module.register_module_forward_pre_hook(note)
+        everywhere = torch.nn.modules.module
+        handles = [
+            everywhere.register_module_forward_pre_hook(enter),
+            everywhere.register_module_forward_hook(lambda module, *_: uses.leave(module)),
+        ]
         try:
-            inputs.call(twin)
+            with torch.set_grad_enabled(twin is not model and bool(modules)):  # what is read is autograd's graph
+                found = uses.read(inputs.call(twin))
             _reshard(twin)
         finally:
-            handle.remove()
-    return calls
+            for handle in handles:
+                handle.remove()
+    return calls, {name: frozenset(original_of[unit] for unit in units) for name, units in found.items()}
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from egeria.model.modules import LayerModule, has_parameters, partition
 from egeria.model.parameter_uses import place
 from egeria.model.shadow import NoShadow
 from egeria.reference.graph import ExportedModel, export_model
-from egeria.reference.probing import record_calls
+from egeria.reference.probing import record_pass
 from egeria.training.link_target import LinkTarget
 
 _READS_NOTHING = "the policy reads no plasticity"
@@ -52,14 +52,14 @@ class Analysis:
 def analyse(target: LinkTarget, inputs: RootInputs, samples: int, dynamic: Sequence[tuple[int, int]]) -> Analysis:
     inputs = inputs.narrowed(samples)
     evaluated = None
-    modules, model, calls = target.modules, target.trained.model, target.calls
+    modules, model, calls, uses = target.modules, target.trained.model, target.calls, target.uses
     reason = target.no_shadow if target.config.reads_plasticity() else _READS_NOTHING
     if samples < 2 and target.config.reads_plasticity():
         reason = "a batch has one sample, and a reading of plasticity compares at least two"
     if reason is None or calls is None:
         try:
-            evaluated = record_calls(model, inputs)
-            calls = evaluated if calls is None else calls
+            evaluated, shown = record_pass(model, inputs, modules if calls is None else ())
+            calls, uses = (evaluated, shown) if calls is None else (calls, uses)
         except NoShadow as error:
             reason = str(error)
         except Exception as error:  # pylint: disable=broad-exception-caught  # whatever a model's code raises
@@ -83,8 +83,8 @@ def analyse(target: LinkTarget, inputs: RootInputs, samples: int, dynamic: Seque
         except (GraphError, NoShadow) as error:
             reason = str(error)
     if exported is None:
-        return Analysis(place(modules, target.uses), evaluated, None, [reason] * len(modules))
-    modules = place(exported.modules, target.uses)
+        return Analysis(place(modules, uses), evaluated, None, [reason] * len(modules))
+    modules = place(exported.modules, uses)
     errors = []
     for index in range(len(modules)):
         module = exported.module(index)
