@@ -414,10 +414,7 @@ def _by_group(model: nn.Module, pattern: str) -> list[_Group]:
 def _finish(model: nn.Module, groups: list[_Group], trained: Container[int]) -> list[LayerModule]:
     groups = _with_trained_end(groups, trained)
     if len(groups) < 2:
-        raise _bad(
-            f"{len(groups)} layer module(s) up to the last parameter that trains: the last one never freezes, so that "
-            "at least two are needed"
-        )
+        raise _bad("the last layer module that trains never freezes, so that at least two are needed")
     _check_disjoint(groups)
     owned = {id(parameter) for _, units in groups for _, unit in units for parameter in unit.parameters()}
     loose, homeless = _loose(model, groups, owned)

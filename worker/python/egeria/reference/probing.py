@@ -50,7 +50,7 @@ def record_pass(model: nn.Module, inputs: RootInputs, modules: Sequence[LayerMod
             everywhere.register_module_forward_hook(lambda module, *_: uses.leave(module)),
         ]
         try:
-            with torch.set_grad_enabled(twin is not model and bool(modules)):  # what is read is autograd's graph
+            with torch.set_grad_enabled(twin is not model and bool(modules)):  # the uses are read from autograd's graph
                 found = uses.read(inputs.call(twin))
             _reshard(twin)
         finally:
