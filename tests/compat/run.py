@@ -170,7 +170,7 @@ def _compare(row: Row, plain: list[Any], observed: list[Any], frozen: list[Any],
     _check(row, "watched", "yes", all(count == wanted for count in counts), f"counted {counts[0]} steps, not {wanted}")
     same = _digests(plain) == _digests(observed)
     _check(row, "observed", "yes", same, "observed, it trains otherwise than plainly")
-    sessions = frozen[0]["sessions"]
+    sessions = [session for session in frozen[0]["sessions"] if session["steps"] == script.steps]
     text = ", ".join(
         f"{freezes[-1][1]} of {session['modules']}" for session in sessions if (freezes := session["switches"])
     )
