@@ -25,6 +25,7 @@ class Script:
     steps: int
     counts: tuple[int, ...] = ()
     prefix: int = 2
+    freezes: bool = True
     refused: str | None = None
     tells: tuple[str, ...] = ()
     ranks: int = 1

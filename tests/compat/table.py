@@ -6,8 +6,11 @@ import importlib.metadata
 import itertools
 import pathlib
 import platform
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from scripts import Script
 
 DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs" / "reference" / "compatibility.md"
 
@@ -30,34 +33,53 @@ Last run with Python {python}, {versions}.
 | warned of | the names of warnings in the log; nothing else was warned of |
 """
 
+# Lines of the document that speak of one script, which is the group: its row, its last lines, what is wrong with it.
+_ROW = re.compile(r"\| `([\w.]+)` \| ")
+_LAST = re.compile(r"([\w.]+): egeria")
+_FAULT = re.compile(r"- `([\w.]+)`: ")
 
-def write(rows: Sequence[Any]) -> None:
-    """Writes the document. `rows` are run.py's, in the order of the scripts."""
-    DOCUMENT.write_text("\n".join(_lines(rows)) + "\n")
+
+def write(scripts: Sequence[Script], rows: Mapping[str, Any]) -> None:
+    """Writes the document. `rows` are run.py's by the scripts' names; what the document says of others stays."""
+    DOCUMENT.write_text("\n".join(_lines(scripts, rows, DOCUMENT.read_text().splitlines())) + "\n")
 
 
-def _lines(rows: Sequence[Any]) -> Iterator[str]:
+def _lines(scripts: Sequence[Script], rows: Mapping[str, Any], old: Sequence[str]) -> Iterator[str]:
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _LIBRARIES)
     yield _HEAD.format(python=platform.python_version(), versions=versions)
-    failed = sum(bool(row.faults) for row in rows)
-    yield f"{len(rows)} scripts, of which {len(rows) - failed} are as declared."
-    for kind, group in itertools.groupby(rows, key=lambda row: row.script.kind):
+    parts: dict[re.Pattern[str], list[str]] = {_ROW: [], _LAST: [], _FAULT: []}
+    for script in scripts:
+        row = rows.get(script.name)
+        for pattern, part in parts.items():
+            part += (
+                _new(row, pattern)
+                if row is not None
+                else [line for line in old if (found := pattern.match(line)) and found[1] == script.name]
+            )
+    yield f"{len(scripts)} scripts, of which {len(scripts) - len(parts[_FAULT])} are as declared."
+    by_name = {_ROW.match(line)[1]: line for line in parts[_ROW]}
+    for kind, group in itertools.groupby(scripts, key=lambda script: script.kind):
         yield f"\n## {kind}\n\n| script | what it is | watched | froze | as by hand | as plain | warned of |"
         yield "|---|---|---|---|---|---|---|"
-        yield from (_row(row) for row in group)
+        yield from (by_name[script.name] for script in group if script.name in by_name)
     yield "\n## What they print\n\nThe last line of each with the default policy, one for each session:\n\n```"
-    for row in rows:
-        yield from (f"{row.script.name}: {line.removeprefix('egeria: ')}" for line in row.last_lines)
+    yield from parts[_LAST]
     yield "```"
-    if failed:
+    if parts[_FAULT]:
         yield "\n## What is not as declared\n"
-        yield from (f"- `{row.script.name}`: {'; '.join(row.faults)}" for row in rows if row.faults)
+        yield from parts[_FAULT]
 
 
-def _row(row: Any) -> str:
-    told = ", ".join(f"`{name}`" for name in row.told)
+def _new(row: Any, pattern: re.Pattern[str]) -> list[str]:
+    """The lines of a script that has been run."""
+    name = row.script.name
+    if pattern is _LAST:
+        return [f"{name}: {line}" for line in row.last_lines]
+    if pattern is _FAULT:
+        return [f"- `{name}`: {'; '.join(row.faults)}"] if row.faults else []
     if row.script.refused is not None:
         cells = [f"refused: `{row.script.refused}`", "", "", "", ""]
     else:
+        told = ", ".join(f"`{name}`" for name in row.told)
         cells = [row.watched or "no", row.froze or "no", row.as_by_hand or "no", row.observed or "no", told]
-    return f"| `{row.script.name}` | {row.script.does} | {' | '.join(cells)} |"
+    return [f"| `{name}` | {row.script.does} | {' | '.join(cells)} |"]

@@ -14,6 +14,7 @@ def shape(**facts: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     steps: optimizer steps that the script makes.
     counts: what the sessions count, one by one, where that is not `steps` for all of them.
     prefix: layer modules that are to be frozen; 2 if it is not given.
+    freezes: False where nothing is to freeze, as a warning says.
     refused: the name of the refusal that attach() answers with, where that is intended.
     tells: names of the warnings that are intended.
     ranks: processes that run the script; 1 if it is not given.

@@ -41,7 +41,7 @@ class LitAutoEncoder(L.LightningModule):
         return torch.optim.Adam(self.parameters(), lr=1e-3)
 
 
-@shape(steps=60, prefix=1)
+@shape(steps=60, prefix=1, tells=["RATES_UNKNOWN"])
 def lightning_first_example():
     """Lightning's first example: an autoencoder whose encoder and decoder are called in training_step"""
     from egeria.integrations.lightning import EgeriaCallback
@@ -156,7 +156,7 @@ class LitGAN(L.LightningModule):
         return adam(self.generator.parameters(), lr=2e-4), adam(self.discriminator.parameters(), lr=2e-4)
 
 
-@shape(steps=60, prefix=1)
+@shape(steps=60, prefix=1, tells=["RATES_UNKNOWN"])
 def lightning_gan():
     """A GAN in Lightning with two optimizers that it steps itself"""
     from egeria.integrations.lightning import EgeriaCallback
@@ -230,7 +230,7 @@ class OwnTrainer:
                 callback(self)
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def own_trainer_class():
     """A trainer of one's own, with callbacks and an endless loader, in the manner of minGPT"""
     import egeria
@@ -253,7 +253,7 @@ class Words(torch.utils.data.IterableDataset):
             yield x, int(x.sum() > 0)
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def iterable_dataset():
     """An endless IterableDataset, an iterator that a loop takes batches from"""
     import egeria

@@ -55,7 +55,7 @@ class CharGPT(nn.Module):
         return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def char_gpt():
     """A small GPT with tied embeddings in the manner of nanoGPT: two groups of weights, clipping, a rate by hand"""
     import egeria
@@ -230,7 +230,7 @@ def qwen2_checkpointed():
     return model
 
 
-@shape(steps=40)
+@shape(steps=40, tells=["RATES_UNKNOWN"])
 def llama_batch_of_one():
     """A small Llama, batches of one sample, four of them accumulated in a step"""
     import egeria
@@ -263,7 +263,7 @@ class WordLSTM(nn.Module):
         return self.decoder(self.drop(output)), hidden
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def lstm_word_model():
     """An LSTM language model with tied weights: hidden states carried from batch to batch, SGD written by hand"""
     import egeria
@@ -287,7 +287,7 @@ def lstm_word_model():
     return model
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_STAY_HIGH"])
 def transformer_encoder_classifier():
     """torch's nn.TransformerEncoder with a padding mask, Noam's schedule by LambdaLR"""
     import egeria

@@ -20,7 +20,7 @@ def batch():
     return torch.randn(8, 32), torch.randint(4, (8,))
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def best_model():
     """The best weights kept by deepcopy and loaded at the end"""
     import egeria
@@ -48,7 +48,7 @@ def best_model():
     return model, final
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def copy_trained_on():
     """A copy of the whole model, taken late and trained on by an optimizer of its own; weights saved and loaded"""
     import egeria
@@ -114,7 +114,7 @@ def resume():
     return model
 
 
-@shape(steps=40)
+@shape(steps=40, tells=["RATES_UNKNOWN"])
 def batches_of_one():
     """One sample in a batch and eight batches in a step"""
     import egeria
@@ -145,7 +145,7 @@ class Tagger(nn.Module):
         return self.classify(hidden)
 
 
-@shape(steps=60, prefix=1)
+@shape(steps=60, prefix=1, tells=["RATES_UNKNOWN"])
 def packed_sequences():
     """A bidirectional LSTM over packed sequences of different lengths, the number of samples varying"""
     import egeria
@@ -166,7 +166,7 @@ def packed_sequences():
     return model
 
 
-@shape(steps=60, prefix=1)
+@shape(steps=60, prefix=1, tells=["RATES_UNKNOWN"])
 def multi_task():
     """A trunk with two heads, dictionaries in and out, a sum of losses with weights that are learned"""
     import egeria

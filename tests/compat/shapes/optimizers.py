@@ -91,7 +91,7 @@ class Lookahead(torch.optim.Optimizer):
         return loss
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def lookahead():
     """Look-ahead around Adam: an optimizer that holds another one and shares its groups"""
     import egeria
@@ -109,7 +109,7 @@ def lookahead():
     return model
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def adafactor():
     """torch's Adafactor"""
     import egeria
@@ -149,7 +149,7 @@ def adafactor_transformers():
     return model
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def muon():
     """Muon for matrices beside AdamW for all else: two optimizers that step together"""
     import egeria
@@ -170,7 +170,7 @@ def muon():
     return model
 
 
-@shape(steps=20, refused="LBFGS")
+@shape(steps=20, refused="LBFGS", tells=["RATES_UNKNOWN"])
 def lbfgs():
     """L-BFGS, which moves what has no gradient"""
     import egeria
@@ -191,7 +191,7 @@ def lbfgs():
     return model
 
 
-@shape(steps=40)
+@shape(steps=40, tells=["RATES_UNKNOWN"])
 def optimizer_in_backward():
     """An optimizer for each parameter, stepped by hooks inside the backward pass, as a recipe of torch has it"""
     import egeria
@@ -235,7 +235,7 @@ def two_optimizers():
     return model
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def rates_by_layer():
     """A rate for each layer, less in front, all of them lowered by hand in two steps"""
     import egeria
@@ -278,7 +278,7 @@ def closure():
     return model
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def ema():
     """torch's AveragedModel with an exponential average, evaluated now and then"""
     import egeria
@@ -301,7 +301,7 @@ def ema():
     return model, average
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_STAY_HIGH"])
 def swa():
     """Stochastic weight averaging in the second half, with SWALR, and batch normalisation made anew at the end"""
     import egeria

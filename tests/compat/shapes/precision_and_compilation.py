@@ -44,7 +44,7 @@ def compiled_model():
     return model
 
 
-@shape(steps=40, ci=False)
+@shape(steps=40, ci=False, tells=["RATES_UNKNOWN"])
 def compiled_in_place():
     """model.compile(), which compiles the model's own call"""
     import egeria
@@ -63,7 +63,7 @@ def compiled_in_place():
     return model
 
 
-@shape(steps=40, ci=False)
+@shape(steps=40, freezes=False, tells=["NO_PASSES", "RATES_UNKNOWN"], ci=False)
 def compiled_loss_function():
     """A compiled function that calls the model and computes the loss"""
     import egeria
@@ -85,7 +85,29 @@ def compiled_loss_function():
     return model
 
 
-@shape(steps=40, ci=False)
+@shape(steps=40, tells=["RATES_UNKNOWN"], ci=False)
+def compiled_loss_with_modules():
+    """A compiled function that calls the model and computes the loss, where attach() is told the layers"""
+    import egeria
+
+    model = Net()
+
+    @torch.compile
+    def compute_loss(x, y):
+        return F.cross_entropy(model(x), y)
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    session = egeria.attach(model, optimizer, modules=r"blocks\.(\d+)|head", total_steps=40)
+    for _ in range(40):
+        loss = compute_loss(*batch())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        session.step(loss)
+    return model
+
+
+@shape(steps=40, ci=False, tells=["RATES_UNKNOWN"])
 def compiled_optimizer_step():
     """The optimizer's step compiled, as a recipe of torch has it"""
     import egeria
@@ -108,7 +130,7 @@ def compiled_optimizer_step():
     return model
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def autocast_bfloat16():
     """bfloat16 autocast"""
     import egeria
@@ -127,7 +149,7 @@ def autocast_bfloat16():
     return model
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def grad_scaler():
     """float16 autocast with a GradScaler, unscaled and clipped before the step"""
     import egeria
@@ -150,7 +172,7 @@ def grad_scaler():
     return model
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def checkpointed_layers():
     """Layers that are computed again in the backward pass, with dropout, one of them by the older, reentrant way"""
     import egeria
@@ -179,7 +201,7 @@ def checkpointed_layers():
     return model
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def forward_method():
     """model.forward(x) in place of model(x)"""
     import egeria
@@ -197,7 +219,7 @@ def forward_method():
     return model
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def functional_call():
     """torch.func.functional_call on the model, with its own parameters"""
     import egeria

@@ -75,13 +75,13 @@ def _worker(rank, world):
     return model.module
 
 
-@shape(steps=60, ranks=2, launcher="spawn", ci=False)
+@shape(steps=60, ranks=2, launcher="spawn", ci=False, tells=["RATES_UNKNOWN"])
 def ddp_spawn():
     """DistributedDataParallel on two ranks that torch.multiprocessing.spawn starts"""
     mp.spawn(_worker, args=(2,), nprocs=2)
 
 
-@shape(steps=40, ranks=2)
+@shape(steps=40, ranks=2, tells=["RATES_UNKNOWN"])
 def ddp_no_sync():
     """DistributedDataParallel with two batches accumulated under no_sync(), batch normalisation, a barrier last"""
     import egeria
@@ -107,7 +107,7 @@ def ddp_no_sync():
     return model.module
 
 
-@shape(steps=40, ranks=2)
+@shape(steps=40, ranks=2, tells=["RATES_UNKNOWN"])
 def fsdp2():
     """fully_shard (FSDP2) on two ranks, layer by layer"""
     import egeria
@@ -152,7 +152,7 @@ def fsdp1():
     return model
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def data_parallel():
     """DataParallel where there is no more than one device"""
     import egeria
@@ -169,7 +169,7 @@ def data_parallel():
     return model
 
 
-@shape(steps=40, launcher="accelerate", ci=False)
+@shape(steps=40, launcher="accelerate", ci=False, tells=["RATES_UNKNOWN"])
 def accelerate_launch():
     """accelerate on one process under `accelerate launch`"""
     import accelerate

@@ -34,7 +34,7 @@ class MoCo(nn.Module):
         return logits / 0.07
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def moco():
     """A momentum encoder and a queue in the manner of MoCo: the forward pass moves weights and buffers"""
     import egeria
@@ -78,7 +78,7 @@ def simclr():
     return model
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def distillation():
     """A student that learns from a teacher without gradients"""
     import egeria
@@ -100,7 +100,7 @@ def distillation():
     return student
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def triplet_siamese():
     """A network that is called three times a step, on an anchor, something alike and something else"""
     import egeria
@@ -119,7 +119,7 @@ def triplet_siamese():
     return model
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def gan():
     """A generator and a discriminator in the manner of DCGAN, with an optimizer and a session each"""
     import egeria
@@ -174,7 +174,7 @@ class VAE(nn.Module):
         return self.decode(z), mean, spread
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def vae():
     """A variational autoencoder: random numbers between its layers, a tuple as output"""
     import egeria
@@ -208,7 +208,7 @@ class Denoiser(nn.Module):
         return self.leave(torch.cat([self.up(F.silu(self.middle(hidden))), first], dim=1))
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def diffusion():
     """A denoising diffusion model with a U-Net, a time embedding, and an average of its weights by hand"""
     import egeria
@@ -232,7 +232,7 @@ def diffusion():
     return model, average
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def dqn():
     """Deep Q-learning: batches of one to act, a target network that follows, Huber loss, gradients clipped by value"""
     import egeria
@@ -273,7 +273,7 @@ class ActorCritic(nn.Module):
         return F.softmax(self.action_head(x), dim=-1), self.value_head(x)
 
 
-@shape(steps=40, prefix=1)
+@shape(steps=40, prefix=1, tells=["RATES_UNKNOWN"])
 def actor_critic():
     """An actor-critic that is called once for each state, without a batch, twenty times before a step"""
     import egeria
@@ -318,7 +318,7 @@ class GCN(nn.Module):
         return F.log_softmax(self.gc3(F.relu(self.gc2(x, neighbours)), neighbours), dim=1)
 
 
-@shape(steps=60, prefix=1)
+@shape(steps=60, prefix=1, tells=["RATES_UNKNOWN"])
 def graph_network():
     """A graph convolution network by hand: the whole graph at each step, a sparse matrix as input"""
     import egeria
@@ -339,7 +339,7 @@ def graph_network():
     return model
 
 
-@shape(steps=60, prefix=1)
+@shape(steps=60, prefix=1, tells=["RATES_UNKNOWN"])
 def recommender():
     """Embeddings of users and items under a small network, Adagrad"""
     import egeria

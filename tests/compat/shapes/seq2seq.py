@@ -52,7 +52,7 @@ def t5_seq2seq_trainer():
     return model
 
 
-@shape(steps=40, prefix=4)
+@shape(steps=40, prefix=4, tells=["RATES_UNKNOWN"])
 def bart_own_loop():
     """BART in a loop of its own, with samples generated now and then in between"""
     import egeria
@@ -120,7 +120,7 @@ class Decoder(nn.Module):
         return self.out(output[:, -1]), hidden
 
 
-@shape(steps=40, prefix=1)
+@shape(steps=40, prefix=1, tells=["RATES_UNKNOWN"])
 def gru_translator():
     """An encoder and a decoder of GRUs with an optimizer each, one sentence a step, the decoder called word by word"""
     import egeria

@@ -28,7 +28,7 @@ def batch():
     return torch.randn(8, 32), torch.randint(4, (8,))
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def gradient_penalty():
     """A penalty on the gradient by the input, which takes a second derivative"""
     import egeria
@@ -49,7 +49,7 @@ def gradient_penalty():
     return model
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def spectral_norm():
     """Spectral and weight norms by torch's parametrizations"""
     import egeria
@@ -69,7 +69,7 @@ def spectral_norm():
     return model
 
 
-@shape(steps=60, prefix=1)
+@shape(steps=60, prefix=1, tells=["RATES_UNKNOWN"])
 def sparse_embedding():
     """A sparse embedding with SparseAdam beside Adam for the rest"""
     import egeria
@@ -97,7 +97,7 @@ def sparse_embedding():
     return model
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def features_by_hooks():
     """Features taken by forward hooks, for a loss on what is inside the model"""
     import egeria
@@ -119,7 +119,7 @@ def features_by_hooks():
     return model
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def saved_on_cpu():
     """Activations offloaded by torch.autograd.graph.save_on_cpu"""
     import egeria
@@ -138,7 +138,7 @@ def saved_on_cpu():
     return model
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def pseudo_labels():
     """Labels that the model itself gives, in evaluation mode and without gradients, in front of each step"""
     import egeria
@@ -161,7 +161,7 @@ def pseudo_labels():
     return model
 
 
-@shape(steps=60, prefix=3)
+@shape(steps=60, prefix=3, tells=["RATES_UNKNOWN"])
 def models_in_a_list():
     """An encoder and a decoder that are called one by one, in one ModuleList and one optimizer"""
     import egeria
@@ -181,7 +181,7 @@ def models_in_a_list():
     return both
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def pure_bfloat16():
     """Weights in bfloat16, inputs converted"""
     import egeria
@@ -199,7 +199,7 @@ def pure_bfloat16():
     return model
 
 
-@shape(steps=50)
+@shape(steps=50, tells=["RATES_UNKNOWN"])
 def bad_batches_skipped():
     """A loop that leaves out a batch whose loss is not finite"""
     import egeria
@@ -221,7 +221,7 @@ def bad_batches_skipped():
     return model
 
 
-@shape(steps=60, counts=[10, 60])
+@shape(steps=60, counts=[10, 60], tells=["RATES_UNKNOWN"])
 def cell_run_twice():
     """A notebook's cell that is interrupted after 10 steps and run again: optimizer and session made anew"""
     import egeria
@@ -240,7 +240,7 @@ def cell_run_twice():
     return model
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def group_added_later():
     """The head trains alone at first; the rest joins the optimizer by add_param_group"""
     import egeria

@@ -80,7 +80,7 @@ def mobilenet_one_cycle():
     return model
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def cnn_reduce_on_plateau():
     """A small network whose rate ReduceLROnPlateau sets after each epoch, by the loss on other images"""
     import egeria
@@ -117,7 +117,7 @@ class Net(nn.Module):
         return F.log_softmax(self.fc2(self.dropout2(F.relu(self.fc1(x)))), dim=1)
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def mnist_constant_rate():
     """Digits in the way of the first tutorials: two convolutions, dropout, nll_loss, Adadelta, no scheduler"""
     import egeria
@@ -188,7 +188,7 @@ def timm_updates():
     return model
 
 
-@shape(steps=60, prefix=2)
+@shape(steps=60, prefix=2, tells=["RATES_UNKNOWN"])
 def vit_gradual_unfreezing():
     """Fine-tuning in two phases: only the head of a ViT first, and everything after a third of the steps"""
     import egeria
@@ -318,7 +318,7 @@ class UNet(nn.Module):
         return self.up2(torch.cat([F.interpolate(third, scale_factor=2), first], dim=1))
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def unet_dice():
     """A U-Net with skips from early layers to late ones and a Dice loss"""
     import egeria
