@@ -263,7 +263,7 @@ class WordLSTM(nn.Module):
         return self.decoder(self.drop(output)), hidden
 
 
-@shape(steps=60, tells=["RATES_UNKNOWN"])
+@shape(steps=60, prefix=1, tells=["RATES_UNKNOWN"])
 def lstm_word_model():
     """An LSTM language model with tied weights: hidden states carried from batch to batch, SGD written by hand"""
     import egeria

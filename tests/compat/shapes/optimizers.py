@@ -170,7 +170,7 @@ def muon():
     return model
 
 
-@shape(steps=20, refused="LBFGS", tells=["RATES_UNKNOWN"])
+@shape(steps=20, refused="LBFGS")
 def lbfgs():
     """L-BFGS, which moves what has no gradient"""
     import egeria
@@ -257,7 +257,7 @@ def rates_by_layer():
     return model
 
 
-@shape(steps=60)
+@shape(steps=60, tells=["RATES_UNKNOWN"])
 def closure():
     """An optimizer that calls a closure for the loss"""
     import egeria

@@ -1,4 +1,4 @@
-"""What scripts do around a step"""
+"""Tricks around a step"""
 
 import torch
 from torch import nn
