@@ -39,6 +39,7 @@ const std::map<std::string, Setter>& Options() {
          arguments->cache = value;
          return true;
        }},
+      {"--egeria-beside", Into(&Arguments::beside)},
       {"--egeria-job-id", Into(&Arguments::job_id)},
       {"--egeria-name", Into(&Arguments::name)},
       {"--egeria-budget",
@@ -140,11 +141,12 @@ absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& argumen
     EGERIA_RETURN_IF_ERROR(TakeOption(arguments, &at, &parsed));
   }
   parsed.torchrun.assign(arguments.begin() + static_cast<std::ptrdiff_t>(at), arguments.end());
-  if (parsed.torchrun.empty()) {
-    return absl::InvalidArgumentError("nothing to run; see egeria-run --help");
+  if (parsed.torchrun.empty() == parsed.beside.empty()) {
+    return absl::InvalidArgumentError("nothing to run, or --egeria-beside with something; see egeria-run --help");
   }
-  parsed.help = parsed.torchrun[0] == "--help" || parsed.torchrun[0] == "-h";
-  parsed.version = parsed.torchrun[0] == "--version";  // torchrun has no such option
+  const std::string first = parsed.torchrun.empty() ? "" : parsed.torchrun[0];
+  parsed.help = first == "--help" || first == "-h";
+  parsed.version = first == "--version";  // torchrun has no such option
   if (parsed.help || parsed.version) return parsed;
   EGERIA_RETURN_IF_ERROR(CheckValues(parsed));
   EGERIA_RETURN_IF_ERROR(ResolveCache(&parsed.cache));
@@ -207,9 +209,13 @@ Options, which come before torchrun's:
   --egeria-budget PART          part of the time to save, such as 20%: freeze no more than that takes, as
                                 $EGERIA_BUDGET
   --egeria-config FILE          configuration of the controller that is started
-  --egeria-state-dir DIR        keep its journal here (default: a temporary folder, removed at the end)
+  --egeria-state-dir DIR        keep its journal here (default: $EGERIA_CONTROLLER_STATE_DIR, else a temporary
+                                folder, removed at the end)
   --egeria-metrics HOST:PORT    where it serves /metrics (default: as the configuration says, else nowhere)
   --egeria-ready-timeout SECONDS  how long to wait for it before training starts anyway (default: 10)
+  --egeria-beside FOLDER        for programs, as the package egeria: run nothing, but serve the process that started
+                                this one, until standard input ends. The controller's socket is in FOLDER, which goes
+                                at the end; the line "cache" on standard input asks for a cache
 
 The training processes find EGERIA_CONTROLLER, EGERIA_CACHE, EGERIA_JOB_ID, EGERIA_JOB_SECRET and EGERIA_NODE
 in their environment.

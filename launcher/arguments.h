@@ -19,6 +19,9 @@ struct Arguments {
   // --egeria-cache, else EGERIA_CACHE: an address, a folder with an absolute path, or "none" or ""; not given: the
   // default folder.
   std::optional<std::string> cache;
+  // --egeria-beside: serve the process that has started this one, and run nothing. The folder is the controller's, and
+  // goes at the end.
+  std::string beside;
   std::string job_id;     // --egeria-job-id, else EGERIA_JOB_ID; empty: a new one
   std::string name;       // --egeria-name
   std::string budget;     // --egeria-budget; "" is none
@@ -29,7 +32,7 @@ struct Arguments {
   std::vector<std::string> torchrun;                 // untouched
 };
 
-// Errors: INVALID_ARGUMENT for an unknown --egeria- option, a missing or wrong value, and no arguments at all.
+// Errors: INVALID_ARGUMENT for an unknown --egeria- option, a missing or wrong value, and nothing to run.
 absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& arguments);
 
 const char* HelpText();

@@ -17,9 +17,12 @@ bool IsSet(const char* variable) {
 }
 
 std::vector<std::string> Command(const std::string& program, const Arguments& arguments, const std::string& folder) {
-  const std::string state = arguments.state_dir.empty() ? absl::StrCat(folder, "/state") : arguments.state_dir;
-  std::vector<std::string> command = {program, "--listen", absl::StrCat("unix:", folder, "/controller.sock"),
-                                      "--state-dir", state};
+  std::vector<std::string> command = {program, "--listen", absl::StrCat("unix:", folder, "/controller.sock")};
+  if (!arguments.state_dir.empty()) {
+    command.insert(command.end(), {"--state-dir", arguments.state_dir});
+  } else if (!IsSet("EGERIA_CONTROLLER_STATE_DIR")) {
+    command.insert(command.end(), {"--state-dir", absl::StrCat(folder, "/state")});
+  }
   if (!arguments.config.empty()) command.insert(command.end(), {"--config", arguments.config});
   // Its defaults are a daemon's: two jobs on one machine would want the same port, and its log is ours.
   const bool free = arguments.config.empty();
@@ -36,8 +39,9 @@ std::vector<std::string> Command(const std::string& program, const Arguments& ar
 
 absl::StatusOr<std::unique_ptr<ControllerProcess>> ControllerProcess::Start(const Arguments& arguments,
                                                                             const Signals& signals) {
+  EGERIA_ASSIGN_OR_RETURN(TempFolder folder,
+                          arguments.beside.empty() ? TempFolder::Make() : TempFolder::Take(arguments.beside));
   EGERIA_ASSIGN_OR_RETURN(const std::string program, FindDaemon("egeria-controller"));
-  EGERIA_ASSIGN_OR_RETURN(TempFolder folder, TempFolder::Make());
   Subprocess::Options options;
   options.command = Command(program, arguments, folder.path());
   options.own_group = true;

@@ -1,5 +1,8 @@
 #include "launcher/launcher.h"
 
+#include <signal.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -51,6 +54,7 @@ Controller StartController(const Arguments& arguments, const Signals& signals) {
                ". Training starts, and finds it should it come later.");
   } else if (absl::IsUnavailable(ready)) {
     LogWarning("The controller could not start: ", ready.message(), ". Training goes on without it.");
+    return {"none", nullptr};
   }
   return {(*process)->address(), *std::move(process)};
 }
@@ -86,14 +90,20 @@ std::map<std::string, std::string> Environment(const Arguments& arguments, const
   return environment;
 }
 
+void TellOfDeaths(ControllerProcess* controller, NodeCache* cache) {
+  if (controller != nullptr && controller->process().HasJustDied()) {
+    LogWarning("The controller has ended. Training goes on; what is frozen stays frozen.");
+  }
+  if (cache != nullptr && cache->HasJustDied()) {
+    LogWarning("The cache has ended. Training goes on; what is frozen is computed again.");
+  }
+}
+
 // Passes signals on to torchrun until it ends; returns its exit code.
 int Wait(Subprocess* torchrun, ControllerProcess* controller, NodeCache* cache, Signals* signals) {
   for (;;) {
     if (const std::optional<int> code = torchrun->Poll()) return *code;
-    if (controller != nullptr && controller->process().HasJustDied()) {
-      LogWarning("The controller has ended. Training goes on; what is frozen stays frozen.");
-    }
-    if (cache->HasJustDied()) LogWarning("The cache has ended. Training goes on; what is frozen is computed again.");
+    TellOfDeaths(controller, cache);
     const std::optional<Signals::Signal> signal = signals->Next(absl::Seconds(1));
     if (!signal.has_value() || signal->number == SIGCHLD || signal->to_group) continue;
     torchrun->Signal(signal->number);
@@ -144,6 +154,28 @@ int Launch(const Arguments& arguments) {
   cache.Leave(&signals);
   if (controller.process != nullptr) controller.process->process().End(&signals);
   return code;
+}
+
+int Serve(const Arguments& arguments) {
+  const pid_t parent = getppid();
+  signal(SIGPIPE, SIG_IGN);  // whoever reads what this process prints may go first
+  Signals signals;
+  const Controller controller = FindOrStartController(arguments, signals);
+  const bool failed = arguments.controller.empty() && controller.process == nullptr;
+  std::optional<NodeCache> cache;
+  // A child that the parent forked may hold the other end of standard input, so that the parent itself counts, too.
+  while (!failed && getppid() == parent) {
+    const Signals::Event event = signals.WaitForInput(STDIN_FILENO, absl::Seconds(1));
+    if (event == Signals::Event::kSignal) break;
+    TellOfDeaths(controller.process.get(), cache.has_value() ? &*cache : nullptr);
+    if (event == Signals::Event::kTimeout) continue;
+    char line[64];
+    if (read(STDIN_FILENO, line, sizeof(line)) <= 0) break;
+    if (!cache.has_value()) cache.emplace(arguments, signals);
+  }
+  if (controller.process != nullptr) controller.process->process().End(&signals);
+  if (cache.has_value()) cache->Leave(&signals);
+  return failed ? 1 : 0;
 }
 
 }  // namespace egeria::run

@@ -10,6 +10,11 @@ namespace egeria::run {
 // Called once, on the main thread, before any other thread is started.
 int Launch(const Arguments& arguments);
 
+// Holds daemons for the process that has started this one, as `arguments.beside` says, until standard input ends, that
+// process does, or a signal to end comes. Returns this program's exit code: 1 where the controller could not start.
+// Called as Launch() is.
+int Serve(const Arguments& arguments);
+
 }  // namespace egeria::run
 
 #endif  // EGERIA_LAUNCHER_LAUNCHER_H_

@@ -24,6 +24,7 @@ int main(int argc, char** argv) {
     std::printf("egeria-run %s\n", egeria::Version());
     return 0;
   }
+  if (!arguments->beside.empty()) return egeria::run::Serve(*arguments);
   egeria::config::WarnOfUnknownVariables();
   return egeria::run::Launch(*arguments);
 }

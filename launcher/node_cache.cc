@@ -20,9 +20,7 @@ namespace {
 constexpr absl::Duration kLockRetry = absl::Milliseconds(20);
 
 std::string Folder(const Arguments& arguments, const config::Environment& environment) {
-  if (arguments.cache.has_value()) return *arguments.cache;
-  const auto given = environment.find("EGERIA_CACHE_FOLDER");
-  return given != environment.end() ? given->second : cache::DefaultFolder(environment, geteuid() == 0);
+  return arguments.cache.has_value() ? *arguments.cache : cache::DefaultFolder(environment, geteuid() == 0);
 }
 
 // Errors: CANCELLED a signal has come; UNAVAILABLE somebody has held the lock all the time; those of FileLock::Try.

@@ -43,13 +43,18 @@ absl::StatusOr<TempFolder> TempFolder::Make() {
     if (base == nullptr || base[0] != '/') continue;
     std::string path = absl::StrCat(base, "/", kPrefix, "XXXXXX");
     if (path.size() <= kMaxPath && mkdtemp(path.data()) != nullptr) {
-      RemoveAbandoned(base);
-      auto lock = FileLock::Try(path + kLock, FileLock::Kind::kExclusive);
-      return TempFolder(std::move(path), std::move(lock));
+      return Take(std::move(path));
     }
     absl::StrAppend(&reasons, " ", base, " (", path.size() > kMaxPath ? "too long" : std::strerror(errno), ")");
   }
   return absl::UnavailableError(absl::StrCat("no temporary folder can be made in", reasons));
+}
+
+absl::StatusOr<TempFolder> TempFolder::Take(std::string path) {
+  if (!std::filesystem::is_directory(path)) return absl::UnavailableError(absl::StrCat(path, " is no folder"));
+  RemoveAbandoned(std::filesystem::path(path).parent_path().string());
+  auto lock = FileLock::Try(path + kLock, FileLock::Kind::kExclusive);
+  return TempFolder(std::move(path), std::move(lock));
 }
 
 TempFolder::~TempFolder() {

@@ -17,6 +17,8 @@ class TempFolder {
   // Makes it below $TMPDIR, or below $XDG_RUNTIME_DIR or /tmp where that does not work or is too long.
   // Errors: UNAVAILABLE.
   static absl::StatusOr<TempFolder> Make();
+  // Takes over a folder that another process has made so. Errors: UNAVAILABLE there is none.
+  static absl::StatusOr<TempFolder> Take(std::string path);
   TempFolder(TempFolder&& other) : path_(std::exchange(other.path_, "")), lock_(std::move(other.lock_)) {}
   TempFolder& operator=(TempFolder&&) = delete;
   ~TempFolder();

@@ -16,6 +16,7 @@ if "EGERIA_BIN" not in os.environ:  # ctest says what it has built
     package += [str(ROOT / "tests"), str(ROOT)]
     os.environ.update(EGERIA_BIN=str(ROOT / "build" / "dev" / "bin"), PYTHONPATH=":".join(package), OMP_NUM_THREADS="1")
     sys.path[:0] = package
+os.environ.setdefault("EGERIA_CONTROLLER", "none")  # a test that wants one starts it
 sys.path[:0] = [str(ROOT / "tests" / "e2e"), str(ROOT / "tests" / "worker" / "python" / "support")]
 from cache_daemon import Daemon
 from harness import Controller

@@ -52,6 +52,14 @@ TEST_F(ArgumentsTest, TakeOwnOptionsFromTheFrontInBothSpellings) {
   EXPECT_THAT(arguments->torchrun, ElementsAre("train.py"));
 }
 
+TEST_F(ArgumentsTest, NameSomethingToRunOrAProcessToServe) {
+  EXPECT_FALSE(ParseArguments({}).ok());
+  EXPECT_FALSE(ParseArguments({"--egeria-beside", "/f", "train.py"}).ok());
+  const auto arguments = ParseArguments({"--egeria-beside", "/f"});
+  ASSERT_TRUE(arguments.ok()) << arguments.status();
+  EXPECT_EQ(arguments->beside, "/f");
+}
+
 TEST_F(ArgumentsTest, PreferTheOptionToTheEnvironment) {
   setenv("EGERIA_CONTROLLER", "host:1", 1);
   setenv("EGERIA_JOB_ID", kJobId, 1);

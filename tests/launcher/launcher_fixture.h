@@ -3,10 +3,13 @@
 
 #include <sys/stat.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -98,6 +101,11 @@ class RunTest : public ::testing::Test {
     int pid = -1;
     (void)absl::SimpleAtoi(Contents(name), &pid);
     return pid;
+  }
+  // Whether the condition comes true, for which it waits half a minute at most.
+  static bool Eventually(const std::function<bool()>& condition) {
+    for (int i = 0; i < 3000 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return condition();
   }
   bool TmpIsEmpty() const { return std::filesystem::is_empty(folder_ / "tmp"); }
 

@@ -84,6 +84,53 @@ TEST_F(RunTest, KeepsTheJournalWhereItIsTold) {
   EXPECT_TRUE(TmpIsEmpty());
 }
 
+TEST_F(RunTest, LeavesTheJournalToTheControllersOwnVariable) {
+  Script("bin/torchrun", "exit 0");
+  Script("bin/egeria-controller", kController);
+  EXPECT_EQ(Run({"t.py"}, {"EGERIA_CONTROLLER_STATE_DIR=/kept"}).code, 0);
+  EXPECT_THAT(Contents("controller.arguments"), Not(HasSubstr("--state-dir")));
+}
+
+TEST_F(RunTest, ServesTheProcessThatStartedItUntilItsInputEnds) {
+  Script("bin/egeria-controller", kController);
+  const std::string beside = folder_ / "tmp/egeria-run-given";
+  std::filesystem::create_directories(beside);
+  auto process = Start({"--egeria-beside", beside});
+  ASSERT_TRUE(process.ok()) << process.status();
+  EXPECT_TRUE(Eventually([&] { return Contents("socket") == beside + "/controller.sock\n"; }));
+  process->CloseStdin();
+  EXPECT_EQ(process->Wait(), 0);
+  EXPECT_EQ(Contents("controller.end"), "ended\n");
+  EXPECT_TRUE(WaitUntilGone(Pid("controller.pid")));
+  EXPECT_TRUE(TmpIsEmpty());
+  EXPECT_EQ(Contents("stderr"), "");
+}
+
+TEST_F(RunTest, ServesAProcessUntilThatEndsThoughItsInputIsHeldOpen) {
+  Script("bin/egeria-controller", kController);
+  const std::string beside = folder_ / "tmp/egeria-run-given";
+  std::filesystem::create_directories(beside);
+  Script("bin/trainer", "exec 3<&0; \"" + (folder_ / "bin/egeria-run") + "\" --egeria-beside \"" + beside +
+                            "\" <&3 & echo running; while :; do sleep 0.05; done");
+  auto process = testing::ChildProcess::Start({folder_ / "bin/trainer"},
+                                              {"EGERIA_CONTROLLER", "EGERIA_CACHE=none", "LOG=" + folder_.path()},
+                                              folder_ / "errors");
+  ASSERT_TRUE(process.ok()) << process.status();
+  EXPECT_TRUE(Eventually([&] { return Pid("controller.pid") > 0; }));
+  process->Signal(SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return TmpIsEmpty(); })) << "this test holds the other end of its input";
+  EXPECT_TRUE(WaitUntilGone(Pid("controller.pid")));
+}
+
+TEST_F(RunTest, ServesNobodyWithoutAController) {
+  Script("bin/egeria-controller", "echo 'the journal is locked' >&2; exit 1");
+  std::filesystem::create_directories(folder_ / "tmp/egeria-run-given");
+  const Result result = Run({"--egeria-beside", folder_ / "tmp/egeria-run-given"});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.error, HasSubstr("could not start"));
+  EXPECT_TRUE(TmpIsEmpty());
+}
+
 TEST_F(RunTest, HandsTheConfigurationToTheController) {
   Script("bin/torchrun", kTorchrunThatTells);
   Script("bin/egeria-controller", kController);

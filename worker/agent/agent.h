@@ -97,6 +97,9 @@ struct AgentOptions {
   // A controller that answers nothing for this long, or for three heartbeats if that is longer, is taken for
   // dead, though its connection stands: its process may be stopped.
   absl::Duration silence_limit = absl::Seconds(10);
+  // The controller has been started for this job a moment ago. It is tried often until it answers, and whoever has
+  // started it says where it ends.
+  bool starts_with_job = false;
 };
 
 // A rank's line to the controller. A thread of its own keeps the stream open, reconnects, sends heartbeats and queued

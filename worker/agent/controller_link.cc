@@ -21,6 +21,7 @@ using std::chrono::steady_clock;
 constexpr std::chrono::seconds kStopTime(2);
 constexpr std::chrono::seconds kRegisterTime(10);
 constexpr int kSlowly = 10;
+constexpr absl::Duration kFirstBackoff = absl::Milliseconds(20);  // grows with each attempt
 
 uint64_t RandomIncarnation() {
   std::random_device device;
@@ -174,10 +175,15 @@ std::optional<std::chrono::nanoseconds> ControllerLink::Backoff(const absl::Stat
   }
   // One line for each kind of trouble, however often it comes back before the controller answers.
   const bool news = last_logged_.ok() || rpc::ErrorName(last_logged_) != rpc::ErrorName(failure);
-  if (news) {
+  const bool is_away = absl::IsUnavailable(failure) && rpc::ErrorName(failure).empty();
+  const bool quiet = options_.starts_with_job && is_away;
+  if (news && !quiet) {
     LogWarning("No connection to the controller at ", where, ": ", failure.message(), ". Training goes on; ",
                Advice(failure), ".");
     last_logged_ = failure;
+  }
+  if (quiet && !answered_before_) {
+    return absl::ToChronoNanoseconds(std::min(options_.reconnect_backoff, ++attempts_ * kFirstBackoff));
   }
   static thread_local std::minstd_rand random{std::random_device{}()};
   const double jitter = std::uniform_real_distribution<double>(0.8, 1.2)(random);

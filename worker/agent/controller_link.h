@@ -63,6 +63,7 @@ class ControllerLink {
   int64_t next_upload_id_ = 0;
   absl::Status last_logged_;  // the failure that was logged last; OK while the controller answers
   bool answered_before_ = false;
+  int attempts_ = 0;  // that have failed before the first answer
 
   mutable Mutex mutex_;
   std::optional<StopRequest> stop_ ABSL_GUARDED_BY(mutex_);

@@ -123,6 +123,25 @@ TEST(AgentFaults, ARestartedControllerIsFoundAgainAndToldEverything) {
   EXPECT_EQ(Count(log, "is back"), 1u) << log;
 }
 
+TEST(AgentFaults, AControllerThatStartsWithTheJobIsWaitedForInSilence) {
+  ::testing::internal::CaptureStderr();
+  TempFolder folder;
+  FakeController fake(folder / "socket");
+  AgentOptions options;
+  options.controller = fake.address();
+  options.reconnect_backoff = absl::Seconds(100);
+  options.starts_with_job = true;
+  auto agent = Agent::Start(options, TestJob());
+  ASSERT_TRUE(agent.ok()) << agent.status();
+  absl::SleepFor(absl::Milliseconds(100));
+  ASSERT_TRUE(fake.Start().ok());
+  EXPECT_TRUE(Eventually([&] { return (*agent)->counters().connected; })) << "it is tried often";
+  fake.Stop();
+  EXPECT_TRUE(Eventually([&] { return !(*agent)->counters().connected; }));
+  (*agent)->Stop(/*finished=*/true);
+  EXPECT_EQ(Count(::testing::internal::GetCapturedStderr(), "No connection"), 0u);
+}
+
 TEST(AgentFaults, AControllerThatIsConnectedButSilentIsLeftAndFoundAgain) {
   ::testing::internal::CaptureStderr();
   TempFolder folder;

@@ -15,6 +15,7 @@ std::string Variable(const std::map<std::string, std::string>& environment, cons
 }  // namespace
 
 std::string DefaultFolder(const std::map<std::string, std::string>& environment, bool root) {
+  if (const std::string given = Variable(environment, "EGERIA_CACHE_FOLDER"); !given.empty()) return given;
   if (root) return "/var/cache/egeria";
   if (const std::string cache = Variable(environment, "XDG_CACHE_HOME"); !cache.empty()) return cache + "/egeria";
   return Variable(environment, "HOME") + "/.cache/egeria";

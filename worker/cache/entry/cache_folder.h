@@ -9,7 +9,8 @@
 // An egeria-cache and the processes that start or adopt one have to agree on these facts about its folder.
 namespace egeria::cache {
 
-// The default of egeria-cache's folder: /var/cache/egeria for root, else egeria below $XDG_CACHE_HOME or ~/.cache.
+// The folder of a user's egeria-cache: $EGERIA_CACHE_FOLDER, else /var/cache/egeria for root, else egeria below
+// $XDG_CACHE_HOME or ~/.cache.
 std::string DefaultFolder(const std::map<std::string, std::string>& environment, bool root);
 
 // The address at which the egeria-cache of this folder listens, unless it is told otherwise.

@@ -39,7 +39,8 @@ class Config:
 
     Attributes:
       controller: address of egeria-controller ("host:port" or "unix:/path"). None: the environment's EGERIA_CONTROLLER,
-        which `egeria-run` sets. "none": no controller, so that nothing is measured or frozen.
+        which `egeria-run` sets, or else the job brings its own. "none": no controller, so that nothing is measured or
+        frozen.
       policy: "auto", "staged", "plasticity", "finetune", "gradnorm", "actnorm", "schedule", "snr" or "none"
         (docs/policies.md).
       options: the policy's constants, such as {"interval_steps": 50, "window": 10}; what is missing takes the default.
@@ -51,7 +52,8 @@ class Config:
         controller for every layer module that it can run, this process for the others.
       metrics: "host:port" on which each rank serves Prometheus metrics; rank r of a node serves port + r.
       cache: address of the node's egeria-cache ("unix:/path"), which lets training skip the forward pass of frozen
-        layers where batches have sample ids (egeria.data). None: EGERIA_CACHE. "none": no cache.
+        layers where batches have sample ids (egeria.data); or its folder, "/path", where the job starts or adopts one.
+        None: EGERIA_CACHE, or else, where the job brings its controller, that of the user's folder. "none": no cache.
       cache_use: "auto": as long as that saves time by measurement; "always".
       cache_format: how activations are kept: "exact"; "lz4" or "zstd", compressed without loss; "fp16" or "bf16",
         rounded, so that the training is another one than without a cache.
@@ -103,14 +105,32 @@ class Config:
         return cls(**{**values, **overrides})
 
     def address(self) -> str | None:
-        """The controller's address; None where there is to be none."""
-        address = self.controller if self.controller is not None else os.environ.get("EGERIA_CONTROLLER", "")
+        """The controller's address; None where none is named."""
+        address = self._named_controller()
         return None if address in ("", "none") or self.plans else address
+
+    def brings_controller(self) -> bool:
+        """Whether nobody names a controller, so that the job brings its own."""
+        return self.enabled and not self.plans and not self._named_controller()
 
     def cache_address(self) -> str | None:
         """The cache's address; None where there is to be none."""
-        address = self.cache if self.cache is not None else os.environ.get("EGERIA_CACHE", "")
-        return None if address in ("", "none") or not self.enabled or self.observe else address
+        if self.brings_cache():
+            return _native.cache_address(self._named_cache() or _native.cache_folder())
+        address = self._named_cache()
+        return None if address in (None, "", "none") or not self.enabled or self.observe else address
+
+    def brings_cache(self) -> bool:
+        """Whether the job starts or adopts the cache of a folder."""
+        named = self._named_cache()
+        wanted = self.brings_controller() if named is None else named.startswith("/")
+        return wanted and self.enabled and not self.observe
+
+    def _named_controller(self) -> str:
+        return os.environ.get("EGERIA_CONTROLLER", "") if self.controller is None else self.controller
+
+    def _named_cache(self) -> str | None:
+        return os.environ.get("EGERIA_CACHE") if self.cache is None else self.cache
 
     def cache_job_bytes(self) -> int:
         """cache_job_quota in bytes; 0 where the cache's own counts."""
@@ -178,7 +198,8 @@ class Config:
             raise _bad(f"metrics is {self.metrics!r}; it must be 'host:port', such as '127.0.0.1:9400'")
         if self.cache_address() is not None and not self.cache_address().startswith("unix:/"):
             raise _bad(
-                f"cache is {self.cache_address()!r}; it must be 'unix:/path', where egeria-cache listens, or 'none'"
+                f"cache is {self.cache_address()!r}; it must be 'unix:/path', where egeria-cache listens, its folder, "
+                "'/path', or 'none'"
             )
 
     def _validate_plans(self) -> None:

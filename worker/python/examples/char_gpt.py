@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains a small GPT on the characters of a text file, data-parallel.
 
-    egeria-run --nproc-per-node 2 char_gpt.py input.txt --steps 2000
+    python char_gpt.py input.txt --steps 2000      # or torchrun --nproc-per-node 2 char_gpt.py ...
 
 With gradient accumulation, bfloat16 autocast, gradient clipping, a cosine schedule and torch.compile. The output
 layer has weights of its own (they are not those of the embedding), so that the embedding can be frozen.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains a ResNet on CIFAR-10, data-parallel.
 
-    egeria-run --nproc-per-node 2 cifar_resnet.py FOLDER --epochs 30
+    python cifar_resnet.py FOLDER --epochs 30      # or torchrun --nproc-per-node 2 cifar_resnet.py ...
 
 FOLDER holds the data set's binary version: data_batch_1.bin ... data_batch_5.bin and test_batch.bin.
 Layers and schedule are those of He et al., "Deep Residual Learning for Image Recognition", section 4.2.

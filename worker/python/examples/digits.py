@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains a small network on scikit-learn's handwritten digits, data-parallel, without a download.
 
-egeria-run --nproc-per-node 2 digits.py
+python digits.py                          # or, on two ranks: torchrun --nproc-per-node 2 digits.py
 """
 
 from __future__ import annotations

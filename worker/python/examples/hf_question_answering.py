@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains a small BERT from scratch to answer questions, with the Trainer of Hugging Face Transformers.
 
-    egeria-run --nproc-per-node 2 hf_question_answering.py train.json dev.json --epochs 3
+    python hf_question_answering.py train.json dev.json --epochs 3      # or by torchrun --nproc-per-node 2
 
 The files have the format of SQuAD 1.1. Nothing is downloaded: the model is made from its configuration, and the
 vocabulary from the words of the training file.

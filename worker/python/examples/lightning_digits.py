@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains a small network on scikit-learn's handwritten digits with Lightning, data-parallel.
 
-egeria-run --nproc-per-node 2 lightning_digits.py --devices 2
+python lightning_digits.py                # or torchrun --nproc-per-node 2 lightning_digits.py --devices 2
 """
 
 from __future__ import annotations

@@ -69,6 +69,7 @@ void DefineAgreement(py::module_& module) {
   module.def("identical_on_all_ranks", &IdenticalOnAllRanks, "hash"_a, "group_name"_a = py::none(),
              "Whether every member of the group (over gloo) came with the same hash. A collective.");
   module.attr("CONTROLLER_ADDRESS") = worker::kControllerAddress;
+  module.def("node_name", &worker::NodeName, "This process's node: EGERIA_NODE, or else the host's name.");
   py::class_<SettingDifference>(module, "SettingDifference", "One setting in which a rank is not as the first one.")
       .def_readonly("setting", &SettingDifference::setting)
       .def_readonly("rank", &SettingDifference::rank)

@@ -89,7 +89,7 @@ bool OfferGradients(PythonLink& link, const Asked<worker::GradientRequest>& requ
 std::shared_ptr<PythonLink> StartLink(const py::dict& job, const std::optional<std::string>& controller,
                                       const std::optional<std::string>& commit_group, const std::string& device,
                                       std::vector<std::pair<int64_t, int>> plans,
-                                      const std::optional<std::string>& metrics) {
+                                      const std::optional<std::string>& metrics, bool starts_with_job) {
   LinkOptions options;
   options.job = ReadJob(job);
   options.controller = controller.value_or("none") == "none" ? "" : *controller;
@@ -97,6 +97,7 @@ std::shared_ptr<PythonLink> StartLink(const py::dict& job, const std::optional<s
   options.device = device;
   options.plans = std::move(plans);
   options.metrics = metrics.value_or("");
+  options.starts_with_job = starts_with_job;
   options.interrupted = SignalRaised;
   absl::StatusOr<std::shared_ptr<PythonLink>> link;
   {
@@ -241,7 +242,8 @@ void DefineLink(py::module_& module) {
       "One rank's tie to the controller and to the other ranks. Used from the training thread. In a forked child "
       "every method does nothing.")
       .def(py::init(&StartLink), "job"_a, "controller"_a = py::none(), "commit_group"_a = py::none(),
-           "device"_a = "cpu", "plans"_a = std::vector<std::pair<int64_t, int>>(), "metrics"_a = py::none())
+           "device"_a = "cpu", "plans"_a = std::vector<std::pair<int64_t, int>>(), "metrics"_a = py::none(),
+           "starts_with_job"_a = false)
       .def("sampling_for", RequestOf(&RankLink::SamplingFor), "step"_a, Unlocked())
       .def("snapshot_wanted", RequestOf(&RankLink::SnapshotWanted), "step"_a, Unlocked())
       .def("gradients_for", RequestOf(&RankLink::GradientsFor), "step"_a, Unlocked())

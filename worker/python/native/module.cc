@@ -1,4 +1,6 @@
 // egeria._native is what the Python package runs on. Every call that may wait releases the interpreter's lock.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -14,6 +16,7 @@
 #include "common/config/environment.h"
 #include "common/graph/graph_json.h"
 #include "torch/headeronly/version.h"
+#include "worker/cache/entry/cache_folder.h"
 #include "worker/commit/parameter_checksum.h"
 #include "worker/freeze/partition.h"
 #include "worker/planning/planned_saving.h"
@@ -109,6 +112,10 @@ PYBIND11_MODULE(_native, module) {
              "As many steps as take the time of `steps` when `saving` of it is saved.");
   module.def("random_token", &RandomToken, "128 random bits, as text.");
   module.def("random_job_id", [] { return JobId::Random().text(); }, "A new job's UUID.");
+  module.def(
+      "cache_folder", [] { return cache::DefaultFolder(config::ProcessEnvironment(), geteuid() == 0); },
+      "The folder of this user's egeria-cache.");
+  module.def("cache_address", &cache::DefaultAddress, "folder"_a, "Where the egeria-cache of this folder listens.");
   module.def(
       "unknown_variables", [] { return config::UnknownVariables(config::ProcessEnvironment()); },
       "A sentence for each variable of the environment that begins with EGERIA_ and that nothing reads.");

@@ -111,6 +111,7 @@ absl::StatusOr<std::shared_ptr<PythonLink>> PythonLink::Start(LinkOptions option
     EGERIA_RETURN_IF_ERROR(ClaimGrpc());
     worker::AgentOptions agent;
     agent.controller = options.controller;
+    agent.starts_with_job = options.starts_with_job;
     options.job.device_type = c10::DeviceTypeName(parts.device.type(), /*lower_case=*/true);
     EGERIA_ASSIGN_OR_RETURN(parts.agent, worker::Agent::Start(std::move(agent), std::move(options.job)));
   }

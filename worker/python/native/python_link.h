@@ -28,8 +28,9 @@ absl::Status ClaimGrpc();
 // The parts of a link, as Python describes them.
 struct LinkOptions {
   worker::JobDescription job;
-  std::string controller;    // empty: there is none
-  std::string commit_group;  // the name of a c10d group over gloo that nobody else uses; empty for a world of one
+  std::string controller;        // empty: there is none
+  bool starts_with_job = false;  // see AgentOptions
+  std::string commit_group;      // the name of a c10d group over gloo that nobody else uses; empty for a world of one
   std::string device = "cpu";
   std::vector<std::pair<int64_t, int>> plans;  // frozen prefixes by step, where there is no controller
   std::string metrics;                         // "host:port"; empty: they are not served

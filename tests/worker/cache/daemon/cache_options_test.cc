@@ -29,6 +29,7 @@ TEST(CacheOptionsTest, TheSampleHasTheDefaultsAndEveryOption) {
 
 TEST(CacheOptionsTest, FoldersFollowTheUsersCache) {
   EXPECT_EQ(DefaultFolder({}, true), "/var/cache/egeria");
+  EXPECT_EQ(DefaultFolder({{"EGERIA_CACHE_FOLDER", "/fast"}}, true), "/fast");
   EXPECT_EQ(DefaultFolder({{"HOME", "/home/u"}, {"XDG_CACHE_HOME", "/c"}}, false), "/c/egeria");
   EXPECT_EQ(DefaultFolder({{"HOME", "/home/u"}}, false), "/home/u/.cache/egeria");
 }

@@ -37,9 +37,10 @@ def plain_script(name: str, folder: pathlib.Path) -> pathlib.Path:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """This process's, without what is said to Egeria, no cache, one compute thread per rank, and `variables`."""
+    """This process's, without what is said to Egeria, no daemons, one compute thread per rank, and `variables`."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("EGERIA_")}
-    return {**kept, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "EGERIA_CACHE": "none", **variables}
+    kept |= {"EGERIA_CACHE": "none", "EGERIA_CONTROLLER": "none"}
+    return {**kept, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **variables}
 
 
 def paced(controller: Controller, *events: tuple[int, str]) -> dict[str, str]:

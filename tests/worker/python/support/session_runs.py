@@ -35,14 +35,19 @@ def run_under_egeria_run(folder: pathlib.Path, *arguments: object) -> tuple[list
     program = pathlib.Path(os.environ["EGERIA_BIN"]) / "egeria-run"
     command = [program, "--local-addr", "127.0.0.1", "--nproc-per-node", "2", JOB, "--out", folder, *arguments]
     done = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, timeout=400, check=False, env=variables()
+        list(map(str, command)),
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+        env=variables(EGERIA_CONTROLLER=""),
     )
     return found(folder, done.returncode, done.stdout + done.stderr, 0)
 
 
 def variables(**given: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("EGERIA_")}
-    return {**kept, "EGERIA_CACHE": "none", "OMP_NUM_THREADS": "1", **given}
+    return {**kept, "EGERIA_CACHE": "none", "EGERIA_CONTROLLER": "none", "OMP_NUM_THREADS": "1", **given}
 
 
 def found(folder: pathlib.Path, ended: int, output: str, code: int) -> tuple[list[dict[str, Any]], str]:

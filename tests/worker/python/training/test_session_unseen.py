@@ -248,23 +248,6 @@ def test_a_model_that_takes_no_tensors_is_frozen(kind: type, controller: Any, ca
     assert told(caplog) == []
 
 
-def test_a_training_without_a_controller_says_so_at_both_ends(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-):
-    for given in (None, "none"):
-        if given is None:
-            monkeypatch.delenv("EGERIA_CONTROLLER", raising=False)
-        else:
-            monkeypatch.setenv("EGERIA_CONTROLLER", given)
-        model = stack()
-        session = egeria.attach(model, torch.optim.SGD(model.parameters(), 1e-3), config=egeria.Config(cache="none"))
-        train_until(lambda number: number == 3, model, lambda: model(torch.randn(4, 8)).mean(), session)
-        session.close()
-    assert [("egeria-run" in text) for text in told(caplog)] == [True]
-    first, second = capsys.readouterr().out.splitlines()
-    assert "there is no controller" in first and "there is no controller" not in second
-
-
 class Foreign:
     """A scheduler that is none of torch's."""
 

@@ -136,6 +136,11 @@ class SampleIds:
         """Sets what to tell people where there are no ids because no batch is announced."""
         self._nobody_announces = why
 
+    @property
+    def has_ids(self) -> bool:
+        """Whether the ids of the batch at hand are announced."""
+        return self._at_hand is not None and self._at_hand.ids is not None
+
     def forget(self) -> None:
         """Drops what is announced."""
         with self._lock:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from egeria import _native
-from egeria.config import Config
 from egeria.model.schedule_clock import ScheduleClock
 from egeria.training.link_target import LinkTarget
 
@@ -16,22 +14,10 @@ from egeria.training.link_target import LinkTarget
 _HIGH = 0.5
 
 
-def without_controller(config: Config) -> str | None:
-    """Where nobody has said that there is to be no controller."""
-    if config.controller is not None or os.environ.get("EGERIA_CONTROLLER") or config.plans:
-        return None
-    return (
-        "there is no controller, so nothing is measured and nothing freezes; start the script by egeria-run, or set "
-        "EGERIA_CONTROLLER to the address of one ('none' says that there is to be none)"
-    )
-
-
-def of_start(config: Config, is_first: bool) -> Iterator[str]:
-    """When a session is attached; `is_first`: on rank 0."""
+def of_start() -> Iterator[str]:
+    """When a session is attached."""
     for unknown in _native.unknown_variables():
         yield f"[UNKNOWN_VARIABLE] {unknown}"
-    if is_first and (text := without_controller(config)) is not None:
-        yield text
 
 
 def of_link(target: LinkTarget, schedule: ScheduleClock) -> Iterator[str]:

@@ -47,6 +47,7 @@ def start_link(
     Raises:
       EgeriaError: [NO_LINK] on all ranks alike, if one of them could not be linked.
     """
+    target.daemons.agree(group)
     own = [{"batch": seen.batch, "batched": seen.batched, "shapes": seen.shapes()} for seen in observed]
     found = gather(group, {"views": own, "waits": waits and (target.calls is None or target.config.reads_plasticity())})
     views = [rank["views"] for rank in found]
@@ -134,6 +135,7 @@ class Link:
             str(device_of(target.trained.model)),
             [],
             _metrics_address(config.metrics),
+            target.daemons.are_own,
         )
 
     def _registration(self, target: LinkTarget, start: tuple[int, int]) -> dict[str, Any]:

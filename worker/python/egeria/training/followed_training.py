@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
 from egeria import _native
 from egeria.cache.caching import Caching
 from egeria.config import Config
+from egeria.data.sample_ids import current
 from egeria.errors import EgeriaError
 from egeria.freeze.checks import check_wrappers
 from egeria.freeze.replicas import Replicas, is_sharded
@@ -33,6 +32,7 @@ from egeria.training import advice
 from egeria.training.controller_link import Link
 from egeria.training.divergence import Divergence
 from egeria.training.graph_capture import GraphCapture, outside_captures
+from egeria.training.job_daemons import JobDaemons, rank_of_job
 from egeria.training.link_target import LinkTarget, TrainedModel, job_id_of
 from egeria.training.part_follower import PartFollower
 from egeria.training.session_hooks import PassFollower
@@ -88,6 +88,7 @@ class FollowedTraining:
         self._bytes_reduced = 0
         self._cache_spent = 0.0  # seconds of the cache that are in the ledger
         self._cache_has_time = True
+        self._samples_repeat: bool | None = None  # as a checkpoint says
         self._uneven = False  # the ranks do not take as many steps
         self._lost = False  # steps are not seen any more, so that nothing freezes
         self.capture = GraphCapture(self.tell)
@@ -105,14 +106,17 @@ class FollowedTraining:
         self._agreement = SettingsAgreement(
             number, lambda: settings_of(config, self.switcher.replicas, self.switcher.modules), self.tell
         )
-        for text in advice.of_start(config, rank_of_job() == 0):
+        for text in advice.of_start():
             self.tell(text)
         with self.tell.guard("the ranks cannot compare their settings"):
             self._agreement.post()
         self.switcher.allow_recompiles()
         self._first_pass = FirstPass(self.model, model)
         self._call_order = CallOrder(self.model, model)
-        self.caching = Caching.of(config, self.model, network is not None, self.tell.note, self._first_pass)
+        options = network is not None, self.tell.note, self._first_pass
+        self._make_caching = lambda: Caching.of(config, self.model, *options)
+        self._brings_cache = config.brings_cache()
+        self.caching = None if self._brings_cache else self._make_caching()
         trained = lambda: [parameter for _, parameter in self.switcher.modules[-1].parameters()]  # noqa: E731
         self._parts = PartFollower(self.model, trained, self.on_part)
         calls = self.before_step, self.on_step, self._lose_track
@@ -121,6 +125,7 @@ class FollowedTraining:
         self._passes = PassFollower(self.model, network is not None, self.switcher.replicas.adopt, *calls)
         self._passes.follow(model if network is None else network)
         self._passes.follow_begins(model)
+        self.daemons = JobDaemons(config)
 
     def _may_freeze(self) -> bool:
         """Whether the ranks are set alike. The first call waits for them, for a limited time."""
@@ -164,7 +169,7 @@ class FollowedTraining:
             [module.names() for module in self.switcher.modules],
             self._trained.shares.known,
             self._rates.sum,
-            None if self.caching is None else self.caching.repeats.known,
+            self._samples_repeat if self.caching is None else self.caching.repeats.known,
             self._cache_namespace(),
         )
 
@@ -194,11 +199,21 @@ class FollowedTraining:
         self.link.resume(state.step)
         self._rates = LearningRates(self._optimizers, state.learning_rate_sum)
         self._trained.shares.known = state.step_shares
-        if self.caching is not None and state.samples_repeat is not None:
-            self.caching.repeats.known = state.samples_repeat
+        self._samples_repeat = state.samples_repeat
+        self._resume_caching()
         self.switcher.cache_namespace = state.cache_namespace
         if state.frozen_prefix > 0 and self._may_freeze():
             self.switcher.set(state.frozen_prefix)
+
+    def _begin_caching(self) -> None:
+        """The first batch with ids has come: a cache that the job brings is of use."""
+        self.caching = self._make_caching()
+        self._resume_caching()
+        self.daemons.want_cache()
+
+    def _resume_caching(self) -> None:
+        if self.caching is not None and self._samples_repeat is not None:
+            self.caching.repeats.known = self._samples_repeat
 
     def _adopt(self, modules: Sequence[tuple[str, list[str], list[str]]]) -> None:
         """Takes a checkpoint's layer modules, which may have been found by watching a forward pass."""
@@ -235,6 +250,8 @@ class FollowedTraining:
             self.switcher.replicas.discover()
             self._passes.follow_begins(self.switcher.replicas.ddp)
             self.switcher.hold()
+        if self._brings_cache and self.caching is None and current().has_ids:
+            self._begin_caching()
         if self.caching is not None:
             with self.tell.guard("whether samples come again cannot be told"):
                 self.caching.before_forward(args, kwargs)
@@ -486,6 +503,7 @@ class FollowedTraining:
             uses=self._call_order.uses,
             no_shadow=self._first_pass.reason,
             recordings=self.link.recordings,
+            daemons=self.daemons,
         )
         for text in advice.of_link(target, self._schedule) if rank_of_job() == 0 else ():
             self.tell(text)
@@ -537,14 +555,9 @@ class FollowedTraining:
         with self._ending():
             self.link.stop(finished)
         with self._ending():
+            self.daemons.close()
+        with self._ending():
             self.switcher.set(0)  # on all ranks, whatever fails on one
 
     def _ending(self) -> contextlib.AbstractContextManager[None]:
         return self.tell.guard("the session did not end in order")
-
-
-def rank_of_job() -> int:
-    """This process's rank, as the process group or else the launcher says."""
-    if dist.is_initialized():
-        return dist.get_rank()
-    return int(os.environ.get("RANK") or 0)

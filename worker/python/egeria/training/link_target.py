@@ -10,6 +10,7 @@ from torch import nn
 from egeria.config import Config
 from egeria.model.modules import LayerModule, ModuleSpec
 from egeria.model.parameter_uses import Uses
+from egeria.training.job_daemons import JobDaemons
 from egeria.training.session_state import SessionState
 from egeria.training.step_shares import StepShares
 
@@ -60,6 +61,7 @@ class LinkTarget:
       uses: of parameters, as a pass of training has shown them.
       no_shadow: why the model has no shadow; None where it has one.
       recordings: how often this process has recorded the model anew.
+      daemons: the ones that the job brings.
     """
 
     config: Config
@@ -77,3 +79,4 @@ class LinkTarget:
     uses: Uses
     no_shadow: str | None
     recordings: int
+    daemons: JobDaemons

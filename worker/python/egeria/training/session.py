@@ -25,7 +25,8 @@ from egeria.model.optimizers import stepping_optimizer
 from egeria.model.wrappers import unwrap
 from egeria.tell_once import TellOnce
 from egeria.training import session_summary
-from egeria.training.followed_training import FollowedTraining, rank_of_job
+from egeria.training.followed_training import FollowedTraining
+from egeria.training.job_daemons import rank_of_job, wait_for_end
 from egeria.training.process_exit import wait_for_collectives
 from egeria.training.session_state import SessionState
 from egeria.training.settings_agreement import SettingsAgreement, post_when_possible, settings_of
@@ -61,7 +62,8 @@ def attach(
       scheduler: the learning-rate scheduler, which tells the rates to come; where it knows the number of steps, that
         too.
       total_steps: optimizer steps of the whole training, in place of what `config` says.
-      config: None: from the environment (EGERIA_CONTROLLER and so on, as egeria-run sets them).
+      config: None: from the environment (EGERIA_CONTROLLER and so on). Where no controller is named the job brings its
+        own, which ends with it.
       network: the part of the model that is called with the batch, where that is not the model itself (a training
         framework's module around it); it has all parameters that train. Names of layer modules are relative to it.
 
@@ -269,4 +271,5 @@ def _close_all() -> None:
     finished = getattr(sys, "last_value", None) is None
     for session in list(_open.values()):
         session._end_with_process(finished)
+    wait_for_end()
     wait_for_collectives()

@@ -50,7 +50,7 @@ class SessionLink:
         self, config: Config, ledger: TimeLedger, gradients: GradientReadings, shares: StepShares, tell: TellOnce
     ):
         self.link: Link | None = None
-        self.is_wanted = config.address() is not None
+        self.is_wanted = config.address() is not None or config.brings_controller()
         self.captured = False
         self.recordings = 0
         self.why_idle = ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from egeria.time_ledger import TimeLedger
-from egeria.training import advice
 from egeria.training.followed_training import FollowedTraining
 
 
@@ -73,8 +72,8 @@ def scalars_of(training: FollowedTraining) -> dict[str, float]:
 def why_idle(training: FollowedTraining) -> str:
     """Says why nothing froze; empty where nobody knows."""
     config = training.config
-    if (without := advice.without_controller(config)) is not None:
-        return without
+    if training.daemons.trouble is not None:
+        return training.daemons.trouble
     if config.policy == "none" and not config.plans:
         return "the policy 'none' never freezes"
     if training.link.why_idle or config.address() is None:

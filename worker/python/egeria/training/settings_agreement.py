@@ -117,7 +117,7 @@ def settings_of(config: Config, replicas: Replicas, modules: Sequence[LayerModul
     elif config.plans:
         followed = "plans " + ", ".join(f"{step}:{prefix}" for step, prefix in config.plans)
     else:
-        followed = "a controller" if config.address() is not None else "no controller"
+        followed = "a controller" if config.address() or config.brings_controller() else "no controller"
     return {
         **settings,
         _FOLLOWED: followed,
