@@ -15,12 +15,15 @@ add_library(egeria_torch_device INTERFACE)
 add_library(egeria::torch_device ALIAS egeria_torch_device)
 
 if(NOT Torch_DIR)
+  # torch is found without being imported, since a torch for CUDA can be built against where CUDA's libraries are not.
   execute_process(
     COMMAND ${Python_EXECUTABLE} -c
-            "import os, torch; print(os.path.dirname(torch.__file__), torch.__version__, sep=';')"
+            "import importlib.util, os, runpy
+folder = os.path.dirname(importlib.util.find_spec('torch').origin)
+print(folder, runpy.run_path(folder + '/version.py')['__version__'], sep=';')"
     OUTPUT_VARIABLE torch_found OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE torch_missing ERROR_QUIET)
   if(torch_missing)
-    message(FATAL_ERROR "${Python_EXECUTABLE} cannot import torch: run deploy/install.sh, "
+    message(FATAL_ERROR "${Python_EXECUTABLE} has no torch: run deploy/install.sh, "
                         "or pass -DPython_EXECUTABLE=... of an environment that has torch 2.13")
   endif()
   list(GET torch_found 0 torch_folder)

@@ -95,7 +95,7 @@ class Options:
 
     Attributes:
       autocast: the type of torch.autocast; float16 comes with a GradScaler.
-      compile: the mode of torch.compile, "" for none.
+      compile: the mode of torch.compile, "" for none; "in-place" is model.compile().
       graphed: layers that torch.cuda.make_graphed_callables() is given.
       side_stream: batches are copied from pinned memory, on a stream of their own.
     """
@@ -113,7 +113,7 @@ def cuda_options(**given: Any) -> Options:
     """Options, without what a CPU has not."""
     if DEVICE.type != "cuda":
         given = {name: value for name, value in given.items() if name not in ("graphed", "side_stream")}
-        given["compile"] = "default" if given.get("compile") else ""
+        given["compile"] = given.get("compile", "").replace("reduce-overhead", "default")
         given["optimizer"] = given.get("optimizer", "sgd").replace("-capturable", "").replace("-rate-on-the-gpu", "")
     return Options(**given)
 
@@ -131,7 +131,11 @@ class Training:
         self._stream = torch.cuda.Stream() if options.side_stream else None
         for name in options.graphed:
             self._graph(name)
-        self.model = torch.compile(self.network, mode=options.compile) if options.compile else self.network
+        self.model: Any = self.network
+        if options.compile == "in-place":
+            self.network.compile()
+        elif options.compile:
+            self.model = torch.compile(self.network, mode=options.compile)
         self.optimizer = OPTIMIZERS[options.optimizer](self.network.parameters())
         self.scaler = torch.amp.GradScaler(device.type, enabled=options.autocast is torch.float16, init_scale=256.0)
         self.losses: list[Tensor] = []

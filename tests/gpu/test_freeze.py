@@ -21,6 +21,7 @@ WAYS |= {
     "fp16": cuda_options(autocast=torch.float16),
     "channels-last": Options(channels_last=True, autocast=torch.bfloat16),
     "compiled": cuda_options(compile="default"),
+    "compiled-in-place": cuda_options(compile="in-place"),
     "compiled-to-cuda-graphs": cuda_options(model=Encoder, compile="reduce-overhead"),
     "graphed-callables": cuda_options(graphed=("stem", "blocks.0", "blocks.2")),
 }
@@ -55,6 +56,27 @@ def test_what_is_frozen_stays_as_it_is_until_it_thaws(way: str) -> None:
             assert torch.isfinite(value).all(), name
     assert not any(same(value, frozen[name]) for name, value in frozen_tensors(session, 3).items())
     assert [switch.ranks_identical for switch in session.switches] == [True] * 3
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_freeze_is_the_same_by_hand(way: str) -> None:
+    """By hand, the gradients of the layers are off, and they stay in evaluation mode."""
+    frozen = Training(WAYS[way])
+    session = frozen.attach(plans=[(FREEZE, 2)])
+    frozen.train(END, session)
+    assert session.prefix == 2
+    names = [name for module in session.modules[:2] for name in module.unit_names]
+    session.close()
+    torch.compiler.reset()
+    by_hand = Training(WAYS[way])
+    by_hand.train(FREEZE)
+    for layer in map(by_hand.network.get_submodule, names):
+        layer.eval().requires_grad_(False)
+        for parameter in layer.parameters():
+            parameter.grad = None
+    by_hand.train(END - FREEZE)
+    assert same(frozen.losses, by_hand.losses)
+    assert same(frozen.state()["model"], by_hand.state()["model"])
 
 
 @pytest.mark.parametrize("way", ["sgd-fused", "adamw-fused", "adamw-capturable", "fp16", "channels-last"])

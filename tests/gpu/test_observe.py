@@ -17,6 +17,7 @@ TRAININGS = {
     "fused": Options(optimizer="adamw-fused"),
     "capturable": cuda_options(model=Encoder, optimizer="adamw-capturable"),
     "compiled": cuda_options(compile="default"),
+    "compiled-in-place": cuda_options(compile="in-place"),
     "compiled-to-cuda-graphs": cuda_options(model=Encoder, compile="reduce-overhead"),
     "graphed-callables": cuda_options(graphed=("blocks.0", "blocks.2")),
 }
