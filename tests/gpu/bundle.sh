@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes a folder from which tests/gpu and tests/benchmarks run on a machine that has a GPU, Python, torch and pytest, but
-# neither a network nor a compiler nor Debian's libraries. tests/gpu/in_bundle.sh runs a command in it.
+# Makes a folder from which tests/gpu and tests/benchmarks run on a machine that has a GPU, Python, torch and pytest,
+# but neither a network nor a compiler nor Debian's libraries. tests/gpu/in_bundle.sh runs a command in it.
 #
 # usage: tests/gpu/bundle.sh PYTHON FOLDER [BUILD]
 #   PYTHON  a Python of this machine, of the other one's minor version, with the other one's version of torch; CUDA's

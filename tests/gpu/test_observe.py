@@ -34,13 +34,16 @@ READINGS = {
 
 @pytest.mark.parametrize("kind", TRAININGS)
 @pytest.mark.parametrize("reads", ["plasticity", "gradients"])
-def test_watching_changes_no_bit_of_a_training(kind: str, reads: str, controller: Controller) -> None:
+def test_watching_changes_no_bit_of_a_training(
+    kind: str, reads: str, controller: Controller, caplog: pytest.LogCaptureFixture
+) -> None:
     options = TRAININGS[kind]
     watched = Training(options)
     session = watched.attach(controller=controller.address, observe=True, training_job="watched", **READINGS[reads])
     watched.train(8, session, pace=0.05)
-    if reads == "gradients" and options.graphed:
-        watched.train(20, session, pace=0.02)  # a graph takes batches of one size, so that halves have no reading
+    if reads == "plasticity" and options.graphed:
+        watched.train(20, session, pace=0.02)
+        assert "of which it has no copy" in caplog.text and readings(controller) == []
     else:
         watched.train_until(lambda: len(readings(controller)) > 2, session)
     session.close()

@@ -295,7 +295,7 @@ REFUSED = {
     CountsByClass: "writes 'count_of_all' of CountsByClass",
     CountsByHelper: "writes 'made' of Helper",
     Closure: "writes the variable 'calls' of an enclosing function",
-    ClosureOverItself: "the variable 'self' of an enclosing function",
+    ClosureOverItself: "the variable 'self' of an enclosing function, a ClosureOverItself of which it has no copy",
     OthersModule: "the global 'OTHER'",
     OthersGenerator: "the global 'GENERATOR'",
     OthersTensor: "writes to a parameter, or to a tensor",

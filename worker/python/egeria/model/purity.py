@@ -80,8 +80,8 @@ def check_code(modules: Iterable[tuple[str, nn.Module, nn.Module]], own: Iterabl
     Raises:
       Beyond: it may touch a global, or a variable of an enclosing function.
     """
-    own = list(own)
-    search = _Search({id(value) for value in own})
+    own, modules = list(own), list(modules)
+    search = _Search({id(value) for value in own}, {id(original) for _, _, original in modules})
     for name, module, original in modules:
         search.where = f"'{name}' ({type(module).__name__})" if name else type(module).__name__
         search.enter(type(module), _ENTRIES)
@@ -110,9 +110,10 @@ class _Search:
     """Goes from function to function. Methods are followed by their names: whatever class has one of a name that some
     code asks for."""
 
-    def __init__(self, own: set[int]) -> None:
+    def __init__(self, own: set[int], originals: set[int]) -> None:
         self.where = ""
         self._own = own
+        self._originals = originals
         self.read: list[Any] = []
         self._functions: dict[types.CodeType, tuple[types.FunctionType, str]] = {}
         self._ahead: list[types.CodeType] = []
@@ -170,7 +171,8 @@ class _Search:
         elif isinstance(value, _POINTERS) or not (
             type(value).__module__ == "numpy.dtypes" or (callable(value) and _of_library(type(value)))
         ):
-            raise Beyond(f"{self.where} uses {what}, a {type(value).__name__} that is no part of the model")
+            beyond = "of which it has no copy" if id(value) in self._originals else "that is no part of the model"
+            raise Beyond(f"{self.where} uses {what}, a {type(value).__name__} {beyond}")
 
     def _add(self, function: types.FunctionType) -> None:
         """A function may be called. The variables of its enclosing function count wherever it is from: the code of one
