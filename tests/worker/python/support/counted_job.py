@@ -228,6 +228,7 @@ def main() -> None:
     told: dict[str, Any] = {}
     if session is not None:
         told = {"counters": session.counters(), "cache": session.cache_counters(), "prefix": session.prefix}
+        told["cache_reason"] = session.cache_estimates().get("reason", "")
         session.close(False)
     arguments.out.write_text(json.dumps({"trained": result, "told": told}), encoding="utf-8")
 
