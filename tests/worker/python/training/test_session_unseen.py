@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -286,3 +287,25 @@ def test_what_auto_cannot_do_by_the_rates_is_said_once(kind: str, controller: An
             getattr(scheduler, "step_update", lambda _: scheduler.step())(number)
     assert [text.removeprefix("egeria: ").startswith(warning or "?") for text in told(caplog)] == [True] * bool(warning)
     assert session._training.link.link.has_plan == (every > 0 and kind != "foreign")
+
+
+def test_the_last_line_says_why_nothing_froze(controller: Any, capsys: pytest.CaptureFixture[str]):
+    for why, more in {
+        "no controller has answered by then": {"controller": "unix:/nobody/listens.sock"},
+        "the training ended before the last of 1,000 steps": {"policy": "staged", "options": {}},
+        "the policy 'none' never freezes": {"policy": "none", "options": {}},
+        "[RATES_STAY_HIGH] ": {"policy": "auto", "options": {}, "scheduler": "constant"},
+    }.items():
+        model = stack()
+        optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+        constant = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0) if more.pop("scheduler", None) else None
+        config = egeria.Config(**{"controller": controller.address, "total_steps": 1000, **SCHEDULE, **more})
+        session = egeria.attach(model, optimizer, scheduler=constant, config=config)
+        for _ in range(60):
+            model(torch.randn(4, 8)).mean().backward()
+            optimizer.step()
+            constant and constant.step()
+            time.sleep(0.02)
+        session.close()
+        line = capsys.readouterr().out
+        assert re.match(rf"egeria: 60 steps, Egeria took [\d.]+ s, nothing froze: {re.escape(why)}", line), line

@@ -184,7 +184,9 @@ class SessionLink:
     def note_blocked(self) -> None:
         """The session ends: asks the link why nothing froze."""
         if self.link is not None:
-            self.why_idle = self.link.native.counters()["blocked"] or self.why_idle
+            counters = self.link.native.counters()
+            unheard = "" if counters["connected"] else "no controller has answered by then"
+            self.why_idle = counters["blocked"] or self.why_idle or unheard
         elif self.is_wanted:
             self.why_idle = "it ended before the controller was asked"
 
