@@ -190,6 +190,7 @@ def test_the_frozen_share_counts_what_is_frozen_and_trains():
     front = sum(parameter.numel() for unit in (model.wpe, model.h[0]) for parameter in unit.parameters())
     assert [share for share, _ in shares[1::2][:3]] == pytest.approx([0, 0, front / trained])
     assert shares[4][1] == "frozen 0/3" and shares[6][1].startswith("frozen 1/3")
+    assert len(session.switches) == 3 and session.summary()["freezes"] == 1
     model.requires_grad_(False)
     with pytest.raises(egeria.EgeriaError, match=r"\[NOTHING_TRAINABLE\] no parameter requires"):
         egeria.attach(model, optimizer)

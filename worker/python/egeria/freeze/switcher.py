@@ -21,7 +21,7 @@ from egeria.freeze.packed_tensors import PackedTensors
 from egeria.freeze.rank_agreement import all_agree, commit_group, gather, take_from_rank_0
 from egeria.freeze.reducer_rebuild import Rebuilt
 from egeria.freeze.replicas import Replicas
-from egeria.model.modules import LayerModule
+from egeria.model.modules import LayerModule, trained_in
 from egeria.model.parameter_uses import Uses, place
 from egeria.tell_once import TellOnce
 
@@ -82,6 +82,7 @@ class Switcher:
         self.switched_at = 0
         self.keeper = Keeper(tell)
         self._were_identical: bool | None = None  # the ranks before the first switch; None: not compared yet
+        self._trained = trained_in(self.replicas.root)
         check(model, optimizers, modules, self.replicas)
         self.take(modules)
 
@@ -117,9 +118,10 @@ class Switcher:
 
     @functools.cached_property
     def trains(self) -> list[bool]:
-        """For each layer module, whether it has a parameter that trains, or would if it were not frozen."""
-        frozen = set(self._freezer.unfrozen_by(self.modules[: self.prefix]))
-        return [any(p.requires_grad or p in frozen for _, p in module.parameters()) for module in self.modules]
+        """For each layer module, whether it has a parameter that trains, did so at the start (gradients may be off for
+        a moment), or would if it were not frozen."""
+        trained = self._trained.union(map(id, self._freezer.unfrozen_by(self.modules[: self.prefix])))
+        return [any(p.requires_grad or id(p) in trained for _, p in module.parameters()) for module in self.modules]
 
     @functools.cached_property
     def gradient_bytes(self) -> int:

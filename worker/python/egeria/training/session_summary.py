@@ -127,8 +127,16 @@ def _count(number: int, what: str) -> str:
 
 
 def _freezes(training: FollowedTraining) -> int:
-    return sum(not switch.unfreeze for switch in training.switches)
+    return _switches(training, unfreeze=False)
 
 
 def _unfreezes(training: FollowedTraining) -> int:
-    return len(training.switches) - _freezes(training)
+    return _switches(training, unfreeze=True)
+
+
+def _switches(training: FollowedTraining, unfreeze: bool) -> int:
+    """Those that changed a layer module with something to train."""
+    trains = training.switcher.trains
+    prefixes = [0, *(switch.frozen_prefix for switch in training.switches)]
+    changed = [any(trains[min(pair) : max(pair)]) for pair in zip(prefixes, prefixes[1:])]
+    return sum(is_real and switch.unfreeze == unfreeze for is_real, switch in zip(changed, training.switches))
