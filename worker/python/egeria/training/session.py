@@ -148,6 +148,11 @@ class Session:
         """The changes of what is frozen so far, those before a resumed checkpoint included."""
         return list(self._training.switches) if self._training is not None else []
 
+    @property
+    def _step(self) -> int:
+        """Steps of the training so far, those before a resumed checkpoint included."""
+        return self._training.steps if self._training is not None else 0
+
     def state_dict(self) -> dict[str, Any]:
         """The state that a checkpoint must hold to resume: small, of plain types only, the same on all ranks."""
         return (self._training.state() if self._training is not None else SessionState()).to_dict()
@@ -168,7 +173,8 @@ class Session:
 
         steps, modules, frozen_prefix, frozen_share (of the parameters that train, mean over this session's steps,
         0..1), freezes, unfreezes, switches_undone (because a rank could not make them), ranks, ranks_identical (after
-        every switch), observe.
+        every switch), observe, own_controller (the job has
+        brought it).
 
         This rank's time: saved_seconds, by freezing (None where it cannot be told); spent_seconds, Egeria's own, by
         what: "start", "probes", "gradients", "snapshots", "agreement", "switches", "recompiles", "cache", "hooks";
@@ -226,7 +232,7 @@ class Session:
         self._closed = True
         _open.pop(id(self), None)
         training.end(finished, forget)
-        if finished and rank_of_job() == 0 and training.steps > 0:
+        if finished and rank_of_job() == 0 and self._step > 0:
             why, whose = session_summary.why_idle(training), training.tell.whose
             print(session_summary.summary_line(self.summary(), why, whose), flush=True)
 

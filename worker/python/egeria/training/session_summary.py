@@ -25,6 +25,7 @@ def numbers_of(training: FollowedTraining) -> dict[str, Any]:
         "time_saved_share": training.ledger.net_share(),
         "seconds_per_step": training.ledger.seconds_per_step(),
         "observe": training.config.observe,
+        "own_controller": training.daemons.are_own,
         "cache": training.caching.summary() if training.caching is not None else None,
     }
 
@@ -42,6 +43,7 @@ def numbers_of_nothing(observe: bool) -> dict[str, Any]:
         "time_saved_share": ledger.net_share(),
         "seconds_per_step": ledger.seconds_per_step(),
         "observe": observe,
+        "own_controller": False,
         "cache": None,
     }
 
@@ -86,6 +88,8 @@ def why_idle(training: FollowedTraining) -> str:
 def summary_line(numbers: dict[str, Any], why: str, whose: str = "") -> str:
     """One line for a person, from the numbers of Session.summary(), and why nothing froze; see TellOnce.whose."""
     steps, spent = f"egeria: {whose}{_count(numbers['steps'], 'step')}", sum(numbers["spent_seconds"].values())
+    if numbers["own_controller"]:
+        steps += " with a controller of the job's own"
     took = f"Egeria took {_seconds(spent)}"
     if numbers["observe"]:
         return f"{steps} observed, nothing was frozen, {took}"
