@@ -61,7 +61,7 @@ def resnet18_step_lr():
     return model
 
 
-@shape(steps=40)
+@shape(steps=40, ci=False)
 def mobilenet_one_cycle():
     """MobileNetV3 of torchvision with OneCycleLR, stepped at each step"""
     import egeria
