@@ -14,7 +14,7 @@ from gradient_models import MODULES, make_batch, make_model
 from torch import Tensor, nn
 
 from egeria.freeze.replicas import Replicas
-from egeria.gradients.gradient_norms import Squares
+from egeria.gradients.gradient_norms import Norms, Squares
 from egeria.gradients.gradient_readings import GradientReadings
 from egeria.gradients.successive_steps import STEPS
 from egeria.model.modules import LayerModule, partition
@@ -165,6 +165,31 @@ def test_micro_batches_are_parts(kind: str):
     for part in parts[1:]:
         mean = add(mean, part)
     assert found.square_of_mean == pytest.approx([value / 16 for value in by_module(metered.modules, mean)], rel=1e-3)
+
+
+def test_steps_of_one_pass_are_not_measured_by_passes(monkeypatch: pytest.MonkeyPatch):
+    """A norm of each gradient in the backward pass would be thrown away."""
+    model = make_model("resnet")
+    metered = Metered(model, MODULES["resnet"])
+    inputs, labels = make_batch("resnet", 8, 1)
+    taken: list[nn.Parameter] = []
+    take = Norms.set
+    monkeypatch.setattr(
+        Norms, "set", lambda self, parameter, *rest: (taken.append(parameter), take(self, parameter, *rest))
+    )
+
+    def passes(count: int) -> None:
+        for _ in range(count):
+            F.cross_entropy(model(inputs), labels).backward()
+
+    metered.step(lambda: passes(1))  # the first one tells how many passes a step has
+    taken.clear()
+    for _ in range(STEPS - 1):
+        found = metered.step(lambda: passes(1), asked=False)
+    assert found is not None and len(taken) == STEPS * len(list(model.parameters()))
+    for _ in range(STEPS):  # the first one finds that there are two
+        found = metered.step(lambda: passes(2))
+    assert found.parts == 2 and not metered.told
 
 
 def test_passes_that_are_no_micro_batches_are_one_part_of_a_reading_of_steps():

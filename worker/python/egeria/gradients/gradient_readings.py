@@ -45,6 +45,7 @@ class GradientReadings:
         self._metric = OptimizerMetric(switcher.optimizers)
         self._request: Any = None  # the request that the step under way answers
         self._step: GradientStep | None = None
+        self._passes = 0  # the number of forward passes of the step that was measured last; 0 before there is one
         self._result: Squares | None = None
         self._successive: SuccessiveSteps | None = None  # a reading of several steps that is under way
         self._readings = 0  # the number of those of several steps
@@ -74,6 +75,7 @@ class GradientReadings:
         if step is None or not step.batches:
             return
         self._step = None
+        self._passes = len(step.batches)
         self._ledger.add_spent("gradients", step.seconds)
         with self._measuring():
             self._result = step.squares()
@@ -118,7 +120,9 @@ class GradientReadings:
             self._modules, self._first = switcher.modules, first
             self._parameters = [[parameter for _, parameter in module.parameters()] for module in self._modules[first:]]
             self._successive = None
-        self._step = GradientStep(switcher.replicas, self._trained(), switcher.ranks, self._metric)
+        # A step of one pass has nothing to tell apart. Where others follow, the step behind tells it.
+        has_parts = switcher.ranks > 1 or self._passes != 1
+        self._step = GradientStep(switcher.replicas, self._trained(), switcher.ranks, self._metric, has_parts)
 
     def _trained(self) -> list[list[nn.Parameter]]:
         return [[parameter for parameter in module if parameter.requires_grad] for module in self._parameters]

@@ -28,9 +28,15 @@ class GradientStep:
     """
 
     def __init__(
-        self, replicas: Replicas, modules: Sequence[Sequence[nn.Parameter]], ranks: int, metric: OptimizerMetric
+        self,
+        replicas: Replicas,
+        modules: Sequence[Sequence[nn.Parameter]],
+        ranks: int,
+        metric: OptimizerMetric,
+        has_parts: bool,
     ):
-        """`modules` has the parameters that train, by layer module."""
+        """`modules` has the parameters that train, by layer module. Without `has_parts` only the batches are counted,
+        since a norm of each gradient would take time for nothing."""
         self.seconds = 0.0
         self.batches: list[int] = []
         self._replicas = replicas
@@ -49,8 +55,8 @@ class GradientStep:
         self._full = False  # the averaging pass has ended, and another has begun
         self._failure: Exception | None = None  # in a backward pass, which must not see it
         self._handles: list[RemovableHandle] = []
-        for parameter in self._trained:
-            self._handles.append(parameter.register_hook(self._hook_of(parameter)))
+        if has_parts:
+            self._handles = [parameter.register_hook(self._hook_of(parameter)) for parameter in self._trained]
 
     # Training calls these.
 
