@@ -20,13 +20,23 @@ import egeria
 EXAMPLES = ROOT / "worker" / "python" / "examples"
 
 
-def launch(folder: pathlib.Path, *command: Any, **variables: str) -> str:
-    """Runs it under egeria-run on one rank; returns what it printed."""
+LAUNCHERS = {
+    "egeria-run": [
+        *(BIN / "egeria-run", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"),
+        *("--local-addr", "127.0.0.1", "--nproc-per-node", "1"),
+    ],
+    "python": [sys.executable],  # the job brings its own daemons
+}
+
+
+def launch(folder: pathlib.Path, launcher: str, *command: Any, **variables: str) -> str:
+    """Runs it on one rank; returns what it printed. There is a cache where a folder for it is given."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("EGERIA_")}
-    environment |= {"OMP_NUM_THREADS": "1", "EGERIA_CACHE": "none", **variables}
-    own = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"]
+    environment |= {"OMP_NUM_THREADS": "1", **variables}
+    if "XDG_CACHE_HOME" not in variables:
+        environment["EGERIA_CACHE"] = "none"
     done = subprocess.run(
-        list(map(str, [BIN / "egeria-run", *own, "--nproc-per-node", "1", *command])),
+        list(map(str, [*LAUNCHERS[launcher], *command])),
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -39,16 +49,20 @@ def launch(folder: pathlib.Path, *command: Any, **variables: str) -> str:
 
 
 @pytest.mark.only_cuda
-def test_the_example_of_a_gpt(tmp_path: pathlib.Path) -> None:
-    """Compiled, in bfloat16, with DistributedDataParallel over NCCL."""
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_the_example_of_a_gpt(launcher: str, tmp_path: pathlib.Path) -> None:
+    """Compiled, in bfloat16."""
     text = tmp_path / "text.txt"
     text.write_text("To be, or not to be, that is the question. " * 400, encoding="utf-8")
-    out = launch(tmp_path, EXAMPLES / "char_gpt.py", text, "--steps", 60, "--layers", 3, "--eval-interval", 30)
+    out = launch(
+        tmp_path, launcher, EXAMPLES / "char_gpt.py", text, "--steps", 60, "--layers", 3, "--eval-interval", 30
+    )
     assert re.search(r"egeria: 60 steps, Egeria took .* nothing froze", out), out[-3000:]
 
 
 @pytest.mark.only_cuda
-def test_the_example_of_a_resnet(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_the_example_of_a_resnet(launcher: str, tmp_path: pathlib.Path) -> None:
     records = torch.randint(0, 256, (640, 3073), dtype=torch.uint8)
     records[:, 0] %= 10
     for name in ["test_batch.bin", *(f"data_batch_{number}.bin" for number in range(1, 6))]:
@@ -56,6 +70,7 @@ def test_the_example_of_a_resnet(tmp_path: pathlib.Path) -> None:
     freeze = {"entries": [{"fraction": 0.2, "frozen_prefix": 2}]}
     out = launch(
         tmp_path,
+        launcher,
         EXAMPLES / "cifar_resnet.py",
         tmp_path,
         "--epochs",
@@ -64,7 +79,6 @@ def test_the_example_of_a_resnet(tmp_path: pathlib.Path) -> None:
         8,
         EGERIA_POLICY="schedule",
         EGERIA_POLICY_OPTIONS=json.dumps(freeze),
-        EGERIA_CACHE="auto",
         XDG_CACHE_HOME=str(tmp_path / "cache"),
     )
     assert re.search(r"egeria: 1,000 steps, frozen share [1-9]\d? %, 1 freeze", out), out[-3000:]
@@ -78,7 +92,7 @@ def native(folder: pathlib.Path, name: str, device: str, *options: Any) -> dict[
     summary = folder / f"{name}.json"
     epochs = [] if "--epochs" in options else ["--epochs", 4]
     arguments = ["--task", "digits", "--data", digits, "--device", device, "--summary", summary, *epochs]
-    launch(folder, "--no-python", BIN / "egeria-train", *arguments, *options)
+    launch(folder, "egeria-run", "--no-python", BIN / "egeria-train", *arguments, *options)
     return json.loads(summary.read_text())["runs"][0]
 
 
