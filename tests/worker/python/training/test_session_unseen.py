@@ -291,7 +291,7 @@ def test_what_auto_cannot_do_by_the_rates_is_said_once(kind: str, controller: An
 
 def test_the_last_line_says_why_nothing_froze(controller: Any, capsys: pytest.CaptureFixture[str]):
     for why, more in {
-        "no controller has answered by then": {"controller": "unix:/nobody/listens.sock"},
+        "no controller had taken this job by then": {"controller": "unix:/nobody/listens.sock"},
         "the training ended before the last of 1,000 steps": {"policy": "staged", "options": {}},
         "the policy 'none' never freezes": {"policy": "none", "options": {}},
         "[RATES_STAY_HIGH] ": {"policy": "auto", "options": {}, "scheduler": "constant"},

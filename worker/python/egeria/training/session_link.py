@@ -185,7 +185,7 @@ class SessionLink:
         """The session ends: asks the link why nothing froze."""
         if self.link is not None:
             counters = self.link.native.counters()
-            unheard = "" if counters["connected"] else "no controller has answered by then"
+            unheard = "" if counters["connected"] else "no controller had taken this job by then"
             self.why_idle = counters["blocked"] or self.why_idle or unheard
         elif self.is_wanted:
             self.why_idle = "it ended before the controller was asked"
