@@ -7,6 +7,7 @@ TEST_DEVICE=cpu python -m pytest -q tests/gpu      # those that a CPU can run, t
 from __future__ import annotations
 
 import os
+import pathlib
 from collections.abc import Iterator
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
@@ -14,6 +15,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS 
 import pytest
 import torch
 from gpu_training import DEVICE
+from harness import Controller
 
 from egeria.training import session as session_module
 
@@ -29,6 +31,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("torch sees no GPU")
     if DEVICE.type != "cuda" and item.get_closest_marker("only_cuda"):
         pytest.skip("the CPU has nothing like it")
+
+
+@pytest.fixture
+def controller(tmp_path: pathlib.Path) -> Iterator[Controller]:
+    """Its reference engine does not give way to the tests that run beside this one."""
+    with Controller(tmp_path, "--max-cpu-load", "1") as running:
+        yield running
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from egeria import _native
 def read(model: type, device: torch.device, folder: pathlib.Path, **config: Any) -> dict[tuple[int, int], Any]:
     """The readings of a training, by step and first layer module."""
     folder.mkdir()
-    with Controller(folder) as controller:
+    with Controller(folder, "--max-cpu-load", "1") as controller:
         training = Training(Options(model=model), device=device)
         for layer in training.network.modules():
             if isinstance(layer, torch.nn.Dropout):
