@@ -60,7 +60,7 @@ def wait_until_kept(session: Any, seconds: float = 300, attachments: int = 1) ->
     Args:
       attachments: at least so many times it has been found; a daemon that was started anew is found again.
     """
-    cache = session._training.caching and session._training.caching._cache
+    cache = session._training.cache.caching and session._training.cache.caching._cache
     if cache is None:
         return
     deadline = time.monotonic() + seconds

@@ -13,7 +13,6 @@ from torch.optim import Optimizer
 from egeria import _native
 from egeria.cache.caching import Caching
 from egeria.config import Config
-from egeria.data.sample_ids import current
 from egeria.errors import EgeriaError
 from egeria.freeze.checks import check_wrappers
 from egeria.freeze.replicas import Replicas, is_sharded
@@ -21,7 +20,7 @@ from egeria.freeze.switcher import Switch, Switcher
 from egeria.gradients.gradient_readings import GradientReadings
 from egeria.model.call_order import CallOrder
 from egeria.model.learning_rates import LearningRates
-from egeria.model.modules import ModuleSpec, from_unit_names, partition, trained_in
+from egeria.model.modules import ModuleSpec, partition, trained_in
 from egeria.model.optimizers import TrainingOptimizers
 from egeria.model.schedule_clock import ScheduleClock
 from egeria.model.shadow import FirstPass
@@ -35,6 +34,7 @@ from egeria.training.graph_capture import GraphCapture, outside_captures
 from egeria.training.job_daemons import JobDaemons, rank_of_job
 from egeria.training.link_target import LinkTarget, TrainedModel, job_id_of
 from egeria.training.part_follower import PartFollower
+from egeria.training.session_cache import SessionCache
 from egeria.training.session_hooks import PassFollower
 from egeria.training.session_link import SessionLink
 from egeria.training.session_state import SessionState
@@ -43,9 +43,6 @@ from egeria.training.step_follower import StepFollower
 from egeria.training.step_reports import Reports
 from egeria.training.step_shares import StepShares
 from egeria.training.watchdog import Watchdog
-
-# A training that ends in so many seconds does not get back what the cache takes at its beginning.
-_CACHE_NEEDS = 10.0
 
 
 class FollowedTraining:
@@ -59,7 +56,7 @@ class FollowedTraining:
       model: without its wrappers.
       step: optimizer steps done, those before a resumed checkpoint included.
       switches: the changes of what is frozen so far, those before a resumed checkpoint included.
-      caching: None where no cache is configured.
+      cache: of frozen activations.
       capture: of a CUDA graph of the user's.
     """
 
@@ -86,9 +83,6 @@ class FollowedTraining:
         self._number = number
         self._applied_plan = 0
         self._bytes_reduced = 0
-        self._cache_spent = 0.0  # seconds of the cache that are in the ledger
-        self._cache_has_time = True
-        self._samples_repeat: bool | None = None  # as a checkpoint says
         self._uneven = False  # the ranks do not take as many steps
         self._lost = False  # steps are not seen any more, so that nothing freezes
         self.capture = GraphCapture(self.tell)
@@ -98,7 +92,7 @@ class FollowedTraining:
         self._rates = LearningRates(self._optimizers)
         check_wrappers(model, Replicas(model))
         self.switcher = Switcher(model, self._optimizers, partition(self.model, spec), self.tell)
-        self._divergence = Divergence(self.switcher, config, self.tell, self._forget_cached)
+        self._divergence = Divergence(self.switcher, config, self.tell, self._skip_nothing)
         self._trained = TrainedModel(self.model, spec, spec is not None, StepShares(model), trained_in(self.model))
         self._gradients = GradientReadings(self.switcher, self.ledger, self.tell)
         self.link = SessionLink(config, self.ledger, self._gradients, self._trained.shares, self.tell)
@@ -114,9 +108,9 @@ class FollowedTraining:
         self._first_pass = FirstPass(self.model, model)
         self._call_order = CallOrder(self.model, model)
         options = network is not None, self.tell.note, self._first_pass
-        self._make_caching = lambda: Caching.of(config, self.model, *options)
-        self._brings_cache = config.brings_cache()
-        self.caching = None if self._brings_cache else self._make_caching()
+        make_caching = lambda: Caching.of(config, self.model, *options)  # noqa: E731
+        self.daemons = JobDaemons(config)
+        self.cache = SessionCache(config, make_caching, self.daemons, self.switcher, self.ledger, self.tell)
         trained = lambda: [parameter for _, parameter in self.switcher.modules[-1].parameters()]  # noqa: E731
         self._parts = PartFollower(self.model, trained, self.on_part)
         calls = self.before_step, self.on_step, self._lose_track
@@ -125,7 +119,6 @@ class FollowedTraining:
         self._passes = PassFollower(self.model, network is not None, self.switcher.replicas.adopt, *calls)
         self._passes.follow(model if network is None else network)
         self._passes.follow_begins(model)
-        self.daemons = JobDaemons(config)
 
     def _may_freeze(self) -> bool:
         """Whether the ranks are set alike. The first call waits for them, for a limited time."""
@@ -169,7 +162,7 @@ class FollowedTraining:
             [module.names() for module in self.switcher.modules],
             self._trained.shares.known,
             self._rates.sum,
-            self._samples_repeat if self.caching is None else self.caching.repeats.known,
+            self.cache.samples_repeat,
             self._cache_namespace(),
         )
 
@@ -185,47 +178,17 @@ class FollowedTraining:
                 "LOAD_TOO_LATE", "a state with frozen layers has been loaded already; attach() anew first"
             )
         state = SessionState.from_dict(saved)
-        if state.modules:
-            self._adopt(state.modules)
-        if not state.frozen_prefix < len(self.switcher.modules):
-            raise EgeriaError(
-                "CHECKPOINT_MISMATCH",
-                f"the checkpoint has {state.frozen_prefix} layer modules frozen, this model has "
-                f"{len(self.switcher.modules)}; resume with the model and the `modules` that it was written with",
-            )
+        self._trained.resume(state, self.switcher)
         self.step = state.step
         self._applied_plan = state.applied_plan
         self.switches = state.switches
         self.link.resume(state.step)
         self._rates = LearningRates(self._optimizers, state.learning_rate_sum)
         self._trained.shares.known = state.step_shares
-        self._samples_repeat = state.samples_repeat
-        self._resume_caching()
+        self.cache.resume(state.samples_repeat)
         self.switcher.cache_namespace = state.cache_namespace
         if state.frozen_prefix > 0 and self._may_freeze():
             self.switcher.set(state.frozen_prefix)
-
-    def _begin_caching(self) -> None:
-        """The first batch with ids has come: a cache that the job brings is of use."""
-        self.caching = self._make_caching()
-        self._resume_caching()
-        self.daemons.want_cache()
-
-    def _resume_caching(self) -> None:
-        if self.caching is not None and self._samples_repeat is not None:
-            self.caching.repeats.known = self._samples_repeat
-
-    def _adopt(self, modules: Sequence[tuple[str, list[str], list[str]]]) -> None:
-        """Takes a checkpoint's layer modules, which may have been found by watching a forward pass."""
-        same = [units for _, units, _ in modules] == [list(module.unit_names) for module in self.switcher.modules]
-        if self._trained.spec is not None and not same:
-            raise EgeriaError(
-                "CHECKPOINT_MISMATCH",
-                "the checkpoint has other layer modules than `modules` says; "
-                "give attach() what it was given when the checkpoint was written",
-            )
-        self.switcher.take(from_unit_names(self.model, modules))
-        self._trained.fixed = True
 
     # The hooks call these.
 
@@ -250,11 +213,7 @@ class FollowedTraining:
             self.switcher.replicas.discover()
             self._passes.follow_begins(self.switcher.replicas.ddp)
             self.switcher.hold()
-        if self._brings_cache and self.caching is None and current().has_ids:
-            self._begin_caching()
-        if self.caching is not None:
-            with self.tell.guard("whether samples come again cannot be told"):
-                self.caching.before_forward(args, kwargs)
+        self.cache.before_forward(args, kwargs)
         self.link.before_forward(args, kwargs)
         self._gradients.before_forward(args, kwargs)
         with self.tell.guard("a pass beside the training could not be made"), self.ledger.spend("start"):
@@ -266,7 +225,7 @@ class FollowedTraining:
     def _makes_passes(self) -> bool:
         """Whether a shadow of the model is to make passes, now or later. Under FSDP2 there is none."""
         reads = self.link.is_wanted and self.config.reads_plasticity()
-        return (self.caching is not None or reads) and not is_sharded(self.model)
+        return (self.cache.caching is not None or reads) and not is_sharded(self.model)
 
     @outside_captures
     def on_other_pass(self) -> None:
@@ -304,19 +263,12 @@ class FollowedTraining:
         self.step += 1
         self._trained.shares.end()
         prefix = self.switcher.prefix
-        if self.caching is not None:
-            self.caching.after_step()
-            spent = self.caching.spent_seconds
-            self.ledger.add_spent("cache", spent - self._cache_spent)
-            self._cache_spent = spent
+        self.cache.end_step()
         self.ledger.end_step(prefix, self.switcher.frozen_share)
         with self.ledger.spend("hooks"):
             self._end_step(prefix)
         self._divergence.stop_if_due()
-        if self.caching is not None:
-            with self.tell.guard("frozen layers are not skipped"):
-                prefix = self.switcher.prefix if self._cache_has_time else 0
-                self.caching.follow(self.switcher.modules, prefix, self._cache_namespace())
+        self.cache.follow(self._cache_namespace())
 
     def _end_step(self, prefix: int) -> None:
         with self._reporting():
@@ -437,8 +389,7 @@ class FollowedTraining:
         link.native.set_totals(self.switcher.frozen_share, self._bytes_reduced)
         if self.step % _native.TOTALS_EVERY == 0:
             link.native.set_account(self.ledger)
-            if self.caching is not None:
-                link.native.set_cache_totals(*self.caching.totals())
+            self.cache.report(link.native)
         self._reports.boundary(link, self.switcher.prefix)
 
     def _switch(self, prefix: int) -> None:
@@ -469,7 +420,7 @@ class FollowedTraining:
         if self.link.link is not None:
             self.link.link.native.record_switch(switch.unfreeze, bool(switch.ranks_identical))
         self._divergence.follow(switch)
-        self._cache_has_time = self.config.cache_use == "always" or self._seconds_left() > _CACHE_NEEDS
+        self.cache.note_switch(self._seconds_left())
         self.ledger.disturb()  # a compilation, perhaps
 
     def _seconds_left(self) -> float:
@@ -477,9 +428,8 @@ class FollowedTraining:
         total, means = self.total_steps(), self.ledger.seconds_per_step()
         return max(0, total - self.step) * max(means.values()) if total is not None and means else math.inf
 
-    def _forget_cached(self) -> None:
-        if self.caching is not None:
-            self.caching.follow(self.switcher.modules, 0, self._cache_namespace())
+    def _skip_nothing(self) -> None:
+        self.cache.skip_nothing(self._cache_namespace())
 
     def _start_link(self) -> None:
         """Analyses the model and starts the link to the controller. A collective."""
@@ -549,9 +499,8 @@ class FollowedTraining:
         self._call_order.stop()
         with self._ending():
             self._reports.flush(self.link.link, self.switcher.prefix)
-        if self.caching is not None:
-            with self._ending():
-                self.caching.close(forget)
+        with self._ending():
+            self.cache.close(forget)
         with self._ending():
             self.link.stop(finished)
         with self._ending():

@@ -8,7 +8,9 @@ import uuid
 from torch import nn
 
 from egeria.config import Config
-from egeria.model.modules import LayerModule, ModuleSpec
+from egeria.errors import EgeriaError
+from egeria.freeze.switcher import Switcher
+from egeria.model.modules import LayerModule, ModuleSpec, from_unit_names
 from egeria.model.parameter_uses import Uses
 from egeria.training.job_daemons import JobDaemons
 from egeria.training.session_state import SessionState
@@ -32,6 +34,29 @@ class TrainedModel:
     fixed: bool
     shares: StepShares
     parameters: frozenset[int]
+
+    def resume(self, state: SessionState, switcher: Switcher) -> None:
+        """Takes a checkpoint's layer modules, which may have been found by watching a forward pass.
+
+        Raises:
+          EgeriaError: [CHECKPOINT_MISMATCH] the model or its partition is another one.
+        """
+        if state.modules:
+            same = [units for _, units, _ in state.modules] == [list(module.unit_names) for module in switcher.modules]
+            if self.spec is not None and not same:
+                raise EgeriaError(
+                    "CHECKPOINT_MISMATCH",
+                    "the checkpoint has other layer modules than `modules` says; "
+                    "give attach() what it was given when the checkpoint was written",
+                )
+            switcher.take(from_unit_names(self.model, state.modules))
+            self.fixed = True
+        if not state.frozen_prefix < len(switcher.modules):
+            raise EgeriaError(
+                "CHECKPOINT_MISMATCH",
+                f"the checkpoint has {state.frozen_prefix} layer modules frozen, this model has "
+                f"{len(switcher.modules)}; resume with the model and the `modules` that it was written with",
+            )
 
 
 def job_id_of(shared: str, number: int) -> str:

@@ -28,6 +28,7 @@ from egeria.training import session_summary
 from egeria.training.followed_training import FollowedTraining
 from egeria.training.job_daemons import rank_of_job, wait_for_end
 from egeria.training.process_exit import wait_for_collectives
+from egeria.training.session_link import SessionLink
 from egeria.training.session_state import SessionState
 from egeria.training.settings_agreement import SettingsAgreement, post_when_possible, settings_of
 
@@ -153,6 +154,10 @@ class Session:
         """Steps of the training so far, those before a resumed checkpoint included."""
         return self._training.steps if self._training is not None else 0
 
+    @property
+    def _link(self) -> SessionLink | None:
+        return self._training.link if self._training is not None else None
+
     def state_dict(self) -> dict[str, Any]:
         """The state that a checkpoint must hold to resume: small, of plain types only, the same on all ranks."""
         return (self._training.state() if self._training is not None else SessionState()).to_dict()
@@ -203,20 +208,20 @@ class Session:
 
     def counters(self) -> dict[str, Any]:
         """Totals of the line to the controller (samples sent and dropped, reconnects, ...); empty without one."""
-        link = self._training.link.link if self._training is not None else None
+        link = self._link.link if self._link is not None else None
         return link.native.counters() if link is not None else {}
 
     def cache_counters(self) -> dict[str, int]:
         """Totals of the cache of frozen activations: "hits" and "misses" in samples, "passes_skipped", misses by
         reason, and so on; empty without one."""
-        caching = self._training.caching if self._training is not None else None
+        caching = self._training.cache.caching if self._training is not None else None
         return caching.counters() if caching is not None else {}
 
     def cache_estimates(self) -> dict[str, Any]:
         """The cost and the saving of the cache of frozen activations: "state" ("unknown", "trying", "on", "off",
         "refused", "unfrozen"), "reason", "saved_seconds" so far, "forward_seconds" and "fetch_seconds" of a pass where
         they are known; empty without one."""
-        caching = self._training.caching if self._training is not None else None
+        caching = self._training.cache.caching if self._training is not None else None
         return caching.estimates() if caching is not None else {}
 
     def close(self, finished: bool = True) -> None:

@@ -26,7 +26,7 @@ def numbers_of(training: FollowedTraining) -> dict[str, Any]:
         "seconds_per_step": training.ledger.seconds_per_step(),
         "observe": training.config.observe,
         "own_controller": training.daemons.are_own,
-        "cache": training.caching.summary() if training.caching is not None else None,
+        "cache": training.cache.caching.summary() if training.cache.caching is not None else None,
     }
 
 
@@ -64,8 +64,8 @@ def scalars_of(training: FollowedTraining) -> dict[str, float]:
             "egeria/spent_seconds": spent,
             "egeria/net_saved_seconds": saved - spent,
         }
-    if training.caching is not None:
-        cache = training.caching.summary()
+    if training.cache.caching is not None:
+        cache = training.cache.caching.summary()
         scalars["egeria/cache_passes_skipped"] = float(cache["passes_skipped"])
         scalars["egeria/cache_saved_seconds"] = cache["saved_seconds"]
     return scalars
