@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what the build and the programs need: Debian packages (deploy/packages.txt) and a Python environment in .venv
-# (deploy/requirements.txt). With --tests it also installs what only the tests need (deploy/packages-tests.txt and
-# deploy/requirements-tests.txt). Does nothing where all of it is there; may be interrupted and run again.
-# Without root it names exactly the packages that are missing.
+# (deploy/requirements.txt). With --tests it also installs what only the tests need (deploy/packages-tests.txt,
+# deploy/requirements-tests.txt and, in .venv/compat, deploy/requirements-compat.txt). Does nothing where all of it is
+# there; may be interrupted and run again. Without root it names exactly the packages that are missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -57,14 +57,17 @@ if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
 fi
 
 # One stamp a list: the environment of the programs stays as it is when the tests' packages join it.
-for list in "${lists[@]}"; do
-  requirements=deploy/requirements$list.txt stamp=.venv/egeria-requirements$list
+# install LIST [PIP ARGUMENTS ...]
+install() {
+  local requirements=deploy/requirements$1.txt stamp=.venv/egeria-requirements$1 wanted names
+  shift
   wanted=$(sha256sum "$requirements" | cut -d' ' -f1)
-  if [ "$(cat "$stamp" 2>/dev/null || true)" != "$wanted" ]; then
-    names=$(grep -v '^#' "$requirements" | tr '\n' ' ')
-    # Python compiles the modules that it imports, which are few of those that are installed.
-    slowly "Installing Python packages into .venv, one to three minutes: $names" \
-      .venv/bin/python -m pip install --no-compile --disable-pip-version-check --progress-bar off -r "$requirements"
-    echo "$wanted" > "$stamp"
-  fi
-done
+  [ "$(cat "$stamp" 2>/dev/null || true)" != "$wanted" ] || return 0
+  names=$(grep -v '^#' "$requirements" | tr '\n' ' ')
+  # Python compiles the modules that it imports, which are few of those that are installed.
+  slowly "Installing Python packages into .venv, one to three minutes: $names" \
+    .venv/bin/python -m pip install --no-compile --disable-pip-version-check --progress-bar off "$@" -r "$requirements"
+  echo "$wanted" > "$stamp"
+}
+for list in "${lists[@]}"; do install "$list"; done
+[ ${#lists[@]} -eq 1 ] || install -compat --no-deps --upgrade --target .venv/compat

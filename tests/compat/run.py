@@ -32,6 +32,10 @@ from typing import Any
 HERE = pathlib.Path(__file__).resolve().parent
 _SUPPORT = HERE.parent / "worker" / "python" / "support"
 sys.path[:0] = [str(HERE), str(_SUPPORT)]
+_PACKAGES = HERE.parents[1] / ".venv" / "compat"  # deploy/install.sh makes it
+if _PACKAGES.exists():
+    sys.path.append(str(_PACKAGES))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(_PACKAGES))))
 
 import preloaded
 import table
