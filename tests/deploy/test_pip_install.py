@@ -120,6 +120,17 @@ def test_the_readmes_example_freezes_on_two_ranks(policy: str, environment: path
     assert re.search(r"[1-9]\d* freezes?, \d+ unfreezes?, 2 ranks identical", summary), out[-6000:]
 
 
+def test_python_alone_starts_the_controller_that_came_with_the_package(
+    environment: pathlib.Path, tmp_path: pathlib.Path
+):
+    """Nothing is in PATH but what is in any system's."""
+    script, pace = shutil.copy(EXAMPLE, tmp_path), shutil.copy(PACE, tmp_path)
+    command = environment / "bin" / "python", pace, script, "--epochs", 6
+    out = call(*command, folder=tmp_path, seconds=600, EGERIA_CACHE="none", STEP_SECONDS="0.02", PATH="/usr/bin:/bin")
+    summary = next(line for line in out.splitlines() if line.startswith("egeria: "))
+    assert re.search(r"steps with a controller of the job's own, .*[1-9]\d* freezes?", summary), out[-6000:]
+
+
 def test_doctor_finds_the_package_beside_the_program(environment: pathlib.Path, tmp_path: pathlib.Path):
     (tmp_path / "model.py").write_text(
         "import torch\n"
