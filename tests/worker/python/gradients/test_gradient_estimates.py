@@ -112,7 +112,8 @@ class Estimate:
 
 def estimate(readings: list[Squares], module: int, folder: pathlib.Path) -> Estimate:
     """The controller's own, out of the reason that it gives for a freeze."""
-    lines: list[dict[str, Any]] = [{"job": {"modules": 2, "ranks": 2, "total_steps": len(readings) + 1}}]
+    steps = len(readings) + 30  # fewer would be too few for a freeze
+    lines: list[dict[str, Any]] = [{"job": {"modules": 2, "ranks": 2, "total_steps": steps}}]
     for step, reading in enumerate(readings, 1):
         lines.append(
             {

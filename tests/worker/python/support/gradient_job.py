@@ -11,6 +11,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import logging
 import os
 import pathlib
 import time
@@ -133,6 +134,8 @@ def main() -> None:
     if not arguments.without:
         import egeria
 
+        logging.basicConfig()
+        logging.getLogger("egeria").setLevel(logging.INFO)
         config = egeria.Config.from_env(total_steps=arguments.steps)
         session = egeria.attach(model, optimizers, modules=MODULES[arguments.model], scheduler=scheduler, config=config)
     if arguments.wrap == "later":
