@@ -12,7 +12,7 @@ if [ $# -lt 2 ] || [ -e "$2" ]; then
   echo "usage: tests/gpu/bundle.sh PYTHON FOLDER [BUILD], where FOLDER is not there yet" >&2
   exit 2
 fi
-python=$1
+python=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 mkdir -p "$2"
 folder=$(cd "$2" && pwd)
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
