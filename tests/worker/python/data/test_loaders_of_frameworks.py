@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import pathlib
 import random
 from collections import UserDict
@@ -230,6 +231,7 @@ def test_a_trainer_without_ids_trains_and_says_why(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ):
+    caplog.set_level(logging.INFO, "egeria")
     monkeypatch.setattr(egeria.data.sample_ids, "_current", SampleIds())
     monkeypatch.setattr(egeria.data.sample_ids, "_told", set())
     callback = EgeriaCallback(config=QUIET)
