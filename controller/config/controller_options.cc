@@ -108,7 +108,9 @@ void AddGroups(ControllerOptions* options, config::OptionSet* set) {
       .Add("reference.deadline", &options->reference.deadline,
            "processor time that one evaluation may take; a module that takes more is evaluated no more",
            config::ValueCheck<absl::Duration>(CheckDeadline))
-      .Add("limits.jobs", &options->limits.jobs, "jobs that have not finished; as many finished ones are kept",
+      .Add("limits.jobs", &options->limits.jobs,
+           "jobs that have not finished, of which one owner has no more than three quarters; as many finished ones are "
+           "kept",
            InRange(1, 1'000'000))
       .Add("limits.observations_per_job", &options->limits.observations_per_job,
            "losses, readings and learning rates that are kept of a job", InRange<int64_t>(1'000, 1'000'000'000))

@@ -37,9 +37,12 @@ def test_a_clock_buys_the_steps_that_take_the_time_that_it_saves() -> None:
     assert egeria.reinvest(1000, auto, REPORT, learning_rates=[1, 1]) == 1000  # nothing freezes
     tables = dataclasses.replace(REPORT, embedding_prefix=1)  # gone from 40 % on, for .4 * .05 of the .36 to come
     rates = [1 - point / 100 for point in range(101)]
-    late = 0.975  # the second check after only the rest, .28 % of the area, is to come: it waits for readings first
-    assert egeria.reinvest(1000, auto, tables, learning_rates=rates) == pytest.approx(
-        1000 / (1 - (0.6 * 0.2 + (1 - late) * 0.4)), abs=3
+    # With 2.5 % of the steps to come, the second check after only the rest, .28 % of the area, is left: it waits for
+    # readings first. Of 1,000 steps these are too few for a freeze that nobody has measured.
+    late = 0.975
+    assert egeria.reinvest(1000, auto, tables, learning_rates=rates) == int(1000 / (1 - 0.6 * 0.2))
+    assert egeria.reinvest(4000, auto, tables, learning_rates=rates) == pytest.approx(
+        4000 / (1 - (0.6 * 0.2 + (1 - late) * 0.4)), abs=12
     )
     budgeted = dataclasses.replace(staged, budget=0.05)
     assert 1000 < egeria.reinvest(1000, budgeted, REPORT) < egeria.reinvest(1000, staged, REPORT)
