@@ -38,7 +38,7 @@ def test_a_clock_buys_the_steps_that_take_the_time_that_it_saves() -> None:
     tables = dataclasses.replace(REPORT, embedding_prefix=1)  # gone from 40 % on, for .4 * .05 of the .36 to come
     rates = [1 - point / 100 for point in range(101)]
     # With 2.5 % of the steps to come, the second check after only the rest, .28 % of the area, is left: it waits for
-    # readings first. Of 1,000 steps these are too few for a freeze that nobody has measured.
+    # readings first. That is too late in 1,000 steps, since a freeze that nobody has measured needs 30 to pay in.
     late = 0.975
     assert egeria.reinvest(1000, auto, tables, learning_rates=rates) == int(1000 / (1 - 0.6 * 0.2))
     assert egeria.reinvest(4000, auto, tables, learning_rates=rates) == pytest.approx(
