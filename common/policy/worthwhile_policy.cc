@@ -20,11 +20,13 @@ constexpr int64_t kStepsOfUnknownWorth = 30;
 // Frozen ones still make their forward pass, which is about a third of it.
 constexpr double kUnmeasuredShare = 2.0 / 3;
 
-// A worthwhile policy is another policy whose freezes are left out where they cost more than they can save. With c the
-// time of a step with nothing frozen, S(k) the share of it that prefix k saves and r the part of that which comes true
-// (RealisedSaving(), 1 where it is unknown), a freeze of prefix k over prefix j at step t of T is left out where
+// A worthwhile policy is another policy whose freezes are left out where they cost more than they can save. A freeze
+// of prefix k over prefix j at step t of T is left out where
 //
 //   (T - t) c (S(k) - S(j)) r  <=  the time of a switch, recompilation included, or of one step if that is more.
+//
+// c is the time of a step with nothing frozen, and S(k) the share of it that prefix k saves. r is the part of that
+// share which comes true: RealisedSaving(), or 1 where it is unknown.
 //
 // To the inner policy it is as if somebody had unfrozen it at once, so that it may propose it again. Unfreezes are the
 // inner policy's own. Thread-compatible.

@@ -28,7 +28,8 @@ absl::StatusOr<std::unique_ptr<ControllerServer>> ControllerServer::Start(Option
   // Whoever has the workers' socket has the one beside it, which a controller that lost the first may still hold.
   operators.unix_sockets.replaces =
       std::any_of(options.listen.begin(), options.listen.end(), [&](const rpc::Address& address) {
-        return address.is_unix() && address.unix_path + ".admin" == options.admin_listen->unix_path;
+        const absl::StatusOr<rpc::Address> beside = rpc::AdminAddress(address);
+        return beside.ok() && beside->unix_path == options.admin_listen->unix_path;
       });
   // Others than the controller's own user are let in by who they are.
   operators.unix_sockets.mode = options.operators.empty() ? 0600 : 0666;

@@ -93,9 +93,7 @@ class UnixSocket : public ::testing::Test {
   }
 
   int RawConnect() const {
-    sockaddr_un name = {};
-    name.sun_family = AF_UNIX;
-    std::strncpy(name.sun_path, address_.unix_path.c_str(), sizeof(name.sun_path) - 1);
+    const sockaddr_un name = UnixName(address_);
     const int descriptor = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (connect(descriptor, reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0) return descriptor;
     close(descriptor);
@@ -184,9 +182,7 @@ TEST_F(UnixSocket, AClientTrustsOnlyItsUserAndRootAndWhomItIsToldTo) {
   const pid_t squatter = fork();
   if (squatter == 0) {
     if (setgid(kStranger) != 0 || setuid(kStranger) != 0) _exit(99);
-    sockaddr_un name = {};
-    name.sun_family = AF_UNIX;
-    std::strncpy(name.sun_path, address_.unix_path.c_str(), sizeof(name.sun_path) - 1);
+    const sockaddr_un name = UnixName(address_);
     const int descriptor = socket(AF_UNIX, SOCK_STREAM, 0);
     const bool listens =
         bind(descriptor, reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0 && listen(descriptor, 8) == 0;
@@ -223,9 +219,7 @@ TEST_F(UnixSocket, ASecondServerIsRefusedAndWhatAKilledOneLeftIsReplaced) {
   const std::string moved = folder_ / "moved";
   ASSERT_EQ(rename(address_.unix_path.c_str(), moved.c_str()), 0);
   const int left = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_un name = {};
-  name.sun_family = AF_UNIX;
-  std::strncpy(name.sun_path, address_.unix_path.c_str(), sizeof(name.sun_path) - 1);
+  const sockaddr_un name = UnixName(address_);
   ASSERT_EQ(bind(left, reinterpret_cast<const sockaddr*>(&name), sizeof(name)), 0);
   close(left);
   EXPECT_TRUE(UnixListener::Bind(address_, {}).ok());
@@ -251,9 +245,7 @@ TEST_F(UnixSocket, AServerWithoutDescriptorsAcceptsAgainWhenThereAreSome) {
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
   const rlimit tight = {static_cast<rlim_t>(waiting.back()) + 1, limit.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &tight), 0);
-  sockaddr_un name = {};
-  name.sun_family = AF_UNIX;
-  std::strncpy(name.sun_path, address_.unix_path.c_str(), sizeof(name.sun_path) - 1);
+  const sockaddr_un name = UnixName(address_);
   for (const int descriptor : waiting) {
     EXPECT_EQ(connect(descriptor, reinterpret_cast<const sockaddr*>(&name), sizeof(name)), 0) << "in the backlog";
   }

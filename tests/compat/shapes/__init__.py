@@ -1,5 +1,7 @@
 """These are training scripts as strangers write them, each with the three lines that the README asks for.
 
+Each is whole, as a stranger's is: what several of them have in common stands in each of them.
+
 A script is a function that imports egeria itself and returns what it has trained. Its docstring is its row of the table
 in docs/reference/compatibility.md, and the docstring of its file is the heading above it.
 """

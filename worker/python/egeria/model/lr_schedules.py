@@ -103,12 +103,10 @@ def planned_rates(
             warnings.simplefilter("ignore")  # torch warns that a scheduler is not meant to be used so
             twin = _twin(scheduler)
             try:
-                found, by_group = _rates(twin, now), list(zip(*(_rates(twin, tick) for tick in ticks)))
+                found, by_group = rates_at(twin, now), list(zip(*(rates_at(twin, tick) for tick in ticks)))
             except _Stepwise:
                 found, by_group = _rates_by_stepping(_twin(scheduler), now, ticks, past)
-        if not all(
-            math.isclose(rate, real, rel_tol=1e-6, abs_tol=1e-12) for rate, real in zip(found, rates_now(scheduler))
-        ):
+        if not are_same_rates(found, rates_now(scheduler)):
             return []
     except Exception:  # pylint: disable=broad-exception-caught  # a user's function, or a scheduler unlike torch's
         return []
@@ -141,11 +139,16 @@ def _stand_in(optimizer: Optimizer) -> Optimizer:
     return Optimizer(groups, dict(optimizer.defaults))
 
 
-def _rates(scheduler: Any, tick: int) -> list[float]:
-    """The rate of each group at a tick.
+def are_same_rates(found: Sequence[float], rates: Sequence[float]) -> bool:
+    """Whether they are, but for rounding."""
+    return all(math.isclose(rate, real, rel_tol=1e-6, abs_tol=1e-12) for rate, real in zip(found, rates))
+
+
+def rates_at(scheduler: Any, tick: int) -> list[float]:
+    """The rate of each group at a tick, which one of torch's goes to.
 
     Raises:
-      _Stepwise: it is no function of the tick alone.
+      TypeError: it is no function of the tick alone.
     """
     if is_of_timm(scheduler):
         return [
@@ -155,7 +158,7 @@ def _rates(scheduler: Any, tick: int) -> list[float]:
     if isinstance(scheduler, SequentialLR):
         index = bisect.bisect_right(scheduler._milestones, tick)
         begin = scheduler._milestones[index - 1] if index > 0 else 0
-        return _rates(scheduler._schedulers[index], tick - begin)
+        return rates_at(scheduler._schedulers[index], tick - begin)
     scheduler.last_epoch = tick
     if isinstance(scheduler, OneCycleLR):
         scheduler.last_epoch = min(tick, scheduler.total_steps - 1)

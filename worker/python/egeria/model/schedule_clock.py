@@ -8,7 +8,16 @@ from typing import Any
 
 import torch.distributed as dist
 
-from egeria.model.lr_schedules import is_of_timm, is_readable, planned_rates, rates_now, ticks_of, unwrapped
+from egeria.model.lr_schedules import (
+    are_same_rates,
+    is_of_timm,
+    is_readable,
+    planned_rates,
+    rates_at,
+    rates_now,
+    ticks_of,
+    unwrapped,
+)
 
 # Steps in a row with as many ticks, more than one, after which it is taken to stay so.
 _SURE = 3
@@ -110,14 +119,9 @@ class ScheduleClock:
 
     def _is_at(self, tick: int, rates: Sequence[float]) -> bool:
         try:
-            found = self.scheduler._get_lr(tick)
+            return are_same_rates(rates_at(self.scheduler, tick), rates)
         except Exception:  # pylint: disable=broad-exception-caught  # one that needs more than the tick
             return False
-        scales = (group.get("lr_scale", 1.0) for group in self.scheduler.optimizer.param_groups)
-        return all(
-            math.isclose(rate * scale, real, rel_tol=1e-6, abs_tol=1e-12)
-            for rate, scale, real in zip(found, scales, rates)
-        )
 
 
 def _ticks_of_processes(scheduler: Any) -> int:
