@@ -8,7 +8,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/rpc/address.h"
+#include "common/rpc/connection_budget.h"
 #include "common/rpc/credentials.h"
+#include "common/rpc/tcp_listener.h"
 #include "common/rpc/unix_listener.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
@@ -28,7 +30,7 @@ class BoundServer {
   };
 
   // The services must outlive the server.
-  // Errors: those of ServerCredentialsFor() and UnixListener::Bind(); UNAVAILABLE [CANNOT_LISTEN].
+  // Errors: those of ServerCredentialsFor(), UnixListener::Bind() and TcpListener::Bind().
   static absl::StatusOr<std::unique_ptr<BoundServer>> Start(Options options,
                                                             const std::vector<grpc::Service*>& services);
   ~BoundServer() { Stop(absl::ZeroDuration()); }
@@ -41,7 +43,9 @@ class BoundServer {
 
  private:
   std::vector<Address> addresses_;
+  ConnectionBudget connections_{ConnectionBudget::Most()};
   std::vector<std::unique_ptr<UnixListener>> sockets_;
+  std::vector<std::unique_ptr<TcpListener>> ports_;
   std::unique_ptr<grpc::Server> server_;
 };
 

@@ -24,18 +24,19 @@ size_t ConnectionBudget::Most() {
   return std::min<size_t>(kMost, descriptors.rlim_cur / 4 * 3);
 }
 
-bool ConnectionBudget::HasRoomFor(uid_t user) const {
-  const auto of_user =
-      std::count_if(connections_.begin(), connections_.end(), [user](const auto& each) { return each.user == user; });
-  return connections_.size() < most_ && static_cast<size_t>(of_user) < most_ / 2;
+bool ConnectionBudget::HasRoomFor(absl::string_view peer) const {
+  const auto of_peer =
+      std::count_if(connections_.begin(), connections_.end(), [peer](const auto& each) { return each.peer == peer; });
+  return connections_.size() < most_ && static_cast<size_t>(of_peer) < most_ / 2;
 }
 
-bool ConnectionBudget::Add(int descriptor, uid_t user) {
-  if (!HasRoomFor(user)) {
+bool ConnectionBudget::Add(int descriptor, absl::string_view peer) {
+  const MutexLock lock(&mutex_);
+  if (!HasRoomFor(peer)) {
     std::erase_if(connections_, [](const auto& each) { return SocketOf(each.descriptor) != each.socket; });
-    if (!HasRoomFor(user)) return false;
+    if (!HasRoomFor(peer)) return false;
   }
-  connections_.push_back({descriptor, SocketOf(descriptor), user});
+  connections_.push_back({descriptor, SocketOf(descriptor), std::string(peer)});
   return true;
 }
 

@@ -4,13 +4,18 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <string>
 #include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "common/thread/mutex.h"
 
 namespace egeria::rpc {
 
-// Counts the Unix connections that a gRPC server has been given, by user. The server closes them and tells nobody: the
-// kernel says whether a descriptor still is the socket that it was. One user may have half of all. Owned by the thread
-// that accepts.
+// Counts the connections that a gRPC server has been given, by the user or the address that they come from. The server
+// closes them and tells nobody: the kernel says whether a descriptor still is the socket that it was. One peer may have
+// half of all. Thread-safe.
 class ConnectionBudget {
  public:
   explicit ConnectionBudget(size_t most) : most_(most) {}
@@ -18,19 +23,20 @@ class ConnectionBudget {
   // 8,192, or three quarters of the descriptors that this process may have: a journal needs some, too.
   static size_t Most();
 
-  // Adds a connected socket. Returns false, and adds nothing, where there are too many, of this user or in all.
-  bool Add(int descriptor, uid_t user);
+  // Adds a connected socket. Returns false, and adds nothing, where there are too many, of this peer or in all.
+  bool Add(int descriptor, absl::string_view peer);
 
  private:
   struct Connection {
     int descriptor;
     ino_t socket;
-    uid_t user;
+    std::string peer;
   };
-  bool HasRoomFor(uid_t user) const;
+  bool HasRoomFor(absl::string_view peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const size_t most_;
-  std::vector<Connection> connections_;  // with some that have ended
+  Mutex mutex_;
+  std::vector<Connection> connections_ ABSL_GUARDED_BY(mutex_);  // with some that have ended
 };
 
 }  // namespace egeria::rpc

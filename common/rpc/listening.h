@@ -8,6 +8,9 @@
 
 namespace egeria::rpc {
 
+// So many connections may wait to be accepted.
+inline constexpr int kBacklog = 1024;
+
 // UNAVAILABLE [CANNOT_LISTEN] with the address and the reason.
 absl::Status CannotListen(const Address& address, const std::string& why);
 

@@ -5,19 +5,20 @@
 
 #include <functional>
 #include <memory>
-#include <thread>
+#include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
+#include "common/rpc/acceptor.h"
 #include "common/rpc/address.h"
+#include "common/rpc/connection_budget.h"
 #include "grpcpp/server.h"
 
 namespace egeria::rpc {
 
-// Listens on a Unix socket and hands the connections to a gRPC server. gRPC's own listener would not tell who connects:
-// of a connection that was handed over, it keeps the descriptor, by which PeerOf() asks the kernel.
-//
-// A thread of its own accepts, as many as a ConnectionBudget allows; others are closed. While the process has no
-// descriptors left it waits for some, and says so once.
+// Listens on a Unix socket and hands connections to a gRPC server, as many as a ConnectionBudget allows, counted by
+// user; others are closed. gRPC's own listener would not tell who connects: of a connection that was handed over, it
+// keeps the descriptor, by which PeerOf() asks the kernel.
 // Thread-compatible. Stop() is idempotent; the destructor calls it.
 class UnixListener {
  public:
@@ -32,8 +33,8 @@ class UnixListener {
   static absl::StatusOr<std::unique_ptr<UnixListener>> Bind(const Address& address, Options options);
   ~UnixListener() { Stop(); }
 
-  // Begins to accept, for `server`, which must live until Stop().
-  void Serve(grpc::Server* server);
+  // Begins to accept, for `server`, which must live until Stop(). `budget` must outlive this.
+  void Serve(grpc::Server* server, ConnectionBudget* budget);
 
   // Accepts no more, and removes the socket's file if it still is the one that Bind() made. Call it before the server
   // shuts down.
@@ -45,17 +46,14 @@ class UnixListener {
   UnixListener(Address address, Options options) : address_(std::move(address)), options_(std::move(options)) {}
 
   absl::Status BindAndListen();
-  void AcceptUntilStopped(grpc::Server* server);
-  // False when the thread is to end.
-  bool Wait(int descriptor, int milliseconds) const;
+  // Takes a connection for `server`, or closes it and returns why.
+  std::string Take(grpc::Server* server, ConnectionBudget* budget, int descriptor) const;
 
   const Address address_;
   const Options options_;
-  int listening_ = -1;
-  int stopping_ = -1;  // an event descriptor
-  dev_t device_ = 0;   // where the socket's file lies, and which one it is
+  std::optional<Acceptor> acceptor_;
+  dev_t device_ = 0;  // where the socket's file lies, and which one it is
   ino_t inode_ = 0;
-  std::thread thread_;
 };
 
 }  // namespace egeria::rpc

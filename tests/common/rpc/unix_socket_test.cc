@@ -255,23 +255,23 @@ TEST_F(UnixSocket, AServerWithoutDescriptorsAcceptsAgainWhenThereAreSome) {
   for (const int descriptor : waiting) close(descriptor);
 }
 
-TEST(ConnectionBudget, OneUserHasHalfAndWhatIsClosedIsForgotten) {
+TEST(ConnectionBudget, OnePeerHasHalfAndWhatIsClosedIsForgotten) {
   ConnectionBudget budget(4);
   std::vector<int> sockets;
-  const auto add = [&](uid_t user) {
+  const auto add = [&](absl::string_view peer) {
     sockets.push_back(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    return budget.Add(sockets.back(), user);
+    return budget.Add(sockets.back(), peer);
   };
-  EXPECT_TRUE(add(1));
-  EXPECT_TRUE(add(1));
-  EXPECT_FALSE(add(1)) << "the user has half of them";
-  EXPECT_TRUE(add(2));
-  EXPECT_TRUE(add(3));
-  EXPECT_FALSE(add(4)) << "there are too many in all";
+  EXPECT_TRUE(add("1"));
+  EXPECT_TRUE(add("1"));
+  EXPECT_FALSE(add("1")) << "the peer has half of them";
+  EXPECT_TRUE(add("2"));
+  EXPECT_TRUE(add("3"));
+  EXPECT_FALSE(add("4")) << "there are too many in all";
   close(sockets[0]);
   sockets[0] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);  // the number is another socket's
-  EXPECT_TRUE(add(1));
-  EXPECT_FALSE(add(4));
+  EXPECT_TRUE(add("1"));
+  EXPECT_FALSE(add("4"));
   for (const int each : sockets) close(each);
 }
 
