@@ -15,8 +15,9 @@
 
 namespace egeria::cache {
 
-// Is a training process's line to its node's egeria-cache, for tensors of one frozen prefix at a time. Used from the
-// training thread; in a forked child every method does nothing. Nothing here fails but Start().
+// Is a training process's line to its node's egeria-cache, for tensors of one frozen prefix at a time. Several of them
+// in a process work side by side, each with a session, threads and shared memory of its own. Used from the training
+// thread; in a forked child every method does nothing. Nothing here fails but Start().
 class ActivationCache {
  public:
   struct Options {
@@ -33,16 +34,20 @@ class ActivationCache {
   // Errors: INVALID_ARGUMENT a bad address, or a job id that is no UUID.
   static absl::StatusOr<std::shared_ptr<ActivationCache>> Start(const Options& options);
 
-  // Take() and Put() are about this prefix from now on.
-  void Use(const Fingerprint& prefix);
+  // Take() and Put() are about this prefix from now on. BatchReader::Use() explains `ragged`.
+  void Use(const Fingerprint& prefix, bool ragged = false);
   void Expect(const std::vector<std::vector<uint64_t>>& batches) { reader_.Expect(batches); }
   // Does what BatchReader::Take() does.
   CachedBatch Take(const std::vector<uint64_t>& samples, const std::vector<uint64_t>& input_hashes,
                    double patience_seconds);
-  // b x ... tensors on any device, a row for each sample, copied. Returns how many samples wait to be written.
-  // Errors: INVALID_ARGUMENT the tensors have another number of rows, or a type that the wire has not.
+  // b x ... tensors on any device, a row for each sample, copied. Returns how many samples wait to be written. For a
+  // ragged prefix `lengths` has for each tensor how much of each row is kept in its first dimension, or nothing where
+  // rows are kept whole.
+  // Errors: INVALID_ARGUMENT the tensors have another number of rows, or a type that the wire has not, or are shorter
+  // than `lengths`.
   absl::StatusOr<int64_t> Put(const std::vector<uint64_t>& samples, const std::vector<uint64_t>& input_hashes,
-                              const std::vector<at::Tensor>& tensors);
+                              const std::vector<at::Tensor>& tensors,
+                              const std::vector<std::vector<int64_t>>& lengths = {});
   // Does what CacheClient::Drop() does, and forgets what was read ahead of this prefix.
   void Drop(const Fingerprint& prefix);
   // Ends the threads, within a second. Idempotent.

@@ -24,6 +24,7 @@
 #include "common/tensor/torch_types.h"
 #include "common/thread/mutex.h"
 #include "common/thread/thread.h"
+#include "worker/cache/client/batch_of_rows.h"
 
 namespace egeria::cache {
 namespace {
@@ -32,8 +33,6 @@ using Clock = std::chrono::steady_clock;
 
 // So many bytes are asked for while nobody knows how long the entries of a prefix are.
 constexpr size_t kUnknownEntryBytes = size_t{16} << 20;
-// At most so many buffers wait to be used again: as many as batches may be under way on both sides.
-constexpr size_t kMaxSpares = 16;
 
 // One batch while it is read.
 struct Reading {
@@ -43,11 +42,13 @@ struct Reading {
 
   // Only the reading thread uses these.
   Fingerprint prefix = {};
+  bool ragged = false;
   size_t entry_bytes = 0;  // 0: nothing is known of the prefix, not even in the cache
   std::shared_ptr<PendingLookup> lookup;
 
   // The reading thread fills these in before the batch is ready.
   std::vector<at::Tensor> host;
+  std::vector<std::vector<int64_t>> lengths;
   std::vector<at::Tensor> on_device;  // accelerators only
   std::optional<c10::Event> arrived;
   std::vector<SampleOutcome> outcomes;
@@ -63,17 +64,6 @@ SampleOutcome OutcomeOf(CacheClient::Outcome outcome) {
     case CacheClient::Outcome::kLate: break;
   }
   return SampleOutcome::kLate;
-}
-
-// Returns whether rows of the tensors are what the entry has.
-bool Fits(const std::vector<at::Tensor>& tensors, const std::vector<EntryTensor>& entry) {
-  if (tensors.size() != entry.size()) return false;
-  for (size_t t = 0; t < tensors.size(); ++t) {
-    if (ToDataType(tensors[t].scalar_type()) != entry[t].dtype || tensors[t].sizes().slice(1) != entry[t].shape) {
-      return false;
-    }
-  }
-  return true;
 }
 
 // By default a thread must not allocate or ask for an event while another one captures a CUDA graph, which would fail.
@@ -111,6 +101,7 @@ class BatchReader::Impl {
       stream_ = c10::impl::VirtualGuardImpl(options.device.type())
                     .getStreamFromGlobalPool(options.device, /*isHighPriority=*/false);
     }
+    buffers_.set_pinned(stream_.has_value());
   }
 
   void StartThread(const std::shared_ptr<Impl>& self) {
@@ -125,12 +116,13 @@ class BatchReader::Impl {
     }
     changed_.NotifyAll();
     if (thread_.joinable()) thread_.join();
-    spares_.clear();
+    buffers_.Clear();
   }
 
-  void Use(const Fingerprint& prefix) {
+  void Use(const Fingerprint& prefix, bool ragged) {
     const MutexLock lock(&mutex_);
     prefix_ = prefix;
+    ragged_ = ragged;
     entry_bytes_ = 0;
     batch_bytes_ = 0;
     readings_.clear();
@@ -165,7 +157,6 @@ class BatchReader::Impl {
     bool rest = false;  // instead, it lets go of its spare buffers
     Shared next;
     bool started_is_wanted = false;
-    Fingerprint prefix = {};
     size_t entry_bytes = 0;
   };
 
@@ -173,13 +164,11 @@ class BatchReader::Impl {
   // Empty once the reader is to stop.
   std::optional<Turn> WaitForTurn(const Shared& started) ABSL_LOCKS_EXCLUDED(mutex_);
   // The reading thread calls these without the lock. A failure leaves samples out.
-  void Start(const Fingerprint& prefix, size_t entry_bytes, Reading* reading);
+  void Start(size_t entry_bytes, Reading* reading);
   void Finish(bool wanted, Reading* reading);
   void FillIn(Reading* reading);
   size_t LearnSize(const Fingerprint& prefix, uint64_t sample);
-  std::vector<at::Tensor> MakeBatch(const std::vector<EntryTensor>& entry, size_t samples);
   void CopyToDevice(Reading* reading);
-  at::Tensor Buffer(at::IntArrayRef shape, at::ScalarType type);
   void SetReady(Reading* reading) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Shared Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Shared Find(std::span<const uint64_t> samples) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -193,15 +182,14 @@ class BatchReader::Impl {
   std::optional<c10::Stream> stream_;  // accelerators only
   std::thread thread_;
 
-  // Only the reading thread uses these buffers. They were handed out, and are used again once nobody else has them:
-  // fresh memory costs as much as reading into it does.
-  std::deque<at::Tensor> spares_;
+  BatchBuffers buffers_;  // the reading thread's
 
   mutable Mutex mutex_;
   CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool resting_ ABSL_GUARDED_BY(mutex_) = false;  // spares are to go
   Fingerprint prefix_ ABSL_GUARDED_BY(mutex_) = {};
+  bool ragged_ ABSL_GUARDED_BY(mutex_) = false;
   size_t entry_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: not known
   size_t batch_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // the size of the last batch that was found; 0: not known
   std::deque<Shared> readings_ ABSL_GUARDED_BY(mutex_);
@@ -293,6 +281,7 @@ CachedBatch BatchReader::Impl::HandOut(const Shared& reading, std::span<const ui
   if (!stream_.has_value()) {
     // These are new tensors over the same memory: one that Python has had never has a single owner again.
     for (const at::Tensor& host : reading->host) batch.tensors.push_back(host.variable_data());
+    batch.lengths = std::move(reading->lengths);
     reading->host.clear();
     return batch;
   }
@@ -300,6 +289,7 @@ CachedBatch BatchReader::Impl::HandOut(const Shared& reading, std::span<const ui
   reading->arrived->block(current);
   for (const at::Tensor& tensor : reading->on_device) tensor.record_stream(current);
   batch.tensors = std::move(reading->on_device);
+  batch.lengths = std::move(reading->lengths);
   return batch;
 }
 
@@ -337,8 +327,11 @@ std::optional<BatchReader::Impl::Turn> BatchReader::Impl::WaitForTurn(const Shar
   if (turn.rest) return turn;
   // The first batch of a prefix goes alone: it tells how long entries are, and how much memory a batch takes.
   if (started != nullptr && batch_bytes_ > 0) turn.next = Next();
-  if (turn.next != nullptr) turn.next->state = Reading::State::kReading;
-  turn.prefix = prefix_;
+  if (turn.next != nullptr) {
+    turn.next->state = Reading::State::kReading;
+    turn.next->prefix = prefix_;
+    turn.next->ragged = ragged_;
+  }
   turn.entry_bytes = entry_bytes_;
   turn.started_is_wanted = std::ranges::find(readings_, started) != readings_.end();
   return turn;
@@ -350,10 +343,10 @@ void BatchReader::Impl::ReadUntilStopped() {
   Shared started;  // the daemon reads it while the one before it is finished
   while (std::optional<Turn> turn = WaitForTurn(started)) {
     if (turn->rest) {
-      spares_.clear();
+      buffers_.Clear();
       continue;
     }
-    if (turn->next != nullptr) Start(turn->prefix, turn->entry_bytes, turn->next.get());
+    if (turn->next != nullptr) Start(turn->entry_bytes, turn->next.get());
     if (started != nullptr) {
       Finish(turn->started_is_wanted, started.get());
       const MutexLock lock(&mutex_);
@@ -372,12 +365,11 @@ void BatchReader::Impl::SetReady(Reading* reading) {
   changed_.NotifyAll();
 }
 
-void BatchReader::Impl::Start(const Fingerprint& prefix, size_t entry_bytes, Reading* reading) {
-  reading->prefix = prefix;
+void BatchReader::Impl::Start(size_t entry_bytes, Reading* reading) {
   try {
-    reading->entry_bytes = entry_bytes > 0 ? entry_bytes : LearnSize(prefix, reading->samples[0]);
-    if (reading->entry_bytes == 0) return;
-    reading->lookup = client_->StartLookup(prefix, reading->samples, reading->entry_bytes);
+    reading->entry_bytes = entry_bytes > 0 ? entry_bytes : LearnSize(reading->prefix, reading->samples[0]);
+    if (reading->entry_bytes == 0 && !reading->ragged) return;
+    reading->lookup = client_->StartLookup(reading->prefix, reading->samples, reading->entry_bytes, reading->ragged);
   } catch (const std::exception& error) {  // no memory, say
     LogWarning("a batch could not be asked for: ", error.what());
   }
@@ -407,50 +399,18 @@ void BatchReader::Impl::FillIn(Reading* reading) {
   if (reading->lookup == nullptr && reading->entry_bytes > 0) reading->outcomes.assign(count, SampleOutcome::kLate);
   if (reading->lookup == nullptr) return;
   std::vector<bool> unfit(count, false);
+  BatchOfRows rows(&buffers_, count, reading->ragged);
   const std::vector<CacheClient::Outcome> outcomes =
       client_->FinishLookup(reading->lookup.get(), [&](size_t position, const Entry& entry) {
-        if (reading->host.empty()) reading->host = MakeBatch(entry.tensors, count);
-        unfit[position] = !Fits(reading->host, entry.tensors);
-        if (unfit[position]) return;
+        unfit[position] = !rows.Add(position, entry.tensors);
         reading->input_hashes[position] = entry.input_hash;
-        for (size_t t = 0; t < entry.tensors.size(); ++t) {
-          const size_t bytes = reading->host[t].nbytes() / count;
-          std::memcpy(static_cast<std::byte*>(reading->host[t].mutable_data_ptr()) + position * bytes,
-                      entry.tensors[t].data, bytes);
-        }
       });
   for (size_t i = 0; i < count; ++i) {
     reading->outcomes[i] = unfit[i] ? SampleOutcome::kShapeMismatch : OutcomeOf(outcomes[i]);
   }
+  reading->host = rows.Finish(&reading->lengths);
   for (const at::Tensor& tensor : reading->host) reading->bytes += tensor.nbytes();
   if (stream_.has_value() && !reading->host.empty()) CopyToDevice(reading);
-}
-
-std::vector<at::Tensor> BatchReader::Impl::MakeBatch(const std::vector<EntryTensor>& entry, size_t samples) {
-  std::vector<at::Tensor> tensors;
-  for (const EntryTensor& tensor : entry) {
-    std::vector<int64_t> shape = {static_cast<int64_t>(samples)};
-    shape.insert(shape.end(), tensor.shape.begin(), tensor.shape.end());
-    tensors.push_back(Buffer(shape, ToScalarType(tensor.dtype)));
-  }
-  return tensors;
-}
-
-at::Tensor BatchReader::Impl::Buffer(at::IntArrayRef shape, at::ScalarType type) {
-  const bool pinned = stream_.has_value();
-  for (auto spare = spares_.begin(); spare != spares_.end(); ++spare) {
-    // Nobody else has the tensor, or a view of it.
-    const bool unused = spare->use_count() == 1 && spare->storage().use_count() == 1;
-    if (unused && spare->sizes() == shape && spare->scalar_type() == type) {
-      at::Tensor found = std::move(*spare);
-      spares_.erase(spare);
-      spares_.push_back(found);
-      return found;
-    }
-  }
-  if (spares_.size() >= kMaxSpares) spares_.pop_front();
-  spares_.push_back(at::empty(shape, at::TensorOptions().dtype(type).pinned_memory(pinned)));
-  return spares_.back();
 }
 
 void BatchReader::Impl::CopyToDevice(Reading* reading) {
@@ -477,7 +437,7 @@ BatchReader::~BatchReader() { Stop(); }
 
 void BatchReader::Stop() { impl_.Call(&Impl::Stop); }
 
-void BatchReader::Use(const Fingerprint& prefix) { impl_.Call(&Impl::Use, prefix); }
+void BatchReader::Use(const Fingerprint& prefix, bool ragged) { impl_.Call(&Impl::Use, prefix, ragged); }
 
 void BatchReader::Rest() { impl_.Call(&Impl::Rest); }
 
@@ -488,7 +448,7 @@ void BatchReader::Expect(const std::vector<std::vector<uint64_t>>& batches) { im
 CachedBatch BatchReader::Take(std::span<const uint64_t> samples, std::span<const uint64_t> input_hashes,
                               absl::Duration patience) {
   Impl* const impl = impl_.get();
-  if (impl == nullptr) return {{}, std::vector<SampleOutcome>(samples.size(), SampleOutcome::kLate)};
+  if (impl == nullptr) return {{}, std::vector<SampleOutcome>(samples.size(), SampleOutcome::kLate), {}};
   return impl->Take(samples, input_hashes, patience);
 }
 

@@ -33,6 +33,9 @@ struct CachedBatch {
   // anything. There are none where no sample was found.
   std::vector<at::Tensor> tensors;
   std::vector<SampleOutcome> outcomes;  // one for each sample
+  // Where the prefix is ragged: for each tensor the length of each sample's row in its first dimension, and none where
+  // rows have no dimension. Zeros follow behind it.
+  std::vector<std::vector<int64_t>> lengths;
 };
 
 // Brings whole batches of one frozen prefix from the cache into tensors, ahead of the training.
@@ -63,8 +66,9 @@ class BatchReader {
   BatchReader(std::shared_ptr<CacheClient> client, const Options& options);
   ~BatchReader();
 
-  // Reads from this prefix from now on, and forgets what was read ahead.
-  void Use(const Fingerprint& prefix);
+  // Reads from this prefix from now on, and forgets what was read ahead. The rows of a ragged one may differ in their
+  // first dimension; each batch is as long as its longest row.
+  void Use(const Fingerprint& prefix, bool ragged = false);
   // Entries of the prefix are up to so long: longer ones are not found. Nobody needs to say so once one is in the
   // cache.
   void ExpectSize(size_t entry_bytes);

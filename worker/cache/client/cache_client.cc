@@ -41,12 +41,12 @@ std::vector<CacheClient::Outcome> CacheClient::Lookup(const Fingerprint& prefix,
 }
 
 std::shared_ptr<PendingLookup> CacheClient::StartLookup(const Fingerprint& prefix, std::span<const uint64_t> samples,
-                                                        size_t entry_bytes) {
+                                                        size_t entry_bytes, bool longer_too) {
   const std::shared_ptr<Impl> impl = impl_.shared();
   if (impl == nullptr) return std::make_shared<PendingLookup>(nullptr, prefix, samples, entry_bytes);
   const std::shared_ptr<Lookups> lookups(impl, &impl->lookups);  // the lookup may be let go of after the client
   auto lookup = std::make_shared<PendingLookup>(lookups, impl->Stored(prefix), samples, entry_bytes);
-  lookups->Start(lookup.get());
+  lookups->Start(lookup.get(), longer_too);
   return lookup;
 }
 
@@ -67,6 +67,10 @@ std::vector<CacheClient::Outcome> CacheClient::FinishLookup(
 bool CacheClient::Offer(const Fingerprint& prefix, uint64_t sample, uint64_t input_hash,
                         std::span<const EntryTensor> tensors) {
   return impl_.Call([&](Impl& impl) { return impl.writes.Offer(impl.Stored(prefix), sample, input_hash, tensors); });
+}
+
+void CacheClient::CountOffering(absl::Duration taken) {
+  impl_.Call([&](Impl& impl) { impl.writes.CountOffering(taken); });
 }
 
 void CacheClient::Drop(const Fingerprint& prefix) {

@@ -55,6 +55,11 @@ class CacheClient {
     int64_t dropped = 0;  // the queue was full
     int64_t stored = 0;
     int64_t refused = 0;  // over quota, no space, or the store failed
+    // Processor time of offers: on the threads that made them, on the client's own, and in the daemon, where it is
+    // partly an estimate (PutResponse.processor_seconds).
+    double offer_seconds = 0;
+    double write_seconds = 0;
+    double daemon_seconds = 0;
 
     // These are about the newest prefix, where the format is not exact: the bytes that its entries would take in the
     // exact format, and those that they take. The root mean square of the rounding and the largest one follow, both
@@ -89,14 +94,19 @@ class CacheClient {
   // Together these do what Lookup() does: the daemon reads while what was asked for before is finished. Where more than
   // kMaxLookups are under way the last ones find nothing. One that is let go of unfinished waits for the daemon all the
   // same.
+  //
+  // With `longer_too` longer entries are found as well, as far as the memory for one call has room for all of them.
   static constexpr size_t kMaxLookups = 2;
   std::shared_ptr<PendingLookup> StartLookup(const Fingerprint& prefix, std::span<const uint64_t> samples,
-                                             size_t entry_bytes);
+                                             size_t entry_bytes, bool longer_too = false);
   std::vector<Outcome> FinishLookup(PendingLookup* lookup,
                                     absl::FunctionRef<void(size_t position, const Entry&)> found);
 
   // Takes copies of entries to be written when there is time. Returns false where they are dropped.
   bool Offer(const Fingerprint& prefix, uint64_t sample, uint64_t input_hash, std::span<const EntryTensor> tensors);
+
+  // Counts processor time that a thread has spent on offers (WriteCounters.offer_seconds).
+  void CountOffering(absl::Duration taken);
 
   // Forgets this prefix, in the background, in order with the offers.
   void Drop(const Fingerprint& prefix);

@@ -17,13 +17,17 @@ PendingLookup::~PendingLookup() {
   if (lookups != nullptr) lookups->Abandon(this);
 }
 
-void Lookups::Start(PendingLookup* lookup) {
+void Lookups::Start(PendingLookup* lookup, bool longer_too) {
   const auto free = std::ranges::find(under_way_, nullptr);
   if (free == under_way_.end()) return;
   *free = lookup;
   lookup->line = attachment_.line();
   const Line& line = lookup->line;
   const bool shared = line.memory != nullptr;
+  if (longer_too && line.session != 0 && !lookup->samples.empty()) {
+    const size_t each = (shared ? line.part() : kMaxStreamedRead) / lookup->samples.size();
+    lookup->entry_bytes = std::max(lookup->entry_bytes, each / kSlotAlignment * kSlotAlignment);
+  }
   lookup->offset = shared ? (free - under_way_.begin()) * line.part() : 0;
   lookup->slot = shared ? std::min(SlotOf(lookup->entry_bytes), line.part()) : SlotOf(lookup->entry_bytes);
   if (line.session == 0 || lookup->slot == 0) return;

@@ -37,7 +37,7 @@ struct PendingLookup {
   const std::shared_ptr<Lookups> lookups;
   const Fingerprint prefix;  // as StoredPrefix() says
   const std::vector<uint64_t> samples;
-  const size_t entry_bytes;
+  size_t entry_bytes;  // longer entries are not found
   Line line;
   size_t offset = 0;  // where its part of the shared memory begins
   size_t slot = 0;    // bytes for an entry there
@@ -53,7 +53,7 @@ class Lookups {
   Lookups(const CacheClient::Options& options, Attachment* attachment)
       : name_(options.name), patience_(options.patience), attachment_(*attachment) {}
 
-  void Start(PendingLookup* lookup);
+  void Start(PendingLookup* lookup, bool longer_too);
   // Waits for the lookup.
   std::vector<CacheClient::Outcome> Finish(PendingLookup* lookup, absl::FunctionRef<void(size_t, const Entry&)> found);
   // Lets go of a lookup that nobody will finish.

@@ -129,6 +129,11 @@ bool WriteQueue::Flush(absl::Duration patience) {
   return IsIdle();
 }
 
+void WriteQueue::CountOffering(absl::Duration taken) {
+  const MutexLock lock(&mutex_);
+  counters_.offer_seconds += absl::ToDoubleSeconds(taken);
+}
+
 CacheClient::WriteCounters WriteQueue::counters() const {
   const EntryMaker::Report report = maker_.report();
   const MutexLock lock(&mutex_);
@@ -191,6 +196,7 @@ WriteQueue::Batch WriteQueue::TakeBatch() {
 }
 
 void WriteQueue::WriteSome(const Line& line, std::vector<Write> writes) {
+  const absl::Duration begin = ThreadCpuTime();
   size_t slot = 0;
   v1::PutRequest request;
   request.set_session(line.session);
@@ -217,6 +223,8 @@ void WriteQueue::WriteSome(const Line& line, std::vector<Write> writes) {
   context_ = nullptr;
   const auto stored = static_cast<int64_t>(response.stored() + response.present());
   counters_.stored += good ? stored : 0;
+  counters_.write_seconds += absl::ToDoubleSeconds(ThreadCpuTime() - begin);
+  counters_.daemon_seconds += response.processor_seconds();
   counters_.refused += static_cast<int64_t>(entries.size()) - (good ? stored : 0);
 }
 

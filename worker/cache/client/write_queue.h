@@ -40,6 +40,8 @@ class WriteQueue {
   bool Flush(absl::Duration patience);
 
   CacheClient::WriteCounters counters() const;
+  // Counts processor time of a thread that makes offers.
+  void CountOffering(absl::Duration taken);
 
  private:
   using Write = PendingEntry;

@@ -21,6 +21,7 @@
 #include "rocksdb/env.h"
 #include "rocksdb/options.h"
 #include "rocksdb/write_batch.h"
+#include "worker/cache/daemon/flush_times.h"
 #include "worker/cache/daemon/patient_files.h"
 #include "worker/cache/daemon/targeted_files.h"
 #include "worker/cache/entry/cache_folder.h"
@@ -157,6 +158,7 @@ absl::StatusOr<std::unique_ptr<ActivationStore>> ActivationStore::Open(const Opt
 ActivationStore::ActivationStore(const Options& options)
     : options_(options),
       files_(std::make_shared<PatientFiles>(rocksdb::FileSystem::Default())),
+      flush_times_(std::make_shared<FlushTimes>()),
       environment_(rocksdb::NewCompositeEnv(std::make_shared<TargetedFiles>(files_))) {}
 
 ActivationStore::~ActivationStore() {
@@ -170,7 +172,8 @@ ActivationStore::~ActivationStore() {
 }
 
 absl::Status ActivationStore::OpenFiles() {
-  const rocksdb::Options options = DatabaseOptions(options_, environment_.get());
+  rocksdb::Options options = DatabaseOptions(options_, environment_.get());
+  options.listeners = {flush_times_};
   rocksdb::DB* db = nullptr;
   std::vector<std::string> names;
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
@@ -400,6 +403,10 @@ ActivationStore::Totals ActivationStore::totals() const {
   totals.evicted_bytes = evicted_bytes_;
   totals.failures = failures_.load();
   return totals;
+}
+
+double ActivationStore::WritingSeconds(int64_t bytes) const {
+  return static_cast<double>(bytes) * flush_times_->seconds_per_byte();
 }
 
 ActivationStore::Family* ActivationStore::FindFamily(const JobId& name, const Fingerprint& prefix) {

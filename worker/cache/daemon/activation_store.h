@@ -29,6 +29,7 @@ class Env;
 
 namespace egeria::cache {
 
+class FlushTimes;
 class PatientFiles;
 
 // The daemon's entries on disk, in a RocksDB. Each namespace (a job) and frozen prefix has a column family of its own,
@@ -90,6 +91,9 @@ class ActivationStore {
   int64_t DropPrefix(const JobId& name, const Fingerprint& prefix);
 
   Totals totals() const;
+
+  // Processor time that it takes in the background to write an entry of so many bytes to a file, as far as is known.
+  double WritingSeconds(int64_t bytes) const;
 
   // Whether entries wait for a disk that cannot take them, so that the destructor would wait, too. A process that ends
   // without the destructor loses only these entries.
@@ -163,6 +167,7 @@ class ActivationStore {
 
   const Options options_;
   const std::shared_ptr<PatientFiles> files_;
+  const std::shared_ptr<FlushTimes> flush_times_;
   const std::unique_ptr<rocksdb::Env> environment_;
   std::unique_ptr<rocksdb::DB> db_;
   std::shared_ptr<rocksdb::ColumnFamilyHandle> default_family_;

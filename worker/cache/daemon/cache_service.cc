@@ -15,6 +15,7 @@
 #include "common/base/status.h"
 #include "common/rpc/grpc_status.h"
 #include "common/rpc/peer.h"
+#include "common/thread/thread.h"
 
 namespace egeria::cache {
 namespace {
@@ -139,6 +140,7 @@ grpc::Status CacheService::Attach(grpc::ServerContext* context,
 absl::Status CacheService::PutAll(const Session& session, const v1::PutRequest& first, std::span<const std::byte> bytes,
                                   v1::PutResponse* response) {
   EGERIA_ASSIGN_OR_RETURN(const Fingerprint prefix, FingerprintOf(first.fingerprint()));
+  const absl::Duration begin = ThreadCpuTime();
   std::map<ActivationStore::Outcome, int64_t> outcomes;
   int64_t written = 0;
   size_t at = static_cast<size_t>(first.offset());
@@ -155,6 +157,7 @@ absl::Status CacheService::PutAll(const Session& session, const v1::PutRequest& 
   response->set_no_space(static_cast<uint32_t>(outcomes[ActivationStore::Outcome::kNoSpace]));
   response->set_busy(static_cast<uint32_t>(outcomes[ActivationStore::Outcome::kBusy]));
   response->set_failed(static_cast<uint32_t>(outcomes[ActivationStore::Outcome::kFailed]));
+  response->set_processor_seconds(absl::ToDoubleSeconds(ThreadCpuTime() - begin) + store_->WritingSeconds(written));
   const MutexLock lock(&mutex_);
   for (const auto& [outcome, count] : outcomes) counters_.puts[outcome] += count;
   counters_.bytes_written += written;

@@ -47,24 +47,33 @@ void ExpectBatches(ActivationCache& self, const std::vector<SampleIds>& batches)
   self.Expect(expected);
 }
 
+cache::CachedBatch Take(ActivationCache& self, const SampleIds& samples, const std::vector<uint64_t>& input_hashes,
+                        double patience_seconds) {
+  if (samples.size() != input_hashes.size()) throw py::value_error("samples and input_hashes differ in length");
+  const Release release;
+  return self.Take(Unsigned(samples), input_hashes, patience_seconds);
+}
+
 // Returns a batch's tensors, none where nothing was found, and for each sample why it is a miss, or "".
 py::tuple TakeBatch(ActivationCache& self, const SampleIds& samples, const std::vector<uint64_t>& input_hashes,
                     double patience_seconds) {
-  if (samples.size() != input_hashes.size()) throw py::value_error("samples and input_hashes differ in length");
-  cache::CachedBatch batch;
-  {
-    const Release release;
-    batch = self.Take(Unsigned(samples), input_hashes, patience_seconds);
-  }
+  const cache::CachedBatch batch = Take(self, samples, input_hashes, patience_seconds);
   return py::make_tuple(py::tuple(py::cast(batch.tensors)), cache::MissReasons(batch.outcomes));
 }
 
+// Returns what TakeBatch() does, and the lengths of the rows.
+py::tuple TakeRagged(ActivationCache& self, const SampleIds& samples, const std::vector<uint64_t>& input_hashes,
+                     double patience_seconds) {
+  const cache::CachedBatch batch = Take(self, samples, input_hashes, patience_seconds);
+  return py::make_tuple(py::tuple(py::cast(batch.tensors)), cache::MissReasons(batch.outcomes), batch.lengths);
+}
+
 int64_t PutRows(ActivationCache& self, const SampleIds& samples, const std::vector<uint64_t>& input_hashes,
-                const std::vector<at::Tensor>& tensors) {
+                const std::vector<at::Tensor>& tensors, const std::vector<std::vector<int64_t>>& lengths) {
   absl::StatusOr<int64_t> taken;
   {
     const Release release;
-    taken = self.Put(Unsigned(samples), input_hashes, tensors);
+    taken = self.Put(Unsigned(samples), input_hashes, tensors, lengths);
   }
   return ValueOrRaise(std::move(taken));
 }
@@ -89,6 +98,9 @@ py::dict CacheCounters(ActivationCache& self) {
   out["dropped"] = line.dropped;
   out["stored"] = line.stored;
   out["refused"] = line.refused;
+  out["offer_seconds"] = line.offer_seconds;
+  out["write_seconds"] = line.write_seconds;
+  out["daemon_seconds"] = line.daemon_seconds;
   out["attached"] = line.attached;
   out["streamed"] = line.streamed;
   out["exact_bytes"] = line.exact_bytes;
@@ -152,8 +164,9 @@ void DefineLine(py::module_& module) {
            "Positions of the tensors with counted writes, or with other memory, since the last call.");
   py::class_<ActivationCache, std::shared_ptr<ActivationCache>>(
       module, "ActivationCache",
-      "A line to the node's egeria-cache. What fails is a miss, or is dropped. Used from the training thread; in a "
-      "forked child every method does nothing.")
+      "A line to the node's egeria-cache. What fails is a miss, or is dropped. Several in a process work side by side, "
+      "each with shared_bytes of memory and a prefix of its own. Used from the training thread; in a forked child "
+      "every method does nothing.")
       .def(py::init([](const std::string& address, const std::string& job_id, const std::string& device,
                        const std::string& format, int64_t quota_bytes, size_t shared_bytes, double patience_seconds) {
              if (const absl::Status claimed = ClaimGrpc(); !claimed.ok()) Raise(claimed);
@@ -171,15 +184,24 @@ void DefineLine(py::module_& module) {
            "patience_seconds"_a = absl::ToDoubleSeconds(ActivationCache::Options().patience),
            "patience_seconds: with the daemon, of one lookup, besides what reading takes.")
       .def(
-          "use", [](ActivationCache& self, const py::bytes& prefix) { self.Use(ToFingerprint(prefix)); }, "prefix"_a,
-          "What is taken and put from now on is of this prefix.")
+          "use",
+          [](ActivationCache& self, const py::bytes& prefix, bool ragged) { self.Use(ToFingerprint(prefix), ragged); },
+          "prefix"_a, "ragged"_a = false,
+          "What is taken and put from now on is of this prefix. The rows of a ragged one may differ in length, which "
+          "is "
+          "their first dimension.")
       .def("expect", &ExpectBatches, "batches"_a, py::call_guard<Release>(),
            "The samples of the batches that are taken next, in order: a hint, to read them ahead.")
       .def("take", &TakeBatch, "samples"_a, "input_hashes"_a, "patience_seconds"_a,
            "(b x ... tensors, none where nothing was found; for each sample why it is a miss, or \"\"). The rows of "
            "misses hold anything. Waits no longer than patience_seconds for what was not read ahead.")
+      .def("take_ragged", &TakeRagged, "samples"_a, "input_hashes"_a, "patience_seconds"_a,
+           "The same of a ragged prefix, and for each tensor the rows' lengths, 0 for misses; [] where rows have no "
+           "dimension. Tensors are as long as their longest row, with zeros behind shorter ones.")
       .def("put", &PutRows, "samples"_a, "input_hashes"_a, "tensors"_a,
-           "Offers b x ... tensors, a row for each sample; returns how many samples wait to be written.")
+           "lengths"_a = std::vector<std::vector<int64_t>>(),
+           "Offers b x ... tensors, a row for each sample; returns how many samples wait to be written. `lengths` says "
+           "for each tensor how long its rows are, what is behind not being kept; [] for whole ones.")
       .def(
           "drop",
           [](ActivationCache& self, const py::bytes& prefix) {

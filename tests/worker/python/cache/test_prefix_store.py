@@ -124,6 +124,72 @@ def test_batches_that_are_expected_are_read_ahead(cache_daemon: Daemon):
     assert counters["batches_ahead"] + counters["batches_waited_for"] == 2 and counters["batches_late"] == 0
 
 
+def test_several_caches_of_a_process_work_side_by_side(cache_daemon: Daemon):
+    caches = [connect(cache_daemon) for _ in range(3)]
+    stores = [PrefixStore(cache, bytes([place] * 16)) for place, cache in enumerate(caches)]
+    tensors = [rows(40, seed) for seed in range(3)]
+    for store, mine in zip(stores, tensors):
+        store.put(range(40), range(40), mine)
+    assert all(cache.flush(PATIENCE) for cache in caches)
+    batches = [range(at, at + 10) for at in range(0, 40, 10)]
+    for batch in [batches[-1], *batches[:-1]] * 5:  # each expects what the next turn asks for
+        for store, mine in zip(stores, tensors):
+            found, reasons = store.get(batch, batch, PATIENCE)
+            assert list(reasons) == [""] * 10
+            assert all(torch.equal(part, tensor[list(batch)]) for part, tensor in zip(found, mine))
+        for store in stores:
+            store.expect(batches)
+    stores[1].forget()
+    assert caches[1].flush(PATIENCE) and missing(stores[1], [3]) == ["absent"]
+    caches[1].close()
+    assert missing(stores[0], [3]) == missing(stores[2], [3]) == [""]
+    assert all(cache.counters()["batches_ahead"] > 0 for cache in caches)
+
+
+def test_rows_of_different_lengths_are_kept_without_their_padding(cache_daemon: Daemon):
+    cache = connect(cache_daemon)
+    store = PrefixStore(cache, bytes(16), ragged=True)
+    lengths = [1 + 7 * sample % 13 for sample in range(40)]
+    hidden, pooled, loss = torch.randn(40, 16, 5), torch.randn(40, 3), torch.randn(40)
+    store.put(range(40), range(40), (hidden, pooled, loss), (lengths, [], []))
+    assert cache.flush(PATIENCE) and cache.counters()["stored"] == 40
+    other = connect(cache_daemon)
+    PrefixStore(other, bytes(16), ragged=True)
+    for reader in (cache, other):
+        for batch in ([3, 9, 3], list(range(39, -1, -1)), [12, 77, 5]):
+            found, reasons, kept = reader.take_ragged(batch, batch, PATIENCE)
+            assert list(reasons) == ["absent" if sample == 77 else "" for sample in batch]
+            known = [sample for sample in batch if sample < 40]
+            assert found[0].shape == (len(batch), max(lengths[sample] for sample in known), 5)
+            assert [list(of) for of in kept] == [
+                [lengths[sample] if sample < 40 else 0 for sample in batch],
+                [3 if sample < 40 else 0 for sample in batch],
+                [],
+            ]
+            for at, sample in enumerate(batch):
+                if sample < 40:
+                    assert torch.equal(found[0][at, : lengths[sample]], hidden[sample, : lengths[sample]])
+                    assert not found[0][at, lengths[sample] :].any()
+                    assert torch.equal(found[1][at], pooled[sample]) and torch.equal(found[2][at], loss[sample])
+    # A store that is not ragged finds those alone that are as long as the first one.
+    reasons = missing(PrefixStore(cache, bytes(16)), range(40))
+    assert [sample for sample in range(40) if not reasons[sample]] == [
+        sample for sample in range(40) if lengths[sample] == lengths[0]
+    ]
+
+
+def test_what_a_write_costs_is_counted_on_each_of_its_threads(cache_daemon: Daemon):
+    cache = connect(cache_daemon)
+    store = PrefixStore(cache, bytes(16))
+    for first in range(0, 512, 64):
+        store.put(range(first, first + 64), range(64), [torch.randn(64, 2048)])
+    assert cache.flush(PATIENCE)
+    counters = cache.counters()
+    assert counters["stored"] == 512
+    for thread in ("offer_seconds", "write_seconds", "daemon_seconds"):
+        assert 0 < counters[thread] < 5, thread
+
+
 def test_a_cache_that_is_killed_gives_misses_and_takes_up_when_it_is_back(cache_daemon: Daemon):
     cache = connect(cache_daemon)
     store = PrefixStore(cache, bytes(16))
@@ -146,6 +212,12 @@ def test_what_cannot_be_stored_is_said(cache_daemon: Daemon):
         cache.put([1, 2, 3], [1, 2, 3], [torch.zeros(2, 2)])
     with pytest.raises(EgeriaError, match="BAD_SHAPE.*ComplexFloat"):
         cache.put([1], [1], [torch.zeros(1, dtype=torch.complex64)])
+    with pytest.raises(EgeriaError, match="BAD_SHAPE.*a row of 2 .* length of 3"):
+        cache.put([1], [1], [torch.zeros(1, 2)], [[3]])
+    with pytest.raises(EgeriaError, match="BAD_SHAPE.*length for each row"):
+        cache.put([1, 2], [1, 2], [torch.zeros(2, 2)], [[1]])
+    with pytest.raises(EgeriaError, match="BAD_SHAPE.*input hashes"):
+        cache.put([1, 2], [1], [torch.zeros(2, 2)])
     with pytest.raises(EgeriaError, match="BAD_CONFIG.*UUID"):
         _native.ActivationCache(cache_daemon.address, "job 7")
     with pytest.raises(EgeriaError, match="BAD_CONFIG.*fp16 or bf16"):

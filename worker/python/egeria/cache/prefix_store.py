@@ -22,21 +22,23 @@ def fingerprint(prefix: ModuleFingerprint) -> bytes:
 
 
 class PrefixStore:
-    """A store keeps the activations of one frozen prefix in the node's cache. The one that was made last counts. A
-    sample that it does not have in time is a miss.
+    """A store keeps the activations of one frozen prefix in the node's cache. Where one cache has several
+    stores, the last one counts; those of several caches work side by side. A sample that it does not have in time is a
+    miss.
 
     Owned by the training thread.
     """
 
-    def __init__(self, cache: _native.ActivationCache, prefix: bytes, format: str = "exact"):
+    def __init__(self, cache: _native.ActivationCache, prefix: bytes, format: str = "exact", ragged: bool = False):
         """
         Args:
           format: the cache's, which may round: see Config.cache_format.
+          ragged: rows may differ in their first dimension, as those of texts do; the cache's take_ragged() gets them.
         """
         self._cache = cache
         self._prefix = prefix
         self._rounded = _ROUNDED.get(format)
-        cache.use(prefix)
+        cache.use(prefix, ragged)
 
     def get(
         self, ids: Sequence[int], input_hashes: Sequence[int], patience: float
@@ -52,10 +54,21 @@ class PrefixStore:
         """
         return self._cache.take(ids, input_hashes, patience)
 
-    def put(self, ids: Sequence[int], input_hashes: Sequence[int], tensors: Sequence[Tensor]) -> None:
-        """Offers b x ... tensors, a row for each sample; they are written when there is time, or dropped."""
+    def put(
+        self,
+        ids: Sequence[int],
+        input_hashes: Sequence[int],
+        tensors: Sequence[Tensor],
+        lengths: Sequence[Sequence[int]] = (),
+    ) -> None:
+        """Offers b x ... tensors, a row for each sample; they are written when there is time, or dropped.
+
+        Args:
+          lengths: for each tensor of a ragged store, how much of each row is kept in its first dimension; [] where
+            rows are kept whole, and none where all are.
+        """
         if len(ids) > 0:
-            self._cache.put(ids, input_hashes, tensors)
+            self._cache.put(ids, input_hashes, tensors, lengths)
 
     def as_kept(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """Returns what get() gives for these, where put() was given them; the same twice as once. Values beyond the
