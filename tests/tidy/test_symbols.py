@@ -15,7 +15,6 @@ ALLOWED = {
     ("controller/job/standing_requests.h", "reference_ready"): "A test watches this state, which decides silently.",
     ("worker/agent/loss_buffer.h", "dropped"): "A test counts the losses that the bounded buffer pushed out.",
     ("worker/session/session_metrics.h", "Text"): "A test reads the metrics without a socket.",
-    ("worker/python/egeria/data/variants.py", "one_each"): "It belongs to the public interface (docs/python.md).",
     ("worker/python/egeria/integrations/huggingface.py", "*"): CALLED_BY_A_FRAMEWORK,
     ("worker/python/egeria/integrations/lightning.py", "*"): CALLED_BY_A_FRAMEWORK,
 }

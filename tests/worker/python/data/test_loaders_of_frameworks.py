@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import pathlib
@@ -45,14 +46,15 @@ def ids_are_left_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Caching, "before_forward", lambda *_: None)
 
 
-@pytest.mark.parametrize("framework", ["lightning", "huggingface", "accelerate"])
+@pytest.mark.parametrize("framework", ["lightning", "lightning_variants", "huggingface", "accelerate"])
 def test_two_ranks_have_the_ids_of_each_batch(framework: str, tmp_path: pathlib.Path):
     with Program(tmp_path, "run_script.py", HERE / "data_job.py", tmp_path, framework, ranks=2) as job:
         job.succeed()
     reports = [json.loads((tmp_path / f"report{rank}.json").read_text()) for rank in range(2)]
     for report in reports:
         assert len(report["seen"]) >= 12
-        assert all(ids == samples for ids, samples in report["seen"])
+        k = 3 if "variants" in framework else 1
+        assert all([index // k for index in ids] == samples for ids, samples in report["seen"])
         assert max(report["least_ahead"]) >= 4  # a rank has 6 batches
         assert report.get("no_sample_ids") is None
     if framework == "accelerate":
@@ -60,6 +62,8 @@ def test_two_ranks_have_the_ids_of_each_batch(framework: str, tmp_path: pathlib.
         assert reports[0]["dispatched"].startswith("[NO_SAMPLE_IDS] with dispatch_batches=True one process loads")
     epochs = [sample for report in reports for _, samples in report["seen"] for sample in samples]
     assert set(epochs) == set(range(SAMPLES))
+    if "variants" in framework:  # both epochs have all samples, each in another variant
+        assert len({index for report in reports for ids, _ in report["seen"] for index in ids}) == 2 * SAMPLES
 
 
 # Hugging Face's Trainer, in this process.
@@ -195,6 +199,37 @@ def test_a_trainer_with_variants_that_is_resumed_has_those_of_one_that_is_not(tm
         dict(divmod(index, 3) for ids, _ in seen[0][begin : begin + 12] for index in ids) for begin in (0, 12)
     )
     assert len(first) == len(second) == SAMPLES and all(first[sample] != second[sample] for sample in first)
+
+
+@pytest.mark.parametrize("cache", [QUIET.cache, "none"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_callback_brings_variants_with_and_without_a_cache(cache: str, workers: int, tmp_path: pathlib.Path):
+    seen = []
+    config = dataclasses.replace(QUIET, cache=cache)
+    for resume in (None, str(tmp_path / "checkpoint-16")):  # 4 batches into the second epoch of 12
+        trainer = trainer_of(
+            tmp_path,
+            EgeriaCallback(config=config, variants=3),
+            save_strategy="steps",
+            save_steps=16,
+            dataloader_num_workers=workers,
+        )
+        trainer.train(resume_from_checkpoint=resume)
+        seen.append(trainer.model.seen)
+        assert all(ids is not None and [index // 3 for index in ids] == samples for ids, samples in seen[-1])
+    assert len(seen[0]) == 24 and seen[1] == seen[0][16:]
+    first, second = (
+        dict(divmod(index, 3) for ids, _ in seen[0][begin : begin + 12] for index in ids) for begin in (0, 12)
+    )
+    assert len(first) == len(second) == SAMPLES and all(first[sample] != second[sample] for sample in first)
+    assert type(trainer.get_train_dataloader().dataset) is Numbers
+
+
+def test_a_callback_that_can_bring_no_variants_says_so(tmp_path: pathlib.Path):
+    trainer = trainer_of(tmp_path, EgeriaCallback(config=QUIET, variants=3), Stream(), max_steps=5)
+    with pytest.raises(EgeriaError, match=r"^\[NO_SAMPLE_IDS\]"):
+        trainer.train()
+    assert "training_step" not in vars(trainer)
 
 
 def test_the_loader_of_a_trainer_is_as_before_when_it_has_ended(tmp_path: pathlib.Path):

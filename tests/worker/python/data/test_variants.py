@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import pickle
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator, DataLoaderConfiguration, skip_first_batches
 from cache_daemon import Daemon, wait_until_kept
 from skipped_models import RESNET_LAYERS, resnet, square
 from skipping_runs import DictStore, counters_of, train
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+)
 
 import egeria
 from egeria import EgeriaError
 from egeria.data import NodeSampler, Variants, current, wrap
 
-SAMPLES, K = 22, 3
+SAMPLES, K = 22, 4  # an even number: epochs that are counted twice show
 
 
 class Noisy(Dataset):
@@ -238,6 +248,151 @@ def test_with_a_session_and_a_cache(patient_cache: Daemon):
     plain, _ = weights("none")
     assert all(torch.equal(value, plain[name]) for name, value in cached.items())
     assert hits[K] == 0 and hits[-1] - hits[-2] > SAMPLES / 2  # the first epoch has nothing frozen
+
+
+# The same in one line.
+
+
+def in_one_line(sampler: Any, **options: Any) -> DataLoader:
+    return wrap(DataLoader(Noisy(), 4, sampler=sampler, **options), variants=K, variant_seed=7)
+
+
+def batches_of(**options: Any) -> DataLoader:
+    return wrap(DataLoader(Noisy(), **options), variants=K, variant_seed=7)
+
+
+LOADERS: dict[str, Callable[[], DataLoader]] = {
+    "shuffled": lambda: batches_of(batch_size=4, shuffle=True),
+    "in order": lambda: batches_of(batch_size=4),
+    "one by one": lambda: batches_of(batch_size=None),
+    "a batch_sampler": lambda: batches_of(batch_sampler=BatchSampler(RandomSampler(range(SAMPLES)), 4, False)),
+    "lists": lambda: batches_of(batch_sampler=[list(range(11)), tuple(range(11, SAMPLES))]),
+    "arrays": lambda: batches_of(batch_sampler=[np.arange(SAMPLES)]),
+    "a subset": lambda: wrap(DataLoader(Subset(Noisy(), range(SAMPLES)), 4), variants=K, variant_seed=7),
+    "accelerate": lambda: wrap(
+        Accelerator(cpu=True).prepare(DataLoader(Noisy(), 4, shuffle=True)), variants=K, variant_seed=7
+    ),
+    "accelerate, its random sampler": lambda: wrap(
+        Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True)).prepare(
+            DataLoader(Noisy(), 4, shuffle=True)
+        ),
+        variants=K,
+        variant_seed=7,
+    ),
+    "wrapped already": lambda: wrap(wrap(DataLoader(Noisy(), 4)), variants=K, variant_seed=7),
+    "wrapped again": lambda: wrap(batches_of(batch_size=4)),
+    "pickled": lambda: pickle.loads(pickle.dumps(batches_of(batch_size=4))),
+    "made anew of its class": lambda: type(batches_of(batch_size=4))(Noisy(), 4),
+    **{workers: lambda workers=workers: batches_of(batch_size=4, **OPTIONS[workers]) for workers in OPTIONS},
+}
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_loader_of_variants_in_one_line(kind: str):
+    loader, images = LOADERS[kind](), variants()
+    epochs = []
+    for _ in range(2 * K):
+        epochs.append({})
+        for batch in loader:
+            rows = batch.reshape(-1, 5)
+            ids = current().take(len(rows))
+            epochs[-1].update(zip(ids, rows))
+    for epoch in epochs:
+        assert sorted(index // K for index in epoch) == list(range(SAMPLES))
+        assert all(torch.equal(sample, images[index]) for index, sample in epoch.items())
+    for cycle in (epochs[:K], epochs[K:]):
+        assert sorted(index for epoch in cycle for index in epoch) == list(range(SAMPLES * K))
+    assert len(loader.dataset) == SAMPLES and not isinstance(loader.dataset, Variants)
+
+
+def test_the_users_sampler_says_which_epoch_it_is():
+    for sampler in (DistributedSampler(Noisy(), 2, 1), NodeSampler(Noisy(), 2, 1, ranks_per_node=1)):
+        loader = in_one_line(sampler)
+        assert loader.sampler is sampler
+        for epoch in (5, 2):
+            sampler.set_epoch(epoch)
+            (seen,) = samples_by_id(loader, 1)
+            assert list(seen) == [variants().index(sample, epoch) for sample in sampler]
+
+
+def test_a_loader_without_such_a_sampler_is_told_itself():
+    loader = in_one_line(RandomSampler(Noisy()))
+    for epoch in (5, 2):
+        loader.set_epoch(epoch)
+        (seen,) = samples_by_id(loader, 1)
+        assert sorted(seen) == [variants().index(sample, epoch) for sample in range(SAMPLES)]
+    sampler = DistributedSampler(Noisy(), 2, 1)
+    in_one_line(sampler).set_epoch(3)
+    assert sampler.epoch == 3
+    assert not hasattr(wrap(DataLoader(Noisy(), 4)), "set_epoch")
+
+
+def test_a_prepared_loader_that_is_resumed_goes_on_with_the_same_variants():
+    for seedable in (False, True):
+        options = DataLoaderConfiguration(use_seedable_sampler=seedable)
+        prepared = Accelerator(cpu=True, dataloader_config=options).prepare(DataLoader(Noisy(), 4))
+        whole = samples_by_id(wrap(prepared, variants=K), 2)
+        prepared.set_epoch(1)
+        (rest,) = samples_by_id(wrap(skip_first_batches(prepared, 2), variants=K), 1)
+        assert list(rest) == list(whole[1])[8:]
+
+
+def test_ids_of_the_users_own_tell_variants_apart():
+    loader = wrap(DataLoader(Noisy(), 4), sample_id=lambda sample: 1000 + sample, variants=K)
+    epochs = samples_by_id(loader, K)
+    assert sorted(index for epoch in epochs for index in epoch) == list(range(1000 * K, (1000 + SAMPLES) * K))
+    assert all(index // K - 1000 == int(row[0]) for epoch in epochs for index, row in epoch.items())
+
+
+def test_a_worker_sees_the_users_dataset():
+    seen = []
+
+    def look(_: int) -> None:
+        info = torch.utils.data.get_worker_info()
+        assert type(info.dataset) is Noisy and len(info.dataset) == SAMPLES
+
+    for batch in batches_of(batch_size=4, num_workers=1, worker_init_fn=look):
+        seen.append(batch)
+    assert len(seen) == -(-SAMPLES // 4)
+
+
+def test_generators_of_a_loop_are_those_of_a_loader_without_variants():
+    def after(**options: Any) -> list[Any]:
+        torch.manual_seed(3)
+        random.seed(3)
+        np.random.seed(3)
+        loader = DataLoader(torch.arange(SAMPLES), 4, shuffle=True)
+        orders = [[batch.tolist() for batch in wrap(loader, **options)] for _ in range(2)]
+        return [orders, states()]
+
+    assert after(variants=K) == after()
+
+
+@pytest.mark.parametrize(
+    "make, why",
+    [
+        (lambda: wrap(DataLoader(Stream(), 4), variants=2), r"^\[NO_SAMPLE_IDS\] .*an iterable dataset"),
+        (lambda: wrap([1, 2], variants=2), r"^\[NO_SAMPLE_IDS\] .*takes a torch.utils.data.DataLoader"),
+        (lambda: wrap(DataLoader(variants(), 4), variants=2), r"^\[BAD_VARIANTS\] .*variants already"),
+        (lambda: wrap(DataLoader(Noisy(), 4), variants=0), r"^\[BAD_VARIANTS\] .*cannot have 0 variants"),
+        (
+            lambda: list(wrap(DataLoader({"a": 1}, sampler=["a"], batch_size=1), variants=2)),
+            r"^\[BAD_VARIANTS\] the sampler draws \['a'\]",
+        ),
+        (
+            lambda: wrap(
+                Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=True)).prepare(
+                    DataLoader(Noisy(), 4)
+                ),
+                variants=2,
+            ),
+            r"^\[NO_SAMPLE_IDS\] with dispatch_batches=True",
+        ),
+    ],
+)
+def test_a_loader_that_can_have_no_variants_is_refused(make: Callable[[], Any], why: str):
+    with pytest.raises(EgeriaError, match=why):
+        make()
 
 
 class Stream(IterableDataset):

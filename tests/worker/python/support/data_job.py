@@ -1,6 +1,6 @@
 """Trains on two ranks with a framework, and writes which ids its model took; run by test_loaders_of_frameworks.py.
 
-data_job.py FOLDER lightning|huggingface|accelerate
+data_job.py FOLDER lightning|lightning_variants|huggingface|accelerate
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Net(nn.Module):
         return {"seen": self.seen, "least_ahead": [len(hint) for hint in self.hints]}
 
 
-def lightning() -> dict[str, Any]:
+def lightning(variants: int | None = None) -> dict[str, Any]:
     import lightning as L
 
     from egeria.integrations.lightning import EgeriaCallback
@@ -81,7 +81,7 @@ def lightning() -> dict[str, Any]:
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), 1e-3)
 
-    module, callback = Module(), EgeriaCallback(config=QUIET)
+    module, callback = Module(), EgeriaCallback(config=QUIET, variants=variants)
     trainer = L.Trainer(
         accelerator="cpu",
         devices=2,
@@ -171,7 +171,13 @@ def accelerate() -> dict[str, Any]:
 
 def main() -> None:
     torch.manual_seed(0)
-    report = {"lightning": lightning, "huggingface": huggingface, "accelerate": accelerate}[sys.argv[2]]()
+    frameworks = {
+        "lightning": lightning,
+        "lightning_variants": lambda: lightning(variants=3),
+        "huggingface": huggingface,
+        "accelerate": accelerate,
+    }
+    report = frameworks[sys.argv[2]]()
     pathlib.Path(sys.argv[1], f"report{dist.get_rank()}.json").write_text(json.dumps(report))
     end_process_group()
 

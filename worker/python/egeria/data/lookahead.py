@@ -69,6 +69,7 @@ class LookAhead:
         batched: bool,
         in_order: bool,
         loading: int,
+        draws_from: Iterable[Any] | None = None,
     ):
         """
         Args:
@@ -77,14 +78,21 @@ class LookAhead:
           batched: see indices_of().
           in_order: whether the loader delivers in the order of the sampler.
           loading: how many batches the loader's workers may have at a time.
+          draws_from: a sampler around `sampler` that is iterated over in its place.
         """
         self.__dict__.update(
-            _sampler=sampler, _ids_of=ids_of, _batched=batched, _in_order=in_order, _most=loading + 64, _draws=None
+            _sampler=sampler,
+            _draws_from=sampler if draws_from is None else draws_from,
+            _ids_of=ids_of,
+            _batched=batched,
+            _in_order=in_order,
+            _most=loading + 64,
+            _draws=None,
         )
 
     def __iter__(self) -> Iterator[Any]:
         # It calls iter() of the sampler now, as the loader would.
-        draws = _Draws(self._sampler, self._batched, self._in_order, self._most)
+        draws = _Draws(self._draws_from, self._batched, self._in_order, self._most)
         self.__dict__["_draws"] = draws
         return draws
 

@@ -13,6 +13,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from egeria.data.lookahead import LookAhead
 from egeria.data.sample_ids import indices_of
+from egeria.data.variants import Variants, VariantSampler
 
 # The indices have this key in batches that are dicts and go through hands that would not know a TaggedBatch.
 KEY = "egeria_sample_indices"
@@ -56,10 +57,15 @@ class _Fetched(NamedTuple):
 
 
 class _TaggedDataset(Dataset):
-    """Gives the samples of another dataset with their indices. A loader reads it as it would read the other."""
+    """Gives the samples of another dataset with their indices. A loader reads it as it would read the other.
 
-    def __init__(self, dataset: Any):
+    Attributes:
+      users: the dataset whose attributes, length among them, are this one's.
+    """
+
+    def __init__(self, dataset: Any, users: Any):
         self.dataset = dataset
+        self.users = users
 
     def __getitem__(self, index: Any) -> _Fetched:
         return _Fetched(indices_of(index, batched=False), self.dataset[index])
@@ -71,12 +77,12 @@ class _TaggedDataset(Dataset):
         return _Fetched(indices, [self.dataset[index] for index in batch])
 
     def __len__(self) -> int:
-        return len(self.dataset)
+        return len(self.users)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "dataset":
+        if name.startswith("__") or name in ("dataset", "users"):
             raise AttributeError(name)
-        return getattr(self.dataset, name)
+        return getattr(self.users, name)
 
 
 class _TaggedCollate:
@@ -112,36 +118,49 @@ class _WorkerInit:
     def __call__(self, worker: int) -> None:
         info = get_worker_info()
         if info is not None and isinstance(info.dataset, _TaggedDataset):
-            object.__setattr__(info, "dataset", info.dataset.dataset)  # it is frozen
+            object.__setattr__(info, "dataset", info.dataset.users)  # it is frozen
         if self.worker_init_fn is not None:
             self.worker_init_fn(worker)
 
 
-def order_of(loader: DataLoader, ids_of: Callable[[tuple[Any, ...]], list[int] | None]) -> LookAhead:
-    """Returns the order in which `loader` will deliver, by its sampler."""
+def sampler_of(loader: DataLoader) -> Any:
+    """Returns what `loader` takes indices from."""
+    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+
+
+def order_of(
+    loader: DataLoader, ids_of: Callable[[tuple[Any, ...]], list[int] | None], chosen: VariantSampler | None
+) -> LookAhead:
+    """Returns the order in which `loader` will deliver, by its sampler.
+
+    Args:
+      chosen: draws variants of the samples that the loader's sampler draws; None: there are none.
+    """
     batched = loader.batch_sampler is not None
     return LookAhead(
-        loader.batch_sampler if batched else loader.sampler,
+        sampler_of(loader),
         ids_of,
         batched,
         getattr(loader, "in_order", True),
         loader.num_workers * (loader.prefetch_factor or 0),
+        chosen,
     )
 
 
-def tag(loader: DataLoader, order: LookAhead, in_dict: bool) -> dict[str, Any]:
+def tag(loader: DataLoader, order: LookAhead, in_dict: bool, variants: Variants | None = None) -> dict[str, Any]:
     """Lets `loader`, which nobody has iterated over, deliver tagged batches, in place.
 
     Args:
       order: its order_of(); the loader draws from it.
       in_dict: the indices are in the batches that are dicts, under KEY; else batches are TaggedBatch.
+      variants: of the loader's dataset, where `order` draws those.
 
     Returns:
       The attributes that have been replaced.
     """
     sampler = "sampler" if loader.batch_sampler is None else "batch_sampler"
     tagged = {
-        "dataset": _TaggedDataset(loader.dataset),
+        "dataset": _TaggedDataset(loader.dataset if variants is None else variants, loader.dataset),
         "collate_fn": _TaggedCollate(loader.collate_fn, in_dict),
         "worker_init_fn": _WorkerInit(loader.worker_init_fn),
         sampler: order,

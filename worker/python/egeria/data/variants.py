@@ -1,5 +1,9 @@
 """Variants makes random augmentation come again: each sample has K variants.
 
+loader = egeria.data.wrap(DataLoader(train_set, 32, shuffle=True), variants=4)
+
+The same in pieces, for a loop that hands a loader on:
+
 images = egeria.data.Variants(train_set, k=4)
 loader = egeria.data.wrap(DataLoader(images, 32, sampler=images.one_each(RandomSampler(train_set))))
 """
@@ -9,13 +13,14 @@ from __future__ import annotations
 import contextlib
 import math
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
+from egeria.data.sample_ids import indices_of
 from egeria.errors import EgeriaError
 
 _BITS = (1 << 64) - 1
@@ -53,6 +58,10 @@ class Variants(Dataset):
                 f"the samples of the {type(dataset).__name__} have no numbers; give "
                 "Variants() a dataset with __getitem__ and __len__",
             )
+        if isinstance(dataset, Variants):
+            raise EgeriaError(
+                "BAD_VARIANTS", "the dataset is one of variants already; say once how many, to Variants() or to wrap()"
+            )
         if not isinstance(k, int) or k < 1:
             raise EgeriaError(
                 "BAD_VARIANTS",
@@ -79,42 +88,83 @@ class Variants(Dataset):
         stride = self._strides[mixed // self.k % len(self._strides)]
         return sample * self.k + (mixed + epoch * stride) % self.k
 
-    def one_each(self, sampler: Iterable[int]) -> VariantSampler:
-        """Draws as `sampler` does, which draws samples of the dataset inside, and one variant of each."""
+    def one_each(self, sampler: Iterable[Any]) -> VariantSampler:
+        """Draws as `sampler` does, which draws samples of the dataset inside, or batches of them, and one variant of
+        each."""
         return VariantSampler(self, sampler)
 
+    def id_of(self, sample_id: Callable[[Any], int] | None) -> Callable[[Any], int] | None:
+        """Turns a function that gives samples their ids into one that gives them to the indices of variants."""
+        if sample_id is None:
+            return None
+        k = self.k  # the function lives longer than this object
+        return lambda index: sample_id(index // k) * k + index % k
 
-class VariantSampler(Sampler[int]):
+
+class VariantSampler(Sampler[Any]):
     """Draws one variant of each sample that another sampler draws. It does so in the process that trains, so that
     workers need not know of epochs.
 
-    The epoch is what set_epoch(), here or of the sampler inside, has said before a pass; each further pass counts
+    The epoch is what set_epoch(), here or of a sampler inside, has said before a pass; each further pass counts
     one more. A training that is resumed sets it, or begins with other variants than it would have had.
+
+    Attributes:
+      loader_epoch: the epoch of the next pass by the loader's count, for samplers that know none.
     """
 
-    def __init__(self, variants: Variants, sampler: Iterable[int]):
+    def __init__(self, variants: Variants, sampler: Iterable[Any]):
         self.variants = variants
         self.sampler = sampler
+        self.loader_epoch: int | None = None
         self._epoch = 0  # the epoch of the next pass
-        self._told: Any = None  # the epoch of the sampler inside at the last pass
+        self._told: int | None = None  # the epoch of the sampler inside at the last pass
 
     def set_epoch(self, epoch: int) -> None:
         """Says which epoch the next pass is."""
-        if hasattr(self.sampler, "set_epoch"):
-            self.sampler.set_epoch(epoch)
-        self._told = getattr(self.sampler, "epoch", None)
+        inside = next((one for one in _within(self.sampler) if hasattr(one, "set_epoch")), None)
+        if inside is not None:
+            inside.set_epoch(epoch)
+        self._told = self._told_epoch()
         self._epoch = epoch
 
-    def __iter__(self) -> Iterator[int]:
-        told = getattr(self.sampler, "epoch", None)
-        if isinstance(told, int) and told != self._told:
+    def __iter__(self) -> Iterator[Any]:
+        told = self._told_epoch()
+        if told is not None and told != self._told:
             self._told, self._epoch = told, told
-        epoch = self._epoch
-        self._epoch += 1
-        return (self.variants.index(int(sample), epoch) for sample in self.sampler)
+        return self._draws(iter(self.sampler), self._epoch)
 
     def __len__(self) -> int:
         return len(self.sampler)  # type: ignore[arg-type]
+
+    def _draws(self, iterator: Iterator[Any], epoch: int) -> Iterator[Any]:
+        # A loader with workers calls iter() twice for a pass, and draws from the second one.
+        self._epoch = epoch + 1
+        for drawn in iterator:
+            yield self._variant(drawn, epoch)
+
+    def _told_epoch(self) -> int | None:
+        epochs = (getattr(one, "epoch", None) for one in _within(self.sampler))
+        return next((epoch for epoch in epochs if isinstance(epoch, int)), self.loader_epoch)
+
+    def _variant(self, drawn: Any, epoch: int) -> Any:
+        """Returns the index, or the list of them, that stands for what the sampler has drawn."""
+        batch = indices_of(drawn, batched=True)
+        samples = indices_of(drawn, batched=False) if batch is None else batch
+        if samples is None or not all(isinstance(sample, int) for sample in samples):
+            raise EgeriaError(
+                "BAD_VARIANTS",
+                f"the sampler draws {drawn!r}, and only a sample with a number has variants; let it draw integers, "
+                "or leave the variants out",
+            )
+        chosen = [self.variants.index(sample, epoch) for sample in samples]
+        return chosen[0] if batch is None else chosen
+
+
+def _within(sampler: Any) -> Iterator[Any]:
+    """Gives a sampler, the one that it takes from, and so on."""
+    while sampler is not None:
+        yield sampler
+        sampler = getattr(sampler, "batch_sampler", None) or getattr(sampler, "sampler", None)
 
 
 @contextlib.contextmanager

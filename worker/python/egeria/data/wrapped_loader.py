@@ -7,20 +7,38 @@ import functools
 import sys
 from collections import UserDict
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader, IterableDataset, MapDataPipe
 
 from egeria.data.lookahead import LookAhead
 from egeria.data.sample_ids import Pass, current, ids_of
-from egeria.data.tagging import KEY, Indices, TaggedBatch, iterates_itself, order_of, tag
+from egeria.data.tagging import KEY, Indices, TaggedBatch, iterates_itself, order_of, sampler_of, tag
+from egeria.data.variants import Variants, VariantSampler
 from egeria.errors import EgeriaError
 
 SampleId = Callable[[Any], int]
 _STATE = "_egeria_identity"  # attribute of a wrapped loader
 
 
-def wrap(loader: DataLoader, *, sample_id: SampleId | None = None) -> DataLoader:
+class _Options(NamedTuple):
+    """Holds what wrap() was told."""
+
+    sample_id: SampleId | None = None
+    variants: int | None = None
+    variant_seed: int = 0
+
+    def of(self, loader: DataLoader) -> tuple[Variants | None, VariantSampler | None]:
+        """Returns the variants of the loader's samples, and what draws them; None where none are wanted."""
+        if self.variants is None:
+            return None, None
+        images = Variants(loader.dataset, self.variants, self.variant_seed)
+        return images, images.one_each(sampler_of(loader))
+
+
+def wrap(
+    loader: DataLoader, *, sample_id: SampleId | None = None, variants: int | None = None, variant_seed: int = 0
+) -> DataLoader:
     """Returns a loader that announces to current() of which samples each batch is, and is `loader` otherwise.
 
     Batches, their types and order and every random number are those of `loader`, which stays as it is; both share
@@ -37,23 +55,32 @@ def wrap(loader: DataLoader, *, sample_id: SampleId | None = None) -> DataLoader
       sample_id: turns the index of a sample into its id, a number of 64 bits that is the same in each epoch; for
         indices that are no integers, or several datasets in one training. Called in the process that trains. None:
         the index is the id.
+      variants: so many fixed variants of each sample stand for its random augmentation, one of them in each epoch
+        (Variants); None: samples are what the dataset gives. The loader's own dataset, sampler and length are as
+        they were, and the sampler's set_epoch() says which epoch it is.
+      variant_seed: what the variants are drawn from.
 
     Raises:
-      EgeriaError: [NO_SAMPLE_IDS] batches cannot be told from this loader.
+      EgeriaError: [NO_SAMPLE_IDS] batches cannot be told from this loader. [BAD_VARIANTS] its samples have no variants;
+        a pass over the loader raises this too, where the sampler draws what is no integer.
     """
+    options = _Options(sample_id, variants, variant_seed)
     if _is_wrapped(loader):
-        given = type(loader)._egeria_sample_id[0]
-        if _STATE in loader.__dict__ and sample_id in (None, given):
+        given = type(loader)._egeria_options
+        if _STATE in loader.__dict__ and options in (_Options(), given):
             return loader
-        # Another sample_id; or a framework has made another loader of this one's class and attributes.
-        sample_id = given if sample_id is None else sample_id
+        # Other options; or a framework has made another loader of this one's class and attributes.
+        if variants is None:
+            options = options._replace(variants=given.variants, variant_seed=given.variant_seed)
+        options = options._replace(sample_id=sample_id or given.sample_id)
         loader = _plain_copy(loader)
     _check(loader)
-    identity = _Identity(sample_id)
+    identity = _Identity(options, loader)
     if _is_accelerates(loader, "DataLoaderShard"):
         base = _made_of(loader.base_dataloader, _Tagging, identity)
         return _made_of(loader, _Delivering, identity, base_dataloader=base)
-    return _made_of(loader, _TaggingAndDelivering, identity, _iterator=None)
+    kind = _TaggingAndDelivering if options.variants is None else _DeliveringVariants
+    return _made_of(loader, kind, identity, _iterator=None)
 
 
 class Marks:
@@ -61,11 +88,14 @@ class Marks:
     samples into each batch that is a dict, in place: for a training framework that makes loaders of this one, and
     takes batches ahead of the model. Until remove(), every batch must go through announcing().
 
+    Args:
+      variants: see wrap().
+
     Raises:
-      EgeriaError: [NO_SAMPLE_IDS] batches cannot be told from this loader.
+      EgeriaError: [NO_SAMPLE_IDS] batches cannot be told from this loader. [BAD_VARIANTS] its samples have no variants.
     """
 
-    def __init__(self, loader: DataLoader):
+    def __init__(self, loader: DataLoader, variants: int | None = None):
         _check(loader)
         self._loader = loader.base_dataloader if _is_accelerates(loader, "DataLoaderShard") else loader
         if self._loader.batch_sampler is None or self._loader._iterator is not None:
@@ -74,8 +104,9 @@ class Marks:
                 "the loader collates no batches (batch_size=None), or its workers "
                 "run already; give it a batch size, and let each training make a loader of its own",
             )
-        self._order = order_of(self._loader, ids_of)
-        self._replaced = tag(self._loader, self._order, in_dict=True)
+        images, chosen = _Options(variants=variants).of(self._loader)
+        self._order = order_of(self._loader, ids_of, chosen)
+        self._replaced = tag(self._loader, self._order, in_dict=True, variants=images)
 
     @contextlib.contextmanager
     def announcing(self, batch: Any) -> Iterator[None]:
@@ -107,18 +138,34 @@ class _Identity:
       order: that loader's.
     """
 
-    def __init__(self, sample_id: SampleId | None):
-        self.sample_id = sample_id
+    def __init__(self, options: _Options, loader: DataLoader):
+        self.options = options
+        self._variants, self._chosen = options.of(loader)
+        sample_id = options.sample_id
         # Nothing here refers to this object: loaders with workers must end with their last reference.
-        self.ids_of = functools.partial(ids_of, sample_id=sample_id)
+        self.ids_of = functools.partial(
+            ids_of, sample_id=sample_id if self._variants is None else self._variants.id_of(sample_id)
+        )
         self.inner: DataLoader | None = None
         self.order: LookAhead | None = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Says which epoch the next pass is, also to the loader's sampler, where it wants to know."""
+        if self._chosen is not None:
+            self._chosen.set_epoch(epoch)
+
+    def begin(self, loader: DataLoader) -> None:
+        """A pass over `loader` begins; one that accelerate has prepared counts them."""
+        if self._chosen is not None:
+            self._chosen.loader_epoch = loader.__dict__.get("iteration")
 
     def tag_copy(self, loader: DataLoader) -> None:
         """Makes a tagged copy of `loader`, as it is now, the inner one."""
         self.inner = _plain_copy(loader)
-        self.order = order_of(self.inner, self.ids_of)
-        tag(self.inner, self.order, in_dict=False)
+        if self._chosen is not None:
+            self._chosen.sampler = sampler_of(self.inner)  # frameworks put others in
+        self.order = order_of(self.inner, self.ids_of, self._chosen)
+        tag(self.inner, self.order, in_dict=False, variants=self._variants)
 
 
 class _Deliveries(Pass):
@@ -164,15 +211,15 @@ class _Wrapping:
         identity = self.__dict__.get(_STATE)
         if identity is None:
             return super().__reduce_ex__(protocol)
-        return _wrap_anew, (_plain_copy(self), identity.sample_id)
+        return _wrap_anew, (_plain_copy(self), identity.options)
 
 
 class _Tagging(_Wrapping):
     """Tags a loader's batches."""
 
     def __iter__(self) -> Iterator[Any]:
-        identity = self.__dict__.get(_STATE)
-        if identity is None:  # somebody has made another one of this class
+        identity = _identity_of(self)
+        if identity is None:
             return super().__iter__()  # type: ignore[misc]
         if not self.persistent_workers or self.num_workers == 0:
             identity.tag_copy(self)
@@ -189,17 +236,38 @@ class _Delivering(_Wrapping):
     it takes each batch one ahead from a loader inside it, which is tagged, and moves it to the device."""
 
     def __iter__(self) -> Iterator[Any]:
-        identity = self.__dict__.get(_STATE)
-        iterator = super().__iter__()  # type: ignore[misc]
-        return iterator if identity is None else _Deliveries(iterator, identity)
+        identity = _identity_of(self)
+        if identity is None:
+            return super().__iter__()  # type: ignore[misc]
+        identity.begin(self)
+        return _Deliveries(super().__iter__(), identity)  # type: ignore[misc]
 
 
 class _TaggingAndDelivering(_Delivering, _Tagging):
     """Tags a loader's batches, and announces them."""
 
 
-def _wrap_anew(loader: DataLoader, sample_id: SampleId | None) -> DataLoader:
-    return wrap(loader, sample_id=sample_id)
+class _DeliveringVariants(_TaggingAndDelivering):
+    """Tags and announces batches of variants."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Says which epoch the next pass is, also to the loader's sampler, where it wants to know."""
+        if (identity := _identity_of(self)) is not None:
+            identity.set_epoch(epoch)
+
+
+def _identity_of(loader: Any) -> _Identity | None:
+    """Returns what wrap() has given a loader; None where somebody has made another one of its class. Such a one
+    gives variants all the same: the training would be another one without."""
+    identity = loader.__dict__.get(_STATE)
+    options = type(loader)._egeria_options
+    if identity is None and options.variants is not None:
+        identity = loader.__dict__[_STATE] = _Identity(options, loader)
+    return identity
+
+
+def _wrap_anew(loader: DataLoader, options: _Options) -> DataLoader:
+    return wrap(loader, **options._asdict())
 
 
 def _is_wrapped(loader: Any) -> bool:
@@ -213,7 +281,7 @@ def _made_of(loader: Any, wrapper: type, identity: _Identity, **attributes: Any)
         type(
             kind.__name__,
             (wrapper, kind),
-            {"__module__": kind.__module__, "__doc__": kind.__doc__, "_egeria_sample_id": (identity.sample_id,)},
+            {"__module__": kind.__module__, "__doc__": kind.__doc__, "_egeria_options": identity.options},
         )
     )
     made.__dict__.update(loader.__dict__, **attributes)

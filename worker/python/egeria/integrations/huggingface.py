@@ -51,16 +51,19 @@ class EgeriaCallback(TrainerCallback):
       no_sample_ids: why batches have no sample ids (egeria.data), for people; None if they have.
     """
 
-    def __init__(self, *, modules: ModuleSpec = None, config: Config | None = None):
+    def __init__(self, *, modules: ModuleSpec = None, config: Config | None = None, variants: int | None = None):
         """
         Args:
           modules: how to cut the model into layer modules, as for egeria.attach().
           config: None: from the environment. `total_steps` and `training_job` are the Trainer's max_steps and run_name
             where they are not given.
+          variants: so many fixed variants of each sample stand for its random augmentation (egeria.data.wrap()), with
+            and without a cache.
         """
         self.session: Session | None = None
         self._modules = modules
         self._config = config
+        self._variants = variants
         self._trainer: Trainer | None = None
         self._loss: Tensor | None = None  # loss of the step under way, over its micro-batches
         self.no_sample_ids: str | None = "there is no cache (Config.cache)"
@@ -101,7 +104,7 @@ class EgeriaCallback(TrainerCallback):
         fits = saved.get("global_step") == state.global_step
         self.session.load_state_dict(saved["session"] if fits else {"step": state.global_step})
         if trainer is not None:
-            if config.cache_address() is not None:
+            if config.cache_address() is not None or (self._variants is not None and config.enabled):
                 self._identify_batches(kwargs.get("train_dataloader"))
             self._watch_steps(trainer)
 
@@ -146,11 +149,18 @@ class EgeriaCallback(TrainerCallback):
 
     def _identify_batches(self, loader: Any) -> None:
         """Lets the ids of a batch's samples travel with it, from the loader to training_step(). In between are
-        other hands: loaders made of this one when a training is resumed, batches taken ahead."""
+        other hands: loaders made of this one when a training is resumed, batches taken ahead.
+
+        Raises:
+          EgeriaError: [NO_SAMPLE_IDS], [BAD_VARIANTS] there can be no variants, where they are wanted.
+        """
         try:
-            self._marks = data.Marks(loader)
+            self._marks = data.Marks(loader, self._variants)
             self.no_sample_ids = None
         except EgeriaError as error:
+            if self._variants is not None:
+                self._end(finished=False)
+                raise
             self.no_sample_ids = str(error)
             data.current().nobody_announces(str(error))
 

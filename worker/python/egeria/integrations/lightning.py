@@ -49,7 +49,14 @@ class EgeriaCallback(Callback):
       no_sample_ids: why batches have no sample ids (egeria.data), for people; None if they have.
     """
 
-    def __init__(self, *, modules: ModuleSpec = None, network: str | None = None, config: Config | None = None):
+    def __init__(
+        self,
+        *,
+        modules: ModuleSpec = None,
+        network: str | None = None,
+        config: Config | None = None,
+        variants: int | None = None,
+    ):
         """
         Args:
           modules: how to cut the network into layer modules, as for egeria.attach(); names are relative to `network`.
@@ -57,11 +64,14 @@ class EgeriaCallback(Callback):
             that train. None: the only attribute with such parameters, or, where there are several, the LightningModule
             itself, which may call self(...) or its parts in its training_step.
           config: None: from the environment. `total_steps` is the Trainer's estimate where it is not given.
+          variants: so many fixed variants of each sample stand for its random augmentation (egeria.data.wrap()), with
+            and without a cache.
         """
         self.session: Session | None = None
         self._modules = modules
         self._network = network
         self._config = config
+        self._variants = variants
         self._restored: dict[str, Any] | None = None
         self._steps_seen = 0
         self._loss: Tensor | None = None  # loss of the step under way, over its micro-batches
@@ -71,7 +81,7 @@ class EgeriaCallback(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Before the loaders are made."""
         config = self._config if self._config is not None else Config.from_env()
-        if stage == "fit" and config.cache_address() is not None:
+        if stage == "fit" and (config.cache_address() is not None or (self._variants is not None and config.enabled)):
             self._identify_batches(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -146,7 +156,10 @@ class EgeriaCallback(Callback):
     def _identify_batches(self, trainer: Trainer) -> None:
         """Wraps the training's loaders (egeria.data.wrap) when the strategy is given them: their sampler is then
         the one that is used, and nobody has iterated over them. Lightning takes no batch ahead of the step from a
-        loader whose length is known; where it does, that is noticed, and there are no ids."""
+        loader whose length is known; where it does, that is noticed, and there are no ids.
+
+        Its fit() raises EgeriaError [NO_SAMPLE_IDS], [BAD_VARIANTS] where there can be no variants, and they are
+        wanted."""
         self._leave_loaders()
         inner = trainer.strategy.process_dataloader
 
@@ -156,9 +169,11 @@ class EgeriaCallback(Callback):
             if not trainer.training:
                 return dataloader
             try:
-                dataloader = data.wrap(dataloader)
+                dataloader = data.wrap(dataloader, variants=self._variants)
                 self.no_sample_ids = None
             except EgeriaError as error:
+                if self._variants is not None:
+                    raise
                 self.no_sample_ids = str(error)
                 data.current().nobody_announces(str(error))
             return dataloader
