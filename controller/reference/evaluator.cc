@@ -294,8 +294,10 @@ EvaluatorCounters EvaluatorImpl::counters() const {
 
 void EvaluatorImpl::Loop() {
   while (true) {
-    if (under_way_.size() < kMaxUnderWay) {
-      if (auto next = TakeNext(/*wait=*/under_way_.empty())) under_way_.push_back({.next = std::move(next)});
+    while (under_way_.size() < kMaxUnderWay) {
+      auto next = TakeNext(/*wait=*/under_way_.empty());
+      if (!next) break;
+      under_way_.push_back({.next = std::move(next)});
     }
     if (stopping()) return;
     if (under_way_.empty()) {  // there is something to forget

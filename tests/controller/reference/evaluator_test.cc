@@ -4,12 +4,18 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
+#include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -566,6 +572,47 @@ TEST_F(EngineFaultTest, AProcessThatIsStoppedIsReplaced) {
   kill(FindEngine(), SIGSTOP);
   ExpectReadingsOf(good);
   EXPECT_EQ(evaluator_->counters().engine_ends["lost"], 1);
+}
+
+// Messages that wait at the process's socket; -1: this process may not look.
+int WaitingMessages(pid_t engine) {
+  const int process = static_cast<int>(syscall(SYS_pidfd_open, engine, 0));
+  const int their_socket = static_cast<int>(syscall(SYS_pidfd_getfd, process, 3, 0));
+  close(process);
+  if (their_socket < 0) return -1;
+  std::string bytes(1 << 16, 0);
+  const ssize_t size = recv(their_socket, bytes.data(), bytes.size(), MSG_PEEK | MSG_DONTWAIT);
+  close(their_socket);
+  int messages = 0;
+  for (ssize_t at = 0; at + 4 <= size; ++messages) {
+    uint32_t length = 0;
+    std::memcpy(&length, bytes.data() + at, sizeof(length));
+    at += 4 + static_cast<ssize_t>(length);
+  }
+  return messages;
+}
+
+TEST_F(EngineFaultTest, TheNextRequestIsThereBeforeTheProcessIsDoneWithOne) {
+  Start();
+  const JobId job = AddJob();
+  ExpectReadingsOf(job);
+  SetLoad(100);  // three samples wait for the gate
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Submit(job, ++step_).ok());
+  const pid_t engine = FindEngine();
+  kill(engine, SIGSTOP);
+  SetLoad(0);
+  if (WaitingMessages(engine) < 0) {
+    kill(engine, SIGCONT);
+    GTEST_SKIP() << "descriptors of another process cannot be looked at here";
+  }
+  int most = 0;
+  for (int looks = 0; looks < 2000 && most < 2; ++looks) {
+    most = std::max(most, WaitingMessages(engine));
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  kill(engine, SIGCONT);
+  EXPECT_EQ(most, 2);
+  EXPECT_EQ(WaitForResults(4).size(), 4u);
 }
 
 TEST_F(EngineFaultTest, StopsInTimeDuringAnEndlessOperator) {
