@@ -1,4 +1,4 @@
-"""What an epoch costs where a script trains a head on a frozen, pretrained trunk.
+"""This program says what an epoch costs where a script trains a head on a frozen, pretrained trunk.
 
 usage: frozen_backbone.py DIR [options]      DIR: a data folder (docs/benchmarks.md)
 Needs the package (PYTHONPATH=build/dev/python), EGERIA_BIN (build/dev/bin) and the packages with the weights
