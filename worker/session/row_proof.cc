@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <exception>
+#include <numeric>
 #include <set>
 
 #include "ATen/CPUGeneratorImpl.h"
+#include "ATen/ops/cat.h"
 #include "ATen/ops/equal.h"
 #include "ATen/ops/isfinite.h"
 #include "ATen/ops/randn.h"
@@ -34,15 +36,41 @@ bool CanBeDisturbed(const at::Tensor& tensor) {
   return at::isFloatingType(tensor.scalar_type()) && at::isfinite(tensor).all().item<bool>();
 }
 
-// Proves on `input` and on the same with noise.
-bool OnBoth(BatchFunction compute, const at::Tensor& input, const at::Tensor& output,
-            absl::FunctionRef<bool(RowsFunction, const Tensors&)> holds) {
-  const auto on = [&](const at::Tensor& batch, const at::Tensor& whole) {
-    return holds([&](const RowNumbers& rows) { return Tensors{compute(RowsOf(batch, rows))}; }, {whole});
-  };
-  if (!on(input, output)) return false;
-  const Tensors disturbed = Disturbed({input});
-  return disturbed.empty() || on(disturbed[0], compute(disturbed[0]));
+bool AreAlike(const Tensors& some, const Tensors& others) {
+  return std::equal(some.begin(), some.end(), others.begin(), others.end(),
+                    [](const at::Tensor& a, const at::Tensor& b) {
+                      return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes();
+                    });
+}
+
+int64_t ElementsOfARow(const Tensors& whole) {
+  int64_t elements = 0;
+  for (const at::Tensor& tensor : whole) elements += tensor.numel() / tensor.size(0);
+  return elements;
+}
+
+// Compares the samples of [begin, end), one half of a batch, in the places of the other half, among copies of a single
+// one; where no such batch is comparable, among the others as they are.
+bool SameAmongCopies(absl::FunctionRef<bool(const RowNumbers&)> same, int64_t size, int64_t begin, int64_t end,
+                     RowsPredicate comparable) {
+  for (int64_t copied = size - 1; copied >= 0; --copied) {
+    RowNumbers rows(static_cast<size_t>(size), copied);
+    if (begin > 0) {
+      std::iota(rows.begin(), rows.begin() + (end - begin), begin);
+    } else {
+      std::iota(rows.rbegin(), rows.rbegin() + end, 0);
+    }
+    if (comparable(rows)) return same(rows);
+  }
+  RowNumbers turned(static_cast<size_t>(size));
+  std::iota(turned.begin(), turned.end(), 0);
+  std::rotate(turned.begin(), turned.begin() + size / 2, turned.end());
+  return same(turned);
+}
+
+// Returns the batch with its last samples behind it, with noise.
+at::Tensor WithNoise(const at::Tensor& batch, const at::Tensor& disturbed, int64_t noisy) {
+  return at::cat({batch, disturbed.narrow(0, batch.size(0) - noisy, noisy)});
 }
 
 }  // namespace
@@ -76,28 +104,60 @@ Tensors Disturbed(const Tensors& batch) {
   return disturbed;
 }
 
-bool SameInAnyOrder(RowsFunction compute, const Tensors& whole, RowsPredicate comparable) {
-  const int64_t size = whole[0].size(0);
-  const auto reversed_from = [&](int64_t begin, int64_t copied) {  // the rows before `begin` are copies of a single one
-    RowNumbers rows(static_cast<size_t>(size), copied);
-    for (int64_t i = begin; i < size; ++i) rows[static_cast<size_t>(i)] = size - 1 - i;
-    return rows;
-  };
-  const auto same = [&](const RowNumbers& rows) { return SameRows(compute(rows), whole, rows); };
-  if (!same(reversed_from(0, 0))) return false;
-  for (int64_t copied = size - 1; copied >= 0; --copied) {
-    const RowNumbers rows = reversed_from(size / 2, copied);
-    if (comparable(rows)) return same(rows);
+int64_t NoisyRows(const Tensors& whole) {
+  const int64_t size = whole[0].size(0), most = size - size / 2;
+  return most * ElementsOfARow(whole) < kEnoughElements ? size : most;
+}
+
+RowNumbers AlternatingRows(int64_t batch) {
+  RowNumbers rows;
+  for (int64_t place = 0; place < batch; ++place) rows.push_back(place % 2 == 0 ? batch + place : place);
+  return rows;
+}
+
+Tensors ProveRows(RowsFunction compute, const Tensors& whole, int64_t noisy, RowsPredicate comparable) {
+  const int64_t size = whole[0].size(0), half = size / 2;
+  Tensors known = whole;
+  const auto same = [&](const RowNumbers& rows) { return SameRows(compute(rows), known, rows); };
+  if (noisy == 0) {
+    return SameAmongCopies(same, size, half, size, comparable) && SameAmongCopies(same, size, 0, half, comparable)
+               ? known
+               : Tensors();
   }
-  return true;
+  // Computes some samples with noise and others without, and adds the former to what is known.
+  const auto learn = [&](int64_t first_noisy, const RowNumbers& others, bool noisy_first) {
+    const auto count = size - static_cast<int64_t>(others.size());
+    RowNumbers rows(static_cast<size_t>(count));
+    std::iota(rows.begin(), rows.end(), first_noisy);
+    rows.insert(noisy_first ? rows.end() : rows.begin(), others.begin(), others.end());
+    const Tensors computed = compute(rows);
+    if (!AreAlike(computed, whole)) return false;
+    const int64_t from = noisy_first ? 0 : size - count;
+    for (size_t i = 0; i < known.size(); ++i) known[i] = at::cat({known[i], computed[i].narrow(0, from, count)});
+    return SameRows(computed, known, rows);
+  };
+  RowNumbers first_half, second_half, turned;
+  for (int64_t row = half - 1; row >= 0; --row) first_half.push_back(row);
+  for (int64_t row = half; row < size; ++row) second_half.push_back(row);
+  if (noisy == size) {
+    if (!learn(size, second_half, /*noisy_first=*/false) || !learn(size + half, first_half, /*noisy_first=*/true)) {
+      return {};
+    }
+    for (int64_t place = 0; place < size; ++place) turned.push_back(size + (place + size - (size > 2 ? 1 : 0)) % size);
+    return same(turned) ? known : Tensors();
+  }
+  if (!learn(size, first_half, /*noisy_first=*/true)) return {};
+  // The other samples, and most of those with noise, the last ones of which give way to copies.
+  turned = second_half;
+  for (int64_t i = 0; i < half; ++i) turned.push_back(size + (4 * i < 3 * half ? (2 * half - i) % noisy : 0));
+  return same(turned) ? known : Tensors();
 }
 
 bool SameAlone(RowsFunction compute, const Tensors& whole, int64_t size, RowsPredicate comparable) {
   const int64_t samples = whole[0].size(0);
-  int64_t elements = 0;
-  for (const at::Tensor& tensor : whole) elements += tensor.numel() / samples;
-  const int64_t per_round = std::max<int64_t>(1, size * elements);
-  const int64_t rounds = std::min(kMaxRounds, (kEnoughElements + per_round - 1) / per_round);
+  const int64_t per_round = std::max<int64_t>(1, size * ElementsOfARow(whole));
+  const int64_t least = size == 1 ? 2 : 1;  // samples next to each other may be of different kinds
+  const int64_t rounds = std::clamp((kEnoughElements + per_round - 1) / per_round, least, kMaxRounds);
   int64_t tried = 0;
   try {
     for (int64_t begin = 0; begin < samples && tried < rounds; ++begin) {
@@ -121,14 +181,22 @@ std::vector<int64_t> SizesAlone(int64_t batch) {
 }
 
 bool RowsAreIndependent(BatchFunction compute, const at::Tensor& input, const at::Tensor& output) {
-  return OnBoth(compute, input, output,
-                [](RowsFunction rows, const Tensors& whole) { return SameInAnyOrder(rows, whole); });
+  const Tensors disturbed = Disturbed({input});
+  const int64_t noisy = disturbed.empty() ? 0 : NoisyRows({output});
+  const at::Tensor samples = noisy == 0 ? input : WithNoise(input, disturbed[0], noisy);
+  const auto rows = [&](const RowNumbers& numbers) { return Tensors{compute(RowsOf(samples, numbers))}; };
+  return !ProveRows(rows, {output}, noisy).empty();
 }
 
 bool RowsComputeAlone(BatchFunction compute, const at::Tensor& input, const at::Tensor& output, int64_t size) {
+  const auto alone = [&](const at::Tensor& batch, const at::Tensor& whole) {
+    return SameAlone([&](const RowNumbers& rows) { return Tensors{compute(RowsOf(batch, rows))}; }, {whole}, size);
+  };
+  const Tensors disturbed = Disturbed({input});
   try {
-    return OnBoth(compute, input, output,
-                  [size](RowsFunction rows, const Tensors& whole) { return SameAlone(rows, whole, size); });
+    if (disturbed.empty()) return alone(input, output);
+    const at::Tensor both = RowsOf(WithNoise(input, disturbed[0], input.size(0)), AlternatingRows(input.size(0)));
+    return alone(both, compute(both));
   } catch (const std::exception&) {  // a model that refuses the noise
     return false;
   }

@@ -56,8 +56,10 @@ void PassLedger::Failed(int64_t samples) {
 }
 
 void PassLedger::Proved(double since) {
+  const double now = Now();
   ++counts_.proofs;
-  Spent(since);
+  cost_.Spent(now - since);
+  since_ += now - since;
 }
 
 std::vector<int64_t> PassLedger::Answer(const std::vector<std::string>& reasons, bool fits) {

@@ -60,7 +60,8 @@ class PassLedger {
   // Something of the cache's has failed, and these samples are computed.
   void Failed(int64_t samples);
 
-  // The front end times some things itself: it has spent the time since one of Now(), on a proof or on anything else.
+  // The front end times some things itself: it has spent the time since one of Now(), on anything, or on a proof, which
+  // counts to no pass.
   double Now() const { return clock_(timed_); }
   void Spent(double since) { cost_.Spent(Now() - since); }
   void Proved(double since);

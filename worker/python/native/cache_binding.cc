@@ -269,8 +269,8 @@ void DefineLedger(py::module_& module) {
 using PythonRows = std::function<Tensors(const RowNumbers&)>;
 using PythonPredicate = std::optional<std::function<bool(const RowNumbers&)>>;
 
-bool SameInAnyOrder(const PythonRows& compute, const Tensors& whole, const PythonPredicate& comparable) {
-  return worker::SameInAnyOrder(compute, whole, comparable.value_or(worker::AnyRows));
+Tensors ProveRows(const PythonRows& compute, const Tensors& whole, int64_t noisy, const PythonPredicate& comparable) {
+  return worker::ProveRows(compute, whole, noisy, comparable.value_or(worker::AnyRows));
 }
 
 // Only Python's Exceptions say that a model cannot compute so few samples; an interrupt goes on.
@@ -298,9 +298,15 @@ void DefineRowProof(py::module_& module) {
              "The tensors with noise as large as their own spread, where they are finite and floating-point; [] where "
              "none is.");
   module.def(
-      "same_in_any_order", &SameInAnyOrder, "compute"_a, "whole"_a, "comparable"_a = py::none(),
-      "Whether in whole batches neither a sample's place matters nor which others there are. compute(rows) gives "
-      "the tensors of these samples; comparable(rows) says whether they may be expected to be the same.");
+      "prove_rows", &ProveRows, "compute"_a, "whole"_a, "noisy"_a, "comparable"_a = py::none(),
+      "Shows that in whole batches neither a sample's place matters nor which others there are. compute(rows) gives "
+      "the tensors of these samples, behind which are `noisy` more, the last ones with noise: noisy_rows(), all or "
+      "none; "
+      "comparable(rows) says whether they may be expected to be the same. Returns the tensors of all of these samples; "
+      "[] if it is not so.");
+  module.def("noisy_rows", &worker::NoisyRows, "whole"_a, "With how many samples with noise enough is compared.");
+  module.def("alternating_rows", &worker::AlternatingRows, "batch"_a,
+             "The rows of a batch of as many samples, every other one with noise.");
   module.def("same_alone", &SameAlone, "compute"_a, "whole"_a, "size"_a, "comparable"_a = py::none(),
              "Whether `size` samples alone give what they give in the whole batch.");
   module.def("sizes_alone", &worker::SizesAlone, "batch"_a, "The numbers of samples that are tried alone, ascending.");

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import egeria.cache.forward_patches
-from egeria.cache.cut_proof import prove
+from egeria.cache.cut_proof import computes_alone, prove
 from egeria.cache.model_call import Call, UnusualCall
 from egeria.cache.prefix_cut import Cut
 from egeria.cache.refused import Refused
@@ -45,7 +45,11 @@ def freeze(model: nn.Module, prefix: int, names: str = "abc") -> list[LayerModul
 
 
 def proof(model: nn.Module, prefix: int = 2, rows: Tensor = VECTORS[:8]) -> Cut:
-    return prove(model, freeze(model.train(), prefix), Call((rows,), {}, len(rows)))
+    return prove(model, freeze(model.train(), prefix), Call((rows,), {}, len(rows))).cut
+
+
+def alone(model: nn.Module, size: int, rows: Tensor = VECTORS[:8]) -> bool:
+    return computes_alone(model, proof(model, 1, rows), Call((rows,), {}, len(rows)), size)
 
 
 def refusal(model: nn.Module, prefix: int = 2, **options: Any) -> str:
@@ -71,6 +75,58 @@ def refusal(model: nn.Module, prefix: int = 2, **options: Any) -> str:
 def test_refused(kind: type[nn.Module], prefix: int, name: str) -> None:
     torch.manual_seed(0)
     assert refusal(kind(), prefix) == name
+
+
+class OfSome(ThreeLayers):
+    """Only some samples' outputs depend on the others."""
+
+    class Inner(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            y = super().forward(x)
+            return torch.where(x[:, :1] > 0.5, y - y.mean(0), y)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = OfSome.Inner(8, 8)
+
+
+class OfAWholeBatch(ThreeLayers):
+    """Asks whether any sample of the batch is far out, as if that were a setting."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c(self.b(self.a(x / 255 if x.amax() > 1.5 else x)))
+
+
+@pytest.mark.parametrize("rows", [VECTORS[:8], VECTORS[:7], VECTORS[:8].round(), torch.zeros(22, 8)])
+def test_what_depends_on_the_others_for_some_samples_only_is_refused(rows: Tensor) -> None:
+    torch.manual_seed(0)
+    assert refusal(OfSome(), 1, rows=rows) == "BATCH_DEPENDENT"
+
+
+def test_what_is_asked_of_a_whole_batch_of_numbers_is_refused_where_the_answer_differs() -> None:
+    torch.manual_seed(0)
+    assert refusal(OfAWholeBatch(), 1, rows=VECTORS[:8].clamp(-1, 1)) == "BATCH_DEPENDENT"
+
+
+def test_a_proof_computes_the_frozen_layers_three_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = []
+
+    class Noted(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            computed.append(len(x))
+            return super().forward(x)
+
+    monkeypatch.setattr("egeria.model.shadow.check_code", lambda *_: [])  # the list is none of the model's
+    torch.manual_seed(0)
+    model = ThreeLayers()
+    model.a = Noted(8, 8)
+    proof(model)
+    assert computed == [8] * 4  # with few elements, which are compared; in a real model once less
+    computed.clear()
+    model.a = Noted(8, 2048)
+    model.b = nn.Linear(2048, 8)
+    proof(model, 1)
+    assert computed == [8] * 3
 
 
 @pytest.mark.parametrize("trains", [True, False])
@@ -220,14 +276,14 @@ def test_glue_that_writes_in_place_gets_memory() -> None:
     assert cut.dense and [cut.names[index] for index in cut.live] == ["b"]
 
 
-def test_sub_batches_that_round_otherwise_are_not_used() -> None:
+def test_numbers_of_samples_that_round_otherwise_are_not_computed_alone() -> None:
     torch.manual_seed(0)
     model = ThreeLayers(width=64)
-    cut = proof(model, 1, rows=torch.randn(32, 8))
-    alone = torch.randn(32, 8)
+    rows, others = torch.randn(32, 8), torch.randn(32, 8)
     for size in (1, 2, 4, 8, 16):
-        same = torch.equal(model.a(alone)[:size], model.a(alone[:size].clone()))
-        assert same or size not in cut.sub_batches, size
+        same = torch.equal(model.a(others)[:size], model.a(others[:size].clone()))
+        assert same or not alone(model, size, rows), size
+    assert any(alone(model, size, rows) for size in (8, 16, 24))
 
 
 def test_an_interrupt_in_a_proof_is_none_of_the_model() -> None:
@@ -241,10 +297,10 @@ def test_an_interrupt_in_a_proof_is_none_of_the_model() -> None:
 
     torch.manual_seed(0)
     error: BaseException = ValueError("a whole batch, please")
-    assert 1 not in proof(Interrupted(), 1).sub_batches
+    assert not alone(Interrupted(), 1)
     error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
-        proof(Interrupted(), 1)
+        alone(Interrupted(), 1)
 
 
 # Calls.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy.random  # noqa: F401  # it might be loaded in a pass, whose random states would look like others
 import torch
 from torch import Tensor, nn
 
@@ -22,99 +24,185 @@ from egeria.model.modules import LayerModule, has_parameters
 # largest, so that to fetch them takes longer than to compute them.
 _MAX_AT_A_TIME = 2
 
+DRAWS = "random numbers are drawn before or between the frozen layers (a dropout that is no submodule of them?)"
+
 # This is the mark of the batch's rows in a Dataflow.
 _INPUT = -1
 
 
-def find_entries(model: nn.Module, frozen: Sequence[LayerModule], call: Call) -> tuple[list[nn.Module], list[str]]:
-    """Returns the outermost submodules of the prefix that a forward pass calls, in the order of their first calls.
+def run_as_usual(model: nn.Module, frozen: Sequence[LayerModule], call: Call) -> Usual:
+    """Runs the model as it is, and finds what crosses the cut behind `frozen`.
 
     Raises:
-      Refused: [CALLED_SEVERAL_TIMES], [NOT_CALLED], [COLLECTIVE].
+      Refused: [CALLED_SEVERAL_TIMES], [NOT_CALLED], [COLLECTIVE], [RANDOM], [NEEDS_GRADIENT], [NOT_A_TENSOR],
+        [KEEPS_STATE], [CHECKPOINTED], [TOO_MANY_TENSORS], [BATCH_NOT_FIRST].
     """
-    names = {module: name for name, module in model.named_modules()}
-    calls: dict[nn.Module, int] = {}
+    tracing = _Tracing(model, frozen, call)
+    tracing.run([inner for entry in frozen for unit in entry.units for inner in unit.modules()], surely=False)
+    # Mostly the outermost modules of the prefix are those that a pass comes to first. Where a module is called outside
+    # of one that is called, too, or several times, that shows at the end only.
+    if tracing.usual is None:
+        entries = tracing.outermost()
+        tracing = _Tracing(model, frozen, call)
+        tracing.run(entries, surely=True)
+    cut = tracing.cut()
+    _leave_running(cut, call.batch)
+    if len(cut.live) > 1:
+        _check_width(model, tracing.entries, call)
+    assert tracing.usual is not None
+    is_last = [cut.entries[index] for index in cut.live] == tracing.entries[-1:]
+    return Usual(cut, tracing.usual, tracing.newest() if is_last else None)
 
-    def count(module: nn.Module) -> Callable[..., Any]:
+
+@dataclasses.dataclass
+class Usual:
+    """Holds what a pass as usual has shown.
+
+    Attributes:
+      left: what it has left.
+      crossing: what crosses the cut; None: that has not been kept.
+    """
+
+    cut: Cut
+    left: Pass
+    crossing: list[Tensor] | None
+
+
+class _Tracing:
+    """Follows one forward pass, and what its backward pass leaves.
+
+    Attributes:
+      entries: the modules that were called, none inside another, in the order of their calls.
+      usual: what the pass has left; None where these are not outermost().
+    """
+
+    def __init__(self, model: nn.Module, frozen: Sequence[LayerModule], call: Call):
+        self.entries: list[nn.Module] = []
+        self.usual: Pass | None = None
+        self._names = {module: name for name, module in model.named_modules()}
+        self._frozen = frozen
+        self._call = call
+        self._calls: dict[nn.Module, int] = {}  # in the forward pass, in the order of the first ones
+        self._outputs: list[Output] = []
+        self._flow = Dataflow()
+        self._reached: frozenset[int] = frozenset()
+        self._shadow = shadow_of(model)
+        self._busy = False  # in an entry
+        self._surely = True
+        self._regular = True  # nothing speaks against the entries so far
+        self._backward = False
+        # The last entry has returned this. It had been written to so often by then, and these were the random states.
+        self._newest: list[Tensor] = []
+        self._versions: list[int] = []
+        self._random = self._random_before = self._shadow.random_states()
+
+    def run(self, modules: Sequence[nn.Module], surely: bool) -> None:
+        """Runs it.
+
+        Args:
+          modules: those of which some are the entries.
+          surely: all of them are; else what speaks against one that is called is none of its faults.
+        """
+        shadow, flow, self._surely = self._shadow, self._flow, surely
+        inside = dict.fromkeys(shadow.of(inner) for module in modules for inner in module.modules())
+        attributes = {module: dict(module.__dict__) for module in inside}
+        with ForwardPatches() as patches, side_pass(shadow) as twin:
+            for module in dict.fromkeys(modules):
+                patches.replace(shadow.of(module), self._patch(module))
+            flow.mark(self._call.batched(), [_INPUT])
+            with flow:
+                value = self._call.run(twin.forward)
+            if not surely and not (self._regular and self.entries == self.outermost()):
+                return
+            if surely and len(self.entries) < len(modules):
+                raise Refused("NOT_CALLED", "two passes over one batch do not call the same layers")
+            self._reached = flow.marks([*tensors_in(flatten(value)[0]), *twin.buffers(), *_attribute_tensors(twin)])
+            _check_keeps_nothing({shadow.of(inner) for entry in self.entries for inner in entry.modules()}, attributes)
+            self._backward = True
+            self.usual = Pass.after(shadow, value)
+
+    def outermost(self) -> list[nn.Module]:
+        """Returns the outermost submodules of the prefix that the pass has called, in the order of their first calls.
+
+        Raises:
+          Refused: [CALLED_SEVERAL_TIMES], [NOT_CALLED].
+        """
+        calls = self._calls
+        outermost = [[entry for unit in module.units for entry in _called(unit, calls)] for module in self._frozen]
+        if not outermost[-1]:
+            raise Refused("NOT_CALLED", f"no layer of '{self._frozen[-1].name}' is called as a module")
+        order = {module: position for position, module in enumerate(calls)}
+        entries = []
+        for entry in sorted(dict.fromkeys(sum(outermost, [])), key=order.__getitem__):
+            if calls[entry] == 1:
+                entries.append(entry)
+            elif next(entry.parameters(), None) is not None:  # without weights it is cheap, and stays as it is
+                name = self._names[entry]
+                raise Refused("CALLED_SEVERAL_TIMES", f"'{name}' is called {calls[entry]} times in one pass")
+        if not entries:
+            raise Refused("NOT_CALLED", "no frozen layer is called once")
+        return entries
+
+    def cut(self) -> Cut:
+        names = [self._names[entry] for entry in self.entries]
+        cut = Cut(self.entries, names, self._outputs, _live(self._reached, self._flow, names))
+        cut.decides = _decides(self._flow, cut)
+        return cut
+
+    def newest(self) -> list[Tensor] | None:
+        """Returns what the last entry has returned; None where it has been written to since.
+
+        Raises:
+          Refused: [RANDOM] random numbers had been drawn by then.
+        """
+        if self._random != self._random_before:
+            raise Refused("RANDOM", DRAWS)
+        return self._newest if [tensor._version for tensor in self._newest] == self._versions else None
+
+    def _patch(self, module: nn.Module) -> Callable[..., Any]:
         def function(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            calls[module] = calls.get(module, 0) + 1
-            return original(*args, **kwargs)
+            if self._backward:
+                if module in self.entries:
+                    raise Refused("CHECKPOINTED", f"'{self._names[module]}' is computed again in the backward pass")
+                return original(*args, **kwargs)
+            self._calls[module] = self._calls.get(module, 0) + 1
+            self._regular &= self._surely or self._busy or self._calls[module] == 1
+            if self._busy or not self._regular:
+                return original(*args, **kwargs)
+            index = len(self.entries)
+            self.entries.append(module)
+            self._busy = True
+            try:
+                with self._flow.part(_inner(index)):
+                    value = original(*args, **kwargs)
+            finally:
+                self._busy = False
+            try:
+                self._leave(self._names[module], index, value)
+            except Refused:
+                if self._surely:
+                    raise
+                self._regular = False
+            return value
 
         return function
 
-    shadow = shadow_of(model)
-    with ForwardPatches() as patches, side_pass(shadow) as twin, Dataflow(enabled=False):
-        for module in dict.fromkeys(inner for entry in frozen for unit in entry.units for inner in unit.modules()):
-            patches.replace(shadow.of(module), count(module))
-        call.run(twin.forward)
-    outermost = [[entry for unit in module.units for entry in _called(unit, calls)] for module in frozen]
-    if not outermost[-1]:
-        raise Refused("NOT_CALLED", f"no layer of '{frozen[-1].name}' is called as a module")
-    order = {module: position for position, module in enumerate(calls)}
-    entries = []
-    for entry in sorted(dict.fromkeys(sum(outermost, [])), key=order.__getitem__):
-        if calls[entry] == 1:
-            entries.append(entry)
-        elif next(entry.parameters(), None) is not None:  # without weights it is cheap, and stays as it is
-            raise Refused("CALLED_SEVERAL_TIMES", f"'{names[entry]}' is called {calls[entry]} times in one pass")
-    if not entries:
-        raise Refused("NOT_CALLED", "no frozen layer is called once")
-    return entries, [names[entry] for entry in entries]
+    def _leave(self, name: str, index: int, value: Any) -> None:
+        self._outputs.append(Output(value, name))
+        tensors = tensors_in(value)
+        if any(tensor.requires_grad for tensor in tensors):
+            raise Refused(
+                "NEEDS_GRADIENT", f"the output of '{name}' requires a gradient: a layer that trains comes before it"
+            )
+        self._flow.mark(tensors, [index])
+        self._newest, self._versions = [tensor.detach() for tensor in tensors], [tensor._version for tensor in tensors]
+        self._random = self._shadow.random_states()
 
 
 def _called(module: nn.Module, calls: dict[nn.Module, int]) -> list[nn.Module]:
     if module in calls:
         return [module]
     return [entry for child in module.children() for entry in _called(child, calls)]
-
-
-def run_as_usual(model: nn.Module, entries: list[nn.Module], names: list[str], call: Call) -> tuple[Cut, Pass]:
-    """Runs the model as it is.
-
-    Raises:
-      Refused: [NEEDS_GRADIENT], [NOT_A_TENSOR], [KEEPS_STATE], [CHECKPOINTED], [TOO_MANY_TENSORS],
-        [BATCH_NOT_FIRST].
-    """
-    outputs: dict[int, Output] = {}
-    flow = Dataflow()
-
-    def patch(index: int) -> Callable[..., Any]:
-        def function(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            if index in outputs:
-                raise Refused("CHECKPOINTED", f"'{names[index]}' is computed again in the backward pass")
-            with flow.part(_inner(index)):
-                value = original(*args, **kwargs)
-            outputs[index] = Output(value, names[index])
-            if any(tensor.requires_grad for tensor in tensors_in(value)):
-                raise Refused(
-                    "NEEDS_GRADIENT",
-                    f"the output of '{names[index]}' requires a gradient: a layer that trains comes before it",
-                )
-            flow.mark(tensors_in(value), [index])
-            return value
-
-        return function
-
-    shadow = shadow_of(model)
-    inside = [shadow.of(module) for entry in entries for module in entry.modules()]
-    attributes = [dict(module.__dict__) for module in inside]
-    with ForwardPatches() as patches, side_pass(shadow) as twin:
-        for index, entry in enumerate(entries):
-            patches.replace(shadow.of(entry), patch(index))
-        flow.mark(call.batched(), [_INPUT])
-        with flow:
-            value = call.run(twin.forward)
-        reached = flow.marks([*tensors_in(flatten(value)[0]), *twin.buffers(), *_attribute_tensors(twin)])
-        _check_keeps_nothing(inside, attributes)
-        usual = Pass.after(shadow, value)
-    if len(outputs) < len(entries):
-        raise Refused("NOT_CALLED", "two passes over one batch do not call the same layers")
-    cut = Cut(entries, names, [outputs[index] for index in range(len(entries))], _live(reached, flow, names))
-    cut.decides = _decides(flow, cut)
-    _leave_running(cut, call.batch)
-    if len(cut.live) > 1:
-        _check_width(model, entries, call)
-    return cut, usual
 
 
 def _inner(index: int) -> int:
@@ -149,9 +237,10 @@ def _decides(flow: Dataflow, cut: Cut) -> bool:
     return bool(asked)
 
 
-def _check_keeps_nothing(modules: Sequence[nn.Module], before: Sequence[dict[str, Any]]) -> None:
+def _check_keeps_nothing(modules: Iterable[nn.Module], before: Mapping[nn.Module, dict[str, Any]]) -> None:
     """Raises Refused [KEEPS_STATE] for a frozen layer that changes its attributes, since it would not when skipped."""
-    for module, attributes in zip(modules, before):
+    for module in modules:
+        attributes = before[module]
         for name, value in module.__dict__.items():
             if name != "forward" and not _equal(attributes.get(name, attributes), value):
                 raise Refused("KEEPS_STATE", f"a frozen {type(module).__name__} changes its attribute '{name}'")

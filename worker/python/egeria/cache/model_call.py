@@ -84,6 +84,16 @@ class Call:
         other._leaves = [_rows(leaf, chosen) if batched else leaf for leaf, batched in zip(self._leaves, self._batched)]
         return other
 
+    def and_then(self, other: Call) -> Call:
+        """Returns the call with the samples of this one, and behind them those of another one that looks alike."""
+        both = copy.copy(self)
+        both.batch = self.batch + other.batch
+        both._leaves = [
+            _joined(mine, theirs) if batched else mine
+            for mine, theirs, batched in zip(self._leaves, other._leaves, self._batched)
+        ]
+        return both
+
     def disturbed(self) -> Call | None:
         """Returns the call with noise on all floating-point rows that are finite; None where there are none. Real
         inputs may be so regular (a blank image) that roundings do not show."""
@@ -170,6 +180,13 @@ def _rows(tensor: Tensor, index: Tensor) -> Tensor:
     rows = tensor.index_select(0, index.to(tensor.device))
     chosen = torch.empty_permuted(rows.shape, tensor.dim_order(), dtype=tensor.dtype, device=tensor.device)
     return chosen.copy_(rows)
+
+
+def _joined(tensor: Tensor, other: Tensor) -> Tensor:
+    """Returns the rows of both, which lie in memory as those of `tensor` do."""
+    rows = torch.cat([tensor, other])
+    joined = torch.empty_permuted(rows.shape, tensor.dim_order(), dtype=tensor.dtype, device=tensor.device)
+    return joined.copy_(rows)
 
 
 def _format_of(tensor: Tensor) -> Any:

@@ -37,8 +37,6 @@ class Cut:
       live: those among them whose outputs are used behind the cut.
       dense: stand-ins need memory of their own.
       decides: before or in the frozen layers, a yes or no about the batch is asked for (Call.conditions()).
-      sub_batches: numbers of samples, ascending, that the prefix may be run with alone: each sample's result is
-        then the same, to the bit, as in the whole batch.
     """
 
     entries: list[nn.Module]
@@ -47,7 +45,6 @@ class Cut:
     live: list[int]
     dense: bool = False
     decides: bool = False
-    sub_batches: tuple[int, ...] = ()
 
     @property
     def tensors(self) -> list[Any]:

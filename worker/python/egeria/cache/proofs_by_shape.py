@@ -8,13 +8,13 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from egeria import _native
-from egeria.cache.cut_proof import prove
+from egeria.cache.cut_proof import Proof, computes_alone, prove
 from egeria.cache.gate import CacheGate
 from egeria.cache.model_call import Call, Settings
-from egeria.cache.prefix_cut import Cut, shadow_of
+from egeria.cache.prefix_cut import Cut
 from egeria.cache.refused import Refused
 from egeria.model.modules import LayerModule
 
@@ -31,17 +31,22 @@ class Proven:
     Attributes:
       batch: how many samples such a call has.
       circumstances: what a sample's activation depends on besides its input and the number of samples.
+      crossing: what a pass on the side has computed for the call that it was proven on; None once a pass of the
+        training itself has computed the same, or another one is to be compared.
+      confirmed: a pass of the training itself has computed what one on the side does.
       like: a number of samples of a call in which they have the same activations, to the bit.
       salt: a salt for Call.hashes(), which differs where a sample's activation may differ though its input does not.
-      confirmed: a pass of the training itself has computed what one on the side does.
+      alone: whether so many samples may be computed alone, as far as that was tried.
     """
 
     cut: Cut
     batch: int
     circumstances: Any
+    crossing: list[Tensor] | None
+    confirmed: bool = False
     like: int = 0
     salt: bytes = b""
-    confirmed: bool = False
+    alone: dict[int, bool] = dataclasses.field(default_factory=dict)
 
     def counts_as(self, size: int) -> None:
         """Notes that samples have the activations that they have in a call with this number of samples."""
@@ -84,21 +89,33 @@ class Proofs:
         begin = self._gate.ledger.now()
         proven = None
         try:
-            cut = prove(self._model, self._frozen, call)
-            conditions = call.conditions() if cut.decides else None
-            if cut.decides:
+            proof = prove(self._model, self._frozen, call)
+            conditions = call.conditions() if proof.cut.decides else None
+            if proof.cut.decides:
                 self._deciding.add(shape)
                 key = shape, conditions
-            proven = self._among_others(cut, call, settings, conditions)
+            proven = self._among_others(proof, call, (settings, conditions, call.sample_key()))
         except Refused as error:
             if first:
                 raise
             _logger.debug("egeria: calls of another shape are not skipped: %s", error)
         finally:
             self._gate.ledger.proved(begin)
-            self._gate.ledger.ask()
         self._proven[key] = proven
         return proven
+
+    def size_alone(self, proven: Proven, call: Call, missing: int) -> int | None:
+        """Returns how many samples to compute for so many that are missing; None: the whole batch."""
+        for size in _native.sizes_alone(call.batch):
+            if size < missing:
+                continue
+            if size not in proven.alone:
+                begin = self._gate.ledger.now()
+                proven.alone[size] = computes_alone(self._model, proven.cut, call, size)
+                self._gate.ledger.proved(begin)
+            if proven.alone[size]:
+                return size
+        return None
 
     def _comes_often(self, key: Any) -> bool:
         if len(self._proven) >= _MAX_SHAPES:
@@ -111,34 +128,18 @@ class Proofs:
         """Returns the number of hooks on submodules: one that is added later may use what a frozen layer computes."""
         return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in self._submodules)
 
-    def _among_others(self, cut: Cut, call: Call, settings: Any, conditions: Any) -> Proven:
+    def _among_others(self, proof: Proof, call: Call, circumstances: Any) -> Proven:
         """Finds the number of samples that stands for all others with the same activations: the largest, whichever came
         first, since in a training that is resumed that may be an epoch's last batch, which is smaller."""
-        proven = Proven(cut, call.batch, (settings, conditions, call.sample_key()))
+        proven = Proven(proof.cut, call.batch, circumstances, proof.crossing)
         proven.counts_as(call.batch)
-        alike = [
-            other
-            for other in self._proven.values()
-            if other is not None and other.circumstances == proven.circumstances
-        ]
+        alike = [other for other in self._proven.values() if other is not None and other.circumstances == circumstances]
         largest = max(alike, key=lambda other: other.like, default=proven)
         if largest.like > proven.like:
-            if self._same_in(cut, call, largest.like, conditions):
+            if proof.rows.same_in(largest.like):
                 proven.counts_as(largest.like)
             return proven
         for other in alike:
-            if other.like < proven.like and self._same_in(cut, call, other.batch, conditions):
+            if other.like < proven.like and proof.rows.same_in(other.batch):
                 other.counts_as(proven.like)
         return proven
-
-    def _same_in(self, cut: Cut, call: Call, size: int, conditions: Any) -> bool:
-        """Returns whether samples have the same activations, to the bit, in a batch of this size."""
-        index = [position % call.batch for position in range(size)]
-        if cut.decides and call.rows(index).conditions() != conditions:
-            return False
-        shadow = shadow_of(self._model)
-        return all(
-            _native.same_rows(cut.compute(shadow, tried.rows(index)), cut.compute(shadow, tried), index)
-            for tried in (call, call.disturbed())
-            if tried is not None
-        )

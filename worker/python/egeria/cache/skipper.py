@@ -181,7 +181,7 @@ class Skipper:
             return
         cut, hashes = proven.cut, call.hashes(proven.salt)
         tensors, missing = self._fetch(cut, ids, hashes)
-        rows = self._compute_alone(cut, call, missing, tensors) if missing and tensors else ()
+        rows = self._compute_alone(proven, call, missing, tensors) if missing and tensors else ()
         step = ledger.decide(not missing or bool(rows))
         if step == "compute":
             self._populate(cut, missing, ids, hashes)
@@ -229,10 +229,13 @@ class Skipper:
         fits = len(tensors) == len(specs) and all(spec.fits(tensor) for spec, tensor in zip(specs, tensors))
         return tensors if fits else (), self.gate.ledger.answer(reasons, fits)
 
-    def _compute_alone(self, cut: Cut, call: Call, missing: list[int], tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    def _compute_alone(
+        self, proven: Proven, call: Call, missing: list[int], tensors: Sequence[Tensor]
+    ) -> Sequence[Tensor]:
         """Fills in the rows of the samples that are missing, and returns them; none if they may not be computed
         alone. They are computed with copies of one of them, up to a number that was proven to make no difference."""
-        size = next((size for size in cut.sub_batches if size >= len(missing)), None)
+        cut = proven.cut
+        size = self._proofs.size_alone(proven, call, len(missing))
         if size is None:
             return ()
         alone = call.rows([*missing, *missing[:1] * (size - len(missing))])
@@ -258,7 +261,9 @@ class Skipper:
 
     def _confirm(self, proven: Proven, call: Call, ids: list[int], hashes: list[int]) -> None:
         """Stores what crosses the cut in this pass, which has to be what a pass on the side computes."""
-        expected = proven.cut.compute(shadow_of(self._model), call)
+        expected, proven.crossing = proven.crossing, None  # once: the next pass has other samples
+        if expected is None:
+            expected = proven.cut.compute(shadow_of(self._model), call)
 
         def reached(tensors: list[Tensor]) -> None:
             if not _native.same_rows(tensors, expected, range(call.batch)):

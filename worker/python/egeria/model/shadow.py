@@ -77,7 +77,12 @@ class Shadow:
         if any(parameter.data_ptr() not in shared for parameter in self.model.parameters()):
             raise NoShadow("a module copies its parameters when it is copied")
         self._own = [value for value in self._memo.copies() if isinstance(value, Tensor) and id(value) not in aliases]
-        self._generators = [value for value in self._memo.copies() if isinstance(value, torch.Generator)]
+        self._drawing = [
+            value
+            for value in self._memo.copies()
+            if isinstance(value, (torch.Generator, random.Random)) or hasattr(type(value), "bit_generator")
+        ]
+        self._generators = [value for value in self._drawing if isinstance(value, torch.Generator)]
         try:
             self._read = check_code(self._modules_of(model), self._memo.copies())
         except Beyond as error:
@@ -135,8 +140,7 @@ class Shadow:
             else value.getstate()
             if isinstance(value, random.Random)
             else value.bit_generator.state  # numpy's
-            for value in self._memo.copies()
-            if isinstance(value, (torch.Generator, random.Random)) or hasattr(type(value), "bit_generator")
+            for value in self._drawing
         ]
         return RandomStates(device_of(self.model)).text() + repr(own)
 
