@@ -25,6 +25,7 @@ PYTHON_LEVELS = (
     ("data",),
     ("cache",),
     ("training",),
+    ("cached_calls",),
     ("doctor", "integrations"),
 )
 GENERATED = {"egeria._native", "egeria._version"}  # by the build; they import nothing of the package

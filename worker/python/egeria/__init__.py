@@ -9,6 +9,7 @@ These are the package's folders. Each imports only from those above it; tests/ti
     data          ids of the samples in a batch
     cache         skipping the forward pass of frozen layers
     training      attach() and the session
+    cached_calls  cached(): calls of networks that nothing trains
     doctor        reports on a model before it trains
     integrations  callbacks for training frameworks
 """
@@ -25,10 +26,12 @@ __all__ = ["Config", "EgeriaError", "Session", "__version__", "attach"]
 
 
 def __getattr__(name: str) -> Any:
-    """egeria.doctor(model), egeria.data and egeria.reinvest(), which not every training needs, are loaded when they are
-    used."""
+    """egeria.doctor(model), egeria.data, egeria.cached() and egeria.reinvest(), which not every training needs, are
+    loaded when they are used."""
     if name == "reinvest":
         return importlib.import_module("egeria.doctor.reinvesting").reinvest
+    if name in ("cached", "uncached", "cache_summary"):
+        return getattr(importlib.import_module("egeria.cached_calls.cached"), name)
     if name in ("data", "doctor"):
         return importlib.import_module(f"egeria.{name}")
     raise AttributeError(f"module 'egeria' has no attribute {name!r}")

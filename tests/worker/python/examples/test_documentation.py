@@ -31,7 +31,9 @@ def difference(name: str) -> str:
     return "...\n".join("\n".join(piece) + "\n" for piece in pieces)
 
 
-@pytest.mark.parametrize("name", ["cifar_resnet.py", "hf_question_answering.py", "lightning_digits.py"])
+@pytest.mark.parametrize(
+    "name", ["cifar_resnet.py", "distillation.py", "hf_question_answering.py", "lightning_digits.py"]
+)
 def test_the_differences_shown_are_those_of_the_examples(name: str):
     assert difference(name) in BLOCKS
 

@@ -25,7 +25,15 @@ SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py"))
 
 
 def test_every_example_is_tested_here():
-    assert SCRIPTS == ["char_gpt.py", "cifar_resnet.py", "digits.py", "hf_question_answering.py", "lightning_digits.py"]
+    assert SCRIPTS == [
+        "captions.py",
+        "char_gpt.py",
+        "cifar_resnet.py",
+        "digits.py",
+        "distillation.py",
+        "hf_question_answering.py",
+        "lightning_digits.py",
+    ]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

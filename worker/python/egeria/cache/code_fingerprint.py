@@ -8,7 +8,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -39,10 +39,11 @@ class Program:
     functions: list[types.FunctionType]
 
 
-def program_of(kinds: Iterable[type]) -> Program:
-    """Reads the code of these classes of modules that is neither torch's nor Python's own. A training that goes on with
-    other code has other words."""
+def program_of(kinds: Iterable[type], function: Callable[..., Any] | None = None) -> Program:
+    """Reads the code of these classes of modules, and of the function, that is neither torch's nor Python's own. A
+    training that goes on with other code has other words."""
     walk = _Walk()
+    walk.use("function", function, None)
     for kind in kinds:
         walk.use("forward", inspect.getattr_static(kind, "forward", None), kind)
     walk.run()

@@ -29,7 +29,7 @@ class Call:
         """
         Raises:
           UnusualCall: an argument is neither a plain tensor nor a number, text or container of those; it requires
-            a gradient; or none has a row per sample.
+            a gradient, where those are recorded; or none has a row per sample.
         """
         self.batch = batch
         self._leaves, self._structure = pytree.tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
@@ -110,6 +110,21 @@ class Call:
 
         Element types, shapes and memory formats count too.
         """
+        return [_native.hash_tensors(sample) for sample in self._samples(salt)]
+
+    def digests(self, salt: bytes = b"") -> list[bytes]:
+        """Returns 16 bytes for each sample, over what hashes() is made of."""
+        return [_native.fingerprint("", sample) for sample in self._samples(salt)]
+
+    def argument_of(self, tensor: Tensor) -> int | None:
+        """Returns the number by which argument() gives this very tensor; None where it is no argument."""
+        return next((number for number, leaf in enumerate(self._leaves) if leaf is tensor), None)
+
+    def argument(self, number: int) -> Any:
+        return self._leaves[number]
+
+    def _samples(self, salt: bytes) -> list[list[Tensor]]:
+        """Returns for each sample its rows in host memory, with a digest of `salt` and of what belongs to no sample."""
         common = [
             leaf for leaf, batched in zip(self._leaves, self._batched) if isinstance(leaf, Tensor) and not batched
         ]
@@ -118,7 +133,7 @@ class Call:
         columns = [
             leaf.detach().cpu().contiguous().unbind(0) for leaf, batched in zip(self._leaves, self._batched) if batched
         ]
-        return [_native.hash_tensors([digest, *sample]) for sample in zip(*columns)]
+        return [[digest, *sample] for sample in zip(*columns)]
 
     def _text(self) -> str:
         return repr(
@@ -168,7 +183,7 @@ def _check(leaf: Any) -> None:
     if isinstance(leaf, Tensor):
         if type(leaf) is not Tensor or leaf.layout is not torch.strided or leaf.is_quantized:
             raise UnusualCall(f"an argument is a {type(leaf).__name__} of layout {leaf.layout}")
-        if leaf.requires_grad:
+        if leaf.requires_grad and torch.is_grad_enabled():
             raise UnusualCall("an argument requires a gradient, which would have to pass the frozen layers")
     elif not isinstance(leaf, SIMPLE):
         raise UnusualCall(f"an argument is a {type(leaf).__name__}, not a tensor, a number or text")

@@ -4,7 +4,7 @@ which are settings and tensors that torch does not register."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from egeria.cache.refused import Refused
 from egeria.cache.stable_text import is_bystander, name_of
 from egeria.cache.value_fingerprint import OF_TORCH, ValueFingerprint
 from egeria.model.modules import LayerModule
+from egeria.model.plain_copies import Ours
 
 _OF_LIGHTNING = frozenset(("_current_fx_name", "_metric_attributes", "_param_requires_grad_state"))
 # Ranks share what is kept, each on a device of its own.
@@ -43,34 +44,53 @@ class ModuleFingerprint:
       modules: whose attributes these are, by name.
     """
 
-    def __init__(self, model: nn.Module, modules: Sequence[LayerModule], prefix: int):
+    def __init__(
+        self,
+        model: nn.Module,
+        modules: Sequence[LayerModule] | None,
+        prefix: int = 0,
+        function: Callable[..., Any] | None = None,
+    ):
         """
         Args:
           model: unwrapped.
-          modules: its layer modules.
-          prefix: the number of them that are frozen.
+          modules: its layer modules; None: all of the model is frozen, whether its parameters require gradients or
+            not, and its modes are left out.
+          prefix: the number of layer modules that are frozen.
+          function: what the model computes is given to it; its code and what that names count, too.
 
         Raises:
           TypeError: an attribute is a tensor of a kind that cannot be compared.
         """
-        inside = _inside(modules[:prefix])
+        self._has_modes = modules is not None
+        self._function = function
+        if modules is None:
+            modules, prefix = [], 0
+            inside = {id(module) for module in model.modules()}
+            trained: list[Tensor] = []
+        else:
+            inside = _inside(modules[:prefix])
+            trained = [tensor for tensor in model.parameters() if tensor.requires_grad]
         self._frozen = {name: module for name, module in model.named_modules() if id(module) in inside}
         self._loose = [entry for module in modules[:prefix] for entry in module.loose]
         outside = _inside(modules[prefix:]) - inside
         outside |= {id(module) for module in model.modules() if is_bystander(type(module))}
         self.modules = {name: module for name, module in model.named_modules() if id(module) not in outside}
         self._elsewhere = {id(module): f"module '{name}'" for name, module in model.named_modules()}
-        self._elsewhere |= {id(tensor): "an active parameter" for tensor in model.parameters() if tensor.requires_grad}
+        self._elsewhere |= {id(tensor): "an active parameter" for tensor in trained}
         self._elsewhere |= {id(tensor): f"'{name}'" for entry in modules[:prefix] for name, tensor in entry.tensors()}
         self._weights = self._look_at_weights()
         self._attributes = self._look_at_attributes()
-        self._program = program_of(dict.fromkeys(map(type, self.modules.values())))
+        self._program = program_of(dict.fromkeys(map(type, self.modules.values())), function)
         self._named = self._look_at_names()
 
     @property
     def text(self) -> str:
         """These words are the same in every process where the prefix is the same, its modules' modes included."""
-        modes = [f"{name}: {name_of(type(module))} {module.training}" for name, module in self._frozen.items()]
+        modes = [
+            f"{name}: {name_of(type(module))} {module.training if self._has_modes else ''}"
+            for name, module in self._frozen.items()
+        ]
         weights = [f"{name}: {words}" for name, words in self._weights.words.items()]
         attributes = [f"{' '.join(owner)}: {words}" for owner, words in self._attributes.words.items()]
         named = [f"{' '.join(name)}: {words}" for name, words in self._named.lasting_words.items()]
@@ -121,13 +141,21 @@ class ModuleFingerprint:
         for name, module in self.modules.items():
             owner = name, type(module).__name__
             seen.add((*owner, "class"), type(module))
-            own = [name for name in vars(module) if name not in OF_TORCH and name not in _OF_LIGHTNING]
+            own = [
+                name
+                for name, value in vars(module).items()
+                if name not in OF_TORCH
+                and name not in _OF_LIGHTNING
+                and not (isinstance(value, Ours) and not isinstance(value, ForwardPatch))
+            ]
             _add(seen, owner, vars(module), own)
             tables = [module._modules]
             if name not in self._frozen:
                 tables += [module._parameters, module._buffers]
             for table in tables:
                 _add(seen, owner, table, list(table))
+        if self._function is not None:
+            seen.add(("", "function", name_of(self._function)), self._function)
         for kind in dict.fromkeys(kind for module in self.modules.values() for kind in type(module).__mro__):
             if not kind.__module__.startswith("torch.") and not is_bystander(kind):
                 plain = [name for name, value in vars(kind).items() if not _is_code(name, value)]

@@ -89,7 +89,7 @@ class Proofs:
         begin = self._gate.ledger.now()
         proven = None
         try:
-            proof = prove(self._model, self._frozen, call)
+            proof = self._prove(call)
             conditions = call.conditions() if proof.cut.decides else None
             if proof.cut.decides:
                 self._deciding.add(shape)
@@ -116,6 +116,9 @@ class Proofs:
             if proven.alone[size]:
                 return size
         return None
+
+    def _prove(self, call: Call) -> Proof:
+        return prove(self._model, self._frozen, call)
 
     def _comes_often(self, key: Any) -> bool:
         if len(self._proven) >= _MAX_SHAPES:

@@ -31,18 +31,18 @@ def check_skippable(model: nn.Module, frozen: Sequence[LayerModule]) -> None:
         raise Refused(
             "SHARDED", "the model is sharded: ranks that skip layers would not gather their parameters with the others"
         )
-    if any(_is_compiled(wrapper) for wrapper in wrappers_of(model)):
+    if any(is_compiled(wrapper) for wrapper in wrappers_of(model)):
         raise Refused(
             "COMPILED", "the model is compiled as a whole; compiled code does not see that a layer is skipped"
         )
     inside = {inner for entry in frozen for unit in entry.units for inner in unit.modules()}
     for name, module in model.named_modules():
-        if _is_compiled(module) and (module in inside or module is model):
+        if is_compiled(module) and (module in inside or module is model):
             raise Refused("COMPILED", f"'{name}' is compiled; compiled code does not see that a layer is skipped")
         if isinstance(module, nn.SyncBatchNorm):
             raise Refused("COLLECTIVE", f"'{name}' talks to other ranks in the forward pass")
         if module in inside:
-            _check_hooks(name, module)
+            check_hooks(name, module)
     belongs = {id(parameter) for entry in frozen for _, parameter in entry.parameters()}
     for name, tensor in (named for entry in frozen for named in entry.tensors()):
         if tensor.requires_grad and id(tensor) in belongs:
@@ -51,7 +51,8 @@ def check_skippable(model: nn.Module, frozen: Sequence[LayerModule]) -> None:
             raise Refused("TIED_PARAMETER", f"'{name}' trains on: layers behind the frozen ones use it, too")
 
 
-def _is_compiled(module: nn.Module) -> bool:
+def is_compiled(module: nn.Module) -> bool:
+    """Whether compiled code stands for the module's own."""
     dynamo = sys.modules.get("torch._dynamo")
     return (
         module._compiled_call_impl is not None
@@ -60,7 +61,8 @@ def _is_compiled(module: nn.Module) -> bool:
     )
 
 
-def _check_hooks(name: str, module: nn.Module) -> None:
+def check_hooks(name: str, module: nn.Module) -> None:
+    """Raises Refused: [HOOKED] somebody else's hook on the module sees what it computes."""
     for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
         origin = getattr(hook, "__module__", None) or type(hook).__module__
         if origin.partition(".")[0] not in _KNOWN_HOOKS and origin != "typing":

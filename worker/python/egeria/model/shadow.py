@@ -32,8 +32,10 @@ _MOST_BYTES = 1 << 29
 # A shadow's results may differ from training's by this part of their norm.
 _TOLERANCE = 0.02
 _COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional", "_dtensor")
-# These hooks of torch's own make a module's weights, and belong to it.
+# These hooks of torch's own make a module's weights, and belong to it; by this one a model of transformers collects the
+# hidden states that it returns.
 _OWN_HOOKS = ("torch.nn.utils", "torch.ao")
+_OWN_FUNCTIONS = ("transformers.utils.output_capturing",)
 _HOOKS = [name for name, value in vars(nn.Module()).items() if "hooks" in name and isinstance(value, dict)]
 _GLOBAL_HOOKS = [
     value
@@ -48,7 +50,7 @@ class NoShadow(Exception):
 
 class Shadow:
     """Copies of a model's modules that share the memory of its parameters and own all else: buffers, attributes,
-    generators. They have no hooks.
+    generators. They have no hooks but those that belong to them.
 
     Attributes:
       model: the copy of the model.
@@ -200,7 +202,7 @@ def _compiled_in(model: nn.Module) -> list[nn.Module]:
 
 
 def _is_own(hook: Any) -> bool:
-    return type(hook).__module__.startswith(_OWN_HOOKS)
+    return type(hook).__module__.startswith(_OWN_HOOKS) or getattr(hook, "__module__", None) in _OWN_FUNCTIONS
 
 
 def _own_class_attributes(module: nn.Module, memo: _Memo) -> None:

@@ -1,0 +1,290 @@
+"""Calls that are served give what the network would, to the bit and to the type."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import io
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from cache_daemon import Daemon
+from cached_networks import (
+    ConvNet,
+    Pair,
+    Structured,
+    batches,
+    compare,
+    conv_net,
+    images,
+    same,
+    server_of,
+    wait_until_kept,
+)
+from torch import Tensor, nn
+from transformers import BertConfig, BertModel
+
+import egeria
+from egeria import EgeriaError
+
+(IMAGES,) = images()
+MODES = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode, "neither": contextlib.nullcontext}
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+def by_rows(network: nn.Module, rows: list[int]) -> Any:
+    return network(IMAGES[rows])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_images(mode: str, layout: torch.memory_format, patient_cache: Daemon) -> None:
+    pictures = IMAGES.to(memory_format=layout)
+
+    def call(network: nn.Module, rows: list[int]) -> Any:
+        with MODES[mode]():
+            return network(pictures[rows].contiguous(memory_format=layout))
+
+    summary = compare(conv_net(), call, patient_cache.address)
+    assert summary["served"] >= 8 and summary["audits"] >= 2, summary
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_all_kinds_of_results_and_arguments(mode: str, patient_cache: Daemon) -> None:
+    weights = torch.randn(len(IMAGES), 5)
+
+    def call(network: nn.Module, rows: list[int]) -> Any:
+        with MODES[mode]():
+            pictures = IMAGES[rows]
+            value = network(pictures, scale=0.5, extra={"weights": weights[rows]})
+            assert value["again"] is value["features"].high[1] and value["inputs"] is pictures
+            return value
+
+    summary = compare(Structured().eval().requires_grad_(False), call, patient_cache.address)
+    assert summary["served"] >= 8, summary
+
+
+def test_a_network_whose_parameters_require_gradients_is_served_where_none_are_recorded(patient_cache: Daemon) -> None:
+    def call(network: nn.Module, rows: list[int]) -> Any:
+        with torch.no_grad():
+            return network(IMAGES[rows])
+
+    assert compare(ConvNet().eval(), call, patient_cache.address)["served"] >= 8
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_a_text_encoder_with_padding_to_the_longest_of_a_batch(attention: str, patient_cache: Daemon) -> None:
+    config = BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+    encoder = BertModel._from_config(config, attn_implementation=attention).eval()
+    lengths = [3 + (5 * sample) % 9 for sample in range(16)]
+
+    def call(network: nn.Module, rows: list[int]) -> Any:
+        longest = max(lengths[sample] for sample in rows)
+        longest += longest % 2  # some lengths come again
+        mask = torch.tensor([[int(place < lengths[sample]) for place in range(longest)] for sample in rows])
+        ids = torch.tensor([[(7 * sample + 3 * place) % 49 + 1 for place in range(longest)] for sample in rows]) * mask
+        with torch.no_grad():
+            return network(input_ids=ids, attention_mask=mask, output_hidden_states=True)
+
+    summary = compare(encoder, call, patient_cache.address, samples=16, epochs=16)
+    assert summary["served"] >= 4, summary
+
+
+def test_autocast(patient_cache: Daemon) -> None:
+    def call(network: nn.Module, rows: list[int]) -> Any:
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            return network(IMAGES[rows])
+
+    assert compare(conv_net(), call, patient_cache.address)["served"] >= 8
+
+
+def largest(logits: Tensor) -> dict[str, Tensor]:
+    """The largest two, and the mass of the rest."""
+    values, classes = logits.softmax(-1).topk(2)
+    return {"values": values, "classes": classes, "rest": 1 - values.sum(-1)}
+
+
+def test_keep_picks_what_is_kept_and_what_is_returned(patient_cache: Daemon) -> None:
+    summary = compare(conv_net(), by_rows, patient_cache.address, keep=largest, plain=largest)
+    assert summary["served"] >= 8, summary
+    assert server_of(egeria.cached(conv_net(), keep=largest, cache="none")) is not None
+
+
+def test_several_times_a_step_and_by_several_names(patient_cache: Daemon) -> None:
+    def call(network: nn.Module, rows: list[int]) -> Any:
+        return (
+            network(IMAGES[rows]),
+            network(x=IMAGES[rows]),
+            network.forward(IMAGES[rows][:, :, :, ::2].repeat(1, 1, 1, 2)),
+        )
+
+    assert compare(conv_net(), call, patient_cache.address)["served"] >= 24
+
+
+def test_several_networks(patient_cache: Daemon) -> None:
+    first, second = conv_net(), Structured().eval().requires_grad_(False)
+    twins = copy.deepcopy(first), copy.deepcopy(second)
+    for network in (first, second):
+        egeria.cached(network, cache=patient_cache.address, use="always")
+    for rows in batches(len(IMAGES), 5):
+        assert same((first(IMAGES[rows]), second(IMAGES[rows])), (twins[0](IMAGES[rows]), twins[1](IMAGES[rows])))
+        wait_until_kept(first)
+        wait_until_kept(second)
+    assert egeria.cache_summary(first)["served"] >= 8 and egeria.cache_summary(second)["served"] >= 8
+
+
+def distil(cache: str | None, epochs: int = 4, rate: float = 0.05) -> tuple[list[Tensor], Pair]:
+    torch.manual_seed(1)
+    pair = Pair()
+    if cache is not None:
+        egeria.cached(pair.teacher, cache=cache, use="always")
+    optimizer = torch.optim.SGD(pair.student.parameters(), rate, momentum=0.9)
+    for rows in batches(len(IMAGES), epochs):
+        with torch.no_grad():
+            target = pair.teacher(IMAGES[rows]).softmax(-1)
+        loss = nn.functional.cross_entropy(pair.student(IMAGES[rows]), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if cache is not None:
+            wait_until_kept(pair.teacher)
+    return [parameter.detach() for parameter in pair.student.parameters()], pair
+
+
+def test_a_distilled_student_has_the_same_weights(patient_cache: Daemon) -> None:
+    weights, pair = distil(patient_cache.address)
+    assert same(weights, distil(None)[0])
+    assert egeria.cache_summary(pair.teacher)["served"] >= 4
+
+
+def test_copies_and_pickles_are_plain(patient_cache: Daemon) -> None:
+    _, pair = distil(patient_cache.address)
+    plain = distil(None)[1]
+    assert list(pair.state_dict()) == list(plain.state_dict()) and type(pair.teacher) is ConvNet
+    assert inspect.signature(pair.teacher.forward) == inspect.signature(plain.teacher.forward)
+    whole = io.BytesIO()
+    torch.save(pair.teacher, whole)
+    copies = [
+        copy.deepcopy(pair).teacher,
+        copy.copy(pair.teacher),
+        pickle.loads(pickle.dumps(pair.teacher)),
+        torch.load(io.BytesIO(whole.getvalue()), weights_only=False),
+    ]
+    assert b"egeria" not in whole.getvalue()
+    calls = egeria.cache_summary(pair.teacher)["calls"]
+    for copied in copies:
+        assert vars(copied).keys() == vars(plain.teacher).keys()
+        assert torch.equal(copied(IMAGES), plain.teacher(IMAGES))
+    assert egeria.cache_summary(pair.teacher)["calls"] == calls
+
+
+def test_inputs_that_require_gradients_are_computed(patient_cache: Daemon) -> None:
+    gradients: list[Tensor] = []
+
+    def call(network: nn.Module, rows: list[int]) -> Any:
+        pictures = IMAGES[rows].requires_grad_()
+        network(pictures).square().sum().backward()
+        gradients.append(pictures.grad)
+        return pictures.grad
+
+    assert compare(conv_net(), call, patient_cache.address)["served"] == 0
+
+
+def test_random_augmentation_is_computed_and_ends(patient_cache: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("egeria.cached_calls.recurrence._MOST_SAMPLES", 40)
+    calls = iter(range(1000))
+    noise = torch.Generator().manual_seed(0)
+    shifts = torch.randn(40, 1, generator=noise).repeat_interleave(2).tolist()  # both models get the same
+
+    def call(network: nn.Module, rows: list[int]) -> Any:
+        return network(IMAGES[rows] + shifts[next(calls)])
+
+    summary = compare(conv_net(), call, patient_cache.address, use="auto", epochs=10)
+    assert summary["served"] == 0 and summary["miss_off"] > 0
+    assert "do not come again" in summary["reason"]
+
+
+class Tiny(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1
+
+
+def test_what_is_computed_faster_than_fetched_is_computed(cache_daemon: Daemon) -> None:
+    summary = compare(Tiny(), by_rows, cache_daemon.address, use="auto", epochs=12)
+    assert summary["state"] == "off", summary
+
+
+@pytest.mark.parametrize("change", ["in place", "through data"])
+def test_changed_weights_are_computed_with_and_served_when_they_are_back(
+    change: str, patient_cache: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    def before(number: int, network: nn.Module) -> None:
+        if number in (12, 14):
+            weight = network.head.weight if change == "in place" else network.head.weight.data
+            with torch.no_grad():
+                weight.mul_(2.0 if number == 12 else 0.5)
+
+    summary = compare(conv_net(), by_rows, patient_cache.address, epochs=9, before=before)
+    assert summary["state"] == "on" and summary["served"] >= 20, summary
+    assert "WEIGHTS_CHANGED] 'head.weight'" in caplog.text and caplog.text.count("calls are computed") == 1
+
+
+def test_other_weights_that_stay_are_a_network_too(patient_cache: Daemon) -> None:
+    def before(number: int, network: nn.Module) -> None:
+        if number == 8:
+            with torch.no_grad():
+                network.head.weight.mul_(2.0)
+
+    summary = compare(conv_net(), by_rows, patient_cache.address, epochs=12, before=before)
+    assert summary["state"] == "on" and summary["served"] >= 20 and summary["proofs"] >= 2, summary
+
+
+def test_without_a_cache_only_keep_is_done() -> None:
+    network = egeria.cached(conv_net(), keep=largest, cache="none")
+    assert same(network(IMAGES), largest(copy.deepcopy(network)(IMAGES)))
+    assert egeria.cache_summary(network)["calls"] == 0
+
+
+def test_uncached_gives_the_network_back(patient_cache: Daemon) -> None:
+    network = egeria.cached(conv_net(), keep=largest, cache=patient_cache.address)
+    assert isinstance(network(IMAGES), dict)
+    assert egeria.uncached(network) is network
+    assert isinstance(network(IMAGES), Tensor) and vars(network).keys() == vars(conv_net()).keys()
+    with pytest.raises(EgeriaError, match="NOT_CACHED"):
+        egeria.cache_summary(network)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [({"use": "never"}, "BAD_CONFIG"), ({"keep": 3}, "BAD_CONFIG"), ({"cache": "here"}, "BAD_CONFIG")],
+)
+def test_what_does_not_fit_is_said(options: dict[str, Any], name: str) -> None:
+    with pytest.raises(EgeriaError, match=name):
+        egeria.cached(conv_net(), **options)
+    with pytest.raises(EgeriaError, match="BAD_MODEL"):
+        egeria.cached(lambda x: x)  # type: ignore[type-var]
+
+
+def test_the_daemon_may_end_and_come_back(patient_cache: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("egeria.cache.gate.CacheGate.longest_patience", 0.25)
+    network, twin = conv_net(), conv_net()
+    twin.load_state_dict(network.state_dict())
+    egeria.cached(network, cache=patient_cache.address, use="always")
+    served = []
+    for number, rows in enumerate(batches(len(IMAGES), 10)):
+        assert same(network(IMAGES[rows]), twin(IMAGES[rows]))
+        if number == 16:
+            patient_cache.end(9)
+        if number == 24:
+            patient_cache.start()
+        if not 16 <= number < 24:
+            wait_until_kept(network)
+        served.append(egeria.cache_summary(network)["served"])
+    assert served[16] > 4 and served[23] - served[17] <= 1 and served[-1] - served[28] >= 4, served
