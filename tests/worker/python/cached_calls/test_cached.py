@@ -185,6 +185,26 @@ def test_copies_and_pickles_are_plain(patient_cache: Daemon) -> None:
     assert egeria.cache_summary(pair.teacher)["calls"] == calls
 
 
+def test_replicas_of_data_parallel_compute_by_themselves(patient_cache: Daemon) -> None:
+    network = egeria.cached(conv_net(), keep=largest, cache=patient_cache.address)
+    replica = network._replicate_for_data_parallel()
+    replica.head = nn.Linear(512, 10)  # as if it had weights of its own, on another device
+    replica.stem, replica.drop = network.stem, network.drop
+    assert same(list(replica(IMAGES)), ["values", "classes", "rest"])
+    assert not same(replica(IMAGES), network(IMAGES))
+    assert vars(egeria.uncached(network)).keys() == vars(conv_net()).keys()
+
+
+def test_scripted_networks_and_default_devices(patient_cache: Daemon) -> None:
+    scripted = torch.jit.script(conv_net())
+    expected = scripted(IMAGES)
+    egeria.cached(scripted, cache=patient_cache.address, use="always")
+    assert all(torch.equal(scripted(IMAGES), expected) for _ in range(4))
+    egeria.uncached(scripted)
+    with torch.device("cpu"):
+        assert compare(conv_net(), by_rows, patient_cache.address)["served"] >= 8
+
+
 def test_inputs_that_require_gradients_are_computed(patient_cache: Daemon) -> None:
     gradients: list[Tensor] = []
 

@@ -30,12 +30,33 @@ class ServedForward(ForwardPatch, Ours):
         self.server = server
         self.__wrapped__ = self.original  # by this the signature is found
 
+        vars(network)["_replicate_for_data_parallel"] = _Replicate(network, server.kept)
+
     def replaced(self) -> Any:
         return self.own
 
     def release(self) -> None:
         super().release()
+        vars(self.module).pop("_replicate_for_data_parallel", None)
         copies_may_differ(self.module)
+
+
+class _Replicate(Ours):
+    """Stands in the place of the method by which DataParallel copies a network to each device. The copies compute."""
+
+    def __init__(self, network: nn.Module, kept: Callable[[Any], Any]):
+        self._network = network
+        self._kept = kept
+
+    def __call__(self) -> nn.Module:
+        replica = type(self._network)._replicate_for_data_parallel(self._network)
+        for name, value in [entry for entry in vars(replica).items() if isinstance(entry[1], Ours)]:
+            del vars(replica)[name]
+            if (own := value.replaced()) is not None:
+                vars(replica)[name] = own
+        forward = replica.forward
+        vars(replica)["forward"] = lambda *args, **kwargs: self._kept(forward(*args, **kwargs))
+        return replica
 
 
 def cached(

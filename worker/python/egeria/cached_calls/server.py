@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 from egeria import _native
 from egeria.cache.cut_proof import Proof
@@ -93,14 +96,12 @@ class CallServer:
         self.refusal: Refused | None = None  # why calls are computed at present
         self._network = network
         self._keep = keep
-        self._settings = Settings(network)
-        self._submodules = list(network.modules())[1:]
-        self._parameters = [(name, parameter) for name, parameter in network.named_parameters()]
+        self._look_at_structure()
         self._tell = TellOnce()
         self._tell.whose = f"cached {type(network).__name__}: "
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._calls = 0
+        self._is_called = False
         self._failures = 0  # in a row
         self._refused: dict[Any, Refused] = {}  # by _settings_now()
         self._proofs: dict[Any, _Proofs] = {}  # likewise
@@ -118,17 +119,21 @@ class CallServer:
     def call(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A call of the network, whose own forward function is `original`."""
         if torch.compiler.is_compiling() or not self._may_look() or not self._lock.acquire(blocking=False):
-            return self._kept(original(*args, **kwargs))
+            return self.kept(original(*args, **kwargs))
         try:
             step = self._begin(args, kwargs)
             if isinstance(step, _Served):
                 return step.value
-            value = self._kept(original(*args, **kwargs))
+            value = self.kept(original(*args, **kwargs))
             if step is not None:
                 self._end(step, value)
             return value
         finally:
             self._lock.release()
+
+    def kept(self, value: Any) -> Any:
+        """Returns what a call returns, where the network returns this."""
+        return value if self._keep is None else self._keep(value)
 
     def state(self) -> dict[str, Any]:
         """Returns the ledger's counters and estimates; egeria.cache_summary() explains them."""
@@ -142,9 +147,6 @@ class CallServer:
 
     # These methods are about one call.
 
-    def _kept(self, value: Any) -> Any:
-        return value if self._keep is None else self._keep(value)
-
     def _may_look(self) -> bool:
         """Whether this is a plain call in the process that has the network."""
         return (
@@ -155,55 +157,53 @@ class CallServer:
             and not is_capturing()
             and not in_own_pass()
             and torch._C._len_torch_dispatch_stack() == 0
-            and torch._C._len_torch_function_stack() == 0
+            and all(isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())
             and torch._C._functorch.peek_interpreter_stack() is None
             and torch.autograd.forward_ad._current_level < 0
         )
 
     def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Served | _Computed | None:
         """Returns what is served, or what is to be told of the value that is computed, or None. Raises nothing."""
-        self._calls += 1
-        if self._calls == 1:  # a first call fills in what networks make when they are used first
-            return None
-        with self.gate.watch:
-            recording = Recording.now()
-            settings = self._settings_now(recording)
-            samples = 0
-            try:
-                samples = batch_of(args, kwargs)
-                with torch.inference_mode(False), torch.set_grad_enabled(recording.gradients):
-                    call = Call(args, kwargs, samples)
-                    self._check_gradients(recording)
-                    if self._is_refused(settings):
-                        return None
-                    with torch.no_grad():
-                        step = self._prepare(call, recording, settings)
-            except (UnusualCall, GraphError) as error:
-                self._tell.note("a call is computed", error)
-                self.gate.ledger.missed("unusual_call", samples)
-                return None
-            except Refused as error:
-                self._refuse(error, settings)
-                return None
-            except Exception as error:  # pylint: disable=broad-exception-caught  # never in the way
-                self._fail(error, settings, samples)
-                return None
-            return step
+        recording = Recording.now()
+        if not self._is_called:  # a first call fills in what networks make when they are used first
+            self._is_called = True
+            return self._computed(lambda value: self._start(args, kwargs, recording, value))
+        with self._guarded():
+            return self._prepare(args, kwargs, recording)
+        return None
 
     def _end(self, step: _Computed, value: Any) -> None:
         """The network has computed a value. Raises nothing."""
         self.gate.ledger.end_compute()
+        self.gate.ledger.resume()
+        with self._guarded():
+            step(value)
+            self._failures = 0
+
+    def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any], recording: Recording, value: Any) -> None:
+        """The first call has been computed."""
+        step = self._prepare(args, kwargs, recording)
+        if step is not None and not isinstance(step, _Served):
+            step(value)
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """A context for what is done beside the network, from which nothing is raised."""
+        settings = self._settings_now(Recording.now())
         with self.gate.watch:
-            self.gate.ledger.resume()
-            settings = self._settings_now(Recording.now())
             try:
-                with torch.inference_mode(False), torch.no_grad():
-                    step(value)
-                self._failures = 0
+                yield
+            except (UnusualCall, GraphError) as error:
+                self._tell.note("a call is computed", error)
+                self.gate.ledger.missed("unusual_call", 1)
             except Refused as error:
                 self._refuse(error, settings)
-            except Exception as error:  # pylint: disable=broad-exception-caught
-                self._fail(error, settings, 0)
+            except Exception as error:  # pylint: disable=broad-exception-caught  # never in the way
+                self._fail(error, settings)
+
+    def _look_at_structure(self) -> None:
+        self._settings = Settings(self._network)
+        self._submodules = list(self._network.modules())[1:]
 
     def _settings_now(self, recording: Recording) -> tuple[Any, ...]:
         """Returns what a call depends on besides its arguments and the network's contents."""
@@ -213,7 +213,7 @@ class CallServer:
     def _check_gradients(self, recording: Recording) -> None:
         """Raises Refused: [NEEDS_GRADIENT] autograd would record the call."""
         if recording.gradients:
-            for name, parameter in self._parameters:
+            for name, parameter in self._network.named_parameters():
                 if parameter.requires_grad:
                     raise Refused(
                         "NEEDS_GRADIENT",
@@ -273,12 +273,26 @@ class CallServer:
         self._fingerprint = fingerprint(contents)
         self._device = device_of(self._network)
         self._shadow = None
+        self._look_at_structure()
         self._proofs.clear()
         self.gate.follow()
         self.gate.ledger.samples_repeat(self._recurrence.is_likely)
         self.line.follow(self._fingerprint, self._device)
 
-    def _prepare(self, call: Call, recording: Recording, settings: Any) -> _Served | _Computed | None:
+    def _prepare(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], recording: Recording
+    ) -> _Served | _Computed | None:
+        settings = self._settings_now(recording)
+        self._check_gradients(recording)
+        if self._is_refused(settings):
+            return None
+        with torch.inference_mode(False):
+            with torch.set_grad_enabled(recording.gradients):
+                call = Call(args, kwargs, batch_of(args, kwargs))
+            with torch.no_grad():
+                return self._ask_or_prove(call, recording, settings)
+
+    def _ask_or_prove(self, call: Call, recording: Recording, settings: Any) -> _Served | _Computed | None:
         ledger = self.gate.ledger
         if self._contents is None or self._device != device_of(self._network):
             self._know(ModuleFingerprint(self._network, None, function=self._keep))
@@ -356,7 +370,7 @@ class CallServer:
         alone = call.rows([*missing, *missing[:1] * (size - len(missing))])
         if whole.decides and alone.conditions() != call.conditions():
             return ()
-        if self._shadow is None:
+        if self._shadow is None or _addresses(self._shadow.model) != _addresses(self._network):
             self._shadow = shadow_of(self._network)
         rows = tuple(tensor[: len(missing)].clone() for tensor in whole.compute(self._shadow, alone))
         for tensor, row in zip(tensors, rows):
@@ -415,12 +429,17 @@ class CallServer:
             if len(self._refused) > _MAX_SETTINGS:
                 self._failures = _MAX_FAILURES
 
-    def _fail(self, error: Exception, settings: Any, samples: int) -> None:
+    def _fail(self, error: Exception, settings: Any) -> None:
         """Something of ours, or of the store, went wrong."""
-        self.gate.ledger.failed(samples)
+        self.gate.ledger.failed(1)
         self._failures += 1
         _logger.debug("egeria: a cached call", exc_info=error)
         if self._failures >= _MAX_FAILURES:
             self._refuse(
                 Refused("FAILED", f"{_MAX_FAILURES} times in a row: {type(error).__name__}: {error}"), settings
             )
+
+
+def _addresses(network: nn.Module) -> list[int]:
+    """Returns where the parameters lie, which a script may replace by others."""
+    return [parameter.data_ptr() for parameter in network.parameters()]
