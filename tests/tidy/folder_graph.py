@@ -24,6 +24,7 @@ PYTHON_LEVELS = (
     ("reference", "gradients"),
     ("data",),
     ("cache",),
+    ("frozen_forward",),
     ("training",),
     ("cached_calls",),
     ("doctor", "integrations"),

@@ -8,6 +8,7 @@ These are the package's folders. Each imports only from those above it; tests/ti
     gradients     readings of gradients; imports nothing from `reference`
     data          ids of the samples in a batch
     cache         skipping the forward pass of frozen layers
+    frozen_forward  frozen layers in inference form
     training      attach() and the session
     cached_calls  cached(): calls of networks that nothing trains
     doctor        reports on a model before it trains

@@ -27,6 +27,7 @@ _CHOICES = {
     "reference": ("auto", "controller", "local"),
     "cache_format": ("exact", "lz4", "zstd", "fp16", "bf16"),
     "cache_use": ("auto", "always"),
+    "frozen_forward": ("exact", "fused", "bf16"),
     "on_divergence": ("stop", "resync"),
 }
 
@@ -59,6 +60,9 @@ class Config:
         rounded, so that the training is another one than without a cache.
       cache_job_quota: bytes of this job that the cache keeps, or a text such as "8GiB". None: its own quota_per_job,
         which counts where it is less.
+      frozen_forward: how frozen layers run on a CPU where the cache does not serve: "exact"; "fused", their inference
+        form in float32, which differs in the last bits; "bf16", the same in bfloat16 where that is faster. The training
+        is another one then than without Egeria.
       budget: part of the training's time that is to be saved, 0..1: no more freezes than that takes; needs total_steps.
         None: as much as can be.
       on_divergence: what is done where the ranks' parameters come apart although something is frozen, or at a switch:
@@ -80,6 +84,7 @@ class Config:
     cache_use: str = "auto"
     cache_format: str = "exact"
     cache_job_quota: int | str | None = None
+    frozen_forward: str = "exact"
     budget: float | None = None
     on_divergence: str = "stop"
     batch_size: int | None = None
@@ -94,8 +99,8 @@ class Config:
 
         EGERIA_TRAINING_JOB, EGERIA_METRICS, EGERIA_OBSERVE (1 or 0), EGERIA_ENABLED (1 or 0), EGERIA_POLICY,
         EGERIA_POLICY_OPTIONS (a JSON object), EGERIA_TOTAL_STEPS, EGERIA_REFERENCE, EGERIA_CACHE, EGERIA_CACHE_USE,
-        EGERIA_CACHE_FORMAT, EGERIA_CACHE_JOB_QUOTA (8GiB), EGERIA_BUDGET (0.2 or 20%), EGERIA_ON_DIVERGENCE; and, as
-        without this, EGERIA_CONTROLLER where neither a controller nor plans are given.
+        EGERIA_CACHE_FORMAT, EGERIA_CACHE_JOB_QUOTA (8GiB), EGERIA_FROZEN_FORWARD, EGERIA_BUDGET (0.2 or 20%),
+        EGERIA_ON_DIVERGENCE; and, as without this, EGERIA_CONTROLLER where neither a controller nor plans are given.
         """
         values: dict[str, Any] = {}
         for field, convert in FROM_ENVIRONMENT.items():
@@ -265,7 +270,7 @@ def _object(variable: str, text: str) -> dict[str, Any]:
     return value
 
 
-_TEXTS = ("training_job", "metrics", "policy", "reference", "on_divergence")
+_TEXTS = ("training_job", "metrics", "policy", "reference", "frozen_forward", "on_divergence")
 _CACHE_TEXTS = ("cache", "cache_use", "cache_format", "cache_job_quota")
 # How from_env() reads the variable EGERIA_<FIELD> of each field.
 FROM_ENVIRONMENT = {

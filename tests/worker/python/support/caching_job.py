@@ -1,7 +1,7 @@
 """A training on two ranks with switches, and what the cache of frozen activations did in it.
 
-  caching_job.py OUT [--cache ADDRESS] [--patient] [--use auto|always] [--workers N] [--augment] [--only-rank N]
-                 [--pause N ...]
+  caching_job.py OUT [--cache ADDRESS] [--patient] [--use auto|always] [--form FORM] [--workers N] [--augment]
+                 [--only-rank N] [--pause N ...]
 Each rank writes OUT/rank<r>.json.
 """
 
@@ -25,6 +25,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 import egeria
 from egeria import data
+from egeria.frozen_forward import inference_form
+from egeria.frozen_forward.passes import Passes
 from support.ending import end_process_group
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[4] / "worker" / "python" / "examples"))
@@ -64,6 +66,7 @@ def main() -> None:
         "in a pause, and at the end of an epoch until it has written all",
     )
     parser.add_argument("--use", default="always")
+    parser.add_argument("--form", default="exact", help="see Config.frozen_forward; made at once, whatever it takes")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--augment", action="store_true")
     parser.add_argument("--only-rank", type=int, help="the only one that has the cache")
@@ -77,6 +80,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.patient:
         be_patient()
+    if arguments.form != "exact":
+        inference_form._WORTH = 1e9
+        Passes.may_build = lambda self: True  # type: ignore[method-assign]
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
@@ -85,7 +91,8 @@ def main() -> None:
     model: nn.Module = DistributedDataParallel(network)
     optimizer = torch.optim.SGD(network.parameters(), 0.05, momentum=0.9, weight_decay=1e-3)
     cache = arguments.cache if arguments.only_rank in (None, rank) else "none"
-    session = egeria.attach(model, optimizer, config=egeria.Config(plans=PLANS, cache=cache, cache_use=arguments.use))
+    config = egeria.Config(plans=PLANS, cache=cache, cache_use=arguments.use, frozen_forward=arguments.form)
+    session = egeria.attach(model, optimizer, config=config)
     images = Images(arguments.augment)
     sampler = DistributedSampler(images, shuffle=True, seed=3)
     loader = data.wrap(DataLoader(images, BATCH, sampler=sampler, num_workers=arguments.workers))
@@ -111,14 +118,17 @@ def main() -> None:
             wait_until_kept(session)
             dist.barrier()  # a rank's next samples may be those of the other
     weights = hashlib.sha256(b"".join(value.numpy().tobytes() for value in network.state_dict().values()))
+    parameters = hashlib.sha256(b"".join(value.detach().numpy().tobytes() for value in network.parameters()))
     (arguments.out / f"rank{rank}.json").write_text(
         json.dumps(
             {
                 "losses": losses,
                 "weights": weights.hexdigest(),
+                "parameters": parameters.hexdigest(),
                 "counters": session.cache_counters(),
                 "estimates": session.cache_estimates(),
                 "identical": session.summary()["ranks_identical"],
+                "form": session.summary()["frozen_forward"],
             }
         ),
         encoding="utf-8",

@@ -181,6 +181,11 @@ class Caching:
         """The training thread has spent so much on all of this, whether it saved time or not."""
         return self._gate.watch.seconds
 
+    @property
+    def uses_pass(self) -> bool:
+        """Whether the training's pass under way is skipped or looked at."""
+        return self._skipper is not None and self._skipper.uses_pass
+
     def totals(self) -> tuple[_native.PassLedger, str, str, _native.ActivationCache | None]:
         """Returns the arguments of RankLink.set_cache_totals()."""
         estimates = self.estimates()

@@ -117,7 +117,7 @@ class _Tracing:
             if surely and len(self.entries) < len(modules):
                 raise Refused("NOT_CALLED", "two passes over one batch do not call the same layers")
             self._reached = flow.marks([*tensors_in(flatten(value)[0]), *twin.buffers(), *_attribute_tensors(twin)])
-            _check_keeps_nothing({shadow.of(inner) for entry in self.entries for inner in entry.modules()}, attributes)
+            check_keeps_nothing({shadow.of(inner) for entry in self.entries for inner in entry.modules()}, attributes)
             self._backward = True
             self.usual = Pass.after(shadow, value)
 
@@ -237,7 +237,7 @@ def _decides(flow: Dataflow, cut: Cut) -> bool:
     return bool(asked)
 
 
-def _check_keeps_nothing(modules: Iterable[nn.Module], before: Mapping[nn.Module, dict[str, Any]]) -> None:
+def check_keeps_nothing(modules: Iterable[nn.Module], before: Mapping[nn.Module, dict[str, Any]]) -> None:
     """Raises Refused [KEEPS_STATE] for a frozen layer that changes its attributes, since it would not when skipped."""
     for module in modules:
         attributes = before[module]

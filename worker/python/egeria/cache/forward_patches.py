@@ -9,8 +9,10 @@ from typing import Any
 
 from torch import nn
 
+from egeria.model.plain_copies import Ours
 
-class ForwardPatch:
+
+class ForwardPatch(Ours):
     """A patch stands where a submodule's forward method would be looked up.
 
     Once released it does what the submodule does, even where somebody has kept a reference to it. Copies of the
@@ -29,9 +31,17 @@ class ForwardPatch:
             return self.original(*args, **kwargs)
         return self.function(self.original, *args, **kwargs)
 
+    def replaced(self) -> Any:
+        return self.own.replaced() if isinstance(self.own, ForwardPatch) else self.own
+
     def release(self) -> None:
         self.function = None
-        if self.module.__dict__.get("forward") is not self:
+        above = self.module.__dict__.get("forward")
+        if above is not self:
+            while isinstance(above, ForwardPatch) and above.own is not self:
+                above = above.own
+            if isinstance(above, ForwardPatch):  # somebody's patch was put over this one
+                above.own = self.own
             return
         del self.module.__dict__["forward"]
         if self.own is not None:

@@ -10,7 +10,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from egeria.cache.code_fingerprint import program_of
-from egeria.cache.forward_patches import ForwardPatch
 from egeria.cache.refused import Refused
 from egeria.cache.stable_text import is_bystander, name_of
 from egeria.cache.value_fingerprint import OF_TORCH, ValueFingerprint
@@ -192,8 +191,9 @@ def _add_weights(seen: ValueFingerprint, owner: str, table: Mapping[str, Tensor 
 
 
 def _add(seen: ValueFingerprint, owner: tuple[str, str], table: Mapping[str, Any], names: Sequence[str]) -> None:
-    values = [(name, value.own if isinstance(value := table[name], ForwardPatch) else value) for name in names]
-    values = [(name, value) for name, value in values if name != "forward" or value is not None]
+    values = [(name, table[name]) for name in names]
+    values = [(name, value.replaced() if isinstance(value, Ours) else value) for name, value in values]
+    values = [(name, value) for name, value in values if value is not None or not isinstance(table[name], Ours)]
     for name, value in values:
         seen.add((*owner, name), _without_device(name, value))
     seen.add_table(table, [name for name, _ in values])

@@ -113,6 +113,11 @@ class Skipper:
             with self.gate.watch:
                 self._begin_pass(args, kwargs, ids)
 
+    @property
+    def uses_pass(self) -> bool:
+        """Whether the pass under way is skipped or looked at."""
+        return bool(self._patches)
+
     def disarm(self) -> None:
         """Leaves the next forward pass as it would be."""
         self._entered = False

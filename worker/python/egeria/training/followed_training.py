@@ -35,6 +35,7 @@ from egeria.training.job_daemons import JobDaemons, rank_of_job
 from egeria.training.link_target import LinkTarget, TrainedModel, job_id_of
 from egeria.training.part_follower import PartFollower
 from egeria.training.session_cache import SessionCache
+from egeria.training.session_forward import SessionForward
 from egeria.training.session_hooks import PassFollower
 from egeria.training.session_link import SessionLink
 from egeria.training.session_state import SessionState
@@ -57,6 +58,7 @@ class FollowedTraining:
       step: optimizer steps done, those before a resumed checkpoint included.
       switches: the changes of what is frozen so far, those before a resumed checkpoint included.
       cache: of frozen activations.
+      forward: frozen layers in inference form.
       capture: of a CUDA graph of the user's.
     """
 
@@ -111,6 +113,8 @@ class FollowedTraining:
         make_caching = lambda: Caching.of(config, self.model, *options)  # noqa: E731
         self.daemons = JobDaemons(config)
         self.cache = SessionCache(config, make_caching, self.daemons, self.switcher, self.ledger, self.tell)
+        uses_pass = lambda: self.cache.caching is not None and self.cache.caching.uses_pass  # noqa: E731
+        self.forward = SessionForward(config, self.model, self.switcher, uses_pass, self.ledger, self.tell)
         trained = lambda: [parameter for _, parameter in self.switcher.modules[-1].parameters()]  # noqa: E731
         self._parts = PartFollower(self.model, trained, self.on_part)
         calls = self.before_step, self.on_step, self._lose_track
@@ -268,6 +272,7 @@ class FollowedTraining:
         with self.ledger.spend("hooks"):
             self._end_step(prefix)
         self._divergence.stop_if_due()
+        self.forward.end_step()
         self.cache.follow(self._cache_namespace())
 
     def _end_step(self, prefix: int) -> None:
@@ -501,6 +506,8 @@ class FollowedTraining:
             self._reports.flush(self.link.link, self.switcher.prefix)
         with self._ending():
             self.cache.close(forget)
+        with self._ending():
+            self.forward.close()
         with self._ending():
             self.link.stop(finished)
         with self._ending():

@@ -187,7 +187,11 @@ class Session:
         seconds_per_step by frozen prefix, without Egeria's own.
 
         cache: passes, passes_skipped, hits, misses, saved_seconds, spent_seconds, state and reason on this rank, or
-        None without one."""
+        None without one.
+
+        frozen_forward: form (as configured), parts that have one now, calls computed so, difference (the largest of an
+        element on a real batch) of (the largest element), build_seconds, and reasons why parts have none; or None where
+        frozen layers run as they are."""
         if self._training is None:
             return session_summary.numbers_of_nothing(self._config.observe)
         return session_summary.numbers_of(self._training)

@@ -27,6 +27,7 @@ def numbers_of(training: FollowedTraining) -> dict[str, Any]:
         "observe": training.config.observe,
         "own_controller": training.daemons.are_own,
         "cache": training.cache.caching.summary() if training.cache.caching is not None else None,
+        "frozen_forward": training.forward.summary(),
     }
 
 
@@ -45,6 +46,7 @@ def numbers_of_nothing(observe: bool) -> dict[str, Any]:
         "observe": observe,
         "own_controller": False,
         "cache": None,
+        "frozen_forward": None,
     }
 
 
@@ -111,6 +113,11 @@ def summary_line(numbers: dict[str, Any], why: str, whose: str = "") -> str:
     else:
         share = f" ({100 * net:.0f} % of the time)" if net > 0 else ""
         parts.append(f"saved about {_seconds(saved)}, {took}{share}")
+    form = numbers["frozen_forward"]
+    if form is not None and form["calls"] > 0:
+        difference = form["difference"]
+        shown = "" if difference is None else f", {difference:.1g} of {form['of']:.2g} from exact"
+        parts.append(f"frozen layers ran {form['form']}{shown}")
     cache = numbers["cache"]
     if cache is not None and cache["passes_skipped"] > 0:
         parts.append(

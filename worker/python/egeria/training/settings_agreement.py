@@ -30,6 +30,7 @@ _OF_RANK_0 = (
     "total_steps",
     "training_job",
     "reference",
+    "frozen_forward",
     "budget",
     "on_divergence",
     "batch_size",
