@@ -140,13 +140,7 @@ class ModuleFingerprint:
         for name, module in self.modules.items():
             owner = name, type(module).__name__
             seen.add((*owner, "class"), type(module))
-            own = [
-                name
-                for name, value in vars(module).items()
-                if name not in OF_TORCH
-                and name not in _OF_LIGHTNING
-                and not (isinstance(value, Ours) and not isinstance(value, ForwardPatch))
-            ]
+            own = [name for name in vars(module) if name not in OF_TORCH and name not in _OF_LIGHTNING]
             _add(seen, owner, vars(module), own)
             tables = [module._modules]
             if name not in self._frozen:
