@@ -15,6 +15,7 @@ from egeria.cache.prefix_store import PrefixStore, fingerprint
 from egeria.cache.repeated_samples import Repeats
 from egeria.cache.skipper import Skipper
 from egeria.config import Config
+from egeria.data import stand_in
 from egeria.data.sample_ids import current
 from egeria.model.inputs import batch_of
 from egeria.model.isolation import device_of
@@ -75,6 +76,7 @@ class Caching:
         self._skipper: Skipper | None = None
         self._gate = CacheGate(device_of(model), self.repeats, always)
         self._final: dict[str, Any] | None = None  # estimates() at the end
+        self._samples_before = stand_in.counts.copy()
         self._fingerprint = b""  # the fingerprint of the prefix that is skipped, or was
         # Where that has changed: the steps since then, the fingerprint at the last look, and the steps after which one
         # that stays counts as settled.
@@ -147,10 +149,16 @@ class Caching:
         "miss_no_ids" (in passes), "miss_off" (the cache does not pay), "miss_unproven" (there is no proof for this
         shape of call), "miss_unusual_call", "miss_unfit" (the store gave something else) and "miss_failure". "proofs"
         were made, each in a few steps' time; "audits" are passes that were computed although they might have been
-        skipped; "failures" are those of the cache.
+        skipped; "failures" are those of the cache. "samples_left_out" and so on, where there are any, are those of
+        egeria.data.stand_in.counts since this cache began.
         """
         line = {} if self._cache is None else self._cache.counters()
-        return {**self._gate.ledger.counters(), **{f"cache_{name}": value for name, value in line.items()}}
+        samples = stand_in.counts - self._samples_before
+        return {
+            **self._gate.ledger.counters(),
+            **{f"cache_{name}": value for name, value in line.items()},
+            **{f"samples_{name}": value for name, value in samples.items()},
+        }
 
     def estimates(self) -> dict[str, Any]:
         """Returns what is known of the prefix that is frozen now, or was at the end: "state" ("unknown", "trying",

@@ -11,6 +11,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from egeria import _native
+from egeria.data.stand_in import Source, StandIn
 from egeria.model.inputs import SIMPLE
 
 
@@ -32,7 +33,8 @@ class Call:
             a gradient, where those are recorded; or none has a row per sample.
         """
         self.batch = batch
-        self._leaves, self._structure = pytree.tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
+        leaves, self._structure = pytree.tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
+        self._leaves, self._source = _not_loaded(leaves, batch)
         for leaf in self._leaves:
             _check(leaf)
         self._batched = [
@@ -43,6 +45,7 @@ class Call:
 
     def run(self, function: Callable[..., Any]) -> Any:
         """Calls `function` as the model is called."""
+        self._load()
         args, kwargs = pytree.tree_unflatten(list(self._leaves), self._structure)
         return function(*args, **kwargs)
 
@@ -65,6 +68,7 @@ class Call:
 
     def batched(self) -> list[Tensor]:
         """Returns the tensors with a row per sample."""
+        self._load()
         return [leaf for leaf, batched in zip(self._leaves, self._batched) if batched]
 
     def conditions(self) -> tuple[tuple[bool, bool], ...]:
@@ -81,11 +85,14 @@ class Call:
         chosen = torch.tensor(list(index))
         other = copy.copy(self)
         other.batch = len(index)
+        other._source = None
         other._leaves = [_rows(leaf, chosen) if batched else leaf for leaf, batched in zip(self._leaves, self._batched)]
         return other
 
     def and_then(self, other: Call) -> Call:
         """Returns the call with the samples of this one, and behind them those of another one that looks alike."""
+        self._load()
+        other._load()
         both = copy.copy(self)
         both.batch = self.batch + other.batch
         both._leaves = [
@@ -110,7 +117,24 @@ class Call:
 
         Element types, shapes and memory formats count too.
         """
-        return [_native.hash_tensors(sample) for sample in self._samples(salt)]
+        source = self._source
+        if source is None:
+            return [_native.hash_tensors(sample) for sample in self._samples(salt)]
+        # A sample that is not loaded has the hash that it had.
+        batched = [leaf for leaf, batched in zip(self._leaves, self._batched) if batched]
+        parts = repr([leaf.leaf if isinstance(leaf, StandIn) else None for leaf in batched]).encode()
+        others = [_in_host(leaf) for leaf in batched if not isinstance(leaf, StandIn)]
+        digest = self._digest(salt)
+        return source.hashes(
+            digest + parts,
+            [_native.hash_tensors(list(rows)) for rows in zip(*others)] if others else [0] * self.batch,
+            lambda rows: [_native.hash_tensors(sample) for sample in _samples(digest, self.rows(rows).batched())],
+        )
+
+    @property
+    def source(self) -> Source | None:
+        """The batch some of whose samples may not be loaded; None where all are."""
+        return self._source
 
     def digests(self, salt: bytes = b"") -> list[bytes]:
         """Returns 16 bytes for each sample, over what hashes() is made of."""
@@ -125,15 +149,19 @@ class Call:
 
     def _samples(self, salt: bytes) -> list[list[Tensor]]:
         """Returns for each sample its rows in host memory, with a digest of `salt` and of what belongs to no sample."""
+        return _samples(self._digest(salt), self.batched())
+
+    def _digest(self, salt: bytes) -> bytes:
         common = [
             leaf for leaf, batched in zip(self._leaves, self._batched) if isinstance(leaf, Tensor) and not batched
         ]
         text = repr((salt, self._text(), [_format_of(leaf) for leaf in self._leaves if isinstance(leaf, Tensor)]))
-        digest = torch.frombuffer(bytearray(_native.fingerprint(text, common)), dtype=torch.uint8)
-        columns = [
-            leaf.detach().cpu().contiguous().unbind(0) for leaf, batched in zip(self._leaves, self._batched) if batched
-        ]
-        return [[digest, *sample] for sample in zip(*columns)]
+        return _native.fingerprint(text, common)
+
+    def _load(self) -> None:
+        if self._source is not None:
+            self._leaves = [leaf.real() if isinstance(leaf, StandIn) else leaf for leaf in self._leaves]
+            self._source = None
 
     def _text(self) -> str:
         return repr(
@@ -181,7 +209,7 @@ class Settings:
 
 def _check(leaf: Any) -> None:
     if isinstance(leaf, Tensor):
-        if type(leaf) is not Tensor or leaf.layout is not torch.strided or leaf.is_quantized:
+        if type(leaf) not in (Tensor, StandIn) or leaf.layout is not torch.strided or leaf.is_quantized:
             raise UnusualCall(f"an argument is a {type(leaf).__name__} of layout {leaf.layout}")
         if leaf.requires_grad and torch.is_grad_enabled():
             raise UnusualCall("an argument requires a gradient, which would have to pass the frozen layers")
@@ -192,7 +220,10 @@ def _check(leaf: Any) -> None:
 def _rows(tensor: Tensor, index: Tensor) -> Tensor:
     """Returns these rows. Their dimensions lie in memory in the order that they have in `tensor`, since kernels may
     round otherwise for another order."""
-    rows = tensor.index_select(0, index.to(tensor.device))
+    if isinstance(tensor, StandIn):
+        rows = tensor.pick(index.tolist())
+    else:
+        rows = tensor.index_select(0, index.to(tensor.device))
     chosen = torch.empty_permuted(rows.shape, tensor.dim_order(), dtype=tensor.dtype, device=tensor.device)
     return chosen.copy_(rows)
 
@@ -202,6 +233,30 @@ def _joined(tensor: Tensor, other: Tensor) -> Tensor:
     rows = torch.cat([tensor, other])
     joined = torch.empty_permuted(rows.shape, tensor.dim_order(), dtype=tensor.dtype, device=tensor.device)
     return joined.copy_(rows)
+
+
+def _not_loaded(leaves: list[Any], batch: int) -> tuple[list[Any], Source | None]:
+    """Returns the arguments with those stand-ins for a batch's tensors that nobody else has looked at, and the batch;
+    other stand-ins are replaced by what they stand for."""
+    sources = {leaf.source for leaf in leaves if isinstance(leaf, StandIn)}
+    source = next(iter(sources)) if len(sources) == 1 else None
+    if (
+        source is not None
+        and len(source.indices) == batch
+        and not any(isinstance(leaf, StandIn) and leaf.exposed for leaf in leaves)
+    ):
+        return leaves, source
+    return [leaf.real() if isinstance(leaf, StandIn) else leaf for leaf in leaves], None
+
+
+def _samples(digest: bytes, batched: Sequence[Tensor]) -> list[list[Tensor]]:
+    begin = torch.frombuffer(bytearray(digest), dtype=torch.uint8)
+    return [[begin, *sample] for sample in zip(*map(_in_host, batched))]
+
+
+def _in_host(tensor: Tensor) -> Sequence[Tensor]:
+    """Returns the rows in host memory."""
+    return tensor.detach().cpu().contiguous().unbind(0)
 
 
 def _format_of(tensor: Tensor) -> Any:

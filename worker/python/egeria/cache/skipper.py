@@ -20,9 +20,10 @@ from egeria.cache.prefix_store import PrefixStore
 from egeria.cache.proofs_by_shape import Proofs, Proven
 from egeria.cache.refused import Refused
 from egeria.cache.skip_checks import check_skippable
+from egeria.data.stand_in import serve, stop_serving, values_in
 from egeria.model.inputs import batch_of
 from egeria.model.modules import LayerModule
-from egeria.model.pass_hooks import PassHook, has_own_forward, is_capturing
+from egeria.model.pass_hooks import EntryHook, PassHook, has_own_forward, is_capturing
 from egeria.model.shadow import FirstPass, Shadow
 
 _logger = logging.getLogger("egeria")
@@ -87,6 +88,7 @@ class Skipper:
         self._proofs = Proofs(model, frozen, self.gate)
         self._patches = ForwardPatches()
         self._entered = False
+        self._skips = False  # the pass under way goes without the frozen layers
         self._shadow: Shadow | None = None  # computes samples alone
         self._failures = 0  # in a row
         self._handles: list[RemovableHandle] = []
@@ -98,7 +100,7 @@ class Skipper:
             self._refuse(error)
             return
         self._handles = [
-            model.register_forward_pre_hook(PassHook(self._enter), with_kwargs=True),
+            model.register_forward_pre_hook(EntryHook(self._enter), with_kwargs=True),
             model.register_forward_hook(PassHook(self._leave), with_kwargs=True, always_call=True),
         ]
 
@@ -120,20 +122,26 @@ class Skipper:
 
     def disarm(self) -> None:
         """Leaves the next forward pass as it would be."""
-        self._entered = False
+        self._entered = self._skips = False
         if self._patches:
             self._patches.release()
 
     def close(self) -> None:
         """Leaves the model as it was. Idempotent."""
         self.disarm()
+        stop_serving(self)
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
 
     # These methods are the two hooks.
 
-    def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Returns other arguments where the frozen layers run on samples that were not loaded."""
+        self._prepare_pass(args, kwargs)
+        return None if self._skips else values_in(args, kwargs)
+
+    def _prepare_pass(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if is_capturing() or (self._own_forward_only and not has_own_forward(self._model)):
             return
         training = self._model.training and torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
@@ -159,6 +167,8 @@ class Skipper:
             if self.gate.use(args, kwargs, ids):
                 self._prepare(args, kwargs, list(ids or ()))
                 self._store.expect(self._upcoming())
+            else:
+                stop_serving(self)
         except UnusualCall as error:
             self.disarm()
             _logger.debug("egeria: %s", error)
@@ -184,8 +194,11 @@ class Skipper:
                 self._confirm(proven, call, ids, call.hashes(proven.salt))
                 ledger.spent(begin)
             return
-        cut, hashes = proven.cut, call.hashes(proven.salt)
+        serve(self, call.batch)
+        cut, hashes = proven.cut, self._hashes(call, proven)
         tensors, missing = self._fetch(cut, ids, hashes)
+        if call.source is not None and call.source.fetched(missing):
+            hashes = self._hashes(call, proven)
         rows = self._compute_alone(proven, call, missing, tensors) if missing and tensors else ()
         step = ledger.decide(not missing or bool(rows))
         if step == "compute":
@@ -197,6 +210,16 @@ class Skipper:
             self._audit(cut, crossing, fresh)
         else:
             cut.skip(self._patches, crossing, lambda: self._finish(lambda: self._use(fresh), call.batch))
+            self._skips = True
+
+    def _hashes(self, call: Call, proven: Proven) -> list[int]:
+        """Returns the samples' input hashes. Once a sample that was not to be loaded again has come as another one, all
+        are loaded, and what is stored is dropped."""
+        hashes = call.hashes(proven.salt)
+        if call.source is not None and call.source.was_disproved():
+            self._store.forget()
+            hashes = call.hashes(proven.salt)
+        return hashes
 
     def _finish(self, act: Callable[[], None], samples: int) -> bool:
         """Acts within a pass, when the model comes to what it could skip, or from there; unless it has changed what it

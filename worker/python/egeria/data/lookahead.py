@@ -70,6 +70,7 @@ class LookAhead:
         in_order: bool,
         loading: int,
         draws_from: Iterable[Any] | None = None,
+        hand_out: Callable[[Any, tuple[Any, ...] | None], Any] | None = None,
     ):
         """
         Args:
@@ -79,6 +80,7 @@ class LookAhead:
           in_order: whether the loader delivers in the order of the sampler.
           loading: how many batches the loader's workers may have at a time.
           draws_from: a sampler around `sampler` that is iterated over in its place.
+          hand_out: makes what is given of what was drawn and the indices in it; None: that is the same.
         """
         self.__dict__.update(
             _sampler=sampler,
@@ -87,12 +89,13 @@ class LookAhead:
             _batched=batched,
             _in_order=in_order,
             _most=loading + 64,
+            _hand_out=hand_out,
             _draws=None,
         )
 
     def __iter__(self) -> Iterator[Any]:
         # It calls iter() of the sampler now, as the loader would.
-        draws = _Draws(self._draws_from, self._batched, self._in_order, self._most)
+        draws = _Draws(self._draws_from, self._batched, self._in_order, self._most, self._hand_out)
         self.__dict__["_draws"] = draws
         return draws
 
@@ -138,11 +141,12 @@ class _Batch:
 class _Draws:
     """Iterates over the sampler once."""
 
-    def __init__(self, sampler: Iterable[Any], batched: bool, in_order: bool, most: int):
+    def __init__(self, sampler: Iterable[Any], batched: bool, in_order: bool, most: int, hand_out: Any):
         self._sampler = sampler
         self._batched = batched
         self._iterator = iter(sampler)
         self._in_order = in_order
+        self._hand_out = hand_out
         self._lock = threading.Lock()
         self._early: deque[_Batch] = deque()  # drawn, and not given to the loader; by this thread
         self._loading: deque[_Batch] = deque(maxlen=most)  # given to the loader, and not delivered
@@ -171,7 +175,7 @@ class _Draws:
             batch = self._early.popleft() if batch is None else batch
             if batch.indices is not None:
                 self._loading.append(batch)
-        return batch.drawn
+        return batch.drawn if self._hand_out is None else self._hand_out(batch.drawn, batch.indices)
 
     def undelivered(self) -> list[_Batch]:
         with self._lock:

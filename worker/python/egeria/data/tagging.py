@@ -4,6 +4,7 @@ where its batches arrive."""
 from __future__ import annotations
 
 import copy
+import functools
 from collections import UserDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,7 +14,9 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from egeria.data.lookahead import LookAhead
 from egeria.data.sample_ids import indices_of
+from egeria.data.skip_loading import Loaded, Part, generator_states, load, same_states
 from egeria.data.variants import Variants, VariantSampler
+from egeria.errors import EgeriaError
 
 # The indices have this key in batches that are dicts and go through hands that would not know a TaggedBatch.
 KEY = "egeria_sample_indices"
@@ -21,23 +24,34 @@ KEY = "egeria_sample_indices"
 
 class TaggedBatch:
     """Holds a batch, as the loader's collate_fn made it, and the indices of its samples, as the sampler drew them; None
-    where they are not known. Nothing that takes it for the batch itself gets far."""
+    where they are not known. Nothing that takes it for the batch itself gets far.
 
-    __slots__ = ("indices", "batch")
+    Attributes:
+      part: which of the samples the batch has; None: all of them, and nobody leaves any out.
+      move: what moves the batch to a device once it is complete; None where that is done, or not wanted.
+    """
 
-    def __init__(self, indices: tuple[Any, ...] | None, batch: Any):
+    __slots__ = ("indices", "batch", "part", "move")
+
+    def __init__(self, indices: tuple[Any, ...] | None, batch: Any, part: Part | None = None):
         self.indices = indices
         self.batch = batch
+        self.part = part
+        self.move: Callable[[Any], Any] | None = None
 
     def pin_memory(self) -> TaggedBatch:
         """A loader with pin_memory=True calls this."""
-        return TaggedBatch(self.indices, pin_memory(self.batch))
+        return TaggedBatch(self.indices, pin_memory(self.batch), self.part)
 
     def to(self, device: Any, non_blocking: bool = False) -> TaggedBatch:
         """A loader that accelerate has prepared calls this, so that accelerate is loaded."""
         from accelerate.utils import send_to_device  # pylint: disable=import-outside-toplevel
 
-        return TaggedBatch(self.indices, send_to_device(self.batch, device, non_blocking=non_blocking))
+        if self.part is None:
+            return TaggedBatch(self.indices, send_to_device(self.batch, device, non_blocking=non_blocking))
+        moved = TaggedBatch(self.indices, self.batch, self.part)
+        moved.move = functools.partial(send_to_device, device=device, non_blocking=non_blocking)
+        return moved
 
 
 class Indices:
@@ -54,6 +68,7 @@ class _Fetched(NamedTuple):
 
     indices: tuple[Any, ...] | None
     samples: Any
+    loaded: Loaded | None = None
 
 
 class _TaggedDataset(Dataset):
@@ -61,16 +76,20 @@ class _TaggedDataset(Dataset):
 
     Attributes:
       users: the dataset whose attributes, length among them, are this one's.
+      skips: whether it is given a Skip in place of the indices; "whole": of batches of which all is loaded, or nothing.
     """
 
-    def __init__(self, dataset: Any, users: Any):
+    def __init__(self, dataset: Any, users: Any, skips: bool | str = False):
         self.dataset = dataset
         self.users = users
+        self.skips = skips
 
     def __getitem__(self, index: Any) -> _Fetched:
         return _Fetched(indices_of(index, batched=False), self.dataset[index])
 
     def __getitems__(self, batch: Any) -> _Fetched:
+        if self.skips and (loaded := load(self.dataset, batch, self.skips == "whole")) is not None:
+            return _Fetched(loaded.indices, loaded.samples, loaded)
         indices = indices_of(batch, batched=True)
         if getattr(self.dataset, "__getitems__", None):
             return _Fetched(indices, self.dataset.__getitems__(batch))
@@ -80,7 +99,7 @@ class _TaggedDataset(Dataset):
         return len(self.users)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("dataset", "users"):
+        if name.startswith("__") or name in ("dataset", "users", "skips"):
             raise AttributeError(name)
         return getattr(self.users, name)
 
@@ -93,7 +112,9 @@ class _TaggedCollate:
         self.in_dict = in_dict
 
     def __call__(self, fetched: _Fetched) -> Any:
-        samples = fetched.samples
+        samples, loaded = fetched.samples, fetched.loaded
+        if loaded is not None and not loaded.part.positions:
+            return TaggedBatch(fetched.indices, None, loaded.part)
         before = list(samples) if isinstance(samples, list) else []
         batch = self.collate_fn(samples)
         indices = fetched.indices
@@ -101,12 +122,24 @@ class _TaggedCollate:
             len(samples) != len(before) or any(one is not other for one, other in zip(samples, before))
         ):
             indices = None  # it has sorted or filtered them
+        if loaded is not None:
+            return _with_part(indices, batch, loaded)
         if not self.in_dict:
             return TaggedBatch(indices, batch)
         if indices is not None and isinstance(batch, (dict, UserDict)):
             batch = copy.copy(batch)  # it may be a sample that the dataset keeps
             batch[KEY] = Indices(indices)
         return batch
+
+
+def _with_part(indices: tuple[Any, ...] | None, batch: Any, loaded: Loaded) -> TaggedBatch:
+    if indices is None and len(loaded.part.positions) < len(loaded.indices):
+        raise EgeriaError(
+            "NO_SKIP_LOADING",
+            "collate_fn moves or leaves out samples, so that nobody knows which one is which; leave skip_loading out",
+        )
+    drew = not same_states(loaded.states, generator_states())
+    return TaggedBatch(indices, batch, loaded.part._replace(drew=drew))
 
 
 class _WorkerInit:
@@ -129,12 +162,16 @@ def sampler_of(loader: DataLoader) -> Any:
 
 
 def order_of(
-    loader: DataLoader, ids_of: Callable[[tuple[Any, ...]], list[int] | None], chosen: VariantSampler | None
+    loader: DataLoader,
+    ids_of: Callable[[tuple[Any, ...]], list[int] | None],
+    chosen: VariantSampler | None,
+    hand_out: Callable[[Any, tuple[Any, ...] | None], Any] | None = None,
 ) -> LookAhead:
     """Returns the order in which `loader` will deliver, by its sampler.
 
     Args:
       chosen: draws variants of the samples that the loader's sampler draws; None: there are none.
+      hand_out: makes what the loader gets of what the sampler has drawn and the indices in it.
     """
     batched = loader.batch_sampler is not None
     return LookAhead(
@@ -144,23 +181,27 @@ def order_of(
         getattr(loader, "in_order", True),
         loader.num_workers * (loader.prefetch_factor or 0),
         chosen,
+        hand_out,
     )
 
 
-def tag(loader: DataLoader, order: LookAhead, in_dict: bool, variants: Variants | None = None) -> dict[str, Any]:
+def tag(
+    loader: DataLoader, order: LookAhead, in_dict: bool, variants: Variants | None = None, skips: bool | str = False
+) -> dict[str, Any]:
     """Lets `loader`, which nobody has iterated over, deliver tagged batches, in place.
 
     Args:
       order: its order_of(); the loader draws from it.
       in_dict: the indices are in the batches that are dicts, under KEY; else batches are TaggedBatch.
       variants: of the loader's dataset, where `order` draws those.
+      skips: see _TaggedDataset.
 
     Returns:
       The attributes that have been replaced.
     """
     sampler = "sampler" if loader.batch_sampler is None else "batch_sampler"
     tagged = {
-        "dataset": _TaggedDataset(loader.dataset if variants is None else variants, loader.dataset),
+        "dataset": _TaggedDataset(loader.dataset if variants is None else variants, loader.dataset, skips),
         "collate_fn": _TaggedCollate(loader.collate_fn, in_dict),
         "worker_init_fn": _WorkerInit(loader.worker_init_fn),
         sampler: order,

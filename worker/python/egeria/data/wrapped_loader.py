@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, MapDataPipe
 
 from egeria.data.lookahead import LookAhead
 from egeria.data.sample_ids import Pass, current, ids_of
+from egeria.data.sample_memory import SampleMemory
 from egeria.data.tagging import KEY, Indices, TaggedBatch, iterates_itself, order_of, sampler_of, tag
 from egeria.data.variants import Variants, VariantSampler
 from egeria.errors import EgeriaError
@@ -27,6 +28,7 @@ class _Options(NamedTuple):
     sample_id: SampleId | None = None
     variants: int | None = None
     variant_seed: int = 0
+    skip_loading: bool = False
 
     def of(self, loader: DataLoader) -> tuple[Variants | None, VariantSampler | None]:
         """Returns the variants of the loader's samples, and what draws them; None where none are wanted."""
@@ -37,7 +39,12 @@ class _Options(NamedTuple):
 
 
 def wrap(
-    loader: DataLoader, *, sample_id: SampleId | None = None, variants: int | None = None, variant_seed: int = 0
+    loader: DataLoader,
+    *,
+    sample_id: SampleId | None = None,
+    variants: int | None = None,
+    variant_seed: int = 0,
+    skip_loading: bool = False,
 ) -> DataLoader:
     """Returns a loader that announces to current() of which samples each batch is, and is `loader` otherwise.
 
@@ -59,12 +66,15 @@ def wrap(
         (Variants); None: samples are what the dataset gives. The loader's own dataset, sampler and length are as
         they were, and the sampler's set_epoch() says which epoch it is.
       variant_seed: what the variants are drawn from.
+      skip_loading: samples whose frozen layers the cache answers for are not loaded, on the caller's word that an index
+        names the same sample for ever (SampleMemory). Large tensors of such batches are StandIns.
 
     Raises:
       EgeriaError: [NO_SAMPLE_IDS] batches cannot be told from this loader. [BAD_VARIANTS] its samples have no variants;
-        a pass over the loader raises this too, where the sampler draws what is no integer.
+        a pass over the loader raises this too, where the sampler draws what is no integer. [NO_SKIP_LOADING] samples
+        have no numbers, or are not put together to batches; a pass raises this too, where collate_fn moves samples.
     """
-    options = _Options(sample_id, variants, variant_seed)
+    options = _Options(sample_id, variants, variant_seed, skip_loading)
     if _is_wrapped(loader):
         given = type(loader)._egeria_options
         if _STATE in loader.__dict__ and options in (_Options(), given):
@@ -72,9 +82,17 @@ def wrap(
         # Other options; or a framework has made another loader of this one's class and attributes.
         if variants is None:
             options = options._replace(variants=given.variants, variant_seed=given.variant_seed)
-        options = options._replace(sample_id=sample_id or given.sample_id)
+        options = options._replace(
+            sample_id=sample_id or given.sample_id, skip_loading=skip_loading or given.skip_loading
+        )
         loader = _plain_copy(loader)
     _check(loader)
+    if skip_loading and (loader.batch_sampler is None or not hasattr(loader.dataset, "__len__")):
+        raise EgeriaError(
+            "NO_SKIP_LOADING",
+            "the loader makes no batches (batch_size=None), or its dataset has no length; give them, or leave "
+            "skip_loading out",
+        )
     identity = _Identity(options, loader)
     if _is_accelerates(loader, "DataLoaderShard"):
         base = _made_of(loader.base_dataloader, _Tagging, identity)
@@ -136,11 +154,15 @@ class _Identity:
     Attributes:
       inner: the loader that the batches come from; None before the first pass.
       order: that loader's.
+      memory: of the loader's samples, where some need not be loaded.
     """
 
     def __init__(self, options: _Options, loader: DataLoader):
         self.options = options
         self._variants, self._chosen = options.of(loader)
+        self.memory: SampleMemory | None = None
+        if options.skip_loading:
+            self.memory = SampleMemory(loader.dataset if self._variants is None else self._variants, loader.collate_fn)
         sample_id = options.sample_id
         # Nothing here refers to this object: loaders with workers must end with their last reference.
         self.ids_of = functools.partial(
@@ -156,6 +178,8 @@ class _Identity:
 
     def begin(self, loader: DataLoader) -> None:
         """A pass over `loader` begins; one that accelerate has prepared counts them."""
+        if self.memory is not None:
+            self.memory.begin_pass()
         if self._chosen is not None:
             self._chosen.loader_epoch = loader.__dict__.get("iteration")
 
@@ -164,8 +188,10 @@ class _Identity:
         self.inner = _plain_copy(loader)
         if self._chosen is not None:
             self._chosen.sampler = sampler_of(self.inner)  # frameworks put others in
-        self.order = order_of(self.inner, self.ids_of, self._chosen)
-        tag(self.inner, self.order, in_dict=False, variants=self._variants)
+        memory = self.memory
+        self.order = order_of(self.inner, self.ids_of, self._chosen, None if memory is None else memory.hand_out)
+        skips = memory is not None and ("whole" if memory.whole else True)
+        tag(self.inner, self.order, in_dict=False, variants=self._variants, skips=skips)
 
 
 class _Deliveries(Pass):
@@ -192,7 +218,13 @@ class _Deliveries(Pass):
             order.delivered(batch.indices)
             current().follow(order)
         current().deliver(self, self._identity.ids_of(batch.indices))
-        return batch.batch
+        return self._complete(batch)
+
+    def _complete(self, tagged: TaggedBatch) -> Any:
+        memory, batch = self._identity.memory, tagged.batch
+        if memory is not None and tagged.part is not None and tagged.indices is not None:
+            batch = memory.deliver(tagged.indices, batch, tagged.part)
+        return batch if tagged.move is None else tagged.move(batch)
 
     def __len__(self) -> int:
         return len(self._iterator)  # type: ignore[arg-type]

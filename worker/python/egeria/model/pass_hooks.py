@@ -67,6 +67,15 @@ class PassHook(MethodHook):
             method(*arguments)
 
 
+class EntryHook(MethodHook):
+    """Forward pre-hook with keywords that calls the method, which may return other arguments."""
+
+    def __call__(self, module: nn.Module, *arguments: Any) -> Any:
+        if not torch.compiler.is_compiling() and (method := self.method()) is not None:
+            return method(*arguments)
+        return None
+
+
 class Hooked:
     """A hook of ours on a module's forward pass, which remove() takes away."""
 

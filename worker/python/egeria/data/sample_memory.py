@@ -1,0 +1,490 @@
+"""A SampleMemory knows, in the process that trains, what a loader's samples were, so that they need not be loaded."""
+
+from __future__ import annotations
+
+import collections
+import logging
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+from egeria import _native
+from egeria.data import stand_in
+from egeria.data.skip_loading import Part, Skip, generator_states, is_torchs_collate, same_states, samples_of, stamp_of
+from egeria.data.stand_in import StandIn, serving
+
+_logger = logging.getLogger("egeria")
+
+# A tensor with rows of fewer bytes is kept here, not left out.
+_SMALL = 1024
+# The parts that are kept may take so much memory.
+_MOST_KEPT = 256 * 2**20
+# One of so many samples that need not be loaded is loaded all the same, and compared.
+_AUDITED = 50
+# The values of a tensor that the loop uses in more than a fourth of at least so many batches are not left out.
+_TOUCHED = 4
+# A sample that was offered to the cache counts as there until too many of so many were left out in vain.
+_IN_VAIN = 64
+
+# These say whether the cache has a sample's prefix output, as far as is known.
+_UNKNOWN, _OFFERED, _SERVED, _MISSED = range(4)
+
+
+class _Leaf:
+    """Describes one part of a batch: a tensor with a row for each sample, or a list with an entry for each.
+
+    Attributes:
+      like: a row of the tensor without memory; None for a list.
+      kept: all rows, or entries, that have come; None for a tensor that is left out.
+      has: which those are.
+    """
+
+    def __init__(self, value: Any, samples: int):
+        self.like = value[0].to("meta") if isinstance(value, Tensor) else None
+        self.row_bytes = value.nbytes // len(value) if isinstance(value, Tensor) else 64
+        self.kept: Any = None
+        self.has = np.zeros(samples, bool)
+        self.touches = 0
+        if self.row_bytes < _SMALL:
+            self.keep(samples)
+
+    def keep(self, samples: int) -> None:
+        self.kept = (
+            [None] * samples if self.like is None else torch.empty((samples, *self.like.shape), dtype=self.like.dtype)
+        )
+
+    def fits(self, value: Any) -> bool:
+        if self.like is None:
+            return not isinstance(value, Tensor)
+        return (
+            isinstance(value, Tensor)
+            and value.shape[1:] == self.like.shape
+            and value.dtype == self.like.dtype
+            and value.is_contiguous()
+        )
+
+    def same(self, index: int, row: Any) -> bool:
+        """Whether a row is what has come before, if any has."""
+        if self.kept is None or not self.has[index]:
+            return True
+        if self.like is None:
+            return type(row) is type(self.kept[index]) and row == self.kept[index]
+        return _native.same_bits(row.contiguous(), self.kept[index])
+
+
+class SampleMemory:
+    """Decides which samples of a loader's batches are loaded, and makes the batches.
+
+    Owned by the training thread. All of this is on the user's word that an index names the same sample for ever;
+    where that turns out to be wrong, everything is loaded from there on, and the log says so.
+
+    Attributes:
+      off: why nothing is left out any more, for people; None if something may be.
+    """
+
+    def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any]):
+        """
+        Args:
+          dataset: with __getitem__ for 0..n-1; Variants, where there are any.
+        """
+        self.off: str | None = None
+        self.counts: collections.Counter[str] = collections.Counter()  # as egeria.data.stand_in.counts
+        self._dataset = dataset
+        self._collate = collate_fn
+        self.whole = not is_torchs_collate(collate_fn)
+        self._about = _about(dataset)
+        self._passes = 0
+        self._is_disproved = False
+        self._forget()
+
+    def _forget(self) -> None:
+        samples = len(self._dataset)
+        self._structure: Any = None
+        self._leaves: list[_Leaf] = []
+        self._batches = 0  # with stand-ins
+        self._hashes = np.zeros(samples, np.uint64)
+        self._others = np.zeros(samples, np.uint64)
+        self._context = np.full(samples, -1, np.int32)
+        self._contexts: dict[bytes, int] = {}
+        self._stamps = np.zeros(samples, np.int64)
+        self._state = np.zeros(samples, np.int8)
+        self._number = 0  # the Serving's that _state is about
+        self._trusts_offers = True
+        self._offers = [0, 0]  # samples that were offered: all that were left out, and those that were missing then
+        self._paused = False  # the cache has nothing
+
+    def begin_pass(self) -> None:
+        """A pass over the loader begins."""
+        self._passes += 1
+        about = _about(self._dataset)
+        if about != self._about:
+            self._about = about
+            self._forget()
+
+    def turn_off(self, why: str) -> None:
+        """Loads everything from now on."""
+        if self.off is None:
+            self.off = why
+            self._context[:] = -1
+            _logger.warning("egeria: all samples are loaded from here on, in spite of skip_loading: %s", why)
+
+    def _count(self, what: str, samples: int) -> None:
+        self.counts[what] += samples
+        stand_in.counts[what] += samples
+
+    # This is handed out to workers.
+
+    def hand_out(self, drawn: Any, indices: tuple[Any, ...] | None) -> Any:
+        """Returns what stands for the indices of a batch: themselves, or a Skip."""
+        if self.off is not None or self._paused or indices is None:
+            return drawn
+        now = serving()
+        if now is None or len(indices) not in now.sizes or now.number != self._number or not self._are_ours(indices):
+            return drawn
+        known = [self._may_leave_out(index) for index in indices]
+        audited = [ready and self._is_audited(index) for ready, index in zip(known, indices)]
+        if self.whole and (not all(known) or self._is_audited(indices[0])):
+            return drawn
+        load = tuple(i for i in range(len(indices)) if not known[i] or audited[i] and not self.whole)
+        if len(load) == len(indices):
+            return drawn
+        self._count("left_out", len(indices) - len(load))
+        self._count("audited", 0 if self.whole else sum(audited))
+        return Skip(indices, load, tuple(int(self._stamps[index]) for index in indices))
+
+    def _are_ours(self, indices: Sequence[Any]) -> bool:
+        return all(isinstance(index, int) and 0 <= index < len(self._state) for index in indices)
+
+    def _may_leave_out(self, index: int) -> bool:
+        state = self._state[index]
+        return bool(
+            (state == _SERVED or state == _OFFERED and self._trusts_offers)
+            and self._context[index] >= 0
+            and all(leaf.kept is None or leaf.has[index] for leaf in self._leaves)
+        )
+
+    def _is_audited(self, index: int) -> bool:
+        return hash((index, self._passes, 0x5EED)) % _AUDITED == 0
+
+    # This comes back from them.
+
+    def deliver(self, indices: tuple[Any, ...], batch: Any, part: Part) -> Any:
+        """Returns the batch that the loop gets.
+
+        Args:
+          batch: of the samples that were loaded; anything where there are none.
+        """
+        if part.drew:
+            self.turn_off(
+                "the dataset, or the collate_fn, draws random numbers, so that a sample is another one each time; "
+                "egeria.data.wrap(loader, skip_loading=True, variants=4) gives each sample four fixed ones"
+            )
+        whole = len(part.positions) == len(indices)
+        now = serving()
+        if whole and (self.off is not None or now is None or len(indices) not in now.sizes):
+            return batch
+        if now is not None and now.number != self._number:
+            self._number = now.number
+            self._state[:] = _UNKNOWN
+            self._paused = False
+        if whole and not self._are_ours(indices):
+            return batch
+        source = SkippedBatch(self, indices)
+        if part.positions:
+            leaves = self._note(indices, part, batch)
+            if leaves is None:
+                if whole:
+                    return batch
+                part = Part((), (), (), False)  # all are loaded again, with those that were left out
+            else:
+                source.has(part.positions, leaves)
+        self._batches += 1
+        return source.batch()
+
+    def _note(self, indices: Sequence[int], part: Part, batch: Any) -> list[Any] | None:
+        """Keeps what is to be kept of loaded samples; returns the parts of their batch, None where it does not fit."""
+        leaves, structure = _taken_apart(batch, len(part.positions))
+        if leaves is None:
+            self.turn_off("a batch has something in it that is neither a tensor nor a list with a part for each sample")
+            return None
+        if self._structure is None:
+            self._structure = structure
+            self._leaves = [_Leaf(leaf, len(self._state)) for leaf in leaves]
+            small = [leaf.row_bytes for leaf in self._leaves if leaf.kept is not None]
+            if len(small) == len(leaves) or sum(small) * len(self._state) > _MOST_KEPT:
+                self.turn_off(
+                    f"no tensor of a batch has {_SMALL} bytes a sample, or the others take more than "
+                    f"{_MOST_KEPT >> 20} MiB"
+                )
+                return None
+        if structure != self._structure or not all(map(_Leaf.fits, self._leaves, leaves)):
+            self.turn_off("batches have different structures, types or shapes of samples, or strides")
+            return None
+        for row, position in enumerate(part.positions):
+            index = indices[position]
+            if position in part.changed or self._stamps[index] != part.stamps[row] and self._stamps[index] != 0:
+                self._count("changed", 1)
+                self._drop(index)
+            self._stamps[index] = part.stamps[row]
+            if not all(leaf.same(index, value[row]) for leaf, value in zip(self._leaves, leaves)):
+                self.differs(index)
+                self._drop(index)
+            self._keep(index, [value[row] for value in leaves])
+        return leaves
+
+    def _keep(self, index: int, rows: Sequence[Any]) -> None:
+        for leaf, row in zip(self._leaves, rows):
+            if leaf.kept is not None and not leaf.has[index]:
+                leaf.kept[index] = row
+                leaf.has[index] = True
+
+    def _drop(self, index: int) -> None:
+        """The sample is another one than before."""
+        self._context[index] = -1
+        self._state[index] = _UNKNOWN
+        for leaf in self._leaves:
+            leaf.has[index] = False
+
+    def differs(self, index: int) -> None:
+        """A sample has come as another one."""
+        self._is_disproved = self._is_disproved or self.off is None
+        self.turn_off(
+            f"sample {index} is another one than before; leave skip_loading out, or let an index name the same sample "
+            "for ever"
+        )
+
+    def was_disproved(self) -> bool:
+        """Returns, once, whether a sample has come as another one."""
+        was, self._is_disproved = self._is_disproved, False
+        return was
+
+    # A SkippedBatch needs these.
+
+    def load(self, indices: Sequence[int]) -> list[Any]:
+        """Loads samples in this process, and leaves the generators as they are. Returns the parts of their batch."""
+        self._count("loaded_late", len(indices))
+        before = generator_states()
+        stamps = tuple(stamp_of(self._dataset, index) for index in indices)
+        batch = self._collate(samples_of(self._dataset, list(indices)))
+        if not same_states(before, generator_states()):
+            random.setstate(before[0])
+            torch.set_rng_state(before[1])
+            np.random.set_state(before[2])
+            self.turn_off(
+                "the dataset, or the collate_fn, draws random numbers, so that a sample is another one each time"
+            )
+        leaves = self._note(indices, Part(tuple(range(len(indices))), stamps, (), False), batch)
+        if leaves is None:
+            leaves, _ = _taken_apart(batch, len(indices))
+            if leaves is None or len(leaves) != len(self._leaves):
+                raise RuntimeError("egeria: a batch has another structure than those before, and skip_loading is on")
+        return leaves
+
+    def touched(self, leaf: int, by: str) -> None:
+        """The loop has used the values of a tensor of a batch."""
+        described = self._leaves[leaf]
+        described.touches += 1
+        if self.off is not None or described.touches < _TOUCHED or described.touches * 4 <= self._batches:
+            return
+        kept = sum(other.row_bytes for other in self._leaves if other.kept is not None) + described.row_bytes
+        others = any(other.kept is None and other is not described for other in self._leaves)
+        if not others or kept * len(self._state) > _MOST_KEPT:
+            self.turn_off(f"values of part {leaf} of the batches are used besides the frozen layers, in '{by}'")
+        elif described.kept is None:
+            described.keep(len(self._state))
+
+    def hashes(
+        self,
+        indices: Sequence[int],
+        context: bytes,
+        others: Sequence[int],
+        computed: Callable[[list[int]], list[int]],
+        loaded: set[int],
+    ) -> list[int]:
+        """Returns the input hashes of a batch's samples, as they were, or computed where that is not known, or where a
+        sample has been loaded and can be compared."""
+        number = self._contexts.setdefault(context, len(self._contexts))
+        is_known = [
+            self._context[index] == number and int(self._others[index]) == other
+            for index, other in zip(indices, others)
+        ]
+        wanted = [i for i in range(len(indices)) if i in loaded or not is_known[i]]
+        found = {i: int(self._hashes[index]) for i, index in enumerate(indices)}
+        if wanted:
+            for i, value in zip(wanted, computed(wanted)):
+                if is_known[i] and found[i] != value:
+                    self.differs(indices[i])
+                found[i] = value
+                if self.off is None:
+                    self._context[indices[i]], self._others[indices[i]], self._hashes[indices[i]] = (
+                        number,
+                        others[i],
+                        value,
+                    )
+        return [found[i] for i in range(len(indices))]
+
+    def fetched(self, indices: Sequence[int], missing: set[int], loaded: set[int]) -> None:
+        """The cache had the prefix outputs of these samples, but for those at `missing`."""
+        left_out = len(indices) - len(loaded)
+        in_vain = len(missing - loaded)
+        self._offers[0] += left_out
+        self._offers[1] += in_vain
+        if self._offers[0] >= _IN_VAIN:
+            self._trusts_offers = self._trusts_offers and self._offers[1] * 20 <= self._offers[0]
+            self._offers = [0, 0]
+        for i, index in enumerate(indices):
+            if i not in missing:
+                self._state[index] = _SERVED
+            elif i not in loaded:
+                self._state[index] = _MISSED
+            elif self._state[index] != _MISSED:
+                self._state[index] = _OFFERED
+        if left_out > 0 and in_vain * 2 > left_out:
+            self._paused = True
+        elif not missing:
+            self._paused = False
+
+    def kept_rows(self, leaf: int, indices: Sequence[int]) -> Any:
+        """Returns a batch's part that is kept; None where it is left out, or not complete."""
+        described = self._leaves[leaf]
+        if described.kept is None or not all(described.has[index] for index in indices):
+            return None
+        if described.like is None:
+            return [described.kept[index] for index in indices]
+        return described.kept[torch.tensor(list(indices))]
+
+    def like(self, leaf: int, size: int) -> Tensor:
+        row = self._leaves[leaf].like
+        return torch.empty((size, *row.shape), dtype=row.dtype, device="meta")
+
+    def is_left_out(self, leaf: int) -> bool:
+        return self._leaves[leaf].kept is None
+
+    def put_together(self, leaves: Sequence[Any]) -> Any:
+        return pytree.tree_unflatten(list(leaves), self._structure)
+
+    def __len__(self) -> int:
+        return len(self._leaves)
+
+
+class _Rows(NamedTuple):
+    """Says where a sample's rows are."""
+
+    leaves: list[Any]
+    row: int
+
+
+class SkippedBatch:
+    """Is the Source of a batch's stand-ins. Owned by the training thread.
+
+    Attributes:
+      indices: the samples'.
+    """
+
+    def __init__(self, memory: SampleMemory, indices: tuple[int, ...]):
+        self.indices = indices
+        self._memory = memory
+        self._rows: dict[int, _Rows] = {}  # by position
+        self._whole: list[Any] | None = None  # the parts of the batch, where all samples were loaded at once
+        self._values: dict[int, Tensor] = {}  # by part
+        self._touched: set[int] = set()
+
+    @property
+    def loaded(self) -> set[int]:
+        """The positions of the samples that are loaded."""
+        return set(self._rows)
+
+    def is_whole(self) -> bool:
+        return len(self._rows) == len(self.indices)
+
+    def has(self, positions: Sequence[int], leaves: list[Any]) -> None:
+        """The samples at these positions are loaded."""
+        for row, position in enumerate(positions):
+            self._rows[position] = _Rows(leaves, row)
+        if len(positions) == len(self.indices):
+            self._whole = leaves
+
+    def batch(self) -> Any:
+        """Returns what the loop gets."""
+        return self._memory.put_together([self._part(leaf) for leaf in range(len(self._memory))])
+
+    def _part(self, leaf: int) -> Any:
+        size = len(self.indices)
+        if self._memory.is_left_out(leaf):
+            return StandIn.like(self, leaf, self._memory.like(leaf, size))
+        if self._whole is not None:
+            return self._whole[leaf]
+        kept = self._memory.kept_rows(leaf, self.indices)
+        if kept is not None:
+            return kept
+        self._load(range(size))
+        rows = [self._rows[i].leaves[leaf][self._rows[i].row] for i in range(size)]
+        return torch.stack(rows) if isinstance(rows[0], Tensor) else rows
+
+    def values(self, leaf: int) -> Tensor:
+        if leaf not in self._values:
+            rows = self.rows(leaf, range(len(self.indices))) if self._whole is None else self._whole[leaf]
+            self._values[leaf] = rows
+        return self._values[leaf]
+
+    def rows(self, leaf: int, positions: Sequence[int]) -> Tensor:
+        self._load(positions)
+        return torch.stack([self._rows[i].leaves[leaf][self._rows[i].row] for i in positions])
+
+    def touched(self, leaf: int, by: str) -> None:
+        if leaf not in self._touched:
+            self._touched.add(leaf)
+            self._memory.touched(leaf, by)
+
+    def hashes(self, context: bytes, others: Sequence[int], computed: Callable[[list[int]], list[int]]) -> list[int]:
+        return self._memory.hashes(self.indices, context, others, computed, self.loaded)
+
+    def fetched(self, missing: Sequence[int]) -> bool:
+        """The cache has all samples but these, which are loaded. Returns whether one was loaded now."""
+        self._memory.fetched(self.indices, set(missing), self.loaded)
+        return self._load(missing)
+
+    def was_disproved(self) -> bool:
+        return self._memory.was_disproved()
+
+    def _load(self, positions: Sequence[int]) -> bool:
+        wanted = [i for i in positions if i not in self._rows]
+        if not wanted:
+            return False
+        if self._memory.whole:
+            wanted = list(range(len(self.indices)))
+        self.has(wanted, self._memory.load([self.indices[i] for i in wanted]))
+        return True
+
+
+def _taken_apart(batch: Any, size: int) -> tuple[list[Any] | None, Any]:
+    """Returns a batch's parts, and how they are nested; None where one of them is not by sample."""
+
+    def is_list(value: Any) -> bool:
+        plain = (str, bytes, int, float, type(None))
+        return type(value) is list and len(value) == size and all(isinstance(entry, plain) for entry in value)
+
+    leaves, structure = pytree.tree_flatten(batch, is_leaf=is_list)
+    by_sample = all(
+        is_list(leaf) or type(leaf) is Tensor and leaf.dim() >= 1 and leaf.size(0) == size and leaf.device.type == "cpu"
+        for leaf in leaves
+    )
+    return (leaves if by_sample and leaves else None), structure
+
+
+def _about(dataset: Any) -> str:
+    """Returns a text that changes when a dataset becomes another one, as far as that shows from outside."""
+    inside = dataset
+    described = []
+    while inside is not None:
+        attributes = getattr(inside, "__dict__", {})
+        shown = {name: repr(attributes.get(name)) for name in ("_fingerprint", "transform", "transforms", "version")}
+        length = len(inside) if hasattr(inside, "__len__") else 0
+        described.append((type(inside).__qualname__, length, shown))
+        inside = attributes.get("dataset")
+    return repr(described)
