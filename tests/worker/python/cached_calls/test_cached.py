@@ -79,22 +79,75 @@ def test_a_network_whose_parameters_require_gradients_is_served_where_none_are_r
     assert compare(ConvNet().eval(), call, patient_cache.address)["served"] >= 8
 
 
+def bert(attention: str) -> BertModel:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    return BertModel._from_config(BertConfig(vocab_size=50, **sizes), attn_implementation=attention).eval()
+
+
+def read(network: nn.Module, rows: list[int], lengths: list[int], longest: int, padding: int = 0) -> Any:
+    mask = torch.tensor([[int(place < lengths[sample]) for place in range(longest)] for sample in rows])
+    ids = torch.tensor([[(7 * sample + 3 * place) % 49 + 1 for place in range(longest)] for sample in rows])
+    with torch.no_grad():
+        return network(input_ids=ids * mask + padding * (1 - mask), attention_mask=mask, output_hidden_states=True)
+
+
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_a_text_encoder_with_padding_to_the_longest_of_a_batch(attention: str, patient_cache: Daemon) -> None:
-    config = BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
-    encoder = BertModel._from_config(config, attn_implementation=attention).eval()
     lengths = [3 + (5 * sample) % 9 for sample in range(16)]
 
     def call(network: nn.Module, rows: list[int]) -> Any:
-        longest = max(lengths[sample] for sample in rows)
-        longest += longest % 2  # some lengths come again
-        mask = torch.tensor([[int(place < lengths[sample]) for place in range(longest)] for sample in rows])
-        ids = torch.tensor([[(7 * sample + 3 * place) % 49 + 1 for place in range(longest)] for sample in rows]) * mask
-        with torch.no_grad():
-            return network(input_ids=ids, attention_mask=mask, output_hidden_states=True)
+        return read(network, rows, lengths, max(lengths[sample] for sample in rows))
 
-    summary = compare(encoder, call, patient_cache.address, samples=16, epochs=16)
+    summary = compare(bert(attention), call, patient_cache.address, samples=16, epochs=16)
     assert summary["served"] >= 4, summary
+
+
+def first_of(output: Any) -> Tensor:
+    return output.last_hidden_state[:, 0]
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize(("shortest", "step"), [(8, 1), (16, 16)])
+def test_a_text_counts_as_the_same_with_more_padding_where_that_is_proven(
+    attention: str, shortest: int, step: int, patient_cache: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Vectors of 16 numbers are added up: whether there are more of them makes no difference, their lengths do."""
+    lengths = [3 + sample % 5 for sample in range(24)]
+    absent = {}
+    for name, keep in (("first", first_of), ("all", None)):
+        numbers = iter(range(10_000))
+
+        def call(network: nn.Module, rows: list[int]) -> Any:
+            epoch = next(numbers) // 2 // 3  # three batches, each with both networks
+            return read(network, rows, lengths, shortest + step * (epoch % 3))
+
+        plain = (lambda value: value) if keep is None else keep
+        summary = compare(bert(attention), call, patient_cache.address, samples=24, epochs=15, keep=keep, plain=plain)
+        absent[name] = summary.get("miss_absent", 0)
+        assert summary["served"] >= 20, summary
+    # One batch of each length is kept by its proof, and one of a length without any.
+    assert absent["all"] >= 40 and (absent["first"] <= 16 if step == 16 else absent["first"] >= 40), absent
+    assert "STORE_DIFFERS" not in caplog.text
+
+
+@pytest.mark.parametrize("place", ["front", "holes", "garbage"])
+def test_padding_that_looks_otherwise_counts(place: str, patient_cache: Daemon) -> None:
+    def call(network: nn.Module, rows: list[int]) -> Any:
+        mask = torch.tensor([[int(position < 3 + sample % 5) for position in range(10)] for sample in rows])
+        ids = torch.tensor([[(7 * sample + 3 * position) % 49 + 1 for position in range(10)] for sample in rows])
+        if place == "front":
+            mask, ids = mask.flip(1), (ids * mask).flip(1)
+        if place == "holes":
+            mask[:, 1] = 0
+        with torch.no_grad():
+            return network(ids, attention_mask=mask)
+
+    assert (
+        compare(bert("sdpa"), call, patient_cache.address, samples=24, epochs=6, keep=first_of, plain=first_of)[
+            "served"
+        ]
+        >= 8
+    )
 
 
 def test_autocast(patient_cache: Daemon) -> None:

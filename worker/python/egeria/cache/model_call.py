@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -136,9 +136,21 @@ class Call:
         """The batch some of whose samples may not be loaded; None where all are."""
         return self._source
 
-    def digests(self, salt: bytes = b"") -> list[bytes]:
-        """Returns 16 bytes for each sample, over what hashes() is made of."""
-        return [_native.fingerprint("", sample) for sample in self._samples(salt)]
+    def digests(self, salt: bytes = b"", lengths: Mapping[int, Sequence[int]] | None = None) -> list[bytes]:
+        """Returns 16 bytes for each sample, over what hashes() is made of.
+
+        Args:
+          lengths: by the number of a tensor among tensors(), how much of each of its rows counts.
+        """
+        self._load()
+        tensors = [(leaf, batched) for leaf, batched in zip(self._leaves, self._batched) if isinstance(leaf, Tensor)]
+        begin = torch.frombuffer(bytearray(self._digest(salt)), dtype=torch.uint8)
+        columns = [
+            _shortened(_in_host(leaf), (lengths or {}).get(number))
+            for number, (leaf, batched) in enumerate(tensors)
+            if batched
+        ]
+        return [_native.fingerprint("", [begin, *sample]) for sample in zip(*columns)]
 
     def argument_of(self, tensor: Tensor) -> int | None:
         """Returns the number by which argument() gives this very tensor; None where it is no argument."""
@@ -146,6 +158,25 @@ class Call:
 
     def argument(self, number: int) -> Any:
         return self._leaves[number]
+
+    def argument_named(self, name: str) -> Tensor | None:
+        """Returns the tensor that is passed by this name, or is in a dict under it; None where there is none."""
+        self._load()
+        args, kwargs = pytree.tree_unflatten(list(self._leaves), self._structure)
+        tables = [table for table in (kwargs, *args, *kwargs.values()) if isinstance(table, dict)]
+        return next((table[name] for table in tables if isinstance(table.get(name), Tensor)), None)
+
+    def tensors(self) -> list[Tensor]:
+        """Returns all tensors among the arguments."""
+        self._load()
+        return [leaf for leaf in self._leaves if isinstance(leaf, Tensor)]
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Call:
+        """Returns the call with others in the place of tensors(), with as many rows."""
+        remaining = iter(tensors)
+        other = copy.copy(self)
+        other._leaves = [next(remaining) if isinstance(leaf, Tensor) else leaf for leaf in self._leaves]
+        return other
 
     def _samples(self, salt: bytes) -> list[list[Tensor]]:
         """Returns for each sample its rows in host memory, with a digest of `salt` and of what belongs to no sample."""
@@ -226,6 +257,10 @@ def _rows(tensor: Tensor, index: Tensor) -> Tensor:
         rows = tensor.index_select(0, index.to(tensor.device))
     chosen = torch.empty_permuted(rows.shape, tensor.dim_order(), dtype=tensor.dtype, device=tensor.device)
     return chosen.copy_(rows)
+
+
+def _shortened(rows: Sequence[Tensor], lengths: Sequence[int] | None) -> Sequence[Tensor]:
+    return rows if lengths is None else [row[:length] for row, length in zip(rows, lengths)]
 
 
 def _joined(tensor: Tensor, other: Tensor) -> Tensor:

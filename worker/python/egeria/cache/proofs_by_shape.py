@@ -55,7 +55,13 @@ class Proven:
 
 
 class Proofs:
-    """Keeps the proofs about one frozen prefix. Owned by the training thread."""
+    """Keeps the proofs about one frozen prefix. Owned by the training thread.
+
+    Attributes:
+      most_shapes: so many shapes of calls are proven.
+    """
+
+    most_shapes = _MAX_SHAPES
 
     def __init__(self, model: nn.Module, frozen: Sequence[LayerModule], gate: CacheGate):
         """
@@ -121,7 +127,7 @@ class Proofs:
         return prove(self._model, self._frozen, call)
 
     def _comes_often(self, key: Any) -> bool:
-        if len(self._proven) >= _MAX_SHAPES:
+        if len(self._proven) >= self.most_shapes:
             return False
         if key in self._calls or len(self._calls) < 64 * _MAX_SHAPES:
             self._calls[key] += 1

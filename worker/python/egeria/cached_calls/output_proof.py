@@ -53,12 +53,14 @@ class WholeCall:
       keep: what it returns is given to this function.
       recording: of these calls.
       decides: as that of a Cut.
+      without_padding: samples count as the same whatever length they are padded to.
     """
 
     output: KeptOutput
     keep: Callable[[Any], Any] | None
     recording: Recording
     decides: bool
+    without_padding: bool = False
 
     def compute(self, shadow: Shadow, call: Call, check: Callable[[], None] | None = None) -> list[Tensor]:
         """Computes the tensors that are kept, by a pass of a shadow.

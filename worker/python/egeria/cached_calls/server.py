@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import threading
@@ -26,6 +27,7 @@ from egeria.cache.refused import Refused
 from egeria.cache.repeated_samples import Repeats
 from egeria.cached_calls.cache_line import CacheLine, bytes_of, keys_of
 from egeria.cached_calls.output_proof import Recording, WholeCall, prove_output
+from egeria.cached_calls.padding import Padding, same_without
 from egeria.cached_calls.recurrence import Recurrence
 from egeria.model.inputs import GraphError, batch_of
 from egeria.model.isolation import device_of, in_own_pass
@@ -45,6 +47,8 @@ _SETTLED_AFTER = 4
 class _Proofs(Proofs):
     """Proofs about a whole network."""
 
+    most_shapes = 32  # texts come in many lengths
+
     def __init__(self, network: nn.Module, keep: Callable[[Any], Any] | None, gate: CacheGate, recording: Recording):
         super().__init__(network, [], gate)
         self._settings: Any = _CallSettings(network, recording)
@@ -53,6 +57,17 @@ class _Proofs(Proofs):
 
     def _prove(self, call: Call) -> Proof:
         return prove_output(self._model, self._keep, call, self._recording)
+
+    def _among_others(self, proof: Proof, call: Call, circumstances: Any) -> Proven:
+        whole: Any = proof.cut
+        if (padding := Padding.of(call)) is not None:
+            with contextlib.suppress(Exception):  # it may be longer than the network takes
+                compute = functools.partial(whole.compute, shadow_of(self._model))
+                whole.without_padding = same_without(padding, call, compute, proof.crossing)
+            if whole.without_padding:
+                settings, conditions, _ = circumstances
+                circumstances = settings, conditions, padding.longer(call).sample_key(), "without padding"
+        return super()._among_others(proof, call, circumstances)
 
 
 class _CallSettings(Settings):
@@ -310,8 +325,12 @@ class CallServer:
         if (proven := proofs.find(call)) is None:
             ledger.missed("unproven", call.batch)
             return None
+        whole: Any = proven.cut
+        padding = Padding.of(call) if whole.without_padding else None
+        if whole.without_padding and padding is None:
+            raise UnusualCall("its padding is not where that of others is")
         self._salt = proven.salt
-        ids, hashes = keys_of(call.digests(proven.salt))
+        ids, hashes = keys_of(call.digests(proven.salt) if padding is None else padding.digests(call, proven.salt))
         self._note(ids)
         if proven.confirmed:
             return self._ask(proofs, proven, call, ids, hashes)
