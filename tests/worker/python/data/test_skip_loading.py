@@ -4,6 +4,7 @@ looks at such a sample has it loaded."""
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import multiprocessing
 import pathlib
@@ -12,19 +13,22 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import lightning as L
 import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
 from cache_daemon import Daemon, wait_until_kept
+from launching import HERE, Program
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, RandomSampler, Subset, default_collate
 
 import egeria
-from egeria import EgeriaError
+from egeria import Config, EgeriaError
 from egeria.data import stand_in, wrap
 from egeria.data.sample_memory import SampleMemory
 from egeria.data.stand_in import StandIn
+from egeria.integrations.lightning import EgeriaCallback
 
 SAMPLES, BATCH, EPOCHS = 48, 8, 5
 
@@ -161,7 +165,7 @@ def dict_step(model: nn.Module, batch: Any) -> Tensor:
     return nn.functional.cross_entropy(model(batch["images"]), batch["label"])
 
 
-def reversing(samples: list[Any]) -> Any:
+def counting(samples: list[Any]) -> Any:
     """A collate_fn that looks at its samples, and makes a batch as the usual one does."""
     assert samples
     return default_collate(samples)
@@ -177,7 +181,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "workers": {"num_workers": 2, "multiprocessing_context": "fork"},
     "workers that persist": {"num_workers": 2, "multiprocessing_context": "fork", "persistent_workers": True},
     "dicts": {"dataset": Dicts, "step": dict_step},
-    "a collate_fn of the user's": {"collate_fn": reversing, "num_workers": 1, "multiprocessing_context": "fork"},
+    "a collate_fn of the user's": {"collate_fn": counting, "num_workers": 1, "multiprocessing_context": "fork"},
     "a last batch that is smaller": {"dataset": lambda: Images(SAMPLES + 3)},
     "a batch_sampler": {"batch_sampler": lambda: BatchSampler(RandomSampler(range(SAMPLES)), BATCH, True)},
     "in order": {"shuffle": False},
@@ -218,6 +222,100 @@ def test_without_the_word_everything_is_loaded(patient_cache: Daemon):
 def test_without_a_cache_batches_are_what_they_are():
     run = Run("none", skip=True)
     assert run.loads == [SAMPLES] * EPOCHS and set(run.kinds) == {"Tensor"}
+
+
+class Lightning(L.LightningModule):
+    def __init__(self, loader: DataLoader):
+        super().__init__()
+        torch.manual_seed(0)
+        self.model, self.loader, self.kinds = Net(), loader, []
+
+    def train_dataloader(self) -> DataLoader:
+        return self.loader
+
+    def training_step(self, batch: Any, index: int) -> Tensor:
+        self.kinds.append(type(batch[0]).__name__)
+        return plain_step(self.model, batch)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.model.parameters(), 0.05)
+
+
+def test_a_loader_that_lightning_is_given_leaves_samples_out_too(patient_cache: Daemon):
+    def fit(cache: str) -> tuple[Lightning, Images]:
+        images = Images()
+        loader = wrap(DataLoader(images, BATCH), skip_loading=cache != "none")
+        settings = Config(controller="none", plans=[(1, 2)], cache=cache, cache_use="always")
+        module = Lightning(loader)
+        trainer = L.Trainer(
+            accelerator="cpu",
+            devices=1,
+            max_epochs=6,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            callbacks=[EgeriaCallback(modules=LAYERS, config=settings), Patient()],
+        )
+        trainer.fit(module)
+        return module, images
+
+    (skipping, few), (plain, many) = fit(patient_cache.address), fit("none")
+    assert all(torch.equal(one, other) for one, other in zip(skipping.parameters(), plain.parameters()))
+    assert few.loads.value < many.loads.value / 2 and "StandIn" in skipping.kinds
+
+
+class Patient(L.Callback):
+    """Lets the cache keep what it was offered."""
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: Any) -> None:
+        wait_until_kept(trainer.callbacks[0].session, 20)
+
+
+def test_two_ranks_leave_samples_out(patient_cache: Daemon, tmp_path: pathlib.Path):
+    reports = []
+    for cache in (patient_cache.address, "none"):
+        folder = tmp_path / cache.replace("/", "-")
+        folder.mkdir()
+        with Program(folder, "run_script.py", HERE / "skip_loading_job.py", folder, cache, ranks=2) as job:
+            job.succeed()
+        reports.append([json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)])
+    skipping, plain = reports
+    assert [rank["weights"] for rank in skipping] == [rank["weights"] for rank in plain]
+    for rank in range(2):
+        assert plain[rank]["loads"][-1] == 24 and skipping[rank]["loads"][-1] < 16
+        assert skipping[rank]["off"] is None and skipping[rank]["left_out"] > 24
+
+
+def test_the_head_may_be_compiled(patient_cache: Daemon):
+    class Compiled(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head.compile(backend="eager")
+
+    skipping, plain = (Run(cache, model=Compiled) for cache in (patient_cache.address, "none"))
+    assert skipping.same_as(plain) and skipping.memory.counts["left_out"] > SAMPLES
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_compiled_model_and_a_cached_network_get_real_samples(cached: bool, patient_cache: Daemon):
+    """The cache refuses frozen layers that are compiled; a network beside the model looks at the samples."""
+
+    class Whole(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            if not cached:
+                self.compile(backend="eager")
+
+    torch.manual_seed(3)
+    teacher = Net().eval().requires_grad_(False)
+
+    def step(model: nn.Module, batch: Any) -> Tensor:
+        loss = plain_step(model, batch)
+        return loss + (model(batch[0]) - teacher(batch[0])).square().mean() if cached else loss
+
+    skipping, plain = (Run(cache, step=step, model=Whole) for cache in (patient_cache.address, "none"))
+    assert skipping.same_as(plain)
 
 
 # Whoever looks at a sample.
@@ -472,7 +570,7 @@ class Files(Images):
         return torch.load(path), label
 
 
-@pytest.mark.parametrize("options", [{}, KINDS["workers that persist"], {"collate_fn": reversing}], ids=str)
+@pytest.mark.parametrize("options", [{}, KINDS["workers that persist"], {"collate_fn": counting}], ids=str)
 def test_a_file_that_changes_in_mid_run_is_found(options: Any, patient_cache: Daemon, tmp_path: pathlib.Path):
     def run(cache: str) -> Run:
         folder = tmp_path / cache.rpartition("/")[2]
@@ -588,7 +686,7 @@ def test_a_transform_that_is_replaced_is_seen_at_the_next_epoch(patient_cache: D
 # The cache, files and layers may change.
 
 
-@pytest.mark.parametrize("options", [{}, KINDS["workers that persist"], {"collate_fn": reversing}], ids=str)
+@pytest.mark.parametrize("options", [{}, KINDS["workers that persist"], {"collate_fn": counting}], ids=str)
 def test_a_cache_that_goes_away_costs_time_only(options: Any, cache_daemon: Daemon):
     def end(epoch: int, _: nn.Module) -> None:
         if epoch == 3:

@@ -24,8 +24,9 @@ _logger = logging.getLogger("egeria")
 _SMALL = 1024
 # The parts that are kept may take so much memory.
 _MOST_KEPT = 256 * 2**20
-# One of so many samples that need not be loaded is loaded all the same, and compared.
-_AUDITED = 50
+# One of 48 samples that need not be loaded is loaded all the same, and compared: one of six, in one of eight batches,
+# since what a worker hands over for a batch costs more than a sample.
+_AUDITED_BATCHES, _AUDITED_SAMPLES = 8, 6
 # The values of a tensor that the loop uses in more than a fourth of at least so many batches are not left out.
 _TOUCHED = 4
 # A sample that was offered to the cache counts as there until too many of so many were left out in vain.
@@ -98,7 +99,7 @@ class SampleMemory:
         self._collate = collate_fn
         self.whole = not is_torchs_collate(collate_fn)
         self._about = _about(dataset)
-        self._passes = 0
+        self._handed_out = 0  # batches that might have been left out
         self._is_disproved = False
         self._forget()
 
@@ -120,7 +121,6 @@ class SampleMemory:
 
     def begin_pass(self) -> None:
         """A pass over the loader begins."""
-        self._passes += 1
         about = _about(self._dataset)
         if about != self._about:
             self._about = about
@@ -147,9 +147,14 @@ class SampleMemory:
         if now is None or len(indices) not in now.sizes or now.number != self._number or not self._are_ours(indices):
             return drawn
         known = [self._may_leave_out(index) for index in indices]
-        audited = [ready and self._is_audited(index) for ready, index in zip(known, indices)]
-        if self.whole and (not all(known) or self._is_audited(indices[0])):
+        self._handed_out += 1
+        is_audited = _one_of(_AUDITED_BATCHES * (_AUDITED_SAMPLES if self.whole else 1), self._handed_out)
+        if self.whole and (not all(known) or is_audited):
             return drawn
+        audited = [
+            ready and is_audited and _one_of(_AUDITED_SAMPLES, index, self._handed_out)
+            for ready, index in zip(known, indices)
+        ]
         load = tuple(i for i in range(len(indices)) if not known[i] or audited[i] and not self.whole)
         if len(load) == len(indices):
             return drawn
@@ -167,9 +172,6 @@ class SampleMemory:
             and self._context[index] >= 0
             and all(leaf.kept is None or leaf.has[index] for leaf in self._leaves)
         )
-
-    def _is_audited(self, index: int) -> bool:
-        return hash((index, self._passes, 0x5EED)) % _AUDITED == 0
 
     # This comes back from them.
 
@@ -475,6 +477,11 @@ def _taken_apart(batch: Any, size: int) -> tuple[list[Any] | None, Any]:
         for leaf in leaves
     )
     return (leaves if by_sample and leaves else None), structure
+
+
+def _one_of(number: int, *what: int) -> bool:
+    """Returns True for one of so many numbers, which look drawn at random and are not."""
+    return hash((*what, 0x5EED)) % number == 0
 
 
 def _about(dataset: Any) -> str:

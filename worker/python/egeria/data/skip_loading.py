@@ -69,7 +69,6 @@ def load(dataset: Any, batch: Any, whole: bool) -> Loaded | None:
     Returns:
       None where the samples have no numbers, or none are known to be read.
     """
-    states = generator_states()
     if isinstance(batch, Skip):
         stamps = [stamp_of(dataset, index) for index in batch.indices]
         wanted = set(batch.load)
@@ -85,6 +84,7 @@ def load(dataset: Any, batch: Any, whole: bool) -> Loaded | None:
         indices, changed, positions = known, (), tuple(range(len(known)))
         stamps = [stamp_of(dataset, index) for index in indices]
     chosen = [indices[i] for i in positions]
+    states = generator_states() if chosen else []
     samples = samples_of(dataset, chosen) if chosen else []
     part = Part(positions, tuple(stamps[i] for i in positions), changed, False)
     return Loaded(indices, samples, part, states)

@@ -1,0 +1,210 @@
+"""This program says what an epoch on JPEG files costs behind frozen layers, where samples need not be loaded.
+
+usage: skipped_loading.py DIR [options]      DIR: a folder of folders of JPEG files, one for each class
+Needs the package (PYTHONPATH=build/dev/python), EGERIA_BIN (build/dev/bin) and Pillow.
+
+A head is trained behind four convolutions, which freeze after the first step, with two loader workers. The same
+training in several forms, which take turns: plain; cached; cached with skip_loading; and on features that a script
+computes once and keeps in memory, as people write it by hand. Prints for each epoch the seconds by the wall clock and
+the processor seconds of all processes, the daemon's and the workers' included, and at the end both over the plain
+form's: the median of the rounds, the least and the most. The exit code is 1 where the weights of the plain form, the
+cached one and that with skip_loading were not the same to the bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+FORMS = ("plain", "cached", "skip_loading", "features")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=pathlib.Path, help="folder of folders of JPEG files")
+    parser.add_argument("--samples", type=int, default=2_000)
+    parser.add_argument("--size", type=int, default=128, help="images are resized to it (default 128)")
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--form", choices=FORMS, help=argparse.SUPPRESS)
+    parser.add_argument("--job", type=pathlib.Path, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+# One run, in a process of its own.
+
+
+def train(arguments: argparse.Namespace) -> None:
+    import numpy as np
+    import torch
+    import torch.nn.functional as F
+    from PIL import Image
+    from torch import Tensor, nn
+    from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+    import egeria
+
+    class Images(Dataset):
+        def __init__(self) -> None:
+            classes = sorted(path for path in arguments.data.iterdir() if path.is_dir())
+            every = [(str(path), number) for number, folder in enumerate(classes) for path in sorted(folder.iterdir())]
+            self.samples = every[:: max(1, len(every) // arguments.samples)][: arguments.samples]
+
+        def __len__(self) -> int:
+            return len(self.samples)
+
+        def __getitem__(self, index: int) -> tuple[Tensor, int]:
+            path, label = self.samples[index]
+            with Image.open(path) as file:
+                pixels = np.array(file.convert("RGB").resize((arguments.size, arguments.size)))
+            return torch.from_numpy(pixels).permute(2, 0, 1).float().div_(255), label
+
+    def block(inputs: int, outputs: int) -> nn.Module:
+        return nn.Sequential(nn.Conv2d(inputs, outputs, 3, 2, 1), nn.BatchNorm2d(outputs), nn.ReLU())
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    blocks = [block(3, 32), block(32, 64), block(64, 128), nn.Sequential(block(128, 256), nn.AdaptiveAvgPool2d(1))]
+    model = nn.Sequential(*blocks, nn.Sequential(nn.Flatten(), nn.Linear(256, 10)))
+    images: Any = Images()
+    form = arguments.form
+    clock = Clock(arguments.job)
+    if form == "features":
+        trunk, model = model[:4].eval(), model[4:]
+        with torch.no_grad():
+            parts = [
+                (trunk(batch), labels)
+                for batch, labels in DataLoader(images, arguments.batch_size, num_workers=arguments.workers)
+            ]
+        images = TensorDataset(*(torch.cat(part) for part in zip(*parts)))
+    workers = 0 if form == "features" else arguments.workers
+    loader = DataLoader(
+        images,
+        arguments.batch_size,
+        shuffle=True,
+        generator=torch.Generator().manual_seed(0),
+        num_workers=workers,
+        persistent_workers=workers > 0,
+    )
+    loader = egeria.data.wrap(loader, skip_loading=form == "skip_loading")
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    config = egeria.Config(
+        controller="none",
+        plans=[] if form == "features" else [(1, 4)],
+        cache=str(arguments.job / "cache") if form in ("cached", "skip_loading") else "none",
+        enabled=form != "features",
+    )
+    modules = None if form == "features" else [str(number) for number in range(5)]
+    with egeria.attach(model, optimizer, modules=modules, config=config) as session:
+        for _ in range(arguments.epochs):
+            for batch, labels in loader:
+                loss = F.cross_entropy(model(batch), labels)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                session.step(loss)
+            clock.end_epoch()
+        counters = session.cache_counters()
+    weights = hashlib.sha256(b"".join(value.numpy().tobytes() for value in model.state_dict().values()))
+    report = {"epochs": clock.epochs, "weights": weights.hexdigest(), "counters": counters}
+    (arguments.job / "report.json").write_text(json.dumps(report), encoding="utf-8")
+
+
+class Clock:
+    """Takes the time of each epoch: by the wall clock, and of all processors for this process, those that it has
+    started, and the cache's daemon in the job's folder."""
+
+    def __init__(self, job: pathlib.Path):
+        self.epochs: list[tuple[float, float]] = []
+        self._job = os.fsencode(job)
+        self._begin = self._now()
+
+    def end_epoch(self) -> None:
+        now = self._now()
+        self.epochs.append((now[0] - self._begin[0], now[1] - self._begin[1]))
+        self._begin = now
+
+    def _now(self) -> tuple[float, float]:
+        ended = os.times()
+        running = sum(_seconds(process) for process in self._others())
+        return time.perf_counter(), time.process_time() + ended.children_user + ended.children_system + running
+
+    def _others(self) -> Iterator[pathlib.Path]:
+        for process in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+                command = (process / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if parent == os.getpid() or (b"egeria-cache" in command and self._job in command):
+                yield process
+
+
+def _seconds(process: pathlib.Path) -> float:
+    try:
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+# All runs.
+
+
+def run(form: str, folder: pathlib.Path) -> dict[str, Any]:
+    folder.mkdir()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "EGERIA_CONTROLLER": "none"}
+    subprocess.run(
+        [sys.executable, __file__, *sys.argv[1:], "--form", form, "--job", str(folder)], check=True, env=environment
+    )
+    return json.loads((folder / "report.json").read_text())
+
+
+def spread(values: list[float]) -> str:
+    return f"{statistics.median(values):.2f} [{min(values):.2f}, {max(values):.2f}]"
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    if arguments.form:
+        train(arguments)
+        return 0
+    rounds: list[dict[str, dict[str, Any]]] = []
+    same = True
+    for number in range(arguments.rounds):
+        order = FORMS[number % len(FORMS) :] + FORMS[: number % len(FORMS)]
+        with tempfile.TemporaryDirectory() as scratch:
+            reports = {form: run(form, pathlib.Path(scratch) / form) for form in order}
+        rounds.append(reports)
+        for form in FORMS:
+            seconds = "  ".join(f"{wall:.2f} ({processor:.2f})" for wall, processor in reports[form]["epochs"])
+            print(f"round {number + 1}, {form}, seconds by epoch (processor): {seconds}", flush=True)
+        same &= len({reports[form]["weights"] for form in FORMS[:3]}) == 1
+    for what, place in (("Wall time", 0), ("Processor time", 1)):
+        print(f"{what} of an epoch over the plain one's; median, least and most of the rounds:")
+        for form in FORMS[1:]:
+            ratios = [
+                [one[form]["epochs"][epoch][place] / one["plain"]["epochs"][epoch][place] for one in rounds]
+                for epoch in range(arguments.epochs)
+            ]
+            print(f"  {form:13}", "  ".join(map(spread, ratios)))
+    counters = rounds[-1]["skip_loading"]["counters"]
+    print("Samples:", {name: value for name, value in counters.items() if name.startswith("samples_")})
+    print("The weights are", "the plain ones, to the bit" if same else "OTHERS THAN THE PLAIN ONES")
+    return 0 if same else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
