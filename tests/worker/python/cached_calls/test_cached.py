@@ -170,6 +170,39 @@ def test_keep_picks_what_is_kept_and_what_is_returned(patient_cache: Daemon) -> 
     assert server_of(egeria.cached(conv_net(), keep=largest, cache="none")) is not None
 
 
+def test_another_function_keeps_its_own(patient_cache: Daemon) -> None:
+    temperatures = [1.0]
+
+    def softened(logits: Tensor) -> Tensor:
+        return (logits / temperatures[0]).softmax(-1)
+
+    def before(number: int, network: nn.Module) -> None:
+        temperatures[0] = 2.0 if 12 <= number < 14 else 1.0
+
+    for factor in (1.0, 3.0):
+        network = conv_net()
+        torch.nn.init.constant_(network.head.bias, 0.5)
+        kept = compare(
+            network,
+            by_rows,
+            patient_cache.address,
+            epochs=12,
+            before=before,
+            keep=lambda logits: softened(logits * factor),
+            plain=lambda logits: softened(logits * factor),
+        )
+        assert kept["served"] >= 12, kept
+
+
+def test_a_namespace_has_entries_of_its_own(patient_cache: Daemon) -> None:
+    network = conv_net()
+    found = [
+        compare(copy.deepcopy(network), by_rows, patient_cache.address, namespace=name).get("miss_absent", 0)
+        for name in ("sweep", "other", "sweep", None, "sweep")
+    ]
+    assert min(found[0], found[1], found[3]) >= 16 and found[2] == found[4] == 0, found
+
+
 def test_several_times_a_step_and_by_several_names(patient_cache: Daemon) -> None:
     def call(network: nn.Module, rows: list[int]) -> Any:
         return (

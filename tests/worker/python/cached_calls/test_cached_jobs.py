@@ -38,7 +38,7 @@ def test_a_second_run_with_another_rate_finds_what_the_first_has_kept(
 ) -> None:
     first = run(tmp_path, "loop", cache_daemon.address)
     assert first["weights"] == run(tmp_path, "loop", "plain")["weights"]
-    assert first["served"] > 0 and 20 <= first["miss_absent"] <= 32, first  # in smaller batches they may differ
+    assert first["served"] > 0 and 12 <= first["miss_absent"] <= 32, first  # in smaller batches they may differ
     second = run(tmp_path, "loop", cache_daemon.address, 0.2)
     assert second["weights"] == run(tmp_path, "loop", "plain", 0.2)["weights"] != first["weights"]
     assert "miss_absent" not in second and second["served"] > first["served"], second
@@ -57,6 +57,20 @@ def test_ranks_of_a_node_share(cache_daemon: Daemon, tmp_path: pathlib.Path) -> 
     assert [rank["weights"] for rank in found] == [plain["weights"]] * 2
     alone = run(tmp_path, "loop", cache_daemon.address)
     assert all(rank["served"] > 4 for rank in found) and "miss_absent" not in alone, (found, alone)
+
+
+def test_inside_a_wrapper_that_talks_to_other_ranks(cache_daemon: Daemon, tmp_path: pathlib.Path) -> None:
+    found = run(tmp_path, "ddp", cache_daemon.address, ranks=2)
+    plain = run(tmp_path, "loop", "plain")
+    assert [rank["weights"] for rank in found] == [plain["weights"]] * 2
+    assert all(rank["served"] > 4 for rank in found), found
+
+
+def test_a_sharded_network_is_computed(cache_daemon: Daemon, tmp_path: pathlib.Path) -> None:
+    found = run(tmp_path, "sharded", cache_daemon.address, ranks=2)
+    plain = run(tmp_path, "sharded", "plain", ranks=2)
+    assert [rank["weights"] for rank in found] == [rank["weights"] for rank in plain]
+    assert all(rank["served"] == 0 and "[SHARDED]" in rank["reason"] for rank in found), found
 
 
 @pytest.fixture(name="folder")

@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 import torch
+import torch.distributed.fsdp
 from cached_networks import Pair, batches, images, wait_until_kept
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -83,10 +84,15 @@ def in_lightning(pair: Pair, pictures: Tensor) -> None:
 def main() -> None:
     torch.manual_seed(0)
     pair = Pair()
+    if MODE == "ddp":
+        pair.teacher = nn.parallel.DistributedDataParallel(pair.teacher.requires_grad_(True))
+    if MODE == "sharded":
+        mesh = torch.distributed.init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+        torch.distributed.fsdp.fully_shard(pair.teacher, mesh=mesh)
     if CACHE != "plain":
         egeria.cached(pair.teacher, cache=None if CACHE == "default" else CACHE, use="always")
     {"trainer": in_trainer, "lightning": in_lightning}.get(MODE, in_a_loop)(pair, *images())
-    weights = b"".join(parameter.detach().numpy().tobytes() for parameter in pair.parameters())
+    weights = b"".join(parameter.detach().numpy().tobytes() for parameter in pair.student.parameters())
     result: dict[str, Any] = {"weights": hashlib.sha256(weights).hexdigest()}
     if CACHE != "plain":
         result.update(egeria.cache_summary(pair.teacher))

@@ -21,6 +21,8 @@ from egeria.training.job_daemons import JobDaemons
 
 # Shared with the daemon: a third is for what is written. One process may have several cached networks.
 _SHARED_BYTES = 64 << 20
+# So much waits for a daemon that is not there yet: what is computed first is asked for first in the next epoch.
+_MOST_WAITING = 32 << 20
 # Namespaces are made of these names.
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://egeria/cached")
 
@@ -50,6 +52,8 @@ class CacheLine:
         self._pid = os.getpid()
         self._cache: _native.ActivationCache | None = None
         self._store: PrefixStore | None = None
+        self._waiting: list[tuple[Sequence[int], Sequence[int], list[Tensor]]] = []
+        self._waiting_bytes = 0
         _open.add(self)
 
     def follow(self, fingerprint: bytes, device: torch.device) -> None:
@@ -75,6 +79,19 @@ class CacheLine:
         assert self._store is not None
         return self._store
 
+    def put(self, ids: Sequence[int], hashes: Sequence[int], rows: Sequence[Tensor]) -> int:
+        """Offers the rows of samples, and returns their bytes."""
+        assert self._cache is not None
+        rows = [row.detach() for row in rows]
+        size = sum(row.nbytes for row in rows)
+        if not self._cache.attached and self._waiting_bytes + size <= _MOST_WAITING:
+            self._waiting.append((ids, hashes, [row.clone() for row in rows]))
+            self._waiting_bytes += size
+            return size
+        self._hand_over()
+        self.store.put(ids, hashes, rows)
+        return size
+
     def counters(self) -> dict[str, float]:
         return {} if self._cache is None else self._cache.counters()
 
@@ -85,8 +102,16 @@ class CacheLine:
             self._daemons.close()
         _open.discard(self)
 
+    def _hand_over(self) -> None:
+        """Offers what waits. Without a daemon it is dropped."""
+        for waiting in self._waiting:
+            self.store.put(*waiting)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+
     def _end_cache(self) -> None:
         if self._cache is not None:
+            self._hand_over()
             self._cache.flush(1.0)
             self._cache.close()
             self._cache = None
@@ -114,10 +139,6 @@ def keys_of(digests: Sequence[bytes]) -> tuple[list[int], list[int]]:
     """Returns the ids under which samples are kept, and the hashes that prove it: two halves of 16 bytes each."""
     ids = [int.from_bytes(digest[:8], "little", signed=True) for digest in digests]
     return ids, [int.from_bytes(digest[8:], "little") for digest in digests]
-
-
-def bytes_of(tensors: Sequence[Tensor]) -> int:
-    return sum(tensor.nbytes for tensor in tensors)
 
 
 @atexit.register

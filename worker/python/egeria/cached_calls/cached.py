@@ -123,7 +123,7 @@ def cache_summary(network: nn.Module) -> dict[str, Any]:
     """Returns what cached() has come to: "calls"; "served", those that needed nothing of the network; "hits" and
     "misses" in samples, misses by reason ("miss_absent" and so on); "proofs"; "audits", calls that were computed though
     they might have been served; "saved_seconds", less what was spent; "spent_seconds" of all calls; "state" ("trying",
-    "on", "off", "refused") and "reason".
+    "on", "off", "refused") and "reason"; and, with "cache_" before them, the counts of the line to the daemon.
 
     Raises:
       EgeriaError: [NOT_CACHED].

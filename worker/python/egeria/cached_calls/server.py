@@ -25,7 +25,7 @@ from egeria.cache.prefix_store import fingerprint
 from egeria.cache.proofs_by_shape import Proofs, Proven
 from egeria.cache.refused import Refused
 from egeria.cache.repeated_samples import Repeats
-from egeria.cached_calls.cache_line import CacheLine, bytes_of, keys_of
+from egeria.cached_calls.cache_line import CacheLine, keys_of
 from egeria.cached_calls.output_proof import Recording, WholeCall, prove_output
 from egeria.cached_calls.padding import Padding, same_without
 from egeria.cached_calls.recurrence import Recurrence
@@ -156,6 +156,7 @@ class CallServer:
         found["served"] = found.pop("passes_skipped")
         found["calls"] = found.pop("passes")
         found["spent_seconds"] = self.gate.watch.seconds
+        found.update((f"cache_{name}", value) for name, value in self.line.counters().items())
         if self.refusal is not None:
             found.update(state="refused", reason=str(self.refusal))
         return found
@@ -424,9 +425,8 @@ class CallServer:
         self.gate.ledger.kept()
 
     def _keep_rows(self, ids: list[int], hashes: list[int], rows: Sequence[Tensor]) -> None:
-        self.line.store.put(ids, hashes, [row.detach() for row in rows])
         likely = self._recurrence.is_likely
-        self._recurrence.kept(len(ids), bytes_of(rows))
+        self._recurrence.kept(len(ids), self.line.put(ids, hashes, rows))
         if likely and not self._recurrence.is_likely:
             self.gate.ledger.samples_repeat(False)
 
