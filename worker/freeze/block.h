@@ -1,6 +1,7 @@
 #ifndef EGERIA_WORKER_FREEZE_BLOCK_H_
 #define EGERIA_WORKER_FREEZE_BLOCK_H_
 
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -22,6 +23,11 @@ class Block : public torch::nn::Module {
 
   // It must not change `input` in place, nor use an in-place operator that would show in a trace.
   virtual at::Tensor forward(at::Tensor input) = 0;
+
+  // Computes what forward() does in evaluation mode, by other operators, which round otherwise. It has copies of the
+  // weights, and may write to its input. Null: there is none.
+  using InferenceForm = std::function<at::Tensor(at::Tensor)>;
+  virtual InferenceForm MakeInferenceForm() { return nullptr; }
 
   void train(bool on = true) override;
 

@@ -18,11 +18,6 @@ namespace {
 
 using Step = cache::PassLedger::Step;
 
-// A look at the weights compares an eighth of them, which takes less than reading them once to compute with them; it
-// compares all where they are small.
-constexpr size_t kLooks = 8;
-constexpr size_t kWholeBytes = size_t{1} << 20;
-
 constexpr absl::Duration kFlushPatience = absl::Seconds(1);
 
 std::vector<int64_t> AllRows(int64_t count) {
@@ -73,7 +68,7 @@ bool FrozenForward::in_use() const {
   return prefix_.has_value() && prefix_->refusal.empty() && prefix_->fingerprint.has_value() && ledger_.in_use();
 }
 
-at::Tensor FrozenForward::Run(const at::Tensor& input, const BatchSamples& samples) {
+at::Tensor FrozenForward::Run(const at::Tensor& input, const BatchSamples& samples, FusedPrefix* fused) {
   const at::NoGradGuard no_gradients;
   EGERIA_CHECK(samples.ids.size() == static_cast<size_t>(input.size(0)));
   device_ = input.device();
@@ -81,7 +76,7 @@ at::Tensor FrozenForward::Run(const at::Tensor& input, const BatchSamples& sampl
   if (const auto news = ledger_.News(); news.has_value() && options_.tells) {
     LogInfo("the cache of frozen layer modules is ", *news);
   }
-  if (!use || !prefix_->refusal.empty()) return Compute(input);
+  if (!use || !prefix_->refusal.empty()) return Compute(input, fused);
   CountPass();
   if (!prefix_->fingerprint.has_value()) return Prove(input, samples);
   if (input.sizes() != prefix_->input_shape) {
@@ -91,7 +86,7 @@ at::Tensor FrozenForward::Run(const at::Tensor& input, const BatchSamples& sampl
   } else {
     return RunCached(input, samples);
   }
-  return Compute(input);
+  return Compute(input, fused);
 }
 
 bool FrozenForward::IsAsProven(const at::Tensor& input) {
@@ -104,9 +99,9 @@ void FrozenForward::CountPass() {
   if (options_.passes_per_epoch > 0 && ++prefix_->cached_passes % options_.passes_per_epoch == 0) ledger_.EpochPassed();
 }
 
-at::Tensor FrozenForward::Compute(const at::Tensor& input) {
+at::Tensor FrozenForward::Compute(const at::Tensor& input, FusedPrefix* fused) {
   ledger_.BeginCompute();
-  at::Tensor output = prefix_->frozen.Run(input);
+  at::Tensor output = fused != nullptr ? fused->Run(input) : prefix_->frozen.Run(input);
   ledger_.EndCompute();
   return output;
 }
@@ -125,7 +120,7 @@ at::Tensor FrozenForward::Prove(const at::Tensor& input, const BatchSamples& sam
     prefix_->output_shape = output.sizes().vec();
     prefix_->output_type = output.scalar_type();
     prefix_->fingerprint = prefix_->frozen.FingerprintFor(input);
-    prefix_->contents.emplace(prefix_->frozen.tensors(), kLooks, kWholeBytes);
+    prefix_->contents.emplace(prefix_->frozen.Watch());
     options_.cache->Use(*prefix_->fingerprint);
     Offer(samples, cache::HashRows(samples.host_input), AllRows(input.size(0)), output);
   }

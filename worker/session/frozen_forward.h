@@ -16,6 +16,7 @@
 #include "worker/freeze/layer_module.h"
 #include "worker/session/cache_totals.h"
 #include "worker/session/frozen_prefix.h"
+#include "worker/session/fused_prefix.h"
 
 namespace egeria::worker {
 
@@ -59,9 +60,9 @@ class FrozenForward {
   // Whether Follow() was told of a prefix, until Stop().
   bool has_prefix() const { return prefix_.has_value(); }
   // One training pass: returns the output of the last frozen module, without recording gradients. Only while
-  // has_prefix().
+  // has_prefix(). In a pass of which nothing is kept or compared, `fused` computes it, if that is not null.
   // Exceptions of torch pass through.
-  at::Tensor Run(const at::Tensor& input, const BatchSamples& samples);
+  at::Tensor Run(const at::Tensor& input, const BatchSamples& samples, FusedPrefix* fused = nullptr);
 
   // Ends the line to the cache. The entries of a training that has finished are forgotten, others stay for its
   // resume. Idempotent.
@@ -86,7 +87,7 @@ class FrozenForward {
     int64_t cached_passes = 0;               // passes that the cost model let through
   };
 
-  at::Tensor Compute(const at::Tensor& input);
+  at::Tensor Compute(const at::Tensor& input, FusedPrefix* fused = nullptr);
   at::Tensor Prove(const at::Tensor& input, const BatchSamples& samples);
   at::Tensor RunCached(const at::Tensor& input, const BatchSamples& samples);
   // Returns whether weights and buffers are those that were proven, to the bit, whoever wrote to them. `input` has the

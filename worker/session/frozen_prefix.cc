@@ -13,6 +13,11 @@ namespace egeria::worker {
 
 namespace {
 
+// A look at the weights compares an eighth of them, which takes less than reading them once to compute with them; it
+// compares all where they are small.
+constexpr size_t kLooks = 8;
+constexpr size_t kWholeBytes = size_t{1} << 20;
+
 std::vector<at::Tensor> TensorsOf(std::span<const LayerModule> modules) {
   std::vector<at::Tensor> tensors;
   for (const LayerModule& module : modules) {
@@ -32,6 +37,8 @@ at::Tensor FrozenPrefix::Run(const at::Tensor& input) const {
   for (const LayerModule& module : modules_) output = module.Run(std::move(output));
   return output;
 }
+
+cache::ContentWatch FrozenPrefix::Watch() const { return cache::ContentWatch(tensors_, kLooks, kWholeBytes); }
 
 cache::Fingerprint FrozenPrefix::FingerprintFor(const at::Tensor& input) const {
   std::ostringstream text;

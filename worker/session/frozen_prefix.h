@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "worker/cache/client/content_watch.h"
 #include "worker/cache/entry/fingerprint.h"
 #include "worker/freeze/layer_module.h"
 
@@ -24,8 +25,8 @@ class FrozenPrefix {
   // buffers of the modules, the batch's type and shape, and what chooses its kernels.
   cache::Fingerprint FingerprintFor(const at::Tensor& input) const;
 
-  // These are the weights and buffers.
-  const std::vector<at::Tensor>& tensors() const { return tensors_; }
+  // Watches the weights and buffers from now on.
+  cache::ContentWatch Watch() const;
 
  private:
   const std::span<const LayerModule> modules_;

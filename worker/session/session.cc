@@ -41,6 +41,7 @@ Session::Session(SessionParts parts)
       group_(parts.commit_group),
       snapshot_tensors_(std::move(parts.snapshot_tensors)),
       frozen_forward_(std::move(parts.frozen_forward)),
+      fused_(std::move(parts.fused)),
       link_(LinkParts(&parts)),
       step_(parts.step),
       restored_prefix_(parts.frozen_prefix),
@@ -63,7 +64,9 @@ absl::Status Session::RebuildReducer() {
 }
 
 void Session::FollowPrefix() {
-  if (frozen_forward_ != nullptr) frozen_forward_->Follow(freezer_->modules(), freezer_->frozen_prefix());
+  const int frozen = freezer_->frozen_prefix();
+  if (frozen_forward_ != nullptr) frozen_forward_->Follow(freezer_->modules(), frozen);
+  if (fused_ != nullptr) fused_->Follow(std::span(freezer_->modules()).first(static_cast<size_t>(frozen)));
 }
 
 void Session::BeginStep() {
@@ -113,9 +116,10 @@ at::Tensor Session::RunModules(at::Tensor input, const BatchSamples* samples) {
   // An input that is captured inside the frozen prefix has to be computed.
   const bool inside =
       sampling_.has_value() && sampling_->first_module.value() > 0 && sampling_->first_module.value() < frozen;
-  if (frozen_forward_ != nullptr && frozen_forward_->has_prefix() && samples != nullptr && !inside) {
+  const bool cached = frozen_forward_ != nullptr && frozen_forward_->has_prefix() && samples != nullptr;
+  if (frozen > 0 && !inside && (cached || fused_ != nullptr)) {
     if (Captures(0)) Capture(input);
-    input = frozen_forward_->Run(input, *samples);
+    input = cached ? frozen_forward_->Run(input, *samples, fused_.get()) : fused_->Run(input);
     first = frozen;
   }
   for (int i = first; i < static_cast<int>(modules.size()); ++i) {
@@ -123,6 +127,18 @@ at::Tensor Session::RunModules(at::Tensor input, const BatchSamples* samples) {
     at::AutoGradMode mode(gradients && i >= frozen);
     input = modules[i].Run(std::move(input));
   }
+  return input;
+}
+
+at::Tensor Session::Evaluate(at::Tensor input) {
+  const at::NoGradGuard no_gradients;
+  const std::vector<LayerModule>& modules = freezer_->modules();
+  size_t first = 0;
+  if (fused_ != nullptr && freezer_->frozen_prefix() > 0) {
+    input = fused_->Run(input);
+    first = static_cast<size_t>(freezer_->frozen_prefix());
+  }
+  for (size_t i = first; i < modules.size(); ++i) input = modules[i].Run(std::move(input));
   return input;
 }
 

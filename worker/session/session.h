@@ -17,6 +17,7 @@
 #include "worker/freeze/gradient_reducer.h"
 #include "worker/freeze/module_freezer.h"
 #include "worker/session/frozen_forward.h"
+#include "worker/session/fused_prefix.h"
 #include "worker/session/gradient_meter.h"
 #include "worker/session/plan_schedule.h"
 #include "worker/session/rank_link.h"
@@ -45,6 +46,7 @@ struct SessionParts {
   c10::Device device = c10::kCPU;
   SessionMetrics* metrics = nullptr;
   std::unique_ptr<FrozenForward> frozen_forward;  // null: each pass computes what is frozen
+  std::unique_ptr<FusedPrefix> fused;             // null: what is frozen is computed to the bit
   // Gives every rank what rank 0 has, of model and optimizer; a collective. Null: ranks that differ end the training.
   std::function<absl::Status()> resync;
   int64_t total_steps = 0;  // steps of the whole training; 0: unknown
@@ -83,6 +85,8 @@ class Session {
   // Returns whether it helps to tell the samples of the batches to come, the next one first.
   bool ExpectsBatches() const { return frozen_forward_ != nullptr && frozen_forward_->in_use(); }
   void Expect(const std::vector<std::vector<uint64_t>>& batches) { frozen_forward_->Expect(batches); }
+  // Runs all layer modules as they are set now, outside of training and without recording gradients.
+  at::Tensor Evaluate(at::Tensor input);
   void BeforeBackward(const at::Tensor& loss) { reducer_->BeforeBackward(loss); }
   // Measures the gradients where that is asked for, before the optimizer's step. A failure is logged once.
   void AfterBackward();
@@ -141,6 +145,7 @@ class Session {
   const ProcessGroupPtr group_;
   const std::vector<std::vector<NamedTensor>> snapshot_tensors_;
   const std::unique_ptr<FrozenForward> frozen_forward_;
+  std::unique_ptr<FusedPrefix> fused_;  // null: there is none
   RankLink link_;
   TimeLedger account_;
   double cache_spent_ = 0;  // seconds of the cache that are in the account already

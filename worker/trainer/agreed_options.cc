@@ -70,6 +70,7 @@ void ForEachShared(Options* o, Visit visit) {
   visit("the saving of --reinvest", &o->reinvest_saving);
   visit("--observe", &o->observe);
   visit("--on-divergence", &o->on_divergence);
+  visit("--frozen-forward", &o->frozen_forward);
   visit("--checkpoint", &o->checkpoint);
   visit("--checkpoint-every", &o->checkpoint_every);
   visit("--resume", &o->resume);

@@ -143,6 +143,12 @@ void AddEgeriaFlags(CLI::App* app, Options* o) {
       ->envname("EGERIA_CACHE_USE")
       ->check(CLI::IsMember({"auto", "always"}))
       ->capture_default_str();
+  app->add_option("--frozen-forward", o->frozen_forward,
+                  "How frozen layer modules run where the cache does not serve: exact, or fused, which differs in the "
+                  "last bits")
+      ->envname("EGERIA_FROZEN_FORWARD")
+      ->check(CLI::IsMember({"exact", "fused"}))
+      ->capture_default_str();
   // Formats that round (fp16, bf16) are not for a trainer whose every pass has to be the same to the bit.
   app->add_option("--cache-format", o->cache_format, "How it keeps that: as it is, or compressed without loss")
       ->envname("EGERIA_CACHE_FORMAT")

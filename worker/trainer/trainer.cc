@@ -307,6 +307,7 @@ absl::Status Run::StartSession(const std::optional<Checkpoint>& restored) {
     parts.agent = std::move(controller.agent);
     parts.snapshot_tensors = std::move(controller.snapshot_tensors);
   }
+  if (options_.frozen_forward == "fused") parts.fused = std::make_unique<worker::FusedPrefix>(leader());
   if (restored.has_value()) cache_job_ = restored->cache_job;
   EGERIA_ASSIGN_OR_RETURN(parts.frozen_forward,
                           LinkCache(options_, launch_, device_, sampler_->steps_per_epoch(), &cache_job_));
@@ -405,8 +406,7 @@ absl::StatusOr<Score> Run::Evaluate() {
       std::vector<int64_t> indices;
       for (int64_t i = begin; i < std::min(begin + kEvaluationBatch, count); ++i) indices.push_back(i);
       const Batch batch = LoadBatch(task_.validation, task_.normalisation, indices, nullptr, 0, device_);
-      at::Tensor output = batch.images;
-      for (const worker::LayerModule& module : replica_->modules()) output = module.Run(output);
+      const at::Tensor output = session_->Evaluate(batch.images);
       sums[0] += at::eq(at::argmax(output, 1), batch.labels).sum().item<double>();
       sums[1] += at::cross_entropy_loss(output, batch.labels).item<double>() * static_cast<double>(indices.size());
     }

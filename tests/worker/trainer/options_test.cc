@@ -53,6 +53,7 @@ TEST(Options, BadFlagsEndWithTwo) {
            {"--task", "digits", "--data", "x", "--cache", "/folder"},
            {"--task", "digits", "--data", "x", "--cache", "unix:/c", "--cache-use", "never"},
            {"--task", "digits", "--data", "x", "--cache", "unix:/c", "--cache-format", "fp16"},
+           {"--task", "digits", "--data", "x", "--frozen-forward", "bf16"},
            {"--task", "digits", "--data", "x", "--cache", "unix:/c", "--cache-job-quota", "much"},
            {"--task", "digits", "--data", "x", "--cache", "unix:/c", "--cache-job-quota", "1KiB"},
            {"--task", "digits", "--data", "x", "--budget", "100%"},

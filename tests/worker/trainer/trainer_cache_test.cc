@@ -120,6 +120,16 @@ TEST_F(TrainerCacheTest, GivesTheSameWeightsThroughFreezingUnfreezingAndFreezing
   EXPECT_EQ(Misses(cached, "corrupt") + Misses(cached, "other_input") + Misses(cached, "unfit"), 0);
 }
 
+TEST_F(TrainerCacheTest, FusedLayersDifferByRoundingsAndTheCacheKeepsExactActivations) {
+  Options fused = options_, cached = Cached();
+  fused.frozen_forward = cached.frozen_forward = "fused";
+  const RunSummary plain = Plain(), both = TrainOn(cached);
+  EXPECT_NEAR(TrainOn(fused).validation_loss, plain.validation_loss, 0.02 * plain.validation_loss);
+  EXPECT_NEAR(both.validation_loss, plain.validation_loss, 0.02 * plain.validation_loss);
+  EXPECT_GT(both.cache.hits, 5 * kBatch);
+  EXPECT_EQ(Misses(both, "corrupt") + Misses(both, "other_input") + Misses(both, "unfit"), 0);
+}
+
 TEST_F(TrainerCacheTest, GivesTheSameWeightsFromCompressedEntries) {
   Options compressed = Cached();
   compressed.cache_format = "zstd";

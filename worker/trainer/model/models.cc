@@ -8,6 +8,7 @@
 #include "torch/nn/modules/batchnorm.h"
 #include "torch/nn/modules/conv.h"
 #include "torch/nn/modules/linear.h"
+#include "worker/trainer/model/fused_convolution.h"
 
 namespace egeria::trainer {
 namespace {
@@ -30,6 +31,9 @@ class ConvBlock : public Block {
     register_module("norm", norm_);
   }
   at::Tensor forward(at::Tensor input) override { return at::relu(norm_(conv_(input))); }
+  InferenceForm MakeInferenceForm() override {
+    return [layer = FusedConvolution(conv_, norm_)](const at::Tensor& input) { return layer.RunWithRelu(input); };
+  }
 
  private:
   torch::nn::Conv2d conv_;
@@ -54,6 +58,15 @@ class BasicBlock : public Block {
     const at::Tensor inner = norm2_(conv2_(at::relu(norm1_(conv1_(input)))));
     const at::Tensor shortcut = shortcut_conv_.is_empty() ? input : shortcut_norm_(shortcut_conv_(input));
     return at::relu(at::add(inner, shortcut));
+  }
+  InferenceForm MakeInferenceForm() override {
+    const FusedConvolution first(conv1_, norm1_), second(conv2_, norm2_);
+    if (shortcut_conv_.is_empty()) {
+      return [=](const at::Tensor& input) { return second.AddWithRelu(first.RunWithRelu(input), input); };
+    }
+    return [=, shortcut = FusedConvolution(shortcut_conv_, shortcut_norm_)](const at::Tensor& input) {
+      return second.AddWithRelu(first.RunWithRelu(input), shortcut.Run(input));
+    };
   }
 
  private:
