@@ -145,7 +145,7 @@ at::Tensor FrozenForward::RunCached(const at::Tensor& input, const BatchSamples&
       if (some_hit) LearnWhetherAlone(input, output, missing.size());
       ledger_.Resume();
       Offer(samples, hashes, missing, output);
-      ledger_.Kept();
+      ledger_.Kept(options_.cache->client().counters().seconds_behind());
       return output;
     }
   }

@@ -60,6 +60,8 @@ class CacheClient {
     double offer_seconds = 0;
     double write_seconds = 0;
     double daemon_seconds = 0;
+    // Writing has taken so much of others than the threads that offer.
+    double seconds_behind() const { return write_seconds + daemon_seconds; }
 
     // These are about the newest prefix, where the format is not exact: the bytes that its entries would take in the
     // exact format, and those that they take. The root mean square of the rounding and the largest one follow, both

@@ -39,8 +39,27 @@ double CostModel::Recent::mean() const {
   return std::accumulate(values_.begin(), values_.end(), 0.0) / static_cast<double>(values_.size());
 }
 
-bool CostModel::Use() {
+std::optional<double> CostModel::write_seconds() const {
+  const std::optional<double> fill = fill_.median();
+  if (!fill.has_value() || fills_behind_ == 0) return fill;
+  return *fill + behind_seconds_ / static_cast<double>(fills_behind_);
+}
+
+bool CostModel::MayWriteAtARisk() const {
+  if (!likely_.value_or(true)) return false;
+  const std::optional<double> write = write_seconds(), forward = forward_.median();
+  if (!write.has_value()) return true;  // to find out
+  if (fills_ >= static_cast<int64_t>(kFewWrites) && forward.has_value() && *write > *forward) return false;
+  return likely_.has_value() || written_seconds_ + behind_seconds_ + *write <= kWriteShare * steps_seconds_;
+}
+
+bool CostModel::Use(double step_seconds) {
   ++passes_;
+  if (step_seconds > 0) {
+    step_.Add(step_seconds);
+    steps_seconds_ += std::min(step_seconds, kMaxOfOnePass * *step_.median());
+  }
+  if (state_ == State::kUnknown) return MayWriteAtARisk();
   if (state_ == State::kOff && !samples_differ_ && passes_ >= resume_at_) {
     state_ = State::kTrying;
     reason_ = "it is tried again";
@@ -70,8 +89,19 @@ void CostModel::Spent(double seconds) {
   spent_seconds_ += seconds;
 }
 
+void CostModel::WrittenBehind(double total_seconds) {
+  if (!behind_before_.has_value()) {
+    behind_before_ = total_seconds;
+  } else {
+    behind_seconds_ = total_seconds - *behind_before_;
+    ++fills_behind_;
+  }
+}
+
 void CostModel::Filled(double seconds) {
   fill_.Add(seconds);
+  written_seconds_ += seconds;
+  ++fills_;
   Asked(seconds + forward_.median().value_or(0));
   Spent(seconds);
   Decide();
@@ -127,9 +157,9 @@ void CostModel::Decide() {
                       Milliseconds(asked_.mean()));
       Rest();
     }
-  } else if (fetch_.size() == 0 && fill_.size() >= kEnough && *fill_.median() > *forward) {
+  } else if (fetch_.size() == 0 && fill_.size() >= kEnough && *write_seconds() > *forward) {
     reason_ = absl::StrCat("the frozen layers' forward pass takes ", Milliseconds(*forward),
-                           ", and to keep what it gives ", Milliseconds(*fill_.median()));
+                           ", and to keep what it gives ", Milliseconds(*write_seconds()));
     Rest();
   }
 }

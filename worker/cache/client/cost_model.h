@@ -20,37 +20,48 @@ namespace egeria::cache {
 // brought no skipped pass: the first epoch stores, and the last batches of a short one may be asked for before they are
 // written.
 //
-// A sample's activation is the same in two epochs only if its input is. So nothing is done before SamplesRepeat(true).
+// A sample's activation is the same in two epochs only if its input is, and that shows in the second one. Until
+// SamplesRepeat() says it, passes are kept at a risk, so that the first epoch fills the cache: all of them where
+// samples are likely to repeat, none where they are not, and else as many as take kWriteShare of the steps' time.
+// Whatever is known, a pass is not kept where that takes longer than the forward pass that it may save.
 //
 // Owned by the training thread.
 class CostModel {
  public:
   static constexpr size_t kEnough = 8;       // measurements, for a decision
   static constexpr size_t kRemembered = 31;  // measurements, whose median counts where nothing else is said
+  static constexpr size_t kFewWrites = 3;    // measurements, before a write counts as too dear
   static constexpr double kSwitchOn = 0.9;
+  static constexpr double kWriteShare = 0.02;
   static constexpr int64_t kFirstRest = 512;  // passes
   static constexpr int64_t kLongestRest = 65'536;
   static constexpr double kPatienceShare = 0.5;
   static constexpr double kLongestPatience = 0.25;  // seconds
 
   enum class State {
-    kUnknown,  // nobody has said whether samples repeat
+    kUnknown,  // nobody has said whether samples repeat; some passes may be kept
     kTrying,   // passes go through the cache, for measurements
     kOn,
     kOff,
   };
 
-  // A training pass begins; returns whether it goes through the cache.
-  bool Use();
+  // A training pass begins, so many seconds after the one before (0: the first one); returns whether it goes through
+  // the cache.
+  bool Use(double step_seconds = 0);
 
   // Samples come to the model as they came before, or not; false switches off until true is said.
   void SamplesRepeat(bool repeat);
+  // They are likely to do so, or not, before that is known; nothing: there is no sign of it.
+  void SamplesMayRepeat(std::optional<bool> likely) { likely_ = likely; }
 
   // A pass was computed as usual: the frozen layers took so long.
   void Computed(double seconds);
   // A pass went through the cache, and the frozen layers were computed nevertheless. `seconds` were spent on asking,
   // hashing and keeping.
   void Filled(double seconds);
+  // Other threads and processes have spent so many seconds of processor time on writing, since some moment before the
+  // first call.
+  void WrittenBehind(double total_seconds);
   // The frozen layers were skipped in a pass. `seconds` were spent until their results were there, those of misses
   // included; `hit_share` of the samples was in the cache.
   void Fetched(double seconds, double hit_share);
@@ -91,15 +102,27 @@ class CostModel {
   };
 
   void Asked(double seconds);
+  // Returns what it takes to keep a pass, with what others do for it; nothing before it is known.
+  std::optional<double> write_seconds() const;
+  bool MayWriteAtARisk() const;
   void Decide();
   void Rest();
 
   State state_ = State::kUnknown;
   bool samples_differ_ = false;
+  std::optional<bool> likely_;
   std::string reason_ = "it is not known yet whether samples come again as they were";
   Recent forward_;
   Recent fetch_;
   Recent fill_;
+  Recent step_;
+  double steps_seconds_ = 0;    // that have passed, but for what held single steps up
+  double written_seconds_ = 0;  // the sum of what was told to Filled()
+  int64_t fills_ = 0;
+  // Others had spent the first one when that was first told, and the second one since, for so many fills.
+  std::optional<double> behind_before_;
+  double behind_seconds_ = 0;
+  int64_t fills_behind_ = 0;
   Recent asked_;  // seconds from asking to having the result, since the cache is on
   int64_t passes_ = 0;
   int64_t resume_at_ = 0;

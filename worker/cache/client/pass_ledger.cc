@@ -1,6 +1,7 @@
 #include "worker/cache/client/pass_ledger.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -31,6 +32,7 @@ void PassLedger::Follow() {
   cost_ = CostModel();
   skippable_ = 0;
   told_.reset();
+  last_began_.reset();
 }
 
 bool PassLedger::Begin(std::optional<int64_t> samples, bool on_host) {
@@ -41,7 +43,9 @@ bool PassLedger::Begin(std::optional<int64_t> samples, bool on_host) {
     return false;
   }
   samples_ = *samples;
-  if (cost_.Use() || always_) return true;
+  const double now = clock_(/*wait=*/false);
+  const double before = std::exchange(last_began_, now).value_or(now);
+  if (cost_.Use(now - before) || always_) return true;
   Missed("off", samples_);
   return false;
 }
@@ -93,7 +97,10 @@ void PassLedger::Skipped() {
   cost_.Fetched(spent_ + Now() - since_, static_cast<double>(hits_) / static_cast<double>(samples_));
 }
 
-void PassLedger::Kept() { cost_.Filled(spent_ + Now() - since_); }
+void PassLedger::Kept(double seconds_behind) {
+  cost_.WrittenBehind(seconds_behind);
+  cost_.Filled(spent_ + Now() - since_);
+}
 
 void PassLedger::EndCompute() {
   if (timed_) cost_.Computed(Now() - computing_since_);

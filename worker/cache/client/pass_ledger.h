@@ -48,8 +48,9 @@ class PassLedger {
 
   // Another prefix is frozen, or none: what is measured begins anew. Counts, saved and spent seconds go on.
   void Follow();
-  // CostModel says what these are for. Without `always`, nothing is tried before samples are said to repeat.
+  // CostModel says what these are for.
   void SamplesRepeat(bool repeat) { cost_.SamplesRepeat(repeat); }
+  void SamplesMayRepeat(std::optional<bool> likely) { cost_.SamplesMayRepeat(likely); }
   void EpochPassed() { cost_.EpochPassed(); }
 
   // A training pass begins; returns whether it goes through the cache. Where it is not known which samples it holds,
@@ -83,7 +84,8 @@ class PassLedger {
   // The decision has been carried out: the frozen layers were not run, or what they gave was offered to the cache. Both
   // count in each pass, though on a device only the host's time does in those that are not timed.
   void Skipped();
-  void Kept();
+  // Other threads and the daemon have spent so many seconds of processor time on writing so far.
+  void Kept(double seconds_behind = 0);
 
   // The frozen layers' own forward pass of the whole batch lies between these.
   void BeginCompute() { computing_since_ = Now(); }
@@ -115,6 +117,7 @@ class PassLedger {
   double spent_before_ = 0;  // for earlier prefixes
   int64_t skippable_ = 0;
   std::optional<CostModel::State> told_;
+  std::optional<double> last_began_;
 
   // These are about the pass under way.
   bool timed_ = true;

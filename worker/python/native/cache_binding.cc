@@ -237,6 +237,7 @@ void DefineLedger(py::module_& module) {
            "clock(wait): seconds of a steady clock, with `wait` once the device has done what it was given.")
       .def("follow", &PassLedger::Follow, "Another prefix is frozen, or none.")
       .def("samples_repeat", &PassLedger::SamplesRepeat, "repeat"_a)
+      .def("samples_may_repeat", &PassLedger::SamplesMayRepeat, "likely"_a)
       .def("epoch_passed", &PassLedger::EpochPassed, "Every sample has come again.")
       .def("begin", &PassLedger::Begin, "samples"_a, "on_host"_a,
            "A training pass begins; whether it goes through the cache.")
@@ -252,7 +253,8 @@ void DefineLedger(py::module_& module) {
           "\"skip\", \"compute\" or \"audit\".")
       .def("resume", &PassLedger::Resume)
       .def("skipped", &PassLedger::Skipped)
-      .def("kept", &PassLedger::Kept)
+      .def("kept", &PassLedger::Kept, "seconds_behind"_a = 0.0,
+           "seconds_behind: of processor time that others have spent on writing so far.")
       .def("begin_compute", &PassLedger::BeginCompute)
       .def("end_compute", &PassLedger::EndCompute)
       .def("patience", &PassLedger::patience, "longest"_a, "Seconds that a pass may wait for the cache.")

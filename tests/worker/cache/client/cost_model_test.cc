@@ -1,5 +1,7 @@
 #include "worker/cache/client/cost_model.h"
 
+#include <optional>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -31,13 +33,64 @@ CostModel Measured(double forward_seconds) {
   return model;
 }
 
-TEST(CostModelTest, DoesNothingUntilSamplesAreKnownToRepeat) {
+// Passes before it is known whether samples repeat. Returns how many of them were kept.
+int Fill(CostModel* model, int passes, double step, double forward, double write, double behind = 0) {
+  int kept = 0;
+  double total_behind = 0;
+  for (int pass = 0; pass < passes; ++pass) {
+    if (!model->Use(step)) continue;
+    ++kept;
+    model->Computed(forward);
+    model->WrittenBehind(total_behind);
+    model->Filled(write);
+    total_behind += behind;
+  }
+  return kept;
+}
+
+TEST(CostModelTest, KeepsPassesInTwoPercentOfTheTimeWhileNobodyKnowsWhetherSamplesRepeat) {
+  CostModel cheap;  // 1 % of the step
+  EXPECT_EQ(Fill(&cheap, 1000, 0.1, 0.05, 0.001), 1000);
+  EXPECT_EQ(cheap.estimates().state, State::kUnknown);
+  CostModel dear;  // 20 %: every tenth
+  EXPECT_NEAR(Fill(&dear, 1000, 0.1, 0.05, 0.020), 100, 2);
+  CostModel behind;  // others take more than the thread itself
+  EXPECT_NEAR(Fill(&behind, 1000, 0.1, 0.05, 0.001, 0.019), 100, 2);
+}
+
+TEST(CostModelTest, AStepThatIsHeldUpGivesNoTimeToKeepMore) {
   CostModel model;
-  EXPECT_FALSE(model.Use());
-  EXPECT_EQ(model.estimates().state, State::kUnknown);
+  Fill(&model, 100, 0.1, 0.05, 0.020);
+  EXPECT_LE(Fill(&model, 1, 3600, 0.05, 0.020) + Fill(&model, 20, 0.1, 0.05, 0.020), 4);
+}
+
+TEST(CostModelTest, KeepsNothingThatTakesLongerThanWhatItMaySave) {
+  for (const std::optional<bool> likely : {std::optional<bool>(), std::optional<bool>(true)}) {
+    CostModel model;
+    model.SamplesMayRepeat(likely);
+    EXPECT_EQ(Fill(&model, 1000, 10, 0.002, 0.001, 0.002), static_cast<int>(CostModel::kFewWrites));
+  }
+}
+
+TEST(CostModelTest, KeepsAllWhereSamplesAreLikelyToRepeatAndNothingWhereTheyAreNot) {
+  CostModel likely;
+  likely.SamplesMayRepeat(true);
+  EXPECT_EQ(Fill(&likely, 1000, 0.1, 0.05, 0.020), 1000);
+  CostModel unlikely;
+  unlikely.SamplesMayRepeat(false);
+  EXPECT_EQ(Fill(&unlikely, 1000, 0.1, 0.05, 0.001), 0);
+  unlikely.SamplesRepeat(true);  // they do all the same
+  EXPECT_EQ(Fill(&unlikely, 10, 0.1, 0.05, 0.001), 10);
+}
+
+TEST(CostModelTest, WhatIsKnownEndsTheRisk) {
+  CostModel model;
+  Fill(&model, 100, 0.1, 0.05, 0.020);
   model.SamplesRepeat(true);
-  EXPECT_TRUE(model.Use());
+  EXPECT_EQ(Fill(&model, 50, 0.1, 0.05, 0.020), 50) << "all are kept";
   EXPECT_EQ(model.estimates().state, State::kTrying);
+  model.SamplesRepeat(false);
+  EXPECT_EQ(Fill(&model, 50, 0.1, 0.05, 0.020), 0) << "none is";
 }
 
 TEST(CostModelTest, RandomAugmentationSwitchesOffUntilItEnds) {
@@ -143,6 +196,13 @@ TEST(CostModelTest, IsSwitchedOffWhereKeepingTakesLongerThanComputing) {
   }
   EXPECT_EQ(used, static_cast<int>(CostModel::kEnough));
   EXPECT_THAT(model.estimates().reason, HasSubstr("to keep what it gives 2.00 ms"));
+}
+
+TEST(CostModelTest, WhatOthersSpendOnKeepingCountsToo) {
+  CostModel model;
+  model.SamplesRepeat(true);
+  EXPECT_EQ(Fill(&model, 100, 0, 0.002, 0.001, 0.0015), static_cast<int>(CostModel::kEnough));
+  EXPECT_THAT(model.estimates().reason, HasSubstr("to keep what it gives 2.50 ms"));
 }
 
 TEST(CostModelTest, ThreeEpochsWithoutAHitAreEnough) {

@@ -140,9 +140,49 @@ TEST_F(PassLedgerTest, TellsEachDecisionOnce) {
 
 TEST(PassLedger, IsOffWhereSamplesDoNotRepeat) {
   PassLedger ledger([](bool) { return 0.0; }, /*always=*/false);
+  ledger.SamplesRepeat(false);
   EXPECT_FALSE(ledger.Begin(kBatch, true));
   EXPECT_EQ(ledger.counts().misses.at("off"), kBatch);
   EXPECT_EQ(ledger.patience(7), 0);
+}
+
+TEST(PassLedger, MeasuresStepsForWhatIsKeptBeforeItIsKnownThatSamplesRepeat) {
+  double now = 0;
+  PassLedger ledger([&now](bool) { return now; }, /*always=*/false);
+  int kept = 0;
+  for (int pass = 0; pass < 1000; ++pass) {
+    if (ledger.Begin(kBatch, true)) {
+      ++kept;
+      ledger.Ask();
+      ledger.Answer(kAbsent, true);
+      ASSERT_EQ(ledger.Decide(false), Step::kCompute);
+      ledger.BeginCompute();
+      now += 0.05;
+      ledger.EndCompute();
+      ledger.Resume();
+      now += 0.004;
+      ledger.Kept(/*seconds_behind=*/0.006 * kept);
+    }
+    now += 0.05;
+  }
+  EXPECT_GT(0.010 * kept, 0.015 * now);
+  EXPECT_LT(0.010 * kept, 0.021 * now);
+}
+
+TEST(PassLedger, AProofCountsToNoPass) {
+  double now = 0;
+  PassLedger ledger([&now](bool) { return now; }, /*always=*/true);
+  ledger.Begin(kBatch, true);
+  ledger.Ask();
+  const double begin = ledger.Now();
+  now += 5;
+  ledger.Proved(begin);
+  now += 0.25;
+  ledger.Answer(kHits, true);
+  while (ledger.Decide(true) != Step::kSkip) ledger.Ask();
+  ledger.Resume();
+  ledger.Skipped();
+  EXPECT_DOUBLE_EQ(ledger.spent_seconds(), 5.25);
 }
 
 TEST(PassLedger, AsksNobodyWhereItIsToBeUsedAlways) {

@@ -279,6 +279,54 @@ def test_left_to_itself_it_is_used_where_that_saves_time(cache_daemon: Daemon):
     assert summary["passes_skipped"] > 20 and summary["saved_seconds"] > 0, summary
 
 
+def by_epoch(cache: str, samples: int, epochs: int, noise: bool = False) -> tuple[nn.Module, list[dict[str, Any]]]:
+    """Batches of 16, the last one of an epoch smaller; convolutions are frozen after the first step. Returns what each
+    epoch has added to the counters."""
+    torch.manual_seed(0)
+    trunk = [nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.AdaptiveAvgPool2d(2)]
+    model = nn.Sequential(nn.Sequential(*trunk), nn.ReLU(), nn.Flatten(), nn.Linear(128, 4))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    images = torch.randn(samples, 3, 64, 64)
+    loader = data.wrap(DataLoader(TensorDataset(images, torch.arange(samples) % 4), 16, shuffle=True))
+    config = egeria.Config(controller="none", plans=[(1, 1)], cache=cache)
+    found, before = [], {}
+    with egeria.attach(model, optimizer, modules=["0", "[123]"], config=config) as session:
+        for _ in range(epochs):
+            for batch, labels in loader:
+                inputs = batch + 0.1 * torch.randn(batch.shape) if noise else batch
+                nn.functional.cross_entropy(model(inputs), labels).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            time.sleep(0.3)  # until all that was offered is written
+            counters = session.cache_counters()
+            found.append({name: value - before.get(name, 0) for name, value in counters.items()})
+            before = counters
+    return model, found
+
+
+def test_the_first_epoch_fills_and_the_second_is_served_from_its_beginning(cache_daemon: Daemon):
+    cached, (first, *later) = by_epoch(cache_daemon.address, 200, 4)
+    plain, _ = by_epoch("none", 200, 4)
+    assert all(torch.equal(one, other) for one, other in zip(cached.parameters(), plain.parameters()))
+    assert first["cache_offered"] >= 200 - 16 - 8, first  # but what came before the freeze, and perhaps the last batch
+    second = later[0]
+    assert second["passes"] == 13 and second["passes_skipped"] + second["audits"] >= 11, second
+    for epoch in later[1:]:  # the last batch is served as well
+        assert epoch["passes_skipped"] + epoch["audits"] == 13, epoch
+
+
+def test_samples_that_never_repeat_are_not_written_once_that_is_known(cache_daemon: Daemon):
+    """Noise that the loop adds is nothing that a loader could know of."""
+    model, (first, second, *later) = by_epoch(cache_daemon.address, 200, 4, noise=True)
+    assert all(
+        torch.equal(one, other)
+        for one, other in zip(model.parameters(), by_epoch("none", 200, 4, True)[0].parameters())
+    )
+    assert first["cache_offered"] > 0 and second["cache_offered"] <= 16, second
+    for epoch in later:
+        assert epoch["cache_offered"] == 0 and epoch["hits"] == 0
+
+
 @pytest.mark.parametrize(
     ("total_steps", "use", "begins"), [(30, "auto", False), (10**6, "auto", True), (30, "always", True)]
 )

@@ -125,8 +125,8 @@ def test_a_text_counts_as_the_same_with_more_padding_where_that_is_proven(
         summary = compare(bert(attention), call, patient_cache.address, samples=24, epochs=15, keep=keep, plain=plain)
         absent[name] = summary.get("miss_absent", 0)
         assert summary["served"] >= 20, summary
-    # One batch of each length is kept by its proof, and one of a length without any.
-    assert absent["all"] >= 40 and (absent["first"] <= 16 if step == 16 else absent["first"] >= 40), absent
+    # One batch of each length is kept by its proof. Some lengths may make no difference.
+    assert absent["all"] >= 40 and (absent["first"] <= 16 if step == 16 else absent["first"] >= 32), absent
     assert "STORE_DIFFERS" not in caplog.text
 
 

@@ -73,6 +73,8 @@ def put_together(rows: Sequence[tuple[Tensor, ...] | None]) -> Fetched:
 class DictStore:
     """A PrefixStore in memory. Rows are kept as they are given, without another look at them."""
 
+    seconds_behind = 0.0
+
     def __init__(self) -> None:
         self.rows: dict[tuple[int, int], tuple[Tensor, ...]] = {}
         self.stored = 0

@@ -50,6 +50,7 @@ class Caching:
         own_forward_only: bool,
         tell: Callable[[str, Exception | None], None],
         first_pass: FirstPass | None = None,
+        steps_left: Callable[[], int | None] = lambda: None,
     ):
         """
         Args:
@@ -61,6 +62,7 @@ class Caching:
           own_forward_only: see Skipper.
           tell: called with what goes wrong, for people.
           first_pass: see Skipper.
+          steps_left: of the training; None: not known.
         """
         self.repeats = Repeats()
         self._address = address
@@ -74,7 +76,7 @@ class Caching:
         self._cache: _native.ActivationCache | None = None
         self._store: PrefixStore | None = None
         self._skipper: Skipper | None = None
-        self._gate = CacheGate(device_of(model), self.repeats, always)
+        self._gate = CacheGate(device_of(model), self.repeats, always, lambda: current().drew, steps_left)
         self._final: dict[str, Any] | None = None  # estimates() at the end
         self._samples_before = stand_in.counts.copy()
         self._fingerprint = b""  # the fingerprint of the prefix that is skipped, or was
@@ -92,6 +94,7 @@ class Caching:
         own_forward_only: bool,
         tell: Callable[[str, Exception | None], None],
         first_pass: FirstPass,
+        steps_left: Callable[[], int | None],
     ) -> Caching | None:
         """Makes one as the configuration says; None where it names no cache."""
         if (address := config.cache_address()) is None:
@@ -105,6 +108,7 @@ class Caching:
             own_forward_only=own_forward_only,
             tell=tell,
             first_pass=first_pass,
+            steps_left=steps_left,
         )
 
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,9 +12,9 @@ import torch
 from egeria import _native
 from egeria.cache.repeated_samples import Repeats
 
-# A proof takes about as long as this many passes: a shape of call that has come as often may be expected to come as
-# often again.
-_PASSES_OF_A_PROOF = 8
+# Proofs but the first one of a prefix take this part of the time that passes at most, and what the first one took: an
+# epoch's last batch should be proven in the first epoch, however short that is.
+_SHARE_OF_PROOFS = 0.1
 
 
 class Stopwatch:
@@ -48,18 +48,33 @@ class CacheGate:
 
     longest_patience: float = _native.PassLedger.longest_patience
 
-    def __init__(self, device: torch.device, repeats: Repeats, always: bool = False):
+    def __init__(
+        self,
+        device: torch.device,
+        repeats: Repeats,
+        always: bool = False,
+        drew: Callable[[], bool | None] = lambda: None,
+        steps_left: Callable[[], int | None] = lambda: None,
+    ):
         """
         Args:
           device: the model's.
-          repeats: is told of all batches until it is known whether samples come again; nothing is done before.
+          repeats: is told of all batches until it is known whether samples come again.
           always: all passes go through the cache, whatever it costs.
+          drew: whether batches are made with random numbers, so that samples most probably do not come again as they
+            were; None: not known.
+          steps_left: of the training; None: not known.
         """
         self.ledger = _native.PassLedger(functools.partial(_now, device), always)
         self.watch = Stopwatch()
         self._on_host = device.type == "cpu"
         self._repeats = repeats
         self._always = always
+        self._drew = drew
+        self._steps_left = steps_left
+        self._began = self.ledger.now()
+        self._first_proof_seconds = 0.0  # the first one of this prefix took
+        self._proofs_seconds = 0.0  # all others took
         self.follow()
 
     def follow(self) -> None:
@@ -70,10 +85,26 @@ class CacheGate:
         if self._repeats.known is not None:
             self.ledger.samples_repeat(self._repeats.known)
 
-    @property
-    def calls_before_proof(self) -> int:
-        """How often a shape of call other than the first has to come before it is proven."""
-        return 2 if self._always else _PASSES_OF_A_PROOF
+    def proving(self, first: bool) -> Proving:
+        """Returns a context for a proof, the `first` one of a prefix or a later one."""
+        return Proving(self, first)
+
+    def may_prove(self, seconds: float, passes: float) -> bool:
+        """Whether a proof that takes about so many seconds may be made, and is likely to save more.
+
+        Args:
+          passes: of the whole batch that it is likely to save, as far as the past tells.
+        """
+        if self._always:
+            return True
+        forward = self.ledger.estimates()["forward_seconds"]
+        most = _SHARE_OF_PROOFS * (self.ledger.now() - self._began) + self._first_proof_seconds
+        return forward is not None and forward * passes > seconds and self._proofs_seconds + seconds <= most
+
+    def passes_left(self, default: float) -> float:
+        """Returns how many passes are expected to come; `default` where that is not known."""
+        left = self._steps_left()
+        return default if left is None else float(left)
 
     @property
     def patience(self) -> float:
@@ -84,14 +115,31 @@ class CacheGate:
         """A pass of these samples begins; returns whether it goes through the cache."""
         if ids is not None and not self._always:
             self._repeats.note(args, kwargs, ids)
-            if self._repeats.known is not None:
-                self.ledger.samples_repeat(self._repeats.known)
+            self._tell_whether_samples_repeat()
             self._count_epochs(ids)
         return self.ledger.begin(None if ids is None else len(ids), self._on_host)
+
+    def found(self, reasons: Sequence[str]) -> None:
+        """The store says why samples are misses, "" for hits."""
+        if not self._always:
+            self._repeats.found(reasons)
+            self._tell_whether_samples_repeat()
+
+    @property
+    def samples_differ(self) -> bool:
+        """Whether samples are known not to come again as they were."""
+        return not self._always and self._repeats.known is False
 
     def kept(self, ids: Sequence[int]) -> None:
         """These samples have been offered to the store."""
         self._first_batch = self._first_batch or set(ids)
+
+    def _tell_whether_samples_repeat(self) -> None:
+        if self._repeats.known is not None:
+            self.ledger.samples_repeat(self._repeats.known)
+        else:
+            drew = self._drew()
+            self.ledger.samples_may_repeat(None if drew is None else not drew)
 
     def _count_epochs(self, ids: Sequence[int]) -> None:
         if not self._first_batch:
@@ -100,6 +148,31 @@ class CacheGate:
         if self._seen_again >= len(self._first_batch):
             self._seen_again -= len(self._first_batch)
             self.ledger.epoch_passed()
+
+
+class Proving:
+    """Measures a proof.
+
+    Attributes:
+      seconds: that it took, at its end.
+    """
+
+    def __init__(self, gate: CacheGate, first: bool):
+        self.seconds = 0.0
+        self._gate = gate
+        self._first = first
+
+    def __enter__(self) -> Proving:
+        self._begin = self._gate.ledger.now()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = self._gate.ledger.now() - self._begin
+        self._gate.ledger.proved(self._begin)
+        if self._first:
+            self._gate._first_proof_seconds = self.seconds
+        else:
+            self._gate._proofs_seconds += self.seconds
 
 
 def _now(device: torch.device, wait: bool) -> float:

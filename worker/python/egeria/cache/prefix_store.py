@@ -83,6 +83,12 @@ class PrefixStore:
         """Reads the samples of the next batches ahead: a hint."""
         self._cache.expect(batches)
 
+    @property
+    def seconds_behind(self) -> float:
+        """Other threads and the daemon have spent so much processor time on writing for this cache."""
+        counters = self._cache.counters()
+        return counters["write_seconds"] + counters["daemon_seconds"]
+
     def forget(self) -> None:
         """Forgets what is stored of this prefix, which is not needed any more, or wrong."""
         self._cache.drop(self._prefix)

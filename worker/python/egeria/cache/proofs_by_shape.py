@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import logging
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,15 @@ _logger = logging.getLogger("egeria")
 
 # At most this many shapes of calls are proven. Each proof costs a few steps' time.
 _MAX_SHAPES = 8
+# A shape of an epoch's last batch is expected in so many epochs, where nobody knows how many come.
+_EPOCHS = 8
+# In the next epoch, a sample that is not kept makes a batch of others, in which it is missing, cost this part of the
+# forward pass.
+_COST_OF_A_MISS = 0.25
+# A proof takes so many forward passes at most, but for what only the first one in a process has to do.
+_MOST_PASSES = 6
+# A number of samples that is missing is expected to be missing as often.
+_MISSES = 8
 
 
 @dataclasses.dataclass
@@ -66,7 +76,7 @@ class Proofs:
     def __init__(self, model: nn.Module, frozen: Sequence[LayerModule], gate: CacheGate):
         """
         Args:
-          gate: says how often a shape has to come before it is proven, and is told what that takes.
+          gate: says whether a proof may be made, and is told what it takes.
         """
         self._model = model
         self._frozen = list(frozen)
@@ -75,11 +85,15 @@ class Proofs:
         self._submodules = list(model.modules())[1:]
         self._proven: dict[Any, Proven | None] = {}  # by shape of call and settings; None: refused
         self._calls: collections.Counter[Any] = collections.Counter()  # how often shapes without a proof came
+        self._passes = 0
+        # The first shape that was proven: its number of samples, what these look like, and the seconds that it took.
+        self._shape_of_first: tuple[int, Any] = 0, None
+        self._first_seconds = 0.0
         self._deciding: set[Any] = set()  # shapes of calls for which the conditions of a batch matter too
 
     def find(self, call: Call) -> Proven | None:
         """Returns the proof for calls like this one; None where there is none. The first shape of all is proven at
-        once, others when they have come often enough.
+        once, others where that is likely to save more time than it takes.
 
         Raises:
           Refused: the first shape has no proof.
@@ -87,38 +101,42 @@ class Proofs:
         settings = self._settings.now()
         shape = call.key(), settings, self._hooks()
         key = (shape, call.conditions()) if shape in self._deciding else shape
+        self._passes += 1
         if key in self._proven:
             return self._proven[key]
         first = not self._proven
-        if not first and not self._comes_often(key):
+        if not first and not self._pays(key, call):
             return None
-        begin = self._gate.ledger.now()
         proven = None
-        try:
-            proof = self._prove(call)
-            conditions = call.conditions() if proof.cut.decides else None
-            if proof.cut.decides:
-                self._deciding.add(shape)
-                key = shape, conditions
-            proven = self._among_others(proof, call, (settings, conditions, call.sample_key()))
-        except Refused as error:
-            if first:
-                raise
-            _logger.debug("egeria: calls of another shape are not skipped: %s", error)
-        finally:
-            self._gate.ledger.proved(begin)
+        with self._gate.proving(first) as proving:
+            try:
+                proof = self._prove(call)
+                conditions = call.conditions() if proof.cut.decides else None
+                if proof.cut.decides:
+                    self._deciding.add(shape)
+                    key = shape, conditions
+                proven = self._among_others(proof, call, (settings, conditions, call.sample_key()))
+            except Refused as error:
+                if first:
+                    raise
+                _logger.debug("egeria: calls of another shape are not skipped: %s", error)
+        if first:
+            self._shape_of_first, self._first_seconds = (call.batch, call.sample_key()), proving.seconds
         self._proven[key] = proven
         return proven
 
     def size_alone(self, proven: Proven, call: Call, missing: int) -> int | None:
         """Returns how many samples to compute for so many that are missing; None: the whole batch."""
+        forward = self._gate.ledger.estimates()["forward_seconds"] or 0.0
         for size in _native.sizes_alone(call.batch):
             if size < missing:
                 continue
             if size not in proven.alone:
-                begin = self._gate.ledger.now()
-                proven.alone[size] = computes_alone(self._model, proven.cut, call, size)
-                self._gate.ledger.proved(begin)
+                share = size / call.batch
+                if not self._gate.may_prove(forward * (1 + 2 * share), _MISSES * (1 - share)):
+                    return None
+                with self._gate.proving(first=False):
+                    proven.alone[size] = computes_alone(self._model, proven.cut, call, size)
             if proven.alone[size]:
                 return size
         return None
@@ -126,12 +144,25 @@ class Proofs:
     def _prove(self, call: Call) -> Proof:
         return prove(self._model, self._frozen, call)
 
-    def _comes_often(self, key: Any) -> bool:
+    def _pays(self, key: Any, call: Call) -> bool:
+        """Whether to prove a shape that comes again, by what is known of the training."""
         if len(self._proven) >= self.most_shapes:
             return False
         if key in self._calls or len(self._calls) < 64 * _MAX_SHAPES:
             self._calls[key] += 1
-        return self._calls[key] >= self._gate.calls_before_proof
+        comings, (batch, sample_key) = self._calls[key], self._shape_of_first
+        is_rest = call.batch < batch and call.sample_key() == sample_key  # the last batch of an epoch, mostly
+        coming = self._gate.passes_left(math.inf) * comings / self._passes
+        if math.isinf(coming):
+            coming = max(comings, _EPOCHS) if is_rest else comings
+        forward = self._gate.ledger.estimates()["forward_seconds"] or 0.0
+        seconds = min(self._first_seconds, _MOST_PASSES * forward)
+        if not is_rest:
+            return self._gate.may_prove(seconds, coming)
+        # That samples are the same in whole batches is shown on one of those.
+        share = call.batch / batch
+        misses = _COST_OF_A_MISS * call.batch if coming >= 1 else 0
+        return self._gate.may_prove(seconds * share + forward, coming * share + misses)
 
     def _hooks(self) -> int:
         """Returns the number of hooks on submodules: one that is added later may use what a frozen layer computes."""

@@ -19,7 +19,8 @@ class Repeats:
     """Compares some samples of the first epoch with what they are when they come again.
 
     It is told all batches of a training from its beginning, so that it is known, when layers freeze in a later epoch,
-    whether anything can be gained by keeping what they compute: nothing is under random augmentation. Then fewer
+    whether anything can be gained by keeping what they compute: nothing is under random augmentation. A store says so,
+    too, by what it has of samples that come again. Then fewer
     samples are looked at in each epoch, since augmentation may end before the training does. It costs nothing for
     batches without a remembered sample, and once samples come again. Owned by the training thread.
 
@@ -53,8 +54,18 @@ class Repeats:
             self._hashes.update({ids[row]: value for row, value in zip(rows, hashes)})
             return
         same = sum(self._hashes.pop(ids[row], None) == value for row, value in zip(rows, hashes))
+        self._count(same, len(rows) - same)
+
+    def found(self, reasons: Sequence[str]) -> None:
+        """A store was asked for samples, and says of each why it is a miss, "" for a hit. It has what was kept
+        of a sample when that came before."""
+        if not self.known:
+            self._count(sum(reason == "" for reason in reasons), sum(reason == "other_input" for reason in reasons))
+
+    def _count(self, same: int, other: int) -> None:
+        """So many samples have come again as they were, and so many otherwise."""
         self._same += same
-        self._other += len(rows) - same
+        self._other += other
         if self._same + self._other >= _ENOUGH:
             self.known = self._same >= _MIN_SHARE * (self._same + self._other)
             self._hashes.clear()

@@ -89,6 +89,7 @@ class Skipper:
         self._patches = ForwardPatches()
         self._entered = False
         self._skips = False  # the pass under way goes without the frozen layers
+        self._has_kept = False  # anything
         self._shadow: Shadow | None = None  # computes samples alone
         self._failures = 0  # in a row
         self._handles: list[RemovableHandle] = []
@@ -164,7 +165,9 @@ class Skipper:
     def _begin_pass(self, args: tuple[Any, ...], kwargs: dict[str, Any], ids: Sequence[int] | None) -> None:
         samples = 0 if ids is None else len(ids)
         try:
-            if self.gate.use(args, kwargs, ids):
+            used = self.gate.use(args, kwargs, ids)
+            self._forget_what_differs()
+            if used:
                 self._prepare(args, kwargs, list(ids or ()))
                 self._store.expect(self._upcoming())
             else:
@@ -199,6 +202,9 @@ class Skipper:
         tensors, missing = self._fetch(cut, ids, hashes)
         if call.source is not None and call.source.fetched(missing):
             hashes = self._hashes(call, proven)
+        if self._forget_what_differs():
+            ledger.missed("recomputed", len(ids) - len(missing))
+            return
         rows = self._compute_alone(proven, call, missing, tensors) if missing and tensors else ()
         step = ledger.decide(not missing or bool(rows))
         if step == "compute":
@@ -220,6 +226,14 @@ class Skipper:
             self._store.forget()
             hashes = call.hashes(proven.salt)
         return hashes
+
+    def _forget_what_differs(self) -> bool:
+        """Forgets what was kept before it was known that samples do not come again as they were. Returns whether that
+        is so."""
+        if self.gate.samples_differ and self._has_kept:
+            self._has_kept = False
+            self._store.forget()
+        return self.gate.samples_differ
 
     def _finish(self, act: Callable[[], None], samples: int) -> bool:
         """Acts within a pass, when the model comes to what it could skip, or from there; unless it has changed what it
@@ -251,6 +265,7 @@ class Skipper:
         """Returns what crosses the cut, as far as the store has it, and the positions of the samples that it has
         not."""
         tensors, reasons = self._store.get(ids, hashes, self.gate.patience)
+        self.gate.found(reasons)
         if len(reasons) != len(ids):
             raise RuntimeError(f"the store answers {len(reasons)} of {len(ids)} samples")
         specs = cut.tensors
@@ -299,7 +314,7 @@ class Skipper:
                     "OUTPUT_DIFFERS",
                     "the frozen layers compute something else in the training's own pass than in one on the side",
                 )
-            proven.confirmed = True
+            proven.confirmed = self._has_kept = True
             self.gate.kept(ids)
             self._store.put(ids, hashes, tensors)
 
@@ -311,7 +326,7 @@ class Skipper:
         def reached(tensors: list[Tensor]) -> None:
             rows = tensors if len(missing) == len(ids) else [tensor[missing] for tensor in tensors]
             self._store.put([ids[i] for i in missing], [hashes[i] for i in missing], rows)
-            self.gate.ledger.kept()
+            self.gate.ledger.kept(self._store.seconds_behind)
 
         self._observe(cut, reached)
 

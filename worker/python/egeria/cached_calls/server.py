@@ -422,7 +422,7 @@ class CallServer:
         tensors = whole.output.tensors_of(value, call)
         rows = tensors if len(missing) == call.batch else [tensor[missing] for tensor in tensors]
         self._keep_rows(*fresh, rows)
-        self.gate.ledger.kept()
+        self.gate.ledger.kept(self.line.store.seconds_behind)
 
     def _keep_rows(self, ids: list[int], hashes: list[int], rows: Sequence[Tensor]) -> None:
         likely = self._recurrence.is_likely

@@ -57,9 +57,13 @@ class SampleIds:
     Loaders announce, once a batch; the model's forward pre-hook takes, once a batch: it must call take() in every
     forward pass in training mode, whether it needs the ids or not, since a batch that was never taken looks like a
     loop that runs ahead of the model.
+
+    Attributes:
+      drew: whether the newest batch of which that is known was made with random numbers; None: of none it is.
     """
 
     def __init__(self) -> None:
+        self.drew: bool | None = None
         self._lock = threading.Lock()
         self._at_hand: _Announcement | None = None
         self._order: Callable[[], Order | None] = lambda: None
@@ -169,6 +173,10 @@ class SampleIds:
                     other.runs_ahead = True
             self._at_hand = _Announcement(None if source.runs_ahead else ids, weakref.ref(source))
             self._announced = True
+
+    def note_drawing(self, drew: bool | None) -> None:
+        """A batch is delivered that was made with random numbers, or without; None: that is not known."""
+        self.drew = self.drew if drew is None else drew
 
     def end(self, source: Pass) -> None:
         """A loader has delivered its last batch, and the loop has come back from it."""

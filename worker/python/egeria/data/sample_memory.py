@@ -15,7 +15,8 @@ from torch import Tensor
 
 from egeria import _native
 from egeria.data import stand_in
-from egeria.data.skip_loading import Part, Skip, generator_states, is_torchs_collate, same_states, samples_of, stamp_of
+from egeria.data.drawing import generator_states, same_states
+from egeria.data.skip_loading import Part, Skip, is_torchs_collate, samples_of, stamp_of
 from egeria.data.stand_in import StandIn, serving
 
 _logger = logging.getLogger("egeria")

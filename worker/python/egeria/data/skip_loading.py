@@ -7,15 +7,13 @@ The process that trains decides, when a batch's indices are handed out, which of
 from __future__ import annotations
 
 import os
-import random
-import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch.utils.data import ConcatDataset, Subset
 from torch.utils.data import default_collate as torchs_collate
 
+from egeria.data.drawing import generator_states
 from egeria.data.sample_ids import indices_of
 from egeria.data.variants import Variants
 
@@ -95,21 +93,6 @@ def samples_of(dataset: Any, indices: list[Any]) -> Any:
     if getattr(dataset, "__getitems__", None):
         return dataset.__getitems__(indices)
     return [dataset[index] for index in indices]
-
-
-def generator_states() -> list[Any]:
-    """Returns the states of the generators that everybody uses."""
-    numpy = sys.modules.get("numpy")
-    numbers = [] if numpy is None else [numpy.random.get_state(legacy=True)]
-    return [random.getstate(), torch.get_rng_state(), *numbers]
-
-
-def same_states(one: list[Any], other: list[Any]) -> bool:
-    return (
-        one[0] == other[0]
-        and torch.equal(one[1], other[1])
-        and all(mine[2:] == theirs[2:] and (mine[1] == theirs[1]).all() for mine, theirs in zip(one[2:], other[2:]))
-    )
 
 
 def is_torchs_collate(collate_fn: Any) -> bool:

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from egeria.data.drawing import Drawing, either, generator_states, same_states
 from egeria.data.lookahead import LookAhead
 from egeria.data.sample_ids import indices_of
-from egeria.data.skip_loading import Loaded, Part, generator_states, load, same_states
+from egeria.data.skip_loading import Loaded, Part, load
 from egeria.data.variants import Variants, VariantSampler
 from egeria.errors import EgeriaError
 
@@ -28,46 +29,52 @@ class TaggedBatch:
 
     Attributes:
       part: which of the samples the batch has; None: all of them, and nobody leaves any out.
+      drew: whether the batch was made with random numbers; None: not known.
       move: what moves the batch to a device once it is complete; None where that is done, or not wanted.
     """
 
-    __slots__ = ("indices", "batch", "part", "move")
+    __slots__ = ("indices", "batch", "part", "drew", "move")
 
-    def __init__(self, indices: tuple[Any, ...] | None, batch: Any, part: Part | None = None):
+    def __init__(self, indices: tuple[Any, ...] | None, batch: Any, part: Part | None = None, drew: bool | None = None):
         self.indices = indices
         self.batch = batch
         self.part = part
+        self.drew = drew
         self.move: Callable[[Any], Any] | None = None
 
     def pin_memory(self) -> TaggedBatch:
         """A loader with pin_memory=True calls this."""
-        return TaggedBatch(self.indices, pin_memory(self.batch), self.part)
+        return TaggedBatch(self.indices, pin_memory(self.batch), self.part, self.drew)
 
     def to(self, device: Any, non_blocking: bool = False) -> TaggedBatch:
         """A loader that accelerate has prepared calls this, so that accelerate is loaded."""
         from accelerate.utils import send_to_device  # pylint: disable=import-outside-toplevel
 
         if self.part is None:
-            return TaggedBatch(self.indices, send_to_device(self.batch, device, non_blocking=non_blocking))
-        moved = TaggedBatch(self.indices, self.batch, self.part)
+            moved = send_to_device(self.batch, device, non_blocking=non_blocking)
+            return TaggedBatch(self.indices, moved, drew=self.drew)
+        moved = TaggedBatch(self.indices, self.batch, self.part, self.drew)
         moved.move = functools.partial(send_to_device, device=device, non_blocking=non_blocking)
         return moved
 
 
 class Indices:
-    """Holds indices under KEY in a batch, in a shape that nothing converts, pins or moves to a device."""
+    """Holds indices under KEY in a batch, in a shape that nothing converts, pins or moves to a device; and whether the
+    batch was made with random numbers."""
 
-    __slots__ = ("indices",)
+    __slots__ = ("indices", "drew")
 
-    def __init__(self, indices: tuple[Any, ...]):
+    def __init__(self, indices: tuple[Any, ...], drew: bool | None):
         self.indices = indices
+        self.drew = drew
 
 
 class _Fetched(NamedTuple):
-    """Holds the samples that a loader hands to its collate_fn."""
+    """Holds the samples that a loader hands to its collate_fn; and whether they were made with random numbers."""
 
     indices: tuple[Any, ...] | None
     samples: Any
+    drew: bool | None
     loaded: Loaded | None = None
 
 
@@ -83,23 +90,30 @@ class _TaggedDataset(Dataset):
         self.dataset = dataset
         self.users = users
         self.skips = skips
+        self._drawing = Drawing(dataset)
 
     def __getitem__(self, index: Any) -> _Fetched:
-        return _Fetched(indices_of(index, batched=False), self.dataset[index])
+        indices = indices_of(index, batched=False)
+        with self._drawing.watching():
+            samples = self.dataset[index]
+        return _Fetched(indices, samples, self._drawing.drew)
 
     def __getitems__(self, batch: Any) -> _Fetched:
         if self.skips and (loaded := load(self.dataset, batch, self.skips == "whole")) is not None:
-            return _Fetched(loaded.indices, loaded.samples, loaded)
+            return _Fetched(loaded.indices, loaded.samples, None, loaded)
         indices = indices_of(batch, batched=True)
-        if getattr(self.dataset, "__getitems__", None):
-            return _Fetched(indices, self.dataset.__getitems__(batch))
-        return _Fetched(indices, [self.dataset[index] for index in batch])
+        with self._drawing.watching():
+            if getattr(self.dataset, "__getitems__", None):
+                samples = self.dataset.__getitems__(batch)
+            else:
+                samples = [self.dataset[index] for index in batch]
+        return _Fetched(indices, samples, self._drawing.drew)
 
     def __len__(self) -> int:
         return len(self.users)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("dataset", "users", "skips"):
+        if name.startswith("__") or name in ("dataset", "users", "skips", "_drawing"):
             raise AttributeError(name)
         return getattr(self.users, name)
 
@@ -110,13 +124,16 @@ class _TaggedCollate:
     def __init__(self, collate_fn: Callable[[Any], Any], in_dict: bool):
         self.collate_fn = collate_fn
         self.in_dict = in_dict
+        self._drawing = Drawing(collate_fn)
 
     def __call__(self, fetched: _Fetched) -> Any:
         samples, loaded = fetched.samples, fetched.loaded
         if loaded is not None and not loaded.part.positions:
             return TaggedBatch(fetched.indices, None, loaded.part)
         before = list(samples) if isinstance(samples, list) else []
-        batch = self.collate_fn(samples)
+        with self._drawing.watching():
+            batch = self.collate_fn(samples)
+        drew = either(fetched.drew, self._drawing.drew)
         indices = fetched.indices
         if isinstance(samples, list) and (
             len(samples) != len(before) or any(one is not other for one, other in zip(samples, before))
@@ -125,10 +142,10 @@ class _TaggedCollate:
         if loaded is not None:
             return _with_part(indices, batch, loaded)
         if not self.in_dict:
-            return TaggedBatch(indices, batch)
+            return TaggedBatch(indices, batch, drew=drew)
         if indices is not None and isinstance(batch, (dict, UserDict)):
             batch = copy.copy(batch)  # it may be a sample that the dataset keeps
-            batch[KEY] = Indices(indices)
+            batch[KEY] = Indices(indices, drew)
         return batch
 
 
@@ -139,7 +156,7 @@ def _with_part(indices: tuple[Any, ...] | None, batch: Any, loaded: Loaded) -> T
             "collate_fn moves or leaves out samples, so that nobody knows which one is which; leave skip_loading out",
         )
     drew = not same_states(loaded.states, generator_states())
-    return TaggedBatch(indices, batch, loaded.part._replace(drew=drew))
+    return TaggedBatch(indices, batch, loaded.part._replace(drew=drew), drew)
 
 
 class _WorkerInit:

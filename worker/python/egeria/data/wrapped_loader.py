@@ -135,6 +135,7 @@ class Marks:
         if isinstance(indices, Indices):
             self._order.delivered(indices.indices)
             ids = ids_of(indices.indices)
+            ids_at_hand.note_drawing(indices.drew)
             if ids is not None:
                 ids_at_hand.announce(ids)
         ids_at_hand.follow(self._order)
@@ -217,6 +218,7 @@ class _Deliveries(Pass):
         if order is not None:
             order.delivered(batch.indices)
             current().follow(order)
+        current().note_drawing(batch.drew)
         current().deliver(self, self._identity.ids_of(batch.indices))
         return self._complete(batch)
 

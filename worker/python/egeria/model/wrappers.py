@@ -30,12 +30,7 @@ def wrappers_of(model: nn.Module) -> list[nn.Module]:
     """DistributedDataParallel and torch.compile around `model`, wherever they were made; found among all objects."""
     dynamo = sys.modules.get("torch._dynamo")
     kinds = (DistributedDataParallel,) if dynamo is None else (DistributedDataParallel, dynamo.OptimizedModule)
-    is_wrapper: dict[type, bool] = {}  # asking a class is slow, and there are many objects
-    wrappers = []
-    for found in gc.get_objects():
-        kind = type(found)
-        if kind not in is_wrapper:
-            is_wrapper[kind] = issubclass(kind, kinds)
-        if is_wrapper[kind] and found.__dict__.get("_modules") and unwrap(found) is model:
-            wrappers.append(found)
-    return wrappers
+    objects = gc.get_objects()
+    found = {kind for kind in set(map(type, objects)) if issubclass(kind, kinds)}
+    wrappers = [one for one in objects if type(one) in found] if found else []
+    return [one for one in wrappers if one.__dict__.get("_modules") and unwrap(one) is model]

@@ -109,7 +109,7 @@ class FollowedTraining:
         self.switcher.allow_recompiles()
         self._first_pass = FirstPass(self.model, model)
         self._call_order = CallOrder(self.model, model)
-        options = network is not None, self.tell.note, self._first_pass
+        options = network is not None, self.tell.note, self._first_pass, self._steps_left
         make_caching = lambda: Caching.of(config, self.model, *options)  # noqa: E731
         self.daemons = JobDaemons(config)
         self.cache = SessionCache(config, make_caching, self.daemons, self.switcher, self.ledger, self.tell)
@@ -428,10 +428,15 @@ class FollowedTraining:
         self.cache.note_switch(self._seconds_left())
         self.ledger.disturb()  # a compilation, perhaps
 
+    def _steps_left(self) -> int | None:
+        """The number of steps to come, where it is known."""
+        total = self.total_steps()
+        return None if total is None else max(0, total - self.step)
+
     def _seconds_left(self) -> float:
         """The time of the steps to come, as far as it is known."""
-        total, means = self.total_steps(), self.ledger.seconds_per_step()
-        return max(0, total - self.step) * max(means.values()) if total is not None and means else math.inf
+        left, means = self._steps_left(), self.ledger.seconds_per_step()
+        return left * max(means.values()) if left is not None and means else math.inf
 
     def _skip_nothing(self) -> None:
         self.cache.skip_nothing(self._cache_namespace())

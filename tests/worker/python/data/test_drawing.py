@@ -1,0 +1,119 @@
+"""Whether batches are made with random numbers shows before their samples come again."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data.dataloader import default_collate
+
+from egeria import data
+from egeria.data.drawing import Drawing
+from egeria.data.sample_ids import SampleIds
+
+
+class Images(Dataset):
+    """Samples of which each is changed by a function."""
+
+    def __init__(self, change: Any = None):
+        self.change = change
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        image = torch.full((2,), float(index))
+        return image if self.change is None else image + self.change()
+
+
+def by_torch() -> float:
+    return torch.rand(1).item()
+
+
+def by_numpy() -> float:
+    return np.random.rand()
+
+
+def by_python() -> float:
+    return random.random()
+
+
+class ByItself:
+    """Draws from a generator of its own, which nobody else sees."""
+
+    def __init__(self) -> None:
+        self.nested = {"generators": [np.random.default_rng(0)]}
+
+    def __call__(self) -> float:
+        return self.nested["generators"][0].random()
+
+
+def noisy_collate(samples: list[torch.Tensor]) -> torch.Tensor:
+    return default_collate(samples) + torch.randn(1)
+
+
+@pytest.fixture(name="ids")
+def ids_fixture(monkeypatch: pytest.MonkeyPatch) -> SampleIds:
+    """The process's, as in a fresh one."""
+    ids = SampleIds()
+    monkeypatch.setattr("egeria.data.wrapped_loader.current", lambda: ids)
+    return ids
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("change", "collate", "drew"),
+    [
+        (None, None, False),
+        (by_torch, None, True),
+        (by_numpy, None, True),
+        (by_python, None, True),
+        (None, noisy_collate, True),
+        (ByItself(), None, None),
+    ],
+)
+def test_what_draws_is_seen(change: Any, collate: Any, drew: bool | None, workers: int, ids: SampleIds) -> None:
+    assert ids.drew is None
+    for batch in data.wrap(DataLoader(Images(change), 4, collate_fn=collate, num_workers=workers)):
+        assert batch.shape == (4, 2)
+        assert ids.drew is drew
+    assert ids.drew is drew
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_variants_come_again(workers: int, ids: SampleIds) -> None:
+    for _ in data.wrap(DataLoader(Images(by_torch), 4, num_workers=workers), variants=2):
+        pass
+    assert ids.drew is False
+
+
+def test_a_shuffling_sampler_draws_for_no_sample(ids: SampleIds) -> None:
+    for _ in data.wrap(DataLoader(TensorDataset(torch.arange(12.0)), 4, shuffle=True)):
+        assert ids.drew is False
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_looks_change_no_random_number(workers: int) -> None:
+    def epoch(wrapped: bool) -> tuple[list[Any], Any]:
+        torch.manual_seed(3)
+        np.random.seed(3)
+        random.seed(3)
+        loader = DataLoader(Images(by_torch), 4, shuffle=True, num_workers=workers, collate_fn=noisy_collate)
+        batches = list(data.wrap(loader) if wrapped else loader)
+        return [batch.tolist() for batch in batches], (torch.rand(1).item(), np.random.rand(), random.random())
+
+    assert epoch(True) == epoch(False)
+
+
+def test_only_the_first_batches_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    monkeypatch.setattr(random, "getstate", lambda: looks.append(None))
+    drawing = Drawing()
+    for _ in range(20):
+        with drawing.watching():
+            pass
+    assert len(looks) == 16 and drawing.drew is None
