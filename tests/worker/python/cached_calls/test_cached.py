@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import inspect
 import io
 import pickle
+import weakref
 from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
 from cache_daemon import Daemon
 from cached_networks import (
     ConvNet,
@@ -279,6 +282,90 @@ def test_replicas_of_data_parallel_compute_by_themselves(patient_cache: Daemon) 
     assert same(list(replica(IMAGES)), ["values", "classes", "rest"])
     assert not same(replica(IMAGES), network(IMAGES))
     assert vars(egeria.uncached(network)).keys() == vars(conv_net()).keys()
+
+
+class Encoder(nn.Module):
+    """Has no forward pass of its own, as the autoencoders of diffusers are used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = conv_net()
+
+    def encode(self, x: Tensor) -> torch.distributions.Normal:
+        mean, log_scale = self.inner(x).chunk(2, dim=1)
+        return torch.distributions.Normal(mean, log_scale.exp())
+
+
+class Encoding(nn.Module):
+    def __init__(self, encoder: Encoder):
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, x: Tensor) -> torch.distributions.Normal:
+        return self.encoder.encode(x)
+
+
+def test_a_method_with_another_name_in_a_module_of_its_own(patient_cache: Daemon) -> None:
+    def mean_of(distribution: torch.distributions.Normal) -> Tensor:
+        return distribution.mean
+
+    summary = compare(Encoding(Encoder()).eval(), by_rows, patient_cache.address, keep=mean_of, plain=mean_of)
+    assert summary["served"] >= 8, summary
+    whole = Encoding(Encoder()).eval()
+    twin = copy.deepcopy(whole)
+    egeria.cached(whole.encoder.inner, cache=patient_cache.address, use="always")  # a part, in its place
+    for rows in batches(len(IMAGES), 5):
+        assert same(whole(IMAGES[rows]).scale, twin(IMAGES[rows]).scale)
+        wait_until_kept(whole.encoder.inner)
+    assert egeria.cache_summary(whole.encoder.inner)["served"] >= 8
+
+
+@pytest.mark.parametrize("first", ["accelerate", "egeria"])
+def test_a_network_that_accelerate_prepares(first: str, patient_cache: Daemon) -> None:
+    network, twin = conv_net(), conv_net()
+    twin.load_state_dict(network.state_dict())
+    accelerator = Accelerator(cpu=True, mixed_precision="bf16")
+    twin = accelerator.prepare_model(twin, evaluation_mode=True)
+    if first == "egeria":
+        egeria.cached(network, cache=patient_cache.address, use="always")
+    network = accelerator.prepare_model(network, evaluation_mode=True)
+    if first == "accelerate":
+        egeria.cached(network, cache=patient_cache.address, use="always")
+    for rows in batches(len(IMAGES), 5):
+        with torch.no_grad():
+            assert same(network(IMAGES[rows]), twin(IMAGES[rows]))
+        wait_until_kept(network)
+    assert egeria.cache_summary(network)["served"] >= 8
+
+
+def test_workers_of_a_loader_compute(patient_cache: Daemon) -> None:
+    network = egeria.cached(conv_net(), cache=patient_cache.address, use="always")
+    expected = [copy.deepcopy(network)(picture[None])[0] for picture in IMAGES]
+    for _ in range(3):
+        network(IMAGES)
+        wait_until_kept(network)
+
+    class Computed(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return len(IMAGES)
+
+        def __getitem__(self, index: int) -> Tensor:
+            return network(IMAGES[index : index + 1])[0]
+
+    loader = torch.utils.data.DataLoader(Computed(), 4, num_workers=2)
+    calls = egeria.cache_summary(network)["calls"]
+    assert torch.equal(torch.cat(list(loader)), torch.stack(expected))
+    assert egeria.cache_summary(network)["calls"] == calls
+
+
+def test_a_network_that_is_gone_leaves_nothing(patient_cache: Daemon) -> None:
+    network = egeria.cached(conv_net(), cache=patient_cache.address, use="always")
+    for _ in range(3):
+        network(IMAGES)
+    line, gone = server_of(network).line, weakref.ref(network)
+    del network
+    gc.collect()
+    assert gone() is None and line._cache is None
 
 
 def test_scripted_networks_and_default_devices(patient_cache: Daemon) -> None:

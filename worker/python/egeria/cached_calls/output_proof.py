@@ -21,6 +21,7 @@ from egeria.cache.skip_checks import check_hooks
 from egeria.cached_calls.kept_output import KeptOutput
 from egeria.freeze.replicas import is_fully_sharded
 from egeria.model.isolation import held_by
+from egeria.model.plain_copies import Ours
 from egeria.model.shadow import NoShadow, Shadow
 
 # A sentence names so many modules at most.
@@ -50,6 +51,7 @@ class WholeCall:
 
     Attributes:
       output: what such a call returns.
+      has_own_forward: the instance has a forward function of its own, which is what calls come to.
       keep: what it returns is given to this function.
       recording: of these calls.
       decides: as that of a Cut.
@@ -57,6 +59,7 @@ class WholeCall:
     """
 
     output: KeptOutput
+    has_own_forward: bool
     keep: Callable[[Any], Any] | None
     recording: Recording
     decides: bool
@@ -73,13 +76,15 @@ class WholeCall:
           Exception: what the network raises.
         """
         with _side_pass(shadow, self.recording):
-            tensors = self.output.tensors_of(_run(shadow, call, self.keep), call)
+            tensors = self.output.tensors_of(_run(shadow, call, self.keep, self.has_own_forward), call)
             if check is not None:
                 check()
             return [tensor.detach().clone() for tensor in tensors]
 
 
-def prove_output(network: nn.Module, keep: Callable[[Any], Any] | None, call: Call, recording: Recording) -> Proof:
+def prove_output(
+    network: nn.Module, keep: Callable[[Any], Any] | None, call: Call, recording: Recording, has_own_forward: bool
+) -> Proof:
     """Proves that calls like this one may be served, with results of other calls put together.
 
     1. Two passes with the same input give the same to the bit, draw no random numbers, and the second leaves
@@ -95,7 +100,7 @@ def prove_output(network: nn.Module, keep: Callable[[Any], Any] | None, call: Ca
     """
     _check(network)
     try:
-        return _prove(network, keep, call, recording)
+        return _prove(network, keep, call, recording, has_own_forward)
     except Refused as error:
         if error.name in ("RANDOM", "KEEPS_STATE", "BATCH_DEPENDENT") and (names := _in_training_mode(network)):
             text = str(error).removeprefix(f"[{error.name}] ")
@@ -105,12 +110,16 @@ def prove_output(network: nn.Module, keep: Callable[[Any], Any] | None, call: Ca
         raise Refused("RAISES", f"{type(error).__name__}: {str(error)[:300]}") from error
 
 
-def _prove(network: nn.Module, keep: Callable[[Any], Any] | None, call: Call, recording: Recording) -> Proof:
+def _prove(
+    network: nn.Module, keep: Callable[[Any], Any] | None, call: Call, recording: Recording, has_own_forward: bool
+) -> Proof:
+    if has_own_forward and not isinstance(vars(network).get("forward"), Ours):
+        raise Refused("NO_SHADOW", "two functions stand for its forward method: call egeria.cached() behind both")
     shadow = shadow_of(network)
 
     with _side_pass(shadow, recording):
-        output = KeptOutput(_run(shadow, call, keep), call)
-    whole = WholeCall(output, keep, recording, decides=bool(call.conditions()))
+        output = KeptOutput(_run(shadow, call, keep, has_own_forward), call)
+    whole = WholeCall(output, has_own_forward, keep, recording, decides=bool(call.conditions()))
     state, before = _State(shadow.model), shadow.random_states()
 
     def check_chance() -> None:
@@ -136,8 +145,11 @@ def _check(network: nn.Module) -> None:
             check_hooks(name, module)
 
 
-def _run(shadow: Shadow, call: Call, keep: Callable[[Any], Any] | None) -> Any:
-    value = call.run(shadow.model.forward)
+def _run(shadow: Shadow, call: Call, keep: Callable[[Any], Any] | None, has_own_forward: bool) -> Any:
+    """Calls the shadow as what is inside egeria.cached() is called. A function that somebody has put around that later
+    leads to the network itself."""
+    model = shadow.model
+    value = call.run(model.forward if has_own_forward else functools.partial(type(model).forward, model))
     return value if keep is None else keep(value)
 
 

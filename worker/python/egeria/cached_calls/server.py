@@ -49,14 +49,22 @@ class _Proofs(Proofs):
 
     most_shapes = 32  # texts come in many lengths
 
-    def __init__(self, network: nn.Module, keep: Callable[[Any], Any] | None, gate: CacheGate, recording: Recording):
+    def __init__(
+        self,
+        network: nn.Module,
+        keep: Callable[[Any], Any] | None,
+        gate: CacheGate,
+        recording: Recording,
+        has_own_forward: bool,
+    ):
         super().__init__(network, [], gate)
+        self._has_own_forward = has_own_forward
         self._settings: Any = _CallSettings(network, recording)
         self._keep = keep
         self._recording = recording
 
     def _prove(self, call: Call) -> Proof:
-        return prove_output(self._model, self._keep, call, self._recording)
+        return prove_output(self._model, self._keep, call, self._recording, self._has_own_forward)
 
     def _among_others(self, proof: Proof, call: Call, circumstances: Any) -> Proven:
         whole: Any = proof.cut
@@ -110,6 +118,7 @@ class CallServer:
         self.line = line
         self.refusal: Refused | None = None  # why calls are computed at present
         self._network = network
+        self._has_own_forward = "forward" in vars(network)
         self._keep = keep
         self._look_at_structure()
         self._tell = TellOnce()
@@ -321,7 +330,7 @@ class CallServer:
         if settings not in self._proofs:
             if len(self._proofs) == _MAX_SETTINGS:
                 self._proofs.pop(next(iter(self._proofs)))
-            self._proofs[settings] = _Proofs(self._network, self._keep, self.gate, recording)
+            self._proofs[settings] = _Proofs(self._network, self._keep, self.gate, recording, self._has_own_forward)
         proofs = self._proofs[settings]
         if (proven := proofs.find(call)) is None:
             ledger.missed("unproven", call.batch)
