@@ -168,6 +168,7 @@ absl::Status Run(const ControllerOptions& options) {
   metrics_options.listen = options.metrics.listen;
   metrics_options.keep_silent_jobs = options.metrics.finished_jobs;
   metrics_options.version = Version();
+  metrics_options.page = options.metrics.page;
   EGERIA_ASSIGN_OR_RETURN(auto metrics, MetricsServer::Start(metrics_options, manager.get(), &health));
 
   for (const rpc::Address& address : server->addresses()) LogInfo("listening on ", address.ToString());

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/thread/thread.h"
@@ -20,13 +21,24 @@ constexpr unsigned kMaxConnections = 4'096;
 constexpr size_t kBytesOfAConnection = 16'384;  // its request, its response's header
 constexpr unsigned kPatienceSeconds = 10;
 
+// Every answer has these headers. A browser keeps to them, whatever names of strangers the answer has.
+constexpr std::pair<const char*, const char*> kHeaders[] = {
+    {MHD_HTTP_HEADER_CONNECTION, "close"},
+    {MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache"},
+    {"Content-Security-Policy",
+     "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"},
+    {"Cross-Origin-Resource-Policy", "same-origin"},
+    {"Referrer-Policy", "no-referrer"},
+    {"X-Content-Type-Options", "nosniff"},
+};
+
 MHD_Result Send(MHD_Connection* connection, const HttpServer::Answer& answer) {
   MHD_Response* response =
       MHD_create_response_from_buffer(answer.body.size(), const_cast<char*>(answer.body.data()), MHD_RESPMEM_MUST_COPY);
   if (response == nullptr) return MHD_NO;
   const absl::Cleanup destroy = [response] { MHD_destroy_response(response); };
   MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, answer.type.c_str());
-  MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
+  for (const auto& [name, value] : kHeaders) MHD_add_response_header(response, name, value);
   return MHD_queue_response(connection, answer.status, response);
 }
 
@@ -38,6 +50,7 @@ HttpServer::Answer Failure(unsigned status) {
 
 struct HttpServer::Request {
   const Page* page = nullptr;
+  std::string rest;  // the path behind the page's own
   std::optional<Answer> answer;
 };
 
@@ -94,16 +107,26 @@ void HttpServer::Stop() {
   MHD_stop_daemon(std::exchange(daemon_, nullptr));
 }
 
+const HttpServer::Page* HttpServer::Find(const std::string& path, std::string* rest) const {
+  if (const auto page = pages_.find(path); page != pages_.end()) return &page->second;
+  const Page* found = nullptr;
+  for (const auto& [own, page] : pages_) {  // in order, so that the last one that fits is the longest
+    if (!page.below || !absl::StartsWith(path, own)) continue;
+    *rest = path.substr(own.size());
+    found = &page;
+  }
+  return found;
+}
+
 int HttpServer::Answered(MHD_Connection* connection, const char* path, const std::string& method, Request& request) {
   if (request.answer.has_value()) return Send(connection, *request.answer);
   if (method != MHD_HTTP_METHOD_GET && method != MHD_HTTP_METHOD_HEAD) {
     return Send(connection, Failure(MHD_HTTP_METHOD_NOT_ALLOWED));
   }
-  const auto page = pages_.find(path);
-  if (page == pages_.end()) return Send(connection, Failure(MHD_HTTP_NOT_FOUND));
+  request.page = Find(path, &request.rest);
+  if (request.page == nullptr) return Send(connection, Failure(MHD_HTTP_NOT_FOUND));
   if (method == MHD_HTTP_METHOD_HEAD) return Send(connection, {});
-  if (!page->second.slow) return Send(connection, page->second.make());
-  request.page = &page->second;
+  if (!request.page->slow) return Send(connection, request.page->make(request.rest));
   const MutexLock lock(&mutex_);
   if (stopping_) return Send(connection, Failure(MHD_HTTP_SERVICE_UNAVAILABLE));
   MHD_suspend_connection(connection);
@@ -122,7 +145,7 @@ void HttpServer::MakeSlowPages() {
       wanted.swap(wanted_);
     }
     for (const auto& [connection, request] : wanted) {
-      request->answer = stopping ? Failure(MHD_HTTP_SERVICE_UNAVAILABLE) : request->page->make();
+      request->answer = stopping ? Failure(MHD_HTTP_SERVICE_UNAVAILABLE) : request->page->make(request->rest);
       MHD_resume_connection(connection);
     }
   }

@@ -19,7 +19,8 @@ struct MHD_Daemon;
 namespace egeria::metrics {
 
 // Answers GET requests for a few pages by libmicrohttpd. One thread of it does all reading and writing, so that
-// connections which are idle or slow keep nobody waiting; each is closed after ten seconds without a byte.
+// connections which are idle or slow keep nobody waiting; each is closed after ten seconds without a byte. A browser
+// that shows a page loads nothing for it from anywhere else, and runs no script but those that are served here.
 // Thread-compatible. Stop() is idempotent; the destructor calls it.
 class HttpServer {
  public:
@@ -29,8 +30,10 @@ class HttpServer {
     std::string body;
   };
   struct Page {
-    std::function<Answer()> make;
-    bool slow = false;  // made on a second thread, so that it may wait for locks: other pages are answered meanwhile
+    // Gets what the request's path has behind the page's own; empty unless the page has others `below` it.
+    std::function<Answer(const std::string& rest)> make;
+    bool slow = false;   // made on a second thread, so that it may wait for locks: other pages are answered meanwhile
+    bool below = false;  // it also answers for every path that begins with its own, of which no page has more
   };
 
   // `address` has a number for its host. Errors: UNAVAILABLE it cannot listen there.
@@ -47,6 +50,8 @@ class HttpServer {
 
   explicit HttpServer(std::map<std::string, Page> pages) : pages_(std::move(pages)) {}
   absl::Status Listen(const rpc::Address& address);
+  // The page for a path, and what the path has behind the page's own. Null where there is none.
+  const Page* Find(const std::string& path, std::string* rest) const;
   // Begins or ends the answer to a request whose headers are known. Returns an MHD_Result.
   int Answered(MHD_Connection* connection, const char* path, const std::string& method, Request& request);
   void MakeSlowPages();

@@ -22,23 +22,24 @@ HttpServer::Answer AnswerOf(const absl::Status& status) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(
-    const std::string& listen, std::shared_ptr<prometheus::Collectable> collectable, const Health* health) {
+    const std::string& listen, std::shared_ptr<prometheus::Collectable> collectable, const Health* health,
+    std::map<std::string, HttpServer::Page> others) {
   std::unique_ptr<MetricsEndpoint> endpoint(new MetricsEndpoint());
   if (listen == "none") return endpoint;
   EGERIA_ASSIGN_OR_RETURN(rpc::Address address, rpc::ParseAddress(listen));
   if (address.is_unix()) return absl::InvalidArgumentError(absl::StrCat("metrics need host:port, not ", listen));
   if (address.host == "localhost") address.host = "127.0.0.1";
-  std::map<std::string, HttpServer::Page> pages;
+  std::map<std::string, HttpServer::Page> pages = std::move(others);
   pages["/metrics"] = {.make =
-                           [collectable = std::move(collectable)] {
+                           [collectable = std::move(collectable)](const std::string&) {
                              return HttpServer::Answer{
                                  .type = "text/plain; version=0.0.4; charset=utf-8",
                                  .body = prometheus::TextSerializer().Serialize(collectable->Collect())};
                            },
                        .slow = true};
   if (health != nullptr) {
-    pages["/healthz"] = {.make = [health] { return AnswerOf(health->Healthy()); }};
-    pages["/readyz"] = {.make = [health] { return AnswerOf(health->Ready()); }};
+    pages["/healthz"] = {.make = [health](const std::string&) { return AnswerOf(health->Healthy()); }};
+    pages["/readyz"] = {.make = [health](const std::string&) { return AnswerOf(health->Ready()); }};
   }
   auto server = HttpServer::Start(address, std::move(pages));
   if (!server.ok()) {

@@ -119,6 +119,7 @@ struct ModuleStatus {
   int consecutive = 0;  // slopes in a row under the threshold
   int readings = 0;     // since the module became frontmost
   std::optional<SnrEstimate> snr;
+  std::optional<double> snr_threshold;  // the policy compares `snr` with it, at the job's batch
 };
 
 struct PolicyStatus {

@@ -88,6 +88,7 @@ void AddGroups(ControllerOptions* options, config::OptionSet* set) {
            config::ValueCheck<std::string>(CheckMetricsListen))
       .Add("metrics.finished_jobs", &options->metrics.finished_jobs,
            "how long the metrics of a job without streams stay", config::ValueCheck<absl::Duration>(CheckRetention))
+      .Add("metrics.page", &options->metrics.page, "serve a page at / that shows the jobs in a browser")
       .Add("reference.threads", &options->reference.threads, "threads of the reference engine", InRange(1, 256))
       .Add("reference.cpus", &options->reference.cpus, "CPUs that it is pinned to; empty: none",
            config::ValueCheck<std::vector<int>>(CheckCpus))

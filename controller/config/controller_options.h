@@ -39,6 +39,7 @@ struct ControllerOptions {
   struct Metrics {
     std::string listen = "127.0.0.1:9464";  // "none": off
     absl::Duration finished_jobs = absl::Minutes(15);
+    bool page = true;
   } metrics;
   struct Reference {
     int threads = 1;

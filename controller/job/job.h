@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/base/ids.h"
+#include "controller/job/curve.h"
 #include "controller/job/gradient_requests.h"
 #include "controller/job/job_state.h"
 #include "controller/job/job_view.h"
@@ -34,6 +35,9 @@ struct JobGraphs {
   }
 };
 
+// As many points of the losses are kept of each job, some 12 KiB.
+constexpr size_t kLossPoints = 512;
+
 // The part of a job that only lasts as long as this process.
 struct LiveJob {
   bool registered = false;  // since the controller started
@@ -45,6 +49,7 @@ struct LiveJob {
   absl::Time last_activity = absl::InfinitePast();
   absl::Time last_heartbeat = absl::InfinitePast();
   std::optional<v1::Account> account;  // the newest one of rank 0
+  Curve losses{kLossPoints};           // rank 0 tells them; people look at them
   JobTotals totals;
 
   // These have been logged, and are not logged again.

@@ -1,5 +1,6 @@
 #include "controller/job/job_manager.h"
 
+#include <optional>
 #include <utility>
 
 #include "common/base/log.h"
@@ -112,11 +113,28 @@ absl::StatusOr<std::vector<v1::ExportRecord>> JobManager::ExportJob(const JobId&
   return NextOfExport(*job, cursor);
 }
 
+absl::StatusOr<JobDetail> JobManager::ShowJob(const JobId& id) const {
+  const MutexLock lock(&jobs_.mutex);
+  EGERIA_ASSIGN_OR_RETURN(const Job* job, jobs_.table.Get(id));
+  return DetailOf(*job);
+}
+
 ManagerView JobManager::View() const {
+  constexpr int kJobsAtOnce = 32;  // between which others get the lock
   ManagerView view;
+  std::optional<JobId> last;
+  for (bool more = true; more;) {
+    const MutexLock lock(&jobs_.mutex);
+    const auto& jobs = jobs_.table.jobs();
+    auto next = last ? jobs.upper_bound(*last) : jobs.begin();
+    for (int i = 0; i < kJobsAtOnce && next != jobs.end(); ++i, ++next) {
+      view.jobs.push_back(ViewOf(*next->second));
+      last = next->first;
+    }
+    more = next != jobs.end();
+  }
   {
     const MutexLock lock(&jobs_.mutex);
-    for (const auto& [id, job] : jobs_.table.jobs()) view.jobs.push_back(ViewOf(*job));
     view.journal = {damaged_jobs_, lost_records_, jobs_.journal->errors(),
                     static_cast<int64_t>(jobs_.journal->backlog_bytes())};
   }

@@ -64,6 +64,9 @@ class JobManager {
       ABSL_LOCKS_EXCLUDED(jobs_.mutex);
   // OK, or why no reference can be evaluated.
   absl::Status ReferenceHealth() const { return jobs_.evaluator->health(); }
+  // Errors: NOT_FOUND [UNKNOWN_JOB].
+  absl::StatusOr<JobDetail> ShowJob(const JobId& job) const ABSL_LOCKS_EXCLUDED(jobs_.mutex);
+  // All jobs. Where there are many, they are not all of one moment, so that nobody waits long for the lock.
   ManagerView View() const ABSL_LOCKS_EXCLUDED(jobs_.mutex);
   // The state of a job as text, for tests of recovery. Empty for an unknown job.
   std::string DebugString(const JobId& job) const ABSL_LOCKS_EXCLUDED(jobs_.mutex);

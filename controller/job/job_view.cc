@@ -97,6 +97,17 @@ JobView ViewOf(const Job& job) {
   return view;
 }
 
+JobDetail DetailOf(const Job& job) {
+  JobDetail detail;
+  detail.view = ViewOf(job);
+  for (const auto& [number, rank] : job.live.ranks.ranks()) {
+    if (detail.ranks.size() == JobDetail::kRanks) break;
+    detail.ranks.push_back({number, rank.connected(), rank.step, rank.frozen_prefix, rank.counters});
+  }
+  detail.losses = job.live.losses.points();
+  return detail;
+}
+
 namespace {
 
 // Describes the job, for an export.

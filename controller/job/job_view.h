@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/policy/policy.h"
+#include "controller/job/curve.h"
 #include "controller/job/job_state.h"
 #include "controller/reference/evaluator.h"
 #include "egeria/v1/admin.pb.h"
@@ -52,6 +53,24 @@ struct JobView {
   absl::Time last_activity;
 };
 
+// The newest numbers that a rank of the current generation has told.
+struct RankView {
+  int number = 0;
+  bool connected = false;
+  int64_t step = 0;
+  int frozen_prefix = 0;
+  v1::Counters counters;
+};
+
+// One job with all that a person may want to see of it.
+struct JobDetail {
+  JobView view;
+  std::vector<RankView> ranks;  // the first kRanks of those that have ever connected
+  std::vector<Curve::Point> losses;
+
+  static constexpr int kRanks = 256;
+};
+
 struct JournalView {
   int64_t damaged_jobs = 0;  // found at the start, as are the lost records
   int64_t lost_records = 0;
@@ -68,6 +87,7 @@ struct ManagerView {
 
 v1::JobSummary Summarize(const Job& job);
 JobView ViewOf(const Job& job);
+JobDetail DetailOf(const Job& job);
 
 // How far an export has come.
 struct ExportCursor {

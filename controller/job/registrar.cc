@@ -209,6 +209,7 @@ absl::Status Registrar::Renew(Job& job, const v1::RegisterJobRequest& request, c
                               effects);
     job.live.graphs.known = false;
     job.live.blocked.clear();
+    job.live.losses.CutAfter(request.step());
   }
   job.live.filter.Reset();
   RefreshRequests(job, jobs_->options, effects);

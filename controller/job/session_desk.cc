@@ -92,6 +92,8 @@ absl::Status SessionDesk::Heartbeat(SessionId session, const v1::Heartbeat& hear
   if (job.state.finished()) return absl::OkStatus();
   if (seat->number == 0) {
     if (heartbeat.has_account()) job.live.account = heartbeat.account();
+    int64_t step = heartbeat.losses().first_step();
+    for (const float loss : heartbeat.losses().values()) job.live.losses.Add(step++, loss);
     const ObservationFilter before = job.live.filter;
     const std::vector<v1::Observation> observations = job.live.filter.Take(heartbeat, job.state);
     // FactWriter logs and counts a journal that cannot be written; the worker keeps its losses meanwhile.

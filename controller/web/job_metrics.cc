@@ -45,6 +45,8 @@ struct JobFamilies {
                              "Signal-to-noise ratio of a module's gradients at the job's batch, estimated.");
   Family snr_lower = Family::Gauge("egeria_gradient_snr_lower", "Lower end of its 90 % interval.");
   Family snr_upper = Family::Gauge("egeria_gradient_snr_upper", "Upper end of its 90 % interval.");
+  Family snr_threshold =
+      Family::Gauge("egeria_gradient_snr_threshold", "A module whose ratio is surely over this does not freeze.");
   Family decisions = Family::Counter("egeria_decisions_total", "Decisions by what they do and by who made them.");
   Family commits = Family::Counter("egeria_commits_total", "Plans that the ranks have applied together.");
   Family samples = Family::Counter("egeria_samples_received_total", "Samples taken into the reference queue.");
@@ -103,6 +105,7 @@ void JobFamilies::AddPolicy(const Labels& job, const JobView& view) {
       snr_lower.Add(module, status.snr->lower);
       snr_upper.Add(module, status.snr->upper);
     }
+    if (status.snr_threshold) snr_threshold.Add(module, *status.snr_threshold);
   }
 }
 
@@ -133,14 +136,14 @@ void JobFamilies::AddAccount(const Labels& job, const v1::Account& account) {
 }
 
 void JobFamilies::MoveTo(std::vector<prometheus::MetricFamily>* families) && {
-  for (Family* family : {&step,       &ranks,          &connected,   &bootstrapping,
-                         &paused,     &observing,      &blocked,     &unusable,
-                         &prefix,     &share,          &readings,    &plasticity,
-                         &slope,      &threshold,      &consecutive, &gradient_readings,
-                         &snr,        &snr_lower,      &snr_upper,   &decisions,
-                         &commits,    &samples,        &dropped,     &refused,
-                         &snapshots,  &snapshot_bytes, &seconds,     &evaluations,
-                         &reconnects, &saved,          &spent}) {
+  for (Family* family : {&step,        &ranks,      &connected,      &bootstrapping,
+                         &paused,      &observing,  &blocked,        &unusable,
+                         &prefix,      &share,      &readings,       &plasticity,
+                         &slope,       &threshold,  &consecutive,    &gradient_readings,
+                         &snr,         &snr_lower,  &snr_upper,      &snr_threshold,
+                         &decisions,   &commits,    &samples,        &dropped,
+                         &refused,     &snapshots,  &snapshot_bytes, &seconds,
+                         &evaluations, &reconnects, &saved,          &spent}) {
     std::move(*family).MoveTo(families);
   }
 }

@@ -1,11 +1,13 @@
 #include "controller/web/metrics_server.h"
 
+#include <map>
 #include <utility>
 #include <vector>
 
 #include "common/base/status.h"
 #include "common/metrics/family.h"
 #include "controller/web/job_metrics.h"
+#include "controller/web/page.h"
 #include "prometheus/collectable.h"
 
 namespace egeria::controller {
@@ -38,9 +40,11 @@ class Collector : public prometheus::Collectable {
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const Options& options, const JobManager* manager,
                                                                     const metrics::Health* health) {
-  EGERIA_ASSIGN_OR_RETURN(
-      auto endpoint,
-      metrics::MetricsEndpoint::Start(options.listen, std::make_shared<Collector>(options, manager, health), health));
+  std::map<std::string, metrics::HttpServer::Page> pages;
+  if (options.page) pages = PagesOfJobs(manager, health, options.version);
+  EGERIA_ASSIGN_OR_RETURN(auto endpoint, metrics::MetricsEndpoint::Start(
+                                             options.listen, std::make_shared<Collector>(options, manager, health),
+                                             health, std::move(pages)));
   return std::unique_ptr<MetricsServer>(new MetricsServer(std::move(endpoint)));
 }
 

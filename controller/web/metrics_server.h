@@ -12,13 +12,15 @@
 
 namespace egeria::controller {
 
-// The controller's /metrics, /healthz and /readyz. Thread-compatible. Stop() is idempotent; the destructor calls it.
+// The controller's /metrics, /healthz, /readyz and page. Thread-compatible. Stop() is idempotent; the destructor calls
+// it.
 class MetricsServer {
  public:
   struct Options {
     std::string listen = "127.0.0.1:9464";  // "none": nothing is served
     absl::Duration keep_silent_jobs = absl::Minutes(15);
     std::string version;
+    bool page = true;  // whether the page and what it asks for are served, too
   };
 
   // `manager` and `health` must outlive the server. Errors: those of metrics::MetricsEndpoint::Start.

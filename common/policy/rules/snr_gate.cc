@@ -43,14 +43,12 @@ std::optional<SnrGate::Judged> SnrGate::Judge(int first, int end, int exempt) co
   return Judged{pooled->snr, ThresholdOf(end - 1, pooled->samples)};
 }
 
-std::optional<SnrEstimate> SnrGate::OfModule(int module) const {
-  const std::optional<Judged> own = Judge(module, module + 1, 0);
-  return own ? std::optional<SnrEstimate>(own->snr) : std::nullopt;
-}
-
 PolicyStatus SnrGate::With(PolicyStatus status) const {
   for (size_t module = 0; module < status.modules.size(); ++module) {
-    status.modules[module].snr = OfModule(static_cast<int>(module));
+    const std::optional<Judged> own = Judge(static_cast<int>(module), static_cast<int>(module) + 1, 0);
+    if (!own) continue;
+    status.modules[module].snr = own->snr;
+    status.modules[module].snr_threshold = own->threshold;
   }
   return status;
 }

@@ -27,8 +27,7 @@ class SnrGate {
 
   // Says whether the module has as many readings as an estimate needs.
   bool HasEstimate(int module) const { return estimator_.readings(module) >= min_readings_; }
-  std::optional<SnrEstimate> OfModule(int module) const;
-  // Returns the status with the estimate of each module.
+  // Returns the status with the estimate and the threshold of each module.
   PolicyStatus With(PolicyStatus status) const;
 
   // Says why modules 0..prefix-1 should not all be frozen, of which 0..frozen-1 already are. A new one has no estimate,

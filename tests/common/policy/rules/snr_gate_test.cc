@@ -27,6 +27,12 @@ TEST(SnrGate, LetsFreezeWhatSurelyIsNoise) {
   EXPECT_THAT(gate.Refusal(0, 4, 0).value_or(""), HasSubstr("module 3: gradient SNR"));
 }
 
+ModuleStatus StatusOf(const SnrGate& gate, size_t module) {
+  PolicyStatus status;
+  status.modules.resize(2);
+  return gate.With(std::move(status)).modules[module];
+}
+
 TEST(SnrGate, TakesDoubtForAReasonOnlyWhereItIsToldTo) {
   const SnrGate gate = GateOf({0.05, 0.05, 0.05, 0.05}, 16);
   EXPECT_THAT(gate.Refusal(0, 1, 0).value_or(""), HasSubstr("is not surely under 0.05"));
@@ -39,7 +45,7 @@ TEST(SnrGate, NeedsAsManyReadingsAsAnEstimate) {
   EXPECT_THAT(gate.Refusal(0, 1, 0).value_or(""), HasSubstr("module 0 has 15 gradient readings, of which 16 make"));
   EXPECT_FALSE(gate.ClearSignal(0, 1)) << "no readings, no veto";
   EXPECT_EQ(gate.Describe(1, 0), "");
-  EXPECT_FALSE(gate.OfModule(0));
+  EXPECT_FALSE(StatusOf(gate, 0).snr);
 }
 
 TEST(SnrGate, SeesAClearSignalOfTheNewModules) {
@@ -81,9 +87,10 @@ TEST(SnrGate, BringsItsThresholdsToTheBatch) {
 
 TEST(SnrGate, ForgetsItsReadings) {
   SnrGate gate = GateOf({0.3, 0.3});
-  EXPECT_TRUE(gate.OfModule(0));
+  EXPECT_TRUE(StatusOf(gate, 0).snr);
+  EXPECT_EQ(StatusOf(gate, 0).snr_threshold, 0.05);
   gate.Forget();
-  EXPECT_FALSE(gate.OfModule(0));
+  EXPECT_FALSE(StatusOf(gate, 0).snr);
 }
 
 }  // namespace
