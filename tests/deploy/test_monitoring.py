@@ -1,4 +1,4 @@
-"""Prometheus and Grafana take the rules and the dashboard, which name metrics that exist; alerts have their runbooks."""
+"""Prometheus and Grafana take the rules and the dashboard, which name metrics that exist. Alerts have runbooks."""
 
 from __future__ import annotations
 
