@@ -27,6 +27,7 @@ import egeria
 from egeria import Config, EgeriaError
 from egeria.data import stand_in, wrap
 from egeria.data.sample_memory import SampleMemory
+from egeria.data.skip_loading import Part, Skip
 from egeria.data.stand_in import StandIn
 from egeria.integrations.lightning import EgeriaCallback
 
@@ -328,8 +329,6 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[SampleMemory]:
     server = Run
 
     def batch_of(indices: tuple[int, ...]) -> Any:
-        from egeria.data.skip_loading import Part
-
         return made.deliver(
             indices,
             default_collate([made._dataset.sample(index) for index in indices]),
@@ -347,8 +346,6 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[SampleMemory]:
 
 def left_out(memory: SampleMemory, indices: tuple[int, ...] = (3, 1, 5, 9)) -> Any:
     """A batch of which nothing is loaded."""
-    from egeria.data.skip_loading import Part
-
     return memory.deliver(indices, None, Part((), (), (), False))
 
 
@@ -409,6 +406,20 @@ def test_whoever_looks_at_a_sample_sees_the_real_one(look: str, memory: SampleMe
     else:
         assert found == expected
     assert torch.equal(torch.get_rng_state(), states)
+
+
+def test_a_sample_that_is_loaded_late_touches_no_generator(memory: SampleMemory):
+    def sample(index: int) -> Any:
+        shift = torch.rand(()) + random.random() + np.random.rand()
+        return image(index) + shift, index % 10
+
+    memory._dataset.sample = sample
+    images, _ = left_out(memory)
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist(), np.random.get_state()[2:]
+    assert images.mean() > 0
+    after = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist(), np.random.get_state()[2:]
+    assert torch.equal(before[0], after[0]) and before[1:] == after[1:]
+    assert "draws random numbers" in memory.off
 
 
 QUESTIONS: dict[str, Callable[[Tensor], Any]] = {
@@ -747,6 +758,66 @@ ODD: dict[str, Callable[[list[Any]], Any]] = {
         default_collate(samples)[1],
     ),
 }
+
+
+class InWorkersOnly(Images):
+    """Opens its files in worker_init_fn."""
+
+    opened = False
+
+    def sample(self, index: int) -> Any:
+        if not self.opened:
+            raise OSError("the file is not open")
+        return image(index), index % 10
+
+
+def open_files(_: int) -> None:
+    torch.utils.data.get_worker_info().dataset.opened = True
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_samples_that_only_a_worker_can_load_are_loaded_there(persistent: bool, patient_cache: Daemon):
+    runs = []
+    for cache in (patient_cache.address, "none"):
+        options = {"num_workers": 1, "multiprocessing_context": "fork", "persistent_workers": persistent}
+        runs.append(Run(cache, InWorkersOnly(), worker_init_fn=open_files, **options))
+    assert runs[0].same_as(runs[1])
+    assert "only be loaded by workers" in runs[0].memory.off and runs[0].loads[-1] == SAMPLES
+
+
+def test_a_batch_of_the_users_own_making_is_left_out_when_its_samples_came_out_the_same_elsewhere():
+    """A collate_fn may sort samples, or make something of all of them."""
+    memory = SampleMemory(Images(), counting)
+    stand_in.serve(Run, 4)
+
+    def load(*indices: int) -> None:
+        samples = counting([memory._dataset.sample(index) for index in indices])
+        images, _ = memory.deliver(indices, samples, Part(tuple(range(4)), (0,) * 4, (), False))
+        images.source.hashes(b"", [0] * 4, lambda rows: [indices[row] for row in rows])
+        images.source.fetched([])
+
+    def is_left_out(*indices: int) -> bool:
+        outcomes = {isinstance(memory.hand_out(list(indices), indices), Skip) for _ in range(8)}
+        return True in outcomes  # some are audited
+
+    load(0, 1, 2, 3)
+    assert is_left_out(0, 1, 2, 3) and not is_left_out(3, 1, 2, 0)
+    load(1, 0, 2, 4)
+    assert not is_left_out(3, 1, 2, 0)
+    load(3, 5, 6, 7)
+    assert is_left_out(3, 1, 2, 0) and not is_left_out(4, 1, 2, 0)
+    stand_in.stop_serving(Run)
+
+
+def looking_twice_step(model: nn.Module, batch: Any) -> Tensor:
+    """Calls the model a second time, which the cache does not serve."""
+    return plain_step(model, batch) + model(batch[0]).square().mean()
+
+
+def test_values_that_are_needed_all_the_same_end_it(patient_cache: Daemon):
+    skipping, plain = (Run(cache, step=looking_twice_step, epochs=12) for cache in (patient_cache.address, "none"))
+    assert skipping.same_as(plain)
+    assert "needed all the same" in skipping.memory.off and skipping.kinds[-2] == "Tensor"
 
 
 @pytest.mark.parametrize("odd", ODD)

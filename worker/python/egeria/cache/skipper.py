@@ -170,7 +170,7 @@ class Skipper:
             if used:
                 self._prepare(args, kwargs, list(ids or ()))
                 self._store.expect(self._upcoming())
-            else:
+            elif ids is not None:
                 stop_serving(self)
         except UnusualCall as error:
             self.disarm()

@@ -6,7 +6,7 @@ import collections
 import logging
 import random
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +17,8 @@ from egeria import _native
 from egeria.data import stand_in
 from egeria.data.drawing import generator_states, same_states
 from egeria.data.skip_loading import Part, Skip, is_torchs_collate, samples_of, stamp_of
-from egeria.data.stand_in import StandIn, serving
+from egeria.data.skipped_batch import SkippedBatch
+from egeria.data.stand_in import serving
 
 _logger = logging.getLogger("egeria")
 
@@ -30,6 +31,8 @@ _MOST_KEPT = 256 * 2**20
 _AUDITED_BATCHES, _AUDITED_SAMPLES = 8, 6
 # The values of a tensor that the loop uses in more than a fourth of at least so many batches are not left out.
 _TOUCHED = 4
+# So does a loop that needs what was left out in more than a fourth of at least so many.
+_LATE = 32
 # A sample that was offered to the cache counts as there until too many of so many were left out in vain.
 _IN_VAIN = 64
 
@@ -89,15 +92,17 @@ class SampleMemory:
       off: why nothing is left out any more, for people; None if something may be.
     """
 
-    def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any]):
+    def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any], in_worker: Callable[..., Any] | None = None):
         """
         Args:
           dataset: with __getitem__ for 0..n-1; Variants, where there are any.
+          in_worker: see in_worker_of(), for datasets that can only be read there.
         """
         self.off: str | None = None
         self.counts: collections.Counter[str] = collections.Counter()  # as egeria.data.stand_in.counts
         self._dataset = dataset
         self._collate = collate_fn
+        self._in_worker = in_worker
         self.whole = not is_torchs_collate(collate_fn)
         self._about = _about(dataset)
         self._handed_out = 0  # batches that might have been left out
@@ -111,7 +116,11 @@ class SampleMemory:
         self._batches = 0  # with stand-ins
         self._hashes = np.zeros(samples, np.uint64)
         self._others = np.zeros(samples, np.uint64)
-        self._context = np.full(samples, -1, np.int32)
+        self._context = np.zeros(samples, np.int32)  # 0: the hash is not known
+        self._company = np.zeros(samples, np.int64)  # the batch in which the hash was found
+        self._confirmed = np.zeros(samples, bool)  # it was the same in another batch
+        self._batches_seen: set[int] = set()
+        self._late = 0  # batches of which values were needed that were not loaded
         self._contexts: dict[bytes, int] = {}
         self._stamps = np.zeros(samples, np.int64)
         self._state = np.zeros(samples, np.int8)
@@ -131,7 +140,7 @@ class SampleMemory:
         """Loads everything from now on."""
         if self.off is None:
             self.off = why
-            self._context[:] = -1
+            self._context = np.zeros_like(self._context)
             _logger.warning("egeria: all samples are loaded from here on, in spite of skip_loading: %s", why)
 
     def _count(self, what: str, samples: int) -> None:
@@ -150,7 +159,7 @@ class SampleMemory:
         known = [self._may_leave_out(index) for index in indices]
         self._handed_out += 1
         is_audited = _one_of(_AUDITED_BATCHES * (_AUDITED_SAMPLES if self.whole else 1), self._handed_out)
-        if self.whole and (not all(known) or is_audited):
+        if self.whole and (is_audited or not all(known) or not self._comes_out_the_same(indices)):
             return drawn
         audited = [
             ready and is_audited and _one_of(_AUDITED_SAMPLES, index, self._handed_out)
@@ -170,9 +179,14 @@ class SampleMemory:
         state = self._state[index]
         return bool(
             (state == _SERVED or state == _OFFERED and self._trusts_offers)
-            and self._context[index] >= 0
+            and self._context[index] > 0
             and all(leaf.kept is None or leaf.has[index] for leaf in self._leaves)
         )
+
+    def _comes_out_the_same(self, indices: tuple[int, ...]) -> bool:
+        """Whether the user's collate_fn has made the same of these samples in other batches, or has made this batch: it
+        may sort them, or make something of all of them."""
+        return hash(indices) in self._batches_seen or all(self._confirmed[index] for index in indices)
 
     # This comes back from them.
 
@@ -193,7 +207,7 @@ class SampleMemory:
             return batch
         if now is not None and now.number != self._number:
             self._number = now.number
-            self._state[:] = _UNKNOWN
+            self._state = np.zeros_like(self._state)
             self._paused = False
         if whole and not self._are_ours(indices):
             return batch
@@ -248,7 +262,7 @@ class SampleMemory:
 
     def _drop(self, index: int) -> None:
         """The sample is another one than before."""
-        self._context[index] = -1
+        self._context[index] = 0
         self._state[index] = _UNKNOWN
         for leaf in self._leaves:
             leaf.has[index] = False
@@ -273,11 +287,12 @@ class SampleMemory:
         self._count("loaded_late", len(indices))
         before = generator_states()
         stamps = tuple(stamp_of(self._dataset, index) for index in indices)
-        batch = self._collate(samples_of(self._dataset, list(indices)))
+        batch = self._load_here(list(indices))
         if not same_states(before, generator_states()):
-            random.setstate(before[0])
-            torch.set_rng_state(before[1])
-            np.random.set_state(before[2])
+            python, numpys, torchs = before
+            random.setstate(python)
+            np.random.set_state(numpys)
+            torch.set_rng_state(torchs)
             self.turn_off(
                 "the dataset, or the collate_fn, draws random numbers, so that a sample is another one each time"
             )
@@ -287,6 +302,26 @@ class SampleMemory:
             if leaves is None or len(leaves) != len(self._leaves):
                 raise RuntimeError("egeria: a batch has another structure than those before, and skip_loading is on")
         return leaves
+
+    def _load_here(self, indices: list[int]) -> Any:
+        """Makes a batch as a worker would, with one thread; in a worker where that is the only place for it."""
+        threads = torch.get_num_threads()
+        if self._in_worker is None:
+            return self._collate(samples_of(self._dataset, indices))
+        try:
+            torch.set_num_threads(1)
+            return self._collate(samples_of(self._dataset, indices))
+        except Exception as error:  # pylint: disable=broad-exception-caught  # whatever the user's dataset raises
+            self.turn_off(f"samples can only be loaded by workers; here it is a {type(error).__name__}: {error}")
+            return self._in_worker(self._dataset, self._collate, indices)
+        finally:
+            torch.set_num_threads(threads)
+
+    def needed(self) -> None:
+        """Values of a batch were needed that were not loaded."""
+        self._late += 1
+        if self._late >= _LATE and self._late * 4 > self._batches:
+            self.turn_off("values of samples that were left out are needed all the same, in most batches")
 
     def touched(self, leaf: int, by: str) -> None:
         """The loop has used the values of a tensor of a batch."""
@@ -303,7 +338,7 @@ class SampleMemory:
 
     def hashes(
         self,
-        indices: Sequence[int],
+        indices: tuple[int, ...],
         context: bytes,
         others: Sequence[int],
         computed: Callable[[list[int]], list[int]],
@@ -311,24 +346,27 @@ class SampleMemory:
     ) -> list[int]:
         """Returns the input hashes of a batch's samples, as they were, or computed where that is not known, or where a
         sample has been loaded and can be compared."""
-        number = self._contexts.setdefault(context, len(self._contexts))
+        number = self._contexts.setdefault(context, len(self._contexts) + 1)
+        company = hash(indices)
+        if len(loaded) == len(indices):
+            self._batches_seen.add(company)
         is_known = [
             self._context[index] == number and int(self._others[index]) == other
             for index, other in zip(indices, others)
         ]
         wanted = [i for i in range(len(indices)) if i in loaded or not is_known[i]]
         found = {i: int(self._hashes[index]) for i, index in enumerate(indices)}
-        if wanted:
-            for i, value in zip(wanted, computed(wanted)):
-                if is_known[i] and found[i] != value:
-                    self.differs(indices[i])
-                found[i] = value
-                if self.off is None:
-                    self._context[indices[i]], self._others[indices[i]], self._hashes[indices[i]] = (
-                        number,
-                        others[i],
-                        value,
-                    )
+        for i, value in zip(wanted, computed(wanted) if wanted else ()):
+            index = indices[i]
+            if is_known[i] and found[i] != value:
+                self.differs(index)
+            found[i] = value
+            if not is_known[i]:
+                self._company[index], self._confirmed[index] = company, False
+            elif self._company[index] != company:
+                self._confirmed[index] = True
+            if self.off is None:
+                self._context[index], self._others[index], self._hashes[index] = number, others[i], value
         return [found[i] for i in range(len(indices))]
 
     def fetched(self, indices: Sequence[int], missing: set[int], loaded: set[int]) -> None:
@@ -373,96 +411,6 @@ class SampleMemory:
 
     def __len__(self) -> int:
         return len(self._leaves)
-
-
-class _Rows(NamedTuple):
-    """Says where a sample's rows are."""
-
-    leaves: list[Any]
-    row: int
-
-
-class SkippedBatch:
-    """Is the Source of a batch's stand-ins. Owned by the training thread.
-
-    Attributes:
-      indices: the samples'.
-    """
-
-    def __init__(self, memory: SampleMemory, indices: tuple[int, ...]):
-        self.indices = indices
-        self._memory = memory
-        self._rows: dict[int, _Rows] = {}  # by position
-        self._whole: list[Any] | None = None  # the parts of the batch, where all samples were loaded at once
-        self._values: dict[int, Tensor] = {}  # by part
-        self._touched: set[int] = set()
-
-    @property
-    def loaded(self) -> set[int]:
-        """The positions of the samples that are loaded."""
-        return set(self._rows)
-
-    def is_whole(self) -> bool:
-        return len(self._rows) == len(self.indices)
-
-    def has(self, positions: Sequence[int], leaves: list[Any]) -> None:
-        """The samples at these positions are loaded."""
-        for row, position in enumerate(positions):
-            self._rows[position] = _Rows(leaves, row)
-        if len(positions) == len(self.indices):
-            self._whole = leaves
-
-    def batch(self) -> Any:
-        """Returns what the loop gets."""
-        return self._memory.put_together([self._part(leaf) for leaf in range(len(self._memory))])
-
-    def _part(self, leaf: int) -> Any:
-        size = len(self.indices)
-        if self._memory.is_left_out(leaf):
-            return StandIn.like(self, leaf, self._memory.like(leaf, size))
-        if self._whole is not None:
-            return self._whole[leaf]
-        kept = self._memory.kept_rows(leaf, self.indices)
-        if kept is not None:
-            return kept
-        self._load(range(size))
-        rows = [self._rows[i].leaves[leaf][self._rows[i].row] for i in range(size)]
-        return torch.stack(rows) if isinstance(rows[0], Tensor) else rows
-
-    def values(self, leaf: int) -> Tensor:
-        if leaf not in self._values:
-            rows = self.rows(leaf, range(len(self.indices))) if self._whole is None else self._whole[leaf]
-            self._values[leaf] = rows
-        return self._values[leaf]
-
-    def rows(self, leaf: int, positions: Sequence[int]) -> Tensor:
-        self._load(positions)
-        return torch.stack([self._rows[i].leaves[leaf][self._rows[i].row] for i in positions])
-
-    def touched(self, leaf: int, by: str) -> None:
-        if leaf not in self._touched:
-            self._touched.add(leaf)
-            self._memory.touched(leaf, by)
-
-    def hashes(self, context: bytes, others: Sequence[int], computed: Callable[[list[int]], list[int]]) -> list[int]:
-        return self._memory.hashes(self.indices, context, others, computed, self.loaded)
-
-    def fetched(self, missing: Sequence[int]) -> bool:
-        """The cache has all samples but these, which are loaded. Returns whether one was loaded now."""
-        self._memory.fetched(self.indices, set(missing), self.loaded)
-        return self._load(missing)
-
-    def was_disproved(self) -> bool:
-        return self._memory.was_disproved()
-
-    def _load(self, positions: Sequence[int]) -> bool:
-        wanted = [i for i in positions if i not in self._rows]
-        if not wanted:
-            return False
-        if self._memory.whole:
-            wanted = list(range(len(self.indices)))
-        self.has(wanted, self._memory.load([self.indices[i] for i in wanted]))
-        return True
 
 
 def _taken_apart(batch: Any, size: int) -> tuple[list[Any] | None, Any]:

@@ -7,10 +7,12 @@ The process that trains decides, when a batch's indices are handed out, which of
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from torch.utils.data import ConcatDataset, Subset
+import numpy as np
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Subset
 from torch.utils.data import default_collate as torchs_collate
 
 from egeria.data.drawing import generator_states
@@ -95,6 +97,23 @@ def samples_of(dataset: Any, indices: list[Any]) -> Any:
     return [dataset[index] for index in indices]
 
 
+def in_worker_of(loader: DataLoader) -> Callable[[Any, Any, list[int]], Any] | None:
+    """Returns a function that makes a batch as a worker of `loader` does, of a dataset, a collate_fn and indices, in a
+    process of its own; None where there are no workers."""
+    if loader.num_workers == 0:
+        return None
+    options = {"worker_init_fn": loader.worker_init_fn, "multiprocessing_context": loader.multiprocessing_context}
+
+    def load_there(dataset: Any, collate_fn: Any, indices: list[int]) -> Any:
+        generator = torch.Generator()  # the seed of the worker comes from there
+        one = DataLoader(
+            dataset, batch_sampler=[indices], collate_fn=collate_fn, num_workers=1, generator=generator, **options
+        )
+        return next(iter(one))
+
+    return load_there
+
+
 def is_torchs_collate(collate_fn: Any) -> bool:
     """Returns whether each sample's part of a batch is the same in whatever company."""
     return collate_fn is torchs_collate
@@ -143,7 +162,7 @@ def _paths(dataset: Any, index: int) -> list[str]:
         return []
     paths: list[str] = []
     for entries in lists:
-        if isinstance(entries, (list, tuple)) and len(entries) == size:
+        if isinstance(entries, (list, tuple, np.ndarray)) and len(entries) == size:
             entry = entries[index]
             parts: Sequence[Any] = entry if isinstance(entry, (list, tuple)) else (entry,)
             paths += [os.fspath(part) for part in parts if _is_path(part)]

@@ -17,7 +17,6 @@ from egeria.data.lookahead import LookAhead
 from egeria.data.sample_ids import indices_of
 from egeria.data.skip_loading import Loaded, Part, load
 from egeria.data.variants import Variants, VariantSampler
-from egeria.errors import EgeriaError
 
 # The indices have this key in batches that are dicts and go through hands that would not know a TaggedBatch.
 KEY = "egeria_sample_indices"
@@ -150,11 +149,6 @@ class _TaggedCollate:
 
 
 def _with_part(indices: tuple[Any, ...] | None, batch: Any, loaded: Loaded) -> TaggedBatch:
-    if indices is None and len(loaded.part.positions) < len(loaded.indices):
-        raise EgeriaError(
-            "NO_SKIP_LOADING",
-            "collate_fn moves or leaves out samples, so that nobody knows which one is which; leave skip_loading out",
-        )
     drew = not same_states(loaded.states, generator_states())
     return TaggedBatch(indices, batch, loaded.part._replace(drew=drew), drew)
 

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, MapDataPipe
 from egeria.data.lookahead import LookAhead
 from egeria.data.sample_ids import Pass, current, ids_of
 from egeria.data.sample_memory import SampleMemory
+from egeria.data.skip_loading import in_worker_of
 from egeria.data.tagging import KEY, Indices, TaggedBatch, iterates_itself, order_of, sampler_of, tag
 from egeria.data.variants import Variants, VariantSampler
 from egeria.errors import EgeriaError
@@ -71,8 +72,8 @@ def wrap(
 
     Raises:
       EgeriaError: [NO_SAMPLE_IDS] batches cannot be told from this loader. [BAD_VARIANTS] its samples have no variants;
-        a pass over the loader raises this too, where the sampler draws what is no integer. [NO_SKIP_LOADING] samples
-        have no numbers, or are not put together to batches; a pass raises this too, where collate_fn moves samples.
+        a pass over the loader raises this too, where the sampler draws what is no integer. [NO_SKIP_LOADING] the
+        loader makes no batches, or its dataset has no length.
     """
     options = _Options(sample_id, variants, variant_seed, skip_loading)
     if _is_wrapped(loader):
@@ -163,7 +164,8 @@ class _Identity:
         self._variants, self._chosen = options.of(loader)
         self.memory: SampleMemory | None = None
         if options.skip_loading:
-            self.memory = SampleMemory(loader.dataset if self._variants is None else self._variants, loader.collate_fn)
+            dataset = loader.dataset if self._variants is None else self._variants
+            self.memory = SampleMemory(dataset, loader.collate_fn, in_worker_of(loader))
         sample_id = options.sample_id
         # Nothing here refers to this object: loaders with workers must end with their last reference.
         self.ids_of = functools.partial(
