@@ -32,6 +32,7 @@ from transformers import BertConfig, BertModel
 
 import egeria
 from egeria import EgeriaError
+from egeria.cached_calls.recurrence import Recurrence
 
 (IMAGES,) = images()
 MODES = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode, "neither": contextlib.nullcontext}
@@ -391,7 +392,7 @@ def test_inputs_that_require_gradients_are_computed(patient_cache: Daemon) -> No
 
 
 def test_random_augmentation_is_computed_and_ends(patient_cache: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("egeria.cached_calls.recurrence._MOST_SAMPLES", 40)
+    monkeypatch.setattr("egeria.cached_calls.recurrence._MOST_SAMPLES", 7)
     calls = iter(range(1000))
     noise = torch.Generator().manual_seed(0)
     shifts = torch.randn(40, 1, generator=noise).repeat_interleave(2).tolist()  # both models get the same
@@ -401,7 +402,21 @@ def test_random_augmentation_is_computed_and_ends(patient_cache: Daemon, monkeyp
 
     summary = compare(conv_net(), call, patient_cache.address, use="auto", epochs=10)
     assert summary["served"] == 0 and summary["miss_off"] > 0
-    assert "do not come again" in summary["reason"]
+    assert "do not come again" in summary["reason"] and summary["cache_offered"] <= 16, summary
+
+
+def test_what_comes_again_shows_in_what_has_come_and_in_what_is_there() -> None:
+    inputs = Recurrence()
+    assert [inputs.note(range(begin, begin + 8)) for begin in range(0, 64, 8)] == [False] * 8
+    assert inputs.known is None
+    inputs.kept(1 << 21, 100)
+    assert inputs.known is False
+    assert [inputs.note(range(begin, begin + 8)) for begin in range(0, 64, 8)] == [False] * 7 + [True]
+    assert inputs.known
+    inputs.kept(1 << 19, 5 << 30)
+    assert inputs.known is False
+    inputs.found(16)
+    assert inputs.known
 
 
 class Tiny(nn.Module):
@@ -411,7 +426,7 @@ class Tiny(nn.Module):
 
 def test_what_is_computed_faster_than_fetched_is_computed(cache_daemon: Daemon) -> None:
     summary = compare(Tiny(), by_rows, cache_daemon.address, use="auto", epochs=12)
-    assert summary["state"] == "off", summary
+    assert summary["state"] != "on" and summary["served"] <= 16, summary
 
 
 @pytest.mark.parametrize("change", ["in place", "through data"])

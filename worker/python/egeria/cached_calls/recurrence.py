@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 # The samples that are waited for, from the first on.
 _REMEMBERED = 4096
-# No more than that is kept before anything has come again. A part of a longer epoch is of use in the next
-# one, too.
+# No more than that is kept before anything has come again. A part of a longer epoch is of use in the next one, too.
 _MOST_SAMPLES = 1 << 20
 _MOST_BYTES = 4 << 30
 # So many that have come again are no accident (blank pictures).
@@ -18,13 +17,14 @@ class Recurrence:
     """Counts inputs that come again. Owned by the thread of the calls.
 
     Attributes:
-      is_likely: they come again, or may as far as is known.
+      known: they come again; False: so many have not that nothing more is kept; None: too few have come.
     """
 
     def __init__(self) -> None:
-        self.is_likely = True
+        self.known: bool | None = None
         self._first: set[int] = set()
-        self._again = 0
+        self._again = 0  # since the last epoch
+        self._ever = 0  # those that have come again or were there from another run
         self._fresh_samples = 0
         self._fresh_bytes = 0
 
@@ -32,23 +32,28 @@ class Recurrence:
         """These inputs have come. Returns whether as many have come again as are waited for: an epoch has passed."""
         again = sum(sample in self._first for sample in ids)
         self._again += again
+        self._count(again)
         if self._again == 0 and len(self._first) < _REMEMBERED:
             self._first.update(ids)
-        if self._again >= _ENOUGH:
-            self._fresh_samples = self._fresh_bytes = 0
-            self.is_likely = True
         if not self._first or self._again < max(_ENOUGH, len(self._first)):
             return False
         self._again -= len(self._first)
         return True
 
-    def kept(self, samples: int, bytes_: int) -> None:
-        """So much that was not there has been kept."""
-        self._fresh_samples += samples
-        self._fresh_bytes += bytes_
-        if self._fresh_samples > _MOST_SAMPLES or self._fresh_bytes > _MOST_BYTES:
-            self.is_likely = False
+    def found(self, samples: int) -> None:
+        """The cache had so many, from another run perhaps."""
+        self._count(samples)
 
-    def found(self) -> None:
-        """Something was there, from another run perhaps."""
-        self._fresh_samples = self._fresh_bytes = 0
+    def kept(self, samples: int, size: int) -> None:
+        """So many samples, of this size in bytes, were not there and have been kept."""
+        self._fresh_samples += samples
+        self._fresh_bytes += size
+        if self._fresh_samples > _MOST_SAMPLES or self._fresh_bytes > _MOST_BYTES:
+            self.known = False
+            self._ever = 0
+
+    def _count(self, samples: int) -> None:
+        self._ever += samples
+        if self._ever >= _ENOUGH:
+            self.known = True
+            self._ever = self._fresh_samples = self._fresh_bytes = 0

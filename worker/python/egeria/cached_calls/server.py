@@ -301,7 +301,7 @@ class CallServer:
         self._look_at_structure()
         self._proofs.clear()
         self.gate.follow()
-        self.gate.ledger.samples_repeat(self._recurrence.is_likely)
+        self._tell_whether_samples_repeat()
         self.line.follow(self._fingerprint, self._device)
 
     def _prepare(
@@ -348,15 +348,17 @@ class CallServer:
         return self._confirm(proven, call, ids, hashes)
 
     def _note(self, ids: list[int]) -> None:
-        likely = self._recurrence.is_likely
         if self._recurrence.note(ids):
             self.gate.ledger.epoch_passed()
-        if self._recurrence.is_likely != likely:
-            self.gate.ledger.samples_repeat(self._recurrence.is_likely)
+        self._tell_whether_samples_repeat()
+
+    def _tell_whether_samples_repeat(self) -> None:
+        if self._recurrence.known is not None:
+            self.gate.ledger.samples_repeat(self._recurrence.known)
 
     def _look_for_repeats(self, call: Call) -> None:
         """Nothing is asked or kept. Where no input has come again, one sample of the call is looked at."""
-        if not self._recurrence.is_likely and self._salt:
+        if not self._recurrence.known and self._salt:
             self._note(keys_of(call.rows([0]).digests(self._salt))[0])
 
     def _ask(
@@ -369,8 +371,7 @@ class CallServer:
         missing = ledger.answer(reasons, whole.output.fits(tensors))
         if len(missing) == len(ids):
             tensors = ()
-        else:
-            self._recurrence.found()
+        self._recurrence.found(len(ids) - len(missing))
         size = proofs.size_alone(proven, call, len(missing)) if missing and tensors else None
         rows = () if size is None else self._compute_alone(whole, call, size, missing, tensors)
         step = ledger.decide(not missing or bool(rows))
@@ -434,10 +435,8 @@ class CallServer:
         self.gate.ledger.kept(self.line.store.seconds_behind)
 
     def _keep_rows(self, ids: list[int], hashes: list[int], rows: Sequence[Tensor]) -> None:
-        likely = self._recurrence.is_likely
         self._recurrence.kept(len(ids), self.line.put(ids, hashes, rows))
-        if likely and not self._recurrence.is_likely:
-            self.gate.ledger.samples_repeat(False)
+        self._tell_whether_samples_repeat()
 
     def _audit(self, whole: WholeCall, call: Call, fetched: Sequence[Tensor], value: Any) -> None:
         """Compares what would have been served with what was computed."""
