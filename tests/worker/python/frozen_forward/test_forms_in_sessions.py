@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from cache_daemon import Daemon
 from example_scripts import launch
 from launching import HERE
+from torch import Tensor
 
 import egeria
 from egeria.frozen_forward import inference_form
@@ -96,6 +97,37 @@ def test_freezes_thaws_and_resumes_differ_by_roundings_only(resume_at: int | Non
         assert torch.allclose(exact[name], fused[name], rtol=1e-3, atol=5e-3), name
     assert not torch.equal(exact["losses"], fused["losses"])
     assert torch.equal(exact["random"], fused["random"])
+
+
+def train_head(form: str) -> tuple[Tensor, list[int]]:
+    """Trains behind layers that the script has frozen, and from step 10 on one of those too. Returns the losses, and
+    the calls in form by step."""
+    torch.manual_seed(0)
+    model = ResNet(8)
+    for frozen in (model.stem, model.layer1):
+        frozen.requires_grad_(False).eval()
+    optimizer = torch.optim.SGD(model.parameters(), 0.02)
+    config = egeria.Config(controller="none", cache="none", frozen_forward=form)
+    session = egeria.attach(model, optimizer, config=config)
+    losses, calls = [], []
+    for step in range(16):
+        if step == 10:
+            model.layer1.requires_grad_(True)
+        loss = F.cross_entropy(model(torch.randn(8, 3, 32, 32)), torch.arange(8))
+        loss.backward()
+        assert (model.layer1[0].conv1.weight.grad is not None) == (step >= 10)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        calls.append((session.summary()["frozen_forward"] or {"calls": 0})["calls"])
+    session.close()
+    return torch.tensor(losses), calls
+
+
+def test_what_the_script_has_frozen_counts_too_and_trains_when_it_says_so():
+    exact, _ = train_head("exact")
+    fused, calls = train_head("fused")
+    assert calls[9] > 5 and torch.allclose(fused, exact, atol=1e-3) and not torch.equal(fused, exact)
 
 
 def test_bf16_is_another_training_that_learns_as_well(plain: dict[str, Any]):

@@ -143,6 +143,41 @@ def test_a_sequential_goes_on_with_its_layers_that_train(follow: Follow):
     assert model.layers[2].conv1.weight.grad is not None and model.layers[1].conv1.weight.grad is None
 
 
+class Past(Chain):
+    """Calls what is in its trunk, and not the trunk."""
+
+    def __init__(self, *layers: nn.Module):
+        super().__init__()
+        self.trunk = Chain(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.trunk.layers:
+            x = layer(x)
+        return self.head(x.mean((2, 3)))
+
+
+def test_modules_that_are_called_past_what_is_frozen_are_formed(follow: Follow):
+    model = chain(kind=Past)
+    exact = model(batch())
+    forward = follow(model, frozen=[model.trunk])
+    form(model, forward)
+    form(model, forward)
+    calls = forward.calls
+    assert closely(model(batch()), exact) and forward.calls == calls + 3
+
+
+def test_layers_without_weights_between_frozen_ones_are_fused_with_them(follow: Follow):
+    layers = [nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()]
+    model = chain(*layers)
+    exact = model(batch())
+    forward = follow(model, frozen=[*model.layers[:2]])
+    form(model, forward)
+    calls = forward.calls
+    assert closely(model(batch()), exact) and forward.calls == calls + 1
+    (part,) = (part for part in forward._parts.values() if part.forms)
+    assert len(part.frozen) == 3
+
+
 WRITES = {
     "in place": lambda layer: layer.conv1.weight.data.mul_(2),
     "counted": lambda layer: torch.no_grad()(lambda: layer.bn1.weight.mul_(3))(),
@@ -274,6 +309,31 @@ def test_what_is_no_function_of_its_input_is_refused_by_name_and_its_parts_are_f
     assert any(reason.startswith(f"[{name}]") for reason in summary["reasons"]), summary
     assert summary["parts"] > 0 and forward.calls > 0  # the block behind it, if not what is inside it
     assert kind is not Counting or torch.equal(model.layers[0].calls, plain.layers[0].calls)
+
+
+class Attending(nn.Module):
+    """Attention over places, without a convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(8, 24)
+
+    def forward(self, x: Tensor) -> Tensor:
+        given = self.project(x.flatten(2).transpose(1, 2)).chunk(3, -1)
+        return nn.functional.scaled_dot_product_attention(*given).transpose(1, 2).reshape(x.shape)
+
+
+def test_what_has_no_convolution_is_rounded_or_left_alone(follow: Follow):
+    model = chain(Attending())
+    exact = model(batch())
+    forward = follow(model)
+    form(model, forward)
+    assert torch.equal(model(batch()), exact)
+    assert forward.summary()["reasons"][0].startswith("[NOTHING_TO_FUSE]")
+    forward.close()
+    forward = follow(model, "bf16")
+    form(model, forward)
+    assert closely(model(batch()), exact, 0.05) and forward.calls > 0 and forward.summary()["reasons"] == []
 
 
 @pytest.mark.parametrize("layer", [nn.BatchNorm2d(8), nn.Dropout(0.5), nn.Dropout2d(0.5)])

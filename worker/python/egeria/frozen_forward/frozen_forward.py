@@ -20,6 +20,8 @@ from egeria.model.wrappers import wrappers_of
 from egeria.tell_once import TellOnce
 
 _MOST_PARTS = 512
+# After so many steps the modules of a part that nobody has called as a whole become parts.
+_LOOKS = range(2, 8)
 
 
 class FrozenForward:
@@ -55,6 +57,7 @@ class FrozenForward:
         self._patches: dict[nn.Module, ForwardPatch] = {}
         self._names: dict[nn.Module, str] = {}
         self._reason: Refused | None = None
+        self._steps = 0  # since something else is frozen
 
     def follow(self, units: Sequence[nn.Module]) -> None:
         """Between two steps: these submodules, none inside another, are what is frozen."""
@@ -63,6 +66,7 @@ class FrozenForward:
             return
         self._release()
         self._units = units
+        self._steps = 0
         self._passes.difference = None
         self._reason = self._refused() if units else None
         if self._reason is not None:
@@ -77,6 +81,13 @@ class FrozenForward:
             units = self._units
             self.close()
             self.follow(units)
+        self._steps += 1
+        if self._steps in _LOOKS:
+            parts = list(self._parts.values())
+            inside = {inner for part in parts if part.was_called for inner in part.frozen.modules()}
+            for part in parts:
+                if not part.was_called and part.module not in inside:
+                    self._divide(part)
         if self._passes.end_step():
             difference, size = self._passes.difference
             self._tell.note(
@@ -133,8 +144,9 @@ class FrozenForward:
         for module, name in list(self._names.items()):
             if type(module) is nn.Sequential and module not in frozen:
                 children = list(module.children())
-                count = next((i for i, child in enumerate(children) if child not in frozen), len(children))
-                if count > 1:
+                trains = [child not in frozen and next(child.parameters(), None) is not None for child in children]
+                count = trains.index(True) if True in trains else len(children)
+                if count > 1 and not frozen.isdisjoint(children[:count]):
                     self._replace(FrozenPart(self._passes, self._divide, name, module, count))
         for unit in self._units:
             self._add(unit)

@@ -47,6 +47,7 @@ class FrozenPart:
       frozen: computes what a form computes: the module itself, or its first modules.
       forms: by shape of call.
       refusals: why calls of other shapes have none.
+      was_called: as a whole; else its modules are called past it.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class FrozenPart:
         self.module = module
         self.forms: dict[Any, InferenceForm] = {}
         self.refusals: dict[Any, Refused] = {}
+        self.was_called = False
         self._passes = passes
         self._divide = divide
         self._children = tuple(module.children()) if frozen_children is not None else None
@@ -81,6 +83,7 @@ class FrozenPart:
 
     def __call__(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Stands for the module's forward."""
+        self.was_called = True
         passes = self._passes
         if not passes.may_act() or (arguments := _flat(args, kwargs)) is None or not self._is_plain():
             return original(*args, **kwargs)

@@ -67,9 +67,11 @@ def make(module: nn.Module, leaves: Sequence[Any], structure: Any, wanted: str) 
     Raises:
       Refused: [NOTHING_TO_FUSE], [NOT_FASTER], [OUTPUT_DIFFERS]; and those of trace().
     """
+    reason = Refused("NOTHING_TO_FUSE", "its operators are as fast as they can be in float32")
+    if wanted == "fused" and not any(isinstance(inner, nn.modules.conv._ConvNd) for inner in module.modules()):
+        raise reason
     shadow = shadow_of(module)
     tensors = [leaf.detach().clone() for leaf in leaves if isinstance(leaf, Tensor)]
-    reason = Refused("NOTHING_TO_FUSE", "its operators are as fast as they can be in float32")
     for dtype in _TYPES[wanted]:
         traced = trace(shadow, leaves, structure)
         exact, original = traced.outputs, _original(shadow, tensors, leaves, structure)

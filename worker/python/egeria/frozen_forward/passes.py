@@ -17,6 +17,8 @@ from egeria.model.isolation import in_own_pass
 
 # Making forms takes at most so many seconds in all, and never more than the frozen layers' exact passes have taken.
 _MOST_SECONDS = 60.0
+# After so many steps in which parts have forms their difference is measured, though other parts have none.
+_MEASURED_AFTER = 50
 
 
 class Passes:
@@ -45,6 +47,7 @@ class Passes:
         self._depth = 0  # parts that are being computed as they are, one inside another
         self._exact_seconds = 0.0
         self._exact_calls = 0  # in this step, of parts that may get a form
+        self._formed_steps = 0  # steps with parts in form
         self._calls_before = 0  # `calls` after the last step
         self._compared: dict[int, tuple[Tensor, Tensor]] = {}  # by id: an exact result, and that of the forms
 
@@ -102,8 +105,10 @@ class Passes:
     def end_step(self) -> bool:
         """A step has ended. Returns whether the difference has become known in it."""
         was_measured = self.measures
-        is_settled = self._exact_calls == 0 and self.calls > self._calls_before  # all that is called has its form
-        self.measures = not was_measured and is_settled and self.difference is None
+        self._formed_steps += self.calls > self._calls_before
+        all_formed = self._exact_calls == 0 and self.calls > self._calls_before
+        is_due = all_formed or self._formed_steps >= _MEASURED_AFTER
+        self.measures = is_due and not was_measured and self.difference is None
         self._compared.clear()
         self._exact_calls, self._calls_before = 0, self.calls
         return was_measured and self.difference is not None

@@ -83,7 +83,7 @@ def trace(shadow: Shadow, leaves: Sequence[Any], structure: Any) -> Trace:
         raise Refused("WRITES_INPUT", "it writes to what it is called with")
     for node in module.graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags:
-            if not _is_idle_dropout(node):
+            if not _is_without_dropout(node):
                 raise Refused("RANDOM", f"it draws random numbers ({node.target})")
     with torch.no_grad():
         ShapeProp(module).propagate(*tensors)
@@ -96,8 +96,12 @@ def _versions(tensors: Iterable[Tensor]) -> list[tuple[int, int]]:
     return [(id(tensor), tensor._version) for tensor in tensors]
 
 
-def _is_idle_dropout(node: fx.Node) -> bool:
-    return node.target is torch.ops.aten.dropout.default and node.args[2] is False
+def _is_without_dropout(node: fx.Node) -> bool:
+    if node.target is torch.ops.aten.dropout.default:
+        return node.args[2] is False
+    if node.target is torch.ops.aten.scaled_dot_product_attention.default:
+        return (node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p", 0.0)) == 0.0
+    return False
 
 
 def _line_of(error: Exception) -> str:

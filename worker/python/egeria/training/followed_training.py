@@ -114,7 +114,7 @@ class FollowedTraining:
         self.daemons = JobDaemons(config)
         self.cache = SessionCache(config, make_caching, self.daemons, self.switcher, self.ledger, self.tell)
         uses_pass = lambda: self.cache.caching is not None and self.cache.caching.uses_pass  # noqa: E731
-        self.forward = SessionForward(config, self.model, self.switcher, uses_pass, self.ledger, self.tell)
+        self.forward = SessionForward(config, self.model, uses_pass, self.ledger, self.tell)
         trained = lambda: [parameter for _, parameter in self.switcher.modules[-1].parameters()]  # noqa: E731
         self._parts = PartFollower(self.model, trained, self.on_part)
         calls = self.before_step, self.on_step, self._lose_track

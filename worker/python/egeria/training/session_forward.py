@@ -9,43 +9,52 @@ from typing import Any
 from torch import nn
 
 from egeria.config import Config
-from egeria.freeze.switcher import Switcher
 from egeria.tell_once import TellOnce
 from egeria.time_ledger import TimeLedger
+
+# The model's parameters are listed anew after so many steps.
+_LOOK_EVERY = 64
 
 
 class SessionForward:
     """Lets what is frozen run as Config.frozen_forward says. Owned by the training thread."""
 
     def __init__(
-        self,
-        config: Config,
-        model: nn.Module,
-        switcher: Switcher,
-        cache_uses_pass: Callable[[], bool],
-        ledger: TimeLedger,
-        tell: TellOnce,
+        self, config: Config, model: nn.Module, cache_uses_pass: Callable[[], bool], ledger: TimeLedger, tell: TellOnce
     ):
         """`model` is without its wrappers. The configuration is looked at when something freezes: until then the ranks
         may agree on another one."""
         self._config = config
-        self._switcher = switcher
+        self._model = model
         self._tell = tell
         self._spend = lambda: ledger.spend("switches")
         self._make = lambda kind: kind(model, config.frozen_forward, cache_uses_pass, self._spend, tell)
         self._forward: Any = None
+        self._steps = 0
+        self._parameters: list[nn.Parameter] = []
+        self._trains: bytes | None = None  # for each of them, when frozen submodules were looked for
 
     def end_step(self) -> None:
         """A step has ended, and what is frozen from here on is known."""
-        if self._config.frozen_forward == "exact" or not (self._forward or self._switcher.prefix):
+        if self._config.frozen_forward == "exact" or self._config.observe:
             return
         with self._tell.guard("frozen layers run as they are"):
-            if self._forward is None:
-                module = importlib.import_module("egeria.frozen_forward.frozen_forward")  # it loads torch's compiler
-                self._forward = self._make(module.FrozenForward)
-            frozen = self._switcher.modules[: self._switcher.prefix]
-            self._forward.follow([unit for module in frozen for unit in module.units])
-            self._forward.end_step()
+            if self._steps % _LOOK_EVERY == 0:
+                self._parameters = list(self._model.parameters())
+            self._steps += 1
+            trains = bytes(parameter.requires_grad for parameter in self._parameters)
+            if trains != self._trains:
+                self._trains = trains
+                self._follow(_frozen_in(self._model))
+            if self._forward is not None:
+                self._forward.end_step()
+
+    def _follow(self, units: list[nn.Module]) -> None:
+        if self._forward is None and units:
+            module = importlib.import_module("egeria.frozen_forward.frozen_forward")  # it loads torch's compiler
+            self._forward = self._make(module.FrozenForward)
+        if self._forward is not None:
+            self._forward.follow(units)
 
     def summary(self) -> dict[str, Any] | None:
         """See FrozenForward.summary(); None where frozen layers run as they are."""
@@ -54,3 +63,15 @@ class SessionForward:
     def close(self) -> None:
         if self._forward is not None:
             self._forward.close()
+
+
+def _frozen_in(model: nn.Module) -> list[nn.Module]:
+    """The largest submodules with parameters, none of which trains: whoever has frozen them."""
+    found: list[nn.Module] = []
+    for child in model.children():
+        trains = [parameter.requires_grad for parameter in child.parameters()]
+        if trains and not any(trains):
+            found.append(child)
+        elif any(trains):
+            found += _frozen_in(child)
+    return list(dict.fromkeys(found))
