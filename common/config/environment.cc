@@ -17,11 +17,13 @@ constexpr const char* kPrefix = "EGERIA_";
 
 // Launcher, trainer and package read these, without the prefix. EGERIA_BIN is for the tests.
 constexpr const char* kKnown[] = {
-    "ADMIN",          "BIN",        "BUDGET",      "CACHE",          "CACHE_FORMAT",  "CACHE_JOB_QUOTA",
-    "CACHE_USE",      "CONTROLLER", "ENABLED",     "FROZEN_FORWARD", "GENERATION",    "JOB_ID",
-    "JOB_SECRET",     "METRICS",    "NODE",        "OBSERVE",        "ON_DIVERGENCE", "POLICY",
-    "POLICY_OPTIONS", "PYTHON",     "REFERENCE",   "SOURCE",         "TLS_CA",        "TLS_CERT",
-    "TLS_KEY",        "TORCHRUN",   "TOTAL_STEPS", "TRAINING_JOB",   "TRUSTED_USERS", "WORKER_METRICS",
+    "ADMIN",           "BIN",           "BUDGET",           "CACHE",        "CACHE_FORMAT",
+    "CACHE_JOB_QUOTA", "CACHE_USE",     "CONTROLLER",       "ENABLED",      "FROZEN_FORWARD",
+    "GENERATION",      "JOB_ID",        "JOB_SECRET",       "METRICS",      "NODE",
+    "OBSERVE",         "ON_DIVERGENCE", "PIN_FROZEN_MODES", "POLICY",       "POLICY_OPTIONS",
+    "PYTHON",          "REFERENCE",     "SOURCE",           "TLS_CA",       "TLS_CERT",
+    "TLS_KEY",         "TORCHRUN",      "TOTAL_STEPS",      "TRAINING_JOB", "TRUSTED_USERS",
+    "WORKER_METRICS",
 };
 
 bool IsOfDaemon(const std::string& name) {

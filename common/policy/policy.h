@@ -66,6 +66,7 @@ struct Observation {
   std::optional<double> loss;           // training loss of this step
   std::optional<double> learning_rate;  // in force, of the first parameter group whose rate is not 0
   std::optional<int> zero_lr_prefix;    // front modules whose parameters all have the learning rate 0
+  std::optional<int> frozen_by_script;  // front modules of which the script lets nothing train; not the last one
   std::optional<GradientReading> gradients;
   std::optional<Account> account;
 };

@@ -353,7 +353,7 @@ absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(const PolicyConfig& config, c
   if (!is_order && shape.total_steps > 0) policy = FreezingOnlyWhatIsWorthIt(std::move(policy), shape);
   // A clock measures little: some readings before each check, and before its start a hundred at most.
   if (!kind.follows_a_clock && shape.total_steps > 0) policy = SwitchedOffUnlessItPays(std::move(policy), shape);
-  return policy;
+  return BeginningBehindScript(std::move(policy));
 }
 
 }  // namespace egeria::policy

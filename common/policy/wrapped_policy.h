@@ -52,6 +52,9 @@ std::unique_ptr<Policy> SwitchedOffUnlessItPays(std::unique_ptr<Policy> inner, c
 // known total steps.
 std::unique_ptr<Policy> FreezingOnlyWhatIsWorthIt(std::unique_ptr<Policy> inner, const JobShape& shape);
 
+// Returns a policy that begins behind the modules that the training's script has frozen by itself.
+std::unique_ptr<Policy> BeginningBehindScript(std::unique_ptr<Policy> inner);
+
 }  // namespace egeria::policy
 
 #endif  // EGERIA_COMMON_POLICY_WRAPPED_POLICY_H_

@@ -50,7 +50,8 @@ std::vector<std::string> RowOf(const v1::JobSummary& job) {
           job.total_steps() > 0 ? absl::StrCat(job.step(), "/", job.total_steps()) : absl::StrCat(job.step()),
           absl::StrCat(job.connected_ranks(), "/", job.world_size()),
           job.policy(),
-          absl::StrCat(job.decided_prefix(), "/", job.applied_prefix(), "/", job.module_count()),
+          absl::StrCat(job.decided_prefix(), "/", job.applied_prefix(), "/", job.module_count(),
+                       job.frozen_by_script() > 0 ? absl::StrCat(", ", job.frozen_by_script(), " by script") : ""),
           absl::StrFormat("%.1f%%", 100 * job.frozen_parameter_share()),
           absl::StrCat(job.readings())};
 }

@@ -122,6 +122,9 @@ absl::Status JobState::CheckObserved(const v1::Observation& fact, int64_t last_s
   if (fact.zero_lr_prefix() < 0 || fact.zero_lr_prefix() >= module_count()) {
     return Impossible(fact.zero_lr_prefix(), " modules that do not change");
   }
+  if (fact.frozen_by_script() < 0 || fact.frozen_by_script() >= module_count()) {
+    return Impossible(fact.frozen_by_script(), " modules that the script has frozen");
+  }
   const bool finite =
       std::isfinite(fact.plasticity()) && std::isfinite(fact.loss()) && std::isfinite(fact.learning_rate());
   if (!finite) return Impossible("an observation that is not finite");
@@ -305,6 +308,7 @@ void JobState::RecordObservation(const Observed& observed) {
   // Values that the policy has not seen, as it was paused or the loss was not finite, are news again afterwards.
   if (observed.seen && observation.learning_rate) last_learning_rate_ = observation.learning_rate;
   if (observed.seen && observation.zero_lr_prefix) last_zero_lr_prefix_ = *observation.zero_lr_prefix;
+  if (observed.seen && observation.frozen_by_script) frozen_by_script_ = *observation.frozen_by_script;
   if (observation.plasticity) ++readings_;
   observations_.push_back(observed);
 }
@@ -323,6 +327,7 @@ void JobState::RollBackTo(int64_t step, PolicyPtr policy) {
   loss_is_finite_ = true;
   last_learning_rate_.reset();
   last_zero_lr_prefix_ = 0;
+  frozen_by_script_ = 0;
   readings_ = 0;
   std::vector<v1::Decision> decisions = std::exchange(decisions_, {});
   const std::vector<size_t> after = std::exchange(decision_after_, {});
@@ -392,11 +397,12 @@ bool JobState::VisitHistory(HistoryPlace* place, absl::FunctionRef<void(const v1
 
 std::string JobState::DebugString() const {
   if (!registered()) return "unregistered";
-  std::string text = absl::StrCat(
-      registration_.DebugString(), "owner ", ownership_.owner, " generation ", generation_.value(), " mode ",
-      static_cast<int>(mode_), " paused ", paused_, " finished ", finished_, " step ", last_step_, " lr ",
-      Number(last_learning_rate_), " still ", last_zero_lr_prefix_, " readings ", readings_, " epoch ", epoch_,
-      " base plan ", base_plan_.value(), " prefix ", base_prefix_, " decided ", decided_prefix(), "\n");
+  std::string text =
+      absl::StrCat(registration_.DebugString(), "owner ", ownership_.owner, " generation ", generation_.value(),
+                   " mode ", static_cast<int>(mode_), " paused ", paused_, " finished ", finished_, " step ",
+                   last_step_, " lr ", Number(last_learning_rate_), " still ", last_zero_lr_prefix_, " by script ",
+                   frozen_by_script_, " readings ", readings_, " epoch ", epoch_, " base plan ", base_plan_.value(),
+                   " prefix ", base_prefix_, " decided ", decided_prefix(), "\n");
   for (const v1::Plan& plan : plans_) absl::StrAppend(&text, "plan ", plan.ShortDebugString(), "\n");
   for (const policy::Decision& decision : pending_) {
     absl::StrAppend(&text, "pending step ", decision.step, " prefix ", decision.frozen_prefix, "\n");

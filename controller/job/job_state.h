@@ -111,6 +111,7 @@ class JobState {
   int64_t last_loss_step() const { return last_loss_step_; }  // -1: no loss is recorded
   std::optional<double> last_learning_rate() const { return last_learning_rate_; }
   int last_zero_lr_prefix() const { return last_zero_lr_prefix_; }
+  int frozen_by_script() const { return frozen_by_script_; }  // as the policy was told last
   size_t observations() const { return observations_.size(); }
   int64_t readings() const { return readings_; }
   // The bytes of all facts so far, which is what the job takes of the journal. It never falls.
@@ -189,6 +190,7 @@ class JobState {
   bool loss_is_finite_ = true;
   std::optional<double> last_learning_rate_;
   int last_zero_lr_prefix_ = 0;
+  int frozen_by_script_ = 0;
   int64_t readings_ = 0;
   int64_t fact_bytes_ = 0;
   std::vector<Observed> observations_;

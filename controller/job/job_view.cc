@@ -66,6 +66,7 @@ v1::JobSummary Summarize(const Job& job) {
   summary.set_paused(state.paused());
   summary.set_module_count(state.module_count());
   summary.set_decided_prefix(state.decided_prefix());
+  summary.set_frozen_by_script(state.frozen_by_script());
   summary.set_plan_id(state.newest_plan().value());
   summary.set_readings(state.readings());
   summary.set_frozen_parameter_share(FrozenParameterShare(registration, summary.applied_prefix()));

@@ -41,6 +41,9 @@ absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat, int modules) {
   if (heartbeat.zero_lr_prefix() < 0 || heartbeat.zero_lr_prefix() >= modules) {
     return bad(heartbeat.zero_lr_prefix(), " of ", modules, " modules that do not change");
   }
+  if (heartbeat.frozen_by_script() < 0 || heartbeat.frozen_by_script() >= modules) {
+    return bad(heartbeat.frozen_by_script(), " of ", modules, " modules that the script has frozen");
+  }
   if (losses.values_size() > 0 &&
       (losses.first_step() < 0 || losses.first_step() > heartbeat.step() - losses.values_size() + 1)) {
     return bad("losses of ", losses.values_size(), " steps from ", losses.first_step(), " on at step ",
@@ -132,6 +135,9 @@ std::vector<v1::Observation> ObservationFilter::Take(const v1::Heartbeat& heartb
       heartbeat.has_zero_lr_prefix() && heartbeat.zero_lr_prefix() != state.last_zero_lr_prefix();
   if (policy_sees && tells_zero_lr_prefix) {
     observation_of_now().set_zero_lr_prefix(heartbeat.zero_lr_prefix());
+  }
+  if (policy_sees && heartbeat.has_frozen_by_script() && heartbeat.frozen_by_script() != state.frozen_by_script()) {
+    observation_of_now().set_frozen_by_script(heartbeat.frozen_by_script());
   }
   const int64_t account_steps = std::max<int64_t>(1, state.registration().total_steps() / kAccountsPerJob);
   const bool account_is_due = last_account_step_ < 0 || now - last_account_step_ >= account_steps ||

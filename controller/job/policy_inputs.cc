@@ -12,6 +12,7 @@ policy::Observation ObservationFromProto(const v1::Observation& proto) {
   if (proto.has_loss()) observation.loss = proto.loss();
   if (proto.has_learning_rate()) observation.learning_rate = proto.learning_rate();
   if (proto.has_zero_lr_prefix()) observation.zero_lr_prefix = proto.zero_lr_prefix();
+  if (proto.has_frozen_by_script()) observation.frozen_by_script = proto.frozen_by_script();
   if (proto.has_gradients()) {
     const v1::GradientReading& gradients = proto.gradients();
     observation.gradients = {gradients.step(),
@@ -38,6 +39,7 @@ v1::Observation ObservationToProto(const policy::Observation& observation) {
   if (observation.loss) proto.set_loss(*observation.loss);
   if (observation.learning_rate) proto.set_learning_rate(*observation.learning_rate);
   if (observation.zero_lr_prefix) proto.set_zero_lr_prefix(*observation.zero_lr_prefix);
+  if (observation.frozen_by_script) proto.set_frozen_by_script(*observation.frozen_by_script);
   if (const std::optional<policy::GradientReading>& gradients = observation.gradients) {
     v1::GradientReading* out = proto.mutable_gradients();
     out->set_step(gradients->step);

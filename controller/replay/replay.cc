@@ -190,6 +190,8 @@ absl::StatusOr<Recorded> ParseRecorded(int64_t line, const json& object) {
   EGERIA_ASSIGN_OR_RETURN(recorded.observation.loss, NumberAt(line, object, "loss"));
   EGERIA_ASSIGN_OR_RETURN(recorded.observation.learning_rate, NumberAt(line, object, "lr"));
   EGERIA_ASSIGN_OR_RETURN(recorded.observation.zero_lr_prefix, WholeNumber(line, object, "zero_lr_prefix", kMaxModule));
+  EGERIA_ASSIGN_OR_RETURN(recorded.observation.frozen_by_script,
+                          WholeNumber(line, object, "frozen_by_script", kMaxModule));
   EGERIA_ASSIGN_OR_RETURN(recorded.adopted_prefix, WholeNumber(line, object, "adopt", kMaxModule));
   if (const auto found = object.find("gradients"); found != object.end() && !found->is_null()) {
     EGERIA_ASSIGN_OR_RETURN(recorded.observation.gradients, ParseGradients(line, *step, *found));
@@ -236,8 +238,8 @@ std::string Dump(const ordered_json& object) {
 // Says whether the line holds more than somebody's prefix.
 bool HasObservation(const Recorded& recorded) {
   const policy::Observation& seen = recorded.observation;
-  return seen.plasticity || seen.loss || seen.learning_rate || seen.zero_lr_prefix || seen.gradients || seen.account ||
-         !recorded.plasticity_by_module.empty();
+  return seen.plasticity || seen.loss || seen.learning_rate || seen.zero_lr_prefix || seen.frozen_by_script ||
+         seen.gradients || seen.account || !recorded.plasticity_by_module.empty();
 }
 
 }  // namespace
@@ -263,7 +265,8 @@ absl::StatusOr<std::optional<Recorded>> RecordingParser::ParseLine(absl::string_
   }
   for (const auto& [key, value] : object.items()) {
     if (key != "step" && key != "module" && key != "plasticity" && key != "loss" && key != "lr" &&
-        key != "zero_lr_prefix" && key != "adopt" && key != "gradients" && key != "account") {
+        key != "zero_lr_prefix" && key != "frozen_by_script" && key != "adopt" && key != "gradients" &&
+        key != "account") {
       unknown_keys_.insert(key);
     }
   }
@@ -306,6 +309,7 @@ std::string FormatObservation(const policy::Observation& observation) {
   PutIfFinite(object, "loss", observation.loss);
   PutIfFinite(object, "lr", observation.learning_rate);
   if (observation.zero_lr_prefix) object["zero_lr_prefix"] = *observation.zero_lr_prefix;
+  if (observation.frozen_by_script) object["frozen_by_script"] = *observation.frozen_by_script;
   if (const auto& gradients = observation.gradients) {
     object["gradients"] = ordered_json{{"step", gradients->step},
                                        {"first_module", gradients->first_module},

@@ -31,10 +31,10 @@ struct Recorded {
 // in which anything but the step may be absent or null. A plasticity without a module is that of the module
 // which is frontmost then. It may be an array with one number or null per module, of which the frontmost one
 // counts; every array has the same length. {"step":200,"adopt":2} says that somebody else (an operator, a
-// checkpoint) set the frozen prefix to 2. "zero_lr_prefix" is a number, "gradients" and "account" are objects as
-// FormatObservation() writes them, and a line {"job":{..}}, as FormatJob() does, tells the shape of the job. Steps do
-// not decrease, but at an "adopt", where a job may have gone on from an older checkpoint. Empty lines are skipped;
-// other keys are collected and otherwise ignored.
+// checkpoint) set the frozen prefix to 2. "zero_lr_prefix" and "frozen_by_script" are numbers, "gradients" and
+// "account" are objects as FormatObservation() writes them, and a line {"job":{..}}, as FormatJob() does, tells the
+// shape of the job. Steps do not decrease, but at an "adopt", where a job may have gone on from an older checkpoint.
+// Empty lines are skipped; other keys are collected and otherwise ignored.
 //
 // Errors: INVALID_ARGUMENT [BAD_RECORDING] with the line's number and what to do about it.
 // Thread-compatible.

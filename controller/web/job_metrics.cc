@@ -31,6 +31,8 @@ struct JobFamilies {
                                   "1 for a module whose reference is not evaluated, with the error's name.");
   Family prefix = Family::Gauge("egeria_frozen_prefix",
                                 "Modules from the first that are frozen: as decided, and as applied by all ranks.");
+  Family by_script = Family::Gauge("egeria_frozen_by_script",
+                                   "Modules from the first that the training's script has frozen by itself.");
   Family share = Family::Gauge("egeria_frozen_parameters_ratio", "Share of the parameters that is frozen.");
   Family readings = Family::Counter("egeria_readings_total", "Plasticity readings that counted.");
   Family plasticity =
@@ -84,6 +86,7 @@ void JobFamilies::AddSummary(const Labels& job, const v1::JobSummary& summary) {
   blocked.Add(job, summary.blocked().empty() ? 0 : 1);
   prefix.Add(With(job, "state", "decided"), summary.decided_prefix());
   prefix.Add(With(job, "state", "applied"), summary.applied_prefix());
+  by_script.Add(job, summary.frozen_by_script());
   share.Add(job, summary.frozen_parameter_share());
 }
 
@@ -136,14 +139,12 @@ void JobFamilies::AddAccount(const Labels& job, const v1::Account& account) {
 }
 
 void JobFamilies::MoveTo(std::vector<prometheus::MetricFamily>* families) && {
-  for (Family* family : {&step,        &ranks,      &connected,      &bootstrapping,
-                         &paused,      &observing,  &blocked,        &unusable,
-                         &prefix,      &share,      &readings,       &plasticity,
-                         &slope,       &threshold,  &consecutive,    &gradient_readings,
-                         &snr,         &snr_lower,  &snr_upper,      &snr_threshold,
-                         &decisions,   &commits,    &samples,        &dropped,
-                         &refused,     &snapshots,  &snapshot_bytes, &seconds,
-                         &evaluations, &reconnects, &saved,          &spent}) {
+  for (Family* family :
+       {&step,      &ranks,       &connected,         &bootstrapping, &paused,    &observing,  &blocked,
+        &unusable,  &prefix,      &by_script,         &share,         &readings,  &plasticity, &slope,
+        &threshold, &consecutive, &gradient_readings, &snr,           &snr_lower, &snr_upper,  &snr_threshold,
+        &decisions, &commits,     &samples,           &dropped,       &refused,   &snapshots,  &snapshot_bytes,
+        &seconds,   &evaluations, &reconnects,        &saved,         &spent}) {
     std::move(*family).MoveTo(families);
   }
 }

@@ -79,12 +79,14 @@ json Train(const json& order, const json& scenario, const worker::GroupMember& m
   std::unique_ptr<ToyRank> rank;
   const auto start = [&](const ToyRank::Saved* resume) {
     const std::string part = resume == nullptr ? "whole" : "resumed";
-    rank = std::make_unique<ToyRank>(
-        worker::GroupMember{
-            c10::make_intrusive<c10d::PrefixStore>(scenario["name"].get<std::string>() + part, member.store),
-            member.rank, member.world_size},
-        reads ? &line : nullptr,
-        ToyRank::Options{.plans = PlansOf(scenario, member.rank), .dropout = 0, .resume = resume});
+    rank = std::make_unique<ToyRank>(worker::GroupMember{c10::make_intrusive<c10d::PrefixStore>(
+                                                             scenario["name"].get<std::string>() + part, member.store),
+                                                         member.rank, member.world_size},
+                                     reads ? &line : nullptr,
+                                     ToyRank::Options{.plans = PlansOf(scenario, member.rank),
+                                                      .dropout = 0,
+                                                      .resume = resume,
+                                                      .freeze_first = scenario["freeze_first"].get<int>()});
   };
   const auto note_session = [&] {
     for (const worker::Switch& s : rank->session().switches()) {

@@ -60,6 +60,8 @@ class Training:
         blocks = [Block(3, 4), Block(4, 8), Block(8, 12), Head(12)]
         names = ["block0", "block1", "block2", "head"]
         self.model = nn.Sequential(collections.OrderedDict(zip(names, blocks)))
+        for block in blocks[: scenario.freeze_first]:
+            block.requires_grad_(False)
         self.wrapped = DistributedDataParallel(self.model)
         self.optimizer = torch.optim.SGD(self.model.parameters(), 0.05, momentum=0.9, weight_decay=0.01)
         config = egeria.Config(
@@ -70,6 +72,7 @@ class Training:
             reference="controller",
             batch_size=SAMPLES,
             cache="none",
+            pin_frozen_modes=True,
         )
         self.session = egeria.attach(self.wrapped, self.optimizer, modules=names, config=config)
 
@@ -157,7 +160,7 @@ def train(scenario: Scenario, rank: int, controller: str) -> dict[str, Any]:
     with keep_offers(record), fails:
         for step in range(1, STEPS + 1):
             record["loss"].append(training.step(step, rank))
-            record["prefix"].append(training.session.prefix)
+            record["prefix"].append(max(training.session.prefix, training.session.summary()["frozen_by_script"]))
             parameters, buffers = training.hashes()
             record["parameters"].append(parameters)
             record["buffers"].append(buffers)

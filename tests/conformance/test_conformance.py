@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from fake_controller import FakeController
-from scenarios import PLANS, SAMPLED_MODULE, SAMPLES, SCENARIOS, STEPS
+from scenarios import BEGUN, PLANS, SAMPLED_MODULE, SAMPLES, SCENARIOS, STEPS
 
 HERE = pathlib.Path(__file__).resolve().parent
 TORCHRUN = pathlib.Path(sys.executable).parent / "torchrun"
@@ -113,6 +113,14 @@ def frozen_modules_are_constant_to_the_bit(records: Records, other: Records) -> 
     assert frozen[0] == frozen[1]
 
 
+def what_is_frozen_before_the_first_step_never_thaws(records: Records, other: Records) -> None:
+    for rank in records["begun"]:
+        assert rank["prefix"] == [max(BEGUN, frozen_after(step)) for step in range(1, STEPS + 1)]
+        for kind in ("parameters", "buffers"):
+            assert all(now[:BEGUN] == rank[kind][0][:BEGUN] for now in rank[kind])
+        assert rank["parameters"][0][BEGUN:] != rank["parameters"][-1][BEGUN:]
+
+
 def a_resumed_training_equals_the_uninterrupted_one(records: Records, other: Records) -> None:
     for resumed, whole in zip(records["resumed"], records["switches"]):
         for what in ("loss", "prefix", "parameters", "switches"):
@@ -148,9 +156,9 @@ def readings_are_those_of_the_other_front_end(records: Records, other: Records) 
 
 
 def a_training_is_that_of_the_other_front_end(records: Records, other: Records) -> None:
-    for name in ("plain", "switches"):
+    for name in ("plain", "switches", "begun"):
         for one, two in zip(records[name], other[name]):
-            for what in ("loss", "prefix", "parameters", "switches"):
+            for what in ("loss", "prefix", "parameters", *(["switches"] if name != "begun" else [])):
                 assert one[what] == two[what], what
 
 
@@ -158,6 +166,7 @@ PROMISES: tuple[Callable[[Records, Records], None], ...] = (
     a_switch_happens_on_all_ranks_at_the_same_step,
     a_switch_that_fails_on_one_rank_happens_on_none,
     frozen_modules_are_constant_to_the_bit,
+    what_is_frozen_before_the_first_step_never_thaws,
     a_resumed_training_equals_the_uninterrupted_one,
     an_observed_training_equals_the_plain_one,
     readings_are_those_of_the_other_front_end,

@@ -69,7 +69,8 @@ struct StepReport {
   int frozen_prefix = 0;
   PlanId applied_plan;
   std::shared_ptr<const TimeTotals> time;  // the time that freezing has saved; null: not known yet
-  int zero_lr_prefix = 0;  // no parameter of the first so many changes: their learning rates are 0, others' are not
+  int zero_lr_prefix = 0;    // no parameter of the first so many changes: their learning rates are 0, others' are not
+  int frozen_by_script = 0;  // the script lets no parameter of the first so many layer modules train
 };
 
 struct AgentCounters {

@@ -179,7 +179,10 @@ v1::Heartbeat AgentState::TakeHeartbeat() {
   heartbeat.set_applied_plan(report_.applied_plan.value());
   heartbeat.set_plan_watermark(ledger_.watermark().value());
   heartbeat.mutable_learning_rates()->Assign(report_.learning_rates.begin(), report_.learning_rates.end());
-  if (!report_.learning_rates.empty()) heartbeat.set_zero_lr_prefix(report_.zero_lr_prefix);
+  if (!report_.learning_rates.empty()) {
+    heartbeat.set_zero_lr_prefix(report_.zero_lr_prefix);
+    heartbeat.set_frozen_by_script(report_.frozen_by_script);
+  }
   if (losses_.HasNext()) {
     const LossRun run = losses_.Next();
     heartbeat.mutable_losses()->set_first_step(run.first_step);

@@ -340,6 +340,7 @@ void RankLink::Report(int64_t step, const at::Tensor& loss, const std::vector<do
     report.step = step;
     report.learning_rates = learning_rates;
     report.zero_lr_prefix = zero_lr_prefix;
+    report.frozen_by_script = state.counted.frozen_by_script;
     report.frozen_prefix = frozen_prefix;
     report.applied_plan = state.applied;
     report.time = state.time;
@@ -372,6 +373,8 @@ void RankLink::SetModelTotals(double frozen_share, int64_t bytes_reduced) {
   state().counted.frozen_share = frozen_share;
   state().counted.bytes_reduced = bytes_reduced;
 }
+
+void RankLink::SetFrozenByScript(int modules) { state().counted.frozen_by_script = modules; }
 
 void RankLink::SetAccount(TimeTotals totals) {
   State& state = this->state();

@@ -105,6 +105,8 @@ class RankLink {
   void RecordUndoneSwitch();
   void RecordDroppedSample();
   void SetModelTotals(double frozen_share, int64_t bytes_reduced);
+  // So many layer modules from the first on do not train because the script, or an option, has frozen them.
+  void SetFrozenByScript(int modules);
   // The next Report() tells the controller of it, too.
   void SetAccount(TimeTotals totals);
   void SetCacheTotals(CacheTotals totals);

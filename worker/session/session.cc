@@ -28,7 +28,7 @@ RankLinkParts LinkParts(SessionParts* parts) {
   link.metrics = parts->metrics;
   link.step = parts->step;
   link.total_steps = parts->total_steps;
-  link.frozen_prefix = parts->frozen_prefix;
+  link.frozen_prefix = std::max(parts->frozen_prefix, parts->freeze_first);
   link.applied_plan = parts->applied_plan;
   return link;
 }
@@ -44,8 +44,11 @@ Session::Session(SessionParts parts)
       fused_(std::move(parts.fused)),
       link_(LinkParts(&parts)),
       step_(parts.step),
-      restored_prefix_(parts.frozen_prefix),
-      resync_(std::move(parts.resync)) {}
+      freeze_first_(parts.freeze_first),
+      restored_prefix_(std::max(parts.frozen_prefix, freeze_first_)),
+      resync_(std::move(parts.resync)) {
+  link_.SetFrozenByScript(freeze_first_);
+}
 
 Session::~Session() {
   if (const absl::Status status = Stop(/*finished=*/false); !status.ok()) LogWarning(status.message());
@@ -218,6 +221,7 @@ absl::Status Session::CommitAndSwitch() {
 
 absl::Status Session::SwitchTo(int prefix, PlanId plan) {
   const int before = freezer_->frozen_prefix();
+  prefix = std::max(prefix, freeze_first_);
   if (prefix == before || switches_ended_) return absl::OkStatus();
   const TimeLedger::Spending spending(&account_, spent_on::kSwitches);
   EGERIA_ASSIGN_OR_RETURN(const bool were_identical, WereIdentical());

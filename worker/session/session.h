@@ -50,6 +50,7 @@ struct SessionParts {
   // Gives every rank what rank 0 has, of model and optimizer; a collective. Null: ranks that differ end the training.
   std::function<absl::Status()> resync;
   int64_t total_steps = 0;  // steps of the whole training; 0: unknown
+  int freeze_first = 0;     // so many modules are frozen from the first step to the last, whatever anybody decides
   // A checkpoint gives these three.
   int64_t step = 0;
   int frozen_prefix = 0;
@@ -150,6 +151,7 @@ class Session {
   TimeLedger account_;
   double cache_spent_ = 0;  // seconds of the cache that are in the account already
   int64_t step_;
+  const int freeze_first_;
   int restored_prefix_;
   std::optional<SamplingRequest> sampling_;  // the step under way answers it
   at::Tensor captured_;

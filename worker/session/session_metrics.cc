@@ -38,6 +38,8 @@ struct SessionMetrics::Impl {
   prometheus::Counter* const steps = Counter("steps_total", "Optimizer steps done, including restored ones.");
   prometheus::Gauge* const frozen_prefix =
       Gauge("frozen_prefix", "Layer modules that are frozen, counted from the input.");
+  prometheus::Gauge* const frozen_by_script =
+      Gauge("frozen_by_script", "Layer modules that the script has frozen by itself, counted from the input.");
   prometheus::Gauge* const frozen_share =
       Gauge("frozen_parameters_ratio", "Share of the model's parameters that is frozen, 0 to 1.");
   prometheus::Counter* const freezes =
@@ -157,6 +159,7 @@ void SessionMetrics::Update(const SessionTotals& totals) {
   };
   raise(impl_->steps, totals.steps);
   impl_->frozen_prefix->Set(totals.frozen_prefix);
+  impl_->frozen_by_script->Set(totals.frozen_by_script);
   impl_->frozen_share->Set(totals.frozen_share);
   raise(impl_->freezes, totals.freezes);
   raise(impl_->unfreezes, totals.unfreezes);

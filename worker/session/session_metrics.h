@@ -15,8 +15,9 @@ namespace egeria::worker {
 struct SessionTotals {
   int64_t steps = 0;
   int frozen_prefix = 0;
-  double frozen_share = 0;  // a share of the parameters
-  int64_t freezes = 0;      // switches of this direction
+  int frozen_by_script = 0;  // layer modules
+  double frozen_share = 0;   // a share of the parameters
+  int64_t freezes = 0;       // switches of this direction
   int64_t unfreezes = 0;
   int64_t switches_undone = 0;  // one rank could not make the change, so none did
   int64_t commits = 0;          // plans that the ranks agreed on

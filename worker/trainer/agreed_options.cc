@@ -57,6 +57,7 @@ void ForEachShared(Options* o, Visit visit) {
   visit("--evaluate-every", &o->evaluate_every);
   visit("--augment", &o->augment);
   visit("--modules", &o->module_patterns);
+  visit("--freeze-first", &o->freeze_first);
   visit("--policy", &o->policy);
   visit("--policy-json", &o->policy_json);
   visit("--interval", &o->interval);

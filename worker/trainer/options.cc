@@ -132,6 +132,9 @@ void AddEgeriaFlags(CLI::App* app, Options* o) {
   app->add_option("--modules", o->module_patterns,
                   "One regular expression per layer module, matched against the names of the blocks")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app->add_option("--freeze-first", o->freeze_first,
+                  "Freeze so many layer modules from the first step to the last, whatever the policy or plans say")
+      ->check(CLI::NonNegativeNumber);
   app->add_option("--plans", o->plans,
                   "Freeze at given steps, without a controller: JSON of {step, frozen_prefix}, or the "
                   "summary of another run");

@@ -49,6 +49,7 @@ struct Options {
   double reinvest_saving = 0;          // the part of the time that is expected to be saved; 0: what the policy plans
   bool observe = false;
   std::string on_divergence = "stop";  // or "resync"
+  int freeze_first = 0;                // layer modules, from the first step to the last
   std::string controller;              // "" is none
   std::string plans;                   // file
   std::string cache;                   // "unix:/path"; "" is none

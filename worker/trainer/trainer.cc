@@ -179,8 +179,10 @@ absl::Status Run::PlanSteps(const std::optional<Checkpoint>& restored) {
 std::string Run::Identity() const {
   std::string modules;
   for (const worker::LayerModule& module : replica_->modules()) absl::StrAppend(&modules, " ", module.name());
+  const std::string frozen =
+      options_.freeze_first > 0 ? absl::StrCat(", first ", options_.freeze_first, " frozen") : "";
   return absl::StrCat("task ", options_.task, ", seed ", options_.seed, ", batch ", options_.batch_size, ", samples ",
-                      task_.train.size(), ", modules", modules);
+                      task_.train.size(), ", modules", modules, frozen);
 }
 
 std::string Run::Mode() const {
@@ -270,6 +272,7 @@ absl::Status Run::StartSession(const std::optional<Checkpoint>& restored) {
   parts.device = device_;
   parts.metrics = metrics_.get();
   parts.total_steps = total_steps_;
+  parts.freeze_first = options_.freeze_first;
   if (options_.on_divergence == "resync") {
     parts.resync = [this] { return TakeFromRankZero(replica_.get(), launch_.member.rank, launch_.commit_group); };
   }
@@ -301,7 +304,7 @@ absl::Status Run::StartSession(const std::optional<Checkpoint>& restored) {
                                             step_shares_, total_steps_);
     link.mean_rate_before = rates_.MeanOver(parts.step);
     link.step = parts.step;
-    link.frozen_prefix = parts.frozen_prefix;
+    link.frozen_prefix = std::max(parts.frozen_prefix, parts.freeze_first);
     link.applied_plan = parts.applied_plan;
     EGERIA_ASSIGN_OR_RETURN(LinkedAgent controller, LinkController(link));
     parts.agent = std::move(controller.agent);

@@ -51,6 +51,7 @@ ToyRank::ToyRank(const worker::GroupMember& member, FakeLine* line, Options opti
   if (line != nullptr) parts.agent = std::make_unique<FakeAgent>(line);
   parts.plans = std::move(options.plans);
   parts.resync = std::move(options.resync);
+  parts.freeze_first = options.freeze_first;
   parts.commit_group = commit_;
   for (const worker::LayerModule& module : model_->modules) parts.snapshot_tensors.push_back(module.parameters());
   if (options.resume != nullptr) {

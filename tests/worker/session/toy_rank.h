@@ -38,6 +38,7 @@ class ToyRank {
     worker::ModuleFreezer::UnfreezeHook on_unfreeze = {};  // empty: momentum is reset
     const Saved* resume = nullptr;
     std::function<absl::Status()> resync = {};
+    int freeze_first = 0;
   };
 
   // `line`: the controller's end; null: no controller.

@@ -63,6 +63,8 @@ class Config:
       frozen_forward: how frozen layers run on a CPU where the cache does not serve: "exact"; "fused", their inference
         form in float32, which differs in the last bits; "bf16", the same in bfloat16 where that is faster. The training
         is another one then than without Egeria.
+      pin_frozen_modes: layers that the script has frozen are held in evaluation mode, as Egeria holds those that it
+        freezes: dropout is off there, and batch normalisation keeps its statistics.
       budget: part of the training's time that is to be saved, 0..1: no more freezes than that takes; needs total_steps.
         None: as much as can be.
       on_divergence: what is done where the ranks' parameters come apart although something is frozen, or at a switch:
@@ -85,6 +87,7 @@ class Config:
     cache_format: str = "exact"
     cache_job_quota: int | str | None = None
     frozen_forward: str = "exact"
+    pin_frozen_modes: bool = False
     budget: float | None = None
     on_divergence: str = "stop"
     batch_size: int | None = None
@@ -99,8 +102,9 @@ class Config:
 
         EGERIA_TRAINING_JOB, EGERIA_METRICS, EGERIA_OBSERVE (1 or 0), EGERIA_ENABLED (1 or 0), EGERIA_POLICY,
         EGERIA_POLICY_OPTIONS (a JSON object), EGERIA_TOTAL_STEPS, EGERIA_REFERENCE, EGERIA_CACHE, EGERIA_CACHE_USE,
-        EGERIA_CACHE_FORMAT, EGERIA_CACHE_JOB_QUOTA (8GiB), EGERIA_FROZEN_FORWARD, EGERIA_BUDGET (0.2 or 20%),
-        EGERIA_ON_DIVERGENCE; and, as without this, EGERIA_CONTROLLER where neither a controller nor plans are given.
+        EGERIA_CACHE_FORMAT, EGERIA_CACHE_JOB_QUOTA (8GiB), EGERIA_FROZEN_FORWARD, EGERIA_PIN_FROZEN_MODES (1 or 0),
+        EGERIA_BUDGET (0.2 or 20%), EGERIA_ON_DIVERGENCE; and, as without this, EGERIA_CONTROLLER where neither a
+        controller nor plans are given.
         """
         values: dict[str, Any] = {}
         for field, convert in FROM_ENVIRONMENT.items():
@@ -277,6 +281,7 @@ FROM_ENVIRONMENT = {
     **dict.fromkeys(_TEXTS + _CACHE_TEXTS, lambda variable, text: text),
     "observe": _boolean,
     "enabled": _boolean,
+    "pin_frozen_modes": _boolean,
     "total_steps": _whole,
     "budget": _part,
     "policy_options": _object,

@@ -260,6 +260,7 @@ void DefineLink(py::module_& module) {
       .def("record_switch", Locked(&RankLink::RecordSwitch), "unfreeze"_a, "identical"_a, Unlocked())
       .def("record_undone_switch", Locked(&RankLink::RecordUndoneSwitch), Unlocked())
       .def("record_dropped_sample", Locked(&RankLink::RecordDroppedSample), Unlocked())
+      .def("set_frozen_by_script", Locked(&RankLink::SetFrozenByScript), "modules"_a, Unlocked())
       .def("set_totals", Locked(&RankLink::SetModelTotals), "frozen_share"_a = 0.0, "bytes_reduced"_a = 0, Unlocked())
       .def("set_account", &SetAccount, "account"_a, "The metrics show it, and the controller is told of it.")
       .def("set_cache_totals", &SetCacheTotals, "ledger"_a, "state"_a, "reason"_a, "cache"_a,

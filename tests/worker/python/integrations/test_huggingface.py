@@ -163,6 +163,28 @@ def test_a_cache_skips_frozen_layers_and_changes_no_bit(tmp_path: pathlib.Path, 
     assert counters["hits"] > 32 and counters["passes_skipped"] > 8, counters
 
 
+def test_what_the_script_has_frozen_is_skipped(tmp_path: pathlib.Path, patient_cache: Daemon):
+    class UntilKept(TrainerCallback):
+        def on_step_end(self, *_, **__) -> None:
+            wait_until_kept(callback.session)
+
+    found = {}
+    for cache in (None, patient_cache.address):
+        config = Config(controller="none", policy="none", cache=cache or "none", cache_use="always")
+        callback = EgeriaCallback(config=config)
+        torch.manual_seed(0)
+        trainer = trainer_of(tmp_path, callback if cache else TrainerCallback(), max_steps=40, seed=5)
+        trainer.model.layers[:2].requires_grad_(False)
+        if cache:
+            trainer.add_callback(UntilKept())
+        trainer.train()
+        found[cache] = [value.clone() for value in trainer.model.state_dict().values()]
+    assert all(map(torch.equal, *found.values()))
+    counters = callback.session.cache_counters()
+    assert counters["hits"] > 32 and counters["passes_skipped"] > 8, counters
+    assert callback.session.summary()["frozen_by_script"] == 2
+
+
 def test_the_session_gets_the_mean_loss_of_each_step(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     callback = EgeriaCallback(config=Config(enabled=False))
     trainer = trainer_of(tmp_path, callback, gradient_accumulation_steps=2)

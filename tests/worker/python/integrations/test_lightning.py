@@ -185,6 +185,33 @@ def test_a_cache_skips_frozen_layers_and_changes_no_bit(
     assert counters["hits"] > 64 and counters["passes_skipped"] > 8, counters
 
 
+def test_what_the_script_has_frozen_is_skipped(tmp_path: pathlib.Path, patient_cache: Daemon):
+    class UntilKept(L.Callback):
+        def on_train_batch_end(self, *_) -> None:
+            wait_until_kept(callback.session)
+
+    class Frozen(Layers):
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD([value for value in self.parameters() if value.requires_grad], 0.1)
+
+    found = {}
+    for cache in (None, patient_cache.address):
+        torch.manual_seed(0)
+        module = Frozen()
+        for layer in (module.first, module.second):
+            layer.requires_grad_(False)
+        config = Config(controller="none", policy="none", cache=cache or "none", cache_use="always")
+        callback = EgeriaCallback(modules=["first", "second", "head"], config=config)
+        trainer = trainer_of(tmp_path, callback if cache else L.Callback(), max_epochs=5)
+        trainer.callbacks += [UntilKept()] if cache else []
+        trainer.fit(module, loader())
+        found[cache] = [value.clone() for value in module.state_dict().values()]
+    assert all(map(torch.equal, *found.values()))
+    counters = callback.session.cache_counters()
+    assert counters["hits"] > 64 and counters["passes_skipped"] > 8, counters
+    assert callback.session.summary()["frozen_by_script"] == 2
+
+
 def test_the_progress_bar_shows_what_is_frozen_and_saved(tmp_path: pathlib.Path):
     callback = EgeriaCallback(config=Config(plans=[(2, 1)]))
     trainer = trainer_of(tmp_path, callback, log_every_n_steps=1)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import egeria
 from egeria import data
+from egeria.cache.frozen_part import Part
 from egeria.cache.gate import CacheGate
-from egeria.cache.module_fingerprint import ModuleFingerprint
 from egeria.cache.repeated_samples import Repeats
 from egeria.cache.skipper import Skipper
 from egeria.freeze.freezer import Freezer
@@ -22,6 +22,23 @@ from egeria.model.isolation import device_of
 from egeria.model.modules import LayerModule, partition
 
 Fetched = tuple[Sequence[Tensor], Sequence[str]]  # as PrefixStore.get() returns it
+
+
+class FirstLayers:
+    """A source of one part alone, which is as deep as it is told."""
+
+    def __init__(self, model: nn.Module, layers: Sequence[LayerModule], prefix: int, store: Any):
+        self._arguments = model, layers, prefix
+        self._store = store
+
+    def deepest(self, call: Any) -> Part:
+        return Part(*self._arguments)
+
+    def shallower(self, error: Exception) -> None:
+        return None
+
+    def open(self, part: Part) -> Any:
+        return self._store
 
 
 def skipper_of(
@@ -35,9 +52,7 @@ def skipper_of(
     """Returns a Skipper of the model's first layers; without a gate it uses the store in all passes."""
     return Skipper(
         model,
-        layers[:prefix],
-        ModuleFingerprint(model, layers, prefix),
-        store,
+        FirstLayers(model, layers, prefix, store),
         take_ids=take_ids,
         upcoming=list,
         gate=CacheGate(device_of(model), Repeats(), always=True) if gate is None else gate,

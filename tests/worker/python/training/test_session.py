@@ -320,7 +320,7 @@ def test_an_exit_before_the_last_step_is_no_end_for_the_cache(
     training = Training()
     session = training.attach(total_steps=total_steps)
     training.train(steps)
-    session._training.cache.caching = cache = Cache()
+    session._training.cache._caching = cache = Cache()
     if explicitly:
         session.close()
     else:

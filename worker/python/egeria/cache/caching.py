@@ -1,25 +1,28 @@
-"""A training uses this class for the cache: it decides which frozen prefix is skipped, and follows what is frozen."""
+"""A training uses this class for the cache: it follows what does not train, and has that skipped."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
 from egeria import _native
+from egeria.cache.frozen_part import Part, PartSearch, resting
 from egeria.cache.gate import CacheGate
-from egeria.cache.module_fingerprint import ModuleFingerprint
+from egeria.cache.model_call import Call
 from egeria.cache.prefix_store import PrefixStore, fingerprint
+from egeria.cache.refused import Refused
 from egeria.cache.repeated_samples import Repeats
 from egeria.cache.skipper import Skipper
 from egeria.config import Config
 from egeria.data import stand_in
 from egeria.data.sample_ids import current
+from egeria.freeze.wishes import has_gradient
 from egeria.model.inputs import batch_of
 from egeria.model.isolation import device_of
-from egeria.model.modules import LayerModule
 from egeria.model.shadow import FirstPass
 
 _logger = logging.getLogger("egeria")
@@ -28,10 +31,12 @@ _logger = logging.getLogger("egeria")
 _AHEAD = 8
 # A change of frozen layers that lasts so many steps is taken for what they are.
 _SETTLED_AFTER = 4
+_mode_of = operator.attrgetter("training")
 
 
 class Caching:
-    """Lets the training skip the forward pass of what is frozen, as far as the node's egeria-cache has it.
+    """Lets the training skip the forward pass of what does not train, whoever has frozen it, as far as the node's
+    egeria-cache has it.
 
     Owned by the training thread.
 
@@ -43,12 +48,14 @@ class Caching:
         self,
         address: str,
         model: nn.Module,
+        namespace: Callable[[], str],
         *,
         format: str,
         quota_bytes: int,
         always: bool,
         own_forward_only: bool,
         tell: Callable[[str, Exception | None], None],
+        warn: Callable[[str], None],
         first_pass: FirstPass | None = None,
         steps_left: Callable[[], int | None] = lambda: None,
     ):
@@ -56,30 +63,39 @@ class Caching:
         Args:
           address: of the egeria-cache, "unix:/path".
           model: unwrapped.
+          namespace: returns a UUID. Ranks that have the same share entries. Called once, when it is needed.
           format: how activations are kept: see Config.cache_format.
           quota_bytes: the job's; 0: the daemon's.
           always: the cache is used whatever it costs.
           own_forward_only: see Skipper.
           tell: called with what goes wrong, for people.
+          warn: called with what they can do about it.
           first_pass: see Skipper.
           steps_left: of the training; None: not known.
         """
         self.repeats = Repeats()
         self._address = address
         self._model = model
+        self._namespace = namespace
         self._format = format
         self._quota_bytes = quota_bytes
         self._own_forward_only = own_forward_only
         self._tell = tell
+        self._warn = warn
         self._first_pass = first_pass
-        self._prefix = 0
+        self._flags, self._modes = b"", b""  # as the parameters and modules below had them last
+        self._parameters: list[nn.Parameter] = []
+        self._modules: list[nn.Module] = []  # those that do not train
+        self._is_first = True  # no pass of the model has been followed
+        self._search: PartSearch | None = None
+        self._part: Part | None = None
         self._cache: _native.ActivationCache | None = None
         self._store: PrefixStore | None = None
         self._skipper: Skipper | None = None
         self._gate = CacheGate(device_of(model), self.repeats, always, lambda: current().drew, steps_left)
         self._final: dict[str, Any] | None = None  # estimates() at the end
         self._samples_before = stand_in.counts.copy()
-        self._fingerprint = b""  # the fingerprint of the prefix that is skipped, or was
+        self._fingerprint = b""  # the skipped part has it, or had it
         # Where that has changed: the steps since then, the fingerprint at the last look, and the steps after which one
         # that stays counts as settled.
         self._steps_changed = 0
@@ -91,8 +107,10 @@ class Caching:
         cls,
         config: Config,
         model: nn.Module,
+        namespace: Callable[[], str],
         own_forward_only: bool,
         tell: Callable[[str, Exception | None], None],
+        warn: Callable[[str], None],
         first_pass: FirstPass,
         steps_left: Callable[[], int | None],
     ) -> Caching | None:
@@ -102,11 +120,13 @@ class Caching:
         return cls(
             address,
             model,
+            namespace,
             format=config.cache_format,
             quota_bytes=config.cache_job_bytes(),
             always=config.cache_use == "always",
             own_forward_only=own_forward_only,
             tell=tell,
+            warn=warn,
             first_pass=first_pass,
             steps_left=steps_left,
         )
@@ -125,24 +145,33 @@ class Caching:
         if (news := self._gate.ledger.news()) is not None:
             _logger.info("egeria: the cache of frozen activations is %s", news)
 
-    def follow(self, modules: Sequence[LayerModule], prefix: int, namespace: str) -> None:
-        """Follows what is frozen, between two steps: `prefix` of the layer modules are frozen now. This is no
-        collective: other ranks may have no cache.
+    def follow(self, may_begin: bool = True) -> None:
+        """Follows what does not train, between two steps. This is no collective: other ranks may have no cache.
 
         Args:
-          namespace: a UUID. Ranks that have the same share entries; the first one counts.
+          may_begin: False: nothing else is skipped than what is already.
         """
-        if prefix == self._prefix:
-            if self._has_changed():
-                with self._gate.watch:
-                    self._return_when_settled(modules, namespace)
+        flags, modes = bytes(map(has_gradient, self._parameters)), bytes(map(_mode_of, self._modules))
+        if self._parameters and flags == self._flags and modes == self._modes:
+            with self._gate.watch:
+                if self._has_changed():
+                    self._return_when_settled()
+                self._look_again()
             return
-        self._prefix = prefix
-        self._settled_after = _SETTLED_AFTER
         with self._gate.watch:
-            self._leave()
-            if prefix > 0:
-                self._begin(modules, namespace)
+            self._look()
+            if not may_begin and self._part is not None and not self._part.fingerprint.trains:
+                return
+            self._settled_after = _SETTLED_AFTER
+            self._leave(forget=not self._modules)
+            if self._modules and may_begin:
+                self._begin()
+
+    def skip_nothing(self) -> None:
+        """Nothing is skipped until the next follow(), and all that is kept is forgotten."""
+        with self._gate.watch:
+            self._leave(forget=True)
+            self._parameters = []
 
     def counters(self) -> dict[str, Any]:
         """Returns the ledger's counts over all prefixes, and, with "cache_" before them, those of the line to the
@@ -217,39 +246,51 @@ class Caching:
         refusal = self._skipper.refusal if self._skipper is not None else None
         return refusal is not None and refusal.name in ("WEIGHTS_CHANGED", "SETTING_CHANGED")
 
-    def _return_when_settled(self, modules: Sequence[LayerModule], namespace: str) -> None:
-        """Contents decide: where the prefix is what it was, it is skipped as before; where it stays something else,
-        that is a prefix, too. Looks take a while and come more and more rarely, and so does the second."""
+    def _look(self) -> None:
+        """Takes what does not train now for what is followed."""
+        self._parameters = list(self._model.parameters())
+        self._modules = [inner for module in resting(self._model) for inner in module.modules()]
+        self._flags, self._modes = bytes(map(has_gradient, self._parameters)), bytes(map(_mode_of, self._modules))
+
+    def _look_again(self) -> None:
+        """Some libraries set attributes in a model's first pass, in which a part may have been found already."""
+        if self._is_first and self._part is not None:
+            try:
+                self._part.fingerprint.check_unchanged(0)
+            except Refused:
+                self._leave(forget=True)
+                self._begin()
+        self._is_first = False
+
+    def _return_when_settled(self) -> None:
+        """Contents decide: where the part is what it was, it is skipped as before; where it stays something else,
+        that is a part, too. Looks take a while and come more and more rarely, and so does the second."""
         self._steps_changed += 1
-        if self._steps_changed & (self._steps_changed - 1):
+        if self._part is None or self._steps_changed & (self._steps_changed - 1):
             return
-        seen, self._seen = self._seen, fingerprint(ModuleFingerprint(self._model, modules, self._prefix))
+        seen, self._seen = self._seen, fingerprint(self._part.look())
         is_back = self._seen == self._fingerprint
         if not is_back:
             if self._seen != seen or self._steps_changed < self._settled_after:
                 return
             self._settled_after *= 4
+        self._look()
         self._leave(forget=not is_back)
-        self._begin(modules, namespace)
+        self._begin()
 
-    def _begin(self, modules: Sequence[LayerModule], namespace: str) -> None:
-        prefix = ModuleFingerprint(self._model, modules, self._prefix)
+    def _begin(self) -> None:
         if self._cache is None:
             self._cache = _native.ActivationCache(
                 self._address,
-                namespace,
+                self._namespace(),
                 device=str(device_of(self._model)),
                 format=self._format,
                 quota_bytes=self._quota_bytes,
                 patience_seconds=CacheGate.longest_patience,
             )
-        self._fingerprint = fingerprint(prefix)
-        self._store = PrefixStore(self._cache, self._fingerprint, self._format)
         self._skipper = Skipper(
             self._model,
-            modules[: self._prefix],
-            prefix,
-            self._store,
+            self,
             take_ids=current().take,
             upcoming=_upcoming,
             gate=self._gate,
@@ -258,16 +299,44 @@ class Caching:
             first_pass=self._first_pass,
         )
 
-    def _leave(self, forget: bool = True) -> None:
+    # The skipper asks these for the part that it skips.
+
+    def deepest(self, call: Call) -> Part:
+        try:
+            self._search = PartSearch(self._model, call, self._warn)
+            return self._search.deepest()
+        except Refused:
+            self._forget()
+            raise
+
+    def shallower(self, error: Refused) -> Part | None:
+        return self._search.shallower(error) if self._search is not None else None
+
+    def open(self, part: Part) -> PrefixStore:
+        """Forgets what is kept of another part than this one."""
+        before, self._fingerprint = self._fingerprint, fingerprint(part.fingerprint)
+        if self._store is not None and before != self._fingerprint:
+            self._store.forget()
+        self._search, self._part = None, part
+        assert self._cache is not None
+        self._store = PrefixStore(self._cache, self._fingerprint, self._format)
+        return self._store
+
+    def _leave(self, forget: bool) -> None:
         if self._skipper is not None:
             self._skipper.close()
             self._skipper = None
-        if self._store is not None and forget:
-            self._store.forget()
-        self._store = None
+        if forget:
+            self._forget()
+        self._search = self._part = None
         self._steps_changed = 0
         self._seen = b""
         self._gate.follow()
+
+    def _forget(self) -> None:
+        if self._store is not None:
+            self._store.forget()
+            self._store = None
 
 
 def _upcoming() -> list[list[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy.random  # noqa: F401  # it might be loaded in a pass, whose random states would look like others
@@ -117,7 +117,8 @@ class _Tracing:
             if surely and len(self.entries) < len(modules):
                 raise Refused("NOT_CALLED", "two passes over one batch do not call the same layers")
             self._reached = flow.marks([*tensors_in(flatten(value)[0]), *twin.buffers(), *_attribute_tensors(twin)])
-            check_keeps_nothing({shadow.of(inner) for entry in self.entries for inner in entry.modules()}, attributes)
+            called = {shadow.of(inner): self._names[inner] for entry in self.entries for inner in entry.modules()}
+            check_keeps_nothing(called, attributes)
             self._backward = True
             self.usual = Pass.after(shadow, value)
 
@@ -163,7 +164,8 @@ class _Tracing:
         def function(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             if self._backward:
                 if module in self.entries:
-                    raise Refused("CHECKPOINTED", f"'{self._names[module]}' is computed again in the backward pass")
+                    name = self._names[module]
+                    raise Refused("CHECKPOINTED", f"'{name}' is computed again in the backward pass", name)
                 return original(*args, **kwargs)
             self._calls[module] = self._calls.get(module, 0) + 1
             self._regular &= self._surely or self._busy or self._calls[module] == 1
@@ -216,7 +218,8 @@ def _live(reached: frozenset[int], flow: Dataflow, names: Sequence[str]) -> list
     used = reached.union(*(decision.marks for decision in flow.decisions)) - {_INPUT}
     leaks = [index for index in range(len(names)) if _inner(index) in reached]
     if leaks:
-        raise Refused("KEEPS_STATE", f"what '{names[leaks[0]]}' computes inside is used past its output")
+        name = names[leaks[0]]
+        raise Refused("KEEPS_STATE", f"what '{name}' computes inside is used past its output", name)
     live = sorted(mark for mark in used if mark >= 0)
     if not live:
         raise Refused("NOT_CALLED", "no result comes from the frozen layers")
@@ -237,13 +240,14 @@ def _decides(flow: Dataflow, cut: Cut) -> bool:
     return bool(asked)
 
 
-def check_keeps_nothing(modules: Iterable[nn.Module], before: Mapping[nn.Module, dict[str, Any]]) -> None:
-    """Raises Refused [KEEPS_STATE] for a frozen layer that changes its attributes, since it would not when skipped."""
-    for module in modules:
+def check_keeps_nothing(modules: Mapping[nn.Module, str | None], before: Mapping[nn.Module, dict[str, Any]]) -> None:
+    """Raises Refused [KEEPS_STATE] for a frozen layer that changes its attributes, since it would not when skipped. The
+    values of `modules` are names."""
+    for module, owner in modules.items():
         attributes = before[module]
         for name, value in module.__dict__.items():
             if name != "forward" and not _equal(attributes.get(name, attributes), value):
-                raise Refused("KEEPS_STATE", f"a frozen {type(module).__name__} changes its attribute '{name}'")
+                raise Refused("KEEPS_STATE", f"a frozen {type(module).__name__} changes its attribute '{name}'", owner)
 
 
 def _equal(before: Any, after: Any) -> bool:

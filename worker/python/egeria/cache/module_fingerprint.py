@@ -13,6 +13,7 @@ from egeria.cache.code_fingerprint import program_of
 from egeria.cache.refused import Refused
 from egeria.cache.stable_text import is_bystander, name_of
 from egeria.cache.value_fingerprint import OF_TORCH, ValueFingerprint
+from egeria.freeze.wishes import has_gradient
 from egeria.model.modules import LayerModule
 from egeria.model.plain_copies import Ours
 
@@ -80,6 +81,12 @@ class ModuleFingerprint:
         self._elsewhere |= {id(tensor): f"'{name}'" for entry in modules[:prefix] for name, tensor in entry.tensors()}
         self._weights = self._look_at_weights()
         self._attributes = self._look_at_attributes()
+        self._still = [
+            tensor
+            for module in self.modules.values()
+            for tensor in module._parameters.values()
+            if tensor is not None and not has_gradient(tensor)
+        ]
         self._program = program_of(dict.fromkeys(map(type, self.modules.values())), function)
         self._named = self._look_at_names()
 
@@ -95,6 +102,11 @@ class ModuleFingerprint:
         named = [f"{' '.join(name)}: {words}" for name, words in self._named.lasting_words.items()]
         return "\n".join((*modes, *weights, *attributes, *self._program.words, *named))
 
+    @property
+    def trains(self) -> bool:
+        """Whether one of the parameters that did not train requires a gradient now."""
+        return any(map(has_gradient, self._still))
+
     def check_unchanged(self, patches: int) -> None:
         """Compares with what is there now; what is equal to the bit has not changed. Each look at tensors that were
         written to through `.data` sees only a part of the large ones.
@@ -103,8 +115,10 @@ class ModuleFingerprint:
           patches: the number of modules that have a `forward` of ours at the moment (ForwardPatches.added).
 
         Raises:
-          Refused: [WEIGHTS_CHANGED], [SETTING_CHANGED].
+          Refused: [WEIGHTS_CHANGED], [SETTING_CHANGED], [NEEDS_GRADIENT].
         """
+        if self.trains:
+            raise Refused("NEEDS_GRADIENT", "a parameter of the frozen layers requires a gradient")
         if not self._weights.unchanged():
             now = self._look_at_weights()
             if (changed := self._weights.difference(now)) is not None:

@@ -66,4 +66,4 @@ def check_hooks(name: str, module: nn.Module) -> None:
     for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
         origin = getattr(hook, "__module__", None) or type(hook).__module__
         if origin.partition(".")[0] not in _KNOWN_HOOKS and origin != "typing":
-            raise Refused("HOOKED", f"a hook of '{origin}' on '{name}' may use what the layer computes")
+            raise Refused("HOOKED", f"a hook of '{origin}' on '{name}' may use what the layer computes", name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +12,9 @@ from torch.utils.hooks import RemovableHandle
 
 from egeria import _native
 from egeria.cache.forward_patches import ForwardPatches
+from egeria.cache.frozen_part import Part
 from egeria.cache.gate import CacheGate
 from egeria.cache.model_call import Call, UnusualCall
-from egeria.cache.module_fingerprint import ModuleFingerprint
 from egeria.cache.prefix_cut import Cut, shadow_of
 from egeria.cache.prefix_store import PrefixStore
 from egeria.cache.proofs_by_shape import Proofs, Proven
@@ -22,7 +22,6 @@ from egeria.cache.refused import Refused
 from egeria.cache.skip_checks import check_skippable
 from egeria.data.stand_in import serve, stop_serving, values_in
 from egeria.model.inputs import batch_of
-from egeria.model.modules import LayerModule
 from egeria.model.pass_hooks import EntryHook, PassHook, has_own_forward, is_capturing
 from egeria.model.shadow import FirstPass, Shadow
 
@@ -34,8 +33,21 @@ _MAX_FAILURES = 3
 _Rows = tuple[list[int], list[int], Sequence[Tensor]]  # ids, input hashes, and what crosses the cut
 
 
+class PartSource(Protocol):
+    """Finds the part of a model that is skipped."""
+
+    def deepest(self, call: Call) -> Part:
+        """Returns the part to begin with. Raises Refused where there is none."""
+
+    def shallower(self, error: Refused) -> Part | None:
+        """Returns another part, after one was refused; None: there is none."""
+
+    def open(self, part: Part) -> PrefixStore:
+        """Returns the store of a part that has been proven."""
+
+
 class Skipper:
-    """Skips one frozen prefix of a model in training passes as far as a store has what it would compute.
+    """Skips one frozen part of a model in training passes as far as a store has what it would compute.
 
     A pass is skipped only in calls of a shape for which prove() has shown, on a real batch, that everything else
     comes out the same to the bit, and only as long as the frozen weights are what they were then. All else is
@@ -52,9 +64,7 @@ class Skipper:
     def __init__(
         self,
         model: nn.Module,
-        frozen: Sequence[LayerModule],
-        prefix: ModuleFingerprint,
-        store: PrefixStore,
+        source: PartSource,
         *,
         take_ids: Callable[[int], Sequence[int] | None],
         upcoming: Callable[[], Sequence[Sequence[int]]],
@@ -65,8 +75,8 @@ class Skipper:
     ):
         """
         Args:
-          model: unwrapped; `frozen` are its first layer modules, and frozen.
-          prefix: the fingerprint of `frozen` when `store` was made for it.
+          model: unwrapped.
+          source: finds the part in the first pass that may use the store.
           take_ids: the samples of the batch at hand, given their number; None where that is not known. Called once
             in each training forward pass.
           upcoming: the samples of the batches after that one, as far as they are known.
@@ -79,13 +89,16 @@ class Skipper:
         self.refusal: Refused | None = None
         self.gate = gate
         self._model = model
-        self._store = store
+        self._source = source
+        self._first_pass = first_pass
         self._take_ids = take_ids
         self._upcoming = upcoming
         self._own_forward_only = own_forward_only
         self._tell = tell
-        self._prefix = prefix
-        self._proofs = Proofs(model, frozen, self.gate)
+        # These are there once a part has been proven.
+        self._part: Part | None = None
+        self._proofs: Proofs | None = None
+        self._store: PrefixStore | None = None
         self._patches = ForwardPatches()
         self._entered = False
         self._skips = False  # the pass under way goes without the frozen layers
@@ -94,9 +107,7 @@ class Skipper:
         self._failures = 0  # in a row
         self._handles: list[RemovableHandle] = []
         try:
-            if first_pass is not None and first_pass.reason is not None:
-                raise Refused("NO_SHADOW", first_pass.reason)
-            check_skippable(model, frozen)
+            check_skippable(model, ())
         except Refused as error:
             self._refuse(error)
             return
@@ -189,7 +200,7 @@ class Skipper:
         call = Call(args, kwargs, len(ids))
         if nn.modules.module._has_any_global_hook():
             raise UnusualCall("a hook for all modules may see what the frozen layers compute")
-        proven = self._proofs.find(call)
+        proven = self._proof_for(call)
         if proven is None or not proven.confirmed:
             ledger.missed("unproven", call.batch)
             if proven is not None:
@@ -235,13 +246,42 @@ class Skipper:
             self._store.forget()
         return self.gate.samples_differ
 
+    def _proof_for(self, call: Call) -> Proven | None:
+        """Returns the proof for calls like this one; None where there is none. The first one decides where the model is
+        cut.
+
+        Raises:
+          Refused: no part of the model may be skipped.
+        """
+        if self._first_pass is not None and self._first_pass.why_not is not None:
+            raise Refused("NO_SHADOW", self._first_pass.why_not)
+        if self._proofs is not None and self._part is not None:
+            if self._part.fingerprint.trains:  # for this pass only, perhaps
+                raise UnusualCall("a parameter of the frozen layers requires a gradient")
+            return self._proofs.find(call)
+        begin = self.gate.ledger.now()
+        part = self._source.deepest(call)
+        self.gate.ledger.spent(begin)
+        while True:
+            proofs = Proofs(self._model, part.frozen, self.gate)
+            try:
+                proven = proofs.find(call)
+                break
+            except Refused as error:
+                other = self._source.shallower(error)
+                if other is None:
+                    raise
+                part = other
+        self._part, self._proofs, self._store = part, proofs, self._source.open(part)
+        return proven
+
     def _finish(self, act: Callable[[], None], samples: int) -> bool:
         """Acts within a pass, when the model comes to what it could skip, or from there; unless it has changed what it
         is made of by then. Returns False where something is wrong, which costs the hits of `samples`."""
         self.gate.ledger.resume()
         try:
             with self.gate.watch:
-                self._prefix.check_unchanged(self._patches.added)
+                self._part.fingerprint.check_unchanged(self._patches.added)
                 act()
         except Refused as error:
             self._refuse(error)

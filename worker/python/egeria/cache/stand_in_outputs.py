@@ -66,9 +66,11 @@ class Output:
         for leaf in leaves:
             if isinstance(leaf, Tensor):
                 if type(leaf) is not Tensor or leaf.layout is not torch.strided or leaf.is_quantized:
-                    raise Refused("NOT_A_TENSOR", f"'{name}' returns a {type(leaf).__name__} of layout {leaf.layout}")
+                    raise Refused(
+                        "NOT_A_TENSOR", f"'{name}' returns a {type(leaf).__name__} of layout {leaf.layout}", name
+                    )
             elif not isinstance(leaf, SIMPLE):
-                raise Refused("NOT_A_TENSOR", f"'{name}' returns a {type(leaf).__name__}")
+                raise Refused("NOT_A_TENSOR", f"'{name}' returns a {type(leaf).__name__}", name)
         self._leaves = [TensorSpec.of(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
 
     @property

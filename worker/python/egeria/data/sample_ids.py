@@ -70,6 +70,8 @@ class SampleIds:
         self._nobody_announces = "the training's loader is not wrapped; loader = egeria.data.wrap(loader)"
         self._announced = False  # ever
         self._without = 0  # passes in a row that have taken nothing
+        self._is_fed = False
+        self._waiting: list[weakref.WeakMethod[Callable[[], None]]] = []
 
     def announce(self, ids: Sequence[int] | Tensor) -> None:
         """Says of which samples the next batch is that the model is called with in training mode.
@@ -93,6 +95,7 @@ class SampleIds:
         with self._lock:
             self._at_hand = _Announcement(values, None)
             self._announced = True
+        self.feed()
 
     def take(self, batch: int) -> list[int] | None:
         """Returns the ids of the batch at hand, in its order, once for each announcement. The model's forward pre-hook
@@ -140,10 +143,19 @@ class SampleIds:
         """Sets what to tell people where there are no ids because no batch is announced."""
         self._nobody_announces = why
 
-    @property
-    def has_ids(self) -> bool:
-        """Whether the ids of the batch at hand are announced."""
-        return self._at_hand is not None and self._at_hand.ids is not None
+    def feed(self) -> None:
+        """Batches are going to be announced, or one has been."""
+        self._is_fed, waiting, self._waiting = True, self._waiting, []
+        for method in waiting:
+            if (call := method()) is not None:
+                call()
+
+    def when_fed(self, method: Callable[[], None]) -> None:
+        """Calls a method of an object, which this does not keep alive, once batches are going to be announced; at once
+        where that is known."""
+        self._waiting.append(weakref.WeakMethod(method))
+        if self._is_fed:
+            self.feed()
 
     def forget(self) -> None:
         """Drops what is announced."""

@@ -94,6 +94,7 @@ def wrap(
             "the loader makes no batches (batch_size=None), or its dataset has no length; give them, or leave "
             "skip_loading out",
         )
+    current().feed()
     identity = _Identity(options, loader)
     if _is_accelerates(loader, "DataLoaderShard"):
         base = _made_of(loader.base_dataloader, _Tagging, identity)
@@ -116,6 +117,7 @@ class Marks:
 
     def __init__(self, loader: DataLoader, variants: int | None = None):
         _check(loader)
+        current().feed()
         self._loader = loader.base_dataloader if _is_accelerates(loader, "DataLoaderShard") else loader
         if self._loader.batch_sampler is None or self._loader._iterator is not None:
             raise EgeriaError(

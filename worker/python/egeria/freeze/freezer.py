@@ -41,6 +41,7 @@ class Freezer:
         self._wishes: dict[str, wishes.Wish] = {}  # about the frozen parameters, by name
         self._frozen: dict[str, nn.Parameter] = {}  # by name
         self._modes = ModePins()
+        self._pinned: list[nn.Module] = []
         self._model = _FrozenModel()
 
     @property
@@ -84,10 +85,21 @@ class Freezer:
         self._unfreeze({name: value for name, value in others.items() if name in self._wishes}, when_unfrozen)
         self._freeze(parameters)
         self._frozen = parameters
-        self._modes.set(_units(frozen), _units(active), self._modules[-1].units)
+        self._modes.set(_units(frozen), _units(active), self._modules[-1].units, self._pinned)
         self._model.set([*parameters.values(), *others.values()], frozen=prefix > 0)
         self._prefix = prefix
         return changed
+
+    def pin(self, modules: Sequence[nn.Module]) -> None:
+        """Holds these modules in eval mode, too, which the script has frozen; and no others that it has."""
+        self._pinned = list(modules)
+        frozen, active = self._modules[: self._prefix], self._modules[self._prefix :]
+        self._modes.set(_units(frozen), _units(active), self._modules[-1].units, self._pinned)
+
+    @property
+    def holds(self) -> bool:
+        """Whether anything is frozen, or held in eval mode."""
+        return self._prefix > 0 or bool(self._pinned)
 
     def unfrozen_by(self, modules: Iterable[LayerModule]) -> list[nn.Parameter]:
         """Parameters of `modules` that are frozen, and would train again if these were not."""

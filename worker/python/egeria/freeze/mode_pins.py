@@ -202,8 +202,15 @@ class ModePins:
         self._handles: list[Hooked] = []
         self._passes = _Passes()
 
-    def set(self, units: Iterable[nn.Module], active: Iterable[nn.Module], judges: Iterable[nn.Module]) -> None:
-        """Holds all submodules of `units` in eval mode that are no submodules of `active` too, and no others.
+    def set(
+        self,
+        units: Iterable[nn.Module],
+        active: Iterable[nn.Module],
+        judges: Iterable[nn.Module],
+        others: Iterable[nn.Module] = (),
+    ) -> None:
+        """Holds all submodules of `units` in eval mode that are no submodules of `active` too, those of `others`
+        wherever they are, and no more.
 
         Those that are let go come into the mode that was asked for meanwhile. A model can be put back from eval()
         behind our back, by assignments to `training` (some trainers do so after validation): where all frozen
@@ -213,11 +220,14 @@ class ModePins:
           units: layers that are frozen.
           active: layers that are not.
           judges: layers that never freeze, and tell whether the model is in training mode.
+          others: modules that do not train, in whichever layers they are.
         """
         units = list(units)
         self._passes.judges[:] = judges
         shared = {inner for unit in active for inner in unit.modules()}
         wanted = {inner: None for unit in units for inner in unit.modules() if inner not in shared}
+        others = list(others)
+        wanted |= {inner: None for module in others for inner in module.modules()}
         held = [pin for pin in self._pins.values() if pin.pinned]
         undone = self._passes.model_trains and not any(pin.asked for pin in held)
         for pin in held:
@@ -230,7 +240,7 @@ class ModePins:
             handle.remove()
         self._handles = [
             Hooked(entry, entry.register_forward_pre_hook(self._hook(entry)))
-            for unit in units
+            for unit in (*units, *others)
             for entry in _entries(unit)
         ]
 

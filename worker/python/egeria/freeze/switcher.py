@@ -55,7 +55,7 @@ class Switcher:
       replicas: the ranks' copies of the model.
       group: of the ranks, for agreements; None until share_group(), and for one process.
       ranks: how many there are in it.
-      job_id: the job's, where it has none one of this process; the same on all ranks from share_group() on.
+      job_id: the job's, where it has none one of this process; the same on all ranks from settle_job_id() on.
       job_secret: shows the controller that a rank belongs to the job; likewise.
       cache_namespace: a checkpoint's; None: there was none. The same on all ranks from share_group() on.
       undone: how many switches a rank could not make, so that all undid them. After one, nothing switches any more.
@@ -74,6 +74,8 @@ class Switcher:
         self.job_id: str = os.environ.get("EGERIA_JOB_ID") or _native.random_job_id()
         self.job_secret: str = os.environ.get("EGERIA_JOB_SECRET") or _native.random_token()
         self.cache_namespace: str | None = None
+        self._is_settled = False
+        self._pinned: list[nn.Module] = []
         self._model = model
         self.optimizers = optimizers
         self._tell = tell
@@ -91,7 +93,11 @@ class Switcher:
         moment. Raises EgeriaError as freeze.checks.check_cut() does."""
         check_cut(modules, self.replicas)
         self.modules = list(modules)
+        pinned, self._pinned = self._pinned, []
+        if pinned:
+            self.pin([])
         self._freezer = Freezer(self.modules, self.optimizers)
+        self.pin(pinned)
         self._count_anew()
 
     def place(self, uses: Uses) -> None:
@@ -136,16 +142,21 @@ class Switcher:
         """Parameters that would train again if only `first` layer modules were frozen."""
         return self._freezer.unfrozen_by(self.modules[first : self.prefix])
 
+    def pin(self, modules: Sequence[nn.Module]) -> None:
+        """Holds these modules in evaluation mode, too, which the script has frozen; and no others that it has."""
+        self._pinned = list(modules)
+        self._freezer.pin(modules)
+
     def hold(self) -> None:
         """Before a training forward pass: frozen layers are in the modes that they were frozen in, and have no
         gradients."""
         self.keeper.begin_pass()
-        if self.prefix > 0:
+        if self._freezer.holds:
             self._freezer.hold()
 
     def begin_other_pass(self) -> None:
         """Before a forward pass that is not training's: frozen layers are in the modes that the script asks for."""
-        if self.prefix > 0:
+        if self._freezer.holds:
             self._freezer.begin_other_pass()
 
     def end_pass(self) -> None:
@@ -156,6 +167,17 @@ class Switcher:
         """Room for a compiled version of the model at each frozen prefix, where it may be compiled."""
         if "torch._dynamo" in sys.modules:
             self.replicas.allow_recompiles(len(self.modules))
+
+    def settle_job_id(self, number: int) -> None:
+        """Takes one job's id on all ranks as soon as there is a process group, before share_group(). Waits for nobody.
+        `number` is the session's in this process."""
+        if self._is_settled or self.replicas.process_group is None:
+            return
+        self._is_settled = True
+        if "EGERIA_JOB_ID" not in os.environ:
+            store = dist.distributed_c10d._get_default_store()
+            first = dist.get_process_group_ranks(self.replicas.process_group)[0]
+            self.job_id = store.compare_set(f"egeria/job/{number}/{first}", "", self.job_id).decode()
 
     def share_group(self) -> dist.ProcessGroup | None:
         """The group for agreements, made at the first call, which is a collective."""

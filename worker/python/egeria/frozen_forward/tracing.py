@@ -76,7 +76,7 @@ def trace(shadow: Shadow, leaves: Sequence[Any], structure: Any) -> Trace:
         raise
     except Exception as error:  # pylint: disable=broad-exception-caught  # whatever a model's code raises
         raise Refused("NO_GRAPH", f"its pass cannot be followed: {type(error).__name__}: {_line_of(error)}") from error
-    check_keeps_nothing(inside, attributes)
+    check_keeps_nothing(dict.fromkeys(inside), attributes)
     if _versions(shadow.model.buffers()) != buffers:
         raise Refused("KEEPS_STATE", "it changes a buffer")
     if _versions(tensors) != versions:

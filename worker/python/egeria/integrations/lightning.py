@@ -27,7 +27,7 @@ except ImportError as error:
 from egeria import data
 from egeria.config import Config
 from egeria.errors import EgeriaError
-from egeria.model.modules import ModuleSpec
+from egeria.model.modules import ModuleSpec, has_parameters
 from egeria.training.session import Session, attach
 
 # In the progress bar.
@@ -223,4 +223,13 @@ def _network_of(pl_module: LightningModule, name: str | None) -> nn.Module:
         return network
     holders = [child for child in pl_module.children() if any(p.requires_grad for p in child.parameters())]
     own = any(parameter.requires_grad for parameter in pl_module.parameters(recurse=False))
-    return holders[0] if len(holders) == 1 and not own else pl_module
+    if len(holders) != 1 or own or _runs_others(pl_module, holders[0]):
+        return pl_module
+    return holders[0]
+
+
+def _runs_others(pl_module: LightningModule, network: nn.Module) -> bool:
+    """Whether forward() names submodules beside the one that trains: a frozen trunk in front of it."""
+    code = getattr(type(pl_module).forward, "__code__", None)
+    named = {name for name, child in pl_module.named_children() if child is not network and has_parameters(child)}
+    return code is not None and not named.isdisjoint(code.co_names)

@@ -305,6 +305,11 @@ class FirstPass:
         self._expected: list[Tensor] | None = None  # the results that training's pass under way is to give
         self._random = False
 
+    @property
+    def why_not(self) -> str | None:
+        """Why no other pass may be made; None where it may, also while the training's first pass is under way."""
+        return None if self._expected is not None else self.reason
+
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before a pass of training with these arguments: takes the shadow's."""
         if self.done:

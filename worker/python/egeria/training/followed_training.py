@@ -34,6 +34,7 @@ from egeria.training.graph_capture import GraphCapture, outside_captures
 from egeria.training.job_daemons import JobDaemons, rank_of_job
 from egeria.training.link_target import LinkTarget, TrainedModel, job_id_of
 from egeria.training.part_follower import PartFollower
+from egeria.training.script_freezes import ScriptFreezes
 from egeria.training.session_cache import SessionCache
 from egeria.training.session_forward import SessionForward
 from egeria.training.session_hooks import PassFollower
@@ -89,11 +90,14 @@ class FollowedTraining:
         self._lost = False  # steps are not seen any more, so that nothing freezes
         self.capture = GraphCapture(self.tell)
         self._thaws = False  # all layers do when the next pass begins
-        self._ended_with: tuple[int, float] | None = None  # frozen prefix and share when the session ended
+        self._ended_with: tuple[int, float, int] | None = (
+            None  # the three properties, as they were at the session's end
+        )
         self._reports = Reports()
         self._rates = LearningRates(self._optimizers)
         check_wrappers(model, Replicas(model))
         self.switcher = Switcher(model, self._optimizers, partition(self.model, spec), self.tell)
+        self._script = ScriptFreezes(self.model, self.switcher, config.pin_frozen_modes)
         self._divergence = Divergence(self.switcher, config, self.tell, self._skip_nothing)
         self._trained = TrainedModel(self.model, spec, spec is not None, StepShares(model), trained_in(self.model))
         self._gradients = GradientReadings(self.switcher, self.ledger, self.tell)
@@ -106,13 +110,14 @@ class FollowedTraining:
             self.tell(text)
         with self.tell.guard("the ranks cannot compare their settings"):
             self._agreement.post()
+            self.switcher.settle_job_id(number)
         self.switcher.allow_recompiles()
         self._first_pass = FirstPass(self.model, model)
         self._call_order = CallOrder(self.model, model)
-        options = network is not None, self.tell.note, self._first_pass, self._steps_left
-        make_caching = lambda: Caching.of(config, self.model, *options)  # noqa: E731
         self.daemons = JobDaemons(config)
-        self.cache = SessionCache(config, make_caching, self.daemons, self.switcher, self.ledger, self.tell)
+        options = network is not None, self.tell.note, self.tell, self._first_pass, self._steps_left
+        caching = Caching.of(config, self.model, self._cache_namespace, *options)
+        self.cache = SessionCache(config, caching, self.daemons, self.ledger, self.tell)
         uses_pass = lambda: self.cache.caching is not None and self.cache.caching.uses_pass  # noqa: E731
         self.forward = SessionForward(config, self.model, uses_pass, self.ledger, self.tell)
         trained = lambda: [parameter for _, parameter in self.switcher.modules[-1].parameters()]  # noqa: E731
@@ -123,6 +128,7 @@ class FollowedTraining:
         self._passes = PassFollower(self.model, network is not None, self.switcher.replicas.adopt, *calls)
         self._passes.follow(model if network is None else network)
         self._passes.follow_begins(model)
+        self.cache.follow()  # the script may have frozen layers already
 
     def _may_freeze(self) -> bool:
         """Whether the ranks are set alike. The first call waits for them, for a limited time."""
@@ -141,6 +147,11 @@ class FollowedTraining:
     def frozen_share(self) -> float:
         """Share of the parameters that is frozen, 0..1; after end(), as it was then."""
         return self._ended_with[1] if self._ended_with is not None else self.switcher.frozen_share
+
+    @property
+    def frozen_by_script(self) -> int:
+        """Number of the first layer modules that the script has frozen by itself; after end(), as it was then."""
+        return self._ended_with[2] if self._ended_with is not None else self._script.prefix
 
     @property
     def steps(self) -> int:
@@ -273,7 +284,8 @@ class FollowedTraining:
             self._end_step(prefix)
         self._divergence.stop_if_due()
         self.forward.end_step()
-        self.cache.follow(self._cache_namespace())
+        self._script.look()
+        self.cache.follow()
 
     def _end_step(self, prefix: int) -> None:
         with self._reporting():
@@ -392,6 +404,7 @@ class FollowedTraining:
     def _report_boundary(self, link: Link) -> None:
         self._bytes_reduced += self.switcher.gradient_bytes
         link.native.set_totals(self.switcher.frozen_share, self._bytes_reduced)
+        link.native.set_frozen_by_script(self._script.prefix)
         if self.step % _native.TOTALS_EVERY == 0:
             link.native.set_account(self.ledger)
             self.cache.report(link.native)
@@ -439,7 +452,7 @@ class FollowedTraining:
         return left * max(means.values()) if left is not None and means else math.inf
 
     def _skip_nothing(self) -> None:
-        self.cache.skip_nothing(self._cache_namespace())
+        self.cache.skip_nothing()
 
     def _start_link(self) -> None:
         """Analyses the model and starts the link to the controller. A collective."""
@@ -481,6 +494,8 @@ class FollowedTraining:
 
     def _cache_namespace(self) -> str:
         """The cache keeps this training's entries, resumed or not, under the checkpoint's name or else the job's id."""
+        with self.tell.guard("the ranks have no job's id in common yet"):
+            self.switcher.settle_job_id(self._number)
         return self.switcher.cache_namespace or self._job_id()
 
     def _job_id(self) -> str:
@@ -500,7 +515,7 @@ class FollowedTraining:
     def end(self, finished: bool, forget: bool) -> None:
         """Tells the controller, in bounded time, whether training has `finished` normally, and makes everything active
         again. `forget`: the cache's entries of this training are not needed any more."""
-        self._ended_with = self.switcher.prefix, self.switcher.frozen_share
+        self._ended_with = self.switcher.prefix, self.switcher.frozen_share, self._script.prefix
         self.link.note_blocked()
         self._steps.close()
         self._passes.close()
@@ -518,6 +533,7 @@ class FollowedTraining:
         with self._ending():
             self.daemons.close()
         with self._ending():
+            self._script.close()
             self.switcher.set(0)  # on all ranks, whatever fails on one
 
     def _ending(self) -> contextlib.AbstractContextManager[None]:

@@ -176,7 +176,8 @@ class Session:
     def summary(self) -> dict[str, Any]:
         """Numbers of the whole session.
 
-        steps, modules, frozen_prefix, frozen_share (of the parameters that train, mean over this session's steps,
+        steps, modules, frozen_prefix, frozen_by_script (the first layer modules of which the script lets no parameter
+        train), frozen_share (of the parameters that train, mean over this session's steps,
         0..1), freezes, unfreezes, switches_undone (because a rank could not make them), ranks, ranks_identical (after
         every switch), observe, own_controller (the job has
         brought it).
@@ -201,14 +202,9 @@ class Session:
         return session_summary.scalars_of(self._training) if self._training is not None else {}
 
     def progress(self) -> str:
-        """For a progress bar, such as tqdm's set_postfix_str(): "frozen 3/8, net 12.3 s saved". Layer modules without
-        anything to train do not count."""
-        if self._training is None:
-            return ""
-        net = self.scalars().get("egeria/net_saved_seconds")
-        trains = self._training.switcher.trains
-        frozen = f"frozen {sum(trains[: self.prefix])}/{sum(trains)}"
-        return frozen + (f", net {net:.1f} s saved" if net is not None else "")
+        """For a progress bar, such as tqdm's set_postfix_str(): "frozen 3/8, net 12.3 s saved", or "frozen 3/8, by the
+        script". Layer modules without anything to train do not count, unless the script has frozen them."""
+        return session_summary.progress_of(self._training) if self._training is not None else ""
 
     def counters(self) -> dict[str, Any]:
         """Totals of the line to the controller (samples sent and dropped, reconnects, ...); empty without one."""

@@ -14,13 +14,14 @@ def numbers_of(training: FollowedTraining) -> dict[str, Any]:
         "steps": training.steps,
         "modules": len(training.switcher.modules),
         "frozen_prefix": training.frozen_prefix,
+        "frozen_by_script": training.frozen_by_script,
         "frozen_share": training.ledger.frozen_share,
         "freezes": _freezes(training),
         "unfreezes": _unfreezes(training),
         "switches_undone": training.switcher.undone,
         "ranks": training.switcher.ranks,
         "ranks_identical": all(switch.ranks_identical for switch in training.switches),
-        "saved_seconds": training.ledger.saved_seconds(),
+        "saved_seconds": _saved_seconds(training),
         "spent_seconds": training.ledger.spent_seconds(),
         "time_saved_share": training.ledger.net_share(),
         "seconds_per_step": training.ledger.seconds_per_step(),
@@ -35,7 +36,8 @@ def numbers_of_nothing(observe: bool) -> dict[str, Any]:
     """The numbers of a session that is switched off."""
     ledger = TimeLedger()
     return {
-        **dict.fromkeys(("steps", "modules", "frozen_prefix", "freezes", "unfreezes", "switches_undone"), 0),
+        **dict.fromkeys(("steps", "modules", "frozen_prefix", "frozen_by_script"), 0),
+        **dict.fromkeys(("freezes", "unfreezes", "switches_undone"), 0),
         "frozen_share": ledger.frozen_share,
         "ranks": 1,
         "ranks_identical": True,
@@ -54,11 +56,12 @@ def scalars_of(training: FollowedTraining) -> dict[str, float]:
     """Numbers of now, for a logger."""
     scalars = {
         "egeria/frozen_prefix": float(training.frozen_prefix),
+        "egeria/frozen_by_script": float(training.frozen_by_script),
         "egeria/frozen_share": training.frozen_share,
         "egeria/freezes": float(_freezes(training)),
         "egeria/unfreezes": float(_unfreezes(training)),
     }
-    saved = training.ledger.saved_seconds()
+    saved = _saved_seconds(training)
     if saved is not None:
         spent = sum(training.ledger.spent_seconds().values())
         scalars |= {
@@ -71,6 +74,26 @@ def scalars_of(training: FollowedTraining) -> dict[str, float]:
         scalars["egeria/cache_passes_skipped"] = float(cache["passes_skipped"])
         scalars["egeria/cache_saved_seconds"] = cache["saved_seconds"]
     return scalars
+
+
+def progress_of(training: FollowedTraining) -> str:
+    """The line that Session.progress() documents."""
+    trains, script, prefix = training.switcher.trains, training.frozen_by_script, training.frozen_prefix
+    counts = [index < script or trained for index, trained in enumerate(trains)]
+    line = f"frozen {sum(counts[: max(script, prefix)])}/{sum(counts)}"
+    if script > 0:
+        line += ", by the script" if prefix <= script else f", {script} by the script"
+    net = scalars_of(training).get("egeria/net_saved_seconds")
+    return line + (f", net {net:.1f} s saved" if net is not None else "")
+
+
+def _saved_seconds(training: FollowedTraining) -> float | None:
+    """The steps' times tell it where Egeria has frozen something. Where only the script has, the cache has saved it."""
+    saved = training.ledger.saved_seconds()
+    if training.switches or training.cache.caching is None:
+        return saved
+    cache = training.cache.caching.summary()
+    return (saved or 0.0) + cache["saved_seconds"] + cache["spent_seconds"]
 
 
 def why_idle(training: FollowedTraining) -> str:
@@ -107,7 +130,13 @@ def summary_line(numbers: dict[str, Any], why: str, whose: str = "") -> str:
     saved, net = numbers["saved_seconds"], numbers["time_saved_share"]
     if not froze:
         parts.append(took)
-        parts.append(f"nothing froze{': ' if why else ''}{why}")
+        script = numbers["frozen_by_script"]
+        what = (
+            f"the script froze {script} of {numbers['modules']} layer modules, Egeria none"
+            if script
+            else "nothing froze"
+        )
+        parts.append(f"{what}{': ' if why else ''}{why}")
     elif saved is None or net is None:
         parts.append(f"{took}, what was saved cannot be told")
     else:

@@ -123,6 +123,7 @@ def settings_of(config: Config, replicas: Replicas, modules: Sequence[LayerModul
         **settings,
         _FOLLOWED: followed,
         _native.CONTROLLER_ADDRESS: config.address() or "",
+        "pin_frozen_modes": json.dumps(config.pin_frozen_modes),
         "versions": f"egeria {__version__}, torch {torch.__version__.partition('+')[0]}",
         "modules": _digest([module.names() for module in modules], f"{len(modules)} layer modules"),
         "model": _digest(

@@ -1,0 +1,46 @@
+"""The script of a training may freeze layers by itself, and thaw them, at any step."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from egeria.cache.frozen_part import resting
+from egeria.freeze.switcher import Switcher
+from egeria.freeze.wishes import has_gradient
+
+
+class ScriptFreezes:
+    """Follows which of the first layer modules the script lets nothing train of. Owned by the training thread.
+
+    Attributes:
+      prefix: their number; less than there are layer modules.
+    """
+
+    def __init__(self, model: nn.Module, switcher: Switcher, pins: bool):
+        """`pins`: all that does not train is held in evaluation mode."""
+        self._model = model
+        self._pins = pins
+        self._switcher = switcher
+        self._seen: tuple[object, bytes] | None = None
+        self._parameters: list[nn.Parameter] = []
+        self.look()
+
+    def look(self) -> None:
+        """Between two steps. Where no gradient was switched on or off it takes some microseconds."""
+        if self._seen == (seen := (self._switcher.modules, bytes(map(has_gradient, self._parameters)))):
+            return
+        self._parameters = list(self._model.parameters())
+        self._seen = seen[0], bytes(map(has_gradient, self._parameters))
+        frozen_here = set(map(id, self._switcher.unfrozen_by(0)))
+        self.prefix = 0
+        for module in self._switcher.modules[:-1]:
+            if any(value.requires_grad or id(value) in frozen_here for _, value in module.tensors()):
+                break
+            self.prefix += 1
+        if self._pins:
+            self._switcher.pin(resting(self._model))
+
+    def close(self) -> None:
+        """Leaves modes as the script asks for them."""
+        if self._pins:
+            self._switcher.pin([])
