@@ -1,8 +1,14 @@
 #include "controller/cli/admin_commands.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <functional>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +19,7 @@
 #include "common/base/printable.h"
 #include "common/base/status.h"
 #include "controller/cli/admin_client.h"
+#include "controller/cli/python_program.h"
 #include "controller/job/job_phase.h"
 #include "controller/job/policy_inputs.h"
 #include "controller/replay/replay.h"
@@ -32,6 +39,7 @@ struct Flags {
   bool json = false;
   bool decisions = false;
   bool force = false;
+  std::string tensorboard;
 };
 
 std::string StateOf(const v1::JobSummary& job) {
@@ -99,8 +107,35 @@ absl::Status List(const Flags& flags, AdminClient& client, Streams streams) {
   return absl::OkStatus();
 }
 
+// Leaves the whole history in a file without a name, which Python reads as its input. Returns only if it fails.
+absl::Status ExportForTensorBoard(const std::string& job, const std::string& folder, AdminClient& client) {
+  EGERIA_ASSIGN_OR_RETURN(const std::string python, FindPythonWithPackage());
+  std::FILE* file = std::tmpfile();
+  if (file == nullptr) return absl::UnavailableError(absl::StrCat("cannot make a file: ", std::strerror(errno)));
+  absl::Status written;
+  EGERIA_RETURN_IF_ERROR(client.ExportJob(job, [&](const v1::ExportRecord& record) {
+    std::ostringstream line;
+    if (record.has_header()) {
+      const auto& modules = record.header().modules();
+      const nlohmann::json names = {{"modules", std::vector<std::string>(modules.begin(), modules.end())}};
+      line << names.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+    } else if (record.has_decision()) {
+      written.Update(WriteJson(record.decision(), line));
+    } else if (record.has_observation()) {
+      line << controller::FormatObservation(controller::ObservationFromProto(record.observation())) << "\n";
+    }
+    std::fputs(line.str().c_str(), file);
+  }));
+  EGERIA_RETURN_IF_ERROR(written);
+  if (std::fflush(file) != 0 || std::fseek(file, 0, SEEK_SET) != 0 || dup2(fileno(file), STDIN_FILENO) < 0) {
+    return absl::UnavailableError(absl::StrCat("cannot write the history to a file: ", std::strerror(errno)));
+  }
+  return BecomePython(python, {"-m", "egeria.monitor.tensorboard", folder});
+}
+
 absl::Status Export(const Flags& flags, AdminClient& client, Streams streams) {
   EGERIA_ASSIGN_OR_RETURN(const std::string job, client.ResolveJob(flags.job));
+  if (!flags.tensorboard.empty()) return ExportForTensorBoard(job, flags.tensorboard, client);
   absl::Status written;
   const absl::Status read = client.ExportJob(job, [&](const v1::ExportRecord& record) {
     if (record.has_header()) {
@@ -174,6 +209,8 @@ void AddAdminCommands(CLI::App& app, const Select& select) {
   const AdminCommand exported =
       Add(app, select, "export", "Write what a job's policy saw, for `egeria replay`.", true, Export);
   exported.app->add_flag("--decisions", exported.flags->decisions, "Write the decisions with their reasons instead");
+  exported.app->add_option("--tensorboard", exported.flags->tensorboard,
+                           "Write the history into this folder for TensorBoard instead");
 
   const AdminCommand freeze = Add(app, select, "freeze", "Freeze a job's first modules.", true, Freeze);
   freeze.app->add_option("prefix", freeze.flags->prefix, "How many modules, from the first; 0 unfreezes all")

@@ -3,6 +3,8 @@
 import http.client
 import json
 import pathlib
+import re
+import subprocess
 
 import pytest
 from browser import Visit, browser
@@ -51,6 +53,14 @@ def of_metrics(text: str, name: str, module: str | None) -> float | None:
     return metric(text, name, **labels, **({"state": "applied"} if name == "egeria_frozen_prefix" else {}))
 
 
+def scalars(folder: pathlib.Path) -> dict[str, list[float]]:
+    """The values in event files, by tag."""
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events = accumulator.EventAccumulator(str(folder))
+    events.Reload()
+    return {tag: [event.value for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
 def open_job(visit: Visit, controller: Controller) -> str:
     """Goes from the list of jobs to the only one, by the keyboard; returns the address of the page."""
     address = f"http://127.0.0.1:{controller.metrics_port}/"
@@ -77,6 +87,15 @@ def test_a_finished_run_has_the_numbers_of_metrics(tmp_path, digits, controller,
         name for name, _ in shown
     }
     assert visit.complaints == []
+    # The same history goes to TensorBoard.
+    said = controller.egeria("export", NAME, "--tensorboard", str(tmp_path / "board"))
+    assert "tensorboard --logdir" in said
+    frozen = [
+        int(value) for value in re.findall(r'"frozen_prefix":(\d+)', controller.egeria("export", NAME, "--decisions"))
+    ]
+    assert scalars(tmp_path / "board")["frozen_prefix"] == frozen
+    with pytest.raises(subprocess.CalledProcessError):
+        controller.egeria("export", NAME, "--tensorboard", str(tmp_path / "board"))
 
 
 def test_a_running_job_is_followed_and_its_decisions_are_explained(tmp_path, digits, controller, visit):

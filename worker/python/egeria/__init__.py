@@ -13,6 +13,7 @@ These are the package's folders. Each imports only from those above it; tests/ti
     cached_calls  cached(): calls of networks that nothing trains
     doctor        reports on a model before it trains
     integrations  callbacks for training frameworks
+    monitor       a controller's jobs in a terminal, a job's history in TensorBoard; imports nothing of the others
 """
 
 import importlib

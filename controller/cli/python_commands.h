@@ -1,0 +1,15 @@
+#ifndef EGERIA_CONTROLLER_CLI_PYTHON_COMMANDS_H_
+#define EGERIA_CONTROLLER_CLI_PYTHON_COMMANDS_H_
+
+#include "controller/cli/command.h"
+
+namespace egeria::cli {
+
+// `egeria doctor ...` and `egeria top ...` become `python3 -m egeria.doctor ...`, which examines a model that a Python
+// file builds, and `python3 -m egeria.monitor.top ...`, which shows a controller's jobs in a terminal.
+// They fail with NOT_FOUND where there is no Python that has the package egeria (python_program.h).
+void AddPythonCommands(CLI::App& app, const Select& select);
+
+}  // namespace egeria::cli
+
+#endif  // EGERIA_CONTROLLER_CLI_PYTHON_COMMANDS_H_

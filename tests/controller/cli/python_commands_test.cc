@@ -1,0 +1,66 @@
+#include "controller/cli/python_commands.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "controller/cli/command.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace egeria::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Runs `egeria COMMAND model.py:build --json` with $EGERIA_PYTHON set to `python`. Returns what it prints on its error
+// stream.
+std::string ErrorsOf(const char* command, const std::string& python, int* code) {
+  setenv("EGERIA_PYTHON", python.c_str(), 1);
+  std::vector<const char*> words = {"egeria", command, "model.py:build", "--json"};
+  std::istringstream in;
+  std::ostringstream out, err;
+  *code = cli::Run(static_cast<int>(words.size()), words.data(), {AddPythonCommands}, {in, out, err});
+  unsetenv("EGERIA_PYTHON");
+  return err.str();
+}
+
+TEST(PythonCommands, SaysThatTheGivenPythonIsNoProgram) {
+  int code = 0;
+  EXPECT_THAT(ErrorsOf("doctor", "/no/such/python", &code), HasSubstr("'/no/such/python', which is no program"));
+  EXPECT_EQ(code, 1);
+}
+
+TEST(PythonCommands, SaysWhatToDoWhereThePackageIsMissing) {
+  int code = 0;
+  const std::string errors = ErrorsOf("doctor", "/bin/false", &code);
+  EXPECT_THAT(errors, HasSubstr("/bin/false has no package egeria"));
+  EXPECT_THAT(errors, HasSubstr("pip install ."));
+  EXPECT_EQ(code, 1);
+}
+
+TEST(PythonCommands, HandsItsArgumentsToPython) {
+  // In a child process, since the command becomes another program: here one that prints what it is told.
+  EXPECT_EXIT(
+      {
+        int code = 0;
+        dup2(2, 1);
+        ErrorsOf("doctor", "/bin/echo", &code);
+        std::exit(99);  // not reached
+      },
+      ::testing::ExitedWithCode(0), "-m egeria.doctor model.py:build --json");
+  EXPECT_EXIT(
+      {
+        int code = 0;
+        dup2(2, 1);
+        ErrorsOf("top", "/bin/echo", &code);
+        std::exit(99);
+      },
+      ::testing::ExitedWithCode(0), "-m egeria.monitor.top model.py:build --json");
+}
+
+}  // namespace
+}  // namespace egeria::cli

@@ -1,0 +1,72 @@
+"""The numbers of a job as a person reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Job = dict[str, Any]
+
+
+def seconds(value: float | None) -> str:
+    if value is None:
+        return "–"
+    if abs(value) < 0.05:
+        return "0.0 s"
+    if abs(value) < 100:
+        return f"{value:.1f} s"
+    return f"{value / 60:.1f} min" if abs(value) < 6000 else f"{value / 3600:.1f} h"
+
+
+def number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"
+
+
+def state(job: Job) -> str:
+    if job["phase"] != "running":
+        return job["phase"]
+    for word, holds in (("blocked", job["blocked"]), ("paused", job["paused"]), ("observing", job["observing"])):
+        if holds:
+            return f"running, {word}"
+    return "running"
+
+
+def steps(job: Job) -> str:
+    return f"{job['step']:,} of {job['total_steps']:,}" if job["total_steps"] else f"{job['step']:,}"
+
+
+def net(job: Job) -> float | None:
+    return job["saved_seconds"] - job["spent_seconds"] if "saved_seconds" in job else None
+
+
+def frozen(job: Job) -> str:
+    return f"{job['applied_prefix']} of {job['modules']} ({100 * job['frozen_parameters_ratio']:.1f} %)"
+
+
+def interval(module: dict[str, Any]) -> str:
+    """The signal-to-noise ratio with its interval."""
+    if "snr" not in module:
+        return "–"
+    return f"{number(module['snr'])} ({number(module['snr_lower'])}..{number(module['snr_upper'])})"
+
+
+def sentences(job: Job) -> list[str]:
+    """Says in words what a person should know of the job."""
+    say = []
+    if job["phase"] == "finished":
+        say.append("The training has finished.")
+    elif job["phase"] == "silent":
+        say.append("No rank is connected. Training may go on without the controller; what is frozen stays frozen.")
+    elif job["connected_ranks"] < job["ranks"]:
+        missing = job["ranks"] - job["connected_ranks"]
+        say.append(
+            f"{missing} of {job['ranks']} ranks are not connected. Nothing more is frozen or unfrozen until all are."
+        )
+    if job["blocked"] and job["phase"] != "finished":
+        say.append(f"Nothing more can freeze: {job['blocked']}.")
+    if job["paused"]:
+        say.append("An operator has paused the policy.")
+    if job["observing"]:
+        say.append("The job is only observed: decisions change nothing.")
+    if job["bootstrapping"]:
+        say.append("The loss has not settled yet. Nothing freezes before it has.")
+    return say or ["Nothing is in the way."]
