@@ -1,6 +1,7 @@
 #include "common/thread/thread.h"
 
 #include <pthread.h>
+#include <sched.h>
 
 #include <csignal>
 #include <ctime>
@@ -19,6 +20,11 @@ std::thread StartThread(const std::string& name, std::function<void()> body) {
     pthread_setname_np(pthread_self(), name.c_str());
     body();
   });
+}
+
+void SetBackground(pid_t thread, bool background) {
+  const sched_param none{};
+  sched_setscheduler(thread, background ? SCHED_BATCH : SCHED_OTHER, &none);  // where it is forbidden all works as well
 }
 
 absl::Duration ThreadCpuTime() {

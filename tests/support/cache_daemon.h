@@ -27,6 +27,7 @@ class CacheDaemon {
 
   void Start(std::vector<std::string> arguments = {});
   void Signal(int signal) { process_->Signal(signal); }
+  pid_t pid() const { return process_->pid(); }
   int End(int signal);  // the exit code, as ChildProcess::Wait() gives it
 
   // An attached client.

@@ -122,7 +122,7 @@ at::Tensor FrozenForward::Prove(const at::Tensor& input, const BatchSamples& sam
     prefix_->fingerprint = prefix_->frozen.FingerprintFor(input);
     prefix_->contents.emplace(prefix_->frozen.Watch());
     options_.cache->Use(*prefix_->fingerprint);
-    Offer(samples, cache::HashRows(samples.host_input), AllRows(input.size(0)), output);
+    Offer(samples, cache::HashRows({samples.host_input}), AllRows(input.size(0)), output);
   }
   ledger_.Proved(begin);
   return output;
@@ -130,7 +130,7 @@ at::Tensor FrozenForward::Prove(const at::Tensor& input, const BatchSamples& sam
 
 at::Tensor FrozenForward::RunCached(const at::Tensor& input, const BatchSamples& samples) {
   ledger_.Ask();
-  const std::vector<uint64_t> hashes = cache::HashRows(samples.host_input);
+  const std::vector<uint64_t> hashes = cache::HashRows({samples.host_input});
   const double patience = ledger_.patience(absl::ToDoubleSeconds(options_.cache->patience()));
   cache::CachedBatch batch = options_.cache->Take(samples.ids, hashes, patience);
   const bool fits = batch.tensors.size() == 1 && batch.tensors[0].sizes() == prefix_->output_shape &&

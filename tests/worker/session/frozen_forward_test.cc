@@ -219,7 +219,7 @@ TEST_F(FrozenForwardTest, FindsOutThatTheCacheHasSomethingElse) {
   Freeze(kFrozen);
   const at::Tensor images = Images(Ids(0));
   cache_->Use(FrozenPrefix(std::span(model_->modules).first(kFrozen)).FingerprintFor(images));
-  ASSERT_TRUE(cache_->Put(Ids(0), cache::HashRows(images), {Expected(images) + 1}).ok());
+  ASSERT_TRUE(cache_->Put(Ids(0), cache::HashRows({images}), {Expected(images) + 1}).ok());
   cache_->client().Flush(absl::Seconds(10));
   Pass(Ids(8));
   Pass(Ids(0));

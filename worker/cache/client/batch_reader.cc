@@ -1,8 +1,10 @@
 #include "worker/cache/client/batch_reader.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <deque>
@@ -175,12 +177,17 @@ class BatchReader::Impl {
   void Count(const CachedBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The batch once it is read; null where that is not before the patience ends.
   Shared WaitFor(std::span<const uint64_t> samples, absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The reading thread reads ahead in the background, and what is waited for at once.
+  void HurryUp(bool now) {
+    if (const pid_t thread = thread_id_; thread != 0) SetBackground(thread, !now);
+  }
   CachedBatch HandOut(const Shared& reading, std::span<const uint64_t> input_hashes);
 
   const std::shared_ptr<CacheClient> client_;
   const Options options_;
   std::optional<c10::Stream> stream_;  // accelerators only
   std::thread thread_;
+  std::atomic<pid_t> thread_id_ = 0;  // 0: it has not begun yet
 
   BatchBuffers buffers_;  // the reading thread's
 
@@ -253,11 +260,13 @@ BatchReader::Impl::Shared BatchReader::Impl::WaitFor(std::span<const uint64_t> s
   }
   if (!ahead) {
     reading->urgent = true;
+    HurryUp(true);
     changed_.NotifyAll();
     const Clock::time_point deadline = begin + absl::ToChronoNanoseconds(patience);
     while (!stopping_ && reading->state != Reading::State::kReady) {
       if (!changed_.WaitUntil(&mutex_, deadline)) break;
     }
+    HurryUp(false);
     counters_.waited_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
   }
   const bool ready = reading->state == Reading::State::kReady;
@@ -339,6 +348,8 @@ std::optional<BatchReader::Impl::Turn> BatchReader::Impl::WaitForTurn(const Shar
 
 void BatchReader::Impl::ReadUntilStopped() {
   if (stream_.has_value()) IgnoreCaptures();
+  thread_id_ = gettid();
+  SetBackground(thread_id_, true);
   const at::NoGradGuard no_gradients;
   Shared started;  // the daemon reads it while the one before it is finished
   while (std::optional<Turn> turn = WaitForTurn(started)) {

@@ -26,6 +26,28 @@ void AddFormat(XXH3_state_t* state, at::ScalarType type, at::IntArrayRef shape) 
   XXH3_128bits_update(state, shape.data(), shape.size() * sizeof(int64_t));
 }
 
+Fingerprint ToFingerprint(const XXH128_hash_t& hash) {
+  Fingerprint fingerprint;
+  std::memcpy(fingerprint.data(), &hash.high64, 8);
+  std::memcpy(fingerprint.data() + 8, &hash.low64, 8);
+  return fingerprint;
+}
+
+size_t CountRows(const std::vector<at::Tensor>& tensors) {
+  return tensors.empty() ? 0 : static_cast<size_t>(tensors[0].size(0));
+}
+
+// Hashes what is the same for all rows.
+uint64_t SeedOf(const std::vector<at::Tensor>& tensors, const std::string& text) {
+  const State state = NewState();
+  XXH3_128bits_update(state.get(), text.data(), text.size());
+  for (const at::Tensor& rows : tensors) {
+    EGERIA_CHECK(rows.is_cpu() && rows.is_contiguous() && rows.dim() > 0 && rows.size(0) == tensors[0].size(0));
+    AddFormat(state.get(), rows.scalar_type(), rows.sizes().slice(1));
+  }
+  return XXH3_128bits_digest(state.get()).low64;
+}
+
 }  // namespace
 
 Fingerprint FingerprintOf(const std::string& text, const std::vector<at::Tensor>& tensors) {
@@ -39,22 +61,19 @@ Fingerprint FingerprintOf(const std::string& text, const std::vector<at::Tensor>
       if (part.numel() > 0) XXH3_128bits_update(state.get(), part.const_data_ptr(), part.nbytes());
     }
   }
-  const XXH128_hash_t hash = XXH3_128bits_digest(state.get());
-  Fingerprint fingerprint;
-  std::memcpy(fingerprint.data(), &hash.high64, 8);
-  std::memcpy(fingerprint.data() + 8, &hash.low64, 8);
-  return fingerprint;
+  return ToFingerprint(XXH3_128bits_digest(state.get()));
 }
 
-std::vector<uint64_t> HashRows(const at::Tensor& rows) {
-  EGERIA_CHECK(rows.is_cpu() && rows.is_contiguous() && rows.dim() > 0);
-  const State state = NewState();
-  AddFormat(state.get(), rows.scalar_type(), rows.sizes().slice(1));
-  const uint64_t seed = XXH3_128bits_digest(state.get()).low64;
-  std::vector<uint64_t> hashes(static_cast<size_t>(rows.size(0)));
-  const size_t bytes = hashes.empty() ? 0 : rows.nbytes() / hashes.size();
-  const auto* const begin = static_cast<const char*>(rows.const_data_ptr());
-  for (size_t i = 0; i < hashes.size(); ++i) hashes[i] = XXH3_64bits_withSeed(begin + i * bytes, bytes, seed);
+std::vector<uint64_t> HashRows(const std::vector<at::Tensor>& tensors, const std::string& text) {
+  std::vector<uint64_t> hashes(CountRows(tensors), SeedOf(tensors, text));
+  for (const at::Tensor& rows : tensors) {
+    const size_t bytes = hashes.empty() ? 0 : rows.nbytes() / hashes.size();
+    const auto* row = static_cast<const char*>(rows.const_data_ptr());
+    for (uint64_t& hash : hashes) {
+      hash = XXH3_64bits_withSeed(row, bytes, hash);
+      row += bytes;
+    }
+  }
   return hashes;
 }
 

@@ -14,8 +14,9 @@ namespace egeria::cache {
 // type, shape and bytes of each tensor, in order. Tensors on a device are copied to the host first.
 Fingerprint FingerprintOf(const std::string& text, const std::vector<at::Tensor>& tensors);
 
-// For each row of a dense tensor in host memory a hash of its bytes, and of the row's shape and element type.
-std::vector<uint64_t> HashRows(const at::Tensor& rows);
+// Returns a hash for each row of dense tensors in host memory, which have as many rows each: of the bytes in all of
+// them, of the rows' shapes and element types, and of `text`.
+std::vector<uint64_t> HashRows(const std::vector<at::Tensor>& tensors, const std::string& text = "");
 
 }  // namespace egeria::cache
 

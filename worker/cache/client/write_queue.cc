@@ -1,5 +1,7 @@
 #include "worker/cache/client/write_queue.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -146,6 +148,7 @@ CacheClient::WriteCounters WriteQueue::counters() const {
 }
 
 void WriteQueue::WorkUntilStopped() {
+  SetBackground(gettid(), true);
   for (;;) {
     Batch batch;
     {

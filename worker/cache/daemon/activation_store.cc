@@ -1,5 +1,6 @@
 #include "worker/cache/daemon/activation_store.h"
 
+#include <malloc.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -35,8 +36,6 @@ constexpr char kEntry = 'e';
 constexpr char kLength = 'l';
 constexpr size_t kKeyLength = 1 + sizeof(uint64_t);
 constexpr size_t kUuidLength = 36;
-// An entry costs this much on disk beside its own bytes.
-constexpr int64_t kOverhead = 128;
 // RocksDB's own files take this much at most, and a sixteenth of a quota that is small.
 constexpr int64_t kOwnFiles = int64_t{1} << 20;
 // The file system's free space is looked at anew after this much has been written.
@@ -159,7 +158,8 @@ ActivationStore::ActivationStore(const Options& options)
     : options_(options),
       files_(std::make_shared<PatientFiles>(rocksdb::FileSystem::Default())),
       flush_times_(std::make_shared<FlushTimes>()),
-      environment_(rocksdb::NewCompositeEnv(std::make_shared<TargetedFiles>(files_))) {}
+      environment_(rocksdb::NewCompositeEnv(std::make_shared<TargetedFiles>(files_))),
+      memory_(options.memory_bytes) {}
 
 ActivationStore::~ActivationStore() {
   DropRemoved();
@@ -215,7 +215,7 @@ absl::Status ActivationStore::OpenFiles() {
 bool ActivationStore::ReadIndex(const std::string& family_name, std::shared_ptr<rocksdb::ColumnFamilyHandle> handle) {
   JobId name;
   Fingerprint prefix;
-  Family family{.handle = std::move(handle)};
+  KnownPrefix family{.handle = std::move(handle)};
   bool good = ParseFamilyName(family_name, &name, &prefix);
   if (good) {
     rocksdb::ReadOptions reading;
@@ -239,7 +239,7 @@ bool ActivationStore::ReadIndex(const std::string& family_name, std::shared_ptr<
     db_->DropColumnFamily(family.handle.get());
     return false;
   }
-  Namespace& space = namespaces_[name];
+  KnownJob& space = namespaces_[name];
   space.bytes += family.bytes;
   bytes_ += family.bytes;
   space.prefixes.emplace(prefix, std::move(family));
@@ -253,7 +253,7 @@ int64_t ActivationStore::Attach(const JobId& name, int64_t quota_bytes) {
   const int64_t granted = quota_bytes > 0 ? std::min(quota_bytes, most) : most;
   {
     const MutexLock lock(&mutex_);
-    Namespace& space = namespaces_[name];
+    KnownJob& space = namespaces_[name];
     ++space.attached;
     space.last_used = ++uses_;
     space.quota_bytes = granted;
@@ -271,6 +271,7 @@ void ActivationStore::Detach(const JobId& name) {
     if (space == namespaces_.end()) return;
     space->second.last_used = ++uses_;
     --space->second.attached;
+    if (space->second.attached <= 0) memory_.ForgetJob(&space->second);
     if (space->second.attached <= 0 && space->second.prefixes.empty()) namespaces_.erase(space);
     EvictIdleBeyondSoftQuota();
   }
@@ -284,12 +285,12 @@ std::optional<ActivationStore::Outcome> ActivationStore::Enter(const JobId& name
   const MutexLock lock(&mutex_);
   const auto space = namespaces_.find(name);
   if (space == namespaces_.end()) return Outcome::kFailed;  // nobody is attached
-  if (const Family* known = FindFamily(name, prefix); known != nullptr && known->entries.contains(sample)) {
+  if (const KnownPrefix* known = FindFamily(name, prefix); known != nullptr && known->entries.contains(sample)) {
     return Outcome::kPresent;
   }
   if (!MakeRoom(name, prefix, cost)) return Outcome::kOverQuota;
   if (!DiskHasRoom(name, prefix, cost)) return Outcome::kNoSpace;
-  Family* const family = FindFamily(name, prefix);
+  KnownPrefix* const family = FindFamily(name, prefix);
   if (family == nullptr) return std::nullopt;
   *handle = family->handle;
   family->entries[sample].length = static_cast<uint32_t>(length);
@@ -317,8 +318,11 @@ ActivationStore::Outcome ActivationStore::Put(const JobId& name, const Fingerpri
   batch.Put(handle.get(), Key(kEntry, sample), rocksdb::Slice(entry.data(), entry.size()));
   batch.Put(handle.get(), Key(kLength, sample), rocksdb::Slice(reinterpret_cast<const char*>(&length), sizeof(length)));
   const rocksdb::Status written = db_->Write(EntryWrites(), &batch);
-  if (written.ok()) return Outcome::kStored;
-  Forget(name, prefix, sample);
+  if (written.ok()) {
+    KeepInMemory(name, prefix, sample, std::as_bytes(std::span(entry)));
+    return Outcome::kStored;
+  }
+  Forget(name, prefix, sample, /*frees_bytes=*/true);
   if (written.IsIncomplete()) return Outcome::kBusy;
   CountFailure("write", written.ToString());
   failed_ = true;
@@ -329,19 +333,26 @@ size_t ActivationStore::Get(const JobId& name, const Fingerprint& prefix, uint64
                             std::span<std::byte> memory) {
   std::shared_ptr<rocksdb::ColumnFamilyHandle> handle;
   size_t length = 0;
-  BlobPlace place;
+  KnownEntry entry_known;
   {
     const MutexLock lock(&mutex_);
-    Family* const family = FindFamily(name, prefix);
+    KnownPrefix* const family = FindFamily(name, prefix);
     if (family == nullptr) return 0;
     const auto known = family->entries.find(sample);
     if (known == family->entries.end() || known->second.length > memory.size()) return 0;
-    length = known->second.length;
-    place = known->second.place;
+    entry_known = known->second;
+    length = entry_known.length;
     family->last_used = MonotonicNow();
     handle = family->handle;
   }
-  if (place.Read(memory.first(length))) return length;
+  if (entry_known.bytes != nullptr) {
+    std::memcpy(memory.data(), entry_known.bytes.get(), length);
+    return length;
+  }
+  if (entry_known.place.Read(memory.first(length))) {
+    KeepInMemory(name, prefix, sample, memory.first(length));
+    return length;
+  }
   rocksdb::ReadOptions reading;
   reading.verify_checksums = false;  // the entry has its own, which covers more
   const ReadTarget target(memory.first(length));
@@ -349,6 +360,7 @@ size_t ActivationStore::Get(const JobId& name, const Fingerprint& prefix, uint64
   const rocksdb::Status read = db_->Get(reading, handle.get(), Key(kEntry, sample), &entry);
   if (target.is_filled()) {
     Remember(name, prefix, sample, target.place());
+    KeepInMemory(name, prefix, sample, memory.first(length));
     return length;
   }
   if (read.ok()) {                               // it is not in a file yet, or too small for a blob file
@@ -356,16 +368,40 @@ size_t ActivationStore::Get(const JobId& name, const Fingerprint& prefix, uint64
     std::memcpy(memory.data(), entry.data(), entry.size());
     return entry.size();
   }
-  if (IsDamage(read)) ForgetUnreadable(name, prefix, sample);
+  if (IsDamage(read)) Forget(name, prefix, sample, /*frees_bytes=*/false);
   if (!read.IsNotFound()) CountFailure("read", read.ToString());  // an entry that is just being written is not found
   return 0;
+}
+
+size_t ActivationStore::GetFromMemory(const JobId& name, const Fingerprint& prefix, std::span<const uint64_t> samples,
+                                      std::byte* slots, size_t stride, std::span<int64_t> lengths) {
+  std::vector<std::shared_ptr<const std::byte[]>> entries(samples.size());
+  size_t on_disk = 0;
+  {
+    const MutexLock lock(&mutex_);
+    KnownPrefix* const family = FindFamily(name, prefix);
+    if (family != nullptr) family->last_used = MonotonicNow();
+    for (size_t i = 0; i < samples.size(); ++i) {
+      lengths[i] = 0;
+      if (family == nullptr) continue;
+      const auto known = family->entries.find(samples[i]);
+      if (known == family->entries.end() || known->second.length > stride) continue;
+      entries[i] = known->second.bytes;
+      lengths[i] = entries[i] != nullptr ? known->second.length : kOnDisk;
+      on_disk += entries[i] == nullptr;
+    }
+  }
+  for (size_t i = 0; i < samples.size(); ++i) {
+    if (entries[i] != nullptr) std::memcpy(slots + i * stride, entries[i].get(), static_cast<size_t>(lengths[i]));
+  }
+  return on_disk;
 }
 
 void ActivationStore::Discard(const JobId& name, const Fingerprint& prefix, uint64_t sample) {
   std::shared_ptr<rocksdb::ColumnFamilyHandle> handle;
   {
     const MutexLock lock(&mutex_);
-    Family* const family = FindFamily(name, prefix);
+    KnownPrefix* const family = FindFamily(name, prefix);
     if (family == nullptr || !family->entries.contains(sample)) return;
     handle = family->handle;
   }
@@ -376,7 +412,7 @@ void ActivationStore::Discard(const JobId& name, const Fingerprint& prefix, uint
   if (!written.ok() && !written.IsIncomplete()) CountFailure("write", written.ToString());
   // This comes last: a client that learns that the entry is not there writes it anew, and that must follow the
   // deletion.
-  ForgetUnreadable(name, prefix, sample);
+  Forget(name, prefix, sample, /*frees_bytes=*/false);
 }
 
 int64_t ActivationStore::DropPrefix(const JobId& name, const Fingerprint& prefix) {
@@ -400,6 +436,7 @@ ActivationStore::Totals ActivationStore::totals() const {
     for (const auto& [prefix, family] : space.prefixes) totals.entries += static_cast<int64_t>(family.entries.size());
   }
   totals.bytes = bytes_;
+  totals.memory_bytes = memory_.bytes();
   totals.evicted_bytes = evicted_bytes_;
   totals.failures = failures_.load();
   return totals;
@@ -409,7 +446,7 @@ double ActivationStore::WritingSeconds(int64_t bytes) const {
   return static_cast<double>(bytes) * flush_times_->seconds_per_byte();
 }
 
-ActivationStore::Family* ActivationStore::FindFamily(const JobId& name, const Fingerprint& prefix) {
+KnownPrefix* ActivationStore::FindFamily(const JobId& name, const Fingerprint& prefix) {
   const auto space = namespaces_.find(name);
   if (space == namespaces_.end()) return nullptr;
   const auto family = space->second.prefixes.find(prefix);
@@ -438,12 +475,12 @@ ActivationStore::Outcome ActivationStore::MakeFamily(const JobId& name, const Fi
     removed_.push_back(std::move(handle));
     return Outcome::kFailed;  // nobody is attached any more
   }
-  space->second.prefixes.emplace(prefix, Family{.handle = std::move(handle), .last_used = MonotonicNow()});
+  space->second.prefixes.emplace(prefix, KnownPrefix{.handle = std::move(handle), .last_used = MonotonicNow()});
   return Outcome::kStored;
 }
 
 bool ActivationStore::MakeRoom(const JobId& name, const Fingerprint& prefix, int64_t bytes) {
-  Namespace& space = namespaces_.at(name);
+  KnownJob& space = namespaces_.at(name);
   const auto fits_job = [&] { return space.bytes + bytes <= space.quota_bytes; };
   while (!(fits_job() && Fits(bytes, soft_quota())) && EvictPrefix(&space, &prefix)) {
   }
@@ -466,7 +503,7 @@ void ActivationStore::EvictIdleBeyondSoftQuota() {
   }
 }
 
-bool ActivationStore::EvictPrefix(Namespace* space, const Fingerprint* kept) {
+bool ActivationStore::EvictPrefix(KnownJob* space, const Fingerprint* kept) {
   const absl::Time used_before = MonotonicNow() - options_.idle_after;
   auto idle = space->prefixes.end();
   for (auto family = space->prefixes.begin(); family != space->prefixes.end(); ++family) {
@@ -491,11 +528,12 @@ bool ActivationStore::EvictIdleNamespace(const JobId* writing) {
   return true;
 }
 
-int64_t ActivationStore::Remove(Namespace* space, std::map<Fingerprint, Family>::iterator family) {
+int64_t ActivationStore::Remove(KnownJob* space, std::map<Fingerprint, KnownPrefix>::iterator family) {
   const int64_t freed = family->second.bytes;
   removed_.push_back(std::move(family->second.handle));
   space->bytes -= freed;
   bytes_ -= freed;
+  memory_.PrefixGoes(space, family->second);
   space->prefixes.erase(family);
   written_since_look_ = -1;
   return freed;
@@ -503,10 +541,13 @@ int64_t ActivationStore::Remove(Namespace* space, std::map<Fingerprint, Family>:
 
 void ActivationStore::DropRemoved() {
   std::vector<std::shared_ptr<rocksdb::ColumnFamilyHandle>> removed;
+  int64_t freed = 0;
   {
     const MutexLock lock(&mutex_);
     removed.swap(removed_);
+    freed = memory_.TakeFreed();
   }
+  if (freed > 0) malloc_trim(0);
   for (const auto& handle : removed) {
     const rocksdb::Status dropped = db_->DropColumnFamily(handle.get());
     if (dropped.ok()) continue;
@@ -519,27 +560,32 @@ void ActivationStore::DropRemoved() {
 
 void ActivationStore::Remember(const JobId& name, const Fingerprint& prefix, uint64_t sample, const BlobPlace& place) {
   const MutexLock lock(&mutex_);
-  Family* const family = FindFamily(name, prefix);
+  KnownPrefix* const family = FindFamily(name, prefix);
   if (family == nullptr) return;
   if (const auto entry = family->entries.find(sample); entry != family->entries.end()) entry->second.place = place;
 }
 
-void ActivationStore::Forget(const JobId& name, const Fingerprint& prefix, uint64_t sample) {
+void ActivationStore::Forget(const JobId& name, const Fingerprint& prefix, uint64_t sample, bool frees_bytes) {
   const MutexLock lock(&mutex_);
-  Family* const family = FindFamily(name, prefix);
+  KnownPrefix* const family = FindFamily(name, prefix);
   if (family == nullptr) return;
   const auto entry = family->entries.find(sample);
   if (entry == family->entries.end()) return;
-  const int64_t cost = entry->second.length + kOverhead;
+  KnownJob& space = namespaces_.at(name);
+  memory_.Forget(&space, family, &entry->second);
+  const int64_t cost = frees_bytes ? entry->second.length + kOverhead : 0;
   family->entries.erase(entry);
   family->bytes -= cost;
-  namespaces_.at(name).bytes -= cost;
+  space.bytes -= cost;
   bytes_ -= cost;
 }
 
-void ActivationStore::ForgetUnreadable(const JobId& name, const Fingerprint& prefix, uint64_t sample) {
+void ActivationStore::KeepInMemory(const JobId& name, const Fingerprint& prefix, uint64_t sample,
+                                   std::span<const std::byte> entry) {
+  if (entry.size() > MemoryTier::kMaxEntry) return;
   const MutexLock lock(&mutex_);
-  if (Family* const family = FindFamily(name, prefix); family != nullptr) family->entries.erase(sample);
+  KnownPrefix* const family = FindFamily(name, prefix);
+  if (family != nullptr) memory_.Keep(&namespaces_, &namespaces_.at(name), family, sample, entry);
 }
 
 bool ActivationStore::DiskHasRoom(const JobId& name, const Fingerprint& prefix, int64_t bytes) {

@@ -9,7 +9,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -18,6 +17,8 @@
 #include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "common/thread/mutex.h"
+#include "worker/cache/daemon/memory_tier.h"
+#include "worker/cache/daemon/store_index.h"
 #include "worker/cache/daemon/targeted_files.h"
 #include "worker/cache/entry/fingerprint.h"
 
@@ -42,6 +43,8 @@ class PatientFiles;
 // that is needed last, since each epoch takes every sample once. So the older entries give a hit rate of quota over
 // size for any order of samples, and nothing is written twice.
 //
+// Small entries of jobs that run are in memory, too, from the write on or once they were read (see memory_tier.h).
+//
 // Thread-safe. No method waits for compaction or another process. Only methods that drop prefixes may wait for the
 // disk's free space, and they do so without the lock.
 class ActivationStore {
@@ -53,6 +56,7 @@ class ActivationStore {
     int64_t namespace_quota_bytes = 0;        // for each namespace that asks for no less; 0: quota_bytes
     int64_t free_bytes = int64_t{2} << 30;    // nothing is stored where the file system has less free
     int64_t write_buffer_bytes = int64_t{64} << 20;  // in memory, before it is written
+    int64_t memory_bytes = int64_t{1} << 30;         // for small entries that are on the disk as well
     absl::Duration idle_after = absl::Seconds(30);   // without a use, a prefix of a job that goes on is idle
   };
 
@@ -60,7 +64,8 @@ class ActivationStore {
 
   struct Totals {
     int64_t entries = 0;
-    int64_t bytes = 0;  // entries and what the store adds to them
+    int64_t bytes = 0;         // entries and what the store adds to them
+    int64_t memory_bytes = 0;  // the part that is in memory, too
     int64_t namespaces = 0;
     int64_t evicted_bytes = 0;
     int64_t failures = 0;  // reads and writes that RocksDB refused
@@ -83,6 +88,12 @@ class ActivationStore {
   // than `memory`. All of `memory` may have been written in any case.
   size_t Get(const JobId& name, const Fingerprint& prefix, uint64_t sample, std::span<std::byte> memory);
 
+  // Does what Get() does for many samples, each into a slot of `stride` bytes, as far as that takes no file. Fills in
+  // `lengths`, and leaves kOnDisk for the other samples, whose number it returns.
+  static constexpr int64_t kOnDisk = -1;
+  size_t GetFromMemory(const JobId& name, const Fingerprint& prefix, std::span<const uint64_t> samples,
+                       std::byte* slots, size_t stride, std::span<int64_t> lengths);
+
   // Forgets an entry that is not the one that was written, so that it can be written anew. Its bytes stay in use and
   // counted until its prefix goes.
   void Discard(const JobId& name, const Fingerprint& prefix, uint64_t sample);
@@ -103,24 +114,6 @@ class ActivationStore {
   absl::Status Trouble() const;
 
  private:
-  struct Known {
-    uint32_t length = 0;
-    BlobPlace place;  // known once it was read
-  };
-  struct Family {
-    std::shared_ptr<rocksdb::ColumnFamilyHandle> handle;
-    std::unordered_map<uint64_t, Known> entries;  // by sample
-    int64_t bytes = 0;
-    absl::Time last_used = absl::InfinitePast();
-  };
-  struct Namespace {
-    std::map<Fingerprint, Family> prefixes;
-    int attached = 0;
-    int64_t quota_bytes = 0;
-    uint64_t last_used = 0;
-    int64_t bytes = 0;
-  };
-
   explicit ActivationStore(const Options& options);
   absl::Status OpenFiles();
   // Drops a family that cannot be read, and returns false for it.
@@ -132,7 +125,7 @@ class ActivationStore {
   std::optional<Outcome> Enter(const JobId& name, const Fingerprint& prefix, uint64_t sample, size_t length,
                                std::shared_ptr<rocksdb::ColumnFamilyHandle>* handle) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns null where there is none.
-  Family* FindFamily(const JobId& name, const Fingerprint& prefix) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  KnownPrefix* FindFamily(const JobId& name, const Fingerprint& prefix) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes a family where there is none, and returns kStored where there is one afterwards. It works without the lock,
   // since it writes to the disk and may have to wait for it.
   Outcome MakeFamily(const JobId& name, const Fingerprint& prefix) ABSL_LOCKS_EXCLUDED(mutex_, making_mutex_);
@@ -144,22 +137,23 @@ class ActivationStore {
   bool MakeRoom(const JobId& name, const Fingerprint& prefix, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Removes the least recently used prefix of the namespace: an idle one other than `kept`, or any where `kept` is
   // null. Returns false where there is none.
-  bool EvictPrefix(Namespace* space, const Fingerprint* kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool EvictPrefix(KnownJob* space, const Fingerprint* kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Removes the least recently used namespace that is idle. Returns false where there is none. The namespace `writing`
   // stays, since a call of its session may go on after the session has ended.
   bool EvictIdleNamespace(const JobId* writing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Removes idle namespaces, while nothing is written, until the others fit into the soft quota.
   void EvictIdleBeyondSoftQuota() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  int64_t Remove(Namespace* space, std::map<Fingerprint, Family>::iterator family)
+  int64_t Remove(KnownJob* space, std::map<Fingerprint, KnownPrefix>::iterator family)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Drops the families that were removed. It works without the lock, since it writes to the disk.
   void DropRemoved() ABSL_LOCKS_EXCLUDED(mutex_);
   void Remember(const JobId& name, const Fingerprint& prefix, uint64_t sample, const BlobPlace& place)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Forgets an entry that was not written.
-  void Forget(const JobId& name, const Fingerprint& prefix, uint64_t sample) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Forgets an entry that cannot be read. Its bytes stay in use.
-  void ForgetUnreadable(const JobId& name, const Fingerprint& prefix, uint64_t sample) ABSL_LOCKS_EXCLUDED(mutex_);
+  void KeepInMemory(const JobId& name, const Fingerprint& prefix, uint64_t sample, std::span<const std::byte> entry)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Forgets an entry. `frees_bytes`: it was not written; else it cannot be read, and its bytes stay in use.
+  void Forget(const JobId& name, const Fingerprint& prefix, uint64_t sample, bool frees_bytes)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Where the disk has no room, removes something idle, so that the next entries may fit.
   bool DiskHasRoom(const JobId& name, const Fingerprint& prefix, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountFailure(const char* what, const std::string& why);
@@ -174,7 +168,8 @@ class ActivationStore {
 
   Mutex making_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);  // lets one family be made at a time
   mutable Mutex mutex_;
-  std::map<JobId, Namespace> namespaces_ ABSL_GUARDED_BY(mutex_);
+  std::map<JobId, KnownJob> namespaces_ ABSL_GUARDED_BY(mutex_);
+  MemoryTier memory_ ABSL_GUARDED_BY(mutex_);
   int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t evicted_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::shared_ptr<rocksdb::ColumnFamilyHandle>> removed_ ABSL_GUARDED_BY(mutex_);  // to be dropped

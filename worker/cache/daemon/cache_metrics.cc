@@ -38,6 +38,10 @@ std::vector<prometheus::MetricFamily> CacheMetrics::Collect() const {
          number(counters.sessions));
   AddOne(&families, Family::Gauge("egeria_cache_entries", "Entries that are kept."), number(totals.entries));
   AddOne(&families, Family::Gauge("egeria_cache_stored_bytes", "What they and their keys take."), number(totals.bytes));
+  AddOne(&families, Family::Gauge("egeria_cache_memory_bytes", "What those take that are in memory, too."),
+         number(totals.memory_bytes));
+  AddOne(&families, Family::Counter("egeria_cache_memory_hits_total", "Entries found that took no file."),
+         number(counters.memory_hits));
   AddOne(&families, Family::Gauge("egeria_cache_namespaces", "Jobs that have entries or sessions."),
          number(totals.namespaces));
   AddOne(&families, Family::Counter("egeria_cache_read_bytes_total", "Bytes of entries that were found."),

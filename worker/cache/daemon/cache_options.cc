@@ -33,6 +33,7 @@ config::OptionSet CacheOptionSet(CacheOptions* options) {
       .Add("keep_free", &options->keep_free, "space that the file system keeps; nothing is stored where there is less")
       .Add("write_buffer", &options->write_buffer, "memory for entries that are not yet written",
            AtLeast(size_t{1} << 20, "1MiB"))
+      .Add("memory", &options->memory, "memory for entries of up to 64 KiB, beside their place on the disk; 0: none")
       .Add("metrics_listen", &options->metrics_listen, "host:port of the Prometheus endpoint; none: off")
       .Add("insecure", &options->insecure, "serve the metrics on other machines' networks")
       .Add("log_level", &options->log_level, "lowest level that is logged",
@@ -71,7 +72,8 @@ ActivationStore::Options StoreOptions(const CacheOptions& options) {
           .soft_quota_bytes = static_cast<int64_t>(options.soft_quota.value),
           .namespace_quota_bytes = static_cast<int64_t>(options.quota_per_job.value),
           .free_bytes = static_cast<int64_t>(options.keep_free.value),
-          .write_buffer_bytes = static_cast<int64_t>(options.write_buffer.value)};
+          .write_buffer_bytes = static_cast<int64_t>(options.write_buffer.value),
+          .memory_bytes = static_cast<int64_t>(options.memory.value)};
 }
 
 }  // namespace egeria::cache

@@ -21,6 +21,7 @@ struct CacheOptions {
   config::ByteCount quota_per_job{0};
   config::ByteCount keep_free{size_t{2} << 30};
   config::ByteCount write_buffer{size_t{64} << 20};
+  config::ByteCount memory{size_t{1} << 30};
   std::string metrics_listen = "none";
   bool insecure = false;
   std::string log_level = "info";

@@ -215,12 +215,16 @@ grpc::Status CacheService::GetShared(const Session& session, const Fingerprint& 
   const int count = request.samples_size();
   const auto stride = static_cast<size_t>(request.stride());
   std::byte* const begin = session.memory->bytes().data() + request.offset();
+  std::vector<int64_t> in_memory(count);
+  const std::span<const uint64_t> samples(request.samples().data(), in_memory.size());
+  const size_t on_disk = store_->GetFromMemory(session.name, prefix, samples, begin, stride, in_memory);
+  const int64_t memory_hits = std::ranges::count_if(in_memory, [](int64_t length) { return length > 0; });
   std::atomic<int> next{0};
-  std::vector<std::atomic<int64_t>> lengths(count);
-  for (std::atomic<int64_t>& length : lengths) length = -1;  // not read yet
+  std::vector<std::atomic<int64_t>> lengths(in_memory.begin(), in_memory.end());
   const auto read_one = [&] {
     const int i = next.fetch_add(1);
     if (i >= count) return false;
+    if (lengths[i] != ActivationStore::kOnDisk) return true;
     const std::span<std::byte> slot(begin + i * stride, stride);
     lengths[i] = static_cast<int64_t>(store_->Get(session.name, prefix, request.samples(i), slot));
     return true;
@@ -246,13 +250,14 @@ grpc::Status CacheService::GetShared(const Session& session, const Fingerprint& 
     good = good && writer->Write(response, options);
   };
   const std::thread::id teller = std::this_thread::get_id();
-  helpers_.Run([&] {
+  const auto read = [&] {
     while (read_one()) {
       if (std::this_thread::get_id() == teller) tell(kToldAtOnce, {});
     }
-  });
+  };
+  if (on_disk > 0) helpers_.Run(read);
   tell(0, grpc::WriteOptions().set_last_message());  // goes together with the status
-  CountReads(hits, count, bytes);
+  CountReads(hits, count, bytes, memory_hits);
   return good ? grpc::Status::OK : grpc::Status::CANCELLED;
 }
 
@@ -286,9 +291,10 @@ grpc::Status CacheService::GetStreamed(Session& session, const Fingerprint& pref
   return grpc::Status::OK;
 }
 
-void CacheService::CountReads(int64_t hits, int64_t asked, int64_t bytes) {
+void CacheService::CountReads(int64_t hits, int64_t asked, int64_t bytes, int64_t memory_hits) {
   const MutexLock lock(&mutex_);
   counters_.hits += hits;
+  counters_.memory_hits += memory_hits;
   counters_.misses += asked - hits;
   counters_.bytes_read += bytes;
 }

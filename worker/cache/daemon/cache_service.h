@@ -28,6 +28,7 @@ class CacheService final : public v1::Cache::Service {
   struct Counters {
     int64_t sessions = 0;
     int64_t hits = 0;
+    int64_t memory_hits = 0;  // among them, those that took no file
     int64_t misses = 0;
     int64_t bytes_read = 0;
     std::map<ActivationStore::Outcome, int64_t> puts;
@@ -64,7 +65,7 @@ class CacheService final : public v1::Cache::Service {
                          grpc::ServerWriter<v1::GetResponse>* writer);
   grpc::Status GetStreamed(Session& session, const Fingerprint& prefix, const v1::GetRequest& request,
                            grpc::ServerWriter<v1::GetResponse>* writer);
-  void CountReads(int64_t hits, int64_t asked, int64_t bytes);
+  void CountReads(int64_t hits, int64_t asked, int64_t bytes, int64_t memory_hits = 0);
 
   ActivationStore* const store_;
   ReadHelpers helpers_;

@@ -155,6 +155,16 @@ void DefineLine(py::module_& module) {
         return py::bytes(cache::RawBytes(fingerprint));
       },
       "text"_a, "tensors"_a, "16 bytes over the text and over the element type, shape and bytes of each tensor.");
+  module.def(
+      "hash_rows",
+      [](const std::vector<at::Tensor>& tensors, const py::bytes& salt) {
+        const auto text = static_cast<std::string>(salt);
+        const Release release;
+        return cache::HashRows(tensors, text);
+      },
+      "tensors"_a, "salt"_a,
+      "64 bits for each row: over the salt, and over the element type, shape and bytes of the row in each of the "
+      "tensors, which are dense, in host memory, and have as many rows each.");
   py::class_<cache::ContentWatch>(module, "ContentWatch", "Sees writes to tensors.")
       .def(py::init<const std::vector<at::Tensor>&, size_t, size_t>(), "tensors"_a, "looks"_a = 256,
            "whole_bytes"_a = 0)

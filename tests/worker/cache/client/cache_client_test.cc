@@ -1,6 +1,7 @@
 #include "worker/cache/client/cache_client.h"
 
 #include <signal.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -53,6 +54,48 @@ void FlipBits(const std::filesystem::directory_entry& file, int flips, std::mt19
     bytes.seekp(at);
     bytes.put(byte);
   }
+}
+
+// A piece of another process's memory that only it has, and a copy of it.
+struct MemoryPart {
+  pid_t process;
+  std::byte* address;
+  std::vector<std::byte> bytes;
+};
+
+std::vector<MemoryPart> PrivateMemoryOf(pid_t process) {
+  std::vector<MemoryPart> parts;
+  std::ifstream maps("/proc/" + std::to_string(process) + "/maps");
+  for (std::string line; std::getline(maps, line);) {
+    uintptr_t begin = 0, end = 0;
+    char rights[5] = "";
+    unsigned long inode = 1;
+    std::sscanf(line.c_str(), "%lx-%lx %4s %*s %*s %lu", &begin, &end, rights, &inode);
+    if (std::string(rights) != "rw-p" || inode != 0) continue;
+    MemoryPart& part = parts.emplace_back(MemoryPart{process, reinterpret_cast<std::byte*>(begin), {}});
+    part.bytes.resize(end - begin);
+    const iovec own{part.bytes.data(), part.bytes.size()}, theirs{part.address, part.bytes.size()};
+    part.bytes.resize(std::max<ssize_t>(0, process_vm_readv(process, &own, 1, &theirs, 1, 0)));
+  }
+  return parts;
+}
+
+// Flips one bit in each copy of a sample's activation, and returns how many there were.
+int FlipActivation(uint64_t sample, std::mt19937_64& random, MemoryPart* part) {
+  const std::vector<float> values = Activation(sample);
+  const auto bytes = std::as_bytes(std::span(values));
+  constexpr size_t kBeginning = 64;
+  std::byte* const end = part->bytes.data() + part->bytes.size();
+  int flips = 0;
+  for (std::byte* at = part->bytes.data();; ++at) {
+    at = static_cast<std::byte*>(memmem(at, end - at, bytes.data(), kBeginning));
+    if (at == nullptr) break;
+    std::byte* const flipped = at + random() % kBeginning;
+    *flipped ^= std::byte{1} << random() % 8;
+    const iovec own{flipped, 1}, theirs{part->address + (flipped - part->bytes.data()), 1};
+    flips += process_vm_writev(part->process, &own, 1, &theirs, 1, 0) == 1;
+  }
+  return flips;
 }
 
 // With a real egeria-cache of its own.
@@ -371,6 +414,27 @@ TEST_F(CacheClientTest, FlippedBitsInTheStoreAreNeverAccepted) {
 }
 
 // Its index, its list of files, its log: what cannot be read is given up, and the daemon begins with an empty folder.
+TEST_F(CacheClientTest, FlippedBitsInTheDaemonsMemoryAreNeverAccepted) {
+  constexpr uint64_t kSamples = 40;
+  const auto client = daemon_.Connect();
+  Offer(*client, kFirst, 0, kSamples);
+  ASSERT_EQ(Find(*client, kFirst, 0, kSamples), static_cast<int>(kSamples));
+  std::mt19937_64 random(5);
+  for (int round = 0; round < 3; ++round) {
+    const int64_t before = client->counters().corrupt;
+    int flips = 0;
+    for (MemoryPart& part : PrivateMemoryOf(daemon_.pid())) {
+      for (uint64_t sample = 0; sample < kSamples; sample += 2) flips += FlipActivation(sample, random, &part);
+    }
+    if (flips == 0) GTEST_SKIP() << "another process's memory cannot be written here";
+    Find(*client, kFirst, 0, kSamples);  // fails where one is wrong
+    EXPECT_GE(client->counters().corrupt - before, static_cast<int64_t>(kSamples / 2));
+    EXPECT_TRUE(client->Flush(kLong));
+    Offer(*client, kFirst, 0, kSamples);
+    EXPECT_EQ(Find(*client, kFirst, 0, kSamples), static_cast<int>(kSamples)) << "what was corrupt is written anew";
+  }
+}
+
 TEST_F(CacheClientTest, AcceptsNothingWrongAfterFlipsInAnyFileOfTheStore) {
   constexpr uint64_t kSamples = 100;
   std::mt19937_64 random(4);

@@ -32,6 +32,7 @@ class ActivationStoreTest : public ::testing::Test {
     options_.folder = folder_ / "store";
     options_.free_bytes = 0;
     options_.write_buffer_bytes = 1 << 20;
+    options_.memory_bytes = 0;  // memory_tier_test.cc is about that
     options_.idle_after = absl::ZeroDuration();
   }
 

@@ -119,16 +119,16 @@ class Call:
         """
         source = self._source
         if source is None:
-            return [_native.hash_tensors(sample) for sample in self._samples(salt)]
+            return _native.hash_rows(_in_host(self.batched()), self._digest(salt))
         # A sample that is not loaded has the hash that it had.
         batched = [leaf for leaf, batched in zip(self._leaves, self._batched) if batched]
         parts = repr([leaf.leaf if isinstance(leaf, StandIn) else None for leaf in batched]).encode()
-        others = [_in_host(leaf) for leaf in batched if not isinstance(leaf, StandIn)]
+        others = _in_host([leaf for leaf in batched if not isinstance(leaf, StandIn)])
         digest = self._digest(salt)
         return source.hashes(
             digest + parts,
-            [_native.hash_tensors(list(rows)) for rows in zip(*others)] if others else [0] * self.batch,
-            lambda rows: [_native.hash_tensors(sample) for sample in _samples(digest, self.rows(rows).batched())],
+            _native.hash_rows(others, b"") if others else [0] * self.batch,
+            lambda rows: _native.hash_rows(_in_host(self.rows(rows).batched()), digest),
         )
 
     @property
@@ -146,7 +146,7 @@ class Call:
         tensors = [(leaf, batched) for leaf, batched in zip(self._leaves, self._batched) if isinstance(leaf, Tensor)]
         begin = torch.frombuffer(bytearray(self._digest(salt)), dtype=torch.uint8)
         columns = [
-            _shortened(_in_host(leaf), (lengths or {}).get(number))
+            _shortened(_in_host([leaf])[0].unbind(0), (lengths or {}).get(number))
             for number, (leaf, batched) in enumerate(tensors)
             if batched
         ]
@@ -178,11 +178,8 @@ class Call:
         other._leaves = [next(remaining) if isinstance(leaf, Tensor) else leaf for leaf in self._leaves]
         return other
 
-    def _samples(self, salt: bytes) -> list[list[Tensor]]:
-        """Returns for each sample its rows in host memory, with a digest of `salt` and of what belongs to no sample."""
-        return _samples(self._digest(salt), self.batched())
-
     def _digest(self, salt: bytes) -> bytes:
+        """Returns a digest of `salt` and of what belongs to no sample."""
         common = [
             leaf for leaf, batched in zip(self._leaves, self._batched) if isinstance(leaf, Tensor) and not batched
         ]
@@ -284,14 +281,9 @@ def _not_loaded(leaves: list[Any], batch: int) -> tuple[list[Any], Source | None
     return [leaf.real() if isinstance(leaf, StandIn) else leaf for leaf in leaves], None
 
 
-def _samples(digest: bytes, batched: Sequence[Tensor]) -> list[list[Tensor]]:
-    begin = torch.frombuffer(bytearray(digest), dtype=torch.uint8)
-    return [[begin, *sample] for sample in zip(*map(_in_host, batched))]
-
-
-def _in_host(tensor: Tensor) -> Sequence[Tensor]:
-    """Returns the rows in host memory."""
-    return tensor.detach().cpu().contiguous().unbind(0)
+def _in_host(batched: Sequence[Tensor]) -> list[Tensor]:
+    """Returns dense copies in host memory."""
+    return [tensor.detach().cpu().resolve_conj().resolve_neg().contiguous() for tensor in batched]
 
 
 def _format_of(tensor: Tensor) -> Any:
