@@ -4,21 +4,23 @@
 usage: taskset -c 1 frozen_forward_step.py [options]
 Needs the package (PYTHONPATH=build/dev/python).
 
-Copies of one CIFAR ResNet train on images that are cropped and mirrored at random; all blocks are frozen, and the head
-trains. They take turns on one thread: blocks of steps, in an order that rotates. A block's time is the median of its
-steps by the thread's processor time, loading included; a ratio is taken within a round of blocks. Forms are made before
-anything counts.
+A CIFAR ResNet trains on images that are cropped and mirrored at random; all blocks are frozen, and the head trains.
+Each way has a process of its own, as a user's training has, so that none finds memory as another one has left it. They
+take turns on one thread: blocks of steps, in an order that rotates. A block's time is the median of its steps by the
+thread's processor time, loading included; a ratio is taken within a round of blocks. Forms are made before that.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
+import multiprocessing
 import pathlib
 import statistics
 import sys
 import time
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -50,10 +52,12 @@ class Images(Dataset):
 
 
 class Training:
-    """One of the trainings that take turns."""
+    """One of the trainings, in its own process."""
 
-    def __init__(self, model: ResNet, form: str, batch: int):
-        self.model = copy.deepcopy(model)
+    def __init__(self, form: str, depth: int, batch: int):
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        self.model = ResNet(depth)
         self.form = form
         self._optimizer = torch.optim.SGD(self.model.parameters(), 0.01, momentum=0.9)
         modules = [self.model.stem, *self.model.layer1, *self.model.layer2, *self.model.layer3, self.model.fc]
@@ -72,9 +76,13 @@ class Training:
         self.session.step(loss)
         return time.thread_time() - begin
 
-    @property
-    def is_ready(self) -> bool:
-        return self.form == "exact" or self.session.summary()["frozen_forward"]["difference"] is not None
+    def prepare(self) -> None:
+        """Takes steps until all is frozen and has its form."""
+        for step in range(_MOST_STEPS_BEFORE):
+            self.step()
+            form = self.session.summary()["frozen_forward"]
+            if step > 5 and (self.form == "exact" or (form is not None and form["difference"] is not None)):
+                return
 
     @staticmethod
     def _endless(loader: DataLoader) -> Iterator[tuple[Tensor, Tensor]]:
@@ -91,21 +99,37 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def serve(line: Connection, form: str, depth: int, batch: int) -> None:
+    """Runs blocks of as many steps as `line` asks for, and gives the median; at the end, what the session says."""
+    training = Training(form, depth, batch)
+    training.prepare()
+    line.send(None)
+    while (steps := line.recv()) > 0:
+        line.send(statistics.median(training.step() for _ in range(steps)))
+    line.send(training.session.summary()["frozen_forward"])
+    training.session.close(finished=False)
+
+
+def ask(line: Connection, steps: int) -> Any:
+    line.send(steps)
+    return line.recv()
+
+
 def main() -> None:
     arguments = parse_arguments()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    model = ResNet(arguments.depth)
-    trainings = [Training(model, form, arguments.batch) for form in KINDS]
-    for training in trainings:
-        for _ in range(_MOST_STEPS_BEFORE):
-            training.step()
-            if training.session.prefix > 0 and training.session._step > 5 and training.is_ready:
-                break
+    context = multiprocessing.get_context("spawn")
+    lines: dict[str, Connection] = {}
+    processes = []
+    for form in KINDS:
+        lines[form], theirs = context.Pipe()
+        arguments_of_process = theirs, form, arguments.depth, arguments.batch
+        processes.append(context.Process(target=serve, args=arguments_of_process, daemon=True))
+        processes[-1].start()
+        lines[form].recv()  # it is prepared
     rounds: list[dict[str, float]] = []
     for number in range(arguments.rounds):
-        turns = trainings[number % len(trainings) :] + trainings[: number % len(trainings)]
-        rounds.append({turn.form: statistics.median(turn.step() for _ in range(arguments.steps)) for turn in turns})
+        turns = KINDS[number % len(KINDS) :] + KINDS[: number % len(KINDS)]
+        rounds.append({form: ask(lines[form], arguments.steps) for form in turns})
     for form in KINDS:
         times = [1e3 * times[form] for times in rounds]
         ratios = [times[form] / times["exact"] for times in rounds]
@@ -113,9 +137,10 @@ def main() -> None:
             f"{form:6} {statistics.median(times):7.1f} ms a step ({min(times):.1f} to {max(times):.1f}), over exact "
             f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
         )
-    for training in trainings:
-        print(training.form, training.session.summary()["frozen_forward"])
-        training.session.close(finished=False)
+    for form, line in lines.items():
+        print(form, ask(line, 0))
+    for process in processes:
+        process.join()
 
 
 if __name__ == "__main__":
